@@ -278,7 +278,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gemm", action="store_true", help="GEMMs instead of casts")
     parser.add_argument("--linear", action="store_true", help="steps of a layer instead of casts")
-    parser.add_argument("--eager", action="store_true", help="those steps from PyTorch, Ingot's package beside the others")
+    parser.add_argument(
+        "--eager", action="store_true", help="those steps from PyTorch, Ingot's package beside the others"
+    )
     parser.add_argument("--weight-only", action="store_true", help="GEMMs with weights in 8 and 4 bits")
     parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
     parser.add_argument("--ingot", help="what bench_cast, bench_gemm or bench_linear --json wrote, to compare with")

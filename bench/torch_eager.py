@@ -36,7 +36,7 @@ def case_names() -> list[str]:
 
 
 def ingot_layer(torch: Any, work: str, recipe: str) -> tuple[Layer, str]:
-    """From eager PyTorch, by one operator forward and one backward where the package has it; the note says so, or not."""
+    """From eager PyTorch; the note says whether the norm and the sigmoid are in Ingot's operators."""
     import ingot.nn
     import ingot.torch
 
@@ -97,9 +97,7 @@ def random_steps(torch: Any, size: int, device: str) -> list[Any]:
         return torch.randn(size, size, device=device, dtype=torch.bfloat16) * scale
 
     copies = copies_for(4 * 3 * size * size) if device != "cpu" else 2
-    return [
-        (tensor(1.0).requires_grad_(), torch.nn.Parameter(tensor(size**-0.5)), tensor(1.0)) for _ in range(copies)
-    ]
+    return [(tensor(1.0).requires_grad_(), torch.nn.Parameter(tensor(size**-0.5)), tensor(1.0)) for _ in range(copies)]
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
@@ -186,7 +184,9 @@ def measure(
                         gpu = Replay(torch, call, tensors, enough_us)
                         clocks[contender.name] = (gpu, WallClock(torch, call, tensors, enough_us))
                     except Exception as error:
-                        notes[contender.name] = {"left_out": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
+                        notes[contender.name] = {
+                            "left_out": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                        }
             times = take_turns(clocks, rounds) if clocks else {}
             for label, noted in notes.items():
                 found["cases"].append(
@@ -213,16 +213,22 @@ def bench_times(ingot: dict[str, Any] | None) -> dict[tuple[str, str], float]:
 
 
 def table(found: dict[str, Any], ingot: dict[str, Any] | None) -> str:
-    lines = [f"PyTorch {found['torch']}, Ingot {found['ingot']} ({found['commit']}), {found['device']}, {found['date']}"]
+    lines = [
+        f"PyTorch {found['torch']}, Ingot {found['ingot']} ({found['commit']}), {found['device']}, {found['date']}"
+    ]
     if ingot:
         lines.append(f"bench_linear: Ingot {ingot['ingot']} ({ingot['commit']}), {ingot['device']}, {ingot['date']}")
         if ingot["device"] != found["device"]:
             lines.append("the devices differ: the ratios below mean nothing")
-    lines.append("x compiled: how many times as fast as bf16 with torch.compile; over bench: GPU time over bench_linear's")
+    lines.append(
+        "x compiled: how many times as fast as bf16 with torch.compile; over bench: GPU time over bench_linear's"
+    )
     lines.append(f"{'case':<46}{'layer':<32}{'GPU us':>10}{'wall us':>10}{'x compiled':>12}{'over bench':>12}")
     bench = bench_times(ingot)
     baseline = {
-        case["case"]: case["gpu_us"]["median"] for case in found["cases"] if case["layer"] == COMPILED and "gpu_us" in case
+        case["case"]: case["gpu_us"]["median"]
+        for case in found["cases"]
+        if case["layer"] == COMPILED and "gpu_us" in case
     }
     for case in found["cases"]:
         row = f"{case['case']:<46}{case['layer']:<32}"
@@ -255,7 +261,9 @@ def verdicts(found: dict[str, Any], bench: dict[tuple[str, str], float]) -> list
         other = times.get((name, f"torchao {layer.removeprefix('ingot ')}, compiled"))
         if other is not None and other["gpu_us"]["median"] > of_bench:
             faster = other["gpu_us"]["median"] / gpu
-            lines.append(f"{'holds' if faster > 1 else 'FAILS'}  {name}, {layer}: x {faster:.3f} of compiled torchao's speed")
+            lines.append(
+                f"{'holds' if faster > 1 else 'FAILS'}  {name}, {layer}: x {faster:.3f} of compiled torchao's speed"
+            )
     return lines
 
 
@@ -285,7 +293,9 @@ def self_check(torch: Any) -> None:
     ]
     us = {"median": 20.0}
     ingot = {"ingot": "0", "commit": "abc", "device": "GPU", "date": "2026-11-25"}
-    ingot["cases"] = [{"case": "c", "recipes": [{"recipe": "rowwise", "us": us}, {"recipe": "rowwise", "us": {"median": 22.0}}]}]
+    ingot["cases"] = [
+        {"case": "c", "recipes": [{"recipe": "rowwise", "us": us}, {"recipe": "rowwise", "us": {"median": 22.0}}]}
+    ]
     lines = table(found, ingot).splitlines()
     assert [line.split()[-4:] for line in lines[4:7]] == [
         ["30.0", "40.0", "1.000", "-"],

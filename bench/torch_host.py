@@ -108,7 +108,12 @@ def make_case(torch: Any, device: str, recipe: str, rank: int, bias: bool) -> Ca
             f"{INGOT}, sum": step_of_sum(layer),
             f"{BASELINE}, sum": step_of_sum(plain),
         },
-        {"ingot operators": operators_alone, "ingot function": results(function), INGOT: results(layer), BASELINE: results(plain)},
+        {
+            "ingot operators": operators_alone,
+            "ingot function": results(function),
+            INGOT: results(layer),
+            BASELINE: results(plain),
+        },
         [y.detach(), *torch.autograd.grad(y, in_f64, grad_output.double())],
     )
 
@@ -135,7 +140,9 @@ def warm_up(steps: dict[str, Callable[[], Any]]) -> None:
             step()
 
 
-def measure(torch: Any, device: str, steps: dict[str, Callable[[], Any]], rounds: int, repeats: int) -> dict[str, float]:
+def measure(
+    torch: Any, device: str, steps: dict[str, Callable[[], Any]], rounds: int, repeats: int
+) -> dict[str, float]:
     """Microseconds of a step: the smallest of all rounds."""
     wait = torch.cuda.synchronize if device != "cpu" else lambda: None
     order = list(steps)
@@ -174,7 +181,9 @@ def split(us: dict[str, float], core: float) -> dict[str, float]:
 
 def table(results: list[dict[str, Any]]) -> str:
     head = f"{'recipe':<20}{'rank':>5}{'bias':>6}" + "".join(f"{part:>10}" for part in PARTS)
-    lines = [f"us of a step, the smallest of all rounds\n{head}{'module':>10}{'bf16':>8}{'x bf16':>8}{'sum x bf16':>12}"]
+    lines = [
+        f"us of a step, the smallest of all rounds\n{head}{'module':>10}{'bf16':>8}{'x bf16':>8}{'sum x bf16':>12}"
+    ]
     lines[0] = lines[0].replace(f"{'module':>10}{'module':>10}", f"{'module':>10}{'total':>10}")
     for one in results:
         row = f"{one['recipe']:<20}{one['rank']:>4}D{'yes' if one['bias'] else 'no':>6}"

@@ -8,7 +8,7 @@
 
 A variant names who computes the linear layers of the blocks, the recipe, and whether blocks are compiled:
 
-    torch:bf16   torch:bf16+compile   ingot:rowwise   ingot:tensorwise+compile   float8:delayed   torchao:rowwise+compile
+    torch:bf16  torch:bf16+compile  ingot:rowwise  ingot:tensorwise+compile  float8:delayed  torchao:rowwise+compile
 
 `ingot` is ingot.nn, `float8` is ingot.float8, and `torchao` needs torchao. Variants that cannot run here are left out,
 with the reason. Everything else, down to the order of the text, is the same for all.

@@ -33,6 +33,12 @@ if ! .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec(
    ! pip --no-deps torchao==0.18.0; then
   echo "test: torchao 0.18.0 cannot be installed here; the comparisons with it are skipped"
 fi
+# Models of transformers are converted, from configs, without weights; matplotlib draws train_gpt.py's plot.
+if ! .venv/bin/python -c 'import matplotlib, transformers' 2> /dev/null &&
+   ! { pip matplotlib && pip --no-deps transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2 safetensors regex \
+         pyyaml filelock tqdm packaging requests urllib3 idna certifi charset_normalizer fsspec; }; then
+  echo "test: transformers 4.57.6 or matplotlib cannot be installed here; the tests of them are skipped"
+fi
 
 # The oldest PyTorch is downloaded and unpacked while the build runs.
 scripts/oldest_torch.sh install &

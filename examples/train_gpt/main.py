@@ -181,4 +181,6 @@ def compare_speeds(options: argparse.Namespace, device: Any, write: Any) -> None
     widths = options.widths or ([1024] if options.quick else list(reversed(speeds.DEPTHS)))
     plan = speeds.Plan(window, options.tokens, rounds, steps, options.compile_backend)
     write(settings={**dataclasses.asdict(plan), "widths": widths}, cases=[])
-    write(cases=speeds.measure(widths, variants, text, plan, device, options.stop_after, lambda cases: write(cases=cases)))
+    write(
+        cases=speeds.measure(widths, variants, text, plan, device, options.stop_after, lambda cases: write(cases=cases))
+    )

@@ -1,4 +1,4 @@
-"""What a comparison leaves: a JSON file with all figures and the machine, a CSV file, and a plot where there is matplotlib."""
+"""What a comparison leaves: a JSON file with all figures and the machine, a CSV file, and a plot, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -132,7 +132,9 @@ def plot(out: pathlib.Path, found: dict[str, Any]) -> str:
         draw_speeds(axis, found["cases"])
     axis.grid(alpha=0.3)
     of = found["machine"]
-    axis.set_title(f"{of['device']}, torch {of['torch']}, Ingot {of['ingot']} ({of['commit']}), {of['date']}", fontsize=9)
+    axis.set_title(
+        f"{of['device']}, torch {of['torch']}, Ingot {of['ingot']} ({of['commit']}), {of['date']}", fontsize=9
+    )
     figure.savefig(beside(out, ".png"), dpi=120)
     figure.savefig(beside(out, ".svg"), metadata={"Date": None})
     pyplot.close(figure)

@@ -1,5 +1,5 @@
-"""The comparison of speeds: at each width, all variants of one model take turns at training it, in an order that moves on
-by one each round. They share the parameters and the optimizer, so the load beside the linear layers is the same."""
+"""The comparison of speeds: at each width, all variants of one model take turns at training it, in an order that moves
+on by one each round. They share parameters and optimizer, so the load beside the linear layers is the same."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .text import Text
 from .training import MasterAdamW, PeakMemory, train_step, wait_for
 from .variants import BF16, COMPILED_BF16, Prepared, Variant, prepare
 
-# width -> blocks, heads: about the same depth of work, so that narrow models show the host's part and wide ones the GPU's.
+# width -> blocks, heads
 DEPTHS = {768: (12, 12), 1024: (8, 16), 2048: (6, 16), 4096: (4, 32)}
 LR = 1e-5
 LEAST_COMPILED_GAIN = 1.15
@@ -99,7 +99,9 @@ def measure_width(
             found = contender.first_loss(batch)
             contender.turn(batch, 1, timed=False)
         except Exception as error:  # a package that fails here leaves the others their turns
-            cases.append({**case, "left_out": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"})
+            cases.append(
+                {**case, "left_out": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
+            )
             base.zero_grad()
             continue
         expected = expected or found
@@ -163,7 +165,9 @@ def verdicts(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     baseline = rate(cases, width, str(COMPILED_BF16))
     peak = next((c.get("peak_bytes") for c in cases if c["width"] == width and c["variant"] == str(BF16)), None)
     found = [
-        verdict(False, f"width {case['width']}, {case['variant']}: {case['wrong']}") for case in cases if "wrong" in case
+        verdict(False, f"width {case['width']}, {case['variant']}: {case['wrong']}")
+        for case in cases
+        if "wrong" in case
     ]
     for case in cases:
         variant = Variant.read(case["variant"])
@@ -183,7 +187,10 @@ def verdicts(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def table(cases: list[dict[str, Any]]) -> str:
     widths = list(dict.fromkeys(case["width"] for case in cases))
-    lines = ["tokens/s, and how many times as fast as compiled bf16", f"{'variant':<30}" + "".join(f"{w:>19}" for w in widths)]
+    lines = [
+        "tokens/s, and how many times as fast as compiled bf16",
+        f"{'variant':<30}" + "".join(f"{w:>19}" for w in widths),
+    ]
     for variant in dict.fromkeys(case["variant"] for case in cases):
         cells = []
         for width in widths:

@@ -52,7 +52,9 @@ class Text:
         """`window` is the number of bytes that the model sees at once. Raises TrainGptError for a text too short."""
         least = 2 * VALIDATION_SHARE * (window + 1)
         if len(text) < least:
-            raise TrainGptError(f"the text has {len(text)} bytes, and windows of {window} need {least}: take a longer one")
+            raise TrainGptError(
+                f"the text has {len(text)} bytes, and windows of {window} need {least}: take a longer one"
+            )
         data = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)
         cut = len(text) - len(text) // VALIDATION_SHARE
         return Text(data[:cut], data[cut:])

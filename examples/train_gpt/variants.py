@@ -45,13 +45,19 @@ BF16 = Variant("torch", "bf16")
 COMPILED_BF16 = Variant("torch", "bf16", compiled=True)
 
 
+def nn_recipes() -> tuple[str, ...]:
+    """The recipes of ingot.nn.Float8Linear. Delayed scales are those of a module, with a call for each step."""
+    import ingot.nn
+    import ingot.torch
+
+    return (*ingot.torch.RECIPES, *(["delayed"] if hasattr(ingot.nn, "sync_amax_history") else []))
+
+
 def loss_variants() -> list[Variant]:
     """bf16, and every recipe of Ingot."""
     names = ["torch:bf16"]
     try:
-        import ingot.torch
-
-        names += [f"ingot:{recipe}" for recipe in ingot.torch.RECIPES if recipe != "high_precision"]
+        names += [f"ingot:{recipe}" for recipe in nn_recipes() if recipe != "high_precision"]
     except ImportError as error:
         raise TrainGptError(f"Ingot's Python package cannot be imported ({error}): pip install .") from None
     if "ingot:delayed" not in names:
@@ -60,7 +66,9 @@ def loss_variants() -> list[Variant]:
 
 
 def speed_variants() -> list[Variant]:
-    compiled = [f"{package}:{recipe}+compile" for package in ("torchao", "ingot") for recipe in ("tensorwise", "rowwise")]
+    compiled = [
+        f"{package}:{recipe}+compile" for package in ("torchao", "ingot") for recipe in ("tensorwise", "rowwise")
+    ]
     names = ["torch:bf16", "torch:bf16+compile", "ingot:tensorwise", "ingot:rowwise", *compiled]
     return [Variant.read(name) for name in names]
 
@@ -71,10 +79,9 @@ def is_of_a_block(name: str) -> bool:
 
 def convert_by_nn(model: Gpt, recipe: str) -> None:
     from ingot.nn import Float8Linear
-    from ingot.torch import RECIPES
 
-    if recipe not in RECIPES:
-        raise TrainGptError(f"ingot:{recipe}: ingot.nn has no such recipe, but {', '.join(RECIPES)}; see also float8:")
+    if recipe not in nn_recipes():
+        raise TrainGptError(f"ingot:{recipe}: ingot.nn has no such recipe, but {', '.join(nn_recipes())}")
     for name, layer in list(model.named_modules()):
         if isinstance(layer, torch.nn.Linear) and is_of_a_block(name):
             owner, _, leaf = name.rpartition(".")
@@ -106,7 +113,11 @@ def prepare(variant: Variant, model: Gpt, backend: str) -> Prepared:
     prepared = Prepared(model)
     try:
         if variant.package == "ingot":
+            import ingot.nn
+
             convert_by_nn(model, variant.recipe)
+            if variant.recipe == "delayed":
+                prepared.before_update = lambda: ingot.nn.sync_amax_history(model)
         elif variant.package == "float8":
             import ingot.float8
 

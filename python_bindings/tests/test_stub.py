@@ -19,7 +19,8 @@ MEND = "write it again: cmake --build <build> --target ingot_python_stub"
 
 
 def names_of(function):
-    return [argument.arg for argument in function.args.args if argument.arg != "self"]
+    arguments = (*function.args.posonlyargs, *function.args.args)
+    return [argument.arg for argument in arguments if argument.arg != "self"]
 
 
 def functions_of_stub():
@@ -37,7 +38,7 @@ def functions_of_stub():
 
 
 def parameters(function):
-    """From the first line of the text that nanobind gives a function: name(first: type = default, second: ...) -> ..."""
+    """From the first line of the text that nanobind gives a function: name(first: type = default, ...) -> type."""
     text = function.__doc__.splitlines()[0]
     inner = re.sub(r"\[[^\[\]]*\]", "", text[text.index("(") + 1 : text.rindex(")")])
     while "[" in inner:

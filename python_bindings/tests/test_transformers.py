@@ -1,5 +1,5 @@
-"""Models of transformers, made from small configs, with their linear layers in FP8 by ingot.float8: forward and backward,
-hooks, checkpoints, and the report of what was converted."""
+"""Models of transformers, made from small configs, with their linear layers in FP8 by ingot.float8: forward and
+backward, hooks, checkpoints, and the report of what was converted."""
 
 import copy
 import dataclasses
@@ -13,7 +13,10 @@ transformers = pytest.importorskip("transformers")
 
 import ingot.float8 as float8
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"))]
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")),
+]
 RECIPES = ["tensorwise", "rowwise", "rowwise_with_gw_hp", "delayed"]
 
 
@@ -177,7 +180,9 @@ def test_checkpoints_are_those_of_the_model(name, tmp_path):
     assert list(converted.state_dict()) == list(plain.state_dict())
     converted.save_pretrained(tmp_path)
     loaded = type(plain).from_pretrained(tmp_path, dtype=torch.float32)
-    assert all(torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), plain.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), plain.state_dict().values(), strict=True)
+    )
 
 
 def test_gradient_checkpointing():
@@ -194,7 +199,9 @@ def test_generate():
     logging.getLogger("transformers").setLevel(logging.ERROR)
     model = convert(made("llama", "cpu").eval())
     tokens = torch.tensor([[3, 1, 4]])
-    found = model.generate(tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=5, do_sample=False, pad_token_id=0)
+    found = model.generate(
+        tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=5, do_sample=False, pad_token_id=0
+    )
     assert torch.equal(found[:, :3], tokens) and 3 < found.shape[1] <= 8
     with torch.no_grad():  # without the cache of keys and values
         for position in range(3, found.shape[1]):

@@ -86,6 +86,23 @@ def test_speeds(text_file, tmp_path):
     assert len(list(csv.reader(out.with_suffix(".csv").open()))) == 1 + len(cases)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu(text_file, tmp_path):
+    """Both comparisons, with inductor, and the memory that a CPU does not count."""
+    options = ("--device", "cuda", "--text", text_file)
+    variants = ("torch:bf16", "ingot:tensorwise", "ingot:rowwise+compile")
+    run("--size", "tiny", "--steps", 20, "--seeds", 1, *options, "--out", tmp_path / "a", "--variants", *variants)
+    runs = json.loads((tmp_path / "a.json").read_text())["runs"]
+    assert [run["variant"] for run in runs] == list(variants)
+    for one in runs:
+        assert one["peak_bytes"] > 0 and one["losses"][-1] < 0.75 * one["losses"][0]
+        assert one["validation_loss"] == pytest.approx(runs[0]["validation_loss"], rel=0.03)
+    sizes = ("--widths", 256, "--tokens", 1024, "--quick")
+    run("--compare", *options, *sizes, "--out", tmp_path / "b", "--variants", *variants)
+    cases = json.loads((tmp_path / "b.json").read_text())["cases"]
+    assert [case["variant"] for case in cases if case.get("peak_bytes", 0) > 0] == list(variants), cases
+
+
 def test_plot(tmp_path):
     pytest.importorskip("matplotlib")
     machine = {"device": "a GPU", "torch": "2", "ingot": "0", "commit": "c", "date": "d"}
