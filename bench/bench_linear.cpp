@@ -1,6 +1,6 @@
 // bench_linear: times a layer's step, forward and backward, with every recipe and with bf16 in the same run. Checks
 // each result before it times it, and prints a roofline of measured rates beside each time. At the end it measures what
-// a step of a small layer costs the host.
+// a step of a small layer costs the host, by the layer's class and by its functions.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +15,7 @@
 #include "contenders.h"
 #include "host_cost.h"
 #include "ingot/runtime/error.h"
+#include "linear_functions_step.h"
 #include "linear_step.h"
 #include "program.h"
 
@@ -26,6 +27,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   bool list = false;
   bool quick = false;
+  bool host = false;
   std::string filter;
   std::string recipe;
   std::string json;
@@ -51,6 +53,13 @@ struct CaseResult {
 double speedup(const CaseResult& result, const RecipeResult& of) {
   return result.recipes.front().timing.median_us / of.timing.median_us;
 }
+
+// What a step costs the host, in microseconds.
+struct HostStep {
+  std::string recipe;
+  double by_class = 0;
+  double by_functions = 0;
+};
 
 class Bench {
  public:
@@ -124,22 +133,34 @@ class Bench {
     return result;
   }
 
-  // Microseconds of the host for a step of a layer with 256 features and 256 tokens. The stream is idle, so the host
-  // never waits.
-  std::vector<std::pair<std::string, double>> host_us() {
+  // For a step of a layer with 256 features and 256 tokens, all in batches that alternate. The stream is idle, so the
+  // host never waits.
+  std::vector<HostStep> host_steps() {
     const LinearBenchCase c{.size = {256, 256, 256}};
     std::vector<std::unique_ptr<StepTensors>> copies;
     copies.push_back(std::make_unique<StepTensors>(gpu_, random_, c.size, 1));
-    std::vector<std::unique_ptr<RecipeSteps>> steps;
+    const StepTensors& t = *copies.front();
+    const FunctionsStepTensors tensors{t.input, t.weight, t.grad_output, t.output, t.grad_input, t.grad_weight};
+    std::vector<std::unique_ptr<RecipeSteps>> by_class;
+    std::vector<std::unique_ptr<FunctionsStep>> by_functions;
     std::vector<std::function<void()>> calls;
+    const auto add = [&](const std::function<void()>& call) {
+      call();
+      calls.push_back(call);
+    };
     for (const Recipe& recipe : recipes_) {
-      steps.push_back(std::make_unique<RecipeSteps>(gpu_, c, recipe, copies));
-      steps.back()->enqueue(0);
-      calls.emplace_back([step = steps.back().get()] { step->enqueue(0); });
+      by_class.push_back(std::make_unique<RecipeSteps>(gpu_, c, recipe, copies));
+      add([step = by_class.back().get()] { step->enqueue(0); });
+      by_functions.push_back(std::make_unique<FunctionsStep>(recipe, tensors, gpu_.backend(), gpu_.stream()));
+      add([step = by_functions.back().get()] { step->enqueue(); });
     }
     const std::vector<double> ns = host_ns(gpu_, calls, measure_.rounds);
-    std::vector<std::pair<std::string, double>> costs;
-    for (std::size_t i = 0; i < ns.size(); ++i) costs.emplace_back(recipes_[i].name, ns[i] * 1e-3);
+    std::vector<HostStep> costs;
+    for (std::size_t i = 0; i < recipes_.size(); ++i) {
+      costs.push_back({.recipe = std::string(recipes_[i].name),
+                       .by_class = ns[2 * i] * 1e-3,
+                       .by_functions = ns[2 * i + 1] * 1e-3});
+    }
     return costs;
   }
 
@@ -231,21 +252,9 @@ Json to_json(const CaseResult& result) {
   return json;
 }
 
-int run(const Options& options) {
-  std::vector<LinearBenchCase> cases = linear_cases();
-  std::erase_if(cases, [&](const LinearBenchCase& c) { return name(c).find(options.filter) == std::string::npos; });
-  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
-  if (!options.recipe.empty()) static_cast<void>(recipe(options.recipe));
-  if (options.list) {
-    for (const LinearBenchCase& c : cases) fmt::print("{}\n", name(c));
-    return 0;
-  }
-  std::optional<ContextOptions> on_cuda = cuda_options();
-  if (!on_cuda) return kSkipped;
-  Context context(*on_cuda);
-  Bench bench(context, options);
+// Adds rates and cases. False if a result is wrong.
+bool run_cases(Bench& bench, const std::vector<LinearBenchCase>& cases, Json& json) {
   const Rates rates = bench.measure_rates();
-  Json json = header("linear", machine_of(context, options.commit));
   json["rates"] = {
       {"fp8_tflops", rates.fp8_tflops}, {"bf16_tflops", rates.bf16_tflops}, {"copy_tb_per_s", rates.tb_per_s}};
   json["cases"] = Json::array();
@@ -260,13 +269,34 @@ int run(const Options& options) {
   fmt::print(
       "\nroofline: GEMMs at {:.0f} (FP8) and {:.0f} (bf16) TFLOPS, all else at {:.2f} TB/s, one after the other\n",
       rates.fp8_tflops, rates.bf16_tflops, rates.tb_per_s);
-  json["host_us_of_a_256_step"] = Json::object();
-  fmt::print("host cost of a step of 256 x 256 x 256, us:");
-  for (const auto& [recipe, us] : bench.host_us()) {
-    fmt::print(" {} {:.1f}", recipe, us);
-    json["host_us_of_a_256_step"][recipe] = us;
+  return right;
+}
+
+void add_host_steps(const std::vector<HostStep>& steps, Json& json) {
+  fmt::print("\n{:<56}{:>12}{:>14}\n", "host cost of a step of 256 x 256 x 256, us", "by class", "by functions");
+  for (const HostStep& step : steps) {
+    fmt::print("{:<56}{:>12.1f}{:>14.1f}\n", step.recipe, step.by_class, step.by_functions);
+    json["host_us_of_a_256_step"][step.recipe] = step.by_class;
+    json["host_us_of_a_256_step_by_functions"][step.recipe] = step.by_functions;
   }
-  fmt::print("\n");
+}
+
+int run(const Options& options) {
+  std::vector<LinearBenchCase> cases = linear_cases();
+  std::erase_if(cases, [&](const LinearBenchCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
+  if (!options.recipe.empty()) static_cast<void>(recipe(options.recipe));
+  if (options.list) {
+    for (const LinearBenchCase& c : cases) fmt::print("{}\n", name(c));
+    return 0;
+  }
+  std::optional<ContextOptions> on_cuda = cuda_options();
+  if (!on_cuda) return kSkipped;
+  Context context(*on_cuda);
+  Bench bench(context, options);
+  Json json = header("linear", machine_of(context, options.commit));
+  const bool right = options.host || run_cases(bench, cases, json);
+  add_host_steps(bench.host_steps(), json);
   if (!options.json.empty()) write_json(options.json, json);
   return right ? 0 : kFailed;
 }
@@ -280,6 +310,7 @@ int main(int argc, char** argv) {
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
   app.add_option("--filter", options.filter, "Only cases with this text in their name");
   app.add_option("--recipe", options.recipe, "Only this recipe, and bf16");
+  app.add_flag("--host", options.host, "Only what a small layer's step costs the host");
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");
   app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Times PyTorch on the work of Ingot's benchmarks, in the same way (torch_timing.py): the casts of bench_cast with
 torch.compile, the GEMMs of bench_gemm with torch._scaled_mm, torch.mm and DeepGEMM (torch_gemm.py), the steps of
-bench_linear (torch_linear.py), and GEMMs with weights in 8 and 4 bits (torch_weight_only.py).
+bench_linear (torch_linear.py), the same steps with Ingot's PyTorch package beside them (torch_eager.py), and GEMMs with
+weights in 8 and 4 bits (torch_weight_only.py).
 
     python3 bench/compare_torch.py                                        # PyTorch alone
     python3 bench/compare_torch.py --ingot cast.json --json torch.json    # beside what bench_cast --json wrote
     python3 bench/compare_torch.py --gemm --ingot gemm.json --deepgemm ~/DeepGEMM    # beside bench_gemm --json
     python3 bench/compare_torch.py --linear --ingot linear.json    # beside bench_linear --json
+    python3 bench/compare_torch.py --eager --ingot linear.json     # torch, torch.compile, torchao, Ingot: one run
     python3 bench/compare_torch.py --weight-only                          # with Ingot's Python module, and gemlite
     python3 bench/compare_torch.py --list                                 # the cases; no GPU
     python3 bench/compare_torch.py --self-check                           # tables, and formulas on the CPU; no GPU
@@ -25,8 +27,11 @@ import sys
 import types
 from typing import Any, Callable
 
+import torch_eager
 import torch_gemm
+import torch_host
 import torch_linear
+import torch_machine
 import torch_weight_only
 from torch_timing import Replay, copies_for, take_turns
 
@@ -229,6 +234,9 @@ def self_check() -> None:
     torch_gemm.self_check(pathlib.Path(__file__).with_name("gemm_cases.cpp").read_text(encoding="utf-8"), torch)
     linear_cases = pathlib.Path(__file__).with_name("linear_cases.cpp").read_text(encoding="utf-8")
     torch_linear.self_check(linear_cases, torch)
+    torch_machine.self_check()
+    torch_host.self_check()
+    torch_eager.self_check(torch)
     torch_weight_only.self_check(torch)
     if torch is None:
         print("the tables are right; no PyTorch, so its formulas were not tried")
@@ -261,6 +269,7 @@ def works_by_option(options: argparse.Namespace) -> list[tuple[bool, types.Modul
     return [
         (options.gemm, torch_gemm),
         (options.linear, torch_linear),
+        (options.eager, torch_eager),
         (options.weight_only, torch_weight_only),
     ]
 
@@ -269,9 +278,13 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gemm", action="store_true", help="GEMMs instead of casts")
     parser.add_argument("--linear", action="store_true", help="steps of a layer instead of casts")
+    parser.add_argument(
+        "--eager", action="store_true", help="those steps from PyTorch, Ingot's package beside the others"
+    )
     parser.add_argument("--weight-only", action="store_true", help="GEMMs with weights in 8 and 4 bits")
     parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
     parser.add_argument("--ingot", help="what bench_cast, bench_gemm or bench_linear --json wrote, to compare with")
+    parser.add_argument("--commit", default="", help="with --eager: of the code, where it is no git checkout")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--filter", default="", help="only cases with this text in their name")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: does it run, not how fast")
@@ -311,6 +324,9 @@ def measured(
     if options.linear:
         found = torch_linear.measure(torch, options.filter, options.quick, write)
         return found, torch_linear.table(found, ingot)
+    if options.eager:
+        found = torch_eager.measure(torch, options.filter, options.quick, write, options.commit)
+        return found, torch_eager.table(found, ingot)
     if options.weight_only:
         found = torch_weight_only.measure(torch, options.filter, options.quick, write)
         return found, torch_weight_only.table(found)

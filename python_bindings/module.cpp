@@ -8,6 +8,7 @@
 
 #include "context.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/runtime/error.h"
 #include "operations.h"
@@ -32,6 +33,14 @@ nb::dict to_dict(const ContextInfo& info) {
   store["files"] = info.store_usage.files;
   store["bytes"] = info.store_usage.bytes;
   store["problem"] = info.store_problem;
+  nb::dict tiers;
+  for (const TierInfo& tier : info.tiers) {
+    nb::dict entry;
+    entry["kernels"] = tier.kernels;
+    entry["tuning_records"] = tier.tuning_records;
+    entry["problem"] = tier.problem;
+    tiers[tier.path.c_str()] = entry;
+  }
   nb::dict result;
   result["version"] = info.ingot_version;
   result["device"] = print(info.device);
@@ -40,6 +49,20 @@ nb::dict to_dict(const ContextInfo& info) {
   result["target"] = print(info.target);
   result["libraries"] = libraries;
   result["store"] = store;
+  result["tiers"] = tiers;
+  return result;
+}
+
+nb::dict to_dict(const ContextStats& stats) {
+  const KernelCache::Stats& kernels = stats.kernels;
+  nb::dict tiers;
+  for (std::size_t at = 0; at < stats.tiers.size(); ++at) tiers[stats.tiers[at].c_str()] = kernels.by_tier[at];
+  nb::dict result;
+  result["compiled"] = kernels.compiled;
+  result["compile_seconds"] = static_cast<double>(kernels.compile_microseconds) * 1e-6;
+  result["loaded"] = kernels.loaded;
+  result["from_tiers"] = tiers;
+  result["launched"] = stats.launches;
   return result;
 }
 
@@ -99,14 +122,8 @@ NB_MODULE(_core, module) {
            "device"_a = "auto")
       .def_prop_ro("device", [](PythonContext& self) { return ingot::print(self.context().device()); })
       .def("info", [](PythonContext& self) { return ingot::python::to_dict(self.context().info()); })
-      .def("stats", [](PythonContext& self) {
-        const ingot::KernelCache::Stats stats = self.context().cache().stats();
-        nb::dict result;
-        result["compiled"] = stats.compiled;
-        result["loaded"] = stats.loaded;
-        result["launched"] = self.context().backend().launches();
-        return result;
-      });
+      .def("stats", [](PythonContext& self) { return ingot::python::to_dict(self.context().stats()); })
+      .def("recording", [](PythonContext& self) { return ingot::print(self.context().recording()); });
 
   module.def(
       "canonical_spec", [](const std::string& line) { return ingot::print(ingot::parse(line)); }, "line"_a);
@@ -117,6 +134,9 @@ NB_MODULE(_core, module) {
   ingot::python::bind_torch_modules(module);
   ingot::python::bind_torch_frozen(module);
   ingot::python::bind_torch_split(module);
+  ingot::python::bind_torch_observers(module);
+  ingot::python::bind_torch_prepare(module);
+  ingot::python::bind_torch_tune(module);
   ingot::python::bind_weight_only(module);
   ingot::python::bind_torch_weight_only(module);
 }

@@ -15,6 +15,7 @@
 #include "ingot/runtime/error.h"
 #include "torch_memory.h"
 #include "torch_operator.h"
+#include "torch_run.h"
 
 namespace ingot::python {
 namespace {
@@ -87,7 +88,7 @@ void quantize(TorchValue* stack) {
   const Vector scales(scale, "quantize scale", device);
   const CastSpec spec{
       .in = input.view.dtype, .out = format, .scale = granularity_of(scale, input.view), .source = ScaleSource::given};
-  const TorchPlace place(device);
+  const TorchRun place(device);
   TorchTensor codes = TorchTensor::empty(tensor.sizes(), torch_dtype(format), device);
   TorchTensor amax = TorchTensor::empty(scale.sizes(), torch_dtype(Dtype::f32), device);
   const std::size_t bytes = static_cast<std::size_t>(scales.view.cols) * sizeof(float);
@@ -181,7 +182,7 @@ void gemm(TorchValue* stack) {
                       .scale_a = granularity_of(factor_a, a.rows, "gemm factor_a"),
                       .scale_b = granularity_of(factor_b, b.cols, "gemm factor_b"),
                       .fast_accumulation = fast_accumulation};
-  const TorchPlace place(device);
+  const TorchRun place(device);
   const std::array<std::int64_t, 2> sizes{a.rows, b.cols};
   TorchTensor product = TorchTensor::empty(sizes, torch_dtype(out), device);
   place.backend().gemm(spec,

@@ -5,10 +5,14 @@
 #include <array>
 #include <string>
 
+#include "ingot/nn/linear_memory.h"
 #include "ingot/runtime/error.h"
+#include "torch_dry_run.h"
 
 namespace ingot::python {
 namespace {
+
+constexpr std::size_t kCpuAlignment = 64;  // PyTorch's
 
 // PyTorch is loaded so that its symbols are found only through its own handle.
 void* symbol_in(const char* library, const char* name) {
@@ -99,7 +103,7 @@ TorchTensor TorchTensor::empty(std::span<const std::int64_t> sizes, std::int32_t
   for (std::size_t at = sizes.size(); at-- > 0; step *= sizes[at] > 0 ? sizes[at] : 1) strides[at] = step;
   const TorchFunctions& torch = torch_functions();
   TorchHandle handle = nullptr;
-  const bool is_cpu = device.type == DeviceType::cpu;
+  const bool is_cpu = device.type == DeviceType::cpu || TorchDryRun::of_thread() != nullptr;
   require(torch.empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
                               is_cpu ? torch.cpu : torch.cuda, is_cpu ? 0 : device.index, &handle),
           "memory for a tensor");
@@ -114,7 +118,10 @@ TorchTensor TorchTensor::empty_bytes(std::size_t bytes, Device device) {
 void* TorchTensor::data() const {
   void* data = nullptr;
   require(torch_functions().data(handle_, &data), "a tensor's address");
-  return data;
+  if (TorchDryRun::of_thread() == nullptr) return data;
+  // A tensor on the CPU, aligned to 64 bytes, stands for one on a GPU, aligned to 256 and more. Nobody follows the
+  // address, so it may be any that is aligned so and keeps tensors apart.
+  return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(data) * (kLinearAlignment / kCpuAlignment));
 }
 
 std::span<const std::int64_t> TorchTensor::sizes() const {
@@ -155,7 +162,10 @@ std::optional<Device> TorchTensor::device() const {
   std::int32_t type = 0;
   std::int32_t index = 0;
   require(torch.device_type(handle_, &type), "a tensor's device");
-  if (type == torch.cpu) return Device{};
+  if (type == torch.cpu) {
+    TorchDryRun* const dry = TorchDryRun::of_thread();
+    return dry == nullptr ? Device{} : dry->device();
+  }
   if (type != torch.cuda) return std::nullopt;
   require(torch.device_index(handle_, &index), "a tensor's device");
   return Device{.type = DeviceType::cuda, .index = index};

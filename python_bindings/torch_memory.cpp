@@ -72,7 +72,7 @@ TorchMatrix matrix_or_element_of(const TorchTensor& tensor, const TensorName& na
   return matrix_of(tensor, name, true);
 }
 
-TorchSizes::TorchSizes(std::span<const std::int64_t> sizes) : sizes_{}, count_(sizes.size()) {
+TorchSizes::TorchSizes(std::span<const std::int64_t> sizes) : count_(sizes.size()) {
   require_dimensions(sizes.size());
   std::ranges::copy(sizes, sizes_.begin());
 }

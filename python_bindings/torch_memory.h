@@ -47,7 +47,7 @@ class TorchSizes {
   const std::int64_t* end() const { return sizes_.data() + count_; }
 
  private:
-  std::array<std::int64_t, kMostDimensions> sizes_;
+  std::array<std::int64_t, kMostDimensions> sizes_{};
   std::size_t count_;
 };
 

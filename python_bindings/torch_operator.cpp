@@ -48,10 +48,4 @@ std::int64_t tokens_of(const TorchTensor& tensor) {
   return tokens;
 }
 
-TorchPlace::TorchPlace(Device device) : device_(device) {
-  PythonContext& context = torch_context(device);
-  backend_ = &context.context().backend();
-  stream_ = &context.torch_streams().current(*backend_, own_);
-}
-
 }  // namespace ingot::python

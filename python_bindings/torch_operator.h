@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -13,7 +12,6 @@
 #include "context.h"
 #include "ingot/runtime/error.h"
 #include "torch_library.h"
-#include "torch_streams.h"
 
 namespace ingot::python {
 
@@ -27,22 +25,6 @@ void give(TorchValue* stack, std::initializer_list<TorchTensor*> results);
 
 // The product of all sizes but the last.
 std::int64_t tokens_of(const TorchTensor& tensor);
-
-// Where a call runs: the device's backend, and PyTorch's current stream.
-class TorchPlace {
- public:
-  explicit TorchPlace(Device device);
-
-  Device device() const { return device_; }
-  Backend& backend() const { return *backend_; }
-  Stream& stream() const { return *stream_; }
-
- private:
-  Device device_;
-  Backend* backend_;
-  std::optional<TorchStream> own_{};
-  Stream* stream_;
-};
 
 // ---- registration --------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <mutex>
 #include <optional>
@@ -18,11 +19,13 @@
 #include "arrays.h"
 #include "ingot/nn/linear_functions.h"
 #include "ingot/nn/recipes.h"
+#include "ingot/runtime/backend.h"
 #include "operations.h"
 #include "torch_library.h"
 #include "torch_memory.h"
 #include "torch_operator.h"
 #include "torch_plans.h"
+#include "torch_run.h"
 #include "torch_streams.h"
 
 namespace ingot::python {
@@ -47,10 +50,7 @@ void require_device(const TorchPlan& plan, const char* name, const Tensor& tenso
 // What a call runs with.
 struct Call {
   Call(const TorchPlan& of, Device on)
-      : plan(of.plan),
-        device(on),
-        backend(torch_context(on).context().backend()),
-        stream(torch_context(on).torch_streams().current(backend, own)) {
+      : plan(of.plan), device(on), where(on), backend(where.backend()), stream(where.stream()) {
     if (!plan.has_constants) return;
     constants_memory = TorchRegion(kLinearConstantBytes, device);
     scales = linear_constants(plan, backend, constants_memory.region(), stream);
@@ -67,8 +67,8 @@ struct Call {
 
   const LinearPlan& plan;
   Device device;
+  TorchRun where;
   Backend& backend;
-  std::optional<TorchStream> own{};
   Stream& stream;
   TorchRegion constants_memory{};
   LinearScales scales{};
@@ -118,6 +118,41 @@ class GivenScales {
   TorchTensor amaxes_{};
 };
 
+// A weight that comes in FP8 with one factor, as FSDP gathers it: codes [N, K] and a f32 of one element.
+struct Float8Weight {
+  Float8Weight(const TorchPlan& plan, const TorchTensor& tensor, const TorchTensor& factor_tensor, Device device) {
+    const LinearShape& shape = plan.plan.shape;
+    const auto refuse = [&](const char* part, const char* why) {
+      throw Error(ErrorCode::invalid_argument, name_of(plan, part).text(), why);
+    };
+    const std::optional<Dtype> dtype = tensor.float8_dtype();
+    const std::array<std::int64_t, 2> sizes{shape.out_features, shape.in_features};
+    const std::array<std::int64_t, 2> strides{shape.in_features, 1};
+    if (!dtype || tensor.device() != device || !std::ranges::equal(tensor.sizes(), sizes) ||
+        (shape.in_features * shape.out_features > 0 && !std::ranges::equal(tensor.strides(), strides))) {
+      refuse("weight", "must be FP8 of [out_features, in_features] on the input's device, by rows: gather it so");
+    }
+    if (factor_tensor.dtype() != Dtype::f32 || factor_tensor.device() != device ||
+        !std::ranges::all_of(factor_tensor.sizes(), [](std::int64_t size) { return size == 1; })) {
+      refuse("factor of weight", "must be float32 of one element on the input's device");
+    }
+    codes = matrix(tensor.data(), *dtype, shape.out_features, shape.in_features, device);
+    factor = vector(factor_tensor.data(), Dtype::f32, 1, device);
+  }
+
+  Float8View for_output() const { return {.codes = codes, .factors = factor}; }
+  // For grad_input, transposed into `memory`, of as many bytes as the weight has elements.
+  Float8View for_grad_input(const Call& call, void* memory) const {
+    const Tensor transposed = matrix(memory, codes.dtype, codes.cols, codes.rows, call.device);
+    call.backend.relayout({.transposed = true}, {.input = codes, .output = transposed}, call.stream);
+    return {.transposed = transposed, .transposed_factors = factor};
+  }
+  std::size_t bytes() const { return static_cast<std::size_t>(codes.rows * codes.cols); }
+
+  Tensor codes{};
+  Tensor factor{};
+};
+
 struct ForwardArguments {
   TorchTensor input;
   TorchTensor weight;
@@ -125,14 +160,21 @@ struct ForwardArguments {
   std::int64_t plan;
   std::int64_t keep;
   GivenScales* given = nullptr;
+  TorchTensor factor{};  // of a weight in FP8
 };
 
 // Returns output, saved and codes. Saved memory is kept for the gradient of the weight, codes for that of the input.
 void forward(TorchValue* stack, const ForwardArguments& arguments) {
   const TorchPlan& plan = torch_plans().at(arguments.plan);
   const TorchMatrix input = matrix_of(arguments.input, name_of(plan, "input"));
-  const TorchMatrix weight = matrix_of(arguments.weight, name_of(plan, "weight"));
-  require_device(plan, "weight", weight.view, input.view.device);
+  std::optional<Float8Weight> float8;
+  TorchMatrix weight;
+  if (arguments.factor.handle() != nullptr) {
+    float8.emplace(plan, arguments.weight, arguments.factor, input.view.device);
+  } else {
+    weight = matrix_of(arguments.weight, name_of(plan, "weight"));
+    require_device(plan, "weight", weight.view, input.view.device);
+  }
   Call call(plan, input.view.device);
   if (arguments.given != nullptr) call.give(*arguments.given);
   const std::int64_t tokens = input.view.rows;
@@ -140,11 +182,11 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
 
   TorchTensor output = TorchTensor::empty(sizes_with_last(arguments.input.sizes(), plan.plan.shape.out_features),
                                           torch_dtype(*plan.plan.dtypes.output), call.device);
-  TorchRegion codes(plan.weight_bytes, call.device);
+  TorchRegion codes(float8 ? 0 : plan.weight_bytes, call.device);
   TorchRegion saved_memory(keeps_saved ? plan.saved_bytes(tokens) : 0, call.device);
   LinearSaved saved{.memory = saved_memory.region()};
   const LinearPass pass = keeps_saved ? LinearPass::training : LinearPass::inference;
-  const TorchRegion scratch(plan.plan.forward_scratch(tokens, pass).bytes, call.device);
+  const TorchRegion scratch(plan.plan.forward_scratch(tokens, pass, call.where.observes_values()).bytes, call.device);
   LinearForwardTensors tensors{
       .input = input.view,
       .weight = weight.view,
@@ -157,8 +199,12 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
     bias = matrix_of(arguments.bias, name_of(plan, "bias"));
     tensors.bias = bias.view;
   }
-  if (plan.weight_bytes > 0) tensors.weight_into = codes.region();
-  linear_forward(plan.plan, call.backend, tensors, {.stream = call.stream});
+  if (float8) {
+    tensors.codes = float8->for_output();
+  } else if (plan.weight_bytes > 0) {
+    tensors.weight_into = codes.region();
+  }
+  linear_forward(plan.plan, call.backend, tensors, call.where.run());
 
   TorchTensor kept = std::move(saved_memory).publish();
   TorchTensor kept_codes =
@@ -200,6 +246,21 @@ void linear_forward_scaled_operator(TorchValue* stack) {
   give(stack + 3, {&given.amaxes()});
 }
 
+// The same for a weight in FP8. Its codes are the caller's, so nothing of it is kept: returns output and saved.
+void linear_forward_float8_operator(TorchValue* stack) {
+  ForwardArguments arguments{.input = tensor_of(stack[0]),
+                             .weight = tensor_of(stack[1]),
+                             .bias = tensor_of(stack[3]),
+                             .plan = static_cast<std::int64_t>(stack[4]),
+                             .keep = static_cast<std::int64_t>(stack[5]) & kWeight,
+                             .factor = tensor_of(stack[2])};
+  std::array<TorchValue, 3> results{};
+  forward(results.data(), arguments);
+  static_cast<void>(tensor_of(results[2]));
+  stack[0] = results[0];
+  stack[1] = results[1];
+}
+
 struct BackwardArguments {
   TorchTensor grad_output;
   TorchTensor input;  // read only if the plan reads it again, and so the weight
@@ -207,6 +268,7 @@ struct BackwardArguments {
   TorchTensor saved;
   TorchTensor codes;
   GivenScales* given = nullptr;
+  TorchTensor factor{};  // of a weight in FP8
 };
 
 void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& region, std::size_t bytes) {
@@ -302,11 +364,19 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
     tensors.input = input.view;
   }
   std::optional<WeightOperand> weight;
-  if (wants.input) weight.emplace(plan, arguments, call.device, tensors);
+  TorchRegion transposed;
+  if (wants.input && arguments.factor.handle() != nullptr) {
+    const Float8Weight float8(plan, arguments.weight, arguments.factor, call.device);
+    transposed = TorchRegion(float8.bytes(), call.device);
+    tensors.codes = float8.for_grad_input(call, transposed.region().data);
+  } else if (wants.input) {
+    weight.emplace(plan, arguments, call.device, tensors);
+  }
   const bool expands = expands_grad_output(plan.plan, tensors);
-  const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, false, expands).bytes, call.device);
+  const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes,
+                            call.device);
   tensors.scratch = scratch.region();
-  linear_backward(plan.plan, call.backend, tensors, {.stream = call.stream});
+  linear_backward(plan.plan, call.backend, tensors, call.where.run());
   return gradients;
 }
 
@@ -348,7 +418,19 @@ void linear_backward_scaled_operator(TorchValue* stack) {
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias, &given.amaxes()});
 }
 
-constexpr std::array<TorchOperator, 6> kOperators{{
+// The same for a weight in FP8.
+void linear_backward_float8_operator(TorchValue* stack) {
+  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
+                              .input = tensor_of(stack[1]),
+                              .weight = tensor_of(stack[2]),
+                              .saved = tensor_of(stack[4]),
+                              .codes = {},
+                              .factor = tensor_of(stack[3])};
+  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]));
+  give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
+}
+
+constexpr std::array<TorchOperator, 8> kOperators{{
     {"linear_forward", "linear_forward(Tensor input, Tensor weight, int plan, int keep) -> (Tensor, Tensor, Tensor)",
      torch_kernel<linear_forward_operator>},
     {"linear_forward_bias",
@@ -371,6 +453,14 @@ constexpr std::array<TorchOperator, 6> kOperators{{
      "linear_backward_into(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, "
      "Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor)",
      torch_kernel<linear_backward_into_operator>},
+    {"linear_forward_float8",
+     "linear_forward_float8(Tensor input, Tensor weight, Tensor factor, Tensor bias, int plan, int keep) -> "
+     "(Tensor, Tensor)",
+     torch_kernel<linear_forward_float8_operator>},
+    {"linear_backward_float8",
+     "linear_backward_float8(Tensor grad_output, Tensor input, Tensor weight, Tensor factor, Tensor saved, int plan, "
+     "int wants) -> (Tensor, Tensor, Tensor)",
+     torch_kernel<linear_backward_float8_operator>},
 }};
 
 void accept(std::int32_t code, const char* what) {
@@ -459,14 +549,18 @@ void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
   module.def("torch_stream_count", [] { return torch_context(Device{}).torch_streams().count(); });
   // Where the blocks of a stream's allocator lie on the CPU, as addresses.
-  module.def("torch_allocator_addresses", [](const std::vector<std::size_t>& sizes) {
-    TorchAllocator allocator(Device{});
-    std::vector<std::uintptr_t> addresses;
-    for (const std::size_t bytes : sizes) {
-      addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
-    }
-    return addresses;
-  });
+  module.def(
+      "torch_allocator_addresses",
+      [](const std::vector<std::size_t>& sizes) {
+        TorchAllocator allocator(Device{});
+        std::vector<std::uintptr_t> addresses;
+        addresses.reserve(sizes.size());
+        for (const std::size_t bytes : sizes) {
+          addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
+        }
+        return addresses;
+      },
+      "sizes"_a);
   module.attr("torch_tokens_per_unit") = TorchPlan::kTokensPerUnit;
   module.def(
       "torch_linear_plan",

@@ -15,6 +15,7 @@
 #include "torch_memory.h"
 #include "torch_operator.h"
 #include "torch_plans.h"
+#include "torch_run.h"
 
 namespace ingot::python {
 namespace {
@@ -76,7 +77,7 @@ void quantize_input(TorchValue* stack) {
   const TorchMatrix input = matrix_of(tensor, {plan.plan.subject, "input"});
   const Device device = input.view.device;
   const std::int64_t tokens = input.view.rows;
-  const TorchPlace place(device);
+  const TorchRun place(device);
   TorchRegion codes(codes_bytes(plan.plan, tokens, pass), device);
   TorchRegion saved(pass == LinearPass::training ? plan.saved_bytes(tokens) : 0, device);
   const CastSpec& spec = plan.plan.input_of(pass).spec;
@@ -95,9 +96,9 @@ void quantize_weight(TorchValue* stack) {
   const TorchTensor tensor = tensor_of(stack[0]);
   const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[1]));
   const TorchMatrix weight = matrix_of(tensor, {plan.plan.subject, "weight"});
-  const TorchPlace place(weight.view.device);
+  const TorchRun place(weight.view.device);
   TorchRegion codes(plan.weight_bytes, place.device());
-  cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, {.stream = place.stream()});
+  cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, place.run());
   TorchTensor kept = std::move(codes).publish();
   give(stack, {&kept});
 }
@@ -113,7 +114,7 @@ struct GemmArguments {
 };
 
 // The bias in the dtype that the GEMM takes.
-TorchRegion rounded(const LinearPlan& plan, const TorchPlace& place, Tensor& bias) {
+TorchRegion rounded(const LinearPlan& plan, const TorchRun& place, Tensor& bias) {
   const Dtype dtype = bias_dtype(plan.output_gemm[0]);
   TorchRegion region(static_cast<std::size_t>(bias.cols) * sizeof(float), place.device());
   const Tensor to = vector(region.region().data, dtype, bias.cols, place.device());
@@ -122,13 +123,26 @@ TorchRegion rounded(const LinearPlan& plan, const TorchPlace& place, Tensor& bia
   return region;
 }
 
+// Layers may share a cast, so that its operator knows no layer: the GEMM's tells of it.
+void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const Tensor& values, const Float8View& codes,
+                   Stream& stream) {
+  observer.cast({.layer = plan.name,
+                 .tensor = "input",
+                 .gemms = "output",
+                 .values = values,
+                 .codes = codes.codes,
+                 .factors = codes.factors,
+                 .scale = plan.config.output.a->granularity},
+                stream);
+}
+
 // Returns the output.
 void gemm_output(TorchValue* stack, GemmArguments arguments) {
   const TorchPlan& cast = torch_plans().at(arguments.input_plan);
   const LinearPlan& plan = torch_plans().at(arguments.plan).plan;
   const Device device = arguments.input.device().value_or(Device{});
   const std::int64_t tokens = tokens_of(arguments.input);
-  const TorchPlace place(device);
+  const TorchRun place(device);
   const TorchRegion saved(std::move(arguments.saved), device);
   const TorchRegion codes(std::move(arguments.codes), device);
   const TorchRegion weight(std::move(arguments.weight_codes), device);
@@ -142,6 +156,13 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
       TorchTensor::empty(sizes_with_last(arguments.input.sizes(), columns), torch_dtype(dtype), device);
   const Float8View a = codes_in(cast, tokens, saved, codes, device);
   const Float8View b = weight_codes(plan, weight.region(), device);
+  LayerObserver* const observer = place.run().observer;
+  const ObservedRange range(observer, plan.name, "output");
+  TorchMatrix values;
+  if (observer != nullptr) {
+    values = matrix_of(arguments.input, {plan.subject, "input"});
+    tell_of_input(*observer, plan, values.view, a, place.stream());
+  }
   GemmTensors tensors{.a = a.codes,
                       .b = b.codes,
                       .factor_a = a.factors,
@@ -155,6 +176,10 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
     tensors.bias = bias.view;
   }
   place.backend().gemm(plan.output_gemm[0], tensors, place.stream());
+  if (observer != nullptr) {
+    observer->gemm({.layer = plan.name, .role = "output", .spec = plan.output_gemm[0], .tensors = tensors},
+                   place.stream());
+  }
   give(stack, {&output});
 }
 

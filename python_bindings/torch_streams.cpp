@@ -79,7 +79,7 @@ class ThreadStreams {
 
 TorchStreams::TorchStreams() : serial_(next_serial()), kept_(std::make_shared<Kept>()) {}
 
-Stream& TorchStreams::current(Backend& backend, std::optional<TorchStream>& own) {
+Stream& TorchStreams::current(Backend& backend, std::optional<TorchStream>& own) const {
   const Device device = backend.device();
   CUstream_st* const handle = device.type == DeviceType::cpu ? nullptr : torch_stream(device.index);
   if (handle != nullptr) return own.emplace(backend, handle).stream();

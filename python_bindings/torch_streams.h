@@ -46,7 +46,7 @@ class TorchStreams {
   TorchStreams();
 
   // The stream for PyTorch's current one, in `own` if it is of this call alone. Locks only at a thread's first call.
-  Stream& current(Backend& backend, std::optional<TorchStream>& own);
+  Stream& current(Backend& backend, std::optional<TorchStream>& own) const;
   // How many streams threads keep.
   std::size_t count() const;
 

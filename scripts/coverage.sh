@@ -11,14 +11,17 @@ wanted=${1:-95}
 clang=${CXX:-clang++-14}
 out=build/coverage
 coverage=(-fprofile-instr-generate -fcoverage-mapping -mllvm -runtime-counter-relocation)
-tests=(kernel_store kernel_store_faults kernel_file kernel_bundle kernel_cache store_kills store_system_calls
-       store_processes file_lock write_file read_file tuning_store matmul_choices matmul_manifest recorder dry_run
-       context)
+tests=(kernel_store kernel_store_faults kernel_file kernel_key kernel_bundle kernel_cache store_directory store_kills
+       store_system_calls store_processes file_lock write_file read_file tuning_store tuning_record matmul_choices
+       matmul_manifest recorder dry_run context)
 sources=(runtime/jit/kernel_store runtime/jit/kernel_file runtime/jit/kernel_bundle runtime/jit/kernel_cache
+         runtime/jit/kernel_key runtime/jit/kernel_identity runtime/jit/kernel_listing runtime/jit/kernel_transfer
          runtime/jit/read_only_store runtime/jit/tuning_lines runtime/util/store_directory runtime/util/file_lock
+         runtime/util/directory_entries runtime/util/file_size_signal runtime/util/checksummed_line
          runtime/util/write_file runtime/util/read_file runtime/util/trusted_file runtime/util/append_line
          runtime/jit/recorder runtime/jit/recording_file runtime/jit/warm_up runtime/jit/prepare_kernels
-         runtime/tuning/tuning_store runtime/tuning/tuning_file runtime/tuning/matmul_choices)
+         runtime/tuning/tuning_store runtime/tuning/tuning_file runtime/tuning/tuning_import
+         runtime/tuning/tuning_record runtime/tuning/matmul_choices)
 
 cmake --preset ci > /dev/null
 cmake --build --preset ci --target "${tests[@]/#/test_runtime_}"

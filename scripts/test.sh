@@ -33,17 +33,22 @@ if ! .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec(
    ! pip --no-deps torchao==0.18.0; then
   echo "test: torchao 0.18.0 cannot be installed here; the comparisons with it are skipped"
 fi
-# PEFT's adapters train over ingot.nn's frozen layers, and transformers' models are loaded from FP8 checkpoints: wheels of
-# plain Python but for tokenizers, safetensors and PyYAML, and without what else they would bring.
-if ! .venv/bin/python -c 'import peft, transformers' 2> /dev/null &&
+# PEFT's adapters train over ingot.nn's frozen layers, transformers' models are loaded from FP8 checkpoints and converted,
+# from configs and without weights; matplotlib draws train_gpt.py's plot. Without what else they would bring.
+if ! .venv/bin/python -c 'import matplotlib, peft, transformers' 2> /dev/null &&
    ! { pip --no-deps peft==0.21.2 accelerate==1.15.0 transformers==4.57.6 huggingface_hub==0.36.2 safetensors==0.8.0 \
-         tokenizers==0.22.2 && pip psutil PyYAML regex requests tqdm packaging; }; then
-  echo "test: PEFT and transformers cannot be installed here; the tests with them are skipped"
+         tokenizers==0.22.2 && pip matplotlib psutil PyYAML regex requests tqdm packaging filelock fsspec; }; then
+  echo "test: PEFT, transformers or matplotlib cannot be installed here; the tests with them are skipped"
 fi
+
+# The oldest PyTorch is downloaded and unpacked while the build runs.
+scripts/oldest_torch.sh install &
+oldest_torch=$!
 
 step "build"
 cmake --preset ci
 cmake --build --preset ci
+wait $oldest_torch || true  # its tests say that they are skipped
 
 step "tests"
 ctest --preset ci -j "$(nproc)"

@@ -50,6 +50,7 @@
 #include "ingot/nn/nvtx_ranges.h"
 #include "ingot/nn/observer.h"
 #include "ingot/nn/owned_saved.h"
+#include "ingot/nn/owner_memory.h"
 #include "ingot/nn/prepare.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/nn/safetensors.h"

@@ -14,10 +14,12 @@ struct CacheListOptions {
 };
 
 struct CacheStatOptions {
+  std::filesystem::path tier{};  // as above
   bool json = false;
 };
 
 struct CacheVerifyOptions {
+  std::filesystem::path tier{};  // only this bundle or other store; empty: the store, and the environment's tiers
   bool recompile = false;
   int jobs = 0;  // worker processes; 0: one per core
   bool json = false;

@@ -14,13 +14,24 @@ namespace {
 
 constexpr int kUsage = 2;
 constexpr const char* kExitCodes =
-    "Exit code: 0, 1 if something is damaged or failed, 2 for a wrong command line, 130 if it was stopped (Ctrl-C).";
+    "Exit code: 0, 1 if something failed or verify, import or export met something damaged, 2 for a wrong command "
+    "line, "
+    "130 if it was stopped (Ctrl-C).";
+
+// Of those that only look.
+constexpr const char* kLookingExitCodes =
+    "Exit code: 0, even if what it shows is damaged (`ingot cache verify` then ends with 1); 1 if it failed, 2 for a "
+    "wrong command line.";
 
 CLI::App* add_command(CLI::App& cache, const std::string& name, const std::string& description, bool& json) {
   CLI::App* const command = cache.add_subcommand(name, description);
   command->add_flag("--json", json, "Print JSON");
   command->footer(kExitCodes);
   return command;
+}
+
+CLI::Option* add_tier(CLI::App* command, std::filesystem::path& tier, const std::string& description) {
+  return command->add_option("--tier", tier, description)->type_name(kFileValue);
 }
 
 void add_targets(CLI::App* command, std::vector<std::string>& targets) {
@@ -37,17 +48,26 @@ void add_looking(CLI::App& cache, CacheOptions& options, int& status) {
 
   CLI::App* const list =
       add_command(cache, "list", "List the kernels, those used last first; changes nothing", options.list.json);
-  list->add_option("--tier", options.list.tier, "List this bundle or other store instead")->type_name(kFileValue);
+  add_tier(list, options.list.tier, "List this bundle or other store instead");
+  list->footer(kLookingExitCodes);
   list->callback([&] { status = cache_list(options.list); });
 
   CLI::App* const stat = add_command(
       cache, "stat", "Count kernels, bytes, tuning records and what is damaged; changes nothing", options.stat.json);
+  add_tier(stat, options.stat.tier, "Count this bundle or other store instead");
+  stat->footer(kLookingExitCodes);
   stat->callback([&] { status = cache_stat(options.stat); });
 
-  CLI::App* const verify =
-      add_command(cache, "verify", "Check every file, and move damaged ones to the quarantine", options.verify.json);
-  verify->add_flag("--recompile", options.verify.recompile,
-                   "Also compile every kernel again and compare the machine code; needs NVRTC");
+  CLI::App* const verify = add_command(cache, "verify",
+                                       "Check every file of the store, and move damaged ones to the quarantine; check "
+                                       "the tiers of INGOT_CACHE_TIERS too, and change nothing there",
+                                       options.verify.json);
+  CLI::Option* const tier =
+      add_tier(verify, options.verify.tier, "Check this bundle or other store instead, where it lies; changes nothing");
+  verify
+      ->add_flag("--recompile", options.verify.recompile,
+                 "Also compile every kernel of the store again and compare the machine code; needs NVRTC")
+      ->excludes(tier);
   verify->add_option("--jobs", options.verify.jobs, "Processes that compile (default: one per core)")
       ->type_name("N")
       ->check(CLI::Range(1, 4096));

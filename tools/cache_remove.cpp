@@ -1,12 +1,15 @@
 // `ingot cache prune` and `ingot cache clear`.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -80,6 +83,17 @@ Pruned prune(const CacheStore& store, const KernelListing& listing, const CacheP
   return pruned;
 }
 
+// A target without kernels may be a slip of the pen.
+void warn_of_unknown(const std::vector<Target>& targets, const KernelListing& listing) {
+  for (const Target target : targets) {
+    if (std::ranges::find(listing.kernels, target, &ListedKernel::target) != listing.kernels.end()) continue;
+    std::set<std::string> there;
+    for (const ListedKernel& kernel : listing.kernels) there.insert(print(kernel.target));
+    warn(fmt::format("--target {}: the store has no kernel for it; it has kernels for {}", print(target),
+                     there.empty() ? "no architecture" : fmt::format("{}", fmt::join(there, ", "))));
+  }
+}
+
 bool confirmed(const CacheStore& store, bool tuning) {
   const KernelStore::Usage usage = store.kernels.usage();
   fmt::print(stderr, "Remove {} ({}){} from {}? [y/N] ", count_of(usage.files, "kernel"),
@@ -97,6 +111,7 @@ int cache_prune(const CachePruneOptions& options) {
   }
   CacheStore store;
   const KernelListing listing = list_kernels(store.kernels, store.identity);
+  warn_of_unknown(parse_targets(options.targets), listing);
   const Pruned pruned = prune(store, listing, options);
   const char* const done = options.dry_run ? "would be removed" : "removed";
   if (options.json) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "commands.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_listing.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 
 namespace ingot::tools {
 namespace {
@@ -49,15 +51,18 @@ struct StoreCounts {
   std::vector<TierAmount> tiers{};
 };
 
-void count_kernels(CacheStore& store, StoreCounts& counts) {
-  const KernelListing listing = list_kernels(store.kernels, store.identity);
+void count(const KernelListing& listing, StoreCounts& counts) {
   for (const ListedKernel& kernel : listing.kernels) {
     counts.all.add(kernel.entry.bytes);
     counts.by_target[print(kernel.target)].add(kernel.entry.bytes);
     (kernel.current ? counts.by_operation[kernel.operation] : counts.of_other_versions).add(kernel.entry.bytes);
   }
-  counts.limit = store.kernels.max_bytes();
   counts.damaged = static_cast<std::int64_t>(listing.damaged.size());
+}
+
+void count_kernels(CacheStore& store, StoreCounts& counts) {
+  count(list_kernels(store.kernels, store.identity), counts);
+  counts.limit = store.kernels.max_bytes();
   counts.quarantined = static_cast<std::int64_t>(store.kernels.directory().quarantined().size());
   counts.temporaries = static_cast<std::int64_t>(store.kernels.directory().temporaries().size());
 }
@@ -95,6 +100,8 @@ nlohmann::ordered_json to_json(const std::map<std::string, Amount>& amounts, con
   return json;
 }
 
+nlohmann::ordered_json to_json(const Amount& amount) { return {{"kernels", amount.kernels}, {"bytes", amount.bytes}}; }
+
 nlohmann::ordered_json to_json(const StoreCounts& counts) {
   nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
   for (const TierAmount& tier : counts.tiers) {
@@ -103,22 +110,21 @@ nlohmann::ordered_json to_json(const StoreCounts& counts) {
                      {"bytes", tier.amount.bytes},
                      {"problem", tier.problem}});
   }
-  return {
-      {"path", counts.path},
-      {"kernels", counts.all.kernels},
-      {"bytes", counts.all.bytes},
-      {"limit", counts.limit},
-      {"targets", to_json(counts.by_target, "target")},
-      {"operations", to_json(counts.by_operation, "operation")},
-      {"other_versions", {{"kernels", counts.of_other_versions.kernels}, {"bytes", counts.of_other_versions.bytes}}},
-      {"damaged", counts.damaged},
-      {"quarantined", counts.quarantined},
-      {"temporaries", counts.temporaries},
-      {"tuning",
-       {{"this_machine", counts.records_here},
-        {"other_machines", counts.records_elsewhere},
-        {"damaged", counts.records_damaged}}},
-      {"tiers", tiers}};
+  return {{"path", counts.path},
+          {"kernels", counts.all.kernels},
+          {"bytes", counts.all.bytes},
+          {"limit", counts.limit},
+          {"targets", to_json(counts.by_target, "target")},
+          {"operations", to_json(counts.by_operation, "operation")},
+          {"other_versions", to_json(counts.of_other_versions)},
+          {"damaged", counts.damaged},
+          {"quarantined", counts.quarantined},
+          {"temporaries", counts.temporaries},
+          {"tuning",
+           {{"this_machine", counts.records_here},
+            {"other_machines", counts.records_elsewhere},
+            {"damaged", counts.records_damaged}}},
+          {"tiers", tiers}};
 }
 
 void print_row(const std::string& label, const std::string& text) { fmt::print("{:<18}{}\n", label, text); }
@@ -127,10 +133,7 @@ std::string print(const Amount& amount) {
   return fmt::format("{:<12} {}", count_of(amount.kernels, "kernel"), print_bytes(static_cast<double>(amount.bytes)));
 }
 
-void print_table(const StoreCounts& counts) {
-  print_row("store", counts.path);
-  print_row("kernels",
-            fmt::format("{} of at most {}", print(counts.all), print_bytes(static_cast<double>(counts.limit))));
+void print_kinds(const StoreCounts& counts) {
   for (const auto& [target, amount] : counts.by_target) print_row("  " + target, print(amount));
   for (const auto& [operation, amount] : counts.by_operation) {
     print_row("  " + (operation.empty() ? "own sources" : operation), print(amount));
@@ -138,6 +141,13 @@ void print_table(const StoreCounts& counts) {
   if (counts.of_other_versions.kernels > 0) {
     print_row("  unused", print(counts.of_other_versions) + ", of other versions of Ingot");
   }
+}
+
+void print_table(const StoreCounts& counts) {
+  print_row("store", counts.path);
+  print_row("kernels",
+            fmt::format("{} of at most {}", print(counts.all), print_bytes(static_cast<double>(counts.limit))));
+  print_kinds(counts);
   print_row("damaged", fmt::format("{}{}", counts.damaged, counts.damaged > 0 ? ": see `ingot cache verify`" : ""));
   print_row("quarantined", fmt::format("{}", counts.quarantined));
   print_row("temporaries", fmt::format("{}", counts.temporaries));
@@ -149,9 +159,35 @@ void print_table(const StoreCounts& counts) {
   }
 }
 
+int stat_tier(const CacheStatOptions& options) {
+  const std::unique_ptr<KernelTier> tier = open_tier(options.tier);
+  StoreCounts counts{.path = tier->name()};
+  count(list_kernels(*tier, kernel_identity_of(ContextOptions::from_environment())), counts);
+  const TuningFile tuning = read_tuning_of(*tier);
+  const auto records = static_cast<std::int64_t>(tuning.records.size());
+  if (options.json) {
+    fmt::print("{}\n", dump({{"path", counts.path},
+                             {"kernels", counts.all.kernels},
+                             {"bytes", counts.all.bytes},
+                             {"targets", to_json(counts.by_target, "target")},
+                             {"operations", to_json(counts.by_operation, "operation")},
+                             {"other_versions", to_json(counts.of_other_versions)},
+                             {"damaged", counts.damaged},
+                             {"tuning", {{"records", records}, {"damaged", tuning.damaged}}}}));
+    return 0;
+  }
+  print_row("tier", counts.path);
+  print_row("kernels", print(counts.all));
+  print_kinds(counts);
+  print_row("damaged", fmt::format("{}{}", counts.damaged, counts.damaged > 0 ? ": `ingot cache verify --tier`" : ""));
+  print_row("tuning records", fmt::format("{}, {} damaged", records, tuning.damaged));
+  return 0;
+}
+
 }  // namespace
 
 int cache_stat(const CacheStatOptions& options) {
+  if (!options.tier.empty()) return stat_tier(options);
   CacheStore store;
   StoreCounts counts{.path = store.kernels.root().string()};
   count_kernels(store, counts);

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <system_error>
 #include <utility>
@@ -29,7 +30,12 @@ CacheStore::CacheStore()
   const std::string problem = kernels.directory().distrusted();
   if (problem.empty()) return;
   throw Error(kernels.root().empty() ? ErrorCode::not_found : ErrorCode::io_failed, "ingot cache",
-              problem + "; set INGOT_CACHE_DIR to a directory of yours with mode 0700");
+              problem + "; set INGOT_CACHE_DIR to a directory of yours with mode 0700" + advice_about(problem));
+}
+
+std::string advice_about(const std::string& store_problem) {
+  const bool is_roots = store_problem.find(" is owned by user 0;") != std::string::npos;
+  return is_roots ? ", and to use what root has there, name it in INGOT_CACHE_TIERS" : "";
 }
 
 std::unique_ptr<KernelTier> open_tier(const fs::path& path) {
@@ -42,10 +48,15 @@ std::unique_ptr<KernelTier> open_tier(const fs::path& path) {
     tier = KernelBundle::open(path, problem);
   }
   if (tier != nullptr) return tier;
+  if (problem.find("chmod") != std::string::npos) {  // it says what to do itself
+    throw Error(ErrorCode::io_failed, path.string(), problem);
+  }
+  const bool is_private = problem.ends_with(std::system_category().message(EACCES));
   const bool is_foreign = problem.starts_with("is owned by") || problem.starts_with("can be written by");
   throw Error(problem == "does not exist" ? ErrorCode::not_found : ErrorCode::io_failed, path.string(),
-              problem + (is_foreign ? "; if you trust it, copy it to a place of yours that nobody else can write"
-                                    : "; give a bundle (`ingot cache export` writes one) or a store's folder"));
+              problem + (is_private   ? "; let its owner run `chmod a+rX` on it and the folders above it, or on a copy"
+                         : is_foreign ? "; if you trust it, copy it to a place of yours that nobody else can write"
+                                      : "; give a bundle (`ingot cache export` writes one) or a store's folder"));
 }
 
 std::string dump(const nlohmann::ordered_json& json) {

@@ -28,6 +28,9 @@ struct CacheStore {
 // kernel_identity() of this Ingot, with the templates that the environment may name.
 std::string kernel_identity_of(const ContextOptions& options);
 
+// " ..." behind what is wrong with the store: root's can still be read as a tier; empty if it is not root's.
+std::string advice_about(const std::string& store_problem);
+
 // A bundle, or another store. Throws Error{io_failed} with the remedy if it cannot be used.
 std::unique_ptr<KernelTier> open_tier(const std::filesystem::path& path);
 

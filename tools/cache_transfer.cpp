@@ -167,7 +167,7 @@ class Exporting {
   void read_recordings() {
     Recording recording;
     for (const fs::path& file : options_.recordings) {
-      const RecordingFile read = read_recording(file);
+      const RecordingFile read = read_usable_recording(file);
       if (!read.problem.empty()) warn(read.problem);
       recording.add(read.recording);
     }
@@ -268,7 +268,7 @@ int cache_export(const CacheExportOptions& options) {
     print_text(exported, options.to);
   }
   for (const std::string& damaged : exported.kernels.damaged) {
-    warn(damaged + "; it was left out, and `ingot cache verify` removes it");
+    warn(damaged + "; it was left out, and `ingot cache verify` moves it to the quarantine");
   }
   if (exported.missing > 0 && !exported.stopped) {
     warn(fmt::format("{} that the recordings may need are not in the store; `ingot warm --recording` compiles them",

@@ -1,10 +1,12 @@
-// `ingot cache verify`: reads every file as a run would, and moves damaged ones aside; with --recompile it also
-// compiles every kernel again, in worker processes, and compares the machine code.
+// `ingot cache verify`: reads every file as a run would, and moves damaged ones of the store aside; with --recompile it
+// also compiles every kernel of the store again, in worker processes, and compares the machine code.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -17,6 +19,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
+#include "ingot/runtime/tuning/tuning_file.h"
 #include "interrupts.h"
 #include "progress.h"
 #include "worker_processes.h"
@@ -33,6 +36,15 @@ struct Finding {
   bool moved = false;
 };
 
+// Of a bundle or another store, which is only read.
+struct TierOutcome {
+  std::string path;
+  std::int64_t kernels = 0;
+  std::int64_t records = 0;
+  std::int64_t of_other_versions = 0;
+  std::vector<Finding> damaged{};
+};
+
 struct Outcome {
   std::int64_t kernels = 0;
   std::int64_t records = 0;
@@ -42,8 +54,40 @@ struct Outcome {
   std::vector<Finding> damaged{};
   std::vector<Finding> differing{};
   std::vector<Finding> failed{};  // to compile
+  std::vector<TierOutcome> tiers{};
   bool stopped = false;
 };
+
+TierOutcome check_tier(const std::filesystem::path& path, const std::string& identity,
+                       const std::function<bool()>& stop) {
+  const std::unique_ptr<KernelTier> tier = open_tier(path);
+  TierOutcome outcome{.path = tier->name()};
+  const KernelListing listing = list_kernels(*tier, identity, stop);
+  outcome.kernels = static_cast<std::int64_t>(listing.kernels.size() + listing.damaged.size());
+  outcome.of_other_versions = std::ranges::count(listing.kernels, false, &ListedKernel::current);
+  for (const DamagedKernel& kernel : listing.damaged) {
+    outcome.damaged.push_back({kernel_file_path(kernel.entry.key), kernel.problem});
+  }
+  if (listing.stopped) return outcome;
+  const TuningFile tuning = read_tuning_of(*tier, stop);
+  outcome.records = static_cast<std::int64_t>(tuning.records.size()) + tuning.damaged;
+  if (tuning.damaged > 0) {
+    outcome.damaged.push_back({count_of(tuning.damaged, "damaged tuning record"), tuning.problem});
+  }
+  return outcome;
+}
+
+// One that cannot be used is a finding, too: a run would do without it.
+TierOutcome check_tier_or_tell(const std::filesystem::path& path, const std::string& identity,
+                               const std::function<bool()>& stop) {
+  try {
+    return check_tier(path, identity, stop);
+  } catch (const Error& error) {
+    TierOutcome outcome{.path = path.string()};
+    outcome.damaged.push_back({"it", error.message()});
+    return outcome;
+  }
+}
 
 struct CheckedKernel {
   KernelKey key{};
@@ -73,6 +117,11 @@ class Verification {
     stop_ = [&interrupts] { return interrupts.pending(); };
     check_kernels();
     check_records();
+    for (const std::filesystem::path& path : store_.options.tiers) {
+      outcome_.stopped = outcome_.stopped || stop_();
+      if (outcome_.stopped) break;
+      outcome_.tiers.push_back(check_tier_or_tell(path, store_.identity, stop_));
+    }
     if (compiles_ && !outcome_.stopped) recompile();
     return std::move(outcome_);
   }
@@ -183,7 +232,17 @@ nlohmann::ordered_json to_json(const std::vector<Finding>& findings) {
   return json;
 }
 
+nlohmann::ordered_json to_json(const TierOutcome& tier) {
+  return {{"path", tier.path},
+          {"kernels", tier.kernels},
+          {"records", tier.records},
+          {"of_other_versions", tier.of_other_versions},
+          {"damaged", to_json(tier.damaged)}};
+}
+
 void print_json(const Outcome& outcome) {
+  nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
+  for (const TierOutcome& tier : outcome.tiers) tiers.push_back(to_json(tier));
   fmt::print("{}\n", dump({{"kernels", outcome.kernels},
                            {"records", outcome.records},
                            {"damaged", to_json(outcome.damaged)},
@@ -192,7 +251,20 @@ void print_json(const Outcome& outcome) {
                            {"failed", to_json(outcome.failed)},
                            {"of_other_versions", outcome.of_other_versions},
                            {"of_other_compilers", outcome.of_other_compilers},
+                           {"tiers", tiers},
                            {"stopped", outcome.stopped}}));
+}
+
+void print_text(const TierOutcome& tier) {
+  for (const Finding& each : tier.damaged) {
+    fmt::print("{}: {} {}\n", tier.path, one_line(each.file), one_line(each.problem));
+  }
+  fmt::print("{}: {} and {} checked: {} damaged\n", tier.path, count_of(tier.kernels, "kernel"),
+             count_of(tier.records, "tuning record"), tier.damaged.size());
+  if (tier.of_other_versions > 0) {
+    fmt::print("{}: {} of another version of Ingot, which this one never uses\n", tier.path,
+               count_of(tier.of_other_versions, "kernel"));
+  }
 }
 
 void print_text(const Outcome& outcome, bool recompiled) {
@@ -216,12 +288,28 @@ void print_text(const Outcome& outcome, bool recompiled) {
     fmt::print("{} not compiled again: another build of NVRTC made them\n",
                count_of(outcome.of_other_compilers, "kernel"));
   }
+  for (const TierOutcome& tier : outcome.tiers) print_text(tier);
   if (outcome.stopped) fmt::print("stopped before the end\n");
+}
+
+int verify_tier(const CacheVerifyOptions& options) {
+  const Interrupts interrupts;
+  const TierOutcome outcome = check_tier(options.tier, kernel_identity_of(ContextOptions::from_environment()),
+                                         [&interrupts] { return interrupts.pending(); });
+  if (options.json) {
+    fmt::print("{}\n", dump(to_json(outcome)));
+  } else {
+    print_text(outcome);
+    if (interrupts.pending()) fmt::print("stopped before the end\n");
+  }
+  if (interrupts.pending()) return kStopped;
+  return outcome.damaged.empty() ? 0 : kFailed;
 }
 
 }  // namespace
 
 int cache_verify(const CacheVerifyOptions& options) {
+  if (!options.tier.empty()) return verify_tier(options);
   CacheStore store;
   const Outcome outcome = Verification(options, store).run();
   if (options.json) {
@@ -230,7 +318,9 @@ int cache_verify(const CacheVerifyOptions& options) {
     print_text(outcome, options.recompile);
   }
   if (outcome.stopped) return kStopped;
-  return outcome.damaged.empty() && outcome.differing.empty() && outcome.failed.empty() ? 0 : kFailed;
+  const bool good = outcome.damaged.empty() && outcome.differing.empty() && outcome.failed.empty() &&
+                    std::ranges::all_of(outcome.tiers, [](const TierOutcome& tier) { return tier.damaged.empty(); });
+  return good ? 0 : kFailed;
 }
 
 }  // namespace ingot::tools

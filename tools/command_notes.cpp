@@ -91,29 +91,46 @@ CommandNotes warm_notes() {
                 "lacks, in parallel. It needs NVRTC, but no GPU. A bundle is one file with all of them, to ship with "
                 "an image; processes read it when INGOT_CACHE_TIERS names it.",
                 "It may be interrupted or killed at any time: every kernel is kept as soon as it is compiled, and the "
-                "same command goes on with the rest."},
+                "same command goes on with the rest.",
+                "Kernels of a program's own source are in no recording and no set: run the program once with "
+                "INGOT_CACHE_MODE=auto, write its store to a bundle with `ingot cache export`, and name that bundle "
+                "in INGOT_CACHE_TIERS beside the one of this command.",
+                "To run without compiling: INGOT_CACHE_TIERS=FILE INGOT_CACHE_MODE=strict. A kernel that is missing is "
+                "then an error, whose message says how to get it. Only a run on a GPU shows that nothing is missing: "
+                "on the CPU no kernel of Ingot's own is looked up. With INGOT_CACHE_MODE=strict, this command only "
+                "checks, as with "
+                "--check."},
       .examples = {{"ingot warm --set llama3-8b", "all recipes, training and decoding"},
                    {"ingot warm --recording run.ingot --gpu h200,h20", "what a run with INGOT_RECORD noted"},
                    {"ingot warm --layers model.json --bundle model.bundle", "everything in one file"},
-                   {"ingot warm --set llama3-8b --list", "only print the kernels"}},
+                   {"ingot warm --set llama3-8b --list", "only print the kernels"},
+                   {"INGOT_CACHE_TIERS=model.bundle ingot warm --set llama3-8b --check", "is anything missing?"}},
       .exit_codes = {kWell,
-                     {"1", "a kernel failed, or another error, which stderr tells"},
+                     {"1", "a kernel failed, --check found one missing, or another error, which stderr tells"},
                      kUsage,
                      {"130", "it was interrupted (Ctrl-C, SIGTERM); run it again to go on"}},
-      .environment =
-          variables({"INGOT_CACHE_DIR", "INGOT_CACHE_TIERS", "INGOT_CUDA_ROOT", "INGOT_TEMPLATES", "INGOT_RECORD"}),
+      .environment = variables({"INGOT_CACHE_DIR", "INGOT_CACHE_MAX_BYTES", "INGOT_CACHE_TIERS", "INGOT_CACHE_MODE",
+                                "INGOT_CUDA_ROOT", "INGOT_TEMPLATES", "INGOT_RECORD"}),
       .files = {kStore}};
 }
 
 CommandNotes cache_notes() {
   return {.about =
               {"Looks after the kernel store. Every run keeps what it compiles there, and finds it the next time; what "
-               "is removed is compiled again when it is needed."},
+               "is removed is compiled again when it is needed.",
+               "`export` writes all that a run has left in the store to one file, kernels of the program's own source "
+               "included, which no recording has. So for a program with such kernels: run it once with "
+               "INGOT_CACHE_MODE=auto, export, and run the others with INGOT_CACHE_TIERS=FILE INGOT_CACHE_MODE=strict.",
+               "A store is private: its folders have mode 0700, its files 0600. For others to use it as a tier, it "
+               "must be root's or their own, and readable: run `chmod -R a+rX` on it or on a copy. A bundle is as "
+               "readable as the umask of the one who wrote it says."},
           .examples = {{"ingot cache stat", "how much there is, and whether anything is damaged"},
                        {"ingot cache prune --max-size 500M", "remove what was used longest ago"},
-                       {"ingot cache export model.bundle", "one file that other machines and users can read"}},
+                       {"ingot cache export model.bundle", "one file that other machines and users can read"},
+                       {"ingot cache verify --tier model.bundle", "check it where it lies"}},
           .exit_codes = {kWell, kError, kUsage},
-          .environment = variables({"INGOT_CACHE_DIR", "INGOT_CACHE_TIERS", "INGOT_CUDA_ROOT"}),
+          .environment = variables(
+              {"INGOT_CACHE_DIR", "INGOT_CACHE_MAX_BYTES", "INGOT_CACHE_TIERS", "INGOT_CACHE_MODE", "INGOT_CUDA_ROOT"}),
           .files = {kStore,
                     {"<store>/quarantine", "Files that failed their check, at most 16."},
                     {"<store>/tmp", "Files that are being written."}}};

@@ -55,7 +55,7 @@ bool passes_on(const CLI::App& command) {
 }
 
 CommandText command_tree(const CLI::App& program) {
-  std::vector<std::string> commands;
+  std::vector<std::string> commands{program.get_name()};  // it has a page, too
   for (const CLI::App* command : program.get_subcommands(is_shown)) commands.push_back(command->get_name());
   return read(program, "", commands);
 }

@@ -62,9 +62,10 @@ struct WarmOptions {
   std::string shard{};
   std::filesystem::path bundle{};
   bool list = false;
+  bool check = false;  // compile nothing, only tell what is missing
   bool json = false;
 };
-// Returns 0, 1 if a kernel failed, or 130 if it was stopped before the end.
+// Returns 0, 1 if a kernel failed or `check` found one missing, or 130 if it was stopped before the end.
 int warm(const WarmOptions& options);
 
 // "0 B", "7.4 KiB", "1.2 GiB"

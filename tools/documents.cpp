@@ -1,6 +1,7 @@
 #include "documents.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
@@ -10,6 +11,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/write_file.h"
 #include "manual.h"
+#include "usage_error.h"
 
 namespace ingot::tools {
 namespace {
@@ -20,7 +22,7 @@ const CommandText& command_named(const CommandText& program, const std::string& 
   if (found != program.commands.end()) return *found;
   std::string names = program.name;
   for (const CommandText& each : program.commands) names += ", " + each.name;
-  throw Error(ErrorCode::invalid_argument, "man", fmt::format("\"{}\" must be one of {}", name, names));
+  throw UsageError("ingot man", fmt::format("\"{}\" must be one of {}", name, names));
 }
 
 void write_page(const CommandText& program, const CommandText& command, const std::filesystem::path& folder) {
@@ -31,7 +33,12 @@ void write_page(const CommandText& program, const CommandText& command, const st
 
 void man(const CommandText& program, const ManOptions& options) {
   if (options.folder.empty()) {
-    fmt::print("{}", manual_page(program, command_named(program, options.command), version()));
+    const CommandText& command = command_named(program, options.command);
+    fmt::print("{}", manual_page(program, command, version()));
+    if (isatty(STDOUT_FILENO) == 1) {
+      const std::string name = &command == &program ? "" : " " + command.name;
+      fmt::print(stderr, "ingot: note: this is the page's source; to read it: ingot man{} | man -l -\n", name);
+    }
     return;
   }
   std::error_code error;
@@ -43,7 +50,7 @@ void man(const CommandText& program, const ManOptions& options) {
 
 void completion(const CommandText& program, const CompletionOptions& options) {
   if (options.shell != "bash" && options.shell != "zsh") {
-    throw Error(ErrorCode::invalid_argument, "completion", fmt::format("\"{}\" must be bash or zsh", options.shell));
+    throw UsageError("ingot completion", fmt::format("\"{}\" must be bash or zsh", options.shell));
   }
   fmt::print("{}", options.shell == "bash" ? bash_completion(program) : zsh_completion(program));
 }

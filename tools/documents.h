@@ -12,13 +12,13 @@ struct ManOptions {
   std::string command{};           // empty: the program
   std::filesystem::path folder{};  // not empty: all pages, as files
 };
-// Throws Error{invalid_argument, io_failed}.
+// At a terminal, a note on stderr tells how to read the page. Throws UsageError, Error{io_failed}.
 void man(const CommandText& program, const ManOptions& options);
 
 struct CompletionOptions {
   std::string shell{};
 };
-// Throws Error{invalid_argument}.
+// Throws UsageError.
 void completion(const CommandText& program, const CompletionOptions& options);
 
 }  // namespace ingot::tools

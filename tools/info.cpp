@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_store.h"
 #include "commands.h"
 #include "ingot/runtime/context.h"
 #include "tuning_summary.h"
@@ -116,7 +117,8 @@ void print_store(const ContextInfo& info) {
     print_row("", fmt::format("{} {}, {}", info.store_usage.files, info.store_usage.files == 1 ? "kernel" : "kernels",
                               print_bytes(static_cast<double>(info.store_usage.bytes))));
   }
-  if (!info.store_problem.empty()) print_rows("", "keeps nothing: " + info.store_problem);
+  if (!info.store_problem.empty())
+    print_rows("", "keeps nothing: " + info.store_problem + advice_about(info.store_problem));
 }
 
 void print_tiers(const ContextInfo& info) {

@@ -54,6 +54,15 @@ Specs:
   norm_backward rms bf16 affine sums=f32
   amax_history reduce=max)";
 
+constexpr const char* kLayers = R"(
+A file for --layers:
+  {"training": [{"name": "qkv", "in_features": 4096, "out_features": 6144, "kind": "rms_norm_linear"},
+                {"name": "mlp", "in_features": 4096, "out_features": 14336, "kind": "gated_mlp"}],
+   "decoding": [{"name": "qkv", "in_features": 4096, "out_features": 6144}]}
+  kind: linear (the default), rms_norm_linear, layer_norm_linear, or an MLP, whose out_features are its hidden
+  features: gated_mlp, layer_norm_mlp, rms_norm_gated_mlp. "bias" and, for decoding, "f32_output" are false by default.
+  Without "decoding", the layers of kind linear also decode.)";
+
 // "llama2-7b, llama2-70b, ..."
 std::string listed(const char* value) {
   std::string text;
@@ -118,7 +127,9 @@ void add_tune(CLI::App& app, ingot::tools::TuneOptions& options, int& status) {
       ->add_option("--activations", options.activations,
                    "Dtype of the activations that those weights are packed for: bf16 or f16 (default: bf16)")
       ->type_name(tools::kActivationValue);
-  command->add_option("--manifest", options.manifest, "The GEMMs recorded by a run with INGOT_GEMM_MANIFEST")
+  command
+      ->add_option("--manifest", options.manifest,
+                   "The matmuls recorded by a run with INGOT_RECORD or INGOT_GEMM_MANIFEST")
       ->type_name(tools::kFileValue);
   command->add_option("--budget", options.budget, "Stop after this time, such as 60s or 5m; the next run goes on")
       ->type_name("TIME");
@@ -180,8 +191,14 @@ void add_warm(CLI::App& app, ingot::tools::WarmOptions& options, int& status) {
       ->type_name("I/N");
   command->add_option("--bundle", options.bundle, "Write all of the kernels and the tuning records to this file")
       ->type_name(tools::kFileValue);
-  command->add_flag("--list", options.list, "Print the kernels and exit; compiles nothing");
+  CLI::Option* const list = command->add_flag("--list", options.list, "Print the kernels and exit; compiles nothing");
+  command
+      ->add_flag("--check", options.check,
+                 "Compile nothing: list what is missing in the store and the tiers, and exit with 1 if anything is "
+                 "(always so with INGOT_CACHE_MODE=strict)")
+      ->excludes(list);
   command->add_flag("--json", options.json, "Print JSON, with --list too");
+  command->footer(kLayers);
   command->callback([&] { status = ingot::tools::warm(options); });
 }
 
@@ -274,7 +291,8 @@ int run(int argc, char** argv) {
     fail(tools::usage_error(app, error));
     return kUsage;
   } catch (const ingot::Error& error) {
-    return fail(error.what(), error.log());
+    fail(error.what(), error.log());
+    return tools::is_usage_error(error) ? kUsage : kFailed;
   } catch (const std::system_error& error) {  // what fmt::print() throws
     return fail("standard output: cannot be written: " + error.code().message());
   } catch (const std::exception& error) {

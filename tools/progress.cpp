@@ -1,6 +1,7 @@
 #include "progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,12 @@ namespace {
 
 constexpr int kBar = 24;
 constexpr const char* kClearLine = "\r\x1b[K";
+
+std::size_t terminal_width() {
+  constexpr std::size_t kUsual = 80;
+  winsize size{};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsual;
+}
 
 }  // namespace
 
@@ -47,8 +54,9 @@ std::string Progress::left() const {
 
 void Progress::draw(const std::string& text) {
   const int full = weight_ > 0 ? std::clamp(static_cast<int>(kBar * done_weight_ / weight_), 0, kBar) : 0;
-  fmt::print(stderr, "{}[{:#<{}}{:.<{}}] {}/{}{}  {:.32}", kClearLine, "", full, "", kBar - full, done_, steps_, left(),
-             text);
+  const std::string bar =
+      fmt::format("[{:#<{}}{:.<{}}] {}/{}{}  {}", "", full, "", kBar - full, done_, steps_, left(), text);
+  fmt::print(stderr, "{}{}", kClearLine, bar.substr(0, terminal_width() - 1));  // a full line would wrap
   std::fflush(stderr);
 }
 

@@ -24,6 +24,7 @@
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 #include "ingot/runtime/util/write_file.h"
 #include "show_choice.h"
+#include "usage_error.h"
 
 namespace ingot::tools {
 namespace {
@@ -41,9 +42,9 @@ Target parse_supported_target(const std::string& text) {
   if (target && *target >= kSupportedTargets.front()) return *target;
   std::string supported;
   for (const Target each : kSupportedTargets) supported += (supported.empty() ? "" : ", ") + print(each);
-  throw Error(ErrorCode::invalid_argument, "target",
-              fmt::format("\"{}\" is {}; expected one of {}", text,
-                          target ? "older than the kernels can be compiled for" : "no architecture", supported));
+  throw UsageError("target",
+                   fmt::format("\"{}\" is {}; expected one of {}", text,
+                               target ? "older than the kernels can be compiled for" : "no architecture", supported));
 }
 
 // This machine's GPU, or one of the target asked for that is as large as an H100.
@@ -191,7 +192,7 @@ std::unique_ptr<NvrtcCompiler> open_compiler(const ContextOptions& options) {
 }  // namespace
 
 void show(const ShowOptions& options) {
-  const KernelSpec asked = parse(options.spec);
+  const KernelSpec asked = read_argument([&] { return parse(options.spec); });
   const ContextOptions environment = ContextOptions::from_environment();
   const MatmulDevice device = choose_device(options.target, environment);
   check_target(asked, device.target);

@@ -9,12 +9,9 @@
 #include <vector>
 
 #include "commands.h"
-#include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/measure/dequant_measurer.h"
-#include "ingot/runtime/measure/gemm_measurer.h"
+#include "ingot/runtime/measure/matmul_tuning.h"
 #include "ingot/runtime/tuning/tuning_file.h"
 #include "ingot/runtime/util/write_file.h"
 #include "interrupts.h"
@@ -22,6 +19,7 @@
 #include "tune_plan.h"
 #include "tune_report.h"
 #include "tune_session.h"
+#include "usage_error.h"
 
 namespace ingot::tools {
 namespace {
@@ -32,17 +30,6 @@ constexpr int kInterrupted = 130;  // the exit code that shells use for a progra
   throw Error(ErrorCode::invalid_argument, "tune",
               fmt::format("INGOT_TUNING=frozen, and {} writes tuning records; set INGOT_TUNING=on", what));
 }
-
-// The GPU and the random inputs for measuring. Made only when there is something to measure.
-struct Bench {
-  explicit Bench(Context& context)
-      : gpu(context), random(gpu.backend(), gpu.stream(), [this](void* to, const void* from, std::size_t bytes) {
-          gpu.copy(to, from, bytes);
-        }) {}
-
-  Gpu gpu;
-  RandomData random;
-};
 
 // A machine with a GPU imports only its own records; one without imports all of them, as they may be for any machine.
 // Returns false if it was interrupted.
@@ -106,41 +93,15 @@ std::string describe(const TunedGemm& gemm) {
   return fmt::format("{}{}{}", planned.label, planned.label.empty() ? "" : "  ", print(planned.call));
 }
 
-std::vector<MatmulSpec> candidates_of(Context& context, const MatmulCall& call) {
-  const Target target = context.cache().target();
-  const int multiprocessors = context.tuning_machine().multiprocessors;
-  std::vector<MatmulSpec> all;
-  if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec)) {
-    const auto& [m, n, k] = call.size;
-    for (const DequantMatmulSpec& spec :
-         dequant_candidates(*dequant, {m, n, k}, {.target = target, .multiprocessors = multiprocessors})) {
-      all.emplace_back(spec);
-    }
-  } else {
-    for (const GemmSpec& spec : gemm_candidates({std::get<GemmSpec>(call.spec), call.size},
-                                                {.target = target, .multiprocessors = multiprocessors})) {
-      all.emplace_back(spec);
-    }
-  }
-  return all;
-}
-
 // Returns false if it was interrupted.
 bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOptions& options, double seconds,
                  const Interrupts& interrupts) {
-  std::unique_ptr<Bench> bench;
+  GpuMatmuls matmuls(context, "--list shows what would be tuned, --import brings records from elsewhere");
   std::unique_ptr<Progress> progress;
   TuneSession session{.store = &context.tuning_store(),
                       .machine = context.tuning_machine(),
-                      .candidates = [&](const MatmulCall& call) { return candidates_of(context, call); },
-                      .measurer = [&](const MatmulCall& call) -> std::unique_ptr<MatmulMeasurer> {
-                        if (bench == nullptr) bench = std::make_unique<Bench>(context);
-                        if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec)) {
-                          return std::make_unique<CudaDequantMeasurer>(bench->gpu, bench->random, *dequant, call.size);
-                        }
-                        return std::make_unique<CudaGemmMeasurer>(bench->gpu, bench->random,
-                                                                  GemmCall{std::get<GemmSpec>(call.spec), call.size});
-                      },
+                      .candidates = [&](const MatmulCall& call) { return matmuls.candidates(call); },
+                      .measurer = [&](const MatmulCall& call) { return matmuls.measurer(call); },
                       .interrupted = [&] { return interrupts.pending(); },
                       .seconds = seconds};
   session.warn = [&](const std::string& text) { progress->note("ingot: warning: " + text); };
@@ -163,23 +124,9 @@ bool tune_on_gpu(Context& context, std::vector<TunedGemm>& gemms, const TuneOpti
   return tune_missing(session, gemms);
 }
 
-// Throws if this machine cannot measure, or cannot keep what it measures.
-void check_can_tune(Context& context) {
-  if (context.device().type != DeviceType::cuda) {
-    throw Error(ErrorCode::not_found, "tune",
-                fmt::format("kernels are measured on a GPU, and there is none ({}); --list shows what would be tuned, "
-                            "--import brings records from elsewhere",
-                            context.info().reason));
-  }
-  if (const std::string problem = context.tuning_store().disabled_reason(); !problem.empty()) {
-    throw Error(ErrorCode::io_failed, "tune", "records cannot be kept: " + problem);
-  }
-}
-
 // Tunes what is planned and prints the outcome. Returns the exit code.
 int tune_and_report(Context& context, const std::vector<PlannedGemm>& planned, const TuneOptions& options,
                     double seconds, const Interrupts& interrupts) {
-  check_can_tune(context);
   std::vector<TunedGemm> gemms;
   for (const PlannedGemm& gemm : planned) gemms.push_back({.planned = gemm});
   const bool finished = tune_on_gpu(context, gemms, options, seconds, interrupts);
@@ -209,9 +156,10 @@ int tune(const TuneOptions& options) {
             .warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }});
   const double seconds = options.budget.empty() ? 1e6 : parse_seconds(options.budget);
   if (planned.empty() && options.import_from.empty() && options.export_to.empty()) {
-    throw Error(ErrorCode::invalid_argument, "tune",
-                "there is nothing to tune; give shapes (--mnk 16384,8192,7168), a model (--set llama3-8b), a manifest, "
-                "or --import or --export");
+    throw UsageError(
+        "ingot tune",
+        "there is nothing to tune; give shapes (--mnk 16384,8192,7168), a model (--set llama3-8b), a manifest, "
+        "or --import or --export");
   }
   if (options.list) {
     fmt::print("{}", options.json ? list_json(planned) : list(planned));

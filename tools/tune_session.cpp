@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/date.h"
+#include "ingot/runtime/measure/matmul_tuning.h"
 
 namespace ingot::tools {
 namespace {
@@ -17,28 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 Clock::duration from_seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-// A record's kernel comes first: it is the one to beat.
-std::vector<MatmulSpec> candidates_of(const TuneSession& session, const MatmulCall& call) {
-  std::vector<MatmulSpec> all = session.candidates(call);
-  if (const auto record = session.store->find(session.machine, call.spec, call.size)) {
-    std::erase(all, record->chosen);
-    all.insert(all.begin(), record->chosen);
-  }
-  return all;
-}
-
-double best_of_cublaslt(const AutotuneResult& result) {
-  double best = 0;
-  for (const Trial& trial : result.trials) {
-    const auto* const gemm = std::get_if<GemmSpec>(&trial.spec);
-    if (gemm == nullptr || gemm->kernel != GemmKernel::cublaslt || !trial.problem.empty() || trial.samples_us.empty()) {
-      continue;
-    }
-    if (best == 0 || trial.median_us < best) best = trial.median_us;
-  }
-  return best;
 }
 
 double bf16_time(const std::vector<TunedGemm>& gemms, const PlannedGemm& planned) {
@@ -53,31 +31,16 @@ void tune_one(const TuneSession& session, TunedGemm& gemm, double bf16_us, doubl
   const MatmulCall& call = gemm.planned.call;
   const Clock::time_point enough =
       Clock::now() + std::chrono::duration_cast<Clock::duration>((deadline - Clock::now()) * share);
-  const AutotuneResult result = autotune(candidates_of(session, call), *session.measurer(call),
-                                         {.stop = [&] { return session.interrupted() || Clock::now() >= deadline; },
-                                          .hurry = [&] { return Clock::now() >= enough; }});
-  for (const Trial& trial : result.trials) {
-    if (trial.wrong) {
-      session.warn(
-          fmt::format("{} gave a wrong result and is left out: {}", print(kernel_spec(trial.spec)), trial.problem));
-    }
-  }
-  if (result.stopped) return;
-  if (!result.chosen) {
-    gemm.problem = result.trials.empty() ? "no kernel takes it" : result.trials.front().problem;
-    return;
-  }
-  const Trial& chosen = result.trials[*result.chosen];
-  TuningRecord record{.machine = session.machine,
-                      .spec = call.spec,
-                      .size = call.size,
-                      .chosen = chosen.spec,
-                      .us = chosen.median_us,
-                      .cublaslt_us = best_of_cublaslt(result),
-                      .bf16_us = bf16_us,
-                      .date = today()};
-  if (!session.store->put(record)) gemm.problem = "its record is not kept: " + session.store->disabled_reason();
-  gemm.record = std::move(record);
+  TunedMatmulRecord tuned = tune_matmul({.store = session.store,
+                                         .machine = session.machine,
+                                         .candidates = session.candidates,
+                                         .measurer = session.measurer,
+                                         .warn = session.warn},
+                                        call, bf16_us,
+                                        {.stop = [&] { return session.interrupted() || Clock::now() >= deadline; },
+                                         .hurry = [&] { return Clock::now() >= enough; }});
+  gemm.record = std::move(tuned.record);
+  gemm.problem = std::move(tuned.problem);
 }
 
 }  // namespace

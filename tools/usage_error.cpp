@@ -33,6 +33,11 @@ std::string command_names(const CLI::App& app) {
   return names;
 }
 
+bool is_usage_error(const Error& error) {
+  return dynamic_cast<const UsageError*>(&error) != nullptr ||
+         (error.code() == ErrorCode::invalid_argument && error.subject().starts_with("--"));
+}
+
 std::string usage_error(const CLI::App& program, const CLI::ParseError& error) {
   const CLI::App* app = &program;
   std::string path;  // "cache list"
@@ -53,7 +58,7 @@ std::string usage_error(const CLI::App& program, const CLI::ParseError& error) {
     text = fmt::format("the following argument{} not expected: {}", left.size() == 1 ? " was" : "s were",
                        fmt::join(left, " "));
   }
-  return (path.empty() ? "" : path + ": ") + text + help;
+  return (path.empty() ? "" : fmt::format("{} {}: ", program.get_name(), path)) + text + help;
 }
 
 }  // namespace ingot::tools

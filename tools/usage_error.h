@@ -2,6 +2,9 @@
 #pragma once
 
 #include <string>
+#include <utility>
+
+#include "ingot/runtime/error.h"
 
 namespace CLI {
 class App;
@@ -14,5 +17,25 @@ namespace ingot::tools {
 std::string command_names(const CLI::App& app);
 
 std::string usage_error(const CLI::App& program, const CLI::ParseError& error);
+
+// A value on the command line that cannot be: the program ends with 2.
+class UsageError : public Error {
+ public:
+  UsageError(std::string subject, const std::string& message)
+      : Error(ErrorCode::invalid_argument, std::move(subject), message) {}
+};
+
+// Is it one, or an error of the library about an option's value ("--set: ...")?
+bool is_usage_error(const Error& error);
+
+// read() of a value of the command line: an Error that it throws becomes a UsageError.
+template <class Read>
+auto read_argument(const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw UsageError(error.subject(), error.message());
+  }
+}
 
 }  // namespace ingot::tools

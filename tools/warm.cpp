@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_text.h"
 #include "commands.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
@@ -22,6 +23,7 @@
 #include "ingot/runtime/tuning/tuning_file.h"
 #include "interrupts.h"
 #include "progress.h"
+#include "usage_error.h"
 #include "warm_plan.h"
 #include "worker_processes.h"
 
@@ -40,10 +42,12 @@ struct Outcome {
   std::size_t planned = 0;
   std::size_t there = 0;  // before
   std::size_t compiled = 0;
+  std::vector<std::string> missing{};  // where nothing is compiled
   std::vector<Failure> failures{};
   bool stopped = false;
   double seconds = 0;
   std::int64_t bundle_bytes = 0;
+  std::string store{};  // its path; empty if there is none
 };
 
 WarmRequest request_of(const WarmOptions& options, const std::vector<TuningRecord>& tuned) {
@@ -70,7 +74,8 @@ std::vector<TuningRecord> read_tuning(const std::filesystem::path& file) {
   if (file.empty()) return {};
   TuningFile read = read_tuning_file(file);
   if (read.damaged > 0) {
-    fmt::print(stderr, "ingot: warning: {}: {} damaged records are ignored; {}\n", file.string(), read.damaged,
+    fmt::print(stderr, "ingot: warning: {}: {} ignored; {}\n", file.string(),
+               read.damaged == 1 ? "1 damaged record is" : fmt::format("{} damaged records are", read.damaged),
                read.problem);
   }
   return std::move(read.records);
@@ -103,14 +108,20 @@ class Warming {
   Warming(const WarmOptions& options, std::vector<WarmJob> jobs, std::span<const TuningRecord> tuned)
       : options_(options), jobs_(std::move(jobs)), tuned_(tuned), context_(context_options()) {
     outcome_.planned = jobs_.size();
+    outcome_.store = context_.store().root().string();
   }
 
   Outcome run() {
     const auto start = std::chrono::steady_clock::now();
     const std::vector<std::size_t> missing = find_missing();
     outcome_.there = jobs_.size() - missing.size();
-    if (!missing.empty()) compile(missing);
-    if (!options_.bundle.empty() && !outcome_.stopped) write_bundle();
+    if (options_.check) {
+      for (const std::size_t i : missing) outcome_.missing.push_back(describe(jobs_[i]));
+    } else if (!missing.empty()) {
+      compile(missing);
+    }
+    const bool complete = !outcome_.stopped && outcome_.missing.empty();
+    if (!options_.bundle.empty() && complete) write_bundle();
     outcome_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     return std::move(outcome_);
   }
@@ -125,12 +136,7 @@ class Warming {
   }
 
   void compile(const std::vector<std::size_t>& missing) {
-    if (context_.compiler() == nullptr) {
-      const ContextInfo info = context_.info();
-      const auto nvrtc = std::ranges::find(info.libraries, "NVRTC", &LibraryInfo::name);
-      throw Error(ErrorCode::not_found, "NVRTC",
-                  fmt::format("{} kernels have to be compiled, and it is missing: {}", missing.size(), nvrtc->problem));
-    }
+    if (context_.compiler() == nullptr) refuse_to_compile(missing);
     double weight = 0;
     for (const std::size_t i : missing) weight += jobs_[i].weight;
     Progress progress(static_cast<int>(missing.size()), weight);
@@ -147,6 +153,24 @@ class Warming {
                                    outcome_.stopped = outcome_.stopped || interrupts.pending();
                                    return outcome_.stopped;
                                  }});
+  }
+
+  [[noreturn]] void refuse_to_compile(const std::vector<std::size_t>& missing) const {
+    constexpr std::size_t kNamed = 3;
+    const ContextInfo info = context_.info();
+    const auto nvrtc = std::ranges::find(info.libraries, "NVRTC", &LibraryInfo::name);
+    std::string names;
+    for (std::size_t i = 0; i < std::min(kNamed, missing.size()); ++i) {
+      names += (i == 0 ? "" : "; ") + describe(jobs_[missing[i]]);
+    }
+    if (missing.size() > kNamed) names += fmt::format("; and {} more, which --check lists", missing.size() - kNamed);
+    throw Error(
+        ErrorCode::not_found, "NVRTC",
+        fmt::format("{} to be compiled ({}), and it is missing: {}. Unset INGOT_CUDA_ROOT or let it name a CUDA "
+                    "toolkit, or `pip install nvidia-cuda-nvrtc`, or name a bundle with these kernels in "
+                    "INGOT_CACHE_TIERS",
+                    missing.size() == 1 ? "1 kernel has" : fmt::format("{} kernels have", missing.size()), names,
+                    nvrtc->problem));
   }
 
   void note(const JobResult& result, Progress& progress) {
@@ -199,18 +223,27 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
     }
     const nlohmann::ordered_json json = {{"kernels", outcome.planned},
                                          {"there", outcome.there},
+                                         {"missing", outcome.missing},
                                          {"compiled", outcome.compiled},
                                          {"failed", outcome.failures.size()},
                                          {"stopped", outcome.stopped},
                                          {"seconds", outcome.seconds},
+                                         {"store", outcome.store},
                                          {"bundle", options.bundle.string()},
                                          {"bundle_bytes", outcome.bundle_bytes},
                                          {"failures", failures}};
     fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
-  fmt::print("{} kernels: {} were there, {} compiled, {} failed; {:.1f} s\n", outcome.planned, outcome.there,
-             outcome.compiled, outcome.failures.size(), outcome.seconds);
+  for (const std::string& kernel : outcome.missing) fmt::print("missing: {}\n", kernel);
+  const std::string kernels = count_of(static_cast<std::int64_t>(outcome.planned), "kernel");
+  if (options.check) {
+    fmt::print("{}: {} there, {} missing; nothing was compiled\n", kernels, outcome.there, outcome.missing.size());
+  } else {
+    fmt::print("{}: {} {} there, {} compiled, {} failed; {:.1f} s\n", kernels, outcome.there,
+               outcome.there == 1 ? "was" : "were", outcome.compiled, outcome.failures.size(), outcome.seconds);
+  }
+  fmt::print("store: {}\n", outcome.store.empty() ? "none" : outcome.store);
   if (outcome.bundle_bytes > 0) {
     fmt::print("{}: {}\n", options.bundle.string(), print_bytes(static_cast<double>(outcome.bundle_bytes)));
   }
@@ -219,11 +252,13 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
 
 }  // namespace
 
-int warm(const WarmOptions& options) {
-  if (options.sets.empty() && options.layers.empty() && options.recordings.empty()) {
-    throw Error(ErrorCode::invalid_argument, "ingot warm",
-                "nothing to warm: name a model (--set), a file of layers (--layers) or a recording (--recording)");
+int warm(const WarmOptions& given) {
+  if (given.sets.empty() && given.layers.empty() && given.recordings.empty()) {
+    throw UsageError("ingot warm",
+                     "nothing to warm: name a model (--set), a file of layers (--layers) or a recording (--recording)");
   }
+  WarmOptions options = given;
+  options.check = options.check || ContextOptions::from_environment().cache_mode == CacheMode::strict;
   const std::vector<TuningRecord> tuned = read_tuning(options.tuning);
   std::vector<WarmJob> jobs = plan_warm(request_of(options, tuned));
   if (!options.shard.empty()) jobs = share_of(std::move(jobs), options.shard);
@@ -234,7 +269,7 @@ int warm(const WarmOptions& options) {
   const Outcome outcome = Warming(options, std::move(jobs), tuned).run();
   print_outcome(outcome, options);
   if (outcome.stopped) return kStopped;
-  return outcome.failures.empty() ? 0 : kFailed;
+  return outcome.failures.empty() && outcome.missing.empty() ? 0 : kFailed;
 }
 
 }  // namespace ingot::tools

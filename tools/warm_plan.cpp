@@ -27,6 +27,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/recording_file.h"
 #include "ingot/runtime/tuning/tuned_matmuls.h"
+#include "usage_error.h"
 #include "warm_layers.h"
 
 namespace ingot::tools {
@@ -67,7 +68,7 @@ std::vector<LinearConfig> configs(const std::vector<std::string>& names) {
   if (names.empty()) {
     for (const Recipe& each : recipes()) configs.push_back(each.config);
   }
-  for (const std::string& name : names) configs.push_back(recipe(name));
+  for (const std::string& name : names) configs.push_back(read_argument([&] { return recipe(name); }));
   return configs;
 }
 
@@ -152,7 +153,7 @@ void run_layers(const WarmRequest& request, const ModelLayers& layers, const Gpu
 Recording read_recordings(const WarmRequest& request) {
   Recording all;
   for (const std::filesystem::path& file : request.recordings) {
-    const RecordingFile read = read_recording(file);
+    const RecordingFile read = read_usable_recording(file);
     if (!read.problem.empty()) request.warn(read.problem);
     all.add(read.recording);
   }
@@ -204,7 +205,7 @@ std::vector<WarmJob> plan_warm(const WarmRequest& request) {
   std::vector<WarmJob> jobs;
   std::set<std::pair<Target, std::string>> seen;
   for (const std::string& name : request.gpus) {
-    const Gpu& gpu = gpu_named(name);
+    const Gpu& gpu = *read_argument([&] { return &gpu_named(name); });
     const RecordedKernelsOptions options{.tuned = TunedKernels(tuned_matmuls(request.tuned, matmul_device(gpu))),
                                          .candidates = request.candidates};
     const auto add_kernels = [&](const Recording& recording) {

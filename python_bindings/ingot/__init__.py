@@ -4,7 +4,7 @@ Functions take NumPy arrays (computed by the CPU reference) or PyTorch tensors o
 package does not import torch.
 """
 
-from ._context import Context, info
+from ._context import Context, info, recording, stats
 from ._core import Error, __version__
 from ._operations import Float8Array, amax, backward, cast, decode, derivative, encode, evaluate, gemm
 from ._quantize import MxArray, float_quantize, pack_codes, quantize_mx, unpack_codes
@@ -29,5 +29,7 @@ __all__ = [
     "info",
     "pack_codes",
     "quantize_mx",
+    "recording",
+    "stats",
     "unpack_codes",
 ]

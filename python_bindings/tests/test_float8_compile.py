@@ -120,3 +120,18 @@ def test_casts_compile_to_the_same_bits():
         one, other = (f(*arguments, round_scales_to_power_of_2=pow2) for f in (hp_tensor_to_float8_dynamic, compiled))
         assert torch.equal(one._scale, other._scale)
         assert torch.equal(one._data.view(torch.uint8), other._data.view(torch.uint8))
+
+
+def test_alike_blocks_share_a_compilation():
+    """Blocks that are compiled one by one differ in their layers' names, which are no reason to compile again."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("eager")
+    blocks = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU()) for _ in range(3))
+    float8.convert_to_float8_training(blocks, config=Float8LinearConfig.from_recipe_name("rowwise"))
+    assert [block[0].layer_name for block in blocks] == ["0.0", "1.0", "2.0"]
+    x = torch.randn(4, 16, requires_grad=True)
+    for block in blocks:
+        block.compile(backend=counter, dynamic=False)
+        x = block(x)
+    x.sum().backward()
+    assert counter.frame_count == 1

@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ingot.float8 as float8
-from ingot.float8 import Float8Linear, Float8LinearConfig, LinearMMConfig, ScalingGranularity
+from ingot.float8 import Float8Linear, Float8LinearConfig, GemmInputRole, LinearMMConfig, ScalingGranularity
+from ingot.float8._scaled_product import scaled_product
 from ingot.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
 from ingot.float8.float8_utils import compute_error
 
@@ -103,3 +104,69 @@ def test_delayed_scaling():
         for ours, exact in zip(step(converted, x, gradient), step(layer, x, gradient)):
             assert compute_error(exact, ours) > 15
         float8.sync_float8_amax_and_scale_history(converted)
+
+
+@pytest.mark.parametrize("layouts", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("sizes", [(256, 512, 384), (17, 41, 29), (1, 16, 16)], ids=str)
+def test_products_of_float8_tensors(sizes, layouts):
+    """Operands by rows and by columns, of formats that tensor cores know and others, with scales of rows and of all."""
+    m, k, n = sizes
+    generator = torch.Generator().manual_seed(0)
+    scales = (torch.rand(m, 1, generator=generator) + 0.5, torch.rand(1, n, generator=generator) + 0.5)
+    for a_format, b_format in (
+        (torch.float8_e4m3fn, torch.float8_e4m3fn),
+        (torch.float8_e5m2, torch.float8_e4m3fn),
+        (torch.float8_e5m2, torch.float8_e5m2),
+        (torch.float8_e4m3fnuz, torch.float8_e4m3fnuz),
+    ):
+        a, b = (
+            torch.randn(shape, generator=generator).to(format)
+            for shape, format in (((m, k), a_format), ((k, n), b_format))
+        )
+        for a_scale, b_scale in (scales, (scales[0].max(), scales[1].max())):
+            exact = (a.double() / a_scale.double()) @ (b.double() / b_scale.double())
+            on_gpu = [
+                each.view(torch.uint8).t().contiguous().t().view(each.dtype).cuda() if turned else each.cuda()
+                for each, turned in zip((a, b), layouts)
+            ]
+            product = scaled_product(on_gpu[0], a_scale.cuda(), on_gpu[1], b_scale.cuda(), torch.float32, False)
+            assert compute_error(exact, product.cpu().double()) > 60
+
+
+def test_a_gathered_weight_is_the_parameter():
+    layer = Float8Linear(256, 384, device="cuda", dtype=torch.bfloat16)
+    x, gradient = (torch.randn(130, size, device="cuda", dtype=torch.bfloat16) for size in (256, 384))
+    expected = step(layer, x, gradient)
+    gathered = copy.copy(layer)
+    gathered._parameters = {"bias": layer.bias}
+    gathered.weight = hp_tensor_to_float8_dynamic(
+        layer.weight.detach(), torch.float8_e4m3fn, layer.linear_mm_config, gemm_input_role=GemmInputRole.WEIGHT
+    ).requires_grad_()
+    x = x.requires_grad_()
+    y = gathered(x)
+    got = [y.detach(), *torch.autograd.grad(y, (x, gathered.weight, layer.bias), gradient)]
+    assert all(torch.equal(a, e) for a, e in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_layers_of_one_input_compiled(recipe, mode):
+    """q, k and v share a cast in the graph, and have the bits that they have from eager."""
+    torch._dynamo.reset()
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    layers = torch.nn.ModuleList(
+        Float8Linear(256, n, device="cuda", dtype=torch.bfloat16, config=config) for n in (256, 128, 128)
+    )
+
+    def call(x):
+        return torch.cat([layer(2 * x) for layer in layers], -1)
+
+    compiled = torch.compile(call, mode=mode, fullgraph=True)
+    x, gradient = (torch.randn(130, n, device="cuda", dtype=torch.bfloat16) for n in (256, 512))
+    expected = [call(x).detach(), *torch.autograd.grad(call(x), [*layers.parameters()], gradient)]
+    for at in range(6):
+        torch.compiler.cudagraph_mark_step_begin()
+        y = compiled(x)
+        got = [y.detach().clone(), *(each.clone() for each in torch.autograd.grad(y, [*layers.parameters()], gradient))]
+        for name, a, e in zip(("y", *(name for name, _ in layers.named_parameters())), got, expected, strict=True):
+            assert torch.equal(a, e), f"step {at}: {name} differs in {int((a != e).sum())} of {a.numel()} elements"

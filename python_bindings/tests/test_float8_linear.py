@@ -312,3 +312,20 @@ def test_weight_codes_that_are_kept():
 def test_vmap_is_an_error():
     with pytest.raises(RuntimeError, match="vmap"):
         torch.vmap(Float8Linear(4, 4))(torch.ones(3, 2, 4))
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_optimizers_write_weights_that_fsdp_gathers_in_fp8(foreach):
+    """Optimizers that write to lists of tensors, too."""
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(16, 8)
+    config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=True, emulate=True)
+    layer = float8.Float8Linear.from_float(copy.deepcopy(plain), config)
+    for module in (plain, layer):
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, foreach=foreach)
+        for parameter in module.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0, foreach=foreach)
+        optimizer.step()
+    assert type(layer.weight) is float8.WeightWithDynamicFloat8CastTensor
+    assert torch.equal(layer.weight._tensor, plain.weight) and torch.equal(layer.bias, plain.bias)

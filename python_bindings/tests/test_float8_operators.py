@@ -1,5 +1,7 @@
 """Which operators compute ingot.float8's layers: Ingot's own, also where operands come in FP8."""
 
+import copy
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -9,6 +11,8 @@ from ingot.float8 import _kernels as kernels
 from ingot.float8 import Float8Linear, Float8LinearConfig, GemmInputRole, ScalingGranularity
 from ingot.float8.float8_linear import matmul_with_hp_or_float8_args
 from ingot.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
+
+from ingot.torch import _operators as operators
 
 
 class Seen(TorchDispatchMode):
@@ -57,6 +61,60 @@ def test_operands_in_float8_are_multiplied_by_ingot(given, monkeypatch):
     # The same codes; the sums' order may differ.
     for got, wanted in zip((y, *grads), (expected, *expected_grads), strict=True):
         torch.testing.assert_close(got, wanted, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("wanted", ["xwb", "x", "w", "xw", "b"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_gathered_weight_is_one_operator_each_way(dtype, bias, wanted):
+    """A weight in FP8 in the place of the parameter, as FSDP leaves it, gives what the parameter gave."""
+    if "b" in wanted and not bias:
+        pytest.skip("no bias")
+    torch.manual_seed(0)
+    layer = Float8Linear(48, 32, bias=bias, dtype=dtype)
+    x = torch.randn(3, 8, 48).to(dtype)
+    of = {"x": x, "w": layer.weight, "b": layer.bias}
+    for name, tensor in of.items():
+        if tensor is not None:
+            tensor.requires_grad_(name in wanted)
+    grad_output = torch.randn(3, 8, 32).to(dtype)
+    expected = layer(x)
+    expected = (expected, *torch.autograd.grad(expected, [of[name] for name in wanted], grad_output))
+    gathered = copy.copy(layer)
+    gathered._parameters = {"bias": layer.bias}
+    of["w"] = float8(layer.weight.detach(), layer, GemmInputRole.WEIGHT).requires_grad_("w" in wanted)
+    gathered.weight = of["w"]
+    with Seen() as seen:
+        y = gathered(x)
+        got = (y, *torch.autograd.grad(y, [of[name] for name in wanted], grad_output))
+    for a, e in zip(got, expected, strict=True):
+        assert torch.equal(a, e) and a.dtype == e.dtype
+    assert [name for name in seen.names if name.startswith("ingot.")] == [
+        "ingot.linear_forward_float8.default",
+        "ingot.linear_backward_float8.default",
+    ]
+    with torch.no_grad():
+        assert torch.equal(gathered(x), expected[0])
+
+
+def test_opcheck_and_messages_of_gathered_weights():
+    torch.manual_seed(0)
+    layer = Float8Linear(96, 80)
+    facts = operators.add_plan(layer._operator_casts, "wq", 96, 80, *(torch.float32,) * 3, True)
+    weight, factor = torch.randn(80, 96).to(torch.float8_e4m3fn), torch.tensor(0.5)
+    x, b = torch.randn(20, 96), torch.randn(80)
+    # Without test_schema, which compares tensors in a way that PyTorch's CPU lacks for FP8.
+    tests = ("test_autograd_registration", "test_faketensor")
+    arguments = (x, weight, factor, b, facts.number, 2)
+    torch.library.opcheck(operators.linear_forward_float8, arguments, test_utils=tests)
+    _, saved = operators.linear_forward_float8(*arguments)
+    arguments = (torch.randn(20, 80), x, weight, factor, saved, facts.number, 7)
+    torch.library.opcheck(operators.linear_backward_float8, arguments, test_utils=tests)
+    for wrong in (weight[:79], weight.t().contiguous().t(), torch.randn(80, 96)):
+        with pytest.raises(RuntimeError, match='linear "wq" weight: must be FP8 of .out_features, in_features. on'):
+            operators.linear_forward_float8(x, wrong, factor, b, facts.number, 0)
+    with pytest.raises(RuntimeError, match='linear "wq" factor of weight: must be float32 of one element'):
+        operators.linear_forward_float8(x, weight, torch.ones(2), b, facts.number, 0)
 
 
 @pytest.mark.parametrize("pow2", [False, True])

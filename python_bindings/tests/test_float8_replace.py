@@ -164,7 +164,154 @@ else:
 ingot.float8.replace_torchao()
 """
 
-TRAINERS = {"torchtitan": TORCHTITAN, "accelerate": ACCELERATE, "axolotl": AXOLOTL, "others": OTHERS}
+# torchtitan since it converts configs of layers, not layers: the auto filter sees no nn.Linear, the layer is built from
+# a config that carries torchao's, on meta, and scales are computed after each step by a hook of the optimizer.
+TORCHTITAN_CONFIGS = """
+import torch
+from dataclasses import dataclass, replace
+from torch import nn
+from torchao.float8.float8_linear import Float8Linear as Base
+
+@dataclass(kw_only=True, slots=True)
+class LinearConfig:
+    in_features: int
+    out_features: int
+    bias: bool = False
+    _torchao_config: object = None
+
+class Float8Linear(Base):
+    def __init__(self, config):
+        Base.__init__(
+            self, config.in_features, config.out_features, bias=config.bias, config=config._torchao_config
+        )
+
+from torchao.float8 import Float8LinearConfig, _auto_filter_for_recipe
+for recipe in ("tensorwise", "rowwise", "rowwise_with_gw_hp"):
+    config = Float8LinearConfig.from_recipe_name(recipe)
+    assert config.cast_config_input.scaling_granularity.value in ("tensorwise", "axiswise")
+    assert hasattr(config, "enable_fsdp_float8_all_gather")
+config = replace(Float8LinearConfig(emulate=True), enable_fsdp_float8_all_gather=True)
+wanted = _auto_filter_for_recipe("rowwise", filter_fqns=["out"])
+large = nn.Linear(8192, 8192, device="meta")
+assert wanted(LinearConfig(in_features=8192, out_features=8192), "wq") is False
+assert wanted(large, "wq") is True and wanted(large, "out") is False
+with torch.device("meta"):
+    model = nn.Sequential(Float8Linear(LinearConfig(in_features=32, out_features=16, _torchao_config=config)))
+model.to_empty(device="cpu")
+nn.init.normal_(model[0].weight, std=0.1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=True)
+from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+optimizer.register_step_post_hook(lambda *_: precompute_float8_dynamic_scale_for_fsdp(model))
+x = torch.randn(8, 32)
+before = float(model(x).square().mean())
+for _ in range(5):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+    optimizer.step()
+assert float(model(x).square().mean()) < before
+"""
+
+# accelerate's helpers: the first and the last linear layer and sizes that 16 does not divide stay, and a model is asked
+# whether it has FP8 layers; its recipe's default config; a step under autocast.
+ACCELERATE_HELPERS = """
+import torch
+from functools import partial
+from torch import nn
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+def by_name(layer, name, first, last):
+    if isinstance(layer, nn.Linear) and (layer.in_features % 16 or layer.out_features % 16):
+        return False
+    return name not in (first, last)
+
+def has_float8_layers(model):
+    from torchao.float8.float8_linear import Float8Linear
+    return any(isinstance(layer, Float8Linear) for _, layer in model.named_modules())
+
+sizes = ((32, 32), (32, 48), (48, 20), (20, 32), (32, 32), (32, 16))
+model = nn.Sequential(*(nn.Linear(*size) for size in sizes))
+assert not has_float8_layers(model)
+linear = [name for name, layer in model.named_modules() if isinstance(layer, nn.Linear)]
+wanted = partial(by_name, first=linear[0], last=linear[-1])
+config = Float8LinearConfig(pad_inner_dim=True)
+assert convert_to_float8_training(model, module_filter_fn=wanted, config=config) is model
+assert has_float8_layers(model)
+assert [number for number, layer in enumerate(model) if type(layer).__name__ == "Float8Linear"] == [1, 4]
+convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), module_filter_fn=None, config=None)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.autocast("cpu", torch.bfloat16):
+    loss = model(torch.randn(3, 32)).float().square().mean()
+loss.backward()
+assert all(parameter.grad is not None for parameter in model.parameters())
+optimizer.step()
+"""
+
+# axolotl by way of accelerate, with rowwise scales, for which FP8 gathering has to be off; and a filter by the weight.
+AXOLOTL_RECIPES = """
+from dataclasses import replace
+from torch import nn
+from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+tensorwise = replace(
+    Float8LinearConfig.from_recipe_name("tensorwise"),
+    enable_fsdp_float8_all_gather=True,
+    force_recompute_fp8_weight_in_bwd=True,
+)
+rowwise = Float8LinearConfig.from_recipe_name("rowwise")
+assert tensorwise.enable_fsdp_float8_all_gather and not rowwise.enable_fsdp_float8_all_gather
+
+def even(layer, name):
+    weight = getattr(layer, "weight", None)
+    if weight is None or weight.dim() != 2 or "gate" in name:
+        return False
+    return all(size % 16 == 0 for size in weight.shape)
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.gate, self.up = nn.Embedding(16, 32), nn.Linear(32, 4), nn.Linear(32, 64)
+
+for config in (tensorwise, rowwise):
+    model = convert_to_float8_training(Mlp(), config=config, module_filter_fn=even)
+    assert [type(child).__name__ for child in model.children()] == ["Embedding", "Linear", "Float8Linear"]
+"""
+
+# transformers asks whether torchao is there, and quantizes weights by it.
+TRANSFORMERS = """
+import importlib.util
+if all(importlib.util.find_spec(name) is not None for name in ("transformers", "torchao.quantization")):
+    import torch, torchao
+    from transformers.utils import is_torchao_available
+    import transformers.quantizers.quantizer_torchao
+    from torchao.quantization import Float8WeightOnlyConfig, quantize_
+    from transformers import LlamaConfig, LlamaForCausalLM, TorchAoConfig
+    assert is_torchao_available()
+    wanted = TorchAoConfig(Float8WeightOnlyConfig())
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+    )
+    model = torchao.float8.convert_to_float8_training(LlamaForCausalLM(config))
+    tokens = torch.arange(8)[None]
+    loss = model(input_ids=tokens, labels=tokens).loss
+    loss.backward()
+    assert torch.isfinite(loss) and model.model.layers[0].mlp.up_proj.weight.grad.norm() > 0
+    with torch.no_grad():
+        expected = model(input_ids=tokens).logits
+        quantize_(model, wanted.get_apply_tensor_subclass())
+        error = (model(input_ids=tokens).logits - expected).norm() / expected.norm()
+    assert 0 < error < 0.1, error
+"""
+
+TRAINERS = {
+    "torchtitan": TORCHTITAN,
+    "torchtitan's configs": TORCHTITAN_CONFIGS,
+    "accelerate": ACCELERATE,
+    "accelerate's helpers": ACCELERATE_HELPERS,
+    "axolotl": AXOLOTL,
+    "axolotl's recipes": AXOLOTL_RECIPES,
+    "transformers": TRANSFORMERS,
+    "others": OTHERS,
+}
 
 
 needs_torchao = pytest.mark.skipif(not HAS_TORCHAO, reason="torchao is not installed")
@@ -172,14 +319,14 @@ needs_torchao = pytest.mark.skipif(not HAS_TORCHAO, reason="torchao is not insta
 
 @pytest.mark.parametrize("without", [pytest.param(False, marks=needs_torchao), True], ids=["with torchao", "without"])
 def test_trainers(without):
-    programs = "\n".join(f"exec({program!r}, {{}})" for program in TRAINERS.values())
+    # A dataclass looks its module up by name.
+    programs = "\n".join(f"exec({program!r}, {{'__name__': '__main__'}})" for program in TRAINERS.values())
     run(f"import torchao\nassert bool(list(torchao.__path__)) is {not without}\n{programs}", without)
 
 
 @needs_torchao
 def test_what_ingot_lacks_is_torchaos():
-    run(
-        """
+    run("""
         import torch, torchao
         from torch import nn
         import torchao.float8.inference as inference
@@ -196,8 +343,7 @@ def test_what_ingot_lacks_is_torchaos():
         with torch.no_grad():
             error = (model(x) - expected).abs().max() / expected.abs().max()
         assert error < 0.1, error
-        """
-    )
+        """)
 
 
 @needs_torchao

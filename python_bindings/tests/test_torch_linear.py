@@ -2,6 +2,7 @@
 
 import functools
 import threading
+import time
 
 import pytest
 
@@ -312,19 +313,39 @@ def test_messages_of_operators():
 
 def test_threads_that_have_ended_keep_no_stream():
     x, w, _ = (t.detach() for t in tensors(torch.float32, rows=(20,)))
-    before = _core.torch_stream_count()
-    counts = []
+    linear(x, w)
+    gates = [threading.Event(), threading.Event()]
 
     def work():
         linear(x, w)
-        counts.append(_core.torch_stream_count())
+        if gates[0].is_set():  # all threads at once
+            gates[1].wait(60)
 
-    for _ in range(20):
-        thread = threading.Thread(target=work)
-        thread.start()
+    def run(count):
+        threads = [threading.Thread(target=work) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    def until(wanted):
+        """Python joins a thread shortly before what it kept goes."""
+        end = time.monotonic() + 60
+        while _core.torch_stream_count() != wanted and time.monotonic() < end:
+            time.sleep(0.01)
+        return _core.torch_stream_count()
+
+    before = 1  # this thread's; those of other tests have ended
+    assert until(before) == before
+    for thread in run(20):
         thread.join()
-    assert max(counts) == before + 1
-    assert _core.torch_stream_count() == before
+    assert until(before) == before
+    gates[0].set()
+    threads = run(5)
+    assert until(before + 5) == before + 5
+    gates[1].set()
+    for thread in threads:
+        thread.join()
+    assert until(before) == before
 
 
 def test_memory_of_pytorch_is_aligned():

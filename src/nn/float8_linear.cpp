@@ -102,12 +102,6 @@ void Float8Linear::check_backward(const LinearBackward& tensors, const Stream& s
 
 // ---- memory and scales ---------------------------------------------------------------------------------------------
 
-MemoryRegion Float8Linear::scratch(std::size_t bytes, Stream& stream) {
-  Buffer& memory = (options_.workspace != nullptr ? *options_.workspace : own_workspace_).memory;
-  memory.reserve(*backend_, bytes, stream);
-  return region_of(memory);
-}
-
 const Float8Linear::Sizes& Float8Linear::sizes(std::int64_t tokens) {
   const bool observed = observes_values();
   if (sizes_.tokens == tokens && sizes_.observed == observed) return sizes_;
@@ -143,9 +137,10 @@ void Float8Linear::start_scale(int slot, const Tensor& data, Stream& stream) {
 template <class Values>
 void Float8Linear::start_scale_of_values(int slot, const Tensor& like, Stream& stream, const Values& values) {
   if (has_scale(slot)) return;
-  OwnedTensor made;
-  made.resize(*backend_, like.dtype, like.rows, like.cols, stream);
-  values(made.view());
+  OwnerMemory memory;
+  Tensor made = matrix(nullptr, like.dtype, like.rows, like.cols, backend_->device());
+  made.data = memory.renew(*backend_, byte_span(made, "values"), stream).data;
+  values(made);
   start_scale(slot, made, stream);
 }
 
@@ -160,10 +155,10 @@ WeightCastTensors Float8Linear::prepare_weight(const Tensor& weight, Stream& str
   weight_is_current_ = false;
   make_constants(stream);
   start_scale(slots_.weight, weight, stream);
-  weight_memory_.reserve(*backend_, plan_.weight_memory().bytes, stream);
-  codes_ = weight_codes(plan_, region_of(weight_memory_), backend_->device());
+  const MemoryRegion memory = weight_memory_.reserve(*backend_, plan_.weight_memory().bytes, stream);
+  codes_ = weight_codes(plan_, memory, backend_->device());
   cast_weight_ = weight;
-  return {.weight = weight, .into = region_of(weight_memory_), .scale = scale_of(constants_.weight, slots_.weight)};
+  return {.weight = weight, .into = memory, .scale = scale_of(constants_.weight, slots_.weight)};
 }
 
 WeightCastTensors Float8Linear::list_weight(const Tensor& weight, Stream& stream) {
@@ -206,13 +201,13 @@ Float8Linear::Call::~Call() {
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
 void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
-  const LayerCall use(plan_.subject, stream, nullptr, options_.name);
+  LayerCall use(plan_.subject, stream, nullptr, options_.name);
   check_forward(tensors, stream);
   const Call call(*this, stream);
   plan_for(tensors.input.dtype);
   LinearForwardTensors all = forward_tensors(tensors);
   start_weight(tensors.weight, tensors.input.rows, stream);
-  run_pass(tensors.keep_for_backward ? LinearPass::training : LinearPass::inference, tensors, all, stream);
+  run_pass(tensors.keep_for_backward ? LinearPass::training : LinearPass::inference, tensors, all, use, stream);
 }
 
 void Float8Linear::start_weight(const Tensor& weight, std::int64_t tokens, Stream& stream) {
@@ -254,16 +249,16 @@ void Float8Linear::after_forward(const LinearForwardTensors& tensors, Stream& st
   if (tensors.weight_into) weight_is_enqueued(stream);
 }
 
-void Float8Linear::run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, Stream& stream) {
+void Float8Linear::run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, LayerCall& use,
+                            Stream& stream) {
   plan_for(tensors.input.dtype);
   saved_stamp_.kept = false;
   const Sizes& bytes = sizes(tensors.input.rows);
   if (pass != LinearPass::inference) {
-    saved_memory_.reserve(*backend_, bytes.saved, stream);
-    saved_stamp_.memory = region_of(saved_memory_);
+    saved_stamp_.memory = saved_memory_.renew(*backend_, bytes.saved, stream);
     all.saved = &saved_stamp_;
   }
-  all.scratch = scratch(bytes.forward[static_cast<std::size_t>(pass)], stream);
+  all.scratch = use.scratch_or(workspace(), *backend_, bytes.forward[static_cast<std::size_t>(pass)]);
   watched_forward(plan_.subject, plan_, *backend_, all, stream, [&] {
     enqueue_forward_part(plan_, *backend_, all, pass, {.stream = stream, .observer = options_.observer}, this);
   });
@@ -274,14 +269,14 @@ void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {
   LinearForward again = tensors;
   again.keep_for_backward = true;
   if (plan_.recomputes_output()) return forward(again, stream);
-  const LayerCall use(plan_.subject, stream, nullptr, options_.name);
+  LayerCall use(plan_.subject, stream, nullptr, options_.name);
   check_forward(again, stream);
   LinearForwardTensors all = forward_tensors(again);
-  run_pass(LinearPass::recompute, again, all, stream);
+  run_pass(LinearPass::recompute, again, all, use, stream);
 }
 
 void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
-  const LayerCall use(plan_.subject, stream, nullptr, options_.name);
+  LayerCall use(plan_.subject, stream, nullptr, options_.name);
   LinearBackwardTensors all = backward_tensors(tensors);
   check_backward_tensors(plan_, *backend_, all, stream);
   if (backend_->checks_memory()) look_at_backward(plan_.subject, plan_, *backend_, all, stream);
@@ -290,9 +285,9 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   const LinearGradients wants = wanted_gradients(all);
   const std::int64_t tokens = saved_stamp_.tokens;
   const bool expands = expands_grad_output(plan_, all);
-  all.scratch = scratch(expands ? plan_.backward_scratch(tokens, wants, observes_values(), true).bytes
-                                : sizes(tokens).backward[wants.index()],
-                        stream);
+  all.scratch = use.scratch_or(workspace(), *backend_,
+                               expands ? plan_.backward_scratch(tokens, wants, observes_values(), true).bytes
+                                       : sizes(tokens).backward[wants.index()]);
   if (expands) all.grad_output = expanded_grad_output(plan_, *backend_, all, run);
   enqueue_backward_part(plan_, *backend_, all, run, this);
   finish_backward_part(run, wants, this);
@@ -332,6 +327,12 @@ Stream* Float8Linear::before_backward(LinearBackwardTensors& tensors, Stream& st
   const LinearGradients wants = wanted_gradients(tensors);
   is_beside_ = wants.input && wants.weight && uses_side(tensors.saved->tokens, stream);
   return is_beside_ ? options_.side : nullptr;
+}
+
+void Float8Linear::release_saved() {
+  saved_stamp_.kept = false;
+  saved_stamp_.memory = {};
+  saved_memory_.give_back();
 }
 
 void Float8Linear::release() {

@@ -25,6 +25,10 @@
 // Calls on one layer must come on one stream or be ordered by the caller. Memory is allocated only by the first step
 // and by a larger M, so a step that has run once can be captured into a CUDA graph. Call weight_changed() before the
 // capture to include the weight's cast in the graph.
+//
+// On a Stream with a StreamAllocator all of this memory is the allocator's, as OwnerMemory says: scratch for the time
+// of a call, what forward() keeps until the next forward(), release_saved() or release(), the weight's codes until
+// release(). Constants of a few bytes are allocated once in any case.
 #pragma once
 
 #include <array>
@@ -39,6 +43,7 @@
 #include "ingot/nn/linear_parts.h"
 #include "ingot/nn/linear_plan.h"
 #include "ingot/nn/observer.h"
+#include "ingot/nn/owner_memory.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
@@ -47,6 +52,7 @@
 namespace ingot {
 
 class DelayedScaling;
+class LayerCall;
 
 // All tensors have one high-precision dtype (f32, bf16 or f16), but for those of LinearOptions, and
 // are row-major; M = tokens, any M >= 0. The output
@@ -79,7 +85,7 @@ struct LinearBackward {
 
 // Memory that a layer uses only within one call: 1 byte per element of the input, 2 per element of grad_output, the
 // factors, and what a config or fusion needs besides. Layers that run on one stream can share a workspace, which must
-// outlive them.
+// outlive them. Calls on a stream with an allocator do not use it.
 struct Float8Workspace {
   Buffer memory{};
 };
@@ -134,6 +140,9 @@ class INGOT_API Float8Linear : private LinearPart {
   // old values. Where it reads the caller's weight instead (high precision, OtherCodes::again), the weight must not
   // change before backward() has run.
   void weight_changed() { weight_is_current_ = false; }
+  // Forgets what forward() kept: backward() then needs another forward(), or a recompute(). Memory of an allocator goes
+  // back to it, other memory stays for the next forward(). Not within a capture.
+  void release_saved();
   // Frees what forward() kept and the weight's codes (but not those that a WeightCasts writes); the next forward()
   // allocates them again. Not for a layer whose steps are replayed from a graph.
   void release();
@@ -199,7 +208,7 @@ class INGOT_API Float8Linear : private LinearPart {
   const Sizes& sizes(std::int64_t tokens);
   LinearForwardTensors forward_tensors(const LinearForward& tensors) const;
   LinearBackwardTensors backward_tensors(const LinearBackward& tensors) const;
-  MemoryRegion scratch(std::size_t bytes, Stream& stream);
+  Buffer& workspace() { return (options_.workspace != nullptr ? *options_.workspace : own_workspace_).memory; }
   bool observes_values() const { return options_.observer != nullptr && options_.observer->wants_values(); }
   bool has_scale(int slot) const;
   // The scale of a tensor that is about to be cast; made of `data` if it is a delayed scale's first cast.
@@ -214,7 +223,8 @@ class INGOT_API Float8Linear : private LinearPart {
   WeightCastTensors prepare_weight(const Tensor& weight, Stream& stream);
   // During a capture the cast is only recorded, so the codes are not there yet.
   void weight_is_enqueued(const Stream& stream) { weight_is_current_ = !backend_->capturing(stream); }
-  void run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, Stream& stream);
+  void run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, LayerCall& use,
+                Stream& stream);
 
   Backend* backend_;
   LinearOptions options_;
@@ -225,10 +235,10 @@ class INGOT_API Float8Linear : private LinearPart {
   Buffer constant_memory_;
   LinearScales constants_;
 
-  Buffer saved_memory_;
+  OwnerMemory saved_memory_;
   LinearSaved saved_stamp_{};
   LinearForward saved_{};  // the caller's tensors of the last forward()
-  Buffer weight_memory_;
+  OwnerMemory weight_memory_;
   Float8View codes_;
   Tensor cast_weight_{};  // the tensor that the codes were cast from
   bool weight_is_current_ = false;

@@ -25,6 +25,7 @@ MlpOptions mlp_options(GatedMlpOptions options) {
           .fast_math = options.fast_math,
           .weight_dtype = options.weight_dtype,
           .bias_dtype = options.bias_dtype,
+          .output_dtype = options.output_dtype,
           .delayed = options.delayed,
           .workspace = options.workspace,
           .observer = options.observer,

@@ -21,9 +21,9 @@ namespace ingot {
 
 using GatedMlpShape = MlpShape;
 
-// All tensors have one high-precision dtype, but biases of f32 layers, as LinearForward::bias says. input and output
-// are [M, K]; gate_up_weight is [2 * H, K] and gate_up_bias [2 * H], the gate's H rows followed by the up projection's;
-// down_weight is [K, H] and down_bias [K]; gamma and beta [K] only with a norm in front.
+// All tensors have one high-precision dtype, but those of GatedMlpOptions, and biases as LinearForward::bias says.
+// input and output are [M, K]; gate_up_weight is [2 * H, K] and gate_up_bias [2 * H], the gate's H rows followed by the
+// up projection's; down_weight is [K, H] and down_bias [K]; gamma and beta [K] only with a norm in front.
 struct GatedMlpForward {
   Tensor input;
   Tensor gamma{};
@@ -57,6 +57,7 @@ struct GatedMlpOptions {
   bool fast_math = false;
   std::optional<Dtype> weight_dtype{};  // as MlpOptions'
   std::optional<Dtype> bias_dtype{};
+  std::optional<Dtype> output_dtype{};
   DelayedScaling* delayed = nullptr;
   Float8Workspace* workspace = nullptr;
   LayerObserver* observer = nullptr;
@@ -74,6 +75,8 @@ class INGOT_API GatedMlp {
   void backward(const GatedMlpBackward& tensors, Stream& stream);
 
   void weights_changed() { mlp_.weights_changed(); }
+  // As Float8Linear::release_saved() and release().
+  void release_saved() { mlp_.release_saved(); }
   void release() { mlp_.release(); }
   const LinearConfig& config() const { return mlp_.config(); }
   std::size_t saved_bytes() const { return mlp_.saved_bytes(); }

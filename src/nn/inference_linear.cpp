@@ -63,9 +63,10 @@ InferenceLinear::InferenceLinear(Backend& backend, const Float8WeightState& weig
 }
 
 void InferenceLinear::forward(const InferenceForward& tensors, Stream& stream) {
-  const LayerCall use(plan_.subject, stream);
-  Buffer& scratch = (workspace_ != nullptr ? *workspace_ : own_workspace_).memory;
-  scratch.reserve(*backend_, plan_.forward_scratch(tensors.input.rows, LinearPass::inference).bytes, stream);
+  LayerCall use(plan_.subject, stream);
+  Buffer& workspace = (workspace_ != nullptr ? *workspace_ : own_workspace_).memory;
+  const MemoryRegion scratch =
+      use.scratch_or(workspace, *backend_, plan_.forward_scratch(tensors.input.rows, LinearPass::inference).bytes);
   linear_forward(plan_, *backend_,
                  {.input = tensors.input,
                   .bias = tensors.bias,
@@ -73,7 +74,7 @@ void InferenceLinear::forward(const InferenceForward& tensors, Stream& stream) {
                   .epilogue_inputs = tensors.epilogue_inputs,
                   .codes = codes_,
                   .scales = scales_,
-                  .scratch = region_of(scratch)},
+                  .scratch = scratch},
                  {.stream = stream});
 }
 

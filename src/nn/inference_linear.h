@@ -5,8 +5,9 @@
 //   InferenceLinear linear(backend, load_float8_weight(checkpoint, "model.layers.0.self_attn.q_proj."), stream);
 //   linear.forward({.input = x, .output = y}, stream);
 //
-// It owns the codes, scratch, and a plan in inference mode; what it computes is linear_forward(). Use that for scratch
-// of an allocator. For few tokens, whose step only reads the weight, WeightOnlyLinear does not round the activations.
+// It owns the codes, scratch, and a plan in inference mode; what it computes is linear_forward(). On a stream with an
+// allocator scratch is the allocator's for the time of a call. For few tokens, whose step only reads the weight,
+// WeightOnlyLinear does not round the activations.
 //
 // forward() allocates only for more tokens than ever before, so a step that has run once can be captured into a graph.
 // Calls must come on one stream or be ordered by the caller.

@@ -33,11 +33,21 @@ std::string missing_scratch(std::size_t bytes) {
 }
 
 // A graph has one memory for the calls that it captures. One within another, as of an observer, must not have that too.
+StreamBlock LayerCall::block(std::size_t bytes) const {
+  return use_.nested() ? stream_->kept(bytes) : stream_->call_scratch(bytes);
+}
+
+MemoryRegion LayerCall::scratch_or(Buffer& own, Backend& backend, std::size_t bytes) {
+  if (gives_scratch(*stream_)) {
+    owned_scratch_ = block(bytes);
+    return {owned_scratch_.data(), bytes};
+  }
+  own.reserve(backend, bytes, *stream_);
+  return {own.data(), own.bytes()};
+}
+
 LayerCall::Scratch::Scratch(std::size_t bytes, const LayerCall& call, Stream* side)
-    : stream_(call.stream_),
-      side_(side),
-      bytes_(bytes),
-      block_(call.use_.nested() ? stream_->kept(bytes) : stream_->call_scratch(bytes)) {}
+    : stream_(call.stream_), side_(side), bytes_(bytes), block_(call.block(bytes)) {}
 
 LayerCall::Scratch::~Scratch() {
   if (bytes_ == 0 || side_ == nullptr) return;

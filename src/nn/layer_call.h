@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ingot/nn/linear_functions.h"
+#include "ingot/runtime/buffer.h"
 
 namespace ingot {
 
@@ -22,6 +23,10 @@ class LayerCall {
   // with `name`.
   LayerCall(const std::string& subject, Stream& stream, Stream* side = nullptr, const std::string& name = {});
   LayerCall(const std::string& subject, const LinearRun& run) : LayerCall(subject, run.stream, run.side) {}
+
+  // For a layer that owns memory: scratch of the stream's allocator until this call ends, which must be behind the work
+  // of a side stream; without an allocator `own`, which grows.
+  MemoryRegion scratch_or(Buffer& own, Backend& backend, std::size_t bytes);
 
   // enqueue(tensors) with scratch: the caller's, or bytes() of the allocator's for the time of this call. `side`: the
   // stream beside, if work is enqueued there; null otherwise.
@@ -53,9 +58,12 @@ class LayerCall {
     StreamBlock block_;
   };
 
+  StreamBlock block(std::size_t bytes) const;
+
   Stream* stream_;
   StreamUse use_;
   std::optional<StreamUse> side_;
+  StreamBlock owned_scratch_;
 };
 
 }  // namespace ingot

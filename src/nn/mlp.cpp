@@ -14,7 +14,8 @@ MlpPlanOptions plan_options(const MlpShape& shape, const LinearConfig& config, c
           // Until a call tells the input's dtype, one that goes with every config.
           .dtypes = {.input = options.weight_dtype.value_or(Dtype::bf16),
                      .weight = options.weight_dtype,
-                     .bias = options.bias_dtype},
+                     .bias = options.bias_dtype,
+                     .output = options.output_dtype},
           .activation = options.activation,
           .fast_math = options.fast_math,
           .norm = options.norm,
@@ -22,11 +23,12 @@ MlpPlanOptions plan_options(const MlpShape& shape, const LinearConfig& config, c
           .layer_subject = "Float8Linear"};
 }
 
-LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan) {
+LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan, std::optional<Dtype> output = {}) {
   return {.name = plan.name,
           .fusion = plan.fusion,
           .weight_dtype = options.weight_dtype,
           .bias_dtype = options.bias_dtype,
+          .output_dtype = output,
           .delayed = options.delayed,
           .observer = options.observer,
           .side = options.side};
@@ -40,7 +42,7 @@ Mlp::Mlp(Backend& backend, MlpShape shape, LinearConfig config, const MlpOptions
       plan_(mlp_plan(plan_options_)),
       shared_workspace_(options.workspace),
       up_(backend, plan_.up.linear.shape, plan_.up.linear.config, layer_options(options, plan_.up.linear)),
-      down_(backend, plan_.down.shape, plan_.down.config, layer_options(options, plan_.down)) {}
+      down_(backend, plan_.down.shape, plan_.down.config, layer_options(options, plan_.down, options.output_dtype)) {}
 
 // What is kept is of another plan then; a forward, which begins with this, forgets it.
 const MlpPlan& Mlp::plan_of(Dtype dtype) {
@@ -74,24 +76,17 @@ MlpBackwardTensors Mlp::backward_tensors(const MlpBackward& tensors) const {
           .grad_weight = tensors.grad_down_weight, .grad_bias = tensors.grad_down_bias, .weight = saved_.down_weight}};
 }
 
-MemoryRegion Mlp::scratch(std::size_t bytes, Stream& stream) {
-  Buffer& memory = (shared_workspace_ != nullptr ? *shared_workspace_ : own_workspace_).memory;
-  memory.reserve(*backend_, bytes, stream);
-  return region_of(memory);
-}
-
 void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
   const std::int64_t tokens = tensors.input.rows;
   const MlpPlan& plan = plan_of(tensors.input.dtype);
-  const LayerCall use(plan.subject, stream, nullptr, plan.name);
+  LayerCall use(plan.subject, stream, nullptr, plan.name);
   MlpForwardTensors all = forward_tensors(tensors);
   saved_stamp_.kept = false;
   if (pass != LinearPass::inference) {
-    saved_memory_.reserve(*backend_, plan.saved_memory(tokens).bytes, stream);
-    saved_stamp_.memory = region_of(saved_memory_);
+    saved_stamp_.memory = saved_memory_.renew(*backend_, plan.saved_memory(tokens).bytes, stream);
     all.saved = &saved_stamp_;
   }
-  all.scratch = scratch(plan.forward_scratch(tokens, pass, up_.observes_values()).bytes, stream);
+  all.scratch = use.scratch_or(workspace(), *backend_, plan.forward_scratch(tokens, pass, up_.observes_values()).bytes);
   check_mlp_pass(plan, *backend_, all, pass, run_on(stream), true);
   const Float8Linear::Call first(up_, stream);
   const Float8Linear::Call second(down_, stream);
@@ -115,11 +110,12 @@ void Mlp::recompute(const MlpForward& tensors, Stream& stream) { run_pass(Linear
 
 void Mlp::backward(const MlpBackward& tensors, Stream& stream) {
   const MlpPlan& plan = plan_of(saved_.input.dtype);
-  const LayerCall use(plan.subject, stream, nullptr, plan.name);
+  LayerCall use(plan.subject, stream, nullptr, plan.name);
   MlpBackwardTensors all = backward_tensors(tensors);
   if (saved_stamp_.kept) {
     all.scratch =
-        scratch(plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(all), up_.observes_values()).bytes, stream);
+        use.scratch_or(workspace(), *backend_,
+                       plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(all), up_.observes_values()).bytes);
   }
   check_mlp_backward(plan, *backend_, all, run_on(stream), true);
   if (backend_->checks_memory()) look_at_backward(plan.subject, plan, *backend_, all, stream);
@@ -131,6 +127,12 @@ void Mlp::backward(const MlpBackward& tensors, Stream& stream) {
 void Mlp::weights_changed() {
   up_.weight_changed();
   down_.weight_changed();
+}
+
+void Mlp::release_saved() {
+  saved_stamp_.kept = false;
+  saved_stamp_.memory = {};
+  saved_memory_.give_back();
 }
 
 void Mlp::release() {

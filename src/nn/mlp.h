@@ -28,7 +28,7 @@
 
 namespace ingot {
 
-// All tensors have one high-precision dtype, but those of MlpOptions and biases as LinearForward::bias says. input and
+// All tensors have one high-precision dtype, but those of MlpOptions, and biases as LinearForward::bias says. input and
 // output are [M, K]; up_weight is [H, K], or gated [2 * H, K]; down_weight is [K, H]; biases only with MlpShape::bias;
 // gamma and beta [K] as the norm has them.
 struct MlpForward {
@@ -64,6 +64,7 @@ struct MlpOptions {
   bool fast_math = false;
   std::optional<Dtype> weight_dtype{};  // as LinearOptions', of both layers
   std::optional<Dtype> bias_dtype{};
+  std::optional<Dtype> output_dtype{};  // of output and grad_output
   DelayedScaling* delayed = nullptr;
   Float8Workspace* workspace = nullptr;
   LayerObserver* observer = nullptr;
@@ -82,7 +83,8 @@ class INGOT_API Mlp {
   void backward(const MlpBackward& tensors, Stream& stream);
 
   void weights_changed();
-  // As Float8Linear::release().
+  // As Float8Linear::release_saved() and release().
+  void release_saved();
   void release();
   const LinearConfig& config() const { return up_.config(); }
   // Device memory held for the coming backward().
@@ -102,7 +104,7 @@ class INGOT_API Mlp {
   static MlpForwardTensors forward_tensors(const MlpForward& tensors);
   MlpBackwardTensors backward_tensors(const MlpBackward& tensors) const;
   void run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream);
-  MemoryRegion scratch(std::size_t bytes, Stream& stream);
+  Buffer& workspace() { return (shared_workspace_ != nullptr ? *shared_workspace_ : own_workspace_).memory; }
   LinearRun run_on(Stream& stream) const { return {.stream = stream, .observer = up_.options_.observer}; }
 
   Backend* backend_;
@@ -112,7 +114,7 @@ class INGOT_API Mlp {
   Float8Workspace* shared_workspace_;  // default: none
   Float8Linear up_;
   Float8Linear down_;
-  Buffer saved_memory_;
+  OwnerMemory saved_memory_;
   LinearSaved saved_stamp_{};
   MlpForward saved_{};  // the caller's tensors of the last forward()
 };

@@ -65,10 +65,9 @@ MlpPlan mlp_plan(const MlpPlanOptions& options) {
   plan.by_x = backward(activation.expression, "x");
   if (plan.gated) plan.by_up = backward(activation.expression, "up");
   const auto [features, hidden, bias] = plan.shape;
-  plan.up = norm_linear_plan(
-      {.linear = layer_options(options, plan.gated ? "gate_up" : "up", {features, plan.hidden_columns(), bias}),
-       .norm = options.norm,
-       .subject = plan.subject});
+  LinearPlanOptions up = layer_options(options, plan.gated ? "gate_up" : "up", {features, plan.hidden_columns(), bias});
+  up.dtypes.output.reset();
+  plan.up = norm_linear_plan({.linear = up, .norm = options.norm, .subject = plan.subject});
   LinearPlanOptions down = layer_options(options, "down", {hidden, features, bias});
   down.fusion.prologue = activation.expression;
   plan.down = linear_plan(down);

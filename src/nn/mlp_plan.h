@@ -29,7 +29,7 @@ struct MlpPlanOptions {
   std::string name = "mlp";  // its layers are "mlp.up", or "mlp.gate_up", and "mlp.down"
   LinearConfig config{};
   MlpShape shape{};
-  LinearDtypes dtypes{};
+  LinearDtypes dtypes{};               // output: the MLP's; what lies between the layers has the input's
   std::string activation = "gelu(x)";  // an expression of x; with the matrix `up` too, x is the gate
   bool fast_math = false;              // as LinearFusion::fast_math
   std::optional<NormOptions> norm{};   // in front

@@ -125,11 +125,16 @@ Monitor::Monitor(Backend& backend, MonitorOptions options) : backend_(&backend),
   }
 }
 
+// Is this stream's work in one order with that of the step so far? The CPU's is done when its call returns.
+bool Monitor::is_in_order(const Stream& stream) const {
+  return !in_step_ || backend_->device().type == DeviceType::cpu || handle_ == stream.handle();
+}
+
 void Monitor::require_one_stream(const Stream& stream) {
   if (&stream.backend() != backend_) {
     refuse("Monitor stream", "belongs to another backend than the monitor: make one for each");
   }
-  if (stream_ != nullptr && stream_ != &stream) {
+  if (!is_in_order(stream)) {
     refuse("Monitor stream",
            "differs from the one before in this step: a monitor observes the layers of one stream; make one for each");
   }
@@ -158,7 +163,8 @@ void Monitor::observe(const CastStatsSpec& spec, CastStatsTensors tensors, Monit
   record.spec = spec;
   record.elements = tensors.input.rows * tensors.input.cols;
   running_.push_back(std::move(record));
-  stream_ = &stream;
+  in_step_ = true;
+  handle_ = stream.handle();
 }
 
 void Monitor::cast(const CastEvent& event, Stream& stream) {
@@ -200,7 +206,7 @@ void Monitor::step_done(Stream& stream) {
     if (kept_.size() > static_cast<std::size_t>(options_.history)) kept_.pop_front();
   }
   running_.clear();
-  stream_ = nullptr;
+  in_step_ = false;
   std::erase_if(dumps_, [](const Dump& dump) { return dump.step.has_value(); });
   ++step_;
 }

@@ -64,7 +64,8 @@ class INGOT_API Monitor final : public LayerObserver {
   // options.
   explicit Monitor(Backend& backend, MonitorOptions options = {});
 
-  // Throw Error{invalid_argument} if one step arrives on two streams, or on a stream of another backend.
+  // Throw Error{invalid_argument} if one step arrives on two of CUDA's streams, or on a stream of another backend. Two
+  // Streams may be of one CUDA stream, one for each thread: the calls of a monitor must come one after the other.
   // In observed steps, and in others while a dump waits for its tensor.
   bool wants_values() const override { return observing() || !dumps_.empty(); }
   void cast(const CastEvent& event, Stream& stream) override;
@@ -101,6 +102,7 @@ class INGOT_API Monitor final : public LayerObserver {
   };
 
   bool may_observe(const Stream& stream);
+  bool is_in_order(const Stream& stream) const;
   void require_one_stream(const Stream& stream);
   void observe(const CastStatsSpec& spec, CastStatsTensors tensors, MonitorRecord record, Stream& stream);
   void write_dumps(const CastEvent& event, Stream& stream);
@@ -110,7 +112,8 @@ class INGOT_API Monitor final : public LayerObserver {
   Backend* backend_;
   MonitorOptions options_;
   std::int64_t step_ = 0;
-  const Stream* stream_ = nullptr;  // of the current step
+  bool in_step_ = false;           // has the current step begun?
+  CUstream_st* handle_ = nullptr;  // its stream's
   bool told_of_capture_ = false;
   std::vector<Dump> dumps_;
 

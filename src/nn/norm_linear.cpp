@@ -14,7 +14,10 @@ NormLinearPlan make_plan(NormKind kind, const NormLinearShape& shape, const Line
       {.linear = {.name = options.name,
                   .config = config,
                   .shape = shape.linear,
-                  .dtypes = {.input = input, .weight = options.weight_dtype, .bias = options.bias_dtype},
+                  .dtypes = {.input = input,
+                             .weight = options.weight_dtype,
+                             .bias = options.bias_dtype,
+                             .output = options.output_dtype},
                   .fusion = options.fusion,
                   .subject = "Float8Linear"},
        .norm = NormOptions{.kind = kind, .affine = shape.affine, .eps = shape.eps, .zero_centred = shape.zero_centred},
@@ -72,7 +75,7 @@ NormLinearBackwardTensors NormLinear::backward_tensors(const NormLinearBackward&
 }
 
 void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Stream& stream) {
-  const LayerCall use(plan_.subject, stream, nullptr, linear_.name());
+  LayerCall use(plan_.subject, stream, nullptr, linear_.name());
   const std::int64_t tokens = tensors.input.rows;
   plan_for(tensors.input.dtype);
   const NormLinearPlan& plan = plan_;
@@ -80,11 +83,11 @@ void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Str
   NormLinearForwardTensors all = forward_tensors(tensors);
   saved_stamp_.kept = false;
   if (pass != LinearPass::inference) {
-    saved_memory_.reserve(*backend_, plan.saved_memory(tokens).bytes, stream);
-    saved_stamp_.memory = region_of(saved_memory_);
+    saved_stamp_.memory = saved_memory_.renew(*backend_, plan.saved_memory(tokens).bytes, stream);
     all.saved = &saved_stamp_;
   }
-  all.scratch = linear_.scratch(plan.forward_scratch(tokens, pass, linear_.observes_values()).bytes, stream);
+  all.scratch = use.scratch_or(linear_.workspace(), *backend_,
+                               plan.forward_scratch(tokens, pass, linear_.observes_values()).bytes);
   check_norm_linear_pass(plan, *backend_, all, pass, run, true);
   const Float8Linear::Call call(linear_, stream);
   linear_.plan_for(plan.linear.dtypes.input);
@@ -104,17 +107,24 @@ void NormLinear::recompute(const NormLinearForward& tensors, Stream& stream) {
 
 void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
   const NormLinearPlan& plan = plan_;
-  const LayerCall use(plan.subject, stream, nullptr, linear_.name());
+  LayerCall use(plan.subject, stream, nullptr, linear_.name());
   const LinearRun run{.stream = stream, .observer = linear_.options_.observer};
   NormLinearBackwardTensors all = backward_tensors(tensors);
   if (saved_stamp_.kept) {
-    all.scratch = linear_.scratch(
-        plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(tensors), linear_.observes_values()).bytes, stream);
+    all.scratch = use.scratch_or(
+        linear_.workspace(), *backend_,
+        plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(tensors), linear_.observes_values()).bytes);
   }
   check_norm_linear_backward(plan, *backend_, all, run, true);
   if (backend_->checks_memory()) look_at_backward(plan.subject, plan, *backend_, all, stream);
   const Float8Linear::Call call(linear_, stream);
   enqueue_norm_linear_backward(plan, *backend_, all, run, &linear_);
+}
+
+void NormLinear::release_saved() {
+  saved_stamp_.kept = false;
+  saved_stamp_.memory = {};
+  saved_memory_.give_back();
 }
 
 void NormLinear::release() {

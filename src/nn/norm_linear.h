@@ -65,7 +65,8 @@ class INGOT_API NormLinear {
   void backward(const NormLinearBackward& tensors, Stream& stream);
 
   void weight_changed() { linear_.weight_changed(); }
-  // As Float8Linear::release().
+  // As Float8Linear::release_saved() and release().
+  void release_saved();
   void release();
   const LinearConfig& config() const { return linear_.config(); }
   // Device memory held for the coming backward(): what Float8Linear::saved_bytes() counts, and the norm's statistics.
@@ -85,7 +86,7 @@ class INGOT_API NormLinear {
   LinearOptions options_;
   NormLinearPlan plan_;  // for inputs of the last call's dtype
   Float8Linear linear_;
-  Buffer saved_memory_;
+  OwnerMemory saved_memory_;
   LinearSaved saved_stamp_{};
   NormLinearForward saved_{};  // the caller's tensors of the last forward()
 };

@@ -1,10 +1,14 @@
 #include "ingot/runtime/context.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
@@ -62,6 +66,18 @@ template <class Found>
 LibraryInfo library_info(const char* name, const Found* found, const std::string& problem) {
   if (found == nullptr) return {.name = name, .version = {}, .path = {}, .problem = problem};
   return {.name = name, .version = found->version(), .path = found->path(), .problem = {}};
+}
+
+// KernelStore::disabled_reason(), which makes the folder to find out; this makes nothing.
+std::string why_nothing_is_kept(const KernelStore& store) {
+  std::error_code error;
+  if (store.root().empty() || fs::exists(store.root(), error)) return store.disabled_reason();
+  if (std::string problem = store.directory().distrusted(); !problem.empty()) return problem;
+  fs::path parent = store.root().parent_path();
+  while (parent.has_relative_path() && !fs::exists(parent, error)) parent = parent.parent_path();
+  if (faccessat(AT_FDCWD, parent.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
+  return fmt::format("store directory {} cannot be made: {}", store.root().string(),
+                     std::system_category().message(errno));
 }
 
 // NVTX is opened only when ranges are first asked for.
@@ -373,7 +389,7 @@ ContextInfo Context::info() const {
                     find_nvtx(parts.options.cuda_root.string())};
   info.store_root = parts.store.root();
   info.store_usage = parts.store.usage();
-  info.store_problem = parts.store.disabled_reason();
+  info.store_problem = why_nothing_is_kept(parts.store);
   for (const Parts::Tier& tier : parts.tiers) {
     info.tiers.push_back(tier.info);
     if (tier.kernels != nullptr) info.tiers.back().tuning_records = tier.kernels->count_tuning();
@@ -387,6 +403,10 @@ ContextStats Context::stats() const { return parts_->stats(); }
 void Context::warm(const Recording& recording) { parts_->warm(recording); }
 void Context::prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress) {
   parts_->prepare(recording, progress);
+}
+void Context::prepare_for(const MatmulDevice& device, const Recording& recording,
+                          const std::function<void(const PrepareProgress&)>& progress) {
+  compile_kernels(parts_->cache, kernels_of(recording, device), device.target, progress);
 }
 std::vector<MatmulSpec> Context::matmul_order(const MatmulCall& call) { return parts_->matmul_order(call); }
 

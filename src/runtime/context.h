@@ -12,6 +12,7 @@
 #include "ingot/api.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/codegen/recording.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/jit/kernel_cache.h"
@@ -141,6 +142,10 @@ class INGOT_API Context {
   // cuda_failed} of the first kernel that failed, when all have been tried. prepare() in nn/prepare.h makes the
   // recording, of layers that have not run yet.
   void prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress = {});
+  // The same for another GPU, and without one: compiles into the store, and loads nothing. `device` is
+  // matmul_device(gpu_named("h200")), say. Tuning records, which belong to one machine, are not asked.
+  void prepare_for(const MatmulDevice& device, const Recording& recording,
+                   const std::function<void(const PrepareProgress&)>& progress = {});
   // Which kernels would be tried for a matmul of this spec and size, in order: what tuning has found, then the
   // library's own order. Each names its kernel, and its tiling if it has any; the first that takes the tensors'
   // addresses and strides is run. On the CPU, which has one: the call's own spec. Throws Error{invalid_spec}.

@@ -18,10 +18,12 @@
 #include "compile_cost.h"
 #include "gemm_host_cost.h"
 #include "host_cost.h"
+#include "ingot/nn/float8_linear.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/measure/timing.h"
 #include "kernel_lookup.h"
+#include "linear_functions_step.h"
 #include "machine.h"
 #include "random_inputs.h"
 #include "read_ceiling.h"
@@ -55,6 +57,48 @@ CaseResult result_of(const std::string& name_of_case, double median_us) {
 }
 
 }  // namespace
+
+// What bench_linear times is one step by the layer's class and by its functions.
+BOOST_FIXTURE_TEST_CASE(a_step_by_functions_has_the_bits_of_the_class, Cpu) {
+  const auto make = [&](std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+    OwnedTensor made(*backend, Dtype::bf16, rows, cols);
+    random.fill(made.view().data, byte_span(made, "tensor"), Dtype::bf16, seed, 1.0F);
+    return made;
+  };
+  const OwnedTensor input = make(16, 48, 1), weight = make(32, 48, 2), grad_output = make(16, 32, 3);
+  for (const Recipe& recipe : recipes()) {
+    BOOST_TEST_CONTEXT(recipe.name) {
+      struct Results {
+        OwnedTensor output, grad_input, grad_weight;
+      };
+      const auto results = [&] { return Results{make(16, 32, 4), make(16, 48, 5), make(32, 48, 6)}; };
+      const Results expected = results(), found = results();
+      DelayedScaling delayed(*backend);
+      Float8Linear layer(*backend, {.in_features = 48, .out_features = 32}, recipe.config, {.delayed = &delayed});
+      FunctionsStep step(recipe,
+                         {.input = input,
+                          .weight = weight,
+                          .grad_output = grad_output,
+                          .output = found.output,
+                          .grad_input = found.grad_input,
+                          .grad_weight = found.grad_weight},
+                         *backend, stream);
+      for (int i = 0; i < 3; ++i) {
+        layer.weight_changed();
+        layer.forward({.input = input, .weight = weight, .output = expected.output}, stream);
+        layer.backward(
+            {.grad_output = grad_output, .grad_input = expected.grad_input, .grad_weight = expected.grad_weight},
+            stream);
+        delayed.sync_amax_history(stream);
+        step.enqueue();
+        for (const auto result : {&Results::output, &Results::grad_input, &Results::grad_weight}) {
+          const Tensor& right = expected.*result;
+          BOOST_TEST(std::memcmp(right.data, (found.*result).view().data, byte_span(right, "result")) == 0);
+        }
+      }
+    }
+  }
+}
 
 BOOST_AUTO_TEST_CASE(medians) {
   BOOST_TEST(median({3}) == 3);

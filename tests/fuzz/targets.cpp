@@ -22,6 +22,9 @@ std::span<const Target> targets() {
       Target{.name = "safetensors", .run = safetensors, .corpus = "safetensors"},
       Target{.name = "safetensors_header", .run = safetensors_header, .corpus = "safetensors_header"},
       Target{.name = "safetensors_index", .run = safetensors_index, .corpus = "safetensors_index"},
+      Target{.name = "delayed_scaling", .run = delayed_scaling, .corpus = "delayed_scaling"},
+      Target{.name = "sealed_delayed_scaling", .run = sealed_delayed_scaling, .corpus = "sealed_delayed_scaling"},
+      Target{.name = "warm_layers", .run = warm_layers, .corpus = "warm_layers"},
 #ifdef INGOT_FUZZ_EXAMPLES
       Target{.name = "model_config", .run = model_config, .corpus = "model_config"},
       Target{.name = "checkpoint", .run = checkpoint, .corpus = "checkpoint"},

@@ -368,6 +368,54 @@ BOOST_AUTO_TEST_CASE(functions_in_an_allocators_memory_give_the_layers_bits) {
   }
 }
 
+// An owner with all memory of its steps from an allocator: the bits of one without, beside a side stream too, in
+// steps of changing length and in a graph.
+BOOST_AUTO_TEST_CASE(an_owner_in_an_allocators_memory_gives_the_same_bits) {
+  const LinearShape linear_shape{256, 384, true};
+  for (const LinearConfig& config : {with_fixed_scales(), rowwise(), rowwise_folded(), blockwise()}) {
+    BOOST_TEST_CONTEXT(ingot::print(config)) {
+      ReusingAllocator memory(backend);
+      {
+        Stream side(backend);
+        Stream on(backend, stream.handle(), memory);
+        for (Stream* const beside : {static_cast<Stream*>(nullptr), &side}) {
+          const LinearOptions options{.side = beside};
+          Float8Linear plain(backend, linear_shape, config, options);
+          Float8Linear owner(backend, linear_shape, config, options);
+          const auto step = [&](Float8Linear& layer, const LinearCase& device, Stream& stream_of_step) {
+            layer.weight_changed();
+            layer.forward(device.forward(true), stream_of_step);
+            layer.backward(device.backward(true), stream_of_step);
+          };
+          for (const std::int64_t tokens : {512, 48, 304}) {
+            const CaseShape shape{tokens, linear_shape.in_features, linear_shape.out_features};
+            LinearCase device(make_inputs(shape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, backend,
+                              stream);
+            step(plain, device, stream);
+            const std::vector<std::uint8_t> expected = device.result_bytes(stream);
+            for (int i = 0; i < 3; ++i) {
+              device.poison_results(on);
+              step(owner, device, on);
+              BOOST_TEST((device.result_bytes(on) == expected));
+            }
+            const int given = memory.given;
+            Graph graph(on, [&] { step(owner, device, on); });
+            BOOST_TEST(memory.given == given);
+            for (int i = 0; i < 3; ++i) {
+              device.poison_results(on);
+              graph.replay(on);
+              BOOST_TEST((device.result_bytes(on) == expected));
+            }
+            owner.release_saved();
+          }
+        }
+      }
+      BOOST_TEST(memory.given > 0);
+      BOOST_TEST(memory.returned == memory.given);
+    }
+  }
+}
+
 // After it, a step finds all its kernels loaded: nothing is looked for on disk, and nothing is compiled.
 BOOST_AUTO_TEST_CASE(a_prepared_step_waits_for_nothing) {
   ContextOptions options = cuda_options();

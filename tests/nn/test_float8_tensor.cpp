@@ -2,7 +2,13 @@
 #include "ingot/nn/float8_tensor.h"
 
 #include <boost/test/unit_test.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -57,6 +63,93 @@ BOOST_FIXTURE_TEST_CASE(factors_of_transposed_codes, Fixture) {
   BOOST_TEST(columns[1] == 1 / (448.0F / 8));
   BOOST_TEST(columns[2] == 1.0F);
   BOOST_TEST(out.factors_of_transposed({.in = Dtype::f32}).cols == out.factors.view().cols);
+}
+
+namespace {
+
+// The formula in float64, as torchao has it.
+float expected_scale(double amax, Dtype dtype, bool pow2) {
+  const double limit = dtype == Dtype::e4m3fn ? 448 : dtype == Dtype::e4m3fnuz ? 240 : 57344;
+  const auto scale = static_cast<float>(limit / std::max(amax, 1e-12));
+  return pow2 ? std::exp2(std::floor(std::log2(scale))) : scale;
+}
+
+}  // namespace
+
+// Beside the factors, whose inverses may have other bits; and given back to a cast they make the same codes.
+BOOST_FIXTURE_TEST_CASE(scales_themselves, Fixture) {
+  constexpr std::int64_t kRows = 40, kCols = 33;
+  std::mt19937 random(1);
+  std::vector<float> numbers(kRows * kCols);
+  for (float& value : numbers) value = std::normal_distribution<float>(0, 3)(random);
+  for (std::int64_t c = 0; c < kCols; ++c) numbers[static_cast<std::size_t>(2 * kCols + c)] = 0;  // a row of zeros
+  const Tensor x = matrix(numbers.data(), Dtype::f32, kRows, kCols, {});
+  bool inverse_differs = false;
+  for (const Dtype dtype : kFp8Dtypes) {
+    for (const ScaleGranularity scale : {kTensorwise, kRowwise, kColumnwise}) {
+      for (const bool pow2 : {false, true}) {
+        const CastSpec spec{.in = Dtype::f32, .out = dtype, .scale = scale, .pow2 = pow2};
+        BOOST_TEST_CONTEXT(print(spec)) {
+          const std::int64_t count = scale_count(scale, kRows, kCols);
+          std::vector<float> found(static_cast<std::size_t>(count), -1);
+          std::vector<std::byte> scratch(scales_scratch_bytes(spec, kRows, kCols));
+          const Tensor scales = vector(found.data(), Dtype::f32, count, {});
+          write_scales(spec, x, scales, {scratch.data(), scratch.size()}, *backend, stream);
+          std::vector<double> maxima(static_cast<std::size_t>(count));
+          for (std::int64_t r = 0; r < kRows; ++r) {
+            for (std::int64_t c = 0; c < kCols; ++c) {
+              double& most = maxima[static_cast<std::size_t>(scale == kRowwise ? r : scale == kColumnwise ? c : 0)];
+              most = std::max(most, std::abs(static_cast<double>(numbers[static_cast<std::size_t>(r * kCols + c)])));
+            }
+          }
+          Float8Tensor dynamic, given;
+          cast_to(dynamic, spec, x, *backend, stream);
+          const auto* const factors = static_cast<const float*>(dynamic.factors.view().data);
+          for (std::size_t i = 0; i < found.size(); ++i) {
+            BOOST_TEST(found[i] == expected_scale(maxima[i], dtype, pow2));
+            BOOST_TEST(factors[i] == 1 / found[i]);
+            inverse_differs = inverse_differs || 1 / factors[i] != found[i];
+          }
+          CastSpec with = spec;
+          with.pow2 = false;
+          with.source = ScaleSource::given;
+          std::vector<float> amax(found.size());
+          CastTensors tensors = outputs_of(parts_of(given), with, x, *backend, stream);
+          tensors.scales = scales;
+          tensors.amax = vector(amax.data(), Dtype::f32, count, {});
+          backend->cast(with, tensors, stream);
+          const Tensor a = dynamic.codes, b = given.codes;
+          BOOST_TEST(std::memcmp(a.data, b.data, byte_span(a, "codes")) == 0);
+        }
+      }
+    }
+  }
+  BOOST_TEST(inverse_differs);
+}
+
+BOOST_FIXTURE_TEST_CASE(scales_that_are_not_written, Fixture) {
+  std::vector<float> found(2);
+  std::vector<std::byte> scratch(64);
+  const Tensor one = vector(found.data(), Dtype::f32, 1, {});
+  const auto refused = [&](const CastSpec& spec, const Tensor& scales, std::size_t bytes,
+                           ErrorCode code = ErrorCode::invalid_argument) {
+    return error_of([&] { write_scales(spec, input, scales, {scratch.data(), bytes}, *backend, stream); }, code);
+  };
+  CastSpec spec{.in = Dtype::f32};
+  BOOST_TEST(refused(spec, one, 15) ==
+             "write_scales scratch: has 15 bytes, but the scales need 16: scales_scratch_bytes() tells");
+  BOOST_TEST(refused(spec, vector(found.data(), Dtype::f32, 2, {}), 64) ==
+             "write_scales scales: is f32[1, 2] on cpu; it must be [1, 1]: one for each scale of the cast");
+  spec.source = ScaleSource::given;
+  BOOST_TEST(refused(spec, one, 64) ==
+             print(spec) +
+                 ": write_scales() makes dynamic scales of the input itself: leave out `given` and the expression");
+  BOOST_TEST(refused({.in = Dtype::f32, .scale = kBlocks}, one, 64, ErrorCode::invalid_spec) ==
+             "amax f32 scale=128x128: scale is 128x128, but must be tensor, row or col");
+  std::vector<float> numbers{std::numeric_limits<float>::quiet_NaN(), 1};
+  write_scales({.in = Dtype::f32}, matrix(numbers.data(), Dtype::f32, 1, 2, {}), one, {scratch.data(), 16}, *backend,
+               stream);
+  BOOST_TEST(std::isnan(found[0]));
 }
 
 BOOST_FIXTURE_TEST_CASE(what_a_float8_tensor_has_no_place_for, Fixture) {

@@ -616,6 +616,87 @@ BOOST_AUTO_TEST_CASE(a_whole_step_is_captured) {
 
 namespace {
 
+// The same by a layer that owns its memory.
+struct GpuOwner {
+  GpuOwner(const LinearConfig& config, Backend& on)
+      : step(config, on), layer(on, step.plan.shape, config, {.name = "wq"}) {}
+
+  void operator()(std::int64_t tokens, Stream& on) {
+    layer.weight_changed();
+    layer.forward({.input = first(step.input, tokens),
+                   .weight = step.weight,
+                   .bias = step.bias,
+                   .output = first(step.output, tokens)},
+                  on);
+    layer.backward({.grad_output = first(step.grad_output, tokens),
+                    .grad_input = first(step.grad_input, tokens),
+                    .grad_weight = step.grad_weight,
+                    .grad_bias = step.grad_bias},
+                   on);
+  }
+
+  GpuStep step;
+  Float8Linear layer;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(steps_of_owners_take_nothing_from_the_driver) {
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "delayed") continue;
+    BOOST_TEST_CONTEXT(recipe.name) {
+      DryGpu gpu;
+      CountingAllocator memory;
+      memory.expected = gpu.own.handle();
+      {
+        Stream on(*gpu.backend, gpu.own.handle(), memory);
+        GpuOwner owner(recipe.config, *gpu.backend);
+        for (std::int64_t tokens = GpuStep::kLongest; tokens > 0; --tokens) owner(tokens, on);
+        const DriverCalls before = driver_calls;
+        const std::size_t heap = mallinfo2().uordblks;
+        for (std::int64_t i = 0; i < 1000; ++i) owner(1 + i * 7 % GpuStep::kLongest, on);
+        BOOST_TEST(driver_calls.allocations == before.allocations);
+        BOOST_TEST(driver_calls.copies == before.copies);
+        // What is held differs by what the last length keeps.
+        BOOST_TEST(mallinfo2().uordblks <= heap + 4096 + 2 * owner.step.plan.saved_memory(GpuStep::kLongest).bytes);
+      }
+      BOOST_TEST(memory.live.empty());
+    }
+  }
+}
+
+// What is captured uses memory of the graph, but the weight's codes, which stay; and without an allocator memory that
+// the step before has taken.
+BOOST_AUTO_TEST_CASE(a_step_of_an_owner_is_captured) {
+  for (const bool with : {true, false}) {
+    for (const LinearConfig& config : {tensorwise(), rowwise_folded()}) {
+      DryGpu gpu;
+      CountingAllocator memory;
+      memory.expected = gpu.own.handle();
+      {
+        Stream allocating(*gpu.backend, gpu.own.handle(), memory);
+        Stream& on = with ? allocating : gpu.own;
+        GpuOwner owner(config, *gpu.backend);
+        owner(64, on);
+        const int given = memory.given;
+        const std::size_t held = memory.live_bytes;
+        BOOST_TEST((held > 0) == with);
+        std::unique_ptr<Graph> graph = std::make_unique<Graph>(on, [&] { owner(64, on); });
+        BOOST_TEST(driver_calls.copies == 0);
+        BOOST_TEST(memory.given == given);
+        BOOST_TEST(memory.live_bytes == held);
+        graph->replay(on);
+        graph.reset();
+        owner(64, on);  // in memory of its own again
+        BOOST_TEST(memory.live_bytes == held);
+      }
+      BOOST_TEST(memory.live.empty());
+    }
+  }
+}
+
+namespace {
+
 // Runs another layer within the first cast that it sees.
 class NestingObserver final : public LayerObserver {
  public:

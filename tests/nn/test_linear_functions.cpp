@@ -812,7 +812,7 @@ BOOST_AUTO_TEST_CASE(scales_that_the_config_needs_must_be_there) {
              "linear \"wq\" scales.one: is missing; the config folds factors: linear_constants() makes it");
 }
 
-BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes) {
+BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes_sizes_and_device) {
   const LinearCase device = make(1, tensorwise());
   FunctionLayer functions({.name = "wq", .config = tensorwise(), .shape = kLinear, .dtypes = {Dtype::f16}}, *backend,
                           stream);
@@ -822,6 +822,24 @@ BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes) {
                      stream);
   BOOST_TEST(refusal([&] { wide.forward(device.forward(true), nullptr, stream); }) ==
              "linear \"wq\" bias: is bf16, but must be f32, the plan's dtype");
+  FunctionLayer right({.name = "wq", .config = tensorwise(), .shape = kLinear}, *backend, stream);
+  right.cast_weight(device.weight, stream);
+  FunctionSaved kept(right.plan, kShape.tokens, *backend, stream);
+  const auto forward_with = [&](const std::function<void(LinearForward&)>& change) {
+    LinearForward tensors = device.forward(true);
+    change(tensors);
+    return refusal([&] { right.forward(tensors, &kept.saved, stream); });
+  };
+  BOOST_TEST(forward_with([](LinearForward& t) { t.input.cols -= 1; }) ==
+             "linear \"wq\" input: is bf16[9, 32] on cpu, row stride 33, but must have 33 columns = in_features");
+  BOOST_TEST(forward_with([](LinearForward& t) { t.output.rows -= 1; }) ==
+             "linear \"wq\" output: is bf16[8, 24] on cpu, but must be [9, 24] = [rows of input, out_features]");
+  BOOST_TEST(forward_with([](LinearForward& t) {
+               t.input.device = {DeviceType::cuda, 0};
+             }) == "linear \"wq\" input: is bf16[9, 33] on cuda:0; this backend works on cpu: copy it there");
+  right.codes.codes.device = {DeviceType::cuda, 0};
+  BOOST_TEST(forward_with([](LinearForward&) {}) ==
+             "linear \"wq\" codes.codes: is e4m3fn[24, 33] on cuda:0; this backend works on cpu: copy it there");
   const std::unique_ptr<Backend> other = make_cpu_backend(1);
   Stream elsewhere(*other);
   BOOST_TEST(refusal([&] {

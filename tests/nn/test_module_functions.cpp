@@ -370,6 +370,128 @@ BOOST_AUTO_TEST_CASE(owners_infer_recompute_and_release) {
   }
 }
 
+namespace {
+
+Bytes rounded(const DeviceMatrix& of, Backend& backend, Stream& stream) {
+  return DeviceMatrix(of.read(stream), Dtype::bf16, backend, stream).bytes(stream);
+}
+
+}  // namespace
+
+// An f32 output is the bf16 layer's before its rounding, and an f32 grad_output of bf16's values has bf16's gradients.
+BOOST_AUTO_TEST_CASE(owners_have_an_output_of_another_dtype) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), rowwise_folded(), blockwise()}) {
+    BOOST_TEST_CONTEXT(ingot::print(config)) {
+      const NormOptions norm = kNorms[0];
+      DelayedScaling of_bf16(*backend), of_f32(*backend);
+      const NormCase narrow(config, norm, Dtype::bf16, 1, *backend, stream);
+      NormLinear plain(norm.kind, *backend, shape_of(norm), config, {.delayed = &of_bf16});
+      plain.forward(narrow.forward(), stream);
+      plain.backward(narrow.backward(), stream);
+
+      const auto output = DeviceMatrix::poisoned(kShape.tokens, kShape.out_features, Dtype::f32, *backend, stream);
+      const DeviceMatrix grad_output(narrow.linear.grad_output.read(stream), Dtype::f32, *backend, stream);
+      const NormCase wide(config, norm, Dtype::bf16, 1, *backend, stream);
+      NormLinear layer(norm.kind, *backend, shape_of(norm), config, {.output_dtype = Dtype::f32, .delayed = &of_f32});
+      NormLinearForward forward = wide.forward();
+      NormLinearBackward backward = wide.backward();
+      forward.output = output;
+      backward.grad_output = grad_output;
+      layer.forward(forward, stream);
+      layer.backward(backward, stream);
+      BOOST_TEST((rounded(output, *backend, stream) == narrow.linear.output.bytes(stream)));
+      BOOST_TEST((output.read(stream).values != narrow.linear.output.read(stream).values));
+      for (const auto result : {&LinearCase::grad_input, &LinearCase::grad_weight, &LinearCase::grad_bias}) {
+        BOOST_TEST(((wide.linear.*result).bytes(stream) == (narrow.linear.*result).bytes(stream)));
+      }
+      BOOST_TEST((wide.grad_gamma.bytes(stream) == narrow.grad_gamma.bytes(stream)));
+      BOOST_TEST((wide.grad_beta.bytes(stream) == narrow.grad_beta.bytes(stream)));
+      BOOST_TEST(refusal([&] { layer.forward(wide.forward(), stream); }) ==
+                 "Float8Linear output: is bf16, but must be f32, the plan's dtype");
+
+      const NormFunctions functions(
+          {.linear = {.config = config, .shape = kLinear, .dtypes = {.input = Dtype::bf16, .output = Dtype::f32}},
+           .norm = norm},
+          of_f32, *backend, stream);
+      const Bytes of_owner = output.bytes(stream);
+      Saved<NormLinearPlan> kept(functions.plan, kShape.tokens, *backend, stream);
+      const auto given = DeviceMatrix::poisoned(kShape.tokens, kShape.out_features, Dtype::f32, *backend, stream);
+      forward.output = given;
+      functions.forward(forward, &kept.saved, stream);
+      functions.backward(backward, forward, kept.saved, stream);
+      BOOST_TEST((given.bytes(stream) == of_owner));
+      BOOST_TEST((wide.linear.grad_input.bytes(stream) == narrow.linear.grad_input.bytes(stream)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mlps_have_an_output_of_another_dtype) {
+  for (const LinearConfig& config : {tensorwise(), delayed(), rowwise(), rowwise_folded(), blockwise()}) {
+    for (const MlpKind& kind : kMlps) {
+      BOOST_TEST_CONTEXT(ingot::print(config) << ", " << kind.activation) {
+        DelayedScaling of_bf16(*backend), of_f32(*backend);
+        const MlpCase narrow(config, kind, Dtype::bf16, 1, *backend, stream);
+        Mlp plain(*backend, kMlp, config, {.activation = kind.activation, .norm = kind.norm, .delayed = &of_bf16});
+        plain.forward(narrow.forward(), stream);
+        plain.backward(narrow.backward(), stream);
+
+        const auto output = DeviceMatrix::poisoned(kShape.tokens, kMlp.features, Dtype::f32, *backend, stream);
+        const DeviceMatrix grad_output(narrow.inputs[7].read(stream), Dtype::f32, *backend, stream);
+        const MlpCase wide(config, kind, Dtype::bf16, 1, *backend, stream);
+        MlpForward forward = wide.forward();
+        MlpBackward backward = wide.backward();
+        forward.output = output;
+        backward.grad_output = grad_output;
+        const auto step = [&](auto& mlp, const auto& renamed) {
+          mlp.forward(renamed(forward), stream);
+          mlp.backward(renamed(backward), stream);
+        };
+        if (std::string(kind.activation).find("up") != std::string::npos) {
+          GatedMlp mlp(
+              *backend, kMlp, config,
+              {.activation = kind.activation, .norm = kind.norm, .output_dtype = Dtype::f32, .delayed = &of_f32});
+          step(mlp, [](const auto& tensors) { return gated(tensors); });
+        } else {
+          Mlp mlp(*backend, kMlp, config,
+                  {.activation = kind.activation, .norm = kind.norm, .output_dtype = Dtype::f32, .delayed = &of_f32});
+          step(mlp, [](const auto& tensors) { return tensors; });
+        }
+        BOOST_TEST((rounded(output, *backend, stream) == narrow.results[0].bytes(stream)));
+        BOOST_TEST((output.read(stream).values != narrow.results[0].read(stream).values));
+        for (std::size_t i = 1; i < narrow.results.size(); ++i) {
+          BOOST_TEST((wide.results[i].bytes(stream) == narrow.results[i].bytes(stream)), "result " << i);
+        }
+      }
+    }
+  }
+}
+
+// A GEMM in high precision has one dtype for both operands: the owners say so, as the functions do.
+BOOST_AUTO_TEST_CASE(an_output_dtype_that_cannot_be_is_refused) {
+  const std::string message =
+      "Float8Linear dtypes: has bf16 for the input and f16 for the output, but the output GEMM is in high precision, "
+      "which gives its operands' dtype or f32";
+  BOOST_TEST(refusal([&] {
+               NormLinear(NormKind::layer, *backend, {.linear = kLinear}, high_precision(),
+                          {.output_dtype = Dtype::f16});
+             }) == message);
+  BOOST_TEST(refusal([&] { Mlp(*backend, kMlp, high_precision(), {.output_dtype = Dtype::f16}); }) == message);
+  const NormCase device(high_precision(), kNorms[0], Dtype::bf16, 1, *backend, stream);
+  const auto wide = DeviceMatrix::poisoned(kShape.tokens, kShape.out_features, Dtype::f32, *backend, stream);
+  NormLinear layer(NormKind::layer, *backend, {.linear = kLinear}, high_precision(), {.output_dtype = Dtype::f32});
+  NormLinearForward forward = device.forward();
+  const DeviceMatrix bias(Random(1).normal(1, kShape.out_features, Dtype::f32), Dtype::f32, *backend, stream);
+  forward.bias = bias;
+  forward.output = wide;
+  layer.forward(forward, stream);
+  NormLinearBackward backward = device.backward();
+  backward.grad_output = wide;
+  BOOST_TEST(
+      refusal([&] { layer.backward(backward, stream); }) ==
+      "Float8Linear grad_input: is wanted, but its GEMM is in high precision, whose operands have one dtype, and "
+      "grad_output is f32 beside bf16: choose a recipe that casts grad_output for it");
+}
+
 // An MLP is its parts in sequence: the norm's layer, the activation, the second layer.
 BOOST_AUTO_TEST_CASE(an_mlp_is_its_parts_in_sequence) {
   for (const LinearConfig& config : every_config()) {

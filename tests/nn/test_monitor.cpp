@@ -16,8 +16,10 @@
 #include <string>
 #include <vector>
 
+#include "ingot/codegen/types/gpu.h"
 #include "ingot/nn/npy.h"
 #include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 #include "support/fake_backend.h"
@@ -209,13 +211,44 @@ BOOST_AUTO_TEST_CASE(options_and_streams_that_make_no_sense) {
              "Monitor history: is 0, but must be 1 or more steps");
   Monitor watching(*backend, options());
   cast(watching, kOrdinary, "a");
-  Stream other(*backend);
-  check_contains(error_of([&] { watching.step_done(other); }, ErrorCode::invalid_argument),
-                 {"Monitor stream", "observes the layers of one stream"});
   const std::unique_ptr<Backend> stranger = make_cpu_backend();
   Stream strange(*stranger);
   check_contains(error_of([&] { watching.step_done(strange); }, ErrorCode::invalid_argument),
                  {"Monitor stream", "another backend"});
+}
+
+// Forward and backward may come from two threads, which have a Stream each.
+BOOST_AUTO_TEST_CASE(a_step_is_on_one_stream_of_cuda) {
+  DryRun dry(gpu_named("h200"));
+  Backend& cuda = dry.backend();
+  Stream first(cuda);
+  Stream same(cuda, first.handle());
+  Stream other(cuda);
+  BOOST_REQUIRE(first.handle() != other.handle());
+  const OwnedTensor values(cuda, Dtype::bf16, 8, 16);
+  Monitor watching(cuda, options());
+  const GemmSpec spec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16};
+  const GemmTensors tensors{.a = {}, .b = {}, .out = values};
+  const auto report = [&](Stream& on) {
+    watching.gemm({.layer = "a", .role = "output", .spec = spec, .tensors = tensors}, on);
+  };
+  report(first);
+  report(same);
+  check_contains(error_of([&] { report(other); }, ErrorCode::invalid_argument),
+                 {"Monitor stream", "observes the layers of one stream"});
+  check_contains(error_of([&] { watching.step_done(other); }, ErrorCode::invalid_argument), {"Monitor stream"});
+  watching.step_done(same);
+  BOOST_TEST(watching.records().size() == 2U);
+  report(other);
+}
+
+// The CPU's work is done when its call returns.
+BOOST_AUTO_TEST_CASE(a_step_may_be_on_several_streams_of_the_cpu) {
+  Monitor watching(*backend, options());
+  cast(watching, kOrdinary, "a");
+  Stream other(*backend);
+  watching.step_done(other);
+  BOOST_TEST(watching.records().size() == 1U);
 }
 
 BOOST_AUTO_TEST_CASE(observes_nothing_during_a_capture_and_says_so_once) {

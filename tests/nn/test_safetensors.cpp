@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -227,10 +227,10 @@ BOOST_AUTO_TEST_CASE(many_tensors_are_opened_at_once) {
   for (std::size_t i = 0; i < kTensors; ++i) {
     tensors.push_back({.name = "layers." + std::to_string(i), .type = "U8", .shape = {1}, .bytes = bytes_of(byte)});
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const std::clock_t begin = std::clock();  // the processor's time: other programs do not count
   write_safetensors(folder.path("many"), tensors);
   BOOST_TEST(SafetensorsFile::open(folder.path("many")).tensors().size() == kTensors);
-  BOOST_TEST((std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)));
+  BOOST_TEST(static_cast<double>(std::clock() - begin) < 20.0 * CLOCKS_PER_SEC);
 }
 
 // A name from a file must not send control codes to a terminal.

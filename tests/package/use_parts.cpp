@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -175,6 +176,33 @@ void inference(Place& at) {
   expect(at.first(y) == 128, "W8A8 from a checkpoint");
 }
 
+// A host's own memory: all of a step's comes from it and goes back.
+class CountedMemory final : public ingot::StreamAllocator {
+ public:
+  void* allocate(std::size_t bytes, CUstream_st*) override {
+    live += bytes;
+    given += bytes;
+    return ::operator new (bytes, std::align_val_t{256});
+  }
+  void release(void* data, std::size_t bytes, CUstream_st*) noexcept override {
+    live -= bytes;
+    ::operator delete (data, std::align_val_t{256});
+  }
+  std::size_t live = 0, given = 0;
+};
+
+void own_memory(Place& at) {
+  CountedMemory memory;
+  ingot::Stream stream(at.backend, nullptr, memory);
+  ingot::Float8Linear layer(at.backend, {.in_features = kIn, .out_features = kOut}, ingot::rowwise());
+  const auto x = at.make(Dtype::f32, kTokens, kIn, 1), w = at.make(Dtype::f32, kOut, kIn, 1);
+  const auto y = at.make(Dtype::f32, kTokens, kOut, 0), grad_weight = at.make(Dtype::f32, kOut, kIn, 0);
+  layer.forward({.input = x, .weight = w, .output = y}, stream);
+  layer.backward({.grad_output = y, .grad_weight = grad_weight}, stream);
+  layer.release();
+  expect(memory.given > 0 && memory.live == 0 && std::abs(at.first(y) - 128) < 0.01F, "memory of an allocator");
+}
+
 // Composites, with a monitor that watches them and dumps a tensor.
 void modules(Place& at) {
   ingot::Monitor monitor(at.backend, {.every = 1});
@@ -237,6 +265,7 @@ int main() try {
   frozen_weight(at);
   shared_input(at);
   inference(at);
+  own_memory(at);
   modules(at);
   dry_run();
   preparing(at);

@@ -9,7 +9,9 @@
 #include <array>
 #include <bit>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -18,6 +20,7 @@
 #include <variant>
 #include <vector>
 
+#include "ingot/codegen/generate.h"
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cpu_backend.h"
@@ -27,6 +30,7 @@
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/graph.h"
 #include "ingot/runtime/jit/prepare_kernels.h"
+#include "ingot/runtime/measure/trace.h"
 #include "ingot/runtime/stream.h"
 #include "support/counting_allocator.h"
 #include "support/expect_error.h"
@@ -281,6 +285,45 @@ BOOST_AUTO_TEST_CASE(kernels_are_prepared) {
                           ErrorCode::not_found),
                  {"amax bf16"});
   BOOST_TEST(tried == 3);
+}
+
+BOOST_AUTO_TEST_CASE(kernels_are_compiled_for_another_gpu_without_a_driver) {
+  const KernelPass kernel{.spec = parse("cast bf16->e4m3fn scale=row out=codes")};
+  KernelStore store{std::filesystem::path()};
+  const test::FakeCompiler compiler;
+  KernelCache cache(&compiler, store, gpu_named("a100").target, nullptr);
+  const Target target = gpu_named("h200").target;
+  int seen = 0;
+  compile_kernels(cache, {kernel}, target, [&](const PrepareProgress& now) {
+    ++seen;
+    BOOST_TEST(now.kernel == "cast bf16->e4m3fn scale=row out=codes");
+  });
+  BOOST_TEST(seen == 1);
+  BOOST_TEST(cache.stats().compiled == 1);
+  static_cast<void>(cache.compiled(generate(kernel.spec, kernel.pass), target));
+  BOOST_TEST(cache.stats().compiled == 1, "it was compiled for that target");
+  static_cast<void>(cache.compiled(generate(kernel.spec, kernel.pass), gpu_named("a100").target));
+  BOOST_TEST(cache.stats().compiled == 2);
+}
+
+// Threads of one program have a Stream each for the stream that they share.
+BOOST_AUTO_TEST_CASE(a_trace_has_a_track_for_each_stream_of_cuda) {
+  Stream first(dry.backend());
+  Stream same(dry.backend(), first.handle());
+  Stream other(dry.backend());
+  const OwnedTensor x(dry.backend(), Dtype::f32, 8, 8);
+  const OwnedTensor amax(dry.backend(), Dtype::f32, 1, 1);
+  Trace trace(dry.backend(), first);
+  for (Stream* const on : {&first, &same, &other}) {
+    dry.backend().amax({.in = Dtype::f32}, {.input = x, .amax = amax}, *on);
+  }
+  const auto json = nlohmann::json::parse(trace.json());
+  std::map<int, int> tracks;
+  for (const auto& event : json.at("traceEvents")) {
+    if (event.value("cat", "") == "launch") ++tracks[event.at("tid").get<int>()];
+  }
+  BOOST_REQUIRE(tracks.size() == 2U);
+  BOOST_TEST(tracks.at(0) == 2 * tracks.at(1));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

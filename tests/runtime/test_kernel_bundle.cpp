@@ -233,6 +233,12 @@ BOOST_AUTO_TEST_CASE(the_index_is_checked) {
   std::swap_ranges(swapped.begin() + 22, swapped.begin() + 54, swapped.begin() + 54);
   BOOST_TEST(with_index(swapped) == "has an index of the wrong shape");
   // The lengths and offsets, as far as the grammar has them: of the identity, the kernels, both entries, the records.
+  for (const std::size_t at : {38, 70, 86}) {  // offsets within the header
+    std::string changed = index;
+    const std::uint64_t wrong = 39;
+    std::memcpy(changed.data() + at, &wrong, sizeof(wrong));
+    BOOST_TEST(with_index(changed) == "has an index of the wrong shape", "byte " << at << ", in the header");
+  }
   for (const std::size_t at : {0, 14, 38, 46, 70, 78, 86, 94}) {
     for (const std::uint64_t wrong :
          {~std::uint64_t{0}, std::uint64_t{1} << 63U, std::uint64_t{bytes.size()}, std::uint64_t{bytes.size()} + 1}) {
@@ -275,13 +281,20 @@ BOOST_AUTO_TEST_CASE(a_user_who_is_not_root_reads_his_own_and_roots) {
   fs::permissions(directory.path(), fs::perms::all);
   const std::string bytes = encode_bundle(content_of({item}));
   const fs::path of_tester = write(bytes, "of the tester");
+  fs::path of_another = write(bytes, "of another");
+  if (chown(of_another.c_str(), 12345, 12345) != 0) of_another.clear();  // the tester is not root
   BOOST_TEST(test::run_unprivileged([&] {
                const fs::path own = write(bytes, "own");
                std::string problem;
                const auto mine = KernelBundle::open(own, problem);
                const auto given = KernelBundle::open(of_tester, problem);
                const bool both = mine != nullptr && given != nullptr && problem.empty();
-               return both && mine->find(item.key) == item.kernel && given->find(item.key) == item.kernel ? 0 : 1;
+               const bool others = KernelBundle::open(of_another, problem) == nullptr;
+               const std::string why = "is owned by user 12345; expected root or " + std::to_string(geteuid());
+               const bool refused = of_another.empty() || (others && problem.starts_with(why));
+               return refused && both && mine->find(item.key) == item.kernel && given->find(item.key) == item.kernel
+                          ? 0
+                          : 1;
              }) == 0);
 }
 
@@ -317,7 +330,62 @@ BOOST_AUTO_TEST_CASE(another_users_store) {
   BOOST_TEST(problem == "cannot be opened: No such file or directory");
 }
 
+// What its owner alone may read looks empty to others, and is said not to be.
+BOOST_AUTO_TEST_CASE(a_private_store_of_root) {
+  const Item item("a");
+  const fs::path root = directory.path() / "store";
+  {
+    KernelStore store(root);
+    test::put(store, item);
+  }
+  if (geteuid() != 0) return;  // others could not be told from its owner
+  fs::permissions(directory.path(), fs::perms(0755));
+  const fs::path file = test::file_of(root, item);
+  const auto problem_of = [&](unsigned folder, unsigned kernels, unsigned kernel) {
+    fs::permissions(root, fs::perms(folder));
+    fs::permissions(file.parent_path(), fs::perms(kernels));
+    fs::permissions(file, fs::perms(kernel));
+    const fs::path answer = directory.path() / "answer";
+    std::ofstream{answer};
+    fs::permissions(answer, fs::perms(0666));
+    BOOST_TEST(test::run_unprivileged([&] {
+                 std::string problem;
+                 const auto tier = ReadOnlyStore::open(root, problem);
+                 std::ofstream(answer) << problem;
+                 return (tier == nullptr) == problem.empty() ? 1 : 0;
+               }) == 0);
+    std::ifstream stream(answer);
+    return std::string{std::istreambuf_iterator<char>(stream), {}};
+  };
+  const std::string remedy =
+      "Permission denied; a store is private unless its owner runs `chmod -R a+rX` on it, or on a copy of it";
+  BOOST_TEST(problem_of(0700, 0755, 0644) == "cannot be opened: " + remedy);
+  BOOST_TEST(problem_of(0744, 0755, 0644) == "cannot be opened: " + remedy);
+  BOOST_TEST(problem_of(0755, 0700, 0644) == "has folders that cannot be opened: " + remedy);
+  BOOST_TEST(problem_of(0755, 0755, 0600) == "has files that cannot be read: " + remedy);
+  BOOST_TEST(problem_of(0755, 0755, 0644) == "");
+}
+
 // What a power failure leaves of a record is told, as other damage is, and stays where it is.
+// Files of other names are somebody else's, and a store may be removed while a job has it as a tier.
+BOOST_AUTO_TEST_CASE(what_another_users_store_holds) {
+  const Item item("a");
+  const fs::path root = directory.path() / "store";
+  KernelStore store(root);
+  test::put(store, item);
+  std::ofstream(test::file_of(root, item).parent_path() / "notes") << "text";
+  std::ofstream(root / "zz") << "text";
+  std::string problem;
+  const auto tier = ReadOnlyStore::open(root, problem);
+  BOOST_REQUIRE_MESSAGE(tier != nullptr, problem);
+  BOOST_REQUIRE(tier->list().size() == 1U);
+  BOOST_TEST((tier->list()[0].key == item.key));
+  fs::remove_all(root);
+  BOOST_TEST(tier->list().empty());
+  BOOST_TEST(!tier->find(item.key).has_value());
+  BOOST_TEST(lines_of(*tier) == "");
+}
+
 BOOST_AUTO_TEST_CASE(empty_record_files_of_another_users_store) {
   const fs::path root = directory.path() / "store";
   TuningStore(root).put(test::record(1));
@@ -353,6 +421,10 @@ BOOST_AUTO_TEST_CASE(tuning_records_of_another_users_store) {
   for (const char* name : {"note.txt", "notes.json"}) std::ofstream(root / "tuning" / name) << "text";
   BOOST_TEST(lines_of(*tier) == good);
   BOOST_TEST(tier->count_tuning() == 1);
+  const fs::path gone = root / "tuning" / (std::string(32, 'e') + ".json");  // as one that is removed meanwhile
+  fs::create_symlink("nowhere", gone);
+  BOOST_TEST(lines_of(*tier) == good);
+  fs::remove(gone);
 
   const fs::path fifo = root / "tuning" / (std::string(32, 'f') + ".json");
   BOOST_REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);

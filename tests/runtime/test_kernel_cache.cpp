@@ -3,7 +3,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "ingot/codegen/recording.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/warm_up.h"
@@ -136,12 +139,52 @@ BOOST_AUTO_TEST_CASE(corrupt_entry_is_compiled_again) {
   BOOST_TEST(store.find(kernel_key(kSource, kTarget, compiler.identity())).has_value());
 }
 
+// A store's place is no part of a kernel's key. Runs in a mount namespace of its own, so that nothing stays mounted.
+BOOST_AUTO_TEST_CASE(a_store_serves_wherever_it_lies) {
+  const FakeCompiler compiler;
+  KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
+  const auto hits = [&](const fs::path& place) {
+    KernelStore there{place};
+    KernelCache cache(&compiler, there, kTarget, nullptr);
+    const bool right = *cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget);
+    return right && cache.stats().loaded == 1 && cache.stats().compiled == 0;
+  };
+  const fs::path moved = directory.path() / "moved" / "to here";
+  fs::create_directory(moved.parent_path());
+  fs::rename(root, moved);
+  BOOST_TEST(hits(moved));
+  const fs::path copied = directory.path() / "copied";
+  fs::copy(moved, copied, fs::copy_options::recursive);
+  fs::permissions(copied, fs::perms::owner_all);
+  BOOST_TEST(hits(copied));
+  const fs::path mounted = directory.path() / "mounted";
+  fs::create_directory(mounted);
+  constexpr int kNoMount = 77;
+  const int status = test::run_in_process([&] {
+    if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount(moved.c_str(), mounted.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      return kNoMount;
+    }
+    if (!hits(mounted)) return 1;
+    // And read-only, as in a container.
+    if (mount(nullptr, mounted.c_str(), nullptr, MS_BIND | MS_REMOUNT | MS_RDONLY, nullptr) != 0) return kNoMount;
+    return hits(mounted) ? 0 : 2;
+  });
+  if (status == kNoMount) {
+    BOOST_TEST_MESSAGE("bind mounts are skipped: this process may not mount");
+  } else {
+    BOOST_TEST(status == 0);
+  }
+  BOOST_TEST(compiler.compiles == 1);
+}
+
 BOOST_AUTO_TEST_CASE(without_compiler_or_gpu) {
   KernelCache no_compiler(nullptr, store, kTarget, nullptr);
   const Error missing = error_of([&] { no_compiler.compiled(kSource, kTarget); });
   BOOST_TEST((missing.code() == ErrorCode::not_found));
   BOOST_TEST(missing.what() ==
-             std::string("a kernel: this kernel for sm_90a is in no store and no bundle, and it cannot "
+             std::string("a kernel: this kernel for sm_90a is neither in the store nor in a bundle or store of "
+                         "INGOT_CACHE_TIERS, and it cannot "
                          "be compiled without NVRTC; `ingot info` says where it was looked for and "
                          "how to get it"));
   const FakeCompiler compiler;
@@ -224,6 +267,7 @@ BOOST_AUTO_TEST_CASE(tiers_are_asked_in_order_after_the_store) {
   BOOST_TEST(last.questions == 0);
   BOOST_TEST(compiler.compiles == 0);
   BOOST_TEST(store.usage().files == 0, "what a tier has is not copied");
+  BOOST_TEST(cache.is_ready(kSource, kTarget));
   // A kernel of another major version serves where nothing else does.
   KernelCache without({.compiler = nullptr, .identity = "fake 1", .tiers = {&other_major}}, store, kTarget, nullptr);
   BOOST_TEST(without.compiled(kSource, kTarget)->toolchain == "fake 2.0");
@@ -234,10 +278,25 @@ BOOST_AUTO_TEST_CASE(strict_never_compiles) {
   const KernelOrigins origins{.compiler = &compiler, .identity = "fake 1", .mode = CacheMode::strict};
   const Error missing = error_of([&] { KernelCache(origins, store, kTarget, nullptr).compiled(kSource, kTarget); });
   BOOST_TEST((missing.code() == ErrorCode::not_found));
+  const std::string strict =
+      ": this kernel for sm_90a is neither in the store nor in a bundle or store of INGOT_CACHE_TIERS, and the mode "
+      "strict forbids compiling it; ";
   BOOST_TEST(missing.what() ==
-             std::string("a kernel: this kernel for sm_90a is in no store and no bundle, and the mode "
-                         "strict forbids compiling it; `ingot warm` makes it from a recording with "
-                         "this line: a kernel"));
+             "a kernel" + strict +
+                 "it is the program's own, which no recording has: run the program once with INGOT_CACHE_MODE=auto, "
+                 "write that store to a bundle with `ingot cache export`, and name the bundle, or the store, in "
+                 "INGOT_CACHE_TIERS");
+  // Of a spec's kernel, the line is one that a recording has, whatever the pass.
+  const std::string line = "cast bf16->e4m3fn scale=tensor out=codes,transposed list";
+  for (const Pass pass : {Pass::first, Pass::main}) {
+    const Source generated = generate(parse(line), pass);
+    const Error error = error_of([&] { KernelCache(origins, store, kTarget, nullptr).compiled(generated, kTarget); });
+    BOOST_TEST(error.what() ==
+               generated.name + strict + "`ingot warm` makes it from a recording with this line: " + line);
+    const ParsedRecording parsed = parse_recording(line);
+    BOOST_TEST(parsed.damaged == 0);
+    BOOST_TEST((parsed.recording.kernels() == std::vector{parse(line)}));
+  }
   BOOST_TEST(compiler.compiles == 0);
   KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
   KernelCache cache(origins, store, kTarget, nullptr);

@@ -5,7 +5,15 @@
 #include <unistd.h>
 
 #include <set>
+#include <string>
+#include <string_view>
 
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/template_files.h"
+#include "ingot/codegen/types/target.h"
+#include "ingot/runtime/jit/compile_options.h"
+#include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/kernel_key.h"
 
 using namespace ingot;
@@ -40,6 +48,70 @@ BOOST_AUTO_TEST_CASE(every_field_counts) {
   for (const char* identity : {"", "fake", "fake 2", "fake 1 "}) {
     expect_new(kernel_key(kSource, kTarget, identity), identity);
   }
+}
+
+// Each field as a run has it, one byte of it changed at a time.
+BOOST_AUTO_TEST_CASE(every_byte_counts) {
+  const std::string identity = kernel_identity(embedded_templates());
+  const Source source = generate(CastSpec{.scale = kRowwise}, Pass::main);
+  std::set<KernelKey> keys{kernel_key(source, kTarget, identity)};
+  std::size_t perturbed = 1;
+  for (std::size_t i = 0; i < identity.size(); ++i) {
+    std::string changed = identity;
+    changed[i] = static_cast<char>(changed[i] ^ (1 << i % 8));
+    keys.insert(kernel_key(source, kTarget, changed));
+    BOOST_TEST(keys.size() == ++perturbed, "byte " << i << " of the identity");
+  }
+  for (std::size_t i = 0; i < source.text.size(); ++i) {
+    Source changed = source;
+    changed.text[i] = static_cast<char>(changed.text[i] ^ (1 << i % 8));
+    keys.insert(kernel_key(changed, kTarget, identity));
+    BOOST_TEST(keys.size() == ++perturbed, "byte " << i << " of the source");
+  }
+  for (const Target target : kSupportedTargets) {
+    if (target == kTarget) continue;
+    keys.insert(kernel_key(source, target, identity));
+    BOOST_TEST(keys.size() == ++perturbed, print(target));
+  }
+}
+
+// Bytes of every template that Ingot has, anywhere in it, and its name.
+BOOST_AUTO_TEST_CASE(every_template_counts) {
+  const TemplateFiles templates = embedded_templates();
+  std::set<std::string> identities{kernel_identity(templates)};
+  std::size_t perturbed = 1;
+  const auto expect_new = [&](const TemplateFiles& changed, const std::string& what) {
+    identities.insert(kernel_identity(changed));
+    BOOST_TEST(identities.size() == ++perturbed, what << " leaves the identity as it was");
+  };
+  constexpr std::size_t kPlaces = 16;
+  for (const auto& [name, text] : templates) {
+    BOOST_REQUIRE(text.size() >= kPlaces);
+    TemplateFiles changed = templates;
+    for (std::size_t i = 0; i < kPlaces; ++i) {
+      const std::size_t at = i * (text.size() - 1) / (kPlaces - 1);  // the first and the last byte among them
+      char& byte = changed[name][at];
+      byte = static_cast<char>(byte ^ (1 << i % 8));
+      expect_new(changed, name + ", byte " + std::to_string(at));
+      byte = text[at];
+    }
+    changed[name] += '\n';
+    expect_new(changed, name + ", a byte more");
+    changed[name] = text.substr(0, text.size() - 1);
+    expect_new(changed, name + ", a byte less");
+    changed.erase(name);
+    expect_new(changed, "without " + name);
+    changed[name + "x"] = text;
+    expect_new(changed, name + " by another name");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_option_counts) {
+  const std::string identity = kernel_identity({});
+  std::string options = "; options";
+  for (const std::string_view option : kCompileOptions) options.append(" ").append(option);
+  for (const std::string_view option : kNewerCompileOptions) options.append(" ").append(option);
+  BOOST_TEST(identity.ends_with(options), identity);
 }
 
 // The same bytes in sequence, divided differently.

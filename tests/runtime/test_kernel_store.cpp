@@ -203,6 +203,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_kernel_is_not_counted) {
   fs::create_directory(root / "ab" / "folder.kernel");
   std::ofstream(root / "ab" / "notes") << "mine";
   BOOST_TEST(store.usage().files == 1);
+  BOOST_TEST(store.list().size() == 1U);
 }
 
 // Nothing so large is read back, so nothing so large is written.

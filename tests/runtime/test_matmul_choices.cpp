@@ -135,6 +135,24 @@ BOOST_AUTO_TEST_CASE(another_gpu_is_one_line) {
              "`ingot tune` makes this one's");
 }
 
+BOOST_AUTO_TEST_CASE(one_record_of_another_gpu) {
+  store.put(record(1, "NVIDIA H100"));
+  MatmulChoices choices(Tuning::on, {.store = &store}, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) == nullptr);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  check_contains(warnings[0], {"1 tuning record is another machine's", " and is ignored; "});
+  MatmulChoices silent(Tuning::on, {.store = &store}, machine(), {});
+  BOOST_TEST(silent.find(call(1)) == nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(damaged_lines_are_counted) {
+  std::ofstream(file) << "one\ntwo\n" << print(record(1)) << "\n";
+  MatmulChoices choices(Tuning::on, {.store = &store, .file = file}, machine(), warn());
+  BOOST_TEST(choices.find(call(1)) != nullptr);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  check_contains(warnings[0], {"line 1 ", "; 2 records are ignored"});
+}
+
 BOOST_AUTO_TEST_CASE(a_damaged_record_is_one_line) {
   store.put(record(1));
   for (const auto& entry : fs::directory_iterator(root / "tuning")) fs::resize_file(entry.path(), 100);

@@ -104,6 +104,14 @@ BOOST_AUTO_TEST_CASE(each_thing_once_and_nothing_that_the_file_has) {
   BOOST_TEST(warnings.empty());
 }
 
+BOOST_AUTO_TEST_CASE(matmuls_of_nothing_are_not_recorded) {
+  Recorder recorder;
+  for (const MatmulSize& size : {MatmulSize{0, 8, 8}, MatmulSize{8, 0, 8}, MatmulSize{8, 8, 0}}) {
+    recorder.note(MatmulSpec(GemmSpec{}), size);
+  }
+  BOOST_TEST(recorder.recording().empty());
+}
+
 BOOST_AUTO_TEST_CASE(without_a_file_it_keeps_what_it_is_told) {
   Recorder recorder;
   recorder.note(KernelSpec(RelayoutSpec{}));
@@ -177,9 +185,16 @@ BOOST_AUTO_TEST_CASE(files_that_are_no_recordings) {
   check_contains(error_of([&] { read_recording(file); }, ErrorCode::io_failed),
                  {"has 67108865 bytes; at most 67108864 are read"});
   std::filesystem::resize_file(file, 4096);
+  BOOST_TEST(read_usable_recording(file).recording.kernels().size() == 1U);
   const RecordingFile torn = read_recording(file);
   BOOST_TEST(torn.recording.kernels().size() == 1U);
   BOOST_TEST(torn.problem == "recording " + file.string() + ": 1 damaged line is ignored; line 2: has a NUL byte");
+  std::ofstream(file) << "train_lm Targets\nnonsense\n";
+  BOOST_TEST(read_recording(file).damaged == 2);
+  check_contains(error_of([&] { read_usable_recording(file); }, ErrorCode::invalid_argument),
+                 {file.string() + ": is no recording: none of its lines (2) can be read; line 1: \"train_lm"});
+  std::ofstream(file) << "# nothing was asked for\n";
+  BOOST_TEST(read_usable_recording(file).recording.empty());
 }
 
 BOOST_AUTO_TEST_CASE(written_and_read_back) {

@@ -9,12 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "support/expect_error.h"
 #include "support/processes.h"
@@ -111,6 +113,34 @@ BOOST_AUTO_TEST_CASE(what_comes_meanwhile) {
   std::ofstream(file) << "of another process";
   writer.publish();
   BOOST_TEST(text(file) == "new");
+}
+
+// Whoever replaces the file between two looks of another writer: it is never written into.
+BOOST_AUTO_TEST_CASE(many_writers_of_one_file) {
+  constexpr int kWriters = 4;
+  constexpr int kWrites = 3000;
+  const auto content = [](int of) {
+    return std::string(100 + static_cast<std::size_t>(of), static_cast<char>('a' + of));
+  };
+  write_file(file, {content(0)});
+  std::atomic<int> ended{0};
+  int reads = 0;
+  int torn = 0;
+  {
+    std::vector<std::jthread> writers;
+    for (int i = 0; i < kWriters; ++i) {
+      writers.emplace_back([&, i] {
+        for (int each = 0; each < kWrites; ++each) write_file(file, {content(i)});
+        ++ended;
+      });
+    }
+    for (; ended < kWriters; ++reads) {
+      const std::string found = text(file);
+      torn += found.empty() || found != content(found[0] - 'a') ? 1 : 0;
+    }
+  }
+  BOOST_TEST(torn == 0, torn << " of " << reads << " reads found no whole file");
+  BOOST_TEST(entries() == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_link_to_nowhere_is_an_error) {
@@ -214,6 +244,7 @@ BOOST_AUTO_TEST_CASE(standard_output_is_written_into) {
 BOOST_AUTO_TEST_CASE(what_cannot_be_written_is_told) {
   check_contains(refusal(directory.path()), {"Is a directory"});
   check_contains(refusal(directory.path() / ""), {"Is a directory"});
+  check_contains(refusal(""), {"Is a directory"});
   check_contains(refusal(directory.path() / "no" / "file"), {"No such file or directory"});
   write_file(file, {"old"});
   check_contains(refusal(file / "below"), {"Not a directory"});

@@ -296,6 +296,90 @@ BOOST_AUTO_TEST_CASE(verify_names_and_moves_what_is_damaged) {
   BOOST_TEST(found.at("damaged").at(0).at("moved") == true);
 }
 
+// A bundle is checked where it lies, and so is a store that is only read: nothing in them is moved.
+BOOST_AUTO_TEST_CASE(verify_and_stat_of_a_tier) {
+  const fs::path bundle = directory.path() / "a.bundle";
+  put(generate(parse(kSpec)));
+  const KernelKey own = put(kOwn);
+  put_record(1);
+  BOOST_REQUIRE(run("export '" + bundle.string() + "'").code == 0);
+  const fs::path store = root;
+  root = directory.path() / "other";
+  const std::string of_bundle = " --tier '" + bundle.string() + "'";
+  const Result good = run("verify" + of_bundle);
+  BOOST_TEST(good.code == 0, good.err);
+  BOOST_TEST(good.out == bundle.string() + ": 2 kernels and 1 tuning record checked: 0 damaged\n");
+  const json stat = run_json("stat" + of_bundle);
+  BOOST_TEST(stat.at("path") == bundle.string());
+  BOOST_TEST(stat.at("kernels") == 2);
+  BOOST_TEST(stat.at("operations").size() == 2U);
+  BOOST_TEST(stat.at("tuning") == json({{"records", 1}, {"damaged", 0}}));
+  CHECK_CONTAINS(run("stat" + of_bundle).out, "kernels           2 kernels");
+
+  fs::resize_file(store / kernel_file_path(own), 10);
+  const Result of_store = run("verify --tier '" + store.string() + "'");
+  BOOST_TEST(of_store.code == 1);
+  CHECK_CONTAINS(of_store.out, store.string() + ": " + kernel_file_path(own) + " is truncated: 10 bytes, of at least");
+  BOOST_TEST(fs::exists(store / kernel_file_path(own)));
+  CHECK_CONTAINS(run("stat --tier '" + store.string() + "'").out, "damaged           1: `ingot cache verify --tier`");
+  std::string bytes = read(bundle);
+  bytes[100] = static_cast<char>(bytes[100] ^ 1);
+  std::ofstream(bundle, std::ios::binary) << bytes;
+  const json broken = run_json("verify" + of_bundle);
+  BOOST_TEST(run("verify" + of_bundle).code == 1);
+  BOOST_REQUIRE(broken.at("damaged").size() == 1U);
+  BOOST_TEST(broken.at("damaged").at(0).at("problem") == "does not match its checksum");
+  BOOST_TEST(read(bundle) == bytes);
+
+  // Without --tier, those of the environment are checked beside the store.
+  const std::string tiers = "INGOT_CACHE_TIERS='" + bundle.string() + ":/no/such/bundle'";
+  const Result both = run("verify", tiers);
+  BOOST_TEST(both.code == 1);
+  CHECK_CONTAINS(both.out, "0 kernels and 0 tuning records checked: 0 damaged\n");
+  CHECK_CONTAINS(both.out, bundle.string() + ": 2 kernels and 1 tuning record checked: 1 damaged\n");
+  CHECK_CONTAINS(both.out, "/no/such/bundle: it does not exist; give a bundle");
+  BOOST_TEST(run_json("verify", tiers).at("tiers").size() == 2U);
+  BOOST_TEST(run("verify --recompile" + of_bundle).code == 2);
+  BOOST_TEST(!fs::exists(root), "checking a tier made the store");
+  const Result none = run("verify --tier /no/such/bundle");
+  BOOST_TEST(none.code == 1);
+  CHECK_CONTAINS(none.err, "ingot: error: /no/such/bundle: does not exist; give a bundle");
+}
+
+// Another user's store that nobody has opened is said not to be used, by every command.
+BOOST_AUTO_TEST_CASE(a_private_tier_is_told) {
+  if (geteuid() != 0) return;  // others could not be told from its owner
+  put(kOwn);
+  fs::permissions(directory.path(), fs::perms(0777));
+  const std::string tier = root.string();
+  root = directory.path() / "other";
+  BOOST_TEST(test::run_unprivileged([&] {
+               int failed = 0;
+               const auto expect = [&failed](const Result& result, const std::string& output, int code) {
+                 const bool said = contains(output, "cannot be opened: Permission denied; a store is private unless") &&
+                                   contains(output, "`chmod -R a+rX`");
+                 failed += said && result.code == code ? 0 : 1;
+               };
+               const std::string tiers = "INGOT_CACHE_TIERS='" + tier + "'";
+               const Result stat = run("stat", tiers);
+               expect(stat, stat.out, 0);
+               const Result verify = run("verify", tiers);
+               expect(verify, verify.out, 1);
+               const Result list = run("list --tier '" + tier + "'");
+               expect(list, list.err, 1);
+               for (const char* const command : {"info", "warm --set llama3-8b --tokens 64 --decode none --check"}) {
+                 const std::string text = tiers + " INGOT_DEVICE=cpu INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" +
+                                          root.string() + "' '" INGOT_PROGRAM "' " + command + " >'" +
+                                          (directory.path() / "out").string() + "' 2>&1";
+                 const int status = std::system(text.c_str());
+                 const std::string shown = read(directory.path() / "out");
+                 const bool said = contains(shown, "the kernels of " + tier + " are not used: it cannot be opened: ");
+                 failed += said && WEXITSTATUS(status) == (*command == 'i' ? 0 : 1) ? 0 : 1;
+               }
+               return failed;
+             }) == 0);
+}
+
 BOOST_AUTO_TEST_CASE(verify_compiles_again) {
   const Result without = run("verify --recompile");
   BOOST_TEST(without.code == 1);
@@ -484,6 +568,11 @@ BOOST_AUTO_TEST_CASE(export_then_run_strictly) {
   const Result recorded = run("export --recording '" + recording.string() + "' '" + bundle.string() + "'");
   BOOST_TEST(recorded.code == 0, recorded.err);
   CHECK_CONTAINS(recorded.out, ": 2 kernels, ");
+  std::ofstream(directory.path() / "torn") << "nonsense\n";
+  const Result torn =
+      run("export --recording '" + (directory.path() / "torn").string() + "' '" + bundle.string() + "'");
+  BOOST_TEST(torn.code == 1);
+  CHECK_CONTAINS(torn.err, "is no recording: none of its lines (1) can be read; ");
   CHECK_CONTAINS(recorded.err, "that the recordings may need are not in the store; `ingot warm --recording` compiles");
   BOOST_TEST(missing_from(bundle) == std::string(kSpec) + ";");
 
@@ -601,6 +690,26 @@ BOOST_AUTO_TEST_CASE(a_store_that_must_not_be_used) {
   fs::permissions(root, fs::perms(0700));
   BOOST_REQUIRE(chown(root.c_str(), 1234, 1234) == 0);
   expect("store directory " + root.string() + " is owned by user 1234; expected root, the current user");
+  BOOST_REQUIRE(chown(root.c_str(), 0, 0) == 0);
+  fs::permissions(root, fs::perms(0755));
+  for (const char* const name : {"out", "err"}) fs::remove(directory.path() / name);
+  fs::permissions(directory.path(), fs::perms(0777));
+  BOOST_TEST(test::run_unprivileged([&] {
+               const std::string err = run("list").err;
+               return contains(err, "with mode 0700, and to use what root has there, name it in INGOT_CACHE_TIERS\n")
+                          ? 0
+                          : 1;
+             }) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_target_that_is_in_no_kernel) {
+  put(kOwn);
+  const Result result = run("prune --target sm_99");
+  BOOST_TEST(result.code == 0);
+  BOOST_TEST(result.out == "0 kernels, 0 B, removed\n");
+  BOOST_TEST(result.err ==
+             "ingot: warning: --target sm_99: the store has no kernel for it; it has kernels for sm_90a\n");
+  BOOST_TEST(run("prune --target sm_90a").err == "");
 }
 
 // As a user whom permissions bind.
@@ -613,7 +722,9 @@ BOOST_AUTO_TEST_CASE(a_store_that_cannot_be_written) {
     const fs::path bundle = directory.path() / "a.bundle";
     int failed = 0;
     const auto expect = [&failed](bool good) { failed += good ? 0 : 1; };
-    expect(run("export '" + bundle.string() + "'").code == 1);  // the damaged one was left out
+    const Result exported = run("export '" + bundle.string() + "'");
+    expect(exported.code == 1);
+    expect(contains(exported.err, "; it was left out, and `ingot cache verify` moves it to the quarantine\n"));
     fs::remove(file(key));
     for (const auto& entry : fs::recursive_directory_iterator(root)) {
       if (entry.is_directory()) fs::permissions(entry.path(), fs::perms(0500));

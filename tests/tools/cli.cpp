@@ -1,6 +1,7 @@
 // Runs the built program as a user would: what it prints, where, and with which exit code.
 #include <boost/test/unit_test.hpp>
 
+#include <pty.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -87,9 +88,10 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
 }
 
 BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
-  for (const char* const arguments : {"--help", "--version", "show --help", "info", "info --json",
-                                      "tune --list --set llama3-8b", "tune --list --json --set llama3-8b", "--help-all",
-                                      "man", "completion bash", "bench --list", "bench --list --json"}) {
+  for (const char* const arguments :
+       {"--help", "--version", "show --help", "info", "info --json", "tune --list --set llama3-8b",
+        "tune --list --json --set llama3-8b", "warm --list --set llama3-8b", "warm --list --json --set llama3-8b",
+        "--help-all", "man", "completion bash", "bench --list", "bench --list --json"}) {
     for (const char* const stdout_to : {">/dev/full", ">&-"}) {
       const Result result = run(arguments, "INGOT_DEVICE=cpu", stdout_to);
       BOOST_TEST(result.code == 1, arguments << " " << stdout_to << " ended with " << result.code);
@@ -99,7 +101,7 @@ BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
   }
   // A message that nobody can read changes no exit code, and ends no program.
   for (const char* const stderr_to : {"2>/dev/full", "2>&-", "<&- 2>&-"}) {
-    BOOST_TEST(run("tune --list --set llama9", "", stderr_to).code == 1, stderr_to);
+    BOOST_TEST(run("tune --list --manifest /no/such/file", "", stderr_to).code == 1, stderr_to);
     BOOST_TEST(run("frobnicate", "", stderr_to).code == 2, stderr_to);
   }
   BOOST_TEST(run("--version", "", "<&- 2>&-").code == 0);
@@ -118,10 +120,34 @@ BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
 }
 
 BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
-  for (const char* arguments :
-       {"", "frobnicate", "show", "info --yaml", "show 'amax bf16 scale=row' --ptx --source",
-        "show 'amax bf16 scale=row' --json --ptx", "show 'amax bf16 scale=row' --ptx --sass", "bench",
-        "bench frobnicate", "bench --list gemm", "bench --json", "completion", "man info --folder pages"}) {
+  for (const char* arguments : {"",
+                                "frobnicate",
+                                "show",
+                                "info --yaml",
+                                "show 'amax bf16 scale=row' --ptx --source",
+                                "show 'amax bf16 scale=row' --json --ptx",
+                                "show 'amax bf16 scale=row' --ptx --sass",
+                                "bench",
+                                "bench frobnicate",
+                                "bench --list gemm",
+                                "bench --json",
+                                "completion",
+                                "man info --folder pages",
+                                "warm",
+                                "warm --set foo",
+                                "warm --set llama3-8b --shard 2/2",
+                                "warm --set llama3-8b --recipe foo",
+                                "warm --set llama3-8b --tokens x",
+                                "warm --set llama3-8b --weight-only foo",
+                                "warm --set llama3-8b --gpu foo",
+                                "warm --set llama3-8b --dtype f64",
+                                "warm --set llama3-8b --list --check",
+                                "tune",
+                                "tune --list --set foo",
+                                "man foo",
+                                "completion fish",
+                                "show garbage",
+                                "show 'amax bf16 scale=row' --target sm_1"}) {
     const Result result = run(arguments);
     BOOST_TEST(result.code == 2, "`ingot " << arguments << "` ended with " << result.code);
     BOOST_TEST(result.out == "");
@@ -134,14 +160,15 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
   const auto check = [](const char* arguments, const std::string& message) {
     BOOST_TEST(run(arguments).err == "ingot: error: " + message + "\n");
   };
-  check("info --yaml", "info: the following argument was not expected: --yaml; see `ingot info --help`");
+  check("info --yaml", "ingot info: the following argument was not expected: --yaml; see `ingot info --help`");
   check("info one --two three",
-        "info: the following arguments were not expected: one --two three; see `ingot info --help`");
-  check("show", "show: spec is required; see `ingot show --help`");
-  check("warm --jobs 0", "warm: --jobs: Value 0 not in range 1 to 4096; see `ingot warm --help`");
-  check("bench --list gemm", "bench: --list excludes the name of a benchmark; see `ingot bench --help`");
+        "ingot info: the following arguments were not expected: one --two three; see `ingot info --help`");
+  check("show", "ingot show: spec is required; see `ingot show --help`");
+  check("warm --jobs 0", "ingot warm: --jobs: Value 0 not in range 1 to 4096; see `ingot warm --help`");
+  check("bench --list gemm", "ingot bench: --list excludes the name of a benchmark; see `ingot bench --help`");
   check("bench",
-        "bench: a command is missing: cast, choice, compile, gemm, linear, runtime or weight_only; see `ingot bench "
+        "ingot bench: a command is missing: cast, choice, compile, gemm, linear, runtime or weight_only; see `ingot "
+        "bench "
         "--help`");
   check("bench frobnicate",
         "no command \"bench frobnicate\"; expected cast, choice, compile, gemm, linear, runtime or weight_only");
@@ -152,14 +179,41 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
 
 BOOST_AUTO_TEST_CASE(man_and_completion_of_what_there_is_not) {
   const Result page = run("man frobnicate");
-  BOOST_TEST(page.code == 1);
-  BOOST_TEST(page.err.starts_with("ingot: error: man: \"frobnicate\" must be one of ingot, info, show, "), page.err);
+  BOOST_TEST(page.code == 2);
+  BOOST_TEST(page.err.starts_with("ingot: error: ingot man: \"frobnicate\" must be one of ingot, info, show, "),
+             page.err);
   const Result shell = run("completion fish");
-  BOOST_TEST(shell.code == 1);
-  BOOST_TEST(shell.err == "ingot: error: completion: \"fish\" must be bash or zsh\n");
+  BOOST_TEST(shell.code == 2);
+  BOOST_TEST(shell.err == "ingot: error: ingot completion: \"fish\" must be bash or zsh\n");
   const Result folder = run("man --folder /dev/null/pages");
   BOOST_TEST(folder.code == 1);
   CHECK_CONTAINS(folder.err, "ingot: error: /dev/null/pages: cannot be made: Not a directory");
+}
+
+// The source of a page is no reading; a pipe gets nothing but the page.
+BOOST_AUTO_TEST_CASE(a_page_at_a_terminal_says_how_to_read_it) {
+  const auto at_terminal = [](const char* command) {
+    int terminal = -1;
+    const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
+    BOOST_REQUIRE(child >= 0);
+    if (child == 0) {
+      execl(INGOT_PROGRAM, "ingot", "man", command, static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    std::string shown;
+    char bytes[256];
+    for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof(bytes))) > 0;) {
+      shown.append(bytes, static_cast<std::size_t>(got));
+    }
+    ::close(terminal);
+    int status = -1;
+    waitpid(child, &status, 0);
+    BOOST_TEST(status == 0);
+    return shown;
+  };
+  CHECK_CONTAINS(at_terminal("warm"), "ingot: note: this is the page's source; to read it: ingot man warm | man -l -");
+  CHECK_CONTAINS(at_terminal(nullptr), "to read it: ingot man | man -l -");
+  BOOST_TEST(run("man warm").err == "");
 }
 
 // venv/bin/ingot, where nothing says which environment is active.
@@ -269,6 +323,21 @@ BOOST_AUTO_TEST_CASE(info_as_json) {
   }
 }
 
+// Looking changes nothing. A folder that could not be made is told all the same.
+BOOST_AUTO_TEST_CASE(info_makes_no_store) {
+  const Folder folder;
+  const fs::path store = folder / "no/store";
+  const auto info = [](const fs::path& path) {
+    const Result result = run("info --json", "INGOT_DEVICE=cpu INGOT_CACHE_DIR='" + path.string() + "'");
+    BOOST_TEST(result.code == 0, result.err);
+    return json::parse(result.out).at("store");
+  };
+  BOOST_TEST(info(store).at("problem") == "");
+  BOOST_TEST(!fs::exists(folder / "no"));
+  std::ofstream{folder / "file"};
+  CHECK_CONTAINS(info(folder / "file/store").at("problem").get<std::string>(), "is not a directory");
+}
+
 BOOST_AUTO_TEST_CASE(info_counts_tuning_records) {
   using ingot::test::record;
   const Folder folder;
@@ -318,22 +387,22 @@ BOOST_AUTO_TEST_CASE(info_refuses_a_device_that_does_not_exist) {
 
 BOOST_AUTO_TEST_CASE(show_refuses_a_bad_spec) {
   const Result word = run("show 'cast bf16->e9m9 scale=row out=codes'");
-  BOOST_TEST(word.code == 1);
+  BOOST_TEST(word.code == 2);
   BOOST_TEST(word.out == "");
   BOOST_TEST(word.err.starts_with("ingot: error: "), word.err);
   CHECK_CONTAINS(word.err, "e9m9");
 
   const Result impossible = run("show 'gemm bf16*f16->bf16 nt'");
-  BOOST_TEST(impossible.code == 1);
+  BOOST_TEST(impossible.code == 2);
   CHECK_CONTAINS(impossible.err, "b is f16, but must be bf16");
 
   const Result target = run("show " + kOnePass + " --target sm_banana");
-  BOOST_TEST(target.code == 1);
+  BOOST_TEST(target.code == 2);
   const std::string all = "; expected one of sm_80, sm_89, sm_90a, sm_100a, sm_120a";
   CHECK_CONTAINS(target.err, "ingot: error: target: \"sm_banana\" is no architecture" + all);
 
   const Result old = run("show " + kOnePass + " --target sm_70");
-  BOOST_TEST(old.code == 1);
+  BOOST_TEST(old.code == 2);
   CHECK_CONTAINS(old.err, "target: \"sm_70\" is older than the kernels can be compiled for" + all);
 
   const Result hopper = run("show 'gemm e4m3fn*e4m3fn->bf16 nt kernel=sm90' --target sm_80");
@@ -605,10 +674,10 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   const Result mx = run("tune --mnk 1,64,64 --list --weight-only e5m2 --weight-scale mx");
   CHECK_CONTAINS(mx.out, "dequant_matmul bf16*e5m2->bf16 packed scale=1x32 factors=e8m0fnu 1 64 64\n");
   const Result scale = run("tune --mnk 1,64,64 --list --weight-only e5m2 --weight-scale col");
-  BOOST_TEST(scale.code == 1);
+  BOOST_TEST(scale.code == 2);
   CHECK_CONTAINS(scale.err, "--weight-scale: \"col\" must be one of tensor, row, 1x128, 1x64, 1x32, 128x128, mx");
   const Result alone = run("tune --mnk 1,64,64 --list --weight-scale row");
-  BOOST_TEST(alone.code == 1);
+  BOOST_TEST(alone.code == 2);
   CHECK_CONTAINS(alone.err, "--weight-scale: \"row\" must be left out without --weight-only");
   CHECK_CONTAINS(run("tune --help").out, "beside the same matmuls in 16 bits");
   const Result f16 = run("tune --mnk 16,64,128 --list --weight-only e4m3fn --activations f16");
@@ -617,17 +686,17 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   const Result same = run("tune --mnk 16,64,128 --list --weight-only e4m3fn --activations bf16");
   CHECK_CONTAINS(same.out, "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 64 128\n");
   const Result f32 = run("tune --mnk 16,64,128 --list --weight-only e4m3fn --activations f32");
-  BOOST_TEST(f32.code == 1);
+  BOOST_TEST(f32.code == 2);
   CHECK_CONTAINS(f32.err, "--activations: \"f32\" must be bf16 or f16");
   const Result of_nothing = run("tune --mnk 16,64,128 --list --activations f16");
-  BOOST_TEST(of_nothing.code == 1);
+  BOOST_TEST(of_nothing.code == 2);
   CHECK_CONTAINS(of_nothing.err, "--activations: \"f16\" must be left out without --weight-only");
   const Result wrong = run("tune --set llama3-8b --weight-only int8 --list");
-  BOOST_TEST(wrong.code == 1);
+  BOOST_TEST(wrong.code == 2);
   CHECK_CONTAINS(wrong.err,
                  "--weight-only: \"int8\" must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, e2m1fn");
   const Result both = run("tune --set llama3-8b --weight-only e4m3fn --recipe tensorwise --list");
-  BOOST_TEST(both.code == 1);
+  BOOST_TEST(both.code == 2);
   CHECK_CONTAINS(both.err, "--recipe: \"tensorwise\" must be left out with --weight-only, which has none");
 }
 
@@ -672,7 +741,7 @@ BOOST_AUTO_TEST_CASE(warm_takes_several_models) {
   BOOST_TEST(listed("--set llama2-7b,llama3-8b") == listed("--set llama2-7b --set llama3-8b"));
   BOOST_TEST(listed("--set llama2-7b,llama3-8b") != "");
   const Result wrong = run("warm --list --set llama2-7b,llama9");
-  BOOST_TEST(wrong.code == 1);
+  BOOST_TEST(wrong.code == 2);
   CHECK_CONTAINS(wrong.err, "--set: \"llama9\" must be one of llama2-7b");
 }
 
@@ -680,25 +749,25 @@ BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
   for (const char* const mnk : {"1024", "1024,1024", "1024,1024,0", "1024,1024,-8", "1024,1024,1024,1024", "a,b,c",
                                 "1024;1024;1024", "1024,1024,3000000000", ",,"}) {
     const Result result = run("tune --list --mnk '" + std::string(mnk) + "'");
-    BOOST_TEST(result.code == 1, mnk << " ended with " << result.code);
+    BOOST_TEST(result.code == 2, mnk << " ended with " << result.code);
     CHECK_CONTAINS(result.err, std::string("--mnk: \"") + mnk + "\" must be three sizes");
   }
   const Result set = run("tune --list --set llama9");
-  BOOST_TEST(set.code == 1);
+  BOOST_TEST(set.code == 2);
   CHECK_CONTAINS(set.err, "--set: \"llama9\" must be one of llama2-7b, llama2-70b, llama3-8b, llama3-70b");
   const Result recipe = run("tune --list --set llama3-8b --recipe magic");
-  BOOST_TEST(recipe.code == 1);
+  BOOST_TEST(recipe.code == 2);
   CHECK_CONTAINS(recipe.err,
                  "--recipe: \"magic\" must be one of high_precision, tensorwise, delayed, rowwise, rowwise_folded, "
                  "rowwise_with_gw_hp, blockwise");
   for (const char* const tokens : {"0", "-5", "x", "1e22", "2147483648", "9223372036854775808", "1 "}) {
     const Result result = run("tune --list --set llama3-8b --tokens='" + std::string(tokens) + "'");
-    BOOST_TEST(result.code == 1, tokens << " ended with " << result.code);
+    BOOST_TEST(result.code == 2, tokens << " ended with " << result.code);
     CHECK_CONTAINS(result.err, std::string("--tokens: \"") + tokens + "\" must be a whole number from 1 to 2147483647");
   }
   BOOST_TEST(run("tune --list --set llama3-8b --tokens 2147483647").code == 0);
   const Result tokens_twice = run("tune --list --mnk 64,64,64 --tokens 128");
-  BOOST_TEST(tokens_twice.code == 1);
+  BOOST_TEST(tokens_twice.code == 2);
   BOOST_TEST(tokens_twice.out == "");
   CHECK_CONTAINS(tokens_twice.err,
                  "--tokens: \"128\" must be left out without --set, whose tokens it gives; --mnk and a manifest have "
@@ -711,7 +780,7 @@ BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
     BOOST_TEST(run(std::string("tune --list --set llama3-8b --budget ") + budget).code == 0, budget);
   }
   const Result nothing = run("tune");
-  BOOST_TEST(nothing.code == 1);
+  BOOST_TEST(nothing.code == 2);
   CHECK_CONTAINS(nothing.err, "there is nothing to tune");
 }
 

@@ -91,6 +91,19 @@ class Documents(unittest.TestCase):
             other = "ingot" if name != "ingot" else "ingot\\-warm"
             self.assertIn(f"\\fB{other}\\fR(1)", page)
 
+    def test_pages_tell_how_to_run_strictly(self):
+        for name in ("ingot-warm", "ingot-cache"):
+            page = self.pages[name].replace("\\-", "-").replace("\n", " ")
+            for word in ("INGOT_CACHE_MODE", "INGOT_CACHE_MAX_BYTES", "INGOT_CACHE_TIERS"):
+                self.assertIn(f".TP \\fB{word}\\fR", page, f"{name}(1), ENVIRONMENT")
+            for words in ("own source", "INGOT_CACHE_MODE=auto", "INGOT_CACHE_MODE=strict"):
+                self.assertIn(words, page, name)
+        self.assertIn("is looked up", self.pages["ingot-warm"].replace("\n", " "))
+        self.assertIn("chmod -R a+rX", self.pages["ingot-cache"].replace("\\-", "-").replace("\n", " "))
+        for word in ("training", "decoding", "rms_norm_gated_mlp", "f32_output"):
+            self.assertIn(word, self.pages["ingot-warm"])
+        self.assertIn("INGOT_RECORD", run("tune", "--help"))
+
     def test_every_help_tells_the_exit_codes(self):
         for command in self.commands:
             if command.startswith("bench "):
@@ -155,6 +168,7 @@ class Bash(unittest.TestCase):
         self.assertEqual(bash_offers("tune", "--weight-scale", "m"), ["mx"])
         self.assertEqual(bash_offers("completion", ""), ["bash", "zsh"])
         self.assertEqual(bash_offers("man", "wa"), ["warm"])
+        self.assertEqual(bash_offers("man", "in"), ["ingot", "info"])
         self.assertEqual(bash_offers("cache", "prune", "--target", "sm_9"), ["sm_90a"])
         self.assertEqual(bash_offers("cache", "prune", "--max-size", ""), [])
         self.assertEqual(bash_offers("tune", "--budget", ""), [])

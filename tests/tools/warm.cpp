@@ -1,8 +1,11 @@
 // `ingot warm`: its plan, its files of layers, its worker processes, and the whole command with a bundle, on the CPU.
 #include <boost/test/unit_test.hpp>
 
+#include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,11 +14,14 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -23,11 +29,14 @@
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/matmul.h"
+#include "ingot/codegen/template_files.h"
 #include "ingot/codegen/types/gpu.h"
 #include "ingot/nn/linear_gemms.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/kernel_bundle.h"
 #include "support/fault_row.h"
+#include "support/processes.h"
 #include "support/temporary_directory.h"
 #include "warm_layers.h"
 #include "warm_plan.h"
@@ -378,42 +387,243 @@ BOOST_AUTO_TEST_CASE(workers_stop_after_the_jobs_that_have_begun) {
   BOOST_TEST(done == 2);
 }
 
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string out{};
+  std::string err{};
+
+  nlohmann::json json() const { return nlohmann::json::parse(out, nullptr, false); }
+};
+
+// The command on a layer of a few kernels, with a store of its own.
+class Command {
+ public:
+  // The variables of a run with that store.
+  std::string store() const {
+    return "INGOT_CUDA_ROOT='" INGOT_CUDA_ROOT "' INGOT_CACHE_DIR='" + path("store").string() + "'";
+  }
+
+  fs::path path(const std::string& name) const { return folder_.path() / name; }
+
+  // Of a shell, so that `exec` leaves the program with the process that was started.
+  std::string text(const std::string& environment, const std::string& arguments) const {
+    return "exec env -u INGOT_CACHE_TIERS -u INGOT_CACHE_MODE " + environment + " '" INGOT_PROGRAM "' warm --layers '" +
+           layers_.string() + "' " + arguments + " </dev/null >'" + path("out").string() + "' 2>'" +
+           path("err").string() + "'";
+  }
+
+  Outcome result(int code) const { return {.code = code, .out = read(path("out")), .err = read(path("err"))}; }
+
+  Outcome run(const std::string& environment, const std::string& arguments) const {
+    const int status = std::system(text(environment, arguments).c_str());
+    return result(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+  }
+
+  int kernels_in_store() const {
+    int kernels = 0;
+    std::error_code missing;
+    for (fs::recursive_directory_iterator it(path("store"), missing), end; !missing && it != end;
+         it.increment(missing)) {
+      kernels += it->path().extension() == ".kernel" ? 1 : 0;
+    }
+    return kernels;
+  }
+
+  // Sends the signal as soon as the store has more kernels than before. Minus a signal that has ended the program.
+  Outcome run_until_one_more(const std::string& arguments, int signal) const {
+    const int before = kernels_in_store();
+    const std::string command = text(store(), arguments);
+    const pid_t process = test::start_process([&] {
+      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      return 1;
+    });
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+    while (kernels_in_store() == before && std::chrono::steady_clock::now() < deadline) ::usleep(1000);
+    ::kill(process, signal);
+    return result(test::wait_for(process));
+  }
+
+ private:
+  static std::string read(const fs::path& file) {
+    std::ifstream stream(file);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+
+  test::TemporaryDirectory folder_;
+  fs::path layers_ =
+      write(folder_, "layers.json", R"({"training": [{"in_features": 256, "out_features": 512}], "decoding": []})");
+};
+
+}  // namespace
+
 // The whole command: into a store, again, into a bundle, and from the bundle alone, without NVRTC.
 BOOST_AUTO_TEST_CASE(warm_then_run_from_the_bundle) {
-  const test::TemporaryDirectory folder;
-  const fs::path layers =
-      write(folder, "layers.json", R"({"training": [{"in_features": 256, "out_features": 512}], "decoding": []})");
-  const fs::path bundle = folder.path() / "a.bundle";
-  const auto run = [&](const std::string& environment, const std::string& arguments, int& code) {
-    const fs::path out = folder.path() / "out";
-    const std::string command = "env -u INGOT_CACHE_TIERS -u INGOT_CACHE_MODE " + environment +
-                                " '" INGOT_PROGRAM "' warm --layers '" + layers.string() +
-                                "' --recipe high_precision --json " + arguments + " > '" + out.string() + "' 2> '" +
-                                out.string() + ".err'";
-    code = std::system(command.c_str());
-    std::ifstream stream(out);
-    return nlohmann::json::parse(stream, nullptr, false);
-  };
-  const std::string store =
-      "INGOT_CUDA_ROOT='" INGOT_CUDA_ROOT "' INGOT_CACHE_DIR='" + (folder.path() / "store").string() + "'";
-  int code = -1;
-  const auto first = run(store, "", code);
-  BOOST_REQUIRE(code == 0);
-  const int kernels = first.at("kernels").get<int>();
+  const Command command;
+  const fs::path bundle = command.path("a.bundle");
+  const std::string small = "--recipe high_precision --json ";
+  const Outcome first = command.run(command.store(), small);
+  BOOST_REQUIRE(first.code == 0);
+  const int kernels = first.json().at("kernels").get<int>();
   BOOST_TEST(kernels > 1);
-  BOOST_TEST(first.at("compiled").get<int>() == kernels);
-  const auto second = run(store, "--bundle '" + bundle.string() + "'", code);
-  BOOST_TEST(code == 0);
-  BOOST_TEST(second.at("there").get<int>() == kernels);
-  BOOST_TEST(second.at("compiled").get<int>() == 0);
-  BOOST_TEST(second.at("bundle_bytes").get<std::size_t>() == fs::file_size(bundle));
-  const std::string elsewhere = "INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" + (folder.path() / "other").string() + "'";
-  const auto third = run(elsewhere + " INGOT_CACHE_TIERS='" + bundle.string() + "'", "", code);
-  BOOST_TEST(code == 0);
-  BOOST_TEST(third.at("there").get<int>() == kernels);
-  run(elsewhere, "", code);
-  BOOST_TEST(code != 0);
-  std::ifstream errors(folder.path() / "out.err");
-  const std::string text{std::istreambuf_iterator<char>(errors), {}};
-  BOOST_TEST(text.find("kernels have to be compiled, and it is missing") != std::string::npos, text);
+  BOOST_TEST(first.json().at("compiled").get<int>() == kernels);
+  const Outcome second = command.run(command.store(), small + "--bundle '" + bundle.string() + "'");
+  BOOST_TEST(second.code == 0);
+  BOOST_TEST(second.json().at("there").get<int>() == kernels);
+  BOOST_TEST(second.json().at("compiled").get<int>() == 0);
+  BOOST_TEST(second.json().at("bundle_bytes").get<std::size_t>() == fs::file_size(bundle));
+  const std::string elsewhere = "INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" + command.path("other").string() + "'";
+  const Outcome third = command.run(elsewhere + " INGOT_CACHE_TIERS='" + bundle.string() + "'", small);
+  BOOST_TEST(third.code == 0);
+  BOOST_TEST(third.json().at("there").get<int>() == kernels);
+  const Outcome fourth = command.run(elsewhere, "--recipe rowwise");
+  BOOST_TEST(fourth.code == 1);
+  for (const char* const part : {"ingot: error: NVRTC: ", " kernels have to be compiled (sm_90a ",
+                                 " more, which --check lists), and it is missing: ", "INGOT_CUDA_ROOT is \"none\"",
+                                 ". Unset INGOT_CUDA_ROOT or let it name a CUDA toolkit, or `pip install "
+                                 "nvidia-cuda-nvrtc`, or name a bundle with "
+                                 "these kernels in INGOT_CACHE_TIERS"}) {
+    BOOST_TEST(fourth.err.find(part) != std::string::npos, "\"" << part << "\" is not in " << fourth.err);
+  }
+}
+
+// With --check, and in the mode strict, nothing is compiled, whether NVRTC is there or not.
+BOOST_AUTO_TEST_CASE(checked_it_tells_what_is_missing) {
+  const Command command;
+  const std::string small = "--recipe high_precision";
+  const std::string strict = command.store() + " INGOT_CACHE_MODE=strict";
+  const Outcome none = command.run(command.store(), small + " --check");
+  BOOST_TEST(none.code == 1, none.err);
+  BOOST_TEST(none.out.find("missing: sm_90a gemm bf16*bf16->bf16 nt kernel=simt\n") != std::string::npos, none.out);
+  BOOST_TEST(none.out.find(" 0 there, ") != std::string::npos, none.out);
+  BOOST_TEST(none.out.find(" missing; nothing was compiled\nstore: " + command.path("store").string() + "\n") !=
+                 std::string::npos,
+             none.out);
+  const fs::path bundle = command.path("a.bundle");
+  const Outcome bound = command.run(strict, small + " --json --bundle '" + bundle.string() + "'");
+  BOOST_TEST(bound.code == 1);
+  BOOST_TEST(bound.json().at("missing").size() == bound.json().at("kernels"));
+  BOOST_TEST(bound.json().at("store") == command.path("store").string());
+  BOOST_TEST(command.kernels_in_store() == 0);
+  BOOST_TEST(!fs::exists(bundle));
+  const Outcome made = command.run(command.store(), small);
+  BOOST_TEST(made.code == 0, made.err);
+  BOOST_TEST(made.out.find("store: " + command.path("store").string() + "\n") != std::string::npos, made.out);
+  const std::string without = "INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" + command.path("store").string() + "'";
+  for (const std::string& environment : {strict, without, without + " INGOT_CACHE_MODE=strict"}) {
+    const Outcome all = command.run(environment, small + " --check --json");
+    BOOST_TEST(all.code == 0, all.err);
+    BOOST_TEST(all.json().at("missing").empty());
+    BOOST_TEST(all.json().at("there") == all.json().at("kernels"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(recordings_of_damaged_lines) {
+  const test::TemporaryDirectory folder;
+  const fs::path damaged = write(folder, "damaged", "train_lm Targets\nnonsense\n");
+  const fs::path partly = write(folder, "partly", "train_lm Targets\namax bf16 scale=tensor\n");
+  WarmRequest request;
+  std::vector<std::string> warnings;
+  request.warn = [&](const std::string& text) { warnings.push_back(text); };
+  request.recordings = {partly, damaged};
+  const std::string message = error_of([&] { plan_warm(request); });
+  BOOST_TEST(message.starts_with(damaged.string() +
+                                 ": is no recording: none of its lines (2) can be read; line 1: \"train_lm"),
+             message);
+  BOOST_TEST(message.ends_with("; a run with INGOT_RECORD makes one"), message);
+  request.recordings = {partly};
+  warnings.clear();
+  BOOST_TEST(plan_warm(request).size() > 0U);
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0].find("1 damaged line is ignored") != std::string::npos, warnings[0]);
+  for (const char* const list : {"", " --list"}) {
+    const std::string text = "INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" + (folder.path() / "store").string() + "' '" +
+                             INGOT_PROGRAM "' warm --recording '" + damaged.string() + "'" + list + " 2>/dev/null";
+    const int status = std::system(text.c_str());
+    BOOST_TEST(WEXITSTATUS(status) == 1, list);
+  }
+}
+
+// At a terminal a kernel's name has the room that there is.
+BOOST_AUTO_TEST_CASE(progress_takes_the_width_of_the_terminal) {
+  const Command command;
+  const auto shown_with = [&](unsigned short columns) {
+    const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    int terminal = -1;
+    const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+    BOOST_REQUIRE(child >= 0);
+    if (child == 0) {
+      setenv("INGOT_CACHE_DIR", command.path(std::to_string(columns)).c_str(), 1);
+      setenv("INGOT_CUDA_ROOT", INGOT_CUDA_ROOT, 1);
+      execl(INGOT_PROGRAM, "ingot", "warm", "--layers", command.path("layers.json").c_str(), "--recipe",
+            "high_precision", static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    std::string shown;
+    char bytes[256];
+    for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof(bytes))) > 0;) {
+      shown.append(bytes, static_cast<std::size_t>(got));
+    }
+    ::close(terminal);
+    BOOST_TEST(test::wait_for(child) == 0, shown);
+    return shown;
+  };
+  BOOST_TEST(shown_with(200).find("sm_90a gemm bf16*bf16->bf16 nt kernel=simt: ") != std::string::npos);
+  std::istringstream drawn(shown_with(50));
+  int bars = 0;
+  for (std::string line; std::getline(drawn, line, '\r');) {
+    const std::size_t bar = line.find('[', line.starts_with("\x1b[K") ? 3 : 0);
+    if (bar == std::string::npos || !line.starts_with("\x1b[K")) continue;
+    ++bars;
+    BOOST_TEST(line.size() - bar <= 49U, line);
+  }
+  BOOST_TEST(bars > 2);
+}
+
+// Ctrl-C lets what has begun end and says how to go on; kill -9 says nothing. What was compiled is never compiled
+// again.
+BOOST_AUTO_TEST_CASE(stopped_or_killed_it_goes_on) {
+  const Command command;
+  const std::string arguments = "--recipe rowwise --jobs 1";
+  const fs::path bundle = command.path("a.bundle");
+  const Outcome stopped = command.run_until_one_more(arguments + " --bundle '" + bundle.string() + "'", SIGINT);
+  BOOST_TEST(stopped.code == 130);
+  BOOST_TEST(stopped.out.find("stopped; the same command goes on with the rest\n") != std::string::npos, stopped.out);
+  BOOST_TEST(!fs::exists(bundle));
+  const Outcome killed = command.run_until_one_more(arguments, SIGKILL);
+  BOOST_TEST(killed.code == -SIGKILL);
+  const int compiled = command.kernels_in_store();
+  BOOST_TEST(compiled >= 2);
+  const Outcome rest = command.run(command.store(), arguments + " --json");
+  BOOST_TEST(rest.code == 0, rest.err);
+  const auto json = rest.json();
+  BOOST_TEST(json.at("there").get<int>() >= compiled);
+  BOOST_TEST(json.at("compiled").get<int>() > 0, "there was nothing left to go on with");
+  BOOST_TEST(json.at("there").get<int>() + json.at("compiled").get<int>() == json.at("kernels").get<int>());
+  BOOST_TEST(command.kernels_in_store() == json.at("kernels").get<int>());
+}
+
+// A kernel that does not compile is told, costs no other, and is missing in the bundle.
+BOOST_AUTO_TEST_CASE(a_kernel_that_does_not_compile) {
+  const Command command;
+  for (const auto& [name, text] : embedded_templates()) {
+    const fs::path file = command.path("templates") / name;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << text << (name == "gemm/gemm_simt.cuh" ? "#error broken on purpose\n" : "");
+  }
+  const fs::path bundle = command.path("a.bundle");
+  const Outcome result = command.run(command.store() + " INGOT_TEMPLATES='" + command.path("templates").string() + "'",
+                                     "--recipe high_precision --json --bundle '" + bundle.string() + "'");
+  BOOST_TEST(result.code == 1);
+  BOOST_TEST(result.err.find("broken on purpose") != std::string::npos, result.err);
+  const auto json = result.json();
+  BOOST_TEST(json.at("failed") == 1);
+  BOOST_TEST(json.at("failures")[0].at("kernel") == "sm_90a gemm bf16*bf16->bf16 nt kernel=simt");
+  BOOST_TEST(json.at("failures")[0].at("error").get<std::string>().find("broken on purpose") != std::string::npos);
+  BOOST_TEST(json.at("compiled").get<int>() + 1 == json.at("kernels").get<int>());
+  std::string problem;
+  const auto read = KernelBundle::open(bundle, problem);
+  BOOST_REQUIRE_MESSAGE(read != nullptr, problem);
+  BOOST_TEST(static_cast<int>(read->entries().size()) == json.at("compiled").get<int>());
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 
@@ -10,6 +10,7 @@ from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
+from ._gathered_linear import gathered_linear, is_gathered
 from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType
 from .distributed_utils import tensor_already_casted_to_fp8
@@ -135,6 +136,10 @@ _FLOAT8_NAMES = {
 }
 
 
+# Equal casts are one object, which is what compilers guard: alike layers share a compilation.
+_KNOWN_CASTS: Dict[Casts, Casts] = {}
+
+
 def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[Casts]:
     """The config as ingot.torch takes it; None if a format is not known."""
     casts = (
@@ -157,7 +162,8 @@ def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[
     gemms = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
     fast_accumulation = tuple(gemm.use_fast_accum for gemm in gemms)
     given = tuple(cast.scaling_type in (ScalingType.DELAYED, ScalingType.STATIC) for cast in casts[:3])
-    return Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes, given)
+    made = Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes, given)
+    return _KNOWN_CASTS.setdefault(made, made)
 
 
 class Float8Linear(torch.nn.Linear):
@@ -226,10 +232,21 @@ class Float8Linear(torch.nn.Linear):
             return torch.nn.functional.linear(input, weight, self.bias)
         input = self._checked(input)
         if self._runs_as_operators(input, weight):
-            name = self.layer_name or "Float8Linear"
+            # A compiler would guard each layer's name and compile alike blocks again for each.
+            name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
             return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
+        if self._takes_gathered(input, weight):
+            name = self.layer_name or "Float8Linear"
+            return gathered_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if self.bias is None else output + self.bias.to(output.dtype)
+
+    def _takes_gathered(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Does an operator of Ingot's take the weight in FP8 as it is? A compiler sees the parts, which it traces."""
+        emulates = self.config.emulate or self.linear_mm_config.output.emulate
+        if emulates or torch.compiler.is_compiling() or type(input) not in _PLAIN:
+            return False
+        return is_gathered(weight, self._operator_casts) and type(self.bias) in (*_PLAIN, type(None))
 
     def _runs_as_operators(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""

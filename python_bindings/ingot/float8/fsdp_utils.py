@@ -100,7 +100,9 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
             source = args[0]
             scale = source._precomputed_scale if func in _KEEP_CLASS_AND_SCALE else None
             return tree_map_only(torch.Tensor, lambda each: source._like(each, scale), result)
-        return args[0] if args and result is getattr(args[0], "_tensor", None) else result
+        # What writes in place returns the tensor that it was given; what writes to lists of tensors returns nothing.
+        is_first = args and result is not None and result is getattr(args[0], "_tensor", None)
+        return args[0] if is_first else result
 
     def __tensor_flatten__(self):
         names = ["_tensor"] if self._precomputed_scale is None else ["_tensor", "_precomputed_scale"]

@@ -212,7 +212,8 @@ class StatefulFloat8Linear(Float8Linear):
     def _run_operators(self, input: torch.Tensor) -> torch.Tensor:
         """Forward, and later backward, as one operator of Ingot's each."""
         weight, bias = self.weight, self.bias
-        name = self.layer_name or "Float8Linear"
+        # A compiler would guard each layer's name and compile alike blocks again for each.
+        name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
         tensors = (input, weight, None)
         scales = [self._given_scale(role, cast, each) for (role, cast), each in zip(self._casts(), tensors)]
         any_scale = first_given(*scales)

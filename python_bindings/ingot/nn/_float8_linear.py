@@ -86,6 +86,16 @@ class Float8Linear(torch.nn.Linear):
         if isinstance(self.options, DelayedOptions):
             has_loaded(self, state_dict, prefix)
 
+    @property
+    def layer_name(self) -> str:
+        """The layer's name in messages, monitors and traces."""
+        return self.options.name
+
+    @layer_name.setter
+    def layer_name(self, name: str) -> None:
+        old = self.options
+        self.options = _options(old.recipe, name, getattr(old, "history_length", 1))
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = self.options
         if isinstance(options, DelayedOptions):

@@ -12,18 +12,29 @@ from ._linear import RECIPES, LinearOptions, linear
 from ._mlp import MlpOptions, mlp
 from ._module_calls import NormOptions
 from ._norm_linear import NormLinearOptions, norm_linear
+from ._observers import Monitor, monitor, nvtx_ranges, trace
+from ._prepare import Prepared, prepare
 from ._shared_linear import SharedLinearOptions, shared_linear
+from ._tune import TunedMatmul, tune
 
 __all__ = [
     "RECIPES",
     "LinearError",
     "LinearOptions",
     "MlpOptions",
+    "Monitor",
     "NormLinearOptions",
     "NormOptions",
+    "Prepared",
     "SharedLinearOptions",
+    "TunedMatmul",
     "linear",
     "mlp",
+    "monitor",
     "norm_linear",
+    "nvtx_ranges",
+    "prepare",
     "shared_linear",
+    "trace",
+    "tune",
 ]

@@ -33,6 +33,8 @@ linear_backward = torch.ops.ingot.linear_backward.default
 linear_forward_scaled = torch.ops.ingot.linear_forward_scaled.default
 linear_backward_scaled = torch.ops.ingot.linear_backward_scaled.default
 linear_backward_into = torch.ops.ingot.linear_backward_into.default
+linear_forward_float8 = torch.ops.ingot.linear_forward_float8.default
+linear_backward_float8 = torch.ops.ingot.linear_backward_float8.default
 
 
 class PlanFacts(NamedTuple):
@@ -188,3 +190,13 @@ def _(grad_output, input, weight, saved, codes, main_grad, plan, wants):
         if wants & BIAS
         else _bytes(grad_output, 0),
     )
+
+
+@torch.library.register_fake("ingot::linear_forward_float8")
+def _(input, weight, factor, bias, plan, keep):
+    return _fake_forward(input, plan, keep & WEIGHT)[:2]
+
+
+@torch.library.register_fake("ingot::linear_backward_float8")
+def _(grad_output, input, weight, factor, saved, plan, wants):
+    return _fake_backward(grad_output, plan, wants)

@@ -14,6 +14,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_identity.h"
+#include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/jit/warm_up.h"
 
@@ -198,17 +199,21 @@ void KernelCache::log(const KernelEvent& event) const {
 }
 
 void KernelCache::refuse_to_compile(const Source& source, Target target) const {
-  if (origins_.mode == CacheMode::strict) {
-    throw Error(
-        ErrorCode::not_found, source.name,
-        fmt::format("this kernel for {} is in no store and no bundle, and the mode strict forbids compiling it; "
-                    "`ingot warm` makes it from a recording with this line: {}",
-                    print(target), source.name));
+  const std::string missing = fmt::format(
+      "this kernel for {} is neither in the store nor in a bundle or store of INGOT_CACHE_TIERS, and ", print(target));
+  if (origins_.mode != CacheMode::strict) {
+    throw Error(ErrorCode::not_found, source.name,
+                missing +
+                    "it cannot be compiled without NVRTC; `ingot info` says where it was looked for and how to "
+                    "get it");
   }
+  const std::string line = line_of_recording(source);
   throw Error(ErrorCode::not_found, source.name,
-              fmt::format("this kernel for {} is in no store and no bundle, and it cannot be compiled without NVRTC; "
-                          "`ingot info` says where it was looked for and how to get it",
-                          print(target)));
+              missing + "the mode strict forbids compiling it; " +
+                  (line.empty() ? "it is the program's own, which no recording has: run the program once with "
+                                  "INGOT_CACHE_MODE=auto, write that store to a bundle with `ingot cache export`, and "
+                                  "name the bundle, or the store, in INGOT_CACHE_TIERS"
+                                : "`ingot warm` makes it from a recording with this line: " + line));
 }
 
 }  // namespace ingot

@@ -92,6 +92,10 @@ bool is_generated(const Source& source) {
   return spec && has_pass(*spec, pass) && generate(*spec, pass).text == source.text;
 }
 
+std::string line_of_recording(const Source& source) {
+  return is_generated(source) ? std::string(without_suffix(source.name).line) : "";
+}
+
 std::vector<KernelEntry> kernels_to_prune(const KernelListing& listing, const PruneRules& rules, std::time_t now) {
   std::vector<KernelEntry> looked_at;
   for (const ListedKernel& kernel : listing.kernels) {

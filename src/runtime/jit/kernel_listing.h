@@ -55,6 +55,9 @@ std::string compiler_version(const std::string& toolchain);
 // recording has.
 bool is_generated(const Source& source);
 
+// The line by which a recording names the kernel: its spec's, without the pass. Empty for a program's own source.
+std::string line_of_recording(const Source& source);
+
 struct PruneRules {
   std::vector<Target> targets{};                     // only these are looked at; empty: all
   std::optional<std::chrono::seconds> unused_for{};  // remove what was used before that

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -34,6 +35,42 @@ FileDescriptor open_folder(const std::filesystem::path& folder) {
   return FileDescriptor(uninterrupted([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
 }
 
+bool is_folder(const std::filesystem::directory_entry& entry) {
+  std::error_code error;
+  return entry.path().filename().native().size() == 2 && entry.is_directory(error);
+}
+
+bool is_kernel(const std::filesystem::directory_entry& entry) { return entry.path().extension() == ".kernel"; }
+
+// The first entry that fits; nothing if there is none, or if the folder cannot be listed.
+template <class Fits>
+std::filesystem::path first_in(const std::filesystem::path& folder, const Fits& fits) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (fits(*entry)) return entry->path();
+  }
+  return {};
+}
+
+bool may(const std::filesystem::path& path, int access) {
+  return path.empty() || ::faccessat(AT_FDCWD, path.c_str(), access, AT_EACCESS) == 0;
+}
+
+// A store that its owner alone may read has nothing for others, and looks empty to them. One of its folders and one of
+// its files stand for all.
+std::string unreadable(const std::filesystem::path& folder) {
+  const auto problem = [](const std::string& what) {
+    return what + std::system_category().message(errno) +
+           "; a store is private unless its owner runs `chmod -R a+rX` on it, or on a copy of it";
+  };
+  constexpr int kList = R_OK | X_OK;
+  if (!may(folder, kList)) return problem("cannot be opened: ");
+  const std::filesystem::path kernels = first_in(folder, is_folder);
+  if (!may(kernels, kList)) return problem("has folders that cannot be opened: ");
+  if (!kernels.empty() && !may(first_in(kernels, is_kernel), R_OK)) return problem("has files that cannot be read: ");
+  return {};
+}
+
 // The kernels in one of the store's folders.
 void add_kernels(const FileDescriptor& root, const std::string& folder, std::vector<KernelEntry>& all) {
   const FileDescriptor directory = open_directory(root.get(), folder.c_str());
@@ -58,6 +95,7 @@ std::unique_ptr<ReadOnlyStore> ReadOnlyStore::open(const std::filesystem::path& 
     problem = "is not a directory";
   } else {
     problem = distrust(state, TrustedOwner::root_too);
+    if (problem.empty()) problem = unreadable(folder);
   }
   if (!problem.empty()) return nullptr;
   std::error_code error;

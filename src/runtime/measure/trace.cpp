@@ -68,6 +68,12 @@ Trace::Thread& Trace::this_thread() {
   return found->second;
 }
 
+// Threads may have a Stream each for one CUDA stream.
+const void* Trace::identity(const Stream& stream) const {
+  if (backend_->device().type == DeviceType::cpu) return &stream;
+  return stream.handle();
+}
+
 void Trace::push(std::string_view layer, std::string_view what) {
   const std::lock_guard lock(mutex_);
   Thread& thread = this_thread();
@@ -97,7 +103,7 @@ void Trace::after(const KernelSpec& spec, Pass pass, const Stream& stream) {
   const double end_us = now_us();
   const std::lock_guard lock(mutex_);
   Thread& thread = this_thread();
-  const int number = streams_.try_emplace(&stream, static_cast<int>(streams_.size())).first->second;
+  const int number = streams_.try_emplace(identity(stream), static_cast<int>(streams_.size())).first->second;
   launches_.push_back({.name = print(spec) + suffix(pass),
                        .thread = thread.number,
                        .stream = number,

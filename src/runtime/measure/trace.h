@@ -88,6 +88,7 @@ class INGOT_API Trace final : public LaunchHook {
   double now_us() const;
   Mark mark(const Stream& stream);
   Thread& this_thread();
+  const void* identity(const Stream& stream) const;
   void require_no_capture(const Stream& stream) const;
 
   Backend* backend_;
@@ -96,7 +97,7 @@ class INGOT_API Trace final : public LaunchHook {
   Mark origin_;  // on the device, at origin_us_ of the host
   double origin_us_ = 0;
   std::map<std::thread::id, Thread> threads_;
-  std::map<const Stream*, int> streams_;
+  std::map<const void*, int> streams_;  // by what makes an order of work: see identity()
   std::vector<Range> ranges_;
   std::vector<Launch> launches_;
 };

@@ -449,7 +449,10 @@ bool StoreDirectory::quarantine(const FileDescriptor& root, const std::string& n
 
 void StoreDirectory::warn_of(const std::string& problem) {
   if (switched_off_) return;
-  warn_once(problem + ". " + words_.unusable);
+  // Only as a tier is another owner's folder used, and only root's.
+  const bool is_roots = problem.find(" is owned by user 0;") != std::string::npos;
+  warn_once(problem + ". " + words_.unusable +
+            (is_roots ? "; to use what root has there, name it in INGOT_CACHE_TIERS" : ""));
 }
 
 void StoreDirectory::warn_once(const std::string& text) {

@@ -107,7 +107,18 @@ void FileWriter::publish() {
   temporary_.clear();
 }
 
+// Between two looks another writer may replace the file. What is there then is another file, and is looked at anew: to
+// write into it would leave half of it to a reader.
 bool FileWriter::find_target() {
+  constexpr int kMostLooks = 1000;
+  for (int i = 0; i < kMostLooks; ++i) {
+    const Found found = look_for_target();
+    if (found != Found::replaced_meanwhile) return found == Found::to_replace;
+  }
+  fail(EBUSY);
+}
+
+FileWriter::Found FileWriter::look_for_target() {
   const auto look = [this] { return open_file(AT_FDCWD, file_, O_PATH); };
   FileDescriptor there = look();
   const int problem = there ? 0 : errno;
@@ -132,29 +143,32 @@ bool FileWriter::find_target() {
       static_cast<void>(std::fflush(nullptr));
       descriptor_ = FileDescriptor(::fcntl(own, F_DUPFD_CLOEXEC, 0));
       if (!descriptor_) fail(errno);
-      return false;
+      return Found::to_write_into;
     }
     if (S_ISREG(status.st_mode)) path = path_of(there, status);
-    if (!S_ISREG(status.st_mode) || path.empty()) {
-      open_in_place();
-      return false;
-    }
+    if (!S_ISREG(status.st_mode) || path.empty()) return open_in_place(status);
     mode_ = status.st_mode & kPermissions;
   }
   directory_ = open_folder(path);
   if (!directory_) fail(errno);
   target_ = path.filename().string();
   if (target_.empty()) fail(EISDIR);
-  return true;
+  return Found::to_replace;
 }
 
-void FileWriter::open_in_place() {
+FileWriter::Found FileWriter::open_in_place(const struct stat& seen) {
   // O_NONBLOCK: opening a FIFO that nobody reads would wait. Writing may wait, as for every program.
-  descriptor_ = open_file(AT_FDCWD, file_, O_WRONLY | O_TRUNC | O_NOCTTY | O_NONBLOCK);
+  descriptor_ = open_file(AT_FDCWD, file_, O_WRONLY | O_NOCTTY | O_NONBLOCK);
+  if (!descriptor_ && errno == ENOENT) return Found::replaced_meanwhile;
   if (!descriptor_ && errno == ENXIO) fail("nothing reads from it; start its reader first");
   if (!descriptor_) fail(errno);
+  struct stat opened {};
+  if (::fstat(descriptor_.get(), &opened) != 0) fail(errno);
+  if (!same_file(opened, seen)) return Found::replaced_meanwhile;
+  if (S_ISREG(opened.st_mode) && ::ftruncate(descriptor_.get(), 0) != 0) fail(errno);
   const int flags = ::fcntl(descriptor_.get(), F_GETFL);
   if (flags < 0 || ::fcntl(descriptor_.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) fail(errno);
+  return Found::to_write_into;
 }
 
 void FileWriter::make_temporary() {

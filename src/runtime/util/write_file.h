@@ -3,6 +3,9 @@
 // written into instead, and never replaced. A link stays a link: the file that it leads to gets the content.
 #pragma once
 
+#include <sys/stat.h>
+
+#include <cstdint>
 #include <filesystem>
 #include <initializer_list>
 #include <optional>
@@ -29,9 +32,12 @@ class INGOT_API FileWriter {
   void publish();
 
  private:
+  enum class Found : std::uint8_t { to_replace, to_write_into, replaced_meanwhile };
+
   // False if there is nothing to replace: `file` is written into.
   bool find_target();
-  void open_in_place();
+  Found look_for_target();
+  Found open_in_place(const struct stat& seen);
   void make_temporary();
   [[noreturn]] void fail(const std::string& why) const;
   [[noreturn]] void fail(int error) const;

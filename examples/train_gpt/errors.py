@@ -1,0 +1,5 @@
+"""What the user can mend: train_gpt.py prints its message, without a traceback."""
+
+
+class TrainGptError(Exception):
+    pass

@@ -1,0 +1,76 @@
+"""A linear layer whose weight comes in FP8, as FSDP gathers it: one operator forward and one backward."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+
+from ..torch import _operators as ops
+from ..torch._errors import from_operator
+from ..torch._scaled_linear import call, plan_of
+from ._errors import Float8RuntimeError
+from .float8_training_tensor import Float8TrainingTensor
+
+
+def is_gathered(weight: torch.Tensor, casts: Optional[ops.Casts]) -> bool:
+    """Is this a whole weight in FP8 that goes with the casts of its layer?"""
+    if type(weight) is not Float8TrainingTensor or casts is None or any(casts.given):
+        return False
+    formats = {casts.casts[1], casts.casts[4]}
+    data = weight._data
+    one_scale = len(formats) == 1 and not casts.casts[1][1] and weight._scale.numel() == 1
+    same = str(data.dtype) == f"torch.float8_{casts.casts[1][0]}"
+    return one_scale and same and type(data) is torch.Tensor and data.dim() == 2 and data.is_contiguous()
+
+
+class _GatheredLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, weight, bias, plan, reads_input):
+        needs = ctx.needs_input_grad
+        ctx.plan = plan
+        ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
+        if bias is not None and needs[2]:
+            ctx.wants |= ops.BIAS
+        output, saved = _forward(input, weight, bias, plan, ops.WEIGHT if needs[1] else 0)
+        # The weight itself, whose memory FSDP frees and fills again, and not its codes.
+        ctx.save_for_backward(saved, input if needs[1] and reads_input else None, weight if needs[0] else None)
+        return output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if torch.is_grad_enabled():
+            raise Float8RuntimeError(
+                "the gradient of an FP8 GEMM has no gradient itself (create_graph=True): leave this layer an nn.Linear"
+            )
+        saved, input, weight = ctx.saved_tensors
+        codes = saved if weight is None else weight._data
+        factor = saved if weight is None else weight._scale.reciprocal()
+        try:
+            grads = ops.linear_backward_float8(
+                grad_output, saved if input is None else input, codes, factor, saved, ctx.plan, ctx.wants
+            )
+        except RuntimeError as error:
+            raise from_operator(error) from None
+        bits = (ops.INPUT, ops.WEIGHT, ops.BIAS)
+        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, bits)), None, None)
+
+
+def _forward(input, weight, bias, plan: int, keep: int):
+    factor = weight._scale.reciprocal()
+    return ops.linear_forward_float8(input, weight._data, factor, input if bias is None else bias, plan, keep)
+
+
+def gathered_linear(
+    input: torch.Tensor,
+    weight: Float8TrainingTensor,
+    bias: Optional[torch.Tensor],
+    casts: ops.Casts,
+    name: str,
+    plans: ops.PlanTable,
+) -> torch.Tensor:
+    """Returns input @ weight.T + bias for a weight that is_gathered(). Its gradient has the dtype that it shows."""
+    plan, reads_input, _ = plan_of(casts, name, plans, input, weight, bias)
+    if torch.is_grad_enabled():
+        return call(_GatheredLinear.apply, name, input, weight, bias, plan, reads_input)
+    return call(_forward, name, input, weight, bias, plan, 0)[0]

@@ -1,0 +1,215 @@
+"""prepare(): a model's kernels compiled and loaded before its first step."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any, Callable, Iterator, Optional, Sequence, Tuple, Union
+
+import torch
+
+from .. import _core
+from .._context import context_for
+from ._errors import LinearError
+from ._layers import context_name, device_of, ingot_layers, name_layers
+from ._operators import HIGH_PRECISION
+
+Progress = Callable[[int, int, str], None]
+Tokens = Union[int, Sequence[int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """What prepare() did.
+
+    gpu: the GPU's name, such as "h200"; empty for the one at hand if its kind is not known by name. layers: the names of
+    the layers that are prepared. left_out: (name, reason) for each of the others. kernels: the specs of the kernels that
+    the layers need, one to a kernel. compiled: how many of them were not in the store. seconds: how long it took.
+    """
+
+    gpu: str
+    layers: Tuple[str, ...]
+    left_out: Tuple[Tuple[str, str], ...]
+    kernels: Tuple[str, ...]
+    compiled: int
+    seconds: float
+
+
+def checked_tokens(who: str, tokens: Tokens) -> Tuple[int, ...]:
+    """The numbers of tokens, or an error by the name `who`."""
+    counts = tuple(tokens) if isinstance(tokens, (list, tuple, range)) else (tokens,)
+    if not counts or not all(isinstance(count, int) and count > 0 for count in counts):
+        raise LinearError(f"{who}: tokens is {tokens!r}, expected a number of tokens above 0, or several")
+    return counts
+
+
+def _reason_to_leave_out(layer: torch.nn.Module) -> str:
+    """Why Ingot's operators do not compute this layer, or ""."""
+    if not isinstance(getattr(layer, "in_features", None), int):
+        return f"a {type(layer).__name__} does not say how many features its input has"
+    if not hasattr(layer, "_operator_casts"):
+        return ""
+    if layer._operator_casts is None:
+        return "its scales have a state, and PyTorch's operations cast it"
+    return "PyTorch's operations emulate it" if layer.config.emulate else ""
+
+
+class _WithoutHooks(torch.nn.Module):
+    """A layer's forward alone: hooks are for the model's own steps."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self.layer.forward(input)
+
+
+def _stand_in(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the same shape and dtype, whatever the other is: on meta, or a shard. Its values are any."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, requires_grad=tensor.requires_grad)
+
+
+def _run_layer(layer: torch.nn.Module, tokens: int, dtype: Optional[torch.dtype], device: torch.device) -> None:
+    """Forward as in inference; then, if gradients are on, forward and backward: with and without a gradient of the
+    input, with one of the output that is a matrix, and one that is a single element, as that of a sum is."""
+    whole = _WithoutHooks(layer)
+    tensors = {name: _stand_in(each, device) for name, each in whole.named_parameters()}
+    tensors.update((name, _stand_in(each, device)) for name, each in whole.named_buffers())
+    if dtype is None:
+        dtype = next((each.dtype for each in tensors.values() if each.dtype in HIGH_PRECISION), torch.bfloat16)
+
+    def run(input: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(whole, tensors, (input,))
+
+    with torch.no_grad():
+        run(torch.empty(tokens, layer.in_features, dtype=dtype, device=device))
+    if not torch.is_grad_enabled():
+        return
+    parameters = [each for each in tensors.values() if each.requires_grad]
+    for wants_input in (True, False):
+        input = torch.empty(tokens, layer.in_features, dtype=dtype, device=device, requires_grad=wants_input)
+        wanted = [input, *parameters] if wants_input else parameters
+        if not wanted:
+            continue
+        for one_element in (False, True):
+            output = run(input)
+            grad = torch.empty((), dtype=output.dtype, device=device).expand(output.shape)
+            grad_output = grad if one_element else torch.empty_like(output)
+            torch.autograd.grad(output, wanted, grad_output, allow_unused=True)
+
+
+def _layers_to_run(model: torch.nn.Module) -> Tuple[list, list]:
+    """The layers with their names, and (name, reason) of those that are left out. Of equal layers, all."""
+    name_layers(model)
+    run, left_out = [], []
+    for path, layer in ingot_layers(model):
+        name = layer.layer_name or path
+        reason = _reason_to_leave_out(layer)
+        if reason:
+            left_out.append((name, reason))
+        else:
+            run.append((name, layer))
+    return run, left_out
+
+
+def _kinds(layers: list) -> Iterator[torch.nn.Module]:
+    """One layer of each kind that asks for the same kernels: blocks of a model are alike."""
+    seen = set()
+    for _, layer in layers:
+        tensors = tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in layer.named_parameters())
+        kind = (type(layer), layer.extra_repr(), tensors)
+        if kind not in seen:
+            seen.add(kind)
+            yield layer
+
+
+def recording_of(
+    model: torch.nn.Module, tokens: Tokens, gpu: str, dtype: Optional[torch.dtype] = None
+) -> Tuple[str, list, list]:
+    """What the model's layers ask for on a GPU of this name, as the text of a recording; the layers with their names,
+    and those that are left out. Runs each layer once on tensors that nobody reads or writes."""
+    counts = checked_tokens("ingot.torch.prepare", tokens)
+    layers, left_out = _layers_to_run(model)
+    dry = _core.TorchDryRun(gpu)
+    dry.enter()
+    try:
+        for layer in _kinds(layers):
+            for count in counts:
+                _run_layer(layer, count, dtype, torch.device("cpu"))
+    finally:
+        dry.leave()
+    return dry.recording(), layers, left_out
+
+
+def _device_for(model: torch.nn.Module, gpu: Optional[str]) -> torch.device:
+    """Where the kernels are loaded; the CPU if they are for another machine."""
+    if gpu is not None:
+        return torch.device("cpu")
+    device = device_of(model)
+    if device.type == "cpu":
+        device = device_of(None)
+    if device.type == "cpu":
+        raise LinearError(
+            "ingot.torch.prepare: there is no GPU here to load kernels on: name the GPU to compile them for, as "
+            'gpu="h200"'
+        )
+    return device
+
+
+def prepare(
+    model: torch.nn.Module,
+    tokens: Tokens,
+    *,
+    gpu: Optional[str] = None,
+    dtype: Optional[torch.dtype] = None,
+    progress: Optional[Progress] = None,
+) -> Prepared:
+    """Compiles and loads every kernel that the model's Ingot layers need for these numbers of tokens, on all cores, so
+    that its first step compiles nothing. Kernels that lie in the store are only loaded.
+
+    tokens: of the rows of the layers' inputs in one step, batch times sequence; several for several. gpu: the name of
+    another GPU, such as "h200", for which kernels are compiled into the store: this machine needs none, and nothing is
+    loaded. dtype: of the layers' inputs (autocast's, say); by default that of each layer's weight. progress(done, total,
+    kernel) is called after each kernel; what it raises ends the preparation. Under torch.no_grad() only forward is
+    prepared.
+
+    Layers may be on any device, meta included, and may be sharded. Hooks do not run, and parameters and gradients do not
+    change; on a GPU each kind of layer runs on tensors of its own, so that cuBLASLt's choices are made, too. Raises
+    ingot.Error if there is neither a GPU nor a name, for a name that is not known, and if a kernel cannot be compiled.
+    """
+    begin = time.perf_counter()
+    device = _device_for(model, gpu)
+    context = context_for("cpu" if gpu is not None else context_name(device))
+    kernels: list[str] = []
+
+    def note(done: int, total: int, kernel: str) -> None:
+        kernels.append(kernel)
+        if progress is not None:
+            progress(done, total, kernel)
+
+    before = context.stats()["compiled"]
+    counts = checked_tokens("ingot.torch.prepare", tokens)
+    name = gpu if gpu is not None else _core.gpu_name(context)
+    layers, left_out = _layers_to_run(model)
+    if name:
+        recording, layers, left_out = recording_of(model, counts, name, dtype)
+        _core.prepare(context, recording, gpu or "", note)
+    if gpu is None:
+        _run_on_gpu(layers, counts, dtype, device)
+    return Prepared(
+        gpu=name,
+        layers=tuple(each for each, _ in layers),
+        left_out=tuple(left_out),
+        kernels=tuple(kernels),
+        compiled=context.stats()["compiled"] - before,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _run_on_gpu(layers: list, counts: Tuple[int, ...], dtype: Any, device: torch.device) -> None:
+    with torch.cuda.device(device):
+        for layer in _kinds(layers):
+            for count in counts:
+                _run_layer(layer, count, dtype, device)
+        torch.cuda.synchronize()

@@ -1,0 +1,67 @@
+"""tune(): the fastest kernel for each GEMM of a model, measured on the GPU at hand."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Optional, Tuple
+
+import torch
+
+from .. import _core
+from .._context import context_for
+from ._errors import LinearError
+from ._layers import context_name, device_of
+from ._prepare import Progress, Tokens, checked_tokens, recording_of
+
+
+@dataclasses.dataclass(frozen=True)
+class TunedMatmul:
+    """One GEMM: `matmul` is its spec and M, N, K; `kernel` the spec of the fastest kernel, "" if there is none; `us` its
+    time in microseconds; `problem` says why no kernel was found. Behind tune()'s limit of time kernel and problem are
+    empty."""
+
+    matmul: str
+    kernel: str
+    us: float
+    problem: str
+
+
+def tune(
+    model: torch.nn.Module,
+    tokens: Tokens,
+    *,
+    dtype: Optional[torch.dtype] = None,
+    again: bool = False,
+    seconds: Optional[float] = None,
+    progress: Optional[Progress] = None,
+) -> Tuple[TunedMatmul, ...]:
+    """Measures all candidate kernels for each GEMM of the model's Ingot layers, and records the fastest in the store.
+
+    tokens, dtype, and what of gradients is tuned: as prepare() has them. again: measure what has a record, too. seconds:
+    the time for all GEMMs together; calling it again goes on with the rest. progress(done, total, matmul) is called after
+    each GEMM, and what it raises ends the tuning.
+
+    Processes that start later use the records, and this one if it has run no GEMM on that GPU yet: so tune first. Raises
+    ingot.Error if there is no GPU, for INGOT_TUNING=frozen, and if the store keeps nothing.
+    """
+    checked_tokens("ingot.torch.tune", tokens)
+    device = device_of(model)
+    if device.type == "cpu":
+        device = device_of(None)
+    context = context_for(context_name(device))
+    name = _core.gpu_name(context)
+    if context.device != "cpu" and not name:
+        raise LinearError(
+            "ingot.torch.tune: this GPU is not known by name: let the model run with INGOT_RECORD=run.ingot, and give "
+            "that to `ingot tune --manifest run.ingot`"
+        )
+    recording = recording_of(model, tokens, name, dtype)[0] if name else ""
+    found = _core.tune(
+        context,
+        recording,
+        again,
+        math.inf if seconds is None else seconds,
+        progress if progress is not None else lambda *_: None,
+    )
+    return tuple(TunedMatmul(**each) for each in found)

@@ -1,0 +1,197 @@
+"""ingot.torch.prepare: what a dry run of a model's layers asks for, and that their first step then compiles nothing."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ingot
+import ingot.nn
+import ingot.torch
+from ingot.torch import LinearError
+from ingot.torch._prepare import recording_of
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+def blocks(device="cpu", dtype=torch.bfloat16, recipes=("tensorwise", "rowwise"), features=(96, 80)):
+    torch.manual_seed(1)
+    layers = [ingot.nn.Float8Linear(*features, device=device, dtype=dtype, recipe=recipe) for recipe in recipes]
+    return torch.nn.ModuleList(layers)
+
+
+def lines(text):
+    return {line for line in text.splitlines() if line and not line.startswith("#")}
+
+
+def asked_for(code):
+    """What layers ask for on the CPU, where they really run, in a process of its own."""
+    prelude = "import torch, ingot, ingot.nn, ingot.torch\nimport sys\n"
+    environment = {**os.environ, "INGOT_DEVICE": "cpu"}
+    result = subprocess.run(
+        [sys.executable, "-c", prelude + code + "\nprint(ingot.recording('cpu'))"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return lines(result.stdout)
+
+
+def test_a_dry_run_asks_for_what_a_step_asks_for():
+    step = """
+for at, recipe in enumerate(ingot.torch.RECIPES):
+    layer = ingot.nn.Float8Linear(96, 80 + at, dtype=torch.bfloat16, recipe=recipe)
+    x = torch.randn(2, 100, 96, dtype=torch.bfloat16, requires_grad=True)
+    layer(x).sum().backward()
+    y = layer(x)
+    y.backward(torch.randn_like(y))
+    layer(x.detach()).sum().backward()
+    with torch.no_grad():
+        layer(x)
+"""
+    of_step = {line for line in asked_for(step) if not line.startswith("elementwise f32")}
+    each = [blocks(recipes=[recipe], features=(96, 80 + at)) for at, recipe in enumerate(ingot.torch.RECIPES)]
+    text, layers, left_out = recording_of(torch.nn.ModuleList(each), 200, "h200")
+    # The dry run also notes which of the GPU's kernels a GEMM takes; the CPU's has none.
+    of_dry_run = {line for line in lines(text) if "kernel=" not in line}
+    assert of_dry_run == of_step
+    assert (len(layers), left_out) == (len(each), [])
+
+
+def test_a_dry_run_changes_nothing():
+    model = blocks()
+    calls = []
+    model[0].register_forward_hook(lambda *_: calls.append("forward"))
+    before = [each.detach().clone() for each in model.parameters()]
+    recorded = ingot.recording("cpu")
+    recording_of(model, 48, "h200")
+    assert calls == []
+    assert all(each.grad is None for each in model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    assert ingot.recording("cpu") == recorded
+    x = torch.randn(48, 96, dtype=torch.bfloat16)
+    y = model[0](x)  # and computes afterwards
+    assert torch.nn.functional.mse_loss(y, torch.nn.functional.linear(x, *model[0].parameters())) < 0.01
+    assert ingot.recording("cpu") != recorded
+
+
+def test_numbers_of_tokens_dtypes_and_gradients():
+    model = blocks(dtype=torch.float32, recipes=["rowwise"])
+    text = lines(recording_of(model, (64, 256), "h200", torch.bfloat16)[0])
+    assert any(line.endswith(" 64 80 96") and line.startswith("gemm e4m3fn*e4m3fn->bf16") for line in text)
+    assert any(line.endswith(" 256 80 96") for line in text)
+    assert any(line.startswith("cast f32->e4m3fn") for line in text)  # the weight
+    assert any(line.startswith("gemm e4m3fn*e4m3fn->f32 ") and line.endswith(" 80 96 256") for line in text)
+    with torch.no_grad():
+        text = lines(recording_of(model, 64, "h200", torch.bfloat16)[0])
+    gemms = {line.split(" bias")[0] for line in text if line.startswith("gemm")}
+    assert len(gemms) == 1
+    model.requires_grad_(False)  # frozen: the gradient of the input alone
+    text = lines(recording_of(model, 64, "h200", torch.bfloat16)[0])
+    assert not any(line.endswith(" 80 96 64") for line in text)
+    assert any(line.endswith(" 64 96 80") for line in text)
+
+
+def test_layers_on_meta_and_large_ones_take_no_memory():
+    model = torch.nn.Sequential(
+        *[ingot.nn.Float8Linear(65536, 65536, device="meta", dtype=torch.bfloat16, recipe="rowwise") for _ in range(80)]
+    )
+    text, layers, _ = recording_of(model, 16384, "h200")
+    assert len(layers) == 80
+    assert any(line.endswith(" 16384 65536 65536") for line in lines(text))
+
+
+def test_layers_that_pytorch_computes_are_left_out():
+    from ingot import float8
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 96), torch.nn.Linear(96, 32)).to(torch.bfloat16)
+    float8.convert_to_float8_training(model)
+    emulated = torch.nn.Sequential(torch.nn.Linear(64, 96)).to(torch.bfloat16)
+    float8.convert_to_float8_training(emulated, config=float8.Float8LinearConfig(emulate=True))
+    both = torch.nn.ModuleDict({"fast": model, "emulated": emulated})
+    _, layers, left_out = recording_of(both, 64, "h200")
+    assert [name for name, _ in layers] == ["0", "1"]
+    assert left_out == [("0", "PyTorch's operations emulate it")]
+
+
+def test_kernels_are_compiled_for_a_gpu_that_is_not_here(tmp_path):
+    """Once: the second time they lie in the store."""
+    code = """
+import json, torch, ingot, ingot.nn, ingot.torch
+model = torch.nn.Sequential(ingot.nn.Float8Linear(64, 128, bias=False, dtype=torch.bfloat16))
+seen = []
+with torch.no_grad():
+    done = ingot.torch.prepare(model, 128, gpu="h200", progress=lambda *now: seen.append(now))
+print(json.dumps([done.gpu, done.layers, done.kernels, done.compiled, seen, ingot.stats("cpu")["compiled"]]))
+"""
+    if ingot.info("cpu")["libraries"]["NVRTC"]["problem"]:
+        pytest.skip("NVRTC is not installed")
+    outcomes = []
+    for _ in range(2):
+        environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path), "INGOT_CACHE_MODE": "auto"}
+        result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stderr
+        outcomes.append(json.loads(result.stdout))
+    gpu, layers, kernels, compiled, seen, counted = outcomes[0]
+    assert (gpu, layers) == ("h200", ["0"])
+    assert compiled == counted == len(kernels) > 4
+    assert "cast bf16->e4m3fn scale=tensor out=codes" in kernels
+    assert any(kernel.startswith("gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast kernel=sm90") for kernel in kernels)
+    assert [done for done, _, _ in seen] == list(range(1, len(kernels) + 1))
+    assert {total for _, total, _ in seen} == {len(kernels)}
+    assert outcomes[1][2] == kernels
+    assert outcomes[1][3] == 0
+
+
+def test_progress_may_end_the_preparation():
+    class Enough(Exception):
+        pass
+
+    def stop(done, total, kernel):
+        raise Enough(kernel)
+
+    if ingot.info("cpu")["libraries"]["NVRTC"]["problem"]:
+        pytest.skip("NVRTC is not installed")
+    with torch.no_grad(), pytest.raises(Enough, match="^cast bf16"):
+        ingot.torch.prepare(blocks(recipes=["tensorwise"]), 128, gpu="h200", progress=stop)
+
+
+def test_messages():
+    model = blocks()
+    for tokens in (0, (), (4, -1), 2.5, "64"):
+        with pytest.raises(LinearError, match="^ingot.torch.prepare: tokens is .*, expected a number of tokens above 0"):
+            ingot.torch.prepare(model, tokens, gpu="h200")
+    with pytest.raises(ingot.Error, match='"h900"'):
+        ingot.torch.prepare(model, 64, gpu="h900")
+    if not torch.cuda.is_available():
+        with pytest.raises(LinearError, match="there is no GPU here to load kernels on: name the GPU to compile them for"):
+            ingot.torch.prepare(model, 64)
+
+
+@needs_gpu
+@pytest.mark.parametrize("recipe", ingot.torch.RECIPES)
+def test_the_first_step_compiles_nothing(recipe):
+    features = (1088, 832)  # of no other test
+    model = blocks("cuda", recipes=[recipe], features=features)
+    before = ingot.stats("cuda:0")
+    done = ingot.torch.prepare(model, 384)
+    assert done.layers == ("0",) and done.kernels
+    prepared = ingot.stats("cuda:0")
+    assert prepared["compiled"] + prepared["loaded"] >= before["compiled"] + before["loaded"]
+    x = torch.randn(3, 128, features[0], dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    model[0](x).sum().backward()
+    y = model[0](x)
+    y.backward(torch.randn_like(y))
+    with torch.no_grad():
+        model[0](x)
+    torch.cuda.synchronize()
+    after = ingot.stats("cuda:0")
+    assert after["launched"] > prepared["launched"]
+    assert (after["compiled"], after["loaded"]) == (prepared["compiled"], prepared["loaded"])
+    assert all(each.grad is not None for each in model.parameters())
