@@ -15,6 +15,7 @@
 #include "torch_memory.h"
 #include "torch_operator.h"
 #include "torch_plan_table.h"
+#include "torch_run.h"
 #include "torch_weight_operand.h"
 
 namespace ingot::python {
@@ -44,7 +45,7 @@ struct FrozenCall {
   }
 
   const LinearPlan& plan;
-  TorchPlace place;
+  TorchRun place;
   Float8View weight{};
   TorchRegion constants{};
   LinearScales scales{};
@@ -66,7 +67,8 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
   const std::int64_t tokens = input.view.rows;
   TorchTensor output = TorchTensor::empty(sizes_with_last(arguments.input.sizes(), plan.shape.out_features),
                                           torch_dtype(*plan.dtypes.output), device);
-  const TorchRegion scratch(plan.forward_scratch(tokens, LinearPass::inference).bytes, device);
+  const TorchRegion scratch(plan.forward_scratch(tokens, LinearPass::inference, call.place.observes_values()).bytes,
+                            device);
   LinearForwardTensors tensors{
       .input = input.view,
       .output = matrix(output.data(), *plan.dtypes.output, tokens, plan.shape.out_features, device),
@@ -78,7 +80,7 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
     bias = columns_of(arguments.bias, {plan.subject, "bias"}, plan.shape.out_features, device);
     tensors.bias = bias.view;
   }
-  linear_forward(plan, call.place.backend(), tensors, {.stream = call.place.stream()});
+  linear_forward(plan, call.place.backend(), tensors, call.place.run());
   give(stack, {&output});
 }
 
@@ -130,10 +132,12 @@ void backward_operator(TorchValue* stack) {
                                 .codes = call.weight,
                                 .scales = call.scales};
   const bool expands = expands_grad_output(plan, tensors);
-  const TorchRegion scratch(
-      plan.backward_scratch(tokens, {.input = true, .weight = false, .bias = false}, false, expands).bytes, device);
+  const TorchRegion scratch(plan.backward_scratch(tokens, {.input = true, .weight = false, .bias = false},
+                                                  call.place.observes_values(), expands)
+                                .bytes,
+                            device);
   tensors.scratch = scratch.region();
-  linear_backward(plan, call.place.backend(), tensors, {.stream = call.place.stream()});
+  linear_backward(plan, call.place.backend(), tensors, call.place.run());
   give(stack, {&grad_input});
 }
 

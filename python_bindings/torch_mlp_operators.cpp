@@ -73,7 +73,7 @@ void forward(TorchValue* stack) {
   TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
-  const TorchRegion scratch(plan.forward_scratch(tokens, pass).bytes, device);
+  const TorchRegion scratch(plan.forward_scratch(tokens, pass, call.observes_values()).bytes, device);
   const std::size_t up_bytes = codes_of_up(plan);
   const MlpForwardTensors tensors{
       .input = input.view,
@@ -84,7 +84,7 @@ void forward(TorchValue* stack) {
       .down = layer_forward(plan.down, down, kept.codes(up_bytes, codes_of_down(plan)), call),
       .saved = keeps ? &saved : nullptr,
       .scratch = scratch.region()};
-  mlp_forward(plan, call.backend(), tensors, {.stream = call.stream()});
+  mlp_forward(plan, call.backend(), tensors, call.run());
   TorchTensor published = std::move(kept).publish();
   give(stack, {&output.tensor, &published});
 }
@@ -133,7 +133,7 @@ void backward(TorchValue* stack) {
       gamma = vector_in(arguments.gamma, plan.up.linear.dtypes.input, {plan.subject, "gamma"}, device);
     }
   }
-  const TorchRegion scratch(plan.backward_scratch(tokens, wants).bytes, device);
+  const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   const MlpBackwardTensors tensors{.saved = &saved,
                                    .grad_output = grad_output.view,
                                    .grad_input = norm.input.view,
@@ -152,7 +152,7 @@ void backward(TorchValue* stack) {
                                             .codes = down_weight.codes,
                                             .scales = call.constants(plan.down)},
                                    .scratch = scratch.region()};
-  mlp_backward(plan, call.backend(), tensors, {.stream = call.stream()});
+  mlp_backward(plan, call.backend(), tensors, call.run());
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
   give(stack, {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &up.weight.tensor, &up.bias.tensor,
                &down.weight.tensor, &down.bias.tensor});

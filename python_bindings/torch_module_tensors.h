@@ -10,6 +10,7 @@
 #include "ingot/nn/norm_linear_functions.h"
 #include "torch_memory.h"
 #include "torch_operator.h"
+#include "torch_run.h"
 
 namespace ingot::python {
 
@@ -27,9 +28,9 @@ TorchMatrix operand_of(const TorchTensor& tensor, const TensorName& name, Device
 TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& name, Device device);
 
 // What a call of a module runs with.
-class TorchCall : public TorchPlace {
+class TorchCall : public TorchRun {
  public:
-  using TorchPlace::TorchPlace;
+  using TorchRun::TorchRun;
 
   // The fixed scales and factors of a layer of the module, as long as this object.
   LinearScales constants(const LinearPlan& plan);

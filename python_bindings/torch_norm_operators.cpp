@@ -60,7 +60,7 @@ void forward(TorchValue* stack) {
   TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
-  const TorchRegion scratch(plan.forward_scratch(tokens, pass).bytes, device);
+  const TorchRegion scratch(plan.forward_scratch(tokens, pass, call.observes_values()).bytes, device);
   NormLinearForwardTensors tensors{.input = input.view,
                                    .gamma = norm.gamma.view,
                                    .beta = norm.beta.view,
@@ -71,7 +71,7 @@ void forward(TorchValue* stack) {
                                    .saved = keeps ? &saved : nullptr,
                                    .scratch = scratch.region()};
   if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
-  norm_linear_forward(plan, call.backend(), tensors, {.stream = call.stream()});
+  norm_linear_forward(plan, call.backend(), tensors, call.run());
   TorchTensor published = std::move(kept).publish();
   give(stack, {&output.tensor, &published});
 }
@@ -129,9 +129,9 @@ void backward(TorchValue* stack) {
   const WeightOfBackward weight(layer, wants.input, arguments.weight, kept.codes(), device);
   tensors.weight = weight.matrix.view;
   tensors.codes = weight.codes;
-  const TorchRegion scratch(plan.backward_scratch(tokens, wants).bytes, device);
+  const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   tensors.scratch = scratch.region();
-  norm_linear_backward(plan, call.backend(), tensors, {.stream = call.stream()});
+  norm_linear_backward(plan, call.backend(), tensors, call.run());
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
   give(stack,
        {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients.weight.tensor, &gradients.bias.tensor});

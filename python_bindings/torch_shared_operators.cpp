@@ -74,7 +74,7 @@ void forward_of_first(const Forward& run, const NormOperands& norm, const LayerO
                                    .saved = run.keeps ? &saved : nullptr,
                                    .scratch = scratch};
   if (const MemoryRegion codes = codes_of(run.plan, run.kept, 0); codes.bytes > 0) tensors.weight_into = codes;
-  norm_linear_forward(run.plan.first, run.call.backend(), tensors, {.stream = run.call.stream()});
+  norm_linear_forward(run.plan.first, run.call.backend(), tensors, run.call.run());
 }
 
 void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& operands, const TorchResult& output,
@@ -86,7 +86,7 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
   const Tensor values = norm_linear_input_values(run.plan.first, tokens, first, scratch_of_first, device);
   LinearSaved saved{.memory = run.saved(at)};
   const LinearPass pass = run.keeps ? LinearPass::training : LinearPass::inference;
-  const TorchRegion scratch(layer.forward_scratch(tokens, pass).bytes, device);
+  const TorchRegion scratch(layer.forward_scratch(tokens, pass, run.call.observes_values()).bytes, device);
   LinearForwardTensors tensors{.input = values.data != nullptr ? values : run.input.view,
                                .weight = operands.weight.view,
                                .bias = operands.bias.view,
@@ -98,7 +98,7 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
   if (layer.given_input.any) {
     tensors.given_input = norm_linear_input_codes(run.plan.first, tokens, first, scratch_of_first, device);
   }
-  linear_forward(layer, run.call.backend(), tensors, {.stream = run.call.stream()});
+  linear_forward(layer, run.call.backend(), tensors, run.call.run());
 }
 
 // Returns the layers' outputs, of which a third may be empty, and what backward needs.
@@ -121,7 +121,7 @@ void forward(TorchValue* stack) {
   const Forward run{plan, call, input, kept, keeps ? plan.saved_memory(tokens) : SharedSavedMemory{}, keeps};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   // The first layer's scratch holds the codes that the others read.
-  const TorchRegion scratch(plan.first.forward_scratch(tokens, pass).bytes, device);
+  const TorchRegion scratch(plan.first.forward_scratch(tokens, pass, run.call.observes_values()).bytes, device);
   const NormOperands norm(plan.first, arguments.gamma, arguments.beta, device);
   std::vector<TorchResult> outputs;
   outputs.reserve(kMostLayers);
@@ -186,7 +186,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
   if (plan.has_gamma() && wants.input) {
     gamma = vector_in(run.arguments.gamma, plan.linear.dtypes.input, {plan.subject, "gamma"}, device);
   }
-  const TorchRegion scratch(plan.backward_scratch(run.tokens, wants).bytes, device);
+  const TorchRegion scratch(plan.backward_scratch(run.tokens, wants, run.call.observes_values()).bytes, device);
   norm_linear_backward(plan, run.call.backend(),
                        {.saved = &saved,
                         .grad_output = grad_output.view,
@@ -202,7 +202,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
                         .scales = run.call.constants(plan.linear),
                         .scratch = scratch.region(),
                         .grad_values = grad_values},
-                       {.stream = run.call.stream()});
+                       run.call.run());
 }
 
 void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_input, LayerGradients& gradients) {
@@ -214,7 +214,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
   const WeightOfBackward weight(layer, wants.input, run.arguments.weights[at], codes_of(run.plan, run.kept, at),
                                 device);
   const Tensor values = norm_linear_input_values(run.plan.first, run.tokens, run.saved(0), {}, device);
-  const TorchRegion scratch(layer.backward_scratch(run.tokens, wants).bytes, device);
+  const TorchRegion scratch(layer.backward_scratch(run.tokens, wants, run.call.observes_values()).bytes, device);
   LinearBackwardTensors tensors{.saved = &saved,
                                 .grad_output = grad_output.view,
                                 .grad_input = grad_input,
@@ -228,7 +228,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
   if (layer.given_input.any && wants.weight) {
     tensors.given_input = norm_linear_input_codes(run.plan.first, run.tokens, run.saved(0), {}, device);
   }
-  linear_backward(layer, run.call.backend(), tensors, {.stream = run.call.stream()});
+  linear_backward(layer, run.call.backend(), tensors, run.call.run());
 }
 
 // Returns the gradients of input, gamma, beta and of each layer's weight and bias; those that are not wanted are empty.

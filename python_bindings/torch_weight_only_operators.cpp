@@ -18,6 +18,7 @@
 #include "torch_memory.h"
 #include "torch_operator.h"
 #include "torch_plan_table.h"
+#include "torch_run.h"
 #include "torch_weight_operand.h"
 
 namespace ingot::python {
@@ -103,7 +104,7 @@ void multiply(TorchValue* stack, const MatmulArguments& arguments) {
       .bias = bias.view,
       .out = {},
       .constant_weight = arguments.constant};
-  const TorchPlace place(device);
+  const TorchRun place(device);
   TorchTensor output =
       TorchTensor::empty(sizes_with_last(arguments.input.sizes(), plan.out_features), torch_dtype(dtype), device);
   tensors.out = matrix(output.data(), dtype, input.view.rows, plan.out_features, device);
@@ -143,7 +144,7 @@ void cast_operator(TorchValue* stack) {
   const WeightOnlyPlan& plan = plans().at(static_cast<std::int64_t>(stack[1]));
   const Device device = device_of(values, plan.name("weight"));
   const TorchMatrix weight = columns_of(values, plan.name("weight"), plan.in_features, device);
-  const TorchPlace place(device);
+  const TorchRun place(device);
   TorchTensor codes = empty_codes(plan, device);
   const std::array<std::int64_t, 1> count{plan.factors()};
   TorchTensor factors = plan.mx ? TorchTensor::empty_bytes(static_cast<std::size_t>(plan.factors()), device)
@@ -172,7 +173,7 @@ void pack(TorchValue* stack, bool unpack) {
   if (!is_packed(plan.layout)) throw Error(ErrorCode::invalid_argument, name.text(), "is not to be packed");
   const Device device = device_of(from, name);
   void* const data = bytes_of(from, name, unpack ? plan.weight_bytes() : plan.out_features * plan.code_bytes(), device);
-  const TorchPlace place(device);
+  const TorchRun place(device);
   TorchTensor to = unpack ? empty_codes(plan, device)
                           : TorchTensor::empty_bytes(static_cast<std::size_t>(plan.weight_bytes()), device);
   place.backend().pack_weight({.weight = plan.dtype, .layout = plan.layout, .unpack = unpack},
