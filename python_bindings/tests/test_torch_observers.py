@@ -183,6 +183,26 @@ def test_names_that_were_given_stay():
         model["down"](random_input())
 
 
+def test_modules_of_several_parts_are_observed():
+    """Every GEMM of each module, forward and backward, by the name of its layer."""
+    nn = ingot.nn
+    model = torch.nn.ModuleDict(
+        {
+            "norm": nn.RMSNormLinear(64, 64, activation="silu"),
+            "mlp": nn.GatedMlp(64, 128, norm="rms"),
+            "shared": nn.SharedInputLinears(64, {"q": 32, "k": 48}),
+        }
+    )
+    x = torch.randn(32, 64, requires_grad=True)
+    with ingot.torch.monitor(model) as monitor:
+        q, k = model["shared"](model["mlp"](model["norm"](x)))
+        (q.square().mean() + k.square().mean()).backward()
+    gemms = {(each["layer"], each["tensor"]) for each in monitor.records() if each["kind"] == "gemm"}
+    layers = ("norm", "mlp.up", "mlp.down", "shared.q", "shared.k")
+    roles = ("output", "grad_input", "grad_weight")
+    assert gemms >= {(layer, role) for layer in layers for role in roles}, gemms
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_dump_holds_the_values_and_their_codes(tmp_path, device):
     model, x = two_layers(device), random_input(device)

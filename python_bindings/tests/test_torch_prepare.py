@@ -64,6 +64,29 @@ for at, recipe in enumerate(ingot.torch.RECIPES):
     assert (len(layers), left_out) == (len(each), [])
 
 
+def test_modules_of_several_parts_are_prepared():
+    """Each kind adds kernels of its own; a module's name is its path in the model."""
+    nn = ingot.nn
+    parts = {
+        "norm": nn.LayerNormLinear(64, 96),
+        "active": nn.Float8Linear(64, 64, activation="silu"),
+        "mlp": nn.Mlp(64, 128, norm="layer"),
+        "gated": nn.GatedMlp(64, 128, norm="rms"),
+        "shared": nn.SharedInputLinears(64, {"q": 32, "k": 32, "v": 32}, norm="rms"),
+        "delayed": nn.Float8Linear(64, 64, recipe="delayed"),
+        "packed": nn.WeightOnlyLinear.from_float(torch.nn.Linear(64, 64)),
+        "frozen": nn.FrozenFloat8Linear.from_float(torch.nn.Linear(64, 64)),
+    }
+    model = torch.nn.ModuleDict(parts).bfloat16()
+    text, layers, left_out = recording_of(model, 32, "h200")
+    assert ([name for name, _ in layers], left_out) == (list(parts), [])
+    assert model["shared"].options.names == ("shared.q", "shared.k", "shared.v")
+    everything = set(lines(text))
+    for name in ("norm", "active", "mlp", "gated", "shared", "packed", "frozen"):
+        others = torch.nn.ModuleDict({other: parts[other] for other in parts if other != name})
+        assert set(lines(recording_of(others, 32, "h200")[0])) < everything, name
+
+
 def test_a_dry_run_changes_nothing():
     model = blocks()
     calls = []

@@ -10,7 +10,7 @@ from ..torch import LinearOptions, NormLinearOptions, linear, norm_linear
 from ..torch._errors import LinearError
 from ..torch._modules import in_place_of
 from ._delayed import DelayedOptions, delayed_linear, has_loaded, keep_float32, make_buffers
-
+from ._parts import NamedLayer
 
 _Options = Union[LinearOptions, NormLinearOptions, DelayedOptions]
 
@@ -28,7 +28,7 @@ def _options(recipe: str, layer_name: str, history_length: int, activation: str)
     return LinearOptions(recipe, layer_name)
 
 
-class Float8Linear(torch.nn.Linear):
+class Float8Linear(NamedLayer, torch.nn.Linear):
     """torch.nn.Linear with its GEMMs in FP8, as ingot.torch.linear computes them.
 
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
@@ -85,16 +85,6 @@ class Float8Linear(torch.nn.Linear):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
         if isinstance(self.options, DelayedOptions):
             has_loaded(self, state_dict, prefix)
-
-    @property
-    def layer_name(self) -> str:
-        """The layer's name in messages, monitors and traces."""
-        return self.options.name
-
-    @layer_name.setter
-    def layer_name(self, name: str) -> None:
-        old = self.options
-        self.options = _options(old.recipe, name, getattr(old, "history_length", 1))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = self.options

@@ -9,7 +9,7 @@ import torch
 
 from ..torch import MlpOptions, mlp
 from ..torch._checks import refuse
-from ._parts import LinearParameters, NormModule, make_norm, norm_options, norm_parameters, require_linear
+from ._parts import LinearParameters, NamedLayer, NormModule, make_norm, norm_options, norm_parameters, require_linear
 
 _Pair = tuple[torch.nn.Linear, torch.nn.Linear]
 
@@ -18,7 +18,16 @@ def _subject(layer_name: str) -> str:
     return f'MLP "{layer_name}"'
 
 
-class Mlp(torch.nn.Module):
+class _MlpLayer(NamedLayer, torch.nn.Module):
+    @property
+    def in_features(self) -> int:
+        return self.down_proj.out_features
+
+    def extra_repr(self) -> str:
+        return f"activation={self.options.activation!r}, recipe={self.options.recipe}"
+
+
+class Mlp(_MlpLayer):
     """activation(norm(input) @ up^T) @ down^T, with biases, in FP8 as ingot.torch.mlp computes it.
 
     Takes inputs (..., features) of float32, float16 or bfloat16 and of any strides, and returns that shape and dtype,
@@ -80,11 +89,8 @@ class Mlp(torch.nn.Module):
         of_norm = norm_parameters(self.norm)
         return mlp(input, up.weight, down.weight, up.bias, down.bias, *of_norm, options=self.options)
 
-    def extra_repr(self) -> str:
-        return f"activation={self.options.activation!r}, recipe={self.options.recipe}"
 
-
-class GatedMlp(torch.nn.Module):
+class GatedMlp(_MlpLayer):
     """(silu(gate) * up) @ down^T with gate, up = norm(input) @ gate_up^T: the MLP of Llama, with biases or without, in
     FP8 as ingot.torch.mlp computes it.
 
@@ -176,6 +182,3 @@ class GatedMlp(torch.nn.Module):
                 if all(key in state_dict for key in keys):
                     state_dict[f"{prefix}gate_up_proj.{name}"] = torch.cat([state_dict.pop(key) for key in keys])
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
-
-    def extra_repr(self) -> str:
-        return f"activation={self.options.activation!r}, recipe={self.options.recipe}"

@@ -9,10 +9,10 @@ import torch
 
 from ..torch import NormLinearOptions, norm_linear
 from ..torch._checks import refuse
-from ._parts import NormModule, make_norm, norm_options, norm_parameters, require_linear
+from ._parts import NamedLayer, NormModule, make_norm, norm_options, norm_parameters, require_linear
 
 
-class _NormLinear(torch.nn.Module):
+class _NormLinear(NamedLayer, torch.nn.Module):
     _kind = "rms"
 
     def __init__(

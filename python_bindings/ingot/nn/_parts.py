@@ -3,6 +3,7 @@ modules give them."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Optional, Union
 
 import torch
@@ -11,6 +12,18 @@ from ..torch import NormOptions
 from ..torch._checks import refuse
 
 NormModule = Union[torch.nn.LayerNorm, torch.nn.RMSNorm]
+
+
+class NamedLayer:
+    """A module whose options hold the name that messages, monitors and traces call it by."""
+
+    @property
+    def layer_name(self) -> str:
+        return self.options.name
+
+    @layer_name.setter
+    def layer_name(self, name: str) -> None:
+        self.options = dataclasses.replace(self.options, name=name)
 
 
 class LinearParameters(torch.nn.Module):

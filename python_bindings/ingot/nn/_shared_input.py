@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Mapping, Optional
+import dataclasses
+from typing import Iterable, Mapping, Optional
 
 import torch
 
@@ -10,6 +11,10 @@ from ..torch import SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
 from ._float8_linear import Float8Linear
 from ._parts import LinearParameters, NormModule, make_norm, norm_options, norm_parameters
+
+
+def _names(module: str, layers: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{module}.{layer}" if module else layer for layer in layers)
 
 
 class SharedInputLinears(torch.nn.Module):
@@ -52,16 +57,27 @@ class SharedInputLinears(torch.nn.Module):
         )
 
     def _take(self, layers, norm, *, zero_centred: bool, recipe: str, layer_name: str) -> None:
-        names = tuple(f"{layer_name}.{name}" if layer_name else name for name in layers)
+        names = _names(layer_name, layers)
         subject = "SharedInputLinears " + ", ".join(f'"{name}"' for name in names)
         if not 2 <= len(layers) <= 3:
             refuse(subject, f"has {len(layers)} layers, but two or three can share an input: make several modules")
         for name, layer in layers.items():
             self.add_module(name, LinearParameters.of(layer, subject))
         self._layer_names = tuple(layers)
+        self._layer_name = layer_name
         self.norm = norm
-        in_features = next(iter(layers.values())).in_features
+        self.in_features = in_features = next(iter(layers.values())).in_features
         self.options = SharedLinearOptions(recipe, names, norm_options(norm, in_features, zero_centred, subject))
+
+    @property
+    def layer_name(self) -> str:
+        """What stands in front of the layers' names in messages, monitors and traces."""
+        return self._layer_name
+
+    @layer_name.setter
+    def layer_name(self, name: str) -> None:
+        self._layer_name = name
+        self.options = dataclasses.replace(self.options, names=_names(name, self._layer_names))
 
     @classmethod
     def from_parts(

@@ -7,7 +7,7 @@ from typing import Iterator, Optional, Tuple
 import torch
 
 # Names that a layer has when it was given none.
-_UNNAMED = ("", "linear")
+_UNNAMED = ("", "linear", "mlp", "norm_linear")
 
 
 def _is_layer(module: torch.nn.Module) -> bool:

@@ -93,10 +93,12 @@ def _run_layer(layer: torch.nn.Module, tokens: int, dtype: Optional[torch.dtype]
         if not wanted:
             continue
         for one_element in (False, True):
-            output = run(input)
-            grad = torch.empty((), dtype=output.dtype, device=device).expand(output.shape)
-            grad_output = grad if one_element else torch.empty_like(output)
-            torch.autograd.grad(output, wanted, grad_output, allow_unused=True)
+            outputs = run(input)
+            outputs = [each for each in (outputs if isinstance(outputs, tuple) else (outputs,)) if each.requires_grad]
+            elements = [torch.empty((), dtype=each.dtype, device=device).expand(each.shape) for each in outputs]
+            grads = elements if one_element else [torch.empty_like(each) for each in outputs]
+            if outputs:
+                torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
 
 
 def _layers_to_run(model: torch.nn.Module) -> Tuple[list, list]:
