@@ -426,7 +426,8 @@ void linear_backward_float8_operator(TorchValue* stack) {
                               .saved = tensor_of(stack[4]),
                               .codes = {},
                               .factor = tensor_of(stack[3])};
-  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]), {});
+  Gradients gradients =
+      backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]), {});
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
 }
 

@@ -198,7 +198,7 @@ def test_modules_of_several_parts_are_observed():
         q, k = model["shared"](model["mlp"](model["norm"](x)))
         (q.square().mean() + k.square().mean()).backward()
     gemms = {(each["layer"], each["tensor"]) for each in monitor.records() if each["kind"] == "gemm"}
-    layers = ("norm", "mlp.up", "mlp.down", "shared.q", "shared.k")
+    layers = ("norm", "mlp.gate_up", "mlp.down", "shared.q", "shared.k")
     roles = ("output", "grad_input", "grad_weight")
     assert gemms >= {(layer, role) for layer in layers for role in roles}, gemms
 
