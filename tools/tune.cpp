@@ -156,10 +156,11 @@ int tune(const TuneOptions& options) {
             .warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }});
   const double seconds = options.budget.empty() ? 1e6 : parse_seconds(options.budget);
   if (planned.empty() && options.import_from.empty() && options.export_to.empty()) {
-    throw UsageError(
-        "ingot tune",
-        "there is nothing to tune; give shapes (--mnk 16384,8192,7168), a model (--set llama3-8b), a manifest, "
-        "or --import or --export");
+    const char* const nothing =
+        "there is nothing to tune; give shapes (--mnk 16384,8192,7168), a model (--set llama3-8b), a manifest, or "
+        "--import or --export";
+    if (options.manifest.empty()) throw UsageError("ingot tune", nothing);
+    throw Error(ErrorCode::invalid_argument, "ingot tune", nothing);  // the command line is right, the file is empty
   }
   if (options.list) {
     fmt::print("{}", options.json ? list_json(planned) : list(planned));
