@@ -118,7 +118,7 @@ BOOST_AUTO_TEST_CASE(what_comes_meanwhile) {
 // Whoever replaces the file between two looks of another writer: it is never written into.
 BOOST_AUTO_TEST_CASE(many_writers_of_one_file) {
   constexpr int kWriters = 4;
-  constexpr int kWrites = 3000;
+  constexpr int kWrites = 500;
   const auto content = [](int of) {
     return std::string(100 + static_cast<std::size_t>(of), static_cast<char>('a' + of));
   };

@@ -3,8 +3,6 @@
 // written into instead, and never replaced. A link stays a link: the file that it leads to gets the content.
 #pragma once
 
-#include <sys/stat.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
@@ -14,6 +12,8 @@
 
 #include "ingot/api.h"
 #include "ingot/runtime/util/file_descriptor.h"
+
+struct stat;  // of <sys/stat.h>
 
 namespace ingot {
 
