@@ -141,6 +141,11 @@ sanitizer() {
   if compute-sanitizer --help 2>&1 | grep -q -e '--port'; then ports=(--port @port@); fi
   for program in "$build"/tests/*_gpu; do
     case $program in
+      *nn_float8_linear_gpu | *nn_weight_only_gpu) sanitize start memcheck "$program" ;;
+    esac
+  done
+  for program in "$build"/tests/*_gpu; do
+    case $program in
       *runtime_backends_gpu)
         sanitize start_shares memcheck "$program"
         sanitize start_shares racecheck "$program"
@@ -150,7 +155,7 @@ sanitizer() {
   done
   for program in "$build"/tests/*_gpu; do
     case $program in
-      *runtime_backends_gpu | *runtime_dequant_matmul_gpu) ;;
+      *runtime_backends_gpu | *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu) ;;
       *codegen_pointwise_gpu | *runtime_cast_list_gpu | *runtime_gemm_mma_gpu)
         sanitize start memcheck "$program"
         sanitize start racecheck "$program"

@@ -1,5 +1,7 @@
 """ingot.torch.norm_linear, mlp and shared_linear on a GPU: the CPU's values, PyTorch's memory and graphs."""
 
+import gc
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -64,6 +66,7 @@ def test_memory_is_pytorchs(case):
             x = torch.randn(512 + 16 * (at % 10), K, device="cuda", dtype=torch.bfloat16, requires_grad=True)
             step(ours, {**tensors, "x": x})
         torch.cuda.synchronize()
+        gc.collect()  # tensors in cycles, of other tests too, are freed at any time otherwise
 
     def outside():
         free, total = torch.cuda.mem_get_info()
