@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "ingot/api.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/measure/autotuner.h"
 #include "ingot/runtime/tuning/tuning_record.h"
@@ -34,11 +33,11 @@ struct TunedMatmulRecord {
 };
 
 // bf16_us: of the same matmul in bf16, for the record; 0 if it was not measured.
-INGOT_API TunedMatmulRecord tune_matmul(const MatmulTuning& tuning, const MatmulCall& call, double bf16_us,
-                                        const AutotuneOptions& options);
+TunedMatmulRecord tune_matmul(const MatmulTuning& tuning, const MatmulCall& call, double bf16_us,
+                              const AutotuneOptions& options);
 
 // The candidates of a context's GPU, and their measurement. Memory is taken when the first matmul is measured.
-class INGOT_API GpuMatmuls {
+class GpuMatmuls {
  public:
   // The context must outlive this object. Throws Error{not_found} if it is not on CUDA, and Error{io_failed} if its
   // store cannot keep records; `remedy` ends the sentence about a missing GPU.
