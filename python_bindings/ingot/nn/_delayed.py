@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ..torch import _operators as ops
 from ..torch._errors import LinearError
-from ..torch._checks import check_layer
+from ..torch._checks import check_layer, check_plain
 from ..torch._linear import in_autocasts_dtype
 from ..torch._scaled_linear import call, plan_of, run_backward, run_forward
 
@@ -105,6 +105,7 @@ def delayed_linear(layer: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     amax, history, scale = layer.fp8_amax, layer.fp8_amax_history, layer.fp8_scale
     starts = not layer.scales_started
     if starts:
+        check_plain(f'linear "{options.name}"', input, weight)
         _start(input, _INPUT, history, scale)
         _start(weight, _WEIGHT, history, scale)
     plan = plan_of("delayed", options.name, options._plans, input, weight, bias)
