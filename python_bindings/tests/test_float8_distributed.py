@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import ingot
 import ingot.float8 as float8
+from ingot.float8 import _delayed
 from ingot.float8 import CastConfig, Float8LinearConfig, ScalingType, WeightWithDynamicFloat8CastTensor
 from ingot.float8.distributed_utils import tensor_already_casted_to_fp8
 from ingot.float8.float8_scaling_utils import NoopFwToFloat8BwDynamic, hp_tensor_to_float8_dynamic
@@ -200,7 +201,9 @@ def check_delayed(rank):
     )
     layer = float8.convert_to_float8_training(nn.Linear(4, 4), config=config)
     layer(torch.full((2, 4), 1.0 + rank)).sum().backward()
-    float8.sync_float8_amax_and_scale_history(layer)
+    with mock.patch.object(_delayed, "largest_of_ranks", wraps=_delayed.largest_of_ranks) as reduces:
+        float8.sync_float8_amax_and_scale_history(layer)
+    assert reduces.call_count == 1 and layer.fp8_amax_input.item() == WORLD
     assert layer.fp8_amax_history_input[0].item() == WORLD and layer.fp8_scale_input.item() == 448 / WORLD
 
 
