@@ -107,7 +107,7 @@ tests() {
   for program in "$build"/tests/*_gpu; do
     name=$(basename "$program")
     case $name in
-      *runtime_backends_gpu | *runtime_dequant_matmul_gpu) ;;
+      *runtime_backends_gpu | *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu) ;;
       *runtime_gemm_cross_gpu) start "${name}_checker" 300 "$program" --run_test=small_checker ;;
       *) start "$name" 400 "$program" ;;
     esac
@@ -117,7 +117,9 @@ tests() {
     case $name in
       *runtime_backends_gpu) start_shares "$name" 400 "$program" '--run_test=!huge' ;;
       *runtime_gemm_cross_gpu) start_shares "$name" 400 "$program" --run_test=cross ;;
-      *runtime_dequant_matmul_gpu) start_shares "$name" 400 "$program" '--run_test=*' ;;
+      *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu)
+        start_shares "$name" 400 "$program" '--run_test=*'
+        ;;
     esac
   done
   wait
@@ -141,16 +143,13 @@ sanitizer() {
   if compute-sanitizer --help 2>&1 | grep -q -e '--port'; then ports=(--port @port@); fi
   for program in "$build"/tests/*_gpu; do
     case $program in
-      *nn_float8_linear_gpu | *nn_weight_only_gpu) sanitize start memcheck "$program" ;;
-    esac
-  done
-  for program in "$build"/tests/*_gpu; do
-    case $program in
       *runtime_backends_gpu)
         sanitize start_shares memcheck "$program"
         sanitize start_shares racecheck "$program"
         ;;
-      *runtime_dequant_matmul_gpu) sanitize start_shares memcheck "$program" ;;
+      *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu)
+        sanitize start_shares memcheck "$program"
+        ;;
     esac
   done
   for program in "$build"/tests/*_gpu; do

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import ingot
 import ingot.float8 as float8
 from ingot.float8 import CastConfig, DelayedScalingConfig, Float8LinearConfig, ScalingType, StatefulFloat8Linear
-from ingot.float8.float8_utils import compute_error
+from ingot.float8.float8_utils import amax_to_scale, compute_error
 
 ROLES = ("input", "weight", "grad_output")
 
@@ -199,6 +199,30 @@ def test_layers_with_different_histories_and_formats():
     exponent = torch.log2(model[1].fp8_scale_weight)
     assert exponent == exponent.round()
     assert model[0].is_amax_initialized and not model[2].has_any_delayed_scaling
+    for layer in model[:2]:
+        for role, dtype in zip(ROLES, (torch.float8_e4m3fn, torch.float8_e4m3fn, torch.float8_e5m2)):
+            amax, history, scale = (getattr(layer, f"fp8_{name}_{role}") for name in ("amax", "amax_history", "scale"))
+            assert history[0] == amax > 0
+            assert scale == amax_to_scale(history.max(), dtype, layer.config.round_scales_to_power_of_2), role
+
+
+def test_sync_is_a_few_operations_for_all_layers():
+    """What a GPU would launch does not grow with the model; views are counted, too."""
+
+    class Counted(TorchDispatchMode):
+        calls = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.calls += 1
+            return func(*args, **(kwargs or {}))
+
+    def operations(count):
+        layers = [convert(nn.Linear(8, 8), config_of()) for _ in range(count)]
+        with Counted() as counted:
+            float8.sync_float8_amax_and_scale_history(nn.ModuleList(layers))
+        return counted.calls
+
+    assert operations(2) == operations(9) <= 16
 
 
 def test_sync_without_layers_warns(caplog):

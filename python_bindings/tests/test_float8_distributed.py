@@ -4,15 +4,13 @@ gives."""
 import contextlib
 import copy
 import functools
-import os
-import tempfile
 from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist
-import torch.multiprocessing
+import two_processes
 from torch import nn
 from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.device_mesh import init_device_mesh
@@ -21,6 +19,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import ingot
 import ingot.float8 as float8
+from ingot.float8 import _delayed
 from ingot.float8 import CastConfig, Float8LinearConfig, ScalingType, WeightWithDynamicFloat8CastTensor
 from ingot.float8.distributed_utils import tensor_already_casted_to_fp8
 from ingot.float8.float8_scaling_utils import NoopFwToFloat8BwDynamic, hp_tensor_to_float8_dynamic
@@ -29,7 +28,7 @@ from ingot.float8.float8_training_tensor import hp_tensor_and_scale_to_float8
 from ingot.float8.float8_utils import tensor_to_scale
 from ingot.torch import _operators as operators
 
-WORLD = 2
+WORLD = two_processes.WORLD
 E4M3 = torch.float8_e4m3fn
 
 
@@ -202,7 +201,9 @@ def check_delayed(rank):
     )
     layer = float8.convert_to_float8_training(nn.Linear(4, 4), config=config)
     layer(torch.full((2, 4), 1.0 + rank)).sum().backward()
-    float8.sync_float8_amax_and_scale_history(layer)
+    with mock.patch.object(_delayed, "largest_of_ranks", wraps=_delayed.largest_of_ranks) as reduces:
+        float8.sync_float8_amax_and_scale_history(layer)
+    assert reduces.call_count == 1 and layer.fp8_amax_input.item() == WORLD
     assert layer.fp8_amax_history_input[0].item() == WORLD and layer.fp8_scale_input.item() == 448 / WORLD
 
 
@@ -305,24 +306,6 @@ CHECKS = [
 ]
 
 
-def run(rank, folder):
-    """What each process runs. A check that fails leaves its traceback in a file."""
-    import traceback
-
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
-    for check in CHECKS:
-        try:
-            check(rank)
-        except Exception:
-            with open(f"{folder}/{check.__name__}.{rank}", "w") as file:
-                traceback.print_exc(file=file)
-            os._exit(1)  # the other rank may wait for a collective
-        with open(f"{folder}/{check.__name__}.{rank}.done", "w"):
-            pass
-    dist.destroy_process_group()
-
-
 def test_a_weight_replaced_between_gathers_is_refused():
     weight = WeightWithDynamicFloat8CastTensor(torch.ones(4, 4), float8.LinearMMConfig(), E4M3)
     gathered = (torch.zeros(4, 4, dtype=torch.uint8),)
@@ -332,22 +315,9 @@ def test_a_weight_replaced_between_gathers_is_refused():
     assert "dtype=torch.float8_e4m3fn" in repr(weight)
 
 
-@pytest.fixture(scope="module")
-def folder():
-    with tempfile.TemporaryDirectory() as name:
-        try:
-            torch.multiprocessing.spawn(run, (name,), nprocs=WORLD)
-        except Exception:
-            pass  # the checks say what failed
-        yield name
+folder = two_processes.fixture(CHECKS)
 
 
-@pytest.mark.skipif(not dist.is_available(), reason="PyTorch was built without torch.distributed")
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_two_processes(check, folder):
-    for rank in range(WORLD):
-        problem = f"{folder}/{check.__name__}.{rank}"
-        if os.path.exists(problem):
-            with open(problem) as file:
-                pytest.fail(f"rank {rank}: {file.read()}")
-    assert all(os.path.exists(f"{folder}/{check.__name__}.{rank}.done") for rank in range(WORLD)), "it did not run"
+    two_processes.passed(check, folder)

@@ -158,7 +158,7 @@ def test_one_update_for_all_layers():
         assert all((layer.fp8_scale != 1).all() and layer.scales_started for layer in model[:-1])
         return counted.calls
 
-    assert operations(2) == operations(9)
+    assert operations(2) == operations(9) <= 20  # with views, which launch nothing
     sync_amax_history(torch.nn.Linear(2, 2))
 
 

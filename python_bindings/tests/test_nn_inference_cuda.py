@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from gpu_memory import check_memory_is_pytorchs
+
 from ingot.nn import Float8Linear, FrozenFloat8Linear, WeightOnlyLinear
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -73,20 +75,13 @@ def test_memory_is_pytorchs():
     frozen = FrozenFloat8Linear.from_float(plain().cuda())
     x = inputs(64).cuda()
 
-    def outside():
-        free, total = torch.cuda.mem_get_info()
-        return total - free - torch.cuda.memory_reserved()
-
     def steps():
         for _ in range(50):
             layer(x)
             frozen(x.detach().requires_grad_()).sum().backward()
-        torch.cuda.synchronize()
 
     steps()
-    before, allocated = outside(), torch.cuda.memory_allocated()
-    steps()
-    assert outside() <= before and torch.cuda.memory_allocated() <= allocated
+    check_memory_is_pytorchs(steps)
 
 
 @pytest.mark.parametrize("rows", [1, 16])

@@ -1,10 +1,9 @@
 """ingot.torch.norm_linear, mlp and shared_linear on a GPU: the CPU's values, PyTorch's memory and graphs."""
 
-import gc
-
 import pytest
 
 torch = pytest.importorskip("torch")
+from gpu_memory import check_memory_is_pytorchs
 from torch_module_cases import CASES, FEW, K, equal, sqnr, step
 
 import ingot.torch
@@ -61,22 +60,13 @@ def test_memory_is_pytorchs(case):
     _, ours, tensors = CASES[case]("rowwise")
     tensors = on_gpu(tensors)
 
-    def steps(count):
-        for at in range(count):
+    def steps():
+        for at in range(60):
             x = torch.randn(512 + 16 * (at % 10), K, device="cuda", dtype=torch.bfloat16, requires_grad=True)
             step(ours, {**tensors, "x": x})
-        torch.cuda.synchronize()
-        gc.collect()  # tensors in cycles, of other tests too, are freed at any time otherwise
 
-    def outside():
-        free, total = torch.cuda.mem_get_info()
-        return total - free - torch.cuda.memory_reserved()
-
-    steps(20)
-    before, allocated = outside(), torch.cuda.memory_allocated()
-    steps(60)
-    assert outside() <= before
-    assert torch.cuda.memory_allocated() <= allocated
+    steps()
+    check_memory_is_pytorchs(steps)
 
 
 @pytest.mark.parametrize("case", FEW)

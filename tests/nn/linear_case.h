@@ -60,6 +60,6 @@ Sqnr measure_sqnr(const CaseShape& shape, const LinearConfig& config, Dtype dtyp
                   Backend& backend, Stream& stream);
 
 // torchao's thresholds for a linear layer of 16 -> 32 features; torchao's own tests do not check grad_input.
-void check_torchao_bars(Backend& backend, Stream& stream);
+void check_torchao_bars(const Recipe& recipe, Dtype dtype, Backend& backend, Stream& stream);
 
 }  // namespace ingot::test

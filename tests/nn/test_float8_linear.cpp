@@ -100,7 +100,11 @@ BOOST_AUTO_TEST_CASE(takes_rows_that_are_not_contiguous) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) { check_torchao_bars(*backend, stream); }
+BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) {
+  for (const Recipe& recipe : recipes()) {
+    for (const Dtype dtype : kHighPrecisionDtypes) check_torchao_bars(recipe, dtype, *backend, stream);
+  }
+}
 
 // The weight's cast and grad_weight's GEMM run on the side stream, ordered behind their inputs and before their
 // readers. Observed layers do not use it, nor do calls that do without one of the two.

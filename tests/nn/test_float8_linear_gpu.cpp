@@ -1,4 +1,5 @@
-// Float8Linear on CUDA: the quality of the CPU tests at GPU sizes, and steps inside a CUDA graph.
+// Float8Linear on CUDA: the quality of the CPU tests at GPU sizes, and steps inside a CUDA graph. Several processes can
+// share the cases (support/share.h).
 #include "support/gpu_test.h"
 
 #include <cstddef>
@@ -23,6 +24,7 @@
 #include "ingot/runtime/graph.h"
 #include "nn/counting_backend.h"
 #include "nn/linear_case.h"
+#include "support/share.h"
 
 namespace ingot::test {
 namespace {
@@ -31,6 +33,12 @@ namespace {
 Context& context() {
   static Context one(cuda_options());
   return one;
+}
+
+// By turns over the whole program, so that the tests of few configs do not all fall to the first shares.
+bool mine() {
+  static Turns turns;
+  return turns.mine();
 }
 
 struct Fixture {
@@ -57,10 +65,17 @@ void check_sqnr(const char* what, const Matrix& reference, const Matrix& actual,
 
 BOOST_FIXTURE_TEST_SUITE(small, Fixture)
 
-BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) { check_torchao_bars(backend, stream); }
+BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) {
+  for (const Recipe& recipe : recipes()) {
+    for (const Dtype dtype : kHighPrecisionDtypes) {
+      if (mine()) check_torchao_bars(recipe, dtype, backend, stream);
+    }
+  }
+}
 
 BOOST_AUTO_TEST_CASE(agrees_with_float64_over_independent_codes) {
   for (const LinearConfig& config : every_config()) {
+    if (!mine()) continue;
     for (const Dtype dtype : kHighPrecisionDtypes) {
       for (const CaseShape& shape : kCaseShapes) {
         BOOST_TEST_CONTEXT(ingot::print(config) << ", " << name(dtype) << ", " << test::print(shape)) {
@@ -88,6 +103,7 @@ BOOST_AUTO_TEST_CASE(agrees_with_float64_over_independent_codes) {
 BOOST_AUTO_TEST_CASE(tensors_have_dtypes_of_their_own) {
   constexpr CaseShape kShape{64, 160, 96};
   for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise()}) {
+    if (!mine()) continue;
     BOOST_TEST_CONTEXT(ingot::print(config)) {
       HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::f32, 1);
       host.weight = Random(3).weight(kShape.out_features, kShape.in_features, Dtype::f32);
@@ -128,6 +144,7 @@ BOOST_AUTO_TEST_CASE(a_weight_goes_out_and_comes_in_again) {
   const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 2);
   const LinearCase device(host, Dtype::bf16, Dtype::bf16, backend, stream);
   for (const LinearConfig& recipe : {tensorwise(), rowwise_folded(), blockwise()}) {
+    if (!mine()) continue;
     const LinearPlan plan = linear_plan({.config = recipe, .shape = {kShape.in_features, kShape.out_features}});
     const std::size_t bytes = plan.weight_memory().bytes;
     const Buffer made(backend, bytes);
@@ -159,6 +176,7 @@ BOOST_AUTO_TEST_SUITE_END()
 BOOST_FIXTURE_TEST_SUITE(large, Fixture)
 
 BOOST_AUTO_TEST_CASE(a_large_layer_has_over_20_db) {
+  if (!mine()) return;
   constexpr CaseShape kShape{2048, 4096, 14336};
   constexpr LinearShape kLinear{kShape.in_features, kShape.out_features, true};
   const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 11);
@@ -228,6 +246,7 @@ BOOST_AUTO_TEST_CASE(a_captured_step_replays_to_the_same_bits) {
   BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
   // cuBLASLt refuses the second shape in FP8.
   for (const CaseShape& shape : {CaseShape{512, 256, 384}, CaseShape{77, 48, 80}}) {
+    if (!mine()) continue;
     BOOST_TEST_CONTEXT(test::print(shape)) {
       const HostInputs host = make_inputs(shape, Dtype::bf16, Dtype::bf16, 1);
       const HostInputs next = make_inputs(shape, Dtype::bf16, Dtype::bf16, 2);
@@ -308,6 +327,7 @@ BOOST_AUTO_TEST_CASE(functions_in_an_allocators_memory_give_the_layers_bits) {
   const CaseShape shape{512, 256, 384};
   const LinearShape linear_shape{shape.in_features, shape.out_features, true};
   for (const LinearConfig& config : {with_fixed_scales(), rowwise(), rowwise_folded(), blockwise()}) {
+    if (!mine()) continue;
     BOOST_TEST_CONTEXT(ingot::print(config)) {
       LinearCase device(make_inputs(shape, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, backend, stream);
       Float8Linear owner(backend, linear_shape, config);
@@ -373,6 +393,7 @@ BOOST_AUTO_TEST_CASE(functions_in_an_allocators_memory_give_the_layers_bits) {
 BOOST_AUTO_TEST_CASE(an_owner_in_an_allocators_memory_gives_the_same_bits) {
   const LinearShape linear_shape{256, 384, true};
   for (const LinearConfig& config : {with_fixed_scales(), rowwise(), rowwise_folded(), blockwise()}) {
+    if (!mine()) continue;
     BOOST_TEST_CONTEXT(ingot::print(config)) {
       ReusingAllocator memory(backend);
       {
@@ -418,6 +439,7 @@ BOOST_AUTO_TEST_CASE(an_owner_in_an_allocators_memory_gives_the_same_bits) {
 
 // After it, a step finds all its kernels loaded: nothing is looked for on disk, and nothing is compiled.
 BOOST_AUTO_TEST_CASE(a_prepared_step_waits_for_nothing) {
+  if (!mine()) return;  // whole in one share: the configs have many kernels in common, and all are compiled again here
   ContextOptions options = cuda_options();
   options.store_root = std::filesystem::path();
   Context fresh(options);
@@ -444,6 +466,7 @@ BOOST_AUTO_TEST_CASE(a_prepared_step_waits_for_nothing) {
 }
 
 BOOST_AUTO_TEST_CASE(a_step_that_never_ran_cannot_be_captured) {
+  if (!mine()) return;
   std::string problem;
   const std::unique_ptr<Driver> driver = Driver::open(problem);
   BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
@@ -461,6 +484,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_never_ran_cannot_be_captured) {
 }
 
 BOOST_AUTO_TEST_CASE(a_steady_step_allocates_nothing) {
+  if (!mine()) return;
   CountingBackend counting(backend, &stream);
   Stream on(counting);
   const HostInputs host = make_inputs({96, 64, 128}, Dtype::bf16, Dtype::bf16, 1);

@@ -1,8 +1,10 @@
 // WeightOnlyLinear on CUDA: layers have the CPU's bits, results agree with float64 within rounding, rows are
-// independent of each other with batch_invariant, and a graph can replay the layer.
+// independent of each other with batch_invariant, and a graph can replay the layer. Several processes can share the
+// kinds of layers (support/share.h).
 #include "support/gpu_test.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "ingot/runtime/graph.h"
 #include "nn/counting_backend.h"
 #include "nn/weight_only_case.h"
+#include "support/share.h"
 
 namespace ingot::test {
 namespace {
@@ -27,17 +30,20 @@ Context& context() {
 struct Fixture {
   Backend& backend = context().backend();
   Stream stream{backend};
-  std::unique_ptr<Backend> cpu = make_cpu_backend();
+  std::unique_ptr<Backend> cpu = make_cpu_backend(Share::of_arguments().threads());
   Stream cpu_stream{*cpu};
 };
 
 // The usual scale for each dtype, and the usual dtype for each scale, in both layouts.
-// tests/runtime/test_dequant_matmul_gpu.cpp covers every pair.
+// tests/runtime/test_dequant_matmul_gpu.cpp covers every pair. Only this process' share: a kind is in the same share in
+// every test, because its tests use the same kernels.
 std::vector<WeightOnlyOptions> kinds() {
+  const Share share = Share::of_arguments();
+  std::size_t index = 0;
   std::vector<WeightOnlyOptions> some;
   for (const WeightOnlyOptions& options : every_kind_of_weight()) {
     const bool usual_scale = is_sub_byte(options.dtype) ? options.mx : options.scale == kRowwise;
-    if (usual_scale || options.dtype == Dtype::e4m3fn) some.push_back(options);
+    if ((usual_scale || options.dtype == Dtype::e4m3fn) && share.has(index++)) some.push_back(options);
   }
   return some;
 }

@@ -61,22 +61,23 @@ expect '5 passed, 0 failed'
 
 echo '== long programs run in shares, and the suite huge in one process'
 fresh
-for name in runtime_backends runtime_gemm_cross runtime_dequant_matmul other; do
+for name in runtime_backends runtime_gemm_cross runtime_dequant_matmul nn_float8_linear nn_weight_only other; do
   program "test_${name}_gpu" 'echo "$(basename $0) $*" >>$SEEN/calls'
 done
 run 0 tests
 for i in 0 1 2 3; do
   for call in "test_runtime_backends_gpu --run_test=!huge -- $i/4" "test_runtime_gemm_cross_gpu --run_test=cross -- $i/4" \
-              "test_runtime_dequant_matmul_gpu --run_test=* -- $i/4"; do
+              "test_runtime_dequant_matmul_gpu --run_test=* -- $i/4" "test_nn_float8_linear_gpu --run_test=* -- $i/4" \
+              "test_nn_weight_only_gpu --run_test=* -- $i/4"; do
     [ "$(grep -cxF -e "$call" "$work/seen/calls")" -eq 1 ] || fail "not called once: $call"
   done
 done
 for call in 'test_runtime_backends_gpu --run_test=huge' 'test_runtime_gemm_cross_gpu --run_test=small_checker' 'test_other_gpu '; do
   [ "$(grep -cxF -e "$call" "$work/seen/calls")" -eq 1 ] || fail "not called once: $call"
 done
-[ "$(wc -l <"$work/seen/calls")" -eq 15 ] || fail "$(wc -l <"$work/seen/calls") calls instead of 15"
+[ "$(wc -l <"$work/seen/calls")" -eq 23 ] || fail "$(wc -l <"$work/seen/calls") calls instead of 23"
 expect_line 'test_runtime_backends_gpu \(4 shares\) +[0-9]+ s  passed'
-expect '6 passed, 0 failed, 0 skipped'
+expect '8 passed, 0 failed, 0 skipped'
 
 echo '== what fails is said, with the end of its log'
 fresh
@@ -98,13 +99,21 @@ program test_with_gpu '[ "$1" = "--run_test=small*" ]'
 program test_without_gpu 'echo "Test setup error: no test cases matching filter or all test cases were disabled" >&2; exit 200'
 program test_codegen_pointwise_gpu 'exit 0'
 program test_runtime_backends_gpu 'echo "$*" >>$SEEN/shares'
+program test_nn_float8_linear_gpu 'echo "$*" >>$SEEN/float8_linear'
+program test_nn_weight_only_gpu 'echo "$*" >>$SEEN/weight_only'
 run 0 sanitizer
 expect_line 'memcheck_test_with_gpu +[0-9]+ s  passed'
 expect_line 'memcheck_test_without_gpu +[0-9]+ s  skipped: no small suite'
 expect_line 'racecheck_test_codegen_pointwise_gpu +[0-9]+ s  passed'
 expect_line 'memcheck_test_runtime_backends_gpu \(4 shares\) +[0-9]+ s  passed'
 expect_line 'racecheck_test_runtime_backends_gpu \(4 shares\) +[0-9]+ s  passed'
-expect '5 passed, 0 failed, 1 skipped'
+expect '7 passed, 0 failed, 1 skipped'
+for name in float8_linear weight_only; do
+  expect_line "memcheck_test_nn_${name}_gpu \\(4 shares\\) +[0-9]+ s  passed"
+  for i in 0 1 2 3; do
+    [ "$(grep -cxF -e "--run_test=small* -- $i/4" "$work/seen/$name")" -eq 1 ] || fail "$name has not once share $i/4"
+  done
+done
 [ "$(grep -cxF -e '--run_test=small* -- 3/4' "$work/seen/shares")" -eq 2 ] || fail 'memcheck and racecheck do not both have share 3/4'
 [ "$(sort "$work/seen/ports" | uniq -d | wc -l)" -eq 0 ] || fail 'two sanitizers have the same port'
 

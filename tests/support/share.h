@@ -27,6 +27,17 @@ struct Share {
   static Share of_arguments();
 };
 
+// Deals cases out to the shares by turns, where each has kernels of its own. Every process has to ask about the same
+// cases in the same order, so no question may depend on the share.
+class Turns {
+ public:
+  bool mine() { return share_.has(next_++); }
+
+ private:
+  Share share_ = Share::of_arguments();
+  std::size_t next_ = 0;
+};
+
 // A decorator of cases and suites that are not shared: only the first process runs them.
 boost::unit_test::precondition once();
 

@@ -45,6 +45,10 @@ BOOST_AUTO_TEST_CASE(shared) {
     if (share.has("spec " + std::to_string(i))) std::cout << "a case of spec " << i << "\n";
   }
   std::cout << share.threads() << " threads\n";
+  Turns turns;
+  for (int i = 0; i < 7; ++i) {
+    if (turns.mine()) std::cout << "turn " << i << "\n";
+  }
 }
 
 BOOST_AUTO_TEST_CASE(not_shared, *once()) { std::cout << "once\n"; }
@@ -62,6 +66,7 @@ BOOST_AUTO_TEST_CASE(every_case_is_in_one_share) {
   for (std::size_t i = 0; i < 7; ++i) {
     for (std::size_t j = 0; j < 3; ++j) {
       BOOST_TEST(contains(shares[j].out, "case " + std::to_string(i) + "\n") == (i % 3 == j));
+      BOOST_TEST(contains(shares[j].out, "turn " + std::to_string(i) + "\n") == (i % 3 == j));
     }
     const std::string of_spec = "a case of spec " + std::to_string(i) + "\n";
     BOOST_TEST(std::count_if(shares.begin(), shares.end(), [&](const Result& r) { return contains(r.out, of_spec); }) ==
@@ -72,7 +77,10 @@ BOOST_AUTO_TEST_CASE(every_case_is_in_one_share) {
 BOOST_AUTO_TEST_CASE(one_process_runs_all) {
   const Result all = run_probe("");
   BOOST_TEST(all.code == 0);
-  for (std::size_t i = 0; i < 7; ++i) BOOST_TEST(contains(all.out, "case " + std::to_string(i) + "\n"));
+  for (std::size_t i = 0; i < 7; ++i) {
+    BOOST_TEST(contains(all.out, "case " + std::to_string(i) + "\n"));
+    BOOST_TEST(contains(all.out, "turn " + std::to_string(i) + "\n"));
+  }
   BOOST_TEST(contains(all.out, "once"));
   BOOST_TEST(contains(all.out, "0 threads"));
 }

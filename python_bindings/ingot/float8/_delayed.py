@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
-from typing import Dict, List, Optional, Sequence, Tuple
+from collections import Counter, defaultdict
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
 from ._errors import Float8ValueError
-from .float8_utils import _round_scale_down_to_power_of_2, amax_history_to_scale_stack, largest_of_ranks
-from .stateful_float8_linear import ROLES, StatefulFloat8Linear
+from .float8_utils import EPS, _require_max, _round_scale_down_to_power_of_2, largest_of_ranks
+from .stateful_float8_linear import StatefulFloat8Linear
 
 log = logging.getLogger(__name__)
 
@@ -34,42 +34,66 @@ def sync_float8_amax_and_scale_history(
     functions = {layer.config.delayed_scaling_config.scale_fn_name for layer in delayed}
     if len(functions) != 1:
         raise Float8ValueError(f"All layers must have the same scale_fn recipe, got {sorted(functions)}")
-    _reduce(delayed)
-    for (dtype, _, rounded), places in _alike(delayed).items():
-        _update(places, dtype, rounded, functions)
+    _require_max(*functions)
+    places = _places(delayed)
+    amaxes = _reduced([place.amax for place in places])
+    for (_, rounded), group in _alike(places).items():
+        _update([places[at] for at in group], amaxes if len(group) == len(places) else amaxes[group], rounded)
     for layer in delayed:
-        layer.is_amax_initialized = True
+        if not layer.is_amax_initialized:
+            layer.is_amax_initialized = True
 
 
-Place = Tuple[StatefulFloat8Linear, str]
+class _Place(NamedTuple):
+    """One tensor's buffers, its format, and what its history must have in common with others to be stacked."""
+
+    amax: torch.Tensor
+    history: torch.Tensor
+    scale: torch.Tensor
+    dtype: torch.dtype
+    kind: Tuple[int, bool]  # the history's length, and whether scales are rounded to powers of two
 
 
-def _reduce(layers: List[StatefulFloat8Linear]) -> None:
-    if not dist.is_initialized():
-        return
-    amaxes = [layer._of(role)[0] for layer in layers for role in ROLES]
-    largest = largest_of_ranks(torch.cat(amaxes), list(range(dist.get_world_size())))
-    torch._foreach_copy_(amaxes, list(largest.split(1)))
-
-
-def _alike(layers: List[StatefulFloat8Linear]) -> Dict[tuple, List[Place]]:
-    """Groups the tensors whose histories can be stacked, so that the work is a few operations for all layers."""
-    groups: Dict[tuple, List[Place]] = defaultdict(list)
+def _places(layers: List[StatefulFloat8Linear]) -> List[_Place]:
+    """Those of all layers, formats together. Buffers are read from the dict that has them: for a hundred layers nn.Module's
+    way to them takes longer than all operations."""
+    places = []
     for layer in layers:
+        buffers, config = layer._buffers, layer.config
+        kind = (config.delayed_scaling_config.history_len, config.round_scales_to_power_of_2)
         for role, cast in layer._casts():
-            length = layer.config.delayed_scaling_config.history_len
-            groups[cast.target_dtype, length, layer.config.round_scales_to_power_of_2].append((layer, role))
+            of_role = [buffers[f"fp8_{name}_{role}"] for name in ("amax", "amax_history", "scale")]
+            places.append(_Place(*of_role, cast.target_dtype, kind))
+    return sorted(places, key=lambda place: str(place.dtype))
+
+
+def _reduced(amaxes: List[torch.Tensor]) -> torch.Tensor:
+    """The maxima side by side; with torch.distributed those of all ranks, which the buffers then have, too."""
+    joined = torch.cat(amaxes)
+    if dist.is_initialized():
+        joined = largest_of_ranks(joined, list(range(dist.get_world_size())))
+        torch._foreach_copy_(amaxes, list(joined.split(1)))
+    return joined
+
+
+def _alike(places: List[_Place]) -> Dict[Tuple[int, bool], List[int]]:
+    """Groups the places whose histories can be stacked, so that the work is a few operations for all layers."""
+    groups: Dict[Tuple[int, bool], List[int]] = defaultdict(list)
+    for at, place in enumerate(places):
+        groups[place.kind].append(at)
     return groups
 
 
-def _update(places: List[Place], dtype: torch.dtype, rounded: bool, functions: set) -> None:
-    buffers = [layer._of(role) for layer, role in places]
-    amaxes, histories, scales = (list(each) for each in zip(*buffers))
-    stack = torch.roll(torch.stack(histories), 1, dims=1)
-    stack[:, 0] = torch.cat(amaxes)
-    (function,) = functions
-    new_scales = amax_history_to_scale_stack(stack, dtype, function)
+def _update(places: List[_Place], amaxes: torch.Tensor, rounded: bool) -> None:
+    histories = [place.history for place in places]
+    stack = torch.cat([amaxes.unsqueeze(1), torch.stack(histories)[:, :-1]], dim=1)
+    # The arithmetic of amax_to_scale(), for all formats at once.
+    scales = torch.amax(stack, dim=1).double().clamp_(min=EPS).reciprocal_()
+    counts = Counter(place.dtype for place in places)
+    for part, dtype in zip(scales.split(list(counts.values())), counts):
+        part.mul_(torch.finfo(dtype).max)
+    scales = scales.float()
     if rounded:
-        new_scales = _round_scale_down_to_power_of_2(new_scales)
-    torch._foreach_copy_(histories, list(stack.unbind()))
-    torch._foreach_copy_(scales, list(new_scales.split(1)))
+        scales = _round_scale_down_to_power_of_2(scales)
+    new = [*stack.unbind(), *scales.split(1)]
+    torch._foreach_copy_([*histories, *(place.scale for place in places)], new)

@@ -4,14 +4,14 @@ saves the pass that finds its own maximum."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, List
+from typing import Any, Dict, List
 
 import torch
 import torch.distributed as dist
 
 from ..torch import _operators as ops
 from ..torch._errors import LinearError
-from ..torch._checks import check_layer
+from ..torch._checks import check_layer, check_plain
 from ..torch._linear import in_autocasts_dtype
 from ..torch._scaled_linear import call, plan_of, run_backward, run_forward
 
@@ -40,8 +40,8 @@ class DelayedOptions:
 
 
 def _scales_of(amaxes: torch.Tensor, limits: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Returns FP8_MAX / amax, and the old scale where the maximum is 0."""
-    new = (limits.double() / amaxes.double().clamp(min=_SMALLEST_AMAX)).float()
+    """Returns FP8_MAX / amax, of float64 limits, and the old scale where the maximum is 0."""
+    new = (limits / amaxes.double().clamp_(min=_SMALLEST_AMAX)).float()
     return torch.where(amaxes == 0, old, new)
 
 
@@ -53,7 +53,7 @@ def _start(tensor: torch.Tensor, at: int, history: torch.Tensor, scale: torch.Te
     if dist.is_initialized():
         dist.all_reduce(amax, dist.ReduceOp.MAX)
     history[at, :1].copy_(amax)
-    limit = torch.full_like(amax, _LARGEST[at])
+    limit = torch.full_like(amax, _LARGEST[at], dtype=torch.float64)
     scale[at : at + 1].copy_(_scales_of(amax, limit, torch.ones_like(amax)))
 
 
@@ -105,6 +105,7 @@ def delayed_linear(layer: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
     amax, history, scale = layer.fp8_amax, layer.fp8_amax_history, layer.fp8_scale
     starts = not layer.scales_started
     if starts:
+        check_plain(f'linear "{options.name}"', input, weight)
         _start(input, _INPUT, history, scale)
         _start(weight, _WEIGHT, history, scale)
     plan = plan_of("delayed", options.name, options._plans, input, weight, bias)
@@ -149,23 +150,27 @@ def sync_amax_history(model: torch.nn.Module) -> None:
     layers = [module for module in model.modules() if _is_delayed(module)]
     if not layers:
         return
-    amaxes = torch.stack([layer.fp8_amax for layer in layers])
+    # Read from the dicts that have them: for a hundred layers nn.Module's way to them takes longer than all operations.
+    buffers = [layer._buffers for layer in layers]
+    seen = [each["fp8_amax"] for each in buffers]
+    amaxes = torch.stack(seen)
     if dist.is_initialized():
         dist.all_reduce(amaxes, dist.ReduceOp.MAX)
     lengths = sorted({layer.options.history_length for layer in layers})
     for length in lengths:
         places = [at for at, layer in enumerate(layers) if layer.options.history_length == length]
-        _update([layers[at] for at in places], amaxes if len(lengths) == 1 else amaxes[places])
-    torch._foreach_zero_([layer.fp8_amax for layer in layers])
+        _update([buffers[at] for at in places], amaxes if len(lengths) == 1 else amaxes[places])
+    torch._foreach_zero_(seen)
     for layer in layers:
-        layer.scales_started = True
+        if not layer.scales_started:
+            layer.scales_started = True
 
 
-def _update(layers: List[torch.nn.Module], amaxes: torch.Tensor) -> None:
-    histories = torch.stack([layer.fp8_amax_history for layer in layers])
-    histories = torch.cat([amaxes.unsqueeze(2), histories[:, :, :-1]], dim=2)
-    scales = torch.stack([layer.fp8_scale for layer in layers])
-    limits = torch.stack([torch.full_like(amaxes[:, 0], largest) for largest in _LARGEST], dim=1)
-    scales = _scales_of(histories.amax(dim=2), limits, scales)
-    torch._foreach_copy_([layer.fp8_amax_history for layer in layers], list(histories.unbind()))
-    torch._foreach_copy_([layer.fp8_scale for layer in layers], list(scales.unbind()))
+def _update(buffers: List[Dict[str, torch.Tensor]], amaxes: torch.Tensor) -> None:
+    histories = [each["fp8_amax_history"] for each in buffers]
+    scales = [each["fp8_scale"] for each in buffers]
+    stack = torch.cat([amaxes.unsqueeze(2), torch.stack(histories)[:, :, :-1]], dim=2)
+    limits = torch.full_like(amaxes, _LARGEST[_INPUT], dtype=torch.float64)
+    limits[:, _GRAD_OUTPUT].fill_(_LARGEST[_GRAD_OUTPUT])
+    new = _scales_of(stack.amax(dim=2), limits, torch.stack(scales))
+    torch._foreach_copy_([*histories, *scales], [*stack.unbind(), *new.unbind()])

@@ -10,6 +10,10 @@ from ._errors import LinearError, from_operator
 from ._operators import HIGH_PRECISION
 
 _DEVICES = ("cpu", "cuda", "meta")
+_DTENSOR = (
+    "computes with plain tensors, and got a DTensor: shard the whole module whose forward is called, not a part of it, "
+    "or pass .to_local() or .full_tensor()"
+)
 
 
 def refuse(subject: str, what: str) -> NoReturn:
@@ -87,7 +91,16 @@ def layer_error(error: RuntimeError, subject: str) -> RuntimeError:
             f"{subject} cannot run under torch.func transforms (vmap, grad): give it the whole batch, which may have "
             "any rank"
         )
+    text = str(error)
+    if "DTensor" in text or "sharding strategy" in text:  # PyTorch's words for an operator that knows no DTensor
+        return LinearError(f"{subject} {_DTENSOR}")
     return from_operator(error)
+
+
+def check_plain(subject: str, *tensors: torch.Tensor) -> None:
+    """For what no operator sees: none of the tensors is a DTensor."""
+    if any(hasattr(tensor, "device_mesh") for tensor in tensors):
+        refuse(subject, _DTENSOR)
 
 
 def refuse_double_backward(subject: str) -> None:

@@ -7,6 +7,7 @@ from typing import Callable, Optional
 import torch
 
 from . import _operators as ops
+from ._checks import layer_error
 from ._errors import LinearError, from_operator
 
 
@@ -98,12 +99,7 @@ def call(function: Callable, name: str, *arguments):
     try:
         return function(*arguments)
     except RuntimeError as error:
-        if torch._C._functorch.maybe_current_level() is not None:
-            raise LinearError(
-                f'linear "{name}" cannot run under torch.func transforms (vmap, grad): give it the whole batch, which '
-                "may have any rank"
-            ) from None
-        raise from_operator(error) from None
+        raise layer_error(error, f'linear "{name}"') from None
 
 
 def first_given(*scales: Optional[torch.Tensor]) -> torch.Tensor:

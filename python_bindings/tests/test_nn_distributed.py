@@ -1,0 +1,355 @@
+"""Modules of several parts on two processes over gloo: DDP and FSDP2 give what one process gives, to the bit.
+
+Each process has half of the batch. One process that takes both halves, one after the other, and adds its gradients sums
+the same numbers: a loss is halved exactly, and so are the factors of its gradient's casts."""
+
+import contextlib
+import functools
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+import torch.utils.checkpoint
+import two_processes
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ingot.nn import (
+    Float8Linear,
+    FrozenFloat8Linear,
+    GatedMlp,
+    LayerNormLinear,
+    Mlp,
+    RMSNormLinear,
+    SharedInputLinears,
+    WeightOnlyLinear,
+    shared_input,
+    sync_amax_history,
+)
+from ingot.torch import LinearError
+
+WORLD = two_processes.WORLD
+RECIPES = ["tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise", "high_precision"]
+WIDTH, STEPS = 13, 3  # 13 rows are seven on one rank and six on the other
+
+
+class Separate(nn.Module):
+    """Layers that stay where they are and share an input."""
+
+    def __init__(self, recipe):
+        super().__init__()
+        self.q, self.k, self.v = (Float8Linear(WIDTH, rows, recipe=recipe, layer_name=f"s{rows}") for rows in (6, 5, 1))
+
+    def forward(self, x):
+        return torch.cat(shared_input(x, self.q, self.k, self.v), -1)
+
+
+class Joined(nn.Module):
+    """q, k and v as one module; the last has one row, which leaves nothing to the second rank."""
+
+    def __init__(self, recipe):
+        super().__init__()
+        shared = {"recipe": recipe, "norm": "rms", "layer_name": "qkv"}
+        self.qkv = SharedInputLinears(WIDTH, {"q": 7, "k": 5, "v": 1}, **shared)
+
+    def forward(self, x):
+        return torch.cat(self.qkv(x), -1)
+
+
+def model(recipe):
+    torch.manual_seed(0)
+    gate, up, down = nn.Linear(WIDTH, 9), nn.Linear(WIDTH, 9), nn.Linear(9, WIDTH)
+    return nn.Sequential(
+        LayerNormLinear(6, WIDTH, recipe=recipe, activation="gelu", layer_name="first"),
+        Joined(recipe),
+        Mlp(WIDTH, 11, norm="layer", recipe=recipe, layer_name="mlp"),
+        GatedMlp(WIDTH, 5, norm="rms", recipe=recipe, layer_name="gated"),
+        GatedMlp.from_parts((gate, up), down, recipe=recipe, layer_name="gated_of_two"),
+        Separate(recipe),
+        RMSNormLinear(12, 3, bias=False, recipe=recipe, zero_centred=True, layer_name="last"),
+    )
+
+
+def halves():
+    torch.manual_seed(1)
+    return torch.randn(WORLD, 5, 6, 6) + 0.3
+
+
+def loss_of(net, x):
+    return net(x).float().square().mean()
+
+
+def train(net, step):
+    """The losses of a few steps and the parameters behind them. `step(at)` leaves gradients and returns the loss."""
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(STEPS):
+        losses.append(step().detach())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def by_one_process(net, rank, dtype=None, after=lambda: None, divisor=WORLD):
+    """The loss of this rank's half in each step, of a model that sees both and divides their sum."""
+    data = halves()
+
+    def run(x):
+        if dtype is None:
+            return loss_of(net, x)
+        low = {name: parameter.to(dtype) for name, parameter in net.named_parameters()}
+        return torch.func.functional_call(_Loss(net), {f"net.{name}": p for name, p in low.items()}, (x.to(dtype),))
+
+    def step():
+        losses = []
+        for half in data:
+            losses.append(run(half))
+            (losses[-1] / divisor).backward()
+        after()
+        return losses[rank]
+
+    return train(net, step)
+
+
+class _Loss(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, x):
+        return loss_of(self.net, x)
+
+
+def by_this_rank(net, rank, after=lambda: None):
+    half = halves()[rank]
+
+    def step():
+        loss = loss_of(net, half)
+        loss.backward()
+        after()
+        return loss
+
+    return train(net, step)
+
+
+def same_parameters(net, expected):
+    for (name, parameter), wanted in zip(net.named_parameters(), expected.parameters(), strict=True):
+        value = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+        assert torch.equal(value, wanted), name
+
+
+def compare(recipe, rank, wrap, divisor=WORLD):
+    expected = model(recipe)
+    losses = by_one_process(expected, rank, divisor=divisor)
+    net = model(recipe)
+    assert by_this_rank(wrap(net), rank) == losses, recipe
+    same_parameters(net, expected)
+
+
+@functools.lru_cache(maxsize=None)
+def fsdp_divisor():
+    """PyTorch 2.7's FSDP2 sums gradients over gloo; later versions take the mean."""
+    layer = fully_shard(nn.Linear(1, 1))
+    layer(torch.ones(1, 1)).sum().backward()
+    return WORLD / layer.weight.grad.full_tensor().item()
+
+
+def sharded(net, **options):
+    for part in net:
+        fully_shard(part, **options)
+    return fully_shard(net, **options)
+
+
+def check_ddp(rank):
+    for recipe in RECIPES:
+        compare(recipe, rank, DistributedDataParallel)
+    compare("rowwise", rank, lambda net: DistributedDataParallel(net, gradient_as_bucket_view=True, static_graph=True))
+
+
+def check_fsdp(rank):
+    for recipe in RECIPES:
+        compare(recipe, rank, sharded, fsdp_divisor())
+    compare("tensorwise", rank, lambda net: sharded(net, reshard_after_forward=False), fsdp_divisor())
+    compare("rowwise", rank, fully_shard, fsdp_divisor())  # one group for the whole model
+
+
+def check_bfloat16(rank):
+    """Parameters are kept in f32 and gathered in bfloat16; with DDP the inputs are converted by autocast."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    for recipe in ("tensorwise", "rowwise"):
+        expected = model(recipe)
+        losses = by_one_process(expected, rank, torch.bfloat16, divisor=fsdp_divisor())
+        net = model(recipe)
+        assert by_this_rank(sharded(net, mp_policy=policy), rank) == losses, recipe
+        same_parameters(net, expected)
+        with torch.autocast("cpu", torch.bfloat16):
+            compare(recipe, rank, DistributedDataParallel)
+
+
+def check_checkpointing(rank):
+    """Modules that run again in backward, when their parameters are gathered again."""
+
+    def wrap(net):
+        for part in net:
+            part.forward = functools.partial(torch.utils.checkpoint.checkpoint, part.forward, use_reentrant=False)
+        return sharded(net)
+
+    compare("rowwise", rank, wrap, fsdp_divisor())
+
+
+def check_accumulation(rank):
+    """Two halves of a half batch, of which only the second is reduced."""
+
+    def of_two(net, x, quiet):
+        with quiet(True):
+            (loss_of(net, x[:2]) / 2).backward()
+        with quiet(False):
+            (loss_of(net, x[2:4]) / 2).backward()
+
+    expected = model("rowwise")
+    for half in halves():
+        of_two(expected, half, lambda _: contextlib.nullcontext())
+    sums = [parameter.grad for parameter in expected.parameters()]
+    parallel = DistributedDataParallel(model("rowwise"))
+    of_two(parallel, halves()[rank], lambda quiet: parallel.no_sync() if quiet else contextlib.nullcontext())
+    fsdp = sharded(model("rowwise"))
+
+    @contextlib.contextmanager
+    def without_reduction(quiet):
+        fsdp.set_requires_gradient_sync(not quiet)
+        yield
+
+    of_two(fsdp, halves()[rank], without_reduction)
+    for net, divisor in ((parallel, WORLD), (fsdp, fsdp_divisor())):
+        for parameter, grad in zip(net.parameters(), sums, strict=True):
+            got = parameter.grad.full_tensor() if isinstance(parameter, DTensor) else parameter.grad
+            # Each process has rounded the sum of its own two; one process rounds after each of the four.
+            torch.testing.assert_close(got, grad / divisor, rtol=1e-5, atol=1e-6)
+
+
+def check_from_meta(rank):
+    """A model that is sharded on meta gets its parameters from a whole checkpoint, and gives a whole one."""
+    whole = model("rowwise").state_dict()
+    with torch.device("meta"):
+        net = model("rowwise")
+    sharded(net).to_empty(device="cpu")
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(net, dict(whole) if rank == 0 else {}, options=options)  # it writes into the dict
+    x = halves()[0]
+    assert torch.equal(net(x), model("rowwise")(x))
+    back = get_model_state_dict(net, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    if rank == 0:
+        assert back.keys() == whole.keys() and all(torch.equal(back[name], whole[name]) for name in whole)
+
+
+def delayed_model():
+    """With histories of one step, which both halves have seen."""
+    torch.manual_seed(0)
+    delayed = {"recipe": "delayed", "history_length": 1}
+    net = nn.Sequential(Float8Linear(6, WIDTH, **delayed), Float8Linear(WIDTH, 3, **delayed))
+    for half in halves():
+        loss_of(net, half).backward()
+    sync_amax_history(net)
+    net.zero_grad()
+    return net
+
+
+def in_one_all_reduce(net):
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as reduces:
+        sync_amax_history(net)
+    assert reduces.call_count == 1
+
+
+def check_delayed(rank):
+    """Scales are made of the maxima of both halves, in one all-reduce."""
+    for wrap, divisor in ((DistributedDataParallel, WORLD), (sharded, fsdp_divisor())):
+        expected = delayed_model()
+        scales = [layer.fp8_scale.clone() for layer in expected]
+        losses = by_one_process(expected, rank, after=lambda: sync_amax_history(expected), divisor=divisor)
+        assert not any(torch.equal(layer.fp8_scale, scale) for layer, scale in zip(expected, scales))
+        net = delayed_model()
+        assert by_this_rank(wrap(net), rank, after=lambda: in_one_all_reduce(net)) == losses
+        same_parameters(net, expected)
+        halved = torch.tensor([[1.0], [1.0], [divisor]])  # one process's loss, and so its grad_output, is divided
+        for layer, other in zip(net, expected):
+            assert torch.equal(layer.fp8_amax_history, other.fp8_amax_history * halved)
+            assert torch.equal(layer.fp8_scale, other.fp8_scale / halved.squeeze(1))
+
+
+def adapted():
+    """Layers with quantized weights, between layers that are trained."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        Float8Linear(6, 32, recipe="rowwise", layer_name="in"),
+        WeightOnlyLinear.from_float(nn.Linear(32, 48), layer_name="weight_only"),
+        FrozenFloat8Linear.from_float(nn.Linear(48, 32), layer_name="frozen"),
+        RMSNormLinear(32, 3, recipe="rowwise", layer_name="out"),
+    ).bfloat16()
+
+
+def check_quantized_weights(rank):
+    """Gradients pass layers whose weights are codes. Those are buffers, which DDP is not to send."""
+    data = halves().bfloat16()
+    parallel = DistributedDataParallel(adapted(), broadcast_buffers=False)
+    for net, divisor in ((parallel, WORLD), (sharded(adapted()), fsdp_divisor())):
+        expected = adapted()
+        for half in data:
+            (loss_of(expected, half) / divisor).backward()
+        loss_of(net, data[rank]).backward()
+        for (name, parameter), other in zip(net.named_parameters(), expected.parameters(), strict=True):
+            assert parameter.requires_grad == other.requires_grad == (other.grad is not None), name
+            if parameter.requires_grad:
+                got = parameter.grad.full_tensor() if isinstance(parameter, DTensor) else parameter.grad
+                assert torch.equal(got, other.grad), name
+
+
+def check_parts_that_are_sharded(rank):
+    """A part's forward is not called, so nothing gathers it: one sentence says what to shard."""
+
+    def shards(module, *parts):
+        for part in parts:
+            fully_shard(part)
+        return module
+
+    mlp, norm = Mlp(6, 4, layer_name="a"), RMSNormLinear(6, 4, layer_name="b")
+    shared = SharedInputLinears(6, {"q": 4, "k": 4}, layer_name="c")
+    delayed = Float8Linear(6, 4, recipe="delayed", layer_name="d")
+    whole = fully_shard(Float8Linear(6, 4, layer_name="e"))
+    cases = [
+        ('MLP "a"', shards(mlp, mlp.down_proj)),
+        ('RMSNorm linear "b"', shards(norm, norm.norm)),
+        ('shared input of linear "c.q", linear "c.k"', shards(shared, shared.k)),
+        ('linear "d"', functools.partial(Float8Linear.forward, shards(delayed, delayed))),
+        ('linear "e"', lambda x: whole(DTensor.from_local(x, whole.weight.device_mesh))),
+    ]
+    for subject, call in cases:
+        with pytest.raises(LinearError) as caught:
+            call(torch.randn(3, 6))
+        assert str(caught.value) == (
+            f"{subject} computes with plain tensors, and got a DTensor: shard the whole module whose forward is called, "
+            "not a part of it, or pass .to_local() or .full_tensor()"
+        )
+
+
+CHECKS = [
+    check_ddp,
+    check_fsdp,
+    check_bfloat16,
+    check_checkpointing,
+    check_accumulation,
+    check_from_meta,
+    check_delayed,
+    check_quantized_weights,
+    check_parts_that_are_sharded,
+]
+folder = two_processes.fixture(CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_two_processes(check, folder):
+    two_processes.passed(check, folder)

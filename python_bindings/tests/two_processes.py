@@ -1,0 +1,69 @@
+"""Checks that run on two processes over gloo, and their results as tests.
+
+A test module lists its checks, each a function of the rank, and makes a fixture of them:
+
+    CHECKS = [check_this, check_that]
+    folder = two_processes.fixture(CHECKS)
+
+    @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+    def test_two_processes(check, folder):
+        two_processes.passed(check, folder)
+
+All checks run in the same two processes, one after the other, because starting them takes seconds."""
+
+import os
+import tempfile
+import traceback
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+
+WORLD = 2
+
+
+def _run(rank, folder, checks):
+    """What each process runs. A check that fails leaves its traceback in a file."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    for check in checks:
+        try:
+            check(rank)
+        except Exception:
+            with open(f"{folder}/{check.__name__}.{rank}", "w") as file:
+                traceback.print_exc(file=file)
+            os._exit(1)  # the other rank may wait for a collective
+        with open(f"{folder}/{check.__name__}.{rank}.done", "w"):
+            pass
+    dist.destroy_process_group()
+
+
+def fixture(checks):
+    """A fixture that runs the checks, and gives the folder of their results."""
+
+    @pytest.fixture(scope="module")
+    def folder():
+        if not dist.is_available():
+            pytest.skip("PyTorch was built without torch.distributed")
+        with tempfile.TemporaryDirectory() as name:
+            try:
+                torch.multiprocessing.spawn(_run, (name, checks), nprocs=WORLD)
+            except Exception as error:  # of a check, which says so itself, or of a process that was killed
+                with open(f"{name}/end", "w") as file:
+                    file.write(str(error))
+            yield name
+
+    return folder
+
+
+def passed(check, folder):
+    """Fails, with the traceback, if the check did not pass on both processes."""
+    for rank in range(WORLD):
+        problem = f"{folder}/{check.__name__}.{rank}"
+        if os.path.exists(problem):
+            with open(problem) as file:
+                pytest.fail(f"rank {rank}: {file.read()}")
+    if not all(os.path.exists(f"{folder}/{check.__name__}.{rank}.done") for rank in range(WORLD)):
+        with open(f"{folder}/end") as file:
+            pytest.fail(f"it did not run to its end: {file.read()}")
