@@ -85,6 +85,7 @@ void quantize_input(TorchValue* stack) {
   CastTensors tensors{
       .input = input.view, .codes = views.codes, .transposed = views.transposed, .factors = views.factors};
   if (spec.transposed_scale) tensors.transposed_factors = views.transposed_factors;
+  const ObservedRange range(place.run().observer, plan.plan.name, "cast");  // of no layer: several may share it
   place.backend().cast(spec, tensors, place.stream());
   TorchTensor kept_codes = std::move(codes).publish();
   TorchTensor kept = std::move(saved).publish();
@@ -98,6 +99,7 @@ void quantize_weight(TorchValue* stack) {
   const TorchMatrix weight = matrix_of(tensor, {plan.plan.subject, "weight"});
   const TorchRun place(weight.view.device);
   TorchRegion codes(plan.weight_bytes, place.device());
+  const ObservedRange range(place.run().observer, plan.plan.name, "forward");
   cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, place.run());
   TorchTensor kept = std::move(codes).publish();
   give(stack, {&kept});
@@ -123,17 +125,27 @@ TorchRegion rounded(const LinearPlan& plan, const TorchRun& place, Tensor& bias)
   return region;
 }
 
-// Layers may share a cast, so that its operator knows no layer: the GEMM's tells of it.
-void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const Tensor& values, const Float8View& codes,
-                   Stream& stream) {
-  observer.cast({.layer = plan.name,
-                 .tensor = "input",
-                 .gemms = "output",
-                 .values = values,
-                 .codes = codes.codes,
-                 .factors = codes.factors,
-                 .scale = plan.config.output.a->granularity},
-                stream);
+// Layers may share a cast, so that its operator knows no layer: the GEMM's tells of it, and of the transposed codes,
+// which only backward reads.
+void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const CastSpec& spec, const Tensor& values,
+                   const Float8View& codes, Stream& stream) {
+  CastEvent event{.layer = plan.name,
+                  .tensor = "input",
+                  .gemms = "output",
+                  .values = values,
+                  .codes = codes.codes,
+                  .factors = codes.factors,
+                  .scale = spec.scale};
+  observer.cast(event, stream);
+  if (!spec.transposed) return;
+  event.gemms = "grad_weight";
+  event.codes = codes.transposed;
+  event.transposed = true;
+  if (spec.transposed_scale) {
+    event.factors = codes.transposed_factors;
+    event.scale = *spec.transposed_scale;
+  }
+  observer.cast(event, stream);
 }
 
 // Returns the output.
@@ -157,12 +169,13 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
   const Float8View a = codes_in(cast, tokens, saved, codes, device);
   const Float8View b = weight_codes(plan, weight.region(), device);
   LayerObserver* const observer = place.run().observer;
-  const ObservedRange range(observer, plan.name, "output");
+  const ObservedRange forward(observer, plan.name, "forward");
   TorchMatrix values;
   if (observer != nullptr) {
     values = matrix_of(arguments.input, {plan.subject, "input"});
-    tell_of_input(*observer, plan, values.view, a, place.stream());
+    tell_of_input(*observer, plan, cast.plan.input_of(pass).spec, values.view, a, place.stream());
   }
+  const ObservedRange range(observer, plan.name, "output");
   GemmTensors tensors{.a = a.codes,
                       .b = b.codes,
                       .factor_a = a.factors,
