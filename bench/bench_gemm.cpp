@@ -43,7 +43,7 @@ struct Options {
   bool tilings = false;
   bool mma = false;
   bool host = false;
-  std::string filter;
+  std::vector<std::string> filters;
   std::string json;
   std::string commit;
 };
@@ -267,7 +267,10 @@ int run_host(Context& context, const Machine& machine, const std::string& cuda_r
 
 int run(const Options& options) {
   std::vector<GemmCase> cases = gemm_cases();
-  std::erase_if(cases, [&](const GemmCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  std::erase_if(cases, [&](const GemmCase& c) {
+    const auto has = [&](const std::string& text) { return name(c).find(text) != std::string::npos; };
+    return !options.filters.empty() && std::ranges::none_of(options.filters, has);
+  });
   if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
   if (options.list) {
     for (const GemmCase& c : cases) fmt::print("{:<44}{}\n", name(c), print(c.spec));
@@ -311,7 +314,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Times Ingot's FP8 GEMM and cuBLASLt's in the same run.", "bench_gemm"};
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  app.add_option("--filter", options.filters, "Only cases with this text in their name; any of several")
+      ->allow_extra_args(false);
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_flag("--tilings", options.tilings, "Try all of Ingot's tilings, not only its choice");
   app.add_flag("--mma", options.mma, "Time gemm_mma too, which takes what the others do not");

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -58,12 +57,15 @@ std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& facto
   const std::int64_t across = (codes.cols + extent - 1) / extent;
   const std::int64_t first = scale.rows == 0 ? 0 : r / scale.rows;
   const FactorStrides strides = factor_strides(factors, scale, codes.cols);
-  const std::size_t apart = static_cast<std::size_t>(std::max(strides.group, std::int64_t{1}));
+  const auto* const from = static_cast<const float*>(factors.data) + first * strides.row;
   std::vector<float> of_row(static_cast<std::size_t>(across));
-  const auto bytes = fetch(gpu, static_cast<const float*>(factors.data) + first * strides.row,
-                           ((of_row.size() - 1) * apart + 1) * sizeof(float));
-  for (std::size_t i = 0; i < of_row.size(); ++i) {
-    std::memcpy(&of_row[i], bytes.data() + i * apart * sizeof(float), sizeof(float));
+  if (strides.group > 1) {  // far apart
+    for (std::int64_t g = 0; g < across; ++g) {
+      std::memcpy(&of_row[static_cast<std::size_t>(g)], fetch(gpu, from + g * strides.group, sizeof(float)).data(),
+                  sizeof(float));
+    }
+  } else {
+    std::memcpy(of_row.data(), fetch(gpu, from, of_row.size() * sizeof(float)).data(), of_row.size() * sizeof(float));
   }
   std::vector<double> values(cols);
   for (std::size_t i = 0; i < cols; ++i) {
