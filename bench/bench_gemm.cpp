@@ -5,7 +5,7 @@
 // (--tilings: with every tiling) are timed briefly; then cuBLASLt's best, Ingot's choice and Ingot's best take turns in
 // a longer measurement. A GEMM with an epilogue is compared with the same kernel without it, not with cuBLASLt. --mma
 // adds gemm_mma, Ingot's kernel for what the others do not take. --host measures what a call costs the host, and
-// nothing else.
+// nothing else. With factors of groups and blocks, "untuned" is what the library launches without a tuning record.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +25,7 @@
 #include "gemm_cases.h"
 #include "gemm_host_cost.h"
 #include "harness.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
@@ -42,7 +43,7 @@ struct Options {
   bool tilings = false;
   bool mma = false;
   bool host = false;
-  std::string filter;
+  std::vector<std::string> filters;
   std::string json;
   std::string commit;
 };
@@ -76,7 +77,6 @@ class Bench {
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
         driver_(Driver::open(problem_)),
         cublaslt_(CublasLt::open(cuda_root, *driver_, problem_)),
-        workspace_(gpu_.backend(), CublasLt::kWorkspaceBytes),
         multiprocessors_(driver_->multiprocessors(context.device().index)),
         options_(options) {
     if (cublaslt_ == nullptr) throw Error(ErrorCode::not_found, "cuBLASLt", problem_);
@@ -104,6 +104,8 @@ class Bench {
     result.finals.push_back(result.trials.front());
     if (ours != nullptr && ours != &result.trials.front()) result.finals.push_back(*ours);
     if (mma != nullptr) result.finals.push_back(*mma);
+    const Contender* untuned = best(result.trials, "untuned");
+    if (untuned != nullptr) result.finals.push_back(*untuned);
     measure_all(buffers, result.finals, finals());
     return result;
   }
@@ -151,7 +153,17 @@ class Bench {
       if (options_.mma) add_ours(tiling, GemmKernel::mma);
     }
     refused = !add_cublaslt(c, buffers, all);
+    if (has_group_factors(c.spec)) add_untuned(c, all);
     return all;
+  }
+
+  void add_untuned(const GemmCase& c, std::vector<Contender>& all) {
+    const GemmSpec spec =
+        gemm_order({.spec = c.spec, .size = c.size}, {.target = target_for(9, 0), .multiprocessors = multiprocessors_})
+            .front();
+    all.push_back({.label = fmt::format("untuned {}", name(spec.kernel)),
+                   .ours = true,
+                   .enqueue = [this, spec](const GemmTensors& t) { gpu_.backend().gemm(spec, t, gpu_.stream()); }});
   }
 
   // Adds all of cuBLASLt's algorithms; false if cuBLASLt does not take the case.
@@ -160,6 +172,8 @@ class Bench {
       return cublaslt_->matmul(spec, t, size, workspace_.data(), gpu_.stream().handle(), algorithm);
     };
     if (cublaslt_->refusal(c.spec, buffers.tensors(0), c.size) != nullptr) return false;
+    const std::size_t bytes = CublasLt::workspace_bytes(c.spec, buffers.tensors(0), c.size);
+    if (workspace_.bytes() < bytes) workspace_ = Buffer(gpu_.backend(), bytes);
     for (int i = 0; i < CublasLt::kAlgorithms && matmul(buffers.tensors(0), i); ++i) {
       all.push_back({.label = fmt::format("cublaslt {}", i),
                      .enqueue = [matmul, i](const GemmTensors& t) { static_cast<void>(matmul(t, i)); }});
@@ -193,7 +207,7 @@ class Bench {
   std::string problem_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<CublasLt> cublaslt_;
-  Buffer workspace_;
+  Buffer workspace_;  // grows
   int multiprocessors_;
   Options options_;
 };
@@ -253,7 +267,10 @@ int run_host(Context& context, const Machine& machine, const std::string& cuda_r
 
 int run(const Options& options) {
   std::vector<GemmCase> cases = gemm_cases();
-  std::erase_if(cases, [&](const GemmCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  std::erase_if(cases, [&](const GemmCase& c) {
+    const auto has = [&](const std::string& text) { return name(c).find(text) != std::string::npos; };
+    return !options.filters.empty() && std::ranges::none_of(options.filters, has);
+  });
   if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
   if (options.list) {
     for (const GemmCase& c : cases) fmt::print("{:<44}{}\n", name(c), print(c.spec));
@@ -297,7 +314,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Times Ingot's FP8 GEMM and cuBLASLt's in the same run.", "bench_gemm"};
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  app.add_option("--filter", options.filters, "Only cases with this text in their name; any of several")
+      ->allow_extra_args(false);
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_flag("--tilings", options.tilings, "Try all of Ingot's tilings, not only its choice");
   app.add_flag("--mma", options.mma, "Time gemm_mma too, which takes what the others do not");

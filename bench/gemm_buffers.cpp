@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/measure/timing.h"
 
 #include "numerics.cuh"
@@ -54,10 +55,18 @@ std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& facto
   const auto row = fetch(gpu, static_cast<const std::byte*>(codes.data) + r * codes.row_stride, cols);
   const std::int64_t extent = scale.cols == 0 ? codes.cols : scale.cols;
   const std::int64_t across = (codes.cols + extent - 1) / extent;
-  const std::int64_t first = scale.rows == 0 ? 0 : r / scale.rows * across;
+  const std::int64_t first = scale.rows == 0 ? 0 : r / scale.rows;
+  const FactorStrides strides = factor_strides(factors, scale, codes.cols);
+  const auto* const from = static_cast<const float*>(factors.data) + first * strides.row;
   std::vector<float> of_row(static_cast<std::size_t>(across));
-  const auto bytes = fetch(gpu, static_cast<const float*>(factors.data) + first, of_row.size() * sizeof(float));
-  std::memcpy(of_row.data(), bytes.data(), bytes.size());
+  if (strides.group > 1) {  // far apart
+    for (std::int64_t g = 0; g < across; ++g) {
+      std::memcpy(&of_row[static_cast<std::size_t>(g)], fetch(gpu, from + g * strides.group, sizeof(float)).data(),
+                  sizeof(float));
+    }
+  } else {
+    std::memcpy(of_row.data(), fetch(gpu, from, of_row.size() * sizeof(float)).data(), of_row.size() * sizeof(float));
+  }
   std::vector<double> values(cols);
   for (std::size_t i = 0; i < cols; ++i) {
     values[i] = decode_code(codes.dtype, row[i]) * static_cast<double>(of_row[i / static_cast<std::size_t>(extent)]);
@@ -84,6 +93,22 @@ double finished(Gpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64
   return evaluate(spec.epilogue.pointwise, x, inputs);
 }
 
+// Rewrites the factors of 1x128 groups, which a cast has written row by row, as one row for each group of K.
+void order_factors(RandomData& random, Tensor& factors, std::int64_t rows) {
+  Backend& backend = random.stream().backend();
+  const std::int64_t groups = factors.cols / rows;
+  std::vector<float> given(static_cast<std::size_t>(factors.cols));
+  std::vector<float> ordered(given.size());
+  backend.copy_to_host(given.data(), factors.data, given.size() * sizeof(float), random.stream());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t g = 0; g < groups; ++g) {
+      ordered[static_cast<std::size_t>(g * rows + r)] = given[static_cast<std::size_t>(r * groups + g)];
+    }
+  }
+  backend.copy_from_host(factors.data, ordered.data(), ordered.size() * sizeof(float), random.stream());
+  factors = matrix(factors.data, Dtype::f32, groups, rows, factors.device);
+}
+
 }  // namespace
 
 GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(gemm_case) {
@@ -93,6 +118,10 @@ GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(
   const int count = copies_for(bytes);
   for (int i = 0; i < count; ++i) {
     copies_.push_back(make_gemm_data(random, {case_.spec, case_.size}, static_cast<std::uint64_t>(i) * 1000));
+    if (!case_.cublaslts_order) continue;
+    GemmTensors& tensors = copies_.back().tensors;
+    order_factors(random, tensors.factor_a, s.m);
+    if (case_.spec.scale_b == kRowGroups) order_factors(random, tensors.factor_b, s.n);
   }
 }
 

@@ -72,9 +72,12 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   const auto of = [](const GemmSpec& spec, Target target) {
     return gemm_candidates({.spec = spec, .size = kLarge}, {.target = target, .multiprocessors = kH200});
   };
-  // Only gemm_sm90 takes groups of K; only gemm_mma takes fnuz formats; GPUs other than Hopper have no gemm_sm90.
+  // cuBLASLt takes groups of K on Hopper only; only gemm_mma takes fnuz formats; GPUs other than Hopper have no
+  // gemm_sm90.
   const auto groups = of({.scale_a = kRowGroups, .scale_b = kBlocks}, kHopper);
-  BOOST_TEST(count(groups, GemmKernel::cublaslt) == 0U);
+  BOOST_TEST(count(groups, GemmKernel::cublaslt) == 8U);
+  BOOST_TEST(count(of({.scale_a = kRowGroups, .scale_b = kBlocks}, {8, 9, false}), GemmKernel::cublaslt) == 0U);
+  BOOST_TEST(count(of({.scale_a = kRowGroups, .scale_b = kBlocks}, {10, 0, true}), GemmKernel::cublaslt) == 0U);
   BOOST_TEST(count(groups, GemmKernel::sm90) > 0U);
   const auto fnuz = of({.a = Dtype::e4m3fnuz, .b = Dtype::e4m3fn}, kHopper);
   BOOST_TEST(fnuz.size() == 2U);
@@ -134,6 +137,14 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
   BOOST_TEST(order_of("gemm bf16*bf16->bf16 tn", kLarge) == (Names{"cublaslt", "mma", "simt"}),
              boost::test_tools::per_element());
   BOOST_TEST(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}), boost::test_tools::per_element());
+  // Of 1x128 by 128x128 cuBLASLt is faster where there is much to do; of 1x128 by 1x128 gemm_sm90.
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128", kLarge) ==
+                 (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,1x128", kLarge) ==
+                 (Names{"sm90", "cublaslt", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+             boost::test_tools::per_element());
+  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128", {256, 256, 256})[0] == "sm90");
   // A kernel that is named is the only candidate, with the staging that its layouts require.
   BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nn kernel=sm90", {64, 64, 64}) == (Names{"sm90 b"}),
              boost::test_tools::per_element());

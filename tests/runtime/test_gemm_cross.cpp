@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(every_cell_is_given_to_the_librarys_choice_too) {
         if (spec.epilogue.c) tensors.c = place(*spec.epilogue.c, m, n, shape.placement);
         const MatmulSize size{.m = m, .n = n, .k = k};
         if (choice_is_compiled(cell, kernels, tensors, size, kHopper)) ++of_cell;
-        if (cublaslt_refusal(spec, tensors, size, kHopper) == nullptr) ++cublaslt;
+        if (cublaslt_refusal(spec, tensors, size, kHopper, kCrossCublaslt) == nullptr) ++cublaslt;
       }
     }
     BOOST_TEST(of_cell >= 9U, print(KernelSpec(spec)) << ": " << of_cell);

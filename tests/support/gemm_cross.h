@@ -85,7 +85,8 @@ Input cross_input(const CrossCell& cell, const CrossShape& shape);
 
 // ---- kernels -----------------------------------------------------------------------------------------------------
 
-inline constexpr int kCrossMultiprocessors = 132;  // tilings are chosen for a Hopper GPU's
+inline constexpr int kCrossMultiprocessors = 132;      // tilings are chosen for a Hopper GPU's
+inline constexpr std::size_t kCrossCublaslt = 130100;  // an older cuBLASLt refuses more by itself
 
 GemmTiling smallest_tiling(const GemmSpec& spec);
 

@@ -26,8 +26,8 @@ GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& tiling)
 
 bool k_major(const GemmSpec& spec) { return spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major; }
 
-bool cublaslt_may_take(const GemmSpec& spec) {
-  if (has_group_factors(spec)) return false;
+bool cublaslt_may_take(const GemmSpec& spec, Target target) {
+  if (has_group_factors(spec) && target != target_for(9, 0)) return false;
   return is_fp8(spec.a) ? is_ocp(spec.a) && is_ocp(spec.b) && k_major(spec) : spec.a == spec.b;
 }
 
@@ -88,7 +88,7 @@ std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& devic
   if (call.spec.kernel != GemmKernel::automatic) return {settled(call, call.spec.kernel, device.multiprocessors)};
   std::vector<GemmSpec> order;
   const auto add = [&](GemmKernel kernel) { order.push_back(settled(call, kernel, device.multiprocessors)); };
-  if (cublaslt_may_take(call.spec)) add(GemmKernel::cublaslt);
+  if (cublaslt_may_take(call.spec, device.target)) add(GemmKernel::cublaslt);
   if (sm90_may_take(call.spec, device.target)) {
     const GemmSpec sm90 = settled(call, GemmKernel::sm90, device.multiprocessors);
     if (k_major(call.spec) || prefers_staging(sm90, call.size, device.multiprocessors)) order.push_back(sm90);
@@ -112,7 +112,7 @@ std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const MatmulDevice& 
     spec.algorithm = algorithm;
     add(spec);
   };
-  const bool cublaslt = cublaslt_may_take(open.spec);
+  const bool cublaslt = cublaslt_may_take(open.spec, device.target);
   if (cublaslt) add_cublaslt(0);
   if (sm90_may_take(open.spec, device.target)) {
     for (const GemmSpec& spec : tilings(open, device.multiprocessors)) add(spec);

@@ -102,6 +102,13 @@ inline constexpr CublasltCosts kCublasltAccurate{
 inline constexpr CublasltCosts kCublasltAccurateRows{
     .start_us = 2.44, .bytes_per_us = 3.89e6, .step_ns = {1510, 393, 452, 278}, .tile_ns = 1690, .askew = 1.32};
 
+// Of 1x128 groups by 128x128 blocks, and by 1x128 groups. Not fitted to single times: set so that the ratios to
+// kGrouped's estimates are those that were measured at 2048 to 8192 cubed. The start holds the copies of the factors.
+inline constexpr CublasltCosts kCublasltBlocks{
+    .start_us = 5.5, .bytes_per_us = 4.5e6, .step_ns = {644, 322, 300, 220}, .tile_ns = 100, .askew = 1.3};
+inline constexpr CublasltCosts kCublasltGroups{
+    .start_us = 5.5, .bytes_per_us = 4.5e6, .step_ns = {960, 480, 440, 330}, .tile_ns = 100, .askew = 1.3};
+
 // The tilings without their costs.
 template <std::size_t Count>
 constexpr std::array<GemmTiling, Count> tilings_of(const std::array<TilingCost, Count>& costs) {

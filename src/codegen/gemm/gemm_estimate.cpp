@@ -89,6 +89,7 @@ TilingCost cost_of(const Sm90Costs& costs, const GemmTiling& t) {
 }
 
 const CublasltCosts& cublaslt_costs(const GemmSpec& spec) {
+  if (has_group_factors(spec)) return spec.scale_b == kBlocks ? costs::kCublasltBlocks : costs::kCublasltGroups;
   const bool rows = spec.scale_a == kRowwise || spec.scale_b == kRowwise;
   if (spec.fast_accumulation) return rows ? costs::kCublasltFastRows : costs::kCublasltFast;
   return rows ? costs::kCublasltAccurateRows : costs::kCublasltAccurate;
@@ -171,9 +172,10 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
   return best;
 }
 
-// Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt.
+// Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt,
+// but for factors of groups, where the two differ more than beta * c costs.
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
-  if (spec.epilogue.c) return false;
+  if (spec.epilogue.c && !has_group_factors(spec)) return false;
   return estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors) <=
          estimate_cublaslt(spec, size, multiprocessors);
 }
