@@ -48,6 +48,7 @@
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
+#include "gemm/gemm_sm90_producer16.cuh"
 #include "gemm/gemm_sm90_split.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "gemm/relayout.cuh"
