@@ -1,5 +1,6 @@
-// bench_gemm: times FP8 GEMMs with bf16 output, Ingot's kernel and cuBLASLt's best algorithm in one run. Each shape
-// begins with cuBLASLt's best for bf16 operands, as the time to beat. Every result is checked before it is timed.
+// bench_gemm: times FP8 and bf16 GEMMs with bf16 output, Ingot's kernel and cuBLASLt's best algorithm in one run. Each
+// shape begins with bf16 operands, where cuBLASLt's best is the time to beat. Every result is checked before it is
+// timed.
 //
 // A case is measured in two stages. First all of cuBLASLt's algorithms and gemm_sm90 with the tiling that Ingot chooses
 // (--tilings: with every tiling) are timed briefly; then cuBLASLt's best, Ingot's choice and Ingot's best take turns in
@@ -87,11 +88,6 @@ class Bench {
     const GemmBuffers buffers(random_, c);
     result.trials = contenders(c, buffers, result.cublaslt_refuses);
     measure_all(buffers, result.trials, {.rounds = options_.quick ? 1 : 3, .graph_us = 1500});
-    if (!is_fp8(c.spec.a)) {
-      if (const Contender* theirs = best(result.trials, "cublaslt")) result.finals = {*theirs};
-      measure_all(buffers, result.finals, finals());
-      return result;
-    }
     if (result.trials.back().plain) {
       result.finals = {result.trials.back(), result.trials.front()};
       measure_all(buffers, result.finals, finals());
@@ -129,10 +125,6 @@ class Bench {
                      .ours = true,
                      .enqueue = [this, spec](const GemmTensors& t) { gpu_.backend().gemm(spec, t, gpu_.stream()); }});
     };
-    if (!is_fp8(c.spec.a)) {
-      add_cublaslt(c, buffers, all);
-      return all;
-    }
     const GemmTiling chosen = choose_sm90_tiling(c.spec, c.size, multiprocessors_);
     add_ours(chosen);
     GemmSpec plain = without_epilogue(c.spec);

@@ -35,6 +35,18 @@ std::vector<std::byte> fetch(Gpu& gpu, const void* from, std::size_t bytes) {
   return fetched;
 }
 
+// Column c of an operand across K, all of which is fetched the first time.
+std::vector<double> bf16_column(Gpu& gpu, const Tensor& tensor, std::int64_t c, std::vector<std::byte>& all) {
+  if (all.empty()) all = fetch(gpu, tensor.data, bytes_of(tensor.rows, tensor.row_stride, tensor.dtype));
+  std::vector<double> values(static_cast<std::size_t>(tensor.rows));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    u16 bits = 0;
+    std::memcpy(&bits, all.data() + 2 * (static_cast<std::int64_t>(i) * tensor.row_stride + c), sizeof(bits));
+    values[i] = static_cast<double>(to_float(bf16{bits}));
+  }
+  return values;
+}
+
 std::vector<double> bf16_values(Gpu& gpu, const Tensor& tensor, std::int64_t r) {
   const auto bytes = fetch(gpu, static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * 2,
                            bytes_of(1, tensor.cols, tensor.dtype));
@@ -150,10 +162,14 @@ std::string GemmBuffers::fault(Gpu& gpu) const {
     for (std::int64_t c = 1; c < t.out.cols; ++c) {
       if (bits(c - 1) == 0xa5a5 && bits(c) == 0xa5a5) return fmt::format("row {}, column {} was not written", r, c);
     }
-    const std::vector<double> a = values_of(gpu, t.a, t.factor_a, case_.spec.scale_a, r);
+    const std::vector<double> a = case_.spec.layout_a == Layout::mn_major
+                                      ? bf16_column(gpu, t.a, r, across_a_)
+                                      : values_of(gpu, t.a, t.factor_a, case_.spec.scale_a, r);
     for (std::int64_t j = 0; j < kSamplesOfRow; ++j) {
       const std::int64_t c = (i * 104729 + 7 + j * t.out.cols / kSamplesOfRow) % t.out.cols;
-      const std::vector<double> b = values_of(gpu, t.b, t.factor_b, case_.spec.scale_b, c);
+      const std::vector<double> b = case_.spec.layout_b == Layout::mn_major
+                                        ? bf16_column(gpu, t.b, c, across_b_)
+                                        : values_of(gpu, t.b, t.factor_b, case_.spec.scale_b, c);
       double expected = 0;
       for (std::size_t k = 0; k < a.size(); ++k) expected += a[k] * b[k];
       expected = finished(gpu, case_.spec, t, r, c, expected);

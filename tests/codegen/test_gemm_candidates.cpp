@@ -85,6 +85,8 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::cublaslt) == 8U);
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::sm90) == 0U);
   BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, kHopper), GemmKernel::cublaslt) == 8U);
+  BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, kHopper), GemmKernel::sm90) >= 6U);
+  BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, {8, 0, false}), GemmKernel::sm90) == 0U);
   // gemm_mma takes what the others may refuse: an odd K, or FP8 on a GPU without FP8 tensor cores.
   BOOST_TEST(
       count(gemm_candidates({.spec = {}, .size = {8192, 4096, 4090}}, {.target = kHopper, .multiprocessors = kH200}),
@@ -134,8 +136,12 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
   BOOST_TEST(order_of("gemm e4m3fnuz*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}),
              boost::test_tools::per_element());
   BOOST_TEST(order_of("gemm bf16*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}), boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm bf16*bf16->bf16 tn", kLarge) == (Names{"cublaslt", "mma", "simt"}),
-             boost::test_tools::per_element());
+  // bf16 and f16 lie as they may; cuBLASLt comes first, but refuses epilogues.
+  for (const char* const line : {"gemm bf16*bf16->bf16 tn", "gemm f16*f16->f32 nn epilogue=silu(x)*gate"}) {
+    for (const MatmulSize& size : {kLarge, MatmulSize{64, 64, 64}}) {
+      BOOST_TEST(order_of(line, size) == (Names{"cublaslt", "sm90", "mma", "simt"}), boost::test_tools::per_element());
+    }
+  }
   BOOST_TEST(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}), boost::test_tools::per_element());
   // Of 1x128 by 128x128 cuBLASLt is faster where there is much to do; of 1x128 by 1x128 gemm_sm90.
   BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128", kLarge) ==

@@ -359,6 +359,13 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
              std::string::npos);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128") == of("gemm e4m3fn*e4m3fn->bf16"));
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 kernel=simt") == of("gemm e4m3fn*e4m3fn->bf16"));
+  const std::string across = of("gemm bf16*bf16->bf16 tt bias kernel=sm90:128x128:2x1:6:pingpong");
+  BOOST_TEST(across.starts_with("// gemm bf16*bf16->bf16 tt bias kernel=sm90:128x128:2x1:6:pingpong\n"), across);
+  BOOST_TEST(across.find("gemm_sm90<ingot::bf16, ingot::bf16, ingot::bf16, ingot::GemmSm90Config{.tiling = {.m = 128, "
+                         ".n = 128, .cluster_m = 2, .cluster_n = 1, .stages = 6, .pingpong = true, .stream_k = "
+                         "false}, .fast_accumulation = true, .bias = true, .across_a = true, .across_b = false}>;") !=
+                 std::string::npos,
+             across);
   std::string message = "no error";
   try {
     generate(parse("gemm e4m3fn*e4m3fn->bf16 kernel=cublaslt"));

@@ -55,7 +55,7 @@ struct CrossCell {
   std::size_t epilogue = 0;  // in kCrossEpilogues
 };
 
-inline bool wgmma_multiplies(const GemmSpec& spec) { return is_ocp(spec.a) && is_ocp(spec.b); }
+inline bool wgmma_multiplies(const GemmSpec& spec) { return sm90_multiplies(spec); }
 
 std::vector<CrossCell> cross_cells();
 
