@@ -34,9 +34,10 @@ constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
                                 {"", 3000, 4096, 14336},
                                 {"", 6144, 3584, 512}};
 
-// bf16 as the three GEMMs of a layer have it: output (along K), grad_input and grad_weight (across K).
-constexpr std::int64_t kBf16Squares[] = {1024, 2048, 4096, 8192};
-constexpr NamedSize kBf16Sizes[] = {{"", 6144, 3584, 512}, {"", 3000, 4096, 4096}, {"", 3000, 11008, 4096}};
+// Beside kSizes, bf16 also as a layer's other two GEMMs have it: grad_input and grad_weight, with operands across K.
+constexpr NamedSize kGradientSizes[] = {{"", 1024, 1024, 1024}, {"", 2048, 2048, 2048}, {"", 4096, 4096, 4096},
+                                        {"", 8192, 8192, 8192}, {"", 3000, 4096, 4096}, {"", 3000, 4096, 14336},
+                                        {"", 6144, 3584, 512}};
 constexpr std::pair<const char*, Layout> kBf16Layouts[] = {{" grad_input", Layout::k_major},
                                                            {" grad_weight", Layout::mn_major}};
 
@@ -93,21 +94,13 @@ std::vector<GemmCase> gemm_cases() {
       }
     }
   }
-  const auto add_bf16 = [&](const NamedSize& s) {
+  for (const NamedSize& s : kGradientSizes) {
     for (const auto& [label, layout_a] : kBf16Layouts) {
       cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
                        .mode = fmt::format("{}{}", kBf16, label),
                        .spec = {.a = Dtype::bf16, .b = Dtype::bf16, .layout_a = layout_a, .layout_b = Layout::mn_major},
                        .size = {.m = s.m, .n = s.n, .k = s.k}});
     }
-  };
-  for (const std::int64_t n : kBf16Squares) add_bf16({"", n, n, n});
-  for (const NamedSize& s : kBf16Sizes) {
-    cases.push_back({.shape = fmt::format("{}x{}x{}", s.m, s.k, s.n),
-                     .mode = kBf16,
-                     .spec = {.a = Dtype::bf16, .b = Dtype::bf16},
-                     .size = {.m = s.m, .n = s.n, .k = s.k}});
-    add_bf16(s);
   }
   for (const std::int64_t n : kEpilogueSizes) {
     for (const bool fast : {true, false}) {

@@ -15,8 +15,7 @@ constexpr std::size_t kVersionOfVectors = 120900;  // the first that takes more 
 
 constexpr const char* kMisaligned =
     "kernel cublaslt needs every FP8 operand, what goes with it and its output at addresses, pitches and row lengths "
-    "that "
-    "are multiples of 16 bytes";
+    "that are multiples of 16 bytes";
 constexpr const char* kTooLarge = "kernel cublaslt takes sizes, and pitches in bytes, below 2^31";
 
 bool pointer_aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment == 0; }
