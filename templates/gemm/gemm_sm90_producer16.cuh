@@ -43,10 +43,10 @@ INGOT_DEVICE void sm90_load_slice16(const Sm90Slice& slice, u32 to, u32 full, i3
     for (u32 i = 0; i < Rows / kSm90Step16; ++i) {
       const Sm90Slice box{.map = slice.map,
                           .row = k + static_cast<i32>(part * kBoxRows),
-                          .offset = i * kBoxBytes + part * kBoxRows * kSm90Depth,
+                          .offset = part * kBoxRows * kSm90Depth,
                           .bytes = kBoxBytes,
                           .some = i * kBoxBytes < slice.bytes};
-      sm90_load_slice<Blocks>(box, to, full, slice.row + static_cast<i32>(i * kSm90Step16));
+      sm90_load_slice<Blocks>(box, to + i * kBoxBytes, full, slice.row + static_cast<i32>(i * kSm90Step16));
     }
   } else {
     sm90_load_slice<Blocks>(slice, to, full, k);

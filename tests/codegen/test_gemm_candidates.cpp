@@ -143,14 +143,14 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
     }
   }
   BOOST_TEST(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}), boost::test_tools::per_element());
-  // Of 1x128 by 128x128 cuBLASLt is faster where there is much to do; of 1x128 by 1x128 gemm_sm90.
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128", kLarge) ==
-                 (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,1x128", kLarge) ==
-                 (Names{"sm90", "cublaslt", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128", {256, 256, 256})[0] == "sm90");
+  // With factors of groups cuBLASLt is faster where there is much to do, and adds no c.
+  for (const std::string scale_b : {"128x128", "1x128"}) {
+    const std::string line = "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128," + scale_b;
+    BOOST_TEST(order_of(line, kLarge) == (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+               boost::test_tools::per_element());
+    BOOST_TEST(order_of(line, {256, 256, 256})[0] == "sm90");
+    BOOST_TEST(order_of(line + " c=bf16", kLarge)[0] == "sm90");
+  }
   // A kernel that is named is the only candidate, with the staging that its layouts require.
   BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nn kernel=sm90", {64, 64, 64}) == (Names{"sm90 b"}),
              boost::test_tools::per_element());

@@ -91,8 +91,7 @@ BOOST_AUTO_TEST_CASE(every_kind) {
   for (const char* const scale : {"128x128", "1x128"}) {
     for (const char* const formats : {"e4m3fn*e4m3fn", "e4m3fn*e5m2", "e5m2*e4m3fn"}) {
       for (const char* const out : {"bf16", "f16", "f32"}) {
-        for (const std::string& more :
-             {std::string(), std::string(" bias"), std::string(" c=") + out, std::string(" bias c=") + out}) {
+        for (const std::string more : {"", " bias"}) {
           const KernelSpec spec = parse(line(formats, out, scale, more.c_str()));
           std::string none;
           int taken = 0;

@@ -142,6 +142,9 @@ BOOST_AUTO_TEST_CASE(factors_of_groups_are_hoppers_and_need_rows_by_fours) {
         "kernel cublaslt takes factors of groups and blocks only where M and N are multiples of 4";
     BOOST_TEST(grouped_call(scale_b, 126, 128, 256).refusal() == by_fours);
     BOOST_TEST(grouped_call(scale_b, 128, 126, 256).refusal() == by_fours);
+    Call adding = grouped_call(scale_b);
+    adding.spec.epilogue.c = adding.spec.out;
+    BOOST_TEST(adding.refusal() == "kernel cublaslt adds no c where factors are those of groups and blocks");
     Call fnuz = grouped_call(scale_b);
     fnuz.spec.a = fnuz.tensors.a.dtype = Dtype::e4m3fnuz;
     BOOST_TEST(fnuz.refusal() == "kernel cublaslt multiplies e4m3fn and e5m2 only");

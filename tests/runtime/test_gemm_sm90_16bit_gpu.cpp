@@ -58,11 +58,11 @@ struct Fixture : GemmOnGpu {
     BOOST_REQUIRE_MESSAGE(context().cache().target() == target_for(9, 0), "this GPU is no Hopper");
   }
 
-  void expect_right(const Case& c) {
+  void expect_right(const Case& c, double sum_error = kTensorCoreSum) {
     const SharedMatrices inputs = maker.inputs(c);
     const Matrices outputs = run(c, inputs, cuda, stream);
     std::string fault = damage(outputs);
-    if (fault.empty()) fault = all_outputs.fault(c, inputs, outputs, kTensorCoreSum);
+    if (fault.empty()) fault = all_outputs.fault(c, inputs, outputs, sum_error);
     if (fault.empty()) {
       const Matrices again = run(c, inputs, cuda, stream);
       for (const auto& [what, matrix] : outputs) {
@@ -174,13 +174,15 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(library, Fixture)
 
-// Wherever rows start, the library finds a kernel.
+// Wherever rows start, the library finds a kernel. It may be cuBLASLt's, which may round the sum to bf16 before it adds
+// the bias.
 BOOST_AUTO_TEST_CASE(takes_any_row) {
+  constexpr double kRoundedSum = 0x1p-8;
   for (const char* const layouts : kLayouts) {
     for (const char* const epilogue : kEpilogues) {
       const GemmSpec spec = spec_of("bf16", "bf16", layouts, epilogue);
-      expect_right({.spec = spec, .shape = {129, 200, 131}, .placement = {3, 1}});
-      expect_right({.spec = spec, .shape = {136, 200, 128}});
+      expect_right({.spec = spec, .shape = {129, 200, 131}, .placement = {3, 1}}, kRoundedSum);
+      expect_right({.spec = spec, .shape = {136, 200, 128}}, kRoundedSum);
     }
   }
 }

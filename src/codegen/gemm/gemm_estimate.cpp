@@ -153,7 +153,9 @@ double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTil
   const double steps = steps_of(spec, size);
   const Rounds rounds = rounds_of(t, clusters, steps, room);
   const double idle = 1 - std::min(1.0, clusters * cluster / multiprocessors);
-  const double sums = steps * cost.step_ns * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
+  const double promotions = spec.scale_b == kRowGroups ? costs::kGroupsByGroups : 1.0;
+  const double sums =
+      steps * cost.step_ns * promotions * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
   const double writing = costs.write_ns * t.m * t.n * static_cast<double>(size_of(spec.out)) / 2;
   const double beside = cost.tile_ns + writing;
   // In ping-pong one warpgroup writes while the other multiplies; nothing hides the writing of the last tile. A tile
@@ -180,10 +182,9 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
 }
 
 // Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt,
-// but for factors of groups, where the two differ more than beta * c costs; and so do bf16 and f16, for which cuBLASLt
-// has no estimate.
+// and so do bf16 and f16, for which cuBLASLt has no estimate.
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
-  if (!is_fp8(spec.a) || (spec.epilogue.c && !has_group_factors(spec))) return false;
+  if (!is_fp8(spec.a) || spec.epilogue.c) return false;
   return estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors) <=
          estimate_cublaslt(spec, size, multiprocessors);
 }
