@@ -566,9 +566,41 @@ INGOT_DEVICE U32x4 bytes_from(const U32x4& low, const U32x4& high, u32 first) {
           __byte_perm(words[2], words[3], selector), __byte_perm(words[3], words[4], selector)};
 }
 
+// How many bytes at `column` lie ahead of the first unit of 16 bytes that the memory has, and how many whole units
+// follow in `rows` bytes.
+INGOT_DEVICE u32 bytes_ahead(const u8* column) { return static_cast<u32>(-reinterpret_cast<u64>(column) % 16); }
+INGOT_DEVICE u32 whole_units(u32 rows, u32 ahead) { return rows < ahead ? 0 : (rows - ahead) / 16; }
+
+// Stores what is left at the two ends of each column of the tile, one Piece (u8 or u64) to a thread. Columns start at
+// multiples of a Piece's size.
+template <class Piece>
+INGOT_DEVICE void store_ends(u8* target, i64 stride, const TilePosition& at, const CastTilesShared& shared) {
+  constexpr u32 kSize = sizeof(Piece);
+  constexpr u32 kPieces = 16 / kSize;
+  const u32 offset = threadIdx.x % kPieces * kSize;
+  const auto store = [&](u8* column, u32 col, u32 row) {
+    const u8* const from = shared.bytes + StagedTile::half_slot(col, row / kRowsPerRun) + row % kRowsPerRun;
+    if (row + kSize <= at.rows) {
+      *reinterpret_cast<Piece*>(column + row) = *reinterpret_cast<const Piece*>(from);
+    } else {
+      for (u32 i = 0; row + i < at.rows; ++i) column[row + i] = from[i];
+    }
+  };
+  INGOT_UNROLL
+  for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kPieces) {
+    const u32 col = first + threadIdx.x / kPieces;
+    if (col >= at.cols) break;
+    u8* const column = target + col * stride;
+    const u32 begin = bytes_ahead(column);
+    const u32 rest = begin + whole_units(at.rows, begin) * 16;
+    if (offset < begin && offset < at.rows) store(column, col, offset);
+    if (rest + offset < at.rows) store(column, col, rest + offset);
+  }
+}
+
 // store_transposed() for rows that start anywhere. Of each column of the tile it stores the units of 16 bytes that the
 // memory has there, as a whole; each takes its bytes from two slots. What is left at the two ends belongs to units that
-// this tile shares with its neighbours: 16 threads store it byte by byte, side by side, so that each end is one request
+// this tile shares with its neighbours: store_ends() stores it, threads side by side, so that each end is one request
 // to the memory. Those bytes have no streaming hint: the L2 should keep them until the neighbour has stored its own.
 INGOT_DEVICE void store_transposed_anywhere(const CastOutput& output, const TilePosition& at,
                                             const U32x2 (&codes)[kRowsPerRun], CastTilesShared& shared) {
@@ -576,17 +608,14 @@ INGOT_DEVICE void store_transposed_anywhere(const CastOutput& output, const Tile
   constexpr u32 kUnit = 16;
   constexpr u32 kSlots = 128 / kUnit;
   u8* const target = static_cast<u8*>(output.codes) + at.first_col * output.stride + at.first_row;
-  // How many of a column's bytes lie ahead of the first whole unit.
-  const auto ahead = [](const u8* column) { return static_cast<u32>(-reinterpret_cast<u64>(column) % kUnit); };
-  const auto units = [&](u32 first) { return at.rows < first ? 0 : (at.rows - first) / kUnit; };
   const u32 slot = threadIdx.x % kSlots;
   INGOT_UNROLL
   for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kSlots) {
     const u32 col = first + threadIdx.x / kSlots;
     if (col >= at.cols) break;
     u8* const column = target + col * output.stride;
-    const u32 begin = ahead(column);
-    if (slot >= units(begin)) continue;
+    const u32 begin = bytes_ahead(column);
+    if (slot >= whole_units(at.rows, begin)) continue;
     U32x4 low = *reinterpret_cast<const U32x4*>(shared.bytes + StagedTile::slot(col, slot));
     // A unit that begins with its slot takes nothing from the next one, which may not exist.
     U32x4 high = *reinterpret_cast<const U32x4*>(shared.bytes + StagedTile::slot(col, min_of(slot + 1, kSlots - 1)));
@@ -596,19 +625,11 @@ INGOT_DEVICE void store_transposed_anywhere(const CastOutput& output, const Tile
     }
     store_streaming(column + begin + slot * kUnit, bytes_from(low, high, begin));
   }
-  const u32 byte = threadIdx.x % kUnit;
-  const auto store_byte = [&](u8* column, u32 col, u32 row) {
-    column[row] = shared.bytes[StagedTile::half_slot(col, row / kRowsPerRun) + row % kRowsPerRun];
-  };
-  INGOT_UNROLL
-  for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kUnit) {
-    const u32 col = first + threadIdx.x / kUnit;
-    if (col >= at.cols) break;
-    u8* const column = target + col * output.stride;
-    const u32 begin = ahead(column);
-    const u32 rest = begin + units(begin) * kUnit;
-    if (byte < begin && byte < at.rows) store_byte(column, col, byte);
-    if (rest + byte < at.rows) store_byte(column, col, rest + byte);
+  // Where every column starts at a multiple of 8 bytes, as those of 3000 rows do, an end is at most 8 bytes.
+  if ((reinterpret_cast<u64>(target) | static_cast<u64>(output.stride)) % 8 == 0) {
+    store_ends<u64>(target, output.stride, at, shared);
+  } else {
+    store_ends<u8>(target, output.stride, at, shared);
   }
 }
 
