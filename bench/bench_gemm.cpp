@@ -1,11 +1,12 @@
-// bench_gemm: times FP8 GEMMs with bf16 output, Ingot's kernel and cuBLASLt's best algorithm in one run. Each shape
-// begins with cuBLASLt's best for bf16 operands, as the time to beat. Every result is checked before it is timed.
+// bench_gemm: times FP8 and bf16 GEMMs with bf16 output, Ingot's kernel and cuBLASLt's best algorithm in one run. Each
+// shape begins with bf16 operands, where cuBLASLt's best is the time to beat. Every result is checked before it is
+// timed.
 //
 // A case is measured in two stages. First all of cuBLASLt's algorithms and gemm_sm90 with the tiling that Ingot chooses
 // (--tilings: with every tiling) are timed briefly; then cuBLASLt's best, Ingot's choice and Ingot's best take turns in
 // a longer measurement. A GEMM with an epilogue is compared with the same kernel without it, not with cuBLASLt. --mma
 // adds gemm_mma, Ingot's kernel for what the others do not take. --host measures what a call costs the host, and
-// nothing else.
+// nothing else. With factors of groups and blocks, "untuned" is what the library launches without a tuning record.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +26,7 @@
 #include "gemm_cases.h"
 #include "gemm_host_cost.h"
 #include "harness.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
@@ -42,7 +44,7 @@ struct Options {
   bool tilings = false;
   bool mma = false;
   bool host = false;
-  std::string filter;
+  std::vector<std::string> filters;
   std::string json;
   std::string commit;
 };
@@ -76,7 +78,6 @@ class Bench {
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
         driver_(Driver::open(problem_)),
         cublaslt_(CublasLt::open(cuda_root, *driver_, problem_)),
-        workspace_(gpu_.backend(), CublasLt::kWorkspaceBytes),
         multiprocessors_(driver_->multiprocessors(context.device().index)),
         options_(options) {
     if (cublaslt_ == nullptr) throw Error(ErrorCode::not_found, "cuBLASLt", problem_);
@@ -87,11 +88,6 @@ class Bench {
     const GemmBuffers buffers(random_, c);
     result.trials = contenders(c, buffers, result.cublaslt_refuses);
     measure_all(buffers, result.trials, {.rounds = options_.quick ? 1 : 3, .graph_us = 1500});
-    if (!is_fp8(c.spec.a)) {
-      if (const Contender* theirs = best(result.trials, "cublaslt")) result.finals = {*theirs};
-      measure_all(buffers, result.finals, finals());
-      return result;
-    }
     if (result.trials.back().plain) {
       result.finals = {result.trials.back(), result.trials.front()};
       measure_all(buffers, result.finals, finals());
@@ -104,6 +100,8 @@ class Bench {
     result.finals.push_back(result.trials.front());
     if (ours != nullptr && ours != &result.trials.front()) result.finals.push_back(*ours);
     if (mma != nullptr) result.finals.push_back(*mma);
+    const Contender* untuned = best(result.trials, "untuned");
+    if (untuned != nullptr) result.finals.push_back(*untuned);
     measure_all(buffers, result.finals, finals());
     return result;
   }
@@ -127,10 +125,6 @@ class Bench {
                      .ours = true,
                      .enqueue = [this, spec](const GemmTensors& t) { gpu_.backend().gemm(spec, t, gpu_.stream()); }});
     };
-    if (!is_fp8(c.spec.a)) {
-      add_cublaslt(c, buffers, all);
-      return all;
-    }
     const GemmTiling chosen = choose_sm90_tiling(c.spec, c.size, multiprocessors_);
     add_ours(chosen);
     GemmSpec plain = without_epilogue(c.spec);
@@ -151,7 +145,17 @@ class Bench {
       if (options_.mma) add_ours(tiling, GemmKernel::mma);
     }
     refused = !add_cublaslt(c, buffers, all);
+    if (has_group_factors(c.spec)) add_untuned(c, all);
     return all;
+  }
+
+  void add_untuned(const GemmCase& c, std::vector<Contender>& all) {
+    const GemmSpec spec =
+        gemm_order({.spec = c.spec, .size = c.size}, {.target = target_for(9, 0), .multiprocessors = multiprocessors_})
+            .front();
+    all.push_back({.label = fmt::format("untuned {}", name(spec.kernel)),
+                   .ours = true,
+                   .enqueue = [this, spec](const GemmTensors& t) { gpu_.backend().gemm(spec, t, gpu_.stream()); }});
   }
 
   // Adds all of cuBLASLt's algorithms; false if cuBLASLt does not take the case.
@@ -160,6 +164,8 @@ class Bench {
       return cublaslt_->matmul(spec, t, size, workspace_.data(), gpu_.stream().handle(), algorithm);
     };
     if (cublaslt_->refusal(c.spec, buffers.tensors(0), c.size) != nullptr) return false;
+    const std::size_t bytes = CublasLt::workspace_bytes(c.spec, buffers.tensors(0), c.size);
+    if (workspace_.bytes() < bytes) workspace_ = Buffer(gpu_.backend(), bytes);
     for (int i = 0; i < CublasLt::kAlgorithms && matmul(buffers.tensors(0), i); ++i) {
       all.push_back({.label = fmt::format("cublaslt {}", i),
                      .enqueue = [matmul, i](const GemmTensors& t) { static_cast<void>(matmul(t, i)); }});
@@ -193,7 +199,7 @@ class Bench {
   std::string problem_;
   std::unique_ptr<Driver> driver_;
   std::unique_ptr<CublasLt> cublaslt_;
-  Buffer workspace_;
+  Buffer workspace_;  // grows
   int multiprocessors_;
   Options options_;
 };
@@ -253,7 +259,10 @@ int run_host(Context& context, const Machine& machine, const std::string& cuda_r
 
 int run(const Options& options) {
   std::vector<GemmCase> cases = gemm_cases();
-  std::erase_if(cases, [&](const GemmCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  std::erase_if(cases, [&](const GemmCase& c) {
+    const auto has = [&](const std::string& text) { return name(c).find(text) != std::string::npos; };
+    return !options.filters.empty() && std::ranges::none_of(options.filters, has);
+  });
   if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
   if (options.list) {
     for (const GemmCase& c : cases) fmt::print("{:<44}{}\n", name(c), print(c.spec));
@@ -297,7 +306,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Times Ingot's FP8 GEMM and cuBLASLt's in the same run.", "bench_gemm"};
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  app.add_option("--filter", options.filters, "Only cases with this text in their name; any of several")
+      ->allow_extra_args(false);
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_flag("--tilings", options.tilings, "Try all of Ingot's tilings, not only its choice");
   app.add_flag("--mma", options.mma, "Time gemm_mma too, which takes what the others do not");

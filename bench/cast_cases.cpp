@@ -129,6 +129,10 @@ double ideal_bytes(const CastCase& cast_case) {
          cast_case.traffic.bytes_per_element();
 }
 
+// Numbers of tokens that are no multiple of 16, a small odd matrix, and rows as wide as down projections have.
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, 5> kMoreSizes{
+    {{3000, 4096}, {3000, 11008}, {333, 1111}, {6144, 18944}, {6144, 28672}}};
+
 std::vector<CastCase> cast_cases() {
   std::vector<CastCase> cases;
   const std::vector<Work> works = all_work();
@@ -141,6 +145,16 @@ std::vector<CastCase> cast_cases() {
                        .spec = work.spec,
                        .traffic = work.traffic,
                        .target = work.targets[i],
+                       .operation = work.operation});
+    }
+  }
+  for (const auto& [rows, cols] : kMoreSizes) {
+    for (const Work& work : works) {
+      cases.push_back({.work = work.name,
+                       .rows = rows,
+                       .cols = cols,
+                       .spec = work.spec,
+                       .traffic = work.traffic,
                        .operation = work.operation});
     }
   }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/measure/timing.h"
 
 #include "numerics.cuh"
@@ -34,6 +35,18 @@ std::vector<std::byte> fetch(Gpu& gpu, const void* from, std::size_t bytes) {
   return fetched;
 }
 
+// Column c of an operand across K, all of which is fetched the first time.
+std::vector<double> bf16_column(Gpu& gpu, const Tensor& tensor, std::int64_t c, std::vector<std::byte>& all) {
+  if (all.empty()) all = fetch(gpu, tensor.data, bytes_of(tensor.rows, tensor.row_stride, tensor.dtype));
+  std::vector<double> values(static_cast<std::size_t>(tensor.rows));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    u16 bits = 0;
+    std::memcpy(&bits, all.data() + 2 * (static_cast<std::int64_t>(i) * tensor.row_stride + c), sizeof(bits));
+    values[i] = static_cast<double>(to_float(bf16{bits}));
+  }
+  return values;
+}
+
 std::vector<double> bf16_values(Gpu& gpu, const Tensor& tensor, std::int64_t r) {
   const auto bytes = fetch(gpu, static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * 2,
                            bytes_of(1, tensor.cols, tensor.dtype));
@@ -54,10 +67,18 @@ std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& facto
   const auto row = fetch(gpu, static_cast<const std::byte*>(codes.data) + r * codes.row_stride, cols);
   const std::int64_t extent = scale.cols == 0 ? codes.cols : scale.cols;
   const std::int64_t across = (codes.cols + extent - 1) / extent;
-  const std::int64_t first = scale.rows == 0 ? 0 : r / scale.rows * across;
+  const std::int64_t first = scale.rows == 0 ? 0 : r / scale.rows;
+  const FactorStrides strides = factor_strides(factors, scale, codes.cols);
+  const auto* const from = static_cast<const float*>(factors.data) + first * strides.row;
   std::vector<float> of_row(static_cast<std::size_t>(across));
-  const auto bytes = fetch(gpu, static_cast<const float*>(factors.data) + first, of_row.size() * sizeof(float));
-  std::memcpy(of_row.data(), bytes.data(), bytes.size());
+  if (strides.group > 1) {  // far apart
+    for (std::int64_t g = 0; g < across; ++g) {
+      std::memcpy(&of_row[static_cast<std::size_t>(g)], fetch(gpu, from + g * strides.group, sizeof(float)).data(),
+                  sizeof(float));
+    }
+  } else {
+    std::memcpy(of_row.data(), fetch(gpu, from, of_row.size() * sizeof(float)).data(), of_row.size() * sizeof(float));
+  }
   std::vector<double> values(cols);
   for (std::size_t i = 0; i < cols; ++i) {
     values[i] = decode_code(codes.dtype, row[i]) * static_cast<double>(of_row[i / static_cast<std::size_t>(extent)]);
@@ -84,6 +105,22 @@ double finished(Gpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64
   return evaluate(spec.epilogue.pointwise, x, inputs);
 }
 
+// Rewrites the factors of 1x128 groups, which a cast has written row by row, as one row for each group of K.
+void order_factors(RandomData& random, Tensor& factors, std::int64_t rows) {
+  Backend& backend = random.stream().backend();
+  const std::int64_t groups = factors.cols / rows;
+  std::vector<float> given(static_cast<std::size_t>(factors.cols));
+  std::vector<float> ordered(given.size());
+  backend.copy_to_host(given.data(), factors.data, given.size() * sizeof(float), random.stream());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t g = 0; g < groups; ++g) {
+      ordered[static_cast<std::size_t>(g * rows + r)] = given[static_cast<std::size_t>(r * groups + g)];
+    }
+  }
+  backend.copy_from_host(factors.data, ordered.data(), ordered.size() * sizeof(float), random.stream());
+  factors = matrix(factors.data, Dtype::f32, groups, rows, factors.device);
+}
+
 }  // namespace
 
 GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(gemm_case) {
@@ -93,6 +130,10 @@ GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(
   const int count = copies_for(bytes);
   for (int i = 0; i < count; ++i) {
     copies_.push_back(make_gemm_data(random, {case_.spec, case_.size}, static_cast<std::uint64_t>(i) * 1000));
+    if (!case_.cublaslts_order) continue;
+    GemmTensors& tensors = copies_.back().tensors;
+    order_factors(random, tensors.factor_a, s.m);
+    if (case_.spec.scale_b == kRowGroups) order_factors(random, tensors.factor_b, s.n);
   }
 }
 
@@ -121,10 +162,14 @@ std::string GemmBuffers::fault(Gpu& gpu) const {
     for (std::int64_t c = 1; c < t.out.cols; ++c) {
       if (bits(c - 1) == 0xa5a5 && bits(c) == 0xa5a5) return fmt::format("row {}, column {} was not written", r, c);
     }
-    const std::vector<double> a = values_of(gpu, t.a, t.factor_a, case_.spec.scale_a, r);
+    const std::vector<double> a = case_.spec.layout_a == Layout::mn_major
+                                      ? bf16_column(gpu, t.a, r, across_a_)
+                                      : values_of(gpu, t.a, t.factor_a, case_.spec.scale_a, r);
     for (std::int64_t j = 0; j < kSamplesOfRow; ++j) {
       const std::int64_t c = (i * 104729 + 7 + j * t.out.cols / kSamplesOfRow) % t.out.cols;
-      const std::vector<double> b = values_of(gpu, t.b, t.factor_b, case_.spec.scale_b, c);
+      const std::vector<double> b = case_.spec.layout_b == Layout::mn_major
+                                        ? bf16_column(gpu, t.b, c, across_b_)
+                                        : values_of(gpu, t.b, t.factor_b, case_.spec.scale_b, c);
       double expected = 0;
       for (std::size_t k = 0; k < a.size(); ++k) expected += a[k] * b[k];
       expected = finished(gpu, case_.spec, t, r, c, expected);

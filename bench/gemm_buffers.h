@@ -2,6 +2,7 @@
 // takes to rotate past the L2; and a check of the result.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ class GemmBuffers {
  private:
   GemmCase case_;
   std::vector<GemmData> copies_;
+  // What fault() has fetched of operands across K.
+  mutable std::vector<std::byte> across_a_{};
+  mutable std::vector<std::byte> across_b_{};
 };
 
 }  // namespace ingot::bench

@@ -14,7 +14,8 @@ struct NamedSize {
   std::int64_t m, k, n;
 };
 
-// Squares; Llama's layers at 16384 tokens; few tokens; and one with a short K, where the time for writing tiles shows.
+// Squares; Llama's layers at 16384 tokens; few tokens; one with a short K, where the time for writing tiles shows;
+// tokens that fill no tile; and few columns.
 constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
                                 {"", 512, 512, 512},
                                 {"", 1024, 1024, 1024},
@@ -28,7 +29,17 @@ constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
                                 {"w2 ", 16384, 3584, 8192},
                                 {"few tokens ", 64, 4096, 11008},
                                 {"few tokens ", 128, 8192, 28672},
-                                {"short K ", 16384, 1280, 8192}};
+                                {"short K ", 16384, 1280, 8192},
+                                {"", 3000, 4096, 4096},
+                                {"", 3000, 4096, 14336},
+                                {"", 6144, 3584, 512}};
+
+// Beside kSizes, bf16 also as a layer's other two GEMMs have it: grad_input and grad_weight, with operands across K.
+constexpr NamedSize kGradientSizes[] = {{"", 1024, 1024, 1024}, {"", 2048, 2048, 2048}, {"", 4096, 4096, 4096},
+                                        {"", 8192, 8192, 8192}, {"", 3000, 4096, 4096}, {"", 3000, 4096, 14336},
+                                        {"", 6144, 3584, 512}};
+constexpr std::pair<const char*, Layout> kBf16Layouts[] = {{" grad_input", Layout::k_major},
+                                                           {" grad_weight", Layout::mn_major}};
 
 // Epilogues that layers use, at sizes where the multiplication of one tile should hide the epilogue of another.
 constexpr std::int64_t kEpilogueSizes[] = {4096, 8192};
@@ -73,10 +84,23 @@ std::vector<GemmCase> gemm_cases() {
                          .size = {.m = s.m, .n = s.n, .k = s.k}});
       }
     }
-    cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
-                     .mode = "blocks",
-                     .spec = {.scale_a = kRowGroups, .scale_b = kBlocks},
-                     .size = {.m = s.m, .n = s.n, .k = s.k}});
+    for (const bool blocks : {true, false}) {
+      for (const bool order : {false, true}) {
+        cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
+                         .mode = fmt::format("{}{}", blocks ? "blocks" : "groups", order ? " read" : ""),
+                         .spec = {.scale_a = kRowGroups, .scale_b = blocks ? kBlocks : kRowGroups},
+                         .size = {.m = s.m, .n = s.n, .k = s.k},
+                         .cublaslts_order = order});
+      }
+    }
+  }
+  for (const NamedSize& s : kGradientSizes) {
+    for (const auto& [label, layout_a] : kBf16Layouts) {
+      cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
+                       .mode = fmt::format("{}{}", kBf16, label),
+                       .spec = {.a = Dtype::bf16, .b = Dtype::bf16, .layout_a = layout_a, .layout_b = Layout::mn_major},
+                       .size = {.m = s.m, .n = s.n, .k = s.k}});
+    }
   }
   for (const std::int64_t n : kEpilogueSizes) {
     for (const bool fast : {true, false}) {

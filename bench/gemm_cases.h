@@ -1,7 +1,8 @@
 // The cases of bench_gemm. Each shape, a square or one from a language model, is multiplied in bf16, in FP8 in the four
-// modes that cuBLASLt has too (tensorwise or rowwise, fast or accurate), and in FP8 with factors of 1x128 groups and
-// 128x128 blocks, which the library does not run on cuBLASLt. GEMMs with an epilogue follow, to compare with the same
-// GEMM without one.
+// modes of one factor for each operand or row (fast or accurate), and in FP8 with factors of 1x128 groups and 128x128
+// blocks ("blocks") and of 1x128 groups for both operands ("groups"): as casts of the operands write the factors, and
+// "read" in the order in which cuBLASLt reads them. GEMMs with an epilogue follow, to compare with the same GEMM
+// without one.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@ struct GemmCase {
   std::string mode;   // "tensor fast", "blocks"
   GemmSpec spec;
   MatmulSize size;
+  bool cublaslts_order = false;  // of factors of groups and blocks
 };
 
 inline constexpr const char* kBf16 = "bf16";  // the mode that FP8 should beat

@@ -31,6 +31,9 @@ SHAPES = (
     ("few tokens ", 64, 4096, 11008),
     ("few tokens ", 128, 8192, 28672),
     ("short K ", 16384, 1280, 8192),
+    ("", 3000, 4096, 4096),
+    ("", 3000, 4096, 14336),
+    ("", 6144, 3584, 512),
 )
 BF16 = "bf16"
 SCALED_MM = ("tensor fast", "tensor accurate", "row fast", "row accurate")

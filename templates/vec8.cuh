@@ -90,6 +90,42 @@ INGOT_DEVICE Vec8<T> load_vec8_again(const T* source) {
   return vec8;
 }
 
+// The same one element at a time, for any address: only the first `count`; the others are 0. No load waits for another.
+template <HighPrecision T>
+INGOT_DEVICE Vec8<T> load_elements(const T* source, u32 count) {
+  const auto element = [&](u32 i) -> u32 {
+    if constexpr (sizeof(T) == 4) {
+      return i < count ? float_bits(source[i]) : 0U;
+    } else {
+      return i < count ? u32{source[i].bits} : 0U;
+    }
+  };
+  const auto word = [&](u32 i) -> u32 {
+    return sizeof(T) == 4 ? element(i) : element(2 * i) | element(2 * i + 1) << 16;
+  };
+  Vec8<T> vec8;
+  INGOT_UNROLL
+  for (u32 v = 0; v < Vec8<T>::kVectors; ++v) {
+    vec8.vectors[v].bits = {word(4 * v), word(4 * v + 1), word(4 * v + 2), word(4 * v + 3)};
+  }
+  return vec8;
+}
+
+// The first `count` elements; the others become 0.
+template <HighPrecision T>
+INGOT_HOST_DEVICE Vec8<T> first_elements(const Vec8<T>& vec8, u32 count) {
+  constexpr u32 kPerWord = 4 / static_cast<u32>(sizeof(T));
+  const auto word = [&](u32 v, u32 i) -> u32 {
+    const u32 first = (4 * v + i) * kPerWord;
+    const u32 all = vec8.vectors[v].word(i);
+    return count >= first + kPerWord ? all : count > first ? all & 0xffffU : 0;
+  };
+  Vec8<T> kept;
+  INGOT_UNROLL
+  for (u32 v = 0; v < Vec8<T>::kVectors; ++v) kept.vectors[v].bits = {word(v, 0), word(v, 1), word(v, 2), word(v, 3)};
+  return kept;
+}
+
 template <HighPrecision T>
 INGOT_HOST_DEVICE u32 amax_bits(const Vec8<T>& vec8) {
   if constexpr (Vec8<T>::kVectors == 1) {

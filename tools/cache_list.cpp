@@ -21,7 +21,12 @@ namespace ingot::tools {
 namespace {
 
 const char* name(Pass pass) {
-  return pass == Pass::first ? "first" : pass == Pass::main ? "main" : pass == Pass::finish ? "finish" : "whole";
+  return pass == Pass::first       ? "first"
+         : pass == Pass::main      ? "main"
+         : pass == Pass::finish    ? "finish"
+         : pass == Pass::whole     ? "whole"
+         : pass == Pass::unaligned ? "unaligned"
+                                   : "wide";
 }
 
 nlohmann::ordered_json seconds_or_null(const std::optional<std::time_t>& time) {

@@ -30,7 +30,7 @@ namespace ingot::tools {
 namespace {
 
 struct ShownPass {
-  std::string name;  // "first", "main", "finish", "whole"
+  std::string name;  // "first", "main", "finish", "whole", "unaligned", "wide"
   Source source;
   std::string ptx;
   CompiledKernel compiled;
@@ -76,10 +76,12 @@ void check_target(const KernelSpec& spec, Target target) {
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
-  ShownPass shown{.name = pass == Pass::first    ? "first"
-                          : pass == Pass::main   ? "main"
-                          : pass == Pass::finish ? "finish"
-                                                 : "whole",
+  ShownPass shown{.name = pass == Pass::first       ? "first"
+                          : pass == Pass::main      ? "main"
+                          : pass == Pass::finish    ? "finish"
+                          : pass == Pass::whole     ? "whole"
+                          : pass == Pass::unaligned ? "unaligned"
+                                                    : "wide",
                   .source = generate(spec, pass),
                   .ptx = {},
                   .compiled = {}};

@@ -13,34 +13,37 @@
 namespace ingot {
 namespace {
 
+constexpr std::array kAllPasses{Pass::first, Pass::main, Pass::finish, Pass::whole, Pass::unaligned, Pass::wide};
+
 struct PassList {
-  std::array<Pass, 4> passes{};
+  std::array<Pass, kAllPasses.size()> passes{};
   std::size_t count = 0;
   constexpr void add(Pass pass) { passes[count++] = pass; }
 };
 
+// A bit for each pass that a spec may have.
 constexpr std::size_t index_of(const ExtraPasses& extra) {
-  return (extra.first ? 1U : 0U) + (extra.finish ? 2U : 0U) + (extra.whole ? 4U : 0U);
+  const auto bit = [](bool has, Pass pass) { return has ? std::size_t{1} << static_cast<unsigned>(pass) : 0; };
+  return bit(extra.first, Pass::first) | bit(true, Pass::main) | bit(extra.finish, Pass::finish) |
+         bit(extra.whole, Pass::whole) | bit(extra.unaligned, Pass::unaligned) | bit(extra.wide, Pass::wide);
 }
 
-constexpr std::array<PassList, 8> all_pass_lists() {
-  std::array<PassList, 8> lists{};
-  for (const bool first : {false, true}) {
-    for (const bool finish : {false, true}) {
-      for (const bool whole : {false, true}) {
-        PassList& list = lists[index_of({.first = first, .finish = finish, .whole = whole})];
-        if (first) list.add(Pass::first);
-        list.add(Pass::main);
-        if (finish) list.add(Pass::finish);
-        if (whole) list.add(Pass::whole);
-      }
+constexpr auto all_pass_lists() {
+  std::array<PassList, std::size_t{1} << kAllPasses.size()> lists{};
+  for (std::size_t i = 0; i < lists.size(); ++i) {
+    for (const Pass pass : kAllPasses) {
+      if ((i >> static_cast<unsigned>(pass) & 1U) != 0) lists[i].add(pass);
     }
   }
   return lists;
 }
 
 const char* asked_for(Pass pass) {
-  return pass == Pass::first ? "no first pass" : pass == Pass::finish ? "no finishing pass" : "none in one launch";
+  return pass == Pass::first       ? "no first pass"
+         : pass == Pass::finish    ? "no finishing pass"
+         : pass == Pass::whole     ? "none in one launch"
+         : pass == Pass::unaligned ? "none for any alignment"
+                                   : "none for wide rows";
 }
 
 }  // namespace
@@ -58,10 +61,12 @@ std::span<const Pass> passes(const KernelSpec& spec) {
 bool has_pass(const KernelSpec& spec, Pass pass) { return std::ranges::find(passes(spec), pass) != passes(spec).end(); }
 
 const char* suffix(Pass pass) {
-  return pass == Pass::first    ? " (first pass)"
-         : pass == Pass::finish ? " (finish)"
-         : pass == Pass::whole  ? " (in one launch)"
-                                : "";
+  return pass == Pass::first       ? " (first pass)"
+         : pass == Pass::finish    ? " (finish)"
+         : pass == Pass::whole     ? " (in one launch)"
+         : pass == Pass::unaligned ? " (any alignment)"
+         : pass == Pass::wide      ? " (wide rows)"
+                                   : "";
 }
 
 Source generate(const KernelSpec& spec, Pass pass) {

@@ -21,8 +21,9 @@ struct CastOutputConfig {
 struct CastConfig {
   CastOutputConfig codes{}, transposed{};
   bool given_scales = false;
-  bool result = false;  // writes the values themselves
-  bool sum = false;     // writes the sums of their columns
+  bool result = false;     // writes the values themselves
+  bool sum = false;        // writes the sums of their columns
+  bool unaligned = false;  // is fast too where rows do not start at multiples of 16 bytes
 };
 
 // Elements that share a scale lie within one tile of 128 x 128.

@@ -11,6 +11,10 @@
 // 16 bytes at a time. Codes are stored with a streaming hint, because the input makes better use of the L2. A tile
 // whose rows cannot be read 16 bytes at a time is loaded through shared memory, element by element; threads skip what
 // lies past the matrix's edges.
+//
+// Kernels with CastConfig::unaligned are for matrices whose rows, or whose transposed rows, do not start at multiples
+// of 16 bytes. They load such rows element by element into registers, all of a batch at once, and cut transposed rows
+// where their addresses are multiples of 16 (store_transposed_anywhere).
 #pragma once
 
 #include "cast/amax.cuh"
@@ -140,6 +144,36 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastT
     }
   }
   __syncthreads();
+}
+
+// Likewise, if rows may start anywhere. No load waits for another, as in load_tile()'s loop over slabs.
+template <class Source>
+INGOT_DEVICE void load_tile_anywhere(const SourceParams& p, const TilePosition& at,
+                                     Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
+  const typename Source::Pointers from = Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col);
+  if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kVec8 == 0)) {
+    load_vec8s<Source, true>(p, from, values, [&](u32 r) -> Vec8Offset {
+      return {r, 0, at.row + r < at.rows && at.col < at.cols};
+    });
+    return;
+  }
+  constexpr u32 kBatch = min_of(kRowsPerRun, max_of(1U, vec8s_in_flight<Source>(Source::kMatrices) / 4));
+  const u32 width = at.width();
+  const typename Source::RawColumns columns = Source::fetch_column_elements(from, width);
+  INGOT_UNROLL
+  for (u32 first = 0; first < kRowsPerRun; first += kBatch) {
+    typename Source::Raw raw[kBatch];
+    INGOT_UNROLL
+    for (u32 r = 0; r < kBatch; ++r) {
+      raw[r] = Source::fetch_elements(p, from, first + r, at.row + first + r < at.rows ? width : 0);
+    }
+    INGOT_UNROLL
+    for (u32 r = 0; r < kBatch; ++r) {
+      values[first + r] = Source::values(raw[r], columns);
+      if constexpr (!Source::kFused) continue;
+      values[first + r] = first_elements(values[first + r], at.row + first + r < at.rows ? width : 0);
+    }
+  }
 }
 
 // Prefetches the tile, with one request per 128-byte line.
@@ -477,8 +511,8 @@ INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePosition& at
   }
 }
 
-INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePosition& at, const U32x2 (&codes)[kRowsPerRun],
-                                   CastTilesShared& shared) {
+// Transposes the thread's codes into the staged tile. All threads of the block call it.
+INGOT_DEVICE void stage_transposed(const TilePosition& at, const U32x2 (&codes)[kRowsPerRun], CastTilesShared& shared) {
   INGOT_UNROLL
   for (u32 side = 0; side < 2; ++side) {
     u32 rows[2][4];
@@ -494,6 +528,11 @@ INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePosition&
     }
   }
   __syncthreads();
+}
+
+INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePosition& at, const U32x2 (&codes)[kRowsPerRun],
+                                   CastTilesShared& shared) {
+  stage_transposed(at, codes, shared);
   constexpr u32 kSlots = 128 / 16;
   const u32 slot = threadIdx.x % kSlots;
   u8* const target = static_cast<u8*>(output.codes) + at.first_col * output.stride + at.first_row + slot * 16;
@@ -512,6 +551,85 @@ INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePosition&
       store_bytes(column, {bytes.x, bytes.y}, min_of(left, 8U));
       if (left > 8) store_bytes(column + 8, {bytes.z, bytes.w}, min_of(left - 8, 8U));
     }
+  }
+}
+
+// Bytes first .. first + 15 of the 32 bytes `low`, `high`; first < 16.
+INGOT_DEVICE U32x4 bytes_from(const U32x4& low, const U32x4& high, u32 first) {
+  u32 words[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  INGOT_UNROLL
+  for (u32 i = 0; i < 6; ++i) words[i] = (first & 8U) != 0 ? words[i + 2] : words[i];
+  INGOT_UNROLL
+  for (u32 i = 0; i < 5; ++i) words[i] = (first & 4U) != 0 ? words[i + 1] : words[i];
+  const u32 selector = 0x3210U + 0x1111U * (first & 3U);
+  return {__byte_perm(words[0], words[1], selector), __byte_perm(words[1], words[2], selector),
+          __byte_perm(words[2], words[3], selector), __byte_perm(words[3], words[4], selector)};
+}
+
+// How many bytes at `column` lie ahead of the first unit of 16 bytes that the memory has, and how many whole units
+// follow in `rows` bytes.
+INGOT_DEVICE u32 bytes_ahead(const u8* column) { return static_cast<u32>(-reinterpret_cast<u64>(column) % 16); }
+INGOT_DEVICE u32 whole_units(u32 rows, u32 ahead) { return rows < ahead ? 0 : (rows - ahead) / 16; }
+
+// Stores what is left at the two ends of each column of the tile, one Piece (u8 or u64) to a thread. Columns start at
+// multiples of a Piece's size.
+template <class Piece>
+INGOT_DEVICE void store_ends(u8* target, i64 stride, const TilePosition& at, const CastTilesShared& shared) {
+  constexpr u32 kSize = sizeof(Piece);
+  constexpr u32 kPieces = 16 / kSize;
+  const u32 offset = threadIdx.x % kPieces * kSize;
+  const auto store = [&](u8* column, u32 col, u32 row) {
+    const u8* const from = shared.bytes + StagedTile::half_slot(col, row / kRowsPerRun) + row % kRowsPerRun;
+    if (row + kSize <= at.rows) {
+      *reinterpret_cast<Piece*>(column + row) = *reinterpret_cast<const Piece*>(from);
+    } else {
+      for (u32 i = 0; row + i < at.rows; ++i) column[row + i] = from[i];
+    }
+  };
+  INGOT_UNROLL
+  for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kPieces) {
+    const u32 col = first + threadIdx.x / kPieces;
+    if (col >= at.cols) break;
+    u8* const column = target + col * stride;
+    const u32 begin = bytes_ahead(column);
+    const u32 rest = begin + whole_units(at.rows, begin) * 16;
+    if (offset < begin && offset < at.rows) store(column, col, offset);
+    if (rest + offset < at.rows) store(column, col, rest + offset);
+  }
+}
+
+// store_transposed() for rows that start anywhere. Of each column of the tile it stores the units of 16 bytes that the
+// memory has there, as a whole; each takes its bytes from two slots. What is left at the two ends belongs to units that
+// this tile shares with its neighbours: store_ends() stores it, threads side by side, so that each end is one request
+// to the memory. Those bytes have no streaming hint: the L2 should keep them until the neighbour has stored its own.
+INGOT_DEVICE void store_transposed_anywhere(const CastOutput& output, const TilePosition& at,
+                                            const U32x2 (&codes)[kRowsPerRun], CastTilesShared& shared) {
+  stage_transposed(at, codes, shared);
+  constexpr u32 kUnit = 16;
+  constexpr u32 kSlots = 128 / kUnit;
+  u8* const target = static_cast<u8*>(output.codes) + at.first_col * output.stride + at.first_row;
+  const u32 slot = threadIdx.x % kSlots;
+  INGOT_UNROLL
+  for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kSlots) {
+    const u32 col = first + threadIdx.x / kSlots;
+    if (col >= at.cols) break;
+    u8* const column = target + col * output.stride;
+    const u32 begin = bytes_ahead(column);
+    if (slot >= whole_units(at.rows, begin)) continue;
+    U32x4 low = *reinterpret_cast<const U32x4*>(shared.bytes + StagedTile::slot(col, slot));
+    // A unit that begins with its slot takes nothing from the next one, which may not exist.
+    U32x4 high = *reinterpret_cast<const U32x4*>(shared.bytes + StagedTile::slot(col, min_of(slot + 1, kSlots - 1)));
+    if (first >= 64) {
+      low = {low.z, low.w, low.x, low.y};
+      high = {high.z, high.w, high.x, high.y};
+    }
+    store_streaming(column + begin + slot * kUnit, bytes_from(low, high, begin));
+  }
+  // Where every column starts at a multiple of 8 bytes, as those of 3000 rows do, an end is at most 8 bytes.
+  if ((reinterpret_cast<u64>(target) | static_cast<u64>(output.stride)) % 8 == 0) {
+    store_ends<u64>(target, output.stride, at, shared);
+  } else {
+    store_ends<u8>(target, output.stride, at, shared);
   }
 }
 
@@ -540,8 +658,15 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   const CastOutput& output = kCodes ? p.codes : p.transposed;
   const TilePosition at = TilePosition::of(p.source, tile);
   Vec8<Value> values[kRowsPerRun] = {};
+  const auto load = [&] {
+    if constexpr (C.unaligned) {
+      load_tile_anywhere<Source>(p.source, at, values);
+    } else {
+      load_tile<Source>(p.source, at, shared, values);
+    }
+  };
   if constexpr (kAfterPass && !kMeets) {
-    load_tile<Source>(p.source, at, shared, values);
+    load();
     start_in_turn();
   } else {
     if constexpr (kCodes && kTransposed && !Source::kFused) prefetch_tile<Source>(p.source, at);
@@ -553,7 +678,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if constexpr (kGiven && kTwo) {
     transposed_scales = given_scales<kTransposedScale>(p.transposed, p.source, at);
   }
-  if constexpr (!kAfterPass || kMeets) load_tile<Source>(p.source, at, shared, values);
+  if constexpr (!kAfterPass || kMeets) load();
   if constexpr (kMeets) {
     if constexpr (from_pass(kOutput)) record(output, p.source, at, PendingMaxima<kScale, Value>::of(values), shared);
     if constexpr (kTwo && from_pass(C.transposed)) {
@@ -592,7 +717,8 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
       if (threadIdx.x == 32) last = is_last_reader<kTransposedScale>(p.transposed, p.source, at);
     }
   }
-  if constexpr (kTransposed) store_transposed(p.transposed, at, codes, shared);
+  if constexpr (kTransposed && C.unaligned) store_transposed_anywhere(p.transposed, at, codes, shared);
+  if constexpr (kTransposed && !C.unaligned) store_transposed(p.transposed, at, codes, shared);
   if constexpr (kFirstRead) {
     if (threadIdx.x / 32 == 0) clear_if_last<kScale>(output, p.source, at, last);
   }
@@ -621,7 +747,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
   if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
   if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
-  if (Source::kFused) return kTwo || Source::kMatrices > 1 ? 2 : 3;
+  if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
   if (!kTwo) return 3;
   return kDeviceArch == 900 && by_row(C.codes.scale) && by_column(C.transposed.scale) && !C.given_scales ? 3 : 2;
 }

@@ -120,6 +120,30 @@ struct ValueSource {
     return raw;
   }
 
+  // The same for any alignment, and only for the first `count` of the 8 values.
+  INGOT_DEVICE static Raw fetch_elements(const SourceParams& p, const Pointers& at, u32 rows, u32 count) {
+    Raw raw{};
+    if constexpr (F::kUsesX) raw.x = load_elements(at.x + rows * p.input_stride, count);
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::matrix) {
+        raw.operands[i] = load_elements(at.operands[i] + rows * p.operands[i].stride, count);
+      } else if (F::kKinds[i] == InputKind::row) {
+        raw.of_row[i] = count != 0 ? at.floats[i][rows] : 0.0F;
+      }
+    }
+    return raw;
+  }
+  INGOT_DEVICE static RawColumns fetch_column_elements(const Pointers& at, u32 count) {
+    RawColumns raw{};
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::column) raw.operands[i] = load_elements(at.operands[i], count);
+      if (F::kKinds[i] == InputKind::column_f32) raw.floats[i] = load_elements(at.floats[i], count);
+    }
+    return raw;
+  }
+
   INGOT_DEVICE static Vec8<Value> values(const Raw& raw, const RawColumns& columns) {
     if constexpr (!kFused) {
       return raw.x;

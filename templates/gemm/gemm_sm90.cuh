@@ -1,16 +1,16 @@
-// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on Hopper's FP8 tensor cores (sm_90a), followed by the
-// epilogue (gemm_epilogue.cuh). Both operands have rows along k that start at multiples of 16 bytes; any K; out has any
-// pitch.
+// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on Hopper's tensor cores (sm_90a), followed by the
+// epilogue (gemm_epilogue.cuh). FP8 operands have rows along k; two of bf16 or of f16 have rows along or across k, and
+// no factors. Rows start at multiples of 16 bytes; any K; out has any pitch.
 //
-// Work: 2 M N K operations at 8192 per clock and SM. Each operand byte comes from the L2 once per tile that needs it,
-// half as often if two blocks of a cluster share it (multicast).
+// Work: 2 M N K operations at 8192 per clock and SM (bf16, f16: 4096). Each operand byte comes from the L2 once per
+// tile that needs it, half as often if two blocks of a cluster share it (multicast).
 //
 // Schedule: blocks are persistent and take tiles in turn (gemm_sm90_tiling.cuh). One thread of the producer warpgroup
-// keeps a ring of stages filled with tiles of A and B, 128 deep, through the copy engine; it loads the next tile while
-// the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each tile, half of
-// its rows each (of 64 rows: half of its columns), or (ping-pong) have tiles of their own, so that one multiplies while
-// the other writes. A stage's `full` barrier counts its bytes; its `empty` barrier counts the consuming warps of all
-// blocks to which it was sent. gemm_sm90_producer.cuh has the producer's half of this.
+// keeps a ring of stages filled with tiles of A and B, 128 bytes deep, through the copy engine; it loads the next tile
+// while the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each tile,
+// half of its rows each (of 64 rows: half of its columns), or (ping-pong) have tiles of their own, so that one
+// multiplies while the other writes. A stage's `full` barrier counts its bytes; its `empty` barrier counts the
+// consuming warps of all blocks to which it was sent. gemm_sm90_producer.cuh has the producer's half of this.
 //
 // Stream-K cuts tiles along K (stream_k.cuh); a block sends its sums of another block's tile to that block
 // (stream_k_parts.cuh). It is for few rows, where whole tiles would not use the memory's full rate, and for incomplete
@@ -18,8 +18,9 @@
 //
 // Sums: fast mode leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32. Otherwise the tensor
 // cores sum each 128 of K, and each such part is added to a sum in f32; if registers allow, while the tensor cores
-// compute the next part. Factors and bias are applied in f32, as in gemm_simt: ((sum * factor_a) * factor_b) + bias; a
-// factor of the whole b is first multiplied into factor_a.
+// compute the next part. bf16 and f16 are always summed as in fast mode: their sums keep f32's bits. Factors and bias
+// are applied in f32, as in gemm_simt: ((sum * factor_a) * factor_b) + bias; a factor of the whole b is first
+// multiplied into factor_a.
 //
 // Factors of groups (a: one per 128 of K in a row; b: likewise, or one per block of 128 x 128) are applied to each
 // part: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are loaded steps ahead.
@@ -36,6 +37,7 @@
 
 #include "gemm/gemm_epilogue.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
+#include "gemm/gemm_sm90_producer16.cuh"
 #include "gemm/gemm_sm90_split.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "gemm/stream_k_parts.cuh"
@@ -72,6 +74,7 @@ struct Sm90Consumer {
   // itself. So it does only in the schedule in which another warpgroup multiplies meanwhile and has more of the shared
   // memory.
   static constexpr bool kStoredByEngine = T.pingpong && !kCodes;
+  static constexpr bool kFp8 = sizeof(A) == 1;  // has factors
   using Bias = typename GemmBias<A, B, Out>::Type;
   using OthersPart = StreamKPart<kSm90Warps, sm90_part_bytes(T)>;
   static constexpr u32 kPartVectors = kWaves * kSums <= 64 ? kSums / 4 : 8;
@@ -132,7 +135,15 @@ struct Sm90Consumer {
   INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
     INGOT_UNROLL
     for (u32 k = 0; k < kSm90Depth; k += 32) {
-      ptx::wgmma_m64k32<A, B, kN>(d, a + (wave * kWaveRows * kSm90Depth + k) / 16, b + k / 16, k == 0 ? adds : 1);
+      if constexpr (kFp8) {
+        ptx::wgmma_m64k32<A, B, kN>(d, a + (wave * kWaveRows * kSm90Depth + k) / 16, b + k / 16, k == 0 ? adds : 1);
+      } else {
+        // 32 bytes are 16 of K; across K, those are 16 rows.
+        constexpr u32 kA = C.across_a ? kSm90Step16 : 1;
+        constexpr u32 kB = C.across_b ? kSm90Step16 : 1;
+        ptx::wgmma_m64k16_shared<A, C.across_a, C.across_b, kN>(d, a + (wave * kWaveRows * kSm90Depth + k * kA) / 16,
+                                                                b + k * kB / 16, k == 0 ? adds : 1);
+      }
     }
   }
 
@@ -439,7 +450,7 @@ struct Sm90Consumer {
 
   INGOT_DEVICE Fetched fetch(const Sm90TileIndex& first) const {
     Fetched fetched{};
-    if constexpr (!kGrouped) {
+    if constexpr (kFp8 && !kGrouped) {
       const float whole = kColumnFactors ? 1.0F : p.factor_b[0];
       INGOT_UNROLL
       for (u32 wave = 0; wave < kWaves; ++wave) {
@@ -481,7 +492,7 @@ struct Sm90Consumer {
   // Applies factors and bias to two neighbouring columns of a row.
   INGOT_DEVICE void finish(float& x, float& y, float factor_row, const float (&factors)[2],
                            const float (&bias)[2]) const {
-    if constexpr (!kGrouped) {
+    if constexpr (kFp8 && !kGrouped) {
       x = x * factor_row;
       y = y * factor_row;
     }
@@ -784,7 +795,7 @@ struct Sm90Consumer {
   }
 
   INGOT_DEVICE void run_whole(u64 tile_a, u64 tile_b) {
-    const u32 steps = sm90_steps(p.k);
+    const u32 steps = sm90_steps(p.k, kFp8 ? kSm90Depth : kSm90Step16);
     Sm90Walk<T> walk(p);
     if constexpr (T.pingpong) {
       if (group == 1) {
@@ -846,11 +857,15 @@ struct Sm90Consumer {
     }
   }
 
+  // (64 rows of a tile have as many bytes whether they lie along K or across.)
   INGOT_DEVICE void run() {
+    constexpr u32 kApart = kSm90Step16 * kSm90Depth;
     const u32 first_row = kOwnRows ? group * 64 : 0;
     const u32 first_column = own({0, 0}).n;
-    const u64 tile_a = ptx::wgmma_descriptor(block.stages + first_row * kSm90Depth);
-    const u64 tile_b = ptx::wgmma_descriptor(block.stages + (T.m + first_column) * kSm90Depth);
+    const u64 tile_a =
+        ptx::wgmma_descriptor(block.stages + first_row * kSm90Depth) | ptx::wgmma_across(C.across_a ? kApart : 0);
+    const u64 tile_b = ptx::wgmma_descriptor(block.stages + (T.m + first_column) * kSm90Depth) |
+                       ptx::wgmma_across(C.across_b ? kApart : 0);
     if constexpr (kCodes) scale = *p.epilogue.scale;
     if constexpr (T.stream_k) {
       run_cut(tile_a, tile_b);
@@ -878,14 +893,16 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
   static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
+  static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
+                               : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));
 #if INGOT_ON_DEVICE
   constexpr u32 kProducer = kSm90Consumers * 128;
   const auto block = Sm90Block<T>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) block.make_barriers();
   if (threadIdx.x == 128) {
-    ptx::prefetch_tensormap(p.m < T.m ? &p.tail_a : &p.a);
-    ptx::prefetch_tensormap(p.n < T.n ? &p.tail_b : &p.b);
+    ptx::prefetch_tensormap(!C.across_a && p.m < T.m ? &p.tail_a : &p.a);
+    ptx::prefetch_tensormap(!C.across_b && p.n < T.n ? &p.tail_b : &p.b);
   }
   __syncwarp();
   block.sync_all();
@@ -895,7 +912,9 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
   if (warpgroup == kSm90Consumers) {
     ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == kProducer) {
-      if constexpr (T.stream_k) {
+      if constexpr (sizeof(A) == 2) {
+        Sm90Producer16<C>{p, block}.run();
+      } else if constexpr (T.stream_k) {
         sm90_produce_cut<T>(p, block);
       } else {
         sm90_produce<T>(p, block);

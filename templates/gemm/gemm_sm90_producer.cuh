@@ -19,9 +19,9 @@ namespace ingot {
 // How b's factors lie. one: one factor for all of b; rows: one per row; in both cases a has one for all or one per row.
 // groups: one per C.scale_b, such as 128 x 128; a then has one per 1 x 128.
 struct Sm90GemmParams {
-  // Codes as bytes, 128-byte swizzle; a box has kSm90Depth columns and the rows that a block loads of a tile. a, b: for
-  // whole tiles; tail_a, tail_b: for a last tile with fewer rows (sm90_tail_box). A map is not read if there is no such
-  // tile.
+  // 128-byte swizzle; a box has rows of kSm90Depth bytes along K, as many as a block loads of a tile. a, b: for whole
+  // tiles; tail_a, tail_b: for a last tile with fewer rows (sm90_tail_box). A map is not read if there is no such tile.
+  // An operand across K has a or b alone (gemm_sm90_producer16.cuh).
   TensorMap a, b;
   TensorMap tail_a, tail_b;
   TensorMap out_map;  // if whole_vectors: boxes of 128 bytes x 16 rows, 128-byte swizzle

@@ -22,8 +22,11 @@ struct Sm90Tiling {
 struct GemmSm90Config {
   Sm90Tiling tiling{};
   bool fast_accumulation = false;
-  Granularity scale_b{};  // what shares a factor of b
+  Granularity scale_b{};  // what shares a factor of b; bf16 and f16 operands have no factors
   bool bias = false;
+  // bf16 and f16 only: does the operand lie across k, as [K, M] or [K, N]?
+  bool across_a = false;
+  bool across_b = false;
 };
 
 // Factors of b. {0, 0}: one for all of b; {1, 0}: one for each row; in both, a has one for all or one for each row.
@@ -33,7 +36,8 @@ INGOT_HOST_DEVICE constexpr bool sm90_has_factors(Granularity scale_b) {
          scale_b == Granularity{1, 128};
 }
 
-inline constexpr u32 kSm90Depth = 128;    // of K in a stage: one row of the 128-byte swizzle
+inline constexpr u32 kSm90Depth = 128;    // bytes along K in a stage: one row of the 128-byte swizzle
+inline constexpr u32 kSm90Step16 = 64;    // elements of bf16 or f16 in a row of 128 bytes
 inline constexpr u32 kSm90Consumers = 2;  // warpgroups that multiply
 inline constexpr u32 kSm90Threads = 128 * (kSm90Consumers + 1);
 inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 may have

@@ -1,7 +1,7 @@
-// PTX ISA 9.7.15 "wgmma": a warpgroup multiplies a 64 x 32 tile by a 32 x N tile of FP8 codes, both in shared memory,
-// and adds the product to f32 accumulators. Warp w holds rows 16 w to 16 w + 15. Lane l holds row l / 4 in d[4 j] and
-// d[4 j + 1], columns 8 j + 2 (l % 4) and the next; d[4 j + 2] and d[4 j + 3] hold the same columns of row l / 4 + 8.
-// Device code only; sm_90a.
+// PTX ISA 9.7.15 "wgmma": a warpgroup multiplies a 64 x 32 tile by a 32 x N tile of FP8 codes (of bf16 or f16: 64 x 16
+// by 16 x N), both in shared memory, and adds the product to f32 accumulators. Warp w holds rows 16 w to 16 w + 15.
+// Lane l holds row l / 4 in d[4 j] and d[4 j + 1], columns 8 j + 2 (l % 4) and the next; d[4 j + 2] and d[4 j + 3] hold
+// the same columns of row l / 4 + 8. Device code only; sm_90a.
 //
 // An asm statement needs the names of all registers in its text; only macros can build that text. They are undefined at
 // the end of this file.
@@ -36,6 +36,10 @@ INGOT_DEVICE void wgmma_settle(float (&d)[Count]) {
 INGOT_DEVICE u32 wgmma_address_field(u32 address) { return (address & 0x3ffffU) >> 4; }
 INGOT_DEVICE u64 wgmma_descriptor_of(u32 place) { return place | u64{1024 >> 4} << 32 | u64{1} << 62; }
 INGOT_DEVICE u64 wgmma_descriptor(u32 address) { return wgmma_descriptor_of(wgmma_address_field(address)); }
+// A tile of bf16 or f16 may also have rows across k: row k holds 64 neighbours along M or N. The next 64 of them are
+// another such tile, `apart` bytes further, which these bits (16 to 29) of the descriptor say. An offset along k may be
+// added, 128 bytes for each.
+INGOT_HOST_DEVICE constexpr u64 wgmma_across(u32 apart) { return u64{apart >> 4} << 16; }
 
 #define INGOT_D4(i) "+f"(d[i]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
 #define INGOT_D16(i) INGOT_D4(i), INGOT_D4((i) + 4), INGOT_D4((i) + 8), INGOT_D4((i) + 12)
@@ -96,6 +100,46 @@ INGOT_DEVICE void wgmma_m64k32(float (&d)[N / 2], u64 tile_a, u64 tile_b, u32 ad
   }
 }
 
+// `ta`, `tb`: the names of the operands that say which tiles have rows across k.
+#define INGOT_WGMMA_16(n, type, names, a, b, p, ta, tb, ...)                                            \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " p                                              \
+               ", 0;\n"                                                                                 \
+               "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " {" names "}, " a ", " b \
+               ", adds, 1, 1, " ta ", " tb ";\n}"                                                       \
+               : __VA_ARGS__                                                                            \
+               : "l"(tile_a), "l"(tile_b), "r"(adds), "n"(AcrossA ? 1 : 0), "n"(AcrossB ? 1 : 0))
+#define INGOT_WGMMA_16_TYPES(...)           \
+  if constexpr (is_same<T, bf16>) {         \
+    INGOT_WGMMA_16_OF("bf16", __VA_ARGS__); \
+  } else {                                  \
+    static_assert(is_same<T, f16>);         \
+    INGOT_WGMMA_16_OF("f16", __VA_ARGS__);  \
+  }
+#define INGOT_WGMMA_16_OF(type, n, names, a, b, p, ta, tb, ...) \
+  INGOT_WGMMA_16(n, type, names, a, b, p, ta, tb, __VA_ARGS__)
+
+// The same for bf16 or f16: A is [64, 16] and B is [N, 16], with rows along k; or [16, 64] and [16, N], with rows
+// across k.
+template <class T, bool AcrossA, bool AcrossB, u32 N>
+INGOT_DEVICE void wgmma_m64k16_shared(float (&d)[N / 2], u64 tile_a, u64 tile_b, u32 adds) {
+  static_assert(N == 64 || N == 128 || N == 192 || N == 256, "wgmma of no other width is written down here");
+  if constexpr (N == 64) {
+    INGOT_WGMMA_16_TYPES("64", INGOT_NAMES_0, "%32", "%33", "%34", "%35", "%36", INGOT_D32(0))
+  } else if constexpr (N == 128) {
+    INGOT_WGMMA_16_TYPES("128", INGOT_NAMES_0 ", " INGOT_NAMES_32, "%64", "%65", "%66", "%67", "%68", INGOT_D32(0),
+                         INGOT_D32(32))
+  } else if constexpr (N == 192) {
+    INGOT_WGMMA_16_TYPES("192", INGOT_NAMES_0 ", " INGOT_NAMES_32 ", " INGOT_NAMES_64, "%96", "%97", "%98", "%99",
+                         "%100", INGOT_D32(0), INGOT_D32(32), INGOT_D32(64))
+  } else {
+    INGOT_WGMMA_16_TYPES("256", INGOT_NAMES_0 ", " INGOT_NAMES_32 ", " INGOT_NAMES_64 ", " INGOT_NAMES_96, "%128",
+                         "%129", "%130", "%131", "%132", INGOT_D32(0), INGOT_D32(32), INGOT_D32(64), INGOT_D32(96))
+  }
+}
+
+#undef INGOT_WGMMA_16_OF
+#undef INGOT_WGMMA_16_TYPES
+#undef INGOT_WGMMA_16
 #undef INGOT_WGMMA_OF
 #undef INGOT_WGMMA_TYPES
 #undef INGOT_WGMMA

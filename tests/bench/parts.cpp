@@ -300,6 +300,20 @@ BOOST_AUTO_TEST_CASE(what_a_gemm_adds_is_beyond_what_it_ends_in) {
   BOOST_TEST(text.find("cuTensorMapEncodeTiled: 101 ns") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(every_gemm_is_measured_once) {
+  std::set<std::string> names;
+  std::set<std::string> calls;
+  for (const GemmCase& c : gemm_cases()) {
+    BOOST_TEST_CONTEXT(name(c)) {
+      BOOST_CHECK_NO_THROW(validate(KernelSpec(c.spec)));
+      BOOST_TEST(names.insert(name(c)).second);
+      BOOST_TEST(
+          calls.insert(print(GemmCall{.spec = c.spec, .size = c.size}) + (c.cublaslts_order ? " read" : "")).second);
+    }
+  }
+  BOOST_TEST(names.size() > 100U);
+}
+
 BOOST_AUTO_TEST_CASE(choices_are_judged_on_sizes_that_nothing_was_fitted_on) {
   const std::vector<ChoiceCase> cases = choice_cases();
   BOOST_TEST(cases.size() == 60U);

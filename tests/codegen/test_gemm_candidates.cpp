@@ -72,9 +72,12 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   const auto of = [](const GemmSpec& spec, Target target) {
     return gemm_candidates({.spec = spec, .size = kLarge}, {.target = target, .multiprocessors = kH200});
   };
-  // Only gemm_sm90 takes groups of K; only gemm_mma takes fnuz formats; GPUs other than Hopper have no gemm_sm90.
+  // cuBLASLt takes groups of K on Hopper only; only gemm_mma takes fnuz formats; GPUs other than Hopper have no
+  // gemm_sm90.
   const auto groups = of({.scale_a = kRowGroups, .scale_b = kBlocks}, kHopper);
-  BOOST_TEST(count(groups, GemmKernel::cublaslt) == 0U);
+  BOOST_TEST(count(groups, GemmKernel::cublaslt) == 8U);
+  BOOST_TEST(count(of({.scale_a = kRowGroups, .scale_b = kBlocks}, {8, 9, false}), GemmKernel::cublaslt) == 0U);
+  BOOST_TEST(count(of({.scale_a = kRowGroups, .scale_b = kBlocks}, {10, 0, true}), GemmKernel::cublaslt) == 0U);
   BOOST_TEST(count(groups, GemmKernel::sm90) > 0U);
   const auto fnuz = of({.a = Dtype::e4m3fnuz, .b = Dtype::e4m3fn}, kHopper);
   BOOST_TEST(fnuz.size() == 2U);
@@ -82,6 +85,8 @@ BOOST_AUTO_TEST_CASE(what_can_run_at_all) {
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::cublaslt) == 8U);
   BOOST_TEST(count(of({}, {8, 9, false}), GemmKernel::sm90) == 0U);
   BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, kHopper), GemmKernel::cublaslt) == 8U);
+  BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, kHopper), GemmKernel::sm90) >= 6U);
+  BOOST_TEST(count(of({.a = Dtype::bf16, .b = Dtype::bf16}, {8, 0, false}), GemmKernel::sm90) == 0U);
   // gemm_mma takes what the others may refuse: an odd K, or FP8 on a GPU without FP8 tensor cores.
   BOOST_TEST(
       count(gemm_candidates({.spec = {}, .size = {8192, 4096, 4090}}, {.target = kHopper, .multiprocessors = kH200}),
@@ -131,9 +136,22 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
   BOOST_TEST(order_of("gemm e4m3fnuz*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}),
              boost::test_tools::per_element());
   BOOST_TEST(order_of("gemm bf16*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}), boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm bf16*bf16->bf16 tn", kLarge) == (Names{"cublaslt", "mma", "simt"}),
-             boost::test_tools::per_element());
+  // bf16 and f16 lie as they may; cuBLASLt comes first, but refuses epilogues.
+  for (const char* const line : {"gemm bf16*bf16->bf16 tn", "gemm f16*f16->f32 nn epilogue=silu(x)*gate"}) {
+    for (const MatmulSize& size : {kLarge, MatmulSize{64, 64, 64}}) {
+      BOOST_TEST(order_of(line, size) == (Names{"cublaslt", "sm90", "mma", "simt"}), boost::test_tools::per_element());
+    }
+  }
   BOOST_TEST(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}), boost::test_tools::per_element());
+  // With factors of groups cuBLASLt is faster where there is much to do, and adds no c.
+  for (const std::string scale_b : {"128x128", "1x128"}) {
+    const std::string line = "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128," + scale_b;
+    BOOST_TEST(
+        order_of(line.c_str(), kLarge) == (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+        boost::test_tools::per_element());
+    BOOST_TEST(order_of(line.c_str(), {256, 256, 256})[0] == "sm90");
+    BOOST_TEST(order_of((line + " c=bf16").c_str(), kLarge)[0] == "sm90");
+  }
   // A kernel that is named is the only candidate, with the staging that its layouts require.
   BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nn kernel=sm90", {64, 64, 64}) == (Names{"sm90 b"}),
              boost::test_tools::per_element());

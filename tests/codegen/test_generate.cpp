@@ -41,7 +41,13 @@ const std::vector<Golden> kGolden{
      "#include \"cast/cast_whole.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_whole<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
      "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
-     ".scale = {.rows = 0, .cols = 1}}, .given_scales = false, .result = false, .sum = false}>;\n"},
+     ".scale = {.rows = 0, .cols = 1}}, .given_scales = false, .result = false, .sum = false, .unaligned = true}>;\n"},
+    {"cast bf16->e4m3fn scale=row out=codes,transposed", Pass::unaligned,
+     "// cast bf16->e4m3fn scale=row out=transposed (any alignment)\n"
+     "#include \"cast/cast_tiles.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastConfig{.codes = {}, .transposed = {.written = true, .scale = {.rows = 1, .cols = 0}}, "
+     ".given_scales = false, .result = false, .sum = false, .unaligned = true}>;\n"},
     {"cast bf16->e4m3fn scale=1x128 out=codes", Pass::main,
      "// cast bf16->e4m3fn scale=1x128 out=codes\n"
      "#include \"cast/cast_row_groups.cuh\"\n"
@@ -161,10 +167,11 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
   for (const Golden& golden : kGolden) {
     const Source source = generate(parse(golden.line), golden.pass);
     BOOST_TEST(source.text == golden.text);
-    const char* const expected = golden.pass == Pass::first    ? " (first pass)"
-                                 : golden.pass == Pass::finish ? " (finish)"
-                                 : golden.pass == Pass::whole  ? " (in one launch)"
-                                                               : "";
+    const char* const expected = golden.pass == Pass::first       ? " (first pass)"
+                                 : golden.pass == Pass::finish    ? " (finish)"
+                                 : golden.pass == Pass::whole     ? " (in one launch)"
+                                 : golden.pass == Pass::unaligned ? " (any alignment)"
+                                                                  : "";
     BOOST_TEST(source.name == golden.line + expected);
   }
 }
@@ -278,6 +285,7 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   }
   // In one launch: 3 x 4 x 32 casts whose maxima come first: of tensors and columns by codes alone, of rows too by
   // transposed ones, and 27 of the 36 pairs.
+  // For any alignment: 3 x 4 x 83, all casts but those of codes alone.
   // amax: 3 partials, 3 rows, 3 x 4 kinds of tiles (columns, and any two of tensor, rows and columns);
   // casts: 3 x 4 x (48 pairs of granularities x 2 sources, of which rowwise codes with transposed ones, dynamic, are
   // the kernels of others); gemm 16 x 3 + 5, and 32 of one FP8 operand; column_sum 3 + 3; relayout 2;
@@ -285,7 +293,7 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
   // not, and plain statistics; norm_backward: affine, also with a zero-centred gamma, or not; amax_history 1.
   BOOST_TEST(texts.size() ==
-             3U + 3U + 3U * 4U + 12U * (95U + 32U) + 53U + 6U + 6U * (4U * 8U + 3U) + 18U + 32U + 2U + 28U + 1U);
+             3U + 3U + 3U * 4U + 12U * (95U + 32U + 83U) + 53U + 6U + 6U * (4U * 8U + 3U) + 18U + 32U + 2U + 28U + 1U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
@@ -302,6 +310,11 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
              "cast bf16->e4m3fn scale=row out=codes: this kernel has no first pass: ask for one of passes(spec)");
   BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::whole) ==
              "cast bf16->e4m3fn scale=row out=codes: this kernel has none in one launch: ask for one of passes(spec)");
+  BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::unaligned) ==
+             "cast bf16->e4m3fn scale=row out=codes: this kernel has none for any alignment: ask for one of "
+             "passes(spec)");
+  BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::wide) ==
+             "cast bf16->e4m3fn scale=row out=codes: this kernel has none for wide rows: ask for one of passes(spec)");
   BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::finish) ==
              "cast bf16->e4m3fn scale=row out=codes: this kernel has no finishing pass: ask for one of passes(spec)");
   BOOST_TEST(message(AmaxSpec{.in = Dtype::e5m2}, Pass::main) ==
@@ -359,6 +372,13 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
              std::string::npos);
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128") == of("gemm e4m3fn*e4m3fn->bf16"));
   BOOST_TEST(of("gemm e4m3fn*e4m3fn->bf16 kernel=simt") == of("gemm e4m3fn*e4m3fn->bf16"));
+  const std::string across = of("gemm bf16*bf16->bf16 tt bias kernel=sm90:128x128:2x1:6:pingpong");
+  BOOST_TEST(across.starts_with("// gemm bf16*bf16->bf16 tt bias kernel=sm90:128x128:2x1:6:pingpong\n"), across);
+  BOOST_TEST(across.find("gemm_sm90<ingot::bf16, ingot::bf16, ingot::bf16, ingot::GemmSm90Config{.tiling = {.m = 128, "
+                         ".n = 128, .cluster_m = 2, .cluster_n = 1, .stages = 6, .pingpong = true, .stream_k = "
+                         "false}, .fast_accumulation = true, .bias = true, .across_a = true, .across_b = false}>;") !=
+                 std::string::npos,
+             across);
   std::string message = "no error";
   try {
     generate(parse("gemm e4m3fn*e4m3fn->bf16 kernel=cublaslt"));

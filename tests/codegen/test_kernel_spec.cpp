@@ -640,8 +640,12 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
     holds(error(line), "is no tiling; expected one such as 128x256:2x1:4:cooperative or 64x128:1x1:8:pingpong");
   }
   holds(error("e4m3fnuz*e4m3fn->bf16 kernel=sm90"),
-        "a is e4m3fnuz, but kernel sm90 multiplies e4m3fn and e5m2 only: leave kernel out");
-  holds(error("bf16*bf16->bf16 kernel=sm90"), "a is bf16, but kernel sm90 multiplies");
+        "a is e4m3fnuz and b is e4m3fn, but kernel sm90 multiplies e4m3fn and e5m2, or two operands of bf16 or of f16, "
+        "only: leave kernel out");
+  holds(error("f32*f32->f32 kernel=sm90"), "a is f32 and b is f32, but kernel sm90 multiplies");
+  holds(error("bf16*bf16->bf16 tn kernel=sm90 staged=a"),
+        "staged is set, but kernel sm90 reads bf16 as it lies: leave staged out");
+  holds(error("bf16*bf16->bf16 tn kernel=sm90:256x256:1x1:2:cooperative"), "sums in each thread");
   holds(error("e4m3fn*e4m3fn->bf16 kernel=simt:128x256:2x1:4:cooperative"),
         "tiling is 128x256:2x1:4:cooperative, but kernel is simt: sm90 and mma alone have one");
   for (const char* const tiling : {"", "128x64", "64x64x", "128x128:1x1:2:cooperative"}) {

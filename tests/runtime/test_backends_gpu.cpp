@@ -170,6 +170,33 @@ BOOST_AUTO_TEST_CASE(casts_in_one_launch_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
+// Transposed rows at every address, of full tiles and of parts: no byte around them may change.
+BOOST_AUTO_TEST_CASE(transposed_codes_of_any_pitch_agree) {
+  std::vector<Case> all;
+  const auto add_all = [&](const KernelSpec& spec, Shape shape, Placement placement) {
+    all.push_back({.spec = spec, .shape = shape, .placement = placement});
+  };
+  const auto transposes = [](const KernelSpec& spec) {
+    const auto* const cast = std::get_if<CastSpec>(&spec);
+    return cast != nullptr && has_pass(spec, Pass::unaligned) && !cast->list &&
+           (cast->pointwise || (cast->in == Dtype::bf16 && cast->out == Dtype::e4m3fn && !cast->pow2));
+  };
+  std::vector<KernelSpec> specs = all_valid_specs();
+  for (const KernelSpec& spec : fused_specs()) specs.push_back(spec);
+  for (const KernelSpec& spec : specs) {
+    if (!transposes(spec)) continue;
+    add_all(spec, {3000, 40}, {});
+    add_all(spec, {333, 1111}, {});
+    add_all(spec, {333, 1111}, {.padding = 3, .offset = 1});
+  }
+  const KernelSpec given = parse("cast bf16->e4m3fn scale=tensor out=codes,transposed given");
+  for (std::int64_t odd = 1; odd <= 33; ++odd) {
+    add_all(given, {256 + odd, 136}, {});
+    add_all(given, {256 + odd, 136}, {.padding = odd % 5, .offset = odd % 16});
+  }
+  run_all(all, [](const Case&) { return true; });
+}
+
 // A plain tensor runs as a cluster, one with an expression as many tiles that are on the GPU at once.
 BOOST_AUTO_TEST_CASE(small_casts_are_one_launch, *once()) {
   const auto launches = [&](const char* line, Shape shape) {
@@ -183,6 +210,7 @@ BOOST_AUTO_TEST_CASE(small_casts_are_one_launch, *once()) {
   constexpr const char* kFused = "cast bf16->e4m3fn of=silu(x)*gate+residual scale=row+col out=codes,transposed";
   BOOST_TEST(launches(kPlain, {256, 512}) == (context().info().target.major >= 9 ? 1 : 2));
   BOOST_TEST(launches(kPlain, {257, 512}) == 2);
+  BOOST_TEST(launches(kPlain, {333, 1111}) == 1);
   BOOST_TEST(launches(kFused, {256, 512}) == 1);
   BOOST_TEST(launches(kFused, {1001, 640}) == 1);
   BOOST_TEST(launches(kFused, {16384, 640}) == 2);

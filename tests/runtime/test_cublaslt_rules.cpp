@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "ingot/runtime/gemm/cublaslt_factors.h"
+
 namespace {
 
 using namespace ingot;
@@ -13,6 +15,7 @@ constexpr Target kHopper{9, 0, true};
 constexpr Target kAda{8, 9, false};
 constexpr Target kAmpere{8, 0, false};
 constexpr Target kBlackwell{10, 0, true};
+constexpr std::size_t kVersion = 130100;
 constexpr Device kDevice{DeviceType::cuda, 0};
 
 void* at(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
@@ -21,8 +24,8 @@ struct Call {
   GemmSpec spec;
   GemmTensors tensors;
 
-  std::string refusal(Target target = kHopper) const {
-    const char* const reason = cublaslt_refusal(spec, tensors, gemm_size(spec, tensors), target);
+  std::string refusal(Target target = kHopper, std::size_t version = kVersion) const {
+    const char* const reason = cublaslt_refusal(spec, tensors, gemm_size(spec, tensors), target, version);
     return reason == nullptr ? "" : reason;
   }
   bool taken(Target target = kHopper) const { return refusal(target).empty(); }
@@ -46,6 +49,15 @@ Call rowwise_call() {
   call.spec.scale_b = kRowwise;
   call.tensors.factor_a.cols = 33;
   call.tensors.factor_b.cols = 64;
+  return call;
+}
+
+Call grouped_call(ScaleGranularity scale_b, std::int64_t m = 128, std::int64_t n = 128, std::int64_t k = 256) {
+  Call call = fp8_call(m, n, k);
+  call.spec.scale_a = kRowGroups;
+  call.spec.scale_b = scale_b;
+  call.tensors.factor_a = vector(at(0x3000), Dtype::f32, scale_count(kRowGroups, m, k), kDevice);
+  call.tensors.factor_b = vector(at(0x40000), Dtype::f32, scale_count(scale_b, n, k), kDevice);
   return call;
 }
 
@@ -115,23 +127,104 @@ BOOST_AUTO_TEST_CASE(fp8_layouts) {
   BOOST_TEST(!call.taken());
 }
 
-// With any layouts.
-BOOST_AUTO_TEST_CASE(factors_of_groups_are_not_taken) {
-  for (const ScaleGranularity scale_b : {kRowGroups, kBlocks}) {
-    Call call = fp8_call(128, 128, 256);
-    call.spec.scale_a = kRowGroups;
-    call.spec.scale_b = scale_b;
-    const std::int64_t rows_b = scale_b == kBlocks ? 1 : 128;
-    const std::string reason =
-        scale_b == kBlocks ? "kernel cublaslt takes factors of one kind for both operands only"
-                           : "kernel cublaslt takes one factor for each operand or, on sm_90a, one for each row";
-    call.tensors.factor_a = vector(at(0x3000), Dtype::f32, 256, kDevice);
-    call.tensors.factor_b = vector(at(0x4000), Dtype::f32, 2 * rows_b, kDevice);
-    BOOST_TEST(call.refusal() == reason);
-    call.tensors.factor_a = matrix(at(0x3000), Dtype::f32, 2, 128, kDevice);
-    call.tensors.factor_b = matrix(at(0x4000), Dtype::f32, 2, rows_b, kDevice);
-    BOOST_TEST(call.refusal() == reason);
+BOOST_AUTO_TEST_CASE(factors_of_groups_are_hoppers_and_need_rows_by_fours) {
+  for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
+    BOOST_TEST(grouped_call(scale_b).refusal() == "");
+    BOOST_TEST(grouped_call(scale_b, 4, 8, 16).refusal() == "");
+    for (const Target target : {kAda, kBlackwell}) {
+      BOOST_TEST(grouped_call(scale_b).refusal(target) ==
+                 "kernel cublaslt takes factors of rows, groups and blocks on sm_90a only");
+    }
+    BOOST_TEST(grouped_call(scale_b).refusal(kHopper, 120900) == "");
+    BOOST_TEST(grouped_call(scale_b).refusal(kHopper, 120805) ==
+               "kernel cublaslt takes factors of rows, groups and blocks from cuBLASLt 12.9 on only");
+    const std::string by_fours =
+        "kernel cublaslt takes factors of groups and blocks only where M and N are multiples of 4";
+    BOOST_TEST(grouped_call(scale_b, 126, 128, 256).refusal() == by_fours);
+    BOOST_TEST(grouped_call(scale_b, 128, 126, 256).refusal() == by_fours);
+    Call adding = grouped_call(scale_b);
+    adding.spec.epilogue.c = adding.spec.out;
+    BOOST_TEST(adding.refusal() == "kernel cublaslt adds no c where factors are those of groups and blocks");
+    Call fnuz = grouped_call(scale_b);
+    fnuz.spec.a = fnuz.tensors.a.dtype = Dtype::e4m3fnuz;
+    BOOST_TEST(fnuz.refusal() == "kernel cublaslt multiplies e4m3fn and e5m2 only");
   }
+}
+
+// They are moved if they lie otherwise than it reads them.
+BOOST_AUTO_TEST_CASE(factors_of_groups_lie_anywhere) {
+  for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
+    Call call = grouped_call(scale_b);
+    call.tensors.factor_a.data = at(0x3004);
+    call.tensors.factor_b.data = at(0x40004);
+    BOOST_TEST(call.refusal() == "");
+    call.tensors.factor_a = matrix(at(0x3000), Dtype::f32, 2, 128, kDevice);
+    call.tensors.factor_a.row_stride = 131;
+    BOOST_TEST(call.refusal() == "");
+    call.tensors.factor_a.row_stride = std::int64_t{1} << 30;
+    BOOST_TEST(call.refusal() == "kernel cublaslt takes sizes, and pitches in bytes, below 2^31");
+  }
+}
+
+namespace {
+
+// Where the factor of a row (or block of rows) and a group of K lies, counted from the matrix' first.
+std::int64_t place(const FactorMatrix& matrix, bool by_group, std::int64_t part, std::int64_t group) {
+  const std::int64_t row = by_group ? group : part;
+  const std::int64_t col = by_group ? part : group;
+  BOOST_REQUIRE((row < matrix.rows && col < matrix.cols && matrix.cols <= matrix.pitch));
+  return row * matrix.pitch + col;
+}
+
+}  // namespace
+
+// Every factor is found where GemmTensors says it lies, and is read where NVIDIA's documentation says.
+BOOST_AUTO_TEST_CASE(the_order_of_factors) {
+  for (const ScaleGranularity scale : {kRowGroups, kBlocks}) {
+    for (const std::int64_t rows : {1, 4, 128, 132, 300}) {
+      for (const std::int64_t k : {16, 128, 144, 512, 1000}) {
+        const std::int64_t groups = (k + 127) / 128;
+        const std::int64_t parts = scale == kBlocks ? (rows + 127) / 128 : rows;
+        for (const std::int64_t padding : {-1, 0, 3}) {
+          Tensor factors = vector(at(0x3000), Dtype::f32, parts * groups, kDevice);
+          if (padding >= 0) {
+            factors = matrix(at(0x3000), Dtype::f32, groups, parts, kDevice);
+            factors.row_stride += padding;
+          }
+          const CublasltFactors order = cublaslt_factors(factors, scale, rows, k);
+          const FactorStrides strides = factor_strides(factors, scale, k);
+          const bool read_by_group = scale == kRowGroups;
+          const bool given_by_group = read_by_group != order.transposed;
+          for (std::int64_t part = 0; part < parts; ++part) {
+            for (std::int64_t group = 0; group < groups; ++group) {
+              BOOST_TEST(place(order.given, given_by_group, part, group) == part * strides.row + group * strides.group);
+              const std::int64_t read = read_by_group ? group * rows + part : part * ((groups + 3) / 4 * 4) + group;
+              BOOST_TEST(place(order.read, read_by_group, part, group) == read);
+              if (!order.moved) BOOST_TEST(read == part * strides.row + group * strides.group);
+            }
+          }
+          BOOST_TEST((order.bytes() == 0) == !order.moved);
+          BOOST_TEST(order.bytes() % 256 == 0U);
+          if (order.moved)
+            BOOST_TEST(order.bytes() >= 4 * static_cast<std::size_t>(order.read.rows * order.read.pitch));
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(which_factors_are_moved) {
+  const auto moved = [](const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
+    return cublaslt_factors(factors, scale, rows, k).moved;
+  };
+  const auto row_by_row = [](std::int64_t count) { return vector(at(0x3000), Dtype::f32, count, kDevice); };
+  BOOST_TEST(moved(row_by_row(2 * 128), kRowGroups, 128, 256));
+  BOOST_TEST(!moved(row_by_row(128), kRowGroups, 128, 128));
+  BOOST_TEST(!moved(matrix(at(0x3000), Dtype::f32, 2, 128, kDevice), kRowGroups, 128, 256));
+  BOOST_TEST(moved(matrix(at(0x3004), Dtype::f32, 2, 128, kDevice), kRowGroups, 128, 256));
+  BOOST_TEST(!moved(row_by_row(3 * 8), kBlocks, 384, 1024));
+  BOOST_TEST(moved(row_by_row(3 * 7), kBlocks, 384, 896));
+  BOOST_TEST(moved(matrix(at(0x3000), Dtype::f32, 8, 3, kDevice), kBlocks, 384, 1024));
 }
 
 BOOST_AUTO_TEST_CASE(row_scales_are_hoppers_and_of_both_operands) {
@@ -200,11 +293,10 @@ BOOST_AUTO_TEST_CASE(every_refusal_says_why) {
   call.spec.layout_a = Layout::mn_major;
   call.tensors.a = matrix(at(0x1000), Dtype::e4m3fn, 48, 32, kDevice);
   BOOST_TEST(call.refusal() == "kernel cublaslt takes FP8 operands that lie along K (nt) only");
-  BOOST_TEST(rowwise_call().refusal(kAda) ==
-             "kernel cublaslt takes one factor for each operand or, on sm_90a, one for each row");
+  BOOST_TEST(rowwise_call().refusal(kAda) == "kernel cublaslt takes factors of rows, groups and blocks on sm_90a only");
   call = rowwise_call();
   call.spec.scale_b = kTensorwise;
-  BOOST_TEST(call.refusal() == "kernel cublaslt takes factors of one kind for both operands only");
+  BOOST_TEST(call.refusal() == "kernel cublaslt takes factors of rows for both operands or for none");
   call = fp8_call();
   call.spec.epilogue.amax = true;
   BOOST_TEST(call.refusal() == "kernel cublaslt has no epilogue but beta * c");

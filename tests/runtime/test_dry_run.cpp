@@ -20,6 +20,7 @@
 #include <variant>
 #include <vector>
 
+#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/runtime/buffer.h"
@@ -152,8 +153,12 @@ BOOST_AUTO_TEST_CASE(a_gemm_is_recorded_by_spec_and_size) {
   const Recording recording = dry.recording();
   BOOST_REQUIRE(recording.matmuls().size() == 1U);
   BOOST_TEST(print(recording.matmuls()[0]) == "gemm bf16*bf16->bf16 nt 8192 6144 4096");
-  BOOST_TEST((kernels() == std::vector<std::string>{"gemm bf16*bf16->bf16 nt kernel=mma:128x128"}));
-  BOOST_TEST(kernels_of(recording, matmul_device(dry.gpu())).size() == 2U);  // mma, simt
+  const GemmSpec bf16{.a = Dtype::bf16, .b = Dtype::bf16};
+  BOOST_TEST((kernels() ==
+              std::vector<std::string>{
+                  "gemm bf16*bf16->bf16 nt kernel=sm90:" +
+                  print(choose_sm90_tiling(bf16, {8192, 6144, 4096}, matmul_device(dry.gpu()).multiprocessors))}));
+  BOOST_TEST(kernels_of(recording, matmul_device(dry.gpu())).size() == 3U);  // sm90, mma, simt
 }
 
 // Checks are the library's own.

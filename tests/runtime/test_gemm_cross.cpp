@@ -108,7 +108,7 @@ BOOST_AUTO_TEST_CASE(what_shares_a_value_of_an_axis_meets_every_product) {
     ++mma;
   }
   std::cout << of_kernels.size() << " kernels, " << mma << " of them gemm_mma's small tile\n";
-  BOOST_TEST(of_kernels.size() <= 2100U);
+  BOOST_TEST(of_kernels.size() <= 2150U);
 }
 
 BOOST_AUTO_TEST_CASE(every_tiling_is_there) {
@@ -119,7 +119,8 @@ BOOST_AUTO_TEST_CASE(every_tiling_is_there) {
       BOOST_CHECK_NO_THROW(validate(kernel));
       if (kernel.kernel == GemmKernel::sm90) tilings.insert(print(*kernel.tiling) + " " + sums_of(kernel));
     }
-    if (!wgmma_multiplies(cell.spec)) continue;
+    // (Every tiling with bf16 and f16: test_gemm_sm90_16bit_gpu.cpp.)
+    if (!wgmma_multiplies(cell.spec) || !is_fp8(cell.spec.a)) continue;
     for (const GemmTiling& tiling : gemm_tilings(cell.spec)) known.insert(print(tiling) + " " + sums_of(cell.spec));
   }
   for (const std::string& tiling : known) BOOST_TEST(tilings.contains(tiling), tiling);
@@ -151,7 +152,7 @@ BOOST_AUTO_TEST_CASE(every_cell_is_given_to_the_librarys_choice_too) {
         if (spec.epilogue.c) tensors.c = place(*spec.epilogue.c, m, n, shape.placement);
         const MatmulSize size{.m = m, .n = n, .k = k};
         if (choice_is_compiled(cell, kernels, tensors, size, kHopper)) ++of_cell;
-        if (cublaslt_refusal(spec, tensors, size, kHopper) == nullptr) ++cublaslt;
+        if (cublaslt_refusal(spec, tensors, size, kHopper, kCrossCublaslt) == nullptr) ++cublaslt;
       }
     }
     BOOST_TEST(of_cell >= 9U, print(KernelSpec(spec)) << ": " << of_cell);

@@ -48,7 +48,7 @@ void run_product(Cross& cross, const CrossCell& cell, const std::vector<GemmSpec
     run.spec = kernel;
     cross.enqueue(run);
   }
-  if (cublaslt_refusal(cell.spec, tensors, size, target) == nullptr) {
+  if (cublaslt_refusal(cell.spec, tensors, size, target, kCrossCublaslt) == nullptr) {
     run.spec = cell.spec;
     run.spec.kernel = GemmKernel::cublaslt;
     cross.enqueue(run);

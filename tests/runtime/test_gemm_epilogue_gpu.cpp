@@ -29,7 +29,7 @@ Context& context() {
 
 bool on_hopper() { return context().cache().target() == target_for(9, 0); }
 
-bool wgmma_takes(const GemmSpec& spec) { return is_ocp(spec.a) && is_ocp(spec.b); }
+bool wgmma_takes(const GemmSpec& spec) { return sm90_multiplies(spec); }
 
 struct Fixture : GemmOnGpu {
   std::unique_ptr<Backend> cpu = make_cpu_backend();

@@ -60,14 +60,18 @@ BOOST_AUTO_TEST_CASE(what_it_takes) {
 BOOST_AUTO_TEST_CASE(what_it_refuses) {
   BOOST_TEST(call().refusal(target_for(8, 9)) == "kernel sm90 runs on sm_90a only");
   BOOST_TEST(call().refusal(target_for(10, 0)) == "kernel sm90 runs on sm_90a only");
+  const std::string dtypes = "kernel sm90 multiplies e4m3fn and e5m2, or two operands of bf16 or of f16, only";
   for (const Dtype dtype : {Dtype::e4m3fnuz, Dtype::e5m2fnuz, Dtype::bf16}) {
     Call other = call();
     other.spec.a = dtype;
-    BOOST_TEST(other.refusal() == "kernel sm90 multiplies e4m3fn and e5m2 only");
+    BOOST_TEST(other.refusal() == dtypes);
     other = call();
     other.spec.b = dtype;
-    BOOST_TEST(other.refusal() == "kernel sm90 multiplies e4m3fn and e5m2 only");
+    BOOST_TEST(other.refusal() == dtypes);
   }
+  Call wide = call();
+  wide.spec.a = wide.spec.b = Dtype::f32;
+  BOOST_TEST(wide.refusal() == dtypes);
   BOOST_TEST(call(33, 65, 0).refusal() == "kernel sm90 needs a K of at least 1");
   const std::string alignment =
       "kernel sm90 needs a and b in rows along k, at addresses and row strides that are multiples of 16 bytes, unless "
@@ -91,6 +95,36 @@ BOOST_AUTO_TEST_CASE(what_it_refuses) {
   BOOST_TEST(odd.refusal() == alignment);
   BOOST_TEST(call(std::int64_t{1} << 31, 65, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");
   BOOST_TEST(call(1 << 24, 1 << 24, 48).refusal() == "kernel sm90 takes sizes below 2^31 and as many tiles");
+}
+
+// bf16 and f16 along and across K: only their rows must start at multiples of 16 bytes.
+BOOST_AUTO_TEST_CASE(operands_of_16_bits) {
+  const auto of = [](Dtype dtype, Layout a, Layout b, std::int64_t pitch) {
+    const GemmSpec spec{.a = dtype, .b = dtype, .out = dtype, .layout_a = a, .layout_b = b};
+    const auto operand = [&](std::uintptr_t address, Layout layout, std::int64_t rows) {
+      Tensor made = layout == Layout::k_major ? matrix(at(address), dtype, rows, 41, kDevice)
+                                              : matrix(at(address), dtype, 41, rows, kDevice);
+      made.row_stride = pitch;
+      return made;
+    };
+    return Call{.spec = spec,
+                .tensors = {.a = operand(0x1000, a, 33),
+                            .b = operand(0x2010, b, 65),
+                            .out = matrix(at(0x6002), dtype, 33, 65, kDevice)}};
+  };
+  const std::string alignment =
+      "kernel sm90 needs a and b of bf16 or f16 at addresses and row strides that are multiples of 16 bytes";
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f16}) {
+    for (const Layout a : {Layout::k_major, Layout::mn_major}) {
+      for (const Layout b : {Layout::k_major, Layout::mn_major}) {
+        Call call = of(dtype, a, b, 72);
+        BOOST_TEST(call.refusal() == "");
+        call.tensors.b.data = at(0x2008);
+        BOOST_TEST(call.refusal() == alignment);
+        BOOST_TEST(of(dtype, a, b, 76).refusal() == alignment);
+      }
+    }
+  }
 }
 
 // Row by row, or with one row for each group of K, with 32-bit strides.

@@ -117,6 +117,11 @@ std::vector<Case> stress_cases() {
                   "gemm e4m3fn*e4m3fn->f32 scale=row,row kernel=cublaslt",
                   "gemm e5m2*e4m3fn->f32 scale=tensor,tensor c=f32 kernel=cublaslt"}),
         whole);
+    // Each of them moves factors before it multiplies.
+    add(all,
+        specs_of({"gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=cublaslt",
+                  "gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 kernel=cublaslt"}),
+        {{300, 392, 1040}, {512, 768, 512}, {1536, 2048, 640}, {16, 4096, 128}});
     // Several tiles per block.
     all.push_back({.spec = parse("gemm e4m3fn*e4m3fn->bf16 fast kernel=sm90:128x128:1x1:6:pingpong"),
                    .shape = {3000, 2104, 144}});

@@ -113,7 +113,7 @@ bool choice_is_compiled(const CrossCell& cell, const std::vector<GemmSpec>& kern
   const auto compiled = [&](const GemmSpec& spec) { return std::ranges::find(kernels, spec) != kernels.end(); };
   for (const GemmSpec& named : gemm_order(call, {.target = target, .multiprocessors = kCrossMultiprocessors})) {
     if (named.kernel == GemmKernel::cublaslt) {
-      if (cublaslt_refusal(named, tensors, shape, target) == nullptr)
+      if (cublaslt_refusal(named, tensors, shape, target, kCrossCublaslt) == nullptr)
         continue;  // it may have no algorithm all the same
     } else if (named.kernel == GemmKernel::sm90) {
       if (sm90_refusal(named, tensors, shape, target) == nullptr) return compiled(named);

@@ -55,7 +55,7 @@ struct CrossCell {
   std::size_t epilogue = 0;  // in kCrossEpilogues
 };
 
-inline bool wgmma_multiplies(const GemmSpec& spec) { return is_ocp(spec.a) && is_ocp(spec.b); }
+inline bool wgmma_multiplies(const GemmSpec& spec) { return sm90_multiplies(spec); }
 
 std::vector<CrossCell> cross_cells();
 
@@ -85,7 +85,8 @@ Input cross_input(const CrossCell& cell, const CrossShape& shape);
 
 // ---- kernels -----------------------------------------------------------------------------------------------------
 
-inline constexpr int kCrossMultiprocessors = 132;  // tilings are chosen for a Hopper GPU's
+inline constexpr int kCrossMultiprocessors = 132;      // tilings are chosen for a Hopper GPU's
+inline constexpr std::size_t kCrossCublaslt = 130100;  // an older cuBLASLt refuses more by itself
 
 GemmTiling smallest_tiling(const GemmSpec& spec);
 

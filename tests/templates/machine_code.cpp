@@ -1,5 +1,6 @@
-// machine_code [share]: prints a line for each kernel that Ingot can make for Hopper: a digest of its machine code, its
-// registers, and what it computes. scripts/compare_kernels.sh runs it on two commits and compares the lines.
+// machine_code [share [word]]: prints a line for each kernel that Ingot can make for Hopper: a digest of its machine
+// code, its registers, and what it computes. scripts/compare_kernels.sh runs it on two commits and compares the lines.
+// With a word, only for kernels whose specs begin with it ("cast", "norm_backward").
 //
 // The kernels are those of every spec in the lists of valid ones; every tiling of gemm_sm90 with each kind of factors,
 // sum and output; every tiling of gemm_mma, and every one that dequant_matmul is offered for some number of tokens; and
@@ -128,7 +129,7 @@ Kernels all_kernels() {
   return kernels;
 }
 
-void print_share(std::size_t index, std::size_t count) {
+void print_share(std::size_t index, std::size_t count, const std::string& word) {
   const char* const root = std::getenv("INGOT_CUDA_ROOT");
   std::string problem;
   const auto compiler = NvrtcCompiler::open(root != nullptr ? root : "", embedded_templates(), problem);
@@ -136,6 +137,7 @@ void print_share(std::size_t index, std::size_t count) {
   const Kernels kernels = all_kernels();
   for (std::size_t i = index; i < kernels.sources().size(); i += count) {
     const Source& source = kernels.sources()[i];
+    if (!word.empty() && !source.name.starts_with(word + " ")) continue;
     const CompiledKernel kernel = compiler->compile(source, target_for(9, 0));
     fmt::print("{} {:3} {}\n", test::machine_code_digest(kernel.cubin), kernel.resources.registers, source.name);
   }
@@ -151,7 +153,7 @@ int main(int argc, char** argv) {
       return 0;
     }
     const auto slash = share.find('/');
-    print_share(std::stoul(share), std::stoul(share.substr(slash + 1)));
+    print_share(std::stoul(share), std::stoul(share.substr(slash + 1)), argc > 2 ? argv[2] : "");
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "machine_code: {}\n", error.what());

@@ -230,7 +230,8 @@ struct OutputCheck {
 
   OutputCheck(const Matrix<In>& x, const Shape& s, bool pow2)
       : extents{s.rows, s.cols},
-        codes(Transposed ? s.cols : s.rows, Transposed ? s.rows : s.cols, (Transposed ? s.rows : s.cols) + s.pad),
+        codes(Transposed ? s.cols : s.rows, Transposed ? s.rows : s.cols, (Transposed ? s.rows : s.cols) + s.pad,
+              s.shift),
         factors(1, extents.count(), extents.count()),
         from(1, extents.count(), extents.count()),
         amax(1, extents.count(), extents.count()) {
@@ -342,10 +343,11 @@ void check_cast_row_groups(bool pow2) {
 }
 
 // Codes and transposed codes, the values themselves, and the sums of their columns.
-template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Given>
-void check_cast_tiles(bool pow2 = false) {
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Given,
+          bool Unaligned = false>
+void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kShapes) {
   constexpr bool kShared = CodesScale == TransposedScale;
-  for (const Shape& s : kShapes) {
+  for (const Shape& s : shapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
       OutputCheck<In, Out, CodesScale, Given, false> codes(x, s, pow2);
@@ -358,7 +360,8 @@ void check_cast_tiles(bool pow2 = false) {
                                              .transposed = TransposedScale,
                                              .given_scales = Given,
                                              .result = true,
-                                             .sum = true}>,
+                                             .sum = true,
+                                             .unaligned = Unaligned}>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
                        CastTilesParams{.source = source_of(x, s.rows, s.cols),
                                        .codes = codes.output(true),
@@ -402,8 +405,10 @@ void check_cast_whole(bool pow2, bool clustered) {
         return raised;
       };
       emulator::launch(
-          cast_whole<ValueSource<In>, Out,
-                     CastConfig{.codes = CodesScale, .transposed = TransposedScale, .result = true, .sum = true}>,
+          cast_whole<
+              ValueSource<In>, Out,
+              CastConfig{
+                  .codes = CodesScale, .transposed = TransposedScale, .result = true, .sum = true, .unaligned = true}>,
           1, CastTilesLaunch::kThreads,
           CastWholeParams{.cast = {.source = source_of(x, s.rows, s.cols),
                                    .codes = from_nothing(codes),
@@ -452,7 +457,7 @@ void check_one_output() {
 }
 
 // All shapes in one list, in two passes: the second takes its scales from the maxima of the first.
-template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale>
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Unaligned = false>
 void check_cast_list() {
   constexpr bool kShared = CodesScale == TransposedScale;
   constexpr bool kCodesFromPass = from_pass(CodesScale);
@@ -498,7 +503,8 @@ void check_cast_list() {
     emulator::launch(cast_list_maxima<ValueSource<In>, CastConfig{.codes = kFirst, .transposed = kSecond}>, grid,
                      CastTilesLaunch::kThreads, list);
   }
-  emulator::launch(cast_list<ValueSource<In>, Out, CastConfig{.codes = CodesScale, .transposed = TransposedScale}>,
+  emulator::launch(cast_list<ValueSource<In>, Out,
+                             CastConfig{.codes = CodesScale, .transposed = TransposedScale, .unaligned = Unaligned}>,
                    grid, CastTilesLaunch::kThreads, list);
   for (std::size_t i = 0; i < kShapes.size(); ++i) {
     const Shape& s = kShapes[i];
@@ -923,7 +929,25 @@ BOOST_AUTO_TEST_CASE(cast_tiles_transposed_only) { check_one_output<f32, e4m3fn,
 BOOST_AUTO_TEST_CASE(cast_list_tensor) { check_cast_list<bf16, e4m3fn, kTensorScale, kTensorScale>(); }
 BOOST_AUTO_TEST_CASE(cast_list_row_col) { check_cast_list<f32, e5m2, kRowScale, kColumnScale>(); }
 BOOST_AUTO_TEST_CASE(cast_list_groups_tensor) { check_cast_list<f16, e4m3fnuz, kRowGroupScale, kTensorScale>(); }
+BOOST_AUTO_TEST_CASE(cast_list_unaligned) { check_cast_list<bf16, e4m3fn, kRowScale, kColumnScale, true>(); }
 BOOST_AUTO_TEST_CASE(cast_list_blocks) { check_cast_list<bf16, e4m3fn, kBlockScale, kBlockScale>(); }
+
+// Transposed rows at every address: full tiles and parts of one, with rows that lie at all of the 16 offsets in turn,
+// and the first one at each of them.
+BOOST_AUTO_TEST_CASE(cast_tiles_at_any_pitch) {
+  std::vector<Shape> shapes;
+  for (i64 odd = 0; odd < 16; ++odd) {
+    shapes.push_back({129 + odd, 24, 0, odd});
+    shapes.push_back({2 + 7 * odd, 17, 3 * odd, 16 - odd});
+  }
+  check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>(false, shapes);
+  check_cast_tiles<f32, e5m2, kRowGroupScale, kColumnGroupScale, false, true>(false, shapes);
+}
+BOOST_AUTO_TEST_CASE(cast_tiles_unaligned) {
+  check_cast_tiles<bf16, e4m3fn, kRowScale, kColumnScale, false, true>();
+  check_cast_tiles<f16, e4m3fnuz, kBlockScale, kBlockScale, false, true>(true);
+  check_cast_tiles<f32, e5m2, kTensorScale, kRowScale, true, true>();
+}
 
 BOOST_AUTO_TEST_CASE(fused_rows) {
   for (const Shape& s : kFusedShapes) {
@@ -947,7 +971,8 @@ BOOST_AUTO_TEST_CASE(fused_rows) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(fused_tiles) {
+template <bool Unaligned>
+void check_fused_tiles() {
   using Source = ValueSource<bf16, RenderedSwigluBias>;
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
@@ -973,10 +998,13 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
                              .pow2 = false};
       params.transposed.codes = kernels.transposed.data();
       params.transposed.stride = kernels.transposed.stride();
-      emulator::launch(
-          cast_tiles<Source, e4m3fn,
-                     CastConfig{.codes = kTensorScale, .transposed = kTensorScale, .result = true, .sum = true}>,
-          CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
+      emulator::launch(cast_tiles<Source, e4m3fn,
+                                  CastConfig{.codes = kTensorScale,
+                                             .transposed = kTensorScale,
+                                             .result = true,
+                                             .sum = true,
+                                             .unaligned = Unaligned}>,
+                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
       emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
                        ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
       BOOST_TEST(partial_sums.guarded());
@@ -986,6 +1014,8 @@ BOOST_AUTO_TEST_CASE(fused_tiles) {
     }
   }
 }
+BOOST_AUTO_TEST_CASE(fused_tiles) { check_fused_tiles<false>(); }
+BOOST_AUTO_TEST_CASE(fused_tiles_unaligned) { check_fused_tiles<true>(); }
 
 // Without x the input's data is null. The values stay f32.
 BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {

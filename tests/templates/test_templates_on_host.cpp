@@ -48,6 +48,7 @@
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
+#include "gemm/gemm_sm90_producer16.cuh"
 #include "gemm/gemm_sm90_split.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "gemm/relayout.cuh"
@@ -186,6 +187,9 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
                                     .fast_accumulation = true};
   constexpr auto kCut = &gemm_sm90<e4m3fn, e4m3fn, bf16, kStreamK>;
   static_assert(kInstantiated<kWithShared, kWithApart, kCut> == 3);
+  constexpr GemmSm90Config kAcross{.fast_accumulation = true, .bias = true, .across_a = true, .across_b = true};
+  constexpr auto kOf16Bits = &gemm_sm90<bf16, bf16, bf16, kAcross>;
+  static_assert(kInstantiated<kOf16Bits> == 1);
   using Everything = Epilogue<f16, Fused<math::Fast>, bf16, EpilogueConfig{.preactivation = true, .amax = true}>;
   constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, kShared, Everything>;
   constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, GemmMmaConfig{}, Everything>;

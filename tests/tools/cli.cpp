@@ -478,7 +478,7 @@ BOOST_AUTO_TEST_CASE(show_takes_the_gemm_kernel_of_a_size) {
   BOOST_TEST(shown.at("chosen_for") == json({{"m", 8192}, {"n", 4096}, {"k", 4096}, {"multiprocessors", 132}}));
 
   const Result bf16 = run("show 'gemm bf16*bf16->bf16 nt' --source --target sm_90a");
-  CHECK_CONTAINS(bf16.out, "gemm/gemm_mma.cuh");
+  CHECK_CONTAINS(bf16.out, "gemm/gemm_sm90.cuh");
   BOOST_TEST(bf16.err.starts_with("ingot: note: " + note), bf16.err);
   BOOST_TEST(bf16.err.ends_with(cublaslt + "\n"), bf16.err);
   const Result f32 = run("show 'gemm f32*f32->f32 nt' --source");
@@ -546,10 +546,11 @@ BOOST_AUTO_TEST_CASE(show_as_json) {
   BOOST_TEST(shown.at("target") == "sm_80");
   BOOST_TEST(!shown.contains("note"));
   BOOST_TEST(!shown.contains("chosen_for"));
-  BOOST_REQUIRE(shown.at("passes").size() == 3U);
+  BOOST_REQUIRE(shown.at("passes").size() == 4U);
   BOOST_TEST(shown.at("passes").at(0).at("pass") == "first");
   BOOST_TEST(shown.at("passes").at(1).at("pass") == "main");
   BOOST_TEST(shown.at("passes").at(2).at("pass") == "whole");
+  BOOST_TEST(shown.at("passes").at(3).at("pass") == "unaligned");
   for (const json& pass : shown.at("passes")) {
     BOOST_TEST(pass.at("registers").get<int>() > 0);
     BOOST_TEST(pass.at("spill_bytes") == 0);
@@ -571,13 +572,15 @@ BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
   const std::string first = read(file.string() + ".first");
   const std::string main = read(file);
   const std::string whole = read(file.string() + ".whole");
-  for (const std::string& cubin : {first, main, whole})
+  const std::string unaligned = read(file.string() + ".unaligned");
+  for (const std::string& cubin : {first, main, whole, unaligned})
     BOOST_TEST(
         cubin.starts_with("\x7f"
                           "ELF"));
   BOOST_TEST(first.size() == shown.at("passes").at(0).at("cubin_bytes").get<std::size_t>());
   BOOST_TEST(main.size() == shown.at("passes").at(1).at("cubin_bytes").get<std::size_t>());
   BOOST_TEST(whole.size() == shown.at("passes").at(2).at("cubin_bytes").get<std::size_t>());
+  BOOST_TEST(unaligned.size() == shown.at("passes").at(3).at("cubin_bytes").get<std::size_t>());
   BOOST_TEST(first != main);
 
   const Result nowhere = run("show " + kOnePass + " --cubin '" + (folder / "no/such/folder.cubin").string() + "'");

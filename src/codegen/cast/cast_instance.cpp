@@ -108,18 +108,22 @@ TemplateInstance first_instance(const CastSpec& spec) {
   return made;
 }
 
-// The template arguments that casts in tiles have in common.
-std::string tiles_arguments(const CastSpec& spec) {
-  const std::string config = aggregate_text(
-      "CastConfig", {output_field("codes", spec.codes, spec.scale),
-                     output_field("transposed", spec.transposed, spec.transposed_scale.value_or(spec.scale)),
-                     field("given_scales", spec.source == ScaleSource::given), field("result", spec.result),
-                     field("sum", spec.sum.has_value())});
+// The template arguments that casts in tiles have in common. Kernels that need no unaligned rows keep the text, and so
+// the stored machine code, that they had before there were others.
+std::string tiles_arguments(const CastSpec& spec, bool unaligned) {
+  const FieldText codes = output_field("codes", spec.codes, spec.scale);
+  const FieldText transposed = output_field("transposed", spec.transposed, spec.transposed_scale.value_or(spec.scale));
+  const FieldText given = field("given_scales", spec.source == ScaleSource::given);
+  const FieldText result = field("result", spec.result);
+  const FieldText sum = field("sum", spec.sum.has_value());
+  const std::string config =
+      unaligned ? aggregate_text("CastConfig", {codes, transposed, given, result, sum, field("unaligned", true)})
+                : aggregate_text("CastConfig", {codes, transposed, given, result, sum});
   return fmt::format("{}, {}, {}", source_text(spec), type_text(spec.out), config);
 }
 
 TemplateInstance cast_whole(const CastSpec& spec) {
-  return {"cast/cast_whole.cuh", fmt::format("cast_whole<{}>", tiles_arguments(spec)),
+  return {"cast/cast_whole.cuh", fmt::format("cast_whole<{}>", tiles_arguments(spec, true)),
           kernel_words(spec) + " (in one launch)", functor(spec)};
 }
 
@@ -129,12 +133,11 @@ TemplateInstance cast_row_groups(const CastSpec& spec) {
           kernel_words(spec), functor(spec)};
 }
 
-TemplateInstance cast_tiles(const CastSpec& spec) {
-  const std::string arguments = tiles_arguments(spec);
-  if (spec.list) {
-    return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), kernel_words(spec), functor(spec)};
-  }
-  return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}>", arguments), kernel_words(spec), functor(spec)};
+TemplateInstance cast_tiles(const CastSpec& spec, bool unaligned) {
+  const std::string arguments = tiles_arguments(spec, unaligned);
+  const std::string words = kernel_words(spec) + (unaligned ? " (any alignment)" : "");
+  if (spec.list) return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
+  return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}>", arguments), words, functor(spec)};
 }
 
 }  // namespace
@@ -142,20 +145,21 @@ TemplateInstance cast_tiles(const CastSpec& spec) {
 ExtraPasses extra_passes(const CastSpec& spec) {
   const bool first =
       cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
-  return {.first = first, .finish = spec.sum.has_value(), .whole = first && !spec.list};
+  return {.first = first, .finish = spec.sum.has_value(), .whole = first && !spec.list, .unaligned = spec.transposed};
 }
 
 TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
   if (pass == Pass::first) return first_instance(spec);
   if (pass == Pass::finish) return column_sum_finish(*spec.sum);
   if (pass == Pass::whole) return cast_whole(spec);
+  const bool unaligned = pass == Pass::unaligned;
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return cast_rows(spec);
     case CastSchedule::row_groups: return cast_row_groups(spec);
-    case CastSchedule::rows_then_tiles: return cast_tiles(tiles_step(spec));
+    case CastSchedule::rows_then_tiles: return cast_tiles(tiles_step(spec), unaligned);
     case CastSchedule::tiles: break;
   }
-  return cast_tiles(spec);
+  return cast_tiles(spec, unaligned);
 }
 
 }  // namespace ingot

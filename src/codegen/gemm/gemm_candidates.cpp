@@ -26,21 +26,23 @@ GemmSpec with_tiling(GemmSpec spec, GemmKernel kernel, const GemmTiling& tiling)
 
 bool k_major(const GemmSpec& spec) { return spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major; }
 
-bool cublaslt_may_take(const GemmSpec& spec) {
-  if (has_group_factors(spec)) return false;
+// Is there nothing that kernel sm90 would have to stage, if rows start at multiples of 16 bytes?
+bool sm90_reads(const GemmSpec& spec) { return !is_fp8(spec.a) || k_major(spec); }
+
+bool cublaslt_may_take(const GemmSpec& spec, Target target) {
+  if (has_group_factors(spec) && (target != target_for(9, 0) || spec.epilogue.c)) return false;
   return is_fp8(spec.a) ? is_ocp(spec.a) && is_ocp(spec.b) && k_major(spec) : spec.a == spec.b;
 }
 
 // It may have to stage its operands.
-bool sm90_may_take(const GemmSpec& spec, Target target) {
-  return is_ocp(spec.a) && is_ocp(spec.b) && target == target_for(9, 0);
-}
+bool sm90_may_take(const GemmSpec& spec, Target target) { return sm90_multiplies(spec) && target == target_for(9, 0); }
 
 bool mma_may_take(const GemmSpec& spec, Target target) { return spec.a != Dtype::f32 && target.major >= 8; }
 
-// gemm_sm90 reads only rows along k: operands that lie otherwise are staged.
+// gemm_sm90 reads only rows of codes along k: FP8 operands that lie otherwise are staged.
 GemmSpec on_sm90(GemmSpec spec, const GemmTiling& tiling) {
   spec = with_tiling(spec, GemmKernel::sm90, tiling);
+  if (!is_fp8(spec.a)) return spec;
   spec.staged_a = spec.staged_a || spec.layout_a == Layout::mn_major;
   spec.staged_b = spec.staged_b || spec.layout_b == Layout::mn_major;
   return spec;
@@ -88,13 +90,13 @@ std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& devic
   if (call.spec.kernel != GemmKernel::automatic) return {settled(call, call.spec.kernel, device.multiprocessors)};
   std::vector<GemmSpec> order;
   const auto add = [&](GemmKernel kernel) { order.push_back(settled(call, kernel, device.multiprocessors)); };
-  if (cublaslt_may_take(call.spec)) add(GemmKernel::cublaslt);
+  if (cublaslt_may_take(call.spec, device.target)) add(GemmKernel::cublaslt);
   if (sm90_may_take(call.spec, device.target)) {
     const GemmSpec sm90 = settled(call, GemmKernel::sm90, device.multiprocessors);
-    if (k_major(call.spec) || prefers_staging(sm90, call.size, device.multiprocessors)) order.push_back(sm90);
+    if (sm90_reads(call.spec) || prefers_staging(sm90, call.size, device.multiprocessors)) order.push_back(sm90);
     if (order.size() == 2 && device.compiles && prefers_sm90(sm90, call.size, device.multiprocessors))
       std::swap(order[0], order[1]);
-    add_staged(order, sm90, call, device.multiprocessors);
+    if (is_fp8(call.spec.a)) add_staged(order, sm90, call, device.multiprocessors);
   }
   if (mma_may_take(call.spec, device.target)) add(GemmKernel::mma);
   add(GemmKernel::simt);
@@ -112,7 +114,7 @@ std::vector<GemmSpec> gemm_candidates(const GemmCall& call, const MatmulDevice& 
     spec.algorithm = algorithm;
     add(spec);
   };
-  const bool cublaslt = cublaslt_may_take(open.spec);
+  const bool cublaslt = cublaslt_may_take(open.spec, device.target);
   if (cublaslt) add_cublaslt(0);
   if (sm90_may_take(open.spec, device.target)) {
     for (const GemmSpec& spec : tilings(open, device.multiprocessors)) add(spec);

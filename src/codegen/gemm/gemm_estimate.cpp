@@ -22,7 +22,7 @@ constexpr auto kFast = costs::tilings_of(costs::kFastTilings);
 constexpr auto kAccurate = costs::tilings_of(costs::kAccurateTilings);
 constexpr auto kGrouped = costs::tilings_of(costs::kGroupedTilings);
 
-constexpr std::int64_t kStep = 128;     // along K
+constexpr std::int64_t kStep = 128;     // bytes along K
 constexpr std::int64_t kStraight = 64;  // bytes; loads take longer where rows do not start at multiples
 constexpr double kLeastDrawn = 0.02;    // share of the memory's bandwidth
 constexpr double kStagingUs = 2.0;      // for one more kernel before the GEMM
@@ -30,9 +30,17 @@ constexpr double kStagedPerUs = 4.0e6;  // bytes
 constexpr double kMmaStartUs = 2.5;
 constexpr double kMmaPerUs = 220e6;  // operations of gemm_mma, wherever rows start
 
-// K stands for the pitch; staged rows are padded.
+double rounded_up(std::int64_t a, std::int64_t b) { return static_cast<double>(divided_up(a, b)); }
+
+double steps_of(const GemmSpec& spec, const MatmulSize& size) { return rounded_up(size.k * size_of(spec.a), kStep); }
+
+// The length of a row stands for its pitch; staged rows are padded.
 bool is_straight(const GemmSpec& spec, const MatmulSize& size) {
-  return size.k % kStraight == 0 || (spec.staged_a && spec.staged_b);
+  if (is_fp8(spec.a)) return size.k % kStraight == 0 || (spec.staged_a && spec.staged_b);
+  const auto straight = [&](Layout layout, std::int64_t rows) {
+    return (layout == Layout::k_major ? size.k : rows) * size_of(spec.a) % kStraight == 0;
+  };
+  return straight(spec.layout_a, size.m) && straight(spec.layout_b, size.n);
 }
 
 // Does the epilogue need at most the registers of one further matrix or output? With more, tilings of 192 sums spill
@@ -47,8 +55,6 @@ bool is_light(const GemmSpec& spec) {
   }
   return held <= 1 && !is_fp8(spec.out);
 }
-
-double rounded_up(std::int64_t a, std::int64_t b) { return static_cast<double>(divided_up(a, b)); }
 
 // How tiles are distributed over multiprocessors, or over the clusters that fit.
 struct Rounds {
@@ -68,9 +74,10 @@ Rounds rounds_of(const GemmTiling& t, double tiles, double steps, double room) {
   return {.count = tiles / blocks, .busy = blocks / room, .cut_along_k = true};
 }
 
+// bf16 and f16 have the costs of FP8's fast sums: a step of as many bytes has as many instructions, which take as long.
 const Sm90Costs& costs_of(const GemmSpec& spec) {
   if (has_group_factors(spec)) return costs::kGrouped;
-  return spec.fast_accumulation ? costs::kFast : costs::kAccurate;
+  return sums_in_tensor_cores(spec) ? costs::kFast : costs::kAccurate;
 }
 
 // A tiling that was not measured gets the costs of the one nearest in size, in proportion.
@@ -89,13 +96,14 @@ TilingCost cost_of(const Sm90Costs& costs, const GemmTiling& t) {
 }
 
 const CublasltCosts& cublaslt_costs(const GemmSpec& spec) {
+  if (has_group_factors(spec)) return spec.scale_b == kBlocks ? costs::kCublasltBlocks : costs::kCublasltGroups;
   const bool rows = spec.scale_a == kRowwise || spec.scale_b == kRowwise;
   if (spec.fast_accumulation) return rows ? costs::kCublasltFastRows : costs::kCublasltFast;
   return rows ? costs::kCublasltAccurateRows : costs::kCublasltAccurate;
 }
 
 double bytes_of(const GemmSpec& spec, const MatmulSize& size) {
-  return (static_cast<double>(size.m) + static_cast<double>(size.n)) * static_cast<double>(size.k) +
+  return (static_cast<double>(size.m) + static_cast<double>(size.n)) * static_cast<double>(size.k * size_of(spec.a)) +
          static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size_of(spec.out));
 }
 
@@ -112,16 +120,16 @@ std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   if (spec.tiling) return {&*spec.tiling, 1};
   if (has_group_factors(spec)) return kGrouped;
   const std::span<const GemmTiling> all =
-      spec.fast_accumulation ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
+      sums_in_tensor_cores(spec) ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
   if (is_light(spec)) return all;
-  return all.first(all.size() - (spec.fast_accumulation ? 2 : 1));
+  return all.first(all.size() - (sums_in_tensor_cores(spec) ? 2 : 1));
 }
 
 // Models cuBLASLt as choosing among four tile sizes.
 double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
   constexpr std::array<std::pair<int, int>, 4> kTiles{std::pair{128, 256}, {128, 128}, {64, 128}, {64, 64}};
   const CublasltCosts& costs = cublaslt_costs(spec);
-  const double steps = rounded_up(size.k, kStep) * (is_straight(spec, size) ? 1.0 : costs.askew);
+  const double steps = steps_of(spec, size) * (is_straight(spec, size) ? 1.0 : costs.askew);
   double least = 0;
   multiprocessors = std::max(multiprocessors, 1);
   for (std::size_t i = 0; i < kTiles.size(); ++i) {
@@ -142,10 +150,12 @@ double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTil
   const double clusters =
       rounded_up(size.m, std::int64_t{t.m} * t.cluster_m) * rounded_up(size.n, std::int64_t{t.n} * t.cluster_n);
   const double room = std::max(1, multiprocessors / cluster);
-  const double steps = rounded_up(size.k, kStep);
+  const double steps = steps_of(spec, size);
   const Rounds rounds = rounds_of(t, clusters, steps, room);
   const double idle = 1 - std::min(1.0, clusters * cluster / multiprocessors);
-  const double sums = steps * cost.step_ns * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
+  const double promotions = spec.scale_b == kRowGroups ? costs::kGroupsByGroups : 1.0;
+  const double sums =
+      steps * cost.step_ns * promotions * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
   const double writing = costs.write_ns * t.m * t.n * static_cast<double>(size_of(spec.out)) / 2;
   const double beside = cost.tile_ns + writing;
   // In ping-pong one warpgroup writes while the other multiplies; nothing hides the writing of the last tile. A tile
@@ -171,9 +181,10 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
   return best;
 }
 
-// Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt.
+// Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt,
+// and so do bf16 and f16, for which cuBLASLt has no estimate.
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
-  if (spec.epilogue.c) return false;
+  if (!is_fp8(spec.a) || spec.epilogue.c) return false;
   return estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors) <=
          estimate_cublaslt(spec, size, multiprocessors);
 }

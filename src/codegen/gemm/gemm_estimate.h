@@ -19,7 +19,7 @@ INGOT_API std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec);
 INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& tiling,
                                int multiprocessors);
 
-// The same for cuBLASLt's first choice, for two FP8 operands without factors of groups.
+// The same for cuBLASLt's first choice, for two FP8 operands.
 INGOT_API double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 // The tiling with the lowest estimate; of equal ones, the first. Does not allocate.

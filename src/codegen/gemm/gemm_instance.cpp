@@ -47,18 +47,23 @@ std::string functor(const GemmSpec& spec, PointwisePrecision precision) {
 // argument.
 TemplateInstance gemm_sm90(const GemmSpec& spec) {
   GemmSpec kernel = spec;
-  if (!has_group_factors(spec)) kernel.scale_a = kRowwise;
+  const bool fp8 = is_fp8(spec.a);
+  if (fp8 && !has_group_factors(spec)) kernel.scale_a = kRowwise;
   kernel.tiling = spec.tiling.value_or(gemm_tilings(spec).front());
-  // Once they are staged, operands lie as all others do.
-  kernel.layout_a = kernel.layout_b = Layout::k_major;
+  // Once they are staged, FP8 operands lie as all others do.
+  if (fp8) kernel.layout_a = kernel.layout_b = Layout::k_major;
   kernel.staged_a = kernel.staged_b = false;
   const GemmTiling& t = *kernel.tiling;
   const std::string tiling = aggregate_text({field("m", t.m), field("n", t.n), field("cluster_m", t.cluster_m),
                                              field("cluster_n", t.cluster_n), field("stages", t.stages),
                                              field("pingpong", t.pingpong), field("stream_k", t.stream_k)});
+  const auto sums = field("fast_accumulation", sums_in_tensor_cores(spec));
   const std::string config =
-      aggregate_text("GemmSm90Config", {field("tiling", tiling), field("fast_accumulation", spec.fast_accumulation),
-                                        field("scale_b", spec.scale_b), field("bias", spec.bias)});
+      fp8 ? aggregate_text("GemmSm90Config",
+                           {field("tiling", tiling), sums, field("scale_b", spec.scale_b), field("bias", spec.bias)})
+          : aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("bias", spec.bias),
+                                              field("across_a", spec.layout_a == Layout::mn_major),
+                                              field("across_b", spec.layout_b == Layout::mn_major)});
   return {"gemm/gemm_sm90.cuh",
           fmt::format("gemm_sm90<{}, {}, {}, {}{}>", type_text(spec.a), type_text(spec.b), type_text(spec.out), config,
                       epilogue_argument(spec)),

@@ -68,6 +68,13 @@ bool has_group_factors(const GemmSpec& spec) {
   return grouped(spec.scale_a) || grouped(spec.scale_b);
 }
 
+bool sm90_multiplies(const GemmSpec& spec) {
+  if (is_ocp(spec.a) && is_ocp(spec.b)) return true;
+  return spec.a == spec.b && (spec.a == Dtype::bf16 || spec.a == Dtype::f16);
+}
+
+bool sums_in_tensor_cores(const GemmSpec& spec) { return spec.fast_accumulation || !is_fp8(spec.a); }
+
 Dtype bias_dtype(const GemmSpec& spec) {
   return is_fp8(spec.out) || (spec.out == Dtype::f32 && is_fp8(spec.a) && is_fp8(spec.b)) ? Dtype::bf16 : spec.out;
 }

@@ -56,8 +56,9 @@ inline constexpr std::array kGroupedScalesOfB{kBlocks, kRowGroups};
 // group is then multiplied by the group's factor_a * factor_b, and these products are added up; this excludes
 // fast_accumulation.
 //
-// staged: kernel sm90 reads codes in rows along k that start at multiples of 16 bytes. An operand that lies otherwise
-// is first rewritten in that order, in the stream's scratch memory: transposed if it is mn_major, else copied.
+// staged: kernel sm90 reads FP8 codes in rows along k that start at multiples of 16 bytes. An operand that lies
+// otherwise is first rewritten in that order, in the stream's scratch memory: transposed if it is mn_major, else
+// copied.
 struct GemmSpec {
   static constexpr std::string_view kWord = "gemm";
   Dtype a = Dtype::e4m3fn;
@@ -80,6 +81,10 @@ struct GemmSpec {
 
 // Does each 128 of k have factors of its own?
 INGOT_API bool has_group_factors(const GemmSpec& spec);
+// Are there instructions of kernel sm90 for these operands: two of e4m3fn and e5m2, or two of bf16 or of f16?
+INGOT_API bool sm90_multiplies(const GemmSpec& spec);
+// Is a sum left to the tensor core throughout? bf16 and f16 lose nothing by it.
+INGOT_API bool sums_in_tensor_cores(const GemmSpec& spec);
 // The dtype of a GEMM's bias vector: out, or bf16 where out is f32 or FP8 and both operands are FP8.
 INGOT_API Dtype bias_dtype(const GemmSpec& spec);
 // The dtype of the other matrices beside a GEMM's output: out, or bf16 where out is FP8.

@@ -109,14 +109,16 @@ void validate_mma(const GemmSpec& spec) {
 }
 
 void validate_sm90(const GemmSpec& spec) {
-  for (const auto& [field, dtype] : {std::pair{"a", spec.a}, std::pair{"b", spec.b}}) {
-    if (!is_ocp(dtype)) {
-      refuse(spec, fmt::format("{} is {}, but kernel sm90 multiplies e4m3fn and e5m2 only: leave kernel out", field,
-                               name(dtype)));
-    }
+  if (!sm90_multiplies(spec)) {
+    refuse(spec, fmt::format("a is {} and b is {}, but kernel sm90 multiplies e4m3fn and e5m2, or two operands of bf16 "
+                             "or of f16, only: leave kernel out",
+                             name(spec.a), name(spec.b)));
+  }
+  if (!is_fp8(spec.a) && (spec.staged_a || spec.staged_b)) {
+    refuse(spec, fmt::format("staged is set, but kernel sm90 reads {} as it lies: leave staged out", name(spec.a)));
   }
   if (!spec.tiling) return;
-  if (const std::string fault = tiling_fault(*spec.tiling, spec.fast_accumulation); !fault.empty()) {
+  if (const std::string fault = tiling_fault(*spec.tiling, sums_in_tensor_cores(spec)); !fault.empty()) {
     refuse(spec, fmt::format("tiling has {}", fault));
   }
   if (!has_group_factors(spec)) return;

@@ -7,14 +7,20 @@ namespace ingot {
 
 // In the order of their launches. first: computes what the main pass builds on, such as the maxima that a tensorwise
 // cast needs before it. main: every spec has it. finish: combines what the main pass left in parts, such as column
-// sums. whole: replaces first and main for matrices that are small enough (templates/cast/cast_whole.cuh).
-enum class Pass : std::uint8_t { first, main, finish, whole };
+// sums.
+//
+// The others give the same bits and are chosen by the tensors. whole: replaces first and main for matrices that are
+// small enough (templates/cast/cast_whole.cuh). unaligned: replaces main for matrices whose rows do not start at
+// multiples of 16 bytes. wide: replaces the pass that goes along the rows, for rows that several blocks share.
+enum class Pass : std::uint8_t { first, main, finish, whole, unaligned, wide };
 
 // The passes that a spec may take beside the main one.
 struct ExtraPasses {
   bool first = false;
   bool finish = false;
   bool whole = false;
+  bool unaligned = false;
+  bool wide = false;
 };
 
 }  // namespace ingot

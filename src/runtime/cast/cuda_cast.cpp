@@ -75,7 +75,8 @@ RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
           .meeting = readers + 1 + down + across};
 }
 
-Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float* memory, Stream& stream,
+// `main`: the pass that will read the maxima.
+Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass main, float* memory, Stream& stream,
                          Launcher& launcher) {
   const Tensor& input = tensors.input;
   const FirstPass wanted = first_pass(spec);
@@ -92,7 +93,8 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, float
                     AmaxRowsParams{source_of(tensors), memory, RowsLaunch::threads_log2(input.cols)}, stream);
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
     // Raised maxima must be cleared again, so every kernel must be loaded before the first one runs.
-    launcher.load(spec, stream);
+    for (const Pass pass : {Pass::first, main}) launcher.kernel(spec, pass, stream);
+    if (spec.sum) launcher.kernel(spec, Pass::finish, stream);
     maxima = raised_maxima(input, stream).maxima;
     const auto bits = [](const MaximaOf& of, bool asked) {
       return asked ? reinterpret_cast<u32*>(of.values) : nullptr;
@@ -145,12 +147,39 @@ bool is_cluster(i64 tiles, const Launcher& launcher) {
   return tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping();
 }
 
+// May kernels read the rows of the values 16 bytes at a time?
+bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
+  const auto rows = [](const Tensor& t) { return rows_aligned<u8>(t.data, t.row_stride * size_of(t.dtype), 16); };
+  bool all = tensors.input.cols % kVec8 == 0 && (!spec.pointwise.uses_x() || rows(tensors.input));
+  const auto inputs = spec.pointwise.inputs();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& operand = tensors.inputs[i];
+    switch (inputs[i].kind) {
+      case PointwiseInput::Kind::matrix: all = all && rows(operand); break;
+      case PointwiseInput::Kind::column:
+      case PointwiseInput::Kind::column_f32: all = all && aligned(operand.data, 16); break;
+      case PointwiseInput::Kind::row: break;
+    }
+  }
+  return all;
+}
+
+// The kernel that casts the tiles: the one for unaligned rows where it is faster. Nothing may be loaded during a
+// capture, and either gives the same bits.
+Pass tiles_pass(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, const Launcher& launcher) {
+  if (!spec.transposed) return Pass::main;
+  const bool transposed = rows_aligned<u8>(tensors.transposed.data, tensors.transposed.row_stride, 16);
+  if (transposed && source_aligned(spec, tensors)) return Pass::main;
+  return launcher.is_loaded(spec, Pass::unaligned) || !launcher.capturing(stream) ? Pass::unaligned : Pass::main;
+}
+
 // True if all tiles fit on the GPU at once and that is faster. Without an expression, which a pass for the maxima would
-// compute twice, that is so only as a cluster (docs/notes/cast_whole.md).
-bool runs_whole(const CastSpec& spec, const Tensor& input, const Stream& stream, const Launcher& launcher) {
+// compute twice, that is so only as a cluster (docs/notes/cast_whole.md), or if that pass could not read whole vectors.
+bool runs_whole(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, const Launcher& launcher) {
+  const Tensor& input = tensors.input;
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   const i64 multiprocessors = launcher.multiprocessors();
-  if (!spec.pointwise && !is_cluster(tiles, launcher)) return false;
+  if (!spec.pointwise && !is_cluster(tiles, launcher) && source_aligned(spec, tensors)) return false;
   if (!has_pass(spec, Pass::whole) || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return false;
   if (!launcher.is_loaded(spec, Pass::whole) && launcher.capturing(stream)) return false;
   const KernelResources& used = launcher.kernel(spec, Pass::whole, stream).resources();
@@ -182,7 +211,8 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   // One scratch for both, because a second call would invalidate the first. The sums come first, where the memory is
   // aligned.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
-  const bool whole = runs_whole(spec, input, stream, launcher);
+  const bool whole = runs_whole(spec, tensors, stream, launcher);
+  const Pass main = whole ? Pass::whole : tiles_pass(spec, tensors, stream, launcher);
   const i64 sums = spec.sum ? tile_rows * input.cols : 0;
   const i64 scratch = sums + (whole ? 0 : maxima_count(spec, input));
   float* const memory =
@@ -196,13 +226,13 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
       params.transposed.from = memory + sums;
       launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
     } else if (has_pass(spec, Pass::first)) {
-      const Maxima maxima = launch_first_pass(spec, tensors, memory + sums, stream, launcher);
+      const Maxima maxima = launch_first_pass(spec, tensors, main, memory + sums, stream, launcher);
       maxima.give(spec.scale, params.codes);
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
     if (!whole) {
-      launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads,
-                      params, stream);
+      launcher.launch(spec, main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads, params,
+                      stream);
     }
   } catch (...) {
     stream.spoil_zeros();  // maxima may have been raised that no kernel will clear

@@ -37,6 +37,10 @@ void append(const CastSpec& spec, const CastTensors& tensors, Table& table) {
   table.casts.push_back(tiles_params(spec, tensors));
 }
 
+bool transposed_aligned(const CastTensors& tensors) {
+  return rows_aligned<u8>(tensors.transposed.data, tensors.transposed.row_stride, 16);
+}
+
 // Where the maxima of one output start, in floats.
 float* take(ScaleGranularity scale, const Tensor& input, float* memory, i64& taken) {
   float* const start = memory + taken;
@@ -57,6 +61,7 @@ class CudaCastList final : public CastList {
         continue;
       }
       append(spec_, one, table);
+      unaligned_ = unaligned_ || !transposed_aligned(one);
       inputs.push_back(one.input);
     }
     if (has_pass(spec_, Pass::first)) give_maxima(inputs, table);
@@ -76,7 +81,11 @@ class CudaCastList final : public CastList {
       launcher_->fill_zero(maxima_.data(), maxima_.bytes(), stream);
       launcher_->launch(spec_, Pass::first, tiles_, CastTilesLaunch::kThreads, params, stream);
     }
-    launcher_->launch(spec_, Pass::main, tiles_, CastTilesLaunch::kThreads, params, stream);
+    // Nothing may be loaded during a capture, and either kernel gives the same bits.
+    const bool unaligned =
+        unaligned_ && (launcher_->is_loaded(spec_, Pass::unaligned) || !launcher_->capturing(stream));
+    launcher_->launch(spec_, unaligned ? Pass::unaligned : Pass::main, tiles_, CastTilesLaunch::kThreads, params,
+                      stream);
   }
 
  private:
@@ -116,6 +125,7 @@ class CudaCastList final : public CastList {
   CastSpec spec_;
   std::vector<CastTensors> empty_{};  // with dynamic scales: only their factors are written
   i64 tiles_ = 0;
+  bool unaligned_ = false;  // transposed rows of a matrix do not all start at multiples of 16 bytes
   Buffer casts_{}, tile_table_{}, maxima_{};
 };
 

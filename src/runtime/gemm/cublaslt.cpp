@@ -23,6 +23,7 @@
 #include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/gemm/cublaslt_factors.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
 #include "ingot/runtime/tuning/kernel_order.h"
 #include "ingot/runtime/util/library.h"
@@ -30,17 +31,20 @@
 namespace ingot {
 namespace {
 
-#define INGOT_CUBLASLT_FUNCTIONS(X)        \
-  X(cublasLtGetVersion)                    \
-  X(cublasLtGetStatusString)               \
-  X(cublasLtCreate)                        \
-  X(cublasLtDestroy)                       \
-  X(cublasLtMatmul)                        \
-  X(cublasLtMatmulAlgoGetHeuristic)        \
-  X(cublasLtMatmulDescInit_internal)       \
-  X(cublasLtMatmulDescSetAttribute)        \
-  X(cublasLtMatrixLayoutInit_internal)     \
-  X(cublasLtMatmulPreferenceInit_internal) \
+#define INGOT_CUBLASLT_FUNCTIONS(X)           \
+  X(cublasLtGetVersion)                       \
+  X(cublasLtGetStatusString)                  \
+  X(cublasLtCreate)                           \
+  X(cublasLtDestroy)                          \
+  X(cublasLtMatmul)                           \
+  X(cublasLtMatmulAlgoGetHeuristic)           \
+  X(cublasLtMatmulDescInit_internal)          \
+  X(cublasLtMatmulDescSetAttribute)           \
+  X(cublasLtMatrixLayoutInit_internal)        \
+  X(cublasLtMatrixTransform)                  \
+  X(cublasLtMatrixTransformDescInit_internal) \
+  X(cublasLtMatrixTransformDescSetAttribute)  \
+  X(cublasLtMatmulPreferenceInit_internal)    \
   X(cublasLtMatmulPreferenceSetAttribute)
 
 struct Api {
@@ -70,6 +74,33 @@ cudaDataType_t data_type(Dtype dtype) {
   }
   throw Error(ErrorCode::invalid_argument, std::string(name(dtype)), "data_type() in cublaslt.cpp lacks this dtype");
 }
+
+std::int32_t operation(bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
+
+// For an operand of a GEMM whose factors are not of the whole tensor.
+std::int32_t scale_mode(ScaleGranularity scale) {
+  if (scale == kRowGroups) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  if (scale == kBlocks) return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+  return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+}
+
+// Where cuBLASLt reads the factors of an FP8 GEMM's operands: where the call has them or, if they must be moved, in
+// copies behind the workspace.
+struct Factors {
+  CublasltFactors order_a{}, order_b{};  // of groups
+  void* a = nullptr;
+  void* b = nullptr;
+
+  Factors(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace)
+      : a(tensors.factor_a.data), b(tensors.factor_b.data) {
+    if (!has_group_factors(spec)) return;
+    order_a = cublaslt_factors(tensors.factor_a, spec.scale_a, size.m, size.k);
+    order_b = cublaslt_factors(tensors.factor_b, spec.scale_b, size.n, size.k);
+    std::byte* const copies = static_cast<std::byte*>(workspace) + CublasLt::kWorkspaceBytes;
+    if (order_a.moved) a = copies;
+    if (order_b.moved) b = copies + order_a.bytes();
+  }
+};
 
 // A pointer's alignment, up to 256 bytes: more makes no difference to cuBLASLt.
 std::uint32_t alignment(const void* data) {
@@ -178,14 +209,18 @@ struct CublasLt::State {
   void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute,
            const Value& value) const;
 
-  cublasLtMatmulDescOpaque_t describe(const GemmSpec& spec, const GemmTensors& tensors) const;
+  cublasLtMatmulDescOpaque_t describe(const GemmSpec& spec, const GemmTensors& tensors, const Factors& factors) const;
   void describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& tensor) const;
-  Plan make_plan(const PlanKey& key, const GemmTensors& tensors, CUstream_st* stream);
+  void describe(cublasLtMatrixLayoutOpaque_t& layout, const FactorMatrix& matrix) const;
+  void move(const CublasltFactors& order, const void* from, void* to, cublasLtHandle_t handle,
+            CUstream_st* stream) const;
+  Plan make_plan(const PlanKey& key, const GemmTensors& tensors, const Factors& factors, CUstream_st* stream);
   cublasLtHandle_t handle_of(PerDevice& device);
 
   Library library;
   const Driver* driver;
   Api api{};
+  std::size_t version = 0;
   std::vector<PerDevice> devices;
   Plans plans;
   std::mutex making;  // of plans and handles
@@ -217,21 +252,20 @@ void CublasLt::State::set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLt
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
-cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const GemmTensors& tensors) const {
+cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const GemmTensors& tensors,
+                                                     const Factors& factors) const {
   cublasLtMatmulDescOpaque_t description{};
   check(api.cublasLtMatmulDescInit_internal(&description, sizeof(description), CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescInit");
-  const auto operation = [](bool transposed) { return std::int32_t{transposed ? CUBLAS_OP_T : CUBLAS_OP_N}; };
   set(description, CUBLASLT_MATMUL_DESC_TRANSA, operation(spec.layout_b == Layout::k_major));
   set(description, CUBLASLT_MATMUL_DESC_TRANSB, operation(spec.layout_a == Layout::mn_major));
   if (is_fp8(spec.a)) {
-    if (spec.scale_a == kRowwise) {
-      const std::int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-      set(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
-      set(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+    if (spec.scale_a != kTensorwise) {
+      set(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(spec.scale_b));
+      set(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(spec.scale_a));
     }
-    set(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, tensors.factor_b.data);
-    set(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, tensors.factor_a.data);
+    set(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, factors.b);
+    set(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, factors.a);
     set(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(spec.fast_accumulation));
   }
   if (spec.bias) {
@@ -250,6 +284,33 @@ void CublasLt::State::describe(cublasLtMatrixLayoutOpaque_t& layout, const Tenso
         "cublasLtMatrixLayoutInit");
 }
 
+void CublasLt::State::describe(cublasLtMatrixLayoutOpaque_t& layout, const FactorMatrix& matrix) const {
+  check(api.cublasLtMatrixLayoutInit_internal(&layout, sizeof(layout), CUDA_R_32F,
+                                              static_cast<std::uint64_t>(matrix.cols),
+                                              static_cast<std::uint64_t>(matrix.rows), matrix.pitch),
+        "cublasLtMatrixLayoutInit");
+}
+
+void CublasLt::State::move(const CublasltFactors& order, const void* from, void* to, cublasLtHandle_t handle,
+                           CUstream_st* stream) const {
+  if (!order.moved) return;
+  cublasLtMatrixTransformDescOpaque_t transform{};
+  check(api.cublasLtMatrixTransformDescInit_internal(&transform, sizeof(transform), CUDA_R_32F),
+        "cublasLtMatrixTransformDescInit");
+  const std::int32_t transposed = operation(order.transposed);
+  check(api.cublasLtMatrixTransformDescSetAttribute(&transform, CUBLASLT_MATRIX_TRANSFORM_DESC_TRANSA, &transposed,
+                                                    sizeof(transposed)),
+        "cublasLtMatrixTransformDescSetAttribute");
+  cublasLtMatrixLayoutOpaque_t given{};
+  cublasLtMatrixLayoutOpaque_t read{};
+  describe(given, order.given);
+  describe(read, order.read);
+  const float one = 1.0F;
+  const float zero = 0.0F;
+  check(api.cublasLtMatrixTransform(handle, &transform, &one, from, &given, &zero, nullptr, nullptr, to, &read, stream),
+        "cublasLtMatrixTransform");
+}
+
 cublasLtHandle_t CublasLt::State::handle_of(PerDevice& device) {
   cublasLtHandle_t handle = device.handle.load(std::memory_order_acquire);
   if (handle != nullptr) return handle;
@@ -258,7 +319,8 @@ cublasLtHandle_t CublasLt::State::handle_of(PerDevice& device) {
   return handle;
 }
 
-Plan CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, CUstream_st* stream) {
+Plan CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, const Factors& factors,
+                                CUstream_st* stream) {
   CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
   driver->check(driver->api().cuStreamIsCapturing(stream, &capturing), "cuStreamIsCapturing");
   if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
@@ -273,7 +335,7 @@ Plan CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, 
   if (const Plan* there = plans.find(key)) return *there;
 
   Plan plan{.key = key};
-  cublasLtMatmulDescOpaque_t description = describe(key.spec, tensors);
+  cublasLtMatmulDescOpaque_t description = describe(key.spec, tensors, factors);
   describe(plan.layout_a, tensors.b);
   describe(plan.layout_b, tensors.a);
   describe(plan.layout_c, key.spec.epilogue.c ? tensors.c : tensors.out);
@@ -319,6 +381,7 @@ std::unique_ptr<CublasLt> CublasLt::open(const std::string& cuda_root, const Dri
     problem = fmt::format("{} lacks {}; cuBLASLt 12.9 or newer is needed", state.library.path(), missing);
     return nullptr;
   }
+  state.version = state.api.cublasLtGetVersion();
   state.devices = std::vector<State::PerDevice>(static_cast<std::size_t>(driver.device_count()));
   for (std::size_t i = 0; i < state.devices.size(); ++i) {
     state.devices[i].target = driver.device_target(static_cast<int>(i));
@@ -328,24 +391,31 @@ std::unique_ptr<CublasLt> CublasLt::open(const std::string& cuda_root, const Dri
 
 const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) const {
   const Target target = state_->devices[static_cast<std::size_t>(tensors.out.device.index)].target;
-  return cublaslt_refusal(spec, tensors, size, target);
+  return cublaslt_refusal(spec, tensors, size, target, state_->version);
+}
+
+std::size_t CublasLt::workspace_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
+  return kWorkspaceBytes + cublaslt_factor_bytes(spec, tensors, size);
 }
 
 bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace,
                       CUstream_st* stream, int algorithm) {
   const PlanKey key = plan_key(spec, tensors, size, algorithm);
+  const Factors factors(spec, tensors, size, workspace);
   const Plan* plan = state_->plans.find(key);
   std::optional<Plan> made;
-  if (plan == nullptr) plan = &made.emplace(state_->make_plan(key, tensors, stream));
+  if (plan == nullptr) plan = &made.emplace(state_->make_plan(key, tensors, factors, stream));
   if (!plan->usable) return false;
 
-  cublasLtMatmulDescOpaque_t description = state_->describe(spec, tensors);
+  cublasLtMatmulDescOpaque_t description = state_->describe(spec, tensors, factors);
   // The library takes layouts by pointers to non-const and does not write to them.
   const auto layout = [](const cublasLtMatrixLayoutOpaque_t& l) { return const_cast<cublasLtMatrixLayout_t>(&l); };
   const float alpha = 1.0F;
   const bool adds_c = spec.epilogue.c.has_value();
   const float beta = adds_c ? tensors.beta : 0.0F;
   const cublasLtHandle_t handle = state_->handle_of(state_->devices[static_cast<std::size_t>(key.device)]);
+  state_->move(factors.order_a, tensors.factor_a.data, factors.a, handle, stream);
+  state_->move(factors.order_b, tensors.factor_b.data, factors.b, handle, stream);
   const cublasStatus_t status = state_->api.cublasLtMatmul(
       handle, &description, &alpha, tensors.b.data, layout(plan->layout_a), tensors.a.data, layout(plan->layout_b),
       &beta, adds_c ? tensors.c.data : tensors.out.data, layout(plan->layout_c), tensors.out.data,
@@ -355,7 +425,7 @@ bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const Ma
 }
 
 std::string CublasLt::version() const {
-  const std::size_t number = state_->api.cublasLtGetVersion();  // 130100
+  const std::size_t number = state_->version;  // 130100
   return fmt::format("{}.{}.{}", number / 10000, number / 100 % 100, number % 100);
 }
 

@@ -9,12 +9,13 @@
 namespace ingot {
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  // bytes, of FP8 operands
+constexpr std::int64_t kAlignment = 16;            // bytes, of FP8 operands
+constexpr std::int64_t kRowsOfFactors = 4;         // M and N with factors of groups: 16 bytes of factors
+constexpr std::size_t kVersionOfVectors = 120900;  // the first that takes more than one factor for an operand
 
 constexpr const char* kMisaligned =
     "kernel cublaslt needs every FP8 operand, what goes with it and its output at addresses, pitches and row lengths "
-    "that "
-    "are multiples of 16 bytes";
+    "that are multiples of 16 bytes";
 constexpr const char* kTooLarge = "kernel cublaslt takes sizes, and pitches in bytes, below 2^31";
 
 bool pointer_aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment == 0; }
@@ -42,12 +43,32 @@ const char* refused_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
   if (is_fp8(spec.out)) return "kernel cublaslt writes no FP8 output";
   if (epilogue.pointwise || epilogue.amax) return "kernel cublaslt has no epilogue but beta * c";
   if (!epilogue.c) return nullptr;
+  if (has_group_factors(spec)) return "kernel cublaslt adds no c where factors are those of groups and blocks";
   if (*epilogue.c != spec.out) return "kernel cublaslt adds a c of the output's dtype only";
   if (!fits_32_bits(tensors.c)) return kTooLarge;
   return is_fp8(spec.a) && !aligned(tensors.c) ? kMisaligned : nullptr;
 }
 
-const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target device) {
+const char* refused_factors(const GemmSpec& spec, const MatmulSize& size, Target device, std::size_t version) {
+  const bool grouped = has_group_factors(spec);  // then a valid spec has a pair of factors that cuBLASLt has too
+  if (!grouped && spec.scale_a != spec.scale_b) {
+    return "kernel cublaslt takes factors of rows for both operands or for none";
+  }
+  if (spec.scale_a == kTensorwise) return nullptr;
+  if (device.major != 9 || device.minor != 0) {
+    return "kernel cublaslt takes factors of rows, groups and blocks on sm_90a only";
+  }
+  if (version < kVersionOfVectors) {
+    return "kernel cublaslt takes factors of rows, groups and blocks from cuBLASLt 12.9 on only";
+  }
+  if (grouped && (size.m % kRowsOfFactors != 0 || size.n % kRowsOfFactors != 0)) {
+    return "kernel cublaslt takes factors of groups and blocks only where M and N are multiples of 4";
+  }
+  return nullptr;
+}
+
+const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device,
+                        std::size_t version) {
   const bool has_tensor_cores = device.major >= 9 || (device.major == 8 && device.minor == 9);
   if (!has_tensor_cores) return "kernel cublaslt multiplies FP8 on sm_89 and later only";
   if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel cublaslt multiplies e4m3fn and e5m2 only";
@@ -55,25 +76,26 @@ const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, Target
   if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
     return "kernel cublaslt takes FP8 operands that lie along K (nt) only";
   }
-  if (spec.scale_a != spec.scale_b) return "kernel cublaslt takes factors of one kind for both operands only";
-  const bool hopper = device.major == 9 && device.minor == 0;
-  if (spec.scale_a != kTensorwise && !(spec.scale_a == kRowwise && hopper)) {
-    return "kernel cublaslt takes one factor for each operand or, on sm_90a, one for each row";
-  }
-  // Rows of a and b are K long, rows of out N.
-  const bool all = aligned(tensors.a) && aligned(tensors.b) && aligned(tensors.out) &&
-                   pointer_aligned(tensors.factor_a) && pointer_aligned(tensors.factor_b) &&
+  if (const char* const reason = refused_factors(spec, size, device, version)) return reason;
+  // Rows of a and b are K long, rows of out N. Factors of groups may lie anywhere: they are moved if need be
+  // (cublaslt_factors.h).
+  const bool factors =
+      has_group_factors(spec) || (pointer_aligned(tensors.factor_a) && pointer_aligned(tensors.factor_b));
+  const bool all = aligned(tensors.a) && aligned(tensors.b) && aligned(tensors.out) && factors &&
                    (!spec.bias || pointer_aligned(tensors.bias));
   return all ? nullptr : kMisaligned;
 }
 
 }  // namespace
 
-const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device) {
+const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device,
+                             std::size_t version) {
   if (size.m == 0 || size.n == 0 || size.k == 0) return "kernel cublaslt needs an M, an N and a K of at least 1";
-  if (!fits_32_bits(tensors.a) || !fits_32_bits(tensors.b) || !fits_32_bits(tensors.out)) return kTooLarge;
+  for (const Tensor* const tensor : {&tensors.a, &tensors.b, &tensors.out, &tensors.factor_a, &tensors.factor_b}) {
+    if (!fits_32_bits(*tensor)) return kTooLarge;
+  }
   if (const char* const reason = refused_epilogue(spec, tensors)) return reason;
-  return is_fp8(spec.a) ? refused_fp8(spec, tensors, device) : refused_high_precision(spec);
+  return is_fp8(spec.a) ? refused_fp8(spec, tensors, size, device, version) : refused_high_precision(spec);
 }
 
 }  // namespace ingot

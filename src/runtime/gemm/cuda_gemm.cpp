@@ -31,7 +31,7 @@ const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const
                          Launcher& launcher, CublasLt* cublaslt) {
   if (cublaslt == nullptr) return "there is no cuBLASLt";
   if (const char* const reason = cublaslt->refusal(spec, tensors, size)) return reason;
-  void* const workspace = stream.scratch(CublasLt::kWorkspaceBytes);
+  void* const workspace = stream.scratch(CublasLt::workspace_bytes(spec, tensors, size));
   if (launcher.hook() != nullptr) launcher.hook()->before(stream);
   if (!cublaslt->matmul(spec, tensors, size, workspace, stream.handle(), spec.algorithm)) {
     return "cuBLASLt has no algorithm with this number for this call";

@@ -51,14 +51,21 @@ struct Rows {
   u32 blocks;  // that load them for each other
 };
 
-// Maps for whole tiles, and for a last one with fewer rows.
-void encode_codes(TensorMap& whole, TensorMap& tail, const Tensor& codes, const Rows& rows, const Driver& driver) {
+// Elements along K in a stage.
+u32 step_of(Dtype dtype) { return is_fp8(dtype) ? kSm90Depth : kSm90Step16; }
+
+// Maps for whole tiles, and for a last one with fewer rows; across K, one for all.
+void encode_operand(TensorMap& whole, TensorMap& tail, const Tensor& operand, Layout layout, const Rows& rows,
+                    const Driver& driver) {
   const auto box = [&](u32 count) {
-    return Box{.type = CU_TENSOR_MAP_DATA_TYPE_UINT8, .cols = kSm90Depth, .rows = count};
+    return Box{.type = is_fp8(operand.dtype) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+               .cols = step_of(operand.dtype),
+               .rows = count};
   };
-  const auto all = static_cast<u32>(codes.rows);
-  if (all >= rows.tile) encode(whole, codes, box(rows.tile / rows.blocks), driver);
-  if (all % rows.tile != 0) encode(tail, codes, box(sm90_tail_box(all % rows.tile, rows.blocks)), driver);
+  if (layout == Layout::mn_major) return encode(whole, operand, box(kSm90Step16 / rows.blocks), driver);
+  const auto all = static_cast<u32>(operand.rows);
+  if (all >= rows.tile) encode(whole, operand, box(rows.tile / rows.blocks), driver);
+  if (all % rows.tile != 0) encode(tail, operand, box(sm90_tail_box(all % rows.tile, rows.blocks)), driver);
 }
 
 // A warp's 16 rows.
@@ -82,8 +89,9 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const MatmulSize&
   const auto n = static_cast<u32>(size.n);
   const auto k = static_cast<u32>(size.k);
   const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
+  const u32 step = step_of(spec.a);
   const StreamKSplit split =
-      tiling.stream_k ? stream_k_split_at_once(sm90_work(tiling, m, n, k), multiprocessors) : StreamKSplit{};
+      tiling.stream_k ? stream_k_split_at_once(sm90_work(tiling, m, n, k, step), multiprocessors) : StreamKSplit{};
   const u32 blocks = tiling.stream_k ? split.blocks : sm90_blocks(tiling, m, n, multiprocessors);
   const std::size_t parts = stream_k_bytes(split, sm90_part_bytes(tiling));
   const std::size_t scratch_bytes = parts + staged_bytes(spec, size);
@@ -114,8 +122,11 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const MatmulSize&
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};
-  encode_codes(params.a, params.tail_a, tensors.a, {.tile = tiling.m, .blocks = tiling.cluster_n}, launcher.driver());
-  encode_codes(params.b, params.tail_b, tensors.b, {.tile = tiling.n, .blocks = tiling.cluster_m}, launcher.driver());
+  // Once they are staged, operands lie along K.
+  encode_operand(params.a, params.tail_a, tensors.a, spec.staged_a ? Layout::k_major : spec.layout_a,
+                 {.tile = tiling.m, .blocks = tiling.cluster_n}, launcher.driver());
+  encode_operand(params.b, params.tail_b, tensors.b, spec.staged_b ? Layout::k_major : spec.layout_b,
+                 {.tile = tiling.n, .blocks = tiling.cluster_m}, launcher.driver());
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
   if (tiling.stream_k) params.cut = stream_k_params(split, scratch, kSm90Warps, stream);
   launcher.launch(spec, Pass::main,

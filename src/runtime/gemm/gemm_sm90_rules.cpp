@@ -6,20 +6,24 @@
 namespace ingot {
 namespace {
 
-// Codes that a tensor map can describe: one byte each, in rows along k.
-bool mappable(const Tensor& codes, Layout layout) {
-  return layout == Layout::k_major && reinterpret_cast<std::uintptr_t>(codes.data) % 16 == 0 &&
-         codes.row_stride % 16 == 0;
+// Can a tensor map describe it? Elements of 16 bits may also lie in rows across k.
+bool mappable(const Tensor& operand, Layout layout) {
+  const std::int64_t size = size_of(operand.dtype);
+  return (layout == Layout::k_major || size == 2) && reinterpret_cast<std::uintptr_t>(operand.data) % 16 == 0 &&
+         operand.row_stride * size % 16 == 0;
 }
 
 }  // namespace
 
 const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device) {
   if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
-  if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel sm90 multiplies e4m3fn and e5m2 only";
+  if (!sm90_multiplies(spec)) return "kernel sm90 multiplies e4m3fn and e5m2, or two operands of bf16 or of f16, only";
   if (size.k == 0) return "kernel sm90 needs a K of at least 1";
   if ((!spec.staged_a && !mappable(tensors.a, spec.layout_a)) ||
       (!spec.staged_b && !mappable(tensors.b, spec.layout_b))) {
+    if (!is_fp8(spec.a)) {
+      return "kernel sm90 needs a and b of bf16 or f16 at addresses and row strides that are multiples of 16 bytes";
+    }
     return "kernel sm90 needs a and b in rows along k, at addresses and row strides that are multiples of 16 bytes, "
            "unless they are staged";
   }

@@ -68,7 +68,7 @@ class Launcher {
   template <AnyKernelSpec Spec>
   void load(const Spec& spec, const Stream& stream) const {
     for (const Pass pass : passes_of(spec)) {
-      if (pass != Pass::whole) kernel(spec, pass, stream);
+      if (pass <= Pass::finish) kernel(spec, pass, stream);
     }
   }
 

@@ -1,0 +1,165 @@
+// GEMMs with factors of 1x128 groups and 128x128 blocks on cuBLASLt, on a Hopper GPU: every pair of formats, output and
+// epilogue that it takes, at sizes that fill no tile, against float64. Factors that lie as cuBLASLt reads them give the
+// same bits as those that are moved first.
+#include "support/gpu_test.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ingot/runtime/gemm/cublaslt_factors.h"
+#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/measure/gemm_data.h"
+#include "ingot/runtime/measure/gpu.h"
+#include "support/gemm_on_gpu.h"
+
+namespace ingot::test {
+namespace {
+
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+bool on_hopper() {
+  if (context().cache().target() == target_for(9, 0)) return true;
+  BOOST_TEST_MESSAGE("skipped: cuBLASLt has factors of groups on sm_90 only");
+  return false;
+}
+
+struct Fixture : GemmOnGpu {
+  Fixture() : GemmOnGpu(context()) {}
+
+  // Has cuBLASLt an algorithm for the call? Other errors are thrown.
+  bool has_algorithm(const Case& c) {
+    PlacedCase placed(c, maker.inputs(c), cuda, stream);
+    try {
+      placed.enqueue(stream);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::invalid_argument) throw;
+      return false;
+    }
+    cuda.synchronize(stream);
+    return true;
+  }
+};
+
+// M and N are multiples of 4 and 16, K of 16, alone and with whole tiles.
+constexpr Shape kShapes[] = {{4, 16, 16},      {12, 48, 128},     {100, 112, 144},  {132, 144, 400},
+                             {260, 272, 512},  {1000, 400, 656},  {516, 1040, 784}, {384, 256, 1024},
+                             {128, 128, 2048}, {2052, 1552, 1168}};
+
+std::string line(const char* formats, const char* out, const char* scale, const char* more) {
+  return std::string("gemm ") + formats + "->" + out + " scale=1x128," + scale + more + " kernel=cublaslt";
+}
+
+void bring(Backend& backend, Stream& stream, std::vector<float>& to, const Tensor& from, std::size_t count) {
+  to.resize(count);
+  backend.copy_to_host(to.data(), from.data, count * sizeof(float), stream);
+}
+
+// The factors as cuBLASLt reads them, in a buffer of their own.
+Tensor ordered(Backend& backend, Stream& stream, const Tensor& factors, ScaleGranularity scale, std::int64_t rows,
+               std::int64_t k, std::vector<Buffer>& memory) {
+  const CublasltFactors order = cublaslt_factors(factors, scale, rows, k);
+  std::vector<float> given;
+  bring(backend, stream, given, factors, static_cast<std::size_t>(factors.cols));
+  std::vector<float> read(static_cast<std::size_t>(order.read.rows * order.read.pitch), -1.0F);
+  const FactorStrides strides = factor_strides(scale, k);
+  const std::int64_t groups = scale_count(scale, 1, k);
+  const std::int64_t parts = static_cast<std::int64_t>(given.size()) / groups;
+  for (std::int64_t r = 0; r < parts; ++r) {
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::int64_t at = scale == kRowGroups ? g * order.read.pitch + r : r * order.read.pitch + g;
+      read[static_cast<std::size_t>(at)] = given[static_cast<std::size_t>(r * strides.row + g * strides.group)];
+    }
+  }
+  memory.emplace_back(backend, read.size() * sizeof(float));
+  backend.copy_from_host(memory.back().data(), read.data(), read.size() * sizeof(float), stream);
+  if (scale == kBlocks) return vector(memory.back().data(), Dtype::f32, factors.cols, backend.device());
+  return matrix(memory.back().data(), Dtype::f32, groups, parts, backend.device());
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(cublaslt_groups, Fixture)
+
+BOOST_AUTO_TEST_CASE(every_kind) {
+  if (!on_hopper()) return;
+  for (const char* const scale : {"128x128", "1x128"}) {
+    for (const char* const formats : {"e4m3fn*e4m3fn", "e4m3fn*e5m2", "e5m2*e4m3fn"}) {
+      for (const char* const out : {"bf16", "f16", "f32"}) {
+        for (const std::string more : {"", " bias"}) {
+          const KernelSpec spec = parse(line(formats, out, scale, more.c_str()));
+          std::string none;
+          int taken = 0;
+          for (const Shape& shape : kShapes) {
+            const Case c{.spec = spec, .shape = shape};
+            if (!has_algorithm(c)) {
+              none += " " + std::to_string(shape.rows) + "x" + std::to_string(shape.cols) + "x" +
+                      std::to_string(shape.inner);
+              continue;
+            }
+            ++taken;
+            // float64 takes long on the CPU.
+            const bool large = shape.rows * shape.cols * shape.inner > std::int64_t{1} << 27;
+            if (large && !(std::string(out) == "bf16" && more.empty())) continue;
+            Case exact = c;
+            exact.input = Input::integers;
+            expect_right(c);
+            expect_right(exact);
+          }
+          std::cout << scale << " " << formats << "->" << out << more << ": " << taken << " of " << std::size(kShapes)
+                    << (none.empty() ? "" : ", not M x N x K") << none << std::endl;  // seen if a later one hangs
+          if (std::string(out) == "bf16" && more.empty()) BOOST_TEST(taken > 0, print(spec));
+        }
+      }
+    }
+  }
+}
+
+// Factors of an operand's transpose, one row for each group of K.
+BOOST_AUTO_TEST_CASE(factors_by_group) {
+  if (!on_hopper()) return;
+  for (const char* const scale : {"128x128", "1x128"}) {
+    const KernelSpec spec = parse(line("e4m3fn*e4m3fn", "bf16", scale, ""));
+    for (const Shape& shape : kShapes) {
+      const Case c{.spec = spec, .shape = shape, .a_by_group = true, .b_by_group = true};
+      if (has_algorithm(c)) expect_right(c);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(factors_as_cublaslt_reads_them) {
+  if (!on_hopper()) return;
+  Gpu gpu(context());
+  RandomData random(gpu.backend(), gpu.stream(),
+                    [&gpu](void* to, const void* from, std::size_t bytes) { gpu.copy(to, from, bytes); });
+  for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
+    for (const MatmulSize size : {MatmulSize{1024, 768, 2048}, {260, 272, 512}, {3000, 1552, 1536}}) {
+      const GemmSpec spec{.scale_a = kRowGroups, .scale_b = scale_b, .kernel = GemmKernel::cublaslt};
+      const GemmData data = make_gemm_data(random, {.spec = spec, .size = size}, 5);
+      const auto bytes = static_cast<std::size_t>(size.m * size.n) * 2;
+      std::vector<Buffer> memory;
+      GemmTensors tensors = data.tensors;
+      tensors.factor_a = ordered(gpu.backend(), gpu.stream(), tensors.factor_a, spec.scale_a, size.m, size.k, memory);
+      tensors.factor_b = ordered(gpu.backend(), gpu.stream(), tensors.factor_b, scale_b, size.n, size.k, memory);
+      BOOST_TEST(cublaslt_factor_bytes(spec, tensors, size) == 0U);
+      BOOST_TEST(cublaslt_factor_bytes(spec, data.tensors, size) > 0U);
+      std::vector<std::byte> moved(bytes), read(bytes);
+      gpu.fill(data.tensors.out.data, 0xa5, bytes);
+      gpu.backend().gemm(spec, data.tensors, gpu.stream());
+      gpu.backend().copy_to_host(moved.data(), data.tensors.out.data, bytes, gpu.stream());
+      gpu.fill(data.tensors.out.data, 0x5a, bytes);
+      gpu.backend().gemm(spec, tensors, gpu.stream());
+      gpu.backend().copy_to_host(read.data(), data.tensors.out.data, bytes, gpu.stream());
+      BOOST_TEST((moved == read), print(scale_b) << " " << size.m << "x" << size.n << "x" << size.k);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ingot::test
