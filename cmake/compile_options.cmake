@@ -21,3 +21,11 @@ function(ingot_precompile target)
     target_precompile_headers(${target} PRIVATE ${ARGN})
   endif()
 endfunction()
+
+# ingot_precompile_as(target other): with the precompiled headers of another target, whose options are the same. The
+# other one may be defined later.
+function(ingot_precompile_as target other)
+  if(INGOT_PRECOMPILE)
+    cmake_language(EVAL CODE "cmake_language(DEFER DIRECTORY ${PROJECT_SOURCE_DIR} CALL target_precompile_headers ${target} REUSE_FROM ${other})")
+  endif()
+endfunction()

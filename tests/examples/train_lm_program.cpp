@@ -20,6 +20,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #define XXH_INLINE_ALL
@@ -42,10 +43,16 @@ std::string read(const fs::path& file) {
 
 void write(const fs::path& file, const std::string& content) { std::ofstream(file, std::ios::binary) << content; }
 
+// The tests' kernels, which are compiled once for all of them.
+fs::path common_store() {
+  static const ingot::test::TemporaryDirectory folder;
+  return folder.path() / "store";
+}
+
 // A text of 20,000 bytes, and the program on it at a size that takes a second.
 class Bench {
  public:
-  Bench() {
+  explicit Bench(fs::path store = common_store()) : store_(std::move(store)) {
     std::mt19937 random(5);
     std::string text;
     const std::vector<std::string> words{"the ", "and ", "of ", "light ", "darkness ", "waters ", "earth.\n"};
@@ -85,7 +92,7 @@ class Bench {
       const int log = ::open(path("log").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       ::dup2(log, STDOUT_FILENO);
       ::dup2(log, STDERR_FILENO);
-      ::setenv("INGOT_CACHE_DIR", path("store").c_str(), 1);
+      ::setenv("INGOT_CACHE_DIR", store_.c_str(), 1);
       ::setenv("INGOT_CPU_THREADS", "1", 1);
       if (!search_path.empty()) ::setenv("PATH", search_path.c_str(), 1);
       std::vector<char*> argv;
@@ -107,6 +114,7 @@ class Bench {
 
  private:
   ingot::test::TemporaryDirectory folder_;
+  fs::path store_;
 };
 
 std::vector<std::string> operator+(std::vector<std::string> list, const std::vector<std::string>& more) {
@@ -424,7 +432,8 @@ BOOST_AUTO_TEST_CASE(seeds_agree_and_micro_batches_change_little) {
 
 // The kernels that a GPU would run are compiled into the store, once. Without NVRTC there are none, and it says 0.
 BOOST_AUTO_TEST_CASE(a_second_run_compiles_nothing) {
-  const Bench bench;
+  const ingot::test::TemporaryDirectory empty;
+  const Bench bench(empty.path());
   BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
   const std::string first = bench.log();
   BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());

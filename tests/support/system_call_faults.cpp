@@ -27,6 +27,7 @@ struct State {
   std::atomic<int> calls{0};
   std::atomic<int> hits{0};
   std::atomic<std::int64_t> clock{0};
+  std::atomic<std::int64_t> slept{0};  // nanoseconds that passed in no time
 };
 
 constinit State state;  // C functions have no other place for it
@@ -86,6 +87,8 @@ using ingot::test::Call;
 using ingot::test::fails;
 
 namespace {
+
+constexpr std::int64_t kSecond = 1'000'000'000;
 
 // The mode is there only where a file may be made.
 int open_at(int directory, const char* path, int flags, va_list arguments) {
@@ -199,6 +202,21 @@ int fsync(int file) { return fails(Call::other) ? -1 : static_cast<int>(syscall(
 
 ssize_t getrandom(void* to, size_t bytes, unsigned flags) {
   return fails(Call::other) ? -1 : syscall(SYS_getrandom, to, bytes, flags);
+}
+
+int clock_gettime(clockid_t clock, struct timespec* now) noexcept {
+  const int result = static_cast<int>(syscall(SYS_clock_gettime, clock, now));
+  if (result != 0 || clock != CLOCK_MONOTONIC) return result;
+  const std::int64_t nanoseconds = now->tv_nsec + ingot::test::state.slept % kSecond;
+  now->tv_sec += ingot::test::state.slept / kSecond + nanoseconds / kSecond;
+  now->tv_nsec = nanoseconds % kSecond;
+  return 0;
+}
+
+int nanosleep(const struct timespec* time, struct timespec* rest) {
+  if (ingot::test::state.call == Call::none) return static_cast<int>(syscall(SYS_nanosleep, time, rest));
+  ingot::test::state.slept += time->tv_sec * kSecond + time->tv_nsec;
+  return 0;
 }
 
 time_t time(time_t* result) noexcept {

@@ -35,6 +35,8 @@ struct Fault {
   int error = 0;  // errno; 0: a read or write of fewer bytes than asked for; kEndOfFile
 };
 
+// As long as it lives, a sleep ends at once, and the steady clock is ahead by its time: who tries again for a second
+// does so in milliseconds.
 class FaultInjection {
  public:
   explicit FaultInjection(Fault fault);

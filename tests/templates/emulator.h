@@ -1,6 +1,9 @@
-// Runs the kernels of templates/ on the host: one std::thread for each thread of a block, one block after the other. It
-// is slow but exact: a kernel reads, writes and waits as it would on a GPU. So a machine without a GPU can test a
-// kernel's indices, and -fsanitize=address,thread checks its use of shared memory.
+// Runs the kernels of templates/ on the host: a fiber for each thread of a block, one block after the other. It is slow
+// but exact: a kernel reads, writes and waits as it would on a GPU. So a machine without a GPU can test a kernel's
+// indices. A fiber runs until it waits at a barrier; whom a barrier releases runs on in the order of arrival, and the
+// next time in the reverse, so that a missing barrier shows whichever of two threads has to wait for the other. A
+// barrier that some threads never reach ends the program with a message. Under a sanitizer each fiber is a std::thread:
+// -fsanitize=address,thread checks the use of shared memory.
 //
 // Include it before any template, in one translation unit per program.
 #pragma once
@@ -10,14 +13,33 @@
 #endif
 #define INGOT_EMULATED 1
 
-#include <pthread.h>
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define INGOT_EMULATED_BY_THREADS 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define INGOT_EMULATED_BY_THREADS 1
+#endif
+#endif
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <vector>
+
+#ifdef INGOT_EMULATED_BY_THREADS
+#include <pthread.h>
+
+#include <thread>
+#else
+#include <ucontext.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#endif
 
 namespace ingot {
 
@@ -31,6 +53,8 @@ inline thread_local EmulatedIndex gridDim;
 
 namespace emulator {
 
+#ifdef INGOT_EMULATED_BY_THREADS
+
 class Barrier {
  public:
   explicit Barrier(unsigned count) { pthread_barrier_init(&barrier_, nullptr, count); }
@@ -42,6 +66,99 @@ class Barrier {
  private:
   pthread_barrier_t barrier_{};
 };
+
+// Runs body(t) for each thread of a block.
+template <class Body>
+void run_threads(unsigned threads, const Body& body) {
+  std::vector<std::thread> pool;
+  for (unsigned t = 0; t < threads; ++t) {
+    pool.emplace_back([&body, t] {
+      threadIdx.x = t;
+      body(t);
+    });
+  }
+  for (auto& thread : pool) thread.join();
+}
+
+#else
+
+// The fibers of this host thread.
+struct Fibers {
+  static constexpr std::size_t kStackBytes = 256 * 1024;
+
+  std::vector<std::unique_ptr<std::byte[]>> stacks{};  // kept for the next launch
+  std::vector<ucontext_t> contexts{};
+  std::deque<unsigned> ready{};
+  ucontext_t caller{};
+  std::function<void(unsigned)> body{};
+};
+inline thread_local Fibers fibers;
+
+// Goes on with the next fiber that can run. Returns when fiber `from` is the next one again.
+inline void run_next(unsigned from) {
+  if (fibers.ready.empty()) {
+    std::fputs("emulator: all threads wait at barriers that the others do not reach\n", stderr);
+    std::abort();
+  }
+  const unsigned next = fibers.ready.front();
+  fibers.ready.pop_front();
+  threadIdx.x = next;
+  if (next == from) return;
+  swapcontext(&fibers.contexts[from], &fibers.contexts[next]);
+}
+
+class Barrier {
+ public:
+  explicit Barrier(unsigned count) : count_(count) {}
+  Barrier(const Barrier&) = delete;
+  Barrier& operator=(const Barrier&) = delete;
+
+  void wait() {
+    const unsigned me = threadIdx.x;
+    waiting_.push_back(me);
+    if (waiting_.size() == count_) {
+      if (backwards_) std::reverse(waiting_.begin(), waiting_.end());
+      backwards_ = !backwards_;
+      fibers.ready.insert(fibers.ready.end(), waiting_.begin(), waiting_.end());
+      waiting_.clear();
+    }
+    run_next(me);
+  }
+
+ private:
+  unsigned count_;
+  bool backwards_ = false;
+  std::vector<unsigned> waiting_{};
+};
+
+inline void enter_fiber() {
+  fibers.body(threadIdx.x);
+  if (fibers.ready.empty()) return;  // to the caller: it was the last one
+  threadIdx.x = fibers.ready.front();
+  fibers.ready.pop_front();
+  setcontext(&fibers.contexts[threadIdx.x]);
+}
+
+// Runs body(t) for each thread of a block.
+template <class Body>
+void run_threads(unsigned threads, const Body& body) {
+  fibers.body = body;
+  fibers.contexts.resize(threads);
+  while (fibers.stacks.size() < threads) fibers.stacks.emplace_back(new std::byte[Fibers::kStackBytes]);
+  for (unsigned t = 0; t < threads; ++t) {
+    ucontext_t& context = fibers.contexts[t];
+    getcontext(&context);
+    context.uc_stack.ss_sp = fibers.stacks[t].get();
+    context.uc_stack.ss_size = Fibers::kStackBytes;
+    context.uc_link = &fibers.caller;
+    makecontext(&context, enter_fiber, 0);
+    if (t > 0) fibers.ready.push_back(t);
+  }
+  threadIdx.x = 0;
+  swapcontext(&fibers.caller, fibers.contexts.data());
+}
+
+#endif
 
 struct Warp {
   Barrier barrier{32};
@@ -67,21 +184,16 @@ inline thread_local Block* current = nullptr;
 template <class Kernel, class Params>
 void launch(Kernel kernel, std::int64_t grid, unsigned threads, const Params& params, unsigned shared_bytes = 0) {
   Block block(threads, shared_bytes);
-  std::vector<std::thread> pool;
-  for (unsigned t = 0; t < threads; ++t) {
-    pool.emplace_back([&, t] {
-      current = &block;
-      threadIdx.x = t;
-      blockDim = {threads, 1, 1};
-      gridDim = {static_cast<unsigned>(grid), 1, 1};
-      for (unsigned b = 0; b < static_cast<unsigned>(grid); ++b) {
-        blockIdx.x = b;
-        kernel(params);
-        block.barrier.wait();
-      }
-    });
-  }
-  for (auto& thread : pool) thread.join();
+  run_threads(threads, [&](unsigned) {
+    current = &block;
+    blockDim = {threads, 1, 1};
+    gridDim = {static_cast<unsigned>(grid), 1, 1};
+    for (unsigned b = 0; b < static_cast<unsigned>(grid); ++b) {
+      blockIdx.x = b;
+      kernel(params);
+      block.barrier.wait();
+    }
+  });
 }
 
 }  // namespace emulator
