@@ -124,6 +124,9 @@ inline unsigned atomicInc(unsigned* target, unsigned last) {
 inline unsigned atomicAdd(unsigned* target, unsigned value) { return (*target += value) - value; }
 inline unsigned atomicMax(unsigned* target, unsigned value) { return *target < value ? *target = value : *target; }
 inline unsigned char* host_shared_memory() { return nullptr; }
+inline unsigned char* host_shared_memory(unsigned) { return nullptr; }
+inline unsigned host_cluster_blocks() { return 1; }
+inline void host_cluster_wait() {}
 template <class T>
 void gather_warp(const T& mine, T (&lanes)[32]) {
   for (T& lane : lanes) lane = mine;

@@ -13,6 +13,18 @@ INGOT_DEVICE u32 cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
+// The blocks of the cluster.
+INGOT_DEVICE u32 cluster_blocks() {
+  u32 blocks;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+  return blocks;
+}
+// Which cluster of the grid, if clusters follow each other along x.
+INGOT_DEVICE u32 cluster_index() {
+  u32 index;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+  return index;
+}
 
 // All threads of the cluster call them. After the wait a thread sees what the others wrote before they arrived.
 INGOT_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
@@ -29,6 +41,11 @@ INGOT_DEVICE u32 mapa(u32 address, u32 rank) {
   u32 mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
   return mapped;
+}
+
+// Stores to shared memory of any block of the cluster, at an address that mapa() gives.
+INGOT_DEVICE void st_shared_cluster(u32 address, u32 value) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
 // Barrier `id` (1 to 15; 0 is __syncthreads) for `threads` threads: sync arrives and waits, arrive only arrives.

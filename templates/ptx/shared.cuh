@@ -8,10 +8,11 @@
 namespace ingot::ptx {
 
 // The block's dynamic shared memory. It is aligned to 1024 bytes, so a tile of 128-byte swizzled rows may start there.
-INGOT_DEVICE u32 dynamic_shared() {
+INGOT_DEVICE u8* dynamic_shared_pointer() {
   extern __shared__ __align__(1024) u8 ingot_dynamic_shared[];
-  return static_cast<u32>(__cvta_generic_to_shared(ingot_dynamic_shared));
+  return ingot_dynamic_shared;
 }
+INGOT_DEVICE u32 dynamic_shared() { return static_cast<u32>(__cvta_generic_to_shared(dynamic_shared_pointer())); }
 
 INGOT_DEVICE U32x4 ld_shared16(u32 address) {
   U32x4 v;

@@ -10,6 +10,7 @@
 // elements), streams.
 #include "support/gpu_test.h"
 
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <memory>
@@ -28,6 +29,7 @@
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/graph.h"
+#include "ingot/runtime/jit/launch_hook.h"
 #include "ingot/runtime/util/library.h"
 #include "support/capture.h"
 #include "support/compare.h"
@@ -195,6 +197,72 @@ BOOST_AUTO_TEST_CASE(transposed_codes_of_any_pitch_agree) {
     add_all(given, {256 + odd, 136}, {.padding = odd % 5, .offset = odd % 16});
   }
   run_all(all, [](const Case&) { return true; });
+}
+
+// Rows that no block's registers hold, and what lies around them: of few and of most columns, of columns and pitches
+// that take the other kernel, with NaN, Inf and zeros.
+BOOST_AUTO_TEST_CASE(wide_rows_agree) {
+  std::vector<Case> all;
+  std::vector<KernelSpec> specs = all_valid_specs();
+  for (const KernelSpec& spec : fused_specs()) specs.push_back(spec);
+  const auto stands_for_its_kind = [](const KernelSpec& spec) {
+    if (const auto* const cast = std::get_if<CastSpec>(&spec)) {
+      return cast->pointwise || (cast->out == Dtype::e4m3fn && !cast->pow2);
+    }
+    const auto* const norm = std::get_if<NormSpec>(&spec);
+    return norm == nullptr || (norm->affine && norm->out.value_or(Dtype::e4m3fn) == Dtype::e4m3fn && !norm->pow2);
+  };
+  for (const KernelSpec& spec : specs) {
+    if (!has_pass(spec, Pass::wide) || !stands_for_its_kind(spec)) continue;
+    for (const std::int64_t cols : {8200, 16384, 16392, 18944, 18945, 28672, 53248, 65536, 65544}) {
+      all.push_back({.spec = spec, .shape = {5, cols}});
+    }
+    for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
+      all.push_back({.spec = spec, .shape = {3, 18944}, .input = input});
+    }
+    all.push_back({.spec = spec, .shape = {7, 18944}, .placement = {.padding = 8}});
+    all.push_back({.spec = spec, .shape = {3, 18944}, .placement = {.padding = 3, .offset = 1}});
+    all.push_back({.spec = spec, .shape = {40, 28672}});
+  }
+  run_all(all, [](const Case&) { return true; });
+}
+
+// For compute-sanitizer: one spec of each kind of kernel, clusters of few blocks and of eight.
+BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
+  std::vector<Case> all;
+  for (const char* const line :
+       {"cast bf16->e4m3fn scale=row out=codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result"}) {
+    for (const std::int64_t cols : {18944, 65536}) all.push_back({.spec = parse(line), .shape = {3, cols}});
+  }
+  run_all(all, [](const Case&) { return true; });
+}
+
+// Clusters take the rows that they are for, and no others.
+BOOST_AUTO_TEST_CASE(clusters_take_wide_rows, *once()) {
+  struct Passes : LaunchHook {
+    void before(const Stream&) override {}
+    void after(const KernelSpec&, Pass pass, const Stream&) override { launched.push_back(pass); }
+    std::vector<Pass> launched{};
+  };
+  const auto takes = [&](const char* line, Shape shape, Placement placement = {}) {
+    const Case c{.spec = parse(line), .shape = shape, .placement = placement};
+    const SharedMatrices inputs = maker.inputs(c);
+    Passes passes;
+    cuda.set_launch_hook(&passes);
+    run(c, inputs, cuda, stream);
+    cuda.set_launch_hook(nullptr);
+    return std::ranges::find(passes.launched, Pass::wide) != passes.launched.end();
+  };
+  const bool clusters = context().info().target.major >= 9;
+  constexpr const char* kRows = "cast bf16->e4m3fn scale=row out=codes";
+  BOOST_TEST(!takes(kRows, {3, 16384}));
+  BOOST_TEST(takes(kRows, {3, 16392}) == clusters);
+  BOOST_TEST(takes(kRows, {3, 131072}) == clusters);
+  BOOST_TEST(!takes(kRows, {3, 131080}));
+  BOOST_TEST(!takes(kRows, {3, 18945}));
+  BOOST_TEST(!takes(kRows, {3, 18944}, {.padding = 3}));
+  BOOST_TEST(takes("cast f32->e4m3fn scale=row out=codes", {3, 8200}) == clusters);
+  BOOST_TEST(takes("cast bf16->e4m3fn scale=row out=codes,transposed", {3, 18944}) == clusters);
 }
 
 // A plain tensor runs as a cluster, one with an expression as many tiles that are on the GPU at once.

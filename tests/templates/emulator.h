@@ -1,5 +1,6 @@
-// Runs the kernels of templates/ on the host: a fiber for each thread of a block, one block after the other. It is slow
-// but exact: a kernel reads, writes and waits as it would on a GPU. So a machine without a GPU can test a kernel's
+// Runs the kernels of templates/ on the host: a fiber for each thread of a block, one block after the other; the blocks
+// of a cluster together. (Those may use dynamic shared memory only: static shared memory is the same for all.) It is
+// slow but exact: a kernel reads, writes and waits as it would on a GPU. So a machine without a GPU can test a kernel's
 // indices. A fiber runs until it waits at a barrier; whom a barrier releases runs on in the order of arrival, and the
 // next time in the reverse, so that a missing barrier shows whichever of two threads has to wait for the other. A
 // barrier that some threads never reach ends the program with a message. Under a sanitizer each fiber is a std::thread:
@@ -67,13 +68,13 @@ class Barrier {
   pthread_barrier_t barrier_{};
 };
 
-// Runs body(t) for each thread of a block.
-template <class Body>
-void run_threads(unsigned threads, const Body& body) {
+// Runs body(t) for each of `threads` threads. `enter(t)` is called whenever thread t begins to run or runs on.
+template <class Enter, class Body>
+void run_threads(unsigned threads, const Enter& enter, const Body& body) {
   std::vector<std::thread> pool;
   for (unsigned t = 0; t < threads; ++t) {
-    pool.emplace_back([&body, t] {
-      threadIdx.x = t;
+    pool.emplace_back([&enter, &body, t] {
+      enter(t);
       body(t);
     });
   }
@@ -90,9 +91,19 @@ struct Fibers {
   std::vector<ucontext_t> contexts{};
   std::deque<unsigned> ready{};
   ucontext_t caller{};
+  unsigned running = 0;
+  std::function<void(unsigned)> enter{};
   std::function<void(unsigned)> body{};
 };
 inline thread_local Fibers fibers;
+
+// Takes the next fiber that can run.
+inline unsigned take_next() {
+  fibers.running = fibers.ready.front();
+  fibers.ready.pop_front();
+  fibers.enter(fibers.running);
+  return fibers.running;
+}
 
 // Goes on with the next fiber that can run. Returns when fiber `from` is the next one again.
 inline void run_next(unsigned from) {
@@ -100,9 +111,7 @@ inline void run_next(unsigned from) {
     std::fputs("emulator: all threads wait at barriers that the others do not reach\n", stderr);
     std::abort();
   }
-  const unsigned next = fibers.ready.front();
-  fibers.ready.pop_front();
-  threadIdx.x = next;
+  const unsigned next = take_next();
   if (next == from) return;
   swapcontext(&fibers.contexts[from], &fibers.contexts[next]);
 }
@@ -114,7 +123,7 @@ class Barrier {
   Barrier& operator=(const Barrier&) = delete;
 
   void wait() {
-    const unsigned me = threadIdx.x;
+    const unsigned me = fibers.running;
     waiting_.push_back(me);
     if (waiting_.size() == count_) {
       if (backwards_) std::reverse(waiting_.begin(), waiting_.end());
@@ -132,16 +141,15 @@ class Barrier {
 };
 
 inline void enter_fiber() {
-  fibers.body(threadIdx.x);
+  fibers.body(fibers.running);
   if (fibers.ready.empty()) return;  // to the caller: it was the last one
-  threadIdx.x = fibers.ready.front();
-  fibers.ready.pop_front();
-  setcontext(&fibers.contexts[threadIdx.x]);
+  setcontext(&fibers.contexts[take_next()]);
 }
 
-// Runs body(t) for each thread of a block.
-template <class Body>
-void run_threads(unsigned threads, const Body& body) {
+// Runs body(t) for each of `threads` threads. `enter(t)` is called whenever thread t begins to run or runs on.
+template <class Enter, class Body>
+void run_threads(unsigned threads, const Enter& enter, const Body& body) {
+  fibers.enter = enter;
   fibers.body = body;
   fibers.contexts.resize(threads);
   while (fibers.stacks.size() < threads) fibers.stacks.emplace_back(new std::byte[Fibers::kStackBytes]);
@@ -152,10 +160,9 @@ void run_threads(unsigned threads, const Body& body) {
     context.uc_stack.ss_size = Fibers::kStackBytes;
     context.uc_link = &fibers.caller;
     makecontext(&context, enter_fiber, 0);
-    if (t > 0) fibers.ready.push_back(t);
+    fibers.ready.push_back(t);
   }
-  threadIdx.x = 0;
-  swapcontext(&fibers.caller, fibers.contexts.data());
+  swapcontext(&fibers.caller, &fibers.contexts[take_next()]);
 }
 
 #endif
@@ -178,22 +185,53 @@ struct Block {
   std::vector<Unit> shared;  // dynamic shared memory
 };
 
-inline thread_local Block* current = nullptr;
+// The blocks that run together.
+struct Cluster {
+  Cluster(unsigned count, unsigned threads, unsigned shared_bytes) : barrier(count * threads) {
+    for (unsigned i = 0; i < count; ++i) blocks.push_back(std::make_unique<Block>(threads, shared_bytes));
+  }
+  Barrier barrier;
+  std::vector<std::unique_ptr<Block>> blocks{};
+};
 
-// Runs kernel(params) with `grid` blocks of `threads` threads (a multiple of 32) and the given dynamic shared memory.
+inline thread_local Block* current = nullptr;
+inline thread_local Cluster* current_cluster = nullptr;
+
+struct Shape {
+  std::int64_t grid;          // blocks
+  unsigned threads;           // of a block, a multiple of 32
+  unsigned cluster = 1;       // blocks of a cluster; divides the grid
+  unsigned shared_bytes = 0;  // dynamic shared memory of a block
+};
+
+// Runs kernel(params).
 template <class Kernel, class Params>
-void launch(Kernel kernel, std::int64_t grid, unsigned threads, const Params& params, unsigned shared_bytes = 0) {
-  Block block(threads, shared_bytes);
-  run_threads(threads, [&](unsigned) {
-    current = &block;
-    blockDim = {threads, 1, 1};
-    gridDim = {static_cast<unsigned>(grid), 1, 1};
-    for (unsigned b = 0; b < static_cast<unsigned>(grid); ++b) {
-      blockIdx.x = b;
+void launch(Kernel kernel, const Shape& shape, const Params& params) {
+  Cluster cluster(shape.cluster, shape.threads, shape.shared_bytes);
+  std::vector<unsigned> turns(shape.cluster * shape.threads);  // each thread's cluster
+  const auto enter = [&](unsigned t) {
+    const unsigned rank = t / shape.threads;
+    current_cluster = &cluster;
+    current = cluster.blocks[rank].get();
+    threadIdx.x = t % shape.threads;
+    blockIdx.x = turns[t] * shape.cluster + rank;
+    blockDim = {shape.threads, 1, 1};
+    gridDim = {static_cast<unsigned>(shape.grid), 1, 1};
+  };
+  run_threads(shape.cluster * shape.threads, enter, [&](unsigned t) {
+    while (turns[t] < static_cast<unsigned>(shape.grid) / shape.cluster) {
       kernel(params);
-      block.barrier.wait();
+      cluster.barrier.wait();
+      ++turns[t];
+      enter(t);
     }
   });
+}
+
+// The same without clusters.
+template <class Kernel, class Params>
+void launch(Kernel kernel, std::int64_t grid, unsigned threads, const Params& params, unsigned shared_bytes = 0) {
+  launch(kernel, {.grid = grid, .threads = threads, .shared_bytes = shared_bytes}, params);
 }
 
 }  // namespace emulator
@@ -222,8 +260,13 @@ inline unsigned shuffle(unsigned value, unsigned from) {
 inline unsigned __shfl_sync(unsigned, unsigned value, unsigned lane) { return shuffle(value, lane); }
 inline unsigned __shfl_xor_sync(unsigned, unsigned value, unsigned mask) { return shuffle(value, threadIdx.x ^ mask); }
 
-// The block's dynamic shared memory.
+// The block's dynamic shared memory, and that of a block of its cluster.
 inline unsigned char* host_shared_memory() { return emulator::current->shared.data()->bytes; }
+inline unsigned char* host_shared_memory(unsigned rank) {
+  return emulator::current_cluster->blocks[rank]->shared.data()->bytes;
+}
+inline unsigned host_cluster_blocks() { return static_cast<unsigned>(emulator::current_cluster->blocks.size()); }
+inline void host_cluster_wait() { emulator::current_cluster->barrier.wait(); }
 
 // Collects one value from every lane of the warp.
 template <class T>

@@ -14,6 +14,7 @@
 #include "cast/cast_list.cuh"
 #include "cast/cast_row_groups.cuh"
 #include "cast/cast_rows.cuh"
+#include "cast/cast_rows_wide.cuh"
 #include "cast/cast_tiles.cuh"
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
@@ -314,6 +315,48 @@ void check_cast_rows(bool pow2) {
       check_result(x, result, s);
       BOOST_TEST(maxima.guarded());
       for (i64 r = 0; r < s.rows; ++r) BOOST_TEST(maxima.at(0, r) == naive_amax(x, r, r + 1, s.cols));
+    }
+  }
+}
+
+// Runs a cast of rows that clusters share.
+template <class Source, class Out>
+void launch_wide(const CastRowsParams& p) {
+  const i64 cols = p.source.cols;
+  const u32 blocks = CastRowsWideLaunch::blocks(cols, sizeof(typename Source::Value));
+  emulator::launch(cast_rows_wide<Source, Out, CastRowsConfig{.result = true}>,
+                   {.grid = p.source.rows * blocks,
+                    .threads = CastRowsWideLaunch::threads(cols, sizeof(typename Source::Value)),
+                    .cluster = blocks,
+                    .shared_bytes = sizeof(CastRowsWideShared)},
+                   p);
+}
+
+// Rows around the ends of a block's share, with few columns and with the most.
+template <class In, class Out>
+void check_cast_rows_wide(bool pow2, const std::vector<Shape>& shapes) {
+  for (const Shape& s : shapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad) {
+      auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad);
+      // Wherever the largest element lies, every block has to know it.
+      for (i64 r = 0; r < s.rows; ++r)
+        x.at(r, (s.cols - 1) * r / max_of(i64{1}, s.rows - 1)) = from_float<In>(-1000.0F);
+      OutputCheck<In, Out, kRowScale, false, false> codes(x, s, pow2);
+      Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
+      Matrix<float> maxima(1, s.rows, s.rows);
+      launch_wide<ValueSource<In>, Out>({.source = source_of(x, s.rows, s.cols),
+                                         .codes = codes.codes.data(),
+                                         .factors = codes.factors.data(),
+                                         .result = result.data(),
+                                         .codes_stride = codes.codes.stride(),
+                                         .result_stride = result.stride(),
+                                         .maxima = maxima.data(),
+                                         .threads_log2 = 0,
+                                         .pow2 = pow2});
+      codes.check(x, s, "codes");
+      check_result(x, result, s);
+      BOOST_TEST(maxima.guarded());
+      for (i64 r = 0; r < s.rows; ++r) BOOST_TEST(maxima.at(0, r) == 1000.0F);
     }
   }
 }
@@ -845,6 +888,12 @@ BOOST_AUTO_TEST_CASE(amax_tiles_f16_rows) { check_amax_tiles<f16, true, false>()
 
 BOOST_AUTO_TEST_CASE(cast_rows_bf16_e4m3fn) { check_cast_rows<bf16, e4m3fn>(false); }
 BOOST_AUTO_TEST_CASE(cast_rows_f32_e5m2fnuz_pow2) { check_cast_rows<f32, e5m2fnuz>(true); }
+BOOST_AUTO_TEST_CASE(cast_rows_wide_bf16_e4m3fn) {
+  check_cast_rows_wide<bf16, e4m3fn>(false, {{3, 16392, 8}, {5, 18944}, {2, 24576}, {2, 65536, 16}, {2, 131072}});
+}
+BOOST_AUTO_TEST_CASE(cast_rows_wide_f32_e5m2fnuz_pow2) {
+  check_cast_rows_wide<f32, e5m2fnuz>(true, {{4, 8200, 8}, {2, 32776}, {1, 65536}});
+}
 BOOST_AUTO_TEST_CASE(cast_row_groups_bf16_e4m3fn) { check_cast_row_groups<bf16, e4m3fn>(false); }
 BOOST_AUTO_TEST_CASE(cast_row_groups_f32_e5m2fnuz_pow2) { check_cast_row_groups<f32, e5m2fnuz>(true); }
 
@@ -965,6 +1014,25 @@ BOOST_AUTO_TEST_CASE(fused_rows) {
                                       .maxima = nullptr,
                                       .threads_log2 = threads_log2,
                                       .pow2 = false});
+      cpu.run_on_cpu("cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=row out=codes,result");
+      check_same(kernels, cpu);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(fused_rows_wide) {
+  for (const Shape& s : {Shape{3, 16392}, Shape{2, 18944}, Shape{1, 53248}}) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      FusedCast kernels(s), cpu(s);
+      launch_wide<ValueSource<bf16, RenderedSwigluBias>, e4m3fn>({.source = kernels.source(),
+                                                                  .codes = kernels.codes.data(),
+                                                                  .factors = kernels.factors.data(),
+                                                                  .result = kernels.result.data(),
+                                                                  .codes_stride = kernels.codes.stride(),
+                                                                  .result_stride = kernels.result.stride(),
+                                                                  .maxima = nullptr,
+                                                                  .threads_log2 = 0,
+                                                                  .pow2 = false});
       cpu.run_on_cpu("cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=row out=codes,result");
       check_same(kernels, cpu);
     }

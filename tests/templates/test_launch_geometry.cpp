@@ -3,6 +3,7 @@
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
 #include "cast/cast_rows.cuh"
+#include "cast/cast_rows_wide.cuh"
 #include "cast/cast_tiles.cuh"
 #include "cast/column_sum.cuh"
 #include "cast/elementwise.cuh"
@@ -142,6 +143,26 @@ BOOST_AUTO_TEST_CASE(cast_rows_stay_in_registers) {
   }
   BOOST_TEST(CastRowsLaunch::threads_log2(8192, 2) == 8U);
   BOOST_TEST(CastRowsLaunch::threads_log2(8193, 2) == 9U);
+}
+
+// The cluster holds the row, in as few blocks as do; no smaller block would.
+BOOST_AUTO_TEST_CASE(cast_rows_wide_clusters_hold_the_row) {
+  using Launch = CastRowsWideLaunch;
+  for (const u64 bytes : {2, 4}) {
+    for (i64 cols = Launch::narrow_cols(bytes) + 8; cols <= Launch::max_cols(bytes); cols += 8) {
+      const u32 blocks = Launch::blocks(cols, bytes);
+      const u32 threads = Launch::threads(cols, bytes);
+      BOOST_REQUIRE(blocks >= 2U);
+      BOOST_REQUIRE(blocks <= kMaxClusterBlocks);
+      BOOST_REQUIRE(threads % 32 == 0U);
+      BOOST_REQUIRE(threads <= (blocks < kMaxClusterBlocks ? Launch::kUsualThreads : Launch::kMaxThreads));
+      BOOST_REQUIRE(blocks * threads / 32 <= kMaxClusterWarps);
+      BOOST_REQUIRE(blocks * Launch::cols_of(threads, bytes) >= cols);
+      BOOST_REQUIRE(blocks * Launch::cols_of(threads - 32, bytes) < cols);
+    }
+  }
+  static_assert(Launch::blocks(18944, 2) == 3 && Launch::threads(18944, 2) == 224);
+  static_assert(Launch::max_cols(4) == 65536);
 }
 
 BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {

@@ -89,6 +89,17 @@ TemplateInstance cast_rows(const CastSpec& spec) {
           kernel_words(spec), functor(spec)};
 }
 
+// The kernel of rows that several blocks share: of the pass that goes along the rows, in either schedule.
+bool goes_along_rows(const CastSpec& spec) {
+  const CastSchedule schedule = cast_schedule(spec);
+  return schedule == CastSchedule::rows || schedule == CastSchedule::rows_then_tiles;
+}
+TemplateInstance cast_rows_wide(const CastSpec& spec) {
+  return {"cast/cast_rows_wide.cuh",
+          fmt::format("cast_rows_wide<{}, {}, {}>", source_text(spec), type_text(spec.out), rows_config(spec)),
+          kernel_words(spec) + " (wide rows)", functor(spec)};
+}
+
 TemplateInstance first_instance(const CastSpec& spec) {
   if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return cast_rows(rows_step(spec));
   if (spec.list) return cast_list_maxima(spec);
@@ -145,13 +156,18 @@ TemplateInstance cast_tiles(const CastSpec& spec, bool unaligned) {
 ExtraPasses extra_passes(const CastSpec& spec) {
   const bool first =
       cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
-  return {.first = first, .finish = spec.sum.has_value(), .whole = first && !spec.list, .unaligned = spec.transposed};
+  return {.first = first,
+          .finish = spec.sum.has_value(),
+          .whole = first && !spec.list,
+          .unaligned = spec.transposed,
+          .wide = goes_along_rows(spec)};
 }
 
 TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
   if (pass == Pass::first) return first_instance(spec);
   if (pass == Pass::finish) return column_sum_finish(*spec.sum);
   if (pass == Pass::whole) return cast_whole(spec);
+  if (pass == Pass::wide) return cast_rows_wide(rows_step(spec));
   const bool unaligned = pass == Pass::unaligned;
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return cast_rows(spec);

@@ -10,6 +10,7 @@
 
 #include "cast/cast_row_groups.cuh"
 #include "cast/cast_rows.cuh"
+#include "cast/cast_rows_wide.cuh"
 #include "cast/cast_tiles.cuh"
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
@@ -113,9 +114,42 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
 
 u64 value_bytes(const CastSpec& spec) { return spec.unrounded ? 4U : static_cast<u64>(size_of(spec.in)); }
 
+// May kernels read the rows of the values 16 bytes at a time?
+bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
+  const auto rows = [](const Tensor& t) { return rows_aligned<u8>(t.data, t.row_stride * size_of(t.dtype), 16); };
+  bool all = tensors.input.cols % kVec8 == 0 && (!spec.pointwise.uses_x() || rows(tensors.input));
+  const auto inputs = spec.pointwise.inputs();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor& operand = tensors.inputs[i];
+    switch (inputs[i].kind) {
+      case PointwiseInput::Kind::matrix: all = all && rows(operand); break;
+      case PointwiseInput::Kind::column:
+      case PointwiseInput::Kind::column_f32: all = all && aligned(operand.data, 16); break;
+      case PointwiseInput::Kind::row: break;
+    }
+  }
+  return all;
+}
+
+// Does a cluster share each row? That is faster where cast_rows would read the rows twice. Nothing may be loaded during
+// a capture, and either kernel gives the same bits.
+bool runs_wide(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, const Launcher& launcher) {
+  using Launch = CastRowsWideLaunch;
+  const Tensor& input = tensors.input;
+  const u64 bytes = value_bytes(spec);
+  if (input.cols <= Launch::narrow_cols(bytes) || input.cols > Launch::max_cols(bytes)) return false;
+  if (!launcher.overlapping() || input.rows > CastRowsLaunch::kMaxBlocks / kMaxClusterBlocks) return false;
+  const Tensor& result = tensors.result;
+  const bool written = rows_aligned<u8>(tensors.codes.data, tensors.codes.row_stride, kVec8) &&
+                       (!spec.result || rows_aligned<u8>(result.data, result.row_stride * size_of(result.dtype), 16));
+  if (!written || !source_aligned(spec, tensors)) return false;
+  return launcher.is_loaded(spec, Pass::wide) || !launcher.capturing(stream);
+}
+
 // `maxima` may be null.
 void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, float* maxima, const Stream& stream,
                  Launcher& launcher) {
+  const i64 cols = tensors.input.cols;
   const CastRowsParams params{.source = source_of(tensors),
                               .codes = tensors.codes.data,
                               .factors = floats(tensors.factors),
@@ -123,8 +157,18 @@ void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, fl
                               .codes_stride = tensors.codes.row_stride,
                               .result_stride = tensors.result.row_stride,
                               .maxima = maxima,
-                              .threads_log2 = CastRowsLaunch::threads_log2(tensors.input.cols, value_bytes(spec)),
+                              .threads_log2 = CastRowsLaunch::threads_log2(cols, value_bytes(spec)),
                               .pow2 = spec.pow2};
+  if (runs_wide(spec, tensors, stream, launcher)) {
+    const u32 blocks = CastRowsWideLaunch::blocks(cols, value_bytes(spec));
+    launcher.launch(spec, Pass::wide,
+                    {.grid_x = static_cast<unsigned>(tensors.input.rows) * blocks,
+                     .block = CastRowsWideLaunch::threads(cols, value_bytes(spec)),
+                     .cluster = blocks,
+                     .shared_bytes = sizeof(CastRowsWideShared)},
+                    params, stream);
+    return;
+  }
   launcher.launch(spec, pass, CastRowsLaunch::grid(tensors.input.rows, params.threads_log2),
                   CastRowsLaunch::threads(params.threads_log2), params, stream);
 }
@@ -145,23 +189,6 @@ void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Str
 
 bool is_cluster(i64 tiles, const Launcher& launcher) {
   return tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping();
-}
-
-// May kernels read the rows of the values 16 bytes at a time?
-bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
-  const auto rows = [](const Tensor& t) { return rows_aligned<u8>(t.data, t.row_stride * size_of(t.dtype), 16); };
-  bool all = tensors.input.cols % kVec8 == 0 && (!spec.pointwise.uses_x() || rows(tensors.input));
-  const auto inputs = spec.pointwise.inputs();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const Tensor& operand = tensors.inputs[i];
-    switch (inputs[i].kind) {
-      case PointwiseInput::Kind::matrix: all = all && rows(operand); break;
-      case PointwiseInput::Kind::column:
-      case PointwiseInput::Kind::column_f32: all = all && aligned(operand.data, 16); break;
-      case PointwiseInput::Kind::row: break;
-    }
-  }
-  return all;
 }
 
 // The kernel that casts the tiles: the one for unaligned rows where it is faster. Nothing may be loaded during a

@@ -1,0 +1,103 @@
+// How the blocks of a cluster share a row that is too wide for the registers of one: each warp sends what it has found
+// to all blocks (distributed shared memory), and after the cluster's barrier every block has everything. So a reduction
+// takes one barrier. sm_90 and up; for older targets kernels with clusters compile, but they are never launched.
+//
+// A block may be sent something only when it has started, and not any more when it has ended. So kernels call
+// cluster_start() first and cluster_started() before they send; and nobody sends after the last barrier.
+#pragma once
+
+#include "platform.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/shared.cuh"
+#include "reduce.cuh"
+
+namespace ingot {
+
+inline constexpr u32 kMaxClusterBlocks = 8;  // for which every GPU with clusters has room
+
+// The block's place in its cluster: asked for again after each barrier, it needs no registers meanwhile. All clusters
+// of a launch have the same number of blocks, side by side along x.
+struct ClusterPlace {
+  u32 index;   // of the cluster
+  u32 blocks;  // of the cluster
+  u32 rank;    // of the block in it
+
+  INGOT_DEVICE static ClusterPlace here() {
+#if INGOT_ON_DEVICE
+    if constexpr (kDeviceArch >= 900) return {ptx::cluster_index(), ptx::cluster_blocks(), ptx::cluster_rank()};
+    return {blockIdx.x, 1, 0};
+#else
+    const u32 blocks = host_cluster_blocks();
+    return {blockIdx.x / blocks, blocks, blockIdx.x % blocks};
+#endif
+  }
+  // The threads of the cluster, and this one among them.
+  INGOT_DEVICE u32 threads() const { return blocks * blockDim.x; }
+  INGOT_DEVICE u32 thread() const { return rank * blockDim.x + threadIdx.x; }
+};
+
+INGOT_DEVICE void cluster_start() {
+#if INGOT_ON_DEVICE
+  if constexpr (kDeviceArch >= 900) ptx::cluster_arrive_relaxed();
+#endif
+}
+INGOT_DEVICE void cluster_started() {
+#if INGOT_ON_DEVICE
+  if constexpr (kDeviceArch >= 900) ptx::cluster_wait();
+#else
+  host_cluster_wait();
+#endif
+}
+
+// All threads of the cluster call it. What they have sent before has then arrived.
+INGOT_DEVICE void cluster_barrier() {
+#if INGOT_ON_DEVICE
+  if constexpr (kDeviceArch >= 900) ptx::cluster_sync();
+#else
+  host_cluster_wait();
+#endif
+}
+
+// The block's dynamic shared memory. (In the emulator of kernels, blocks of a cluster have no other.)
+template <class T>
+INGOT_DEVICE T& dynamic_shared_as() {
+#if INGOT_ON_DEVICE
+  return *reinterpret_cast<T*>(ptx::dynamic_shared_pointer());
+#else
+  return *reinterpret_cast<T*>(host_shared_memory());
+#endif
+}
+
+// Stores `value` in word `index` of the block's own `words`, but in block `rank`. `words` is dynamic shared memory.
+template <u32 Count>
+INGOT_DEVICE void send_word(u32 (&words)[Count], u32 index, u32 rank, u32 value) {
+#if INGOT_ON_DEVICE
+  if constexpr (kDeviceArch >= 900) {
+    ptx::st_shared_cluster(ptx::mapa(static_cast<u32>(__cvta_generic_to_shared(words + index)), rank), value);
+  } else {
+    words[index] = value;
+  }
+#else
+  const auto offset = reinterpret_cast<u8*>(words + index) - host_shared_memory();
+  *reinterpret_cast<u32*>(host_shared_memory(rank) + offset) = value;
+#endif
+}
+
+inline constexpr u32 kMaxClusterWarps = 128;  // in blocks of up to 512 threads
+
+// The maximum over all threads of the cluster, for all of them. `maxima` is dynamic shared memory that serves no other
+// reduction.
+INGOT_DEVICE u32 cluster_max(u32 value, u32 (&maxima)[kMaxClusterWarps]) {
+  const ClusterPlace place = ClusterPlace::here();
+  const u32 warps = blockDim.x / 32;
+  const u32 lane = threadIdx.x % 32;
+  value = __reduce_max_sync(0xffffffffU, value);
+  if (lane < place.blocks) send_word(maxima, place.rank * warps + threadIdx.x / 32, lane, value);
+  cluster_barrier();
+  u32 maximum = 0;
+  INGOT_UNROLL_BY(1)
+  for (u32 i = lane; i < place.blocks * warps; i += 32) maximum = max_of(maximum, maxima[i]);
+  return __reduce_max_sync(0xffffffffU, maximum);
+}
+
+}  // namespace ingot
