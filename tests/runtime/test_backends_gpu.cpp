@@ -233,7 +233,7 @@ BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
   for (const char* const line :
        {"cast bf16->e4m3fn scale=row out=codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result",
         "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
-        "norm rms bf16->e4m3fn affine scale=tensor out=codes given"}) {
+        "norm rms bf16->e4m3fn affine scale=tensor out=codes given", "norm_backward layer bf16 affine sums=f32"}) {
     for (const std::int64_t cols : {18944, 65536}) all.push_back({.spec = parse(line), .shape = {3, cols}});
   }
   run_all(all, [](const Case&) { return true; });
@@ -271,6 +271,12 @@ BOOST_AUTO_TEST_CASE(clusters_take_wide_rows, *once()) {
   BOOST_TEST(takes(kNorm, {3, 65536}) == clusters);
   BOOST_TEST(!takes(kNorm, {3, 65544}));
   BOOST_TEST(!takes(kNorm, {3, 18945}));
+  constexpr const char* kBackward = "norm_backward rms bf16 affine sums=f32";
+  BOOST_TEST(!takes(kBackward, {3, 8192}));
+  BOOST_TEST(takes(kBackward, {3, 8200}) == clusters);
+  BOOST_TEST(takes(kBackward, {3, 65536}) == clusters);
+  BOOST_TEST(!takes(kBackward, {3, 65544}));
+  BOOST_TEST(!takes(kBackward, {3, 9216}, {.padding = 3}));
 }
 
 // A plain tensor runs as a cluster, one with an expression as many tiles that are on the GPU at once.

@@ -31,7 +31,7 @@ TemplateInstance template_instance(const NormSpec& spec, Pass pass) {
           print_spec(kernel) + (wide ? " (wide rows)" : "")};
 }
 
-ExtraPasses extra_passes(const NormBackwardSpec& spec) { return {.finish = spec.affine}; }
+ExtraPasses extra_passes(const NormBackwardSpec& spec) { return {.finish = spec.affine, .wide = true}; }
 
 TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
   if (pass == Pass::finish) return column_sum_finish(spec.sums);
@@ -42,9 +42,11 @@ TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
       spec.zero_centred
           ? aggregate_text("NormBackwardConfig", {field("affine", spec.affine), field("zero_centred", true)})
           : aggregate_text("NormBackwardConfig", {field("affine", spec.affine)});
-  return {"norm/norm_backward.cuh",
-          fmt::format("norm_backward<{}, {}, {}>", type_text(spec.in), type_text(spec.kind), config),
-          print_spec(kernel)};
+  const bool wide = pass == Pass::wide;
+  return {wide ? "norm/norm_backward_wide.cuh" : "norm/norm_backward.cuh",
+          fmt::format("{}<{}, {}, {}>", wide ? "norm_backward_wide" : "norm_backward", type_text(spec.in),
+                      type_text(spec.kind), config),
+          print_spec(kernel) + (wide ? " (wide rows)" : "")};
 }
 
 }  // namespace ingot

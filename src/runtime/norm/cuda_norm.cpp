@@ -5,6 +5,7 @@
 
 #include "cast/column_sum.cuh"
 #include "norm/norm_backward.cuh"
+#include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
 #include "norm/norm_rows_wide.cuh"
 
@@ -29,6 +30,18 @@ bool runs_wide(const NormSpec& spec, const NormTensors& tensors, const Stream& s
   if (input.cols % kVec8 != 0 || !rows_in_vectors(input) || !rows_in_vectors(tensors.gamma) ||
       !rows_in_vectors(tensors.beta) || !rows_in_vectors(tensors.result) || !rows_in_vectors(tensors.codes, kVec8)) {
     return false;
+  }
+  return launcher.is_loaded(spec, Pass::wide) || !launcher.capturing(stream);
+}
+
+// Does a cluster share the rows of a chunk? Likewise.
+bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, const Stream& stream,
+               const Launcher& launcher) {
+  const i64 cols = tensors.input.cols;
+  if (cols < NormBackwardWideLaunch::kMinCols || cols > NormBackwardWideLaunch::kMaxCols) return false;
+  if (!launcher.overlapping() || cols % kVec8 != 0) return false;
+  for (const Tensor& tensor : {tensors.input, tensors.grad_output, tensors.grad_input, tensors.gamma}) {
+    if (!rows_in_vectors(tensor)) return false;
   }
   return launcher.is_loaded(spec, Pass::wide) || !launcher.capturing(stream);
 }
@@ -101,7 +114,17 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                   .input_stride = input.row_stride,
                                   .grad_input_stride = tensors.grad_input.row_stride,
                                   .inverse_cols = inverse_cols(cols)};
-  launcher.launch(spec, Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);
+  if (runs_wide(spec, tensors, stream, launcher)) {
+    const u32 blocks = NormBackwardWideLaunch::blocks(cols);
+    launcher.launch(spec, Pass::wide,
+                    {.grid_x = static_cast<unsigned>(chunks) * blocks,
+                     .block = NormBackwardWideLaunch::threads(cols),
+                     .cluster = blocks,
+                     .shared_bytes = sizeof(NormBackwardWideShared)},
+                    params, stream);
+  } else {
+    launcher.launch(spec, Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);
+  }
   if (!spec.affine) return;
   const ColumnSumFinishParams finish{.partials = partials,
                                      .chunks = chunks,
