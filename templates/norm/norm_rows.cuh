@@ -47,6 +47,7 @@ struct NormRowsLaunch {
   static constexpr u32 kMaxThreads = 512;
   static constexpr u32 kMinThreads = 128;  // in a block
   static constexpr u32 kVec8s = 4;         // groups of 8 columns that a thread keeps in registers
+  static constexpr i64 kMaxCols = i64{kMaxThreads} * kVec8s * kVec8;  // of rows that stay in registers
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
   INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {
@@ -192,6 +193,37 @@ template <class Row>
 constexpr u32 kAffineBatch = min_of(Row::kVec8s,
                                     (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(typename Row::Element)));
 
+// Turns the thread's elements into the norm's values, zeros past the end of the row; writes them, if they are wanted,
+// and returns amax_bits() of the largest, if there are codes.
+template <class Row, class Column, class Inside>
+INGOT_DEVICE u32 norm_kept_values(const Row& r, Vec8<typename Row::Element> (&vec8s)[Row::kVec8s], const Column& column,
+                                  const Inside& inside) {
+  using In = typename Row::Element;
+  u32 maximum = 0;
+  constexpr u32 kBatch = kAffineBatch<Row>;
+  INGOT_UNROLL
+  for (u32 first = 0; first < Row::kVec8s; first += kBatch) {
+    typename Row::AffineVec8 affine[kBatch];
+    INGOT_UNROLL
+    for (u32 i = 0; i < kBatch; ++i) {
+      if (!inside(first + i)) continue;
+      affine[i] = r.affine([&](const In* vector) { return load_vec8_again(vector + column(first + i)); });
+    }
+    INGOT_UNROLL
+    for (u32 i = first; i < first + kBatch; ++i) {
+      float x[kVec8];
+      unpack(vec8s[i], x);
+      vec8s[i] = r.values(x, affine[i - first]);
+      if (!inside(i)) vec8s[i] = {};
+      if constexpr (Row::kWritesCodes) maximum = max_of(maximum, amax_bits(vec8s[i]));
+      if constexpr (Row::kWritesResult) {
+        if (inside(i)) store_vec8(r.result() + column(i), vec8s[i]);
+      }
+    }
+  }
+  return maximum;
+}
+
 // A row that stays in registers: it fits them, and its length is a multiple of 8.
 template <class Row>
 INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
@@ -225,28 +257,7 @@ INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32
   forget_values(vec8s);
   r.take_squares(squares[0]);
   if constexpr (Row::kWritesValues) {
-    u32 maximum = 0;
-    constexpr u32 kBatch = kAffineBatch<Row>;
-    INGOT_UNROLL
-    for (u32 first = 0; first < Row::kVec8s; first += kBatch) {
-      typename Row::AffineVec8 affine[kBatch];
-      INGOT_UNROLL
-      for (u32 i = 0; i < kBatch; ++i) {
-        if (!inside(first + i)) continue;
-        affine[i] = r.affine([&](const In* vector) { return load_vec8_again(vector + column(first + i)); });
-      }
-      INGOT_UNROLL
-      for (u32 i = first; i < first + kBatch; ++i) {
-        float x[kVec8];
-        unpack(vec8s[i], x);
-        vec8s[i] = r.values(x, affine[i - first]);
-        if (!inside(i)) vec8s[i] = {};
-        if constexpr (Row::kWritesCodes) maximum = max_of(maximum, amax_bits(vec8s[i]));
-        if constexpr (Row::kWritesResult) {
-          if (inside(i)) store_vec8(r.result() + column(i), vec8s[i]);
-        }
-      }
-    }
+    const u32 maximum = norm_kept_values(r, vec8s, column, inside);
     if constexpr (Row::kWritesCodes) {
       r.take_maximum(group_max(maximum, r.threads, warp_maxima));
       norm_kept_codes(r, vec8s, column, inside);

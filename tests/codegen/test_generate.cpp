@@ -53,6 +53,16 @@ const std::vector<Golden> kGolden{
      "#include \"cast/cast_rows_wide.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_rows_wide<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
      "ingot::CastRowsConfig{.result = false}>;\n"},
+    {"norm rms bf16->e4m3fn affine scale=row out=codes,stats", Pass::wide,
+     "// norm rms bf16->e4m3fn affine scale=row out=codes (wide rows)\n"
+     "#include \"norm/norm_rows_wide.cuh\"\n"
+     "constexpr auto kKernel = &ingot::norm_rows_wide<ingot::bf16, ingot::RmsNorm, ingot::e4m3fn, "
+     "ingot::NormRowsConfig{.affine = true, .given_scale = false, .result = false}>;\n"},
+    {"norm_backward layer bf16 affine sums=bf16", Pass::wide,
+     "// norm_backward layer bf16 affine sums=f32 (wide rows)\n"
+     "#include \"norm/norm_backward_wide.cuh\"\n"
+     "constexpr auto kKernel = &ingot::norm_backward_wide<ingot::bf16, ingot::LayerNorm, "
+     "ingot::NormBackwardConfig{.affine = true}>;\n"},
     {"cast bf16->e4m3fn scale=1x128 out=codes", Pass::main,
      "// cast bf16->e4m3fn scale=1x128 out=codes\n"
      "#include \"cast/cast_row_groups.cuh\"\n"
@@ -297,9 +307,10 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // the kernels of others); gemm 16 x 3 + 5, and 32 of one FP8 operand; column_sum 3 + 3; relayout 2;
   // cast_stats 3 x (4 formats, transposed or not, + 1) + 1;
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
-  // not, and plain statistics; norm_backward: affine, also with a zero-centred gamma, or not; amax_history 1.
-  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * (95U + 32U + 83U + 1U) + 53U + 6U + 6U * (4U * 8U + 3U) + 18U +
-                                 32U + 2U + 28U + 1U);
+  // not, and plain statistics; norm_backward: affine, also with a zero-centred gamma, or not; all for wide rows too;
+  // amax_history 1.
+  BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * (95U + 32U + 83U + 1U) + 53U + 6U + 2U * 6U * (4U * 8U + 3U) +
+                                 2U * 18U + 32U + 2U + 28U + 1U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

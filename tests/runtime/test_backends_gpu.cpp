@@ -231,7 +231,9 @@ BOOST_AUTO_TEST_CASE(wide_rows_agree) {
 BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
   std::vector<Case> all;
   for (const char* const line :
-       {"cast bf16->e4m3fn scale=row out=codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result"}) {
+       {"cast bf16->e4m3fn scale=row out=codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result",
+        "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
+        "norm rms bf16->e4m3fn affine scale=tensor out=codes given", "norm_backward layer bf16 affine sums=f32"}) {
     for (const std::int64_t cols : {18944, 65536}) all.push_back({.spec = parse(line), .shape = {3, cols}});
   }
   run_all(all, [](const Case&) { return true; });
@@ -263,6 +265,18 @@ BOOST_AUTO_TEST_CASE(clusters_take_wide_rows, *once()) {
   BOOST_TEST(!takes(kRows, {3, 18944}, {.padding = 3}));
   BOOST_TEST(takes("cast f32->e4m3fn scale=row out=codes", {3, 8200}) == clusters);
   BOOST_TEST(takes("cast bf16->e4m3fn scale=row out=codes,transposed", {3, 18944}) == clusters);
+  constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats";
+  BOOST_TEST(!takes(kNorm, {3, 16384}));
+  BOOST_TEST(takes(kNorm, {3, 16392}) == clusters);
+  BOOST_TEST(takes(kNorm, {3, 65536}) == clusters);
+  BOOST_TEST(!takes(kNorm, {3, 65544}));
+  BOOST_TEST(!takes(kNorm, {3, 18945}));
+  constexpr const char* kBackward = "norm_backward rms bf16 affine sums=f32";
+  BOOST_TEST(!takes(kBackward, {3, 8192}));
+  BOOST_TEST(takes(kBackward, {3, 8200}) == clusters);
+  BOOST_TEST(takes(kBackward, {3, 65536}) == clusters);
+  BOOST_TEST(!takes(kBackward, {3, 65544}));
+  BOOST_TEST(!takes(kBackward, {3, 9216}, {.padding = 3}));
 }
 
 // A plain tensor runs as a cluster, one with an expression as many tiles that are on the GPU at once.

@@ -10,7 +10,9 @@
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "norm/norm_backward.cuh"
+#include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_wide.cuh"
 #include "quantize/quantize_mx.cuh"
 
 #include <boost/test/unit_test.hpp>
@@ -182,6 +184,38 @@ BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {
   }
   static_assert(NormRowsLaunch::threads_per_row(0) == 32);
   static_assert(NormRowsLaunch::threads_per_row(8192) == 256 && NormRowsLaunch::threads_per_row(8193) == 512);
+}
+
+BOOST_AUTO_TEST_CASE(norm_rows_wide_clusters_hold_the_row) {
+  using Launch = NormRowsWideLaunch;
+  for (i64 cols = Launch::kMinCols + 7; cols <= Launch::kMaxCols; cols += 8) {
+    const u32 blocks = Launch::blocks(cols);
+    const u32 warps = Launch::threads(cols) / 32;
+    const u32 summing = Launch::kSummingWarps / blocks;
+    BOOST_REQUIRE(warps * 32 <= Launch::kMaxThreads);
+    BOOST_REQUIRE(warps >= summing);
+    BOOST_REQUIRE(warps * Launch::kVec8s >= Launch::steps(cols) * summing);
+    BOOST_REQUIRE((warps - 1) * Launch::kVec8s < Launch::steps(cols) * summing);
+    BOOST_REQUIRE(blocks * warps <= kMaxClusterWarps);
+    BOOST_REQUIRE(Launch::steps(cols) * Launch::kColsPerStep >= cols);
+  }
+  static_assert(Launch::blocks(18944) == 4 && Launch::threads(18944) == 160);
+  static_assert(Launch::blocks(65536) == 8 && Launch::threads(65536) == 256);
+}
+
+BOOST_AUTO_TEST_CASE(norm_backward_wide_clusters_hold_the_row) {
+  using Launch = NormBackwardWideLaunch;
+  for (i64 cols = Launch::kMinCols + 7; cols <= Launch::kMaxCols; cols += 8) {
+    const u32 blocks = Launch::blocks(cols);
+    const u32 threads = Launch::threads(cols);
+    BOOST_REQUIRE(threads <= (cols <= 32768 ? 256U : Launch::kMaxThreads));
+    BOOST_REQUIRE(threads / 32 >= Launch::kSummingWarps / blocks);
+    BOOST_REQUIRE(i64{threads} * blocks * Launch::kVec8s * kVec8 >= cols);
+    BOOST_REQUIRE(i64{threads - 32} * blocks * Launch::kVec8s * kVec8 < cols);
+  }
+  static_assert(Launch::blocks(13824) == 4 && Launch::threads(13824) == 224);
+  static_assert(Launch::blocks(18944) == 8 && Launch::threads(18944) == 160);
+  static_assert(Launch::kMaxCols == 65536);
 }
 
 BOOST_AUTO_TEST_CASE(norm_backward_chunks_cover_all_rows) {

@@ -16,7 +16,9 @@
 
 #include "cast/column_sum.cuh"
 #include "norm/norm_backward.cuh"
+#include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_wide.cuh"
 
 namespace ingot::test {
 namespace {
@@ -81,31 +83,55 @@ struct Fixture {
     std::vector<Case> cases = cases_of_shapes(spec);
     cases.push_back({.spec = spec, .shape = {3, 0}});
     if (Given) cases.push_back({.spec = spec, .shape = {0, 16}});
+    constexpr NormRowsConfig kConfig{.affine = Affine, .given_scale = Given, .result = Result};
     check(spec, cases, [&](PlacedCase& placed) {
       const Tensor input = placed.tensor("input");
-      emulator::launch(
-          norm_rows<In, Kind, Codes, NormRowsConfig{.affine = Affine, .given_scale = Given, .result = Result}>,
-          NormRowsLaunch::grid(input.rows, input.cols), NormRowsLaunch::threads(input.cols),
-          NormRowsParams{.input = input.data,
-                         .rows = input.rows,
-                         .cols = input.cols,
-                         .input_stride = input.row_stride,
-                         .gamma = placed.tensor("gamma").data,
-                         .beta = placed.tensor("beta").data,
-                         .eps = kNormEps,
-                         .inverse_cols = inverse_cols(input.cols),
-                         .mean = floats(placed.tensor("mean")),
-                         .rstd = floats(placed.tensor("rstd")),
-                         .result = placed.tensor("result").data,
-                         .result_stride = placed.tensor("result").row_stride,
-                         .codes = placed.tensor("codes").data,
-                         .codes_stride = placed.tensor("codes").row_stride,
-                         .factors = floats(placed.tensor("factors")),
-                         .scale = floats(placed.tensor("scale")),
-                         .amax = static_cast<u32*>(placed.tensor("amax").data),
-                         .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
-                         .pow2 = pow2});
+      emulator::launch(norm_rows<In, Kind, Codes, kConfig>, NormRowsLaunch::grid(input.rows, input.cols),
+                       NormRowsLaunch::threads(input.cols), params_of(placed, pow2));
     });
+    // Around the ends of each number of blocks and of groups of columns per summing thread.
+    cases.clear();
+    for (const Shape shape : {Shape{3, 16392}, Shape{2, 18944}, Shape{1, 20480}, Shape{2, 32768}, Shape{2, 32776},
+                              Shape{1, 53248}, Shape{1, 65536}}) {
+      cases.push_back({.spec = spec, .shape = shape});
+    }
+    cases.push_back({.spec = spec, .shape = {2, 18944}, .placement = {.padding = 8}});
+    for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
+      cases.push_back({.spec = spec, .shape = {2, 18944}, .input = input});
+    }
+    check(spec, cases, [&](PlacedCase& placed) {
+      const Tensor input = placed.tensor("input");
+      const u32 blocks = NormRowsWideLaunch::blocks(input.cols);
+      emulator::launch(norm_rows_wide<In, Kind, Codes, kConfig>,
+                       {.grid = input.rows * blocks,
+                        .threads = NormRowsWideLaunch::threads(input.cols),
+                        .cluster = blocks,
+                        .shared_bytes = sizeof(NormRowsWideShared)},
+                       params_of(placed, pow2));
+    });
+  }
+
+  static NormRowsParams params_of(PlacedCase& placed, bool pow2) {
+    const Tensor input = placed.tensor("input");
+    return {.input = input.data,
+            .rows = input.rows,
+            .cols = input.cols,
+            .input_stride = input.row_stride,
+            .gamma = placed.tensor("gamma").data,
+            .beta = placed.tensor("beta").data,
+            .eps = kNormEps,
+            .inverse_cols = inverse_cols(input.cols),
+            .mean = floats(placed.tensor("mean")),
+            .rstd = floats(placed.tensor("rstd")),
+            .result = placed.tensor("result").data,
+            .result_stride = placed.tensor("result").row_stride,
+            .codes = placed.tensor("codes").data,
+            .codes_stride = placed.tensor("codes").row_stride,
+            .factors = floats(placed.tensor("factors")),
+            .scale = floats(placed.tensor("scale")),
+            .amax = static_cast<u32*>(placed.tensor("amax").data),
+            .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
+            .pow2 = pow2};
   }
 
   template <class In, class Kind, bool Affine, class Sum, bool ZeroCentred = false>
@@ -118,38 +144,67 @@ struct Fixture {
     std::vector<Case> cases = cases_of_shapes(spec);
     cases.push_back({.spec = spec, .shape = {1100, 24}});
     cases.push_back({.spec = spec, .shape = {9, 8195}});
+    static constexpr NormBackwardConfig kConfig{.affine = Affine, .zero_centred = ZeroCentred};
     check(spec, cases, [&](PlacedCase& placed) {
-      const Tensor input = placed.tensor("input");
-      const i64 cols = input.cols;
-      const i64 chunks = NormBackwardLaunch::chunks(input.rows, cols);
-      const i64 sums = !Affine ? 0 : kCentred<Kind> ? 2 * cols : cols;
-      GuardedMatrix partials(Dtype::f32, chunks, sums);
-      const Tensor left = partials.view(partials.bytes().data(), {});
-      emulator::launch(norm_backward<In, Kind, NormBackwardConfig{.affine = Affine, .zero_centred = ZeroCentred}>,
-                       chunks, NormBackwardLaunch::kThreads,
-                       NormBackwardParams{.grad_output = placed.tensor("grad_output").data,
-                                          .input = input.data,
-                                          .gamma = placed.tensor("gamma").data,
-                                          .mean = floats(placed.tensor("mean")),
-                                          .rstd = floats(placed.tensor("rstd")),
-                                          .grad_input = placed.tensor("grad_input").data,
-                                          .partials = floats(left),
-                                          .rows = input.rows,
-                                          .cols = cols,
-                                          .grad_output_stride = placed.tensor("grad_output").row_stride,
-                                          .input_stride = input.row_stride,
-                                          .grad_input_stride = placed.tensor("grad_input").row_stride,
-                                          .inverse_cols = inverse_cols(cols)});
-      BOOST_TEST(partials.damage() == "");
-      if (!Affine) return;
-      emulator::launch(column_sum_finish<Sum>, ColumnSumFinishLaunch::grid(sums), ColumnSumFinishLaunch::kThreads,
-                       ColumnSumFinishParams{.partials = floats(left),
-                                             .chunks = chunks,
-                                             .cols = sums,
-                                             .sum = placed.tensor("grad_gamma").data,
-                                             .sum_cols = cols,
-                                             .other_sum = placed.tensor("grad_beta").data});
+      backward<Kind, Affine, Sum>(placed, [](const NormBackwardParams& params, i64 chunks) {
+        emulator::launch(norm_backward<In, Kind, kConfig>, chunks, NormBackwardLaunch::kThreads, params);
+      });
     });
+    // Several rows and chunks; around the ends of each number of blocks.
+    cases.clear();
+    for (const Shape shape : {Shape{9, 8200}, Shape{3, 13824}, Shape{1, 16384}, Shape{2, 16392}, Shape{5, 18944},
+                              Shape{1, 28672}, Shape{1, 65536}}) {
+      cases.push_back({.spec = spec, .shape = shape});
+    }
+    cases.push_back({.spec = spec, .shape = {2, 9216}, .placement = {.padding = 8}});
+    for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
+      cases.push_back({.spec = spec, .shape = {2, 9216}, .input = input});
+    }
+    check(spec, cases, [&](PlacedCase& placed) {
+      backward<Kind, Affine, Sum>(placed, [](const NormBackwardParams& params, i64 chunks) {
+        const u32 blocks = NormBackwardWideLaunch::blocks(params.cols);
+        emulator::launch(norm_backward_wide<In, Kind, kConfig>,
+                         {.grid = chunks * blocks,
+                          .threads = NormBackwardWideLaunch::threads(params.cols),
+                          .cluster = blocks,
+                          .shared_bytes = sizeof(NormBackwardWideShared)},
+                         params);
+      });
+    });
+  }
+
+  // `launch` runs the main pass.
+  template <class Kind, bool Affine, class Sum, class Launch>
+  static void backward(PlacedCase& placed, const Launch& launch) {
+    const Tensor input = placed.tensor("input");
+    const i64 cols = input.cols;
+    const i64 chunks = NormBackwardLaunch::chunks(input.rows, cols);
+    const i64 sums = !Affine ? 0 : kCentred<Kind> ? 2 * cols : cols;
+    GuardedMatrix partials(Dtype::f32, chunks, sums);
+    const Tensor left = partials.view(partials.bytes().data(), {});
+    launch(NormBackwardParams{.grad_output = placed.tensor("grad_output").data,
+                              .input = input.data,
+                              .gamma = placed.tensor("gamma").data,
+                              .mean = floats(placed.tensor("mean")),
+                              .rstd = floats(placed.tensor("rstd")),
+                              .grad_input = placed.tensor("grad_input").data,
+                              .partials = floats(left),
+                              .rows = input.rows,
+                              .cols = cols,
+                              .grad_output_stride = placed.tensor("grad_output").row_stride,
+                              .input_stride = input.row_stride,
+                              .grad_input_stride = placed.tensor("grad_input").row_stride,
+                              .inverse_cols = inverse_cols(cols)},
+           chunks);
+    BOOST_TEST(partials.damage() == "");
+    if (!Affine) return;
+    emulator::launch(column_sum_finish<Sum>, ColumnSumFinishLaunch::grid(sums), ColumnSumFinishLaunch::kThreads,
+                     ColumnSumFinishParams{.partials = floats(left),
+                                           .chunks = chunks,
+                                           .cols = sums,
+                                           .sum = placed.tensor("grad_gamma").data,
+                                           .sum_cols = cols,
+                                           .other_sum = placed.tensor("grad_beta").data});
   }
 };
 

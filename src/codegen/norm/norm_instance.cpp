@@ -14,9 +14,9 @@ const char* type_text(NormKind kind) { return kind == NormKind::layer ? "ingot::
 
 }  // namespace
 
-ExtraPasses extra_passes(const NormSpec&) { return {}; }
+ExtraPasses extra_passes(const NormSpec&) { return {.wide = true}; }
 
-TemplateInstance template_instance(const NormSpec& spec, Pass) {
+TemplateInstance template_instance(const NormSpec& spec, Pass pass) {
   // pow2 is a parameter of the kernel, and so is whether statistics are written beside other outputs.
   NormSpec kernel = spec;
   kernel.pow2 = false;
@@ -24,13 +24,14 @@ TemplateInstance template_instance(const NormSpec& spec, Pass) {
   const std::string config = aggregate_text(
       "NormRowsConfig", {field("affine", spec.affine), field("given_scale", spec.source == ScaleSource::given),
                          field("result", spec.result)});
-  return {"norm/norm_rows.cuh",
-          fmt::format("norm_rows<{}, {}, {}, {}>", type_text(spec.in), type_text(spec.kind),
-                      spec.out ? type_text(*spec.out) : "ingot::NoCodes", config),
-          print_spec(kernel)};
+  const bool wide = pass == Pass::wide;
+  return {wide ? "norm/norm_rows_wide.cuh" : "norm/norm_rows.cuh",
+          fmt::format("{}<{}, {}, {}, {}>", wide ? "norm_rows_wide" : "norm_rows", type_text(spec.in),
+                      type_text(spec.kind), spec.out ? type_text(*spec.out) : "ingot::NoCodes", config),
+          print_spec(kernel) + (wide ? " (wide rows)" : "")};
 }
 
-ExtraPasses extra_passes(const NormBackwardSpec& spec) { return {.finish = spec.affine}; }
+ExtraPasses extra_passes(const NormBackwardSpec& spec) { return {.finish = spec.affine, .wide = true}; }
 
 TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
   if (pass == Pass::finish) return column_sum_finish(spec.sums);
@@ -41,9 +42,11 @@ TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
       spec.zero_centred
           ? aggregate_text("NormBackwardConfig", {field("affine", spec.affine), field("zero_centred", true)})
           : aggregate_text("NormBackwardConfig", {field("affine", spec.affine)});
-  return {"norm/norm_backward.cuh",
-          fmt::format("norm_backward<{}, {}, {}>", type_text(spec.in), type_text(spec.kind), config),
-          print_spec(kernel)};
+  const bool wide = pass == Pass::wide;
+  return {wide ? "norm/norm_backward_wide.cuh" : "norm/norm_backward.cuh",
+          fmt::format("{}<{}, {}, {}>", wide ? "norm_backward_wide" : "norm_backward", type_text(spec.in),
+                      type_text(spec.kind), config),
+          print_spec(kernel) + (wide ? " (wide rows)" : "")};
 }
 
 }  // namespace ingot

@@ -5,12 +5,46 @@
 
 #include "cast/column_sum.cuh"
 #include "norm/norm_backward.cuh"
+#include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_wide.cuh"
 
 namespace ingot::cuda {
 namespace {
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+
+// A missing matrix or vector is aligned.
+bool rows_in_vectors(const Tensor& tensor, u32 bytes = 16) {
+  return rows_aligned<u8>(tensor.data, tensor.rows <= 1 ? 0 : tensor.row_stride * size_of(tensor.dtype), bytes);
+}
+
+// Does a cluster share each row? That is faster where norm_rows would read the rows up to four times. Nothing may be
+// loaded during a capture, and either kernel gives the same bits.
+bool runs_wide(const NormSpec& spec, const NormTensors& tensors, const Stream& stream, const Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  if (input.cols < NormRowsWideLaunch::kMinCols || input.cols > NormRowsWideLaunch::kMaxCols) return false;
+  if (!launcher.overlapping() || input.rows == 0 || input.rows > NormRowsLaunch::kMaxBlocks / kMaxClusterBlocks) {
+    return false;
+  }
+  if (input.cols % kVec8 != 0 || !rows_in_vectors(input) || !rows_in_vectors(tensors.gamma) ||
+      !rows_in_vectors(tensors.beta) || !rows_in_vectors(tensors.result) || !rows_in_vectors(tensors.codes, kVec8)) {
+    return false;
+  }
+  return launcher.is_loaded(spec, Pass::wide) || !launcher.capturing(stream);
+}
+
+// Does a cluster share the rows of a chunk? Likewise.
+bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, const Stream& stream,
+               const Launcher& launcher) {
+  const i64 cols = tensors.input.cols;
+  if (cols < NormBackwardWideLaunch::kMinCols || cols > NormBackwardWideLaunch::kMaxCols) return false;
+  if (!launcher.overlapping() || cols % kVec8 != 0) return false;
+  for (const Tensor& tensor : {tensors.input, tensors.grad_output, tensors.grad_input, tensors.gamma}) {
+    if (!rows_in_vectors(tensor)) return false;
+  }
+  return launcher.is_loaded(spec, Pass::wide) || !launcher.capturing(stream);
+}
 
 }  // namespace
 
@@ -37,6 +71,16 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .amax = static_cast<u32*>(tensors.amax.data),
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
                               .pow2 = spec.pow2};
+  if (runs_wide(spec, tensors, stream, launcher)) {
+    const u32 blocks = NormRowsWideLaunch::blocks(input.cols);
+    launcher.launch(spec, Pass::wide,
+                    {.grid_x = static_cast<unsigned>(input.rows) * blocks,
+                     .block = NormRowsWideLaunch::threads(input.cols),
+                     .cluster = blocks,
+                     .shared_bytes = sizeof(NormRowsWideShared)},
+                    params, stream);
+    return;
+  }
   launcher.launch(spec, Pass::main, NormRowsLaunch::grid(input.rows, input.cols), NormRowsLaunch::threads(input.cols),
                   params, stream);
 }
@@ -70,7 +114,17 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                   .input_stride = input.row_stride,
                                   .grad_input_stride = tensors.grad_input.row_stride,
                                   .inverse_cols = inverse_cols(cols)};
-  launcher.launch(spec, Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);
+  if (runs_wide(spec, tensors, stream, launcher)) {
+    const u32 blocks = NormBackwardWideLaunch::blocks(cols);
+    launcher.launch(spec, Pass::wide,
+                    {.grid_x = static_cast<unsigned>(chunks) * blocks,
+                     .block = NormBackwardWideLaunch::threads(cols),
+                     .cluster = blocks,
+                     .shared_bytes = sizeof(NormBackwardWideShared)},
+                    params, stream);
+  } else {
+    launcher.launch(spec, Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);
+  }
   if (!spec.affine) return;
   const ColumnSumFinishParams finish{.partials = partials,
                                      .chunks = chunks,
