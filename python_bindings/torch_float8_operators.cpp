@@ -182,7 +182,7 @@ void gemm(TorchValue* stack) {
                       .scale_a = granularity_of(factor_a, a.rows, "gemm factor_a"),
                       .scale_b = granularity_of(factor_b, b.cols, "gemm factor_b"),
                       .fast_accumulation = fast_accumulation};
-  const TorchRun place(device);
+  const TorchRun place(device, a.rows);
   const std::array<std::int64_t, 2> sizes{a.rows, b.cols};
   TorchTensor product = TorchTensor::empty(sizes, torch_dtype(out), device);
   place.backend().gemm(spec,

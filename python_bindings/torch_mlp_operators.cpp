@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "ingot/nn/mlp_functions.h"
-#include "ingot/nn/recipes.h"
 #include "operations.h"
 #include "torch_module_plans.h"
 #include "torch_module_tensors.h"
@@ -61,7 +60,7 @@ void forward(TorchValue* stack) {
   const auto keep = static_cast<std::int64_t>(stack[8]);
   const MlpPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
-  TorchCall call(input.view.device);
+  TorchCall call(input.view.device, input.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -112,11 +111,11 @@ void backward(TorchValue* stack) {
                            .down_weight = (bits & kDownWeight) != 0,
                            .down_bias = (bits & kDownBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
-  TorchCall call(grad_output.view.device);
+  TorchCall call(grad_output.view.device, grad_output.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
-  const bool needs_codes = wants.reaches_up() && of.weight_bytes > 0;
+  const bool needs_codes = wants.reaches_up() && of.weight_bytes > 0 && !plan.down.grad_input_reads_weight();
   const TorchKept kept(std::move(arguments.saved), of.kept(tokens), needs_codes, {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   NormGradients norm(plan.up, wants.input, arguments.grad_output, arguments.gamma, device);
@@ -178,9 +177,9 @@ void bind_torch_mlp(nb::module_& module) {
       "torch_mlp_plan",
       [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t features,
          std::int64_t hidden, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
-         const std::string& activation) {
+         const std::string& activation, bool weight_again) {
         const MlpPlan plan = mlp_plan({.name = name,
-                                       .config = recipe(recipe_name),
+                                       .config = config_of(recipe_name, weight_again),
                                        .shape = {.features = features, .hidden = hidden, .bias = dtypes[2].has_value()},
                                        .dtypes = linear_dtypes(dtypes),
                                        .activation = activation,
@@ -193,7 +192,7 @@ void bind_torch_mlp(nb::module_& module) {
                            .weight = plan.down.grad_input_reads_weight()});
       },
       "subject"_a, "name"_a, "recipe"_a, "features"_a, "hidden"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(),
-      "activation"_a);
+      "activation"_a, "weight_again"_a);
 }
 
 }  // namespace ingot::python

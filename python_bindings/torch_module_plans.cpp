@@ -2,8 +2,10 @@
 
 #include "arrays.h"
 #include "ingot/nn/mlp_plan.h"
+#include "ingot/nn/recipes.h"
 #include "ingot/runtime/error.h"
 #include "operations.h"
+#include "torch_plans.h"
 
 namespace ingot::python {
 
@@ -21,6 +23,11 @@ LinearDtypes linear_dtypes(const DtypeTexts& dtypes) {
   LinearDtypes made{.input = dtype_of(input.value_or(""), "input"), .weight = dtype_of(weight.value_or(""), "weight")};
   if (bias) made.bias = dtype_of(*bias, "bias");
   return made;
+}
+
+LinearConfig config_of(const std::string& recipe_name, bool weight_again) {
+  const LinearConfig config = recipe(recipe_name);
+  return weight_again ? casting_weight_again(config) : config;
 }
 
 Pointwise activation_of(const std::string& subject, const std::string& text) {

@@ -28,6 +28,8 @@ using NormText = std::tuple<std::string, bool, float, bool>;
 
 std::optional<NormOptions> norm_options(const std::optional<NormText>& norm);
 LinearDtypes linear_dtypes(const DtypeTexts& dtypes);
+// A recipe's config, or casting_weight_again() of it (torch_plans.h).
+LinearConfig config_of(const std::string& recipe_name, bool weight_again);
 // An expression of x alone; empty for an empty text. Throws Error{invalid_spec} that names the layer for another one.
 Pointwise activation_of(const std::string& subject, const std::string& text);
 

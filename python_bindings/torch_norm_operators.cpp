@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "ingot/nn/norm_linear_functions.h"
-#include "ingot/nn/recipes.h"
 #include "operations.h"
 #include "torch_module_plans.h"
 #include "torch_module_tensors.h"
@@ -48,7 +47,7 @@ void forward(TorchValue* stack) {
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
   const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
-  TorchCall call(input.view.device);
+  TorchCall call(input.view.device, input.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -96,7 +95,7 @@ void backward(TorchValue* stack) {
   const LinearGradients wants{
       .input = (bits & (kInput | kGamma)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
-  TorchCall call(grad_output.view.device);
+  TorchCall call(grad_output.view.device, grad_output.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
@@ -157,10 +156,10 @@ void bind_torch_norm_linear(nb::module_& module) {
       "torch_norm_linear_plan",
       [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t in_features,
          std::int64_t out_features, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
-         const std::string& activation) {
+         const std::string& activation, bool weight_again) {
         const NormLinearPlan plan =
             norm_linear_plan({.linear = {.name = name,
-                                         .config = recipe(recipe_name),
+                                         .config = config_of(recipe_name, weight_again),
                                          .shape = {.in_features = in_features,
                                                    .out_features = out_features,
                                                    .bias = dtypes[2].has_value()},
@@ -178,7 +177,7 @@ void bind_torch_norm_linear(nb::module_& module) {
                            .output = layer.gradient.of_output()});
       },
       "subject"_a, "name"_a, "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a,
-      "norm"_a.none(), "activation"_a);
+      "norm"_a.none(), "activation"_a, "weight_again"_a);
 }
 
 }  // namespace ingot::python

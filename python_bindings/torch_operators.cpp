@@ -49,8 +49,8 @@ void require_device(const TorchPlan& plan, const char* name, const Tensor& tenso
 
 // What a call runs with.
 struct Call {
-  Call(const TorchPlan& of, Device on)
-      : plan(of.plan), device(on), where(on), backend(where.backend()), stream(where.stream()) {
+  Call(const TorchPlan& of, Device on, std::int64_t tokens)
+      : plan(of.plan), device(on), where(on, tokens), backend(where.backend()), stream(where.stream()) {
     if (!plan.has_constants) return;
     constants_memory = TorchRegion(kLinearConstantBytes, device);
     scales = linear_constants(plan, backend, constants_memory.region(), stream);
@@ -175,9 +175,9 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
     weight = matrix_of(arguments.weight, name_of(plan, "weight"));
     require_device(plan, "weight", weight.view, input.view.device);
   }
-  Call call(plan, input.view.device);
-  if (arguments.given != nullptr) call.give(*arguments.given);
   const std::int64_t tokens = input.view.rows;
+  Call call(plan, input.view.device, tokens);
+  if (arguments.given != nullptr) call.give(*arguments.given);
   const bool keeps_saved = (arguments.keep & kWeight) != 0;
 
   TorchTensor output = TorchTensor::empty(sizes_with_last(arguments.input.sizes(), plan.plan.shape.out_features),
@@ -309,10 +309,18 @@ class Gradients {
 
 // The weight for grad_input: its codes, or the weight itself where the plan reads it again.
 struct WeightOperand {
-  WeightOperand(const TorchPlan& plan, BackwardArguments& arguments, Device device, LinearBackwardTensors& tensors) {
-    if (plan.plan.grad_input_reads_weight()) {
+  WeightOperand(const TorchPlan& plan, BackwardArguments& arguments, const Call& call, LinearBackwardTensors& tensors) {
+    const Device device = call.device;
+    if (plan.reads_weight()) {
       matrix = matrix_of(arguments.weight, name_of(plan, "weight"));
-      tensors.weight = matrix.view;
+      if (!plan.casts_whole_weight_again) {
+        tensors.weight = matrix.view;
+        return;
+      }
+      require_device(plan, "weight", matrix.view, device);
+      codes = TorchRegion(plan.weight_bytes, device);
+      tensors.codes =
+          cast_weight(plan.plan, call.backend, {.weight = matrix.view, .into = codes.region()}, call.where.run());
     } else if (plan.weight_bytes > 0) {
       codes = TorchRegion(std::move(arguments.codes), device);
       require_bytes(plan, "codes", codes.region(), plan.weight_bytes);
@@ -343,7 +351,7 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
       .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_or_element_of(arguments.grad_output, name_of(plan, "grad_output"));
   const std::int64_t tokens = tokens_of(arguments.grad_output);
-  Call call(plan, grad_output.view.device);
+  Call call(plan, grad_output.view.device, tokens);
   if (arguments.given != nullptr) call.give(*arguments.given);
 
   const TorchRegion saved_memory(std::move(arguments.saved), call.device);
@@ -370,7 +378,7 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
     transposed = TorchRegion(float8.bytes(), call.device);
     tensors.codes = float8.for_grad_input(call, transposed.region().data);
   } else if (wants.input) {
-    weight.emplace(plan, arguments, call.device, tensors);
+    weight.emplace(plan, arguments, call, tensors);
   }
   const bool expands = expands_grad_output(plan.plan, tensors);
   const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes,
@@ -500,9 +508,11 @@ void register_once() {
 }
 
 // Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads input, backward reads weight).
-nb::tuple add_plan(const LinearConfig& config, const std::string& name, std::int64_t in_features,
-                   std::int64_t out_features, const std::array<std::optional<std::string>, 3>& dtypes,
-                   bool grad_weight) {
+// `weight_again`: backward casts the weight once more, and forward keeps none of its codes.
+nb::tuple add_plan(LinearConfig config, const std::string& name, std::int64_t in_features, std::int64_t out_features,
+                   const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight, bool weight_again) {
+  weight_again = weight_again && is_float8(config.grad_input);
+  if (weight_again) config = casting_weight_again(config);
   const auto& [input, weight, bias] = dtypes;
   LinearPlanOptions options{
       .name = name,
@@ -512,10 +522,10 @@ nb::tuple add_plan(const LinearConfig& config, const std::string& name, std::int
       .grad_weight = grad_weight};
   if (bias) options.dtypes.bias = dtype_of(*bias, "bias");
   TorchPlans& plans = torch_plans();
-  const std::int64_t number = plans.add(linear_plan(options));
+  const std::int64_t number = plans.add(linear_plan(options), weight_again);
   const TorchPlan& plan = plans.at(number);
   return nb::make_tuple(number, plan.saved_constant, plan.saved_per_unit, plan.weight_bytes,
-                        grad_weight && plan.plan.grad_weight_reads_input(), plan.plan.grad_input_reads_weight());
+                        grad_weight && plan.plan.grad_weight_reads_input(), plan.reads_weight());
 }
 
 // How an operand is cast, from its dtype and whether it has a scale for each row; no dtype: it is not.
@@ -524,7 +534,7 @@ using CastText = std::pair<std::string, bool>;
 // The casts of input, weight and grad_output in the GEMMs that read them first, and then in the others. `given`: is
 // the scale of each of these three tensors given by the caller of the operators?
 LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
-                       bool weight_again, const std::array<bool, 3>& given) {
+                       const std::array<bool, 3>& given) {
   const auto cast = [&](std::size_t at) -> std::optional<Cast> {
     const auto& [dtype, rows] = casts[at];
     if (dtype.empty()) return std::nullopt;
@@ -540,7 +550,6 @@ LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const st
   for (GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
     gemm->fast_accumulation = gemm->fast_accumulation && is_float8(*gemm);
   }
-  if (weight_again && is_float8(config.grad_input)) config.weight = OtherCodes::again;
   return config;
 }
 
@@ -563,20 +572,21 @@ void bind_torch(nb::module_& module) {
       },
       "sizes"_a);
   module.attr("torch_tokens_per_unit") = TorchPlan::kTokensPerUnit;
+  module.attr("torch_many_tokens") = TorchStreams::kManyTokens;
   module.def(
       "torch_linear_plan",
       [](const std::string& recipe_name, const std::string& name, std::int64_t in_features, std::int64_t out_features,
-         const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight) {
-        return add_plan(recipe(recipe_name), name, in_features, out_features, dtypes, grad_weight);
+         const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight, bool weight_again) {
+        return add_plan(recipe(recipe_name), name, in_features, out_features, dtypes, grad_weight, weight_again);
       },
-      "recipe"_a, "name"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a);
+      "recipe"_a, "name"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "weight_again"_a);
   module.def(
       "torch_linear_plan_of_casts",
       [](const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
          bool weight_again, const std::array<bool, 3>& given, const std::string& name, std::int64_t in_features,
          std::int64_t out_features, const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight) {
-        return add_plan(config_of(casts, pow2, fast_accumulation, weight_again, given), name, in_features, out_features,
-                        dtypes, grad_weight);
+        return add_plan(config_of(casts, pow2, fast_accumulation, given), name, in_features, out_features, dtypes,
+                        grad_weight, weight_again);
       },
       "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "given"_a, "name"_a, "in_features"_a,
       "out_features"_a, "dtypes"_a, "grad_weight"_a);

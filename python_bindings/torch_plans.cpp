@@ -2,7 +2,15 @@
 
 namespace ingot::python {
 
-TorchPlan::TorchPlan(LinearPlan of) : plan(std::move(of)), weight_bytes(plan.weight_memory().bytes) {
+LinearConfig casting_weight_again(LinearConfig config) {
+  if (is_float8(config.grad_input) && config.weight == OtherCodes::together) config.weight = OtherCodes::again;
+  return config;
+}
+
+TorchPlan::TorchPlan(LinearPlan of, bool weight_again)
+    : plan(std::move(of)),
+      weight_bytes(plan.weight_memory().bytes),
+      casts_whole_weight_again(weight_again && !plan.grad_input_reads_weight()) {
   const TorchSavedSize size = TorchSavedSize::of(plan);
   saved_constant = size.constant;
   saved_per_unit = size.per_unit;

@@ -5,14 +5,19 @@
 #include <cstdint>
 #include <utility>
 
+#include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/linear_plan.h"
 #include "torch_plan_table.h"
 
 namespace ingot::python {
 
+// The config whose backward casts the weight once more, so that forward keeps no codes of it; the same config where
+// grad_input reads none, or reads folded ones.
+LinearConfig casting_weight_again(LinearConfig config);
+
 // A plan, and how much memory its saved tensors take (TorchSavedSize).
 struct TorchPlan {
-  explicit TorchPlan(LinearPlan of);
+  TorchPlan(LinearPlan of, bool weight_again);
 
   static constexpr std::int64_t kTokensPerUnit = TorchSavedSize::kTokensPerUnit;
 
@@ -20,15 +25,21 @@ struct TorchPlan {
   std::size_t saved_constant = 0;
   std::size_t saved_per_unit = 0;
   std::size_t weight_bytes = 0;
+  // Backward casts the weight as forward does, for both GEMMs: with folded codes the plan itself cannot (OtherCodes).
+  bool casts_whole_weight_again = false;
 
   std::size_t saved_bytes(std::int64_t tokens) const;
+  // Does the gradient of the input?
+  bool reads_weight() const { return plan.grad_input_reads_weight() || casts_whole_weight_again; }
 };
 
 class TorchPlans : public TorchPlanTable<TorchPlan> {
  public:
-  std::int64_t add(LinearPlan plan) {
-    const std::uint64_t identity = plan.identity;
-    return TorchPlanTable::add(identity, TorchPlan(std::move(plan)));
+  // `weight_again`: forward keeps no codes of the weight.
+  std::int64_t add(LinearPlan plan, bool weight_again = false) {
+    TorchPlan added(std::move(plan), weight_again);
+    const std::uint64_t identity = added.plan.identity;
+    return TorchPlanTable::add(added.casts_whole_weight_again ? mix(identity + 1) : identity, std::move(added));
   }
 };
 

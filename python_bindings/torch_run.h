@@ -1,6 +1,7 @@
 // Where an operator's call runs, and who watches it: what the calls of all operators begin with.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -15,13 +16,14 @@ namespace ingot::python {
 
 class TorchRun {
  public:
-  // On the device's context and PyTorch's current stream, unless this thread's calls are a dry run's.
-  explicit TorchRun(Device device)
+  // On the device's context and PyTorch's current stream, unless this thread's calls are a dry run's. `tokens`: how
+  // many rows the call's matrices have, for a call of GEMMs.
+  explicit TorchRun(Device device, std::int64_t tokens = 0)
       : device_(device),
         dry_(TorchDryRun::of_thread()),
         context_(dry_ == nullptr ? &torch_context(device) : nullptr),
         backend_(dry_ == nullptr ? context_->context().backend() : dry_->backend()),
-        stream_(dry_ == nullptr ? context_->torch_streams().current(backend_, own_) : dry_->stream()),
+        stream_(dry_ == nullptr ? context_->torch_streams().current(backend_, own_, tokens) : dry_->stream()),
         observer_(TorchObservers::of_process().of(backend_)) {}
 
   Device device() const { return device_; }

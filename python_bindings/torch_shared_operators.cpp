@@ -13,7 +13,6 @@
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/memory_places.h"
 #include "ingot/nn/norm_linear_functions.h"
-#include "ingot/nn/recipes.h"
 #include "operations.h"
 #include "torch_module_plans.h"
 #include "torch_module_tensors.h"
@@ -112,7 +111,7 @@ void forward(TorchValue* stack) {
   const auto keep = static_cast<std::int64_t>(stack[10]);
   const SharedLinearPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(arguments.input, {plan.first.subject, "input"});
-  TorchCall call(input.view.device);
+  TorchCall call(input.view.device, input.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -242,7 +241,7 @@ void backward(TorchValue* stack) {
   const SharedLinearPlan& plan = of.plan;
   const NormLinearPlan& first = plan.first;
   const TorchMatrix first_grad = matrix_of(arguments.grad_outputs[0], {first.linear.subject, "grad_output"});
-  TorchCall call(first_grad.view.device);
+  TorchCall call(first_grad.view.device, first_grad.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = first_grad.view.rows;
   const auto wants = static_cast<std::int64_t>(stack[10]);
@@ -253,7 +252,8 @@ void backward(TorchValue* stack) {
                tokens,
                wants,
                plan.saved_memory(tokens),
-               TorchKept(std::move(arguments.saved), of.kept(tokens), wants_input && of.weight_bytes > 0,
+               TorchKept(std::move(arguments.saved), of.kept(tokens),
+                         wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight(),
                          {first.subject, "saved"}, device)};
   const bool wants_weight = run.wants_weight(0) || run.wants_weight(1) || run.wants_weight(2);
   if (first.backward_reads_input({.input = wants_input, .weight = wants_weight, .bias = false})) {
@@ -317,12 +317,12 @@ using LayerText = std::tuple<std::string, std::int64_t, std::string, std::option
 
 SharedLinearPlan shared_plan(const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
                              const std::string& input_dtype, const std::vector<LayerText>& layers, bool grad_weight,
-                             const std::optional<NormText>& norm) {
+                             const std::optional<NormText>& norm, bool weight_again) {
   SharedLinearPlan plan;
   for (const auto& [name, out_features, weight, bias] : layers) {
     LinearPlanOptions options{
         .name = name,
-        .config = recipe(recipe_name),
+        .config = config_of(recipe_name, weight_again),
         .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
         .dtypes = linear_dtypes({input_dtype, weight, bias}),
         .grad_weight = grad_weight};
@@ -347,12 +347,13 @@ void bind_torch_shared_linear(nb::module_& module) {
       "torch_shared_linear_plan",
       [](const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
          const std::string& input_dtype, const std::vector<LayerText>& layers, bool grad_weight,
-         const std::optional<NormText>& norm) {
+         const std::optional<NormText>& norm, bool weight_again) {
         if (layers.size() < 2 || layers.size() > kMostLayers) {
           throw Error(ErrorCode::invalid_argument, subject,
                       "has " + std::to_string(layers.size()) + " layers, but two or three can share an input");
         }
-        SharedLinearPlan plan = shared_plan(subject, recipe_name, in_features, input_dtype, layers, grad_weight, norm);
+        SharedLinearPlan plan =
+            shared_plan(subject, recipe_name, in_features, input_dtype, layers, grad_weight, norm, weight_again);
         const std::size_t codes = plan.codes_begin(plan.count());
         const std::uint64_t identity = plan.identity;
         const ReadAgain reads{.input_for_input = plan.first.norm.has_value(),
@@ -360,7 +361,8 @@ void bind_torch_shared_linear(nb::module_& module) {
                               .weight = plan.first.linear.grad_input_reads_weight()};
         return add_module(plans(), identity, SharedModule(std::move(plan), codes), reads);
       },
-      "subject"_a, "recipe"_a, "in_features"_a, "input_dtype"_a, "layers"_a, "grad_weight"_a, "norm"_a.none());
+      "subject"_a, "recipe"_a, "in_features"_a, "input_dtype"_a, "layers"_a, "grad_weight"_a, "norm"_a.none(),
+      "weight_again"_a);
 }
 
 }  // namespace ingot::python

@@ -154,7 +154,7 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
   const LinearPlan& plan = torch_plans().at(arguments.plan).plan;
   const Device device = arguments.input.device().value_or(Device{});
   const std::int64_t tokens = tokens_of(arguments.input);
-  const TorchRun place(device);
+  const TorchRun place(device, tokens);
   const TorchRegion saved(std::move(arguments.saved), device);
   const TorchRegion codes(std::move(arguments.codes), device);
   const TorchRegion weight(std::move(arguments.weight_codes), device);

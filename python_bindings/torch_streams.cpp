@@ -79,10 +79,10 @@ class ThreadStreams {
 
 TorchStreams::TorchStreams() : serial_(next_serial()), kept_(std::make_shared<Kept>()) {}
 
-Stream& TorchStreams::current(Backend& backend, std::optional<TorchStream>& own) const {
+Stream& TorchStreams::current(Backend& backend, std::optional<TorchStream>& own, std::int64_t tokens) const {
   const Device device = backend.device();
   CUstream_st* const handle = device.type == DeviceType::cpu ? nullptr : torch_stream(device.index);
-  if (handle != nullptr) return own.emplace(backend, handle).stream();
+  if (handle != nullptr || tokens >= kManyTokens) return own.emplace(backend, handle).stream();
   thread_local ThreadStreams streams;
   return streams.of(*this, backend).stream();
 }

@@ -40,13 +40,18 @@ class TorchStream {
 // A thread keeps one stream for PyTorch's default stream, as two threads may enqueue on that, and drops it when it
 // ends. On any other stream of PyTorch's each call has a stream of its own, so that nothing of PyTorch's memory
 // outlives a call: it may belong to a graph that is being captured, or, when a compiler warms up a graph, to the
-// graph's pool, where PyTorch accounts for every block.
+// graph's pool, where PyTorch accounts for every block. So has a call of many tokens, whose scratch (32 MiB for
+// cuBLASLt alone, in each thread) would stay beside what other layers need, while its allocation costs such a call
+// nothing that could be noticed.
 class TorchStreams {
  public:
+  // A call of so many tokens is one of many.
+  static constexpr std::int64_t kManyTokens = 4096;
+
   TorchStreams();
 
   // The stream for PyTorch's current one, in `own` if it is of this call alone. Locks only at a thread's first call.
-  Stream& current(Backend& backend, std::optional<TorchStream>& own) const;
+  Stream& current(Backend& backend, std::optional<TorchStream>& own, std::int64_t tokens = 0) const;
   // How many streams threads keep.
   std::size_t count() const;
 

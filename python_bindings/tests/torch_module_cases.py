@@ -65,7 +65,9 @@ def equal(a, b):
 # ---- what is computed, as a function of named tensors, in PyTorch and in ingot --------------------------------------
 
 
-def norm_linear_case(recipe, norm=NormOptions("rms"), activation="", dtype=torch.bfloat16, master=None, rows=(3, 50)):
+def norm_linear_case(
+    recipe, norm=NormOptions("rms"), activation="", dtype=torch.bfloat16, master=None, rows=(3, 50), keep_weight_codes=None
+):
     torch.manual_seed(1)
     master = master or dtype
     gamma_at = 0.0 if norm is not None and norm.zero_centred else 1.0
@@ -79,7 +81,7 @@ def norm_linear_case(recipe, norm=NormOptions("rms"), activation="", dtype=torch
     function = getattr(F, activation) if activation and activation != "gelu_tanh" else lambda y: y
     if activation == "gelu_tanh":
         function = functools.partial(F.gelu, approximate="tanh")
-    options = NormLinearOptions(recipe, "case", norm, activation)
+    options = NormLinearOptions(recipe, "case", norm, activation, keep_weight_codes)
 
     def expected(x, gamma, beta, w, b):
         return function(F.linear(normalise(x, gamma, beta, norm), w, b))
@@ -90,7 +92,9 @@ def norm_linear_case(recipe, norm=NormOptions("rms"), activation="", dtype=torch
     return expected, ours, tensors
 
 
-def mlp_case(recipe, norm=None, gated=True, bias=True, dtype=torch.bfloat16, master=None, rows=(3, 50)):
+def mlp_case(
+    recipe, norm=None, gated=True, bias=True, dtype=torch.bfloat16, master=None, rows=(3, 50), keep_weight_codes=None
+):
     torch.manual_seed(2)
     master = master or dtype
     width = 2 * H if gated else H
@@ -103,7 +107,7 @@ def mlp_case(recipe, norm=None, gated=True, bias=True, dtype=torch.bfloat16, mas
         "down": randn(K, H, scale=H**-0.5, dtype=master),
         "down_bias": randn(K, scale=0.3, dtype=master) if bias else None,
     }
-    options = MlpOptions(recipe, "case", gated, "", norm)
+    options = MlpOptions(recipe, "case", gated, "", norm, keep_weight_codes)
 
     def expected(x, gamma, beta, up, up_bias, down, down_bias):
         hidden = F.linear(normalise(x, gamma, beta, norm), up, up_bias)
@@ -116,7 +120,7 @@ def mlp_case(recipe, norm=None, gated=True, bias=True, dtype=torch.bfloat16, mas
     return expected, ours, tensors
 
 
-def shared_case(recipe, norm=None, count=3, dtype=torch.bfloat16, master=None, rows=(3, 50)):
+def shared_case(recipe, norm=None, count=3, dtype=torch.bfloat16, master=None, rows=(3, 50), keep_weight_codes=None):
     torch.manual_seed(3)
     master = master or dtype
     tensors = {
@@ -126,7 +130,7 @@ def shared_case(recipe, norm=None, count=3, dtype=torch.bfloat16, master=None, r
         **{f"w{at}": randn(N + 16 * at, K, scale=K**-0.5, dtype=master) for at in range(count)},
         "b0": randn(N, scale=0.3, dtype=master),
     }
-    options = SharedLinearOptions(recipe, ("q", "k", "v")[:count], norm)
+    options = SharedLinearOptions(recipe, ("q", "k", "v")[:count], norm, keep_weight_codes)
 
     def parts(of):
         weights = [of[f"w{at}"] for at in range(count)]

@@ -194,7 +194,7 @@ class Float8Linear(torch.nn.Linear):
         self.keep_weight_codes(self.keeps_weight_codes)
 
     def keep_weight_codes(self, keep: bool = True) -> None:
-        """From now on forward keeps the weight's codes for backward, a byte for each element, or backward casts the
+        """From now on forward keeps the weight's codes for backward, 2 bytes for each element, or backward casts the
         weight once more. Under FSDP, which gathers the weight again for backward, kept codes would be a second copy."""
         self.keeps_weight_codes = keep
         casts = _casts_of(self.config, keep)

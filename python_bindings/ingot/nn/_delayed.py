@@ -4,7 +4,7 @@ saves the pass that finds its own maximum."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ..torch import _operators as ops
 from ..torch._errors import LinearError
 from ..torch._checks import check_layer, check_plain
-from ..torch._linear import in_autocasts_dtype
+from ..torch._linear import casts_weight_again, in_autocasts_dtype
 from ..torch._scaled_linear import call, plan_of, run_backward, run_forward
 
 # What one row of the buffers belongs to, and the largest value of its format.
@@ -23,10 +23,12 @@ _SMALLEST_AMAX = 1e-12
 
 @dataclasses.dataclass(frozen=True)
 class DelayedOptions:
-    """How a layer with delayed scales computes: its name in messages, and how many steps a maximum counts."""
+    """How a layer with delayed scales computes: its name in messages, how many steps a maximum counts, and
+    keep_weight_codes as LinearOptions has it."""
 
     name: str = "linear"
     history_length: int = 16
+    keep_weight_codes: Optional[bool] = None
     recipe: str = dataclasses.field(default="delayed", init=False)
 
     def __post_init__(self) -> None:
@@ -36,7 +38,7 @@ class DelayedOptions:
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
-        return DelayedOptions, (self.name, self.history_length)
+        return DelayedOptions, (self.name, self.history_length, self.keep_weight_codes)
 
 
 def _scales_of(amaxes: torch.Tensor, limits: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
@@ -108,7 +110,8 @@ def delayed_linear(layer: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
         check_plain(f'linear "{options.name}"', input, weight)
         _start(input, _INPUT, history, scale)
         _start(weight, _WEIGHT, history, scale)
-    plan = plan_of("delayed", options.name, options._plans, input, weight, bias)
+    again = casts_weight_again(options.keep_weight_codes, "delayed", input, input.requires_grad)
+    plan = plan_of("delayed", options.name, options._plans, input, weight, bias, again)
     if not torch.is_grad_enabled():
         return call(run_forward, options.name, None, input, weight, bias, scale[:1], scale[1:2], *plan)[0]
     output, seen = call(

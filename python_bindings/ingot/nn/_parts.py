@@ -14,7 +14,17 @@ from ..torch._checks import refuse
 NormModule = Union[torch.nn.LayerNorm, torch.nn.RMSNorm]
 
 
-class NamedLayer:
+class KeepsWeightCodes:
+    """A module whose options say whether it keeps its weights' codes."""
+
+    def keep_weight_codes(self, keep: Optional[bool] = True) -> None:
+        """From now on forward keeps the weights' FP8 codes for backward, 2 bytes for each element (True), or keeps none,
+        and backward casts the weights again (False). None, which every layer begins with, decides it by the tokens of a
+        call: ingot.torch.LinearOptions. Results are the same bits."""
+        self.options = dataclasses.replace(self.options, keep_weight_codes=keep)
+
+
+class NamedLayer(KeepsWeightCodes):
     """A module whose options hold the name that messages, monitors and traces call it by."""
 
     @property

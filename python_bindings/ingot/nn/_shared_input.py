@@ -10,14 +10,14 @@ import torch
 from ..torch import SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
 from ._float8_linear import Float8Linear
-from ._parts import LinearParameters, NormModule, make_norm, norm_options, norm_parameters
+from ._parts import KeepsWeightCodes, LinearParameters, NormModule, make_norm, norm_options, norm_parameters
 
 
 def _names(module: str, layers: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{module}.{layer}" if module else layer for layer in layers)
 
 
-class SharedInputLinears(torch.nn.Module):
+class SharedInputLinears(KeepsWeightCodes, torch.nn.Module):
     """Two or three torch.nn.Linear of one input, perhaps behind a norm, in FP8 as ingot.torch.shared_linear computes
     them.
 
@@ -105,14 +105,14 @@ class SharedInputLinears(torch.nn.Module):
         return f"recipe={self.options.recipe}"
 
 
-_OPTIONS: dict[tuple[str, tuple[str, ...]], SharedLinearOptions] = {}
+_OPTIONS: dict[tuple[str, tuple[str, ...], Optional[bool]], SharedLinearOptions] = {}
 
 
 @torch.compiler.assume_constant_result
-def _options_of(recipe: str, names: tuple[str, ...]) -> SharedLinearOptions:
-    key = (recipe, names)
+def _options_of(recipe: str, names: tuple[str, ...], keep_weight_codes: Optional[bool]) -> SharedLinearOptions:
+    key = (recipe, names, keep_weight_codes)
     if key not in _OPTIONS:
-        _OPTIONS[key] = SharedLinearOptions(recipe, names)
+        _OPTIONS[key] = SharedLinearOptions(recipe, names, keep_weight_codes=keep_weight_codes)
     return _OPTIONS[key]
 
 
@@ -121,7 +121,8 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
 
         q, k, v = ingot.nn.shared_input(x, self.wq, self.wk, self.wv)
 
-    The layers stay as they are, and so do their names in checkpoints; their hooks do not run. Raises LinearError for
+    The layers stay as they are, and so do their names in checkpoints; their hooks do not run. Whether the weights' codes
+    are kept (keep_weight_codes()) is what the first layer says. Raises LinearError for
     layers of other kinds, of different recipes or with activations.
     """
     subject = "shared_input"
@@ -139,6 +140,7 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
             )
     if not 2 <= len(layers) <= 3:
         refuse(subject, f"got {len(layers)} layers, but two or three can share an input: call it several times")
-    options = _options_of(layers[0].options.recipe, tuple([layer.options.name for layer in layers]))
+    first = layers[0].options
+    options = _options_of(first.recipe, tuple([layer.options.name for layer in layers]), first.keep_weight_codes)
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
     return shared_linear(input, weights, biases, options=options)

@@ -13,6 +13,7 @@ from ._checks import check_layer, layer_error, refuse
 from ._errors import LinearError, from_operator
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
+_KEEPING_THE_INPUT = ("rowwise_with_gw_hp",)
 # Asked when this is imported: older versions of PyTorch cannot trace the question.
 _AUTOCAST_DEVICES = tuple(
     device for device in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(device)
@@ -36,16 +37,35 @@ def check_recipe(subject: str, recipe: str) -> None:
         )
 
 
+def casts_weight_again(keep: Optional[bool], recipe: str, input: torch.Tensor, needs_codes: bool) -> bool:
+    """Does backward cast the weights again, or does forward keep their codes for it? `keep` is what the layer's options
+    say; None leaves it to the recipe and the tokens. Either gives the same bits. needs_codes: is a gradient wanted that
+    is multiplied by a weight?"""
+    if not needs_codes or not torch.is_grad_enabled():
+        return False
+    if keep is not None:
+        return not keep
+    # Such a layer keeps its input as torch.nn.Linear does, so that codes come on top.
+    if recipe in _KEEPING_THE_INPUT:
+        return True
+    # A branch, because in a graph with dynamic sizes a comparison is no bool.
+    return True if input.numel() >= ops.MANY_TOKENS * input.shape[-1] else False
+
+
 @dataclasses.dataclass(frozen=True)
 class LinearOptions:
     """How linear() computes.
 
     recipe: one of RECIPES: which GEMMs are in FP8, and how their operands are scaled (docs/layers.md).
     name: the layer's name in messages.
+    keep_weight_codes: forward keeps the weight's FP8 codes for backward, 2 bytes for each of its elements. False: it
+    keeps none, and backward casts the weight again, which must not have changed since. None: they are kept for fewer
+    than 4096 tokens, for which the cast would be felt; not with rowwise_with_gw_hp. The results are the same bits.
     """
 
     recipe: str = "tensorwise"
     name: str = "linear"
+    keep_weight_codes: Optional[bool] = None
 
     def __post_init__(self) -> None:
         check_recipe(f'linear "{self.name}"', self.recipe)
@@ -53,7 +73,7 @@ class LinearOptions:
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
-        return LinearOptions, (self.recipe, self.name)
+        return LinearOptions, (self.recipe, self.name, self.keep_weight_codes)
 
 
 def _check_main_grad(main_grad: torch.Tensor, weight: torch.Tensor, options: LinearOptions) -> None:
@@ -69,8 +89,8 @@ def _check_main_grad(main_grad: torch.Tensor, weight: torch.Tensor, options: Lin
 
 
 @torch.compiler.assume_constant_result
-def _plan_of_trace(config, name, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
-    facts = ops.add_plan(config, name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight)
+def _plan_of_trace(config, name, out_features, in_features, *rest):
+    facts = ops.add_plan(config, name, in_features, out_features, *rest)
     return facts.number, facts.reads_input, facts.reads_weight, split_ops.add_input_plan(facts)
 
 
@@ -103,11 +123,13 @@ class _Linear(torch.autograd.Function):
         ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
         if bias is not None and needs[2]:
             ctx.wants |= ops.BIAS
+        keeps_input = needs[1] and reads_input
+        ctx.lets_go = keeps_input and needs[0] and input.numel() >= ops.MANY_TOKENS * input.shape[-1]
         # What the plan does not read again is not kept: the bytes that are saved stand in its place.
         ctx.save_for_backward(
             saved,
             codes if keep & ops.INPUT else None,
-            input if needs[1] and reads_input else None,
+            input if keeps_input else None,
             weight if needs[0] and reads_weight else None,
         )
         return output
@@ -115,27 +137,8 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         _refuse_second_derivative()
-        saved, codes, input, weight = ctx.saved_tensors
-        codes = saved if codes is None else codes
-        input = saved if input is None else input
-        weight = codes if weight is None else weight
-        wants = ctx.wants
-        if torch.compiler.is_compiling():
-            grads = ops.linear_backward(grad_output, input, weight, saved, codes, ctx.plan, wants)
-        else:
-            try:
-                grads = ops.linear_backward(grad_output, input, weight, saved, codes, ctx.plan, wants)
-            except RuntimeError as error:
-                raise from_operator(error) from None
-        return (
-            grads[0] if wants & ops.INPUT else None,
-            grads[1] if wants & ops.WEIGHT else None,
-            grads[2] if wants & ops.BIAS else None,
-            None,
-            None,
-            None,
-            None,
-        )
+        grads = _gradients(ctx, grad_output, None)
+        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, _BITS)), *(None,) * 4)
 
 
 class _LinearIntoMainGrad(torch.autograd.Function):
@@ -151,24 +154,53 @@ class _LinearIntoMainGrad(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         _refuse_second_derivative()
-        saved, codes, input, weight = ctx.saved_tensors
-        codes = saved if codes is None else codes
-        input = saved if input is None else input
-        weight = codes if weight is None else weight
-        arguments = (grad_output, input, weight, saved, codes, ctx.main_grad, ctx.plan, ctx.wants)
-        if torch.compiler.is_compiling():
-            grads = ops.linear_backward_into(*arguments)
-        else:
-            try:
-                grads = ops.linear_backward_into(*arguments)
-            except RuntimeError as error:
-                raise from_operator(error) from None
-        grad_input = grads[0] if ctx.wants & ops.INPUT else None
-        grad_bias = grads[1] if ctx.wants & ops.BIAS else None
-        return grad_input, _dummy_gradient(ctx.weight), grad_bias, None, None, None, None, None
+        grad_input, _, grad_bias = _gradients(ctx, grad_output, ctx.main_grad)
+        return (
+            grad_input if ctx.wants & ops.INPUT else None,
+            dummy_gradient(ctx.weight),
+            grad_bias if ctx.wants & ops.BIAS else None,
+            *(None,) * 5,
+        )
 
 
-def _dummy_gradient(weight: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+_BITS = (ops.INPUT, ops.WEIGHT, ops.BIAS)
+
+
+def _gradients(ctx, grad_output, main_grad):
+    """Of input, weight and bias; that of the weight is added to main_grad, and returned as None, if there is one."""
+    saved, codes, input, weight = ctx.saved_tensors
+    codes = saved if codes is None else codes
+    input = saved if input is None else input
+    weight = codes if weight is None else weight
+    plan, wants = ctx.plan, ctx.wants
+    if torch.compiler.is_compiling():
+        return _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants)
+    try:
+        if not ctx.lets_go:
+            return _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants)
+        # The input is as large as its gradient. Once the gradients that it is needed for are there it goes, unless the
+        # graph is retained, so that no step needs the memory of both.
+        ctx.maybe_clear_saved_tensors()
+        _, grad_weight, grad_bias = _backward(
+            grad_output, input, weight, saved, codes, main_grad, plan, wants & ~ops.INPUT
+        )
+        del input
+        grad_input, _, _ = ops.linear_backward(grad_output, saved, weight, saved, codes, plan, ops.INPUT)
+        return grad_input, grad_weight, grad_bias
+    except RuntimeError as error:
+        raise from_operator(error) from None
+
+
+def _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants):
+    if main_grad is None:
+        return ops.linear_backward(grad_output, input, weight, saved, codes, plan, wants)
+    grad_input, grad_bias = ops.linear_backward_into(
+        grad_output, input, weight, saved, codes, main_grad, plan, wants
+    )
+    return grad_input, None, grad_bias
+
+
+def dummy_gradient(weight: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     """What Megatron's hook of the weight wants to see, once it is told that main_grad is up to date."""
     if weight is None or not hasattr(weight, "grad_added_to_main_grad"):
         return None
@@ -186,18 +218,20 @@ def _run(input, weight, bias, plan, reads_input, reads_weight, input_plan=-1, ma
     return _forward(input, weight, bias, plan, input_plan, 0)[0]
 
 
-def run_linear(input, weight, bias, config, name: str, plans: ops.PlanTable, main_grad=None) -> torch.Tensor:
-    """linear() without its checks. `config` is as add_plan()'s, and `plans` belongs to this config and name. The
-    gradient of the weight is added to main_grad if there is one."""
+def run_linear(
+    input, weight, bias, config, name: str, plans: ops.PlanTable, main_grad=None, weight_again: bool = False
+) -> torch.Tensor:
+    """linear() without its checks. `config` and weight_again are as add_plan()'s, and `plans` belongs to this config and
+    name. The gradient of the weight is added to main_grad if there is one."""
     trains_weight = torch.is_grad_enabled() and weight.requires_grad
     bias_dtype = None if bias is None else bias.dtype
     if torch.compiler.is_compiling():
         out_features, in_features = weight.shape
         facts = _plan_of_trace(
-            config, name, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight
+            config, name, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again
         )
         return _run(input, weight, bias, *facts, main_grad)
-    key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight)
+    key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again)
     plan = plans.get(key)
     try:
         if plan is None:
@@ -220,8 +254,8 @@ def linear(
     those dtypes; one in another dtype than the input (float32 master weights) is cast straight to FP8, or to the
     input's dtype where a GEMM is in high precision. bias: (out_features,). Gradients have the dtypes of their tensors.
 
-    Backward keeps FP8 codes of input and weight in place of the tensors where the recipe allows it; under no_grad
-    nothing is kept. A weight with an attribute main_grad, a tensor of its shape of float32, float16 or bfloat16, gets
+    Backward keeps FP8 codes of the input in place of the tensor where the recipe allows it, and of the weight codes or
+    nothing (LinearOptions.keep_weight_codes); under no_grad nothing is kept. A weight with an attribute main_grad, a tensor of its shape of float32, float16 or bfloat16, gets
     no gradient: backward adds it to main_grad, as Megatron's gradient_accumulation_fusion does. Raises LinearError, an
     ingot.Error that names the layer.
     """
@@ -232,4 +266,5 @@ def linear(
     input = in_autocasts_dtype(input)
     if options.recipe == "high_precision" and weight.dtype != input.dtype:
         weight = weight.to(input.dtype)
-    return run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad)
+    again = casts_weight_again(options.keep_weight_codes, options.recipe, input, input.requires_grad)
+    return run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad, again)

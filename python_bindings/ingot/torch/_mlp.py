@@ -32,7 +32,7 @@ class MlpOptions:
     recipe: one of RECIPES. name: the MLP's name in messages. gated: the first layer makes a gate and what it
     multiplies. activation: between the layers: a function's name, of x or of the gate, or an expression of x, and gated
     of x (the gate) and `up` (docs/pointwise.md); default silu, or gelu of a plain MLP. norm: the norm in front, or
-    None.
+    None. keep_weight_codes: as LinearOptions has it, of all weights.
     """
 
     recipe: str = "tensorwise"
@@ -40,6 +40,7 @@ class MlpOptions:
     gated: bool = True
     activation: str = ""
     norm: Optional[NormOptions] = None
+    keep_weight_codes: Optional[bool] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "subject", f'MLP "{self.name}"')
@@ -52,7 +53,8 @@ class MlpOptions:
         check_mlp_activation(self.subject, self._activation, self.gated)
 
     def __reduce__(self):
-        return MlpOptions, (self.recipe, self.name, self.gated, self.activation, self.norm)
+        fields = (self.recipe, self.name, self.gated, self.activation, self.norm, self.keep_weight_codes)
+        return MlpOptions, fields
 
 
 class _Mlp(torch.autograd.Function):

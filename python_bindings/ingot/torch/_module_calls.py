@@ -13,6 +13,7 @@ from .._core import Error
 from . import _module_operators as ops
 from ._checks import layer_error, refuse
 from ._errors import LinearError
+from ._linear import casts_weight_again
 from ._module_operators import Layer, Norm
 
 _ADD = {"norm_linear": ops.add_norm_linear, "mlp": ops.add_mlp, "shared_linear": ops.add_shared_linear}
@@ -83,14 +84,16 @@ def run(family: str, function, forward, options, input, gamma, tensors, layers, 
     """Runs an operator with its plan: function.apply(*tensors, plan, reads, subject) where gradients may be wanted,
     else forward(*tensors, plan). `options` has the plans and what is fixed of them."""
     affine = gamma is not None
+    needs_codes = any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    again = casts_weight_again(options.keep_weight_codes, options.recipe, input, needs_codes)
     fixed = (options.subject, options._names, options.recipe, options._activation, options._norm)
     subject = options.subject
     if torch.compiler.is_compiling():
-        plan, reads = _plan_of_trace(family, *fixed, affine, input.dtype, trains_weight, layers)
+        plan, reads = _plan_of_trace(family, *fixed, affine, input.dtype, trains_weight, layers, again)
         if torch.is_grad_enabled():
             return function.apply(*tensors, plan, reads, subject)
         return forward(*tensors, plan)
-    key = (affine, input.dtype, trains_weight, layers)
+    key = (affine, input.dtype, trains_weight, layers, again)
     try:
         plan = options._plans.get(key)
         if plan is None:

@@ -85,28 +85,37 @@ def _norm(norm: Optional[Norm], affine: bool, input_dtype: torch.dtype):
     return norm.kind, affine, torch.finfo(input_dtype).eps if norm.eps is None else norm.eps, norm.zero_centred
 
 
-def add_norm_linear(subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers):
-    """The plan of a layer with a norm in front and an activation behind it. `subject` is what messages call it. Returns
-    its number and READS bits; equal arguments give one number, in every process."""
+def add_norm_linear(
+    subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False
+):
+    """The plan of a layer with a norm in front and an activation behind it. `subject` is what messages call it.
+    weight_again: backward casts the weights once more, and forward keeps no codes of them; with folded codes it keeps
+    them all the same. Returns the plan's number and READS bits; equal arguments give one number, in every process."""
     (layer,) = layers
     dtypes = _dtypes(input_dtype, layer)
     norm_text = _norm(norm, affine, input_dtype)
     sizes = (layer.in_features, layer.out_features)
-    added = _core.torch_norm_linear_plan(subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, activation)
+    added = _core.torch_norm_linear_plan(
+        subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, activation, weight_again
+    )
     return _add(_NORM_LINEARS, layers, norm, affine, added)
 
 
-def add_mlp(subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers):
+def add_mlp(subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False):
     """The plan of an MLP of two layers, whose dtypes are equal, with a norm in front; as add_norm_linear()."""
     up, down = layers
     dtypes = _dtypes(input_dtype, up)
     norm_text = _norm(norm, affine, input_dtype)
     sizes = (up.in_features, down.in_features)
-    added = _core.torch_mlp_plan(subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, activation)
+    added = _core.torch_mlp_plan(
+        subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, activation, weight_again
+    )
     return _add(_MLPS, layers, norm, affine, added)
 
 
-def add_shared_linear(subject, names, recipe, _activation, norm, affine, input_dtype, trains_weight, layers):
+def add_shared_linear(
+    subject, names, recipe, _activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False
+):
     """The plan of two or three layers that share an input, with a norm in front; as add_norm_linear()."""
     of_layers = []
     for name, layer in zip(names, layers):
@@ -115,7 +124,7 @@ def add_shared_linear(subject, names, recipe, _activation, norm, affine, input_d
     input_text, norm_text = HIGH_PRECISION[input_dtype], _norm(norm, affine, input_dtype)
     in_features = layers[0].in_features
     added = _core.torch_shared_linear_plan(
-        subject, recipe, in_features, input_text, of_layers, trains_weight, norm_text
+        subject, recipe, in_features, input_text, of_layers, trains_weight, norm_text, weight_again
     )
     return _add(_SHARED, layers, norm, affine, added)
 

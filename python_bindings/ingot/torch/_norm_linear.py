@@ -29,13 +29,14 @@ class NormLinearOptions:
 
     recipe: one of RECIPES. name: the layer's name in messages. norm: the norm in front, or None. activation: behind the
     layer: a function's name ("silu", "gelu", "relu" ...), or an expression of x, the layer's output
-    (docs/pointwise.md).
+    (docs/pointwise.md). keep_weight_codes: as LinearOptions has it.
     """
 
     recipe: str = "tensorwise"
     name: str = "norm_linear"
     norm: Optional[NormOptions] = NormOptions()
     activation: str = ""
+    keep_weight_codes: Optional[bool] = None
 
     def __post_init__(self) -> None:
         kind = "" if self.norm is None else "RMSNorm " if self.norm.kind == "rms" else "LayerNorm "
@@ -48,7 +49,7 @@ class NormLinearOptions:
         check_activation(self.subject, self._activation)
 
     def __reduce__(self):
-        return NormLinearOptions, (self.recipe, self.name, self.norm, self.activation)
+        return NormLinearOptions, (self.recipe, self.name, self.norm, self.activation, self.keep_weight_codes)
 
 
 class _NormLinear(torch.autograd.Function):

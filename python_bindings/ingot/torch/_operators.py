@@ -11,6 +11,8 @@ from .._core import Error
 
 OLDEST_TORCH = (2, 7)
 TOKENS_PER_UNIT = _core.torch_tokens_per_unit
+# So many make calls whose allocations, and second cast of a weight, cost little beside their GEMMs.
+MANY_TOKENS = _core.torch_many_tokens
 HIGH_PRECISION = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 
 # Bits of forward's `keep` and backward's `wants`: the gradients of input, weight and bias.
@@ -86,9 +88,10 @@ def add_plan(
     weight_dtype: torch.dtype,
     bias_dtype: Optional[torch.dtype],
     trains_weight: bool,
+    weight_again: bool = False,
 ) -> PlanFacts:
-    """The plan of a layer; `config` is a recipe's name or the casts. Equal arguments give one number, in every
-    process."""
+    """The plan of a layer; `config` is a recipe's name or the casts. weight_again: as Casts has it, of a recipe. Equal
+    arguments give one number, in every process."""
     dtypes = (
         HIGH_PRECISION[input_dtype],
         HIGH_PRECISION[weight_dtype],
@@ -96,7 +99,7 @@ def add_plan(
     )
     arguments = (name, in_features, out_features, dtypes, trains_weight)
     if isinstance(config, str):
-        added = _core.torch_linear_plan(config, *arguments)
+        added = _core.torch_linear_plan(config, *arguments, weight_again)
     else:
         added = _core.torch_linear_plan_of_casts(*config, *arguments)
     number, saved_constant, saved_per_unit, weight_bytes, reads_input, reads_weight = added

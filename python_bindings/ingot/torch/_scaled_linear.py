@@ -12,16 +12,19 @@ from ._errors import LinearError, from_operator
 
 
 @torch.compiler.assume_constant_result
-def _plan_of_trace(config, name, out_features, in_features, input_dtype, weight_dtype, bias_dtype, trains_weight):
-    facts = ops.add_plan(config, name, in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight)
+def _plan_of_trace(config, name, out_features, in_features, *rest):
+    facts = ops.add_plan(config, name, in_features, out_features, *rest)
     return facts.number, facts.reads_input, facts.reads_weight
 
 
-def plan_of(config, name: str, plans: ops.PlanTable, input, weight, bias) -> tuple[int, bool, bool]:
-    """The number of the layer's plan, and whether its backward reads input and weight. `config` is as add_plan()'s, and
-    `plans` belongs to this config and name."""
+def plan_of(
+    config, name: str, plans: ops.PlanTable, input, weight, bias, weight_again: bool = False
+) -> tuple[int, bool, bool]:
+    """The number of the layer's plan, and whether its backward reads input and weight. `config` and weight_again are as
+    add_plan()'s, and `plans` belongs to this config and name."""
     bias_dtype = None if bias is None else bias.dtype
-    key = (*weight.shape, input.dtype, weight.dtype, bias_dtype, torch.is_grad_enabled() and weight.requires_grad)
+    trains_weight = torch.is_grad_enabled() and weight.requires_grad
+    key = (*weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again)
     if torch.compiler.is_compiling():
         return _plan_of_trace(config, name, *key)
     plan = plans.get(key)

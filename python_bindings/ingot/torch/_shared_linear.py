@@ -22,11 +22,13 @@ class SharedLinearOptions:
     """How shared_linear() computes.
 
     recipe: one of RECIPES, of all layers. names: the layers' names in messages. norm: the norm in front, or None.
+    keep_weight_codes: as LinearOptions has it, of all layers.
     """
 
     recipe: str = "tensorwise"
     names: tuple[str, ...] = ("q", "k", "v")
     norm: Optional[NormOptions] = None
+    keep_weight_codes: Optional[bool] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
@@ -39,7 +41,7 @@ class SharedLinearOptions:
         object.__setattr__(self, "_activation", "")
 
     def __reduce__(self):
-        return SharedLinearOptions, (self.recipe, self.names, self.norm)
+        return SharedLinearOptions, (self.recipe, self.names, self.norm, self.keep_weight_codes)
 
 
 class _SharedLinear(torch.autograd.Function):

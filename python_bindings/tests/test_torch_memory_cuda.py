@@ -1,0 +1,70 @@
+"""The peak of PyTorch's memory in a training step of examples/train_gpt on a GPU, against bf16's from eager."""
+
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from train_gpt_block import RECIPES, MasterAdamW, Shape, model_of, train_step
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+# 16384 tokens; the activations of a block are larger than its parameters, their gradients and AdamW's state.
+SHAPE, BATCH = Shape(1024, 3, 8, 512), 32
+
+
+def peak(recipe, compiled=False):
+    """In bytes, of the third step on, with everything that the first two leave."""
+    torch._dynamo.reset()
+    prepared = model_of(recipe, SHAPE, "cuda")
+    if compiled:
+        for block in (*prepared.model.blocks, prepared.model.head):
+            block.compile(dynamic=False)
+    optimizer = MasterAdamW(prepared.model.parameters())
+    generator = torch.Generator().manual_seed(0)
+    batch = [torch.randint(0, 256, (BATCH, SHAPE.window), generator=generator).cuda() for _ in range(2)]
+    for _ in range(2):
+        train_step(prepared, optimizer, batch, 1e-4)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    for _ in range(2):
+        train_step(prepared, optimizer, batch, 1e-4)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+@pytest.fixture(scope="module")
+def of_bf16():
+    found = peak("bf16")
+    gc.collect()
+    torch.cuda.empty_cache()
+    return found
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe != "high_precision"])
+def test_a_step_needs_no_more_than_bf16(recipe, of_bf16):
+    assert peak(recipe) <= of_bf16
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise_with_gw_hp", "delayed"])
+def test_a_compiled_step_needs_no_more_than_bf16_from_eager(recipe, of_bf16):
+    assert peak(recipe, compiled=True) <= of_bf16
+
+
+def test_calls_of_many_tokens_leave_no_scratch():
+    """In neither of the two threads: nothing but results is there behind a step."""
+    from ingot.nn import Float8Linear
+
+    layer = Float8Linear(512, 512, False, "cuda", torch.bfloat16, recipe="rowwise")
+    x = torch.randn(8192, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    layer(x).sum().backward()
+    layer.weight.grad = x.grad = None
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    other = Float8Linear(512, 512, False, "cuda", torch.bfloat16, recipe="tensorwise")
+    of_other = torch.cuda.memory_allocated() - before
+    other(x).sum().backward()
+    other.weight.grad = x.grad = None
+    assert torch.cuda.memory_allocated() - before == of_other
+    assert torch.cuda.memory_allocated() < 32 << 20
