@@ -16,8 +16,8 @@ from .errors import TrainGptError
 # width, blocks, heads, window, tokens of a step, steps, warm-up, learning rate, batches for validation
 SIZES = {
     "tiny": (32, 2, 4, 32, 256, 60, 6, 1e-2, 2),
-    "small": (1024, 8, 16, 512, 16384, 800, 200, 6e-4, 16),
-    "large": (2048, 6, 16, 512, 16384, 800, 200, 4e-4, 16),
+    "small": (1024, 8, 16, 512, 8192, 800, 200, 6e-4, 32),
+    "large": (2048, 6, 16, 512, 8192, 800, 200, 4e-4, 32),
 }
 
 

@@ -30,7 +30,7 @@ bool k_major(const GemmSpec& spec) { return spec.layout_a == Layout::k_major && 
 bool sm90_reads(const GemmSpec& spec) { return !is_fp8(spec.a) || k_major(spec); }
 
 bool cublaslt_may_take(const GemmSpec& spec, Target target) {
-  if (has_group_factors(spec) && (target != target_for(9, 0) || spec.epilogue.c)) return false;
+  if (has_group_factors(spec) && target != target_for(9, 0)) return false;
   return is_fp8(spec.a) ? is_ocp(spec.a) && is_ocp(spec.b) && k_major(spec) : spec.a == spec.b;
 }
 

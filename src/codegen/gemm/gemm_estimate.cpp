@@ -182,9 +182,10 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
 }
 
 // Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt,
-// and so do bf16 and f16, for which cuBLASLt has no estimate.
+// but for factors of groups, where the two differ more than beta * c costs; and so do bf16 and f16, for which cuBLASLt
+// has no estimate.
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
-  if (!is_fp8(spec.a) || spec.epilogue.c) return false;
+  if (!is_fp8(spec.a) || (spec.epilogue.c && !has_group_factors(spec))) return false;
   return estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors) <=
          estimate_cublaslt(spec, size, multiprocessors);
 }

@@ -43,7 +43,6 @@ const char* refused_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
   if (is_fp8(spec.out)) return "kernel cublaslt writes no FP8 output";
   if (epilogue.pointwise || epilogue.amax) return "kernel cublaslt has no epilogue but beta * c";
   if (!epilogue.c) return nullptr;
-  if (has_group_factors(spec)) return "kernel cublaslt adds no c where factors are those of groups and blocks";
   if (*epilogue.c != spec.out) return "kernel cublaslt adds a c of the output's dtype only";
   if (!fits_32_bits(tensors.c)) return kTooLarge;
   return is_fp8(spec.a) && !aligned(tensors.c) ? kMisaligned : nullptr;
