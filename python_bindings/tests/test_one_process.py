@@ -1,4 +1,4 @@
-"""Several of Ingot in one process: copies of the package, reloaded modules, contexts, and libingot.so beside the module."""
+"""Several of Ingot in one process: copies of the package, reloaded modules, contexts, libingot.so beside the module."""
 
 import ctypes
 import os
@@ -50,8 +50,8 @@ def test_the_module_is_loaded_once():
     text = message_of_a_second_import("forget()")
     file = _core.__file__
     assert text == (
-        f"ingot: is loaded in this process already, from {file}, and cannot be loaded again, from {file}: import one copy "
-        "of the package, and neither reload ingot._core nor remove it from sys.modules"
+        f"ingot: is loaded in this process already, from {file}, and cannot be loaded again, from {file}: import one "
+        "copy of the package, and neither reload ingot._core nor remove it from sys.modules"
     )
 
 
@@ -102,7 +102,8 @@ import ctypes
 ctypes.CDLL({str(LIBRARY)!r}, mode=ctypes.RTLD_GLOBAL)
 import numpy as np
 import ingot
-print(ingot.cast(np.linspace(-3, 5, 2048, dtype=np.float32).reshape(64, 32), "e4m3fn", scale="row").codes.tobytes().hex())
+x = np.linspace(-3, 5, 2048, dtype=np.float32).reshape(64, 32)
+print(ingot.cast(x, "e4m3fn", scale="row").codes.tobytes().hex())
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
