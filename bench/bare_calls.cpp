@@ -39,7 +39,7 @@ Source empty_kernel(std::size_t parameter_bytes) {
                   "constexpr auto kKernel = &nothing;\n"};
 }
 
-BareKernel::BareKernel(Gpu& gpu, std::size_t parameter_bytes) : gpu_(&gpu), parameter_(parameter_bytes) {
+BareKernel::BareKernel(MeasuredGpu& gpu, std::size_t parameter_bytes) : gpu_(&gpu), parameter_(parameter_bytes) {
   KernelCache& cache = gpu.context().cache();
   const auto compiled = cache.compiled(empty_kernel(parameter_bytes), cache.target());
   const Driver::Api& api = gpu.api();
@@ -67,7 +67,7 @@ void BareKernel::launch(bool programmatic) {
               "cuLaunchKernelEx");
 }
 
-void encode_tensor_map(Gpu& gpu, const Tensor& codes) {
+void encode_tensor_map(MeasuredGpu& gpu, const Tensor& codes) {
   CUtensorMap map;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(codes.cols), static_cast<cuuint64_t>(codes.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(codes.row_stride)};
@@ -92,7 +92,7 @@ struct BareMatmul::State {
     decltype(&::cublasLtMatmulPreferenceSetAttribute) set_preference = nullptr;
   };
 
-  State(Gpu& with, const std::string& cuda_root, const GemmTensors& of)
+  State(MeasuredGpu& with, const std::string& cuda_root, const GemmTensors& of)
       : gpu(&with), tensors(of), workspace(with.backend(), CublasLt::kWorkspaceBytes) {
     std::string problem;
     library = Library::open_cuda({"libcublasLt.so.13", "libcublasLt.so.12"}, cuda_root, problem);
@@ -165,7 +165,7 @@ struct BareMatmul::State {
     if (count == 0) throw Error(ErrorCode::not_found, "cublasLtMatmulAlgoGetHeuristic", "cuBLASLt has no algorithm");
   }
 
-  Gpu* gpu;
+  MeasuredGpu* gpu;
   GemmTensors tensors;
   Buffer workspace;
   Library library;
@@ -176,7 +176,7 @@ struct BareMatmul::State {
   cublasLtMatmulHeuristicResult_t chosen{};
 };
 
-BareMatmul::BareMatmul(Gpu& gpu, const std::string& cuda_root, const GemmSpec& spec, const GemmTensors& tensors)
+BareMatmul::BareMatmul(MeasuredGpu& gpu, const std::string& cuda_root, const GemmSpec& spec, const GemmTensors& tensors)
     : state_(std::make_unique<State>(gpu, cuda_root, tensors)) {
   state_->describe(spec);
   state_->choose_algorithm();

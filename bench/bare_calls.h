@@ -21,7 +21,7 @@ Source empty_kernel(std::size_t parameter_bytes);
 // The empty kernel, loaded and launched with the driver's functions directly.
 class BareKernel {
  public:
-  BareKernel(Gpu& gpu, std::size_t parameter_bytes);
+  BareKernel(MeasuredGpu& gpu, std::size_t parameter_bytes);
   ~BareKernel();
   BareKernel(const BareKernel&) = delete;
   BareKernel& operator=(const BareKernel&) = delete;
@@ -30,7 +30,7 @@ class BareKernel {
   void launch(bool programmatic);
 
  private:
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   CUlibrary library_ = nullptr;
   CUkernel kernel_ = nullptr;
   CUlaunchAttribute attribute_{};
@@ -38,14 +38,14 @@ class BareKernel {
 };
 
 // Calls cuTensorMapEncodeTiled for a matrix of codes.
-void encode_tensor_map(Gpu& gpu, const Tensor& codes);
+void encode_tensor_map(MeasuredGpu& gpu, const Tensor& codes);
 
 // cublasLtMatmul on FP8 operands. Everything around it is prepared in the constructor: descriptors, layouts, the
 // heuristic's first algorithm, the workspace.
 class BareMatmul {
  public:
   // Throws Error{not_found, cuda_failed}.
-  BareMatmul(Gpu& gpu, const std::string& cuda_root, const GemmSpec& spec, const GemmTensors& tensors);
+  BareMatmul(MeasuredGpu& gpu, const std::string& cuda_root, const GemmSpec& spec, const GemmTensors& tensors);
   ~BareMatmul();
   BareMatmul(const BareMatmul&) = delete;
   BareMatmul& operator=(const BareMatmul&) = delete;

@@ -102,7 +102,7 @@ class Bench {
     return disagreement(rotation.copies().back(), gpu_.stream(), *reference_);
   }
 
-  Gpu gpu_;
+  MeasuredGpu gpu_;
   RandomData random_;
   std::unique_ptr<Backend> reference_;
   MeasureOptions options_;

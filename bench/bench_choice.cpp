@@ -162,7 +162,7 @@ class Bench {
 
   Context* context_;
   const Options* options_;
-  Gpu gpu_;
+  MeasuredGpu gpu_;
   RandomData random_;
 };
 

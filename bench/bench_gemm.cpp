@@ -194,7 +194,7 @@ class Bench {
     return fastest(all, [&](const Contender& c) { return c.label.starts_with(kernel); });
   }
 
-  Gpu gpu_;
+  MeasuredGpu gpu_;
   RandomData random_;
   std::string problem_;
   std::unique_ptr<Driver> driver_;
@@ -244,7 +244,7 @@ void write(const std::string& path, const Machine& m, const std::vector<Result>&
 }
 
 int run_host(Context& context, const Machine& machine, const std::string& cuda_root, const Options& options) {
-  Gpu gpu(context);
+  MeasuredGpu gpu(context);
   RandomData random(gpu.backend(), gpu.stream(),
                     [&gpu](void* to, const void* from, std::size_t bytes) { gpu.copy(to, from, bytes); });
   const GemmHostCost cost = measure_gemm_host_cost(gpu, random, cuda_root, {.rounds = options.quick ? 5 : 25});

@@ -200,7 +200,7 @@ class Bench {
     return operations(c) / 3 / measure(replays, measure_).front().median_us * 1e-6;
   }
 
-  Gpu gpu_;
+  MeasuredGpu gpu_;
   RandomData random_;
   Stream side_;
   MeasureOptions measure_;

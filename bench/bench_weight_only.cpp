@@ -25,7 +25,7 @@
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/measure/dequant_operands.h"
 #include "ingot/runtime/measure/gemm_operands.h"
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 #include "ingot/runtime/measure/replay.h"
 #include "machine.h"
 #include "program.h"
@@ -203,7 +203,7 @@ class Bench {
 
   static constexpr int kWarmUp = 20;  // launches
 
-  Gpu gpu_;
+  MeasuredGpu gpu_;
   RandomData random_;
   std::string problem_;
   std::unique_ptr<Driver> driver_;

@@ -23,7 +23,7 @@ Operation buffers() {
 
 }  // namespace
 
-CopyCeiling measure_copy_ceiling(Gpu& gpu, RandomData& random, const MeasureOptions& options) {
+CopyCeiling measure_copy_ceiling(MeasuredGpu& gpu, RandomData& random, const MeasureOptions& options) {
   // Bytes per sample: each sample copies every part of the buffers twice, at any size.
   constexpr std::size_t kCopied = 2 * kLargest;
   const Placed placed(buffers(), gpu.backend());

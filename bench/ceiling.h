@@ -13,6 +13,6 @@ struct CopyCeiling {
 
 // Times cuMemcpyDtoDAsync of 256 MiB to 1 GiB of random data, outside of a graph (a graph's memcpy node is slower), and
 // takes the median of each size and the best of them. `options` may ask for fewer rounds.
-CopyCeiling measure_copy_ceiling(Gpu& gpu, RandomData& random, const MeasureOptions& options);
+CopyCeiling measure_copy_ceiling(MeasuredGpu& gpu, RandomData& random, const MeasureOptions& options);
 
 }  // namespace ingot::bench

@@ -29,14 +29,14 @@ double decode_code(Dtype dtype, std::byte code) {
   return static_cast<double>(dtype == Dtype::e5m2 ? decode(e5m2{bits}) : decode(e4m3fn{bits}));
 }
 
-std::vector<std::byte> fetch(Gpu& gpu, const void* from, std::size_t bytes) {
+std::vector<std::byte> fetch(MeasuredGpu& gpu, const void* from, std::size_t bytes) {
   std::vector<std::byte> fetched(bytes);
   gpu.backend().copy_to_host(fetched.data(), from, bytes, gpu.stream());
   return fetched;
 }
 
 // Column c of an operand across K, all of which is fetched the first time.
-std::vector<double> bf16_column(Gpu& gpu, const Tensor& tensor, std::int64_t c, std::vector<std::byte>& all) {
+std::vector<double> bf16_column(MeasuredGpu& gpu, const Tensor& tensor, std::int64_t c, std::vector<std::byte>& all) {
   if (all.empty()) all = fetch(gpu, tensor.data, bytes_of(tensor.rows, tensor.row_stride, tensor.dtype));
   std::vector<double> values(static_cast<std::size_t>(tensor.rows));
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -47,7 +47,7 @@ std::vector<double> bf16_column(Gpu& gpu, const Tensor& tensor, std::int64_t c, 
   return values;
 }
 
-std::vector<double> bf16_values(Gpu& gpu, const Tensor& tensor, std::int64_t r) {
+std::vector<double> bf16_values(MeasuredGpu& gpu, const Tensor& tensor, std::int64_t r) {
   const auto bytes = fetch(gpu, static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * 2,
                            bytes_of(1, tensor.cols, tensor.dtype));
   std::vector<double> values(static_cast<std::size_t>(tensor.cols));
@@ -60,7 +60,7 @@ std::vector<double> bf16_values(Gpu& gpu, const Tensor& tensor, std::int64_t r) 
 }
 
 // Dequantizes row r of an operand: codes times factors.
-std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
+std::vector<double> values_of(MeasuredGpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
                               std::int64_t r) {
   if (codes.dtype == Dtype::bf16) return bf16_values(gpu, codes, r);
   const auto cols = static_cast<std::size_t>(codes.cols);
@@ -86,7 +86,7 @@ std::vector<double> values_of(Gpu& gpu, const Tensor& codes, const Tensor& facto
   return values;
 }
 
-double element(Gpu& gpu, const Tensor& tensor, std::int64_t r, std::int64_t c) {
+double element(MeasuredGpu& gpu, const Tensor& tensor, std::int64_t r, std::int64_t c) {
   const auto* const at =
       static_cast<const std::byte*>(tensor.data) + (r * tensor.row_stride + c) * size_of(tensor.dtype);
   u16 bits = 0;
@@ -95,7 +95,8 @@ double element(Gpu& gpu, const Tensor& tensor, std::int64_t r, std::int64_t c) {
 }
 
 // Applies what follows the sum x of element (r, c): bias, beta * C and the epilogue's expression.
-double finished(Gpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64_t r, std::int64_t c, double x) {
+double finished(MeasuredGpu& gpu, const GemmSpec& spec, const GemmTensors& t, std::int64_t r, std::int64_t c,
+                double x) {
   if (spec.bias) x += element(gpu, t.bias, 0, c);
   if (spec.epilogue.c) x += static_cast<double>(t.beta) * element(gpu, t.c, r, c);
   std::vector<double> inputs;
@@ -137,14 +138,14 @@ GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(
   }
 }
 
-void GemmBuffers::poison(Gpu& gpu) const {
+void GemmBuffers::poison(MeasuredGpu& gpu) const {
   const Tensor& out = copies_.back().tensors.out;
   gpu.check(gpu.api().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(out.data), kPoison,
                                       bytes_of(out.rows, out.cols, out.dtype), gpu.stream().handle()),
             "cuMemsetD8Async");
 }
 
-std::string GemmBuffers::fault(Gpu& gpu) const {
+std::string GemmBuffers::fault(MeasuredGpu& gpu) const {
   const GemmTensors& t = copies_.back().tensors;
   double error = 0;
   double norm = 0;

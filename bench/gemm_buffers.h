@@ -20,11 +20,11 @@ class GemmBuffers {
   int copies() const { return static_cast<int>(copies_.size()); }
   GemmTensors tensors(int copy) const { return copies_[static_cast<std::size_t>(copy)].tensors; }
 
-  void poison(Gpu& gpu) const;
+  void poison(MeasuredGpu& gpu) const;
   // Says why the output of the last copy is wrong; empty if it is right: no poison is left in it, and over some hundred
   // elements from all parts of it, the relative Frobenius error against float64 is at most 2^-8, or 5e-3 with fast
   // sums.
-  std::string fault(Gpu& gpu) const;
+  std::string fault(MeasuredGpu& gpu) const;
 
  private:
   GemmCase case_;

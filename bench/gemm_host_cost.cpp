@@ -30,7 +30,7 @@ GemmKernel kernel_of(const GemmCase& c) {
 
 // A case's operands on the GPU, and a bare cublasLtMatmul on the same operands.
 struct GemmSetup {
-  GemmSetup(Gpu& gpu, RandomData& random, const std::string& cuda_root, const GemmCase& c)
+  GemmSetup(MeasuredGpu& gpu, RandomData& random, const std::string& cuda_root, const GemmCase& c)
       : buffers(random, c), tensors(buffers.tensors(buffers.copies() - 1)), matmul(gpu, cuda_root, c.spec, tensors) {}
 
   GemmBuffers buffers;
@@ -38,7 +38,7 @@ struct GemmSetup {
   BareMatmul matmul;
 };
 
-void check(Gpu& gpu, const GemmSetup& setup, const GemmCase& c, const std::function<void()>& call) {
+void check(MeasuredGpu& gpu, const GemmSetup& setup, const GemmCase& c, const std::function<void()>& call) {
   setup.buffers.poison(gpu);
   call();
   const std::string fault = setup.buffers.fault(gpu);
@@ -51,7 +51,7 @@ class BareLaunches {
   static constexpr std::size_t kSm90 = 0;  // indices in calls(); the next one is programmatic
   static constexpr std::size_t kMma = 2;
 
-  explicit BareLaunches(Gpu& gpu) : sm90_(gpu, sizeof(Sm90GemmParams)), mma_(gpu, sizeof(GemmMmaParams)) {}
+  explicit BareLaunches(MeasuredGpu& gpu) : sm90_(gpu, sizeof(Sm90GemmParams)), mma_(gpu, sizeof(GemmMmaParams)) {}
 
   // They refer to this object.
   std::vector<std::function<void()>> calls() {
@@ -105,7 +105,7 @@ std::vector<GemmCase> host_cost_cases() {
   return cases;
 }
 
-GemmHostCost measure_gemm_host_cost(Gpu& gpu, RandomData& random, const std::string& cuda_root,
+GemmHostCost measure_gemm_host_cost(MeasuredGpu& gpu, RandomData& random, const std::string& cuda_root,
                                     const MeasureOptions& options) {
   BareLaunches bare(gpu);
   std::vector<std::function<void()>> calls = bare.calls();

@@ -20,7 +20,7 @@ std::vector<GemmCase> host_cost_cases();
 
 // Checks each result first. The context must have no tuning records, so that `automatic` is the library's own choice.
 // Throws Error{invalid_argument} for a wrong result.
-GemmHostCost measure_gemm_host_cost(Gpu& gpu, RandomData& random, const std::string& cuda_root,
+GemmHostCost measure_gemm_host_cost(MeasuredGpu& gpu, RandomData& random, const std::string& cuda_root,
                                     const MeasureOptions& options);
 
 std::string to_text(const GemmHostCost& cost);

@@ -11,7 +11,7 @@ constexpr unsigned char kPoison = 0xa5;
 
 }  // namespace
 
-void poison(Gpu& gpu, const Placed& placed) {
+void poison(MeasuredGpu& gpu, const Placed& placed) {
   for (const Operand& operand : placed.operation().operands) {
     const std::size_t bytes = byte_count(operand);
     if (operand.role != Operand::Role::output || bytes == 0) continue;
@@ -24,7 +24,7 @@ void poison(Gpu& gpu, const Placed& placed) {
   }
 }
 
-Rotation::Rotation(Gpu& gpu, RandomData& random, const Operation& operation) {
+Rotation::Rotation(MeasuredGpu& gpu, RandomData& random, const Operation& operation) {
   const int count = copies_for(working_set(operation));
   for (int i = 0; i < count; ++i) {
     copies_.emplace_back(operation, gpu.backend());
@@ -32,7 +32,7 @@ Rotation::Rotation(Gpu& gpu, RandomData& random, const Operation& operation) {
   }
 }
 
-RotatedCall Rotation::call(Gpu& gpu) const {
+RotatedCall Rotation::call(MeasuredGpu& gpu) const {
   return {.copies = static_cast<int>(copies_.size()),
           .enqueue = [this, &gpu](int copy) { copies_[static_cast<std::size_t>(copy)].enqueue(gpu.stream()); }};
 }

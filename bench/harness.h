@@ -10,15 +10,15 @@
 namespace ingot::bench {
 
 // Fills outputs with bytes that no right result has, or with the value that they start from.
-void poison(Gpu& gpu, const Placed& placed);
+void poison(MeasuredGpu& gpu, const Placed& placed);
 
 // An operation with random inputs, on as many copies of its buffers as copies_for() requires.
 class Rotation {
  public:
-  Rotation(Gpu& gpu, RandomData& random, const Operation& operation);
+  Rotation(MeasuredGpu& gpu, RandomData& random, const Operation& operation);
 
   // The returned call refers to this object.
-  RotatedCall call(Gpu& gpu) const;
+  RotatedCall call(MeasuredGpu& gpu) const;
   const std::vector<Placed>& copies() const { return copies_; }
 
  private:

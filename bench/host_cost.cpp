@@ -18,7 +18,7 @@ constexpr std::size_t kParameterBytes = 96;  // at least the size of the casts' 
 constexpr std::int64_t kRows = 16;
 constexpr std::int64_t kCols = 256;
 
-double time_batch(Gpu& gpu, const std::function<void()>& call) {
+double time_batch(MeasuredGpu& gpu, const std::function<void()>& call) {
   using Clock = std::chrono::steady_clock;
   gpu.synchronize();
   const auto begin = Clock::now();
@@ -29,7 +29,7 @@ double time_batch(Gpu& gpu, const std::function<void()>& call) {
 
 }  // namespace
 
-std::vector<double> host_ns(Gpu& gpu, std::span<const std::function<void()>> calls, int rounds) {
+std::vector<double> host_ns(MeasuredGpu& gpu, std::span<const std::function<void()>> calls, int rounds) {
   std::vector<std::vector<double>> samples(calls.size());
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = 0; i < calls.size(); ++i) samples[i].push_back(time_batch(gpu, calls[i]));
@@ -40,7 +40,7 @@ std::vector<double> host_ns(Gpu& gpu, std::span<const std::function<void()>> cal
   return medians;
 }
 
-std::vector<HostCost> measure_host_cost(Gpu& gpu, RandomData& random, const MeasureOptions& options) {
+std::vector<HostCost> measure_host_cost(MeasuredGpu& gpu, RandomData& random, const MeasureOptions& options) {
   // One call with one launch and one call with two.
   const std::array lines{"cast bf16->e4m3fn scale=row out=codes", "cast bf16->e4m3fn scale=tensor out=codes"};
   BareKernel bare(gpu, kParameterBytes);

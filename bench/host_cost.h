@@ -28,10 +28,10 @@ struct HostCost {
 };
 
 // Nanoseconds of the host per call: medians over batches that alternate, each on an idle stream.
-std::vector<double> host_ns(Gpu& gpu, std::span<const std::function<void()>> calls, int rounds);
+std::vector<double> host_ns(MeasuredGpu& gpu, std::span<const std::function<void()>> calls, int rounds);
 
 // Measures casts.
-std::vector<HostCost> measure_host_cost(Gpu& gpu, RandomData& random, const MeasureOptions& options);
+std::vector<HostCost> measure_host_cost(MeasuredGpu& gpu, RandomData& random, const MeasureOptions& options);
 
 std::string to_text(std::span<const HostCost> costs);
 nlohmann::ordered_json to_json(const HostCost& cost);

@@ -20,7 +20,7 @@ constexpr std::int64_t kSampledRows = 8;
 
 std::size_t bytes_of(const Tensor& tensor) { return byte_span(tensor, "benchmark tensor"); }
 
-std::vector<float> row_of(Gpu& gpu, const Tensor& tensor, std::int64_t row) {
+std::vector<float> row_of(MeasuredGpu& gpu, const Tensor& tensor, std::int64_t row) {
   std::vector<u16> bits(static_cast<std::size_t>(tensor.cols));
   gpu.backend().copy_to_host(bits.data(), static_cast<const u16*>(tensor.data) + row * tensor.row_stride,
                              bits.size() * sizeof(u16), gpu.stream());
@@ -29,7 +29,7 @@ std::vector<float> row_of(Gpu& gpu, const Tensor& tensor, std::int64_t row) {
   return values;
 }
 
-std::vector<float> sampled_rows(Gpu& gpu, const Tensor& tensor) {
+std::vector<float> sampled_rows(MeasuredGpu& gpu, const Tensor& tensor) {
   std::vector<float> values;
   for (std::int64_t i = 0; i < kSampledRows; ++i) {
     const std::vector<float> row = row_of(gpu, tensor, i * (tensor.rows - 1) / (kSampledRows - 1));
@@ -63,7 +63,7 @@ std::vector<double> normalised(const std::vector<float>& row) {
 
 }  // namespace
 
-StepTensors::StepTensors(Gpu& gpu, RandomData& random, const LinearSize& size, std::uint64_t seed)
+StepTensors::StepTensors(MeasuredGpu& gpu, RandomData& random, const LinearSize& size, std::uint64_t seed)
     : input(gpu.backend(), Dtype::bf16, size.tokens, size.in_features),
       weight(gpu.backend(), Dtype::bf16, size.out_features, size.in_features),
       grad_output(gpu.backend(), Dtype::bf16, size.tokens, size.out_features),
@@ -78,13 +78,13 @@ StepTensors::StepTensors(Gpu& gpu, RandomData& random, const LinearSize& size, s
   fill(grad_output, 2, 1.0F);
 }
 
-void StepTensors::poison(Gpu& gpu) {
+void StepTensors::poison(MeasuredGpu& gpu) {
   for (const OwnedTensor* result : {&output, &grad_input, &grad_weight}) {
     gpu.fill(result->view().data, kPoison, bytes_of(*result));
   }
 }
 
-std::vector<std::unique_ptr<StepTensors>> make_copies(Gpu& gpu, RandomData& random, const LinearSize& size) {
+std::vector<std::unique_ptr<StepTensors>> make_copies(MeasuredGpu& gpu, RandomData& random, const LinearSize& size) {
   const double elements = static_cast<double>(size.tokens) * static_cast<double>(size.in_features + size.out_features) +
                           static_cast<double>(size.in_features) * static_cast<double>(size.out_features);
   std::vector<std::unique_ptr<StepTensors>> copies;
@@ -95,7 +95,7 @@ std::vector<std::unique_ptr<StepTensors>> make_copies(Gpu& gpu, RandomData& rand
   return copies;
 }
 
-RecipeSteps::RecipeSteps(Gpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
+RecipeSteps::RecipeSteps(MeasuredGpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
                          const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side)
     : gpu_(&gpu), delayed_(recipe.name == "delayed"), copies_(&copies) {
   const LinearShape shape{.in_features = c.size.in_features, .out_features = c.size.out_features};
@@ -139,13 +139,13 @@ std::size_t RecipeSteps::saved_bytes() const {
   return layers_[0].linear ? layers_[0].linear->saved_bytes() : layers_[0].norm_linear->saved_bytes();
 }
 
-StepSample sample(Gpu& gpu, const StepTensors& tensors) {
+StepSample sample(MeasuredGpu& gpu, const StepTensors& tensors) {
   return {.output = sampled_rows(gpu, tensors.output),
           .grad_input = sampled_rows(gpu, tensors.grad_input),
           .grad_weight = sampled_rows(gpu, tensors.grad_weight)};
 }
 
-std::string fault_of_baseline(Gpu& gpu, const LinearBenchCase& c, const StepTensors& tensors) {
+std::string fault_of_baseline(MeasuredGpu& gpu, const LinearBenchCase& c, const StepTensors& tensors) {
   const std::int64_t rows = tensors.output.view().rows;
   const std::int64_t cols = tensors.output.view().cols;
   for (std::int64_t i = 0; i < kSampledRows; ++i) {

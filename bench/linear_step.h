@@ -19,23 +19,23 @@ namespace ingot::bench {
 // The tensors of one step, in bf16: random input [M, K], weight [N, K] and grad_output [M, N], and the results.
 class StepTensors {
  public:
-  StepTensors(Gpu& gpu, RandomData& random, const LinearSize& size, std::uint64_t seed);
+  StepTensors(MeasuredGpu& gpu, RandomData& random, const LinearSize& size, std::uint64_t seed);
 
   OwnedTensor input, weight, grad_output;
   OwnedTensor output, grad_input, grad_weight;
 
   // Fills the results with bytes that no right result has.
-  void poison(Gpu& gpu);
+  void poison(MeasuredGpu& gpu);
 };
 
 // As many copies of the tensors as it takes to find none of them in the L2 when its turn comes.
-std::vector<std::unique_ptr<StepTensors>> make_copies(Gpu& gpu, RandomData& random, const LinearSize& size);
+std::vector<std::unique_ptr<StepTensors>> make_copies(MeasuredGpu& gpu, RandomData& random, const LinearSize& size);
 
 // The layers of one recipe, one for each copy of the tensors.
 class RecipeSteps {
  public:
   // side: as LinearOptions::side; null for none.
-  RecipeSteps(Gpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
+  RecipeSteps(MeasuredGpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
               const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side = nullptr);
 
   // Enqueues a whole step on copy i: casts the weight, runs forward and backward, and with delayed scales updates the
@@ -52,7 +52,7 @@ class RecipeSteps {
     std::unique_ptr<LayerNormLinear> norm_linear;
   };
 
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   bool delayed_;
   const std::vector<std::unique_ptr<StepTensors>>* copies_;
   Float8Workspace workspace_;
@@ -65,11 +65,11 @@ struct StepSample {
   std::vector<float> grad_input;
   std::vector<float> grad_weight;
 };
-StepSample sample(Gpu& gpu, const StepTensors& tensors);
+StepSample sample(MeasuredGpu& gpu, const StepTensors& tensors);
 
 // Compares a few output elements of a bf16 step's sample with the formula in float64. Describes the first difference;
 // empty if there is none.
-std::string fault_of_baseline(Gpu& gpu, const LinearBenchCase& c, const StepTensors& tensors);
+std::string fault_of_baseline(MeasuredGpu& gpu, const LinearBenchCase& c, const StepTensors& tensors);
 // Signal-to-noise ratios of another recipe's results, in dB, with bf16's results as the signal.
 struct StepQuality {
   double output_db = 0;

@@ -45,7 +45,7 @@ constexpr auto kKernel = &ingot::read_all;
 
 Source read_source() { return {.name = "read ceiling", .text = kText}; }
 
-ReadCeiling::ReadCeiling(Gpu& gpu)
+ReadCeiling::ReadCeiling(MeasuredGpu& gpu)
     : gpu_(&gpu), kernel_(&gpu.context().cache().get(read_source())), nothing_(gpu.backend(), sizeof(std::uint32_t)) {
   std::string problem;
   const auto driver = Driver::open(problem);

@@ -8,7 +8,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/jit/kernel.h"
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 
 namespace ingot::bench {
 
@@ -25,13 +25,13 @@ class ReadCeiling {
                                       Shape{4, 256},  Shape{4, 512}, Shape{8, 256}};
 
   // Compiles the kernel. Throws Error{compile_failed, cuda_failed}.
-  explicit ReadCeiling(Gpu& gpu);
+  explicit ReadCeiling(MeasuredGpu& gpu);
 
   // data: device memory aligned to 16 bytes. Reads `bytes` rounded down to a multiple of 16.
   void enqueue(const Shape& shape, const void* data, std::size_t bytes);
 
  private:
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   const Kernel* kernel_;
   unsigned multiprocessors_;
   Buffer nothing_;

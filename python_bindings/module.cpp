@@ -105,6 +105,24 @@ nb::tuple dtypes() {
   return nb::tuple(all);
 }
 
+// Python's types and PyTorch's operators can be registered once in a process, by one copy of this module: another one
+// would end in messages about types.
+void refuse_a_second_import(const nb::module_& module) {
+  constexpr const char* kKey = "ingot._core";
+  nb::dict of_process = nb::borrow<nb::dict>(PyInterpreterState_GetDict(PyInterpreterState_Get()));
+  const nb::object file = nb::getattr(module, "__file__", nb::str("an unknown file"));
+  if (!of_process.contains(kKey)) {
+    of_process[kKey] = file;
+    return;
+  }
+  const auto first = nb::cast<std::string>(nb::str(of_process[kKey]));
+  throw nb::import_error(
+      ("ingot: is loaded in this process already, from " + first + ", and cannot be loaded again, from " +
+       nb::cast<std::string>(nb::str(file)) +
+       ": import one copy of the package, and neither reload ingot._core nor remove it from sys.modules")
+          .c_str());
+}
+
 }  // namespace
 }  // namespace ingot::python
 
@@ -113,6 +131,7 @@ NB_MODULE(_core, module) {
   using namespace nb::literals;
   using ingot::python::PythonContext;
 
+  ingot::python::refuse_a_second_import(module);
   nb::exception<ingot::Error>(module, "Error");
   module.attr("__version__") = ingot::version();
   module.attr("dtypes") = ingot::python::dtypes();
@@ -127,6 +146,7 @@ NB_MODULE(_core, module) {
 
   module.def(
       "canonical_spec", [](const std::string& line) { return ingot::print(ingot::parse(line)); }, "line"_a);
+  module.attr("_torch_contexts") = nb::dict();  // those that PyTorch's operators use, by device
   ingot::python::bind_linear_gain(module);
   ingot::python::bind_operations(module);
   ingot::python::bind_safetensors(module);

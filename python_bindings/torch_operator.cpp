@@ -12,10 +12,12 @@ namespace {
 namespace nb = nanobind;
 
 // Python keeps the context until it ends.
+// Kept as long as this module, whatever becomes of Python's own reference.
 PythonContext* context_of_python(Device device) {
   const nb::gil_scoped_acquire lock;
   try {
     const nb::object context = nb::module_::import_("ingot._context").attr("context_for")(print(device));
+    nb::cast<nb::dict>(nb::module_::import_("ingot._core").attr("_torch_contexts"))[print(device).c_str()] = context;
     return nb::cast<PythonContext*>(context);
   } catch (nb::python_error& error) {
     throw Error(ErrorCode::not_found, print(device), error.what());

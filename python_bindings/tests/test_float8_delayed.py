@@ -207,13 +207,13 @@ def test_layers_with_different_histories_and_formats():
 
 
 def test_sync_is_a_few_operations_for_all_layers():
-    """What a GPU would launch does not grow with the model; views are counted, too."""
+    """What a GPU would launch does not grow with the model."""
 
     class Counted(TorchDispatchMode):
         calls = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.calls += 1
+            self.calls += not func.is_view
             return func(*args, **(kwargs or {}))
 
     def operations(count):
@@ -222,7 +222,7 @@ def test_sync_is_a_few_operations_for_all_layers():
             float8.sync_float8_amax_and_scale_history(nn.ModuleList(layers))
         return counted.calls
 
-    assert operations(2) == operations(9) <= 16
+    assert operations(2) == operations(9) <= 11
 
 
 def test_sync_without_layers_warns(caplog):

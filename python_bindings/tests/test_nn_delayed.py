@@ -147,7 +147,7 @@ def test_one_update_for_all_layers():
         calls = 0
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.calls += 1
+            self.calls += not func.is_view
             return func(*args, **(kwargs or {}))
 
     def operations(count):
@@ -158,7 +158,7 @@ def test_one_update_for_all_layers():
         assert all((layer.fp8_scale != 1).all() and layer.scales_started for layer in model[:-1])
         return counted.calls
 
-    assert operations(2) == operations(9) <= 20  # with views, which launch nothing
+    assert operations(2) == operations(9) <= 15
     sync_amax_history(torch.nn.Linear(2, 2))
 
 

@@ -331,8 +331,8 @@ def check_parts_that_are_sharded(rank):
         with pytest.raises(LinearError) as caught:
             call(torch.randn(3, 6))
         assert str(caught.value) == (
-            f"{subject} computes with plain tensors, and got a DTensor: shard the whole module whose forward is called, "
-            "not a part of it, or pass .to_local() or .full_tensor()"
+            f"{subject} computes with plain tensors, and got a DTensor: shard the whole module whose forward is "
+            "called, not a part of it, or pass .to_local() or .full_tensor()"
         )
 
 

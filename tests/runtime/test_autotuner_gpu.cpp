@@ -27,13 +27,13 @@ struct Fixture {
     made.tuning_file.clear();
     return made;
   }
-  static RandomData::Copy copy_on(Gpu& gpu) {
+  static RandomData::Copy copy_on(MeasuredGpu& gpu) {
     return [&gpu](void* to, const void* from, std::size_t bytes) { gpu.copy(to, from, bytes); };
   }
-  static GemmOperands::Fill fill_on(Gpu& gpu) {
+  static GemmOperands::Fill fill_on(MeasuredGpu& gpu) {
     return [&gpu](void* to, unsigned char byte, std::size_t bytes) { gpu.fill(to, byte, bytes); };
   }
-  static std::vector<std::byte> output(Gpu& gpu, const GemmTensors& tensors) {
+  static std::vector<std::byte> output(MeasuredGpu& gpu, const GemmTensors& tensors) {
     std::vector<std::byte> bytes(byte_span(tensors.out, "out"));
     gpu.backend().copy_to_host(bytes.data(), tensors.out.data, bytes.size(), gpu.stream());
     return bytes;
@@ -61,7 +61,7 @@ GemmSpec with_kernel(GemmSpec spec, GemmKernel kernel) {
 
 BOOST_FIXTURE_TEST_CASE(tunes_a_gemm, Fixture) {
   Context context(options());
-  Gpu gpu(context);
+  MeasuredGpu gpu(context);
   RandomData random(gpu.backend(), gpu.stream(), copy_on(gpu));
   for (const GemmCall& call : {GemmCall{{.fast_accumulation = true}, {1024, 1024, 1024}},
                                GemmCall{{.a = Dtype::e5m2, .scale_a = kRowwise, .scale_b = kRowwise}, {512, 768, 2048}},
@@ -85,7 +85,7 @@ BOOST_FIXTURE_TEST_CASE(tunes_a_gemm, Fixture) {
 // copies in turn.
 BOOST_FIXTURE_TEST_CASE(tunes_every_epilogue, Fixture) {
   Context context(options());
-  Gpu gpu(context);
+  MeasuredGpu gpu(context);
   RandomData random(gpu.backend(), gpu.stream(), copy_on(gpu));
   for (const GemmSpec& spec : test::epilogue_specs()) {
     const GemmCall call{.spec = spec, .size = {512, 384, 640}};
@@ -112,7 +112,7 @@ BOOST_FIXTURE_TEST_CASE(tunes_every_epilogue, Fixture) {
 
 BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
   Context context(options());
-  Gpu gpu(context);
+  MeasuredGpu gpu(context);
   RandomData random(gpu.backend(), gpu.stream(), copy_on(gpu));
   std::vector<GemmSpec> specs{{},
                               {.b = Dtype::e5m2, .scale_a = kRowwise, .scale_b = kRowwise, .bias = true},
@@ -154,7 +154,7 @@ BOOST_FIXTURE_TEST_CASE(a_gemm_runs_what_its_record_says, Fixture) {
     ContextOptions with = options();
     with.tuning = tuning;
     Context context(with);
-    Gpu gpu(context);
+    MeasuredGpu gpu(context);
     RandomData random(gpu.backend(), gpu.stream(), copy_on(gpu));
     const GemmOperands operands(random, fill_on(gpu), call);
     gpu.backend().gemm(with_kernel(call.spec, kernel), operands.tensors(0), gpu.stream());
@@ -172,7 +172,7 @@ BOOST_FIXTURE_TEST_CASE(a_record_that_does_not_fit_the_tensors, Fixture) {
   for (const GemmKernel kernel : {GemmKernel::cublaslt, GemmKernel::sm90}) {
     Context context(options());
     BOOST_REQUIRE(context.tuning_store().put(record(context, call, with_kernel(call.spec, kernel))));
-    Gpu gpu(context);
+    MeasuredGpu gpu(context);
     RandomData random(gpu.backend(), gpu.stream(), copy_on(gpu));
     GemmOperands operands(random, fill_on(gpu), call);
     GemmTensors tensors = operands.tensors(operands.copies() - 1);
@@ -196,7 +196,7 @@ BOOST_FIXTURE_TEST_CASE(small_a_kernel_that_is_missing_in_a_capture_is_told, Fix
     Context context(options());
     BOOST_REQUIRE(context.tuning_store().put(record(context, call, chosen)));
     Context fresh(options());
-    Gpu gpu(fresh);
+    MeasuredGpu gpu(fresh);
     const OwnedTensor codes(gpu.backend(), Dtype::e4m3fn, 256, 256);
     const OwnedTensor out(gpu.backend(), Dtype::bf16, 256, 128);
     const OwnedTensor factor(gpu.backend(), Dtype::f32, 1, 1);

@@ -520,6 +520,32 @@ BOOST_AUTO_TEST_CASE(a_context_tells_what_it_has_done) {
              "removed for room; 5321 launches");
 }
 
+// Contexts in one process share the store and nothing else.
+BOOST_AUTO_TEST_CASE(two_contexts_share_the_disk_alone) {
+  const TemporaryDirectory folder;
+  Context first(options_in(folder));
+  Context second(options_in(folder));
+  const Source source = generate(AmaxSpec{});
+  const auto compiled = first.cache().compiled(source, first.cache().target());
+  BOOST_TEST(second.stats().kernels.compiled == 0);
+  BOOST_TEST((*second.cache().compiled(source, second.cache().target()) == *compiled));
+  BOOST_TEST(first.stats().kernels.compiled == 1);
+  BOOST_TEST(second.stats().kernels.compiled == 0);
+  BOOST_TEST(second.stats().kernels.loaded == 1);
+
+  Stream of_second(second.backend());
+  std::vector<float> numbers{1, -3, 2};
+  float amax = 0;
+  const AmaxTensors tensors{.input = vector(numbers.data(), Dtype::f32, 3, Device{}),
+                            .amax = vector(&amax, Dtype::f32, 1, Device{})};
+  const std::string text = refused([&] { first.backend().amax({.in = Dtype::f32}, tensors, of_second); }).message;
+  BOOST_TEST(contains(text, "belongs to another Context's backend"), text);
+  BOOST_TEST(amax == 0.0F);
+  second.backend().amax({.in = Dtype::f32}, tensors, of_second);
+  BOOST_TEST(amax == 3.0F);
+  BOOST_TEST(print(first.recording()) != print(second.recording()));
+}
+
 // Without a GPU there is nothing to warm; a recording that cannot be read costs a warning.
 BOOST_AUTO_TEST_CASE(a_recording_that_is_missing_is_a_warning) {
   const TemporaryDirectory folder;

@@ -12,7 +12,7 @@
 #include "ingot/runtime/gemm/cublaslt_factors.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/measure/gemm_data.h"
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 #include "support/epilogue_reference.h"
 #include "support/gemm_on_gpu.h"
 
@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(factors_by_group) {
 
 BOOST_AUTO_TEST_CASE(factors_as_cublaslt_reads_them) {
   if (!on_hopper()) return;
-  Gpu gpu(context());
+  MeasuredGpu gpu(context());
   RandomData random(gpu.backend(), gpu.stream(),
                     [&gpu](void* to, const void* from, std::size_t bytes) { gpu.copy(to, from, bytes); });
   for (const ScaleGranularity scale_b : kGroupedScalesOfB) {

@@ -17,7 +17,7 @@ std::array<Source, 3> check_sources() {
           check_source("compare bytes", kBytesText)};
 }
 
-GemmChecker::GemmChecker(Gpu& gpu) : gpu_(&gpu) {
+GemmChecker::GemmChecker(MeasuredGpu& gpu) : gpu_(&gpu) {
   const std::array<Source, 3> sources = check_sources();
   for (std::size_t i = 0; i < sources.size(); ++i) kernels_[i] = &gpu.context().cache().get(sources[i]);
 }

@@ -20,7 +20,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/jit/kernel.h"
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 #include "support/gemm_cross.h"
 #include "support/reference_formats.h"
 
@@ -389,7 +389,7 @@ std::array<Source, 3> check_sources();
 
 class GemmChecker {
  public:
-  explicit GemmChecker(Gpu& gpu);
+  explicit GemmChecker(MeasuredGpu& gpu);
 
   // A matrix as the kernels read it; a Tensor without data gives no matrix.
   CheckedMatrix of(const Tensor& tensor);
@@ -409,7 +409,7 @@ class GemmChecker {
 
   const double* table(Dtype dtype);
 
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   std::array<const Kernel*, 3> kernels_{};
   std::map<Dtype, Buffer> tables_;
 };

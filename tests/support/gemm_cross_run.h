@@ -13,7 +13,7 @@
 
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 #include "support/gemm_checker.h"
 #include "support/gemm_cross.h"
 #include "support/random.h"
@@ -35,7 +35,7 @@ enum class Role : std::uint8_t { a, b, bias, c, first, second };
 // view at its own offset. Other elements lie between its rows and after the last, so reading those changes the result.
 class CrossInputs {
  public:
-  explicit CrossInputs(Gpu& gpu) : gpu_(&gpu) {}
+  explicit CrossInputs(MeasuredGpu& gpu) : gpu_(&gpu) {}
 
   Tensor matrix(Dtype dtype, Input input, Role role, std::int64_t rows, std::int64_t cols, Placement placement);
   Tensor vector(Dtype dtype, Input input, Role role, std::int64_t count);
@@ -54,7 +54,7 @@ class CrossInputs {
 
   const Buffer& stretch(Dtype dtype, Input input);
 
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   std::map<std::pair<Dtype, Input>, Buffer> stretches_;
   std::map<Input, Buffer> factors_;
   Buffer scale_;
@@ -63,7 +63,7 @@ class CrossInputs {
 // An output with guard bytes around it, and its bytes after the first run.
 class CrossOutput {
  public:
-  explicit CrossOutput(Gpu& gpu) : gpu_(&gpu), now_(gpu.backend(), kBytes), before_(gpu.backend(), kBytes) {}
+  explicit CrossOutput(MeasuredGpu& gpu) : gpu_(&gpu), now_(gpu.backend(), kBytes), before_(gpu.backend(), kBytes) {}
 
   Tensor place(Dtype dtype, std::int64_t rows, std::int64_t cols, Placement placement);
 
@@ -74,7 +74,7 @@ class CrossOutput {
  private:
   static constexpr std::size_t kBytes = kLargest * sizeof(float) + 4 * kCrossGuard;
 
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   Buffer now_;
   Buffer before_;
   Tensor tensor_{};
@@ -106,7 +106,7 @@ class Cross {
  public:
   explicit Cross(Context& with) : used_(&with), gpu_(with), checker_(gpu_), inputs_(gpu_), out_(gpu_), pre_(gpu_) {}
 
-  Gpu& gpu() { return gpu_; }
+  MeasuredGpu& gpu() { return gpu_; }
   GemmChecker& checker() { return checker_; }
   std::size_t runs() const { return runs_; }
   const std::map<std::string, std::size_t>& counts() const { return counts_; }
@@ -147,7 +147,7 @@ class Cross {
   static constexpr std::size_t kBatch = 128;
 
   Context* used_;
-  Gpu gpu_;
+  MeasuredGpu gpu_;
   GemmChecker checker_;
   CrossInputs inputs_;
   CrossOutput out_;

@@ -55,8 +55,8 @@ class _Place(NamedTuple):
 
 
 def _places(layers: List[StatefulFloat8Linear]) -> List[_Place]:
-    """Those of all layers, formats together. Buffers are read from the dict that has them: for a hundred layers nn.Module's
-    way to them takes longer than all operations."""
+    """Those of all layers, formats together. Buffers are read from the dict that has them: for a hundred layers
+    nn.Module's way to them takes longer than all operations."""
     places = []
     for layer in layers:
         buffers, config = layer._buffers, layer.config

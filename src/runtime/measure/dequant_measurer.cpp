@@ -14,7 +14,7 @@ constexpr MeasureOptions kReplay{.graph_us = 1500};
 
 }  // namespace
 
-CudaDequantMeasurer::CudaDequantMeasurer(Gpu& gpu, RandomData& random, const DequantMatmulSpec& spec,
+CudaDequantMeasurer::CudaDequantMeasurer(MeasuredGpu& gpu, RandomData& random, const DequantMatmulSpec& spec,
                                          const MatmulSize& size)
     : gpu_(&gpu),
       operands_(

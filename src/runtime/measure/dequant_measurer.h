@@ -7,7 +7,7 @@
 
 #include "ingot/runtime/measure/autotuner.h"
 #include "ingot/runtime/measure/dequant_operands.h"
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 #include "ingot/runtime/measure/replay.h"
 
 namespace ingot {
@@ -15,14 +15,14 @@ namespace ingot {
 class CudaDequantMeasurer final : public MatmulMeasurer {
  public:
   // Allocates and fills the operands. Throws Error{out_of_memory} if they do not fit.
-  CudaDequantMeasurer(Gpu& gpu, RandomData& random, const DequantMatmulSpec& spec, const MatmulSize& size);
+  CudaDequantMeasurer(MeasuredGpu& gpu, RandomData& random, const DequantMatmulSpec& spec, const MatmulSize& size);
 
   void prepare(const MatmulSpec& candidate) override;
   std::string check(const MatmulSpec& candidate) override;
   double measure(const MatmulSpec& candidate) override;
 
  private:
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   DequantOperands operands_;
   std::vector<std::pair<MatmulSpec, std::unique_ptr<Replay>>> replays_;
 };

@@ -13,7 +13,7 @@ constexpr MeasureOptions kReplay{.graph_us = 1500};
 
 }  // namespace
 
-CudaGemmMeasurer::CudaGemmMeasurer(Gpu& gpu, RandomData& random, const GemmCall& call)
+CudaGemmMeasurer::CudaGemmMeasurer(MeasuredGpu& gpu, RandomData& random, const GemmCall& call)
     : gpu_(&gpu),
       operands_(
           random, [&gpu](void* to, unsigned char byte, std::size_t bytes) { gpu.fill(to, byte, bytes); }, call) {}

@@ -9,7 +9,7 @@
 #include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/runtime/measure/autotuner.h"
 #include "ingot/runtime/measure/gemm_operands.h"
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 #include "ingot/runtime/measure/random_data.h"
 #include "ingot/runtime/measure/replay.h"
 
@@ -18,14 +18,14 @@ namespace ingot {
 class CudaGemmMeasurer final : public MatmulMeasurer {
  public:
   // Allocates and fills the operands. Throws Error{out_of_memory} if they do not fit.
-  CudaGemmMeasurer(Gpu& gpu, RandomData& random, const GemmCall& call);
+  CudaGemmMeasurer(MeasuredGpu& gpu, RandomData& random, const GemmCall& call);
 
   void prepare(const MatmulSpec& candidate) override;
   std::string check(const MatmulSpec& candidate) override;
   double measure(const MatmulSpec& candidate) override;
 
  private:
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   GemmOperands operands_;
   std::vector<std::pair<MatmulSpec, std::unique_ptr<Replay>>> replays_;
 };

@@ -72,7 +72,7 @@ struct GpuMatmuls::Bench {
           gpu.copy(to, from, bytes);
         }) {}
 
-  Gpu gpu;
+  MeasuredGpu gpu;
   RandomData random;
 };
 

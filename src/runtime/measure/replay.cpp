@@ -2,7 +2,7 @@
 
 namespace ingot {
 
-Replay::Replay(Gpu& gpu, const RotatedCall& call, const MeasureOptions& options)
+Replay::Replay(MeasuredGpu& gpu, const RotatedCall& call, const MeasureOptions& options)
     : gpu_(&gpu), copies_(call.copies), calls_(call.copies) {
   for (int i = 0; i < copies_; ++i) call.enqueue(i);
   gpu.synchronize();

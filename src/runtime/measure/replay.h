@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ingot/runtime/graph.h"
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 #include "ingot/runtime/measure/timing.h"
 
 namespace ingot {
@@ -31,7 +31,7 @@ struct MeasureOptions {
 // memory is allocated.
 class Replay {
  public:
-  Replay(Gpu& gpu, const RotatedCall& call, const MeasureOptions& options);
+  Replay(MeasuredGpu& gpu, const RotatedCall& call, const MeasureOptions& options);
   Replay(const Replay&) = delete;
   Replay& operator=(const Replay&) = delete;
 
@@ -44,7 +44,7 @@ class Replay {
  private:
   void capture(const RotatedCall& call);
 
-  Gpu* gpu_;
+  MeasuredGpu* gpu_;
   int copies_;
   int calls_;
   std::optional<Graph> graph_{};

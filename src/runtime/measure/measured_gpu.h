@@ -15,13 +15,13 @@
 namespace ingot {
 
 // An Ingot context on CUDA together with its driver.
-class Gpu {
+class MeasuredGpu {
  public:
   // Throws Error{not_found} if the context is not on CUDA.
-  explicit Gpu(Context& context);
-  ~Gpu();
-  Gpu(const Gpu&) = delete;
-  Gpu& operator=(const Gpu&) = delete;
+  explicit MeasuredGpu(Context& context);
+  ~MeasuredGpu();
+  MeasuredGpu(const MeasuredGpu&) = delete;
+  MeasuredGpu& operator=(const MeasuredGpu&) = delete;
 
   Context& context() const { return *context_; }
   Backend& backend() const { return context_->backend(); }

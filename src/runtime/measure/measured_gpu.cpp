@@ -1,4 +1,4 @@
-#include "ingot/runtime/measure/gpu.h"
+#include "ingot/runtime/measure/measured_gpu.h"
 
 #include <string>
 
@@ -20,7 +20,7 @@ std::unique_ptr<Driver> open_driver(const Context& context) {
 
 }  // namespace
 
-Gpu::Gpu(Context& context)
+MeasuredGpu::MeasuredGpu(Context& context)
     : context_(&context),
       driver_(open_driver(context)),
       current_(*driver_, context.device().index),
@@ -29,20 +29,20 @@ Gpu::Gpu(Context& context)
   check(api().cuEventCreate(&end_, CU_EVENT_DEFAULT), "cuEventCreate");
 }
 
-Gpu::~Gpu() {
+MeasuredGpu::~MeasuredGpu() {
   if (begin_ != nullptr) static_cast<void>(api().cuEventDestroy(begin_));
   if (end_ != nullptr) static_cast<void>(api().cuEventDestroy(end_));
 }
 
-void Gpu::copy(void* to, const void* from, std::size_t bytes) const {
+void MeasuredGpu::copy(void* to, const void* from, std::size_t bytes) const {
   check(api().cuMemcpyDtoDAsync(address(to), address(from), bytes, stream_.handle()), "cuMemcpyDtoDAsync");
 }
 
-void Gpu::fill(void* to, unsigned char byte, std::size_t bytes) const {
+void MeasuredGpu::fill(void* to, unsigned char byte, std::size_t bytes) const {
   check(api().cuMemsetD8Async(address(to), byte, bytes, stream_.handle()), "cuMemsetD8Async");
 }
 
-double Gpu::microseconds(const std::function<void()>& work) const {
+double MeasuredGpu::microseconds(const std::function<void()>& work) const {
   check(api().cuEventRecord(begin_, stream_.handle()), "cuEventRecord");
   work();
   check(api().cuEventRecord(end_, stream_.handle()), "cuEventRecord");
