@@ -34,6 +34,14 @@ Work cast_work(const std::string& name, const std::string& line, Traffic traffic
           .operation = [spec](std::int64_t rows, std::int64_t cols) { return cast_operation(spec, rows, cols); }};
 }
 
+// With the factors of 1x128 groups as layers have them.
+Work by_group(Work work) {
+  const auto spec = std::get<CastSpec>(parse(work.spec));
+  work.name += ", factors by group";
+  work.operation = [spec](std::int64_t rows, std::int64_t cols) { return cast_operation(spec, rows, cols, true); };
+  return work;
+}
+
 template <class Spec>
 Work norm_work(const std::string& name, const std::string& line, Traffic traffic, const Targets& targets = {}) {
   const auto spec = std::get<Spec>(parse(line));
@@ -60,6 +68,11 @@ std::vector<Work> all_work() {
   constexpr auto kNone = std::nullopt;
   // The forward pass computes x * sigmoid(x); `grad` flows back through it.
   const std::string d_silu = print_word(backward(parse_pointwise("silu(x)"), "x"));
+  const Work groups = cast_work("1x128 groups codes", "cast bf16->e4m3fn scale=1x128 out=codes",
+                                {.reads = {2}, .writes = {1}}, {kNone, 0.92, kNone});
+  const Work both_groups =
+      cast_work("1x128 groups codes, 128x1 transposed", "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed",
+                {.reads = {2}, .writes = {1, 1}}, {kNone, 0.88, kNone});
   return {
       cast_work("rowwise codes", "cast bf16->e4m3fn scale=row out=codes", {.reads = {2}, .writes = {1}},
                 {kNone, 0.95, kNone}),
@@ -73,10 +86,10 @@ std::vector<Work> all_work() {
                 {.reads = {2, 2}, .writes = {1, 1}}, {1.00, 0.95, 0.95}),
       cast_work("given scale codes+transposed, amax", "cast bf16->e4m3fn scale=tensor out=codes,transposed given",
                 {.reads = {2}, .writes = {1, 1}}, {kNone, 0.94, kNone}),
-      cast_work("1x128 groups codes", "cast bf16->e4m3fn scale=1x128 out=codes", {.reads = {2}, .writes = {1}},
-                {kNone, 0.92, kNone}),
-      cast_work("1x128 groups codes, 128x1 transposed", "cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed",
-                {.reads = {2}, .writes = {1, 1}}, {kNone, 0.88, kNone}),
+      groups,
+      by_group(groups),
+      both_groups,
+      by_group(both_groups),
       cast_work("128x128 blocks codes+transposed", "cast bf16->e4m3fn scale=128x128 out=codes,transposed",
                 {.reads = {2}, .writes = {1, 1}}, {kNone, 0.90, kNone}),
       cast_work("d(silu)*grad given codes+transposed+bias gradient",
@@ -176,7 +189,7 @@ CastTensors cast_tensors(const Tensors& tensors) {
           .sum = tensors["sum"]};
 }
 
-Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols) {
+Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool factors_by_group) {
   using Role = Operand::Role;
   Operation operation{.operands = {}, .exact = !spec.fast_math, .call = {}};
   const auto add = [&](const std::string& name, Role role, Dtype dtype, std::int64_t r, std::int64_t c) {
@@ -184,7 +197,11 @@ Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t c
   };
   const auto add_scales = [&](const std::string& prefix, ScaleGranularity granularity) {
     const std::int64_t count = scale_count(granularity, rows, cols);
-    add(prefix + "factors", Role::output, Dtype::f32, 1, count);
+    if (factors_by_group && granularity == kRowGroups) {
+      add(prefix + "factors", Role::output, Dtype::f32, scale_count(granularity, 1, cols), rows);
+    } else {
+      add(prefix + "factors", Role::output, Dtype::f32, 1, count);
+    }
     if (spec.source == ScaleSource::dynamic) return;
     add(prefix + "scales", Role::input, Dtype::f32, 1, count);
     operation.operands.back().value = 64.0F;

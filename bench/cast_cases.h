@@ -40,7 +40,8 @@ double ideal_bytes(const CastCase& cast_case);
 
 std::vector<CastCase> cast_cases();
 
-Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols);
+// With factors of 1x128 groups row by row or by group (CastTensors).
+Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool factors_by_group = false);
 CastTensors cast_tensors(const Tensors& tensors);
 
 }  // namespace ingot::bench

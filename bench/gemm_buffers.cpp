@@ -106,22 +106,6 @@ double finished(MeasuredGpu& gpu, const GemmSpec& spec, const GemmTensors& t, st
   return evaluate(spec.epilogue.pointwise, x, inputs);
 }
 
-// Rewrites the factors of 1x128 groups, which a cast has written row by row, as one row for each group of K.
-void order_factors(RandomData& random, Tensor& factors, std::int64_t rows) {
-  Backend& backend = random.stream().backend();
-  const std::int64_t groups = factors.cols / rows;
-  std::vector<float> given(static_cast<std::size_t>(factors.cols));
-  std::vector<float> ordered(given.size());
-  backend.copy_to_host(given.data(), factors.data, given.size() * sizeof(float), random.stream());
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t g = 0; g < groups; ++g) {
-      ordered[static_cast<std::size_t>(g * rows + r)] = given[static_cast<std::size_t>(r * groups + g)];
-    }
-  }
-  backend.copy_from_host(factors.data, ordered.data(), ordered.size() * sizeof(float), random.stream());
-  factors = matrix(factors.data, Dtype::f32, groups, rows, factors.device);
-}
-
 }  // namespace
 
 GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(gemm_case) {
@@ -130,11 +114,8 @@ GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(
       bytes_of(s.m, s.k, case_.spec.a) + bytes_of(s.n, s.k, case_.spec.b) + bytes_of(s.m, s.n, case_.spec.out);
   const int count = copies_for(bytes);
   for (int i = 0; i < count; ++i) {
-    copies_.push_back(make_gemm_data(random, {case_.spec, case_.size}, static_cast<std::uint64_t>(i) * 1000));
-    if (!case_.cublaslts_order) continue;
-    GemmTensors& tensors = copies_.back().tensors;
-    order_factors(random, tensors.factor_a, s.m);
-    if (case_.spec.scale_b == kRowGroups) order_factors(random, tensors.factor_b, s.n);
+    copies_.push_back(make_gemm_data(random, {case_.spec, case_.size}, static_cast<std::uint64_t>(i) * 1000,
+                                     case_.cublaslts_order ? FactorOrder::by_group : FactorOrder::by_row));
   }
 }
 

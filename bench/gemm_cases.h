@@ -1,8 +1,8 @@
 // The cases of bench_gemm. Each shape, a square or one from a language model, is multiplied in bf16, in FP8 in the four
 // modes of one factor for each operand or row (fast or accurate), and in FP8 with factors of 1x128 groups and 128x128
-// blocks ("blocks") and of 1x128 groups for both operands ("groups"): as casts of the operands write the factors, and
-// "read" in the order in which cuBLASLt reads them. GEMMs with an epilogue follow, to compare with the same GEMM
-// without one.
+// blocks ("blocks") and of 1x128 groups for both operands ("groups"): with factors row by row, and "read" in the order
+// in which cuBLASLt reads them, as layers have those of groups. GEMMs with an epilogue follow, to compare with the same
+// GEMM without one.
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,7 @@ std::string name(const Case& c) {
   }
   if (c.a_by_group) line += " factor_a by group";
   if (c.b_by_group) line += " factor_b by group";
+  if (c.factors_by_group) line += " factors by group";
   return line;
 }
 

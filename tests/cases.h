@@ -47,6 +47,8 @@ struct Case {
   // For a GEMM: the factors of groups are a matrix with one row for each group of K, and padding between the rows.
   bool a_by_group = false;
   bool b_by_group = false;
+  // For a cast: its factors of 1x128 groups are such a matrix.
+  bool factors_by_group = false;
 };
 
 // Prints "cast bf16->e4m3fn scale=row out=codes 120x2080 normal padding=3 offset=1".

@@ -110,6 +110,7 @@ struct LinearOptions {
   // their main stream too, and their graph replays and all their other work must run in one order. The stream must
   // outlive the layers.
   Stream* side = nullptr;
+  std::int64_t by_group_from = LinearPlanOptions::kByGroupFrom;  // as LinearPlanOptions::by_group_from
 
   static constexpr double kLargestBeside = 1e10;  // M * N * K
 };

@@ -107,6 +107,11 @@ void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scale
                        stream);
 }
 
+Tensor factors_by_group(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
+  if (scale.rows != 1 || scale.cols == 0 || factors.empty()) return factors;
+  return matrix(factors.data, Dtype::f32, divided_up(cols, scale.cols), rows, factors.device);
+}
+
 Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
   if (scale.rows <= 1 || scale.cols == 0) return factors;
   return matrix(factors.data, Dtype::f32, divided_up(rows, scale.rows), divided_up(cols, scale.cols), factors.device);

@@ -276,9 +276,9 @@ void check_stamp(const Checker& check, const LinearSaved* saved) {
   check.refuse("saved", "was written by a forward of another plan: give this backward what its own forward kept");
 }
 
-// One set of the given input's codes, and its factors.
+// One set of the given input's codes, [rows, cols], and its factors.
 void check_given(const Checker& check, const NamedTensor& codes, std::int64_t rows, std::int64_t cols,
-                 const NamedTensor& factors, std::int64_t count) {
+                 const NamedTensor& factors, ScaleGranularity scale) {
   if (!is_given(*codes.tensor) && rows != 0 && cols != 0) {
     check.refuse(codes.name,
                  "is missing, but the plan was made with given_input: linear_input_codes() has those of the layer that "
@@ -286,7 +286,13 @@ void check_given(const Checker& check, const NamedTensor& codes, std::int64_t ro
   }
   check.all(codes, check.plan().given_input.spec.out, ", the input's format", rows, cols,
             "the input as its GEMM reads it");
-  check.all(factors, Dtype::f32, ", as factors are", 1, count, "a factor for each scale of the input");
+  // Those of a row's groups may lie by group, as linear_input_codes() has them, or row by row.
+  if (scale.rows == 1 && scale.cols != 0 && factors.tensor->rows > 1) {
+    return check.all(factors, Dtype::f32, ", as factors are", scale_count(scale, 1, cols), rows,
+                     "a row of factors for each group of columns");
+  }
+  check.all(factors, Dtype::f32, ", as factors are", 1, scale_count(scale, rows, cols),
+            "a factor for each scale of the input");
 }
 
 void refuse_given(const Checker& check, const Float8View& input) {
@@ -299,7 +305,7 @@ void check_given_of_forward(const Checker& check, const LinearForwardTensors& t)
   const CastSpec& spec = check.plan().given_input.spec;
   if (!check.plan().given_input.any || !spec.codes) return;
   check_given(check, {"given_input.codes", &t.given_input.codes}, t.input.rows, t.input.cols,
-              {"given_input.factors", &t.given_input.factors}, scale_count(spec.scale, t.input.rows, t.input.cols));
+              {"given_input.factors", &t.given_input.factors}, spec.scale);
 }
 
 void check_given_of_backward(const Checker& check, const LinearBackwardTensors& t) {
@@ -310,7 +316,7 @@ void check_given_of_backward(const Checker& check, const LinearBackwardTensors& 
   const std::int64_t in = check.plan().shape.in_features;
   check_given(check, {"given_input.transposed", &t.given_input.transposed}, in, tokens,
               {"given_input.transposed_factors", &t.given_input.transposed_factors},
-              scale_count(spec.transposed_scale.value_or(spec.scale), tokens, in));
+              transposed(spec.transposed_scale.value_or(spec.scale)));
 }
 
 // What forward had and backward reads again.

@@ -94,26 +94,36 @@ void multiply(const Call& call, const char* role, const GemmSpec& spec, const Ge
 
 // A forward's parts of its memory.
 struct ForwardMemory {
-  ForwardMemory(const LinearPlan& plan, std::int64_t tokens, LinearPass of, bool observed)
+  ForwardMemory(const LinearPlan& plan, std::int64_t of_tokens, LinearPass of, bool observed)
       : pass(of),
-        scratch(plan.forward_scratch(tokens, of, observed)),
-        saved(of == LinearPass::inference ? LinearSavedMemory{} : plan.saved_memory(tokens)) {}
+        tokens(of_tokens),
+        scratch(plan.forward_scratch(of_tokens, of, observed)),
+        saved(of == LinearPass::inference ? LinearSavedMemory{} : plan.saved_memory(of_tokens)) {}
   ForwardMemory(const Call& call, const LinearForwardTensors& tensors, LinearPass of)
       : ForwardMemory(call.plan, tensors.input.rows, of, call.observes_values) {}
 
   LinearPass pass;
+  std::int64_t tokens;
   LinearForwardScratch scratch;
   LinearSavedMemory saved;
 };
+
+// The factors of codes of [rows, cols], in the order that the kernel reads best that will probably run.
+Tensor factors_in_order(const LinearPlan& plan, const Tensor& factors, ScaleGranularity scale, std::int64_t rows,
+                        std::int64_t cols) {
+  return std::min(rows, cols) < plan.by_group_from ? factors : factors_by_group(factors, scale, rows, cols);
+}
 
 // Codes and transposed codes may share their factors.
 Float8View input_codes(const LinearPlan& plan, const ForwardMemory& memory, const MemoryRegion& kept,
                        const MemoryRegion& scratch, Device device) {
   const Tensor factors = memory.saved.input_factors.in(kept, device);
-  const bool own = plan.input_of(memory.pass).has_own_factors();
+  const LinearCast& order = plan.input_of(memory.pass);
+  const bool own = order.has_own_factors();
+  const Tensor of_codes = own ? memory.scratch.input_factors.in(scratch, device) : factors;
   return {.codes = memory.scratch.input_codes.in(scratch, device),
           .transposed = memory.saved.input_transposed.in(kept, device),
-          .factors = own ? memory.scratch.input_factors.in(scratch, device) : factors,
+          .factors = factors_in_order(plan, of_codes, order.spec.scale, memory.tokens, plan.shape.in_features),
           .transposed_factors = factors};
 }
 
@@ -260,6 +270,13 @@ void fold_and_cast(const Call& call, const LinearBackwardTensors& t, const Backw
   }
 }
 
+// Of the one cast of grad_output.
+Tensor grad_output_factors(const Call& call, const LinearBackwardTensors& t, const BackwardMemory& memory) {
+  return factors_in_order(call.plan, memory.scratch.factors.in(t.scratch, call.device()),
+                          call.plan.grad_output_of(memory.wants).cast.spec.scale, t.saved->tokens,
+                          call.plan.shape.out_features);
+}
+
 // The one cast of grad_output for both GEMMs, with the epilogue's gradient in front.
 void cast_for_both(const Call& call, const LinearBackwardTensors& t, const BackwardMemory& memory,
                    const LinearGradOutputCast& order, const Tensor& values) {
@@ -269,7 +286,7 @@ void cast_for_both(const Call& call, const LinearBackwardTensors& t, const Backw
   CastTensors tensors{.input = t.grad_output,
                       .codes = scratch.codes.in(t.scratch, device),
                       .transposed = scratch.transposed.in(t.scratch, device),
-                      .factors = scratch.factors.in(t.scratch, device),
+                      .factors = grad_output_factors(call, t, memory),
                       .transposed_factors = scratch.transposed_factors.in(t.scratch, device)};
   if (plan.fusion.epilogue) {
     tensors.input = gradient_x(plan, t, memory.saved.preactivation.in(t.saved->memory, device));
@@ -345,7 +362,7 @@ void multiply_grad_input(const Call& call, const LinearBackwardTensors& t, const
     if (!given) gemm.b = memory.scratch.weight_transposed.in(t.scratch, device);
   }
   gemm.a = memory.scratch.codes.in(t.scratch, device);
-  gemm.factor_a = memory.scratch.factors.in(t.scratch, device);
+  gemm.factor_a = grad_output_factors(call, t, memory);
   gemm.factor_b = plan.config.weight == OtherCodes::folded
                       ? t.scales.one
                       : transposed_factors(factors, transposed(plan.config.grad_input.b->granularity),

@@ -36,6 +36,18 @@ std::string scale_range(const CastStats& stats) {
               : fmt::format("{:.3g} .. {:.3g}", stats.smallest_factor, stats.largest_factor);
 }
 
+// Factors of groups that lie by group, row by row.
+std::vector<std::byte> row_by_row(const std::vector<std::byte>& by_group, std::int64_t groups, std::int64_t rows) {
+  std::vector<std::byte> factors(by_group.size());
+  const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index) * sizeof(float); };
+  for (std::int64_t g = 0; g < groups; ++g) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(&factors[at(r * groups + g)], &by_group[at(g * rows + r)], sizeof(float));
+    }
+  }
+  return factors;
+}
+
 // Copies a tensor to the host as dense rows.
 std::vector<std::byte> fetch(const Tensor& tensor, Backend& backend, Stream& stream) {
   std::vector<std::byte> memory(byte_span(tensor, "dump"));
@@ -284,7 +296,9 @@ void Monitor::write_dumps(const CastEvent& event, Stream& stream) {
     };
     write("values", event.values);
     write(event.transposed ? "transposed" : "codes", event.codes);
-    write(event.transposed ? "transposed_factors" : "factors", event.factors);
+    const Tensor& factors = event.factors;
+    write_npy(dump.folder / fmt::format("{}.{}factors.npy", file, event.transposed ? "transposed_" : ""), Dtype::f32, 1,
+              factors.rows * factors.cols, row_by_row(fetch(factors, *backend_, stream), factors.rows, factors.cols));
   }
 }
 

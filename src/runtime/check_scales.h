@@ -1,4 +1,4 @@
-// The check of a vector of scales, factors or maxima: one for each part of a matrix that shares a scale.
+// The check of scales, factors or maxima: one for each part of a matrix that shares a scale.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +24,10 @@ std::string scales_in_words(ScaleGranularity granularity, const ScaledMatrix& ma
 // One row of as many elements as a rows x cols matrix has scales.
 Range check_scales(const char* what, const Tensor& tensor, Dtype dtype, ScaleGranularity granularity, std::int64_t rows,
                    std::int64_t cols, Device device, const ScaledMatrix& matrix);
+
+// For factors of groups in a row or of blocks, which may also be a matrix with one row for each group of columns
+// (factor_strides.h). `groups` names those in messages: "group of K".
+Range check_factors(const char* what, const Tensor& factors, ScaleGranularity granularity, std::int64_t rows,
+                    std::int64_t cols, Device device, const ScaledMatrix& matrix, const char* groups);
 
 }  // namespace ingot

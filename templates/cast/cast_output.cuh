@@ -49,8 +49,14 @@ INGOT_HOST_DEVICE constexpr bool has_two_scales(const CastConfig& config) {
   return config.codes.written && config.transposed.written && config.codes.scale != config.transposed.scale;
 }
 
+// Elements from the factor of a row's 1x128 group to that of the next row, and of the next group.
+struct GroupSteps {
+  i64 row, group;
+};
+
 // Scales, factors and maxima are dense arrays with one entry per extent that shares a scale, row by row: [1], [rows],
-// [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)].
+// [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)]. But factors of
+// 1x128 groups lie as `factor_steps` says.
 struct CastOutput {
   void* codes;     // Out[rows, cols] or, transposed, Out[cols, rows]
   i64 stride;      // elements
@@ -59,6 +65,7 @@ struct CastOutput {
   float* factors;
   u32* amax;     // given: raised to the largest |value|, as bits
   u32* readers;  // null, or counts of the tiles that have read from[] (is_last_reader)
+  GroupSteps factor_steps{};
 };
 
 // The largest of the partial maxima, as bits. All `threads` threads of the block call it.

@@ -1,11 +1,12 @@
 // The cast with dynamic scales of 1 x 128 groups, without transposed codes: codes[r, c] = encode(saturate(value[r, c] *
-// scale[r, c / 128])), factors[r, g] = 1 / scale[r, g], and on demand the values themselves. It reads each input byte
-// once and writes each output byte once, in memory order; no warp waits for another.
+// scale[r, c / 128])), factors[r, g] = 1 / scale[r, g] in either order, and on demand the values themselves. It reads
+// each input byte once and writes each output byte once, in memory order; no warp waits for another.
 //
 // Up to 256 threads take a row, vec8s() times 8 elements per thread at a time. Sixteen threads hold a group, 8 elements
 // each; each thread computes the scale of one of the groups that the sixteen hold.
 #pragma once
 
+#include "cast/cast_output.cuh"
 #include "cast/cast_rows.cuh"
 #include "cast/source.cuh"
 #include "memory.cuh"
@@ -19,11 +20,12 @@ namespace ingot {
 struct CastRowGroupsParams {
   SourceParams source;
   void* codes;                      // Out[rows, cols]
-  float* factors;                   // [rows, ceil(cols / 128)]
+  float* factors;                   // [rows, ceil(cols / 128)], as factor_steps says
   void* result;                     // In[rows, cols], if CastRowsConfig::result
   i64 codes_stride, result_stride;  // elements
   u32 threads_log2;                 // log2 of the threads per row
   bool pow2;
+  GroupSteps factor_steps{};
 };
 
 // Block size and grid are those of cast_rows with the same number of threads per row.
@@ -65,7 +67,7 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
     const float scale = scale_from_amax<Out>(amax_from_bits(Maxima::of(maxima)), p.pow2);
     const u32 group = offset(Maxima::index_of_lane(lane)) / static_cast<u32>(kGroup);
     if (Maxima::answers(lane) && group * static_cast<u32>(kGroup) < left) {
-      p.factors[row * ceil_div(cols, kGroup) + begin / kGroup + group] = factor_from_scale(scale);
+      p.factors[row * p.factor_steps.row + (begin / kGroup + group) * p.factor_steps.group] = factor_from_scale(scale);
     }
     Out* const codes = static_cast<Out*>(p.codes) + row * p.codes_stride + begin;
     In* const result = C.result ? static_cast<In*>(p.result) + row * p.result_stride + begin : nullptr;
@@ -102,7 +104,9 @@ INGOT_DEVICE void cast_row_by_elements(const CastRowGroupsParams& p, i64 row, u3
     }
     maximum = __reduce_max_sync(0xffffffffU, maximum);
     const float scale = scale_from_amax<Out>(amax_from_bits(maximum), p.pow2);
-    if (lane % 32 == 0) p.factors[row * ceil_div(cols, kGroup) + begin / kGroup] = factor_from_scale(scale);
+    if (lane % 32 == 0) {
+      p.factors[row * p.factor_steps.row + begin / kGroup * p.factor_steps.group] = factor_from_scale(scale);
+    }
     INGOT_UNROLL
     for (u32 i = 0; i < kEach; ++i) {
       if (col_of(i) >= cols) continue;

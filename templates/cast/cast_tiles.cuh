@@ -327,6 +327,17 @@ struct Extents {
   INGOT_DEVICE i64 index(u32 i) const { return first + i * per_row; }
 };
 
+// Where the factor of extent i of the tile goes.
+template <Granularity Scale>
+INGOT_DEVICE float* factor_at(const CastOutput& output, const TilePosition& at, u32 i, i64 index) {
+  if constexpr (Scale == Granularity{1, 128}) {
+    return output.factors +
+           ((at.first_row + i) * output.factor_steps.row + at.first_col / kGroup * output.factor_steps.group);
+  } else {
+    return output.factors + index;
+  }
+}
+
 // Computes the scales from maxima, and writes the factors. All threads of the block call it.
 template <Granularity Scale, Fp8Format Out, HighPrecision Value>
 INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p,
@@ -357,7 +368,9 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     float scale = 0.0F;
     if (row < at.rows) {
       scale = scale_of(extents.index(row), bits);
-      if (extents.leading && RowMaxima::answers(lane)) output.factors[extents.index(row)] = factor_from_scale(scale);
+      if (extents.leading && RowMaxima::answers(lane)) {
+        *factor_at<Scale>(output, at, row, extents.index(row)) = factor_from_scale(scale);
+      }
     }
     INGOT_UNROLL
     for (u32 r = 0; r < kRowsPerRun; ++r) {
@@ -402,7 +415,7 @@ INGOT_DEVICE ThreadScales<Scale> given_scales(const CastOutput& output, const So
     if (first + i >= end) break;
     const i64 index = extents.index(first + i);
     scales.values[i] = output.from[index];
-    if (leading) output.factors[index] = factor_from_scale(scales.values[i]);
+    if (leading) *factor_at<Scale>(output, at, first + i, index) = factor_from_scale(scales.values[i]);
   }
   return scales;
 }

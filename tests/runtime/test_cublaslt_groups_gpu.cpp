@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(factors_as_cublaslt_reads_them) {
   for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     for (const MatmulSize size : {MatmulSize{1024, 768, 2048}, {260, 272, 512}, {3000, 1552, 1536}}) {
       const GemmSpec spec{.scale_a = kRowGroups, .scale_b = scale_b, .kernel = GemmKernel::cublaslt};
-      const GemmData data = make_gemm_data(random, {.spec = spec, .size = size}, 5);
+      const GemmData data = make_gemm_data(random, {.spec = spec, .size = size}, 5, FactorOrder::by_row);
       const auto bytes = static_cast<std::size_t>(size.m * size.n) * 2;
       std::vector<Buffer> memory;
       GemmTensors tensors = data.tensors;

@@ -181,12 +181,16 @@ Matrices poisoned_outputs(const Case& c) {
     if (cast->result) outputs["result"] = GuardedMatrix(cast->in, rows, cols, padding, offset);
     if (cast->sum) outputs["sum"] = GuardedMatrix(*cast->sum, 1, cols);
     const std::int64_t count = scale_count(cast->scale, rows, cols);
-    outputs["factors"] = GuardedMatrix(Dtype::f32, 1, count);
+    const auto factors = [&, by_group = c.factors_by_group](ScaleGranularity scale) {
+      if (by_group && scale == kRowGroups) return GuardedMatrix(Dtype::f32, scale_count(scale, 1, cols), rows, 3, 1);
+      return GuardedMatrix(Dtype::f32, 1, scale_count(scale, rows, cols));
+    };
+    outputs["factors"] = factors(cast->scale);
     const bool given = cast->source == ScaleSource::given;
     if (given) outputs["amax"] = earlier_amax(count);
     if (cast->transposed_scale) {
       const std::int64_t own = scale_count(*cast->transposed_scale, rows, cols);
-      outputs["transposed_factors"] = GuardedMatrix(Dtype::f32, 1, own);
+      outputs["transposed_factors"] = factors(*cast->transposed_scale);
       if (given) outputs["transposed_amax"] = earlier_amax(own);
     }
   } else if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec)) {

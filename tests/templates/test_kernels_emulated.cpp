@@ -228,14 +228,19 @@ struct OutputCheck {
   Matrix<float> factors, from, amax;
   std::vector<float> expected_amax, expected_scale;
   std::vector<u32> readers = std::vector<u32>(1 + ceil_div(extents.rows, kGroup) + ceil_div(extents.cols, kGroup));
+  i64 groups;     // in a row
+  bool by_group;  // factors of 1x128 groups: a row for each group, with padding between the rows
 
-  OutputCheck(const Matrix<In>& x, const Shape& s, bool pow2)
+  OutputCheck(const Matrix<In>& x, const Shape& s, bool pow2, bool groups_first = false)
       : extents{s.rows, s.cols},
         codes(Transposed ? s.cols : s.rows, Transposed ? s.rows : s.cols, (Transposed ? s.rows : s.cols) + s.pad,
               s.shift),
         factors(1, extents.count(), extents.count()),
         from(1, extents.count(), extents.count()),
-        amax(1, extents.count(), extents.count()) {
+        amax(1, extents.count(), extents.count()),
+        groups(ceil_div(s.cols, kGroup)),
+        by_group(groups_first && Scale.scale == Granularity{1, 128}) {
+    if (by_group) factors = Matrix<float>(groups, s.rows, s.rows + 3);
     std::vector<u32> bits(static_cast<std::size_t>(extents.count()));
     for (i64 r = 0; r < s.rows; ++r) {
       for (i64 c = 0; c < s.cols; ++c) {
@@ -259,8 +264,11 @@ struct OutputCheck {
             .from_count = is_tensorwise(Scale.scale) ? 1 : 0,
             .factors = factors.data(),
             .amax = reinterpret_cast<u32*>(amax.data()),
-            .readers = counting ? readers.data() : nullptr};
+            .readers = counting ? readers.data() : nullptr,
+            .factor_steps = factor_steps()};
   }
+  GroupSteps factor_steps() const { return by_group ? GroupSteps{1, factors.stride()} : GroupSteps{groups, 1}; }
+  float& factor(i64 extent) { return by_group ? factors.at(extent % groups, extent / groups) : factors.at(0, extent); }
 
   // Checks the maxima and the count of their readers after the last reader.
   void check_cleared() {
@@ -273,7 +281,7 @@ struct OutputCheck {
     BOOST_TEST((codes.guarded() && factors.guarded() && amax.guarded()), what);
     for (i64 i = 0; i < extents.count(); ++i) {
       const auto at_i = static_cast<std::size_t>(i);
-      BOOST_REQUIRE_EQUAL(float_bits(factors.at(0, i)), float_bits(factor_from_scale(expected_scale[at_i])));
+      BOOST_REQUIRE_EQUAL(float_bits(factor(i)), float_bits(factor_from_scale(expected_scale[at_i])));
       BOOST_REQUIRE_EQUAL(amax.at(0, i), expected_amax[at_i]);
     }
     for (i64 r = 0; r < s.rows; ++r) {
@@ -362,11 +370,11 @@ void check_cast_rows_wide(bool pow2, const std::vector<Shape>& shapes) {
 }
 
 template <class In, class Out>
-void check_cast_row_groups(bool pow2) {
+void check_cast_row_groups(bool pow2, bool by_group) {
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      OutputCheck<In, Out, kRowGroupScale, false, false> codes(x, s, pow2);
+      OutputCheck<In, Out, kRowGroupScale, false, false> codes(x, s, pow2, by_group);
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
       const u32 threads_log2 = CastRowGroupsLaunch::threads_log2(s.cols, sizeof(In));
       const CastRowGroupsParams p{.source = source_of(x, s.rows, s.cols),
@@ -376,7 +384,8 @@ void check_cast_row_groups(bool pow2) {
                                   .codes_stride = codes.codes.stride(),
                                   .result_stride = result.stride(),
                                   .threads_log2 = threads_log2,
-                                  .pow2 = pow2};
+                                  .pow2 = pow2,
+                                  .factor_steps = codes.factor_steps()};
       emulator::launch(cast_row_groups<ValueSource<In>, Out, CastRowsConfig{.result = true}>,
                        CastRowsLaunch::grid(s.rows, threads_log2), CastRowsLaunch::threads(threads_log2), p);
       codes.check(x, s, "codes");
@@ -388,13 +397,13 @@ void check_cast_row_groups(bool pow2) {
 // Codes and transposed codes, the values themselves, and the sums of their columns.
 template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Given,
           bool Unaligned = false>
-void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kShapes) {
+void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kShapes, bool by_group = false) {
   constexpr bool kShared = CodesScale == TransposedScale;
   for (const Shape& s : shapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      OutputCheck<In, Out, CodesScale, Given, false> codes(x, s, pow2);
-      OutputCheck<In, Out, TransposedScale, Given, true> transposed(x, s, pow2);
+      OutputCheck<In, Out, CodesScale, Given, false> codes(x, s, pow2, by_group);
+      OutputCheck<In, Out, TransposedScale, Given, true> transposed(x, s, pow2, by_group);
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
       const i64 tiles = ceil_div(s.rows, i64{128});
       Matrix<float> sums(tiles, s.cols, s.cols);
@@ -894,8 +903,9 @@ BOOST_AUTO_TEST_CASE(cast_rows_wide_bf16_e4m3fn) {
 BOOST_AUTO_TEST_CASE(cast_rows_wide_f32_e5m2fnuz_pow2) {
   check_cast_rows_wide<f32, e5m2fnuz>(true, {{4, 8200, 8}, {2, 32776}, {1, 65536}});
 }
-BOOST_AUTO_TEST_CASE(cast_row_groups_bf16_e4m3fn) { check_cast_row_groups<bf16, e4m3fn>(false); }
-BOOST_AUTO_TEST_CASE(cast_row_groups_f32_e5m2fnuz_pow2) { check_cast_row_groups<f32, e5m2fnuz>(true); }
+BOOST_AUTO_TEST_CASE(cast_row_groups_bf16_e4m3fn) { check_cast_row_groups<bf16, e4m3fn>(false, false); }
+BOOST_AUTO_TEST_CASE(cast_row_groups_f32_e5m2fnuz_pow2) { check_cast_row_groups<f32, e5m2fnuz>(true, false); }
+BOOST_AUTO_TEST_CASE(cast_row_groups_factors_by_group) { check_cast_row_groups<bf16, e4m3fn>(false, true); }
 
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true>(); }
@@ -971,6 +981,10 @@ BOOST_AUTO_TEST_CASE(cast_tiles_groups_given) {
 }
 BOOST_AUTO_TEST_CASE(cast_tiles_blocks) { check_cast_tiles<f32, e4m3fn, kBlockScale, kBlockScale, false>(true); }
 BOOST_AUTO_TEST_CASE(cast_tiles_blocks_given) { check_cast_tiles<bf16, e4m3fn, kBlockScale, kTensorScale, true>(); }
+BOOST_AUTO_TEST_CASE(cast_tiles_factors_by_group) {
+  check_cast_tiles<bf16, e4m3fn, kRowGroupScale, kColumnGroupScale, false>(false, kShapes, true);
+  check_cast_tiles<f32, e5m2, kColumnGroupScale, kRowGroupScale, true>(false, kShapes, true);
+}
 BOOST_AUTO_TEST_CASE(cast_tiles_groups_alone) { check_one_output<bf16, e4m3fn, kRowGroupScale, kNotWritten>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_codes_only) { check_one_output<f16, e5m2, kTensorScale, kNotWritten>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_transposed_only) { check_one_output<f32, e4m3fn, kNotWritten, kColumnScale>(); }

@@ -9,7 +9,7 @@ namespace ingot {
 struct CastStatsTensors {
   Tensor input;      // [rows, cols] of spec.in
   Tensor codes{};    // [rows, cols], or [cols, rows] if spec.transposed, of *spec.out
-  Tensor factors{};  // f32[scale_count(spec.scale, rows, cols)]
+  Tensor factors{};  // f32[scale_count(spec.scale, rows, cols)], or by group (CastTensors)
   Tensor stats;      // f32[kCastStatsWords] at a multiple of 8 bytes: the bytes of a CastStats (cast_stats.h)
 };
 

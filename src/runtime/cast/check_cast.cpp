@@ -39,6 +39,12 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
     if (!asked) return check_absent(what, values, why_not);
     return check_scales(what, values, Dtype::f32, scale, input.rows, input.cols, device, kScaledInput);
   };
+  // Likewise factors, which may lie by group too.
+  const auto check_factors_of = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
+                                    const char* why_not) {
+    if (!asked || scale != kRowGroups) return check_extents(what, values, asked, scale, why_not);
+    return check_factors(what, values, scale, input.rows, input.cols, device, kScaledInput, "group of columns");
+  };
   const bool given = spec.source == ScaleSource::given;
   const bool own = spec.transposed_scale.has_value();
   const ScaleGranularity own_scale = spec.transposed_scale.value_or(spec.scale);
@@ -56,8 +62,8 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
       check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
       check_codes("cast transposed", tensors.transposed, spec.transposed, input.cols, input.rows,
                   "the input's shape, transposed"),
-      check_extents("cast factors", tensors.factors, true, spec.scale, ""),
-      check_extents("cast transposed_factors", tensors.transposed_factors, own, own_scale, kShared),
+      check_factors_of("cast factors", tensors.factors, true, spec.scale, ""),
+      check_factors_of("cast transposed_factors", tensors.transposed_factors, own, own_scale, kShared),
       check_extents("cast amax", tensors.amax, given, spec.scale, kDynamic),
       check_extents("cast transposed_amax", tensors.transposed_amax, given && own, own_scale, why_not_own),
       check_result(spec, tensors, device),

@@ -19,8 +19,11 @@ void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device de
                                             : check_matrix("cast_stats codes", tensors.codes, *spec.out, input.rows,
                                                            input.cols, device, "the input's shape"),
                           !spec.out ? check_absent("cast_stats factors", tensors.factors, kNoCodes)
-                                    : check_scales("cast_stats factors", tensors.factors, Dtype::f32, spec.scale,
-                                                   input.rows, input.cols, device, kScaledInput)};
+                          : spec.scale == kRowGroups
+                              ? check_factors("cast_stats factors", tensors.factors, spec.scale, input.rows, input.cols,
+                                              device, kScaledInput, "group of columns")
+                              : check_scales("cast_stats factors", tensors.factors, Dtype::f32, spec.scale, input.rows,
+                                             input.cols, device, kScaledInput)};
   const Range stats = check_vector("cast_stats stats", tensors.stats, Dtype::f32, kCastStatsWords, device,
                                    "the bytes of one CastStats");
   if (reinterpret_cast<std::uintptr_t>(tensors.stats.data) % alignof(CastStats) != 0) {

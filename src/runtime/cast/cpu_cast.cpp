@@ -11,6 +11,7 @@
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cast/values.h"
 #include "ingot/runtime/cpu/thread_pool.h"
+#include "ingot/runtime/factor_strides.h"
 
 #include "cast/cast_tiles.cuh"
 
@@ -33,22 +34,29 @@ struct Scales {
   }
 };
 
-template <Fp8Format Out>
-Scales dynamic_scales(const Extents& extents, const std::vector<u32>& maxima, bool pow2, const Tensor& factors) {
-  Scales scales{extents, {}};
-  for (std::size_t i = 0; i < maxima.size(); ++i) {
-    scales.values.push_back(scale_from_amax<Out>(amax_from_bits(maxima[i]), pow2));
-    row<float>(factors, 0)[i] = factor_from_scale(scales.values.back());
+// Writes the factors of scales that go row by row over their extents.
+void write_factors(const std::vector<float>& scales, ScaleGranularity granularity, i64 cols, const Tensor& factors) {
+  const i64 across = granularity.cols == 0 ? 1 : scale_count(granularity, 1, cols);
+  const bool by_group = factors.rows > 1;
+  const FactorStrides strides = factor_strides(factors, granularity, cols);
+  for (std::size_t i = 0; i < scales.size(); ++i) {
+    const auto index = static_cast<i64>(i);
+    row<float>(factors, 0)[by_group ? index / across * strides.row + index % across * strides.group : index] =
+        factor_from_scale(scales[i]);
   }
+}
+
+template <Fp8Format Out>
+Scales dynamic_scales(const Extents& extents, const std::vector<u32>& maxima, bool pow2) {
+  Scales scales{extents, {}};
+  for (const u32 maximum : maxima) scales.values.push_back(scale_from_amax<Out>(amax_from_bits(maximum), pow2));
   return scales;
 }
 
-Scales given_scales(const Extents& extents, const std::vector<u32>& maxima, const Tensor& given, const Tensor& amax,
-                    const Tensor& factors) {
+Scales given_scales(const Extents& extents, const std::vector<u32>& maxima, const Tensor& given, const Tensor& amax) {
   Scales scales{extents, {}};
   for (std::size_t i = 0; i < maxima.size(); ++i) {
     scales.values.push_back(row<float>(given, 0)[i]);
-    row<float>(factors, 0)[i] = factor_from_scale(scales.values.back());
     float& recorded = row<float>(amax, 0)[i];
     recorded = float_from_bits(std::max(float_bits(recorded), float_bits(amax_from_bits(maxima[i]))));
   }
@@ -129,8 +137,10 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
                              const Tensor& factors) {
     const Extents extents(granularity, values.rows(), values.cols());
     const std::vector<u32> maxima = maxima_of<In>(extents, values, pool);
-    return spec.source == ScaleSource::given ? given_scales(extents, maxima, given, amax, factors)
-                                             : dynamic_scales<Out>(extents, maxima, spec.pow2, factors);
+    Scales scales = spec.source == ScaleSource::given ? given_scales(extents, maxima, given, amax)
+                                                      : dynamic_scales<Out>(extents, maxima, spec.pow2);
+    write_factors(scales.values, granularity, values.cols(), factors);
+    return scales;
   };
   const Scales scales = scales_of(spec.scale, tensors.scales, tensors.amax, tensors.factors);
   std::optional<Scales> own;

@@ -7,7 +7,7 @@
 
 #include "ingot/runtime/cast/cast_stats.h"
 #include "ingot/runtime/cast/cast_stats_operation.h"
-#include "ingot/runtime/cast/maxima.h"
+#include "ingot/runtime/cast/factor_steps.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/visit.h"
 
@@ -37,7 +37,7 @@ CastStatsPart merged(Parts& parts) {
 template <class In, class Out>
 CastStatsPart part_of_tile(const CastStatsSpec& spec, const CastStatsTensors& tensors, i64 tile) {
   const Tensor& input = tensors.input;
-  const Extents extents(spec.scale, input.rows, input.cols);
+  const FactorSteps steps = factor_steps(spec, tensors);
   const i64 across = ceil_div<i64>(input.cols, Launch::kTile);
   const i64 first_row = tile / across * Launch::kTile;
   const i64 first_col = tile % across * Launch::kTile;
@@ -49,7 +49,8 @@ CastStatsPart part_of_tile(const CastStatsSpec& spec, const CastStatsTensors& te
       float factor = 0;
       if (spec.out) {
         code = spec.transposed ? row<const u8>(tensors.codes, c)[r] : row<const u8>(tensors.codes, r)[c];
-        factor = row<const float>(tensors.factors, 0)[extents.index(r, c)];
+        factor = row<const float>(tensors.factors,
+                                  0)[steps.index(tile / across, tile % across, r - first_row, c - first_col)];
       }
       const u32 thread = Launch::thread_of(static_cast<u32>(r - first_row), static_cast<u32>(c - first_col));
       take<Out>(parts[thread], to_float(row<const In>(input, r)[c]), code, factor);

@@ -6,6 +6,7 @@
 
 #include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/generate.h"
+#include "ingot/runtime/factor_strides.h"
 #include "ingot/runtime/visit.h"
 
 #include "cast/cast_row_groups.cuh"
@@ -19,6 +20,11 @@ namespace ingot::cuda {
 namespace {
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
+
+GroupSteps factor_steps(const Tensor& factors, ScaleGranularity scale, std::int64_t cols) {
+  const FactorStrides strides = factor_strides(factors, scale, cols);
+  return {.row = strides.row, .group = strides.group};
+}
 
 // The factor of an empty extent, whose amax is 0.
 float factor_of_nothing(const CastSpec& spec) {
@@ -182,7 +188,8 @@ void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Str
                                    .codes_stride = tensors.codes.row_stride,
                                    .result_stride = tensors.result.row_stride,
                                    .threads_log2 = threads_log2,
-                                   .pow2 = spec.pow2};
+                                   .pow2 = spec.pow2,
+                                   .factor_steps = factor_steps(tensors.factors, spec.scale, tensors.input.cols)};
   launcher.launch(spec, Pass::main, CastRowsLaunch::grid(tensors.input.rows, threads_log2),
                   CastRowsLaunch::threads(threads_log2), params, stream);
 }
@@ -294,6 +301,8 @@ SourceParams source_of(const CastTensors& tensors) { return source_of(tensors.in
 CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
   const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
   const bool two_scales = spec.transposed_scale.has_value();
+  const std::int64_t cols = tensors.input.cols;
+  const Tensor& transposed_factors = two_scales ? tensors.transposed_factors : tensors.factors;
   return {.source = source_of(tensors),
           .codes = {.codes = tensors.codes.data,
                     .stride = tensors.codes.row_stride,
@@ -301,14 +310,17 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
                     .from_count = 1,
                     .factors = floats(tensors.factors),
                     .amax = bits(tensors.amax),
-                    .readers = nullptr},
+                    .readers = nullptr,
+                    .factor_steps = factor_steps(tensors.factors, spec.scale, cols)},
           .transposed = {.codes = tensors.transposed.data,
                          .stride = tensors.transposed.row_stride,
                          .from = floats(two_scales ? tensors.transposed_scales : tensors.scales),
                          .from_count = 1,
-                         .factors = floats(two_scales ? tensors.transposed_factors : tensors.factors),
+                         .factors = floats(transposed_factors),
                          .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax),
-                         .readers = nullptr},
+                         .readers = nullptr,
+                         .factor_steps =
+                             factor_steps(transposed_factors, spec.transposed_scale.value_or(spec.scale), cols)},
           .result = tensors.result.data,
           .result_stride = tensors.result.row_stride,
           .partial_sums = nullptr,

@@ -1,6 +1,7 @@
 // cast_stats on a GPU.
 #include "ingot/runtime/cast/cast_stats.h"
 #include "ingot/runtime/cast/cast_stats_operation.h"
+#include "ingot/runtime/cast/factor_steps.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
@@ -22,7 +23,7 @@ void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stre
                               .codes = static_cast<const u8*>(tensors.codes.data),
                               .codes_stride = tensors.codes.row_stride,
                               .factors = static_cast<const float*>(tensors.factors.data),
-                              .steps = factor_steps(spec.scale.rows, spec.scale.cols, input.cols),
+                              .steps = factor_steps(spec, tensors),
                               .parts = parts};
   launcher.launch(spec, Pass::first, tiles, CastStatsLaunch::kThreads, first, stream);
   const CastStatsFinishParams finish{

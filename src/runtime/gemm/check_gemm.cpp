@@ -15,19 +15,11 @@ namespace ingot {
 namespace {
 
 // Factors of a's or b's rows along K. `row` says what one for each row is.
-Range check_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale, std::int64_t rows,
-                    std::int64_t k, Device device, const char* row) {
+Range check_operand_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale,
+                            std::int64_t rows, std::int64_t k, Device device, const char* row) {
   if (!is_fp8(operand)) return check_absent(what, factors, "a high-precision operand has no factors");
   const ScaledMatrix matrix{.whole = "one for the whole tensor", .row = row, .in_row = "along K", .of = ""};
-  const std::int64_t groups = scale.cols == 0 ? 1 : scale_count(scale, 1, k);
-  if (groups == 1 || (factors.rows == 1 && factors.cols == scale_count(scale, rows, k))) {
-    return check_scales(what, factors, Dtype::f32, scale, rows, k, device, matrix);
-  }
-  const std::int64_t in_group = scale_count({scale.rows, 0}, rows, k);
-  if (factors.rows == groups && factors.cols == in_group) return check_matrix(what, factors, Dtype::f32, device);
-  const std::string both = fmt::format("{}, or [{}, {}]: those of each group of K in a row of their own",
-                                       scales_in_words(scale, matrix), groups, in_group);
-  return check_vector(what, factors, Dtype::f32, scale_count(scale, rows, k), device, both.c_str());
+  return check_factors(what, factors, scale, rows, k, device, matrix, "group of K");
 }
 
 constexpr PointwiseInputNames kGemmInputs{"gemm inputs[0]", "gemm inputs[1]", "gemm inputs[2]", "gemm inputs[3]"};
@@ -89,10 +81,10 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
   Range inputs[7 + kMaxPointwiseInputs] = {
       a,
       b,
-      check_factors("gemm factor_a", tensors.factor_a, spec.a, spec.scale_a, m, k, device,
-                    "one for each of a's M rows"),
-      check_factors("gemm factor_b", tensors.factor_b, spec.b, spec.scale_b, n, k, device,
-                    "one for each of b's N rows"),
+      check_operand_factors("gemm factor_a", tensors.factor_a, spec.a, spec.scale_a, m, k, device,
+                            "one for each of a's M rows"),
+      check_operand_factors("gemm factor_b", tensors.factor_b, spec.b, spec.scale_b, n, k, device,
+                            "one for each of b's N rows"),
       spec.bias ? check_vector("gemm bias", tensors.bias, bias_dtype(spec), n, device, "one for each of the N columns")
                 : check_absent("gemm bias", tensors.bias, "the spec has no bias"),
       check.single_if(is_fp8(spec.out), "gemm scale", tensors.scale, kHighPrecision),

@@ -16,14 +16,4 @@ MatmulSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors) {
           .k = extent_k(tensors.a, spec.layout_a)};
 }
 
-FactorStrides factor_strides(ScaleGranularity scale, std::int64_t k) {
-  if (scale.cols == 0) return {.row = scale.rows == 0 ? 0 : 1, .group = 0};
-  return {.row = scale.rows == 0 ? 0 : scale_count(scale, 1, k), .group = 1};
-}
-
-FactorStrides factor_strides(const Tensor& factors, ScaleGranularity scale, std::int64_t k) {
-  if (scale.cols != 0 && factors.rows > 1) return {.row = 1, .group = factors.row_stride};
-  return factor_strides(scale, k);
-}
-
 }  // namespace ingot

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "ingot/codegen/types/divided_up.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
@@ -22,7 +23,8 @@ float deviation_for(std::int64_t k) {
 
 class Maker {
  public:
-  Maker(RandomData& random, std::uint64_t seed) : random_(&random), backend_(&random.stream().backend()), seed_(seed) {}
+  Maker(RandomData& random, std::uint64_t seed, FactorOrder order)
+      : random_(&random), backend_(&random.stream().backend()), seed_(seed), order_(order) {}
 
   Tensor unset(Dtype dtype, std::int64_t rows, std::int64_t cols) {
     made_.memory.emplace_back(*backend_, bytes_of(rows, cols, dtype));
@@ -44,7 +46,9 @@ class Maker {
     const Buffer cast(*backend_, bytes_of(rows, k, Dtype::bf16));
     random_->fill(cast.data(), cast.bytes(), Dtype::bf16, ++seed_, deviation);
     const Tensor codes = unset(dtype, rows, k);
-    factors = unset(Dtype::f32, 1, scale_count(scale, rows, k));
+    const bool by_group = scale == kRowGroups && order_ == FactorOrder::by_group;
+    factors = by_group ? unset(Dtype::f32, divided_up(k, std::int64_t{scale.cols}), rows)
+                       : unset(Dtype::f32, 1, scale_count(scale, rows, k));
     backend_->cast(
         {.in = Dtype::bf16, .out = dtype, .scale = scale},
         {.input = matrix(cast.data(), Dtype::bf16, rows, k, backend_->device()), .codes = codes, .factors = factors},
@@ -92,13 +96,14 @@ class Maker {
   RandomData* random_;
   Backend* backend_;
   std::uint64_t seed_;
+  FactorOrder order_;
   GemmData made_;
 };
 
 }  // namespace
 
-GemmData make_gemm_data(RandomData& random, const GemmCall& call, std::uint64_t seed) {
-  return Maker(random, seed).run(call.spec, call.size);
+GemmData make_gemm_data(RandomData& random, const GemmCall& call, std::uint64_t seed, FactorOrder order) {
+  return Maker(random, seed, order).run(call.spec, call.size);
 }
 
 }  // namespace ingot

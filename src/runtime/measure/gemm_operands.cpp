@@ -42,6 +42,12 @@ Tensor rows_of(const Tensor& all, Layout layout, std::int64_t row, std::int64_t 
 
 Tensor factors_of(const Tensor& factors, ScaleGranularity scale, std::int64_t row, std::int64_t rows, std::int64_t k) {
   if (scale == kTensorwise) return factors;
+  if (factors.rows > 1) {  // by group
+    Tensor part = factors;
+    part.data = static_cast<float*>(factors.data) + row;
+    part.cols = rows;
+    return part;
+  }
   const std::int64_t each = scale_count(scale, 1, k);
   return vector(static_cast<float*>(factors.data) + row * each, Dtype::f32, rows * each, factors.device);
 }
