@@ -1,5 +1,7 @@
 #include "ingot/nn/linear_functions.h"
 
+#include <algorithm>
+
 #include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/memory_watch.h"
