@@ -194,11 +194,11 @@ struct NormBackwardWide {
 template <class In, class Kind, NormBackwardConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, 1)
     norm_backward_wide(const __grid_constant__ NormBackwardParams p) {
-  auto& shared = dynamic_shared_as<NormBackwardWideShared>();
-  cluster_start();
-  start_in_turn();
-  const NormBackwardWide<In, Kind, C> wide(p);
-  wide.all_rows(shared);
+  if constexpr (kHasClusters) {
+    cluster_start();
+    start_in_turn();
+    NormBackwardWide<In, Kind, C>(p).all_rows(dynamic_shared_as<NormBackwardWideShared>());
+  }
 }
 
 }  // namespace ingot
