@@ -143,8 +143,8 @@ double ideal_bytes(const CastCase& cast_case) {
 }
 
 // Numbers of tokens that are no multiple of 16, a small odd matrix, and rows as wide as down projections have.
-constexpr std::array<std::pair<std::int64_t, std::int64_t>, 5> kMoreSizes{
-    {{3000, 4096}, {3000, 11008}, {333, 1111}, {6144, 18944}, {6144, 28672}}};
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, 6> kMoreSizes{
+    {{3000, 4096}, {3000, 11008}, {333, 1111}, {6144, 13824}, {6144, 18944}, {6144, 28672}}};
 
 std::vector<CastCase> cast_cases() {
   std::vector<CastCase> cases;

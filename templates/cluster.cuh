@@ -1,6 +1,6 @@
 // How the blocks of a cluster share a row that is too wide for the registers of one: each warp sends what it has found
 // to all blocks (distributed shared memory), and after the cluster's barrier every block has everything. So a reduction
-// takes one barrier. sm_90 and up; for older targets kernels with clusters compile, but they are never launched.
+// takes one barrier.
 //
 // A block may be sent something only when it has started, and not any more when it has ended. So kernels call
 // cluster_start() first and cluster_started() before they send; and nobody sends after the last barrier.
@@ -13,6 +13,9 @@
 
 namespace ingot {
 
+// Older targets have no clusters: there, kernels of clusters are empty and never launched.
+inline constexpr bool kHasClusters = kDeviceArch == 0 || kDeviceArch >= 900;
+
 inline constexpr u32 kMaxClusterBlocks = 8;  // for which every GPU with clusters has room
 
 // The block's place in its cluster: asked for again after each barrier, it needs no registers meanwhile. All clusters
@@ -24,8 +27,7 @@ struct ClusterPlace {
 
   INGOT_DEVICE static ClusterPlace here() {
 #if INGOT_ON_DEVICE
-    if constexpr (kDeviceArch >= 900) return {ptx::cluster_index(), ptx::cluster_blocks(), ptx::cluster_rank()};
-    return {blockIdx.x, 1, 0};
+    return {ptx::cluster_index(), ptx::cluster_blocks(), ptx::cluster_rank()};
 #else
     const u32 blocks = host_cluster_blocks();
     return {blockIdx.x / blocks, blocks, blockIdx.x % blocks};
@@ -38,12 +40,12 @@ struct ClusterPlace {
 
 INGOT_DEVICE void cluster_start() {
 #if INGOT_ON_DEVICE
-  if constexpr (kDeviceArch >= 900) ptx::cluster_arrive_relaxed();
+  ptx::cluster_arrive_relaxed();
 #endif
 }
 INGOT_DEVICE void cluster_started() {
 #if INGOT_ON_DEVICE
-  if constexpr (kDeviceArch >= 900) ptx::cluster_wait();
+  ptx::cluster_wait();
 #else
   host_cluster_wait();
 #endif
@@ -52,7 +54,7 @@ INGOT_DEVICE void cluster_started() {
 // All threads of the cluster call it. What they have sent before has then arrived.
 INGOT_DEVICE void cluster_barrier() {
 #if INGOT_ON_DEVICE
-  if constexpr (kDeviceArch >= 900) ptx::cluster_sync();
+  ptx::cluster_sync();
 #else
   host_cluster_wait();
 #endif
@@ -72,11 +74,7 @@ INGOT_DEVICE T& dynamic_shared_as() {
 template <u32 Count>
 INGOT_DEVICE void send_word(u32 (&words)[Count], u32 index, u32 rank, u32 value) {
 #if INGOT_ON_DEVICE
-  if constexpr (kDeviceArch >= 900) {
-    ptx::st_shared_cluster(ptx::mapa(static_cast<u32>(__cvta_generic_to_shared(words + index)), rank), value);
-  } else {
-    words[index] = value;
-  }
+  ptx::st_shared_cluster(ptx::mapa(static_cast<u32>(__cvta_generic_to_shared(words + index)), rank), value);
 #else
   const auto offset = reinterpret_cast<u8*>(words + index) - host_shared_memory();
   *reinterpret_cast<u32*>(host_shared_memory(rank) + offset) = value;

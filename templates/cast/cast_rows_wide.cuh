@@ -44,18 +44,14 @@ struct CastRowsWideColumns {
   INGOT_DEVICE u32 of(u32 i) const { return (i * place.threads() + place.thread()) * kVec8; }
 };
 
-// Params as for cast_rows; threads_log2 is not read. Cluster i of the grid takes row i.
+// Casts the cluster's row.
 template <class Source, Fp8Format Out, CastRowsConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsWideLaunch::kMaxThreads, (cast_rows_residency<Source, Out>()))
-    cast_rows_wide(const __grid_constant__ CastRowsParams p) {
+INGOT_DEVICE void cast_row_of_cluster(const CastRowsParams& p) {
   using In = typename Source::In;
   using Value = typename Source::Value;
   constexpr u32 kVec8s = CastRowsLaunch::vec8s(sizeof(Value));
   auto& shared = dynamic_shared_as<CastRowsWideShared>();
   const u32 cols = static_cast<u32>(p.source.cols);
-  cluster_start();
-  start_in_turn();
-
   Vec8<Value> values[kVec8s] = {};
   {
     const CastRowsWideColumns columns;
@@ -85,6 +81,17 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsWideLaunch::kMaxThreads, (cast_row
     if (columns.of(i) >= cols) continue;
     store_streaming(codes + columns.of(i), encoded);
     if constexpr (C.result) store_vec8<In>(result + columns.of(i), values[i]);
+  }
+}
+
+// Params as for cast_rows; threads_log2 is not read. Cluster i of the grid takes row i.
+template <class Source, Fp8Format Out, CastRowsConfig C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsWideLaunch::kMaxThreads, (cast_rows_residency<Source, Out>()))
+    cast_rows_wide(const __grid_constant__ CastRowsParams p) {
+  if constexpr (kHasClusters) {
+    cluster_start();
+    start_in_turn();
+    cast_row_of_cluster<Source, Out, C>(p);
   }
 }
 

@@ -72,17 +72,16 @@ struct NormBackward {
   using ColumnSums = float[C.affine ? kSums : 1][C.affine ? Launch::kThreads / 2 * kVec8s * kVec8 : 1];
 
   const NormBackwardParams& p;
-  u32 chunk, threads, lane, group;
+  u32 threads, lane, group;
   i64 groups, first_row, end_row;
 
-  INGOT_DEVICE NormBackward(const NormBackwardParams& params, u32 chunk_of_rows)
+  INGOT_DEVICE explicit NormBackward(const NormBackwardParams& params)
       : p(params),
-        chunk(chunk_of_rows),
         threads(Launch::threads_per_row(params.cols)),
         lane(threadIdx.x % threads),
         group(threadIdx.x / threads),
         groups(Launch::kThreads / threads),
-        first_row(i64{chunk} * Launch::rows_per_chunk(params.rows, params.cols)),
+        first_row(i64{blockIdx.x} * Launch::rows_per_chunk(params.rows, params.cols)),
         end_row(min_of(params.rows, first_row + Launch::rows_per_chunk(params.rows, params.cols))) {}
 
   INGOT_DEVICE const In* input(i64 row) const { return static_cast<const In*>(p.input) + row * p.input_stride; }
@@ -91,7 +90,7 @@ struct NormBackward {
   }
   INGOT_DEVICE In* grad_input(i64 row) const { return static_cast<In*>(p.grad_input) + row * p.grad_input_stride; }
   INGOT_DEVICE const In* gamma() const { return static_cast<const In*>(p.gamma); }
-  INGOT_DEVICE float* partials() const { return p.partials + chunk * (kSums * p.cols); }
+  INGOT_DEVICE float* partials() const { return p.partials + blockIdx.x * (kSums * p.cols); }
 
   struct Statistics {
     float mean = 0.0F, rstd = 0.0F;
@@ -352,7 +351,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, 1)
   const bool vectors = vector_aligned<In>(p.input, p.input_stride) &&
                        vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
                        vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!C.affine || aligned(p.gamma, 16));
-  const Rows rows(p, blockIdx.x);
+  const Rows rows(p);
   if (vectors && p.cols % kVec8 == 0 && p.cols <= i64{rows.threads} * Rows::kVec8s * kVec8) {
     rows.kept_rows(row_sums, column_sums);
   } else {

@@ -104,13 +104,16 @@ struct NormBackwardWide {
   static constexpr u32 kVec8s = Rows::kVec8s;
   static constexpr u32 kSums = Rows::kSums;
 
-  const Rows& rows;
-  u32 begin, stride;
+  Rows rows;
+  u32 chunk, begin, stride;
 
-  INGOT_DEVICE explicit NormBackwardWide(const Rows& of) : rows(of) {
+  INGOT_DEVICE explicit NormBackwardWide(const NormBackwardParams& p) : rows(p) {
     const NormBackwardWideUnits units;
+    chunk = units.place.index;
     begin = units.first_column();
     stride = units.stride();
+    rows.first_row = i64{chunk} * NormBackwardLaunch::rows_per_chunk(p.rows, p.cols);
+    rows.end_row = min_of(p.rows, rows.first_row + NormBackwardLaunch::rows_per_chunk(p.rows, p.cols));
   }
 
   INGOT_DEVICE u32 column(u32 i) const { return begin + i * stride; }
@@ -180,7 +183,7 @@ struct NormBackwardWide {
         if (!inside(i)) continue;
         INGOT_UNROLL
         for (u32 k = 0; k < kSums; ++k) {
-          Rows::store_partials(rows.partials() + k * rows.p.cols + column(i), over_rows[i][k]);
+          Rows::store_partials(rows.p.partials + (chunk * kSums + k) * rows.p.cols + column(i), over_rows[i][k]);
         }
       }
     }
@@ -191,12 +194,11 @@ struct NormBackwardWide {
 template <class In, class Kind, NormBackwardConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, 1)
     norm_backward_wide(const __grid_constant__ NormBackwardParams p) {
-  auto& shared = dynamic_shared_as<NormBackwardWideShared>();
-  cluster_start();
-  start_in_turn();
-  const NormBackward<In, Kind, C> rows(p, ClusterPlace::here().index);
-  const NormBackwardWide<In, Kind, C> wide(rows);
-  wide.all_rows(shared);
+  if constexpr (kHasClusters) {
+    cluster_start();
+    start_in_turn();
+    NormBackwardWide<In, Kind, C>(p).all_rows(dynamic_shared_as<NormBackwardWideShared>());
+  }
 }
 
 }  // namespace ingot

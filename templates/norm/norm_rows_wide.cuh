@@ -99,14 +99,11 @@ INGOT_DEVICE float norm_wide_sum(const float (&parts)[NormRowsWideLaunch::kVec8s
   return total;
 }
 
-// Params as for norm_rows; threads_log2 is not read. Cluster i of the grid takes row i.
+// The norm of the cluster's row.
 template <class In, class Kind, class Codes, NormRowsConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kMaxThreads, sizeof(In) == 2 ? 4 : 2)
-    norm_rows_wide(const __grid_constant__ NormRowsParams p) {
+INGOT_DEVICE void norm_row_of_cluster(const NormRowsParams& p) {
   using Row = NormRow<In, Kind, Codes, C>;
   auto& shared = dynamic_shared_as<NormRowsWideShared>();
-  cluster_start();
-  start_in_turn();
   if constexpr (C.given_scale) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *p.factors = factor_from_scale(*p.scale);
   }
@@ -153,6 +150,17 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kMaxThreads, sizeof(In
       const NormRowsWideColumns column_of_codes;
       norm_kept_codes(r, vec8s, column_of_codes, NormRowsWideInside{column_of_codes, cols});
     }
+  }
+}
+
+// Params as for norm_rows; threads_log2 is not read. Cluster i of the grid takes row i.
+template <class In, class Kind, class Codes, NormRowsConfig C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kMaxThreads, sizeof(In) == 2 ? 4 : 2)
+    norm_rows_wide(const __grid_constant__ NormRowsParams p) {
+  if constexpr (kHasClusters) {
+    cluster_start();
+    start_in_turn();
+    norm_row_of_cluster<In, Kind, Codes, C>(p);
   }
 }
 

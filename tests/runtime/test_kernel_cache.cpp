@@ -475,7 +475,7 @@ BOOST_AUTO_TEST_CASE(warm) {
 }
 
 BOOST_AUTO_TEST_CASE(warm_goes_on_after_an_error) {
-  const std::vector<KernelSpec> specs{CastSpec{.scale = kRowwise}, CastSpec{.in = Dtype::e5m2},
+  const std::vector<KernelSpec> specs{CastSpec{.scale = kRowGroups}, CastSpec{.in = Dtype::e5m2},
                                       AmaxSpec{.scale = kRowwise}, AmaxSpec{.in = Dtype::e4m3fn}, ColumnSumSpec{}};
   const FakeCompiler compiler;
   KernelCache cache(&compiler, store, kTarget, nullptr);
@@ -505,7 +505,7 @@ BOOST_AUTO_TEST_CASE(warm_throws_the_first_error_of_the_list) {
 
 BOOST_AUTO_TEST_CASE(warm_is_parallel) {
   std::vector<KernelSpec> specs;
-  for (const Dtype out : kFp8Dtypes) specs.push_back(CastSpec{.out = out, .scale = kRowwise});
+  for (const Dtype out : kFp8Dtypes) specs.push_back(CastSpec{.out = out, .scale = kRowGroups});
   const FakeCompiler compiler("fake 1", 1000ms);
   KernelCache cache(&compiler, store, kTarget, nullptr);
   const auto start = std::chrono::steady_clock::now();

@@ -64,7 +64,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 #define CHECK_CONTAINS(text, part) BOOST_TEST(contains(text, part), "\"" << (part) << "\" is not in:\n" << (text))
 
 // A spec with one pass and one with two.
-const std::string kOnePass = "'cast bf16->e4m3fn scale=row out=codes'";
+const std::string kOnePass = "'cast bf16->e4m3fn scale=1x128 out=codes'";
 const std::string kTwoPasses = "'cast bf16->e4m3fn scale=tensor out=codes,transposed'";
 
 }  // namespace
@@ -444,7 +444,7 @@ BOOST_AUTO_TEST_CASE(show_takes_the_dequant_kernel_of_a_size) {
 BOOST_AUTO_TEST_CASE(show_prints_resources) {
   const Result result = run("show " + kOnePass + " --target sm_90a");
   BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
-  BOOST_TEST(result.out.starts_with("cast bf16->e4m3fn scale=row out=codes\nsm_90a, NVRTC "), result.out);
+  BOOST_TEST(result.out.starts_with("cast bf16->e4m3fn scale=1x128 out=codes\nsm_90a, NVRTC "), result.out);
   for (const char* part : {"main pass", "#include", "kKernel", "registers", "spills         0 B", "stack",
                            "static shared", "cubin", "KiB", "compiled in", " ms"}) {
     CHECK_CONTAINS(result.out, part);
@@ -592,12 +592,12 @@ BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
 BOOST_AUTO_TEST_CASE(a_compile_error_prints_the_log) {
   const Folder folder;
   fs::create_directories(folder / "templates/cast");
-  std::ofstream(folder / "templates/cast/cast_rows.cuh") << "#pragma once\nthis is not C++\n";
+  std::ofstream(folder / "templates/cast/cast_row_groups.cuh") << "#pragma once\nthis is not C++\n";
   const Result result = run("show " + kOnePass, "INGOT_TEMPLATES='" + (folder / "templates").string() + "'");
   BOOST_TEST(result.code == 1);
   BOOST_TEST(result.out == "");
   BOOST_TEST(result.err.starts_with("ingot: error: "), result.err);
-  CHECK_CONTAINS(result.err, "cast/cast_rows.cuh");
+  CHECK_CONTAINS(result.err, "cast/cast_row_groups.cuh");
   CHECK_CONTAINS(result.err, "this is not C++");
 }
 
