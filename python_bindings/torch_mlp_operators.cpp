@@ -1,5 +1,6 @@
 // The operators of an MLP, plain or gated, perhaps with a norm in front (nn/mlp_functions.h).
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -94,7 +95,8 @@ struct BackwardArguments {
 };
 
 // Returns the gradients of input, gamma, beta, up_weight, up_bias, down_weight and down_bias; those that are not wanted
-// are empty.
+// are empty, and so are those of weights that are added to a main_grad.
+template <std::size_t kMainGrads>
 void backward(TorchValue* stack) {
   BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
                               .input = tensor_of(stack[1]),
@@ -102,8 +104,10 @@ void backward(TorchValue* stack) {
                               .up_weight = tensor_of(stack[3]),
                               .down_weight = tensor_of(stack[4]),
                               .saved = tensor_of(stack[5])};
-  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[6]));
-  const auto bits = static_cast<std::int64_t>(stack[7]);
+  std::array<TorchTensor, 2> main_grads;
+  for (std::size_t at = 0; at < kMainGrads; ++at) main_grads[at] = tensor_of(stack[6 + at]);
+  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[6 + kMainGrads]));
+  const auto bits = static_cast<std::int64_t>(stack[7 + kMainGrads]);
   const MlpPlan& plan = of.plan;
   const MlpGradients wants{.input = (bits & (kInput | kGamma)) != 0,
                            .up_weight = (bits & kUpWeight) != 0,
@@ -119,8 +123,13 @@ void backward(TorchValue* stack) {
   const TorchKept kept(std::move(arguments.saved), of.kept(tokens), needs_codes, {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   NormGradients norm(plan.up, wants.input, arguments.grad_output, arguments.gamma, device);
-  LayerGradients up(plan.up.linear, wants.up_weight, wants.up_bias, device);
-  LayerGradients down(plan.down, wants.down_weight, wants.down_bias, device);
+  LayerGradients up(plan.up.linear, wants.up_weight, wants.up_bias, device, main_grads[0]);
+  LayerGradients down(plan.down, wants.down_weight, wants.down_bias, device, main_grads[1]);
+  const std::array<bool, 2> accumulates{wants.up_weight && is_main_grad(main_grads[0]),
+                                        wants.down_weight && is_main_grad(main_grads[1])};
+  const bool accumulate = accumulates[0] || accumulates[1];
+  if (accumulate && !accumulates[0]) up.clear_weight(call.backend(), call.stream());
+  if (accumulate && !accumulates[1]) down.clear_weight(call.backend(), call.stream());
   const std::size_t up_bytes = codes_of_up(plan);
   const WeightOfBackward up_weight(plan.up.linear, wants.input, arguments.up_weight, kept.codes(0, up_bytes), device);
   const WeightOfBackward down_weight(plan.down, wants.reaches_up(), arguments.down_weight,
@@ -138,6 +147,7 @@ void backward(TorchValue* stack) {
                                    .grad_input = norm.input.view,
                                    .grad_gamma = norm.gamma.view,
                                    .grad_beta = norm.beta.view,
+                                   .accumulate = accumulate,
                                    .input = input.view,
                                    .gamma = gamma.view,
                                    .up = {.grad_weight = up.weight.view,
@@ -157,7 +167,7 @@ void backward(TorchValue* stack) {
                &down.weight.tensor, &down.bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 2> kOperators{{
+constexpr std::array<TorchOperator, 3> kOperators{{
     {"mlp_forward",
      "mlp_forward(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias, Tensor down_weight,"
      " Tensor down_bias, int plan, int keep) -> (Tensor, Tensor)",
@@ -165,7 +175,12 @@ constexpr std::array<TorchOperator, 2> kOperators{{
     {"mlp_backward",
      "mlp_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight, Tensor saved,"
      " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward>},
+     torch_kernel<backward<0>>},
+    {"mlp_backward_into",
+     "mlp_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
+     " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, int plan, int wants)"
+     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<2>>},
 }};
 
 }  // namespace

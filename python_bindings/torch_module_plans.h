@@ -68,6 +68,7 @@ nanobind::tuple add_module(TorchPlanTable<TorchModule<Plan>>& plans, std::uint64
 // Each adds the plans of its operators to the Python module.
 void bind_torch_norm_linear(nanobind::module_& module);    // torch_norm_operators.cpp
 void bind_torch_mlp(nanobind::module_& module);            // torch_mlp_operators.cpp
+void bind_torch_gated_linear(nanobind::module_& module);   // torch_gated_operators.cpp
 void bind_torch_shared_linear(nanobind::module_& module);  // torch_shared_operators.cpp
 
 }  // namespace ingot::python

@@ -94,9 +94,29 @@ NormGradients::NormGradients(const NormLinearPlan& plan, bool wanted, const Torc
       gamma(wanted && plan.has_gamma(), features(plan.linear), dtype_of_norm(plan, of_gamma), device),
       beta(wanted && plan.has_beta(), features(plan.linear), dtype_of_norm(plan, of_gamma), device) {}
 
-LayerGradients::LayerGradients(const LinearPlan& plan, bool wants_weight, bool wants_bias, Device device)
-    : weight(wants_weight, std::array{plan.shape.out_features, plan.shape.in_features}, *plan.dtypes.weight, device),
-      bias(wants_bias, std::array{plan.shape.out_features}, *plan.dtypes.bias, device) {}
+Tensor main_grad_of(const LinearPlan& plan, const TorchTensor& tensor, Device device) {
+  const TensorName name{plan.subject, "main_grad"};
+  const TorchMatrix matrix = operand_of(tensor, name, device);
+  if (matrix.copy.handle() != nullptr) {
+    throw Error(ErrorCode::invalid_argument, name.text(),
+                "has rows that are not contiguous: give the weight one of ordinary strides");
+  }
+  return matrix.view;
+}
+
+LayerGradients::LayerGradients(const LinearPlan& plan, bool wants_weight, bool wants_bias, Device device,
+                               const TorchTensor& main_grad)
+    : weight(wants_weight && !is_main_grad(main_grad), std::array{plan.shape.out_features, plan.shape.in_features},
+             *plan.dtypes.weight, device),
+      bias(wants_bias, std::array{plan.shape.out_features}, *plan.dtypes.bias, device) {
+  if (wants_weight && is_main_grad(main_grad)) weight.view = main_grad_of(plan, main_grad, device);
+}
+
+void LayerGradients::clear_weight(Backend& backend, Stream& stream) const {
+  const Tensor& view = weight.view;
+  if (view.empty()) return;
+  backend.fill_zero(view.data, static_cast<std::size_t>(view.rows * view.cols * size_of(view.dtype)), stream);
+}
 
 WeightOfBackward::WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight,
                                    const MemoryRegion& codes_memory, Device device) {

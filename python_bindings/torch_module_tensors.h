@@ -2,6 +2,7 @@
 // operands of a norm and of a layer, and the gradients of both.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -97,8 +98,23 @@ struct NormGradients {
   TorchResult input, gamma, beta;
 };
 
+// The matrix that a gradient of this layer's weight is added to, in place. Throws Error{invalid_argument} for one on
+// another device, and for one whose rows are not contiguous.
+Tensor main_grad_of(const LinearPlan& plan, const TorchTensor& tensor, Device device);
+
+// A layer's main_grad stands in the stack of a backward, or an empty tensor where its weight has none.
+inline bool is_main_grad(const TorchTensor& tensor) {
+  if (tensor.handle() == nullptr) return false;
+  return std::ranges::find(tensor.sizes(), 0) == tensor.sizes().end();
+}
+
 struct LayerGradients {
-  LayerGradients(const LinearPlan& plan, bool wants_weight, bool wants_bias, Device device);
+  // With a main_grad the weight's gradient is a view of that, and no tensor.
+  LayerGradients(const LinearPlan& plan, bool wants_weight, bool wants_bias, Device device,
+                 const TorchTensor& main_grad = {});
+
+  // Of a module some of whose weights have a main_grad: what the others' gradients are added to.
+  void clear_weight(Backend& backend, Stream& stream) const;
 
   TorchResult weight, bias;
 };

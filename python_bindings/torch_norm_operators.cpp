@@ -1,6 +1,7 @@
 // The operators of a norm and the linear layer behind it (nn/norm_linear_functions.h), and of a linear layer with an
 // activation, which is one without a norm.
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -80,7 +81,9 @@ struct BackwardArguments {
   TorchTensor grad_output, input, gamma, weight, output, saved;
 };
 
-// Returns the gradients of input, gamma, beta, weight and bias; those that are not wanted are empty.
+// Returns the gradients of input, gamma, beta, weight and bias; those that are not wanted are empty, and so is that of
+// the weight where it is added to a main_grad.
+template <std::size_t kMainGrads>
 void backward(TorchValue* stack) {
   BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
                               .input = tensor_of(stack[1]),
@@ -88,8 +91,10 @@ void backward(TorchValue* stack) {
                               .weight = tensor_of(stack[3]),
                               .output = tensor_of(stack[4]),
                               .saved = tensor_of(stack[5])};
-  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[6]));
-  const auto bits = static_cast<std::int64_t>(stack[7]);
+  TorchTensor main_grad;
+  if constexpr (kMainGrads > 0) main_grad = tensor_of(stack[6]);
+  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[6 + kMainGrads]));
+  const auto bits = static_cast<std::int64_t>(stack[7 + kMainGrads]);
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
   const LinearGradients wants{
@@ -103,7 +108,7 @@ void backward(TorchValue* stack) {
                        {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   NormGradients norm(plan, wants.input, arguments.grad_output, arguments.gamma, device);
-  LayerGradients gradients(layer, wants.weight, wants.bias, device);
+  LayerGradients gradients(layer, wants.weight, wants.bias, device, main_grad);
   NormLinearBackwardTensors tensors{.saved = &saved,
                                     .grad_output = grad_output.view,
                                     .grad_input = norm.input.view,
@@ -111,6 +116,7 @@ void backward(TorchValue* stack) {
                                     .grad_beta = norm.beta.view,
                                     .grad_weight = gradients.weight.view,
                                     .grad_bias = gradients.bias.view,
+                                    .accumulate = wants.weight && is_main_grad(main_grad),
                                     .scales = call.constants(layer)};
   TorchMatrix input, gamma, output;
   if (plan.backward_reads_input(wants)) {
@@ -136,7 +142,7 @@ void backward(TorchValue* stack) {
        {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients.weight.tensor, &gradients.bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 2> kOperators{{
+constexpr std::array<TorchOperator, 3> kOperators{{
     {"norm_linear_forward",
      "norm_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, int plan, int keep)"
      " -> (Tensor, Tensor)",
@@ -144,7 +150,11 @@ constexpr std::array<TorchOperator, 2> kOperators{{
     {"norm_linear_backward",
      "norm_linear_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output, Tensor saved,"
      " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward>},
+     torch_kernel<backward<0>>},
+    {"norm_linear_backward_into",
+     "norm_linear_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
+     " Tensor saved, Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<1>>},
 }};
 
 }  // namespace

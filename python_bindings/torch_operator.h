@@ -47,6 +47,7 @@ void torch_kernel(TorchValue* stack, std::uint64_t /*arguments*/, std::uint64_t 
 std::span<const TorchOperator> float8_operators();         // torch_float8_operators.cpp
 std::span<const TorchOperator> norm_linear_operators();    // torch_norm_operators.cpp
 std::span<const TorchOperator> mlp_operators();            // torch_mlp_operators.cpp
+std::span<const TorchOperator> gated_linear_operators();   // torch_gated_operators.cpp
 std::span<const TorchOperator> shared_linear_operators();  // torch_shared_operators.cpp
 std::span<const TorchOperator> split_linear_operators();   // torch_split_operators.cpp
 std::span<const TorchOperator> weight_only_operators();    // torch_weight_only_operators.cpp

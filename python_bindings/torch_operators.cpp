@@ -23,6 +23,7 @@
 #include "operations.h"
 #include "torch_library.h"
 #include "torch_memory.h"
+#include "torch_module_tensors.h"
 #include "torch_operator.h"
 #include "torch_plans.h"
 #include "torch_run.h"
@@ -332,17 +333,6 @@ struct WeightOperand {
   TorchRegion codes{};
 };
 
-// The matrix that a gradient of the weight is added to, in place.
-Tensor main_grad_of(const TorchPlan& plan, const TorchTensor& tensor, Device device) {
-  const TorchMatrix matrix = matrix_of(tensor, name_of(plan, "main_grad"));
-  require_device(plan, "main_grad", matrix.view, device);
-  if (matrix.copy.handle() != nullptr) {
-    throw Error(ErrorCode::invalid_argument, name_of(plan, "main_grad").text(),
-                "has rows that are not contiguous: give the weight one of ordinary strides");
-  }
-  return matrix.view;
-}
-
 // The gradients that are wanted: that of the weight is added to main_grad if there is one, else it is a tensor.
 Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64_t bits, const TorchTensor& main_grad) {
   const TorchPlan& plan = torch_plans().at(number);
@@ -358,7 +348,7 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
   if (wants.weight) require_bytes(plan, "saved", saved_memory.region(), plan.saved_bytes(tokens));
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.plan.identity, .tokens = tokens, .kept = true};
   Gradients gradients(plan.plan, wants, arguments.grad_output, call.device, !accumulates);
-  if (accumulates) gradients.weight_view = main_grad_of(plan, main_grad, call.device);
+  if (accumulates) gradients.weight_view = main_grad_of(plan.plan, main_grad, call.device);
   LinearBackwardTensors tensors{.saved = &saved,
                                 .grad_output = grad_output.view,
                                 .grad_input = gradients.input_view,
@@ -488,9 +478,9 @@ void register_all() {
   const TorchFunctions& torch = torch_functions();
   TorchLibraryOpaque* library = nullptr;  // as long as the process: an operator is never taken back
   accept(torch.library_fragment("ingot", __FILE__, __LINE__, &library), "torch.ops.ingot");
-  const std::array<std::span<const TorchOperator>, 8> families{
+  const std::array<std::span<const TorchOperator>, 9> families{
       {kOperators, float8_operators(), split_linear_operators(), weight_only_operators(), frozen_linear_operators(),
-       norm_linear_operators(), mlp_operators(), shared_linear_operators()}};
+       norm_linear_operators(), mlp_operators(), shared_linear_operators(), gated_linear_operators()}};
   for (const auto& family : families) {
     for (const TorchOperator& each : family) accept(torch.define(library, each.schema), each.name);
   }

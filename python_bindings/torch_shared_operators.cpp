@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cstddef>
 #include <optional>
 #include <span>
 #include <string>
@@ -147,6 +148,7 @@ struct BackwardArguments {
   TorchTensor input, gamma;
   std::array<TorchTensor, kMostLayers> weights{};
   TorchTensor saved;
+  std::array<TorchTensor, kMostLayers> main_grads{};
 };
 
 // One backward's memory and tensors.
@@ -162,6 +164,7 @@ struct Backward {
 
   bool wants_input() const { return (wants & (kInput | kGamma)) != 0; }
   bool wants_weight(std::size_t at) const { return (wants & (kWeight << (2 * at))) != 0; }
+  bool accumulates(std::size_t at) const { return wants_weight(at) && is_main_grad(arguments.main_grads[at]); }
   bool wants_bias(std::size_t at) const { return (wants & (kBias << (2 * at))) != 0; }
   MemoryRegion saved(std::size_t at) const { return part_of(kept.saved(), places.begin[at], places.size[at]); }
   LinearSaved stamped(std::size_t at, std::uint64_t identity) const {
@@ -194,6 +197,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
                         .grad_beta = norm.beta.view,
                         .grad_weight = gradients.weight.view,
                         .grad_bias = gradients.bias.view,
+                        .accumulate = run.accumulates(0),
                         .input = run.input.view,
                         .gamma = gamma.view,
                         .weight = weight.matrix.view,
@@ -219,6 +223,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
                                 .grad_input = grad_input,
                                 .grad_weight = gradients.weight.view,
                                 .grad_bias = gradients.bias.view,
+                                .accumulate = run.accumulates(at),
                                 .input = values.data != nullptr ? values : run.input.view,
                                 .weight = weight.matrix.view,
                                 .codes = weight.codes,
@@ -230,21 +235,24 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
   linear_backward(layer, run.call.backend(), tensors, run.call.run());
 }
 
-// Returns the gradients of input, gamma, beta and of each layer's weight and bias; those that are not wanted are empty.
+// Returns the gradients of input, gamma, beta and of each layer's weight and bias; those that are not wanted are empty,
+// and so are those of weights that are added to a main_grad.
+template <std::size_t kMainGrads>
 void backward(TorchValue* stack) {
   BackwardArguments arguments{.input = tensor_of(stack[3]), .gamma = tensor_of(stack[4]), .saved = tensor_of(stack[8])};
   for (std::size_t at = 0; at < kMostLayers; ++at) {
     arguments.grad_outputs[at] = tensor_of(stack[at]);
     arguments.weights[at] = tensor_of(stack[5 + at]);
   }
-  const SharedModule& of = plans().at(static_cast<std::int64_t>(stack[9]));
+  for (std::size_t at = 0; at < kMainGrads; ++at) arguments.main_grads[at] = tensor_of(stack[9 + at]);
+  const SharedModule& of = plans().at(static_cast<std::int64_t>(stack[9 + kMainGrads]));
   const SharedLinearPlan& plan = of.plan;
   const NormLinearPlan& first = plan.first;
   const TorchMatrix first_grad = matrix_of(arguments.grad_outputs[0], {first.linear.subject, "grad_output"});
   TorchCall call(first_grad.view.device, first_grad.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = first_grad.view.rows;
-  const auto wants = static_cast<std::int64_t>(stack[10]);
+  const auto wants = static_cast<std::int64_t>(stack[10 + kMainGrads]);
   const bool wants_input = (wants & (kInput | kGamma)) != 0;
   Backward run{plan,
                call,
@@ -266,7 +274,7 @@ void backward(TorchValue* stack) {
   for (std::size_t at = 0; at < kMostLayers; ++at) {
     const bool is_layer = at < plan.count();
     gradients.emplace_back(plan.layer(is_layer ? at : 0), is_layer && run.wants_weight(at),
-                           is_layer && run.wants_bias(at), device);
+                           is_layer && run.wants_bias(at), device, arguments.main_grads[at]);
   }
   // Each layer's gradient of the shared values. Without a norm the last layer's lies where their sum will: they are
   // added from the last to the first, as autograd adds those of separate layers.
@@ -300,7 +308,7 @@ void backward(TorchValue* stack) {
                &gradients[2].weight.tensor, &gradients[2].bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 2> kOperators{{
+constexpr std::array<TorchOperator, 3> kOperators{{
     {"shared_linear_forward",
      "shared_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0, Tensor weight1,"
      " Tensor bias1, Tensor weight2, Tensor bias2, int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -309,7 +317,13 @@ constexpr std::array<TorchOperator, 2> kOperators{{
      "shared_linear_backward(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input, Tensor gamma,"
      " Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, int plan, int wants)"
      " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward>},
+     torch_kernel<backward<0>>},
+    {"shared_linear_backward_into",
+     "shared_linear_backward_into(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
+     " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
+     " Tensor(b!) main_grad1, Tensor(c!) main_grad2, int plan, int wants)"
+     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<kMostLayers>>},
 }};
 
 // A layer's name, out_features, and the dtypes of its weight and bias.

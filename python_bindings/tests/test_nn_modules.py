@@ -145,17 +145,19 @@ def test_gated_mlp_loads_checkpoints_of_two_layers(bias):
     torch.manual_seed(0)
     plain = torch.nn.ModuleDict({"mlp": Gated(bias)})
     parts = plain["mlp"]
-    apart = GatedMlp.from_parts((parts.gate_proj, parts.up_proj), parts.down_proj, parts.norm)
-    joined = torch.nn.ModuleDict({"mlp": GatedMlp(24, 40, bias, norm="rms", eps=1e-6)})
+    # With a scale for each row two weights have the codes of one; with one for a tensor they have not.
+    recipe = {"recipe": "rowwise"}
+    apart = GatedMlp.from_parts((parts.gate_proj, parts.up_proj), parts.down_proj, parts.norm, **recipe)
+    joined = torch.nn.ModuleDict({"mlp": GatedMlp(24, 40, bias, norm="rms", eps=1e-6, **recipe)})
     joined.load_state_dict(plain.state_dict(), strict=True)
     assert torch.equal(joined["mlp"](X), apart(X))
-    again = torch.nn.ModuleDict({"mlp": GatedMlp(24, 40, bias, norm="rms", eps=1e-6)})
+    again = torch.nn.ModuleDict({"mlp": GatedMlp(24, 40, bias, norm="rms", eps=1e-6, **recipe)})
     again.load_state_dict(joined.state_dict(), strict=True)
     assert torch.equal(again["mlp"](X), apart(X))
     both = torch.nn.Linear(24, 80, bias)
     both.weight = joined["mlp"].gate_up_proj.weight
     both.bias = joined["mlp"].gate_up_proj.bias
-    assert torch.equal(GatedMlp.from_parts(both, plain["mlp"].down_proj, plain["mlp"].norm)(X), apart(X))
+    assert torch.equal(GatedMlp.from_parts(both, plain["mlp"].down_proj, plain["mlp"].norm, **recipe)(X), apart(X))
 
 
 def modules(**options):

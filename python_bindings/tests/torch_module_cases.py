@@ -13,6 +13,7 @@ from ingot.torch import (
     NormOptions,
     SharedLinearOptions,
     mlp,
+    mlp_of_gate_and_up,
     norm_linear,
     shared_linear,
 )
@@ -146,6 +147,24 @@ def shared_case(recipe, norm=None, count=3, dtype=torch.bfloat16, master=None, r
     return expected, ours, tensors
 
 
+def gate_and_up_case(recipe, norm=None, dtype=torch.bfloat16, master=None, rows=(3, 50), keep_weight_codes=None):
+    """An MLP whose gate and up are two weights."""
+    expected_of_one, _, tensors = mlp_case(recipe, norm, True, True, dtype, master, rows, keep_weight_codes)
+    up, up_bias = tensors.pop("up"), tensors.pop("up_bias")
+    halves = {"gate": up[:H], "up": up[H:], "gate_bias": up_bias[:H], "up_bias": up_bias[H:]}
+    tensors |= {name: half.detach().clone().requires_grad_() for name, half in halves.items()}
+    options = MlpOptions(recipe, "case", True, "", norm, keep_weight_codes)
+
+    def expected(gate, up, gate_bias, up_bias, **of):
+        return expected_of_one(up=torch.cat((gate, up)), up_bias=torch.cat((gate_bias, up_bias)), **of)
+
+    def ours(x, gamma, beta, gate, up, gate_bias, up_bias, down, down_bias):
+        weights, biases = (gate, up), (gate_bias, up_bias)
+        return mlp_of_gate_and_up(x, weights, down, biases, down_bias, gamma, beta, options)
+
+    return expected, ours, tensors
+
+
 LAYER, RMS = NormOptions("layer"), NormOptions("rms", 1e-6)
 CASES = {
     "layer_norm": functools.partial(norm_linear_case, norm=LAYER),
@@ -156,6 +175,8 @@ CASES = {
     "rms_norm_sigmoid": functools.partial(norm_linear_case, norm=RMS, activation="sigmoid"),
     "gated_mlp": mlp_case,
     "rms_norm_gated_mlp": functools.partial(mlp_case, norm=RMS, bias=False),
+    "gate_and_up": gate_and_up_case,
+    "rms_norm_gate_and_up": functools.partial(gate_and_up_case, norm=RMS),
     "layer_norm_mlp": functools.partial(mlp_case, norm=LAYER, gated=False),
     "shared": shared_case,
     "shared_by_two": functools.partial(shared_case, count=2),

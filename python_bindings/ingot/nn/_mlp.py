@@ -7,7 +7,7 @@ from typing import Optional, Union
 
 import torch
 
-from ..torch import MlpOptions, mlp
+from ..torch import MlpOptions, mlp, mlp_of_gate_and_up
 from ..torch._checks import refuse
 from ._parts import LinearParameters, NamedLayer, NormModule, make_norm, norm_options, norm_parameters, require_linear
 
@@ -96,7 +96,8 @@ class GatedMlp(_MlpLayer):
 
     Parameters: gate_up_proj.weight (2 * hidden, features), the gate's rows first, down_proj.weight (features, hidden),
     their biases, and with a norm norm.weight (and norm.bias). Checkpoints with gate_proj and up_proj load as well, and
-    a module that from_parts() makes of two layers keeps them as such. activation: of the gate, or an expression of x
+    a module that from_parts() makes of two layers keeps them as such, and computes them as layers that share their
+    input (ingot.torch.mlp_of_gate_and_up). activation: of the gate, or an expression of x
     (the gate) and `up`. All else as Mlp.
     """
 
@@ -135,8 +136,8 @@ class GatedMlp(_MlpLayer):
         layer_name: str = "mlp",
     ) -> "GatedMlp":
         """Returns a module with the parameters of these layers and of the norm in front. gate_up: one layer with the
-        gate's rows first, or (gate, up): their parameters stay two, and every forward lays them side by side, which
-        costs a copy of both weights. Raises LinearError as Mlp.from_parts() does."""
+        gate's rows first, or (gate, up): their parameters stay two, and each is cast with scales of its own. Raises
+        LinearError as Mlp.from_parts() does."""
         new = cls.__new__(cls)
         torch.nn.Module.__init__(new)
         subject = _subject(layer_name)
@@ -161,18 +162,13 @@ class GatedMlp(_MlpLayer):
         new.options = MlpOptions(recipe, layer_name, True, activation, of_norm)
         return new.train(down.training)
 
-    def _gate_up(self):
-        joined = self._modules.get("gate_up_proj")
-        if joined is not None:
-            return joined.weight, joined.bias
-        gate, up = self.gate_proj, self.up_proj
-        bias = None if gate.bias is None else torch.cat((gate.bias, up.bias))
-        return torch.cat((gate.weight, up.weight)), bias
-
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        weight, bias = self._gate_up()
-        down = self.down_proj
-        return mlp(input, weight, down.weight, bias, down.bias, *norm_parameters(self.norm), options=self.options)
+        joined, down, norm = self._modules.get("gate_up_proj"), self.down_proj, norm_parameters(self.norm)
+        if joined is not None:
+            return mlp(input, joined.weight, down.weight, joined.bias, down.bias, *norm, options=self.options)
+        gate, up = self.gate_proj, self.up_proj
+        weights, biases = (gate.weight, up.weight), (gate.bias, up.bias)
+        return mlp_of_gate_and_up(input, weights, down.weight, biases, down.bias, *norm, options=self.options)
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         """gate_proj and up_proj of a checkpoint are laid side by side where the module has them as one."""

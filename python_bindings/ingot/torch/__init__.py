@@ -8,8 +8,9 @@ allocator.
 """
 
 from ._errors import LinearError
+from ._gated_linear import GatedLinearOptions, gated_linear
 from ._linear import RECIPES, LinearOptions, linear
-from ._mlp import MlpOptions, mlp
+from ._mlp import MlpOptions, mlp, mlp_of_gate_and_up
 from ._module_calls import NormOptions
 from ._norm_linear import NormLinearOptions, norm_linear
 from ._observers import Monitor, monitor, nvtx_ranges, trace
@@ -18,6 +19,7 @@ from ._shared_linear import SharedLinearOptions, shared_linear
 from ._tune import TunedMatmul, tune
 
 __all__ = [
+    "GatedLinearOptions",
     "RECIPES",
     "LinearError",
     "LinearOptions",
@@ -28,8 +30,10 @@ __all__ = [
     "Prepared",
     "SharedLinearOptions",
     "TunedMatmul",
+    "gated_linear",
     "linear",
     "mlp",
+    "mlp_of_gate_and_up",
     "monitor",
     "norm_linear",
     "nvtx_ranges",

@@ -11,6 +11,7 @@ from . import _operators as ops
 from . import _split_operators as split_ops
 from ._checks import check_layer, layer_error, refuse
 from ._errors import LinearError, from_operator
+from ._main_grad import dummy_gradient, main_grad_of
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 _KEEPING_THE_INPUT = ("rowwise_with_gw_hp",)
@@ -68,24 +69,13 @@ class LinearOptions:
     keep_weight_codes: Optional[bool] = None
 
     def __post_init__(self) -> None:
-        check_recipe(f'linear "{self.name}"', self.recipe)
+        object.__setattr__(self, "subject", f'linear "{self.name}"')
+        check_recipe(self.subject, self.recipe)
         object.__setattr__(self, "_plans", ops.PlanTable())
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
         return LinearOptions, (self.recipe, self.name, self.keep_weight_codes)
-
-
-def _check_main_grad(main_grad: torch.Tensor, weight: torch.Tensor, options: LinearOptions) -> None:
-    if main_grad.shape != weight.shape or main_grad.dtype not in ops.HIGH_PRECISION:
-        refuse(
-            f'linear "{options.name}"',
-            f"main_grad: is {main_grad.dtype} of shape {tuple(main_grad.shape)}, expected float32, float16 or bfloat16 "
-            f"of the weight's shape {tuple(weight.shape)}",
-        )
-    if main_grad.device != weight.device:
-        what = f"main_grad: is on {main_grad.device} and the weight on {weight.device}: move one with .to()"
-        refuse(f'linear "{options.name}"', what)
 
 
 @torch.compiler.assume_constant_result
@@ -200,14 +190,6 @@ def _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants):
     return grad_input, None, grad_bias
 
 
-def dummy_gradient(weight: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    """What Megatron's hook of the weight wants to see, once it is told that main_grad is up to date."""
-    if weight is None or not hasattr(weight, "grad_added_to_main_grad"):
-        return None
-    weight.grad_added_to_main_grad = True
-    return torch.zeros_like(weight) if getattr(weight, "zero_out_wgrad", False) else torch.empty_like(weight)
-
-
 def _run(input, weight, bias, plan, reads_input, reads_weight, input_plan=-1, main_grad=None):
     if main_grad is not None and torch.is_grad_enabled() and weight.requires_grad:
         return _LinearIntoMainGrad.apply(
@@ -255,14 +237,12 @@ def linear(
     input's dtype where a GEMM is in high precision. bias: (out_features,). Gradients have the dtypes of their tensors.
 
     Backward keeps FP8 codes of the input in place of the tensor where the recipe allows it, and of the weight codes or
-    nothing (LinearOptions.keep_weight_codes); under no_grad nothing is kept. A weight with an attribute main_grad, a tensor of its shape of float32, float16 or bfloat16, gets
-    no gradient: backward adds it to main_grad, as Megatron's gradient_accumulation_fusion does. Raises LinearError, an
-    ingot.Error that names the layer.
+    nothing (LinearOptions.keep_weight_codes); under no_grad nothing is kept. A weight with an attribute main_grad, a
+    tensor of its shape of float32, float16 or bfloat16, gets no gradient: backward adds it to main_grad, as Megatron's
+    gradient_accumulation_fusion does. Raises LinearError, an ingot.Error that names the layer.
     """
-    check_layer(f'linear "{options.name}"', input, weight, bias)
-    main_grad = getattr(weight, "main_grad", None)
-    if main_grad is not None:
-        _check_main_grad(main_grad, weight, options)
+    check_layer(options.subject, input, weight, bias)
+    main_grad = main_grad_of(weight, options.subject)
     input = in_autocasts_dtype(input)
     if options.recipe == "high_precision" and weight.dtype != input.dtype:
         weight = weight.to(input.dtype)

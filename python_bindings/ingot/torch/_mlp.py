@@ -10,19 +10,23 @@ import torch
 
 from . import _module_operators as ops
 from ._checks import check_layer, check_norm, check_tensor, check_vector, check_weight, refuse, refuse_double_backward
+from ._gated_linear import GatedLinearOptions, gated_linear
 from ._linear import check_recipe, in_autocasts_dtype
 from ._module_calls import (
     NormOptions,
     activation_text,
     check_mlp_activation,
+    gradients,
     layer_of,
     norm_of,
+    note_main_grads,
     run,
-    run_backward,
     weight_of,
 )
+from ._main_grad import main_grad_of
 from ._norm_linear import beta_of
 from ._operators import PlanTable
+from ._shared_linear import SharedLinearOptions, shared_linear
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,13 @@ class MlpOptions:
         object.__setattr__(self, "_norm", norm_of(self.norm))
         object.__setattr__(self, "_activation", activation_text(activation, self.gated))
         check_mlp_activation(self.subject, self._activation, self.gated)
+        object.__setattr__(self, "_apart", self._options_apart() if self.gated else None)
+
+    def _options_apart(self) -> tuple[SharedLinearOptions, GatedLinearOptions]:
+        """Those of an MLP whose gate and up have weights of their own: of the two, and of the layer behind them."""
+        names = (f"{self.name}.gate", f"{self.name}.up")
+        gated = GatedLinearOptions(self.recipe, f"{self.name}.down", self._activation, self.keep_weight_codes)
+        return SharedLinearOptions(self.recipe, names, self.norm, self.keep_weight_codes), gated
 
     def __reduce__(self):
         fields = (self.recipe, self.name, self.gated, self.activation, self.norm, self.keep_weight_codes)
@@ -59,7 +70,21 @@ class MlpOptions:
 
 class _Mlp(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, reads, subject):
+    def forward(
+        ctx,
+        input,
+        gamma,
+        beta,
+        up_weight,
+        up_bias,
+        down_weight,
+        down_bias,
+        plan,
+        reads,
+        subject,
+        up_main_grad,
+        down_main_grad,
+    ):
         needs = ctx.needs_input_grad
         of_input = needs[0] or needs[1] or needs[2]
         wants = (ops.INPUT if needs[0] else 0) | (ops.GAMMA if needs[1] or needs[2] else 0)
@@ -71,6 +96,7 @@ class _Mlp(torch.autograd.Function):
             keep |= ops.KEEP_CODES
         output, saved = _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
+        note_main_grads(ctx, (up_weight, down_weight), (up_main_grad, down_main_grad))
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
         )
@@ -89,9 +115,9 @@ class _Mlp(torch.autograd.Function):
         saved, *others = ctx.saved_tensors
         # What is not read again has the saved bytes in its place.
         operands = [saved if each is None else each for each in others]
-        grads = run_backward(ctx.subject, ops.mlp_backward, grad_output, *operands, saved, ctx.plan, ctx.wants)
+        grads = gradients(ctx, ops.mlp_backward, ops.mlp_backward_into, (grad_output, *operands, saved), (3, 5))
         needs = ctx.needs_input_grad
-        return (*(grad if need else None for grad, need in zip(grads, needs)), None, None, None)
+        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 5)
 
 
 def _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep):
@@ -165,7 +191,7 @@ def mlp(
     neither. Weights have one dtype, and biases; weights of float32 beside 16-bit inputs are cast straight to FP8.
     norm_weight and norm_bias as norm_linear() takes them.
 
-    Backward keeps the first layer's output in high precision, FP8 codes, and with a norm the input. Raises LinearError,
+    A weight's main_grad is as linear() has it. Backward keeps the first layer's output in high precision, FP8 codes, and with a norm the input. Raises LinearError,
     an ingot.Error that names the MLP.
     """
     _check(input, up_weight, up_bias, down_weight, down_bias, options)
@@ -174,8 +200,28 @@ def mlp(
         check_norm(options.subject, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and (up_weight.requires_grad or down_weight.requires_grad)
+    main_grads = (main_grad_of(up_weight, f"{options.subject} up weight"),)
+    main_grads += (main_grad_of(down_weight, f"{options.subject} down weight"),)
     up_weight = weight_of(up_weight, input, options.recipe)
     down_weight = weight_of(down_weight, input, options.recipe)
     tensors = (input, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
     layers = (layer_of(up_weight, up_bias), layer_of(down_weight, down_bias))
-    return run("mlp", _Mlp, _infer, options, input, norm_weight, tensors, layers, trains_weight)
+    return run("mlp", _Mlp, _infer, options, input, norm_weight, tensors, layers, trains_weight, main_grads)
+
+
+def mlp_of_gate_and_up(
+    input: torch.Tensor,
+    weights: tuple[torch.Tensor, torch.Tensor],
+    down_weight: torch.Tensor,
+    biases: tuple[Optional[torch.Tensor], Optional[torch.Tensor]] = (None, None),
+    down_bias: Optional[torch.Tensor] = None,
+    norm_weight: Optional[torch.Tensor] = None,
+    norm_bias: Optional[torch.Tensor] = None,
+    options: MlpOptions = MlpOptions(),
+) -> torch.Tensor:
+    """mlp(), gated, with the weights (hidden, features) of gate and up apart: shared_linear() and gated_linear() behind
+    it, which copy neither. Each weight, and the gradient of each output, is cast with scales of its own, so that results
+    have the bits of three layers; those of one weight with both differ by what FP8 rounds."""
+    shared, gated = options._apart
+    gate, up = shared_linear(input, weights, biases, norm_weight, norm_bias, shared)
+    return gated_linear(gate, up, down_weight, down_bias, gated)

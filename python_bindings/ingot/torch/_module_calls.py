@@ -14,9 +14,11 @@ from . import _module_operators as ops
 from ._checks import layer_error, refuse
 from ._errors import LinearError
 from ._linear import casts_weight_again
+from ._main_grad import dummy_gradient
 from ._module_operators import Layer, Norm
 
 _ADD = {"norm_linear": ops.add_norm_linear, "mlp": ops.add_mlp, "shared_linear": ops.add_shared_linear}
+_ADD["gated_linear"] = ops.add_gated_linear
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,9 +82,10 @@ def _plan_of_trace(family, *arguments):
     return _ADD[family](*arguments)
 
 
-def run(family: str, function, forward, options, input, gamma, tensors, layers, trains_weight: bool):
-    """Runs an operator with its plan: function.apply(*tensors, plan, reads, subject) where gradients may be wanted,
-    else forward(*tensors, plan). `options` has the plans and what is fixed of them."""
+def run(family: str, function, forward, options, input, gamma, tensors, layers, trains_weight: bool, main_grads):
+    """Runs an operator with its plan: function.apply(*tensors, plan, reads, subject, *main_grads) where gradients may be
+    wanted, else forward(*tensors, plan). `options` has the plans and what is fixed of them; main_grads are those of the
+    weights, or None for each that has none."""
     affine = gamma is not None
     needs_codes = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     again = casts_weight_again(options.keep_weight_codes, options.recipe, input, needs_codes)
@@ -91,7 +94,7 @@ def run(family: str, function, forward, options, input, gamma, tensors, layers, 
     if torch.compiler.is_compiling():
         plan, reads = _plan_of_trace(family, *fixed, affine, input.dtype, trains_weight, layers, again)
         if torch.is_grad_enabled():
-            return function.apply(*tensors, plan, reads, subject)
+            return function.apply(*tensors, plan, reads, subject, *main_grads)
         return forward(*tensors, plan)
     key = (affine, input.dtype, trains_weight, layers, again)
     try:
@@ -99,13 +102,34 @@ def run(family: str, function, forward, options, input, gamma, tensors, layers, 
         if plan is None:
             plan = options._plans[key] = _named(_ADD[family], *fixed, *key)
         if torch.is_grad_enabled():
-            return function.apply(*tensors, *plan, subject)
+            return function.apply(*tensors, *plan, subject, *main_grads)
         return forward(*tensors, plan[0])
     except RuntimeError as error:
         raise layer_error(error, subject) from None
 
 
-def run_backward(subject: str, operator, *arguments):
+def note_main_grads(ctx, weights, main_grads) -> None:
+    """For gradients(): the weights, and the main_grad of each, or None."""
+    # Not saved as autograd does: accumulation changes them before backward.
+    ctx.main_grads = None if all(each is None for each in main_grads) else main_grads
+    ctx.weights = None if torch.compiler.is_compiling() else weights
+
+
+def gradients(ctx, operator, into, arguments, at):
+    """The results of a backward's operator, or, where weights have a main_grad, those of `into`, which adds their
+    gradients to it. Then these weights, the places of whose gradients are `at`, get none but a dummy."""
+    if ctx.main_grads is None:
+        return _run_backward(ctx.subject, operator, *arguments, ctx.plan, ctx.wants)
+    empty = arguments[-1].new_empty
+    main_grads = [empty((0,)) if each is None else each for each in ctx.main_grads]
+    grads = list(_run_backward(ctx.subject, into, *arguments, *main_grads, ctx.plan, ctx.wants))
+    for place, each, main_grad in zip(at, ctx.weights or (None,) * len(at), ctx.main_grads):
+        if main_grad is not None:
+            grads[place] = dummy_gradient(each)
+    return grads
+
+
+def _run_backward(subject: str, operator, *arguments):
     """A backward's operator, whose errors are ingot's."""
     if torch.compiler.is_compiling():
         return operator(*arguments)

@@ -16,12 +16,21 @@ mlp_forward = torch.ops.ingot.mlp_forward.default
 mlp_backward = torch.ops.ingot.mlp_backward.default
 shared_linear_forward = torch.ops.ingot.shared_linear_forward.default
 shared_linear_backward = torch.ops.ingot.shared_linear_backward.default
+gated_linear_forward = torch.ops.ingot.gated_linear_forward.default
+gated_linear_backward = torch.ops.ingot.gated_linear_backward.default
+# Those that add the gradients of weights to a main_grad; a weight that has none has an empty tensor in its place.
+norm_linear_backward_into = torch.ops.ingot.norm_linear_backward_into.default
+mlp_backward_into = torch.ops.ingot.mlp_backward_into.default
+shared_linear_backward_into = torch.ops.ingot.shared_linear_backward_into.default
+gated_linear_backward_into = torch.ops.ingot.gated_linear_backward_into.default
 
 # Bits of a forward's `keep`: saved memory for any gradient, the weights' codes for the input's.
 KEEP_SAVED, KEEP_CODES = 1, 2
 # Bits of a backward's `wants`. Those of gamma and beta come together.
 INPUT, WEIGHT, BIAS, GAMMA = 1, 2, 4, 8
 DOWN_WEIGHT, DOWN_BIAS = 16, 32
+# Those of gated_linear_backward beside WEIGHT and BIAS.
+GATE, UP = 1, 8
 # Those of shared_linear_backward; a layer's two are shifted by 2 bits for each layer before it.
 SHARED_GAMMA, SHARED_WEIGHT, SHARED_BIAS = 2, 4, 8
 # Bits of a plan's `reads`: what backward reads again. The input (and gamma) for the gradients of the input and of
@@ -61,6 +70,7 @@ class _Known(NamedTuple):
 _NORM_LINEARS: dict[int, _Known] = {}
 _MLPS: dict[int, _Known] = {}
 _SHARED: dict[int, _Known] = {}
+_GATED: dict[int, _Known] = {}
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
@@ -129,6 +139,19 @@ def add_shared_linear(
     return _add(_SHARED, layers, norm, affine, added)
 
 
+def add_gated_linear(
+    subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False
+):
+    """The plan of a layer whose input is an activation of a gate and up; as add_norm_linear(), without a norm."""
+    (layer,) = layers
+    sizes = (layer.in_features, layer.out_features)
+    dtypes = _dtypes(input_dtype, layer)
+    added = _core.torch_gated_linear_plan(
+        subject, name, recipe, *sizes, dtypes, trains_weight, activation, weight_again
+    )
+    return _add(_GATED, layers, norm, affine, added)
+
+
 # ---- fake kernels ----------------------------------------------------------------------------------------------------
 
 
@@ -179,6 +202,14 @@ def _(grad_output, input, gamma, weight, output, saved, plan, wants):
     return *of_norm, *_fake_gradients_of_layer(grad_output, known.layers[0], bool(wants & WEIGHT), bool(wants & BIAS))
 
 
+@torch.library.register_fake("ingot::norm_linear_backward_into")
+def _(grad_output, input, gamma, weight, output, saved, main_grad, plan, wants):
+    known = _NORM_LINEARS[plan]
+    of_norm = _fake_gradients_of_norm(grad_output, gamma, known, bool(wants & INPUT), bool(wants & GAMMA))
+    makes_weight = bool(wants & WEIGHT) and not main_grad.numel()
+    return *of_norm, *_fake_gradients_of_layer(grad_output, known.layers[0], makes_weight, bool(wants & BIAS))
+
+
 @torch.library.register_fake("ingot::mlp_forward")
 def _(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep):
     return torch.empty_like(input, memory_format=torch.contiguous_format), _fake_kept(input, _MLPS[plan], keep)
@@ -186,11 +217,23 @@ def _(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep
 
 @torch.library.register_fake("ingot::mlp_backward")
 def _(grad_output, input, gamma, up_weight, down_weight, saved, plan, wants):
+    return _fake_gradients_of_mlp(grad_output, gamma, plan, wants, True, True)
+
+
+@torch.library.register_fake("ingot::mlp_backward_into")
+def _(grad_output, input, gamma, up_weight, down_weight, saved, up_main_grad, down_main_grad, plan, wants):
+    return _fake_gradients_of_mlp(
+        grad_output, gamma, plan, wants, not up_main_grad.numel(), not down_main_grad.numel()
+    )
+
+
+def _fake_gradients_of_mlp(grad_output, gamma, plan: int, wants: int, makes_up: bool, makes_down: bool):
     known = _MLPS[plan]
     up, down = known.layers
     of_norm = _fake_gradients_of_norm(grad_output, gamma, known, bool(wants & INPUT), bool(wants & GAMMA))
-    of_up = _fake_gradients_of_layer(grad_output, up, bool(wants & WEIGHT), bool(wants & BIAS))
-    of_down = _fake_gradients_of_layer(grad_output, down, bool(wants & DOWN_WEIGHT), bool(wants & DOWN_BIAS))
+    of_up = _fake_gradients_of_layer(grad_output, up, bool(wants & WEIGHT) and makes_up, bool(wants & BIAS))
+    wants_down = bool(wants & DOWN_WEIGHT) and makes_down
+    of_down = _fake_gradients_of_layer(grad_output, down, wants_down, bool(wants & DOWN_BIAS))
     return *of_norm, *of_up, *of_down
 
 
@@ -205,10 +248,60 @@ def _(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, 
 
 @torch.library.register_fake("ingot::shared_linear_backward")
 def _(grad_output0, grad_output1, grad_output2, input, gamma, weight0, weight1, weight2, saved, plan, wants):
+    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, (True, True, True))
+
+
+@torch.library.register_fake("ingot::shared_linear_backward_into")
+def _(
+    grad_output0,
+    grad_output1,
+    grad_output2,
+    input,
+    gamma,
+    weight0,
+    weight1,
+    weight2,
+    saved,
+    main_grad0,
+    main_grad1,
+    main_grad2,
+    plan,
+    wants,
+):
+    makes = tuple(not main_grad.numel() for main_grad in (main_grad0, main_grad1, main_grad2))
+    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, makes)
+
+
+@torch.library.register_fake("ingot::gated_linear_forward")
+def _(gate, up, weight, bias, plan, keep):
+    known = _GATED[plan]
+    return _fake_output(gate, known.layers[0]), _fake_kept(gate, known, keep)
+
+
+@torch.library.register_fake("ingot::gated_linear_backward")
+def _(grad_output, gate, up, weight, saved, plan, wants):
+    return _fake_gradients_of_gated(grad_output, gate, plan, wants, True)
+
+
+@torch.library.register_fake("ingot::gated_linear_backward_into")
+def _(grad_output, gate, up, weight, saved, main_grad, plan, wants):
+    return _fake_gradients_of_gated(grad_output, gate, plan, wants, not main_grad.numel())
+
+
+def _fake_gradients_of_gated(grad_output, gate, plan: int, wants: int, makes_weight: bool):
+    of_inputs = [
+        torch.empty_like(gate, memory_format=torch.contiguous_format) if wants & bit else _bytes(grad_output, 0)
+        for bit in (GATE, UP)
+    ]
+    wants_weight = bool(wants & WEIGHT) and makes_weight
+    return *of_inputs, *_fake_gradients_of_layer(grad_output, _GATED[plan].layers[0], wants_weight, bool(wants & BIAS))
+
+
+def _fake_gradients_of_shared(grad_output0, gamma, plan: int, wants: int, makes: tuple[bool, ...]):
     known = _SHARED[plan]
     grads = [*_fake_gradients_of_norm(grad_output0, gamma, known, bool(wants & INPUT), bool(wants & SHARED_GAMMA))]
     for at in range(3):
         layer = known.layers[min(at, len(known.layers) - 1)]
         wants_weight, wants_bias = wants & SHARED_WEIGHT << 2 * at, wants & SHARED_BIAS << 2 * at
-        grads += _fake_gradients_of_layer(grad_output0, layer, bool(wants_weight), bool(wants_bias))
+        grads += _fake_gradients_of_layer(grad_output0, layer, bool(wants_weight) and makes[at], bool(wants_bias))
     return tuple(grads)

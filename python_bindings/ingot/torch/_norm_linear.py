@@ -14,12 +14,14 @@ from ._module_calls import (
     NormOptions,
     activation_text,
     check_activation,
+    gradients,
     layer_of,
     norm_of,
+    note_main_grads,
     run,
-    run_backward,
     weight_of,
 )
+from ._main_grad import main_grad_of
 from ._operators import PlanTable
 
 
@@ -54,7 +56,7 @@ class NormLinearOptions:
 
 class _NormLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, gamma, beta, weight, bias, plan, reads, subject):
+    def forward(ctx, input, gamma, beta, weight, bias, plan, reads, subject, main_grad):
         needs = ctx.needs_input_grad
         of_input = needs[0] or needs[1] or needs[2]
         wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[3] else 0) | (ops.BIAS if needs[4] else 0)
@@ -65,6 +67,7 @@ class _NormLinear(torch.autograd.Function):
             keep |= ops.KEEP_CODES
         output, saved = _forward(input, gamma, beta, weight, bias, plan, keep)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
+        note_main_grads(ctx, (weight,), (main_grad,))
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
         )
@@ -81,14 +84,12 @@ class _NormLinear(torch.autograd.Function):
     def backward(ctx, grad_output):
         refuse_double_backward(ctx.subject)
         saved, *others = ctx.saved_tensors
-        wants = ctx.wants
         # What is not read again has the saved bytes in its place.
         input, gamma, weight, output = [saved if each is None else each for each in others]
-        grads = run_backward(
-            ctx.subject, ops.norm_linear_backward, grad_output, input, gamma, weight, output, saved, ctx.plan, wants
-        )
+        arguments = (grad_output, input, gamma, weight, output, saved)
+        grads = gradients(ctx, ops.norm_linear_backward, ops.norm_linear_backward_into, arguments, (3,))
         needs = ctx.needs_input_grad
-        return (*(grad if need else None for grad, need in zip(grads, needs)), None, None, None)
+        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 4)
 
 
 def _forward(input, gamma, beta, weight, bias, plan, keep):
@@ -120,7 +121,7 @@ def norm_linear(
 
     input: (..., in_features), float32, float16 or bfloat16, of any strides. norm_weight, norm_bias: (in_features,), in
     the input's dtype, or float32, which is rounded to the input's dtype; None where the norm has none. weight and bias
-    as linear() takes them. Gradients have the dtypes of their tensors.
+    as linear() takes them, main_grad included. Gradients have the dtypes of their tensors.
 
     The normalised values are cast to FP8 without being written. Backward keeps the input, a few numbers for each row
     and FP8 codes; of a fused activation it keeps the layer's output, in the input's dtype. Raises LinearError, an
@@ -133,10 +134,12 @@ def norm_linear(
         check_norm(subject, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and weight.requires_grad
+    main_grads = (main_grad_of(weight, subject),)
     weight = weight_of(weight, input, options.recipe)
     tensors = (input, norm_weight, norm_bias, weight, bias)
     layers = (layer_of(weight, bias),)
-    return run("norm_linear", _NormLinear, _infer, options, input, norm_weight, tensors, layers, trains_weight)
+    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads)
+    return run("norm_linear", _NormLinear, _infer, *operands)
 
 
 def beta_of(

@@ -10,7 +10,8 @@ import torch
 from . import _module_operators as ops
 from ._checks import check_layer, check_norm, refuse, refuse_double_backward
 from ._linear import check_recipe, in_autocasts_dtype
-from ._module_calls import NormOptions, layer_of, norm_of, run, run_backward, weight_of
+from ._module_calls import NormOptions, gradients, layer_of, norm_of, note_main_grads, run, weight_of
+from ._main_grad import main_grad_of
 from ._norm_linear import beta_of
 from ._operators import PlanTable
 
@@ -46,7 +47,24 @@ class SharedLinearOptions:
 
 class _SharedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, reads, subject):
+    def forward(
+        ctx,
+        input,
+        gamma,
+        beta,
+        weight0,
+        bias0,
+        weight1,
+        bias1,
+        weight2,
+        bias2,
+        plan,
+        reads,
+        subject,
+        main_grad0,
+        main_grad1,
+        main_grad2,
+    ):
         needs = ctx.needs_input_grad
         of_input = needs[0] or needs[1] or needs[2]
         wants = (ops.INPUT if needs[0] else 0) | (ops.SHARED_GAMMA if needs[1] or needs[2] else 0)
@@ -61,6 +79,7 @@ class _SharedLinear(torch.autograd.Function):
         layers = (weight0, bias0, weight1, bias1, weight2, bias2)
         *outputs, saved = _forward(input, gamma, beta, *layers, plan, keep)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
+        note_main_grads(ctx, (weight0, weight1, weight2), (main_grad0, main_grad1, main_grad2))
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             wants_weight and reads & ops.READS_INPUT_FOR_WEIGHT
         )
@@ -82,9 +101,10 @@ class _SharedLinear(torch.autograd.Function):
         # What is not read again, or is no layer's, has the saved bytes in its place.
         operands = [saved if each is None else each for each in others]
         grads = grad_outputs if len(grad_outputs) == _MOST else (*grad_outputs, saved)
-        grads = run_backward(ctx.subject, ops.shared_linear_backward, *grads, *operands, saved, ctx.plan, ctx.wants)
+        operators = (ops.shared_linear_backward, ops.shared_linear_backward_into)
+        grads = gradients(ctx, *operators, (*grads, *operands, saved), (3, 5, 7))
         needs = ctx.needs_input_grad
-        return (*(grad if need else None for grad, need in zip(grads, needs)), None, None, None)
+        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 6)
 
 
 def _forward(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, keep):
@@ -120,7 +140,7 @@ def shared_linear(
     """Returns norm(input) @ weight.T + bias of each of two or three layers, in the input's dtype or autocast's.
 
     input: (..., in_features), float32, float16 or bfloat16, of any strides. weights: (out_features, in_features) of
-    each layer; biases: (out_features,) or None of each; both as linear() takes them. norm_weight and norm_bias as
+    each layer; biases: (out_features,) or None of each; both as linear() takes them, main_grad included. norm_weight and norm_bias as
     norm_linear() takes them.
 
     Outputs and the weights' gradients have the bits of separate layers. The input, or what the norm makes of it, is
@@ -142,8 +162,11 @@ def shared_linear(
         check_norm(subject, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
+    main_grads = [main_grad_of(weight, f'linear "{name}"') for name, weight in zip(options.names, weights)]
+    main_grads += [None] * (_MOST - len(weights))
     weights = [weight_of(weight, input, options.recipe) for weight in weights]
     layers = tuple(layer_of(weight, bias) for weight, bias in zip(weights, biases))
     pairs = [tensor for pair in zip(weights, biases) for tensor in pair]
     tensors = (input, norm_weight, norm_bias, *pairs, *(None,) * (2 * (_MOST - len(weights))))
-    return run("shared_linear", _SharedLinear, _infer, options, input, norm_weight, tensors, layers, trains_weight)
+    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads)
+    return run("shared_linear", _SharedLinear, _infer, *operands)

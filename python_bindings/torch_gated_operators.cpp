@@ -1,0 +1,212 @@
+// The operators of a linear layer behind a gate: (silu(gate) * up) @ weight^T + bias, or with another activation of
+// both. They are the second half of an MLP whose gate and up are layers of their own; torch_shared_operators.cpp has
+// the first. The cast of the layer's input computes the activation, as within a whole MLP (nn/mlp_functions.h).
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "ingot/nn/mlp_plan.h"
+#include "operations.h"
+#include "torch_module_plans.h"
+#include "torch_module_tensors.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// Bits of backward's `wants`.
+constexpr std::int64_t kGate = 1;
+constexpr std::int64_t kWeight = 2;
+constexpr std::int64_t kBias = 4;
+constexpr std::int64_t kUp = 8;
+
+struct GatedLinearPlan {
+  LinearPlan linear{};  // with the activation as its prologue, x being the gate
+  Pointwise by_gate{};  // the activation's derivatives times the gradient of its value
+  Pointwise by_up{};
+
+  LinearSavedMemory saved_memory(std::int64_t tokens) const { return linear.saved_memory(tokens); }
+};
+
+using GatedModule = TorchModule<GatedLinearPlan>;
+
+TorchPlanTable<GatedModule>& plans() {
+  static auto* const plans = new TorchPlanTable<GatedModule>;  // never destroyed: threads may call until the end
+  return *plans;
+}
+
+// Gate and up, which have one shape and dtype.
+struct GateOperands {
+  GateOperands(const LinearPlan& plan, const TorchTensor& of_gate, const TorchTensor& of_up, Device device)
+      : gate(operand_of(of_gate, {plan.subject, "gate"}, device)), up(operand_of(of_up, {plan.subject, "up"}, device)) {
+    if (std::ranges::equal(of_gate.sizes(), of_up.sizes()) && gate.view.dtype == up.view.dtype) return;
+    throw Error(ErrorCode::invalid_argument, TensorName{plan.subject, "up"}.text(),
+                "must have the shape and dtype of the gate: give what two layers of one size return");
+  }
+
+  TorchMatrix gate;
+  TorchMatrix up;
+};
+
+// Returns output, and what backward needs beside gate and up.
+void forward(TorchValue* stack) {
+  const TorchTensor gate = tensor_of(stack[0]);
+  const TorchTensor up = tensor_of(stack[1]);
+  const TorchTensor weight = tensor_of(stack[2]);
+  const TorchTensor bias = tensor_of(stack[3]);
+  const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[4]));
+  const auto keep = static_cast<std::int64_t>(stack[5]);
+  const LinearPlan& plan = of.plan.linear;
+  const Device device = gate.device().value_or(Device{});
+  const GateOperands input(plan, gate, up, device);
+  const std::int64_t tokens = input.gate.view.rows;
+  TorchCall call(device, tokens);
+  const bool keeps = (keep & kKeepSaved) != 0;
+
+  const LayerOperands operands(plan, weight, bias, device);
+  TorchResult output(true, sizes_with_last(gate.sizes(), plan.shape.out_features), *plan.dtypes.output, device);
+  TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
+  LinearSaved saved{.memory = kept.saved()};
+  const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
+  const TorchRegion scratch(plan.forward_scratch(tokens, pass, call.observes_values()).bytes, device);
+  LinearForwardTensors tensors{.input = input.gate.view,
+                               .weight = operands.weight.view,
+                               .bias = operands.bias.view,
+                               .output = output.view,
+                               .prologue_inputs = {input.up.view},
+                               .scales = call.constants(plan),
+                               .saved = keeps ? &saved : nullptr,
+                               .scratch = scratch.region()};
+  if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
+  linear_forward(plan, call.backend(), tensors, call.run());
+  TorchTensor published = std::move(kept).publish();
+  give(stack, {&output.tensor, &published});
+}
+
+struct BackwardArguments {
+  TorchTensor grad_output, gate, up, weight, saved, main_grad;
+};
+
+// The gradient of gate or up, through the activation.
+TorchResult flow_back(const GatedLinearPlan& plan, const Pointwise& expression, const GateOperands& input,
+                      const TorchResult& grad_values, TorchCall& call) {
+  TorchResult grad(true, grad_values.tensor.sizes(), input.gate.view.dtype, call.device());
+  PointwiseTensors inputs{};
+  std::ranges::transform(expression.inputs(), inputs.begin(), [&](const PointwiseInput& each) {
+    return each.name == "up" ? input.up.view : grad_values.view;
+  });
+  call.backend().elementwise(
+      {.in = input.gate.view.dtype, .pointwise = expression, .fast_math = plan.linear.fusion.fast_math},
+      {.input = input.gate.view, .inputs = inputs, .output = grad.view}, call.stream());
+  return grad;
+}
+
+// Returns the gradients of gate, up, weight and bias; those that are not wanted are empty, and so is that of the weight
+// where it is added to a main_grad.
+template <std::size_t kMainGrads>
+void backward(TorchValue* stack) {
+  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
+                              .gate = tensor_of(stack[1]),
+                              .up = tensor_of(stack[2]),
+                              .weight = tensor_of(stack[3]),
+                              .saved = tensor_of(stack[4]),
+                              .main_grad = {}};
+  if constexpr (kMainGrads > 0) arguments.main_grad = tensor_of(stack[5]);
+  const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[5 + kMainGrads]));
+  const auto bits = static_cast<std::int64_t>(stack[6 + kMainGrads]);
+  const LinearPlan& plan = of.plan.linear;
+  const LinearGradients wants{
+      .input = (bits & (kGate | kUp)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
+  const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
+  const Device device = grad_output.view.device;
+  const std::int64_t tokens = grad_output.view.rows;
+  TorchCall call(device, tokens);
+  const GateOperands input(plan, arguments.gate, arguments.up, device);
+
+  const TorchKept kept(std::move(arguments.saved), of.kept(tokens), wants.input && !plan.grad_input_reads_weight(),
+                       {plan.subject, "saved"}, device);
+  const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
+  const TorchResult grad_values(wants.input, arguments.gate.sizes(), plan.dtypes.input, device);
+  LayerGradients gradients(plan, wants.weight, wants.bias, device, arguments.main_grad);
+  const WeightOfBackward weight(plan, wants.input, arguments.weight, kept.codes(), device);
+  const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
+  linear_backward(plan, call.backend(),
+                  {.saved = &saved,
+                   .grad_output = grad_output.view,
+                   .grad_input = grad_values.view,
+                   .grad_weight = gradients.weight.view,
+                   .grad_bias = gradients.bias.view,
+                   .accumulate = wants.weight && is_main_grad(arguments.main_grad),
+                   .input = input.gate.view,
+                   .weight = weight.matrix.view,
+                   .prologue_inputs = {input.up.view},
+                   .codes = weight.codes,
+                   .scales = call.constants(plan),
+                   .scratch = scratch.region()},
+                  call.run());
+  TorchTensor grad_gate = TorchTensor::empty_bytes(0, device);
+  TorchTensor grad_up = TorchTensor::empty_bytes(0, device);
+  if ((bits & kGate) != 0) grad_gate = flow_back(of.plan, of.plan.by_gate, input, grad_values, call).tensor;
+  if ((bits & kUp) != 0) grad_up = flow_back(of.plan, of.plan.by_up, input, grad_values, call).tensor;
+  give(stack, {&grad_gate, &grad_up, &gradients.weight.tensor, &gradients.bias.tensor});
+}
+
+constexpr std::array<TorchOperator, 3> kOperators{{
+    {"gated_linear_forward",
+     "gated_linear_forward(Tensor gate, Tensor up, Tensor weight, Tensor bias, int plan, int keep) -> (Tensor, Tensor)",
+     torch_kernel<forward>},
+    {"gated_linear_backward",
+     "gated_linear_backward(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved, int plan,"
+     " int wants) -> (Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<0>>},
+    {"gated_linear_backward_into",
+     "gated_linear_backward_into(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
+     " Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<1>>},
+}};
+
+GatedLinearPlan gated_plan(const MlpPlanOptions& options, const std::string& name) {
+  const MlpPlan mlp = mlp_plan(options);  // it reads the activation, and derives it
+  LinearPlan layer = linear_plan({.name = name,
+                                  .config = options.config,
+                                  .shape = mlp.down.shape,
+                                  .dtypes = options.dtypes,
+                                  .fusion = mlp.down.fusion,
+                                  .grad_weight = options.grad_weight,
+                                  .subject = options.subject});
+  return {.linear = std::move(layer), .by_gate = mlp.by_x, .by_up = mlp.by_up};
+}
+
+}  // namespace
+
+std::span<const TorchOperator> gated_linear_operators() { return kOperators; }
+
+void bind_torch_gated_linear(nb::module_& module) {
+  module.def(
+      "torch_gated_linear_plan",
+      [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t hidden,
+         std::int64_t out_features, const DtypeTexts& dtypes, bool grad_weight, const std::string& activation,
+         bool weight_again) {
+        GatedLinearPlan plan =
+            gated_plan({.config = config_of(recipe_name, weight_again),
+                        .shape = {.features = out_features, .hidden = hidden, .bias = dtypes[2].has_value()},
+                        .dtypes = linear_dtypes(dtypes),
+                        .activation = activation,
+                        .grad_weight = grad_weight,
+                        .subject = subject},
+                       name);
+        const LinearPlan layer = plan.linear;
+        return add_module(plans(), layer.identity, GatedModule(std::move(plan), layer.weight_memory().bytes),
+                          {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
+      },
+      "subject"_a, "name"_a, "recipe"_a, "hidden"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "activation"_a,
+      "weight_again"_a);
+}
+
+}  // namespace ingot::python
