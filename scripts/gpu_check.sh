@@ -199,6 +199,8 @@ bench() {
   bench_one bench_choice 240 bench_choice
   bench_one bench_compile 120 bench_compile
   bench_one bench_runtime 60 bench_runtime
+  # The tables of docs/performance.md, of these results.
+  alone performance_page 60 python3 "$(dirname "$0")/performance_page.py" --results "$out" --page "$out/performance.md"
 }
 
 # ---- what they found -------------------------------------------------------------------------------------------------

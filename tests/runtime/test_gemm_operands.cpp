@@ -29,7 +29,7 @@ struct Fixture {
 
   // With sums that are larger by this fraction.
   void run(const GemmSpec& spec, const GemmTensors& tensors, float share) {
-    std::vector<float> factors(static_cast<std::size_t>(tensors.factor_a.cols));
+    std::vector<float> factors(static_cast<std::size_t>(tensors.factor_a.rows * tensors.factor_a.cols));
     std::memcpy(factors.data(), tensors.factor_a.data, factors.size() * sizeof(float));
     for (float& factor : factors) factor *= 1 + share;
     GemmTensors other = tensors;

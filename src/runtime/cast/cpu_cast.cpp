@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operation.h"
+#include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/cast/maxima.h"
 #include "ingot/runtime/cast/values.h"
 #include "ingot/runtime/cpu/thread_pool.h"
-#include "ingot/runtime/factor_strides.h"
 
 #include "cast/cast_tiles.cuh"
 

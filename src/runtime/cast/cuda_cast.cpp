@@ -6,7 +6,7 @@
 
 #include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/factor_strides.h"
+#include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/visit.h"
 
 #include "cast/cast_row_groups.cuh"

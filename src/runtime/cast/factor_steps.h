@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ingot/runtime/cast/cast_stats_operation.h"
-#include "ingot/runtime/factor_strides.h"
+#include "ingot/runtime/cast/factor_strides.h"
 
 #include "cast/cast_stats.cuh"
 

@@ -5,7 +5,7 @@
 
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
-#include "ingot/runtime/factor_strides.h"
+#include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 
 namespace ingot {

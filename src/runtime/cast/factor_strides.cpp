@@ -1,4 +1,4 @@
-#include "ingot/runtime/factor_strides.h"
+#include "ingot/runtime/cast/factor_strides.h"
 
 namespace ingot {
 

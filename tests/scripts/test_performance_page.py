@@ -1,0 +1,122 @@
+"""test_performance_page.py <repository>: docs/performance.md is what scripts/performance_page.py writes of
+bench/results, and the script says of other results what is in them, and no more."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(sys.argv[1])
+SCRIPT = ROOT / "scripts/performance_page.py"
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    done = subprocess.run([sys.executable, "-B", str(SCRIPT), *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == code, (arguments, done.returncode, done.stderr)
+    return done.stderr
+
+
+def us(median: float) -> dict:
+    return {"us": {"median": median}}
+
+
+def gemm(case: str, bf16_us: float, **times: float) -> dict:
+    finals = [{"kernel": kernel, **us(time)} for kernel, time in times.items()]
+    return {"case": case, "bf16_us": bf16_us, "finals": finals}
+
+
+RUN = {"device": "GPU", "commit": "abc", "date": "2026-11-25"}
+SIZE = "2048x2048x2048"
+RESULTS = {
+    "cast_h100.json": RUN
+    | {
+        "cases": [
+            {"case": "rowwise codes", "rows": 8192, "cols": 8192, "of_copy_ceiling": 0.5, "target": 0.8, **us(10.0)},
+            {"case": "rowwise codes", "rows": 4096, "cols": 4096, "of_copy_ceiling": 0.9, "target": None, **us(3.0)},
+            {"case": "wrong", "rows": 8192, "cols": 8192, "wrong": "codes differ", "target": 0.9},
+        ]
+    },
+    "cast_torch_h100.json": {"torch": "2.11", "cases": [{"case": "rowwise codes", "rows": 8192, **us(25.0)}]},
+    "cast_variants_h100.json": {"cases": "of another kind"},
+    "bench_gemm.json": RUN
+    | {
+        "cases": [
+            gemm(f"{SIZE}, bf16", 20.0, sm90=21.0, cublaslt=20.0),
+            gemm(f"{SIZE}, row fast", 20.0, sm90=8.0, cublaslt=10.0),
+            gemm(f"{SIZE}, blocks read", 20.0, sm90=16.0, cublaslt=12.0, untuned=12.0),
+            {"case": f"{SIZE}, tensor fast", "finals": [{"kernel": "sm90", "wrong": "row 3 was not written"}]},
+        ]
+    },
+    "linear_h100.json": RUN
+    | {
+        "cases": [
+            {
+                "case": "n 2048",
+                "work": "layernorm, linear, sigmoid",
+                "tokens": 2048,
+                "in_features": 2048,
+                "out_features": 2048,
+                "recipes": [
+                    {"recipe": "high_precision", **us(100.0)},
+                    {"recipe": "tensorwise", **us(80.0)},
+                    {"recipe": "tensorwise", "side_stream": True, **us(70.0)},
+                    {"recipe": "rowwise", "wrong": "output"},
+                ],
+            }
+        ]
+    },
+    "torch_linear_h100.json": {"cases": [{"case": "n 2048", **us(90.0)}]},
+}
+# Lines of the page, as they are.
+LINES = (
+    "GPU, commit abc, 2026-11-25 ([cast_h100.json](cast_h100.json)); 8192 x 8192, bf16 to e4m3fn:",
+    "| rowwise codes | 10.0 | 0.500 | 0.80 | 2.50 |",
+    "| M x K x N | row fast | blocks read |",
+    f"| {SIZE} | 2.50 (1.25) | 1.25 (0.75) |",
+    "| geometric mean | 2.50 | 1.25 |",
+    "| 2048 | 100 | 90 | 80 | - | - | - | - | - |",
+    "The worst 4 of 4 ratios below 1:",
+    "| 0.62 | rowwise codes 8192 x 8192: speed over its target | [cast_h100.json](cast_h100.json) |",
+    f"| 0.75 | GEMM {SIZE}, blocks read: gemm_sm90 over cuBLASLt's best | [bench_gemm.json](bench_gemm.json) |",
+    "| 0.90 | layer n = 2048, high_precision: speed over torch.compile's bf16 | [linear_h100.json](linear_h100.json) |",
+    f"| 0.95 | GEMM {SIZE}, bf16: gemm_sm90 over cuBLASLt's best | [bench_gemm.json](bench_gemm.json) |",
+)
+
+
+def check_the_committed_page() -> None:
+    run("--check")
+
+
+def check_what_a_page_says() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        for file, content in RESULTS.items():
+            (folder / file).write_text(json.dumps(content), encoding="utf-8")
+        page = folder / "performance.md"
+        options = ("--results", name, "--page", str(page))
+        assert "is not what scripts/performance_page.py writes: run it" in run(*options, "--check", code=1)
+        run(*options)
+        run(*options, "--check")
+        text = page.read_text(encoding="utf-8")
+        for line in LINES:
+            assert line in text.splitlines(), (line, text)
+        for absent in ("wrong", "Weight-only", "Training", "Choice without tuning", "4096", "70"):
+            assert absent not in text, (absent, text)
+        page.write_text(text.replace("| 0.500 |", "| 0.501 |"), encoding="utf-8")
+        number = next(i for i, line in enumerate(text.splitlines(), 1) if "| 0.500 |" in line)
+        assert f"performance.md:{number}: is not what" in run(*options, "--check", code=1)
+
+
+def check_an_empty_folder() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        page = pathlib.Path(name) / "performance.md"
+        run("--results", name, "--page", str(page))
+        text = page.read_text(encoding="utf-8")
+        assert text.startswith("# Performance\n") and "##" not in text, text
+
+
+check_the_committed_page()
+check_what_a_page_says()
+check_an_empty_folder()
+print("the page is the results'")
