@@ -101,6 +101,7 @@ class KernelList {
   void add_passes(const KernelSpec& spec) {
     if (!specs_.insert(spec).second) return;
     for (const Pass pass : passes(spec)) {
+      if (pass == Pass::wide && device_.target.major < 9) continue;  // there are no clusters
       if (sources_.insert(generate(spec, pass).text).second) kernels_.push_back({.spec = spec, .pass = pass});
     }
   }

@@ -14,6 +14,7 @@
 //
 // Rows of more than 8192 columns, and rows that cannot be read in vectors, are read three times: for their own sums,
 // for the output, and for the sums over rows. The later reads hit the L2 if it has room for four rows of each block.
+// norm_backward_wide.cuh takes long rows, where it can.
 #pragma once
 
 #include "memory.cuh"

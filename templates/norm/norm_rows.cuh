@@ -2,7 +2,7 @@
 // (formulas: codegen/norm/norm_spec.h; order of the sums: norm.cuh). It reads each input byte once and writes each
 // output byte once, in one launch: a row stays in its threads' registers, first as elements and then as values, while
 // its statistics and then its amax are found. Rows that are too long for that, and rows that cannot be read in vectors,
-// are read again, from the L2.
+// are read again, from the L2; norm_rows_wide.cuh takes long rows, where it can.
 //
 // A dynamic scale belongs to one row and comes from the row's values after they are rounded to the input's dtype. A
 // given scale holds for the whole tensor; the kernel then raises the amax beside it to the largest |value|.

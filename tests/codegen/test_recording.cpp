@@ -135,6 +135,18 @@ BOOST_AUTO_TEST_CASE(a_cast_has_all_its_passes_once) {
   for (const KernelPass& kernel : kernels) BOOST_TEST(sources.contains(text_of(kernel)));
 }
 
+// Clusters share them, so that GPUs without clusters need no kernel for them.
+BOOST_AUTO_TEST_CASE(wide_rows_have_kernels_where_there_are_clusters) {
+  Recording recording;
+  recording.add(parse("cast bf16->e4m3fn scale=row out=codes"));
+  for (const char* const gpu : {"h200", "b200", "l40s", "a100"}) {
+    const MatmulDevice device = matmul_device(gpu_named(gpu));
+    const std::vector<KernelPass> kernels = kernels_of(recording, device);
+    BOOST_TEST(kernels.size() == (device.target.major >= 9 ? 2U : 1U), gpu);
+    BOOST_TEST((kernels.front().pass == Pass::main), gpu);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_matmul_has_its_whole_order_but_cublaslt) {
   for (const char* const gpu : {"h200", "h20", "l40s", "a100", "b200"}) {
     const MatmulDevice device = matmul_device(gpu_named(gpu));

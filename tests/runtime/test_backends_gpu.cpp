@@ -210,19 +210,20 @@ BOOST_AUTO_TEST_CASE(wide_rows_agree) {
       return cast->pointwise || (cast->out == Dtype::e4m3fn && !cast->pow2);
     }
     const auto* const norm = std::get_if<NormSpec>(&spec);
-    return norm == nullptr || (norm->affine && norm->out.value_or(Dtype::e4m3fn) == Dtype::e4m3fn && !norm->pow2);
+    return norm == nullptr ||
+           (norm->affine && norm->stats && !norm->pow2 && norm->out.value_or(Dtype::e4m3fn) == Dtype::e4m3fn);
   };
   for (const KernelSpec& spec : specs) {
     if (!has_pass(spec, Pass::wide) || !stands_for_its_kind(spec)) continue;
-    for (const std::int64_t cols : {8200, 16384, 16392, 18944, 18945, 28672, 53248, 65536, 65544}) {
-      all.push_back({.spec = spec, .shape = {5, cols}});
+    for (const std::int64_t cols : {8200, 16384, 16392, 18945, 28672, 53248, 65536, 65544}) {
+      all.push_back({.spec = spec, .shape = {3, cols}});
     }
     for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
       all.push_back({.spec = spec, .shape = {3, 18944}, .input = input});
     }
     all.push_back({.spec = spec, .shape = {7, 18944}, .placement = {.padding = 8}});
     all.push_back({.spec = spec, .shape = {3, 18944}, .placement = {.padding = 3, .offset = 1}});
-    all.push_back({.spec = spec, .shape = {40, 28672}});
+    all.push_back({.spec = spec, .shape = {20, 28672}});
   }
   run_all(all, [](const Case&) { return true; });
 }

@@ -21,12 +21,14 @@
 #include "cast/cast_output.cuh"
 #include "cast/cast_row_groups.cuh"
 #include "cast/cast_rows.cuh"
+#include "cast/cast_rows_wide.cuh"
 #include "cast/cast_stats.cuh"
 #include "cast/cast_tiles.cuh"
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
 #include "cast/elementwise.cuh"
 #include "cast/source.cuh"
+#include "cluster.cuh"
 #include "dequant/dequant_codes.cuh"
 #include "dequant/dequant_factors.cuh"
 #include "dequant/dequant_fragment.cuh"
@@ -60,7 +62,9 @@
 #include "memory.cuh"
 #include "norm/norm.cuh"
 #include "norm/norm_backward.cuh"
+#include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_wide.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
 #include "pointwise/math.cuh"
@@ -125,6 +129,9 @@ constexpr int kOfNorm =
                   &norm_rows<In, Kind, e4m3fn, NormRowsConfig{.affine = Affine, .result = true}>,
                   &norm_rows<In, Kind, e5m2fnuz, NormRowsConfig{.affine = Affine, .given_scale = true}>,
                   &norm_rows<In, Kind, NoCodes, NormRowsConfig{.affine = Affine, .result = true}>,
+                  &norm_rows_wide<In, Kind, e4m3fn, NormRowsConfig{.affine = Affine, .result = true}>,
+                  &norm_rows_wide<In, Kind, e5m2fnuz, NormRowsConfig{.affine = Affine, .given_scale = true}>,
+                  &norm_backward_wide<In, Kind, NormBackwardConfig{.affine = Affine}>,
                   (&norm_rows<In, Kind, NoCodes, NormRowsConfig{}>)>;
 
 template <class In>
@@ -135,6 +142,7 @@ template <class In, class Out>
 constexpr int kOfCast = kInstantiated<
     &cast_rows<ValueSource<In>, Out, CastRowsConfig{}>,
     &cast_rows<ValueSource<In>, Out, CastRowsConfig{.result = true}>,
+    &cast_rows_wide<ValueSource<In>, Out, CastRowsConfig{}>,
     &cast_row_groups<ValueSource<In>, Out, CastRowsConfig{.result = true}>,
     &cast_tiles<ValueSource<In>, Out,
                 CastConfig{.codes = kTensorScale, .transposed = kTensorScale, .result = true, .sum = true}>,
@@ -148,6 +156,7 @@ template <class Source>
 constexpr int kOfFused = kInstantiated<
     &amax_tiles<Source, AmaxTilesConfig{.tensor = true, .rows = true, .columns = true}>,
     &cast_rows<Source, e4m3fn, CastRowsConfig{.result = true}>,
+    &cast_rows_wide<Source, e4m3fn, CastRowsConfig{.result = true}>,
     &cast_row_groups<Source, e5m2, CastRowsConfig{.result = true}>, &amax_partials<Source>,
     &cast_tiles<Source, e5m2, CastConfig{.codes = kRowScale, .transposed = kColumnScale, .result = true, .sum = true}>,
     &amax_rows<Source>>;
@@ -170,11 +179,11 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 7);
-  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 8);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 9);
   using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, ValueConfig{.unrounded = true}>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==
-                3 * 6);
+                3 * 7);
   using InPlace = ValueSource<bf16, Fused<math::Reproducible16>, ValueConfig{.in_place = true}>;
   using WideInPlace = ValueSource<f32, Fused<math::Fast>, ValueConfig{.in_place = true}>;
   static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2);
@@ -203,7 +212,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kInstantiated<&cast_stats_tiles<bf16, e4m3fn, CastStatsConfig{}>,
                               &cast_stats_tiles<f32, e5m2fnuz, CastStatsConfig{.transposed = true}>,
                               (&cast_stats_tiles<f16, Uncast, CastStatsConfig{}>), cast_stats_finish> == 4);
-  static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 5);
+  static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 8);
 }
 
 BOOST_AUTO_TEST_CASE(every_template_is_included_above) {
