@@ -36,11 +36,12 @@ def case_names() -> list[str]:
 
 
 def ingot_layer(torch: Any, work: str, recipe: str) -> tuple[Layer, str]:
-    """From eager PyTorch; the note says whether the norm and the sigmoid are in Ingot's operators."""
+    """From eager PyTorch; the note says whether the norm and the sigmoid are in Ingot's operators. The weight's codes are
+    kept for backward, as bench_linear's layer keeps them."""
     import ingot.nn
     import ingot.torch
 
-    options = ingot.torch.LinearOptions(recipe)
+    options = ingot.torch.LinearOptions(recipe, keep_weight_codes=True)
     if work == "linear":
         return lambda x, w: ingot.torch.linear(x, w, None, options), ""
     if hasattr(ingot.nn, "LayerNormLinear"):
@@ -54,6 +55,7 @@ def ingot_layer(torch: Any, work: str, recipe: str) -> tuple[Layer, str]:
                 linear.weight = w
                 make = ingot.nn.LayerNormLinear.from_parts
                 module = modules[id(w)] = make(norm, linear, recipe=recipe, activation="sigmoid")
+                module.keep_weight_codes(True)
             return module(x)
 
         return fused, "fused"

@@ -129,12 +129,13 @@ void backward(TorchValue* stack) {
   TorchCall call(device, tokens);
   const GateOperands input(plan, arguments.gate, arguments.up, device);
 
-  const TorchKept kept(std::move(arguments.saved), of.kept(tokens), wants.input && !plan.grad_input_reads_weight(),
+  const TorchKept kept(std::move(arguments.saved), of.kept(tokens),
+                       wants.input && !plan.grad_input_reads_weight() && !of.casts_whole_weights_again,
                        {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   const TorchResult grad_values(wants.input, arguments.gate.sizes(), plan.dtypes.input, device);
   LayerGradients gradients(plan, wants.weight, wants.bias, device, arguments.main_grad);
-  const WeightOfBackward weight(plan, wants.input, arguments.weight, kept.codes(), device);
+  const WeightOfBackward weight(plan, wants.input, arguments.weight, kept.codes(), of.casts_whole_weights_again, call);
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   linear_backward(plan, call.backend(),
                   {.saved = &saved,
@@ -202,8 +203,10 @@ void bind_torch_gated_linear(nb::module_& module) {
                         .subject = subject},
                        name);
         const LinearPlan layer = plan.linear;
-        return add_module(plans(), layer.identity, GatedModule(std::move(plan), layer.weight_memory().bytes),
-                          {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
+        return add_module(
+            plans(), layer.identity,
+            GatedModule(std::move(plan), layer.weight_memory().bytes, casts_whole_again(layer, weight_again)),
+            {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
       },
       "subject"_a, "name"_a, "recipe"_a, "hidden"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "activation"_a,
       "weight_again"_a);

@@ -119,7 +119,8 @@ void backward(TorchValue* stack) {
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
-  const bool needs_codes = wants.reaches_up() && of.weight_bytes > 0 && !plan.down.grad_input_reads_weight();
+  const bool needs_codes = wants.reaches_up() && of.weight_bytes > 0 && !plan.down.grad_input_reads_weight() &&
+                           !of.casts_whole_weights_again;
   const TorchKept kept(std::move(arguments.saved), of.kept(tokens), needs_codes, {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   NormGradients norm(plan.up, wants.input, arguments.grad_output, arguments.gamma, device);
@@ -131,9 +132,10 @@ void backward(TorchValue* stack) {
   if (accumulate && !accumulates[0]) up.clear_weight(call.backend(), call.stream());
   if (accumulate && !accumulates[1]) down.clear_weight(call.backend(), call.stream());
   const std::size_t up_bytes = codes_of_up(plan);
-  const WeightOfBackward up_weight(plan.up.linear, wants.input, arguments.up_weight, kept.codes(0, up_bytes), device);
+  const WeightOfBackward up_weight(plan.up.linear, wants.input, arguments.up_weight, kept.codes(0, up_bytes),
+                                   of.casts_whole_weights_again, call);
   const WeightOfBackward down_weight(plan.down, wants.reaches_up(), arguments.down_weight,
-                                     kept.codes(up_bytes, codes_of_down(plan)), device);
+                                     kept.codes(up_bytes, codes_of_down(plan)), of.casts_whole_weights_again, call);
   TorchMatrix input, gamma;
   if (plan.up.backward_reads_input(wants.of_up())) {
     input = operand_of(arguments.input, {plan.subject, "input"}, device);
@@ -201,10 +203,12 @@ void bind_torch_mlp(nb::module_& module) {
                                        .norm = norm_options(norm),
                                        .grad_weight = grad_weight,
                                        .subject = subject});
-        return add_module(plans(), plan.identity, MlpModule(plan, codes_of_up(plan) + codes_of_down(plan)),
-                          {.input_for_input = plan.up.norm.has_value(),
-                           .input_for_weight = plan.up.backward_reads_input({.input = false, .bias = false}),
-                           .weight = plan.down.grad_input_reads_weight()});
+        return add_module(
+            plans(), plan.identity,
+            MlpModule(plan, codes_of_up(plan) + codes_of_down(plan), casts_whole_again(plan.down, weight_again)),
+            {.input_for_input = plan.up.norm.has_value(),
+             .input_for_weight = plan.up.backward_reads_input({.input = false, .bias = false}),
+             .weight = plan.down.grad_input_reads_weight()});
       },
       "subject"_a, "name"_a, "recipe"_a, "features"_a, "hidden"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(),
       "activation"_a, "weight_again"_a);

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/norm_linear_plan.h"
 #include "torch_module_tensors.h"
 #include "torch_plan_table.h"
@@ -30,19 +31,29 @@ std::optional<NormOptions> norm_options(const std::optional<NormText>& norm);
 LinearDtypes linear_dtypes(const DtypeTexts& dtypes);
 // A recipe's config, or casting_weight_again() of it (torch_plans.h).
 LinearConfig config_of(const std::string& recipe_name, bool weight_again);
+// Does backward cast the weight of this layer as forward does? With folded codes it must, for the plan cannot.
+inline bool casts_whole_again(const LinearPlan& plan, bool weight_again) {
+  return weight_again && plan.config.weight == OtherCodes::folded;
+}
 // An expression of x alone; empty for an empty text. Throws Error{invalid_spec} that names the layer for another one.
 Pointwise activation_of(const std::string& subject, const std::string& text);
 
 // A module's plan, and the sizes of what its forward leaves.
 template <class Plan>
 struct TorchModule {
-  TorchModule(Plan of, std::size_t codes) : plan(std::move(of)), saved(TorchSavedSize::of(plan)), weight_bytes(codes) {}
+  // `casts_again`: backward casts folded weights whole (TorchPlan::casts_whole_weight_again).
+  TorchModule(Plan of, std::size_t codes, bool casts_again)
+      : plan(std::move(of)),
+        saved(TorchSavedSize::of(plan)),
+        weight_bytes(codes),
+        casts_whole_weights_again(casts_again) {}
 
   TorchKeptSize kept(std::int64_t tokens) const { return {.saved = saved.bytes(tokens), .codes = weight_bytes}; }
 
   Plan plan;
   TorchSavedSize saved;
   std::size_t weight_bytes;  // of the codes of all its weights
+  bool casts_whole_weights_again;
 };
 
 // What backward reads again.
@@ -57,7 +68,9 @@ struct ReadAgain {
 // tokens, bytes of codes, and those of ReadAgain).
 template <class Plan>
 nanobind::tuple add_module(TorchPlanTable<TorchModule<Plan>>& plans, std::uint64_t identity, TorchModule<Plan> module,
-                           const ReadAgain& reads) {
+                           ReadAgain reads) {
+  reads.weight |= module.casts_whole_weights_again;
+  if (module.casts_whole_weights_again) identity = mix(identity + 1);
   const TorchSavedSize saved = module.saved;
   const std::size_t codes = module.weight_bytes;
   const std::int64_t number = plans.add(identity, std::move(module));

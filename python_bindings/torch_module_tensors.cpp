@@ -119,10 +119,15 @@ void LayerGradients::clear_weight(Backend& backend, Stream& stream) const {
 }
 
 WeightOfBackward::WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight,
-                                   const MemoryRegion& codes_memory, Device device) {
+                                   const MemoryRegion& codes_memory, bool casts_again, TorchCall& call) {
+  const Device device = call.device();
   if (!wanted) return;
   if (plan.grad_input_reads_weight()) {
     matrix = operand_of(of_weight, {plan.subject, "weight"}, device);
+  } else if (casts_again) {
+    const TorchMatrix weight = operand_of(of_weight, {plan.subject, "weight"}, device);
+    made = TorchRegion(plan.weight_memory().bytes, device);
+    codes = cast_weight(plan, call.backend(), {.weight = weight.view, .into = made.region()}, call.run());
   } else {
     codes = weight_codes(plan, codes_memory, device);
   }

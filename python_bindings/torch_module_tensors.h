@@ -120,12 +120,13 @@ struct LayerGradients {
 };
 
 // The weight for the gradient of a layer's input, if that is wanted: its codes, or the weight itself where the plan
-// reads it again.
+// reads it again. casts_again: the codes are made here, as forward makes them.
 struct WeightOfBackward {
   WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight, const MemoryRegion& codes_memory,
-                   Device device);
+                   bool casts_again, TorchCall& call);
 
   TorchMatrix matrix{};
+  TorchRegion made{};
   Float8View codes{};
 };
 

@@ -104,7 +104,8 @@ void backward(TorchValue* stack) {
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
-  const TorchKept kept(std::move(arguments.saved), of.kept(tokens), wants.input && !layer.grad_input_reads_weight(),
+  const TorchKept kept(std::move(arguments.saved), of.kept(tokens),
+                       wants.input && !layer.grad_input_reads_weight() && !of.casts_whole_weights_again,
                        {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   NormGradients norm(plan, wants.input, arguments.grad_output, arguments.gamma, device);
@@ -131,7 +132,7 @@ void backward(TorchValue* stack) {
     output = operand_of(arguments.output, {plan.subject, "output"}, device);
     tensors.output = output.view;
   }
-  const WeightOfBackward weight(layer, wants.input, arguments.weight, kept.codes(), device);
+  const WeightOfBackward weight(layer, wants.input, arguments.weight, kept.codes(), of.casts_whole_weights_again, call);
   tensors.weight = weight.matrix.view;
   tensors.codes = weight.codes;
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
@@ -180,7 +181,8 @@ void bind_torch_norm_linear(nb::module_& module) {
                               .norm = norm_options(norm),
                               .subject = subject});
         const LinearPlan& layer = plan.linear;
-        return add_module(plans(), plan.identity, NormLinearModule(plan, layer.weight_memory().bytes),
+        return add_module(plans(), plan.identity,
+                          NormLinearModule(plan, layer.weight_memory().bytes, casts_whole_again(layer, weight_again)),
                           {.input_for_input = plan.norm.has_value(),
                            .input_for_weight = plan.backward_reads_input({.input = false, .bias = false}),
                            .weight = layer.grad_input_reads_weight(),

@@ -160,6 +160,7 @@ struct Backward {
   std::int64_t wants;
   SharedSavedMemory places;
   TorchKept kept;
+  bool casts_whole_weights_again = false;
   TorchMatrix input{};
 
   bool wants_input() const { return (wants & (kInput | kGamma)) != 0; }
@@ -183,7 +184,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
   const LinearGradients wants{.input = run.wants_input(), .weight = run.wants_weight(0), .bias = run.wants_bias(0)};
   const TorchMatrix grad_output = run.grad_output(0);
   const WeightOfBackward weight(plan.linear, wants.input, run.arguments.weights[0], codes_of(run.plan, run.kept, 0),
-                                device);
+                                run.casts_whole_weights_again, run.call);
   TorchMatrix gamma;
   if (plan.has_gamma() && wants.input) {
     gamma = vector_in(run.arguments.gamma, plan.linear.dtypes.input, {plan.subject, "gamma"}, device);
@@ -215,7 +216,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
   const LinearGradients wants{.input = run.wants_input(), .weight = run.wants_weight(at), .bias = run.wants_bias(at)};
   const TorchMatrix grad_output = run.grad_output(at);
   const WeightOfBackward weight(layer, wants.input, run.arguments.weights[at], codes_of(run.plan, run.kept, at),
-                                device);
+                                run.casts_whole_weights_again, run.call);
   const Tensor values = norm_linear_input_values(run.plan.first, run.tokens, run.saved(0), {}, device);
   const TorchRegion scratch(layer.backward_scratch(run.tokens, wants, run.call.observes_values()).bytes, device);
   LinearBackwardTensors tensors{.saved = &saved,
@@ -254,15 +255,16 @@ void backward(TorchValue* stack) {
   const std::int64_t tokens = first_grad.view.rows;
   const auto wants = static_cast<std::int64_t>(stack[10 + kMainGrads]);
   const bool wants_input = (wants & (kInput | kGamma)) != 0;
+  const bool needs_codes =
+      wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight() && !of.casts_whole_weights_again;
   Backward run{plan,
                call,
                arguments,
                tokens,
                wants,
                plan.saved_memory(tokens),
-               TorchKept(std::move(arguments.saved), of.kept(tokens),
-                         wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight(),
-                         {first.subject, "saved"}, device)};
+               TorchKept(std::move(arguments.saved), of.kept(tokens), needs_codes, {first.subject, "saved"}, device),
+               of.casts_whole_weights_again};
   const bool wants_weight = run.wants_weight(0) || run.wants_weight(1) || run.wants_weight(2);
   if (first.backward_reads_input({.input = wants_input, .weight = wants_weight, .bias = false})) {
     run.input = operand_of(arguments.input, {first.subject, "input"}, device);
@@ -370,10 +372,11 @@ void bind_torch_shared_linear(nb::module_& module) {
             shared_plan(subject, recipe_name, in_features, input_dtype, layers, grad_weight, norm, weight_again);
         const std::size_t codes = plan.codes_begin(plan.count());
         const std::uint64_t identity = plan.identity;
+        const bool casts_again = casts_whole_again(plan.first.linear, weight_again);
         const ReadAgain reads{.input_for_input = plan.first.norm.has_value(),
                               .input_for_weight = plan.first.backward_reads_input({.input = false, .bias = false}),
                               .weight = plan.first.linear.grad_input_reads_weight()};
-        return add_module(plans(), identity, SharedModule(std::move(plan), codes), reads);
+        return add_module(plans(), identity, SharedModule(std::move(plan), codes, casts_again), reads);
       },
       "subject"_a, "recipe"_a, "in_features"_a, "input_dtype"_a, "layers"_a, "grad_weight"_a, "norm"_a.none(),
       "weight_again"_a);

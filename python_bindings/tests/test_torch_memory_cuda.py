@@ -52,19 +52,16 @@ def test_a_compiled_step_needs_no_more_than_bf16_from_eager(recipe, of_bf16):
     assert peak(recipe, compiled=True) <= of_bf16
 
 
-def test_calls_of_many_tokens_leave_no_scratch():
-    """In neither of the two threads: nothing but results is there behind a step."""
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise"])
+def test_calls_of_many_tokens_leave_no_scratch(recipe):
+    """In neither of the two threads that a step has."""
     from ingot.nn import Float8Linear
 
-    layer = Float8Linear(512, 512, False, "cuda", torch.bfloat16, recipe="rowwise")
+    layer = Float8Linear(512, 512, False, "cuda", torch.bfloat16, recipe=recipe)
     x = torch.randn(8192, 512, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
     layer(x).sum().backward()
     layer.weight.grad = x.grad = None
     torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    other = Float8Linear(512, 512, False, "cuda", torch.bfloat16, recipe="tensorwise")
-    of_other = torch.cuda.memory_allocated() - before
-    other(x).sum().backward()
-    other.weight.grad = x.grad = None
-    assert torch.cuda.memory_allocated() - before == of_other
-    assert torch.cuda.memory_allocated() < 32 << 20
+    assert torch.cuda.memory_allocated() == before

@@ -14,7 +14,8 @@ from ._errors import LinearError, from_operator
 from ._main_grad import dummy_gradient, main_grad_of
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
-_KEEPING_THE_INPUT = ("rowwise_with_gw_hp",)
+# Its layers keep their input as torch.nn.Linear does, so that a weight's codes would come on top.
+_KEEPING_THE_INPUT = "rowwise_with_gw_hp"
 # Asked when this is imported: older versions of PyTorch cannot trace the question.
 _AUTOCAST_DEVICES = tuple(
     device for device in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(device)
@@ -42,15 +43,14 @@ def casts_weight_again(keep: Optional[bool], recipe: str, input: torch.Tensor, n
     """Does backward cast the weights again, or does forward keep their codes for it? `keep` is what the layer's options
     say; None leaves it to the recipe and the tokens. Either gives the same bits. needs_codes: is a gradient wanted that
     is multiplied by a weight?"""
-    if not needs_codes or not torch.is_grad_enabled():
+    if not needs_codes:
         return False
     if keep is not None:
         return not keep
-    # Such a layer keeps its input as torch.nn.Linear does, so that codes come on top.
-    if recipe in _KEEPING_THE_INPUT:
+    if recipe == _KEEPING_THE_INPUT:
         return True
     # A branch, because in a graph with dynamic sizes a comparison is no bool.
-    return True if input.numel() >= ops.MANY_TOKENS * input.shape[-1] else False
+    return True if input.numel() >= ops.MANY_TOKENS * input.size(-1) else False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _Linear(torch.autograd.Function):
         if bias is not None and needs[2]:
             ctx.wants |= ops.BIAS
         keeps_input = needs[1] and reads_input
-        ctx.lets_go = keeps_input and needs[0] and input.numel() >= ops.MANY_TOKENS * input.shape[-1]
+        ctx.lets_go = keeps_input and needs[0] and input.numel() >= ops.MANY_TOKENS * input.size(-1)
         # What the plan does not read again is not kept: the bytes that are saved stand in its place.
         ctx.save_for_backward(
             saved,

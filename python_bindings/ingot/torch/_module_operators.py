@@ -99,8 +99,8 @@ def add_norm_linear(
     subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False
 ):
     """The plan of a layer with a norm in front and an activation behind it. `subject` is what messages call it.
-    weight_again: backward casts the weights once more, and forward keeps no codes of them; with folded codes it keeps
-    them all the same. Returns the plan's number and READS bits; equal arguments give one number, in every process."""
+    weight_again: backward casts the weights once more, and forward keeps no codes of them. Returns the plan's number and
+    READS bits; equal arguments give one number, in every process."""
     (layer,) = layers
     dtypes = _dtypes(input_dtype, layer)
     norm_text = _norm(norm, affine, input_dtype)
