@@ -15,7 +15,7 @@ struct NamedSize {
 };
 
 // Squares; Llama's layers at 16384 tokens; few tokens; one with a short K, where the time for writing tiles shows;
-// tokens that fill no tile; and few columns.
+// tokens that fill no tile; few columns; and layers of other models.
 constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
                                 {"", 512, 512, 512},
                                 {"", 1024, 1024, 1024},
@@ -32,7 +32,9 @@ constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
                                 {"short K ", 16384, 1280, 8192},
                                 {"", 3000, 4096, 4096},
                                 {"", 3000, 4096, 14336},
-                                {"", 6144, 3584, 512}};
+                                {"", 6144, 3584, 512},
+                                {"", 6144, 5120, 13824},
+                                {"", 6144, 18944, 3584}};
 
 // Beside kSizes, bf16 also as a layer's other two GEMMs have it: grad_input and grad_weight, with operands across K.
 constexpr NamedSize kGradientSizes[] = {{"", 1024, 1024, 1024}, {"", 2048, 2048, 2048}, {"", 4096, 4096, 4096},

@@ -194,7 +194,7 @@ bench_one() {
 
 bench() {
   bench_one bench_cast 300 bench_cast
-  bench_one bench_gemm 300 bench_gemm
+  bench_one bench_gemm 400 bench_gemm
   bench_one bench_gemm_host 60 bench_gemm --host
   bench_one bench_choice 240 bench_choice
   bench_one bench_compile 120 bench_compile

@@ -183,6 +183,25 @@ def deep_gemm(results: Results, device: str) -> list[str]:
     ]
 
 
+def epilogues(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("gemm"):
+        rows: dict[str, dict[str, str]] = {}
+        for case in found["cases"]:
+            shape, mode = split(case["case"])
+            sums, comma, epilogue = mode.partition(", ")
+            plain = next((median(f) for f in case["finals"] if f["kernel"] == "without epilogue"), None)
+            ours = gemm_times(case)[0]
+            if comma and plain is not None and ours is not None:
+                rows.setdefault(epilogue, {})[f"{shape}, {sums}"] = f"{plain / ours:.3f}"
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        if rows:
+            lines += [results.source(file, found) + ":", ""]
+            cells = ([epilogue, *(row.get(column, "-") for column in columns)] for epilogue, row in rows.items())
+            lines += table(("epilogue", *columns), cells)
+    return lines
+
+
 def choices(results: Results) -> list[str]:
     lines = []
     for _, file, found in results.of("gemm_untuned") or results.of("choice"):
@@ -234,7 +253,7 @@ def layers(results: Results) -> list[str]:
 
 def weight_only(results: Results) -> list[str]:
     lines = []
-    for _, file, found in results.of("weight_only"):
+    for device, file, found in results.of("weight_only"):
         shapes: dict[str, dict[int, str]] = {}
         for case in found["cases"]:
             us = median(case.get("ours", {}))
@@ -247,6 +266,72 @@ def weight_only(results: Results) -> list[str]:
         rows = [[shape, *(row.get(m, "-") for m in tokens)] for shape, row in shapes.items()]
         lines += [results.source(file, found) + ", e4m3fn with a factor for each row:", ""]
         lines += table(("weight", *(f"M = {m}" for m in tokens)), rows)
+        lines += weight_only_peers(results, device, found)
+    return lines
+
+
+def weight_only_peers(results: Results, device: str, ours: Json) -> list[str]:
+    lines = []
+    for of, file, found in results.of("weight_only_torch"):
+        if of != device:
+            continue
+        rows = []
+        for case in found["cases"]:
+            same = (c for c in ours["cases"] if all(c[extent] == case[extent] for extent in ("m", "n", "k")))
+            us = next((median(c["ours"]) for c in same if "e4m3fn" in c["spec"] and "scale=row" in c["spec"]), None)
+            theirs = median(case)
+            if theirs is not None and us is not None:
+                rows.append((f"{case['n']}x{case['k']}, M = {case['m']}", case["mode"], f"{theirs:.1f}", f"{us:.1f}"))
+        lines += [results.source(file, found) + ", in another session:", ""]
+        lines += table(("weight", "peer", "us", "Ingot, us"), rows)
+    return lines
+
+
+def decoding(results: Results) -> list[str]:
+    lines = []
+    for path in sorted(results.folder.glob("generate_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        plain = next((run["tokens_per_second"] for run in found["runs"] if run["weights"] == "bf16"), None)
+        rows = [
+            (
+                run["weights"],
+                f"{run['tokens_per_second']:.0f}",
+                times(run["tokens_per_second"] / plain if plain else None),
+                f"{run['gigabytes_per_second'] / 1000:.2f}",
+            )
+            for run in found["runs"]
+        ]
+        model = f"{found['layers']} layers of {found['hidden']} and {found['intermediate']}, batch {found['batch']}"
+        lines += [results.source(path.name, found) + f", {model}:", ""]
+        lines += table(("weights", "tokens/s", "over bf16", "TB/s of weights"), rows)
+    return lines
+
+
+# ---- compiling and calling -------------------------------------------------------------------------------------------
+
+
+def compiles(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("compile"):
+        processor = {kernel["kernel"]: kernel["processor_ms"]["median"] for kernel in found["kernels"]}
+        empty = processor.get("an empty kernel")
+        rows = [
+            (name, f"{ms:.0f}", f"{ms / empty:.1f}" if empty else "-")
+            for name, ms in processor.items()
+            if name != "an empty kernel"
+        ]
+        lines += [results.source(file, found) + f"; an empty kernel takes {empty:.0f} ms:" if empty else "", ""]
+        lines += table(("kernel", "ms of a processor", "empty kernels"), rows)
+    return lines
+
+
+def host(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("linear"):
+        costs = found.get("host_us_of_a_256_step")
+        if isinstance(costs, dict):
+            rows = [(recipe, f"{us:.1f}") for recipe, us in costs.items()]
+            lines += [results.source(file, found) + ":", "", *table(("recipe", "us"), rows)]
     return lines
 
 
@@ -319,6 +404,11 @@ SECTIONS = (
         "the columns mean: [gemm.md](gemm.md#speed).",
         gemms,
     ),
+    (
+        "Epilogues",
+        "Speed as a share of the same kernel's without the epilogue. More: [notes/epilogues.md](notes/epilogues.md).",
+        epilogues,
+    ),
     ("Choice without tuning", "How tuning works: [tuning.md](tuning.md).", choices),
     ("Casts and norms", "What bounds them: [notes/casts.md](notes/casts.md), [notes/norms.md](notes/norms.md).", casts),
     (
@@ -327,12 +417,19 @@ SECTIONS = (
         "all. Other formats: [weight_only.md](weight_only.md#speed).",
         weight_only,
     ),
+    ("Decoding", "A Llama in CUDA graphs. More: [decoding.md](decoding.md).", decoding),
     (
         "Training",
         "Tokens per second over Ingot's bf16, and in brackets how far the validation loss is from bf16's. How it is "
         "compared: [training_runs.md](training_runs.md).",
         training,
     ),
+    (
+        "Compiling a kernel",
+        "The first time; from then on it comes from the store. More: [notes/compile_time.md](notes/compile_time.md).",
+        compiles,
+    ),
+    ("The host's share", "Of a layer's step, forward and backward, of 256 x 256 x 256.", host),
     ("What is behind", "Computed from the same files.", behind),
 )
 

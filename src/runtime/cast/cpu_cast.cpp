@@ -36,13 +36,12 @@ struct Scales {
 
 // Writes the factors of scales that go row by row over their extents.
 void write_factors(const std::vector<float>& scales, ScaleGranularity granularity, i64 cols, const Tensor& factors) {
-  const i64 across = granularity.cols == 0 ? 1 : scale_count(granularity, 1, cols);
-  const bool by_group = factors.rows > 1;
+  const i64 across = granularity.cols == 0 ? 1 : ceil_div(cols, i64{granularity.cols});
   const FactorStrides strides = factor_strides(factors, granularity, cols);
+  auto* const to = static_cast<float*>(factors.data);
   for (std::size_t i = 0; i < scales.size(); ++i) {
     const auto index = static_cast<i64>(i);
-    row<float>(factors, 0)[by_group ? index / across * strides.row + index % across * strides.group : index] =
-        factor_from_scale(scales[i]);
+    to[index / across * strides.row + index % across * strides.group] = factor_from_scale(scales[i]);
   }
 }
 
