@@ -88,11 +88,11 @@ class Float8Linear(NamedLayer, torch.nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = self.options
+        if type(options) is LinearOptions:
+            return linear(input, self.weight, self.bias, options)
         if isinstance(options, DelayedOptions):
             return delayed_linear(self, input)
-        if isinstance(options, NormLinearOptions):
-            return norm_linear(input, None, None, self.weight, self.bias, options)
-        return linear(input, self.weight, self.bias, options)
+        return norm_linear(input, None, None, self.weight, self.bias, options)
 
     def extra_repr(self) -> str:
         activation = getattr(self.options, "activation", "")

@@ -10,7 +10,8 @@ import torch
 from . import _operators as ops
 from . import _split_operators as split_ops
 from ._checks import check_layer, layer_error, refuse
-from ._errors import LinearError, from_operator
+from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager
+from ._errors import from_operator
 from ._main_grad import dummy_gradient, main_grad_of
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
@@ -72,6 +73,7 @@ class LinearOptions:
         object.__setattr__(self, "subject", f'linear "{self.name}"')
         check_recipe(self.subject, self.recipe)
         object.__setattr__(self, "_plans", ops.PlanTable())
+        object.__setattr__(self, "_eager_plans", ops.PlanTable())
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
@@ -84,6 +86,18 @@ def _plan_of_trace(config, name, out_features, in_features, *rest):
     return facts.number, facts.reads_input, facts.reads_weight, split_ops.add_input_plan(facts)
 
 
+def _plan_of_eager(config, name, plans, input, weight, bias, weight_again):
+    """(its number, does backward read the input again, and the weight?)"""
+    trains_weight = torch.is_grad_enabled() and weight.requires_grad
+    bias_dtype = None if bias is None else bias.dtype
+    key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again)
+    plan = plans.get(key)
+    if plan is None:
+        facts = ops.add_plan(config, name, weight.shape[1], weight.shape[0], *key[1:])
+        plan = plans[key] = (facts.number, facts.reads_input, facts.reads_weight)
+    return plan
+
+
 def _forward(input, weight, bias, plan, input_plan, keep):
     """As linear_forward. For a compiler the casts and the GEMM are operators of their own (input_plan >= 0)."""
     if input_plan >= 0:
@@ -91,14 +105,6 @@ def _forward(input, weight, bias, plan, input_plan, keep):
     if bias is None:
         return ops.linear_forward(input, weight, plan, keep)
     return ops.linear_forward_bias(input, weight, bias, plan, keep)
-
-
-def _refuse_second_derivative() -> None:
-    if torch.is_grad_enabled():
-        raise LinearError(
-            "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
-            "torch.nn.functional.linear for this layer"
-        )
 
 
 class _Linear(torch.autograd.Function):
@@ -126,7 +132,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        _refuse_second_derivative()
+        refuse_second_derivative()
         grads = _gradients(ctx, grad_output, None)
         return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, _BITS)), *(None,) * 4)
 
@@ -143,7 +149,7 @@ class _LinearIntoMainGrad(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        _refuse_second_derivative()
+        refuse_second_derivative()
         grad_input, _, grad_bias = _gradients(ctx, grad_output, ctx.main_grad)
         return (
             grad_input if ctx.wants & ops.INPUT else None,
@@ -205,20 +211,16 @@ def run_linear(
 ) -> torch.Tensor:
     """linear() without its checks. `config` and weight_again are as add_plan()'s, and `plans` belongs to this config and
     name. The gradient of the weight is added to main_grad if there is one."""
-    trains_weight = torch.is_grad_enabled() and weight.requires_grad
-    bias_dtype = None if bias is None else bias.dtype
     if torch.compiler.is_compiling():
+        trains_weight = torch.is_grad_enabled() and weight.requires_grad
+        bias_dtype = None if bias is None else bias.dtype
         out_features, in_features = weight.shape
         facts = _plan_of_trace(
             config, name, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again
         )
         return _run(input, weight, bias, *facts, main_grad)
-    key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again)
-    plan = plans.get(key)
     try:
-        if plan is None:
-            facts = ops.add_plan(config, name, weight.shape[1], weight.shape[0], *key[1:])
-            plan = plans[key] = (facts.number, facts.reads_input, facts.reads_weight)
+        plan = _plan_of_eager(config, name, plans, input, weight, bias, weight_again)
         return _run(input, weight, bias, *plan, main_grad=main_grad)
     except RuntimeError as error:
         raise layer_error(error, f'linear "{name}"') from None
@@ -241,10 +243,27 @@ def linear(
     tensor of its shape of float32, float16 or bfloat16, gets no gradient: backward adds it to main_grad, as Megatron's
     gradient_accumulation_fusion does. Raises LinearError, an ingot.Error that names the layer.
     """
+    if not torch.compiler.is_compiling():
+        output = run_eager(options._eager_plans, input, weight, bias)
+        if output is not None:
+            return output
     check_layer(options.subject, input, weight, bias)
+    given = input, weight
     main_grad = main_grad_of(weight, options.subject)
     input = in_autocasts_dtype(input)
     if options.recipe == "high_precision" and weight.dtype != input.dtype:
         weight = weight.to(input.dtype)
     again = casts_weight_again(options.keep_weight_codes, options.recipe, input, input.requires_grad)
-    return run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad, again)
+    output = run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad, again)
+    is_plain = input is given[0] and weight is given[1] and main_grad is None
+    if is_plain and not torch.compiler.is_compiling():
+        _note_eager_plan(options, input, weight, bias, again)
+    return output
+
+
+def _note_eager_plan(options: LinearOptions, input, weight, bias, again: bool) -> None:
+    """For run_eager(), of a call that went well."""
+    if input.device.type == "meta" or input.numel() >= ops.MANY_TOKENS * input.shape[-1]:
+        return
+    plan = _plan_of_eager(options.recipe, options.name, options._plans, input, weight, bias, again)
+    options._eager_plans[eager_key(input, weight, bias)] = EagerPlan(*plan, input)

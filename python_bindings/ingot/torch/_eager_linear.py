@@ -1,0 +1,142 @@
+"""What linear() runs in eager mode for tensors like those of an earlier call: with as little Python as PyTorch allows,
+because a small layer waits for the host. The checks are not made again: a table has the plans by all that they look at,
+and a call that the operators refuse is made once more by linear(), whose checks say why."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+
+from . import _operators as ops
+from ._errors import LinearError, from_operator
+
+# Without the Python frame of torch.ops' own objects. Only a backward may be traced, which takes those.
+_forward = ops.linear_forward._op
+_forward_bias = ops.linear_forward_bias._op
+# What torch.autograd.Function.apply() asks before it does its work.
+_transforms_are_active = torch._C._are_functorch_transforms_active
+
+
+def refuse_second_derivative() -> None:
+    if torch.is_grad_enabled():
+        raise LinearError(
+            "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
+            "torch.nn.functional.linear for this layer"
+        )
+
+
+class EagerPlan:
+    """A plan for tensors that have passed the checks, and what its calls do by the gradients that are wanted."""
+
+    __slots__ = ("number", "reads_input", "reads_weight", "device_type", "most_elements", "modes")
+
+    def __init__(self, number: int, reads_input: bool, reads_weight: bool, input: torch.Tensor) -> None:
+        self.number, self.reads_input, self.reads_weight = number, reads_input, reads_weight
+        self.device_type = input.device.type
+        self.most_elements = ops.MANY_TOKENS * input.shape[-1]
+        self.modes: dict[tuple[bool, ...], tuple] = {}
+
+    def add_mode(self, needs: tuple[bool, ...]) -> tuple:
+        """For an autograd.Function's ctx.needs_input_grad: the plan's number, `keep` of forward and `wants` of backward,
+        and whether backward needs the codes, the input and the weight beside the saved bytes."""
+        input, weight, bias = needs[:3]
+        codes = input and not self.reads_weight
+        mode = self.modes[needs] = (
+            self.number,
+            (ops.INPUT if codes else 0) | (ops.WEIGHT if weight else 0),
+            (ops.INPUT if input else 0) | (ops.WEIGHT if weight else 0) | (ops.BIAS if bias else 0),
+            codes,
+            weight and self.reads_input,
+            input and self.reads_weight,
+        )
+        return mode
+
+
+class _EagerLinear(torch.autograd.Function):
+    """One operator forward and one backward, as _Linear of _linear.py."""
+
+    @staticmethod
+    def forward(ctx, input, weight, bias, plan):
+        needs = ctx.needs_input_grad
+        ctx.mode = mode = plan.modes.get(needs) or plan.add_mode(needs)
+        number, keep, _, needs_codes, needs_input, needs_weight = mode
+        if bias is None:
+            output, saved, codes = _forward(input, weight, number, keep)
+        else:
+            output, saved, codes = _forward_bias(input, weight, bias, number, keep)
+        if needs_codes and not needs_input:
+            ctx.save_for_backward(saved, codes)
+        else:  # what backward does not need has the saved bytes in its place
+            ctx.save_for_backward(
+                saved,
+                codes if needs_codes else saved,
+                input if needs_input else saved,
+                weight if needs_weight else saved,
+            )
+        return output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        refuse_second_derivative()
+        saved, codes, *read_again = ctx.saved_tensors
+        input, weight = read_again or (saved, saved)
+        number, _, wants, *_ = ctx.mode
+        grad_input, grad_weight, grad_bias = _gradients(grad_output, input, weight, saved, codes, number, wants)
+        return (
+            grad_input if wants & 1 else None,
+            grad_weight if wants & 2 else None,
+            grad_bias if wants & 4 else None,
+            None,
+        )
+
+
+def _gradients(*arguments):
+    if torch.compiler.is_compiling():
+        return ops.linear_backward(*arguments)
+    try:
+        return ops.linear_backward(*arguments)
+    except RuntimeError as error:
+        raise from_operator(error) from None
+
+
+# Without torch.autograd.Function.apply()'s own Python, which prepares the arguments for torch.func's transforms.
+_apply = super(torch.autograd.Function, _EagerLinear).apply
+
+
+def eager_key(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> tuple:
+    """All that linear()'s checks and its choice of a plan look at, but the shape of the input."""
+    grads = torch.is_grad_enabled()
+    return (
+        weight.shape,
+        weight.dtype,
+        weight.device,
+        input.dtype,
+        input.device,
+        grads and input.requires_grad,
+        grads and weight.requires_grad,
+        None if bias is None else (bias.shape, bias.dtype, bias.device),
+    )
+
+
+def run_eager(
+    plans: dict[tuple, EagerPlan], input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]
+) -> Optional[torch.Tensor]:
+    """What linear() returns; None where that has to be asked of linear() itself. Not for a compiler."""
+    plan = plans.get(eager_key(input, weight, bias))
+    if (
+        plan is None
+        or input.numel() >= plan.most_elements
+        or (torch.is_autocast_enabled(plan.device_type) and torch.get_autocast_dtype(plan.device_type) != input.dtype)
+        or _transforms_are_active()
+        or getattr(weight, "main_grad", None) is not None
+    ):
+        return None
+    try:
+        if torch.is_grad_enabled():
+            return _apply(input, weight, bias, plan)
+        if bias is None:
+            return _forward(input, weight, plan.number, 0)[0]
+        return _forward_bias(input, weight, bias, plan.number, 0)[0]
+    except RuntimeError:
+        return None  # linear() says what is wrong
