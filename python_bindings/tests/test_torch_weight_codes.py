@@ -299,6 +299,7 @@ def _train_sharded(rank, store):
     dist.destroy_process_group()
 
 
+@pytest.mark.skipif(not dist.is_available(), reason="PyTorch was built without torch.distributed")
 def test_sharded_by_fsdp():
     """FSDP gathers the weight again for backward, into the memory that forward kept."""
     with tempfile.TemporaryDirectory() as folder:
