@@ -142,7 +142,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        refuse_second_derivative()
+        if torch.is_grad_enabled():
+            refuse_second_derivative()
         grads = _gradients(ctx, grad_output, None)
         return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, _BITS)), *(None,) * 4)
 
@@ -159,7 +160,8 @@ class _LinearIntoMainGrad(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        refuse_second_derivative()
+        if torch.is_grad_enabled():
+            refuse_second_derivative()
         grad_input, _, grad_bias = _gradients(ctx, grad_output, ctx.main_grad)
         return (
             grad_input if ctx.wants & ops.INPUT else None,
