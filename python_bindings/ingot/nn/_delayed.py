@@ -110,7 +110,7 @@ def delayed_linear(layer: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
         check_plain(f'linear "{options.name}"', input, weight)
         _start(input, _INPUT, history, scale)
         _start(weight, _WEIGHT, history, scale)
-    again = casts_weight_again(options.keep_weight_codes, "delayed", input, input.requires_grad)
+    again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
     plan = plan_of("delayed", options.name, options._plans, input, weight, bias, again)
     if not torch.is_grad_enabled():
         return call(run_forward, options.name, None, input, weight, bias, scale[:1], scale[1:2], *plan)[0]

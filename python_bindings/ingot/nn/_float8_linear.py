@@ -89,7 +89,13 @@ class Float8Linear(NamedLayer, torch.nn.Linear):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = self.options
         if type(options) is LinearOptions:
-            return linear(input, self.weight, self.bias, options)
+            if torch.compiler.is_compiling():
+                return linear(input, self.weight, self.bias, options)
+            # torch.nn.Module finds an attribute that is a parameter by Python of its own.
+            parameters = self._parameters
+            weight = parameters["weight"] if "weight" in parameters else self.weight
+            bias = parameters["bias"] if "bias" in parameters else self.bias
+            return linear(input, weight, bias, options)
         if isinstance(options, DelayedOptions):
             return delayed_linear(self, input)
         return norm_linear(input, None, None, self.weight, self.bias, options)

@@ -4,26 +4,26 @@ and a call that the operators refuse is made once more by linear(), whose checks
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import NoReturn, Optional
 
 import torch
 
 from . import _operators as ops
 from ._errors import LinearError, from_operator
 
-# Without the Python frame of torch.ops' own objects. Only a backward may be traced, which takes those.
+# Without the Python frame of torch.ops' own objects, which are for what a compiler traces.
 _forward = ops.linear_forward._op
 _forward_bias = ops.linear_forward_bias._op
+_backward = ops.linear_backward._op
 # What torch.autograd.Function.apply() asks before it does its work.
 _transforms_are_active = torch._C._are_functorch_transforms_active
 
 
-def refuse_second_derivative() -> None:
-    if torch.is_grad_enabled():
-        raise LinearError(
-            "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
-            "torch.nn.functional.linear for this layer"
-        )
+def refuse_second_derivative() -> NoReturn:
+    raise LinearError(
+        "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
+        "torch.nn.functional.linear for this layer"
+    )
 
 
 class EagerPlan:
@@ -78,26 +78,28 @@ class _EagerLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        refuse_second_derivative()
-        saved, codes, *read_again = ctx.saved_tensors
-        input, weight = read_again or (saved, saved)
-        number, _, wants, *_ = ctx.mode
-        grad_input, grad_weight, grad_bias = _gradients(grad_output, input, weight, saved, codes, number, wants)
+        if torch.is_grad_enabled():
+            refuse_second_derivative()
+        number, _, wants, needs_codes, needs_input, _ = ctx.mode
+        if needs_codes and not needs_input:
+            saved, codes = ctx.saved_tensors
+            input = weight = saved
+        else:
+            saved, codes, input, weight = ctx.saved_tensors
+        if torch.compiler.is_compiling():
+            grads = ops.linear_backward(grad_output, input, weight, saved, codes, number, wants)
+        else:
+            try:
+                grads = _backward(grad_output, input, weight, saved, codes, number, wants)
+            except RuntimeError as error:
+                raise from_operator(error) from None
+        grad_input, grad_weight, grad_bias = grads
         return (
             grad_input if wants & 1 else None,
             grad_weight if wants & 2 else None,
             grad_bias if wants & 4 else None,
             None,
         )
-
-
-def _gradients(*arguments):
-    if torch.compiler.is_compiling():
-        return ops.linear_backward(*arguments)
-    try:
-        return ops.linear_backward(*arguments)
-    except RuntimeError as error:
-        raise from_operator(error) from None
 
 
 # Without torch.autograd.Function.apply()'s own Python, which prepares the arguments for torch.func's transforms.
@@ -107,7 +109,7 @@ _apply = super(torch.autograd.Function, _EagerLinear).apply
 def eager_key(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> tuple:
     """All that linear()'s checks and its choice of a plan look at, but the shape of the input."""
     grads = torch.is_grad_enabled()
-    return (
+    of_others = (
         weight.shape,
         weight.dtype,
         weight.device,
@@ -115,8 +117,8 @@ def eager_key(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Te
         input.device,
         grads and input.requires_grad,
         grads and weight.requires_grad,
-        None if bias is None else (bias.shape, bias.dtype, bias.device),
     )
+    return of_others if bias is None else (*of_others, bias.shape, bias.dtype, bias.device)
 
 
 def run_eager(

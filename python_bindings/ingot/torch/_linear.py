@@ -15,8 +15,6 @@ from ._errors import from_operator
 from ._main_grad import dummy_gradient, main_grad_of
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
-# Its layers keep their input as torch.nn.Linear does, so that a weight's codes would come on top.
-_KEEPING_THE_INPUT = "rowwise_with_gw_hp"
 # Asked when this is imported: older versions of PyTorch cannot trace the question.
 _AUTOCAST_DEVICES = tuple(
     device for device in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(device)
@@ -40,16 +38,14 @@ def check_recipe(subject: str, recipe: str) -> None:
         )
 
 
-def casts_weight_again(keep: Optional[bool], recipe: str, input: torch.Tensor, needs_codes: bool) -> bool:
+def casts_weight_again(keep: Optional[bool], input: torch.Tensor, needs_codes: bool) -> bool:
     """Does backward cast the weights again, or does forward keep their codes for it? `keep` is what the layer's options
-    say; None leaves it to the recipe and the tokens. Either gives the same bits. needs_codes: is a gradient wanted that
+    say; None leaves it to the tokens. Either gives the same bits. needs_codes: is a gradient wanted that
     is multiplied by a weight?"""
     if not needs_codes:
         return False
     if keep is not None:
         return not keep
-    if recipe == _KEEPING_THE_INPUT:
-        return True
     # A branch, because in a graph with dynamic sizes a comparison is no bool.
     return True if input.numel() >= ops.MANY_TOKENS * input.size(-1) else False
 
@@ -62,7 +58,7 @@ class LinearOptions:
     name: the layer's name in messages.
     keep_weight_codes: forward keeps the weight's FP8 codes for backward, 2 bytes for each of its elements. False: it
     keeps none, and backward casts the weight again, which must not have changed since. None: they are kept for fewer
-    than 4096 tokens, for which the cast would be felt; not with rowwise_with_gw_hp. The results are the same bits.
+    than 4096 tokens, for which the cast would be felt. The results are the same bits.
     """
 
     recipe: str = "tensorwise"
@@ -132,7 +128,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        refuse_second_derivative()
+        if torch.is_grad_enabled():
+            refuse_second_derivative()
         grads = _gradients(ctx, grad_output, None)
         return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, _BITS)), *(None,) * 4)
 
@@ -149,7 +146,8 @@ class _LinearIntoMainGrad(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        refuse_second_derivative()
+        if torch.is_grad_enabled():
+            refuse_second_derivative()
         grad_input, _, grad_bias = _gradients(ctx, grad_output, ctx.main_grad)
         return (
             grad_input if ctx.wants & ops.INPUT else None,
@@ -253,7 +251,7 @@ def linear(
     input = in_autocasts_dtype(input)
     if options.recipe == "high_precision" and weight.dtype != input.dtype:
         weight = weight.to(input.dtype)
-    again = casts_weight_again(options.keep_weight_codes, options.recipe, input, input.requires_grad)
+    again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
     output = run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad, again)
     is_plain = input is given[0] and weight is given[1] and main_grad is None
     if is_plain and not torch.compiler.is_compiling():

@@ -88,7 +88,7 @@ def run(family: str, function, forward, options, input, gamma, tensors, layers, 
     weights, or None for each that has none."""
     affine = gamma is not None
     needs_codes = any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    again = casts_weight_again(options.keep_weight_codes, options.recipe, input, needs_codes)
+    again = casts_weight_again(options.keep_weight_codes, input, needs_codes)
     fixed = (options.subject, options._names, options.recipe, options._activation, options._norm)
     subject = options.subject
     if torch.compiler.is_compiling():
