@@ -206,7 +206,8 @@ def measure(
 
 
 def bench_times(ingot: dict[str, Any] | None) -> dict[tuple[str, str], float]:
-    """(case, recipe) -> microseconds, the faster of one stream and two, of what bench_linear --json wrote."""
+    """(case, recipe) -> microseconds of what bench_linear --json wrote. Its recipes with a side stream, which have names
+    of their own ("rowwise +side"), stand beside no layer of PyTorch's, whose operators use one stream."""
     found: dict[tuple[str, str], float] = {}
     for case in ingot["cases"] if ingot else []:
         for recipe in case["recipes"]:
