@@ -95,7 +95,8 @@ BOOST_AUTO_TEST_CASE(a_given_inputs_factors_lie_in_either_order) {
   alone.backward(device.backward(false), stream);
   const std::vector<std::uint8_t> expected = device.result_bytes(stream);
 
-  FunctionLayer layer({.name = "k", .config = blockwise(), .shape = kLinear, .given_input = true, .by_group_from = 1}, *backend, stream);
+  FunctionLayer layer({.name = "k", .config = blockwise(), .shape = kLinear, .given_input = true, .by_group_from = 1},
+                      *backend, stream);
   layer.cast_weight(device.weight, stream);
   Float8Tensor input;
   const CastSpec& spec = layer.plan.given_input.spec;
