@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <utility>
-
-#include "torch_zeros.h"
 
 namespace ingot::python {
 namespace {
@@ -19,36 +16,20 @@ std::uint64_t next_serial() {
 }  // namespace
 
 void* TorchAllocator::allocate(std::size_t bytes, CUstream_st* /*stream*/) {
-  if (kept_.bytes >= bytes) {
-    blocks_.push_back(std::exchange(kept_, Block{}));
-    return blocks_.back().data;
-  }
   // PyTorch's CPU memory is aligned to 64 bytes only.
   std::size_t room = bytes + (device_.type == DeviceType::cpu ? kAlignment : 0);
-  TorchTensor memory = TorchTensor::empty_bytes(room, device_);
-  void* data = memory.data();
+  TorchTensor block = TorchTensor::empty_bytes(room, device_);
+  void* data = block.data();
   if (device_.type == DeviceType::cpu) data = std::align(kAlignment, bytes, data, room);
-  blocks_.push_back({.data = data, .bytes = bytes, .memory = std::move(memory)});
+  blocks_.emplace_back(data, std::move(block));
   return data;
 }
 
 void TorchAllocator::release(void* data, std::size_t /*bytes*/, CUstream_st* /*stream*/) noexcept {
-  const auto found = std::ranges::find(blocks_, data, &Block::data);
+  const auto found = std::ranges::find(blocks_, data, [](const auto& block) { return block.first; });
   if (found == blocks_.end()) return;
-  if (found->bytes <= kSmall && found->bytes > kept_.bytes) kept_ = std::move(*found);
-  *found = std::move(blocks_.back());
+  std::swap(*found, blocks_.back());
   blocks_.pop_back();
-}
-
-void* TorchAllocator::zeros(std::size_t bytes, CUstream_st* stream) {
-  // PyTorch's default stream, which is null, is never captured.
-  TorchZeros* const zeros = stream == nullptr ? nullptr : TorchZeros::of(device_.index);
-  return zeros == nullptr ? nullptr : zeros->find(bytes, stream);
-}
-
-void TorchAllocator::spoil_zeros(CUstream_st* stream) noexcept {
-  TorchZeros* const zeros = stream == nullptr ? nullptr : TorchZeros::of(device_.index);
-  if (zeros != nullptr) zeros->spoil(stream);
 }
 
 TorchStream::TorchStream(Backend& backend, CUstream_st* handle)
@@ -101,13 +82,9 @@ TorchStreams::TorchStreams() : serial_(next_serial()), kept_(std::make_shared<Ke
 Stream& TorchStreams::current(Backend& backend, std::optional<TorchStream>& own, std::int64_t tokens) const {
   const Device device = backend.device();
   CUstream_st* const handle = device.type == DeviceType::cpu ? nullptr : torch_stream(device.index);
+  if (handle != nullptr || tokens >= kManyTokens) return own.emplace(backend, handle).stream();
   thread_local ThreadStreams streams;
-  const bool is_own = handle != nullptr || tokens >= kManyTokens;
-  Stream& stream = is_own ? own.emplace(backend, handle).stream() : streams.of(*this, backend).stream();
-  if (device.type == DeviceType::cuda && handle == nullptr) {
-    if (TorchZeros* const zeros = TorchZeros::of(device.index)) zeros->prepare(backend, stream);
-  }
-  return stream;
+  return streams.of(*this, backend).stream();
 }
 
 std::size_t TorchStreams::count() const {

@@ -1,6 +1,5 @@
 """ingot.torch on a GPU: the CPU's values, PyTorch's streams, memory and graphs."""
 
-import gc
 import threading
 
 import pytest
@@ -11,7 +10,7 @@ import torch._inductor.config
 from gpu_memory import check_memory_is_pytorchs
 
 import ingot.torch
-from ingot.torch import LinearOptions, NormLinearOptions, NormOptions, linear, norm_linear
+from ingot.torch import LinearOptions, linear
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -124,74 +123,6 @@ def test_graphs_of_two_streams(recipe):
     torch.cuda.synchronize()
     for got, eager in zip(results, expected):
         assert all(torch.equal(a, e) for a, e in zip(got, eager, strict=True))
-
-
-def captured(call):
-    """A graph of the call and its results, captured after a call on the default stream."""
-    call()
-    graph = torch.cuda.CUDAGraph()
-    graph.enable_debug_mode()
-    with torch.cuda.graph(graph):
-        results = call()
-    return graph, results
-
-
-@pytest.mark.parametrize("norm", [False, True])
-@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise"])
-def test_a_captured_step_clears_no_memory(recipe, norm, tmp_path):
-    """What kernels want to find as zeros was filled before the capture. The core's own graphs have no such nodes."""
-    x, w, _ = tensors(512, 512, 512, device="cuda")
-    grad_output = torch.randn(512, 512, device="cuda", dtype=torch.bfloat16)
-    options = LinearOptions(recipe)
-    fused = NormLinearOptions(recipe, norm=NormOptions("layer"), activation="sigmoid")
-
-    def call():
-        y = norm_linear(x, None, None, w, None, fused) if norm else linear(x, w, None, options)
-        return [y, *torch.autograd.grad(y, (x, w), grad_output)]
-
-    expected = [each.detach().clone() for each in call()]
-    graph, got = captured(call)
-    graph.debug_dump(str(tmp_path / "graph.dot"))
-    nodes = (tmp_path / "graph.dot").read_text().upper()
-    assert nodes.count("KERNEL") >= 4
-    assert "MEMSET" not in nodes
-    for _ in range(3):
-        graph.replay()
-    torch.cuda.synchronize()
-    assert all(torch.equal(a, e) for a, e in zip(got, expected, strict=True))
-
-
-def test_graphs_that_are_gone_keep_no_zeros():
-    """Their memory serves later graphs; more graphs at once than there is memory for have a memset instead."""
-    x, w, b = tensors(256, 512, 384, device="cuda")
-    grad_output = torch.randn(256, 384, device="cuda", dtype=torch.bfloat16)
-    options = LinearOptions("tensorwise")
-    expected = [each.clone() for each in step(x, w, b, options, grad_output)]
-
-    def capture():
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            return graph, step(x, w, b, options, grad_output)
-
-    at_once = [capture() for _ in range(9)]
-    for graph, got in at_once:
-        graph.replay()
-        torch.cuda.synchronize()
-        assert_same(got, expected, "graph")
-    del at_once, graph, got
-    gc.collect()
-    torch.cuda.synchronize()
-    step(x, w, b, options, grad_output)
-    allocated = torch.cuda.memory_allocated()
-    for _ in range(20):
-        graph, got = capture()
-        graph.replay()
-        torch.cuda.synchronize()
-        assert_same(got, expected, "later graph")
-        del graph, got
-        gc.collect()
-        step(x, w, b, options, grad_output)
-    assert torch.cuda.memory_allocated() <= allocated + (4 << 20)
 
 
 def assert_same(got, expected, where):

@@ -40,25 +40,6 @@ namespace {
 
 constexpr std::align_val_t kAlignment{256};
 
-// One cast after the other.
-class CpuCastList final : public CastList {
- public:
-  CpuCastList(Backend& backend, const CastSpec& spec, std::span<const CastTensors> tensors)
-      : backend_(&backend), spec_(spec), tensors_(tensors.begin(), tensors.end()) {
-    spec_.list = false;
-  }
-
-  void run(Stream& stream) override {
-    check_stream(stream, *backend_);
-    for (const CastTensors& tensors : tensors_) backend_->cast(spec_, tensors, stream);
-  }
-
- private:
-  Backend* backend_;
-  CastSpec spec_;
-  std::vector<CastTensors> tensors_;
-};
-
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, MatmulManifest* manifest, Recorder* recorder)
@@ -74,17 +55,13 @@ class CpuBackend final : public Backend {
     run(spec, tensors, stream, cpu::cast);
   }
 
-  std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
-                                           Stream& stream) override {
-    check_stream(stream, *this);
-    check_list(spec, tensors, device());
-    if (recorder_ != nullptr) {
-      CastSpec of_list = spec;
-      of_list.list = true;
-      recorder_->note(of_list);
-    }
-    return std::make_unique<CpuCastList>(*this, spec, tensors);
+  // Without a note: a list is one operation, which was noted when it was made.
+  void cast_of_list(const CastSpec& spec, const CastTensors& tensors, Stream& stream) {
+    compute(spec, tensors, stream, cpu::cast);
   }
+
+  std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                           Stream& stream) override;
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
@@ -218,9 +195,14 @@ class CpuBackend final : public Backend {
   // Every operation: operation(spec, tensors, pool).
   template <class Spec, class Tensors, class Operation>
   void run(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
+    compute(spec, tensors, stream, operation);
+    if (recorder_ != nullptr && !is_matmul<Spec>) recorder_->note(spec);
+  }
+
+  template <class Spec, class Tensors, class Operation>
+  void compute(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    if (recorder_ != nullptr && !is_matmul<Spec>) recorder_->note(spec);
     if (hook_ != nullptr) hook_->before(stream);
     operation(spec, tensors, pool_);
     if (hook_ != nullptr) hook_->after(spec, Pass::main, stream);
@@ -240,6 +222,37 @@ class CpuBackend final : public Backend {
   Recorder* recorder_;
   LaunchHook* hook_ = nullptr;
 };
+
+// One cast after the other.
+class CpuCastList final : public CastList {
+ public:
+  CpuCastList(CpuBackend& backend, const CastSpec& spec, std::span<const CastTensors> tensors)
+      : backend_(&backend), spec_(spec), tensors_(tensors.begin(), tensors.end()) {
+    spec_.list = false;
+  }
+
+  void run(Stream& stream) override {
+    check_stream(stream, *backend_);
+    for (const CastTensors& tensors : tensors_) backend_->cast_of_list(spec_, tensors, stream);
+  }
+
+ private:
+  CpuBackend* backend_;
+  CastSpec spec_;
+  std::vector<CastTensors> tensors_;
+};
+
+std::unique_ptr<CastList> CpuBackend::make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
+                                                     Stream& stream) {
+  check_stream(stream, *this);
+  check_list(spec, tensors, device());
+  if (recorder_ != nullptr) {
+    CastSpec of_list = spec;
+    of_list.list = true;
+    recorder_->note(of_list);
+  }
+  return std::make_unique<CpuCastList>(*this, spec, tensors);
+}
 
 }  // namespace
 

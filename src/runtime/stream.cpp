@@ -40,9 +40,6 @@ void* Stream::scratch(std::size_t bytes) {
 
 void* Stream::zeros(std::size_t bytes) {
   if (captured_into_ != nullptr) return captured_into_->zeros(*this, bytes);
-  if (allocator_ != nullptr) {
-    if (void* const filled = allocator_->zeros(bytes, handle_); filled != nullptr) return filled;
-  }
   const std::size_t before = allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes();
   if (allocator_ == nullptr) {
     zeros_.reserve(*backend_, bytes, *this);

@@ -52,10 +52,7 @@ class INGOT_API Stream {
   // Likewise, for what one call leaves to a later one: a graph that captures both keeps it for them alone.
   StreamBlock kept(std::size_t bytes);
   // Call this after an operation failed halfway: the zeros are cleared before their next use.
-  void spoil_zeros() noexcept {
-    zeros_hold_ = false;
-    if (allocator_ != nullptr) allocator_->spoil_zeros(handle_);
-  }
+  void spoil_zeros() noexcept { zeros_hold_ = false; }
 
  private:
   friend class GraphScratch;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/jit/recorder.h"
 #include "support/cast_list_case.h"
 #include "support/expect_error.h"
 
@@ -75,6 +76,18 @@ BOOST_AUTO_TEST_CASE(inputs_may_be_shared) {
   other.input = a.tensors.input;
   backend->make_cast_list(spec, std::vector<CastTensors>{a.tensors, other}, stream)->run(stream);
   BOOST_TEST((bytes_of(a.tensors.codes, stream) == bytes_of(other.codes, stream)));
+}
+
+// A GPU asks for the list's kernel and for no other.
+BOOST_AUTO_TEST_CASE(a_list_is_recorded_as_a_list_alone) {
+  Recorder recorder;
+  const std::unique_ptr<Backend> recorded = make_cpu_backend(1, nullptr, &recorder);
+  Stream its_stream(*recorded);
+  const ListedCast one = listed_cast(spec, 16, 32, its_stream);
+  recorded->make_cast_list(spec, std::vector<CastTensors>{one.tensors}, its_stream)->run(its_stream);
+  CastSpec of_list = spec;
+  of_list.list = true;
+  BOOST_TEST((recorder.recording().kernels() == std::vector<KernelSpec>{of_list}));
 }
 
 BOOST_AUTO_TEST_CASE(another_backends_stream_is_refused) {

@@ -4,7 +4,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <thread>
@@ -83,27 +82,6 @@ BOOST_AUTO_TEST_CASE(an_allocator_gives_all_scratch_memory_and_gets_it_back) {
   }
   BOOST_TEST(allocator.live.empty());
   BOOST_TEST(backend.live.empty());
-}
-
-// Nothing is allocated and filled then.
-BOOST_AUTO_TEST_CASE(an_allocator_may_give_zeros_that_are_there_already) {
-  FakeBackend backend;
-  CUstream_st* const handle = backend.create_stream();
-  CountingAllocator allocator;
-  allocator.expected = handle;
-  std::array<unsigned char, 64> filled{};
-  allocator.filled = filled;
-  Stream stream(backend, handle, allocator);
-  BOOST_TEST(stream.zeros(64) == filled.data());
-  filled[3] = 1;
-  BOOST_TEST(stream.zeros(10) == filled.data());
-  BOOST_TEST(filled[3] == 1, "the operations restore them");
-  BOOST_TEST(allocator.given == 0);
-  auto* const own = static_cast<unsigned char*>(stream.zeros(65));
-  BOOST_TEST(allocator.live.contains(own), "the allocator has too few");
-  BOOST_TEST(std::all_of(own, own + 65, [](unsigned char byte) { return byte == 0; }));
-  stream.spoil_zeros();
-  BOOST_TEST(allocator.spoiled == 1);
 }
 
 BOOST_AUTO_TEST_CASE(an_allocator_that_gives_no_memory_is_named) {

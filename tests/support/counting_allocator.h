@@ -8,7 +8,6 @@
 #include <cstring>
 #include <map>
 #include <new>
-#include <span>
 
 #include "ingot/runtime/util/stream_allocator.h"
 
@@ -35,18 +34,7 @@ class CountingAllocator final : public StreamAllocator {
     ::operator delete (static_cast<std::byte*>(data) - offset, std::align_val_t{256});
   }
 
-  void* zeros(std::size_t bytes, CUstream_st* stream) override {
-    BOOST_TEST(stream == expected);
-    return !filled.empty() && bytes <= filled.size() ? filled.data() : nullptr;
-  }
-  void spoil_zeros(CUstream_st* stream) noexcept override {
-    BOOST_TEST(stream == expected);
-    ++spoiled;
-  }
-
   CUstream_st* expected = nullptr;
-  std::span<unsigned char> filled{};  // what zeros() gives
-  int spoiled = 0;
   std::map<void*, std::size_t> live;
   std::size_t live_bytes = 0;
   std::size_t most_bytes = 0;  // at once

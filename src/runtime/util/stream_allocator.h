@@ -23,12 +23,6 @@ class INGOT_API StreamAllocator {
   virtual void* allocate(std::size_t bytes, CUstream_st* stream) = 0;
   // What allocate() gave, with the same bytes and stream.
   virtual void release(void* data, std::size_t bytes, CUstream_st* stream) noexcept = 0;
-  // Memory that is filled with zeros already, for Stream::zeros(): at least `bytes`, at a multiple of 256. Operations
-  // restore its zeros, and it is theirs while this object lives. Null: there is none, so that memory is allocated and
-  // filled.
-  virtual void* zeros(std::size_t /*bytes*/, CUstream_st* /*stream*/) { return nullptr; }
-  // An operation that has used what zeros() gave for this stream failed, and will not restore them.
-  virtual void spoil_zeros(CUstream_st* /*stream*/) noexcept {}
 
  protected:
   StreamAllocator() = default;
