@@ -20,7 +20,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Optional
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODES = (
@@ -338,6 +338,11 @@ def host(results: Results) -> list[str]:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
+def speed(value: Optional[float]) -> str:
+    """None where a run noted no speed: --shared-gpu."""
+    return "-" if value is None else f"{value:.2f}"
+
+
 def training(results: Results) -> list[str]:
     lines = []
     for path in sorted(results.folder.glob("train_sweep_*.json")):
@@ -348,7 +353,7 @@ def training(results: Results) -> list[str]:
             cells = [f"{case['text']}, {case['blocks']} blocks", percent(case["bf16_spread"])]
             for recipe in recipes:
                 one = case["recipes"].get(recipe)
-                cells.append(f"{one['speed']:.2f} ({percent(one['gap'], '+')})" if one else "-")
+                cells.append(f"{speed(one['speed'])} ({percent(one['gap'], '+')})" if one else "-")
             if case["recipes"]:
                 rows.append(cells)
         lines += [results.source(path.name, found) + ":", ""]
