@@ -45,7 +45,7 @@ class TorchStream {
 // nothing that could be noticed.
 class TorchStreams {
  public:
-  // A call of so many tokens is one of many.
+  // From here on a call has many tokens.
   static constexpr std::int64_t kManyTokens = 4096;
 
   TorchStreams();

@@ -16,18 +16,10 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
+#include "pass_name.h"
 
 namespace ingot::tools {
 namespace {
-
-const char* name(Pass pass) {
-  return pass == Pass::first       ? "first"
-         : pass == Pass::main      ? "main"
-         : pass == Pass::finish    ? "finish"
-         : pass == Pass::whole     ? "whole"
-         : pass == Pass::unaligned ? "unaligned"
-                                   : "wide";
-}
 
 nlohmann::ordered_json seconds_or_null(const std::optional<std::time_t>& time) {
   return time ? nlohmann::ordered_json(static_cast<std::int64_t>(*time)) : nlohmann::ordered_json(nullptr);
@@ -40,7 +32,7 @@ std::optional<std::time_t> used(const KernelEntry& entry) {
 nlohmann::ordered_json to_json(const ListedKernel& kernel) {
   nlohmann::ordered_json json = {{"kernel", kernel.name},
                                  {"operation", kernel.operation},
-                                 {"pass", kernel.operation.empty() ? "" : name(kernel.pass)},
+                                 {"pass", kernel.operation.empty() ? "" : pass_name(kernel.pass)},
                                  {"target", print(kernel.target)},
                                  {"bytes", kernel.entry.bytes},
                                  {"used", seconds_or_null(used(kernel.entry))},

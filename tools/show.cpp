@@ -23,6 +23,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 #include "ingot/runtime/util/write_file.h"
+#include "pass_name.h"
 #include "show_choice.h"
 #include "usage_error.h"
 
@@ -30,7 +31,7 @@ namespace ingot::tools {
 namespace {
 
 struct ShownPass {
-  std::string name;  // "first", "main", "finish", "whole", "unaligned", "wide"
+  std::string name;  // as pass_name.h has it
   Source source;
   std::string ptx;
   CompiledKernel compiled;
@@ -76,15 +77,7 @@ void check_target(const KernelSpec& spec, Target target) {
 }
 
 ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
-  ShownPass shown{.name = pass == Pass::first       ? "first"
-                          : pass == Pass::main      ? "main"
-                          : pass == Pass::finish    ? "finish"
-                          : pass == Pass::whole     ? "whole"
-                          : pass == Pass::unaligned ? "unaligned"
-                                                    : "wide",
-                  .source = generate(spec, pass),
-                  .ptx = {},
-                  .compiled = {}};
+  ShownPass shown{.name = pass_name(pass), .source = generate(spec, pass), .ptx = {}, .compiled = {}};
   const auto begin = std::chrono::steady_clock::now();
   shown.compiled = compiler.compile(shown.source, target);
   shown.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();

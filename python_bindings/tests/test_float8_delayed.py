@@ -6,6 +6,7 @@ import logging
 import pytest
 
 torch = pytest.importorskip("torch")
+from counted_operations import CountedOperations
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -209,16 +210,9 @@ def test_layers_with_different_histories_and_formats():
 def test_sync_is_a_few_operations_for_all_layers():
     """What a GPU would launch does not grow with the model."""
 
-    class Counted(TorchDispatchMode):
-        calls = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.calls += not func.is_view
-            return func(*args, **(kwargs or {}))
-
     def operations(count):
         layers = [convert(nn.Linear(8, 8), config_of()) for _ in range(count)]
-        with Counted() as counted:
+        with CountedOperations() as counted:
             float8.sync_float8_amax_and_scale_history(nn.ModuleList(layers))
         return counted.calls
 

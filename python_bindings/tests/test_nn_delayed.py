@@ -8,8 +8,8 @@ import shutil
 import pytest
 
 torch = pytest.importorskip("torch")
+from counted_operations import CountedOperations
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import ingot
@@ -143,17 +143,10 @@ def test_trains():
 
 
 def test_one_update_for_all_layers():
-    class Counted(TorchDispatchMode):
-        calls = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.calls += not func.is_view
-            return func(*args, **(kwargs or {}))
-
     def operations(count):
         model = torch.nn.Sequential(*(delayed(24, 24) for _ in range(count)), Float8Linear(24, 24))
         model(batch(0)).sum().backward()
-        with Counted() as counted:
+        with CountedOperations() as counted:
             sync_amax_history(model)
         assert all((layer.fp8_scale != 1).all() and layer.scales_started for layer in model[:-1])
         return counted.calls

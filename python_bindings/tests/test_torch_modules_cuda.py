@@ -30,7 +30,7 @@ def test_values_are_the_cpus(recipe, case):
     assert all(each > 24 for each in decibels), decibels
 
 
-@pytest.mark.parametrize("case", FEW)
+@pytest.mark.parametrize("case", [*FEW, "rms_norm_gate_and_up"])
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "blockwise"])
 def test_graph(recipe, case):
     """A captured step, replayed with other values, gives what an eager step gives."""

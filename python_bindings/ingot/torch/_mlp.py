@@ -191,8 +191,8 @@ def mlp(
     neither. Weights have one dtype, and biases; weights of float32 beside 16-bit inputs are cast straight to FP8.
     norm_weight and norm_bias as norm_linear() takes them.
 
-    A weight's main_grad is as linear() has it. Backward keeps the first layer's output in high precision, FP8 codes, and with a norm the input. Raises LinearError,
-    an ingot.Error that names the MLP.
+    A weight's main_grad is as linear() has it. Backward keeps the first layer's output in high precision, FP8 codes, and
+    with a norm the input. Raises LinearError, an ingot.Error that names the MLP.
     """
     _check(input, up_weight, up_bias, down_weight, down_bias, options)
     input = in_autocasts_dtype(input)
@@ -200,8 +200,10 @@ def mlp(
         check_norm(options.subject, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and (up_weight.requires_grad or down_weight.requires_grad)
-    main_grads = (main_grad_of(up_weight, f"{options.subject} up weight"),)
-    main_grads += (main_grad_of(down_weight, f"{options.subject} down weight"),)
+    main_grads = (
+        main_grad_of(up_weight, f"{options.subject} up weight"),
+        main_grad_of(down_weight, f"{options.subject} down weight"),
+    )
     up_weight = weight_of(up_weight, input, options.recipe)
     down_weight = weight_of(down_weight, input, options.recipe)
     tensors = (input, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)

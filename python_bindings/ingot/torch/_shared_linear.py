@@ -140,8 +140,8 @@ def shared_linear(
     """Returns norm(input) @ weight.T + bias of each of two or three layers, in the input's dtype or autocast's.
 
     input: (..., in_features), float32, float16 or bfloat16, of any strides. weights: (out_features, in_features) of
-    each layer; biases: (out_features,) or None of each; both as linear() takes them, main_grad included. norm_weight and norm_bias as
-    norm_linear() takes them.
+    each layer; biases: (out_features,) or None of each; both as linear() takes them, main_grad included. norm_weight and
+    norm_bias as norm_linear() takes them.
 
     Outputs and the weights' gradients have the bits of separate layers. The input, or what the norm makes of it, is
     cast once, and backward keeps its codes once. The input's gradient is the sum of the layers', rounded once. Raises

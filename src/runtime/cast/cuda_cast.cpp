@@ -149,7 +149,7 @@ bool runs_wide(const CastSpec& spec, const CastTensors& tensors, const Stream& s
   const bool written = rows_aligned<u8>(tensors.codes.data, tensors.codes.row_stride, kVec8) &&
                        (!spec.result || rows_aligned<u8>(result.data, result.row_stride * size_of(result.dtype), 16));
   if (!written || !source_aligned(spec, tensors)) return false;
-  return launcher.is_loaded(spec, Pass::wide) || !launcher.capturing(stream);
+  return launcher.may_launch(spec, Pass::wide, stream);
 }
 
 // `maxima` may be null.
@@ -204,7 +204,7 @@ Pass tiles_pass(const CastSpec& spec, const CastTensors& tensors, const Stream& 
   if (!spec.transposed) return Pass::main;
   const bool transposed = rows_aligned<u8>(tensors.transposed.data, tensors.transposed.row_stride, 16);
   if (transposed && source_aligned(spec, tensors)) return Pass::main;
-  return launcher.is_loaded(spec, Pass::unaligned) || !launcher.capturing(stream) ? Pass::unaligned : Pass::main;
+  return launcher.may_launch(spec, Pass::unaligned, stream) ? Pass::unaligned : Pass::main;
 }
 
 // True if all tiles fit on the GPU at once and that is faster. Without an expression, which a pass for the maxima would
@@ -215,7 +215,7 @@ bool runs_whole(const CastSpec& spec, const CastTensors& tensors, const Stream& 
   const i64 multiprocessors = launcher.multiprocessors();
   if (!spec.pointwise && !is_cluster(tiles, launcher) && source_aligned(spec, tensors)) return false;
   if (!has_pass(spec, Pass::whole) || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return false;
-  if (!launcher.is_loaded(spec, Pass::whole) && launcher.capturing(stream)) return false;
+  if (!launcher.may_launch(spec, Pass::whole, stream)) return false;
   const KernelResources& used = launcher.kernel(spec, Pass::whole, stream).resources();
   return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(used.registers);
 }

@@ -81,9 +81,7 @@ class CudaCastList final : public CastList {
       launcher_->fill_zero(maxima_.data(), maxima_.bytes(), stream);
       launcher_->launch(spec_, Pass::first, tiles_, CastTilesLaunch::kThreads, params, stream);
     }
-    // Nothing may be loaded during a capture, and either kernel gives the same bits.
-    const bool unaligned =
-        unaligned_ && (launcher_->is_loaded(spec_, Pass::unaligned) || !launcher_->capturing(stream));
+    const bool unaligned = unaligned_ && launcher_->may_launch(spec_, Pass::unaligned, stream);
     launcher_->launch(spec_, unaligned ? Pass::unaligned : Pass::main, tiles_, CastTilesLaunch::kThreads, params,
                       stream);
   }

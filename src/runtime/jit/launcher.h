@@ -63,6 +63,12 @@ class Launcher {
   bool is_loaded(const Spec& spec, Pass pass) const {
     return cache_->find(spec, pass) != nullptr;
   }
+  // Nothing may be loaded while the stream is capturing: a pass that another could replace is launched only where this
+  // holds.
+  template <AnyKernelSpec Spec>
+  bool may_launch(const Spec& spec, Pass pass, const Stream& stream) const {
+    return is_loaded(spec, pass) || !capturing(stream);
+  }
   // Loads all passes that are launched one after the other, so that none of them fails to load after the first was
   // launched.
   template <AnyKernelSpec Spec>

@@ -31,7 +31,7 @@ bool runs_wide(const NormSpec& spec, const NormTensors& tensors, const Stream& s
       !rows_in_vectors(tensors.beta) || !rows_in_vectors(tensors.result) || !rows_in_vectors(tensors.codes, kVec8)) {
     return false;
   }
-  return launcher.is_loaded(spec, Pass::wide) || !launcher.capturing(stream);
+  return launcher.may_launch(spec, Pass::wide, stream);
 }
 
 // Does a cluster share the rows of a chunk? Likewise.
@@ -43,7 +43,7 @@ bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors,
   for (const Tensor& tensor : {tensors.input, tensors.grad_output, tensors.grad_input, tensors.gamma}) {
     if (!rows_in_vectors(tensor)) return false;
   }
-  return launcher.is_loaded(spec, Pass::wide) || !launcher.capturing(stream);
+  return launcher.may_launch(spec, Pass::wide, stream);
 }
 
 }  // namespace
