@@ -564,6 +564,18 @@ BOOST_FIXTURE_TEST_CASE(a_file_that_cannot_be_read_is_told, Kernels) {
   }
 }
 
+// As another process removes the store, its folder may be gone again each time that it has been made.
+BOOST_FIXTURE_TEST_CASE(a_store_that_vanishes_as_it_is_made, Kernels) {
+  KernelStore store(root, warn());
+  {
+    const FaultInjection fault({.call = Call::open, .first = 1, .count = 3, .error = ENOENT});
+    test::put(store, item);
+    BOOST_TEST(fault.hits() == 3);
+  }
+  BOOST_TEST(warnings.empty(), warnings[0]);
+  BOOST_TEST(store.find(item.key).has_value());
+}
+
 // The clock of a machine may be a year ahead or behind, and be set right later.
 BOOST_FIXTURE_TEST_CASE(clock_jumps, Kernels) {
   test::FaultRow row("F10, clock jumps");

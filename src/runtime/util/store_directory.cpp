@@ -32,6 +32,7 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxQuarantined = 16;
 constexpr std::time_t kHour = 3600;
+constexpr int kMostAttempts = 64;  // to make the root
 constexpr const char* kTmp = "tmp";
 constexpr const char* kQuarantine = "quarantine";
 
@@ -374,8 +375,9 @@ FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
     return FileDescriptor();
   };
   FileDescriptor root = open();
-  if (!root && errno == ENOENT) {
-    if (how == Open::if_there) return {};
+  if (!root && errno == ENOENT && how == Open::if_there) return {};
+  // Whoever clears the store may remove the folder between the two calls.
+  for (int attempt = 0; !root && errno == ENOENT && attempt < kMostAttempts; ++attempt) {
     if (!make_directories(root_)) return refuse("cannot be made: " + message(errno));
     root = open();
   }
