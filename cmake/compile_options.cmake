@@ -1,6 +1,6 @@
 # ingot_compile_options(target [OPTIMIZED]): how our own code is compiled. Never set globally: a project that embeds
 # Ingot keeps its own warnings and its own arithmetic. With INGOT_QUICK_BUILD only what is OPTIMIZED is built for speed:
-# compiling a test with -O3 takes longer than running it with -O1.
+# compiling a test with -O3 takes longer than running it with -Og.
 function(ingot_compile_options target)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor)
@@ -8,7 +8,7 @@ function(ingot_compile_options target)
     target_compile_options(${target} PRIVATE -Werror)
   endif()
   if(INGOT_QUICK_BUILD)
-    target_compile_options(${target} PRIVATE $<$<NOT:$<STREQUAL:${ARGN},OPTIMIZED>>:-O1>)
+    target_compile_options(${target} PRIVATE $<$<NOT:$<STREQUAL:${ARGN},OPTIMIZED>>:-Og>)
   endif()
   # A product and a sum stay two roundings: what the CPU computes is compared with the GPU bit for bit (--fmad=false).
   target_compile_options(${target} PRIVATE -ffp-contract=off)
