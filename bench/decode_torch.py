@@ -3,7 +3,7 @@
 graph of one token's step.
 
     python3 bench/decode_torch.py --json decode.json                # needs the Python package and a GPU
-    python3 bench/decode_torch.py --compile --json decode.json      # and again with blocks compiled by torch.compile
+    python3 bench/decode_torch.py --compile --json decode.json      # and again with models compiled by torch.compile
     python3 bench/decode_torch.py --device cpu --hidden 128 --intermediate 256 --layers 1 --steps 2   # a trial
 
 The model is made from a config with random weights: the layer sizes of Llama 2 7B by default, with fewer layers, as
@@ -100,9 +100,7 @@ COMPILED = "+compile"
 
 
 def compiled(model: Llama) -> Llama:
-    """Blocks are alike, so one compilation serves all of them."""
-    for block in model.blocks:
-        block.compile(fullgraph=True, dynamic=False)
+    model.compile(fullgraph=True, dynamic=False)
     return model
 
 
@@ -170,7 +168,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=200, help="tokens in a round")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--formats", nargs="+", default=["e4m3fn", "e2m1fn"])
-    parser.add_argument("--compile", action="store_true", help="also with every block compiled, bf16's too")
+    parser.add_argument("--compile", action="store_true", help="also with the models compiled, bf16's too")
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
     try:

@@ -16,7 +16,7 @@ from torch_timing import Replay, copies_for
 
 SIZES = (1024, 2048, 4096, 8192, 16384)
 WORKS = torch_linear.WORKS
-RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise")
+RECIPES = ("high_precision", "tensorwise", "delayed", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 EAGER, COMPILED = "torch bf16, eager", "torch bf16, compiled"
 NEAR_BENCH = 1.03  # of bench_linear's time, in the same run
 WALL_FROM = 4096  # the size from which wall clock has to be near it too
@@ -41,6 +41,8 @@ def ingot_layer(torch: Any, work: str, recipe: str) -> tuple[Layer, str]:
     import ingot.nn
     import ingot.torch
 
+    if recipe == "delayed":
+        return delayed_layer(torch, work)
     options = ingot.torch.LinearOptions(recipe, keep_weight_codes=True)
     if work == "linear":
         return lambda x, w: ingot.torch.linear(x, w, None, options), ""
@@ -67,6 +69,29 @@ def ingot_layer(torch: Any, work: str, recipe: str) -> tuple[Layer, str]:
     return apart, "norm and sigmoid by PyTorch"
 
 
+def delayed_layer(torch: Any, work: str) -> tuple[Layer, str]:
+    """Delayed scales belong to a module, and no operator fuses them with a norm. Each forward renews them first."""
+    import ingot.nn
+
+    modules: dict[int, Any] = {}
+
+    def linear(x: Any, w: Any) -> Any:
+        module = modules.get(id(w))
+        if module is None:
+            plain = torch.nn.Linear(w.shape[1], w.shape[0], bias=False, device="meta")
+            plain.weight = w
+            module = modules[id(w)] = ingot.nn.Float8Linear.from_float(plain, "delayed")
+            module.keep_weight_codes(True)
+        else:
+            ingot.nn.sync_amax_history(module)
+        return module(x)
+
+    if work == "linear":
+        return linear, ""
+    layer_norm = torch.nn.functional.layer_norm
+    return lambda x, w: torch.sigmoid(linear(layer_norm(x, (x.shape[1],)), w)), "norm and sigmoid by PyTorch"
+
+
 class Contender:
     """What is timed; `reason` says why it is not there."""
 
@@ -85,7 +110,7 @@ def contenders(torch: Any, work: str) -> list[Contender]:
         return torch_linear.forward(torch, work), ""
 
     made = [Contender(EAGER, bf16), Contender(COMPILED, bf16, compiled=True)]
-    for recipe in ("tensorwise", "rowwise"):
+    for recipe in torch_linear.TORCHAO_RECIPES:
         made.append(Contender(f"torchao {recipe}, compiled", lambda recipe=recipe: torchao(recipe), compiled=True))
     for recipe in RECIPES:
         made.append(Contender(f"ingot {recipe}", lambda recipe=recipe: ingot_layer(torch, work, recipe)))

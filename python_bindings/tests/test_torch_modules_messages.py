@@ -107,7 +107,7 @@ def test_messages_of_shared_linear():
 def test_messages_of_operators():
     x, gamma, w = torch.randn(20, 16), torch.ones(16), torch.randn(8, 16)
     layer = operators.Layer(8, 16, torch.float32, None)
-    norm = operators.Norm("rms", 1e-5, False)
+    norm = operators.Norm("rms", "1e-05", False)
     plan, _ = operators.add_norm_linear("layer", "wq", "rowwise", "", norm, True, torch.float32, True, (layer,))
     _, saved = operators.norm_linear_forward(x, gamma, gamma, w, w, plan, 3)
     with pytest.raises(RuntimeError, match="this process has no such plan"):

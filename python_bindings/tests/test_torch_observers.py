@@ -123,7 +123,7 @@ def test_only_the_models_layers_are_observed():
     model, other = two_layers(), two_layers()
     for name, layer in other.items():
         layer.layer_name = f"other.{name}"
-    with ingot.torch.monitor(model) as monitor, ingot.torch.monitor() as all_layers:
+    with ingot.torch.monitor(model) as monitor, ingot.torch.monitor(device="cpu") as all_layers:
         step(model, random_input())
         step(other, random_input())
     assert {each["layer"] for each in monitor.records()} == {"up", "down"}

@@ -11,7 +11,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist
-import torch.multiprocessing
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import ingot.nn
@@ -19,6 +18,7 @@ import ingot.torch
 from ingot.nn import Float8Linear, GatedMlp, RMSNormLinear, SharedInputLinears, shared_input
 from ingot.torch import _linear as linear_module
 from ingot.torch import _operators as operators
+import two_processes
 from torch_module_cases import CASES, FLOAT8, equal, step
 
 RECIPES = (*ingot.torch.RECIPES, "delayed")
@@ -300,4 +300,4 @@ def _train_sharded(rank, store):
 def test_sharded_by_fsdp():
     """FSDP gathers the weight again for backward, into the memory that forward kept."""
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_train_sharded, (os.path.join(folder, "store"),), nprocs=2)
+        two_processes.spawn(_train_sharded, (os.path.join(folder, "store"),))

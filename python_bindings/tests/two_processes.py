@@ -14,6 +14,7 @@ All checks run in the same two processes, one after the other, because starting 
 import os
 import tempfile
 import traceback
+import unittest.mock
 
 import pytest
 import torch
@@ -39,6 +40,13 @@ def _run(rank, folder, checks):
     dist.destroy_process_group()
 
 
+def spawn(function, arguments):
+    """Runs function(rank, *arguments) in two processes that see no GPU, where FSDP would put their parameters: gloo's
+    results are compared with those of one process on the CPU."""
+    with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
+        torch.multiprocessing.spawn(function, arguments, nprocs=WORLD)
+
+
 def fixture(checks):
     """A fixture that runs the checks, and gives the folder of their results."""
 
@@ -48,7 +56,7 @@ def fixture(checks):
             pytest.skip("PyTorch was built without torch.distributed")
         with tempfile.TemporaryDirectory() as name:
             try:
-                torch.multiprocessing.spawn(_run, (name, checks), nprocs=WORLD)
+                spawn(_run, (name, checks))
             except Exception as error:  # of a check, which says so itself, or of a process that was killed
                 with open(f"{name}/end", "w") as file:
                     file.write(str(error))

@@ -39,7 +39,9 @@ class NormOptions:
 
 
 def norm_of(options: Optional[NormOptions]) -> Optional[Norm]:
-    return None if options is None else Norm(options.kind, options.eps, options.zero_centred)
+    if options is None:
+        return None
+    return Norm(options.kind, None if options.eps is None else repr(float(options.eps)), options.zero_centred)
 
 
 def activation_text(activation: str, gated: bool = False) -> str:

@@ -39,10 +39,11 @@ READS_INPUT_FOR_INPUT, READS_INPUT_FOR_WEIGHT, READS_WEIGHT, READS_OUTPUT = 1, 2
 
 
 class Norm(NamedTuple):
-    """A norm as a plan has it. eps: None is the epsilon of the input's dtype."""
+    """A norm as a plan has it. eps: a number's repr(), because torch.compile may take a float for a variable, as
+    PyTorch 2.11 does; None is the epsilon of the input's dtype."""
 
     kind: str
-    eps: Optional[float]
+    eps: Optional[str]
     zero_centred: bool
 
 
@@ -92,7 +93,7 @@ def _dtypes(input: torch.dtype, layer: Layer):
 def _norm(norm: Optional[Norm], affine: bool, input_dtype: torch.dtype):
     if norm is None:
         return None
-    return norm.kind, affine, torch.finfo(input_dtype).eps if norm.eps is None else norm.eps, norm.zero_centred
+    return norm.kind, affine, torch.finfo(input_dtype).eps if norm.eps is None else float(norm.eps), norm.zero_centred
 
 
 def add_norm_linear(
