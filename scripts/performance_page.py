@@ -361,6 +361,95 @@ def training(results: Results) -> list[str]:
     return lines
 
 
+def losses_of_gpt(results: Results) -> list[str]:
+    lines = []
+    for device, file, found in results.of("train_gpt_losses"):
+        by_variant: dict[str, list[Json]] = {}
+        for run in found["runs"]:
+            by_variant.setdefault(run["variant"], []).append(run)
+        rows = []
+        for variant, runs in by_variant.items():
+            values = ", ".join(f"{run['validation_loss']:.4f}" for run in runs)
+            rows.append((variant, values, f"{max(run['peak_bytes'] or 0 for run in runs) / 2**20:.0f}"))
+        shape = found["settings"]["shape"]
+        model = f"{shape['blocks']} blocks of {shape['width']}, {found['settings']['tokens_per_step']} tokens a step"
+        lines += [results.source(file, {**found["machine"], **found}) + f"; {model}, losses by seed:", ""]
+        lines += table(("variant", "validation loss", "peak MiB"), rows)
+        lines += [f"- {'holds' if one['holds'] else 'FAILS'}: {one['line']}" for one in found["verdicts"]] + [""]
+        lines += plot(results, f"train_gpt_losses_{device}.svg", "losses of a GPT in bf16 and with every recipe")
+    return lines
+
+
+def speeds_of_gpt(results: Results) -> list[str]:
+    """One table for each device; a file has one width or more."""
+    lines = []
+    devices: dict[str, list[tuple[str, Json]]] = {}
+    for path in sorted(results.folder.glob("train_gpt_speed_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        devices.setdefault(found["machine"]["device"], []).append((path.name, found))
+    for files in devices.values():
+        rates: dict[str, dict[int, float]] = {}
+        for _, found in files:
+            for case in found["cases"]:
+                if "tokens_per_second" in case:
+                    rates.setdefault(case["variant"], {})[case["width"]] = case["tokens_per_second"]["median"]
+        widths = sorted({width for row in rates.values() for width in row}, reverse=True)
+        compiled = rates.get("torch:bf16+compile", {})
+        rows = [
+            [
+                variant,
+                *(
+                    f"{row[width]:.0f} ({times(row[width] / compiled[width])})" if {width} <= {*row, *compiled} else "-"
+                    for width in widths
+                ),
+            ]
+            for variant, row in rates.items()
+        ]
+        tokens = files[0][1]["settings"]["tokens"]
+        sources = "; ".join(results.source(name, {**found["machine"]}) for name, found in files)
+        lines += [f"{sources}; {tokens} tokens a step:", ""]
+        lines += table(("variant", *(f"width {width}" for width in widths)), rows)
+    return lines
+
+
+def from_pytorch(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("eager"):
+        us: dict[str, dict[int, float]] = {}
+        for case in found["cases"]:
+            if case["work"] == BESIDE and "gpu_us" in case:
+                us.setdefault(case["layer"], {})[case["size"]] = case["gpu_us"]["median"]
+        sizes = sorted({size for row in us.values() for size in row})
+        compiled = us.get("torch bf16, compiled", {})
+        rows = []
+        for layer, row in us.items():
+            cells = (f"{row[n]:.0f} ({times(compiled.get(n, 0) / row[n])})" if n in row else "-" for n in sizes)
+            rows.append([layer, *cells])
+        lines += [results.source(file, found) + ":", "", *table(("layer", *(f"n = {n}" for n in sizes)), rows)]
+    return lines
+
+
+def host_from_pytorch(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("torch_host"):
+        rows = [
+            (
+                one["recipe"],
+                f"{one['rank']}-D",
+                "yes" if one["bias"] else "no",
+                *(f"{one['parts'][part]:.0f}" for part in ("core", "operator", "autograd", "module")),
+                f"{one['us']['ingot module']:.0f}",
+                f"{one['us']['nn.Linear bf16']:.0f}",
+                times(one["us"]["ingot module"] / one["us"]["nn.Linear bf16"]),
+            )
+            for one in found["results"]
+            if "us" in one
+        ]
+        head = ("recipe", "input", "bias", "core", "operator", "autograd", "module", "us", "bf16, us", "of bf16's time")
+        lines += [results.source(file, found) + ":", "", *table(head, rows)]
+    return lines
+
+
 # ---- what is behind --------------------------------------------------------------------------------------------------
 
 
@@ -404,6 +493,12 @@ SECTIONS = (
         layers,
     ),
     (
+        "Layers from PyTorch",
+        "The same step from PyTorch in one run: all take turns, in CUDA graphs, in an order that moves on. Microseconds, "
+        "and in brackets times as fast as torch.compile's bf16. More: [pytorch.md](pytorch.md).",
+        from_pytorch,
+    ),
+    (
         "GEMMs",
         "Times as fast as cuBLASLt's best bf16 kernel; in brackets over cuBLASLt's best for the same FP8 GEMM. What "
         "the columns mean: [gemm.md](gemm.md#speed).",
@@ -430,11 +525,27 @@ SECTIONS = (
         training,
     ),
     (
+        "Training in PyTorch: speed",
+        "Tokens per second of a GPT, and in brackets times as fast as torch.compile's bf16; variants without +compile run "
+        "from eager. More: [train_gpt.md](train_gpt.md).",
+        speeds_of_gpt,
+    ),
+    (
+        "Training in PyTorch: losses",
+        "A GPT after 800 steps. More: [train_gpt.md](train_gpt.md).",
+        losses_of_gpt,
+    ),
+    (
         "Compiling a kernel",
         "The first time; from then on it comes from the store. More: [notes/compile_time.md](notes/compile_time.md).",
         compiles,
     ),
     ("The host's share", "Of a layer's step, forward and backward, of 256 x 256 x 256.", host),
+    (
+        "The host's share from PyTorch",
+        "Microseconds of a step from eager PyTorch, forward and backward, of a 256 x 256 layer.",
+        host_from_pytorch,
+    ),
     ("What is behind", "Computed from the same files.", behind),
 )
 
