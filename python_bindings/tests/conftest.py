@@ -1,0 +1,14 @@
+"""INGOT_TESTS_IN_TURN=n: of all tests every n-th, from another one on each day, so that n days' runs have them all."""
+
+import datetime
+import os
+
+
+def pytest_collection_modifyitems(config, items):
+    turns = int(os.environ.get("INGOT_TESTS_IN_TURN", "1"))
+    turn = int(os.environ.get("INGOT_TESTS_TURN", datetime.date.today().toordinal())) % turns
+    if turns > 1:
+        print(f"turn {turn + 1} of {turns}: INGOT_TESTS_TURN={turn} runs the same again")
+    dropped = [item for at, item in enumerate(items) if at % turns != turn]
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = [item for at, item in enumerate(items) if at % turns == turn]
