@@ -187,14 +187,15 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
   TorchRegion saved_memory(keeps_saved ? plan.saved_bytes(tokens) : 0, call.device);
   LinearSaved saved{.memory = saved_memory.region()};
   const LinearPass pass = keeps_saved ? LinearPass::training : LinearPass::inference;
-  const TorchRegion scratch(plan.plan.forward_scratch(tokens, pass, call.where.observes_values()).bytes, call.device);
+  const std::size_t scratch_bytes = plan.plan.forward_scratch(tokens, pass, call.where.observes_values()).bytes;
+  const StreamBlock scratch = call.stream.call_scratch(scratch_bytes);
   LinearForwardTensors tensors{
       .input = input.view,
       .weight = weight.view,
       .output = matrix(output.data(), *plan.plan.dtypes.output, tokens, plan.plan.shape.out_features, call.device),
       .scales = call.scales,
       .saved = keeps_saved ? &saved : nullptr,
-      .scratch = scratch.region()};
+      .scratch = {scratch.data(), scratch_bytes}};
   TorchMatrix bias;
   if (arguments.bias.handle() != nullptr && plan.plan.shape.bias) {
     bias = matrix_of(arguments.bias, name_of(plan, "bias"));
@@ -371,9 +372,10 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
     weight.emplace(plan, arguments, call, tensors);
   }
   const bool expands = expands_grad_output(plan.plan, tensors);
-  const TorchRegion scratch(plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes,
-                            call.device);
-  tensors.scratch = scratch.region();
+  const std::size_t scratch_bytes =
+      plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes;
+  const StreamBlock scratch = call.stream.call_scratch(scratch_bytes);
+  tensors.scratch = {scratch.data(), scratch_bytes};
   linear_backward(plan.plan, call.backend, tensors, call.where.run());
   return gradients;
 }
@@ -559,6 +561,20 @@ void bind_torch(nb::module_& module) {
           addresses.push_back(reinterpret_cast<std::uintptr_t>(allocator.allocate(bytes, nullptr)));
         }
         return addresses;
+      },
+      "sizes"_a);
+  // How many bytes an allocator keeps after it has given and got back a block of each size.
+  module.def(
+      "torch_allocator_keeps",
+      [](const std::vector<std::size_t>& sizes) {
+        TorchAllocator allocator(Device{});
+        std::vector<std::size_t> kept;
+        kept.reserve(sizes.size());
+        for (const std::size_t bytes : sizes) {
+          allocator.release(allocator.allocate(bytes, nullptr), bytes, nullptr);
+          kept.push_back(allocator.kept_bytes());
+        }
+        return kept;
       },
       "sizes"_a);
   module.attr("torch_tokens_per_unit") = TorchPlan::kTokensPerUnit;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 namespace ingot::python {
 namespace {
@@ -16,18 +17,23 @@ std::uint64_t next_serial() {
 }  // namespace
 
 void* TorchAllocator::allocate(std::size_t bytes, CUstream_st* /*stream*/) {
+  if (kept_.bytes >= bytes) {
+    blocks_.push_back(std::exchange(kept_, Block{}));
+    return blocks_.back().data;
+  }
   // PyTorch's CPU memory is aligned to 64 bytes only.
   std::size_t room = bytes + (device_.type == DeviceType::cpu ? kAlignment : 0);
-  TorchTensor block = TorchTensor::empty_bytes(room, device_);
-  void* data = block.data();
+  TorchTensor memory = TorchTensor::empty_bytes(room, device_);
+  void* data = memory.data();
   if (device_.type == DeviceType::cpu) data = std::align(kAlignment, bytes, data, room);
-  blocks_.emplace_back(data, std::move(block));
+  blocks_.push_back({.data = data, .bytes = bytes, .memory = std::move(memory)});
   return data;
 }
 
 void TorchAllocator::release(void* data, std::size_t /*bytes*/, CUstream_st* /*stream*/) noexcept {
-  const auto found = std::ranges::find(blocks_, data, [](const auto& block) { return block.first; });
+  const auto found = std::ranges::find(blocks_, data, &Block::data);
   if (found == blocks_.end()) return;
+  if (found->bytes <= kSmall && found->bytes > kept_.bytes) std::swap(kept_, *found);
   std::swap(*found, blocks_.back());
   blocks_.pop_back();
 }

@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "ingot/runtime/stream.h"
@@ -14,17 +13,29 @@
 
 namespace ingot::python {
 
-// PyTorch's caching allocator, for one stream of one thread: PyTorch takes the stream from its current one.
+// PyTorch's caching allocator, for one stream of one thread: PyTorch takes the stream from its current one. It keeps a
+// small block that came back for the next call, because a small layer waits for each call of PyTorch's allocator.
 class TorchAllocator final : public StreamAllocator {
  public:
+  static constexpr std::size_t kSmall = std::size_t{1} << 20;  // a block of at most so many bytes is kept
+
   explicit TorchAllocator(Device device) : device_(device) {}
 
   void* allocate(std::size_t bytes, CUstream_st* stream) override;
   void release(void* data, std::size_t bytes, CUstream_st* stream) noexcept override;
+  // Of the block for the next call; 0 if there is none.
+  std::size_t kept_bytes() const { return kept_.bytes; }
 
  private:
+  struct Block {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+    TorchTensor memory{};
+  };
+
   Device device_;
-  std::vector<std::pair<void*, TorchTensor>> blocks_;
+  std::vector<Block> blocks_{};
+  Block kept_{};
 };
 
 class TorchStream {

@@ -355,6 +355,12 @@ def test_memory_of_pytorch_is_aligned():
     assert all(address % 256 == 0 for address in addresses)
 
 
+def test_an_allocator_keeps_one_small_block():
+    """The next call's, which then waits for no allocator; a larger one takes its place, and a large one goes back."""
+    small = 1 << 20
+    assert _core.torch_allocator_keeps([100, 50, 200, 150, small + 1, small]) == [100, 100, 200, 200, 200, small]
+
+
 def test_out_of_memory():
     rows = torch.zeros(1, 96).expand(2**44, 96)  # a copy by rows would take 6 PB
     with pytest.raises(LinearError, match="memory for a tensor: failed in PyTorch: out of memory perhaps"):
