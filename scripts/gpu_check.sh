@@ -107,7 +107,8 @@ tests() {
   for program in "$build"/tests/*_gpu; do
     name=$(basename "$program")
     case $name in
-      *runtime_backends_gpu | *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu) ;;
+      *runtime_backends_gpu | *runtime_gemm_epilogue_gpu | *runtime_dequant_matmul_gpu) ;;
+      *nn_float8_linear_gpu | *nn_weight_only_gpu) ;;
       *runtime_gemm_cross_gpu) start "${name}_checker" 300 "$program" --run_test=small_checker ;;
       *) start "$name" 400 "$program" ;;
     esac
@@ -117,7 +118,7 @@ tests() {
     case $name in
       *runtime_backends_gpu) start_shares "$name" 400 "$program" '--run_test=!huge' ;;
       *runtime_gemm_cross_gpu) start_shares "$name" 400 "$program" --run_test=cross ;;
-      *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu)
+      *runtime_gemm_epilogue_gpu | *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu)
         start_shares "$name" 400 "$program" '--run_test=*'
         ;;
     esac

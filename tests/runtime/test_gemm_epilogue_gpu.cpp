@@ -2,7 +2,8 @@
 // reference's bits), and by the library's choice. Outputs are poisoned, the bytes around them must stay untouched, and
 // a second run must give the same bits.
 //
-// Suites for --run_test: first (small, for compute-sanitizer), shapes, mma, simt, accumulation.
+// Suites for --run_test: first (small, for compute-sanitizer), shapes, mma, simt, accumulation. With `-- 3/8` as last
+// arguments, runs only that share of the specs (support/share.h).
 #include "support/gpu_test.h"
 
 #include <array>
@@ -18,6 +19,7 @@
 #include "support/epilogue_reference.h"
 #include "support/gemm_on_gpu.h"
 #include "support/run_case.h"
+#include "support/share.h"
 
 namespace ingot::test {
 namespace {
@@ -36,8 +38,20 @@ struct Fixture : GemmOnGpu {
   std::unique_ptr<Backend> cpu = make_cpu_backend();
   Stream cpu_stream{*cpu};
   EpilogueReference all_outputs;
+  Share share = Share::of_arguments();
 
   Fixture() : GemmOnGpu(context()) {}
+
+  // The specs of this process's share.
+  std::vector<GemmSpec> specs_of_share() const {
+    std::vector<GemmSpec> specs = epilogue_specs();
+    std::erase_if(specs, [&](const GemmSpec& spec) { return !share.has(print(spec)); });
+    return specs;
+  }
+
+  void compile(const std::vector<KernelSpec>& specs) {
+    used.cache().warm(specs, used.cache().target(), share.threads());
+  }
 
   void expect_right(const Case& c) {
     const SharedMatrices inputs = maker.inputs(c);
@@ -71,9 +85,9 @@ struct Fixture : GemmOnGpu {
   }
 
   // The specs that wgmma takes, with this tiling if it is one of their candidates.
-  static std::vector<KernelSpec> tiled(std::size_t index) {
+  std::vector<KernelSpec> tiled(std::size_t index) const {
     std::vector<KernelSpec> specs;
-    for (GemmSpec spec : epilogue_specs()) {
+    for (GemmSpec spec : specs_of_share()) {
       if (!wgmma_takes(spec)) continue;
       spec.kernel = GemmKernel::sm90;
       spec.tiling = gemm_tilings(spec)[index % gemm_tilings(spec).size()];
@@ -124,7 +138,7 @@ BOOST_AUTO_TEST_CASE(of_several_tiles_to_a_block) {
 }
 
 BOOST_AUTO_TEST_CASE(of_the_librarys_choice) {
-  for (const GemmSpec& spec : epilogue_specs()) {
+  for (const GemmSpec& spec : specs_of_share()) {
     for (const Shape shape :
          {Shape{37, 131, 67}, Shape{128, 256, 512}, Shape{5, 7, 0}, Shape{0, 8, 16}, Shape{8, 0, 16}}) {
       for (const Input input : {Input::normal, Input::integers, Input::zeros, Input::nan}) {
@@ -144,7 +158,7 @@ BOOST_FIXTURE_TEST_SUITE(mma, Fixture)
 BOOST_AUTO_TEST_CASE(of_both_tilings) {
   for (const GemmTiling& tiling : kMmaTilings) {
     std::vector<KernelSpec> specs;
-    for (GemmSpec spec : epilogue_specs()) {
+    for (GemmSpec spec : specs_of_share()) {
       if (spec.a == Dtype::f32) continue;
       spec.kernel = GemmKernel::mma;
       spec.tiling = tiling;
@@ -166,7 +180,7 @@ BOOST_AUTO_TEST_SUITE_END()
 BOOST_FIXTURE_TEST_SUITE(simt, Fixture)
 
 BOOST_AUTO_TEST_CASE(has_the_references_bits) {
-  for (GemmSpec spec : epilogue_specs()) {
+  for (GemmSpec spec : specs_of_share()) {
     spec.kernel = GemmKernel::simt;
     for (const Shape shape :
          {Shape{1, 1, 1}, Shape{37, 131, 67}, Shape{70, 200, 300}, Shape{5, 7, 0}, Shape{0, 8, 16}}) {
@@ -184,7 +198,7 @@ BOOST_FIXTURE_TEST_SUITE(accumulation, Fixture)
 // As in BLAS, the contents of c do not matter then. By the library's choice (also cuBLASLt's) and by all of its own
 // kernels.
 BOOST_AUTO_TEST_CASE(without_beta_c_is_not_read) {
-  for (const GemmSpec& spec : epilogue_specs()) {
+  for (const GemmSpec& spec : specs_of_share()) {
     if (!spec.epilogue.c) continue;
     std::vector<GemmSpec> all{spec};
     for (const GemmKernel kernel : {GemmKernel::sm90, GemmKernel::mma, GemmKernel::simt}) {
@@ -204,6 +218,7 @@ BOOST_AUTO_TEST_CASE(in_place) {
   for (const char* const kernel : {"", " kernel=sm90", " kernel=mma", " kernel=simt"}) {
     if (*kernel != '\0' && !on_hopper()) continue;
     for (const char* const out : {"f32", "bf16"}) {
+      if (!share.has(std::string(out) + kernel)) continue;
       const Case c{.spec = parse(std::string("gemm e4m3fn*e4m3fn->") + out + " scale=row,row c=" + out + kernel),
                    .shape = {256, 304, 400}};
       const SharedMatrices inputs = maker.inputs(c);
