@@ -140,23 +140,22 @@ def assert_same(got, expected, where):
 @pytest.mark.parametrize("steps", [1, 6, 100])
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "high_precision"])
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
-def test_compiled(mode, recipe, steps, monkeypatch):
+def test_compiled(mode, recipe, steps):
     """With "reduce-overhead" a first call warms up, a second captures, and the others replay the graph."""
-    # If PyTorch finds memory in a graph's pool that it does not know, its message then says who allocated it.
-    if hasattr(torch._inductor.config.triton, "cudagraph_trees_history_recording"):
-        monkeypatch.setattr(torch._inductor.config.triton, "cudagraph_trees_history_recording", True)
     torch._dynamo.reset()
     x, w, b = tensors(256, 512, 384, device="cuda")
     options = LinearOptions(recipe)
     compiled = torch.compile(lambda x: linear(x, w, b, options), mode=mode, fullgraph=True)
     grad_output = torch.randn(256, 384, device="cuda", dtype=torch.bfloat16)
     expected = step(x, w, b, options, grad_output)
-    for at in range(steps):
-        torch.compiler.cudagraph_mark_step_begin()
-        y = compiled(x)
-        got = [y.detach().clone(), *(each.clone() for each in torch.autograd.grad(y, (x, w, b), grad_output))]
-        del y
-        assert_same(got, expected, f"{mode} {recipe}, step {at} of {steps}")
+    # If PyTorch finds memory in a graph's pool that it does not know, its message then says who allocated it.
+    with torch._inductor.config.patch({"triton.cudagraph_trees_history_recording": True}):
+        for at in range(steps):
+            torch.compiler.cudagraph_mark_step_begin()
+            y = compiled(x)
+            got = [y.detach().clone(), *(each.clone() for each in torch.autograd.grad(y, (x, w, b), grad_output))]
+            del y
+            assert_same(got, expected, f"{mode} {recipe}, step {at} of {steps}")
 
 
 def test_side_streams_keep_no_memory():
