@@ -307,6 +307,16 @@ def decoding(results: Results) -> list[str]:
     return lines
 
 
+def decoding_in_pytorch(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("decode_torch"):
+        rows = [(one["weights"], f"{one['tokens_per_second']:.0f}", times(one["of_bf16"])) for one in found["results"]]
+        model = f"{found['model']['layers']} layers of {found['model']['hidden']} and {found['model']['intermediate']}"
+        lines += [results.source(file, found) + f", {model}, batch 1:", ""]
+        lines += table(("weights", "tokens/s", "of bf16"), rows)
+    return lines
+
+
 # ---- compiling and calling -------------------------------------------------------------------------------------------
 
 
@@ -388,27 +398,19 @@ def speeds_of_gpt(results: Results) -> list[str]:
         found = json.loads(path.read_text(encoding="utf-8"))
         devices.setdefault(found["machine"]["device"], []).append((path.name, found))
     for files in devices.values():
-        rates: dict[str, dict[int, float]] = {}
+        rows: dict[str, dict[int, str]] = {}
         for _, found in files:
-            for case in found["cases"]:
-                if "tokens_per_second" in case:
-                    rates.setdefault(case["variant"], {})[case["width"]] = case["tokens_per_second"]["median"]
-        widths = sorted({width for row in rates.values() for width in row}, reverse=True)
-        compiled = rates.get("torch:bf16+compile", {})
-        rows = [
-            [
-                variant,
-                *(
-                    f"{row[width]:.0f} ({times(row[width] / compiled[width])})" if {width} <= {*row, *compiled} else "-"
-                    for width in widths
-                ),
-            ]
-            for variant, row in rates.items()
-        ]
-        tokens = files[0][1]["settings"]["tokens"]
-        sources = "; ".join(results.source(name, {**found["machine"]}) for name, found in files)
-        lines += [f"{sources}; {tokens} tokens a step:", ""]
-        lines += table(("variant", *(f"width {width}" for width in widths)), rows)
+            rates = {c["variant"]: c for c in found["cases"] if "tokens_per_second" in c}
+            compiled = rates.get("torch:bf16+compile")
+            for variant, case in rates.items():  # a ratio is one of the same run
+                rate = case["tokens_per_second"]["median"]
+                ratio = rate / compiled["tokens_per_second"]["median"] if compiled else None
+                rows.setdefault(variant, {}).setdefault(case["width"], f"{rate:.0f} ({times(ratio)})")
+        widths = sorted({width for row in rows.values() for width in row}, reverse=True)
+        lines += [f"{files[0][1]['settings']['tokens']} tokens a step:", ""]
+        lines += [f"- {results.source(name, found['machine'])}" for name, found in files] + [""]
+        cells = ([variant, *(row.get(width, "-") for width in widths)] for variant, row in rows.items())
+        lines += table(("variant", *(f"width {width}" for width in widths)), cells)
     return lines
 
 
@@ -518,6 +520,12 @@ SECTIONS = (
         weight_only,
     ),
     ("Decoding", "A Llama in CUDA graphs. More: [decoding.md](decoding.md).", decoding),
+    (
+        "Decoding in PyTorch",
+        "A Llama with WeightOnlyLinear in CUDA graphs, from eager and compiled, over bf16 run in the same way. More: "
+        "[pytorch_inference.md](pytorch_inference.md).",
+        decoding_in_pytorch,
+    ),
     (
         "Training",
         "Tokens per second over Ingot's bf16, and in brackets how far the validation loss is from bf16's. How it is "
