@@ -2,162 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 
 #include "ingot/nn/layer_call.h"
+#include "ingot/nn/linear_checker.h"
 #include "ingot/nn/tensor_checks.h"
 
 namespace ingot {
 namespace {
 
-using InputNames = std::array<const char*, kMaxPointwiseInputs>;
-constexpr InputNames kPrologueInputs{"prologue_inputs[0]", "prologue_inputs[1]", "prologue_inputs[2]",
-                                     "prologue_inputs[3]"};
-constexpr InputNames kEpilogueInputs{"epilogue_inputs[0]", "epilogue_inputs[1]", "epilogue_inputs[2]",
-                                     "epilogue_inputs[3]"};
-
-// Names tensors by the layer's. A message is formatted only if a rule is broken.
-class Checker {
- public:
-  Checker(const LinearPlan& plan, const Backend& backend) : plan_(&plan), device_(backend.device()) {}
-
-  [[noreturn]] void refuse(const char* name, const std::string& message) const {
-    refuse_argument(fmt::format("{} {}", plan_->subject, name).c_str(), message);
-  }
-
-  void dtype(const NamedTensor& named, std::initializer_list<Dtype> allowed, const char* why) const {
-    if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
-    std::string names;
-    for (const Dtype dtype : allowed) names += fmt::format("{}{}", names.empty() ? "" : " or ", ingot::name(dtype));
-    if (!is_given(*named.tensor)) refuse(named.name, fmt::format("is missing; it must be {}{}", names, why));
-    refuse(named.name, fmt::format("is {}, but must be {}{}", ingot::name(named.tensor->dtype), names, why));
-  }
-
-  void shape(const NamedTensor& named, std::int64_t rows, std::int64_t cols, const char* meaning) const {
-    const Tensor& tensor = *named.tensor;
-    if (tensor.rows == rows && tensor.cols == cols) return;
-    if (!is_given(tensor)) {
-      refuse(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
-    }
-    refuse(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
-  }
-
-  void memory(const NamedTensor& named) const {
-    try {
-      check_memory(named.name, *named.tensor, device_);
-    } catch (const Error& error) {
-      refuse(named.name, error.message());
-    }
-  }
-
-  void all(const NamedTensor& named, Dtype dtype, const char* why, std::int64_t rows, std::int64_t cols,
-           const char* meaning) const {
-    this->dtype(named, {dtype}, why);
-    shape(named, rows, cols, meaning);
-    memory(named);
-  }
-
-  // An input of an expression is named by `of` alone, a tensor of the call with the layer.
-  void disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) const {
-    for (const NamedTensor& other : others) {
-      if (!overlap(*written.tensor, *other.tensor)) continue;
-      refuse(written.name, fmt::format("overlaps {} {}: give it memory of its own", plan_->subject, other.name));
-    }
-  }
-  void disjoint_from_input(const NamedTensor& written, const char* of, const Tensor& input) const {
-    if (overlap(*written.tensor, input))
-      refuse(written.name, fmt::format("overlaps {}: give it memory of its own", of));
-  }
-
-  // The inputs of an expression: matrices [rows, cols] and column vectors of the values' dtype, column vectors of f32,
-  // and row vectors of f32.
-  void prologue_inputs(const PointwiseTensors& tensors, std::int64_t rows) const {
-    inputs(kPrologueInputs, plan_->fusion.prologue, plan_->dtypes.input, tensors, rows, plan_->shape.in_features);
-  }
-  void epilogue_inputs(const PointwiseTensors& tensors, std::int64_t rows) const {
-    inputs(kEpilogueInputs, plan_->fusion.epilogue, *plan_->dtypes.output, tensors, rows, plan_->shape.out_features);
-  }
-  void inputs(const InputNames& names, const Pointwise& expression, Dtype values, const PointwiseTensors& tensors,
-              std::int64_t rows, std::int64_t cols) const {
-    const auto inputs = expression.inputs();
-    for (std::size_t i = 0; i < tensors.size(); ++i) {
-      const NamedTensor named{names[i], &tensors[i]};
-      if (i >= inputs.size()) {
-        if (!is_given(tensors[i])) continue;
-        refuse(named.name, fmt::format("is given, but the layer's expression there has {} inputs", inputs.size()));
-      }
-      using Kind = PointwiseInput::Kind;
-      const Kind kind = inputs[i].kind;
-      dtype(named, {kind == Kind::row || kind == Kind::column_f32 ? Dtype::f32 : values}, "");
-      shape(named, kind == Kind::matrix ? rows : 1, kind == Kind::row ? rows : cols,
-            kind == Kind::matrix ? "a matrix beside x"
-            : kind == Kind::row  ? "a value for each row"
-                                 : "a value for each column");
-      memory(named);
-    }
-  }
-
-  void stream(const Backend& backend, const Stream& stream) const {
-    if (&stream.backend() == &backend) return;
-    refuse("stream", "belongs to another backend than the layer: make it from the layer's backend");
-  }
-
-  // `of`: the tensor that is cast with it.
-  void scale(const char* of, const LinearCast& cast, const LinearScale& scale) const {
-    if (!cast.any || cast.scaling == Scaling::dynamic) return;
-    const auto check = [&](const char* part, const Tensor& tensor) {
-      if (tensor.data != nullptr && tensor.dtype == Dtype::f32 && tensor.rows == 1 && tensor.cols == 1 &&
-          tensor.device == device_) {
-        return;
-      }
-      refuse(fmt::format("scales.{}.{}", of, part).c_str(),
-             fmt::format("is {}, but must be f32[1, 1] on {}: {}", describe(tensor), print(device_),
-                         cast.scaling == Scaling::fixed ? "linear_constants() makes fixed scales"
-                                                        : "a delayed scale is the caller's"));
-    };
-    check("scale", scale.scale);
-    if (cast.scaling == Scaling::delayed) check("amax", scale.amax);
-  }
-
-  void one(const LinearScales& scales) const {
-    if (scales.one.data != nullptr || !plan_->folds()) return;
-    refuse("scales.one", "is missing; the config folds factors: linear_constants() makes it");
-  }
-
-  // One set of the weight's codes, and its factors.
-  void codes(const NamedTensor& codes, std::int64_t rows, std::int64_t cols, const NamedTensor& factors,
-             ScaleGranularity scale) const {
-    const Dtype dtype = plan_->weight.any ? plan_->weight.spec.out : plan_->weight_again.spec.out;
-    const char* const why = ": cast_weight() makes codes of the weight";
-    if (!is_given(*codes.tensor) && rows != 0 && cols != 0) {
-      refuse(codes.name, fmt::format("is missing; it must be {}[{}, {}]{}", name(dtype), rows, cols, why));
-    }
-    all(codes, dtype, ", the weight's format", rows, cols, "the weight as its GEMM reads it");
-    const std::int64_t count = scale_count(scale, plan_->shape.out_features, plan_->shape.in_features);
-    if (!is_given(*factors.tensor) && count != 0) {
-      refuse(factors.name, fmt::format("is missing; codes come with their factors, f32[1, {}], one for each {}", count,
-                                       print(scale)));
-    }
-    this->dtype(factors, {Dtype::f32}, ", as factors are");
-    if (factors.tensor->rows != 1 || factors.tensor->cols != count) {
-      refuse(factors.name, fmt::format("is {}, but must be [1, {}] = one factor for each {} of the weight",
-                                       describe(*factors.tensor), count, print(scale)));
-    }
-    memory(factors);
-  }
-
-  const LinearPlan& plan() const { return *plan_; }
-
- private:
-  const LinearPlan* plan_;
-  Device device_;
-};
-
-void check_input(const Checker& check, const LinearForwardTensors& t) {
+void check_input(const LinearChecker& check, const LinearForwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const NamedTensor input{"input", &t.input};
   const std::int64_t in = plan.shape.in_features;
@@ -170,7 +26,7 @@ void check_input(const Checker& check, const LinearForwardTensors& t) {
   check.refuse(input.name, fmt::format("is {}, but must have {} columns = in_features", describe(t.input), in));
 }
 
-void check_bias(const Checker& check, const LinearForwardTensors& t) {
+void check_bias(const LinearChecker& check, const LinearForwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const NamedTensor bias{"bias", &t.bias};
   if (!plan.shape.bias) {
@@ -192,7 +48,7 @@ const char* because(const LinearPlan& plan, Dtype dtype) {
 }
 
 // An FP8 GEMM writes any dtype; one in high precision that of its operands, or f32.
-void check_gradient_dtype(const Checker& check, const NamedTensor& gradient, const GemmConfig& gemm) {
+void check_gradient_dtype(const LinearChecker& check, const NamedTensor& gradient, const GemmConfig& gemm) {
   const Dtype dtype = check.plan().dtypes.input;
   const Dtype output = *check.plan().dtypes.output;
   if (is_float8(gemm)) {
@@ -209,7 +65,7 @@ void check_gradient_dtype(const Checker& check, const NamedTensor& gradient, con
   }
 }
 
-void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
+void check_gradients(const LinearChecker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
   const Dtype dtype = *plan.dtypes.output;
@@ -247,7 +103,7 @@ void check_gradients(const Checker& check, const LinearBackwardTensors& t) {
 
 // Several results come from one grad_output: a result written over it, or over another result, would corrupt the next
 // one. The tensors of the forward matter only where this config reads them again.
-void check_results_apart(const Checker& check, const LinearBackwardTensors& t) {
+void check_results_apart(const LinearChecker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const NamedTensor grad_output{"grad_output", &t.grad_output};
   const NamedTensor grad_input{"grad_input", &t.grad_input};
@@ -268,7 +124,7 @@ void check_results_apart(const Checker& check, const LinearBackwardTensors& t) {
   }
 }
 
-void check_stamp(const Checker& check, const LinearSaved* saved) {
+void check_stamp(const LinearChecker& check, const LinearSaved* saved) {
   if (saved == nullptr || !saved->kept) {
     check.refuse("backward", "has no forward() before it that kept what it needs: run forward() first, or recompute()");
   }
@@ -277,7 +133,7 @@ void check_stamp(const Checker& check, const LinearSaved* saved) {
 }
 
 // One set of the given input's codes, [rows, cols], and its factors.
-void check_given(const Checker& check, const NamedTensor& codes, std::int64_t rows, std::int64_t cols,
+void check_given(const LinearChecker& check, const NamedTensor& codes, std::int64_t rows, std::int64_t cols,
                  const NamedTensor& factors, ScaleGranularity scale) {
   if (!is_given(*codes.tensor) && rows != 0 && cols != 0) {
     check.refuse(codes.name,
@@ -295,12 +151,12 @@ void check_given(const Checker& check, const NamedTensor& codes, std::int64_t ro
             "a factor for each scale of the input");
 }
 
-void refuse_given(const Checker& check, const Float8View& input) {
+void refuse_given(const LinearChecker& check, const Float8View& input) {
   if (check.plan().given_input.any || (!is_given(input.codes) && !is_given(input.transposed))) return;
   check.refuse("given_input", "is given, but the plan casts its input itself: set LinearPlanOptions::given_input");
 }
 
-void check_given_of_forward(const Checker& check, const LinearForwardTensors& t) {
+void check_given_of_forward(const LinearChecker& check, const LinearForwardTensors& t) {
   refuse_given(check, t.given_input);
   const CastSpec& spec = check.plan().given_input.spec;
   if (!check.plan().given_input.any || !spec.codes) return;
@@ -308,7 +164,7 @@ void check_given_of_forward(const Checker& check, const LinearForwardTensors& t)
               {"given_input.factors", &t.given_input.factors}, spec.scale);
 }
 
-void check_given_of_backward(const Checker& check, const LinearBackwardTensors& t) {
+void check_given_of_backward(const LinearChecker& check, const LinearBackwardTensors& t) {
   refuse_given(check, t.given_input);
   const CastSpec& spec = check.plan().given_input.spec;
   if (!check.plan().given_input.any || !spec.transposed || !is_given(t.grad_weight)) return;
@@ -320,7 +176,7 @@ void check_given_of_backward(const Checker& check, const LinearBackwardTensors& 
 }
 
 // What forward had and backward reads again.
-void check_read_again(const Checker& check, const LinearBackwardTensors& t) {
+void check_read_again(const LinearChecker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
   const std::int64_t tokens = t.saved->tokens;
@@ -342,7 +198,7 @@ void check_read_again(const Checker& check, const LinearBackwardTensors& t) {
   check.epilogue_inputs(t.epilogue_inputs, tokens);
 }
 
-void check_codes_of_backward(const Checker& check, const LinearBackwardTensors& t) {
+void check_codes_of_backward(const LinearChecker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
   if (!is_given(t.grad_input) || !is_float8(plan.config.grad_input)) return;
@@ -364,7 +220,7 @@ bool share_memory(const MemoryRegion& region, const Tensor& tensor) {
   return data < begin + region.bytes && begin < data + byte_span(tensor, "tensor");
 }
 
-void check_apart(const Checker& check, const char* what, MemoryRegion region, std::size_t bytes,
+void check_apart(const LinearChecker& check, const char* what, MemoryRegion region, std::size_t bytes,
                  std::initializer_list<NamedTensor> tensors) {
   region.bytes = bytes;
   for (const NamedTensor& tensor : tensors) {
@@ -373,8 +229,8 @@ void check_apart(const Checker& check, const char* what, MemoryRegion region, st
   }
 }
 
-void check_regions_apart(const Checker& check, MemoryRegion saved, std::size_t saved_bytes, const MemoryRegion& scratch,
-                         std::size_t scratch_bytes) {
+void check_regions_apart(const LinearChecker& check, MemoryRegion saved, std::size_t saved_bytes,
+                         const MemoryRegion& scratch, std::size_t scratch_bytes) {
   saved.bytes = saved_bytes;
   const auto bytes = static_cast<std::int64_t>(scratch_bytes);
   const Tensor used{.data = scratch.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = bytes, .row_stride = bytes};
@@ -392,7 +248,8 @@ void check_scratch(const LinearPlan& plan, const MemoryRegion& scratch, std::siz
 
 bool observes_values(const LinearRun& run) { return run.observer != nullptr && run.observer->wants_values(); }
 
-void check_forward_memory(const Checker& check, const LinearForwardTensors& t, const LinearRun& run, LinearPass pass) {
+void check_forward_memory(const LinearChecker& check, const LinearForwardTensors& t, const LinearRun& run,
+                          LinearPass pass) {
   const LinearPlan& plan = check.plan();
   const std::int64_t tokens = t.input.rows;
   const std::size_t scratch = plan.forward_scratch(tokens, pass, observes_values(run)).bytes;
@@ -428,7 +285,7 @@ void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& 
 
 void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
                            const Stream& stream, bool weight_is_given) {
-  const Checker check(plan, backend);
+  const LinearChecker check(plan, backend);
   const auto [in, out, bias] = plan.shape;
   check.stream(backend, stream);
   check_input(check, t);
@@ -462,7 +319,7 @@ void refuse_one_element(const LinearPlan& plan, const LinearBackwardTensors& ten
 
 void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
                             const Stream& stream) {
-  const Checker check(plan, backend);
+  const LinearChecker check(plan, backend);
   check.stream(backend, stream);
   check_stamp(check, t.saved);
   check_gradients(check, t);
@@ -471,7 +328,7 @@ void check_backward_tensors(const LinearPlan& plan, const Backend& backend, cons
 
 void check_linear_forward(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
                           const LinearRun& run) {
-  const Checker check(plan, backend);
+  const LinearChecker check(plan, backend);
   check_forward_tensors(plan, backend, t, run.stream, is_given(t.weight));
   if (t.weight_into) {
     check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
@@ -486,7 +343,7 @@ void check_linear_forward(const LinearPlan& plan, const Backend& backend, const 
 
 void check_linear_recompute(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
                             const LinearRun& run) {
-  const Checker check(plan, backend);
+  const LinearChecker check(plan, backend);
   if (t.saved == nullptr) check.refuse("saved", "is missing; it is what recompute makes");
   if (plan.recomputes_output()) return check_linear_forward(plan, backend, t, run);
   check.stream(backend, run.stream);
@@ -502,7 +359,7 @@ void check_linear_recompute(const LinearPlan& plan, const Backend& backend, cons
 
 void check_linear_backward(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
                            const LinearRun& run) {
-  const Checker check(plan, backend);
+  const LinearChecker check(plan, backend);
   check_backward_tensors(plan, backend, t, run.stream);
   check_read_again(check, t);
   check_codes_of_backward(check, t);
@@ -527,13 +384,13 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
 }
 
 void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes) {
-  Checker(plan, backend)
+  LinearChecker(plan, backend)
       .codes({"codes.codes", &codes.codes}, plan.shape.out_features, plan.shape.in_features,
              {"codes.factors", &codes.factors}, plan.weight.spec.scale);
 }
 
 void check_weight(const LinearPlan& plan, const Backend& backend, const Tensor& weight, const Stream& stream) {
-  const Checker check(plan, backend);
+  const LinearChecker check(plan, backend);
   check.stream(backend, stream);
   if (!plan.weight.any) return;
   check.all({"weight", &weight}, *plan.dtypes.weight, ", the plan's dtype", plan.shape.out_features,
@@ -544,7 +401,7 @@ void check_weight_cast(const LinearPlan& plan, const Backend& backend, const Wei
                        const LinearRun& run) {
   check_weight(plan, backend, t.weight, run.stream);
   if (!plan.weight.any) return;
-  const Checker check(plan, backend);
+  const LinearChecker check(plan, backend);
   check.scale("weight", plan.weight, t.scale);
   const std::size_t bytes = plan.weight_memory().bytes;
   check_region(plan, "into", t.into, bytes);
