@@ -1,4 +1,4 @@
-// Layers that run dry ask for what they ask for when they run.
+// A dry run of a layer asks for the same kernels and sizes as a real one.
 #include "ingot/nn/layer_runs.h"
 
 #include <boost/test/unit_test.hpp>

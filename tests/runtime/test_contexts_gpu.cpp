@@ -1,5 +1,5 @@
 // Two contexts on one GPU in one process, as a C++ program and a Python module that it embeds make them: the same bits,
-// kernels and plans of their own, and one that goes while the other works.
+// kernels and plans of their own, and one is destroyed while the other works.
 #include "support/gpu_test.h"
 
 #include <cstdint>
