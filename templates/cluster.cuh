@@ -1,13 +1,15 @@
 // How the blocks of a cluster share a row that is too wide for the registers of one: each warp sends what it has found
-// to all blocks (distributed shared memory), and after the cluster's barrier every block has everything. So a reduction
-// takes one barrier.
+// to all blocks (distributed shared memory), and waits until its own block has everything. A kernel of one reduction
+// waits at the cluster's barrier; one that goes on to the next row has ClusterWords.
 //
 // A block may be sent something only when it has started, and not any more when it has ended. So kernels call
-// cluster_start() first and cluster_started() before they send; and nobody sends after the last barrier.
+// cluster_start() first and cluster_started() before they send; and no block ends before it has received everything.
 #pragma once
 
 #include "platform.cuh"
+#include "ptx/bulk.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
 #include "reduce.cuh"
 
@@ -37,6 +39,15 @@ struct ClusterPlace {
   INGOT_DEVICE u32 threads() const { return blocks * blockDim.x; }
   INGOT_DEVICE u32 thread() const { return rank * blockDim.x + threadIdx.x; }
 };
+
+// The clusters of the launch.
+INGOT_DEVICE u32 cluster_count() {
+#if INGOT_ON_DEVICE
+  return ptx::cluster_count();
+#else
+  return gridDim.x / host_cluster_blocks();
+#endif
+}
 
 INGOT_DEVICE void cluster_start() {
 #if INGOT_ON_DEVICE
@@ -81,6 +92,57 @@ INGOT_DEVICE void send_word(u32 (&words)[Count], u32 index, u32 rank, u32 value)
 #endif
 }
 
+// Words that the warps of a cluster send to all of its blocks, in dynamic shared memory. The cluster's barrier would do
+// too, but its release waits until the writes of global memory before it have arrived, and its acquire empties the L1.
+// Here a barrier in each block counts the words that arrive.
+//
+// They may be sent again and again, but not twice in a row: a block sends the next words only after the cluster has
+// exchanged others, and what a block contributes to those comes after all of its threads have read these.
+template <u32 Count>
+struct alignas(16) ClusterWords {
+  u32 words[Count];
+  u64 arrived;  // the barrier
+
+  INGOT_DEVICE void send(u32 index, u32 rank, u32 value) {
+#if INGOT_ON_DEVICE
+    ptx::st_async_word(ptx::mapa(shared_address(words + index), rank), value,
+                       ptx::mapa(shared_address(&arrived), rank));
+#else
+    send_word(words, index, rank, value);
+#endif
+  }
+
+  // Waits until the block has `count` words, all that the cluster sends to it this time. All threads of the cluster
+  // call it, for the turn-th time since 0.
+  INGOT_DEVICE void wait([[maybe_unused]] u32 count, [[maybe_unused]] u32 turn) {
+#if INGOT_ON_DEVICE
+    const u32 barrier = shared_address(&arrived);
+    if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier, count * 4);
+    ptx::mbarrier_wait(barrier, turn % 2);
+#else
+    host_cluster_wait();
+#endif
+  }
+
+#if INGOT_ON_DEVICE
+  INGOT_DEVICE static u32 shared_address(const void* pointer) {
+    return static_cast<u32>(__cvta_generic_to_shared(pointer));
+  }
+#endif
+};
+
+// cluster_start() of kernels with ClusterWords: all that they have.
+template <class... Words>
+INGOT_DEVICE void cluster_start_with([[maybe_unused]] Words&... words) {
+#if INGOT_ON_DEVICE
+  if (threadIdx.x == 0) {
+    (ptx::mbarrier_init(Words::shared_address(&words.arrived), 1), ...);
+    ptx::fence_mbarrier_init();
+  }
+#endif
+  cluster_start();
+}
+
 inline constexpr u32 kMaxClusterWarps = 128;  // in blocks of up to 512 threads
 
 // The maximum over all threads of the cluster, for all of them. `maxima` is dynamic shared memory that serves no other
@@ -95,6 +157,20 @@ INGOT_DEVICE u32 cluster_max(u32 value, u32 (&maxima)[kMaxClusterWarps]) {
   u32 maximum = 0;
   INGOT_UNROLL_BY(1)
   for (u32 i = lane; i < place.blocks * warps; i += 32) maximum = max_of(maximum, maxima[i]);
+  return __reduce_max_sync(0xffffffffU, maximum);
+}
+
+// The same by words that serve no other reduction, for the turn-th time.
+INGOT_DEVICE u32 cluster_max(u32 value, ClusterWords<kMaxClusterWarps>& maxima, u32 turn) {
+  const ClusterPlace place = ClusterPlace::here();
+  const u32 warps = blockDim.x / 32;
+  const u32 lane = threadIdx.x % 32;
+  value = __reduce_max_sync(0xffffffffU, value);
+  if (lane < place.blocks) maxima.send(place.rank * warps + threadIdx.x / 32, lane, value);
+  maxima.wait(place.blocks * warps, turn);
+  u32 maximum = 0;
+  INGOT_UNROLL_BY(1)
+  for (u32 i = lane; i < place.blocks * warps; i += 32) maximum = max_of(maximum, maxima.words[i]);
   return __reduce_max_sync(0xffffffffU, maximum);
 }
 

@@ -135,6 +135,29 @@ INGOT_HOST_DEVICE u32 amax_bits(const Vec8<T>& vec8) {
   }
 }
 
+// amax_bits() of many vec8s, of 16-bit elements as the two halves of a word until it is asked for.
+template <HighPrecision T>
+struct Vec8sMaximum {
+  u32 word = 0;
+
+  INGOT_HOST_DEVICE void take(const Vec8<T>& vec8) {
+    if constexpr (sizeof(T) == 4) {
+      word = max_of(word, amax_bits(vec8));
+    } else {
+      constexpr u32 kMagnitudes = 0x7fff7fffU;
+      INGOT_UNROLL
+      for (u32 i = 0; i < 4; ++i) word = max_u16x2(word, vec8.vectors[0].word(i) & kMagnitudes);
+    }
+  }
+  INGOT_HOST_DEVICE u32 bits() const {
+    if constexpr (sizeof(T) == 4) {
+      return word;
+    } else {
+      return float_bits(high_element(max_of(word, word << 16), T{}));
+    }
+  }
+};
+
 // The largest |x| of each of eight columns, over rows that are added one at a time.
 template <HighPrecision T>
 struct ColumnMaxima {

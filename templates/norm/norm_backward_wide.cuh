@@ -3,13 +3,14 @@
 // only rows that can be read and written 8 elements at a time.
 //
 // The bits are those of norm_backward: the sums over rows, because each column belongs to one thread, and a row's sums,
-// because they keep the order of 512 threads, as norm_rows_wide.cuh says. Here a warp holds two of the units.
+// because they keep the order of 512 threads (norm_wide.cuh). Here a warp holds two units.
 #pragma once
 
 #include "cluster.cuh"
 #include "memory.cuh"
 #include "norm/norm.cuh"
 #include "norm/norm_backward.cuh"
+#include "norm/norm_wide.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
@@ -19,31 +20,31 @@ namespace ingot {
 
 // Four blocks for rows of up to 16384 columns, in which two have room on a multiprocessor; eight for longer ones.
 struct NormBackwardWideLaunch {
-  static constexpr u32 kSummingWarps = 16;
+  static constexpr u32 kSummingWarps = kNormSummingWarps;
   static constexpr u32 kMaxThreads = NormBackwardLaunch::kThreads;
   static constexpr u32 kVec8s = NormBackwardLaunch::kVec8s;
-  static constexpr u32 kMaxUnits = kMaxThreads / 32 * kVec8s;  // in a block
   static constexpr i64 kColsPerUnit = 32 * kVec8;
   static constexpr i64 kMinCols = i64{NormBackwardLaunch::kThreads} * kVec8s * kVec8 + 1;
-  static constexpr i64 kMaxCols = kMaxClusterBlocks * kMaxUnits * kColsPerUnit;
+  static constexpr i64 kMaxCols = kMaxClusterBlocks * kMaxNormUnits * kColsPerUnit;
   INGOT_HOST_DEVICE static constexpr u32 blocks(i64 cols) {
     return cols <= i64{kSummingWarps} * 4 * kColsPerUnit ? 4 : kMaxClusterBlocks;
   }
   INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) {  // in each block
     return static_cast<u32>(ceil_div(cols, kColsPerUnit * blocks(cols) * kVec8s)) * 32;
   }
+  // The dynamic shared memory of a block.
+  INGOT_HOST_DEVICE static constexpr u32 shared_bytes(bool centred) {
+    return static_cast<u32>(centred ? sizeof(NormWideShared<2>) : sizeof(NormWideShared<1>));
+  }
 };
 
-struct NormBackwardWideShared {
-  float parts[2][NormBackwardWideLaunch::kMaxUnits * 32];  // the sums of 8 columns
-  u32 sums[2][2 * NormBackwardWideLaunch::kSummingWarps];  // those of the summing warps, as bits; two rows in turn
-};
+static_assert(NormBackwardWideLaunch::kMaxThreads / 32 * NormBackwardWideLaunch::kVec8s == kMaxNormUnits);
 
 // A block sums for every 4th (8th) of the 16 warps, beginning with its rank. Its units are numbered by groups of 4096
 // columns, and within such a group by these warps; each warp of the block holds two.
 struct NormBackwardWideUnits {
   ClusterPlace place = ClusterPlace::here();
-  INGOT_DEVICE u32 warps() const { return place.blocks == kMaxClusterBlocks ? 2 : 4; }  // whose sums the block makes
+  INGOT_DEVICE u32 warps() const { return norm_summing_warps(place.blocks); }
   INGOT_DEVICE u32 first() const { return threadIdx.x / 32 * NormBackwardWideLaunch::kVec8s; }
   INGOT_DEVICE u32 count() const { return blockDim.x / 32 * NormBackwardWideLaunch::kVec8s; }
   // The first column of the thread's first vec8; that of the second is stride() further on.
@@ -56,47 +57,6 @@ struct NormBackwardWideUnits {
   INGOT_DEVICE u32 stride() const { return place.blocks * (32 * kVec8); }
 };
 static_assert(NormBackwardWideLaunch::kVec8s == 2);  // so that both units of a warp are of one group
-
-// The sums over the row, for all threads of the cluster. parts[i]: those of the thread's vec8 i, 0 past the end of the
-// row.
-template <u32 Count>
-INGOT_DEVICE void norm_backward_wide_sums(const float (&parts)[NormBackwardWideLaunch::kVec8s][Count],
-                                          float (&totals)[Count], NormBackwardWideShared& shared,
-                                          u32 (&sums)[2 * NormBackwardWideLaunch::kSummingWarps]) {
-  constexpr u32 kWarps = NormBackwardWideLaunch::kSummingWarps;
-  const NormBackwardWideUnits units;
-  const u32 lane = threadIdx.x % 32;
-  const u32 warp = threadIdx.x / 32;
-  INGOT_UNROLL
-  for (u32 i = 0; i < NormBackwardWideLaunch::kVec8s; ++i) {
-    INGOT_UNROLL
-    for (u32 k = 0; k < Count; ++k) shared.parts[k][(units.first() + i) * 32 + lane] = parts[i][k];
-  }
-  __syncthreads();
-  if (warp < units.warps()) {
-    INGOT_UNROLL
-    for (float& total : totals) total = 0.0F;
-    INGOT_UNROLL_BY(4)
-    for (u32 unit = warp; unit < units.count(); unit += units.warps()) {
-      INGOT_UNROLL
-      for (u32 k = 0; k < Count; ++k) totals[k] = totals[k] + shared.parts[k][unit * 32 + lane];
-    }
-    INGOT_UNROLL
-    for (u32 k = 0; k < Count; ++k) {
-      totals[k] = warp_sum(totals[k]);
-      if (lane < units.place.blocks) {
-        send_word(sums, k * kWarps + warp * units.place.blocks + units.place.rank, lane, float_bits(totals[k]));
-      }
-    }
-  }
-  cluster_barrier();
-  INGOT_UNROLL
-  for (u32 k = 0; k < Count; ++k) {
-    totals[k] = float_from_bits(sums[k * kWarps]);
-    INGOT_UNROLL
-    for (u32 w = 1; w < kWarps; ++w) totals[k] = totals[k] + float_from_bits(sums[k * kWarps + w]);
-  }
-}
 
 template <class In, class Kind, NormBackwardConfig C>
 struct NormBackwardWide {
@@ -132,7 +92,7 @@ struct NormBackwardWide {
     return loaded;
   }
 
-  INGOT_DEVICE void all_rows(NormBackwardWideShared& shared) const {
+  INGOT_DEVICE void all_rows(NormWideShared<kSums>& shared) const {
     float over_rows[kVec8s][kSums][kVec8] = {};
     Vec8<In> gammas[kVec8s] = {};
     INGOT_UNROLL
@@ -163,7 +123,11 @@ struct NormBackwardWide {
         forget_values(current.grad[i]);
       }
       float means[kSums];
-      norm_backward_wide_sums(parts, means, shared, shared.sums[(row - rows.first_row) % 2]);
+      const NormBackwardWideUnits units;
+      const u32 turn = static_cast<u32>(row - rows.first_row);
+      norm_wide_sums(
+          parts, means, units.first(), units.count(),
+          [&](u32 w) { return w * units.place.blocks + units.place.rank; }, shared, shared.sums[turn % 2], turn / 2);
       rows.to_means(means);
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) {
@@ -195,9 +159,11 @@ template <class In, class Kind, NormBackwardConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, 1)
     norm_backward_wide(const __grid_constant__ NormBackwardParams p) {
   if constexpr (kHasClusters) {
-    cluster_start();
+    using Rows = NormBackwardWide<In, Kind, C>;
+    auto& shared = dynamic_shared_as<NormWideShared<Rows::kSums>>();
+    cluster_start_with(shared.sums[0], shared.sums[1]);
     start_in_turn();
-    NormBackwardWide<In, Kind, C>(p).all_rows(dynamic_shared_as<NormBackwardWideShared>());
+    Rows(p).all_rows(shared);
   }
 }
 

@@ -26,5 +26,12 @@ INGOT_DEVICE void st_async_floats(u32 target, float a, float b, float c, float d
       : "memory");
 }
 
+// The same of one word.
+INGOT_DEVICE void st_async_word(u32 target, u32 word, u32 barrier) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(target), "r"(word),
+               "r"(barrier)
+               : "memory");
+}
+
 }  // namespace ingot::ptx
 #endif

@@ -25,6 +25,12 @@ INGOT_DEVICE u32 cluster_index() {
   asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(index));
   return index;
 }
+// How many clusters the grid has along x.
+INGOT_DEVICE u32 cluster_count() {
+  u32 count;
+  asm volatile("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
+  return count;
+}
 
 // All threads of the cluster call them. After the wait a thread sees what the others wrote before they arrived.
 INGOT_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }

@@ -20,6 +20,10 @@ INGOT_DEVICE void cp_async(u32 target, const void* source, u32 size) {
                  : "memory");
   }
 }
+// The same of 16 bytes, through the L1: for copies of which two share a sector.
+INGOT_DEVICE void cp_async_cached(u32 target, const void* source, u32 size) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(size) : "memory");
+}
 INGOT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until all of the thread's groups but the last `Pending` are complete and visible to the thread itself.
 template <u32 Pending>

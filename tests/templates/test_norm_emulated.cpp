@@ -3,6 +3,7 @@
 // compares the CPU backend with float64.)
 #include "templates/emulator.h"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <memory>
 #include <string>
@@ -89,9 +90,10 @@ struct Fixture {
       emulator::launch(norm_rows<In, Kind, Codes, kConfig>, NormRowsLaunch::grid(input.rows, input.cols),
                        NormRowsLaunch::threads(input.cols), params_of(placed, pow2));
     });
-    // Around the ends of each number of blocks and of groups of columns per summing thread.
+    // Around the ends of each number of blocks and of groups of columns per summing thread; more rows than clusters, so
+    // that a cluster takes up to five, and fewer.
     cases.clear();
-    for (const Shape shape : {Shape{3, 16392}, Shape{2, 18944}, Shape{1, 20480}, Shape{2, 32768}, Shape{2, 32776},
+    for (const Shape shape : {Shape{9, 16392}, Shape{2, 18944}, Shape{1, 20480}, Shape{3, 32768}, Shape{3, 32776},
                               Shape{1, 53248}, Shape{1, 65536}}) {
       cases.push_back({.spec = spec, .shape = shape});
     }
@@ -102,11 +104,13 @@ struct Fixture {
     check(spec, cases, [&](PlacedCase& placed) {
       const Tensor input = placed.tensor("input");
       const u32 blocks = NormRowsWideLaunch::blocks(input.cols);
+      const u32 threads = NormRowsWideLaunch::threads(input.cols);
+      const u32 rows = NormRowsWideSlots::rows(Affine, kCentred<Kind>, 0);
       emulator::launch(norm_rows_wide<In, Kind, Codes, kConfig>,
-                       {.grid = input.rows * blocks,
-                        .threads = NormRowsWideLaunch::threads(input.cols),
+                       {.grid = std::min<i64>(input.rows, 2) * blocks,
+                        .threads = threads,
                         .cluster = blocks,
-                        .shared_bytes = sizeof(NormRowsWideShared)},
+                        .shared_bytes = NormRowsWideSlots::launch_bytes(threads, rows, sizeof(In))},
                        params_of(placed, pow2));
     });
   }
@@ -167,7 +171,7 @@ struct Fixture {
                          {.grid = chunks * blocks,
                           .threads = NormBackwardWideLaunch::threads(params.cols),
                           .cluster = blocks,
-                          .shared_bytes = sizeof(NormBackwardWideShared)},
+                          .shared_bytes = NormBackwardWideLaunch::shared_bytes(kCentred<Kind>)},
                          params);
       });
     });

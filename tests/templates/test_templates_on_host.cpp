@@ -65,6 +65,7 @@
 #include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
 #include "norm/norm_rows_wide.cuh"
+#include "norm/norm_wide.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
 #include "pointwise/math.cuh"
@@ -92,6 +93,7 @@
 #include "quantize/quantize_mx.cuh"
 #include "reduce.cuh"
 #include "scaling.cuh"
+#include "shared.cuh"
 #include "vec8.cuh"
 #include "vec8_tiles.cuh"
 

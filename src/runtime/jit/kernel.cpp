@@ -17,6 +17,13 @@ CUkernel kernel_of(void* handle) { return static_cast<CUkernel>(handle); }
   throw Error(error.code(), subject, fmt::format("{}: {}", doing, error.what()));
 }
 
+// What the number of clusters at once depends on, beside the kernel: never 0, and above the number in one word.
+constexpr unsigned kCountBits = 20;
+constexpr std::uint64_t kCountMask = (1U << kCountBits) - 1;
+std::uint64_t shape_key(const LaunchShape& shape) {
+  return std::uint64_t{shape.shared_bytes} << 16U | std::uint64_t{shape.block} << 5U | shape.cluster;
+}
+
 // All the shared memory that the current device gives one block, minus the kernel's static shared memory.
 int shared_limit(const Driver& driver, const KernelResources& resources) {
   CUdevice device = 0;
@@ -91,7 +98,9 @@ void Kernel::launch_raw(CUstream_st* stream, const LaunchShape& shape, const voi
 }
 
 unsigned Kernel::clusters_at_once(const LaunchShape& shape) const {
-  if (const unsigned known = clusters_at_once_.load(std::memory_order_relaxed)) return known;
+  const std::uint64_t key = shape_key(shape);
+  const std::uint64_t known = clusters_at_once_.load(std::memory_order_relaxed);
+  if (known >> kCountBits == key) return static_cast<unsigned>(known & kCountMask);
   prepare_shared(shape.shared_bytes);
   CUlaunchAttribute cluster{};
   cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
@@ -115,7 +124,7 @@ unsigned Kernel::clusters_at_once(const LaunchShape& shape) const {
                             shape.cluster, shape.block, shape.shared_bytes));
   }
   const auto at_once = static_cast<unsigned>(clusters);
-  clusters_at_once_.store(at_once, std::memory_order_relaxed);
+  clusters_at_once_.store(key << kCountBits | at_once, std::memory_order_relaxed);
   return at_once;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
@@ -44,9 +45,8 @@ class INGOT_API Kernel {
     launch_raw(stream, shape, &params);
   }
 
-  // How many clusters of this shape the current device runs at once. At least 1: none is an error. The driver is asked
-  // only once, because a kernel whose grid depends on this always uses the same block, cluster and shared memory.
-  // Throws Error{cuda_failed}.
+  // How many clusters of this shape (block, cluster and shared memory) the current device runs at once. At least 1: none
+  // is an error. The driver is asked only when the shape is another than the last time. Throws Error{cuda_failed}.
   unsigned clusters_at_once(const LaunchShape& shape) const;
 
   const KernelResources& resources() const { return resources_; }
@@ -60,7 +60,7 @@ class INGOT_API Kernel {
   void* kernel_ = nullptr;   // CUkernel
   std::string name_;
   KernelResources resources_;
-  mutable std::atomic<unsigned> clusters_at_once_{0};  // 0: not asked yet
+  mutable std::atomic<std::uint64_t> clusters_at_once_{0};  // with the shape they are of; 0: not asked yet
   mutable std::atomic<bool> shared_allowed_{false};    // has the device been asked for more than the default?
 };
 

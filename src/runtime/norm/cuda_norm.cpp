@@ -46,6 +46,19 @@ bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors,
   return launcher.may_launch(spec, Pass::wide, stream);
 }
 
+// As many clusters as the GPU runs at once share the rows.
+void launch_wide(const NormSpec& spec, const NormRowsParams& params, const Stream& stream, Launcher& launcher) {
+  const Kernel& kernel = launcher.kernel(spec, Pass::wide, stream);
+  const u32 threads = NormRowsWideLaunch::threads(params.cols);
+  const u32 rows = NormRowsWideSlots::rows(spec.affine, spec.kind == NormKind::layer, launcher.target().major);
+  LaunchShape shape{
+      .block = threads,
+      .cluster = NormRowsWideLaunch::blocks(params.cols),
+      .shared_bytes = NormRowsWideSlots::launch_bytes(threads, rows, static_cast<u32>(size_of(spec.in)))};
+  shape.grid_x = static_cast<u32>(min_of(params.rows, i64{kernel.clusters_at_once(shape)})) * shape.cluster;
+  launcher.launch(kernel, spec, Pass::wide, shape, params, stream);
+}
+
 }  // namespace
 
 void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher) {
@@ -71,16 +84,7 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .amax = static_cast<u32*>(tensors.amax.data),
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
                               .pow2 = spec.pow2};
-  if (runs_wide(spec, tensors, stream, launcher)) {
-    const u32 blocks = NormRowsWideLaunch::blocks(input.cols);
-    launcher.launch(spec, Pass::wide,
-                    {.grid_x = static_cast<unsigned>(input.rows) * blocks,
-                     .block = NormRowsWideLaunch::threads(input.cols),
-                     .cluster = blocks,
-                     .shared_bytes = sizeof(NormRowsWideShared)},
-                    params, stream);
-    return;
-  }
+  if (runs_wide(spec, tensors, stream, launcher)) return launch_wide(spec, params, stream, launcher);
   launcher.launch(spec, Pass::main, NormRowsLaunch::grid(input.rows, input.cols), NormRowsLaunch::threads(input.cols),
                   params, stream);
 }
@@ -120,7 +124,7 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                     {.grid_x = static_cast<unsigned>(chunks) * blocks,
                      .block = NormBackwardWideLaunch::threads(cols),
                      .cluster = blocks,
-                     .shared_bytes = sizeof(NormBackwardWideShared)},
+                     .shared_bytes = NormBackwardWideLaunch::shared_bytes(spec.kind == NormKind::layer)},
                     params, stream);
   } else {
     launcher.launch(spec, Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);

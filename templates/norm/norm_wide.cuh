@@ -1,0 +1,82 @@
+// How the blocks of a cluster sum a row in the order of 512 threads (norm.cuh), for the norms of rows that are too wide
+// for one block's registers. The sum is taken apart into units: one group of 8 columns of each of the 32 threads of one
+// of 16 summing warps. Each warp of the cluster holds some units. The sums of 8 columns meet in the block's shared
+// memory, and one warp adds those of a summing warp, for which the block holds all units, in ascending order of columns.
+// Then every block gets the 16 warps' sums and adds them up.
+#pragma once
+
+#include "cluster.cuh"
+#include "platform.cuh"
+#include "reduce.cuh"
+
+namespace ingot {
+
+inline constexpr u32 kNormSummingWarps = 16;
+inline constexpr u32 kMaxNormUnits = 32;  // in a block
+
+// For Count sums at a time.
+template <u32 Count>
+struct NormWideShared {
+  using Words = ClusterWords<Count * kNormSummingWarps>;
+  Words sums[2];  // of the summing warps, as bits
+  float parts[Count][kMaxNormUnits * 32];
+};
+
+// How many of the 16 warps a block sums for.
+INGOT_HOST_DEVICE constexpr u32 norm_summing_warps(u32 blocks) { return kNormSummingWarps / blocks; }
+
+// The sum of every kWarps-th of the block's first `units` units, beginning with the warp's own.
+template <u32 kWarps>
+INGOT_DEVICE float norm_sum_of_units(const float (&parts)[kMaxNormUnits * 32], u32 units) {
+  constexpr u32 kStride = kWarps * 32;
+  float sum = 0.0F;
+  INGOT_UNROLL_BY(1)
+  for (u32 first = threadIdx.x; first < units * 32; first += 4 * kStride) {
+    // Reads four at a time, so that no read waits for an addition. Adding 0 to a sum that began with 0 changes no bit.
+    float four[4];
+    INGOT_UNROLL
+    for (u32 i = 0; i < 4; ++i) four[i] = first + i * kStride < units * 32 ? parts[first + i * kStride] : 0.0F;
+    INGOT_UNROLL
+    for (const float part : four) sum = sum + part;
+  }
+  return sum;
+}
+
+// The sums over the row, for all threads of the cluster. The block's units are numbered by groups of 4096 columns, and
+// within such a group by the warps that the block sums for, which are warp w of those: number(w) of all. parts[i]: the
+// thread's sums of 8 columns in unit first_unit + i, 0 past the end of the row. `words` are one of shared.sums, which
+// serve in turn, for the turn-th time.
+template <u32 Vec8s, u32 Count, class Number>
+INGOT_DEVICE void norm_wide_sums(const float (&parts)[Vec8s][Count], float (&totals)[Count], u32 first_unit, u32 units,
+                                 const Number& number, NormWideShared<Count>& shared,
+                                 typename NormWideShared<Count>::Words& words, u32 turn) {
+  const u32 blocks = ClusterPlace::here().blocks;
+  const u32 warp = threadIdx.x / 32;
+  const u32 lane = threadIdx.x % 32;
+  INGOT_UNROLL
+  for (u32 i = 0; i < Vec8s; ++i) {
+    INGOT_UNROLL
+    for (u32 k = 0; k < Count; ++k) shared.parts[k][(first_unit + i) * 32 + lane] = parts[i][k];
+  }
+  __syncthreads();
+  if (warp < norm_summing_warps(blocks)) {
+    INGOT_UNROLL
+    for (u32 k = 0; k < Count; ++k) {
+      const float sum = warp_sum(blocks == kMaxClusterBlocks
+                                     ? norm_sum_of_units<norm_summing_warps(kMaxClusterBlocks)>(shared.parts[k], units)
+                                     : norm_sum_of_units<norm_summing_warps(4)>(shared.parts[k], units));
+      if (lane < blocks) words.send(k * kNormSummingWarps + number(warp), lane, float_bits(sum));
+    }
+  }
+  words.wait(Count * kNormSummingWarps, turn);
+  INGOT_UNROLL
+  for (u32 k = 0; k < Count; ++k) {
+    totals[k] = float_from_bits(words.words[k * kNormSummingWarps]);
+    INGOT_UNROLL
+    for (u32 w = 1; w < kNormSummingWarps; ++w) {
+      totals[k] = totals[k] + float_from_bits(words.words[k * kNormSummingWarps + w]);
+    }
+  }
+}
+
+}  // namespace ingot
