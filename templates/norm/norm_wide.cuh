@@ -22,8 +22,9 @@ struct NormWideShared {
   float parts[Count][kMaxNormUnits * 32];
 };
 
-// How many of the 16 warps a block sums for.
-INGOT_HOST_DEVICE constexpr u32 norm_summing_warps(u32 blocks) { return kNormSummingWarps / blocks; }
+// How many of the 16 warps a block sums for, in clusters of four blocks or eight. (Dividing would take 20 instructions.)
+INGOT_HOST_DEVICE constexpr u32 norm_summing_warps(u32 blocks) { return blocks == kMaxClusterBlocks ? 2 : 4; }
+static_assert(norm_summing_warps(8) * 8 == kNormSummingWarps && norm_summing_warps(4) * 4 == kNormSummingWarps);
 
 // The sum of every kWarps-th of the block's first `units` units, beginning with the warp's own.
 template <u32 kWarps>
