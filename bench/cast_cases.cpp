@@ -114,7 +114,11 @@ std::vector<Work> all_work() {
       norm_work<NormSpec>("layernorm rowwise codes+result",
                           "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
                           {.reads = {2}, .writes = {1, 2}}),
+      norm_work<NormSpec>("layernorm result, not affine", "norm layer bf16 out=result,stats",
+                          {.reads = {2}, .writes = {2}}),
       norm_work<NormBackwardSpec>("rmsnorm backward", "norm_backward rms bf16 affine sums=f32",
+                                  {.reads = {2, 2}, .writes = {2}}),
+      norm_work<NormBackwardSpec>("layernorm backward, not affine", "norm_backward layer bf16",
                                   {.reads = {2, 2}, .writes = {2}}),
       mx_work("mx e4m3fn", "quantize_mx bf16->e4m3fn", {.reads = {2}, .writes = {1}}),
   };
@@ -142,9 +146,10 @@ double ideal_bytes(const CastCase& cast_case) {
          cast_case.traffic.bytes_per_element();
 }
 
-// Numbers of tokens that are no multiple of 16, a small odd matrix, and rows as wide as down projections have.
-constexpr std::array<std::pair<std::int64_t, std::int64_t>, 6> kMoreSizes{
-    {{3000, 4096}, {3000, 11008}, {333, 1111}, {6144, 13824}, {6144, 18944}, {6144, 28672}}};
+// Numbers of tokens that are no multiple of 16, a small odd matrix and a small even one, and rows as wide as down
+// projections have.
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, 7> kMoreSizes{
+    {{3000, 4096}, {3000, 11008}, {333, 1111}, {1024, 1024}, {6144, 13824}, {6144, 18944}, {6144, 28672}}};
 
 std::vector<CastCase> cast_cases() {
   std::vector<CastCase> cases;

@@ -4,9 +4,9 @@
 // c sums rows c * R .. min(rows, (c + 1) * R) - 1 in ascending order in f32, starting from 0, with plain additions; the
 // chunks' sums are added in ascending order in f32, starting from 0; from_float<Out> rounds the total once.
 //
-// It takes two launches: a block of the first sums one chunk of rows of a strip of columns; a thread of the second adds
-// up one column. R grows with the square root of the rows, so both passes stay parallel and the rounding error stays
-// small.
+// It takes two launches: a block of the first sums one chunk of rows of a strip of columns; a block of the second
+// brings the partial sums of 32 columns to shared memory, where a thread adds up one column. R grows with the square
+// root of the rows, so both passes stay parallel and the rounding error stays small.
 #pragma once
 
 #include "memory.cuh"
@@ -54,10 +54,13 @@ struct ColumnSumPartialsLaunch {
   }
 };
 
-// Second pass: one column per thread.
+// Second pass: a block loads up to kChunks chunks at a time, so that no thread waits for more than one load after the
+// other.
 struct ColumnSumFinishLaunch {
-  static constexpr u32 kThreads = 64;
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 cols) { return ceil_div(cols, i64{kThreads}); }
+  static constexpr u32 kThreads = 256;
+  static constexpr u32 kCols = 32;
+  static constexpr u32 kChunks = 128;
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 cols) { return ceil_div(cols, i64{kCols}); }
 };
 
 template <HighPrecision In>
@@ -103,13 +106,31 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
 template <HighPrecision Out>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8)
     column_sum_finish(const ColumnSumFinishParams p) {
+  using Launch = ColumnSumFinishLaunch;
+  constexpr u32 kRows = Launch::kThreads / Launch::kCols;  // that the block loads at once
+  __shared__ float partials[Launch::kChunks][Launch::kCols];
   start_in_turn();
-  const i64 col = i64{blockIdx.x} * ColumnSumFinishLaunch::kThreads + threadIdx.x;
-  if (col >= p.cols) return;
+  const u32 lane = threadIdx.x % Launch::kCols;
+  const u32 first_chunk = threadIdx.x / Launch::kCols;
+  const i64 col = i64{blockIdx.x} * Launch::kCols + lane;
   float total = 0.0F;
-  const float* source = p.partials + col;
-  INGOT_UNROLL_BY(16)
-  for (i64 chunk = 0; chunk < p.chunks; ++chunk, source += p.cols) total = total + *source;
+  INGOT_UNROLL_BY(1)
+  for (i64 begin = 0; begin < p.chunks; begin += Launch::kChunks) {
+    const u32 count = static_cast<u32>(min_of(p.chunks - begin, i64{Launch::kChunks}));
+    const float* const source = p.partials + begin * p.cols + col;
+    INGOT_UNROLL
+    for (u32 i = 0; i < Launch::kChunks; i += kRows) {
+      const u32 chunk = first_chunk + i;
+      if (chunk < count && col < p.cols) partials[chunk][lane] = source[chunk * p.cols];
+    }
+    __syncthreads();
+    if (first_chunk == 0) {
+      INGOT_UNROLL_BY(16)
+      for (u32 chunk = 0; chunk < count; ++chunk) total = total + partials[chunk][lane];
+    }
+    __syncthreads();
+  }
+  if (first_chunk != 0 || col >= p.cols) return;
   const bool first = col < p.sum_cols;
   static_cast<Out*>(first ? p.sum : p.other_sum)[first ? col : col - p.sum_cols] = from_float<Out>(total);
 }

@@ -12,9 +12,12 @@
 // one is reduced. There are at most 132 chunks, one per SM of the H100 and H200, so the partial sums add only a few per
 // cent to the bytes.
 //
-// Rows of more than 8192 columns, and rows that cannot be read in vectors, are read three times: for their own sums,
-// for the output, and for the sums over rows. The later reads hit the L2 if it has room for four rows of each block.
-// norm_backward_wide.cuh takes long rows, where it can.
+// A norm that multiplies by no gamma has no sums over rows. Then a block is smaller, and each of its groups takes only
+// one row, so that even a small matrix keeps all SMs busy.
+//
+// Rows of more than 8192 columns are read three times: for their own sums, for the output, and for the sums over rows.
+// The later reads hit the L2 if it has room for four rows of each block. norm_backward_wide.cuh takes long rows, where
+// it can.
 #pragma once
 
 #include "memory.cuh"
@@ -43,15 +46,27 @@ struct NormBackwardLaunch {
   static constexpr u32 kThreads = 512;
   static constexpr u32 kVec8s = 2;  // groups of 8 columns that a thread keeps in registers
   static constexpr i64 kMaxChunks = 132;
-  static constexpr i64 kMinRowsPerGroup = 4;
   static constexpr i64 kRowsPerBatch = 4;  // for long rows
+  static constexpr u32 kMinThreads = 128;  // in a block, without sums over rows
+  static constexpr i64 kMaxBlocks = 0x7fffffff;
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
   INGOT_HOST_DEVICE static constexpr i64 groups(i64 cols) { return kThreads / threads_per_row(cols); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_chunk(i64 rows, i64 cols) {
-    return groups(cols) * max_of(kMinRowsPerGroup, ceil_div(rows, kMaxChunks * groups(cols)));
+    return groups(cols) * max_of(i64{1}, ceil_div(rows, kMaxChunks * groups(cols)));
   }
   INGOT_HOST_DEVICE static constexpr i64 chunks(i64 rows, i64 cols) {
     return ceil_div(rows, rows_per_chunk(rows, cols));
+  }
+  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols, bool affine) {  // in a block
+    return affine ? kThreads : max_of(kMinThreads, threads_per_row(cols));
+  }
+  INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 rows, i64 cols, bool affine) {
+    if (affine) return rows_per_chunk(rows, cols);
+    const i64 at_once = threads(cols, affine) / threads_per_row(cols);
+    return at_once * ceil_div(rows, at_once * kMaxBlocks);
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, bool affine) {
+    return ceil_div(rows, rows_per_block(rows, cols, affine));
   }
 };
 
@@ -66,8 +81,8 @@ struct NormBackward {
   using Launch = NormBackwardLaunch;
   static constexpr u32 kVec8s = Launch::kVec8s;
   static constexpr u32 kSums = kCentred<Kind> ? 2 : 1;  // sum of g * xhat; LayerNorm: also the sum of g
-  // In f32, two rows do not fit the registers.
-  static constexpr bool kAhead = sizeof(In) == 2;
+  // Is the group's next row loaded ahead? In f32, two rows do not fit the registers.
+  static constexpr bool kAhead = C.affine && sizeof(In) == 2;
   using RowSums = float[2][kMaxWarps][kSums];
   // The column sums that two or more groups pass on to each other.
   using ColumnSums = float[C.affine ? kSums : 1][C.affine ? Launch::kThreads / 2 * kVec8s * kVec8 : 1];
@@ -81,9 +96,9 @@ struct NormBackward {
         threads(Launch::threads_per_row(params.cols)),
         lane(threadIdx.x % threads),
         group(threadIdx.x / threads),
-        groups(Launch::kThreads / threads),
-        first_row(i64{blockIdx.x} * Launch::rows_per_chunk(params.rows, params.cols)),
-        end_row(min_of(params.rows, first_row + Launch::rows_per_chunk(params.rows, params.cols))) {}
+        groups(Launch::threads(params.cols, C.affine) / threads),
+        first_row(i64{blockIdx.x} * Launch::rows_per_block(params.rows, params.cols, C.affine)),
+        end_row(min_of(params.rows, first_row + Launch::rows_per_block(params.rows, params.cols, C.affine))) {}
 
   INGOT_DEVICE const In* input(i64 row) const { return static_cast<const In*>(p.input) + row * p.input_stride; }
   INGOT_DEVICE const In* grad_output(i64 row) const {
@@ -145,7 +160,7 @@ struct NormBackward {
     }
   }
 
-  // ---- Rows that fit the registers: a multiple of 8 columns ------------------------------------------------------
+  // ---- Rows that fit the registers -------------------------------------------------------------------------------
 
   struct Row {
     Vec8<In> x[kVec8s] = {};
@@ -155,34 +170,37 @@ struct NormBackward {
 
   INGOT_DEVICE i64 column(u32 i) const { return (i64{i} * threads + lane) * kVec8; }
 
-  INGOT_DEVICE Row load(i64 row) const {
+  template <class Access>
+  INGOT_DEVICE Row load(i64 row, const Access& access) const {
     Row loaded;
     if (row >= end_row) return loaded;
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
       if (column(i) >= p.cols) continue;
-      loaded.x[i] = load_vec8_once(input(row) + column(i));
-      loaded.grad[i] = load_vec8_once(grad_output(row) + column(i));
+      loaded.x[i] = access.load_once(input(row), column(i));
+      loaded.grad[i] = access.load_once(grad_output(row), column(i));
     }
     loaded.s = statistics(row);
     return loaded;
   }
 
-  INGOT_DEVICE void kept_rows(RowSums& row_sums, ColumnSums& column_sums) const {
+  // Access: WholeVec8s or PaddedVec8s.
+  template <class Access>
+  INGOT_DEVICE void kept_rows(const Access& access, RowSums& row_sums, ColumnSums& column_sums) const {
     float over_rows[kVec8s][kSums][kVec8] = {};
     Vec8<In> gammas[kVec8s] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
-      if (C.affine && column(i) < p.cols) gammas[i] = load_vec8_again(gamma() + column(i));
+      if (C.affine && column(i) < p.cols) gammas[i] = access.load_again(gamma(), column(i));
     }
     const i64 steps = ceil_div(end_row - first_row, groups);
     Row next;
-    if constexpr (kAhead) next = load(first_row + group);
+    if constexpr (kAhead) next = load(first_row + group, access);
     INGOT_UNROLL_BY(1)
     for (i64 step = 0; step < steps; ++step) {
       const i64 row = first_row + step * groups + group;
-      Row current = kAhead ? next : load(row);
-      if constexpr (kAhead) next = load(row + groups);
+      Row current = kAhead ? next : load(row, access);
+      if constexpr (kAhead) next = load(row + groups, access);
       float sums[kSums] = {};
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) {
@@ -194,7 +212,7 @@ struct NormBackward {
         if (row < end_row && column(i) < p.cols) {
           if constexpr (C.affine) take_row(g, xhat, over_rows[i]);
           scale_kept(g, gammas[i]);
-          take(g, xhat, kVec8, sums);
+          take(g, xhat, access.left(column(i)), sums);
         }
         forget_values(current.x[i]);
         forget_values(current.grad[i]);
@@ -210,10 +228,10 @@ struct NormBackward {
         unpack(current.grad[i], g);
         normalise(xhat, current.s);
         scale_kept(g, gammas[i]);
-        store_vec8(grad_input(row) + column(i), gradient(g, xhat, sums, current.s));
+        access.store(grad_input(row), column(i), gradient(g, xhat, sums, current.s));
       }
     }
-    if constexpr (C.affine) merge_groups(over_rows, column_sums);
+    if constexpr (C.affine) merge_groups<Access>(over_rows, column_sums);
   }
 
   INGOT_DEVICE static void scale_kept(float (&grad)[kVec8], const Vec8<In>& gamma) {
@@ -225,6 +243,7 @@ struct NormBackward {
   }
 
   // The groups add their sums one after the other; the last group holds the chunk's sums and stores them.
+  template <class Access>
   INGOT_DEVICE void merge_groups(float (&sums)[kVec8s][kSums][kVec8], ColumnSums& column_sums) const {
     INGOT_UNROLL_BY(1)
     for (u32 g = 0; g < groups; ++g) {
@@ -240,7 +259,7 @@ struct NormBackward {
               if (g != 0) sums[i][k][c] = shared + sums[i][k][c];
               if (g + 1 != groups) shared = sums[i][k][c];
             }
-            if (g + 1 == groups) store_partials(partials() + k * p.cols + column(i), sums[i][k]);
+            if (g + 1 == groups) store_partials<Access>(partials() + k * p.cols, column(i), sums[i][k]);
           }
         }
       }
@@ -248,11 +267,17 @@ struct NormBackward {
     }
   }
 
-  // The number of columns is a multiple of 8 here, so every 8 partial sums start at a multiple of 32 bytes.
-  INGOT_DEVICE static void store_partials(float* target, const float (&sums)[kVec8]) {
+  // `target`: the partial sums of column 0. With whole vec8s the number of columns is a multiple of 8, so every 8 sums
+  // start at a multiple of 32 bytes.
+  template <class Access>
+  INGOT_DEVICE void store_partials(float* target, i64 col, const float (&sums)[kVec8]) const {
     const Vec8<float> vec8 = pack<float>(sums);
-    INGOT_UNROLL
-    for (u32 i = 0; i < 2; ++i) *reinterpret_cast<U32x4*>(target + 4 * i) = vec8.vectors[i].bits;
+    if constexpr (is_same<Access, WholeVec8s>) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < 2; ++i) *reinterpret_cast<U32x4*>(target + col + 4 * i) = vec8.vectors[i].bits;
+    } else {
+      store_padded(target, col, p.cols, false, vec8);
+    }
   }
 
   // ---- All other rows --------------------------------------------------------------------------------------------
@@ -343,7 +368,7 @@ struct NormBackward {
 };
 
 template <class In, class Kind, NormBackwardConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, 1)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, !C.affine && sizeof(In) == 2 ? 2 : 1)
     norm_backward(const __grid_constant__ NormBackwardParams p) {
   using Rows = NormBackward<In, Kind, C>;
   __shared__ typename Rows::RowSums row_sums;
@@ -353,8 +378,11 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, 1)
                        vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
                        vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!C.affine || aligned(p.gamma, 16));
   const Rows rows(p);
-  if (vectors && p.cols % kVec8 == 0 && p.cols <= i64{rows.threads} * Rows::kVec8s * kVec8) {
-    rows.kept_rows(row_sums, column_sums);
+  const bool kept = p.cols <= i64{rows.threads} * Rows::kVec8s * kVec8;
+  if (kept && vectors && p.cols % kVec8 == 0) {
+    rows.kept_rows(WholeVec8s{}, row_sums, column_sums);
+  } else if (kept) {
+    rows.kept_rows(PaddedVec8s{p.cols, vectors}, row_sums, column_sums);
   } else {
     rows.streamed_rows(vectors, row_sums);
   }

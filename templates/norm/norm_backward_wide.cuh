@@ -63,6 +63,8 @@ struct NormBackwardWide {
   using Rows = NormBackward<In, Kind, C>;
   static constexpr u32 kVec8s = Rows::kVec8s;
   static constexpr u32 kSums = Rows::kSums;
+  // Is the next row loaded ahead? In f32, two rows do not fit the registers.
+  static constexpr bool kAhead = sizeof(In) == 2;
 
   Rows rows;
   u32 chunk, begin, stride;
@@ -72,8 +74,11 @@ struct NormBackwardWide {
     chunk = units.place.index;
     begin = units.first_column();
     stride = units.stride();
-    rows.first_row = i64{chunk} * NormBackwardLaunch::rows_per_chunk(p.rows, p.cols);
-    rows.end_row = min_of(p.rows, rows.first_row + NormBackwardLaunch::rows_per_chunk(p.rows, p.cols));
+    // Without sums over rows, the clusters of the launch share the rows evenly.
+    const i64 chunk_rows =
+        C.affine ? NormBackwardLaunch::rows_per_chunk(p.rows, p.cols) : ceil_div(p.rows, i64{cluster_count()});
+    rows.first_row = min_of(p.rows, i64{chunk} * chunk_rows);
+    rows.end_row = min_of(p.rows, rows.first_row + chunk_rows);
   }
 
   INGOT_DEVICE u32 column(u32 i) const { return begin + i * stride; }
@@ -100,12 +105,12 @@ struct NormBackwardWide {
       if (C.affine && inside(i)) gammas[i] = load_vec8_again(rows.gamma() + column(i));
     }
     typename Rows::Row next;
-    if constexpr (Rows::kAhead) next = load(rows.first_row);
+    if constexpr (kAhead) next = load(rows.first_row);
     cluster_started();
     INGOT_UNROLL_BY(1)
     for (i64 row = rows.first_row; row < rows.end_row; ++row) {
-      typename Rows::Row current = Rows::kAhead ? next : load(row);
-      if constexpr (Rows::kAhead) next = load(row + 1);
+      typename Rows::Row current = kAhead ? next : load(row);
+      if constexpr (kAhead) next = load(row + 1);
       float parts[kVec8s][kSums] = {};
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) {
@@ -126,8 +131,8 @@ struct NormBackwardWide {
       const NormBackwardWideUnits units;
       const u32 turn = static_cast<u32>(row - rows.first_row);
       norm_wide_sums(
-          parts, means, units.first(), units.count(),
-          [&](u32 w) { return w * units.place.blocks + units.place.rank; }, shared, shared.sums[turn % 2], turn / 2);
+          parts, means, units.first(), units.count(), [&](u32 w) { return w * units.place.blocks + units.place.rank; },
+          shared, shared.sums[turn % 2], turn / 2);
       rows.to_means(means);
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) {
@@ -147,16 +152,18 @@ struct NormBackwardWide {
         if (!inside(i)) continue;
         INGOT_UNROLL
         for (u32 k = 0; k < kSums; ++k) {
-          Rows::store_partials(rows.p.partials + (chunk * kSums + k) * rows.p.cols + column(i), over_rows[i][k]);
+          rows.template store_partials<WholeVec8s>(rows.p.partials + (chunk * kSums + k) * rows.p.cols, column(i),
+                                                   over_rows[i][k]);
         }
       }
     }
   }
 };
 
-// Params as for norm_backward. Cluster i of the grid takes chunk i.
+// Params as for norm_backward. Cluster i of the grid takes chunk i; without sums over rows there may be any number of
+// clusters.
 template <class In, class Kind, NormBackwardConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, 1)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, !C.affine && sizeof(In) == 2 ? 2 : 1)
     norm_backward_wide(const __grid_constant__ NormBackwardParams p) {
   if constexpr (kHasClusters) {
     using Rows = NormBackwardWide<In, Kind, C>;

@@ -1,8 +1,8 @@
 // LayerNorm or RMSNorm of each row of a matrix. The kernel writes any of the values, their FP8 codes and the statistics
 // (formulas: codegen/norm/norm_spec.h; order of the sums: norm.cuh). It reads each input byte once and writes each
 // output byte once, in one launch: a row stays in its threads' registers, first as elements and then as values, while
-// its statistics and then its amax are found. Rows that are too long for that, and rows that cannot be read in vectors,
-// are read again, from the L2; norm_rows_wide.cuh takes long rows, where it can.
+// its statistics and then its amax are found. Rows that are too long for that are read again, from the L2;
+// norm_rows_wide.cuh takes long rows, where it can.
 //
 // A dynamic scale belongs to one row and comes from the row's values after they are rounded to the input's dtype. A
 // given scale holds for the whole tensor; the kernel then raises the amax beside it to the largest |value|.
@@ -159,29 +159,6 @@ struct NormRow {
   }
 };
 
-// Writes the codes of a row's values, which are in registers. column(i): the first column of the thread's vec8 i;
-// inside(i): is it in the row?
-template <class Row, class Column, class Inside>
-INGOT_DEVICE void norm_kept_codes(const Row& r, const Vec8<typename Row::Element> (&vec8s)[Row::kVec8s],
-                                  const Column& column, const Inside& inside) {
-  INGOT_UNROLL
-  for (u32 i = 0; i < Row::kVec8s; ++i) {
-    const U32x2 codes = r.quantized(vec8s[i]);
-    if (inside(i)) store_streaming(r.codes() + column(i), codes);
-  }
-}
-
-// The thread's elements of a row, and zeros past its end, which add nothing to its sums.
-template <class Row, class Column, class Inside>
-INGOT_DEVICE void norm_load_row(const Row& r, Vec8<typename Row::Element> (&vec8s)[Row::kVec8s], const Column& column,
-                                const Inside& inside) {
-  const typename Row::Element* const input = r.input();
-  INGOT_UNROLL
-  for (u32 i = 0; i < Row::kVec8s; ++i) {
-    if (inside(i)) vec8s[i] = load_vec8_once(input + column(i));
-  }
-}
-
 template <class In, u32 Count>
 INGOT_DEVICE void forget_values(Vec8<In> (&vec8s)[Count]) {
   INGOT_UNROLL
@@ -193,79 +170,99 @@ template <class Row>
 constexpr u32 kAffineBatch = min_of(Row::kVec8s,
                                     (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(typename Row::Element)));
 
-// Turns the thread's elements into the norm's values, zeros past the end of the row; writes them, if they are wanted,
-// and returns amax_bits() of the largest, if there are codes.
-template <class Row, class Column, class Inside>
-INGOT_DEVICE u32 norm_kept_values(const Row& r, Vec8<typename Row::Element> (&vec8s)[Row::kVec8s], const Column& column,
-                                  const Inside& inside) {
+// A row that stays in registers. Access: WholeVec8s or PaddedVec8s.
+template <class Row, class Access>
+struct NormKeptRow {
   using In = typename Row::Element;
-  u32 maximum = 0;
-  constexpr u32 kBatch = kAffineBatch<Row>;
-  INGOT_UNROLL
-  for (u32 first = 0; first < Row::kVec8s; first += kBatch) {
-    typename Row::AffineVec8 affine[kBatch];
+  static constexpr u32 kVec8s = Row::kVec8s;
+
+  Row& r;
+  Access access;
+
+  INGOT_DEVICE u32 column(u32 i) const { return (i * r.threads + r.lane) * kVec8; }
+  INGOT_DEVICE bool inside(u32 i) const { return r.active() && column(i) < static_cast<u32>(r.p.cols); }
+
+  // Zeros past the end of the row add nothing to its sums.
+  INGOT_DEVICE void load(Vec8<In> (&vec8s)[kVec8s]) const {
     INGOT_UNROLL
-    for (u32 i = 0; i < kBatch; ++i) {
-      if (!inside(first + i)) continue;
-      affine[i] = r.affine([&](const In* vector) { return load_vec8_again(vector + column(first + i)); });
+    for (u32 i = 0; i < kVec8s; ++i) {
+      if (inside(i)) vec8s[i] = access.load_once(r.input(), column(i));
     }
+  }
+
+  // Turns the elements into the norm's values, zeros past the end of the row; writes them, if they are wanted, and
+  // returns amax_bits() of the largest, if there are codes.
+  INGOT_DEVICE u32 take_values(Vec8<In> (&vec8s)[kVec8s]) const {
+    Vec8sMaximum<In> maximum;
+    constexpr u32 kBatch = kAffineBatch<Row>;
     INGOT_UNROLL
-    for (u32 i = first; i < first + kBatch; ++i) {
+    for (u32 first = 0; first < kVec8s; first += kBatch) {
+      typename Row::AffineVec8 affine[kBatch];
+      INGOT_UNROLL
+      for (u32 i = 0; i < kBatch; ++i) {
+        if (!inside(first + i)) continue;
+        affine[i] = r.affine([&](const In* vector) { return access.load_again(vector, column(first + i)); });
+      }
+      INGOT_UNROLL
+      for (u32 i = first; i < first + kBatch; ++i) {
+        float x[kVec8];
+        unpack(vec8s[i], x);
+        vec8s[i] = access.inside(r.values(x, affine[i - first]), column(i));
+        if (!inside(i)) vec8s[i] = {};
+        if constexpr (Row::kWritesCodes) maximum.take(vec8s[i]);
+        if constexpr (Row::kWritesResult) {
+          if (inside(i)) access.store(r.result(), column(i), vec8s[i]);
+        }
+      }
+    }
+    return maximum.bits();
+  }
+
+  INGOT_DEVICE void store_codes(const Vec8<In> (&vec8s)[kVec8s]) const {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
+      const U32x2 codes = r.quantized(vec8s[i]);
+      if (inside(i)) access.store_codes(r.codes(), column(i), codes);
+    }
+  }
+
+  INGOT_DEVICE void run(float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) const {
+    Vec8<In> vec8s[kVec8s] = {};
+    load(vec8s);
+    if constexpr (Row::kSubtractsMean) {
+      float sums[1] = {0.0F};
+      INGOT_UNROLL
+      for (const Vec8<In>& vec8 : vec8s) {
+        float x[kVec8];
+        unpack(vec8, x);
+        sums[0] = sums[0] + vec8_sum(x);
+      }
+      group_sums(sums, r.threads, warp_sums[0]);
+      forget_values(vec8s);
+      r.take_sum(sums[0]);
+    }
+    float squares[1] = {0.0F};
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
       float x[kVec8];
       unpack(vec8s[i], x);
-      vec8s[i] = r.values(x, affine[i - first]);
-      if (!inside(i)) vec8s[i] = {};
-      if constexpr (Row::kWritesCodes) maximum = max_of(maximum, amax_bits(vec8s[i]));
-      if constexpr (Row::kWritesResult) {
-        if (inside(i)) store_vec8(r.result() + column(i), vec8s[i]);
+      const float sum = r.sum_of_squares(x, access.left(column(i)));
+      squares[0] = squares[0] + (inside(i) ? sum : 0.0F);
+    }
+    group_sums(squares, r.threads, warp_sums[1]);
+    forget_values(vec8s);
+    r.take_squares(squares[0]);
+    if constexpr (Row::kWritesValues) {
+      const u32 maximum = take_values(vec8s);
+      if constexpr (Row::kWritesCodes) {
+        r.take_maximum(group_max(maximum, r.threads, warp_maxima));
+        store_codes(vec8s);
       }
     }
   }
-  return maximum;
-}
+};
 
-// A row that stays in registers: it fits them, and its length is a multiple of 8.
-template <class Row>
-INGOT_DEVICE void norm_kept_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
-  using In = typename Row::Element;
-  const u32 cols = static_cast<u32>(r.p.cols);
-  const auto column = [&](u32 i) { return (i * r.threads + r.lane) * kVec8; };
-  const auto inside = [&](u32 i) { return r.active() && column(i) < cols; };
-  Vec8<In> vec8s[Row::kVec8s] = {};
-  norm_load_row(r, vec8s, column, inside);
-  if constexpr (Row::kSubtractsMean) {
-    float sums[1] = {0.0F};
-    INGOT_UNROLL
-    for (const Vec8<In>& vec8 : vec8s) {
-      float x[kVec8];
-      unpack(vec8, x);
-      sums[0] = sums[0] + vec8_sum(x);
-    }
-    group_sums(sums, r.threads, warp_sums[0]);
-    forget_values(vec8s);
-    r.take_sum(sums[0]);
-  }
-  float squares[1] = {0.0F};
-  INGOT_UNROLL
-  for (u32 i = 0; i < Row::kVec8s; ++i) {
-    float x[kVec8];
-    unpack(vec8s[i], x);
-    const float sum = r.sum_of_squares(x, kVec8);
-    squares[0] = squares[0] + (inside(i) ? sum : 0.0F);
-  }
-  group_sums(squares, r.threads, warp_sums[1]);
-  forget_values(vec8s);
-  r.take_squares(squares[0]);
-  if constexpr (Row::kWritesValues) {
-    const u32 maximum = norm_kept_values(r, vec8s, column, inside);
-    if constexpr (Row::kWritesCodes) {
-      r.take_maximum(group_max(maximum, r.threads, warp_maxima));
-      norm_kept_codes(r, vec8s, column, inside);
-    }
-  }
-}
-
-// Any other row is read once per pass. The passes share one loop, because more code would gain nothing.
+// A longer row is read once per pass. The passes share one loop, because more code would gain nothing.
 template <class Row>
 INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
   using In = typename Row::Element;
@@ -323,7 +320,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
   const u32 threads = 1U << p.threads_log2;
   const u32 rows_per_block = blockDim.x >> p.threads_log2;
   const bool vectors = Row::vectors(p);
-  const bool kept = vectors && p.cols % kVec8 == 0 && p.cols <= i64{threads} * Launch::kVec8s * kVec8;
+  const bool kept = p.cols <= i64{threads} * Launch::kVec8s * kVec8;
   if constexpr (C.given_scale) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *p.factors = factor_from_scale(*p.scale);
   }
@@ -332,8 +329,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
     const i64 first_row = (i64{turn} * gridDim.x + blockIdx.x) * rows_per_block;
     if (first_row >= p.rows) break;
     Row row{p, first_row + (threadIdx.x >> p.threads_log2), threadIdx.x & (threads - 1), threads};
-    if (kept) {
-      norm_kept_row(row, warp_sums, warp_maxima);
+    if (kept && vectors && p.cols % kVec8 == 0) {
+      NormKeptRow<Row, WholeVec8s>{row, {}}.run(warp_sums, warp_maxima);
+    } else if (kept) {
+      NormKeptRow<Row, PaddedVec8s>{row, {p.cols, vectors}}.run(warp_sums, warp_maxima);
     } else {
       norm_streamed_row(row, warp_sums, warp_maxima);
     }

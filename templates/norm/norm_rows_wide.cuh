@@ -198,6 +198,15 @@ struct NormRowsWide {
     return maximum.bits();
   }
 
+  INGOT_DEVICE void store_codes(const Row& r, const Vec8<In> (&vec8s)[kVec8s]) const {
+    const Columns column(p);
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
+      const U32x2 codes = r.quantized(vec8s[i]);
+      if (column.inside(i)) store_streaming(r.codes() + column(i), codes);
+    }
+  }
+
   // `turn` counts the cluster's rows.
   INGOT_DEVICE void take_mean(Row& r, u32 turn) const {
     float parts[kVec8s][1];
@@ -250,8 +259,7 @@ struct NormRowsWide {
         const u32 maximum = take_values(r, vec8s);
         if constexpr (Row::kWritesCodes) {
           r.take_maximum(cluster_max(maximum, shared.maxima, turn));
-          const Columns column(p);
-          norm_kept_codes(r, vec8s, column, [&](u32 i) { return column.inside(i); });
+          store_codes(r, vec8s);
         }
       }
     }

@@ -1,8 +1,8 @@
 // How the blocks of a cluster sum a row in the order of 512 threads (norm.cuh), for the norms of rows that are too wide
 // for one block's registers. The sum is taken apart into units: one group of 8 columns of each of the 32 threads of one
 // of 16 summing warps. Each warp of the cluster holds some units. The sums of 8 columns meet in the block's shared
-// memory, and one warp adds those of a summing warp, for which the block holds all units, in ascending order of columns.
-// Then every block gets the 16 warps' sums and adds them up.
+// memory, and one warp adds those of a summing warp, for which the block holds all units, in ascending order of
+// columns. Then every block gets the 16 warps' sums and adds them up.
 #pragma once
 
 #include "cluster.cuh"
@@ -22,7 +22,8 @@ struct NormWideShared {
   float parts[Count][kMaxNormUnits * 32];
 };
 
-// How many of the 16 warps a block sums for, in clusters of four blocks or eight. (Dividing would take 20 instructions.)
+// How many of the 16 warps a block sums for, in clusters of four blocks or eight. (Dividing would take 20
+// instructions.)
 INGOT_HOST_DEVICE constexpr u32 norm_summing_warps(u32 blocks) { return blocks == kMaxClusterBlocks ? 2 : 4; }
 static_assert(norm_summing_warps(8) * 8 == kNormSummingWarps && norm_summing_warps(4) * 4 == kNormSummingWarps);
 
@@ -54,6 +55,8 @@ INGOT_DEVICE void norm_wide_sums(const float (&parts)[Vec8s][Count], float (&tot
   const u32 blocks = ClusterPlace::here().blocks;
   const u32 warp = threadIdx.x / 32;
   const u32 lane = threadIdx.x % 32;
+  // Everyone has read the parts of the last sums, as their words say too, but compute-sanitizer does not follow these.
+  __syncthreads();
   INGOT_UNROLL
   for (u32 i = 0; i < Vec8s; ++i) {
     INGOT_UNROLL

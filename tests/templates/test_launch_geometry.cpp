@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(column_sum_strips_cover_all_columns) {
       BOOST_TEST(strips * ColumnSumPartialsLaunch::cols_per_block(bytes) >= cols);
       BOOST_TEST((strips - 1) * ColumnSumPartialsLaunch::cols_per_block(bytes) < cols);
       BOOST_TEST(ColumnSumPartialsLaunch::grid(100, cols, bytes) == strips * chunk_count(100));
-      BOOST_TEST(ColumnSumFinishLaunch::grid(cols) * ColumnSumFinishLaunch::kThreads >= cols);
+      BOOST_TEST(ColumnSumFinishLaunch::grid(cols) * ColumnSumFinishLaunch::kCols >= cols);
     }
   }
 }
@@ -232,6 +232,28 @@ BOOST_AUTO_TEST_CASE(norm_backward_chunks_cover_all_rows) {
     }
   }
   static_assert(Launch::rows_per_chunk(8192, 4096) == 64 && Launch::chunks(8192, 4096) == 128);
+}
+
+// Without sums over rows, blocks take one row per group, and more only where the grid would be too long.
+BOOST_AUTO_TEST_CASE(norm_backward_blocks_cover_all_rows) {
+  using Launch = NormBackwardLaunch;
+  for (const i64 cols : kSizes) {
+    BOOST_TEST(Launch::threads(cols, true) == Launch::kThreads);
+    BOOST_TEST(Launch::threads(cols, false) % Launch::threads_per_row(cols) == 0U);
+    for (const i64 rows : kSizes) {
+      BOOST_TEST(Launch::grid(rows, cols, true) == Launch::chunks(rows, cols));
+      const i64 per_block = Launch::rows_per_block(rows, cols, false);
+      const i64 blocks = Launch::grid(rows, cols, false);
+      const i64 groups = Launch::threads(cols, false) / Launch::threads_per_row(cols);
+      BOOST_TEST(per_block % groups == 0);
+      BOOST_TEST((per_block == groups || blocks > Launch::kMaxBlocks / 2));
+      BOOST_TEST(blocks <= Launch::kMaxBlocks);
+      BOOST_TEST(blocks * per_block >= rows);
+    }
+  }
+  static_assert(Launch::grid(1024, 1024, false) == 512 && Launch::threads(1024, false) == 128);
+  static_assert(Launch::grid(i64{1} << 40, 8, false) <= Launch::kMaxBlocks);
+  static_assert(Launch::grid(i64{1} << 40, 8, false) * Launch::rows_per_block(i64{1} << 40, 8, false) >= i64{1} << 40);
 }
 
 BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {

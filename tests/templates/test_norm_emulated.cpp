@@ -148,10 +148,15 @@ struct Fixture {
     std::vector<Case> cases = cases_of_shapes(spec);
     cases.push_back({.spec = spec, .shape = {1100, 24}});
     cases.push_back({.spec = spec, .shape = {9, 8195}});
+    // Rows that stay in registers though they cannot be read in vectors, all or at their end: of one group and several.
+    for (const i64 cols : {513, 1111, 8191}) cases.push_back({.spec = spec, .shape = {37, cols}});
+    cases.push_back({.spec = spec, .shape = {37, 1111}, .placement = {.padding = 1}});
+    cases.push_back({.spec = spec, .shape = {37, 1112}, .placement = {.padding = 3, .offset = 1}});
     static constexpr NormBackwardConfig kConfig{.affine = Affine, .zero_centred = ZeroCentred};
     check(spec, cases, [&](PlacedCase& placed) {
-      backward<Kind, Affine, Sum>(placed, [](const NormBackwardParams& params, i64 chunks) {
-        emulator::launch(norm_backward<In, Kind, kConfig>, chunks, NormBackwardLaunch::kThreads, params);
+      backward<Kind, Affine, Sum>(placed, [](const NormBackwardParams& params, i64) {
+        emulator::launch(norm_backward<In, Kind, kConfig>, NormBackwardLaunch::grid(params.rows, params.cols, Affine),
+                         NormBackwardLaunch::threads(params.cols, Affine), params);
       });
     });
     // Several rows and chunks; around the ends of each number of blocks.

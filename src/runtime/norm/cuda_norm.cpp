@@ -51,11 +51,22 @@ void launch_wide(const NormSpec& spec, const NormRowsParams& params, const Strea
   const Kernel& kernel = launcher.kernel(spec, Pass::wide, stream);
   const u32 threads = NormRowsWideLaunch::threads(params.cols);
   const u32 rows = NormRowsWideSlots::rows(spec.affine, spec.kind == NormKind::layer, launcher.target().major);
-  LaunchShape shape{
-      .block = threads,
-      .cluster = NormRowsWideLaunch::blocks(params.cols),
-      .shared_bytes = NormRowsWideSlots::launch_bytes(threads, rows, static_cast<u32>(size_of(spec.in)))};
+  LaunchShape shape{.block = threads,
+                    .cluster = NormRowsWideLaunch::blocks(params.cols),
+                    .shared_bytes = NormRowsWideSlots::launch_bytes(threads, rows, static_cast<u32>(size_of(spec.in)))};
   shape.grid_x = static_cast<u32>(min_of(params.rows, i64{kernel.clusters_at_once(shape)})) * shape.cluster;
+  launcher.launch(kernel, spec, Pass::wide, shape, params, stream);
+}
+
+// A cluster takes each chunk; without sums over rows, as many clusters as the GPU runs at once share the rows.
+void launch_wide(const NormBackwardSpec& spec, const NormBackwardParams& params, i64 chunks, const Stream& stream,
+                 Launcher& launcher) {
+  const Kernel& kernel = launcher.kernel(spec, Pass::wide, stream);
+  LaunchShape shape{.block = NormBackwardWideLaunch::threads(params.cols),
+                    .cluster = NormBackwardWideLaunch::blocks(params.cols),
+                    .shared_bytes = NormBackwardWideLaunch::shared_bytes(spec.kind == NormKind::layer)};
+  const i64 clusters = spec.affine ? chunks : min_of(params.rows, i64{kernel.clusters_at_once(shape)});
+  shape.grid_x = static_cast<u32>(clusters) * shape.cluster;
   launcher.launch(kernel, spec, Pass::wide, shape, params, stream);
 }
 
@@ -119,15 +130,10 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                   .grad_input_stride = tensors.grad_input.row_stride,
                                   .inverse_cols = inverse_cols(cols)};
   if (runs_wide(spec, tensors, stream, launcher)) {
-    const u32 blocks = NormBackwardWideLaunch::blocks(cols);
-    launcher.launch(spec, Pass::wide,
-                    {.grid_x = static_cast<unsigned>(chunks) * blocks,
-                     .block = NormBackwardWideLaunch::threads(cols),
-                     .cluster = blocks,
-                     .shared_bytes = NormBackwardWideLaunch::shared_bytes(spec.kind == NormKind::layer)},
-                    params, stream);
+    launch_wide(spec, params, chunks, stream, launcher);
   } else {
-    launcher.launch(spec, Pass::main, chunks, NormBackwardLaunch::kThreads, params, stream);
+    launcher.launch(spec, Pass::main, NormBackwardLaunch::grid(input.rows, cols, spec.affine),
+                    NormBackwardLaunch::threads(cols, spec.affine), params, stream);
   }
   if (!spec.affine) return;
   const ColumnSumFinishParams finish{.partials = partials,
