@@ -111,6 +111,20 @@ INGOT_DEVICE Vec8<T> load_elements(const T* source, u32 count) {
   return vec8;
 }
 
+// Stores the first `count` elements, for any address.
+template <HighPrecision T>
+INGOT_DEVICE void store_elements(T* target, const Vec8<T>& vec8, u32 count) {
+  INGOT_UNROLL
+  for (u32 i = 0; i < kVec8; ++i) {
+    if (i >= count) continue;
+    if constexpr (sizeof(T) == 4) {
+      target[i] = float_from_bits(vec8.vectors[i / 4].word(i % 4));
+    } else {
+      target[i].bits = static_cast<u16>(vec8.vectors[0].word(i / 2) >> (16 * (i % 2)));
+    }
+  }
+}
+
 // The first `count` elements; the others become 0.
 template <HighPrecision T>
 INGOT_HOST_DEVICE Vec8<T> first_elements(const Vec8<T>& vec8, u32 count) {

@@ -86,55 +86,58 @@ INGOT_DEVICE void store_padded_codes(T* row, i64 col, i64 cols, bool vectors, U3
 // How a thread reads and writes the 8 columns from `col` on of a row that it keeps in registers. Here they all lie in
 // the row, which may be read in 16-byte vectors.
 struct WholeVec8s {
-  INGOT_DEVICE i64 left(i64) const { return kVec8; }  // how many of the 8 columns are in the row, or more
+  INGOT_DEVICE u32 left(u32) const { return kVec8; }  // how many of the 8 columns are in the row, or more
   template <HighPrecision T>
-  INGOT_DEVICE Vec8<T> inside(const Vec8<T>& vec8, i64) const {  // zeros past the end of the row
+  INGOT_DEVICE Vec8<T> inside(const Vec8<T>& vec8, u32) const {  // zeros past the end of the row
     return vec8;
   }
   template <HighPrecision T>
-  INGOT_DEVICE Vec8<T> load_once(const T* row, i64 col) const {
+  INGOT_DEVICE Vec8<T> load_once(const T* row, u32 col) const {
     return load_vec8_once(row + col);
   }
   template <HighPrecision T>
-  INGOT_DEVICE Vec8<T> load_again(const T* row, i64 col) const {
+  INGOT_DEVICE Vec8<T> load_again(const T* row, u32 col) const {
     return load_vec8_again(row + col);
   }
   template <HighPrecision T>
-  INGOT_DEVICE void store(T* row, i64 col, const Vec8<T>& vec8) const {
+  INGOT_DEVICE void store(T* row, u32 col, const Vec8<T>& vec8) const {
     store_vec8(row + col, vec8);
   }
   template <Fp8Format T>
-  INGOT_DEVICE void store_codes(T* row, i64 col, U32x2 codes) const {
+  INGOT_DEVICE void store_codes(T* row, u32 col, U32x2 codes) const {
     store_streaming(row + col, codes);
   }
 };
 
-// The same for any other row of `cols` columns. What lies past its end is 0.
+// The same one element at a time, for any other row of `cols` columns. What lies past its end is 0.
 struct PaddedVec8s {
-  i64 cols;
-  bool vectors;  // may the row be read in 16-byte vectors?
+  u32 cols;
 
-  INGOT_DEVICE i64 left(i64 col) const { return cols - col; }
+  INGOT_DEVICE u32 left(u32 col) const { return cols - col; }
   template <HighPrecision T>
-  INGOT_DEVICE Vec8<T> inside(const Vec8<T>& vec8, i64 col) const {
-    return first_elements(vec8, static_cast<u32>(min_of(left(col), i64{kVec8})));
+  INGOT_DEVICE Vec8<T> inside(const Vec8<T>& vec8, u32 col) const {
+    return first_elements(vec8, left(col));
   }
   template <HighPrecision T>
-  INGOT_DEVICE Vec8<T> load_again(const T* row, i64 col) const {
-    if (vectors && col + kVec8 <= cols) return load_vec8_again(row + col);
-    return load_elements(row + col, static_cast<u32>(min_of(left(col), i64{kVec8})));
+  INGOT_DEVICE Vec8<T> load_once(const T* row, u32 col) const {
+    return load_elements(row + col, left(col));
   }
   template <HighPrecision T>
-  INGOT_DEVICE Vec8<T> load_once(const T* row, i64 col) const {
-    return load_again(row, col);
+  INGOT_DEVICE Vec8<T> load_again(const T* row, u32 col) const {
+    return load_elements(row + col, left(col));
   }
   template <HighPrecision T>
-  INGOT_DEVICE void store(T* row, i64 col, const Vec8<T>& vec8) const {
-    store_padded(row, col, cols, vectors, vec8);
+  INGOT_DEVICE void store(T* row, u32 col, const Vec8<T>& vec8) const {
+    store_elements(row + col, vec8, left(col));
   }
   template <Fp8Format T>
-  INGOT_DEVICE void store_codes(T* row, i64 col, U32x2 codes) const {
-    store_padded_codes(row, col, cols, vectors, codes);
+  INGOT_DEVICE void store_codes(T* row, u32 col, U32x2 codes) const {
+    const u32 count = left(col);
+    row += col;
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8; ++i) {
+      if (i < count) row[i] = T{static_cast<u8>((i < 4 ? codes.x : codes.y) >> (8 * (i % 4)))};
+    }
   }
 };
 

@@ -168,7 +168,8 @@ struct NormBackward {
     Statistics s{};
   };
 
-  INGOT_DEVICE i64 column(u32 i) const { return (i64{i} * threads + lane) * kVec8; }
+  INGOT_DEVICE u32 column(u32 i) const { return (i * threads + lane) * kVec8; }
+  INGOT_DEVICE bool inside(u32 i) const { return column(i) < static_cast<u32>(p.cols); }
 
   template <class Access>
   INGOT_DEVICE Row load(i64 row, const Access& access) const {
@@ -176,7 +177,7 @@ struct NormBackward {
     if (row >= end_row) return loaded;
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
-      if (column(i) >= p.cols) continue;
+      if (!inside(i)) continue;
       loaded.x[i] = access.load_once(input(row), column(i));
       loaded.grad[i] = access.load_once(grad_output(row), column(i));
     }
@@ -191,7 +192,7 @@ struct NormBackward {
     Vec8<In> gammas[kVec8s] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
-      if (C.affine && column(i) < p.cols) gammas[i] = access.load_again(gamma(), column(i));
+      if (C.affine && inside(i)) gammas[i] = access.load_again(gamma(), column(i));
     }
     const i64 steps = ceil_div(end_row - first_row, groups);
     Row next;
@@ -209,7 +210,7 @@ struct NormBackward {
         unpack(current.x[i], xhat);
         unpack(current.grad[i], g);
         normalise(xhat, current.s);
-        if (row < end_row && column(i) < p.cols) {
+        if (row < end_row && inside(i)) {
           if constexpr (C.affine) take_row(g, xhat, over_rows[i]);
           scale_kept(g, gammas[i]);
           take(g, xhat, access.left(column(i)), sums);
@@ -221,7 +222,7 @@ struct NormBackward {
       to_means(sums);
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) {
-        if (row >= end_row || column(i) >= p.cols) continue;
+        if (row >= end_row || !inside(i)) continue;
         float xhat[kVec8];
         float g[kVec8];
         unpack(current.x[i], xhat);
@@ -252,7 +253,7 @@ struct NormBackward {
         for (u32 i = 0; i < kVec8s; ++i) {
           INGOT_UNROLL
           for (u32 k = 0; k < kSums; ++k) {
-            if (column(i) >= p.cols) continue;
+            if (!inside(i)) continue;
             INGOT_UNROLL
             for (u32 c = 0; c < kVec8; ++c) {
               float& shared = column_sums[k][groups == 1 ? 0 : column(i) + c];
@@ -270,13 +271,13 @@ struct NormBackward {
   // `target`: the partial sums of column 0. With whole vec8s the number of columns is a multiple of 8, so every 8 sums
   // start at a multiple of 32 bytes.
   template <class Access>
-  INGOT_DEVICE void store_partials(float* target, i64 col, const float (&sums)[kVec8]) const {
+  INGOT_DEVICE void store_partials(float* target, u32 col, const float (&sums)[kVec8]) const {
     const Vec8<float> vec8 = pack<float>(sums);
     if constexpr (is_same<Access, WholeVec8s>) {
       INGOT_UNROLL
       for (u32 i = 0; i < 2; ++i) *reinterpret_cast<U32x4*>(target + col + 4 * i) = vec8.vectors[i].bits;
     } else {
-      store_padded(target, col, p.cols, false, vec8);
+      store_padded(target, i64{col}, p.cols, false, vec8);
     }
   }
 
@@ -382,7 +383,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, !C.affine &&
   if (kept && vectors && p.cols % kVec8 == 0) {
     rows.kept_rows(WholeVec8s{}, row_sums, column_sums);
   } else if (kept) {
-    rows.kept_rows(PaddedVec8s{p.cols, vectors}, row_sums, column_sums);
+    rows.kept_rows(PaddedVec8s{static_cast<u32>(p.cols)}, row_sums, column_sums);
   } else {
     rows.streamed_rows(vectors, row_sums);
   }

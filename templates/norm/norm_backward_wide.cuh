@@ -163,7 +163,7 @@ struct NormBackwardWide {
 // Params as for norm_backward. Cluster i of the grid takes chunk i; without sums over rows there may be any number of
 // clusters.
 template <class In, class Kind, NormBackwardConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, !C.affine && sizeof(In) == 2 ? 2 : 1)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, 1)
     norm_backward_wide(const __grid_constant__ NormBackwardParams p) {
   if constexpr (kHasClusters) {
     using Rows = NormBackwardWide<In, Kind, C>;

@@ -74,9 +74,12 @@ template <class In, class Kind, class Codes, NormRowsConfig C>
 struct NormRow {
   using Element = In;
   static constexpr bool kSubtractsMean = kCentred<Kind>;
+  static constexpr bool kGivenScale = C.given_scale;
   static constexpr bool kWritesResult = C.result;
   static constexpr bool kWritesCodes = !is_same<Codes, NoCodes>;
   static constexpr bool kWritesValues = kWritesCodes || C.result;
+  // Do zeros not give zeros? Where gamma and beta are 0, they do.
+  static constexpr bool kNeverZero = kCentred<Kind> && !C.affine;
   static constexpr u32 kVec8s = NormRowsLaunch::kVec8s;
 
   const NormRowsParams& p;
@@ -165,10 +168,14 @@ INGOT_DEVICE void forget_values(Vec8<In> (&vec8s)[Count]) {
   for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
 }
 
-// Of how many vec8s gamma and beta are loaded at a time: as many as the registers hold.
+// Of how many vec8s gamma and beta are loaded at a time: as many as the registers hold, fewer before Hopper.
+template <class Row>
+constexpr u32 kAffineBytes = !Row::kSubtractsMean && !Row::kGivenScale ? 8
+                             : kDeviceArch >= 900                      ? 4
+                                                                       : 2;
 template <class Row>
 constexpr u32 kAffineBatch = min_of(Row::kVec8s,
-                                    (Row::kSubtractsMean ? 4U : 8U) / static_cast<u32>(sizeof(typename Row::Element)));
+                                    max_of(1U, kAffineBytes<Row> / static_cast<u32>(sizeof(typename Row::Element))));
 
 // A row that stays in registers. Access: WholeVec8s or PaddedVec8s.
 template <class Row, class Access>
@@ -194,7 +201,8 @@ struct NormKeptRow {
   // returns amax_bits() of the largest, if there are codes.
   INGOT_DEVICE u32 take_values(Vec8<In> (&vec8s)[kVec8s]) const {
     Vec8sMaximum<In> maximum;
-    constexpr u32 kBatch = kAffineBatch<Row>;
+    // One by one, elements take more registers on their way.
+    constexpr u32 kBatch = is_same<Access, WholeVec8s> ? kAffineBatch<Row> : 1;
     INGOT_UNROLL
     for (u32 first = 0; first < kVec8s; first += kBatch) {
       typename Row::AffineVec8 affine[kBatch];
@@ -207,7 +215,8 @@ struct NormKeptRow {
       for (u32 i = first; i < first + kBatch; ++i) {
         float x[kVec8];
         unpack(vec8s[i], x);
-        vec8s[i] = access.inside(r.values(x, affine[i - first]), column(i));
+        vec8s[i] = r.values(x, affine[i - first]);
+        if constexpr (Row::kNeverZero) vec8s[i] = access.inside(vec8s[i], column(i));
         if (!inside(i)) vec8s[i] = {};
         if constexpr (Row::kWritesCodes) maximum.take(vec8s[i]);
         if constexpr (Row::kWritesResult) {
@@ -221,6 +230,8 @@ struct NormKeptRow {
   INGOT_DEVICE void store_codes(const Vec8<In> (&vec8s)[kVec8s]) const {
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
+      // One by one, elements take more registers on their way: no two vec8s at a time.
+      if (!is_same<Access, WholeVec8s> && !inside(i)) continue;
       const U32x2 codes = r.quantized(vec8s[i]);
       if (inside(i)) access.store_codes(r.codes(), column(i), codes);
     }
@@ -332,7 +343,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
     if (kept && vectors && p.cols % kVec8 == 0) {
       NormKeptRow<Row, WholeVec8s>{row, {}}.run(warp_sums, warp_maxima);
     } else if (kept) {
-      NormKeptRow<Row, PaddedVec8s>{row, {p.cols, vectors}}.run(warp_sums, warp_maxima);
+      NormKeptRow<Row, PaddedVec8s>{row, {static_cast<u32>(p.cols)}}.run(warp_sums, warp_maxima);
     } else {
       norm_streamed_row(row, warp_sums, warp_maxima);
     }
