@@ -16,7 +16,7 @@ constexpr const char* kTitle = "# Ingot recording\n";
 constexpr std::size_t kLongestLine = 64 * 1024;
 
 bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_decimal_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Takes the last word off.
 std::string_view take_word(std::string_view& line) {
@@ -35,7 +35,7 @@ bool is_matmul_call(std::string_view line) {
   if (std::ranges::find(kMatmuls, first) == kMatmuls.end()) return false;
   for (int i = 0; i < 3; ++i) {
     const std::string_view word = take_word(line);
-    if (!word.empty() && std::ranges::all_of(word, is_digit)) return true;
+    if (!word.empty() && std::ranges::all_of(word, is_decimal_digit)) return true;
   }
   return false;
 }

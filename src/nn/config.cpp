@@ -44,33 +44,35 @@ std::string print(const Cast& cast) {
 
 std::string print(const std::optional<Cast>& cast) { return cast ? print(*cast) : "high precision"; }
 
-[[noreturn]] void refuse(const std::string& message) { throw Error(ErrorCode::invalid_spec, "linear config", message); }
+[[noreturn]] void refuse_config(const std::string& message) {
+  throw Error(ErrorCode::invalid_spec, "linear config", message);
+}
 
 void validate_cast(const NamedGemm& gemm, const char* operand, const Cast& cast) {
   if (!is_fp8(cast.dtype)) {
-    refuse(
+    refuse_config(
         fmt::format("{} of the {} GEMM is cast to {}, but must be cast to an FP8 format ({}), or to none for high "
                     "precision",
                     operand, gemm.name, name(cast.dtype), list(kFp8Dtypes)));
   }
   if (cast.scaling > Scaling::fixed) {
-    refuse(fmt::format("{} of the {} GEMM has scaling {}, but it must be dynamic, delayed or fixed", operand, gemm.name,
-                       static_cast<unsigned>(cast.scaling)));
+    refuse_config(fmt::format("{} of the {} GEMM has scaling {}, but it must be dynamic, delayed or fixed", operand,
+                              gemm.name, static_cast<unsigned>(cast.scaling)));
   }
   if (cast.scaling != Scaling::dynamic && cast.granularity != kTensorwise) {
-    refuse(fmt::format("{} of the {} GEMM is cast as {}, but {} scales cover whole tensors: set scale=tensor", operand,
-                       gemm.name, print(cast), cast.scaling == Scaling::delayed ? "delayed" : "fixed"));
+    refuse_config(fmt::format("{} of the {} GEMM is cast as {}, but {} scales cover whole tensors: set scale=tensor",
+                              operand, gemm.name, print(cast), cast.scaling == Scaling::delayed ? "delayed" : "fixed"));
   }
   if (cast.scaling == Scaling::fixed && !(std::isfinite(cast.scale) && cast.scale > 0)) {
-    refuse(fmt::format("{} of the {} GEMM has a fixed scale of {}, but it must be positive and finite", operand,
-                       gemm.name, cast.scale));
+    refuse_config(fmt::format("{} of the {} GEMM has a fixed scale of {}, but it must be positive and finite", operand,
+                              gemm.name, cast.scale));
   }
   if (cast.scaling == Scaling::fixed && cast.pow2) {
-    refuse(fmt::format("{} of the {} GEMM has pow2 and a fixed scale: give a power of two", operand, gemm.name));
+    refuse_config(fmt::format("{} of the {} GEMM has pow2 and a fixed scale: give a power of two", operand, gemm.name));
   }
   if (cast.scaling != Scaling::fixed && cast.scale != 0) {
-    refuse(fmt::format("{} of the {} GEMM has the scale {}, which only a fixed cast takes", operand, gemm.name,
-                       cast.scale));
+    refuse_config(fmt::format("{} of the {} GEMM has the scale {}, which only a fixed cast takes", operand, gemm.name,
+                              cast.scale));
   }
 }
 
@@ -80,7 +82,7 @@ void validate_granularities(const NamedGemm& gemm) {
   const ScaleGranularity b = gemm.config->b->granularity;
   const auto plain = [](ScaleGranularity scale) { return scale == kTensorwise || scale == kRowwise; };
   if ((plain(a) && plain(b)) || (a == kRowGroups && among(kGroupedScalesOfB, b))) return;
-  refuse(fmt::format(
+  refuse_config(fmt::format(
       "the {} GEMM has scale={} for {} and scale={} for {}, but takes tensor or row for each, or 1x128,1x128 "
       "or 1x128,128x128",
       gemm.name, print(a), gemm.a, print(b), gemm.b));
@@ -89,14 +91,14 @@ void validate_granularities(const NamedGemm& gemm) {
 void validate_uses(const char* tensor, const char* gemm_1, const std::optional<Cast>& use_1, const char* gemm_2,
                    const std::optional<Cast>& use_2) {
   if (use_1 && use_2 && (use_1->dtype != use_2->dtype || use_1->pow2 != use_2->pow2)) {
-    refuse(
+    refuse_config(
         fmt::format("{} is cast as {} for the {} GEMM and as {} for the {} GEMM, but both must be to one format, with "
                     "pow2 in both or in neither: make them equal, or one of the GEMMs high precision",
                     tensor, print(*use_1), gemm_1, print(*use_2), gemm_2));
   }
   const bool given = use_1 && use_2 && (use_1->scaling != Scaling::dynamic || use_2->scaling != Scaling::dynamic);
   if (given && *use_1 != *use_2) {
-    refuse(
+    refuse_config(
         fmt::format("{} is cast as {} for the {} GEMM and as {} for the {} GEMM, but where scales are delayed or "
                     "fixed both must be equal",
                     tensor, print(*use_1), gemm_1, print(*use_2), gemm_2));
@@ -115,22 +117,23 @@ struct FoldableTensor {
 void validate_other_codes(const FoldableTensor& t) {
   if (t.other == OtherCodes::together) return;
   if (t.other > OtherCodes::folded) {
-    refuse(fmt::format("{} is {}, but it must be together, again or folded", t.name, static_cast<unsigned>(t.other)));
+    refuse_config(
+        fmt::format("{} is {}, but it must be together, again or folded", t.name, static_cast<unsigned>(t.other)));
   }
   const char* const how = t.other == OtherCodes::again ? "again" : "folded";
   if (!is_float8(*t.backward)) {
-    refuse(fmt::format("{} is {}, but the {} GEMM, which is to read its codes, is in high precision", t.name, how,
-                       t.gemm));
+    refuse_config(fmt::format("{} is {}, but the {} GEMM, which is to read its codes, is in high precision", t.name,
+                              how, t.gemm));
   }
   if (t.other == OtherCodes::again) return;
   if (!*t.use || (*t.use)->granularity != kRowwise || **t.use != **t.other_use) {
-    refuse(
+    refuse_config(
         fmt::format("{} is folded, but is cast as {} for the output GEMM and as {} for the {} GEMM: both must be the "
                     "same, with scale=row",
                     t.name, print(*t.use), print(*t.other_use), t.gemm));
   }
   if (t.backward->a->scaling != Scaling::dynamic) {
-    refuse(
+    refuse_config(
         fmt::format("{} is folded into grad_output, which is then cast separately for the {} GEMM: its scales must be "
                     "dynamic, not {}",
                     t.name, t.gemm, print(t.backward->a)));
@@ -219,7 +222,7 @@ void validate(const LinearConfig& config) {
   for (const NamedGemm& gemm : gemms(config)) {
     const GemmConfig& operands = *gemm.config;
     if (operands.a.has_value() != operands.b.has_value()) {
-      refuse(
+      refuse_config(
           fmt::format("incompatible operand precision for {}: {} is {} and {} is {}, but both operands of a GEMM "
                       "are cast, or neither",
                       gemm.name, gemm.a, print(operands.a), gemm.b, print(operands.b)));
@@ -228,13 +231,13 @@ void validate(const LinearConfig& config) {
     if (operands.b) validate_cast(gemm, gemm.b, *operands.b);
     if (is_float8(operands)) validate_granularities(gemm);
     if (operands.fast_accumulation && is_float8(operands) && among(kGroupedScalesOfB, operands.a->granularity)) {
-      refuse(
+      refuse_config(
           fmt::format("fast_accumulation is set for the {} GEMM, but its scales are grouped: each 128 of a sum "
                       "has its own factors and is summed separately",
                       gemm.name));
     }
     if (operands.fast_accumulation && !is_float8(operands)) {
-      refuse(
+      refuse_config(
           fmt::format("fast_accumulation is set for the {} GEMM, but is for FP8 operands only: high-precision ones "
                       "always sum in f32",
                       gemm.name));

@@ -14,22 +14,22 @@
 namespace ingot {
 namespace {
 
-[[noreturn]] void refuse(const std::string& subject, const std::string& message) {
+[[noreturn]] void refuse_model(const std::string& subject, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, subject, message);
 }
 
 void collect(const ModuleDescription& module, const std::string& name, std::vector<LinearLayer>& layers) {
   if (module.linear()) {
-    if (name.empty()) refuse("model description", "has a linear layer without a name");
+    if (name.empty()) refuse_model("model description", "has a linear layer without a name");
     const LinearShape& shape = *module.linear();
     if (shape.in_features < 0 || shape.out_features < 0) {
-      refuse(name,
-             fmt::format("has {} to {} features, but they must be 0 or more", shape.in_features, shape.out_features));
+      refuse_model(name, fmt::format("has {} to {} features, but they must be 0 or more", shape.in_features,
+                                     shape.out_features));
     }
     layers.push_back({name, shape});
   }
   for (const ModuleDescription& child : module.children()) {
-    if (child.name().empty()) refuse(name.empty() ? "model description" : name, "has a child without a name");
+    if (child.name().empty()) refuse_model(name.empty() ? "model description" : name, "has a child without a name");
     collect(child, name.empty() ? child.name() : fmt::format("{}.{}", name, child.name()), layers);
   }
 }
@@ -60,7 +60,7 @@ std::vector<LinearLayer> linear_layers(const ModuleDescription& model) {
   collect(model, model.name(), layers);
   std::set<std::string_view> names;
   for (const LinearLayer& layer : layers) {
-    if (!names.insert(layer.name).second) refuse(layer.name, "is the name of two layers");
+    if (!names.insert(layer.name).second) refuse_model(layer.name, "is the name of two layers");
   }
   return layers;
 }
@@ -80,9 +80,10 @@ LayerFilter at_least(std::int64_t features) {
 std::vector<LayerDecision> convert(const ModuleDescription& model, const LinearConfig& config,
                                    const ConversionOptions& options) {
   validate(config);
-  if (options.tokens < 0) refuse("conversion tokens", fmt::format("is {}, but must be 0 or more", options.tokens));
+  if (options.tokens < 0)
+    refuse_model("conversion tokens", fmt::format("is {}, but must be 0 or more", options.tokens));
   if (!std::isfinite(options.least_gain)) {
-    refuse("conversion least_gain", fmt::format("is {}, but must be a number", options.least_gain));
+    refuse_model("conversion least_gain", fmt::format("is {}, but must be a number", options.least_gain));
   }
   std::vector<LayerDecision> decisions;
   for (LinearLayer& layer : linear_layers(model)) {

@@ -12,25 +12,25 @@
 namespace ingot {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 constexpr std::string_view kBegin = "{\"ingot_delayed_scaling\":";
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void refuse_state(const std::string& message) {
   throw Error(ErrorCode::invalid_argument, "delayed scaling state", message + "; load what save() gave, unchanged");
 }
 
 std::uint32_t read_bits(const nlohmann::json& json) {
   if (!json.is_number_unsigned() || json.get<std::uint64_t>() > std::numeric_limits<std::uint32_t>::max()) {
-    refuse("has a value that is not the bits of an f32");
+    refuse_state("has a value that is not the bits of an f32");
   }
   return json.get<std::uint32_t>();
 }
 
 DelayedScalingState::Slot read_slot(const nlohmann::json& json) {
   const std::optional<Dtype> dtype = parse_dtype(json.at("dtype").get<std::string>());
-  if (!dtype) refuse("has a slot of an unknown dtype");
+  if (!dtype) refuse_state("has a slot of an unknown dtype");
   DelayedScalingState::Slot slot{.name = json.at("name").get<std::string>(),
                                  .dtype = *dtype,
                                  .pow2 = json.at("pow2").get<bool>(),
@@ -48,9 +48,9 @@ DelayedScalingState read_state(const nlohmann::json& json) {
   std::set<std::string> names;
   for (const nlohmann::json& each : json_array(json, "slots")) {
     DelayedScalingState::Slot slot = read_slot(each);
-    if (!names.insert(slot.name).second) refuse("has two slots of one name, \"" + slot.name + "\"");
+    if (!names.insert(slot.name).second) refuse_state("has two slots of one name, \"" + slot.name + "\"");
     if (slot.history.size() != static_cast<std::size_t>(state.history_length)) {
-      refuse("has a history whose length is not history_length");
+      refuse_state("has a history whose length is not history_length");
     }
     state.slots.push_back(std::move(slot));
   }
@@ -60,36 +60,37 @@ DelayedScalingState read_state(const nlohmann::json& json) {
 }  // namespace
 
 std::string print(const DelayedScalingState& state) {
-  Json slots = Json::array();
+  OrderedJson slots = OrderedJson::array();
   for (const DelayedScalingState::Slot& slot : state.slots) {
-    slots.push_back(Json{{"name", slot.name},
-                         {"dtype", name(slot.dtype)},
-                         {"pow2", slot.pow2},
-                         {"has_scale", slot.has_scale},
-                         {"scale", slot.scale},
-                         {"amax", slot.amax},
-                         {"history", slot.history}});
+    slots.push_back(OrderedJson{{"name", slot.name},
+                                {"dtype", name(slot.dtype)},
+                                {"pow2", slot.pow2},
+                                {"has_scale", slot.has_scale},
+                                {"scale", slot.scale},
+                                {"amax", slot.amax},
+                                {"history", slot.history}});
   }
-  const Json json{{"ingot_delayed_scaling", kFormat}, {"history_length", state.history_length}, {"slots", slots}};
+  const OrderedJson json{
+      {"ingot_delayed_scaling", kFormat}, {"history_length", state.history_length}, {"slots", slots}};
   try {
     return with_checksum(json.dump());
-  } catch (const Json::exception&) {
+  } catch (const OrderedJson::exception&) {
     throw Error(ErrorCode::invalid_argument, "delayed scaling state",
                 "has a slot whose name is not UTF-8; name slots in UTF-8");
   }
 }
 
 DelayedScalingState parse_delayed_scaling_state(std::string_view text) {
-  if (!text.starts_with(kBegin)) refuse("is not a state of delayed scaling");
-  if (const std::string fault = checksum_fault(text); !fault.empty()) refuse(fault);
+  if (!text.starts_with(kBegin)) refuse_state("is not a state of delayed scaling");
+  if (const std::string fault = checksum_fault(text); !fault.empty()) refuse_state(fault);
   try {
     const auto json = nlohmann::json::parse(text);
-    if (json_field(json, "ingot_delayed_scaling") != kFormat) refuse("is of another version of the format");
+    if (json_field(json, "ingot_delayed_scaling") != kFormat) refuse_state("is of another version of the format");
     return read_state(json);
   } catch (const nlohmann::json::exception&) {
-    refuse("lacks a field, or has one of the wrong kind");
+    refuse_state("lacks a field, or has one of the wrong kind");
   } catch (const JsonFault& fault) {
-    refuse(fault.what());
+    refuse_state(fault.what());
   }
 }
 

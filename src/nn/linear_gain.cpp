@@ -36,7 +36,7 @@ constexpr Extent kTokens{"tokens", 256, 16384};
 constexpr Extent kInputs{"inputs", 256, 16384};
 constexpr Extent kOutputs{"outputs", 256, 28672};
 
-[[noreturn]] void refuse(const char* subject, const std::string& message) {
+[[noreturn]] void refuse_gain(const char* subject, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, subject, message);
 }
 
@@ -54,22 +54,24 @@ void check(const LinearSize& size, const GainGpu& gpu) {
   const auto& [tokens, in, out] = size;
   constexpr std::int64_t kLargest = std::int64_t{1} << 48;  // as of a tensor
   if (std::min({tokens, in, out}) < 0 || std::max({tokens, in, out}) > kLargest) {
-    refuse("expected_gain",
-           fmt::format("the layer has {} tokens, {} inputs and {} outputs; each must be from 0 to {} (2^48)", tokens,
-                       in, out, kLargest));
+    refuse_gain("expected_gain",
+                fmt::format("the layer has {} tokens, {} inputs and {} outputs; each must be from 0 to {} (2^48)",
+                            tokens, in, out, kLargest));
   }
   if (gpu.multiprocessors < 1) {
-    refuse("expected_gain", fmt::format("the GPU has {} multiprocessors, but must have 1 or more: name a known one "
-                                        "(gain_gpu(gpu_named(\"h200\"))) or the one at hand "
-                                        "(gain_gpu(context.tuning_machine()))",
-                                        gpu.multiprocessors));
+    refuse_gain("expected_gain",
+                fmt::format("the GPU has {} multiprocessors, but must have 1 or more: name a known one "
+                            "(gain_gpu(gpu_named(\"h200\"))) or the one at hand "
+                            "(gain_gpu(context.tuning_machine()))",
+                            gpu.multiprocessors));
   }
   if (!gpu.rates) return;
   for (const RateField& rate : kRates) {
     const double value = *gpu.rates.*rate.value;
     if (std::isfinite(value) && value >= 0) continue;
-    refuse("expected_gain", fmt::format("the rate {} is {}, but must be a positive number, or 0 if it was not measured",
-                                        rate.name, value));
+    refuse_gain(
+        "expected_gain",
+        fmt::format("the rate {} is {}, but must be a positive number, or 0 if it was not measured", rate.name, value));
   }
 }
 
@@ -248,8 +250,8 @@ GainGpu gain_gpu(const Gpu& gpu) {
 GainGpu gain_gpu(const TuningMachine& machine) {
   const std::optional<Target> target = parse_target(machine.target);
   if (!target || machine.multiprocessors < 1) {
-    refuse("gain_gpu",
-           fmt::format("the machine \"{}\" has no GPU: name a known one, as gpu_named(\"h200\")", machine.device));
+    refuse_gain("gain_gpu",
+                fmt::format("the machine \"{}\" has no GPU: name a known one, as gpu_named(\"h200\")", machine.device));
   }
   return {.device = machine.device, .target = *target, .multiprocessors = machine.multiprocessors};
 }

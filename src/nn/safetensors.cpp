@@ -33,25 +33,26 @@ constexpr std::size_t kAlignment = 64;
 constexpr std::string_view kMetadata = "__metadata__";
 constexpr int kDeepest = 8;  // nesting of objects and arrays; the format needs 3
 
-struct Type {
+struct StoredType {
   std::string_view name;
   std::uint64_t bits = 0;
   std::optional<Dtype> dtype{};
 };
 // Of files, and of no tensor here.
-constexpr std::array kForeignTypes{Type{"F64", 64}, Type{"I64", 64}, Type{"U64", 64}, Type{"I32", 32}, Type{"U32", 32},
-                                   Type{"I16", 16}, Type{"U16", 16}, Type{"I8", 8},   Type{"U8", 8},   Type{"BOOL", 8}};
+constexpr std::array kForeignTypes{
+    StoredType{"F64", 64}, StoredType{"I64", 64}, StoredType{"U64", 64}, StoredType{"I32", 32}, StoredType{"U32", 32},
+    StoredType{"I16", 16}, StoredType{"U16", 16}, StoredType{"I8", 8},   StoredType{"U8", 8},   StoredType{"BOOL", 8}};
 
-std::optional<Type> find_type(std::string_view name) {
+std::optional<StoredType> find_type(std::string_view name) {
   const auto* const dtype = std::ranges::find(kDtypeTable, name, &DtypeFacts::safetensors);
   if (dtype != kDtypeTable.end() && !name.empty())
-    return Type{name, static_cast<std::uint64_t>(dtype->bits), dtype->dtype};
-  const auto* const foreign = std::ranges::find(kForeignTypes, name, &Type::name);
+    return StoredType{name, static_cast<std::uint64_t>(dtype->bits), dtype->dtype};
+  const auto* const foreign = std::ranges::find(kForeignTypes, name, &StoredType::name);
   return foreign == kForeignTypes.end() ? std::nullopt : std::optional(*foreign);
 }
 
 // The size of a shape in bytes; nullopt if it is not a whole number of bytes or does not fit in 63 bits.
-std::optional<std::uint64_t> bytes_of(const Type& type, const std::vector<std::int64_t>& shape) {
+std::optional<std::uint64_t> bytes_of(const StoredType& type, const std::vector<std::int64_t>& shape) {
   std::uint64_t count = 1;
   bool zero = false;
   for (const std::int64_t size : shape) {
@@ -161,7 +162,7 @@ class HeaderReader {
         !std::ranges::all_of(*offsets, [](const Json& each) { return each.is_number_unsigned(); })) {
       fault("has no data_offsets of two whole numbers");
     }
-    const std::optional<Type> type = find_type(dtype->get_ref<const std::string&>());
+    const std::optional<StoredType> type = find_type(dtype->get_ref<const std::string&>());
     if (!type) fault(fmt::format("is of the unknown dtype \"{}\"", printable(dtype->get_ref<const std::string&>())));
 
     StoredTensor tensor{.name = name, .type = std::string(type->name), .shape = {}, .dtype = type->dtype};
@@ -386,7 +387,7 @@ void check_to_store(std::span<const TensorToStore> tensors) {
     };
     require(tensor.name != kMetadata, "is reserved for the file's metadata; give the tensor another name");
     require(names.insert(tensor.name).second, "occurs twice; names must be unique within a file");
-    const std::optional<Type> type = find_type(tensor.type);
+    const std::optional<StoredType> type = find_type(tensor.type);
     require(type.has_value(),
             fmt::format("is of the unknown type \"{}\"; F32, BF16, F8_E4M3 and U8 are some", tensor.type));
     const std::optional<std::uint64_t> bytes = bytes_of(*type, tensor.shape);

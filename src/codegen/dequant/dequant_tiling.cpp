@@ -21,7 +21,7 @@ struct Extra {
 };
 constexpr std::array kExtras{Extra{":waves", &DequantTiling::waves}, Extra{":multicast", &DequantTiling::multicast},
                              Extra{":blocks", &DequantTiling::blocks}};
-constexpr std::string_view kStreamK = ":streamk";
+constexpr std::string_view kStreamKSuffix = ":streamk";
 
 // Takes the number up to `end` off the text, and `end` with it. '\0' as end: the number is all that is left.
 std::optional<int> take_number(std::string_view& text, char end) {
@@ -115,7 +115,7 @@ std::string print(DequantKernel kernel, const DequantTiling& t) {
   for (const Extra& extra : kExtras) {
     if (t.*extra.field != 1) text += fmt::format("{}{}", extra.word, t.*extra.field);
   }
-  if (t.stream_k) text += kStreamK;
+  if (t.stream_k) text += kStreamKSuffix;
   return text;
 }
 
@@ -128,8 +128,8 @@ std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::str
     if (!text.starts_with("mma:")) return std::nullopt;
     text.remove_prefix(4);
   }
-  tiling.stream_k = kernel != DequantKernel::mma && text.ends_with(kStreamK);
-  if (tiling.stream_k) text.remove_suffix(kStreamK.size());
+  tiling.stream_k = kernel != DequantKernel::mma && text.ends_with(kStreamKSuffix);
+  if (tiling.stream_k) text.remove_suffix(kStreamKSuffix.size());
   // Read from the end: each extra field at most once, in their order, and none that says 1.
   for (auto extra = kExtras.rbegin(); extra != kExtras.rend(); ++extra) {
     const auto at = text.rfind(extra->word);

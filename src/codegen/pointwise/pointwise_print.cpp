@@ -16,11 +16,11 @@ namespace {
 using Op = PointwiseOp;
 
 // How tightly an operator binds; operands that bind less tightly get parentheses.
-enum Binding : int { kSum = 1, kProduct, kSign, kPower, kAtom };
+enum Precedence : int { kSum = 1, kProduct, kSign, kPower, kAtom };
 
 struct Text {
   std::string text;
-  Binding binding = kAtom;
+  Precedence precedence = kAtom;
 };
 
 // The shortest text that reads back as the same f32.
@@ -30,13 +30,13 @@ std::string number(float value) {
   return {digits.data(), end};
 }
 
-std::string within(const Text& operand, Binding least) {
-  return operand.binding >= least ? operand.text : fmt::format("({})", operand.text);
+std::string within(const Text& operand, Precedence least) {
+  return operand.precedence >= least ? operand.text : fmt::format("({})", operand.text);
 }
 
 // The right operand must bind more tightly than the left one: a - (b - c).
-Text infix(const Text& a, const char* symbol, const Text& b, Binding binding) {
-  return {within(a, binding) + symbol + within(b, static_cast<Binding>(binding + 1)), binding};
+Text infix(const Text& a, const char* symbol, const Text& b, Precedence precedence) {
+  return {within(a, precedence) + symbol + within(b, static_cast<Precedence>(precedence + 1)), precedence};
 }
 
 Text leaf(const PointwiseStep& step, std::span<const PointwiseInput> inputs) {

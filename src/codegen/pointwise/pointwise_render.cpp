@@ -32,7 +32,7 @@ const char* kind_name(PointwiseInput::Kind kind) {
 }
 
 // Exact: 0.1 is 0x1.99999ap-4F.
-std::string number(float value) { return fmt::format("{:a}F", value); }
+std::string float_literal(float value) { return fmt::format("{:a}F", value); }
 
 std::string computation(Op op, const std::string& a, const std::string& b, const char* precision) {
   switch (op) {
@@ -93,7 +93,7 @@ std::string render(const Pointwise& expression, std::string_view functor_name, P
   int temporaries = 0;
   for (const PointwiseStep& step : expression.steps()) {
     if (step.op == Op::constant) {
-      values.push_back(number(step.value));
+      values.push_back(float_literal(step.value));
     } else if (step.op == Op::x) {
       values.emplace_back("x");
     } else if (step.op == Op::input) {

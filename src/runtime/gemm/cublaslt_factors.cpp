@@ -7,14 +7,16 @@
 namespace ingot {
 namespace {
 
-constexpr std::int64_t kGroup = 128;
-constexpr std::int64_t kPitchUnit = 4;       // factors of blocks: 16 bytes
-constexpr std::uintptr_t kAlignment = 16;    // bytes
-constexpr std::size_t kCopyAlignment = 256;  // bytes, of copies
+constexpr std::int64_t kFactorGroup = 128;
+constexpr std::int64_t kPitchUnit = 4;           // factors of blocks: 16 bytes
+constexpr std::uintptr_t kFactorAlignment = 16;  // bytes
+constexpr std::size_t kCopyAlignment = 256;      // bytes, of copies
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t unit) { return divided_up(value, unit) * unit; }
 
-bool aligned(const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % kAlignment == 0; }
+bool factors_aligned(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % kFactorAlignment == 0;
+}
 
 }  // namespace
 
@@ -25,7 +27,7 @@ std::size_t CublasltFactors::bytes() const {
 }
 
 CublasltFactors cublaslt_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
-  const std::int64_t groups = divided_up(k, kGroup);
+  const std::int64_t groups = divided_up(k, kFactorGroup);
   const std::int64_t parts = divided_up(rows, std::int64_t{scale.rows});  // rows, or blocks of them
   const FactorStrides strides = factor_strides(factors, scale, k);
   const bool by_group = scale == kRowGroups;  // read so: a row for each group
@@ -39,7 +41,7 @@ CublasltFactors cublaslt_factors(const Tensor& factors, ScaleGranularity scale, 
                      : FactorMatrix{.rows = parts, .cols = groups, .pitch = parts == 1 ? groups : strides.row};
   result.transposed = given_by_group != by_group;
   const bool padded = by_group || groups % kPitchUnit == 0;  // else reads of 16 bytes could pass the end
-  result.moved = result.transposed || result.given.pitch != result.read.pitch || !padded || !aligned(factors);
+  result.moved = result.transposed || result.given.pitch != result.read.pitch || !padded || !factors_aligned(factors);
   return result;
 }
 

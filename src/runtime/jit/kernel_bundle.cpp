@@ -19,7 +19,7 @@ namespace ingot {
 namespace {
 
 constexpr std::size_t kInteger = sizeof(std::uint64_t);
-constexpr std::size_t kHeaderBytes = kBundleMagic.size() + 2 * kInteger + sizeof(Digest);
+constexpr std::size_t kBundleHeaderBytes = kBundleMagic.size() + 2 * kInteger + sizeof(Digest);
 constexpr std::size_t kEntryBytes = sizeof(KernelKey) + 2 * kInteger;
 constexpr std::int64_t kMaxIndexBytes = std::int64_t{256} << 20;
 // Of all tuning records: nothing larger is read into memory.
@@ -67,7 +67,7 @@ std::optional<Index> read_index(std::string_view text, std::int64_t limit) {
   if (count > reader.left() / kEntryBytes) return std::nullopt;
   const auto inside = [limit](std::uint64_t offset, std::uint64_t bytes) {
     const auto end = static_cast<std::uint64_t>(limit);
-    return offset >= kHeaderBytes && offset <= end && bytes <= end - offset;
+    return offset >= kBundleHeaderBytes && offset <= end && bytes <= end - offset;
   };
   for (std::uint64_t i = 0; i < count; ++i) {
     KernelBundle::Entry entry;
@@ -98,8 +98,8 @@ std::unique_ptr<KernelBundle> KernelBundle::open(const std::filesystem::path& pa
   };
   TrustedFile opened = open_trusted(path, problem);
   if (!opened.file) return problem.empty() ? refuse("does not exist") : nullptr;
-  const std::string header = read_at(opened.file, 0, kHeaderBytes);
-  if (header.size() < kHeaderBytes) return refuse("is truncated: its header is not complete");
+  const std::string header = read_at(opened.file, 0, kBundleHeaderBytes);
+  if (header.size() < kBundleHeaderBytes) return refuse("is truncated: its header is not complete");
   if (!header.starts_with(kBundleMagic)) return refuse("is not a bundle of this version of Ingot");
   const auto offset = little_endian_at<std::uint64_t>(header, kBundleMagic.size());
   const auto bytes = little_endian_at<std::uint64_t>(header, kBundleMagic.size() + kInteger);
@@ -110,7 +110,7 @@ std::unique_ptr<KernelBundle> KernelBundle::open(const std::filesystem::path& pa
   if (bytes > kMaxIndexBytes)
     return refuse(fmt::format("has an index of {} bytes; at most {} are read", bytes, kMaxIndexBytes));
   const std::string text = read_at(opened.file, static_cast<std::int64_t>(offset), static_cast<std::size_t>(bytes));
-  if (bytes_of(digest(text)) != std::string_view(header).substr(kHeaderBytes - sizeof(Digest))) {
+  if (bytes_of(digest(text)) != std::string_view(header).substr(kBundleHeaderBytes - sizeof(Digest))) {
     return refuse("does not match its checksum");
   }
   std::optional<Index> index = read_index(text, static_cast<std::int64_t>(offset));
@@ -176,15 +176,15 @@ std::string encode_bundle(BundleContent content) {
   append_little_endian(index, std::uint64_t{content.kernels.size()});
   for (const BundleContent::Kernel& kernel : content.kernels) {
     index += bytes_of(kernel.key);
-    append_little_endian(index, std::uint64_t{kHeaderBytes + kernels.size()});
+    append_little_endian(index, std::uint64_t{kBundleHeaderBytes + kernels.size()});
     append_little_endian(index, std::uint64_t{kernel.file.size()});
     kernels += kernel.file;
   }
-  append_little_endian(index, std::uint64_t{kHeaderBytes + kernels.size()});
+  append_little_endian(index, std::uint64_t{kBundleHeaderBytes + kernels.size()});
   append_little_endian(index, std::uint64_t{content.tuning.size()});
 
   std::string file(kBundleMagic);
-  append_little_endian(file, std::uint64_t{kHeaderBytes + kernels.size() + content.tuning.size()});
+  append_little_endian(file, std::uint64_t{kBundleHeaderBytes + kernels.size() + content.tuning.size()});
   append_little_endian(file, std::uint64_t{index.size()});
   const Digest checksum = digest(index);
   file += bytes_of(checksum);

@@ -10,7 +10,7 @@ namespace ingot {
 namespace {
 
 // As for GEMMs (gemm_measurer.cpp).
-constexpr MeasureOptions kReplay{.graph_us = 1500};
+constexpr MeasureOptions kDequantReplay{.graph_us = 1500};
 
 }  // namespace
 
@@ -40,7 +40,7 @@ double CudaDequantMeasurer::measure(const MatmulSpec& candidate) {
                            gpu_->backend().dequant_matmul(std::get<DequantMatmulSpec>(candidate),
                                                           operands_.tensors(copy), gpu_->stream());
                          }};
-  replays_.emplace_back(candidate, std::make_unique<Replay>(*gpu_, call, kReplay));
+  replays_.emplace_back(candidate, std::make_unique<Replay>(*gpu_, call, kDequantReplay));
   return replays_.back().second->measure();
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int64_t kTokens = 16;
 constexpr std::int64_t kFeatures = 48;
-constexpr double kTolerance = 0x1p-7;
+constexpr double kDequantTolerance = 0x1p-7;
 
 float power_of_two_near(double value) { return static_cast<float>(std::exp2(std::round(std::log2(value)))); }
 
@@ -233,9 +233,9 @@ std::string DequantOperands::fault() {
       }
     }
     const double error = output_error(actual, expected_[t], {.dtype = spec_.out});
-    if (!(error <= kTolerance)) {
+    if (!(error <= kDequantTolerance)) {
       return fmt::format("row {}: relative error {:.3g} against float64, but at most {:.3g} is allowed", tokens_[t],
-                         error, kTolerance);
+                         error, kDequantTolerance);
     }
   }
   return {};

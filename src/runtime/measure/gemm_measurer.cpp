@@ -9,7 +9,7 @@ namespace ingot {
 namespace {
 
 // One replay: long enough for events to resolve small differences, short enough for many rounds.
-constexpr MeasureOptions kReplay{.graph_us = 1500};
+constexpr MeasureOptions kGemmReplay{.graph_us = 1500};
 
 }  // namespace
 
@@ -37,7 +37,7 @@ double CudaGemmMeasurer::measure(const MatmulSpec& candidate) {
   const RotatedCall call{.copies = operands_.copies(), .enqueue = [&](int copy) {
                            gpu_->backend().gemm(std::get<GemmSpec>(candidate), operands_.tensors(copy), gpu_->stream());
                          }};
-  replays_.emplace_back(candidate, std::make_unique<Replay>(*gpu_, call, kReplay));
+  replays_.emplace_back(candidate, std::make_unique<Replay>(*gpu_, call, kGemmReplay));
   return replays_.back().second->measure();
 }
 

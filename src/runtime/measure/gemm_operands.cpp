@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::int64_t kSlabs = 8;
 constexpr std::int64_t kRowsOfSlab = 8;
-constexpr double kTolerance = 0x1p-7;
+constexpr double kGemmTolerance = 0x1p-7;
 
 std::size_t bytes_of(const Tensor& tensor) {
   return static_cast<std::size_t>(tensor.rows * tensor.cols) * static_cast<std::size_t>(size_of(tensor.dtype));
@@ -52,7 +52,7 @@ Tensor factors_of(const Tensor& factors, ScaleGranularity scale, std::int64_t ro
   return vector(static_cast<float*>(factors.data) + row * each, Dtype::f32, rows * each, factors.device);
 }
 
-bool same(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
+bool equal_or_nan(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
 }  // namespace
 
@@ -170,9 +170,9 @@ std::string GemmOperands::fault_of(const char* what, const Tensor& output, const
     }
   }
   const double error = output_error(actual, expected, format);
-  if (error <= kTolerance) return {};
+  if (error <= kGemmTolerance) return {};
   return fmt::format("{}rows {} to {}: relative error {:.3g} against kernel simt, but at most {:.3g} is allowed", what,
-                     slab.row, slab.row + slab.rows - 1, error, kTolerance);
+                     slab.row, slab.row + slab.rows - 1, error, kGemmTolerance);
 }
 
 // For a high-precision output it is the amax of the values as stored; an FP8 output has its largest code where the amax
@@ -181,13 +181,13 @@ std::string GemmOperands::fault_of_amax(const GemmTensors& tensors) {
   const float amax = fetch_single(tensors.amax);
   if (is_fp8(call_.spec.out)) {
     const float largest = largest_code(tensors.out);
-    if (same(stored_value(amax, out_), largest / out_.scale)) return {};
+    if (equal_or_nan(stored_value(amax, out_), largest / out_.scale)) return {};
     return fmt::format("amax is {}, but the largest code stands for {}", amax, largest / out_.scale);
   }
   const OwnedTensor expected(*backend_, Dtype::f32, 1, 1);
   backend_->amax({.in = call_.spec.out}, {.input = tensors.out, .amax = expected}, *stream_);
   const float largest = fetch_single(expected);
-  return same(amax, largest) ? "" : fmt::format("amax is {}, but that of the output is {}", amax, largest);
+  return equal_or_nan(amax, largest) ? "" : fmt::format("amax is {}, but that of the output is {}", amax, largest);
 }
 
 float GemmOperands::largest_code(const Tensor& codes) {
