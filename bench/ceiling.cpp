@@ -9,7 +9,7 @@ namespace ingot::bench {
 namespace {
 
 constexpr std::size_t kLargest = std::size_t{1} << 30U;
-constexpr std::array kSizes{kLargest / 4, kLargest / 2, kLargest};
+constexpr std::array kCopySizes{kLargest / 4, kLargest / 2, kLargest};
 
 // Two matrices of bf16 that fill kLargest bytes each.
 Operation buffers() {
@@ -30,12 +30,12 @@ CopyCeiling measure_copy_ceiling(MeasuredGpu& gpu, RandomData& random, const Mea
   fill(random, placed, 1);
   auto* const from = static_cast<std::byte*>(placed.tensors()["from"].data);
   auto* const to = static_cast<std::byte*>(placed.tensors()["to"].data);
-  std::array<std::vector<double>, kSizes.size()> samples;
+  std::array<std::vector<double>, kCopySizes.size()> samples;
   for (int round = 0; round < options.rounds; ++round) {
-    for (std::size_t i = 0; i < kSizes.size(); ++i) {
+    for (std::size_t i = 0; i < kCopySizes.size(); ++i) {
       const auto copy_all = [&] {
-        for (std::size_t done = 0; done < kCopied; done += kSizes[i]) {
-          gpu.copy(to + done % kLargest, from + done % kLargest, kSizes[i]);
+        for (std::size_t done = 0; done < kCopied; done += kCopySizes[i]) {
+          gpu.copy(to + done % kLargest, from + done % kLargest, kCopySizes[i]);
         }
       };
       gpu.copy(to, from, kLargest);  // keeps the GPU busy while the host enqueues the timed copies
@@ -43,9 +43,9 @@ CopyCeiling measure_copy_ceiling(MeasuredGpu& gpu, RandomData& random, const Mea
     }
   }
   CopyCeiling best;
-  for (std::size_t i = 0; i < kSizes.size(); ++i) {
+  for (std::size_t i = 0; i < kCopySizes.size(); ++i) {
     const double tb_per_s = 2.0 * static_cast<double>(kCopied) / median(samples[i]) * 1e-6;
-    if (tb_per_s > best.tb_per_s) best = {tb_per_s, static_cast<double>(kSizes[i]) * 1e-6};
+    if (tb_per_s > best.tb_per_s) best = {tb_per_s, static_cast<double>(kCopySizes[i]) * 1e-6};
   }
   return best;
 }

@@ -16,8 +16,8 @@ namespace {
 
 constexpr double kTolerance = 0x1p-8;    // targets for bf16 output
 constexpr double kFastTolerance = 5e-3;  // for sums in the tensor cores, with K up to 16384
-constexpr unsigned char kPoison = 0xa5;
-constexpr std::int64_t kSampledRows = 48;
+constexpr unsigned char kOutputPoison = 0xa5;
+constexpr std::int64_t kCheckedRows = 48;
 constexpr std::int64_t kSamplesOfRow = 4;
 
 std::size_t bytes_of(std::int64_t rows, std::int64_t cols, Dtype dtype) {
@@ -121,7 +121,7 @@ GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(
 
 void GemmBuffers::poison(MeasuredGpu& gpu) const {
   const Tensor& out = copies_.back().tensors.out;
-  gpu.check(gpu.api().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(out.data), kPoison,
+  gpu.check(gpu.api().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(out.data), kOutputPoison,
                                       bytes_of(out.rows, out.cols, out.dtype), gpu.stream().handle()),
             "cuMemsetD8Async");
 }
@@ -130,7 +130,7 @@ std::string GemmBuffers::fault(MeasuredGpu& gpu) const {
   const GemmTensors& t = copies_.back().tensors;
   double error = 0;
   double norm = 0;
-  for (std::int64_t i = 0; i < kSampledRows; ++i) {
+  for (std::int64_t i = 0; i < kCheckedRows; ++i) {
     const std::int64_t r = i == 0 ? t.out.rows - 1 : (i * 7919 + 13) % t.out.rows;
     const auto* const row = static_cast<const std::byte*>(t.out.data) + r * t.out.row_stride * size_of(t.out.dtype);
     const std::vector<std::byte> out = fetch(gpu, row, bytes_of(1, t.out.cols, t.out.dtype));
@@ -164,7 +164,7 @@ std::string GemmBuffers::fault(MeasuredGpu& gpu) const {
   const double allowed = case_.spec.fast_accumulation ? kFastTolerance : kTolerance;
   if (relative <= allowed) return {};
   return fmt::format("relative error {:.3g} of {} samples, but at most {:.3g} is allowed", relative,
-                     kSampledRows * kSamplesOfRow, allowed);
+                     kCheckedRows * kSamplesOfRow, allowed);
 }
 
 }  // namespace ingot::bench

@@ -16,27 +16,28 @@ struct NamedSize {
 
 // Squares; Llama's layers at 16384 tokens; few tokens; one with a short K, where the time for writing tiles shows;
 // tokens that fill no tile; few columns; and layers of other models.
-constexpr NamedSize kSizes[] = {{"", 256, 256, 256},
-                                {"", 512, 512, 512},
-                                {"", 1024, 1024, 1024},
-                                {"", 2048, 2048, 2048},
-                                {"", 4096, 4096, 4096},
-                                {"", 8192, 8192, 8192},
-                                {"", 16384, 16384, 16384},
-                                {"wqkv ", 16384, 8192, 1280},
-                                {"w0 ", 16384, 1024, 8192},
-                                {"w13 ", 16384, 8192, 7168},
-                                {"w2 ", 16384, 3584, 8192},
-                                {"few tokens ", 64, 4096, 11008},
-                                {"few tokens ", 128, 8192, 28672},
-                                {"short K ", 16384, 1280, 8192},
-                                {"", 3000, 4096, 4096},
-                                {"", 3000, 4096, 14336},
-                                {"", 6144, 3584, 512},
-                                {"", 6144, 5120, 13824},
-                                {"", 6144, 18944, 3584}};
+constexpr NamedSize kGemmSizes[] = {{"", 256, 256, 256},
+                                    {"", 512, 512, 512},
+                                    {"", 1024, 1024, 1024},
+                                    {"", 2048, 2048, 2048},
+                                    {"", 4096, 4096, 4096},
+                                    {"", 8192, 8192, 8192},
+                                    {"", 16384, 16384, 16384},
+                                    {"wqkv ", 16384, 8192, 1280},
+                                    {"w0 ", 16384, 1024, 8192},
+                                    {"w13 ", 16384, 8192, 7168},
+                                    {"w2 ", 16384, 3584, 8192},
+                                    {"few tokens ", 64, 4096, 11008},
+                                    {"few tokens ", 128, 8192, 28672},
+                                    {"short K ", 16384, 1280, 8192},
+                                    {"", 3000, 4096, 4096},
+                                    {"", 3000, 4096, 14336},
+                                    {"", 6144, 3584, 512},
+                                    {"", 6144, 5120, 13824},
+                                    {"", 6144, 18944, 3584}};
 
-// Beside kSizes, bf16 also as a layer's other two GEMMs have it: grad_input and grad_weight, with operands across K.
+// Beside kGemmSizes, bf16 also as a layer's other two GEMMs have it: grad_input and grad_weight, with operands across
+// K.
 constexpr NamedSize kGradientSizes[] = {{"", 1024, 1024, 1024}, {"", 2048, 2048, 2048}, {"", 4096, 4096, 4096},
                                         {"", 8192, 8192, 8192}, {"", 3000, 4096, 4096}, {"", 3000, 4096, 14336},
                                         {"", 6144, 3584, 512}};
@@ -72,7 +73,7 @@ double operations(const GemmCase& c) {
 
 std::vector<GemmCase> gemm_cases() {
   std::vector<GemmCase> cases;
-  for (const NamedSize& s : kSizes) {
+  for (const NamedSize& s : kGemmSizes) {
     cases.push_back({.shape = fmt::format("{}{}x{}x{}", s.label, s.m, s.k, s.n),
                      .mode = kBf16,
                      .spec = {.a = Dtype::bf16, .b = Dtype::bf16},

@@ -9,13 +9,13 @@ namespace {
 
 constexpr std::int64_t kSquares[] = {256, 512, 1024, 2048, 4096, 8192, 16384};
 
-struct NamedSize {
+struct NamedLayer {
   const char* label;
   LinearSize size;
 };
 
 // Llama-2-70B, an eighth of each layer (as on eight GPUs), and Llama-3-8B whole.
-constexpr NamedSize kLayers[] = {
+constexpr NamedLayer kLayers[] = {
     {"llama2-70b wqkv ", {.tokens = 16384, .in_features = 8192, .out_features = 1280}},
     {"llama2-70b wo ", {.tokens = 16384, .in_features = 1024, .out_features = 8192}},
     {"llama2-70b w13 ", {.tokens = 16384, .in_features = 8192, .out_features = 7168}},
@@ -52,7 +52,7 @@ std::vector<LinearBenchCase> linear_cases() {
   for (const LinearWork work : {LinearWork::norm_linear_sigmoid, LinearWork::linear}) {
     for (const std::int64_t n : kSquares) cases.push_back({.work = work, .size = {n, n, n}});
   }
-  for (const NamedSize& layer : kLayers) cases.push_back({.label = layer.label, .size = layer.size});
+  for (const NamedLayer& layer : kLayers) cases.push_back({.label = layer.label, .size = layer.size});
   return cases;
 }
 

@@ -14,7 +14,7 @@
 namespace ingot::bench {
 namespace {
 
-constexpr unsigned char kPoison = 0xa5;
+constexpr unsigned char kResultPoison = 0xa5;
 constexpr double kLeastSqnr = 15;
 constexpr std::int64_t kSampledRows = 8;
 
@@ -80,7 +80,7 @@ StepTensors::StepTensors(MeasuredGpu& gpu, RandomData& random, const LinearSize&
 
 void StepTensors::poison(MeasuredGpu& gpu) {
   for (const OwnedTensor* result : {&output, &grad_input, &grad_weight}) {
-    gpu.fill(result->view().data, kPoison, bytes_of(*result));
+    gpu.fill(result->view().data, kResultPoison, bytes_of(*result));
   }
 }
 

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr Target kTarget{9, 0, true};
+constexpr Target kStoreTarget{9, 0, true};
 constexpr int kInTurn = 20;  // loads from one place before the next has its turn
 constexpr const char* kSynthetic = "synthetic bytes";
 
@@ -72,9 +72,10 @@ CompiledKernel random_kernel(const Source& source, std::int64_t file_bytes) {
 
 StoredKernel make(const LoadCase& of, const Compiler* compiler) {
   StoredKernel made{.source = generate(parse(of.spec), of.pass), .kernel = {}, .file = {}};
-  made.kernel = compiler != nullptr ? compiler->compile(made.source, kTarget) : random_kernel(made.source, of.bytes);
-  made.key = kernel_key(made.source, kTarget, compiler != nullptr ? compiler->identity() : kSynthetic);
-  made.file = encode_kernel_file(made.key, made.source, kTarget, made.kernel);
+  made.kernel =
+      compiler != nullptr ? compiler->compile(made.source, kStoreTarget) : random_kernel(made.source, of.bytes);
+  made.key = kernel_key(made.source, kStoreTarget, compiler != nullptr ? compiler->identity() : kSynthetic);
+  made.file = encode_kernel_file(made.key, made.source, kStoreTarget, made.kernel);
   return made;
 }
 
@@ -131,7 +132,7 @@ class Places {
   Places(const fs::path& folder, std::span<const StoredKernel> kernels) : store_(folder / "store") {
     BundleContent content{.identity = "bench"};
     for (const StoredKernel& each : kernels) {
-      store_.put(each.key, each.source, kTarget, each.kernel);
+      store_.put(each.key, each.source, kStoreTarget, each.kernel);
       content.kernels.push_back({.key = each.key, .file = each.file});
     }
     const fs::path bundle = folder / "bundle";

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "cache_text.h"
+#include "exit_codes.h"
 #include "option_values.h"
 
 namespace ingot::tools {
 namespace {
 
-constexpr int kUsage = 2;
 constexpr const char* kExitCodes =
     "Exit code: 0, 1 if something failed or verify, import or export met something damaged, 2 for a wrong command "
     "line, "

@@ -18,16 +18,13 @@
 #include "cache_store.h"
 #include "cache_text.h"
 #include "commands.h"
+#include "exit_codes.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "interrupts.h"
 
 namespace ingot::tools {
 namespace {
-
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
-constexpr int kStopped = 130;
 
 int exit_code(const RemovedFiles& removed) { return removed.stopped ? kStopped : removed.failed.empty() ? 0 : kFailed; }
 

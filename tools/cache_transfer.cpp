@@ -15,6 +15,7 @@
 #include "cache_store.h"
 #include "cache_text.h"
 #include "commands.h"
+#include "exit_codes.h"
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/types/gpu.h"
 #include "ingot/runtime/error.h"
@@ -30,9 +31,6 @@ namespace ingot::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kFailed = 1;
-constexpr int kStopped = 130;
 
 // ---- import ---------------------------------------------------------------------------------------------------------
 

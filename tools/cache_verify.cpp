@@ -16,6 +16,7 @@
 #include "cache.h"
 #include "cache_store.h"
 #include "cache_text.h"
+#include "exit_codes.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
@@ -26,9 +27,6 @@
 
 namespace ingot::tools {
 namespace {
-
-constexpr int kFailed = 1;
-constexpr int kStopped = 130;
 
 struct Finding {
   std::string file;
@@ -45,7 +43,7 @@ struct TierOutcome {
   std::vector<Finding> damaged{};
 };
 
-struct Outcome {
+struct VerifyOutcome {
   std::int64_t kernels = 0;
   std::int64_t records = 0;
   std::int64_t recompiled = 0;
@@ -112,7 +110,7 @@ class Verification {
     }
   }
 
-  Outcome run() {
+  VerifyOutcome run() {
     const Interrupts interrupts;
     stop_ = [&interrupts] { return interrupts.pending(); };
     check_kernels();
@@ -221,7 +219,7 @@ class Verification {
   std::optional<Context> context_{};
   std::function<bool()> stop_{};
   std::vector<CheckedKernel> checked_{};
-  Outcome outcome_{};
+  VerifyOutcome outcome_{};
 };
 
 nlohmann::ordered_json to_json(const std::vector<Finding>& findings) {
@@ -240,7 +238,7 @@ nlohmann::ordered_json to_json(const TierOutcome& tier) {
           {"damaged", to_json(tier.damaged)}};
 }
 
-void print_json(const Outcome& outcome) {
+void print_json(const VerifyOutcome& outcome) {
   nlohmann::ordered_json tiers = nlohmann::ordered_json::array();
   for (const TierOutcome& tier : outcome.tiers) tiers.push_back(to_json(tier));
   fmt::print("{}\n", dump({{"kernels", outcome.kernels},
@@ -267,7 +265,7 @@ void print_text(const TierOutcome& tier) {
   }
 }
 
-void print_text(const Outcome& outcome, bool recompiled) {
+void print_text(const VerifyOutcome& outcome, bool recompiled) {
   for (const std::vector<Finding>* findings : {&outcome.damaged, &outcome.differing}) {
     for (const Finding& each : *findings) {
       fmt::print("{} {}; {}\n", each.file, each.problem,
@@ -311,7 +309,7 @@ int verify_tier(const CacheVerifyOptions& options) {
 int cache_verify(const CacheVerifyOptions& options) {
   if (!options.tier.empty()) return verify_tier(options);
   CacheStore store;
-  const Outcome outcome = Verification(options, store).run();
+  const VerifyOutcome outcome = Verification(options, store).run();
   if (options.json) {
     print_json(outcome);
   } else {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr NotedTerm kWell{"0", "all went well"};
 constexpr NotedTerm kError{"1", "an error, which stderr tells in one line"};
-constexpr NotedTerm kUsage{"2", "the command line is wrong"};
+constexpr NotedTerm kWrongUsage{"2", "the command line is wrong"};
 
 std::vector<NotedTerm> variables(std::initializer_list<std::string_view> names) {
   std::vector<NotedTerm> chosen;
@@ -39,7 +39,7 @@ CommandNotes program_notes() {
           .examples = {{"ingot info", "the device, libraries and store, and what is missing"},
                        {"ingot show \"cast bf16->e4m3fn scale=row out=codes\"", "the kernel of a spec"},
                        {"ingot warm --set llama3-8b", "compile ahead what a model needs"}},
-          .exit_codes = {kWell, kError, kUsage, {"130", "tune, warm or cache was interrupted"}},
+          .exit_codes = {kWell, kError, kWrongUsage, {"130", "tune, warm or cache was interrupted"}},
           .environment = {environment_variables().begin(), environment_variables().end()},
           .files = {kStore}};
 }
@@ -51,7 +51,7 @@ CommandNotes info_notes() {
                 "what is wrong with any of them; and how many tuning records there are for this machine."},
       .examples = {{"ingot info", "as a table"},
                    {"INGOT_DEVICE=cpu ingot info --json", "as JSON, without using a GPU"}},
-      .exit_codes = {kWell, kError, kUsage},
+      .exit_codes = {kWell, kError, kWrongUsage},
       .environment = variables({"INGOT_CACHE_DIR", "INGOT_CACHE_TIERS", "INGOT_CACHE_MODE", "INGOT_DEVICE",
                                 "INGOT_CUDA_ROOT", "INGOT_TUNING", "INGOT_TUNING_FILE"}),
       .files = {kStore}};
@@ -63,7 +63,7 @@ CommandNotes show_notes() {
                     "a spec without kernel= it is the one of a typical size, which a note names."},
           .examples = {{"ingot show \"cast bf16->e4m3fn scale=row out=codes\"", "source and resources"},
                        {"ingot show \"gemm e5m2*e4m3fn->bf16 nt kernel=sm90\" --ptx --target sm_90a", "its PTX"}},
-          .exit_codes = {kWell, kError, kUsage},
+          .exit_codes = {kWell, kError, kWrongUsage},
           .environment = variables({"INGOT_CUDA_ROOT", "INGOT_TEMPLATES"})};
 }
 
@@ -78,7 +78,10 @@ CommandNotes tune_notes() {
                    {"ingot tune --set llama3-8b --tokens 16 --weight-only e4m3fn", "decoding with FP8 weights"},
                    {"ingot tune --manifest run.gemms --budget 60s", "what a run noted"},
                    {"ingot tune --export records.json", "for another machine of the kind: --import"}},
-      .exit_codes = {kWell, kError, kUsage, {"130", "it was interrupted (Ctrl-C, SIGTERM); run it again to go on"}},
+      .exit_codes = {kWell,
+                     kError,
+                     kWrongUsage,
+                     {"130", "it was interrupted (Ctrl-C, SIGTERM); run it again to go on"}},
       .environment = variables({"INGOT_CACHE_DIR", "INGOT_CUDA_ROOT", "INGOT_DEVICE", "INGOT_TUNING",
                                 "INGOT_GEMM_MANIFEST", "INGOT_RECORD"}),
       .files = {
@@ -107,7 +110,7 @@ CommandNotes warm_notes() {
                    {"INGOT_CACHE_TIERS=model.bundle ingot warm --set llama3-8b --check", "is anything missing?"}},
       .exit_codes = {kWell,
                      {"1", "a kernel failed, --check found one missing, or another error, which stderr tells"},
-                     kUsage,
+                     kWrongUsage,
                      {"130", "it was interrupted (Ctrl-C, SIGTERM); run it again to go on"}},
       .environment = variables({"INGOT_CACHE_DIR", "INGOT_CACHE_MAX_BYTES", "INGOT_CACHE_TIERS", "INGOT_CACHE_MODE",
                                 "INGOT_CUDA_ROOT", "INGOT_TEMPLATES", "INGOT_RECORD"}),
@@ -128,7 +131,7 @@ CommandNotes cache_notes() {
                        {"ingot cache prune --max-size 500M", "remove what was used longest ago"},
                        {"ingot cache export model.bundle", "one file that other machines and users can read"},
                        {"ingot cache verify --tier model.bundle", "check it where it lies"}},
-          .exit_codes = {kWell, kError, kUsage},
+          .exit_codes = {kWell, kError, kWrongUsage},
           .environment = variables(
               {"INGOT_CACHE_DIR", "INGOT_CACHE_MAX_BYTES", "INGOT_CACHE_TIERS", "INGOT_CACHE_MODE", "INGOT_CUDA_ROOT"}),
           .files = {kStore,
@@ -148,7 +151,7 @@ CommandNotes bench_notes() {
                    {"ingot bench linear --recipe rowwise --json figures.json", "keep the figures"}},
       .exit_codes = {{"0", "the benchmark's own, as are all others"},
                      {"1", "an error, or the benchmark is not built"},
-                     kUsage,
+                     kWrongUsage,
                      {"77", "skipped: the benchmark needs a GPU, and there is none"}},
       .environment = variables({"INGOT_CUDA_ROOT", "INGOT_CACHE_DIR", "INGOT_TUNING"}),
       .files = {{"../libexec/ingot/bench_*", "The benchmarks of an installation, beside the program's folder."}}};
@@ -159,7 +162,7 @@ CommandNotes man_notes() {
                     "that it has."},
           .examples = {{"ingot man warm | man -l -", "read a page that is not installed"},
                        {"ingot man --folder ~/.local/share/man/man1", "install them for yourself"}},
-          .exit_codes = {kWell, kError, kUsage}};
+          .exit_codes = {kWell, kError, kWrongUsage}};
 }
 
 CommandNotes completion_notes() {
@@ -168,7 +171,7 @@ CommandNotes completion_notes() {
                 "recipes, GPUs, dtypes and files."},
       .examples = {{"eval \"$(ingot completion bash)\"", "in this shell"},
                    {"ingot completion zsh > ~/.zfunc/_ingot", "for zsh, in a folder of its fpath"}},
-      .exit_codes = {kWell, kError, kUsage},
+      .exit_codes = {kWell, kError, kWrongUsage},
       .files = {{"share/bash-completion/completions/ingot, share/zsh/site-functions/_ingot",
                  "Where an installation puts the scripts."}}};
 }
@@ -213,7 +216,7 @@ CommandNotes notes_of(std::string_view path) {
       Named{"tune", tune_notes},     Named{"warm", warm_notes}, Named{"cache", cache_notes},
       Named{"bench", bench_notes},   Named{"man", man_notes},   Named{"completion", completion_notes}};
   const auto* const found = std::ranges::find(kNotes, path, &Named::name);
-  return found == kNotes.end() ? CommandNotes{.exit_codes = {kWell, kError, kUsage}} : found->notes();
+  return found == kNotes.end() ? CommandNotes{.exit_codes = {kWell, kError, kWrongUsage}} : found->notes();
 }
 
 std::span<const NotedTerm> environment_variables() {

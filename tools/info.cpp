@@ -97,25 +97,26 @@ std::vector<std::string> wrap(const std::string& text) {
   return lines;
 }
 
-void print_row(const std::string& label, const std::string& value) {
+void print_info_row(const std::string& label, const std::string& value) {
   fmt::print("  {:<{}}{}\n", label, kLabelWidth, value);
 }
 
 void print_rows(std::string label, const std::string& text) {
   for (const std::string& line : wrap(text)) {
-    print_row(label, line);
+    print_info_row(label, line);
     label.clear();
   }
 }
 
 void print_store(const ContextInfo& info) {
   if (info.store_root.empty()) {
-    print_row("store", "none: kernels are kept in memory only");
+    print_info_row("store", "none: kernels are kept in memory only");
     if (info.store_problem.empty()) return;
   } else {
-    print_row("store", info.store_root.string());
-    print_row("", fmt::format("{} {}, {}", info.store_usage.files, info.store_usage.files == 1 ? "kernel" : "kernels",
-                              print_bytes(static_cast<double>(info.store_usage.bytes))));
+    print_info_row("store", info.store_root.string());
+    print_info_row("",
+                   fmt::format("{} {}, {}", info.store_usage.files, info.store_usage.files == 1 ? "kernel" : "kernels",
+                               print_bytes(static_cast<double>(info.store_usage.bytes))));
   }
   if (!info.store_problem.empty())
     print_rows("", "keeps nothing: " + info.store_problem + advice_about(info.store_problem));
@@ -124,7 +125,7 @@ void print_store(const ContextInfo& info) {
 void print_tiers(const ContextInfo& info) {
   std::string label = "tiers";
   for (const TierInfo& tier : info.tiers) {
-    print_row(std::exchange(label, ""), tier.path);
+    print_info_row(std::exchange(label, ""), tier.path);
     if (!tier.problem.empty()) {
       print_rows("", "is not used: it " + tier.problem);
       continue;
@@ -134,7 +135,7 @@ void print_tiers(const ContextInfo& info) {
     if (tier.tuning_records > 0) {
       holds += fmt::format("{} tuning {}, ", tier.tuning_records, tier.tuning_records == 1 ? "record" : "records");
     }
-    print_row("", holds + "only read");
+    print_info_row("", holds + "only read");
   }
   if (info.cache_mode != CacheMode::automatic) print_rows("mode", text(info.cache_mode));
 }
@@ -145,33 +146,34 @@ void print_tuning(const TuningSummary& tuning) {
     if (tuning.mode == Tuning::frozen) return "frozen: the records are used, and none are written";
     return "on: the records are used, and `ingot tune` writes them";
   };
-  print_row("tuning", mode_text());
+  print_info_row("tuning", mode_text());
   if (tuning.path.empty()) {
-    print_row("", "no records: there is no store");
+    print_info_row("", "no records: there is no store");
     return;
   }
-  print_row("", tuning.path.string() + (tuning.is_file ? " (INGOT_TUNING_FILE)" : ""));
+  print_info_row("", tuning.path.string() + (tuning.is_file ? " (INGOT_TUNING_FILE)" : ""));
   std::string counts =
       fmt::format("{} {} for this machine", tuning.this_machine, tuning.this_machine == 1 ? "record" : "records");
   if (tuning.other_machines > 0) counts += fmt::format(", {} for other machines", tuning.other_machines);
   if (tuning.damaged > 0) {
     counts += fmt::format(", {} damaged{}", tuning.damaged, tuning.is_file ? "" : " and moved to quarantine");
   }
-  print_row("", counts);
+  print_info_row("", counts);
 }
 
 void print_table(const ContextInfo& info, const TuningSummary& tuning) {
   const bool is_cpu = info.device.type == DeviceType::cpu;
   const auto is_missing = [](const LibraryInfo& library) { return !library.problem.empty(); };
   fmt::print("Ingot {}\n\n", info.ingot_version);
-  print_row("device", fmt::format("{} ({})", info.device_name, print(info.device)));
+  print_info_row("device", fmt::format("{} ({})", info.device_name, print(info.device)));
   // The section "Missing" repeats the reason where it is that of a library.
   const bool told_below = std::ranges::find(info.libraries, info.reason, &LibraryInfo::problem) != info.libraries.end();
   if (!told_below) print_rows("", info.reason);
-  print_row("target", print(info.target) + (is_cpu ? ", which kernels are compiled for without a GPU" : ""));
+  print_info_row("target", print(info.target) + (is_cpu ? ", which kernels are compiled for without a GPU" : ""));
   fmt::print("\n");
   for (const LibraryInfo& library : info.libraries) {
-    print_row(library.name, is_missing(library) ? "missing" : fmt::format("{:<10}{}", library.version, library.path));
+    print_info_row(library.name,
+                   is_missing(library) ? "missing" : fmt::format("{:<10}{}", library.version, library.path));
   }
   fmt::print("\n");
   print_store(info);

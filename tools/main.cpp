@@ -14,6 +14,7 @@
 #include "command_tree.h"
 #include "commands.h"
 #include "documents.h"
+#include "exit_codes.h"
 #include "help_formatter.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/context.h"
@@ -25,9 +26,6 @@
 namespace {
 
 namespace tools = ingot::tools;
-
-constexpr int kFailed = 1;
-constexpr int kUsage = 2;
 
 constexpr const char* kSpecs = R"(
 Specs:
@@ -249,7 +247,7 @@ bool has_command(const CLI::App& app, const std::string& name) {
 int fail(const std::string& message, const std::string& log = {}) {
   std::fputs(fmt::format("ingot: error: {}\n", message).c_str(), stderr);
   if (!log.empty()) std::fputs(fmt::format("\n{}\n", log).c_str(), stderr);
-  return kFailed;
+  return tools::kFailed;
 }
 
 int run(int argc, char** argv) {
@@ -282,17 +280,17 @@ int run(int argc, char** argv) {
 
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {
     fail(fmt::format("no command \"{}\"; expected {}", argv[1], tools::command_names(app)));
-    return kUsage;
+    return tools::kUsage;
   }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     fail(tools::usage_error(app, error));
-    return kUsage;
+    return tools::kUsage;
   } catch (const ingot::Error& error) {
     fail(error.what(), error.log());
-    return tools::is_usage_error(error) ? kUsage : kFailed;
+    return tools::is_usage_error(error) ? tools::kUsage : tools::kFailed;
   } catch (const std::system_error& error) {  // what fmt::print() throws
     return fail("standard output: cannot be written: " + error.code().message());
   } catch (const std::exception& error) {

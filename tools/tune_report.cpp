@@ -9,7 +9,7 @@
 namespace ingot::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 double tflops(const TuningRecord& record) {
   const auto& [m, n, k] = record.size;
@@ -27,17 +27,17 @@ std::string kernel_text(const TunedGemm& gemm) {
   return gemm.problem.empty() ? "not tuned yet" : gemm.problem;
 }
 
-Json to_json(const PlannedGemm& gemm) {
+OrderedJson to_json(const PlannedGemm& gemm) {
   const auto& [m, n, k] = gemm.call.size;
   return {{"label", gemm.label}, {"spec", print(kernel_spec(gemm.call.spec))}, {"m", m}, {"n", n}, {"k", k}};
 }
 
-Json to_json(const TunedGemm& gemm) {
-  Json one = to_json(gemm.planned);
+OrderedJson to_json(const TunedGemm& gemm) {
+  OrderedJson one = to_json(gemm.planned);
   one["tuned"] = gemm.record.has_value();
   if (gemm.record) {
     const TuningRecord& r = *gemm.record;
-    const auto or_null = [](double us) { return us > 0 ? Json(us) : Json(nullptr); };
+    const auto or_null = [](double us) { return us > 0 ? OrderedJson(us) : OrderedJson(nullptr); };
     one["kernel"] = kernel_of(r.chosen);
     one["us"] = r.us;
     one["tflops"] = tflops(r);
@@ -50,7 +50,9 @@ Json to_json(const TunedGemm& gemm) {
   return one;
 }
 
-std::string dump(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace); }
+std::string report_text(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
+}
 
 }  // namespace
 
@@ -63,9 +65,9 @@ std::string list(const std::vector<PlannedGemm>& planned) {
 }
 
 std::string list_json(const std::vector<PlannedGemm>& planned) {
-  Json gemms = Json::array();
+  OrderedJson gemms = OrderedJson::array();
   for (const PlannedGemm& gemm : planned) gemms.push_back(to_json(gemm));
-  return dump({{"gemms", gemms}}) + "\n";
+  return report_text({{"gemms", gemms}}) + "\n";
 }
 
 std::string table(const std::vector<TunedGemm>& gemms) {
@@ -93,10 +95,10 @@ std::string table(const std::vector<TunedGemm>& gemms) {
 }
 
 std::string json(const std::vector<TunedGemm>& gemms, const TuningMachine& machine) {
-  Json all{{"device", machine.device},     {"target", machine.target},     {"driver", machine.driver},
-           {"compiler", machine.compiler}, {"cublaslt", machine.cublaslt}, {"gemms", Json::array()}};
+  OrderedJson all{{"device", machine.device},     {"target", machine.target},     {"driver", machine.driver},
+                  {"compiler", machine.compiler}, {"cublaslt", machine.cublaslt}, {"gemms", OrderedJson::array()}};
   for (const TunedGemm& gemm : gemms) all["gemms"].push_back(to_json(gemm));
-  return dump(all);
+  return report_text(all);
 }
 
 }  // namespace ingot::tools

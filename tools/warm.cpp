@@ -16,6 +16,7 @@
 
 #include "cache_text.h"
 #include "commands.h"
+#include "exit_codes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
@@ -29,9 +30,6 @@
 
 namespace ingot::tools {
 namespace {
-
-constexpr int kFailed = 1;
-constexpr int kStopped = 130;  // as a shell reports a program that Ctrl-C has ended
 
 struct Failure {
   std::string name;

@@ -73,7 +73,7 @@ std::vector<LinearConfig> configs(const std::vector<std::string>& names) {
 }
 
 // "e4m3fn" or "e4m3fn:1x128"
-WeightOnlyOptions parse_weight(const std::string& text) {
+WeightOnlyOptions parse_weight_format(const std::string& text) {
   const std::string_view whole = text;
   const std::size_t colon = whole.find(':');
   const std::optional<Dtype> dtype = parse_dtype(whole.substr(0, colon));
@@ -96,7 +96,7 @@ WeightOnlyOptions parse_weight(const std::string& text) {
 std::vector<WeightOnlyOptions> weight_formats(const WarmRequest& request) {
   if (request.weights.empty()) return {WeightOnlyOptions{}};
   std::vector<WeightOnlyOptions> formats;
-  for (const std::string& text : request.weights) formats.push_back(parse_weight(text));
+  for (const std::string& text : request.weights) formats.push_back(parse_weight_format(text));
   return formats;
 }
 

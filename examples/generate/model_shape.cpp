@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxLayers = 1024;
-constexpr std::int64_t kMaxVocabulary = std::int64_t{1} << 24;  // as in ops.cuh
+constexpr std::int64_t kVocabularyLimit = std::int64_t{1} << 24;  // as in ops.cuh
 
 // Null if the field is missing or null, which mean the same in these files.
 const Json* find(const Json& json, const char* name) {
@@ -147,7 +147,7 @@ void check(const ModelShape& shape, const std::string& what) {
   size("the intermediate size", shape.intermediate, kMaxSize);
   size("the number of heads", shape.heads, kMaxSize);
   size("the number of heads of keys and values", shape.kv_heads, kMaxSize);
-  size("the vocabulary", shape.vocabulary, kMaxVocabulary);
+  size("the vocabulary", shape.vocabulary, kVocabularyLimit);
   require(shape.hidden % 8 == 0 && shape.intermediate % 8 == 0,
           fmt::format("the hidden size {} and the intermediate size {} must be multiples of 8", shape.hidden,
                       shape.intermediate));
