@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/lint.sh [--fix] [format] [tidy]
 # Runs clang-format and clang-tidy over our sources, or only the one named. --fix reformats instead of complaining. tidy
-# reads the compile commands of build/ci, or of the build tree that $INGOT_BUILD names.
+# reads the compile commands of build/dev, or of the build tree that $INGOT_BUILD names; quick builds have none of each file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,8 +28,8 @@ for check in "${checks[@]}"; do
     echo "format: ${#files[@]} files"
   else
     program=$(tool clang-tidy)
-    build=${INGOT_BUILD:-build/ci}
-    [ -e "$build/compile_commands.json" ] || { echo "lint: no $build/compile_commands.json; cmake --preset ci" >&2; exit 1; }
+    build=${INGOT_BUILD:-build/dev}
+    [ -e "$build/compile_commands.json" ] || { echo "lint: no $build/compile_commands.json; cmake --preset dev" >&2; exit 1; }
     mapfile -t files < <(find src tools examples bench python_bindings -name '*.cpp' -not -path '*/consume/*')
     printf '%s\n' "${files[@]}" | xargs -P "$(nproc)" -n 1 "$program" -p "$build" --quiet --warnings-as-errors='*'
     echo "tidy: ${#files[@]} files"
