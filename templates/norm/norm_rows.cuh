@@ -168,14 +168,10 @@ INGOT_DEVICE void forget_values(Vec8<In> (&vec8s)[Count]) {
   for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
 }
 
-// Of how many vec8s gamma and beta are loaded at a time: as many as the registers hold, fewer before Hopper.
+// Of how many vec8s gamma and beta are loaded at a time: as many as the registers hold.
 template <class Row>
-constexpr u32 kAffineBytes = !Row::kSubtractsMean && !Row::kGivenScale ? 8
-                             : kDeviceArch >= 900                      ? 4
-                                                                       : 2;
-template <class Row>
-constexpr u32 kAffineBatch = min_of(Row::kVec8s,
-                                    max_of(1U, kAffineBytes<Row> / static_cast<u32>(sizeof(typename Row::Element))));
+constexpr u32 kAffineBatch = min_of(Row::kVec8s, (Row::kSubtractsMean || Row::kGivenScale ? 4U : 8U) /
+                                                     static_cast<u32>(sizeof(typename Row::Element)));
 
 // A row that stays in registers. Access: WholeVec8s or PaddedVec8s.
 template <class Row, class Access>
@@ -273,7 +269,7 @@ struct NormKeptRow {
   }
 };
 
-// A longer row is read once per pass. The passes share one loop, because more code would gain nothing.
+// Any other row is read once per pass. The passes share one loop, because more code would gain nothing.
 template <class Row>
 INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1], u32 (&warp_maxima)[kMaxWarps]) {
   using In = typename Row::Element;
@@ -320,6 +316,9 @@ INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1],
   }
 }
 
+// Do rows that cannot be read in vectors stay in registers? On the other architectures that would take too many.
+inline constexpr bool kPaddedRowsStay = kDeviceArch != 800 && kDeviceArch < 1200;
+
 template <class In, class Kind, class Codes, NormRowsConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) == 2 ? 2 : 1)
     norm_rows(const __grid_constant__ NormRowsParams p) {
@@ -342,7 +341,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
     Row row{p, first_row + (threadIdx.x >> p.threads_log2), threadIdx.x & (threads - 1), threads};
     if (kept && vectors && p.cols % kVec8 == 0) {
       NormKeptRow<Row, WholeVec8s>{row, {}}.run(warp_sums, warp_maxima);
-    } else if (kept) {
+    } else if (kept && kPaddedRowsStay) {
       NormKeptRow<Row, PaddedVec8s>{row, {static_cast<u32>(p.cols)}}.run(warp_sums, warp_maxima);
     } else {
       norm_streamed_row(row, warp_sums, warp_maxima);

@@ -266,10 +266,16 @@ struct NormRowsWide {
   }
 };
 
+// How many blocks of the most threads a multiprocessor has room for. Compute capability 12 has less shared memory.
+template <class In>
+inline constexpr u32 kNormRowsWideBlocks = sizeof(In) == 4       ? 2
+                                           : kDeviceArch >= 1200 ? 3
+                                                                 : 4;
+
 // Params as for norm_rows; threads_log2 is not read. Cluster i of n takes every n-th row, beginning with row i; there
 // is one for each.
 template <class In, class Kind, class Codes, NormRowsConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kMaxThreads, sizeof(In) == 2 ? 4 : 2)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kMaxThreads, kNormRowsWideBlocks<In>)
     norm_rows_wide(const __grid_constant__ NormRowsParams p) {
   if constexpr (kHasClusters) {
     auto& shared = dynamic_shared_as<NormRowsWideShared>();
