@@ -1,6 +1,6 @@
-// A block's dynamic shared memory by its 32-bit addresses, and copies that fill it while the threads go on. On a GPU each
-// function is one instruction; on the host it does what the PTX ISA says of that instruction, so that a test can run a
-// kernel made of them thread by thread (tests/templates/emulator.h).
+// A block's dynamic shared memory by its 32-bit addresses, and copies that fill it while the threads go on. On a GPU
+// each function is one instruction; on the host it does what the PTX ISA says of that instruction, so that a test can
+// run a kernel made of them thread by thread (tests/templates/emulator.h).
 #pragma once
 
 #include "platform.cuh"

@@ -27,7 +27,7 @@ ROOMS = {
 
 # The files that stay at a floor's root, without their extensions.
 ROOT_FILES = {
-    "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "cluster", "vec8"]
+    "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "shared", "cluster", "vec8"]
     + ["vec8_tiles"],
     "src/codegen": ["kernel_spec", "generate", "template_files", "source_files", "matmul", "recording"]
     + ["compile_cost", "recorded_kernels"],

@@ -12,7 +12,7 @@ source_dir=$1 build_dir=$2 cxx=$3 launcher=${4:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset CPATH CPLUS_INCLUDE_PATH CMAKE_PREFIX_PATH ingot_DIR
-export CXX=$cxx CMAKE_GENERATOR=Ninja CMAKE_CXX_COMPILER_LAUNCHER=$launcher CMAKE_BUILD_TYPE=Debug
+export CXX=$cxx CMAKE_GENERATOR=Ninja CMAKE_CXX_COMPILER_LAUNCHER=$launcher CMAKE_BUILD_TYPE=None
 
 step() { printf '\n== %s\n' "$*"; }
 fail() { printf 'install_and_consume: %s\n' "$*" >&2; exit 1; }

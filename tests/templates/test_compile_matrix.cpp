@@ -31,11 +31,7 @@ namespace {
 struct Job {
   Source source;
   Target target;
-  bool is_variant = false;  // comes as seldom for Hopper as for other targets
 };
-
-// Variants of the main kernel for some tensors: what they share with it is compiled more often.
-bool is_variant(Pass pass) { return pass == Pass::unaligned || pass == Pass::wide; }
 
 // Empty if the kernel compiled cleanly.
 std::string problem_with(const CompiledKernel& kernel) {
@@ -74,11 +70,8 @@ const NvrtcCompiler& nvrtc() {
   return *compiler;
 }
 
-// How often CI compiles jobs for Hopper. Those for other targets, and variants, come every sixth day, so that six days'
-// runs compile all.
-enum class Hopper { every_third_day, every_sixth_day };
-
-// Which jobs this process compiles. With INGOT_COMPILE_ALL=1 in the environment every kernel is compiled for every
+// Which jobs this process compiles: every sixth, from another one on each day, so that six days' runs compile all. With
+// INGOT_COMPILE_ALL=1 in the environment every kernel is compiled for every
 // target (the ctest entries of label nightly). `-- 3/8` as arguments: every eighth job from the fourth on, as NVRTC's
 // front end runs one compile at a time in a process.
 class Selection {
@@ -95,13 +88,10 @@ class Selection {
 
   bool all() const { return all_; }
 
-  std::vector<Job> of(const std::vector<Job>& jobs, Hopper hopper) const {
+  std::vector<Job> of(const std::vector<Job>& jobs) const {
     std::vector<Job> wanted;
     for (std::size_t i = 0; i < jobs.size(); ++i) {
-      const bool is_seldom =
-          jobs[i].is_variant || jobs[i].target != target_for(9, 0) || hopper == Hopper::every_sixth_day;
-      const std::size_t turns = is_seldom ? kTurns : kTurns / 2;
-      if (all_ || i % turns == turn_ % turns) wanted.push_back(jobs[i]);
+      if (all_ || i % kTurns == turn_ % kTurns) wanted.push_back(jobs[i]);
     }
     std::vector<Job> mine;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -122,8 +112,8 @@ const Selection& selection() {
 }
 
 // `what`: the jobs, in the line that says how many were compiled and how long that took.
-void expect_clean(const char* what, const std::vector<Job>& all, Hopper hopper = Hopper::every_third_day) {
-  const std::vector<Job> jobs = selection().of(all, hopper);
+void expect_clean(const char* what, const std::vector<Job>& all) {
+  const std::vector<Job> jobs = selection().of(all);
   const auto start = std::chrono::steady_clock::now();
   const std::vector<std::string> problems = compile_all(nvrtc(), jobs);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -157,14 +147,12 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
   struct Entry {
     Source source;
     bool everywhere;
-    bool is_variant;
   };
   std::map<std::string, Entry> sources;  // by text: many specs share a kernel
   for (const KernelSpec& spec : all_valid_specs()) {
     for (const Pass pass : passes(spec)) {
       const Source source = generate(spec, pass);
-      const bool stands = stands_for_its_kind(spec);
-      sources.emplace(source.text, Entry{source, stands, !stands || is_variant(pass)});
+      sources.emplace(source.text, Entry{source, stands_for_its_kind(spec)});
     }
   }
   std::vector<Job> jobs;
@@ -173,7 +161,7 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
     ++index;
     for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
       if (selection().all() || compiled_in_ci(entry.everywhere, index, t)) {
-        jobs.push_back({entry.source, kSupportedTargets[t], entry.is_variant});
+        jobs.push_back({entry.source, kSupportedTargets[t]});
       }
     }
   }
@@ -215,7 +203,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   }
   std::vector<Job> unique;
   for (const auto& [text, job] : jobs) unique.push_back(job);
-  expect_clean("gemm_sm90", unique, Hopper::every_sixth_day);
+  expect_clean("gemm_sm90", unique);
 }
 
 // GEMMs with decoded weights. In CI, for each format, kind of factors and kernel, those that use most registers; every
@@ -261,7 +249,7 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
   }
   std::vector<Job> unique;
   for (const auto& [text, job] : jobs) unique.push_back(job);
-  expect_clean("dequant_matmul", unique, Hopper::every_sixth_day);
+  expect_clean("dequant_matmul", unique);
 }
 
 // GEMMs with an epilogue: gemm_simt's and gemm_mma's for every target in turn; gemm_sm90's, for operands that wgmma
@@ -293,7 +281,7 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
       jobs.push_back({generate(spec), target_for(9, 0)});
     }
   }
-  expect_clean("epilogues", jobs, Hopper::every_sixth_day);
+  expect_clean("epilogues", jobs);
 }
 
 // The tensor-core GEMM for every target: in CI, those tiles, kinds of operand and kinds of factors that use most
@@ -358,7 +346,7 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   }
   std::vector<Job> unique;
   for (const auto& [text, job] : jobs) unique.push_back(job);
-  expect_clean("expressions and sums", unique, Hopper::every_sixth_day);
+  expect_clean("expressions and sums", unique);
 }
 
 // Each template compiles when it is the first and only one included.

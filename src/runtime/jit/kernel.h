@@ -45,8 +45,8 @@ class INGOT_API Kernel {
     launch_raw(stream, shape, &params);
   }
 
-  // How many clusters of this shape (block, cluster and shared memory) the current device runs at once. At least 1: none
-  // is an error. The driver is asked only when the shape is another than the last time. Throws Error{cuda_failed}.
+  // How many clusters of this shape (block, cluster and shared memory) the current device runs at once. At least 1:
+  // none is an error. The driver is asked only when the shape is another than the last time. Throws Error{cuda_failed}.
   unsigned clusters_at_once(const LaunchShape& shape) const;
 
   const KernelResources& resources() const { return resources_; }
@@ -61,7 +61,7 @@ class INGOT_API Kernel {
   std::string name_;
   KernelResources resources_;
   mutable std::atomic<std::uint64_t> clusters_at_once_{0};  // with the shape they are of; 0: not asked yet
-  mutable std::atomic<bool> shared_allowed_{false};    // has the device been asked for more than the default?
+  mutable std::atomic<bool> shared_allowed_{false};         // has the device been asked for more than the default?
 };
 
 }  // namespace ingot
