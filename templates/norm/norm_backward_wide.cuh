@@ -167,7 +167,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, 1)
     norm_backward_wide(const __grid_constant__ NormBackwardParams p) {
   if constexpr (kHasClusters) {
     using Rows = NormBackwardWide<In, Kind, C>;
-    auto& shared = dynamic_shared_as<NormWideShared<Rows::kSums>>();
+    using Shared = NormWideShared<Rows::kSums>;
+    auto& shared = dynamic_shared_as<Shared>();
     cluster_start_with(shared.sums[0], shared.sums[1]);
     start_in_turn();
     Rows(p).all_rows(shared);
