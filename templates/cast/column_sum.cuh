@@ -104,29 +104,36 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumPartialsLaunch::kThreads, 8)
 }
 
 template <HighPrecision Out>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 8)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 4)
     column_sum_finish(const ColumnSumFinishParams p) {
   using Launch = ColumnSumFinishLaunch;
   constexpr u32 kRows = Launch::kThreads / Launch::kCols;  // that the block loads at once
+  constexpr u32 kLoads = Launch::kChunks / kRows;
   __shared__ float partials[Launch::kChunks][Launch::kCols];
   start_in_turn();
   const u32 lane = threadIdx.x % Launch::kCols;
   const u32 first_chunk = threadIdx.x / Launch::kCols;
   const i64 col = i64{blockIdx.x} * Launch::kCols + lane;
+  const float* source = p.partials + first_chunk * p.cols + col;
   float total = 0.0F;
   INGOT_UNROLL_BY(1)
   for (i64 begin = 0; begin < p.chunks; begin += Launch::kChunks) {
-    const u32 count = static_cast<u32>(min_of(p.chunks - begin, i64{Launch::kChunks}));
-    const float* const source = p.partials + begin * p.cols + col;
+    const u32 count = col < p.cols ? static_cast<u32>(min_of(p.chunks - begin, i64{Launch::kChunks})) : 0;
+    // All loads are under way before the first is waited for. Past the last chunk lie zeros: they change no sum.
+    float loaded[kLoads];
     INGOT_UNROLL
-    for (u32 i = 0; i < Launch::kChunks; i += kRows) {
-      const u32 chunk = first_chunk + i;
-      if (chunk < count && col < p.cols) partials[chunk][lane] = source[chunk * p.cols];
+    for (u32 i = 0; i < kLoads; ++i, source += kRows * p.cols) {
+      loaded[i] = first_chunk + i * kRows < count ? *source : 0.0F;
     }
+    INGOT_UNROLL
+    for (u32 i = 0; i < kLoads; ++i) partials[first_chunk + i * kRows][lane] = loaded[i];
     __syncthreads();
     if (first_chunk == 0) {
-      INGOT_UNROLL_BY(16)
-      for (u32 chunk = 0; chunk < count; ++chunk) total = total + partials[chunk][lane];
+      INGOT_UNROLL_BY(1)
+      for (u32 first = 0; first < count; first += kLoads) {
+        INGOT_UNROLL
+        for (u32 i = 0; i < kLoads; ++i) total = total + partials[first + i][lane];
+      }
     }
     __syncthreads();
   }
