@@ -16,7 +16,7 @@ case ${1:-} in
   install)
     has_torch && exit 0
     python3 -m venv .venv-oldest
-    pip() { $python -m pip install -q --disable-pip-version-check "$@" numpy pytest; }
+    pip() { $python -m pip install -q --no-compile --disable-pip-version-check "$@" numpy pytest; }
     if ! pip torch==$version+cpu 2> /dev/null && ! pip torch==$version; then
       echo "oldest_torch: PyTorch $version cannot be installed here; the tests with it are skipped"
     fi

@@ -22,7 +22,8 @@ fi
 
 step "set-up"
 scripts/setup.sh clang-format-14 doxygen groff-base mandoc zsh  # the last four read comments, man pages and completions
-pip() { .venv/bin/python -m pip install -q --disable-pip-version-check "$@"; }
+# Python compiles what it imports; compiling all of PyTorch and transformers takes minutes.
+pip() { .venv/bin/python -m pip install -q --no-compile --disable-pip-version-check "$@"; }
 pip numpy ml_dtypes pytest nanobind scikit-build-core
 # What only the tests need is downloaded and unpacked while the build runs.
 peers() {
