@@ -15,7 +15,7 @@ FP8_MAX = 448.0
 BOUND = 2.0**-8  # for the relative Frobenius error: bf16's own rounding is 1.7e-3, the tensor cores' short sums 2.6e-3
 CHECKED_ROWS = 32
 
-# label, M, K, N: as kSizes of gemm_cases.cpp (the self-check compares them).
+# label, M, K, N: as kGemmSizes of gemm_cases.cpp (the self-check compares them).
 SHAPES = (
     ("", 256, 256, 256),
     ("", 512, 512, 512),
@@ -314,7 +314,7 @@ def check_shapes(source: str) -> None:
     """Checks SHAPES against `source`, the text of gemm_cases.cpp."""
     import re
 
-    listed = source[source.index("kSizes[] = {") : source.index("};", source.index("kSizes[] = {"))]
+    listed = source[source.index("kGemmSizes[] = {") : source.index("};", source.index("kGemmSizes[] = {"))]
     found = re.findall(r'\{"([^"]*)", (\d+), (\d+), (\d+)\}', listed)
     assert tuple((label, int(m), int(k), int(n)) for label, m, k, n in found) == SHAPES, found
 

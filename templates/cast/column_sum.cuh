@@ -107,7 +107,7 @@ template <HighPrecision Out>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 4)
     column_sum_finish(const ColumnSumFinishParams p) {
   using Launch = ColumnSumFinishLaunch;
-  constexpr u32 kRows = Launch::kThreads / Launch::kCols;  // that the block loads at once
+  constexpr u32 kRows = Launch::kThreads / Launch::kCols;  // chunks that the block reads at a time
   constexpr u32 kLoads = Launch::kChunks / kRows;
   __shared__ float partials[Launch::kChunks][Launch::kCols];
   start_in_turn();

@@ -1,5 +1,5 @@
-// Takes a program's cases in turn: with INGOT_TESTS_IN_TURN=n in the environment every n-th, from another one on each
-// day, so that n days' runs have them all. Without it, all.
+// Takes a program's cases in turn: with a variable (INGOT_TESTS_IN_TURN) of n in the environment every n-th, from
+// another one on each day, so that n days' runs have them all. Without it, all.
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ struct InTurn {
 
   bool has(std::size_t i) const { return i % turns == turn; }
 
-  static InTurn of_environment() {
-    const char* const wanted = std::getenv("INGOT_TESTS_IN_TURN");
+  static InTurn of_environment(const char* variable = "INGOT_TESTS_IN_TURN") {
+    const char* const wanted = std::getenv(variable);
     if (wanted == nullptr) return {};
     const std::size_t turns = std::stoul(wanted);
     const char* const given = std::getenv("INGOT_TESTS_TURN");
