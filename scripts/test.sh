@@ -17,7 +17,7 @@ if [ $# -gt 0 ]; then
   targets=$(ninja -C build/ci -t targets all | sed -n 's/^\(test_[^:]*\): phony$/\1/p' | grep -xF "$programs" || true)
   # shellcheck disable=SC2086
   [ -z "$targets" ] || ninja -C build/ci $targets
-  exec ctest --preset ci -R "$1" -j "$(nproc)"
+  INGOT_TESTS_ALL=1 exec ctest --preset ci -R "$1" -j "$(nproc)"
 fi
 
 step "set-up"
