@@ -81,7 +81,7 @@ INGOT_DEVICE T& dynamic_shared_as() {
 #endif
 }
 
-// Stores `value` in word `index` of the block's own `words`, but in block `rank`. `words` is dynamic shared memory.
+// Stores `value` in block `rank`, where this block has words[index]. `words` is dynamic shared memory.
 template <u32 Count>
 INGOT_DEVICE void send_word(u32 (&words)[Count], u32 index, u32 rank, u32 value) {
 #if INGOT_ON_DEVICE
@@ -101,7 +101,7 @@ INGOT_DEVICE void send_word(u32 (&words)[Count], u32 index, u32 rank, u32 value)
 template <u32 Count>
 struct alignas(16) ClusterWords {
   u32 words[Count];
-  u64 arrived;  // the barrier
+  u64 arrived;  // the barrier; on the host, the number of words that have arrived
 
   INGOT_DEVICE void send(u32 index, u32 rank, u32 value) {
 #if INGOT_ON_DEVICE
@@ -109,18 +109,20 @@ struct alignas(16) ClusterWords {
                        ptx::mapa(shared_address(&arrived), rank));
 #else
     send_word(words, index, rank, value);
+    ++*reinterpret_cast<u64*>(host_shared_memory(rank) + (reinterpret_cast<u8*>(&arrived) - host_shared_memory()));
 #endif
   }
 
   // Waits until the block has `count` words, all that the cluster sends to it this time. All threads of the cluster
   // call it, for the turn-th time since 0.
-  INGOT_DEVICE void wait([[maybe_unused]] u32 count, [[maybe_unused]] u32 turn) {
+  INGOT_DEVICE void wait(u32 count, u32 turn) {
 #if INGOT_ON_DEVICE
     const u32 barrier = shared_address(&arrived);
     if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(barrier, count * 4);
     ptx::mbarrier_wait(barrier, turn % 2);
 #else
     host_cluster_wait();
+    host_check(arrived == u64{count} * (turn + 1), "words arrive that no one waits for, or not all");
 #endif
   }
 
@@ -133,13 +135,15 @@ struct alignas(16) ClusterWords {
 
 // cluster_start() of kernels with ClusterWords: all that they have.
 template <class... Words>
-INGOT_DEVICE void cluster_start_with([[maybe_unused]] Words&... words) {
-#if INGOT_ON_DEVICE
+INGOT_DEVICE void cluster_start_with(Words&... words) {
   if (threadIdx.x == 0) {
+#if INGOT_ON_DEVICE
     (ptx::mbarrier_init(Words::shared_address(&words.arrived), 1), ...);
     ptx::fence_mbarrier_init();
-  }
+#else
+    ((words.arrived = 0), ...);
 #endif
+  }
   cluster_start();
 }
 
@@ -160,8 +164,9 @@ INGOT_DEVICE u32 cluster_max(u32 value, u32 (&maxima)[kMaxClusterWarps]) {
   return __reduce_max_sync(0xffffffffU, maximum);
 }
 
-// The same by words that serve no other reduction, for the turn-th time.
-INGOT_DEVICE u32 cluster_max(u32 value, ClusterWords<kMaxClusterWarps>& maxima, u32 turn) {
+// The same by words that serve no other reduction, for the turn-th time: one for each warp.
+template <u32 Count>
+INGOT_DEVICE u32 cluster_max(u32 value, ClusterWords<Count>& maxima, u32 turn) {
   const ClusterPlace place = ClusterPlace::here();
   const u32 warps = blockDim.x / 32;
   const u32 lane = threadIdx.x % 32;

@@ -127,6 +127,7 @@ inline unsigned char* host_shared_memory() { return nullptr; }
 inline unsigned char* host_shared_memory(unsigned) { return nullptr; }
 inline unsigned host_cluster_blocks() { return 1; }
 inline void host_cluster_wait() {}
+inline void host_check(bool, const char*) {}
 template <class T>
 void gather_warp(const T& mine, T (&lanes)[32]) {
   for (T& lane : lanes) lane = mine;

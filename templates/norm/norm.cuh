@@ -86,7 +86,9 @@ INGOT_DEVICE void store_padded_codes(T* row, i64 col, i64 cols, bool vectors, U3
 // How a thread reads and writes the 8 columns from `col` on of a row that it keeps in registers. Here they all lie in
 // the row, which may be read in 16-byte vectors.
 struct WholeVec8s {
-  INGOT_DEVICE u32 left(u32) const { return kVec8; }  // how many of the 8 columns are in the row, or more
+  INGOT_DEVICE u32 left(u32) const {
+    return kVec8;
+  }  // how many columns the row has from this one on: 8 stands for more
   template <HighPrecision T>
   INGOT_DEVICE Vec8<T> inside(const Vec8<T>& vec8, u32) const {  // zeros past the end of the row
     return vec8;

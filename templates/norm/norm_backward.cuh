@@ -9,11 +9,13 @@
 //
 // A block of 512 threads takes one chunk. Each group of threads walks its rows one at a time, with two times 8
 // neighbouring columns per thread: the sums over rows stay in registers, and the next row is loaded while the current
-// one is reduced. There are at most 132 chunks, one per SM of the H100 and H200, so the partial sums add only a few per
-// cent to the bytes.
+// one is reduced. There are at most 132 chunks, one per SM of the H100 and H200. For large matrices the partial sums
+// add a few per cent to the bytes; chunks of few rows are short, so that all SMs have work, and may write more sums
+// than they read elements.
 //
-// A norm that multiplies by no gamma has no sums over rows. Then a block is smaller, and each of its groups takes only
-// one row, so that even a small matrix keeps all SMs busy.
+// A norm that multiplies by no gamma has no sums over rows. Then a block is smaller, so that even a small matrix keeps
+// all SMs busy, and there are as many as run at once: each of its groups takes many rows of a large matrix, and copies
+// the next one to shared memory meanwhile.
 //
 // Rows of more than 8192 columns are read three times: for their own sums, for the output, and for the sums over rows.
 // The later reads hit the L2 if it has room for four rows of each block. norm_backward_wide.cuh takes long rows, where
@@ -25,6 +27,7 @@
 #include "numerics.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
+#include "shared.cuh"
 #include "vec8.cuh"
 
 namespace ingot {
@@ -46,9 +49,9 @@ struct NormBackwardLaunch {
   static constexpr u32 kThreads = 512;
   static constexpr u32 kVec8s = 2;  // groups of 8 columns that a thread keeps in registers
   static constexpr i64 kMaxChunks = 132;
-  static constexpr i64 kRowsPerBatch = 4;  // for long rows
-  static constexpr u32 kMinThreads = 128;  // in a block, without sums over rows
-  static constexpr i64 kMaxBlocks = 0x7fffffff;
+  static constexpr i64 kRowsPerBatch = 4;                           // for long rows
+  static constexpr u32 kMinThreads = 128;                           // in a block, without sums over rows
+  static constexpr i64 kThreadsAtOnce = kMaxChunks * 2 * kThreads;  // without sums over rows
   INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
   INGOT_HOST_DEVICE static constexpr i64 groups(i64 cols) { return kThreads / threads_per_row(cols); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_chunk(i64 rows, i64 cols) {
@@ -57,13 +60,20 @@ struct NormBackwardLaunch {
   INGOT_HOST_DEVICE static constexpr i64 chunks(i64 rows, i64 cols) {
     return ceil_div(rows, rows_per_chunk(rows, cols));
   }
+  // Without sums over rows, each thread copies its part of the next row to slots in shared memory.
+  INGOT_HOST_DEVICE static constexpr bool has_slots(bool affine, u32 element_bytes) {
+    return !affine && element_bytes == 2;
+  }
+  INGOT_HOST_DEVICE static constexpr u32 shared_bytes(i64 cols, bool affine, u32 element_bytes) {
+    return has_slots(affine, element_bytes) ? threads(cols, affine) * 2 * kVec8s * 16 : 0;
+  }
   INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols, bool affine) {  // in a block
     return affine ? kThreads : max_of(kMinThreads, threads_per_row(cols));
   }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 rows, i64 cols, bool affine) {
     if (affine) return rows_per_chunk(rows, cols);
     const i64 at_once = threads(cols, affine) / threads_per_row(cols);
-    return at_once * ceil_div(rows, at_once * kMaxBlocks);
+    return at_once * max_of(i64{1}, ceil_div(rows * threads_per_row(cols), kThreadsAtOnce));
   }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, bool affine) {
     return ceil_div(rows, rows_per_block(rows, cols, affine));
@@ -83,6 +93,8 @@ struct NormBackward {
   static constexpr u32 kSums = kCentred<Kind> ? 2 : 1;  // sum of g * xhat; LayerNorm: also the sum of g
   // Is the group's next row loaded ahead? In f32, two rows do not fit the registers.
   static constexpr bool kAhead = C.affine && sizeof(In) == 2;
+  // Is it copied ahead to shared memory? Without sums over rows, two blocks share a multiprocessor's registers.
+  static constexpr bool kSlots = Launch::has_slots(C.affine, sizeof(In));
   using RowSums = float[2][kMaxWarps][kSums];
   // The column sums that two or more groups pass on to each other.
   using ColumnSums = float[C.affine ? kSums : 1][C.affine ? Launch::kThreads / 2 * kVec8s * kVec8 : 1];
@@ -185,6 +197,32 @@ struct NormBackward {
     return loaded;
   }
 
+  // The thread's slot for 8 columns of x (input 0) or grad (1). The block's slots for one of these are neighbours.
+  INGOT_DEVICE static u32 slot(u32 i, u32 input) {
+    return shared_memory() + ((i * 2 + input) * blockDim.x + threadIdx.x) * 16;
+  }
+  // Begins to copy the thread's part of a row to its slots.
+  INGOT_DEVICE void copy_ahead(i64 row) const {
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
+      if (row >= end_row || !inside(i)) continue;
+      copy_async<16>(slot(i, 0), input(row) + column(i), 16);
+      copy_async<16>(slot(i, 1), grad_output(row) + column(i), 16);
+    }
+    commit_copies();
+  }
+  INGOT_DEVICE Row from_slots() const {
+    Row row;
+    wait_for_copies<0>();
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
+      if (!inside(i)) continue;
+      row.x[i].vectors[0].bits = load_shared16(slot(i, 0));
+      row.grad[i].vectors[0].bits = load_shared16(slot(i, 1));
+    }
+    return row;
+  }
+
   // Access: WholeVec8s or PaddedVec8s.
   template <class Access>
   INGOT_DEVICE void kept_rows(const Access& access, RowSums& row_sums, ColumnSums& column_sums) const {
@@ -196,12 +234,25 @@ struct NormBackward {
     }
     const i64 steps = ceil_div(end_row - first_row, groups);
     Row next;
+    constexpr bool kFromSlots = kSlots && is_same<Access, WholeVec8s>;
     if constexpr (kAhead) next = load(first_row + group, access);
+    if constexpr (kFromSlots) {
+      copy_ahead(first_row + group);
+      if (first_row + group < end_row) next.s = statistics(first_row + group);
+    }
     INGOT_UNROLL_BY(1)
     for (i64 step = 0; step < steps; ++step) {
       const i64 row = first_row + step * groups + group;
-      Row current = kAhead ? next : load(row, access);
-      if constexpr (kAhead) next = load(row + groups, access);
+      Row current;
+      if constexpr (kFromSlots) {
+        current = from_slots();
+        current.s = next.s;
+        copy_ahead(row + groups);
+        if (row + groups < end_row) next.s = statistics(row + groups);
+      } else {
+        current = kAhead ? next : load(row, access);
+        if constexpr (kAhead) next = load(row + groups, access);
+      }
       float sums[kSums] = {};
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) {

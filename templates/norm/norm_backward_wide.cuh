@@ -160,8 +160,8 @@ struct NormBackwardWide {
   }
 };
 
-// Params as for norm_backward. Cluster i of the grid takes chunk i; without sums over rows there may be any number of
-// clusters.
+// Params as for norm_backward. With gamma, cluster i of the grid takes chunk i; without, there are no sums over rows,
+// and there may be any number of clusters.
 template <class In, class Kind, NormBackwardConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, 1)
     norm_backward_wide(const __grid_constant__ NormBackwardParams p) {

@@ -78,7 +78,7 @@ struct NormRow {
   static constexpr bool kWritesResult = C.result;
   static constexpr bool kWritesCodes = !is_same<Codes, NoCodes>;
   static constexpr bool kWritesValues = kWritesCodes || C.result;
-  // Do zeros not give zeros? Where gamma and beta are 0, they do.
+  // Do zeros not give zeros? Where gamma and beta are 0, they do, as long as rstd is finite.
   static constexpr bool kNeverZero = kCentred<Kind> && !C.affine;
   static constexpr u32 kVec8s = NormRowsLaunch::kVec8s;
 
@@ -316,8 +316,10 @@ INGOT_DEVICE void norm_streamed_row(Row& r, float (&warp_sums)[2][kMaxWarps][1],
   }
 }
 
-// Do rows that cannot be read in vectors stay in registers? On the other architectures that would take too many.
+// Do rows that cannot be read in vectors stay in registers? On sm_80 and sm_120 they would spill. Without eps, rstd may
+// be Inf, and then the zeros past the end of a row would become NaN.
 inline constexpr bool kPaddedRowsStay = kDeviceArch != 800 && kDeviceArch < 1200;
+inline constexpr float kLeastEpsToStay = 1.17549435e-38F;  // the smallest normal number
 
 template <class In, class Kind, class Codes, NormRowsConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) == 2 ? 2 : 1)
@@ -341,7 +343,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, sizeof(In) ==
     Row row{p, first_row + (threadIdx.x >> p.threads_log2), threadIdx.x & (threads - 1), threads};
     if (kept && vectors && p.cols % kVec8 == 0) {
       NormKeptRow<Row, WholeVec8s>{row, {}}.run(warp_sums, warp_maxima);
-    } else if (kept && kPaddedRowsStay) {
+    } else if (kept && kPaddedRowsStay && p.eps >= kLeastEpsToStay) {
       NormKeptRow<Row, PaddedVec8s>{row, {static_cast<u32>(p.cols)}}.run(warp_sums, warp_maxima);
     } else {
       norm_streamed_row(row, warp_sums, warp_maxima);

@@ -1,8 +1,8 @@
-// How the blocks of a cluster sum a row in the order of 512 threads (norm.cuh), for the norms of rows that are too wide
-// for one block's registers. The sum is taken apart into units: one group of 8 columns of each of the 32 threads of one
-// of 16 summing warps. Each warp of the cluster holds some units. The sums of 8 columns meet in the block's shared
-// memory, and one warp adds those of a summing warp, for which the block holds all units, in ascending order of
-// columns. Then every block gets the 16 warps' sums and adds them up.
+// How the blocks of a cluster sum a row in the order of 512 threads (norm.cuh), for gradients of norms whose rows are
+// too wide for one block's registers. The sum is taken apart into units: one group of 8 columns of each of the 32
+// threads of one of 16 summing warps. Each warp of the cluster holds some units. The sums of 8 columns meet in the
+// block's shared memory, and one warp adds those of a summing warp, for which the block holds all units, in ascending
+// order of columns. Then every block gets the 16 warps' sums and adds them up.
 #pragma once
 
 #include "cluster.cuh"
@@ -44,10 +44,10 @@ INGOT_DEVICE float norm_sum_of_units(const float (&parts)[kMaxNormUnits * 32], u
   return sum;
 }
 
-// The sums over the row, for all threads of the cluster. The block's units are numbered by groups of 4096 columns, and
-// within such a group by the warps that the block sums for, which are warp w of those: number(w) of all. parts[i]: the
-// thread's sums of 8 columns in unit first_unit + i, 0 past the end of the row. `words` are one of shared.sums, which
-// serve in turn, for the turn-th time.
+// The sums over the row, for all threads of the cluster. Unit u of the block belongs to the
+// u / warps-th group of 4096 columns and to warp w = u % warps of those that the block sums for; number(w) tells which
+// of all 16 that is. parts[i]: the thread's sums of 8 columns in unit first_unit + i, 0 past the end of the row.
+// `words` are one of shared.sums, which serve in turn, for the turn-th time.
 template <u32 Vec8s, u32 Count, class Number>
 INGOT_DEVICE void norm_wide_sums(const float (&parts)[Vec8s][Count], float (&totals)[Count], u32 first_unit, u32 units,
                                  const Number& number, NormWideShared<Count>& shared,

@@ -267,6 +267,11 @@ inline unsigned char* host_shared_memory(unsigned rank) {
 }
 inline unsigned host_cluster_blocks() { return static_cast<unsigned>(emulator::current_cluster->blocks.size()); }
 inline void host_cluster_wait() { emulator::current_cluster->barrier.wait(); }
+inline void host_check(bool holds, const char* otherwise) {
+  if (holds) return;
+  std::fprintf(stderr, "emulator: %s\n", otherwise);
+  std::abort();
+}
 
 // Collects one value from every lane of the warp.
 template <class T>

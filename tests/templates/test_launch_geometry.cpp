@@ -190,17 +190,15 @@ BOOST_AUTO_TEST_CASE(norm_rows_wide_clusters_hold_the_row) {
   using Launch = NormRowsWideLaunch;
   for (i64 cols = Launch::kMinCols + 7; cols <= Launch::kMaxCols; cols += 8) {
     const u32 blocks = Launch::blocks(cols);
-    const u32 warps = Launch::threads(cols) / 32;
-    const u32 summing = Launch::kSummingWarps / blocks;
-    BOOST_REQUIRE(warps * 32 <= Launch::kMaxThreads);
-    BOOST_REQUIRE(warps >= summing);
-    BOOST_REQUIRE(warps * Launch::kVec8s >= Launch::steps(cols) * summing);
-    BOOST_REQUIRE((warps - 1) * Launch::kVec8s < Launch::steps(cols) * summing);
-    BOOST_REQUIRE(blocks * warps <= kMaxClusterWarps);
-    BOOST_REQUIRE(Launch::steps(cols) * Launch::kColsPerStep >= cols);
+    const u32 vec8s = Launch::vec8s(cols);
+    const u32 halves = blocks * Launch::kWarps / Launch::kSummingWarps;
+    BOOST_REQUIRE((halves == 1 || halves == 2));
+    BOOST_REQUIRE((vec8s >= Launch::kMinVec8s && vec8s <= Launch::kVec8s));
+    BOOST_REQUIRE(i64{halves} * vec8s * Launch::kColsPerStep >= cols);
+    BOOST_REQUIRE(i64{halves} * (vec8s - 1) * Launch::kColsPerStep < cols);
   }
-  static_assert(Launch::blocks(18944) == 4 && Launch::threads(18944) == 160);
-  static_assert(Launch::blocks(65536) == 8 && Launch::threads(65536) == 256);
+  static_assert(Launch::blocks(32768) == 4 && Launch::vec8s(18944) == 5);
+  static_assert(Launch::blocks(65536) == 8 && Launch::vec8s(65536) == 8);
 }
 
 BOOST_AUTO_TEST_CASE(norm_backward_wide_clusters_hold_the_row) {
@@ -234,7 +232,7 @@ BOOST_AUTO_TEST_CASE(norm_backward_chunks_cover_all_rows) {
   static_assert(Launch::rows_per_chunk(8192, 4096) == 64 && Launch::chunks(8192, 4096) == 128);
 }
 
-// Without sums over rows, blocks take one row per group, and more only where the grid would be too long.
+// Without sums over rows, blocks take one row per group, and more where the GPU would not run all blocks at once.
 BOOST_AUTO_TEST_CASE(norm_backward_blocks_cover_all_rows) {
   using Launch = NormBackwardLaunch;
   for (const i64 cols : kSizes) {
@@ -246,13 +244,14 @@ BOOST_AUTO_TEST_CASE(norm_backward_blocks_cover_all_rows) {
       const i64 blocks = Launch::grid(rows, cols, false);
       const i64 groups = Launch::threads(cols, false) / Launch::threads_per_row(cols);
       BOOST_TEST(per_block % groups == 0);
-      BOOST_TEST((per_block == groups || blocks > Launch::kMaxBlocks / 2));
-      BOOST_TEST(blocks <= Launch::kMaxBlocks);
+      const i64 most = Launch::kThreadsAtOnce / Launch::threads(cols, false);
+      BOOST_TEST((per_block == groups || blocks > most / 2));
+      BOOST_TEST(blocks <= most);
       BOOST_TEST(blocks * per_block >= rows);
     }
   }
   static_assert(Launch::grid(1024, 1024, false) == 512 && Launch::threads(1024, false) == 128);
-  static_assert(Launch::grid(i64{1} << 40, 8, false) <= Launch::kMaxBlocks);
+  static_assert(Launch::grid(8192, 8192, false) == 256 && Launch::threads(8192, false) == 512);
   static_assert(Launch::grid(i64{1} << 40, 8, false) * Launch::rows_per_block(i64{1} << 40, 8, false) >= i64{1} << 40);
 }
 
@@ -262,6 +261,8 @@ BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {
       const i64 tiles_down = (rows + 127) / 128;
       const i64 tiles_across = (cols + 127) / 128;
       BOOST_TEST(CastTilesLaunch::grid(rows, cols) == tiles_down * tiles_across);
+      BOOST_TEST(CastTilesLaunch::grid(rows, cols, 1) == tiles_down * tiles_across);
+      BOOST_TEST(CastTilesLaunch::grid(rows, cols, 2) == (tiles_down + 1) / 2 * tiles_across);
     }
   }
   // For 2^31 elements and more, one dimension of blocks is enough.

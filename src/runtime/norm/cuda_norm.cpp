@@ -49,11 +49,11 @@ bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors,
 // As many clusters as the GPU runs at once share the rows.
 void launch_wide(const NormSpec& spec, const NormRowsParams& params, const Stream& stream, Launcher& launcher) {
   const Kernel& kernel = launcher.kernel(spec, Pass::wide, stream);
-  const u32 threads = NormRowsWideLaunch::threads(params.cols);
   const u32 rows = NormRowsWideSlots::rows(spec.affine, spec.kind == NormKind::layer, launcher.target().major);
-  LaunchShape shape{.block = threads,
+  const u32 bytes = static_cast<u32>(size_of(spec.in));
+  LaunchShape shape{.block = NormRowsWideLaunch::kThreads,
                     .cluster = NormRowsWideLaunch::blocks(params.cols),
-                    .shared_bytes = NormRowsWideSlots::launch_bytes(threads, rows, static_cast<u32>(size_of(spec.in)))};
+                    .shared_bytes = NormRowsWideSlots::launch_bytes(params.cols, rows, bytes)};
   shape.grid_x = static_cast<u32>(min_of(params.rows, i64{kernel.clusters_at_once(shape)})) * shape.cluster;
   launcher.launch(kernel, spec, Pass::wide, shape, params, stream);
 }
@@ -132,8 +132,12 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
   if (runs_wide(spec, tensors, stream, launcher)) {
     launch_wide(spec, params, chunks, stream, launcher);
   } else {
-    launcher.launch(spec, Pass::main, NormBackwardLaunch::grid(input.rows, cols, spec.affine),
-                    NormBackwardLaunch::threads(cols, spec.affine), params, stream);
+    launcher.launch(
+        spec, Pass::main,
+        {.grid_x = static_cast<u32>(NormBackwardLaunch::grid(input.rows, cols, spec.affine)),
+         .block = NormBackwardLaunch::threads(cols, spec.affine),
+         .shared_bytes = NormBackwardLaunch::shared_bytes(cols, spec.affine, static_cast<u32>(size_of(spec.in)))},
+        params, stream);
   }
   if (!spec.affine) return;
   const ColumnSumFinishParams finish{.partials = partials,
