@@ -13,8 +13,8 @@
 // lies past the matrix's edges.
 //
 // Kernels with CastConfig::unaligned are for matrices whose rows, or whose transposed rows, do not start at multiples
-// of 16 bytes. They load such rows element by element into registers, all of a batch at once, and cut transposed rows
-// where their addresses are multiples of 16 (store_transposed_anywhere).
+// of 16 bytes. They load such rows element by element into registers, all of a batch at once, and store transposed rows
+// wherever they start (StagedColumns).
 #pragma once
 
 #include "cast/amax.cuh"
@@ -35,6 +35,7 @@ struct CastTilesParams {
   i64 result_stride;             // elements
   float* partial_sums;           // [ceil(rows / 128), cols], if Sum
   bool pow2;
+  u32 tiles_per_block = 1;  // CastTilesLaunch::tiles_per_block(), if the kernel takes_two()
 };
 
 struct CastTilesLaunch {
@@ -43,6 +44,17 @@ struct CastTilesLaunch {
   // A matrix without elements may still have rows or columns, with given scales: it has one empty tile across or down.
   INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
+
+  // A block of an `unaligned` kernel takes up to two tiles, one below the other, if the GPU has work enough without: so
+  // it has half as many seams with its neighbours. An expression takes longer, the seams no less: there it takes one.
+  static constexpr u32 kMaxTilesPerBlock = 2;
+  INGOT_HOST_DEVICE static constexpr bool takes_two(bool fused, bool unaligned) { return unaligned && !fused; }
+  INGOT_HOST_DEVICE static constexpr u32 tiles_per_block(i64 rows, i64 cols, i64 multiprocessors) {
+    return grid(rows, cols) >= 6 * multiprocessors ? kMaxTilesPerBlock : 1;
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 tiles_per_block) {
+    return ceil_div(tiles_along(rows), i64{tiles_per_block}) * tiles_along(cols);
+  }
 };
 
 // The order in which Sum adds, so that the CPU reference gives the same bits: the 8 rows of a run, ascending, from 0;
@@ -579,72 +591,113 @@ INGOT_DEVICE U32x4 bytes_from(const U32x4& low, const U32x4& high, u32 first) {
           __byte_perm(words[2], words[3], selector), __byte_perm(words[3], words[4], selector)};
 }
 
-// How many bytes at `column` lie ahead of the first unit of 16 bytes that the memory has, and how many whole units
-// follow in `rows` bytes.
-INGOT_DEVICE u32 bytes_ahead(const u8* column) { return static_cast<u32>(-reinterpret_cast<u64>(column) % 16); }
-INGOT_DEVICE u32 whole_units(u32 rows, u32 ahead) { return rows < ahead ? 0 : (rows - ahead) / 16; }
+// Stores the transposed codes that a block has staged of one tile, or of two, one below the other, to rows that start
+// anywhere. Neighbours share the 32 bytes at the ends of each transposed row with this block, and the L2 puts them
+// together.
+struct StagedColumns {
+  const CastTilesShared* tiles;
+  u8* target;  // the codes of the first tile's first column
+  i64 stride;  // bytes
+  u32 rows;    // in the matrix, of all tiles
+  u32 cols;
 
-// Stores what is left at the two ends of each column of the tile, one Piece (u8 or u64) to a thread. Columns start at
-// multiples of a Piece's size.
-template <class Piece>
-INGOT_DEVICE void store_ends(u8* target, i64 stride, const TilePosition& at, const CastTilesShared& shared) {
-  constexpr u32 kSize = sizeof(Piece);
-  constexpr u32 kPieces = 16 / kSize;
-  const u32 offset = threadIdx.x % kPieces * kSize;
-  const auto store = [&](u8* column, u32 col, u32 row) {
-    const u8* const from = shared.bytes + StagedTile::half_slot(col, row / kRowsPerRun) + row % kRowsPerRun;
-    if (row + kSize <= at.rows) {
-      *reinterpret_cast<Piece*>(column + row) = *reinterpret_cast<const Piece*>(from);
-    } else {
-      for (u32 i = 0; row + i < at.rows; ++i) column[row + i] = from[i];
-    }
-  };
-  INGOT_UNROLL
-  for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kPieces) {
-    const u32 col = first + threadIdx.x / kPieces;
-    if (col >= at.cols) break;
-    u8* const column = target + col * stride;
-    const u32 begin = bytes_ahead(column);
-    const u32 rest = begin + whole_units(at.rows, begin) * 16;
-    if (offset < begin && offset < at.rows) store(column, col, offset);
-    if (rest + offset < at.rows) store(column, col, rest + offset);
+  INGOT_DEVICE static StagedColumns of(const CastOutput& output, const TilePosition& first, u32 rows,
+                                       const CastTilesShared* tiles) {
+    return {tiles, static_cast<u8*>(output.codes) + first.first_col * output.stride + first.first_row, output.stride,
+            rows, first.cols};
   }
-}
 
-// store_transposed() for rows that start anywhere. Of each column of the tile it stores the units of 16 bytes that the
-// memory has there, as a whole; each takes its bytes from two slots. What is left at the two ends belongs to units that
-// this tile shares with its neighbours: store_ends() stores it, threads side by side, so that each end is one request
-// to the memory. Those bytes have no streaming hint: the L2 should keep them until the neighbour has stored its own.
-INGOT_DEVICE void store_transposed_anywhere(const CastOutput& output, const TilePosition& at,
-                                            const U32x2 (&codes)[kRowsPerRun], CastTilesShared& shared) {
-  stage_transposed(at, codes, shared);
-  constexpr u32 kUnit = 16;
-  constexpr u32 kSlots = 128 / kUnit;
-  u8* const target = static_cast<u8*>(output.codes) + at.first_col * output.stride + at.first_row;
-  const u32 slot = threadIdx.x % kSlots;
-  INGOT_UNROLL
-  for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kSlots) {
-    const u32 col = first + threadIdx.x / kSlots;
-    if (col >= at.cols) break;
-    u8* const column = target + col * output.stride;
-    const u32 begin = bytes_ahead(column);
-    if (slot >= whole_units(at.rows, begin)) continue;
-    U32x4 low = *reinterpret_cast<const U32x4*>(shared.bytes + StagedTile::slot(col, slot));
-    // A unit that begins with its slot takes nothing from the next one, which may not exist.
-    U32x4 high = *reinterpret_cast<const U32x4*>(shared.bytes + StagedTile::slot(col, min_of(slot + 1, kSlots - 1)));
-    if (first >= 64) {
-      low = {low.z, low.w, low.x, low.y};
-      high = {high.z, high.w, high.x, high.y};
+  // All threads of the block call it.
+  INGOT_DEVICE void store() const {
+    if ((reinterpret_cast<u64>(target) | static_cast<u64>(stride)) % kRowsPerRun == 0) return store_by_8();
+    store_units();
+    store_ends();
+  }
+
+ private:
+  static constexpr u32 kUnit = 16;
+  static constexpr u32 kTileRows = 128;
+
+  // body(col, i) for every column and its i-th piece, of kPieces in a tile's rows: the same i for all that a thread
+  // has.
+  template <u32 kPieces, class Body>
+  INGOT_DEVICE void for_each_piece(const Body& body) const {
+    if (rows > kTileRows) return for_each_piece_of<2 * kPieces>(body);
+    for_each_piece_of<kPieces>(body);
+  }
+  template <u32 kPieces, class Body>
+  INGOT_DEVICE void for_each_piece_of(const Body& body) const {
+    INGOT_UNROLL_BY(8)
+    for (u32 first = 0; first < 128; first += CastTilesLaunch::kThreads / kPieces) {
+      const u32 col = first + threadIdx.x / kPieces;
+      if (col >= cols) break;
+      body(col, threadIdx.x % kPieces);
     }
-    store_streaming(column + begin + slot * kUnit, bytes_from(low, high, begin));
   }
-  // Where every column starts at a multiple of 8 bytes, as those of 3000 rows do, an end is at most 8 bytes.
-  if ((reinterpret_cast<u64>(target) | static_cast<u64>(output.stride)) % 8 == 0) {
-    store_ends<u64>(target, output.stride, at, shared);
-  } else {
-    store_ends<u8>(target, output.stride, at, shared);
+
+  // Where each column starts at a multiple of 8 bytes, as the rows of 3000 tokens do. Neighbouring threads store
+  // neighbouring bytes, so that a column is one request to the memory.
+  INGOT_DEVICE void store_by_8() const {
+    constexpr u32 kRuns = kTileRows / kRowsPerRun;
+    for_each_piece<kRuns>([&](u32 col, u32 run) {
+      const u32 row = run * kRowsPerRun;
+      if (row >= rows) return;
+      const U32x2 bytes =
+          *reinterpret_cast<const U32x2*>(tiles[run / kRuns].bytes + StagedTile::half_slot(col, run % kRuns));
+      u8* const to = target + col * stride + row;
+      if (row + kRowsPerRun <= rows) {
+        store_streaming(to, bytes);
+      } else {
+        store_bytes(to, bytes, rows - row);
+      }
+    });
   }
-}
+
+  // How many bytes of a column lie ahead of the first unit of 16 bytes that the memory has, and how many whole units
+  // follow.
+  INGOT_DEVICE u32 bytes_ahead(u32 col) const {
+    return static_cast<u32>(-reinterpret_cast<u64>(target + col * stride) % kUnit);
+  }
+  INGOT_DEVICE u32 whole_units(u32 ahead) const { return rows < ahead ? 0 : (rows - ahead) / kUnit; }
+
+  INGOT_DEVICE U32x4 slot(u32 col, u32 index) const {
+    constexpr u32 kSlots = kTileRows / kUnit;
+    const U32x4 bytes =
+        *reinterpret_cast<const U32x4*>(tiles[index / kSlots].bytes + StagedTile::slot(col, index % kSlots));
+    return col < 64 ? bytes : U32x4{bytes.z, bytes.w, bytes.x, bytes.y};
+  }
+
+  // The units of 16 bytes that the memory has in each column. Each takes its bytes from two slots.
+  INGOT_DEVICE void store_units() const {
+    constexpr u32 kSlots = kTileRows / kUnit;
+    const u32 last = (rows > kTileRows ? 2 * kSlots : kSlots) - 1;
+    for_each_piece<kSlots>([&](u32 col, u32 unit) {
+      const u32 ahead = bytes_ahead(col);
+      if (unit >= whole_units(ahead)) return;
+      // A unit that begins with its slot takes nothing from the next one, which may not exist.
+      const U32x4 bytes = bytes_from(slot(col, unit), slot(col, min_of(unit + 1, last)), ahead);
+      store_streaming(target + col * stride + ahead + unit * kUnit, bytes);
+    });
+  }
+
+  // What is left at the two ends of each column, a byte to a thread: threads side by side, so that each end is one
+  // request to the memory. No streaming hint: the L2 should keep these bytes until the neighbour has stored its own.
+  INGOT_DEVICE void store_ends() const {
+    const u32 offset = threadIdx.x % kUnit;
+    INGOT_UNROLL_BY(4)
+    for (u32 col = threadIdx.x / kUnit; col < cols; col += CastTilesLaunch::kThreads / kUnit) {
+      const u32 ahead = bytes_ahead(col);
+      const u32 rest = ahead + whole_units(ahead) * kUnit;
+      if (offset < ahead && offset < rows) store_byte(col, offset);
+      if (rest + offset < rows) store_byte(col, rest + offset);
+    }
+  }
+  INGOT_DEVICE void store_byte(u32 col, u32 row) const {
+    const u8* const bytes = tiles[row / kTileRows].bytes;
+    const u32 in_tile = row % kTileRows;
+    target[col * stride + row] = bytes[StagedTile::half_slot(col, in_tile / kRowsPerRun) + in_tile % kRowsPerRun];
+  }
+};
 
 // ---- The kernel --------------------------------------------------------------------------------------------------
 
@@ -653,8 +706,9 @@ struct NoMeeting {};
 
 // Casts one tile; all threads of the block call it. After an earlier pass, but only then, the elements may be read
 // before that pass has ended, because it waited for whoever wrote them. With a Meeting, the tiles themselves are that
-// pass: each raises the maxima, reports to the meeting, and waits for the others.
-template <class Source, Fp8Format Out, CastConfig C, class Meeting = NoMeeting>
+// pass: each raises the maxima, reports to the meeting, and waits for the others. If not kStores, the transposed codes
+// of an `unaligned` kernel stay staged in shared.bytes.
+template <class Source, Fp8Format Out, CastConfig C, class Meeting = NoMeeting, bool kStores = true>
 INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,
                             [[maybe_unused]] Meeting meeting = {}) {
   using Value = typename Source::Value;
@@ -730,7 +784,10 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
       if (threadIdx.x == 32) last = is_last_reader<kTransposedScale>(p.transposed, p.source, at);
     }
   }
-  if constexpr (kTransposed && C.unaligned) store_transposed_anywhere(p.transposed, at, codes, shared);
+  if constexpr (kTransposed && C.unaligned) {
+    stage_transposed(at, codes, shared);
+    if constexpr (kStores) StagedColumns::of(p.transposed, at, at.rows, &shared).store();
+  }
   if constexpr (kTransposed && !C.unaligned) store_transposed(p.transposed, at, codes, shared);
   if constexpr (kFirstRead) {
     if (threadIdx.x / 32 == 0) clear_if_last<kScale>(output, p.source, at, last);
@@ -761,15 +818,29 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
   if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
-  if (!kTwo) return 3;
+  if (!kTwo) return C.unaligned ? 4 : 3;
   return kDeviceArch == 900 && by_row(C.codes.scale) && by_column(C.transposed.scale) && !C.given_scales ? 3 : 2;
 }
 
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_residency<Source, Out, C>()))
     cast_tiles(const __grid_constant__ CastTilesParams p) {
-  __shared__ CastTilesShared shared;
-  cast_tile<Source, Out, C>(p, gridDim.x - 1 - blockIdx.x, shared);
+  const u32 block = gridDim.x - 1 - blockIdx.x;
+  if constexpr (CastTilesLaunch::takes_two(Source::kFused, C.unaligned && C.transposed.written)) {
+    __shared__ CastTilesShared shared[CastTilesLaunch::kMaxTilesPerBlock];
+    const u32 across = static_cast<u32>(CastTilesLaunch::tiles_along(p.source.cols));
+    const u32 first = block / across * p.tiles_per_block * across + block % across;
+    const TilePosition at = TilePosition::of(p.source, first);
+    const u32 rows = static_cast<u32>(min_of(CastTilesLaunch::kTile * p.tiles_per_block, p.source.rows - at.first_row));
+    INGOT_UNROLL_BY(1)
+    for (u32 i = 0; i < p.tiles_per_block && (i == 0 || rows > CastTilesLaunch::kTile); ++i) {
+      cast_tile<Source, Out, C, NoMeeting, false>(p, first + i * across, shared[i]);
+    }
+    StagedColumns::of(p.transposed, at, rows, shared).store();
+  } else {
+    __shared__ CastTilesShared shared;
+    cast_tile<Source, Out, C>(p, block, shared);
+  }
 }
 
 }  // namespace ingot

@@ -397,7 +397,8 @@ void check_cast_row_groups(bool pow2, bool by_group) {
 // Codes and transposed codes, the values themselves, and the sums of their columns.
 template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Given,
           bool Unaligned = false>
-void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kShapes, bool by_group = false) {
+void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kShapes, bool by_group = false,
+                      u32 tiles_per_block = 1) {
   constexpr bool kShared = CodesScale == TransposedScale;
   for (const Shape& s : shapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
@@ -414,14 +415,15 @@ void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kSha
                                              .result = true,
                                              .sum = true,
                                              .unaligned = Unaligned}>,
-                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads,
+                       CastTilesLaunch::grid(s.rows, s.cols, tiles_per_block), CastTilesLaunch::kThreads,
                        CastTilesParams{.source = source_of(x, s.rows, s.cols),
                                        .codes = codes.output(true),
                                        .transposed = transposed.output(true),
                                        .result = result.data(),
                                        .result_stride = result.stride(),
                                        .partial_sums = sums.data(),
-                                       .pow2 = pow2});
+                                       .pow2 = pow2,
+                                       .tiles_per_block = tiles_per_block});
       codes.check(x, s, "codes");
       if (kShared) {  // the scales of `codes` count
         transposed.factors = codes.factors;
@@ -1003,8 +1005,14 @@ BOOST_AUTO_TEST_CASE(cast_tiles_at_any_pitch) {
     shapes.push_back({129 + odd, 24, 0, odd});
     shapes.push_back({2 + 7 * odd, 17, 3 * odd, 16 - odd});
   }
-  check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>(false, shapes);
-  check_cast_tiles<f32, e5m2, kRowGroupScale, kColumnGroupScale, false, true>(false, shapes);
+  // A block of two tiles and one of one tile; one that ends within its second tile.
+  shapes.push_back({264, 24});
+  shapes.push_back({513, 17, 4, 3});
+  for (const u32 tiles_per_block : {1U, 2U}) {
+    check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>(false, shapes, false, tiles_per_block);
+    check_cast_tiles<f32, e5m2, kRowGroupScale, kColumnGroupScale, false, true>(false, shapes, false, tiles_per_block);
+    check_cast_tiles<bf16, e4m3fn, kRowScale, kColumnScale, false, true>(false, shapes, false, tiles_per_block);
+  }
 }
 BOOST_AUTO_TEST_CASE(cast_tiles_unaligned) {
   check_cast_tiles<bf16, e4m3fn, kRowScale, kColumnScale, false, true>();

@@ -265,8 +265,11 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
     if (!whole) {
-      launcher.launch(spec, main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads, params,
-                      stream);
+      if (CastTilesLaunch::takes_two(!spec.pointwise.empty(), main == Pass::unaligned)) {
+        params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, launcher.multiprocessors());
+      }
+      launcher.launch(spec, main, CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block),
+                      CastTilesLaunch::kThreads, params, stream);
     }
   } catch (...) {
     stream.spoil_zeros();  // maxima may have been raised that no kernel will clear
