@@ -141,7 +141,10 @@ REFUSED = {
     "weight is cast as dyn_axs_e4m3, and a config with delayed or static scaling": lambda: Float8LinearConfig(
         cast_config_input=DELAYED, cast_config_weight=ROWS
     ),
-    r"recipe_name fast not in valid names \['tensorwise', 'rowwise', 'rowwise_with_gw_hp'\]": lambda: (
+    r"recipe_name delayed not in valid names \[.*\]; ingot.nn.Float8Linear\(recipe='delayed'\) has it": lambda: (
+        Float8LinearConfig.from_recipe_name("delayed")
+    ),
+    r"recipe_name fast not in valid names \['tensorwise', 'rowwise', 'rowwise_with_gw_hp'\]$": lambda: (
         Float8LinearConfig.from_recipe_name("fast")
     ),
     "unknown recipe_name 3": lambda: Float8LinearConfig.from_recipe_name(3),

@@ -257,3 +257,11 @@ def test_lora_layers_keep_their_forward():
     model = get_peft_model(Mlp(), LoraConfig(target_modules=["up"]))
     float8.convert_to_float8_training(model)
     assert model(torch.randn(2, 16)).shape == (2, 16)
+
+
+def test_a_config_that_is_a_name():
+    message = r"config: is a str, expected a Float8LinearConfig: Float8LinearConfig.from_recipe_name\('rowwise'\) makes one"
+    with pytest.raises(TypeError, match="convert_to_float8_training " + message):
+        float8.convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config="rowwise")
+    with pytest.raises(ingot.Error, match="Float8Linear.from_float " + message):
+        Float8Linear.from_float(nn.Linear(16, 16), config="rowwise")

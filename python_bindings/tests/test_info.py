@@ -25,6 +25,16 @@ def test_info_names_every_part():
         assert library["version"] or library["problem"]
 
 
+def test_subpackages_come_when_they_are_used():
+    program = "import sys, ingot; assert 'torch' not in sys.modules; ingot.{}; print('done')"
+    for name in ("float8", "nn", "torch"):
+        hidden = "import sys; sys.modules['torch'] = None; import ingot; ingot." + name
+        done = subprocess.run([sys.executable, "-c", hidden], capture_output=True, text=True, check=False)
+        assert f"ImportError: ingot.{name} needs PyTorch 2.7 or newer, which cannot be imported" in done.stderr
+    done = subprocess.run([sys.executable, "-c", program.format("nothing")], capture_output=True, text=True, check=False)
+    assert "module 'ingot' has no attribute 'nothing'" in done.stderr
+
+
 def test_stats_of_a_cpu_context():
     context = ingot.Context("cpu")
     assert context.device == "cpu"

@@ -195,5 +195,7 @@ def test_messages():
     with pytest.raises(RuntimeError, match="is torch.bfloat16, but the layer's codes are torch.float8_e4m3fn"):
         layer.load_state_dict(plain().state_dict(), strict=False)
     x = inputs()
+    with pytest.raises(ingot.Error, match="weight: is on cpu and the input on meta: move one with .to()"):
+        layer(x.detach().to("meta"))
     with pytest.raises(ingot.Error, match="FrozenFloat8Linear: the gradient of an FP8 GEMM has no gradient itself"):
         torch.autograd.grad(layer(x).sum(), x, create_graph=True)

@@ -235,7 +235,29 @@ def test_quantize_to_small_formats():
     assert found(inputs()).isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["weight", "weight_scale", "bias", "input"])
+def test_tensors_in_different_places(name):
+    quantized = WeightOnlyLinear.from_float(plain(), layer_name="wq")
+    x = torch.zeros(5, K, dtype=torch.bfloat16, device="meta" if name == "input" else "cpu")
+    if name != "input":
+        tensor = getattr(quantized, name)
+        meta = tensor.detach().to("meta")
+        setattr(quantized, name, torch.nn.Parameter(meta, requires_grad=False) if name == "bias" else meta)
+    message = 'WeightOnlyLinear "wq" (weight: is on cpu and the input on meta|%s: is on meta and the input on cpu)' % name
+    with pytest.raises(ingot.Error, match=message):
+        quantized(x)
+
+
+def test_report_of_a_float32_model():
+    report = quantize_(torch.nn.Sequential(torch.nn.Linear(K, N)), Float8WeightOnlyConfig())
+    assert str(report).endswith("these layers take bfloat16 or float16, and the model was float32: call .bfloat16() on it, "
+                                "or use torch.autocast")
+    assert quantize_(torch.nn.Sequential(torch.nn.Linear(K, N)).bfloat16(), Float8WeightOnlyConfig()).note == ""
+
+
 def test_messages():
+    with pytest.raises(ingot.Error, match="Float8WeightOnlyConfig weight_dtype: 'fp8' is none of e4m3fn"):
+        Float8WeightOnlyConfig("fp8")
     quantized = WeightOnlyLinear.from_float(plain(), layer_name="wq")
     with pytest.raises(ingot.Error, match=r'WeightOnlyLinear "wq" input: has shape \(5, 3\), expected \(\.\.\., 160\)'):
         quantized(torch.zeros(5, 3, dtype=torch.bfloat16))

@@ -4,12 +4,11 @@ Names, configs, messages and numbers are those of torchao.float8; docs/from_torc
 are here under the same names, and replace_torchao() makes programs that import torchao.float8 use them unchanged.
 """
 
-try:
-    import torch
-except ImportError as error:
-    raise ImportError(f"ingot.float8 needs PyTorch 2.7 or newer, which cannot be imported: {error}") from error
-if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7):
-    raise ImportError(f"ingot.float8 needs PyTorch 2.7 or newer, and this is {torch.__version__}: upgrade it")
+from .._pytorch import require_pytorch
+
+require_pytorch("ingot.float8")
+
+import torch
 
 from ._conversion import ConversionReport, LayerConversion, conversion_report
 from ._replace import replace_torchao

@@ -16,7 +16,8 @@ from typing import Optional, Union
 
 import torch
 
-from ._errors import Float8AssertionError
+from ..torch._linear import RECIPES
+from ._errors import Float8AssertionError, Float8TypeError
 
 logger = logging.getLogger(__name__)
 
@@ -297,12 +298,25 @@ def _with_dtype(cast: CastConfig, default: torch.dtype) -> CastConfig:
     return cast if cast.target_dtype is not None else dataclasses.replace(cast, target_dtype=default)
 
 
+def checked_config(caller: str, config: Optional[Float8LinearConfig]) -> Float8LinearConfig:
+    """The config, or the default one in the place of None. Raises TypeError for anything else."""
+    if config is None:
+        return Float8LinearConfig()
+    if isinstance(config, Float8LinearConfig):
+        return config
+    named = f": Float8LinearConfig.from_recipe_name({config!r}) makes one" if isinstance(config, str) else ""
+    raise Float8TypeError(f"{caller} config: is a {type(config).__name__}, expected a Float8LinearConfig{named}")
+
+
 def _recipe_named(name: str) -> Float8LinearRecipeName:
     try:
         return Float8LinearRecipeName(name)
     except ValueError:
         names = [member.value for member in Float8LinearRecipeName]
-        raise Float8AssertionError(f"recipe_name {name} not in valid names {names}") from None
+        known = f"; ingot.nn.Float8Linear(recipe={name!r}) has it" if name in (*RECIPES, "delayed") else ""
+        if name == "delayed":
+            known += ", and CastConfig(scaling_type=ScalingType.DELAYED) in a Float8LinearConfig"
+        raise Float8AssertionError(f"recipe_name {name} not in valid names {names}{known}") from None
 
 
 def _rowwise() -> Float8LinearConfig:

@@ -12,7 +12,7 @@ from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
 from ._gathered_linear import gathered_linear, is_gathered
 from ._weights import HIGH_PRECISION, is_foreign, type_name
-from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType
+from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType, checked_config
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from .float8_training_tensor import GemmInputRole, LinearMMConfig, ScaledMMConfig
@@ -285,7 +285,7 @@ class Float8Linear(torch.nn.Linear):
         set on it. Raises TypeError if `mod` is no torch.nn.Linear."""
         if not isinstance(mod, torch.nn.Linear):
             raise Float8TypeError(f"Float8Linear.from_float takes a torch.nn.Linear, got a {type_name(mod)}")
-        config = Float8LinearConfig() if config is None else config
+        config = checked_config("Float8Linear.from_float", config)
         new = in_place_of(mod, cls)
         new._use_config(config)
         new._wrap_weight()

@@ -12,7 +12,7 @@ import torch.nn as nn
 from ._conversion import ConversionRecorder
 from ._delayed import sync_float8_amax_and_scale_history
 from ._errors import Float8AssertionError, Float8NotImplementedError
-from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType, config_has_stateful_scaling
+from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType, checked_config, config_has_stateful_scaling
 from .float8_linear import Float8Linear
 from .stateful_float8_linear import StatefulFloat8Linear
 
@@ -90,7 +90,7 @@ def convert_to_float8_training(
 
     Raises AssertionError if the model is a linear layer with children.
     """
-    config = Float8LinearConfig() if config is None else config
+    config = checked_config("convert_to_float8_training", config)
     kind = StatefulFloat8Linear if config_has_stateful_scaling(config) else Float8Linear
     recorder = ConversionRecorder(module, module_filter_fn, config)
 

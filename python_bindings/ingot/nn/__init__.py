@@ -1,5 +1,9 @@
 """Modules for PyTorch. Importing this package imports torch; it needs PyTorch 2.7 or later."""
 
+from .._pytorch import require_pytorch
+
+require_pytorch("ingot.nn")
+
 from ._checkpoint import CheckpointReport, float8_quantization_config, load_float8_checkpoint, save_float8_checkpoint
 from ._delayed import sync_amax_history
 from ._float8_linear import Float8Linear

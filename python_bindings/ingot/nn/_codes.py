@@ -29,7 +29,10 @@ _CAST_AS_ROWS = {"1x64": 64, "1x32": 32}  # no cast has such groups: they are ro
 
 def weight_format(dtype, scale: str, pow2: bool, layout: str, batch_invariant: bool, subject: str) -> WeightFormat:
     """The format of these options. Raises LinearError for one that is unknown."""
-    name = dtype_name(dtype)
+    try:
+        name = dtype_name(dtype)
+    except _core.Error:
+        name = dtype
     for what, value, known in (("weight_dtype", name, FORMATS), ("scale", scale, SCALES), ("layout", layout, LAYOUTS)):
         if value not in known:
             raise LinearError(f"{subject} {what}: {value!r} is none of {', '.join(known)}")

@@ -28,6 +28,12 @@ class Float8WeightOnlyConfig:
     layout: str = "auto"
     batch_invariant: bool = False
 
+    def __post_init__(self) -> None:
+        layout = "row_major" if self.layout == "auto" else self.layout
+        _codes.weight_format(
+            self.weight_dtype, self.scale, self.pow2, layout, self.batch_invariant, "Float8WeightOnlyConfig"
+        )
+
     def make(self, layer: torch.nn.Linear, name: str) -> torch.nn.Module:
         """The layer that takes the place of `layer`."""
         return WeightOnlyLinear.from_float(
@@ -73,15 +79,18 @@ class FrozenFloat8Config:
 
 @dataclasses.dataclass(frozen=True)
 class QuantizeReport:
-    """What quantize_() did: the names of the layers that it replaced, and why it left the others alone."""
+    """What quantize_() did: the names of the layers that it replaced, why it left the others alone, and what the caller
+    has yet to do ("" if nothing)."""
 
     converted: tuple[str, ...]
     left_alone: dict[str, str]
+    note: str = ""
 
     def __str__(self) -> str:
         total = len(self.converted) + len(self.left_alone)
         lines = [f"{len(self.converted)} of {total} linear layers were quantized"]
-        return "\n".join([*lines, *(f"  {name}: {reason}" for name, reason in self.left_alone.items())])
+        lines += [f"  {name}: {reason}" for name, reason in self.left_alone.items()]
+        return "\n".join([*lines, *([self.note] if self.note else [])])
 
 
 def reason_to_keep(layer: torch.nn.Module) -> str:
@@ -136,10 +145,20 @@ def quantize_(
         names[layer] = name
         return True
 
+    in_float32 = False
+
     def replace(layer: torch.nn.Linear) -> torch.nn.Module:
+        nonlocal in_float32
         if device is not None:
             layer.to(device)
-        return config.make(layer, names[layer])
+        new = config.make(layer, names[layer])
+        in_float32 |= layer.weight.dtype == torch.float32 and isinstance(new, WeightOnlyLinear)
+        return new
 
     swap_linear_layers(model, replace, module_filter_fn=wanted)
-    return QuantizeReport(tuple(names.values()), left_alone)
+    note = (
+        "these layers take bfloat16 or float16, and the model was float32: call .bfloat16() on it, or use torch.autocast"
+        if in_float32
+        else ""
+    )
+    return QuantizeReport(tuple(names.values()), left_alone, note)

@@ -7,6 +7,10 @@ Needs PyTorch 2.7 or later. Computes on the CPU and on CUDA devices, on PyTorch'
 allocator.
 """
 
+from .._pytorch import require_pytorch
+
+require_pytorch("ingot.torch")
+
 from ._errors import LinearError
 from ._gated_linear import GatedLinearOptions, gated_linear
 from ._linear import RECIPES, LinearOptions, linear

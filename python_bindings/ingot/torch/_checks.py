@@ -21,6 +21,8 @@ def refuse(subject: str, what: str) -> NoReturn:
 
 
 def check_input(subject: str, input: torch.Tensor, in_features: int) -> None:
+    if not isinstance(input, torch.Tensor):
+        refuse(subject, f"input: is a {type(input).__name__}, expected a torch.Tensor")
     if input.dim() == 0 or input.shape[-1] != in_features:
         refuse(subject, f"input: has shape {tuple(input.shape)}, expected (..., {in_features})")
     if input.device.type not in _DEVICES:
@@ -31,8 +33,14 @@ def check_tensor(subject: str, name: str, tensor: torch.Tensor, input: torch.Ten
     """Its dtype, and that it is where the input is."""
     if tensor.dtype not in HIGH_PRECISION:
         refuse(subject, f"{name}: is {tensor.dtype}, expected float32, float16 or bfloat16: convert it with .to()")
-    if tensor.device != input.device:
-        refuse(subject, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")
+    check_places(subject, input, **{name: tensor})
+
+
+def check_places(subject: str, input: torch.Tensor, /, **tensors: Optional[torch.Tensor]) -> None:
+    """That the tensors, if there are any, are where the input is."""
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.device != input.device:
+            refuse(subject, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")
 
 
 def check_weight(subject: str, name: str, weight: torch.Tensor) -> None:

@@ -19,9 +19,9 @@ _backward = ops.linear_backward._op
 _transforms_are_active = torch._C._are_functorch_transforms_active
 
 
-def refuse_second_derivative() -> NoReturn:
+def refuse_second_derivative(name: str) -> NoReturn:
     raise LinearError(
-        "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
+        f'linear "{name}" backward: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use '
         "torch.nn.functional.linear for this layer"
     )
 
@@ -29,9 +29,10 @@ def refuse_second_derivative() -> NoReturn:
 class EagerPlan:
     """A plan for tensors that have passed the checks, and what its calls do by the gradients that are wanted."""
 
-    __slots__ = ("number", "reads_input", "reads_weight", "device_type", "most_elements", "modes")
+    __slots__ = ("name", "number", "reads_input", "reads_weight", "device_type", "most_elements", "modes")
 
-    def __init__(self, number: int, reads_input: bool, reads_weight: bool, input: torch.Tensor) -> None:
+    def __init__(self, name: str, number: int, reads_input: bool, reads_weight: bool, input: torch.Tensor) -> None:
+        self.name = name
         self.number, self.reads_input, self.reads_weight = number, reads_input, reads_weight
         self.device_type = input.device.type
         self.most_elements = ops.MANY_TOKENS * input.shape[-1]
@@ -39,7 +40,7 @@ class EagerPlan:
 
     def add_mode(self, needs: tuple[bool, ...]) -> tuple:
         """For an autograd.Function's ctx.needs_input_grad: the plan's number, `keep` of forward and `wants` of backward,
-        and whether backward needs the codes, the input and the weight beside the saved bytes."""
+        whether backward needs the codes, the input and the weight beside the saved bytes, and the layer's name."""
         input, weight, bias = needs[:3]
         codes = input and not self.reads_weight
         mode = self.modes[needs] = (
@@ -49,6 +50,7 @@ class EagerPlan:
             codes,
             weight and self.reads_input,
             input and self.reads_weight,
+            self.name,
         )
         return mode
 
@@ -60,7 +62,7 @@ class _EagerLinear(torch.autograd.Function):
     def forward(ctx, input, weight, bias, plan):
         needs = ctx.needs_input_grad
         ctx.mode = mode = plan.modes.get(needs) or plan.add_mode(needs)
-        number, keep, _, needs_codes, needs_input, needs_weight = mode
+        number, keep, _, needs_codes, needs_input, needs_weight, _ = mode
         if bias is None:
             output, saved, codes = _forward(input, weight, number, keep)
         else:
@@ -79,8 +81,8 @@ class _EagerLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
-            refuse_second_derivative()
-        number, _, wants, needs_codes, needs_input, _ = ctx.mode
+            refuse_second_derivative(ctx.mode[-1])
+        number, _, wants, needs_codes, needs_input, _, _ = ctx.mode
         if needs_codes and not needs_input:
             saved, codes = ctx.saved_tensors
             input = weight = saved

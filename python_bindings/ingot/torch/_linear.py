@@ -107,7 +107,8 @@ class _Linear(torch.autograd.Function):
     """One operator forward and one backward. Forward keeps the operands' codes for backward, not the operands."""
 
     @staticmethod
-    def forward(ctx, input, weight, bias, plan, reads_input, reads_weight, input_plan):
+    def forward(ctx, input, weight, bias, name, plan, reads_input, reads_weight, input_plan):
+        ctx.name = name
         needs = ctx.needs_input_grad
         keep = (ops.INPUT if needs[0] and not reads_weight else 0) | (ops.WEIGHT if needs[1] else 0)
         output, saved, codes = _forward(input, weight, bias, plan, input_plan, keep)
@@ -129,9 +130,9 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
-            refuse_second_derivative()
+            refuse_second_derivative(ctx.name)
         grads = _gradients(ctx, grad_output, None)
-        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, _BITS)), *(None,) * 4)
+        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, _BITS)), *(None,) * 5)
 
 
 class _LinearIntoMainGrad(torch.autograd.Function):
@@ -139,21 +140,21 @@ class _LinearIntoMainGrad(torch.autograd.Function):
     gradient, or a dummy one where Megatron's hooks wait for it."""
 
     @staticmethod
-    def forward(ctx, input, weight, bias, plan, reads_input, reads_weight, input_plan, main_grad):
+    def forward(ctx, input, weight, bias, name, plan, reads_input, reads_weight, input_plan, main_grad):
         ctx.main_grad = main_grad  # not saved as autograd does: accumulation changes it before backward
         ctx.weight = None if torch.compiler.is_compiling() else weight
-        return _Linear.forward(ctx, input, weight, bias, plan, reads_input, reads_weight, input_plan)
+        return _Linear.forward(ctx, input, weight, bias, name, plan, reads_input, reads_weight, input_plan)
 
     @staticmethod
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
-            refuse_second_derivative()
+            refuse_second_derivative(ctx.name)
         grad_input, _, grad_bias = _gradients(ctx, grad_output, ctx.main_grad)
         return (
             grad_input if ctx.wants & ops.INPUT else None,
             dummy_gradient(ctx.weight),
             grad_bias if ctx.wants & ops.BIAS else None,
-            *(None,) * 5,
+            *(None,) * 6,
         )
 
 
@@ -194,13 +195,13 @@ def _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants):
     return grad_input, None, grad_bias
 
 
-def _run(input, weight, bias, plan, reads_input, reads_weight, input_plan=-1, main_grad=None):
+def _run(input, weight, bias, name, plan, reads_input, reads_weight, input_plan=-1, main_grad=None):
     if main_grad is not None and torch.is_grad_enabled() and weight.requires_grad:
         return _LinearIntoMainGrad.apply(
-            input, weight, bias, plan, reads_input, reads_weight, input_plan, main_grad
+            input, weight, bias, name, plan, reads_input, reads_weight, input_plan, main_grad
         )
     if torch.is_grad_enabled():
-        return _Linear.apply(input, weight, bias, plan, reads_input, reads_weight, input_plan)
+        return _Linear.apply(input, weight, bias, name, plan, reads_input, reads_weight, input_plan)
     return _forward(input, weight, bias, plan, input_plan, 0)[0]
 
 
@@ -216,10 +217,10 @@ def run_linear(
         facts = _plan_of_trace(
             config, name, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again
         )
-        return _run(input, weight, bias, *facts, main_grad)
+        return _run(input, weight, bias, name, *facts, main_grad)
     try:
         plan = _plan_of_eager(config, name, plans, input, weight, bias, weight_again)
-        return _run(input, weight, bias, *plan, main_grad=main_grad)
+        return _run(input, weight, bias, name, *plan, main_grad=main_grad)
     except RuntimeError as error:
         raise layer_error(error, f'linear "{name}"') from None
 
@@ -241,7 +242,7 @@ def linear(
     tensor of its shape of float32, float16 or bfloat16, gets no gradient: backward adds it to main_grad, as Megatron's
     gradient_accumulation_fusion does. Raises LinearError, an ingot.Error that names the layer.
     """
-    if not torch.compiler.is_compiling():
+    if not torch.compiler.is_compiling() and isinstance(input, torch.Tensor):
         output = run_eager(options._eager_plans, input, weight, bias)
         if output is not None:
             return output
@@ -264,4 +265,4 @@ def _note_eager_plan(options: LinearOptions, input, weight, bias, again: bool) -
     if input.device.type == "meta" or input.numel() >= ops.MANY_TOKENS * input.shape[-1]:
         return
     plan = _plan_of_eager(options.recipe, options.name, options._plans, input, weight, bias, again)
-    options._eager_plans[eager_key(input, weight, bias)] = EagerPlan(*plan, input)
+    options._eager_plans[eager_key(input, weight, bias)] = EagerPlan(options.name, *plan, input)

@@ -49,14 +49,19 @@ def tune(
     device = device_of(model)
     if device.type == "cpu":
         device = device_of(None)
+    if device.type == "cpu":
+        raise LinearError(
+            "ingot.torch.tune: kernels are measured on a GPU, and PyTorch finds none here (torch.cuda.is_available() is "
+            "False)"
+        )
     context = context_for(context_name(device))
     name = _core.gpu_name(context)
-    if context.device != "cpu" and not name:
+    if not name:
         raise LinearError(
             "ingot.torch.tune: this GPU is not known by name: let the model run with INGOT_RECORD=run.ingot, and give "
             "that to `ingot tune --manifest run.ingot`"
         )
-    recording = recording_of(model, tokens, name, dtype)[0] if name else ""
+    recording = recording_of(model, tokens, name, dtype)[0]
     found = _core.tune(
         context,
         recording,
