@@ -54,8 +54,7 @@ struct ColumnSumPartialsLaunch {
   }
 };
 
-// Second pass: a block loads up to kChunks chunks at a time, so that no thread waits for more than one load after the
-// other.
+// Second pass: a block loads up to kChunks chunks at a time, so that a thread waits for memory only once in so many.
 struct ColumnSumFinishLaunch {
   static constexpr u32 kThreads = 256;
   static constexpr u32 kCols = 32;

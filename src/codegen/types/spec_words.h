@@ -1,4 +1,4 @@
-// Lists of dtypes in messages.
+// Lists of dtypes, as the error messages of specs show them, and whether a dtype is in such a list.
 #pragma once
 
 #include <span>

@@ -1,6 +1,7 @@
 // Inputs for measuring a dequant_matmul, in a backend's memory, in as many copies as it takes to keep them out of the
 // L2; and a check of a kernel's result: some rows of the weight times some tokens, in float64 on the host. Weights are
-// constant (DequantMatmulTensors), so times are those of such calls.
+// marked as constant (DequantMatmulTensors::constant_weight), which lets a kernel read them before the one ahead has
+// ended.
 #pragma once
 
 #include <cstdint>

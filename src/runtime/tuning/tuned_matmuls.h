@@ -1,4 +1,5 @@
-// Tuning records, perhaps of another machine, as what they say of a GPU: for kernels that are compiled ahead.
+// Turns tuning records, perhaps of another machine, into the kernels that a GPU would choose by them, so that these can
+// be compiled ahead.
 #pragma once
 
 #include <span>
