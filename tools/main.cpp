@@ -47,6 +47,8 @@ Specs:
   quantize_mx bf16->e2m1fn
   float_quantize bf16 e4m3
   column_sum bf16->f32
+  elementwise bf16 of="silu(x) * gate"
+  relayout transposed
   cast_stats bf16->e4m3fn scale=1x128 transposed
   norm rms bf16->e4m3fn affine scale=row out=codes,stats
   norm_backward rms bf16 affine sums=f32

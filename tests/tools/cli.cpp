@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -112,11 +113,25 @@ BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
   std::string line;
   while (std::getline(help, line) && line != "Specs:") {}
   int specs = 0;
+  std::set<std::string> kinds;
   for (; std::getline(help, line) && line.starts_with("  "); ++specs) {
+    kinds.insert(line.substr(2, line.find(' ', 2) - 2));
     const Result result = run("show '" + line.substr(2) + "' --source --target sm_90a");
     BOOST_TEST(result.code == 0, line << ": " << result.err);
   }
   BOOST_TEST(specs >= 10);
+  // There is one of each kind that the message about an unknown one lists.
+  std::istringstream known(run("show frobnicate").err);
+  std::string word;
+  while (known >> word && word != "expected") {}
+  std::size_t listed = 0;
+  while (known >> word) {
+    if (word == "or") continue;
+    if (word.ends_with(',')) word.pop_back();
+    BOOST_TEST(kinds.contains(word), "show --help has no " << word);
+    ++listed;
+  }
+  BOOST_TEST(listed >= 14U);
 }
 
 BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
