@@ -112,3 +112,8 @@ def test_messages(layer):
         Float8Linear(24, 40, recipe="rowwize")
     with pytest.raises(ingot.Error, match="Float8Linear.from_float: takes a torch.nn.Linear, got a ReLU"):
         Float8Linear.from_float(torch.nn.ReLU())
+
+
+def test_a_dtype_that_no_gemm_takes():
+    with pytest.raises(ingot.Error, match='Float8Linear "wq" dtype: is torch.float64, expected float32, float16 or bfloat16'):
+        ingot.nn.Float8Linear(16, 16, dtype=torch.float64, layer_name="wq")

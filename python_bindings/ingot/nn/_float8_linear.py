@@ -9,6 +9,7 @@ import torch
 from ..torch import LinearOptions, NormLinearOptions, linear, norm_linear
 from ..torch._errors import LinearError
 from ..torch._modules import in_place_of
+from ..torch._operators import HIGH_PRECISION
 from ._delayed import DelayedOptions, delayed_linear, has_loaded, keep_float32, make_buffers
 from ._parts import NamedLayer
 
@@ -58,6 +59,11 @@ class Float8Linear(NamedLayer, torch.nn.Linear):
         activation: str = "",
     ) -> None:
         options = _options(recipe, layer_name, history_length, activation)
+        if dtype is not None and dtype not in HIGH_PRECISION:
+            raise LinearError(
+                f'Float8Linear "{layer_name}" dtype: is {dtype}, expected float32, float16 or bfloat16, from which its GEMMs '
+                "cast"
+            )
         super().__init__(in_features, out_features, bias, device, dtype)
         self._use(options)
 
