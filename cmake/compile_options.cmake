@@ -32,7 +32,8 @@ endfunction()
 
 # ingot_unity(target [file...]): with INGOT_UNITY, which quick builds and wheels have, the target's sources, or these of
 # them, are compiled in units of up to eight files of one folder, which parse their headers once: less than half the
-# processor's time. The presets dev, asan and tsan compile each file by itself, so that one that lacks an #include is found.
+# processor's time. The presets dev, asan and tsan compile each file by itself, so that one that lacks an #include is
+# found.
 function(ingot_unity target)
   if(NOT INGOT_UNITY)
     return()

@@ -1,11 +1,25 @@
 """What the subpackages for PyTorch ask of it."""
 
+_OLDEST = (2, 7)
 
-def require_pytorch(package: str) -> None:
-    """Raises ImportError, in one sentence, if there is no PyTorch 2.7 or newer."""
+
+def is_too_old(version: str) -> bool:
+    """Of a version of PyTorch, such as "2.11.0+cu130"."""
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < _OLDEST
+
+
+def require_import(package: str) -> None:
+    """Raises ImportError, in one sentence, if there is no PyTorch."""
     try:
         import torch
     except ImportError as error:
         raise ImportError(f"{package} needs PyTorch 2.7 or newer, which cannot be imported: {error}") from error
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 7):
+
+
+def require_pytorch(package: str) -> None:
+    """Raises ImportError, in one sentence, if there is no PyTorch 2.7 or newer."""
+    require_import(package)
+    import torch
+
+    if is_too_old(torch.__version__):
         raise ImportError(f"{package} needs PyTorch 2.7 or newer, and this is {torch.__version__}: upgrade it")

@@ -616,7 +616,7 @@ struct StagedColumns {
 
  private:
   static constexpr u32 kUnit = 16;
-  static constexpr u32 kTileRows = 128;
+  static constexpr u32 kTileRows = static_cast<u32>(CastTilesLaunch::kTile);
 
   // body(col, i) for every column and its i-th piece, of kPieces in a tile's rows: the same i for all that a thread
   // has.

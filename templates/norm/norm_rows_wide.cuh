@@ -13,6 +13,7 @@
 #include "memory.cuh"
 #include "norm/norm.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_wide.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
@@ -28,7 +29,7 @@ namespace ingot {
 struct NormRowsWideLaunch {
   static constexpr u32 kThreads = 128;
   static constexpr u32 kWarps = kThreads / 32;
-  static constexpr u32 kSummingWarps = 16;
+  static constexpr u32 kSummingWarps = kNormSummingWarps;
   static constexpr u32 kVec8s = 8;
   static constexpr i64 kColsPerStep = i64{kSummingWarps} * 32 * kVec8;
   static constexpr i64 kMinCols = NormRowsLaunch::kMaxCols + 1;
@@ -155,7 +156,7 @@ INGOT_DEVICE void for_each_vec8(const NormRowsParams& p, const Body& body) {
 }
 
 // The sum over the row, for all threads of the cluster. parts[i]: that of the thread's vec8 i, 0 past the end of the
-// row. `words` are one of shared.sums, which serve in turn, for the turn-th time.
+// row. shared.sums serve in turn: this is the turn-th time of number `which`.
 INGOT_DEVICE float norm_cluster_sum(const float (&parts)[NormRowsWideLaunch::kVec8s], NormRowsWideShared& shared,
                                     u32 which, u32 turn) {
   using Launch = NormRowsWideLaunch;
@@ -181,11 +182,7 @@ INGOT_DEVICE float norm_cluster_sum(const float (&parts)[NormRowsWideLaunch::kVe
     if (lane < place.blocks) shared.sums[which].send(place.summing_warp, lane, float_bits(sum));
   }
   shared.sums[which].wait(Launch::kSummingWarps, turn);
-  const u32(&words)[Launch::kSummingWarps] = shared.sums[which].words;
-  sum = float_from_bits(words[0]);
-  INGOT_UNROLL
-  for (u32 w = 1; w < Launch::kSummingWarps; ++w) sum = sum + float_from_bits(words[w]);
-  return sum;
+  return norm_sum_of_warps(shared.sums[which].words);
 }
 
 template <class In, class Kind, class Codes, NormRowsConfig C>

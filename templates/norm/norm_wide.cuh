@@ -1,8 +1,9 @@
-// How the blocks of a cluster sum a row in the order of 512 threads (norm.cuh), for gradients of norms whose rows are
-// too wide for one block's registers. The sum is taken apart into units: one group of 8 columns of each of the 32
-// threads of one of 16 summing warps. Each warp of the cluster holds some units. The sums of 8 columns meet in the
-// block's shared memory, and one warp adds those of a summing warp, for which the block holds all units, in ascending
-// order of columns. Then every block gets the 16 warps' sums and adds them up.
+// How the blocks of a cluster sum a row in the order of 512 threads (norm.cuh), for norms whose rows are too wide for
+// one block's registers. The last step, the sum of the 16 summing warps, is that of norm_rows_wide.cuh too; the others
+// are for gradients. The sum is taken apart into units: one group of 8 columns of each of the 32 threads of one of 16
+// summing warps. Each warp of the cluster holds some units. The sums of 8 columns meet in the block's shared memory,
+// and one warp adds those of a summing warp, for which the block holds all units, in ascending order of columns. Then
+// every block gets the 16 warps' sums and adds them up.
 #pragma once
 
 #include "cluster.cuh"
@@ -12,6 +13,15 @@
 namespace ingot {
 
 inline constexpr u32 kNormSummingWarps = 16;
+
+// The sum of the 16 warps' sums, which are given as bits.
+INGOT_DEVICE float norm_sum_of_warps(const u32* words) {
+  float total = float_from_bits(words[0]);
+  INGOT_UNROLL
+  for (u32 w = 1; w < kNormSummingWarps; ++w) total = total + float_from_bits(words[w]);
+  return total;
+}
+
 inline constexpr u32 kMaxNormUnits = 32;  // in a block
 
 // For Count sums at a time.
@@ -74,13 +84,7 @@ INGOT_DEVICE void norm_wide_sums(const float (&parts)[Vec8s][Count], float (&tot
   }
   words.wait(Count * kNormSummingWarps, turn);
   INGOT_UNROLL
-  for (u32 k = 0; k < Count; ++k) {
-    totals[k] = float_from_bits(words.words[k * kNormSummingWarps]);
-    INGOT_UNROLL
-    for (u32 w = 1; w < kNormSummingWarps; ++w) {
-      totals[k] = totals[k] + float_from_bits(words.words[k * kNormSummingWarps + w]);
-    }
-  }
+  for (u32 k = 0; k < Count; ++k) totals[k] = norm_sum_of_warps(words.words + k * kNormSummingWarps);
 }
 
 }  // namespace ingot

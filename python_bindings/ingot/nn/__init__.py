@@ -1,8 +1,8 @@
 """Modules for PyTorch. Importing this package imports torch; it needs PyTorch 2.7 or later."""
 
-from .._pytorch import require_pytorch
+from .._pytorch import require_import
 
-require_pytorch("ingot.nn")
+require_import("ingot.nn")
 
 from ._checkpoint import CheckpointReport, float8_quantization_config, load_float8_checkpoint, save_float8_checkpoint
 from ._delayed import sync_amax_history

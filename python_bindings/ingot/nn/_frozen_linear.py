@@ -7,7 +7,7 @@ from typing import Optional
 import torch
 
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import check_places
+from ..torch._checks import in_one_place, refuse_places
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
 from ..torch._operators import HIGH_PRECISION
@@ -180,7 +180,8 @@ class FrozenFloat8Linear(torch.nn.Linear):
             raise LinearError(
                 f"{self._subject} input: is {input.dtype}, expected float32, float16 or bfloat16: convert it with .to()"
             )
-        check_places(self._subject, input, weight=self.weight, weight_scale=self.weight_scale, bias=self.bias)
+        if not in_one_place(input, self.weight, self.weight_scale, self.bias):
+            refuse_places(self._subject, input, weight=self.weight, weight_scale=self.weight_scale, bias=self.bias)
         bias_dtype = None if self.bias is None else self.bias.dtype
         key = (
             self.layer_name,

@@ -10,7 +10,7 @@ import torch
 from .. import _core
 from .._arrays import PACKED_BITS
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import check_places
+from ..torch._checks import in_one_place, refuse_places
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
 from ..torch._operators import HIGH_PRECISION
@@ -207,7 +207,8 @@ class WeightOnlyLinear(torch.nn.Module):
                 "torch.autocast"
             )
         bias = self.bias
-        check_places(self._subject, input, weight=self.weight, weight_scale=self.weight_scale, bias=bias)
+        if not in_one_place(input, self.weight, self.weight_scale, bias):
+            refuse_places(self._subject, input, weight=self.weight, weight_scale=self.weight_scale, bias=bias)
         if torch.compiler.is_compiling():
             plan = _plan_of_trace(self.layer_name, self._form, self.out_features, self.in_features)
             return self._run(input, bias, plan, 1)

@@ -7,9 +7,9 @@ Needs PyTorch 2.7 or later. Computes on the CPU and on CUDA devices, on PyTorch'
 allocator.
 """
 
-from .._pytorch import require_pytorch
+from .._pytorch import require_import
 
-require_pytorch("ingot.torch")
+require_import("ingot.torch")
 
 from ._errors import LinearError
 from ._gated_linear import GatedLinearOptions, gated_linear

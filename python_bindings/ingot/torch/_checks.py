@@ -33,11 +33,21 @@ def check_tensor(subject: str, name: str, tensor: torch.Tensor, input: torch.Ten
     """Its dtype, and that it is where the input is."""
     if tensor.dtype not in HIGH_PRECISION:
         refuse(subject, f"{name}: is {tensor.dtype}, expected float32, float16 or bfloat16: convert it with .to()")
-    check_places(subject, input, **{name: tensor})
+    if tensor.device != input.device:
+        refuse_places(subject, input, **{name: tensor})
 
 
-def check_places(subject: str, input: torch.Tensor, /, **tensors: Optional[torch.Tensor]) -> None:
-    """That the tensors, if there are any, are where the input is."""
+def in_one_place(input: torch.Tensor, *tensors: Optional[torch.Tensor]) -> bool:
+    """Are the tensors, if there are any, where the input is? Each call of a layer asks, and formats nothing."""
+    device = input.device
+    for tensor in tensors:
+        if tensor is not None and tensor.device != device:
+            return False
+    return True
+
+
+def refuse_places(subject: str, input: torch.Tensor, /, **tensors: Optional[torch.Tensor]) -> None:
+    """Says which of the tensors is not where the input is."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device != input.device:
             refuse(subject, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")

@@ -8,8 +8,8 @@ import torch
 
 from .. import _core
 from .._core import Error
+from .._pytorch import is_too_old
 
-OLDEST_TORCH = (2, 7)
 TOKENS_PER_UNIT = _core.torch_tokens_per_unit
 # So many make calls whose allocations, and second cast of a weight, cost little beside their GEMMs.
 MANY_TOKENS = _core.torch_many_tokens
@@ -21,8 +21,7 @@ INPUT, WEIGHT, BIAS = 1, 2, 4
 
 def require_torch(version: str) -> None:
     """Raises ingot.Error if this version of PyTorch is too old."""
-    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2])
-    if numbers < OLDEST_TORCH:
+    if is_too_old(version):
         raise Error(f"ingot.torch: needs PyTorch 2.7 or later, this is {version}: upgrade it")
 
 
