@@ -41,55 +41,29 @@ def ingot_layer(torch: Any, work: str, recipe: str) -> tuple[Layer, str]:
     import ingot.nn
     import ingot.torch
 
-    if recipe == "delayed":
-        return delayed_layer(torch, work)
-    options = ingot.torch.LinearOptions(recipe, keep_weight_codes=True)
-    if work == "linear":
+    if work == "linear" and recipe != "delayed":
+        options = ingot.torch.LinearOptions(recipe, keep_weight_codes=True)
         return lambda x, w: ingot.torch.linear(x, w, None, options), ""
-    if hasattr(ingot.nn, "LayerNormLinear"):
-        modules: dict[int, Any] = {}
-
-        def fused(x: Any, w: Any) -> Any:
-            module = modules.get(id(w))
-            if module is None:
-                norm = torch.nn.LayerNorm(x.shape[1], elementwise_affine=False)
-                linear = torch.nn.Linear(w.shape[1], w.shape[0], bias=False, device="meta")
-                linear.weight = w
-                make = ingot.nn.LayerNormLinear.from_parts
-                module = modules[id(w)] = make(norm, linear, recipe=recipe, activation="sigmoid")
-                module.keep_weight_codes(True)
-            return module(x)
-
-        return fused, "fused"
-
-    def apart(x: Any, w: Any) -> Any:
-        normed = torch.nn.functional.layer_norm(x, (x.shape[1],))
-        return torch.sigmoid(ingot.torch.linear(normed, w, None, options))
-
-    return apart, "norm and sigmoid by PyTorch"
-
-
-def delayed_layer(torch: Any, work: str) -> tuple[Layer, str]:
-    """Delayed scales belong to a module, and no operator fuses them with a norm. Each forward renews them first."""
-    import ingot.nn
-
     modules: dict[int, Any] = {}
 
-    def linear(x: Any, w: Any) -> Any:
+    def run(x: Any, w: Any) -> Any:
         module = modules.get(id(w))
         if module is None:
-            plain = torch.nn.Linear(w.shape[1], w.shape[0], bias=False, device="meta")
-            plain.weight = w
-            module = modules[id(w)] = ingot.nn.Float8Linear.from_float(plain, "delayed")
+            linear = torch.nn.Linear(w.shape[1], w.shape[0], bias=False, device="meta")
+            linear.weight = w
+            if work == "linear":
+                module = ingot.nn.Float8Linear.from_float(linear, recipe)
+            else:
+                norm = torch.nn.LayerNorm(x.shape[1], elementwise_affine=False)
+                make = ingot.nn.LayerNormLinear.from_parts
+                module = make(norm, linear, recipe=recipe, activation="sigmoid")
             module.keep_weight_codes(True)
-        else:
+            modules[id(w)] = module
+        elif recipe == "delayed":  # each forward renews the scales first
             ingot.nn.sync_amax_history(module)
         return module(x)
 
-    if work == "linear":
-        return linear, ""
-    layer_norm = torch.nn.functional.layer_norm
-    return lambda x, w: torch.sigmoid(linear(layer_norm(x, (x.shape[1],)), w)), "norm and sigmoid by PyTorch"
+    return run, "" if work == "linear" else "fused"
 
 
 class Contender:

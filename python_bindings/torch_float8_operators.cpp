@@ -1,6 +1,7 @@
-// The operators of FP8 tensors on their own: torch.ops.ingot.quantize, a cast with given scales, and
-// torch.ops.ingot.gemm, a product of codes. ingot.float8 computes with them what is no whole layer: weights that are
-// gathered in FP8, inputs that another rank has cast, tensors that a program casts itself.
+// The operators of FP8 tensors on their own: torch.ops.ingot.quantize, a cast with given scales,
+// torch.ops.ingot.gemm, a product of codes, and torch.ops.ingot.sync_amax_history, the step of delayed scales.
+// ingot.float8 computes with them what is no whole layer: weights that are gathered in FP8, inputs that another rank
+// has cast, tensors that a program casts itself.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -195,10 +196,52 @@ void gemm(TorchValue* stack) {
   give(stack, {&product});
 }
 
-constexpr std::array<TorchOperator, 2> kOperators{{
+// ---- delayed scales ------------------------------------------------------------------------------------------------
+
+// The step of `amax.numel()` slots, in place (AmaxHistorySpec). history has a row for each; formats two rows: FP8_MAX
+// of each slot, and 1 where its scales are powers of two, else 0.
+void sync_amax_history(TorchValue* stack) {
+  const TorchTensor amax_tensor = tensor_of(stack[0]);
+  const TorchTensor history_tensor = tensor_of(stack[1]);
+  const TorchTensor scale_tensor = tensor_of(stack[2]);
+  const TorchTensor formats_tensor = tensor_of(stack[3]);
+  const std::optional<Device> device = amax_tensor.device();
+  if (!device) refuse("sync_amax_history amax", "is neither on the CPU nor on a CUDA device");
+  const auto dense = [&](const TorchTensor& tensor, const char* what) {
+    Vector made(tensor, what, *device);
+    if (made.copy.handle() != nullptr) refuse(what, "is not contiguous, but is changed in place");
+    return made.view;
+  };
+  const Tensor amax = dense(amax_tensor, "sync_amax_history amax");
+  const Tensor history = dense(history_tensor, "sync_amax_history history");
+  const Tensor scale = dense(scale_tensor, "sync_amax_history scale");
+  const Tensor formats = dense(formats_tensor, "sync_amax_history formats");
+  const std::int64_t slots = amax.cols;
+  if (slots == 0) return;
+  if (scale.cols != slots || formats.cols != 2 * slots || history.cols == 0 || history.cols % slots != 0) {
+    refuse("sync_amax_history", "has maxima of " + std::to_string(slots) + " slots, scales of " +
+                                    std::to_string(scale.cols) + ", " + std::to_string(formats.cols) +
+                                    " numbers of formats and " + std::to_string(history.cols) +
+                                    " of histories: expected two numbers and a history for each slot");
+  }
+  const TorchRun place(*device);
+  auto* const of_formats = static_cast<float*>(formats.data);
+  place.backend().amax_history({},
+                               {.amax = amax,
+                                .history = matrix(history.data, Dtype::f32, slots, history.cols / slots, *device),
+                                .scale = scale,
+                                .limits = vector(of_formats, Dtype::f32, slots, *device),
+                                .pow2 = vector(of_formats + slots, Dtype::f32, slots, *device)},
+                               place.stream());
+}
+
+constexpr std::array<TorchOperator, 3> kOperators{{
     {"quantize", "quantize(Tensor input, Tensor scale, int format) -> (Tensor, Tensor)", torch_kernel<quantize>},
     {"gemm", "gemm(Tensor a, Tensor factor_a, Tensor b, Tensor factor_b, int output, int fast_accumulation) -> Tensor",
      torch_kernel<gemm>},
+    {"sync_amax_history",
+     "sync_amax_history(Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats) -> ()",
+     torch_kernel<sync_amax_history>},
 }};
 
 }  // namespace

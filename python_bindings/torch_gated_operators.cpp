@@ -54,19 +54,24 @@ struct GateOperands {
   TorchMatrix up;
 };
 
-// Returns output, and what backward needs beside gate and up.
+// Returns output, and what backward needs beside gate and up. kDelayed: with delayed scales, which follow the other
+// tensors.
+template <bool kDelayed>
 void forward(TorchValue* stack) {
   const TorchTensor gate = tensor_of(stack[0]);
   const TorchTensor up = tensor_of(stack[1]);
   const TorchTensor weight = tensor_of(stack[2]);
   const TorchTensor bias = tensor_of(stack[3]);
-  const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[4]));
-  const auto keep = static_cast<std::int64_t>(stack[5]);
+  constexpr std::size_t kScales = 4;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
+  const auto keep = static_cast<std::int64_t>(stack[kPlan + 1]);
   const LinearPlan& plan = of.plan.linear;
   const Device device = gate.device().value_or(Device{});
   const GateOperands input(plan, gate, up, device);
   const std::int64_t tokens = input.gate.view.rows;
   TorchCall call(device, tokens);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, keep), 1, plan.subject);
   const bool keeps = (keep & kKeepSaved) != 0;
 
   const LayerOperands operands(plan, weight, bias, device);
@@ -80,7 +85,7 @@ void forward(TorchValue* stack) {
                                .bias = operands.bias.view,
                                .output = output.view,
                                .prologue_inputs = {input.up.view},
-                               .scales = call.constants(plan),
+                               .scales = call.scales(plan),
                                .saved = keeps ? &saved : nullptr,
                                .scratch = scratch.region()};
   if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
@@ -109,7 +114,7 @@ TorchResult flow_back(const GatedLinearPlan& plan, const Pointwise& expression, 
 
 // Returns the gradients of gate, up, weight and bias; those that are not wanted are empty, and so is that of the weight
 // where it is added to a main_grad.
-template <std::size_t kMainGrads>
+template <std::size_t kMainGrads, bool kDelayed = false>
 void backward(TorchValue* stack) {
   BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
                               .gate = tensor_of(stack[1]),
@@ -118,8 +123,10 @@ void backward(TorchValue* stack) {
                               .saved = tensor_of(stack[4]),
                               .main_grad = {}};
   if constexpr (kMainGrads > 0) arguments.main_grad = tensor_of(stack[5]);
-  const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[5 + kMainGrads]));
-  const auto bits = static_cast<std::int64_t>(stack[6 + kMainGrads]);
+  constexpr std::size_t kScales = 5 + kMainGrads;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
+  const auto bits = static_cast<std::int64_t>(stack[kPlan + 1]);
   const LinearPlan& plan = of.plan.linear;
   const LinearGradients wants{
       .input = (bits & (kGate | kUp)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
@@ -127,6 +134,7 @@ void backward(TorchValue* stack) {
   const Device device = grad_output.view.device;
   const std::int64_t tokens = grad_output.view.rows;
   TorchCall call(device, tokens);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, bits), 1, plan.subject);
   const GateOperands input(plan, arguments.gate, arguments.up, device);
 
   const TorchKept kept(std::move(arguments.saved), of.kept(tokens),
@@ -148,7 +156,7 @@ void backward(TorchValue* stack) {
                    .weight = weight.matrix.view,
                    .prologue_inputs = {input.up.view},
                    .codes = weight.codes,
-                   .scales = call.constants(plan),
+                   .scales = call.scales(plan),
                    .scratch = scratch.region()},
                   call.run());
   TorchTensor grad_gate = TorchTensor::empty_bytes(0, device);
@@ -158,10 +166,14 @@ void backward(TorchValue* stack) {
   give(stack, {&grad_gate, &grad_up, &gradients.weight.tensor, &gradients.bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 3> kOperators{{
+constexpr std::array<TorchOperator, 5> kOperators{{
     {"gated_linear_forward",
      "gated_linear_forward(Tensor gate, Tensor up, Tensor weight, Tensor bias, int plan, int keep) -> (Tensor, Tensor)",
-     torch_kernel<forward>},
+     torch_kernel<forward<false>>},
+    {"gated_linear_forward_delayed",
+     "gated_linear_forward_delayed(Tensor gate, Tensor up, Tensor weight, Tensor bias, Tensor scale, Tensor(a!) amax,"
+     " int plan, int keep) -> (Tensor, Tensor)",
+     torch_kernel<forward<true>>},
     {"gated_linear_backward",
      "gated_linear_backward(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved, int plan,"
      " int wants) -> (Tensor, Tensor, Tensor, Tensor)",
@@ -170,6 +182,10 @@ constexpr std::array<TorchOperator, 3> kOperators{{
      "gated_linear_backward_into(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
      " Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<backward<1>>},
+    {"gated_linear_backward_delayed",
+     "gated_linear_backward_delayed(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
+     " Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<1, true>>},
 }};
 
 GatedLinearPlan gated_plan(const MlpPlanOptions& options, const std::string& name) {

@@ -36,9 +36,8 @@ std::size_t codes_of_up(const MlpPlan& plan) { return plan.up.linear.weight_memo
 std::size_t codes_of_down(const MlpPlan& plan) { return plan.down.weight_memory().bytes; }
 
 // What one of the two layers has in forward.
-MlpLayerForward layer_forward(const LinearPlan& plan, const LayerOperands& operands, const MemoryRegion& codes,
-                              TorchCall& call) {
-  MlpLayerForward layer{.weight = operands.weight.view, .bias = operands.bias.view, .scales = call.constants(plan)};
+MlpLayerForward layer_forward(const LayerOperands& operands, const MemoryRegion& codes, const LinearScales& scales) {
+  MlpLayerForward layer{.weight = operands.weight.view, .bias = operands.bias.view, .scales = scales};
   if (codes.bytes > 0) layer.weight_into = codes;
   return layer;
 }
@@ -48,7 +47,8 @@ struct ForwardArguments {
   TorchTensor input, gamma, beta, up_weight, up_bias, down_weight, down_bias;
 };
 
-// Returns output, and what backward needs.
+// Returns output, and what backward needs. kDelayed: with delayed scales, which follow the other tensors.
+template <bool kDelayed>
 void forward(TorchValue* stack) {
   const ForwardArguments arguments{.input = tensor_of(stack[0]),
                                    .gamma = tensor_of(stack[1]),
@@ -57,11 +57,14 @@ void forward(TorchValue* stack) {
                                    .up_bias = tensor_of(stack[4]),
                                    .down_weight = tensor_of(stack[5]),
                                    .down_bias = tensor_of(stack[6])};
-  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[7]));
-  const auto keep = static_cast<std::int64_t>(stack[8]);
+  constexpr std::size_t kScales = 7;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
+  const auto keep = static_cast<std::int64_t>(stack[kPlan + 1]);
   const MlpPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
   TorchCall call(input.view.device, input.view.rows);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, keep), 2, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -80,8 +83,8 @@ void forward(TorchValue* stack) {
       .gamma = norm.gamma.view,
       .beta = norm.beta.view,
       .output = output.view,
-      .up = layer_forward(plan.up.linear, up, kept.codes(0, up_bytes), call),
-      .down = layer_forward(plan.down, down, kept.codes(up_bytes, codes_of_down(plan)), call),
+      .up = layer_forward(up, kept.codes(0, up_bytes), call.scales(plan.up.linear, 0)),
+      .down = layer_forward(down, kept.codes(up_bytes, codes_of_down(plan)), call.scales(plan.down, 1)),
       .saved = keeps ? &saved : nullptr,
       .scratch = scratch.region()};
   mlp_forward(plan, call.backend(), tensors, call.run());
@@ -96,7 +99,7 @@ struct BackwardArguments {
 
 // Returns the gradients of input, gamma, beta, up_weight, up_bias, down_weight and down_bias; those that are not wanted
 // are empty, and so are those of weights that are added to a main_grad.
-template <std::size_t kMainGrads>
+template <std::size_t kMainGrads, bool kDelayed = false>
 void backward(TorchValue* stack) {
   BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
                               .input = tensor_of(stack[1]),
@@ -106,8 +109,10 @@ void backward(TorchValue* stack) {
                               .saved = tensor_of(stack[5])};
   std::array<TorchTensor, 2> main_grads;
   for (std::size_t at = 0; at < kMainGrads; ++at) main_grads[at] = tensor_of(stack[6 + at]);
-  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[6 + kMainGrads]));
-  const auto bits = static_cast<std::int64_t>(stack[7 + kMainGrads]);
+  constexpr std::size_t kScales = 6 + kMainGrads;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
+  const auto bits = static_cast<std::int64_t>(stack[kPlan + 1]);
   const MlpPlan& plan = of.plan;
   const MlpGradients wants{.input = (bits & (kInput | kGamma)) != 0,
                            .up_weight = (bits & kUpWeight) != 0,
@@ -116,6 +121,7 @@ void backward(TorchValue* stack) {
                            .down_bias = (bits & kDownBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
   TorchCall call(grad_output.view.device, grad_output.view.rows);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, bits), 2, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
@@ -156,12 +162,12 @@ void backward(TorchValue* stack) {
                                           .grad_bias = up.bias.view,
                                           .weight = up_weight.matrix.view,
                                           .codes = up_weight.codes,
-                                          .scales = call.constants(plan.up.linear)},
+                                          .scales = call.scales(plan.up.linear, 0)},
                                    .down = {.grad_weight = down.weight.view,
                                             .grad_bias = down.bias.view,
                                             .weight = down_weight.matrix.view,
                                             .codes = down_weight.codes,
-                                            .scales = call.constants(plan.down)},
+                                            .scales = call.scales(plan.down, 1)},
                                    .scratch = scratch.region()};
   mlp_backward(plan, call.backend(), tensors, call.run());
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
@@ -169,11 +175,15 @@ void backward(TorchValue* stack) {
                &down.weight.tensor, &down.bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 3> kOperators{{
+constexpr std::array<TorchOperator, 5> kOperators{{
     {"mlp_forward",
      "mlp_forward(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias, Tensor down_weight,"
      " Tensor down_bias, int plan, int keep) -> (Tensor, Tensor)",
-     torch_kernel<forward>},
+     torch_kernel<forward<false>>},
+    {"mlp_forward_delayed",
+     "mlp_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias,"
+     " Tensor down_weight, Tensor down_bias, Tensor scale, Tensor(a!) amax, int plan, int keep) -> (Tensor, Tensor)",
+     torch_kernel<forward<true>>},
     {"mlp_backward",
      "mlp_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight, Tensor saved,"
      " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
@@ -183,6 +193,11 @@ constexpr std::array<TorchOperator, 3> kOperators{{
      " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, int plan, int wants)"
      " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<backward<2>>},
+    {"mlp_backward_delayed",
+     "mlp_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
+     " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, Tensor scale, Tensor(c!) amax, int plan,"
+     " int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<2, true>>},
 }};
 
 }  // namespace

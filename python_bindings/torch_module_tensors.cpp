@@ -1,6 +1,7 @@
 #include "torch_module_tensors.h"
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,8 @@
 
 namespace ingot::python {
 namespace {
+
+constexpr std::int64_t kScalesOfLayer = 3;
 
 std::array<std::int64_t, 1> features(const LinearPlan& plan) { return {plan.shape.in_features}; }
 
@@ -46,10 +49,44 @@ TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& 
   return vector;
 }
 
-LinearScales TorchCall::constants(const LinearPlan& plan) {
-  if (!plan.has_constants) return {};
-  constants_.emplace_back(kLinearConstantBytes, device());
-  return linear_constants(plan, backend(), constants_.back().region(), stream());
+TorchDelayedScales delayed_scales(const TorchValue* stack, std::int64_t bits) {
+  return {.scale = tensor_of(stack[0]), .amax = tensor_of(stack[1]), .starts = (bits & kStarts) != 0};
+}
+
+void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject) {
+  const auto require = [&](const TorchTensor& tensor, const char* name) {
+    std::int64_t elements = 1;
+    for (const std::int64_t size : tensor.sizes()) elements *= size;
+    if (tensor.dtype() == Dtype::f32 && tensor.device() == device() && elements == kScalesOfLayer * layers &&
+        !tensor.strides().empty() && tensor.strides().back() == 1) {
+      return;
+    }
+    throw Error(ErrorCode::invalid_argument, TensorName{subject, name}.text(),
+                "must be contiguous float32 of " + std::to_string(kScalesOfLayer * layers) +
+                    " elements on the layer's device, for input, weight and grad_output of each layer");
+  };
+  require(delayed.scale, "delayed scale");
+  require(delayed.amax, "delayed amax");
+  delayed_ = std::move(delayed);
+}
+
+LinearScale TorchCall::delayed_scale(const Cast& cast, std::int64_t at) {
+  const Tensor amax = vector(static_cast<float*>(delayed_.amax.data()) + at, Dtype::f32, 1, device());
+  if (delayed_.starts) return starting_scale(backend(), cast, amax, region(kStartingScaleBytes), stream());
+  return {.scale = vector(static_cast<float*>(delayed_.scale.data()) + at, Dtype::f32, 1, device()), .amax = amax};
+}
+
+LinearScales TorchCall::scales(const LinearPlan& plan, std::int64_t layer) {
+  LinearScales made;
+  if (plan.has_constants) made = linear_constants(plan, backend(), region(kLinearConstantBytes), stream());
+  if (delayed_.scale.handle() == nullptr) return made;
+  const auto add = [&](LinearScale& scale, const std::optional<Cast>& cast, std::int64_t row) {
+    if (cast && cast->scaling == Scaling::delayed) scale = delayed_scale(*cast, kScalesOfLayer * layer + row);
+  };
+  add(made.input, plan.scaling.input, 0);
+  add(made.weight, plan.scaling.weight, 1);
+  add(made.grad_output, plan.scaling.grad_output, 2);
+  return made;
 }
 
 TorchKept::TorchKept(const TorchKeptSize& size, bool keeps_saved, bool keeps_codes, Device device)

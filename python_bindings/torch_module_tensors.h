@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
-#include <vector>
+#include <string>
 
 #include "ingot/nn/norm_linear_functions.h"
 #include "torch_memory.h"
@@ -28,16 +29,32 @@ TorchMatrix operand_of(const TorchTensor& tensor, const TensorName& name, Device
 // A vector in the dtype of the input, to which one of f32 (a norm's gamma beside a bf16 input) is rounded.
 TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& name, Device device);
 
+// Delayed scales of a module's layers, as its operators take them: f32 [layers, 3], for input, weight and grad_output.
+struct TorchDelayedScales {
+  TorchTensor scale;
+  TorchTensor amax;     // is raised to the largest |value| that is cast with each scale
+  bool starts = false;  // `scale` is not read: each cast has the scale of its own data, as dynamic scaling has
+};
+inline constexpr std::size_t kDelayedTensors = 2;
+// Those at this place of an operator's stack. `bits`: its `keep` or `wants`.
+TorchDelayedScales delayed_scales(const TorchValue* stack, std::int64_t bits);
+
 // What a call of a module runs with.
 class TorchCall : public TorchRun {
  public:
   using TorchRun::TorchRun;
 
-  // The fixed scales and factors of a layer of the module, as long as this object.
-  LinearScales constants(const LinearPlan& plan);
+  // For scales(). Throws Error{invalid_argument} for other tensors than TorchDelayedScales says.
+  void use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject);
+  // The scales of one of the module's layers, as long as this object: constants, and delayed ones if there are any.
+  LinearScales scales(const LinearPlan& plan, std::int64_t layer = 0);
 
  private:
-  std::vector<TorchRegion> constants_{};
+  LinearScale delayed_scale(const Cast& cast, std::int64_t at);
+  const MemoryRegion& region(std::size_t bytes) { return regions_.emplace_back(bytes, device()).region(); }
+
+  TorchDelayedScales delayed_{};
+  std::deque<TorchRegion> regions_{};
 };
 
 // How much a module's forward leaves for its backward.
@@ -72,6 +89,8 @@ class TorchKept {
 // input's.
 inline constexpr std::int64_t kKeepSaved = 1;
 inline constexpr std::int64_t kKeepCodes = 2;
+// A bit of both: TorchDelayedScales::starts.
+inline constexpr std::int64_t kStarts = std::int64_t{1} << 16;
 
 // gamma and beta in the input's dtype; the tensors are read only if the norm has them.
 struct NormOperands {

@@ -36,19 +36,23 @@ struct ForwardArguments {
   TorchTensor input, gamma, beta, weight, bias;
 };
 
-// Returns output, and what backward needs.
+// Returns output, and what backward needs. kDelayed: with delayed scales, which follow the other tensors.
+template <bool kDelayed>
 void forward(TorchValue* stack) {
   const ForwardArguments arguments{.input = tensor_of(stack[0]),
                                    .gamma = tensor_of(stack[1]),
                                    .beta = tensor_of(stack[2]),
                                    .weight = tensor_of(stack[3]),
                                    .bias = tensor_of(stack[4])};
-  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[5]));
-  const auto keep = static_cast<std::int64_t>(stack[6]);
+  constexpr std::size_t kScales = 5;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
+  const auto keep = static_cast<std::int64_t>(stack[kPlan + 1]);
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
   const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
   TorchCall call(input.view.device, input.view.rows);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, keep), 1, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -67,7 +71,7 @@ void forward(TorchValue* stack) {
                                    .weight = operands.weight.view,
                                    .bias = operands.bias.view,
                                    .output = output.view,
-                                   .scales = call.constants(layer),
+                                   .scales = call.scales(layer),
                                    .saved = keeps ? &saved : nullptr,
                                    .scratch = scratch.region()};
   if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
@@ -83,7 +87,7 @@ struct BackwardArguments {
 
 // Returns the gradients of input, gamma, beta, weight and bias; those that are not wanted are empty, and so is that of
 // the weight where it is added to a main_grad.
-template <std::size_t kMainGrads>
+template <std::size_t kMainGrads, bool kDelayed = false>
 void backward(TorchValue* stack) {
   BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
                               .input = tensor_of(stack[1]),
@@ -93,14 +97,17 @@ void backward(TorchValue* stack) {
                               .saved = tensor_of(stack[5])};
   TorchTensor main_grad;
   if constexpr (kMainGrads > 0) main_grad = tensor_of(stack[6]);
-  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[6 + kMainGrads]));
-  const auto bits = static_cast<std::int64_t>(stack[7 + kMainGrads]);
+  constexpr std::size_t kScales = 6 + kMainGrads;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
+  const auto bits = static_cast<std::int64_t>(stack[kPlan + 1]);
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
   const LinearGradients wants{
       .input = (bits & (kInput | kGamma)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
   TorchCall call(grad_output.view.device, grad_output.view.rows);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, bits), 1, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
@@ -118,7 +125,7 @@ void backward(TorchValue* stack) {
                                     .grad_weight = gradients.weight.view,
                                     .grad_bias = gradients.bias.view,
                                     .accumulate = wants.weight && is_main_grad(main_grad),
-                                    .scales = call.constants(layer)};
+                                    .scales = call.scales(layer)};
   TorchMatrix input, gamma, output;
   if (plan.backward_reads_input(wants)) {
     input = operand_of(arguments.input, {plan.subject, "input"}, device);
@@ -143,11 +150,15 @@ void backward(TorchValue* stack) {
        {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients.weight.tensor, &gradients.bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 3> kOperators{{
+constexpr std::array<TorchOperator, 5> kOperators{{
     {"norm_linear_forward",
      "norm_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, int plan, int keep)"
      " -> (Tensor, Tensor)",
-     torch_kernel<forward>},
+     torch_kernel<forward<false>>},
+    {"norm_linear_forward_delayed",
+     "norm_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, Tensor scale,"
+     " Tensor(a!) amax, int plan, int keep) -> (Tensor, Tensor)",
+     torch_kernel<forward<true>>},
     {"norm_linear_backward",
      "norm_linear_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output, Tensor saved,"
      " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
@@ -156,6 +167,11 @@ constexpr std::array<TorchOperator, 3> kOperators{{
      "norm_linear_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
      " Tensor saved, Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<backward<1>>},
+    {"norm_linear_backward_delayed",
+     "norm_linear_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
+     " Tensor saved, Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, int plan, int wants)"
+     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<1, true>>},
 }};
 
 }  // namespace

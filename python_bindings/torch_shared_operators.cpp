@@ -70,7 +70,7 @@ void forward_of_first(const Forward& run, const NormOperands& norm, const LayerO
                                    .weight = operands.weight.view,
                                    .bias = operands.bias.view,
                                    .output = output.view,
-                                   .scales = run.call.constants(run.plan.first.linear),
+                                   .scales = run.call.scales(run.plan.first.linear),
                                    .saved = run.keeps ? &saved : nullptr,
                                    .scratch = scratch};
   if (const MemoryRegion codes = codes_of(run.plan, run.kept, 0); codes.bytes > 0) tensors.weight_into = codes;
@@ -91,7 +91,7 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
                                .weight = operands.weight.view,
                                .bias = operands.bias.view,
                                .output = output.view,
-                               .scales = run.call.constants(layer),
+                               .scales = run.call.scales(layer, static_cast<std::int64_t>(at)),
                                .saved = run.keeps ? &saved : nullptr,
                                .scratch = scratch.region()};
   if (const MemoryRegion codes = codes_of(run.plan, run.kept, at); codes.bytes > 0) tensors.weight_into = codes;
@@ -101,18 +101,24 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
   linear_forward(layer, run.call.backend(), tensors, run.call.run());
 }
 
-// Returns the layers' outputs, of which a third may be empty, and what backward needs.
+// Returns the layers' outputs, of which a third may be empty, and what backward needs. kDelayed: with delayed scales,
+// which follow the other tensors; that of the input is the first layer's.
+template <bool kDelayed>
 void forward(TorchValue* stack) {
   ForwardArguments arguments{.input = tensor_of(stack[0]), .gamma = tensor_of(stack[1]), .beta = tensor_of(stack[2])};
   for (std::size_t at = 0; at < kMostLayers; ++at) {
     arguments.weights[at] = tensor_of(stack[3 + 2 * at]);
     arguments.biases[at] = tensor_of(stack[4 + 2 * at]);
   }
-  const SharedModule& of = plans().at(static_cast<std::int64_t>(stack[9]));
-  const auto keep = static_cast<std::int64_t>(stack[10]);
+  constexpr std::size_t kScales = 3 + 2 * kMostLayers;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const SharedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
+  const auto keep = static_cast<std::int64_t>(stack[kPlan + 1]);
   const SharedLinearPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(arguments.input, {plan.first.subject, "input"});
   TorchCall call(input.view.device, input.view.rows);
+  const auto layers = static_cast<std::int64_t>(plan.count());
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, keep), layers, plan.first.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -203,7 +209,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
                         .gamma = gamma.view,
                         .weight = weight.matrix.view,
                         .codes = weight.codes,
-                        .scales = run.call.constants(plan.linear),
+                        .scales = run.call.scales(plan.linear),
                         .scratch = scratch.region(),
                         .grad_values = grad_values},
                        run.call.run());
@@ -228,7 +234,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
                                 .input = values.data != nullptr ? values : run.input.view,
                                 .weight = weight.matrix.view,
                                 .codes = weight.codes,
-                                .scales = run.call.constants(layer),
+                                .scales = run.call.scales(layer, static_cast<std::int64_t>(at)),
                                 .scratch = scratch.region()};
   if (layer.given_input.any && wants.weight) {
     tensors.given_input = norm_linear_input_codes(run.plan.first, run.tokens, run.saved(0), {}, device);
@@ -238,7 +244,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
 
 // Returns the gradients of input, gamma, beta and of each layer's weight and bias; those that are not wanted are empty,
 // and so are those of weights that are added to a main_grad.
-template <std::size_t kMainGrads>
+template <std::size_t kMainGrads, bool kDelayed = false>
 void backward(TorchValue* stack) {
   BackwardArguments arguments{.input = tensor_of(stack[3]), .gamma = tensor_of(stack[4]), .saved = tensor_of(stack[8])};
   for (std::size_t at = 0; at < kMostLayers; ++at) {
@@ -246,14 +252,18 @@ void backward(TorchValue* stack) {
     arguments.weights[at] = tensor_of(stack[5 + at]);
   }
   for (std::size_t at = 0; at < kMainGrads; ++at) arguments.main_grads[at] = tensor_of(stack[9 + at]);
-  const SharedModule& of = plans().at(static_cast<std::int64_t>(stack[9 + kMainGrads]));
+  constexpr std::size_t kScales = 9 + kMainGrads;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const SharedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
   const SharedLinearPlan& plan = of.plan;
   const NormLinearPlan& first = plan.first;
   const TorchMatrix first_grad = matrix_of(arguments.grad_outputs[0], {first.linear.subject, "grad_output"});
   TorchCall call(first_grad.view.device, first_grad.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = first_grad.view.rows;
-  const auto wants = static_cast<std::int64_t>(stack[10 + kMainGrads]);
+  const auto wants = static_cast<std::int64_t>(stack[kPlan + 1]);
+  const auto layers = static_cast<std::int64_t>(plan.count());
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, wants), layers, first.subject);
   const bool wants_input = (wants & (kInput | kGamma)) != 0;
   const bool needs_codes =
       wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight() && !of.casts_whole_weights_again;
@@ -310,11 +320,16 @@ void backward(TorchValue* stack) {
                &gradients[2].weight.tensor, &gradients[2].bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 3> kOperators{{
+constexpr std::array<TorchOperator, 5> kOperators{{
     {"shared_linear_forward",
      "shared_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0, Tensor weight1,"
      " Tensor bias1, Tensor weight2, Tensor bias2, int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<forward>},
+     torch_kernel<forward<false>>},
+    {"shared_linear_forward_delayed",
+     "shared_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0,"
+     " Tensor weight1, Tensor bias1, Tensor weight2, Tensor bias2, Tensor scale, Tensor(a!) amax, int plan, int keep)"
+     " -> (Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<forward<true>>},
     {"shared_linear_backward",
      "shared_linear_backward(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input, Tensor gamma,"
      " Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, int plan, int wants)"
@@ -326,6 +341,12 @@ constexpr std::array<TorchOperator, 3> kOperators{{
      " Tensor(b!) main_grad1, Tensor(c!) main_grad2, int plan, int wants)"
      " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<backward<kMostLayers>>},
+    {"shared_linear_backward_delayed",
+     "shared_linear_backward_delayed(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
+     " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
+     " Tensor(b!) main_grad1, Tensor(c!) main_grad2, Tensor scale, Tensor(d!) amax, int plan, int wants)"
+     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     torch_kernel<backward<kMostLayers, true>>},
 }};
 
 // A layer's name, out_features, and the dtypes of its weight and bias.

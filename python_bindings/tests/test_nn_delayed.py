@@ -151,7 +151,7 @@ def test_one_update_for_all_layers():
         assert all((layer.fp8_scale != 1).all() and layer.scales_started for layer in model[:-1])
         return counted.calls
 
-    assert operations(2) == operations(9) <= 15
+    assert operations(2) == operations(9) <= 16
     sync_amax_history(torch.nn.Linear(2, 2))
 
 
@@ -302,3 +302,31 @@ def test_on_a_gpu():
         # With another scale every code of grad_output would be another, by up to half a step.
         for a, b in zip(on_cpu.buffers(), on_gpu.buffers(), strict=True):
             a.copy_(b.cpu())
+
+
+def test_the_step_of_slots():
+    """The operator below sync_amax_history(), on its own."""
+    amax, scale = torch.tensor([2.0, 0.0, float("nan")]), torch.tensor([1.0, 5.0, 1.0])
+    history = torch.tensor([[1.0, 7.0], [0.0, 3.0], [1.0, 1.0]])
+    formats = torch.tensor([[448.0, 448.0, 57344.0], [1.0, 0.0, 0.0]])
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    arguments = [each.clone() for each in (amax, history, scale, formats)]
+    torch.library.opcheck(operators.sync_amax_history, tuple(arguments), test_utils=checks)
+    operators.sync_amax_history(amax, history, scale, formats)
+    assert torch.equal(amax, torch.zeros(3))
+    assert history[:2].tolist() == [[2.0, 1.0], [0.0, 0.0]] and history[2].isnan().tolist() == [True, False]
+    assert scale[:2].tolist() == [128.0, 5.0] and scale[2].isnan()  # 448 / 2 as a power of two; 0 keeps the scale
+
+    def message(*tensors):
+        with pytest.raises(RuntimeError) as caught:
+            operators.sync_amax_history(*tensors)
+        return str(caught.value)
+
+    assert message(amax, history.t(), scale, formats) == (
+        "ingot: sync_amax_history history: is not contiguous, but is changed in place"
+    )
+    assert message(amax, history, scale[:2], formats) == (
+        "ingot: sync_amax_history: has maxima of 3 slots, scales of 2, 6 numbers of formats and 6 of histories: expected "
+        "two numbers and a history for each slot"
+    )
+    assert "scale: must be float32" in message(amax, history, scale.double(), formats)

@@ -211,15 +211,15 @@ def test_opcheck(keep):
     layer = operators.Layer(K, H, torch.float32, torch.float32)
     arguments = ("gated", "fc", "rowwise", "silu(x) * up", None, False, torch.float32, True, (layer,))
     plan, _ = operators.add_gated_linear(*arguments)
-    torch.library.opcheck(operators.gated_linear_forward, (gate, up, w, b, plan, keep))
+    torch.library.opcheck(operators.GATED_LINEAR.forward, (gate, up, w, b, plan, keep))
     if keep == 0:
         return
-    y, saved = operators.gated_linear_forward(gate, up, w, b, plan, keep)
+    y, saved = operators.GATED_LINEAR.forward(gate, up, w, b, plan, keep)
     for wants in (1, 2, 8, 15):
-        torch.library.opcheck(operators.gated_linear_backward, (y, gate, up, w, saved, plan, wants))
+        torch.library.opcheck(operators.GATED_LINEAR.backward, (y, gate, up, w, saved, plan, wants))
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     arguments = (y, gate, up, w, saved, torch.zeros(K, H), plan, 15)
-    torch.library.opcheck(operators.gated_linear_backward_into, arguments, test_utils=checks)
+    torch.library.opcheck(operators.GATED_LINEAR.backward_into, arguments, test_utils=checks)
 
 
 def test_messages():
@@ -232,8 +232,8 @@ def test_messages():
         gated_linear(gate, up[:, :49], w, b, options)
     with pytest.raises(ingot.Error, match='gated linear "wo" up: is torch.float32 of shape'):
         gated_linear(gate, up.float(), w, b, options)
-    with pytest.raises(ingot.Error, match='gated linear "wo" recipe: .delayed. is none of'):
-        GatedLinearOptions("delayed", "wo")
+    with pytest.raises(ingot.Error, match='gated linear "wo" recipe: .delay. is none of'):
+        GatedLinearOptions("delay", "wo")
     with pytest.raises(ingot.Error, match="gated linear \"wo\" activation: 'relu\\(x\\)' has no `up`"):
         GatedLinearOptions("rowwise", "wo", "relu(x)")
     y = gated_linear(gate, up, w, b, options)
@@ -247,7 +247,7 @@ def test_messages():
         (operators.Layer(K, H, torch.bfloat16, None),),
     )
     with pytest.raises(RuntimeError, match="gated up: must have the shape and dtype of the gate"):
-        operators.gated_linear_forward(gate, up[:, :49], w, b, plan, 0)
+        operators.GATED_LINEAR.forward(gate, up[:, :49], w, b, plan, 0)
     with pytest.raises(RuntimeError, match="gated saved: has 7 bytes, but a forward of this plan and size leaves"):
         saved = torch.zeros(7, dtype=torch.uint8)
-        operators.gated_linear_backward(torch.randn(3, 50, K).bfloat16(), gate, up, w, saved, plan, 15)
+        operators.GATED_LINEAR.backward(torch.randn(3, 50, K).bfloat16(), gate, up, w, saved, plan, 15)

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
-from torch_module_cases import CASES, FEW, FLOAT8, K, equal, randn, shared_case, step
+from torch_module_cases import CASES, FEW, FLOAT8, K, equal, noted_calls, randn, shared_case, step
 
 from ingot.torch import _module_operators as operators
 from ingot.torch import mlp, norm_linear, shared_linear
@@ -66,7 +66,7 @@ def test_checkpointing(recipe, case):
     same = lambda a, b: all((x is None and y is None) or torch.equal(x, y) for x, y in zip(a, b, strict=True))
     expected = grads(block(tensors["x"]))
     assert same(grads(checkpoint(block, tensors["x"], use_reentrant=False)), expected)
-    forwards = (operators.norm_linear_forward, operators.mlp_forward, operators.shared_linear_forward)
+    forwards = (operators.NORM_LINEAR.forward, operators.MLP.forward, operators.SHARED_LINEAR.forward)
     seen = set()
 
     def policy(ctx, operator, *args, **kwargs):
@@ -146,16 +146,7 @@ def test_meta():
 def test_opcheck(monkeypatch, recipe, case):
     """Of every call of an operator that a step makes."""
     _, ours, tensors = CASES[case](recipe, dtype=torch.float32, rows=(20,))
-    calls = []
-    for name in ("norm_linear", "mlp", "shared_linear"):
-        for way in ("forward", "backward"):
-            operator = getattr(operators, f"{name}_{way}")
-
-            def noted(*arguments, operator=operator):
-                calls.append((operator, [a.detach() if isinstance(a, torch.Tensor) else a for a in arguments]))
-                return operator(*arguments)
-
-            monkeypatch.setattr(operators, f"{name}_{way}", noted)
+    calls = noted_calls(monkeypatch)
     step(ours, tensors)
     assert len(calls) == 2
     for operator, arguments in calls:

@@ -39,7 +39,7 @@ def test_messages_of_norm_linear():
     assert text == 'LayerNorm linear "wq" norm bias: is given, but a norm without weight has none'
     text = message(lambda: norm_linear(x.double(), gamma, None, w, None, named))
     assert "input: is torch.float64, expected float32, float16 or bfloat16: convert it with .to()" in text
-    assert "recipe: 'delayed' is none of high_precision" in message(lambda: NormLinearOptions("delayed"))
+    assert "recipe: 'delay' is none of high_precision" in message(lambda: NormLinearOptions("delay"))
     assert message(lambda: NormOptions("batch")) == "norm kind: 'batch' is none of \"layer\", \"rms\""
     unknown = message(lambda: NormLinearOptions("rowwise", "wq", None, "sillu"))
     assert unknown.startswith('linear "wq" activation: "sillu" is no function; expected one of exp')
@@ -109,12 +109,12 @@ def test_messages_of_operators():
     layer = operators.Layer(8, 16, torch.float32, None)
     norm = operators.Norm("rms", "1e-05", False)
     plan, _ = operators.add_norm_linear("layer", "wq", "rowwise", "", norm, True, torch.float32, True, (layer,))
-    _, saved = operators.norm_linear_forward(x, gamma, gamma, w, w, plan, 3)
+    _, saved = operators.NORM_LINEAR.forward(x, gamma, gamma, w, w, plan, 3)
     with pytest.raises(RuntimeError, match="this process has no such plan"):
-        operators.norm_linear_forward(x, gamma, gamma, w, w, 12345, 3)
+        operators.NORM_LINEAR.forward(x, gamma, gamma, w, w, 12345, 3)
     with pytest.raises(RuntimeError, match="layer saved: has 7 bytes, but a forward of this plan and size leaves"):
-        operators.norm_linear_backward(torch.randn(20, 8), x, gamma, w, w, saved[:7].clone(), plan, 1)
+        operators.NORM_LINEAR.backward(torch.randn(20, 8), x, gamma, w, w, saved[:7].clone(), plan, 1)
     layers = (operators.Layer(24, 16, torch.float32, None), operators.Layer(16, 12, torch.float32, None))
     plan, _ = operators.add_mlp("mlp", "mlp", "rowwise", "silu(x) * up", None, False, torch.float32, True, layers)
     with pytest.raises(RuntimeError, match="mlp saved: has 0 bytes, but a forward"):
-        operators.mlp_backward(x, x, x, x, x, saved[:0].clone(), plan, 1)
+        operators.MLP.backward(x, x, x, x, x, saved[:0].clone(), plan, 1)

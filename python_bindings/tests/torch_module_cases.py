@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import ingot.torch
+from ingot.torch import _module_operators as operators
 from ingot.torch import (
     MlpOptions,
     NormLinearOptions,
@@ -57,6 +58,23 @@ def step(function, tensors, grad_outputs=None):
     grads_of = grad_outputs or [torch.randn_like(y) for y in outputs]
     grads = torch.autograd.grad(outputs, [t for t in tensors.values() if t is not None], grads_of)
     return [*(y.detach() for y in outputs), *grads], grads_of
+
+
+def noted_calls(monkeypatch):
+    """From now on a list of the operators of modules that are called, with their arguments."""
+    calls = []
+
+    def noting(operator):
+        def noted(*arguments):
+            calls.append((operator, [a.detach().clone() if isinstance(a, torch.Tensor) else a for a in arguments]))
+            return operator(*arguments)
+
+        return noted
+
+    for family in ("NORM_LINEAR", "MLP", "SHARED_LINEAR", "GATED_LINEAR"):
+        of = getattr(operators, family)
+        monkeypatch.setattr(operators, family, operators.Operators(*map(noting, of)))
+    return calls
 
 
 def equal(a, b):

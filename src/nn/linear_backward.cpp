@@ -84,7 +84,8 @@ void cast_for_both(const LinearStep& step, const LinearBackwardTensors& t, const
     tensors.inputs = plan.gradient.inputs(t.grad_output, t.epilogue_inputs);
   }
   if (order.values) tensors.result = values;
-  give_scale(tensors, order.cast, t.scales.grad_output, element(scratch.amaxes.in(t.scratch, device), 0));
+  give_scale(step, tensors, order.cast, t.scales.grad_output, element(scratch.amaxes.in(t.scratch, device), 0),
+             step.run.stream);
   const LinearCastNames names{"grad_output", "grad_input", "grad_weight"};
   const Tensor observed = scratch.observed.in(t.scratch, device);
   if (!order.sums) return cast(step, names, order.cast.spec, tensors, observed, step.run.stream);
@@ -116,7 +117,7 @@ Tensor cast_input_again(const LinearStep& step, const LinearBackwardTensors& t, 
                       .transposed = scratch.input_transposed.in(t.scratch, device),
                       .factors = scratch.input_factors.in(t.scratch, device),
                       .inputs = t.prologue_inputs};
-  give_scale(tensors, order, t.scales.input, element(scratch.amaxes.in(t.scratch, device), 1));
+  give_scale(step, tensors, order, t.scales.input, element(scratch.amaxes.in(t.scratch, device), 1), stream);
   cast(step, {"input", "output", "grad_weight"}, order.spec, tensors, scratch.observed_input.in(t.scratch, device),
        stream);
   return tensors.factors;
@@ -129,7 +130,7 @@ Tensor cast_weight_again(const LinearStep& step, const LinearBackwardTensors& t,
   CastTensors tensors{.input = t.weight,
                       .transposed = scratch.weight_transposed.in(t.scratch, device),
                       .factors = scratch.weight_factors.in(t.scratch, device)};
-  give_scale(tensors, order, t.scales.weight, element(scratch.amaxes.in(t.scratch, device), 2));
+  give_scale(step, tensors, order, t.scales.weight, element(scratch.amaxes.in(t.scratch, device), 2), step.run.stream);
   cast(step, {"weight", "", "grad_input"}, order.spec, tensors, {}, step.run.stream);
   return tensors.factors;
 }

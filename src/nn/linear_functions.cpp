@@ -1,10 +1,13 @@
 #include "ingot/nn/linear_functions.h"
 
+#include <fmt/format.h>
+
 #include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/linear_step.h"
 #include "ingot/nn/memory_watch.h"
 #include "ingot/nn/tensor_checks.h"
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
@@ -61,7 +64,7 @@ void cast_input(const LinearStep& step, const LinearForwardTensors& t, const For
                       .inputs = t.prologue_inputs};
   if (spec.transposed_scale) tensors.transposed_factors = codes.transposed_factors;
   if (spec.result) tensors.result = values;
-  give_scale(tensors, order, t.scales.input, memory.scratch.amax.in(t.scratch, device));
+  give_scale(step, tensors, order, t.scales.input, memory.scratch.amax.in(t.scratch, device), step.run.stream);
   cast(step, {"input", "output", "grad_weight"}, spec, tensors, memory.scratch.observed.in(t.scratch, device),
        step.run.stream);
 }
@@ -159,6 +162,25 @@ LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const Me
   return scales;
 }
 
+LinearScale starting_scale(Backend& backend, const Cast& cast, const Tensor& amax, const MemoryRegion& into,
+                           Stream& stream) {
+  if (into.data == nullptr || into.bytes < kStartingScaleBytes) {
+    throw Error(ErrorCode::invalid_argument, "starting scale into",
+                fmt::format("has {} bytes, but must have {}", into.bytes, kStartingScaleBytes));
+  }
+  auto* next = static_cast<float*>(into.data);
+  const auto make = [&](float value) {
+    backend.fill(next, value, 1, stream);
+    return vector(next++, Dtype::f32, 1, backend.device());
+  };
+  const AmaxHistoryTensors slot{.amax = make(0),
+                                .history = make(0),
+                                .scale = make(1),
+                                .limits = make(fp8_max(cast.dtype)),
+                                .pow2 = make(cast.pow2 ? 1.0F : 0.0F)};
+  return {.scale = slot.scale, .amax = amax, .start = slot};
+}
+
 Float8View weight_codes(const LinearPlan& plan, const MemoryRegion& region, Device device) {
   const LinearWeightMemory memory = plan.weight_memory();
   return {.codes = memory.codes.in(region, device),
@@ -177,7 +199,8 @@ Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const W
                  .transposed = codes.transposed,
                  .factors = codes.factors,
                  .transposed_factors = codes.transposed_factors};
-  give_scale(to, plan.weight, tensors.scale, plan.weight_memory().amax.in(tensors.into, step.device()));
+  give_scale(step, to, plan.weight, tensors.scale, plan.weight_memory().amax.in(tensors.into, step.device()),
+             run.stream);
   cast(step, {"weight", "output", "grad_input"}, plan.weight.spec, to, {}, run.stream);
   return codes;
 }

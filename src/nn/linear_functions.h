@@ -28,6 +28,7 @@
 #include "ingot/nn/linear_plan.h"
 #include "ingot/nn/observer.h"
 #include "ingot/runtime/backend.h"
+#include "ingot/runtime/cast/amax_history_tensors.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
@@ -48,6 +49,9 @@ struct LinearRun {
 struct LinearScale {
   Tensor scale{};  // f32[1], read
   Tensor amax{};   // f32[1], raised to the largest |value|; not for fixed scales
+  // Of a delayed scale that no step has made yet: just before the cast it is made of the largest |value| that is cast,
+  // which is what dynamic scaling does. One slot, with the scale above; starting_scale() makes it.
+  std::optional<AmaxHistoryTensors> start{};
 };
 
 // Those that the config lacks stay default tensors.
@@ -63,6 +67,12 @@ struct LinearScales {
 inline constexpr std::size_t kLinearConstantBytes = 4 * kLinearAlignment;
 INGOT_API LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into,
                                         Stream& stream);
+
+// A delayed scale for `cast`, in memory of its own, that starts with the data of its cast. The device writes it, as it
+// does linear_constants(). `amax`: LinearScale::amax. `into` has at least kStartingScaleBytes.
+inline constexpr std::size_t kStartingScaleBytes = 5 * sizeof(float);
+INGOT_API LinearScale starting_scale(Backend& backend, const Cast& cast, const Tensor& amax, const MemoryRegion& into,
+                                     Stream& stream);
 
 struct WeightCastTensors {
   Tensor weight;  // [N, K]

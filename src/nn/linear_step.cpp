@@ -47,10 +47,17 @@ void cast(const LinearStep& step, const LinearCastNames& names, const CastSpec& 
   cast_as(step, names, with_values, tensors, stream);
 }
 
-void give_scale(CastTensors& tensors, const LinearCast& of, const LinearScale& scale, const Tensor& scratch) {
+void give_scale(const LinearStep& step, CastTensors& tensors, const LinearCast& of, const LinearScale& scale,
+                const Tensor& scratch, Stream& stream) {
   if (of.scaling == Scaling::dynamic) return;
   tensors.scales = scale.scale;
   tensors.amax = of.scaling == Scaling::fixed ? scratch : scale.amax;
+  if (!scale.start) return;
+  // A cast of the same values finds their maximum, whatever is fused with it; the codes that it writes are cast again.
+  CastTensors measured = tensors;
+  measured.amax = scale.start->amax;
+  step.backend.cast(of.spec, measured, stream);
+  step.backend.amax_history({}, *scale.start, stream);
 }
 
 void report(const LinearStep& step, const char* role, const GemmSpec& spec, const GemmTensors& tensors,

@@ -30,8 +30,10 @@ struct LinearCastNames {
 void cast(const LinearStep& step, const LinearCastNames& names, const CastSpec& spec, CastTensors& tensors,
           const Tensor& observed, Stream& stream);
 
-// A fixed scale's amax is written to scratch, because calls that run at once may share the scale.
-void give_scale(CastTensors& tensors, const LinearCast& of, const LinearScale& scale, const Tensor& scratch);
+// Gives a cast whose other tensors are there the scale of the caller. A fixed scale's amax is written to scratch,
+// because calls that run at once may share the scale.
+void give_scale(const LinearStep& step, CastTensors& tensors, const LinearCast& of, const LinearScale& scale,
+                const Tensor& scratch, Stream& stream);
 
 // The factors of codes of [rows, cols], in the order that the kernel reads best that will probably run.
 Tensor factors_in_order(const LinearPlan& plan, const Tensor& factors, ScaleGranularity scale, std::int64_t rows,

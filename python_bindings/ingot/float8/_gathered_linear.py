@@ -7,9 +7,9 @@ from typing import Optional
 import torch
 
 from ..torch import _operators as ops
+from ..torch._checks import refuse_double_backward
 from ..torch._errors import from_operator
 from ..torch._scaled_linear import call, plan_of
-from ._errors import Float8RuntimeError
 from .float8_training_tensor import Float8TrainingTensor
 
 
@@ -26,9 +26,9 @@ def is_gathered(weight: torch.Tensor, casts: Optional[ops.Casts]) -> bool:
 
 class _GatheredLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, weight, bias, plan, reads_input):
+    def forward(ctx, input, weight, bias, plan, reads_input, name):
         needs = ctx.needs_input_grad
-        ctx.plan = plan
+        ctx.plan, ctx.name = plan, name
         ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
         if bias is not None and needs[2]:
             ctx.wants |= ops.BIAS
@@ -39,10 +39,7 @@ class _GatheredLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        if torch.is_grad_enabled():
-            raise Float8RuntimeError(
-                "the gradient of an FP8 GEMM has no gradient itself (create_graph=True): leave this layer an nn.Linear"
-            )
+        refuse_double_backward(f'linear "{ctx.name}"')
         saved, input, weight = ctx.saved_tensors
         codes = saved if weight is None else weight._data
         factor = saved if weight is None else weight._scale.reciprocal()
@@ -53,12 +50,12 @@ class _GatheredLinear(torch.autograd.Function):
         except RuntimeError as error:
             raise from_operator(error) from None
         bits = (ops.INPUT, ops.WEIGHT, ops.BIAS)
-        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, bits)), None, None)
+        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, bits)), *(None,) * 3)
 
 
 def _forward(input, weight, bias, plan: int, keep: int):
     factor = weight._scale.reciprocal()
-    return ops.linear_forward_float8(input, weight._data, factor, input if bias is None else bias, plan, keep)
+    return ops.linear_forward_float8(input, weight._data, factor, factor if bias is None else bias, plan, keep)
 
 
 def gathered_linear(
@@ -72,5 +69,5 @@ def gathered_linear(
     """Returns input @ weight.T + bias for a weight that is_gathered(). Its gradient has the dtype that it shows."""
     plan, reads_input, _ = plan_of(casts, name, plans, input, weight, bias)
     if torch.is_grad_enabled():
-        return call(_GatheredLinear.apply, name, input, weight, bias, plan, reads_input)
+        return call(_GatheredLinear.apply, name, input, weight, bias, plan, reads_input, name)
     return call(_forward, name, input, weight, bias, plan, 0)[0]

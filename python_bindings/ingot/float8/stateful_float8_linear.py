@@ -46,9 +46,11 @@ class _StatefulLinear(torch.autograd.Function):
         plan: int,
         reads_input: bool,
         reads_weight: bool,
+        name: str,
     ):
         # Not saved tensors: two forwards before a backward both write these buffers, and saved tensors refuse that.
         ctx.buffers = (amax, amax_history, scale)
+        ctx.name = name
         ctx.start = (scale_fn_name, target_dtype, is_amax_initialized)
         return run_forward(ctx, input, weight, bias, scale_input, scale_weight, plan, reads_input, reads_weight)
 
@@ -63,10 +65,10 @@ class _StatefulLinear(torch.autograd.Function):
                 )
             return scale
 
-        grads, amaxes = run_backward(ctx, grad_output, scale_of_grad_output)
+        grads, amaxes = run_backward(ctx, ctx.name, grad_output, scale_of_grad_output)
         if amax is not None:
             amax.copy_(amaxes[:1])
-        return (*grads, *(None,) * 11)
+        return (*grads, *(None,) * 12)
 
 
 class StatefulFloat8Linear(Float8Linear):
@@ -226,7 +228,7 @@ class StatefulFloat8Linear(Float8Linear):
             if cast.scaling_type is ScalingType.DELAYED:
                 state = self._of("grad_output")
             function = self.config.delayed_scaling_config.scale_fn_name
-            rest = (*state, function, cast.target_dtype, self.is_amax_initialized, *plan)
+            rest = (*state, function, cast.target_dtype, self.is_amax_initialized, *plan, name)
             output, amaxes = call(_StatefulLinear.apply, name, *operands, *rest)
         else:
             output, amaxes = call(run_forward, name, None, *operands, *plan)

@@ -1,179 +1,129 @@
-"""Delayed scaling of ingot.nn.Float8Linear: each tensor is cast with a scale made of the maxima of earlier steps, which
+"""Delayed scaling of ingot.nn's modules: each tensor is cast with a scale made of the maxima of earlier steps, which
 saves the pass that finds its own maximum."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
 
-from ..torch import _operators as ops
-from ..torch._errors import LinearError
-from ..torch._checks import check_layer, check_plain
-from ..torch._linear import casts_weight_again, in_autocasts_dtype
-from ..torch._scaled_linear import call, plan_of, run_backward, run_forward
+from ..torch import DelayedScales
+from ..torch._checks import refuse
+from ..torch._operators import sync_amax_history as sync_slots
 
-# What one row of the buffers belongs to, and the largest value of its format.
-_INPUT, _WEIGHT, _GRAD_OUTPUT = 0, 1, 2
+# FP8_MAX of each tensor's format: input, weight, grad_output.
 _LARGEST = (448.0, 448.0, 57344.0)
-_SMALLEST_AMAX = 1e-12
 
 
-@dataclasses.dataclass(frozen=True)
-class DelayedOptions:
-    """How a layer with delayed scales computes: its name in messages, how many steps a maximum counts, and
-    keep_weight_codes as LinearOptions has it."""
+class KeepsScales(torch.nn.Module):
+    """A module whose recipe may be "delayed". Then it has buffers, float32 whatever it is converted to, for input, weight
+    and grad_output of each of its layers: `fp8_amax` (layers, 3), the maxima since the last sync_amax_history();
+    `fp8_amax_history` (layers, 3, history_length), those of earlier steps, the newest first; `fp8_scale` (layers, 3). A
+    module that is one layer has them without the first dimension."""
 
-    name: str = "linear"
-    history_length: int = 16
-    keep_weight_codes: Optional[bool] = None
-    recipe: str = dataclasses.field(default="delayed", init=False)
+    def _keep_scales(self, subject: str, history_length: int, layers: Optional[int] = None) -> None:
+        """To be called when parameters and options are there. layers: None for a module that is one layer."""
+        if history_length < 1:
+            refuse(subject, f"history_length: is {history_length}, expected 1 or more")
+        self.history_length = history_length
+        if self.options.recipe == "delayed":
+            self._make_buffers((3,) if layers is None else (layers, 3))
 
-    def __post_init__(self) -> None:
-        if self.history_length < 1:
-            raise LinearError(f'linear "{self.name}" history_length: is {self.history_length}, expected 1 or more')
-        object.__setattr__(self, "_plans", ops.PlanTable())
+    def _make_buffers(self, sizes: tuple[int, ...]) -> None:
+        device = next(self.parameters()).device
+        self.register_buffer("fp8_amax", torch.zeros(sizes, device=device))
+        self.register_buffer("fp8_amax_history", torch.zeros(*sizes, self.history_length, device=device))
+        self.register_buffer("fp8_scale", torch.ones(sizes, device=device))
+        self.scales_started = False
+        self._of_formats: Optional[torch.Tensor] = None
 
-    def __reduce__(self):
-        """Copies and pickles have no plans: their numbers are of this process."""
-        return DelayedOptions, (self.name, self.history_length, self.keep_weight_codes)
+    def _reset_scales(self) -> None:
+        if is_delayed(self):
+            self._make_buffers(tuple(self.fp8_amax.shape))
 
+    def _delayed(self) -> Optional[DelayedScales]:
+        """For a call of the module's function; None of another recipe."""
+        if self.options.recipe != "delayed":
+            return None
+        return DelayedScales(self.fp8_scale, self.fp8_amax, not self.scales_started)
 
-def _scales_of(amaxes: torch.Tensor, limits: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
-    """Returns FP8_MAX / amax, of float64 limits, and the old scale where the maximum is 0."""
-    new = (limits / amaxes.double().clamp_(min=_SMALLEST_AMAX)).float()
-    return torch.where(amaxes == 0, old, new)
+    def _formats(self, slots: int) -> torch.Tensor:
+        """What sync_slots() takes of the formats of so many slots, kept for the next step. No buffer: no checkpoint is to
+        hold it."""
+        device = self._buffers["fp8_amax"].device
+        kept = self._of_formats
+        if kept is None or kept.device != device or kept.shape[1] != slots:
+            kept = torch.zeros(2, slots, device=device)
+            for at, largest in enumerate(_LARGEST):
+                kept[0, at :: len(_LARGEST)].fill_(largest)
+            self._of_formats = kept
+        return kept
 
+    def _apply(self, fn, recurse: bool = True):
+        before = dict(self._buffers)
+        result = super()._apply(fn, recurse)
+        for name, buffer in self._buffers.items():
+            if name.startswith("fp8_") and buffer is not None and buffer.dtype != torch.float32:
+                self._buffers[name] = before[name].to(buffer.device)
+        return result
 
-@torch.no_grad()
-def _start(tensor: torch.Tensor, at: int, history: torch.Tensor, scale: torch.Tensor) -> None:
-    """Makes the scale of the tensor's own maximum, as dynamic scaling does; with torch.distributed of that of all
-    ranks."""
-    amax = tensor.abs().max().float().reshape(1) if tensor.numel() > 0 else scale.new_zeros(1)
-    if dist.is_initialized():
-        dist.all_reduce(amax, dist.ReduceOp.MAX)
-    history[at, :1].copy_(amax)
-    limit = torch.full_like(amax, _LARGEST[at], dtype=torch.float64)
-    scale[at : at + 1].copy_(_scales_of(amax, limit, torch.ones_like(amax)))
-
-
-def _raise(amaxes: torch.Tensor, seen: torch.Tensor) -> None:
-    amaxes.copy_(torch.maximum(amaxes, seen))
-
-
-@torch._dynamo.allow_in_graph
-class _DelayedLinear(torch.autograd.Function):
-    """Forward and backward of a layer whose three scales are delayed. Backward notes the maximum of grad_output."""
-
-    @staticmethod
-    def forward(ctx, input, weight, bias, amax, history, scale, starts, plan, reads_input, reads_weight):
-        # Not saved tensors: every forward and every step writes these buffers, and saved tensors refuse that.
-        ctx.buffers = (amax, history, scale)
-        ctx.starts = starts
-        return run_forward(ctx, input, weight, bias, scale[:1], scale[1:2], plan, reads_input, reads_weight)
-
-    @staticmethod
-    def backward(ctx, grad_output, _):
-        amax, history, scale = ctx.buffers
-
-        def scale_of_grad_output() -> torch.Tensor:
-            if ctx.starts:
-                _start(grad_output, _GRAD_OUTPUT, history, scale)
-            return scale[_GRAD_OUTPUT:]
-
-        grads, seen = run_backward(ctx, grad_output, scale_of_grad_output)
-        _raise(amax[_GRAD_OUTPUT:], seen[:1])
-        return (*grads, *(None,) * 7)
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
+        """Checkpoints load with and without the buffers, strictly too; the scales of one that has any go on."""
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        for keys in (missing, unexpected):
+            keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
+        history = state_dict.get(f"{prefix}fp8_amax_history")
+        if is_delayed(self) and history is not None and not history.is_meta and bool((history != 0).any()):
+            self.scales_started = True
 
 
-def make_buffers(layer: torch.nn.Module) -> None:
-    """Gives the layer its buffers, or makes them anew, on the weight's device: `fp8_amax` (3), the maxima since the last
-    sync_amax_history(); `fp8_amax_history` (3, history_length), those of earlier steps, the newest first; `fp8_scale`
-    (3). The rows are input, weight and grad_output; all are float32 and saved in checkpoints."""
-    device = layer.weight.device
-    layer.register_buffer("fp8_amax", torch.zeros(3, device=device))
-    layer.register_buffer("fp8_amax_history", torch.zeros(3, layer.options.history_length, device=device))
-    layer.register_buffer("fp8_scale", torch.ones(3, device=device))
-    layer.scales_started = False
-
-
-def delayed_linear(layer: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
-    """The forward of a Float8Linear with delayed scales."""
-    weight, bias, options = layer.weight, layer.bias, layer.options
-    check_layer(f'linear "{options.name}"', input, weight, bias)
-    input = in_autocasts_dtype(input)
-    amax, history, scale = layer.fp8_amax, layer.fp8_amax_history, layer.fp8_scale
-    starts = not layer.scales_started
-    if starts:
-        check_plain(f'linear "{options.name}"', input, weight)
-        _start(input, _INPUT, history, scale)
-        _start(weight, _WEIGHT, history, scale)
-    again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
-    plan = plan_of("delayed", options.name, options._plans, input, weight, bias, again)
-    if not torch.is_grad_enabled():
-        return call(run_forward, options.name, None, input, weight, bias, scale[:1], scale[1:2], *plan)[0]
-    output, seen = call(
-        _DelayedLinear.apply, options.name, input, weight, bias, amax, history, scale, starts, *plan
-    )
-    with torch.no_grad():
-        _raise(amax[:_GRAD_OUTPUT], seen)
-    return output
-
-
-def keep_float32(layer: torch.nn.Module, before: dict) -> None:
-    """Brings the buffers back to float32, with the values that they had `before` the layer was converted."""
-    for name, buffer in layer._buffers.items():
-        if name.startswith("fp8_") and buffer is not None and buffer.dtype != torch.float32:
-            layer._buffers[name] = before[name].to(buffer.device)
-
-
-def has_loaded(layer: torch.nn.Module, state_dict: dict, prefix: str) -> None:
-    """Goes on with the scales of a checkpoint that has any."""
-    history = state_dict.get(f"{prefix}fp8_amax_history")
-    if history is not None and not history.is_meta and bool((history != 0).any()):
-        layer.scales_started = True
-
-
-def _is_delayed(module: Any) -> bool:
-    return isinstance(getattr(module, "options", None), DelayedOptions)
+def is_delayed(module: Any) -> bool:
+    return isinstance(module, KeepsScales) and "fp8_amax" in module._buffers
 
 
 @torch.no_grad()
 def sync_amax_history(model: torch.nn.Module) -> None:
-    """Makes the scales of the next step from the maxima of this one, for all layers of the model with delayed scales
+    """Makes the scales of the next step from the maxima of this one, for all modules of the model with delayed scales
     together; to be called in every step, after backward.
 
     The maxima enter the histories, and are cleared; a scale is FP8_MAX divided by the largest of its history, and stays
     as it is where all of that are 0. With torch.distributed the maxima are those of all ranks, by one all-reduce. Until
     the first call every forward and backward takes the scales of its own tensors, as dynamic scaling does. A model
-    without such layers is left as it is.
+    without such modules is left as it is.
     """
-    layers = [module for module in model.modules() if _is_delayed(module)]
-    if not layers:
+    modules = [module for module in model.modules() if is_delayed(module)]
+    if not modules:
         return
     # Read from the dicts that have them: for a hundred layers nn.Module's way to them takes longer than all operations.
-    buffers = [layer._buffers for layer in layers]
-    seen = [each["fp8_amax"] for each in buffers]
-    amaxes = torch.stack(seen)
+    buffers = [module._buffers for module in modules]
+    amaxes = [each["fp8_amax"] for each in buffers]
     if dist.is_initialized():
-        dist.all_reduce(amaxes, dist.ReduceOp.MAX)
-    lengths = sorted({layer.options.history_length for layer in layers})
-    for length in lengths:
-        places = [at for at, layer in enumerate(layers) if layer.options.history_length == length]
-        _update([buffers[at] for at in places], amaxes if len(lengths) == 1 else amaxes[places])
-    torch._foreach_zero_(seen)
-    for layer in layers:
-        if not layer.scales_started:
-            layer.scales_started = True
+        together = torch.cat([each.view(-1) for each in amaxes])
+        dist.all_reduce(together, dist.ReduceOp.MAX)
+        of_modules = together.split([each.numel() for each in amaxes])
+        torch._foreach_copy_(amaxes, [of.view_as(each) for of, each in zip(of_modules, amaxes)])
+    # The maxima that a first step's scales were made of are in the histories as those of the step before.
+    starts = [at for at, module in enumerate(modules) if not module.scales_started]
+    if starts:
+        torch._foreach_copy_([buffers[at]["fp8_amax_history"][..., 0] for at in starts], [amaxes[at] for at in starts])
+    by_shape: Dict[torch.Size, List[KeepsScales]] = {}
+    for module, each in zip(modules, buffers):
+        by_shape.setdefault(each["fp8_amax_history"].shape, []).append(module)
+    for of_shape in by_shape.values():
+        _sync(of_shape)
+    for at in starts:
+        modules[at].scales_started = True
 
 
-def _update(buffers: List[Dict[str, torch.Tensor]], amaxes: torch.Tensor) -> None:
-    histories = [each["fp8_amax_history"] for each in buffers]
-    scales = [each["fp8_scale"] for each in buffers]
-    stack = torch.cat([amaxes.unsqueeze(2), torch.stack(histories)[:, :, :-1]], dim=2)
-    limits = torch.full_like(amaxes, _LARGEST[_INPUT], dtype=torch.float64)
-    limits[:, _GRAD_OUTPUT].fill_(_LARGEST[_GRAD_OUTPUT])
-    new = _scales_of(stack.amax(dim=2), limits, torch.stack(scales))
-    torch._foreach_copy_([*histories, *scales], [*stack.unbind(), *new.unbind()])
+def _sync(modules: List[KeepsScales]) -> None:
+    """Of modules whose histories have one shape."""
+    buffers = [module._buffers for module in modules]
+    arrays = [[each[name] for each in buffers] for name in ("fp8_amax", "fp8_amax_history", "fp8_scale")]
+    formats = modules[0]._formats(sum(amax.numel() for amax in arrays[0]))
+    if len(modules) == 1:
+        return sync_slots(*(of_one for (of_one,) in arrays), formats)
+    joined = [torch.stack(each) for each in arrays]
+    sync_slots(*joined, formats)
+    torch._foreach_copy_([*arrays[1], *arrays[2]], [*joined[1].unbind(), *joined[2].unbind()])
+    torch._foreach_zero_(arrays[0])

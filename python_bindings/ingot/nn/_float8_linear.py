@@ -10,26 +10,19 @@ from ..torch import LinearOptions, NormLinearOptions, linear, norm_linear
 from ..torch._errors import LinearError
 from ..torch._modules import in_place_of
 from ..torch._operators import HIGH_PRECISION
-from ._delayed import DelayedOptions, delayed_linear, has_loaded, keep_float32, make_buffers
+from ._delayed import KeepsScales
 from ._parts import NamedLayer
 
-_Options = Union[LinearOptions, NormLinearOptions, DelayedOptions]
+_Options = Union[LinearOptions, NormLinearOptions]
 
 
-def _options(recipe: str, layer_name: str, history_length: int, activation: str) -> _Options:
-    if recipe == "delayed" and activation:
-        raise LinearError(
-            f'linear "{layer_name}" activation: is {activation!r}, but a layer with delayed scales takes none: apply it '
-            "behind the layer"
-        )
-    if recipe == "delayed":
-        return DelayedOptions(layer_name, history_length)
-    if activation:
+def _options(recipe: str, layer_name: str, activation: str) -> _Options:
+    if activation or recipe == "delayed":
         return NormLinearOptions(recipe, layer_name, None, activation)
     return LinearOptions(recipe, layer_name)
 
 
-class Float8Linear(NamedLayer, torch.nn.Linear):
+class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
     """torch.nn.Linear with its GEMMs in FP8, as ingot.torch.linear computes them.
 
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
@@ -58,39 +51,23 @@ class Float8Linear(NamedLayer, torch.nn.Linear):
         history_length: int = 16,
         activation: str = "",
     ) -> None:
-        options = _options(recipe, layer_name, history_length, activation)
+        options = _options(recipe, layer_name, activation)
         if dtype is not None and dtype not in HIGH_PRECISION:
             raise LinearError(
                 f'Float8Linear "{layer_name}" dtype: is {dtype}, expected float32, float16 or bfloat16, from which its GEMMs '
                 "cast"
             )
         super().__init__(in_features, out_features, bias, device, dtype)
-        self._use(options)
+        self._use(options, history_length)
 
-    def _use(self, options: _Options) -> None:
+    def _use(self, options: _Options, history_length: int) -> None:
         self.options = options
-        if isinstance(options, DelayedOptions):
-            make_buffers(self)
+        self._keep_scales(options.subject, history_length)
 
     def reset_parameters(self) -> None:
         """Initialises the parameters as torch.nn.Linear does, and the buffers of delayed scales."""
         super().reset_parameters()
-        if "options" in self.__dict__:
-            self._use(self.options)
-
-    def _apply(self, fn, recurse: bool = True):
-        before = dict(self._buffers)
-        result = super()._apply(fn, recurse)
-        keep_float32(self, before)
-        return result
-
-    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """Checkpoints load with and without the buffers of delayed scales, strictly too."""
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
-        for keys in (missing, unexpected):
-            keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
-        if isinstance(self.options, DelayedOptions):
-            has_loaded(self, state_dict, prefix)
+        self._reset_scales()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = self.options
@@ -102,9 +79,7 @@ class Float8Linear(NamedLayer, torch.nn.Linear):
             weight = parameters["weight"] if "weight" in parameters else self.weight
             bias = parameters["bias"] if "bias" in parameters else self.bias
             return linear(input, weight, bias, options)
-        if isinstance(options, DelayedOptions):
-            return delayed_linear(self, input)
-        return norm_linear(input, None, None, self.weight, self.bias, options)
+        return norm_linear(input, None, None, self.weight, self.bias, options, self._delayed())
 
     def extra_repr(self) -> str:
         activation = getattr(self.options, "activation", "")
@@ -123,7 +98,7 @@ class Float8Linear(NamedLayer, torch.nn.Linear):
         was set on it. Raises LinearError if `module` is no torch.nn.Linear."""
         if not isinstance(module, torch.nn.Linear):
             raise LinearError(f"Float8Linear.from_float: takes a torch.nn.Linear, got a {type(module).__name__}")
-        options = _options(recipe, layer_name, history_length, activation)
+        options = _options(recipe, layer_name, activation)
         new = in_place_of(module, cls)
-        new._use(options)
+        new._use(options, history_length)
         return new

@@ -7,7 +7,7 @@ from typing import Optional
 import torch
 
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import in_one_place, refuse_places
+from ..torch._checks import in_one_place, refuse_double_backward, refuse_places
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
 from ..torch._operators import HIGH_PRECISION
@@ -27,25 +27,21 @@ class _Frozen(torch.autograd.Function):
     """Backward gives the gradient of the input, from the codes that forward read; nothing else is kept."""
 
     @staticmethod
-    def forward(ctx, input, codes, factors, bias, plan):
-        ctx.plan = plan
+    def forward(ctx, input, codes, factors, bias, plan, subject):
+        ctx.plan, ctx.subject = plan, subject
         ctx.save_for_backward(codes, factors)
         return _forward(input, codes, factors, bias, plan)
 
     @staticmethod
     def backward(ctx, grad_output):
-        if torch.is_grad_enabled():
-            raise LinearError(
-                "FrozenFloat8Linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
-                "torch.nn.functional.linear for this layer"
-            )
+        refuse_double_backward(ctx.subject)
         codes, factors = ctx.saved_tensors
         grad_input = grad_bias = None
         if ctx.needs_input_grad[0]:
             grad_input = _grad_input(grad_output, codes, factors, ctx.plan)
         if ctx.needs_input_grad[3]:
             grad_bias = grad_output.reshape(-1, grad_output.shape[-1]).sum(0)
-        return grad_input, None, None, grad_bias, None
+        return grad_input, None, None, grad_bias, None, None
 
 
 def _forward(input, codes, factors, bias, plan: int) -> torch.Tensor:
@@ -201,7 +197,7 @@ class FrozenFloat8Linear(torch.nn.Linear):
 
     def _run(self, input: torch.Tensor, plan: int) -> torch.Tensor:
         if torch.is_grad_enabled():
-            return _Frozen.apply(input, self.weight, self.weight_scale, self.bias, plan)
+            return _Frozen.apply(input, self.weight, self.weight_scale, self.bias, plan, self._subject)
         return _forward(input, self.weight, self.weight_scale, self.bias, plan)
 
     def dequantize(self) -> torch.Tensor:

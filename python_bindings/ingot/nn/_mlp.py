@@ -9,6 +9,7 @@ import torch
 
 from ..torch import MlpOptions, mlp, mlp_of_gate_and_up
 from ..torch._checks import refuse
+from ._delayed import KeepsScales
 from ._parts import LinearParameters, NamedLayer, NormModule, make_norm, norm_options, norm_parameters, require_linear
 
 _Pair = tuple[torch.nn.Linear, torch.nn.Linear]
@@ -18,7 +19,7 @@ def _subject(layer_name: str) -> str:
     return f'MLP "{layer_name}"'
 
 
-class _MlpLayer(NamedLayer, torch.nn.Module):
+class _MlpLayer(NamedLayer, KeepsScales):
     @property
     def in_features(self) -> int:
         return self.down_proj.out_features
@@ -33,8 +34,8 @@ class Mlp(_MlpLayer):
     Takes inputs (..., features) of float32, float16 or bfloat16 and of any strides, and returns that shape and dtype,
     or autocast's. Parameters: up_proj.weight (hidden, features), down_proj.weight (features, hidden), their biases, and
     with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. activation: a function's name ("gelu", "relu"
-    ...), or an expression of x (docs/pointwise.md). recipe: one of ingot.torch.RECIPES. layer_name: the name in
-    messages.
+    ...), or an expression of x (docs/pointwise.md). recipe: one of ingot.torch.RECIPES, or "delayed", with scales as
+    Float8Linear has them (history_length). layer_name: the name in messages.
 
     Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
     """
@@ -53,6 +54,7 @@ class Mlp(_MlpLayer):
         zero_centred: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "mlp",
+        history_length: int = 16,
     ) -> None:
         super().__init__()
         self.norm = make_norm(norm, features, eps, zero_centred, device, dtype)
@@ -60,6 +62,7 @@ class Mlp(_MlpLayer):
         self.options = MlpOptions(recipe, layer_name, False, activation, of_norm)
         self.up_proj = LinearParameters(features, hidden, bias, device, dtype)
         self.down_proj = LinearParameters(hidden, features, bias, device, dtype)
+        self._keep_scales(self.options.subject, history_length, layers=2)
 
     @classmethod
     def from_parts(
@@ -72,6 +75,7 @@ class Mlp(_MlpLayer):
         zero_centred: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "mlp",
+        history_length: int = 16,
     ) -> "Mlp":
         """Returns a module with the parameters of two layers and of the norm in front. Raises LinearError for modules
         of other kinds, a norm of another size than the first layer's input, and modules with hooks."""
@@ -82,12 +86,14 @@ class Mlp(_MlpLayer):
         of_norm = norm_options(norm, up.in_features, zero_centred, subject)
         new.norm = norm
         new.options = MlpOptions(recipe, layer_name, False, activation, of_norm)
+        new._keep_scales(subject, history_length, layers=2)
         return new.train(up.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         up, down = self.up_proj, self.down_proj
         of_norm = norm_parameters(self.norm)
-        return mlp(input, up.weight, down.weight, up.bias, down.bias, *of_norm, options=self.options)
+        weights, biases = (up.weight, down.weight), (up.bias, down.bias)
+        return mlp(input, *weights, *biases, *of_norm, self.options, self._delayed())
 
 
 class GatedMlp(_MlpLayer):
@@ -115,6 +121,7 @@ class GatedMlp(_MlpLayer):
         zero_centred: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "mlp",
+        history_length: int = 16,
     ) -> None:
         super().__init__()
         self.norm = make_norm(norm, features, eps, zero_centred, device, dtype)
@@ -122,6 +129,7 @@ class GatedMlp(_MlpLayer):
         self.options = MlpOptions(recipe, layer_name, True, activation, of_norm)
         self.gate_up_proj = LinearParameters(features, 2 * hidden, bias, device, dtype)
         self.down_proj = LinearParameters(hidden, features, bias, device, dtype)
+        self._keep_scales(self.options.subject, history_length, layers=2)
 
     @classmethod
     def from_parts(
@@ -134,6 +142,7 @@ class GatedMlp(_MlpLayer):
         zero_centred: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "mlp",
+        history_length: int = 16,
     ) -> "GatedMlp":
         """Returns a module with the parameters of these layers and of the norm in front. gate_up: one layer with the
         gate's rows first, or (gate, up): their parameters stay two, and each is cast with scales of its own. Raises
@@ -160,15 +169,18 @@ class GatedMlp(_MlpLayer):
         of_norm = norm_options(norm, features, zero_centred, subject)
         new.norm = norm
         new.options = MlpOptions(recipe, layer_name, True, activation, of_norm)
+        new._keep_scales(subject, history_length, layers=3 if isinstance(gate_up, (tuple, list)) else 2)
         return new.train(down.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         joined, down, norm = self._modules.get("gate_up_proj"), self.down_proj, norm_parameters(self.norm)
         if joined is not None:
-            return mlp(input, joined.weight, down.weight, joined.bias, down.bias, *norm, options=self.options)
+            weights, biases = (joined.weight, down.weight), (joined.bias, down.bias)
+            return mlp(input, *weights, *biases, *norm, self.options, self._delayed())
         gate, up = self.gate_proj, self.up_proj
         weights, biases = (gate.weight, up.weight), (gate.bias, up.bias)
-        return mlp_of_gate_and_up(input, weights, down.weight, biases, down.bias, *norm, options=self.options)
+        of_down = (down.weight, biases, down.bias)
+        return mlp_of_gate_and_up(input, weights, *of_down, *norm, self.options, self._delayed())
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         """gate_proj and up_proj of a checkpoint are laid side by side where the module has them as one."""

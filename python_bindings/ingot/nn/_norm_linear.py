@@ -9,10 +9,11 @@ import torch
 
 from ..torch import NormLinearOptions, norm_linear
 from ..torch._checks import refuse
+from ._delayed import KeepsScales
 from ._parts import NamedLayer, NormModule, make_norm, norm_options, norm_parameters, require_linear
 
 
-class _NormLinear(NamedLayer, torch.nn.Module):
+class _NormLinear(NamedLayer, KeepsScales):
     _kind = "rms"
 
     def __init__(
@@ -28,6 +29,7 @@ class _NormLinear(NamedLayer, torch.nn.Module):
         activation: str = "",
         recipe: str = "tensorwise",
         layer_name: str = "norm_linear",
+        history_length: int = 16,
     ) -> None:
         norm = make_norm(self._kind, in_features, eps, zero_centred, device, dtype)
         super().__init__()
@@ -38,9 +40,20 @@ class _NormLinear(NamedLayer, torch.nn.Module):
             layer_name=layer_name,
             activation=activation,
             zero_centred=zero_centred,
+            history_length=history_length,
         )
 
-    def _take(self, norm, linear, *, recipe: str, layer_name: str, activation: str, zero_centred: bool) -> None:
+    def _take(
+        self,
+        norm,
+        linear,
+        *,
+        recipe: str,
+        layer_name: str,
+        activation: str,
+        zero_centred: bool,
+        history_length: int,
+    ) -> None:
         subject = f'{type(self).__name__} "{layer_name}"'
         require_linear(linear, subject)
         options = norm_options(norm, linear.in_features, zero_centred, subject)
@@ -52,6 +65,7 @@ class _NormLinear(NamedLayer, torch.nn.Module):
         self.norm = norm
         self.weight = linear.weight
         self.register_parameter("bias", linear.bias)
+        self._keep_scales(self.options.subject, history_length)
 
     @classmethod
     def from_parts(
@@ -63,6 +77,7 @@ class _NormLinear(NamedLayer, torch.nn.Module):
         layer_name: str = "norm_linear",
         activation: str = "",
         zero_centred: bool = False,
+        history_length: int = 16,
     ):
         """Returns a module with the parameters of a norm and of the layer behind it, in the layer's mode. Raises
         LinearError for modules of other kinds, a norm of another size than the layer's input, and modules with
@@ -70,7 +85,13 @@ class _NormLinear(NamedLayer, torch.nn.Module):
         new = cls.__new__(cls)
         torch.nn.Module.__init__(new)
         new._take(
-            norm, linear, recipe=recipe, layer_name=layer_name, activation=activation, zero_centred=zero_centred
+            norm,
+            linear,
+            recipe=recipe,
+            layer_name=layer_name,
+            activation=activation,
+            zero_centred=zero_centred,
+            history_length=history_length,
         )
         return new.train(linear.training)
 
@@ -80,9 +101,11 @@ class _NormLinear(NamedLayer, torch.nn.Module):
         self.norm.reset_parameters()
         if self.options.norm.zero_centred:
             torch.nn.init.zeros_(self.norm.weight)
+        self._reset_scales()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return norm_linear(input, *norm_parameters(self.norm), self.weight, self.bias, self.options)
+        of_norm = norm_parameters(self.norm)
+        return norm_linear(input, *of_norm, self.weight, self.bias, self.options, self._delayed())
 
     def extra_repr(self) -> str:
         options = self.options
@@ -99,7 +122,8 @@ class LayerNormLinear(_NormLinear):
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
     in that dtype, or in autocast's. Parameters: weight, bias, norm.weight, norm.bias. zero_centred: the norm multiplies
     by norm.weight + 1. activation: a function's name ("silu", "gelu" ...), or an expression of x (docs/pointwise.md).
-    recipe: one of ingot.torch.RECIPES. layer_name: the name in messages.
+    recipe: one of ingot.torch.RECIPES, or "delayed", with scales as Float8Linear has them (history_length). layer_name:
+    the name in messages.
 
     Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
     """

@@ -9,6 +9,7 @@ import torch
 
 from ..torch import SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
+from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
 from ._parts import KeepsWeightCodes, LinearParameters, NormModule, make_norm, norm_options, norm_parameters
 
@@ -17,7 +18,7 @@ def _names(module: str, layers: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{module}.{layer}" if module else layer for layer in layers)
 
 
-class SharedInputLinears(KeepsWeightCodes, torch.nn.Module):
+class SharedInputLinears(KeepsWeightCodes, KeepsScales):
     """Two or three torch.nn.Linear of one input, perhaps behind a norm, in FP8 as ingot.torch.shared_linear computes
     them.
 
@@ -25,7 +26,8 @@ class SharedInputLinears(KeepsWeightCodes, torch.nn.Module):
     1024}. Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns a tuple of
     (..., out_features) in that dtype, or in autocast's, in the order of the names. Parameters: q_proj.weight,
     q_proj.bias ..., and with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. recipe: one of
-    ingot.torch.RECIPES. layer_name goes in front of the names in messages.
+    ingot.torch.RECIPES, or "delayed", with scales as Float8Linear has them (history_length); that of the input is the
+    first layer's. layer_name goes in front of the names in messages.
 
     Raises ingot.Error for an unknown recipe, and for another shape, dtype or device of the input.
     """
@@ -43,6 +45,7 @@ class SharedInputLinears(KeepsWeightCodes, torch.nn.Module):
         zero_centred: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "",
+        history_length: int = 16,
     ) -> None:
         super().__init__()
         layers = {
@@ -54,9 +57,12 @@ class SharedInputLinears(KeepsWeightCodes, torch.nn.Module):
             zero_centred=zero_centred,
             recipe=recipe,
             layer_name=layer_name,
+            history_length=history_length,
         )
 
-    def _take(self, layers, norm, *, zero_centred: bool, recipe: str, layer_name: str) -> None:
+    def _take(
+        self, layers, norm, *, zero_centred: bool, recipe: str, layer_name: str, history_length: int
+    ) -> None:
         names = _names(layer_name, layers)
         subject = "SharedInputLinears " + ", ".join(f'"{name}"' for name in names)
         if not 2 <= len(layers) <= 3:
@@ -68,6 +74,7 @@ class SharedInputLinears(KeepsWeightCodes, torch.nn.Module):
         self.norm = norm
         self.in_features = in_features = next(iter(layers.values())).in_features
         self.options = SharedLinearOptions(recipe, names, norm_options(norm, in_features, zero_centred, subject))
+        self._keep_scales(subject, history_length, len(layers))
 
     @property
     def layer_name(self) -> str:
@@ -88,18 +95,26 @@ class SharedInputLinears(KeepsWeightCodes, torch.nn.Module):
         zero_centred: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "",
+        history_length: int = 16,
     ) -> "SharedInputLinears":
         """Returns a module with the parameters of these layers, by name, and of the norm in front. Raises LinearError
         for modules of other kinds, a norm of another size than the layers' input, and modules with hooks."""
         new = cls.__new__(cls)
         torch.nn.Module.__init__(new)
-        new._take(dict(layers), norm, zero_centred=zero_centred, recipe=recipe, layer_name=layer_name)
+        new._take(
+            dict(layers),
+            norm,
+            zero_centred=zero_centred,
+            recipe=recipe,
+            layer_name=layer_name,
+            history_length=history_length,
+        )
         return new.train(next(iter(layers.values())).training)
 
     def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
         layers = [self._modules[name] for name in self._layer_names]
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-        return shared_linear(input, weights, biases, *norm_parameters(self.norm), self.options)
+        return shared_linear(input, weights, biases, *norm_parameters(self.norm), self.options, self._delayed())
 
     def extra_repr(self) -> str:
         return f"recipe={self.options.recipe}"
@@ -132,6 +147,12 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
         if getattr(layer.options, "activation", ""):
             name = layer.options.name
             refuse(subject, f'takes layers without an activation, "{name}" has one: call that layer itself')
+        if layer.options.recipe == "delayed":
+            refuse(
+                subject,
+                f'takes layers whose scales have no state, those of "{layer.options.name}" are delayed: '
+                "SharedInputLinears.from_parts() makes one module of such layers",
+            )
         if layer.options.recipe != layers[0].options.recipe:
             refuse(
                 subject,

@@ -15,7 +15,7 @@ from ._errors import LinearError
 from ._gated_linear import GatedLinearOptions, gated_linear
 from ._linear import RECIPES, LinearOptions, linear
 from ._mlp import MlpOptions, mlp, mlp_of_gate_and_up
-from ._module_calls import NormOptions
+from ._module_calls import DelayedScales, NormOptions
 from ._norm_linear import NormLinearOptions, norm_linear
 from ._observers import Monitor, monitor, nvtx_ranges, trace
 from ._prepare import Prepared, prepare
@@ -23,6 +23,7 @@ from ._shared_linear import SharedLinearOptions, shared_linear
 from ._tune import TunedMatmul, tune
 
 __all__ = [
+    "DelayedScales",
     "GatedLinearOptions",
     "RECIPES",
     "LinearError",

@@ -9,14 +9,18 @@ import torch
 
 from . import _module_operators as ops
 from ._checks import check_layer, refuse, refuse_double_backward
-from ._linear import check_recipe, in_autocasts_dtype
+from ._linear import in_autocasts_dtype
 from ._main_grad import main_grad_of
 from ._module_calls import (
+    DelayedScales,
     activation_text,
     check_mlp_activation,
+    check_module_recipe,
+    forward_of,
     gradients,
     layer_of,
     note_main_grads,
+    note_scales,
     run,
     weight_of,
 )
@@ -27,7 +31,7 @@ from ._operators import PlanTable
 class GatedLinearOptions:
     """How gated_linear() computes.
 
-    recipe: one of RECIPES. name: the layer's name in messages. activation: a function's name, of the gate, which then
+    recipe: one of RECIPES, or "delayed". name: the layer's name in messages. activation: a function's name, of the gate, which then
     multiplies up, or an expression of x (the gate) and `up` (docs/pointwise.md). keep_weight_codes: as LinearOptions
     has it.
     """
@@ -39,7 +43,7 @@ class GatedLinearOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "subject", f'gated linear "{self.name}"')
-        check_recipe(self.subject, self.recipe)
+        check_module_recipe(self.subject, self.recipe)
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.name)
         object.__setattr__(self, "_norm", None)
@@ -53,7 +57,7 @@ class GatedLinearOptions:
 
 class _GatedLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, gate, up, weight, bias, plan, reads, subject, main_grad):
+    def forward(ctx, gate, up, weight, bias, plan, reads, subject, main_grad, *state):
         needs = ctx.needs_input_grad
         wants = 0
         for need, bit in zip(needs, (ops.GATE, ops.UP, ops.WEIGHT, ops.BIAS)):
@@ -62,9 +66,10 @@ class _GatedLinear(torch.autograd.Function):
         keep = ops.KEEP_SAVED if wants else 0
         if of_inputs and not reads & ops.READS_WEIGHT:
             keep |= ops.KEEP_CODES
-        output, saved = ops.gated_linear_forward(gate, up, weight, gate if bias is None else bias, plan, keep)
+        output, saved = _forward(gate, up, weight, bias, plan, keep, *state)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
         note_main_grads(ctx, (weight,), (main_grad,))
+        note_scales(ctx, reads, *state)
         ctx.save_for_backward(
             saved,
             gate if wants else None,
@@ -79,13 +84,18 @@ class _GatedLinear(torch.autograd.Function):
         saved, gate, up, weight = ctx.saved_tensors
         # What is not read again has the saved bytes in its place.
         arguments = (grad_output, gate, up, saved if weight is None else weight, saved)
-        grads = gradients(ctx, ops.gated_linear_backward, ops.gated_linear_backward_into, arguments, (2,))
+        grads = gradients(ctx, ops.GATED_LINEAR, arguments, (2,))
         needs = ctx.needs_input_grad
-        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 4)
+        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 7)
 
 
-def _infer(gate, up, weight, bias, plan):
-    return ops.gated_linear_forward(gate, up, weight, gate if bias is None else bias, plan, 0)[0]
+def _forward(gate, up, weight, bias, plan, keep, *state):
+    # An operator takes tensors only: a bias that is none has the weight in its place, of which a compiler makes no copy.
+    return forward_of(ops.GATED_LINEAR, (gate, up, weight, weight if bias is None else bias), plan, keep, *state)
+
+
+def _infer(gate, up, weight, bias, plan, *state):
+    return _forward(gate, up, weight, bias, plan, 0, *state)[0]
 
 
 def gated_linear(
@@ -94,12 +104,14 @@ def gated_linear(
     weight: torch.Tensor,
     bias: Optional[torch.Tensor] = None,
     options: GatedLinearOptions = GatedLinearOptions(),
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     """Returns (silu(gate) * up) @ weight.T + bias, or with another activation of both, in the dtype of gate, or
     autocast's: the second half of a gated MLP whose first half are two layers, by shared_linear() for example.
 
     gate, up: (..., in_features), of one shape and dtype, float32, float16 or bfloat16, of any strides. weight:
     (out_features, in_features) and bias: (out_features,), as linear() takes them, main_grad included.
+    delayed: the scales of the recipe "delayed".
 
     The activation is computed within the cast to FP8, and written nowhere. Backward keeps gate, up and FP8 codes. Raises
     LinearError, an ingot.Error that names the layer.
@@ -117,5 +129,5 @@ def gated_linear(
     main_grads = (main_grad_of(weight, subject),)
     weight = weight_of(weight, gate, options.recipe)
     tensors, layers = (gate, up, weight, bias), (layer_of(weight, bias),)
-    operands = (options, gate, None, tensors, layers, trains_weight, main_grads)
+    operands = (options, gate, None, tensors, layers, trains_weight, main_grads, delayed)
     return run("gated_linear", _GatedLinear, _infer, *operands)

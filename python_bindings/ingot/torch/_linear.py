@@ -33,8 +33,8 @@ def check_recipe(subject: str, recipe: str) -> None:
     if recipe not in RECIPES:
         refuse(
             subject,
-            f"recipe: {recipe!r} is none of {', '.join(RECIPES)}; delayed scales have a state, which "
-            "ingot.nn.Float8Linear keeps",
+            f"recipe: {recipe!r} is none of {', '.join(RECIPES)}; delayed scales have a state, which the modules of "
+            "ingot.nn keep",
         )
 
 

@@ -11,15 +11,19 @@ import torch
 from . import _module_operators as ops
 from ._checks import check_layer, check_norm, check_tensor, check_vector, check_weight, refuse, refuse_double_backward
 from ._gated_linear import GatedLinearOptions, gated_linear
-from ._linear import check_recipe, in_autocasts_dtype
+from ._linear import in_autocasts_dtype
 from ._module_calls import (
+    DelayedScales,
     NormOptions,
     activation_text,
     check_mlp_activation,
+    check_module_recipe,
+    forward_of,
     gradients,
     layer_of,
     norm_of,
     note_main_grads,
+    note_scales,
     run,
     weight_of,
 )
@@ -33,7 +37,7 @@ from ._shared_linear import SharedLinearOptions, shared_linear
 class MlpOptions:
     """How mlp() computes.
 
-    recipe: one of RECIPES. name: the MLP's name in messages. gated: the first layer makes a gate and what it
+    recipe: one of RECIPES, or "delayed". name: the MLP's name in messages. gated: the first layer makes a gate and what it
     multiplies. activation: between the layers: a function's name, of x or of the gate, or an expression of x, and gated
     of x (the gate) and `up` (docs/pointwise.md); default silu, or gelu of a plain MLP. norm: the norm in front, or
     None. keep_weight_codes: as LinearOptions has it, of all weights.
@@ -48,7 +52,7 @@ class MlpOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "subject", f'MLP "{self.name}"')
-        check_recipe(self.subject, self.recipe)
+        check_module_recipe(self.subject, self.recipe)
         activation = self.activation or ("silu" if self.gated else "gelu")
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.name)
@@ -84,6 +88,7 @@ class _Mlp(torch.autograd.Function):
         subject,
         up_main_grad,
         down_main_grad,
+        *state,
     ):
         needs = ctx.needs_input_grad
         of_input = needs[0] or needs[1] or needs[2]
@@ -94,9 +99,10 @@ class _Mlp(torch.autograd.Function):
         keep = ops.KEEP_SAVED if wants else 0
         if reaches_up and not reads & ops.READS_WEIGHT:
             keep |= ops.KEEP_CODES
-        output, saved = _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep)
+        output, saved = _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep, *state)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
         note_main_grads(ctx, (up_weight, down_weight), (up_main_grad, down_main_grad))
+        note_scales(ctx, reads, *state)
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
         )
@@ -115,28 +121,27 @@ class _Mlp(torch.autograd.Function):
         saved, *others = ctx.saved_tensors
         # What is not read again has the saved bytes in its place.
         operands = [saved if each is None else each for each in others]
-        grads = gradients(ctx, ops.mlp_backward, ops.mlp_backward_into, (grad_output, *operands, saved), (3, 5))
+        grads = gradients(ctx, ops.MLP, (grad_output, *operands, saved), (3, 5))
         needs = ctx.needs_input_grad
-        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 5)
+        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 8)
 
 
-def _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep):
-    # An operator takes tensors only: what the plan lacks has the input in its place.
-    return ops.mlp_forward(
+def _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep, *state):
+    # An operator takes tensors only: what the plan lacks has a weight in its place, of which a compiler makes no copy.
+    tensors = (
         input,
-        input if gamma is None else gamma,
-        input if beta is None else beta,
+        up_weight if gamma is None else gamma,
+        up_weight if beta is None else beta,
         up_weight,
-        input if up_bias is None else up_bias,
+        up_weight if up_bias is None else up_bias,
         down_weight,
-        input if down_bias is None else down_bias,
-        plan,
-        keep,
+        up_weight if down_bias is None else down_bias,
     )
+    return forward_of(ops.MLP, tensors, plan, keep, *state)
 
 
-def _infer(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan):
-    return _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, 0)[0]
+def _infer(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, *state):
+    return _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, 0, *state)[0]
 
 
 def _check(input, up_weight, up_bias, down_weight, down_bias, options: MlpOptions) -> None:
@@ -182,6 +187,7 @@ def mlp(
     norm_weight: Optional[torch.Tensor] = None,
     norm_bias: Optional[torch.Tensor] = None,
     options: MlpOptions = MlpOptions(),
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     """Returns activation(norm(input) @ up_weight.T + up_bias) @ down_weight.T + down_bias, in the input's shape and
     dtype, or autocast's.
@@ -189,7 +195,8 @@ def mlp(
     input: (..., features), float32, float16 or bfloat16, of any strides. up_weight: (hidden, features), or gated
     (2 * hidden, features), the gate's rows first; down_weight: (features, hidden); up_bias, down_bias: (rows,), both or
     neither. Weights have one dtype, and biases; weights of float32 beside 16-bit inputs are cast straight to FP8.
-    norm_weight and norm_bias as norm_linear() takes them.
+    norm_weight and norm_bias as norm_linear() takes them. delayed: the scales of the recipe "delayed", of the first layer
+    and the second.
 
     A weight's main_grad is as linear() has it. Backward keeps the first layer's output in high precision, FP8 codes, and
     with a norm the input. Raises LinearError, an ingot.Error that names the MLP.
@@ -208,7 +215,8 @@ def mlp(
     down_weight = weight_of(down_weight, input, options.recipe)
     tensors = (input, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
     layers = (layer_of(up_weight, up_bias), layer_of(down_weight, down_bias))
-    return run("mlp", _Mlp, _infer, options, input, norm_weight, tensors, layers, trains_weight, main_grads)
+    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads, delayed)
+    return run("mlp", _Mlp, _infer, *operands)
 
 
 def mlp_of_gate_and_up(
@@ -220,10 +228,16 @@ def mlp_of_gate_and_up(
     norm_weight: Optional[torch.Tensor] = None,
     norm_bias: Optional[torch.Tensor] = None,
     options: MlpOptions = MlpOptions(),
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     """mlp(), gated, with the weights (hidden, features) of gate and up apart: shared_linear() and gated_linear() behind
     it, which copy neither. Each weight, and the gradient of each output, is cast with scales of its own, so that results
-    have the bits of three layers; those of one weight with both differ by what FP8 rounds."""
+    have the bits of three layers; those of one weight with both differ by what FP8 rounds. delayed: the scales of the recipe "delayed", of
+    gate, up and the layer behind them."""
     shared, gated = options._apart
-    gate, up = shared_linear(input, weights, biases, norm_weight, norm_bias, shared)
-    return gated_linear(gate, up, down_weight, down_bias, gated)
+    of_shared = of_gated = None
+    if delayed is not None:
+        of_shared = delayed._replace(scale=delayed.scale[:2], amax=delayed.amax[:2])
+        of_gated = delayed._replace(scale=delayed.scale[2:], amax=delayed.amax[2:])
+    gate, up = shared_linear(input, weights, biases, norm_weight, norm_bias, shared, of_shared)
+    return gated_linear(gate, up, down_weight, down_bias, gated, of_gated)

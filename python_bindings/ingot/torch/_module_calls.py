@@ -4,7 +4,7 @@ runs."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Optional
+from typing import NamedTuple, Optional
 
 import torch
 
@@ -13,7 +13,7 @@ from .._core import Error
 from . import _module_operators as ops
 from ._checks import layer_error, refuse
 from ._errors import LinearError
-from ._linear import casts_weight_again
+from ._linear import RECIPES, casts_weight_again
 from ._main_grad import dummy_gradient
 from ._module_operators import Layer, Norm
 
@@ -36,6 +36,25 @@ class NormOptions:
     def __post_init__(self) -> None:
         if self.kind not in ("layer", "rms"):
             raise LinearError(f'norm kind: {self.kind!r} is none of "layer", "rms"')
+
+
+class DelayedScales(NamedTuple):
+    """The scales of the recipe "delayed", whose state is the caller's (ingot.nn's modules keep it).
+
+    scale: FP8_MAX divided by a maximum of earlier steps; amax: raised by a call to the largest |value| that it casts,
+    backward included. Both float32 (layers, 3), contiguous, on the layers' device, for input, weight and grad_output of
+    each layer; layers that share an input cast it with the first one's. starts: `scale` is not read, and each tensor is
+    cast with the scale of its own maximum, as dynamic scaling does: for the steps before there is any.
+    """
+
+    scale: torch.Tensor
+    amax: torch.Tensor
+    starts: bool = False
+
+
+def check_module_recipe(subject: str, recipe: str) -> None:
+    if recipe not in RECIPES and recipe != "delayed":
+        refuse(subject, f"recipe: {recipe!r} is none of {', '.join(RECIPES)}, delayed")
 
 
 def norm_of(options: Optional[NormOptions]) -> Optional[Norm]:
@@ -84,30 +103,82 @@ def _plan_of_trace(family, *arguments):
     return _ADD[family](*arguments)
 
 
-def run(family: str, function, forward, options, input, gamma, tensors, layers, trains_weight: bool, main_grads):
-    """Runs an operator with its plan: function.apply(*tensors, plan, reads, subject, *main_grads) where gradients may be
-    wanted, else forward(*tensors, plan). `options` has the plans and what is fixed of them; main_grads are those of the
-    weights, or None for each that has none."""
+def _state_of(subject: str, recipe: str, delayed: Optional[DelayedScales]):
+    """What an operator takes of delayed scales: scale, amax, starts."""
+    if recipe != "delayed":
+        if delayed is not None:
+            refuse(subject, f'delayed: is given, but the recipe is {recipe}, whose scales have no state: omit it')
+        return None, None, False
+    if delayed is None:
+        refuse(
+            subject,
+            'delayed: is missing, but the recipe is "delayed": give DelayedScales, or use a module of ingot.nn, which '
+            "keeps them",
+        )
+    return delayed
+
+
+def run(
+    family: str,
+    function,
+    forward,
+    options,
+    input,
+    gamma,
+    tensors,
+    layers,
+    trains_weight: bool,
+    main_grads,
+    delayed: Optional[DelayedScales] = None,
+):
+    """Runs an operator with its plan: function.apply(*tensors, plan, reads, subject, *main_grads, *state) where
+    gradients may be wanted, else forward(*tensors, plan, *state). `options` has the plans and what is fixed of them;
+    main_grads are those of the weights, or None for each that has none; state: the fields of DelayedScales, or None,
+    None and False."""
     affine = gamma is not None
     needs_codes = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     again = casts_weight_again(options.keep_weight_codes, input, needs_codes)
     fixed = (options.subject, options._names, options.recipe, options._activation, options._norm)
     subject = options.subject
+    state = _state_of(subject, options.recipe, delayed)
+    if not torch.is_grad_enabled() and delayed is not None:
+        state = (state[0], torch.zeros_like(state[1]), state[2])  # a forward without gradients notes no maxima
     if torch.compiler.is_compiling():
         plan, reads = _plan_of_trace(family, *fixed, affine, input.dtype, trains_weight, layers, again)
         if torch.is_grad_enabled():
-            return function.apply(*tensors, plan, reads, subject, *main_grads)
-        return forward(*tensors, plan)
+            return function.apply(*tensors, plan, reads, subject, *main_grads, *state)
+        return forward(*tensors, plan, *state)
     key = (affine, input.dtype, trains_weight, layers, again)
     try:
         plan = options._plans.get(key)
         if plan is None:
             plan = options._plans[key] = _named(_ADD[family], *fixed, *key)
         if torch.is_grad_enabled():
-            return function.apply(*tensors, *plan, subject, *main_grads)
-        return forward(*tensors, plan[0])
+            return function.apply(*tensors, *plan, subject, *main_grads, *state)
+        return forward(*tensors, plan[0], *state)
     except RuntimeError as error:
         raise layer_error(error, subject) from None
+
+
+def forward_of(operators: ops.Operators, tensors, plan: int, keep: int, scale, amax, starts: bool):
+    """The results of a module's forward. scale: None, or those of DelayedScales."""
+    if scale is None:
+        return operators.forward(*tensors, plan, keep)
+    return operators.forward_delayed(*tensors, scale, amax, plan, keep | ops.STARTS if starts else keep)
+
+
+def note_scales(ctx, reads: int, scale, amax, starts: bool) -> None:
+    """For gradients(): delayed scales, or None in their places."""
+    # Not saved as autograd does: later forwards and steps write them.
+    ctx.scale, ctx.amax, ctx.starts = scale, amax, starts
+    # The weight is cast again with the scale that it had.
+    ctx.old_scale = scale.clone() if scale is not None and reads & ops.READS_WEIGHT and not starts else None
+
+
+def _scale_of_backward(ctx) -> torch.Tensor:
+    if ctx.old_scale is None:
+        return ctx.scale
+    return torch.cat((ctx.old_scale[..., :2], ctx.scale[..., 2:]), dim=-1)
 
 
 def note_main_grads(ctx, weights, main_grads) -> None:
@@ -117,15 +188,24 @@ def note_main_grads(ctx, weights, main_grads) -> None:
     ctx.weights = None if torch.compiler.is_compiling() else weights
 
 
-def gradients(ctx, operator, into, arguments, at):
-    """The results of a backward's operator, or, where weights have a main_grad, those of `into`, which adds their
-    gradients to it. Then these weights, the places of whose gradients are `at`, get none but a dummy."""
-    if ctx.main_grads is None:
-        return _run_backward(ctx.subject, operator, *arguments, ctx.plan, ctx.wants)
+def gradients(ctx, operators: ops.Operators, arguments, at):
+    """The results of a module's backward. The gradients of weights that have a main_grad are added to it; these weights,
+    the places of whose gradients are `at`, get none but a dummy."""
+    if ctx.main_grads is None and ctx.scale is None:
+        return _run_backward(ctx.subject, operators.backward, *arguments, ctx.plan, ctx.wants)
     empty = arguments[-1].new_empty
-    main_grads = [empty((0,)) if each is None else each for each in ctx.main_grads]
-    grads = list(_run_backward(ctx.subject, into, *arguments, *main_grads, ctx.plan, ctx.wants))
-    for place, each, main_grad in zip(at, ctx.weights or (None,) * len(at), ctx.main_grads):
+    of_weights = ctx.main_grads or (None,) * len(at)
+    main_grads = [empty((0,)) if each is None else each for each in of_weights]
+    if ctx.scale is None:
+        grads = _run_backward(ctx.subject, operators.backward_into, *arguments, *main_grads, ctx.plan, ctx.wants)
+    else:
+        wants = ctx.wants | ops.STARTS if ctx.starts else ctx.wants
+        state = (_scale_of_backward(ctx), ctx.amax)
+        grads = _run_backward(
+            ctx.subject, operators.backward_delayed, *arguments, *main_grads, *state, ctx.plan, wants
+        )
+    grads = list(grads)
+    for place, each, main_grad in zip(at, ctx.weights or (None,) * len(at), of_weights):
         if main_grad is not None:
             grads[place] = dummy_gradient(each)
     return grads

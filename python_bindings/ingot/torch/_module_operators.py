@@ -10,22 +10,32 @@ import torch
 from .. import _core
 from ._operators import HIGH_PRECISION, TOKENS_PER_UNIT
 
-norm_linear_forward = torch.ops.ingot.norm_linear_forward.default
-norm_linear_backward = torch.ops.ingot.norm_linear_backward.default
-mlp_forward = torch.ops.ingot.mlp_forward.default
-mlp_backward = torch.ops.ingot.mlp_backward.default
-shared_linear_forward = torch.ops.ingot.shared_linear_forward.default
-shared_linear_backward = torch.ops.ingot.shared_linear_backward.default
-gated_linear_forward = torch.ops.ingot.gated_linear_forward.default
-gated_linear_backward = torch.ops.ingot.gated_linear_backward.default
-# Those that add the gradients of weights to a main_grad; a weight that has none has an empty tensor in its place.
-norm_linear_backward_into = torch.ops.ingot.norm_linear_backward_into.default
-mlp_backward_into = torch.ops.ingot.mlp_backward_into.default
-shared_linear_backward_into = torch.ops.ingot.shared_linear_backward_into.default
-gated_linear_backward_into = torch.ops.ingot.gated_linear_backward_into.default
+
+class Operators(NamedTuple):
+    """Those of one family of modules. `backward_into` and `backward_delayed` add the gradients of weights to a main_grad;
+    a weight that has none has an empty tensor in its place. Those with delayed scales take scale and amax, as
+    DelayedScales has them, behind their other tensors."""
+
+    forward: torch._ops.OpOverload
+    backward: torch._ops.OpOverload
+    backward_into: torch._ops.OpOverload
+    forward_delayed: torch._ops.OpOverload
+    backward_delayed: torch._ops.OpOverload
+
+
+def _operators(family: str) -> Operators:
+    return Operators(*(getattr(torch.ops.ingot, f"{family}_{name}").default for name in Operators._fields))
+
+
+NORM_LINEAR = _operators("norm_linear")
+MLP = _operators("mlp")
+SHARED_LINEAR = _operators("shared_linear")
+GATED_LINEAR = _operators("gated_linear")
 
 # Bits of a forward's `keep`: saved memory for any gradient, the weights' codes for the input's.
 KEEP_SAVED, KEEP_CODES = 1, 2
+# A bit of both `keep` and `wants`: DelayedScales.starts.
+STARTS = 1 << 16
 # Bits of a backward's `wants`. Those of gamma and beta come together.
 INPUT, WEIGHT, BIAS, GAMMA = 1, 2, 4, 8
 DOWN_WEIGHT, DOWN_BIAS = 16, 32
@@ -191,7 +201,7 @@ def _fake_gradients_of_layer(like: torch.Tensor, layer: Layer, wants_weight: boo
 
 
 @torch.library.register_fake("ingot::norm_linear_forward")
-def _(input, gamma, beta, weight, bias, plan, keep):
+def _fake_norm_linear_forward(input, gamma, beta, weight, bias, plan, keep):
     known = _NORM_LINEARS[plan]
     return _fake_output(input, known.layers[0]), _fake_kept(input, known, keep)
 
@@ -204,15 +214,30 @@ def _(grad_output, input, gamma, weight, output, saved, plan, wants):
 
 
 @torch.library.register_fake("ingot::norm_linear_backward_into")
-def _(grad_output, input, gamma, weight, output, saved, main_grad, plan, wants):
+def _fake_norm_linear_backward_into(grad_output, input, gamma, weight, output, saved, main_grad, plan, wants):
     known = _NORM_LINEARS[plan]
     of_norm = _fake_gradients_of_norm(grad_output, gamma, known, bool(wants & INPUT), bool(wants & GAMMA))
     makes_weight = bool(wants & WEIGHT) and not main_grad.numel()
     return *of_norm, *_fake_gradients_of_layer(grad_output, known.layers[0], makes_weight, bool(wants & BIAS))
 
 
+@torch.library.register_fake("ingot::norm_linear_forward_delayed")
+def _(input, gamma, beta, weight, bias, scale, amax, plan, keep):
+    return _fake_norm_linear_forward(input, gamma, beta, weight, bias, plan, keep)
+
+
+@torch.library.register_fake("ingot::norm_linear_backward_delayed")
+def _(grad_output, input, gamma, weight, output, saved, main_grad, scale, amax, plan, wants):
+    return _fake_norm_linear_backward_into(grad_output, input, gamma, weight, output, saved, main_grad, plan, wants)
+
+
 @torch.library.register_fake("ingot::mlp_forward")
 def _(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep):
+    return torch.empty_like(input, memory_format=torch.contiguous_format), _fake_kept(input, _MLPS[plan], keep)
+
+
+@torch.library.register_fake("ingot::mlp_forward_delayed")
+def _(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, scale, amax, plan, keep):
     return torch.empty_like(input, memory_format=torch.contiguous_format), _fake_kept(input, _MLPS[plan], keep)
 
 
@@ -223,6 +248,26 @@ def _(grad_output, input, gamma, up_weight, down_weight, saved, plan, wants):
 
 @torch.library.register_fake("ingot::mlp_backward_into")
 def _(grad_output, input, gamma, up_weight, down_weight, saved, up_main_grad, down_main_grad, plan, wants):
+    return _fake_gradients_of_mlp(
+        grad_output, gamma, plan, wants, not up_main_grad.numel(), not down_main_grad.numel()
+    )
+
+
+@torch.library.register_fake("ingot::mlp_backward_delayed")
+def _(
+    grad_output,
+    input,
+    gamma,
+    up_weight,
+    down_weight,
+    saved,
+    up_main_grad,
+    down_main_grad,
+    scale,
+    amax,
+    plan,
+    wants,
+):
     return _fake_gradients_of_mlp(
         grad_output, gamma, plan, wants, not up_main_grad.numel(), not down_main_grad.numel()
     )
@@ -240,6 +285,15 @@ def _fake_gradients_of_mlp(grad_output, gamma, plan: int, wants: int, makes_up: 
 
 @torch.library.register_fake("ingot::shared_linear_forward")
 def _(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, keep):
+    return _fake_outputs_of_shared(input, plan, keep)
+
+
+@torch.library.register_fake("ingot::shared_linear_forward_delayed")
+def _(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, scale, amax, plan, keep):
+    return _fake_outputs_of_shared(input, plan, keep)
+
+
+def _fake_outputs_of_shared(input: torch.Tensor, plan: int, keep: int):
     known = _SHARED[plan]
     outputs = [_fake_output(input, layer) for layer in known.layers]
     if len(outputs) == 2:
@@ -271,6 +325,40 @@ def _(
 ):
     makes = tuple(not main_grad.numel() for main_grad in (main_grad0, main_grad1, main_grad2))
     return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, makes)
+
+
+@torch.library.register_fake("ingot::shared_linear_backward_delayed")
+def _(
+    grad_output0,
+    grad_output1,
+    grad_output2,
+    input,
+    gamma,
+    weight0,
+    weight1,
+    weight2,
+    saved,
+    main_grad0,
+    main_grad1,
+    main_grad2,
+    scale,
+    amax,
+    plan,
+    wants,
+):
+    makes = tuple(not main_grad.numel() for main_grad in (main_grad0, main_grad1, main_grad2))
+    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, makes)
+
+
+@torch.library.register_fake("ingot::gated_linear_forward_delayed")
+def _(gate, up, weight, bias, scale, amax, plan, keep):
+    known = _GATED[plan]
+    return _fake_output(gate, known.layers[0]), _fake_kept(gate, known, keep)
+
+
+@torch.library.register_fake("ingot::gated_linear_backward_delayed")
+def _(grad_output, gate, up, weight, saved, main_grad, scale, amax, plan, wants):
+    return _fake_gradients_of_gated(grad_output, gate, plan, wants, not main_grad.numel())
 
 
 @torch.library.register_fake("ingot::gated_linear_forward")

@@ -9,15 +9,19 @@ import torch
 
 from . import _module_operators as ops
 from ._checks import check_layer, check_norm, refuse_double_backward
-from ._linear import check_recipe, in_autocasts_dtype
+from ._linear import in_autocasts_dtype
 from ._module_calls import (
+    DelayedScales,
     NormOptions,
     activation_text,
     check_activation,
+    check_module_recipe,
+    forward_of,
     gradients,
     layer_of,
     norm_of,
     note_main_grads,
+    note_scales,
     run,
     weight_of,
 )
@@ -29,7 +33,7 @@ from ._operators import PlanTable
 class NormLinearOptions:
     """How norm_linear() computes.
 
-    recipe: one of RECIPES. name: the layer's name in messages. norm: the norm in front, or None. activation: behind the
+    recipe: one of RECIPES, or "delayed". name: the layer's name in messages. norm: the norm in front, or None. activation: behind the
     layer: a function's name ("silu", "gelu", "relu" ...), or an expression of x, the layer's output
     (docs/pointwise.md). keep_weight_codes: as LinearOptions has it.
     """
@@ -43,7 +47,7 @@ class NormLinearOptions:
     def __post_init__(self) -> None:
         kind = "" if self.norm is None else "RMSNorm " if self.norm.kind == "rms" else "LayerNorm "
         object.__setattr__(self, "subject", f'{kind}linear "{self.name}"')
-        check_recipe(self.subject, self.recipe)
+        check_module_recipe(self.subject, self.recipe)
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.name)
         object.__setattr__(self, "_norm", norm_of(self.norm))
@@ -56,7 +60,7 @@ class NormLinearOptions:
 
 class _NormLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, gamma, beta, weight, bias, plan, reads, subject, main_grad):
+    def forward(ctx, input, gamma, beta, weight, bias, plan, reads, subject, main_grad, scale, amax, starts):
         needs = ctx.needs_input_grad
         of_input = needs[0] or needs[1] or needs[2]
         wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[3] else 0) | (ops.BIAS if needs[4] else 0)
@@ -65,9 +69,10 @@ class _NormLinear(torch.autograd.Function):
         keep = ops.KEEP_SAVED if wants else 0
         if of_input and not reads & ops.READS_WEIGHT:
             keep |= ops.KEEP_CODES
-        output, saved = _forward(input, gamma, beta, weight, bias, plan, keep)
+        output, saved = _forward(input, gamma, beta, weight, bias, plan, keep, scale, amax, starts)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
         note_main_grads(ctx, (weight,), (main_grad,))
+        note_scales(ctx, reads, scale, amax, starts)
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
         )
@@ -87,26 +92,25 @@ class _NormLinear(torch.autograd.Function):
         # What is not read again has the saved bytes in its place.
         input, gamma, weight, output = [saved if each is None else each for each in others]
         arguments = (grad_output, input, gamma, weight, output, saved)
-        grads = gradients(ctx, ops.norm_linear_backward, ops.norm_linear_backward_into, arguments, (3,))
+        grads = gradients(ctx, ops.NORM_LINEAR, arguments, (3,))
         needs = ctx.needs_input_grad
-        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 4)
+        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 7)
 
 
-def _forward(input, gamma, beta, weight, bias, plan, keep):
-    # An operator takes tensors only: what the plan lacks has the input in its place.
-    return ops.norm_linear_forward(
+def _forward(input, gamma, beta, weight, bias, plan, keep, *state):
+    # An operator takes tensors only: what the plan lacks has a weight in its place, of which a compiler makes no copy.
+    tensors = (
         input,
-        input if gamma is None else gamma,
-        input if beta is None else beta,
+        weight if gamma is None else gamma,
+        weight if beta is None else beta,
         weight,
-        input if bias is None else bias,
-        plan,
-        keep,
+        weight if bias is None else bias,
     )
+    return forward_of(ops.NORM_LINEAR, tensors, plan, keep, *state)
 
 
-def _infer(input, gamma, beta, weight, bias, plan):
-    return _forward(input, gamma, beta, weight, bias, plan, 0)[0]
+def _infer(input, gamma, beta, weight, bias, plan, *state):
+    return _forward(input, gamma, beta, weight, bias, plan, 0, *state)[0]
 
 
 def norm_linear(
@@ -116,12 +120,14 @@ def norm_linear(
     weight: torch.Tensor,
     bias: Optional[torch.Tensor] = None,
     options: NormLinearOptions = NormLinearOptions(),
+    delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
     """Returns activation(norm(input) @ weight.T + bias), shape (..., out_features), in the input's dtype or autocast's.
 
     input: (..., in_features), float32, float16 or bfloat16, of any strides. norm_weight, norm_bias: (in_features,), in
     the input's dtype, or float32, which is rounded to the input's dtype; None where the norm has none. weight and bias
-    as linear() takes them, main_grad included. Gradients have the dtypes of their tensors.
+    as linear() takes them, main_grad included. delayed: the scales of the recipe "delayed". Gradients have the dtypes of
+    their tensors.
 
     The normalised values are cast to FP8 without being written. Backward keeps the input, a few numbers for each row
     and FP8 codes; of a fused activation it keeps the layer's output, in the input's dtype. Raises LinearError, an
@@ -138,7 +144,7 @@ def norm_linear(
     weight = weight_of(weight, input, options.recipe)
     tensors = (input, norm_weight, norm_bias, weight, bias)
     layers = (layer_of(weight, bias),)
-    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads)
+    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads, delayed)
     return run("norm_linear", _NormLinear, _infer, *operands)
 
 

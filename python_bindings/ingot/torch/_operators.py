@@ -36,6 +36,9 @@ linear_backward_scaled = torch.ops.ingot.linear_backward_scaled.default
 linear_backward_into = torch.ops.ingot.linear_backward_into.default
 linear_forward_float8 = torch.ops.ingot.linear_forward_float8.default
 linear_backward_float8 = torch.ops.ingot.linear_backward_float8.default
+# The step of delayed scales, in place: amax (n), history (n, length) and scale (n), float32 and contiguous, of any shape
+# with as many elements; formats (2, n): FP8_MAX of each, and 1 where scales are powers of two, else 0.
+sync_amax_history = torch.ops.ingot.sync_amax_history.default
 
 
 class PlanFacts(NamedTuple):
@@ -202,3 +205,8 @@ def _(input, weight, factor, bias, plan, keep):
 @torch.library.register_fake("ingot::linear_backward_float8")
 def _(grad_output, input, weight, factor, saved, plan, wants):
     return _fake_backward(grad_output, plan, wants)
+
+
+@torch.library.register_fake("ingot::sync_amax_history")
+def _(amax, history, scale, formats):
+    return None

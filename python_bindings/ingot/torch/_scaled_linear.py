@@ -7,8 +7,8 @@ from typing import Callable, Optional
 import torch
 
 from . import _operators as ops
-from ._checks import layer_error
-from ._errors import LinearError, from_operator
+from ._checks import layer_error, refuse_double_backward
+from ._errors import from_operator
 
 
 @torch.compiler.assume_constant_result
@@ -62,14 +62,10 @@ def run_forward(ctx, input, weight, bias, scale_input, scale_weight, plan, reads
     return output, amaxes
 
 
-def run_backward(ctx, grad_output, scale_grad_output: Callable[[], torch.Tensor]):
+def run_backward(ctx, name: str, grad_output, scale_grad_output: Callable[[], torch.Tensor]):
     """Returns the three gradients, None for those that are not wanted, and the maxima (2), of which the first is that of
     grad_output if its scale is given."""
-    if torch.is_grad_enabled():
-        raise LinearError(
-            "linear: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use "
-            "torch.nn.functional.linear for this layer"
-        )
+    refuse_double_backward(f'linear "{name}"')
     saved, codes, input, weight, scale_weight = ctx.saved_tensors
     scale = scale_grad_output()
     arguments = (

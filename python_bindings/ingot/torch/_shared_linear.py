@@ -9,8 +9,20 @@ import torch
 
 from . import _module_operators as ops
 from ._checks import check_layer, check_norm, refuse, refuse_double_backward
-from ._linear import check_recipe, in_autocasts_dtype
-from ._module_calls import NormOptions, gradients, layer_of, norm_of, note_main_grads, run, weight_of
+from ._linear import in_autocasts_dtype
+from ._module_calls import (
+    DelayedScales,
+    NormOptions,
+    check_module_recipe,
+    forward_of,
+    gradients,
+    layer_of,
+    norm_of,
+    note_main_grads,
+    note_scales,
+    run,
+    weight_of,
+)
 from ._main_grad import main_grad_of
 from ._norm_linear import beta_of
 from ._operators import PlanTable
@@ -22,7 +34,7 @@ _MOST = 3
 class SharedLinearOptions:
     """How shared_linear() computes.
 
-    recipe: one of RECIPES, of all layers. names: the layers' names in messages. norm: the norm in front, or None.
+    recipe: one of RECIPES, or "delayed", of all layers. names: the layers' names in messages. norm: the norm in front, or None.
     keep_weight_codes: as LinearOptions has it, of all layers.
     """
 
@@ -35,7 +47,7 @@ class SharedLinearOptions:
         object.__setattr__(self, "names", tuple(self.names))
         subject = "shared input of " + ", ".join(f'linear "{name}"' for name in self.names)
         object.__setattr__(self, "subject", subject)
-        check_recipe(self.subject, self.recipe)
+        check_module_recipe(self.subject, self.recipe)
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.names)
         object.__setattr__(self, "_norm", norm_of(self.norm))
@@ -64,6 +76,7 @@ class _SharedLinear(torch.autograd.Function):
         main_grad0,
         main_grad1,
         main_grad2,
+        *state,
     ):
         needs = ctx.needs_input_grad
         of_input = needs[0] or needs[1] or needs[2]
@@ -77,9 +90,10 @@ class _SharedLinear(torch.autograd.Function):
         if of_input and not reads & ops.READS_WEIGHT:
             keep |= ops.KEEP_CODES
         layers = (weight0, bias0, weight1, bias1, weight2, bias2)
-        *outputs, saved = _forward(input, gamma, beta, *layers, plan, keep)
+        *outputs, saved = _forward(input, gamma, beta, *layers, plan, keep, *state)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
         note_main_grads(ctx, (weight0, weight1, weight2), (main_grad0, main_grad1, main_grad2))
+        note_scales(ctx, reads, *state)
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             wants_weight and reads & ops.READS_INPUT_FOR_WEIGHT
         )
@@ -101,31 +115,29 @@ class _SharedLinear(torch.autograd.Function):
         # What is not read again, or is no layer's, has the saved bytes in its place.
         operands = [saved if each is None else each for each in others]
         grads = grad_outputs if len(grad_outputs) == _MOST else (*grad_outputs, saved)
-        operators = (ops.shared_linear_backward, ops.shared_linear_backward_into)
-        grads = gradients(ctx, *operators, (*grads, *operands, saved), (3, 5, 7))
+        grads = gradients(ctx, ops.SHARED_LINEAR, (*grads, *operands, saved), (3, 5, 7))
         needs = ctx.needs_input_grad
-        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 6)
+        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 9)
 
 
-def _forward(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, keep):
-    # An operator takes tensors only: what the plan lacks has the input in its place.
-    return ops.shared_linear_forward(
+def _forward(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, keep, *state):
+    # An operator takes tensors only: what the plan lacks has a weight in its place, of which a compiler makes no copy.
+    tensors = (
         input,
-        input if gamma is None else gamma,
-        input if beta is None else beta,
+        weight0 if gamma is None else gamma,
+        weight0 if beta is None else beta,
         weight0,
-        input if bias0 is None else bias0,
+        weight0 if bias0 is None else bias0,
         weight1,
-        input if bias1 is None else bias1,
-        input if weight2 is None else weight2,
-        input if bias2 is None else bias2,
-        plan,
-        keep,
+        weight0 if bias1 is None else bias1,
+        weight0 if weight2 is None else weight2,
+        weight0 if bias2 is None else bias2,
     )
+    return forward_of(ops.SHARED_LINEAR, tensors, plan, keep, *state)
 
 
-def _infer(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan):
-    outputs = _forward(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, 0)
+def _infer(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, *state):
+    outputs = _forward(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, 0, *state)
     return outputs[:2] if weight2 is None else outputs[:_MOST]
 
 
@@ -136,12 +148,13 @@ def shared_linear(
     norm_weight: Optional[torch.Tensor] = None,
     norm_bias: Optional[torch.Tensor] = None,
     options: SharedLinearOptions = SharedLinearOptions(),
+    delayed: Optional[DelayedScales] = None,
 ) -> tuple[torch.Tensor, ...]:
     """Returns norm(input) @ weight.T + bias of each of two or three layers, in the input's dtype or autocast's.
 
     input: (..., in_features), float32, float16 or bfloat16, of any strides. weights: (out_features, in_features) of
     each layer; biases: (out_features,) or None of each; both as linear() takes them, main_grad included. norm_weight and
-    norm_bias as norm_linear() takes them.
+    norm_bias as norm_linear() takes them. delayed: the scales of the recipe "delayed".
 
     Outputs and the weights' gradients have the bits of separate layers. The input, or what the norm makes of it, is
     cast once, and backward keeps its codes once. The input's gradient is the sum of the layers', rounded once. Raises
@@ -168,5 +181,5 @@ def shared_linear(
     layers = tuple(layer_of(weight, bias) for weight, bias in zip(weights, biases))
     pairs = [tensor for pair in zip(weights, biases) for tensor in pair]
     tensors = (input, norm_weight, norm_bias, *pairs, *(None,) * (2 * (_MOST - len(weights))))
-    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads)
+    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads, delayed)
     return run("shared_linear", _SharedLinear, _infer, *operands)

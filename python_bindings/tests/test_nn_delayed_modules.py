@@ -1,0 +1,331 @@
+"""Delayed scales of modules made of several parts: norms, activations, MLPs and layers that share an input."""
+
+import copy
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.utils.checkpoint import checkpoint
+from torch_module_cases import noted_calls, sqnr
+
+import ingot
+from ingot.nn import (
+    Float8Linear,
+    GatedMlp,
+    LayerNormLinear,
+    Mlp,
+    RMSNormLinear,
+    SharedInputLinears,
+    shared_input,
+    sync_amax_history,
+)
+from ingot.torch import DelayedScales, NormLinearOptions, norm_linear
+
+K = 48
+
+
+def gate_and_up(recipe, **options):
+    gate, up = torch.nn.Linear(K, 80, bias=False), torch.nn.Linear(K, 80, bias=False)
+    return GatedMlp.from_parts(
+        (gate, up), torch.nn.Linear(80, K, bias=False), torch.nn.RMSNorm(K), recipe=recipe, **options
+    )
+
+
+MODULES = {
+    "layer norm": lambda recipe, **o: LayerNormLinear(K, 64, recipe=recipe, **o),
+    "RMS norm, activation": lambda recipe, **o: RMSNormLinear(K, 64, activation="silu", recipe=recipe, **o),
+    "activation": lambda recipe, **o: Float8Linear(K, 64, activation="gelu", recipe=recipe, **o),
+    "MLP": lambda recipe, **o: Mlp(K, 80, norm="layer", recipe=recipe, **o),
+    "gated MLP": lambda recipe, **o: GatedMlp(K, 80, norm="rms", recipe=recipe, **o),
+    "gate and up": gate_and_up,
+    "shared": lambda recipe, **o: SharedInputLinears(K, {"q": 64, "k": 32, "v": 32}, norm="rms", recipe=recipe, **o),
+}
+LAYERS = {"MLP": 2, "gated MLP": 2, "gate and up": 3, "shared": 3}
+
+
+def module_of(name, recipe="delayed", dtype=torch.float32, **options):
+    torch.manual_seed(0)
+    return MODULES[name](recipe, **options).to(dtype)
+
+
+def batch(at, size=1.0, dtype=torch.float32, rows=40):
+    return size * torch.randn(2, rows, K, generator=torch.Generator().manual_seed(at)).to(dtype)
+
+
+def step(module, x, call=None):
+    module.zero_grad()
+    x = x.detach().clone().requires_grad_()
+    outputs = (module if call is None else call)(x)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    sum(y.float().square().sum() for y in outputs).backward()
+    return [*(y.detach() for y in outputs), x.grad, *(parameter.grad.clone() for parameter in module.parameters())]
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def trained(name, **options):
+    module = module_of(name, **options)
+    for at in range(3):
+        step(module, batch(at, 1 + at))
+        sync_amax_history(module)
+    return module
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", MODULES)
+def test_the_first_steps_are_as_dynamic(name, dtype):
+    module, dynamic = module_of(name, dtype=dtype), module_of(name, "tensorwise", dtype)
+    x = batch(0, dtype=dtype)
+    for _ in range(2):  # two micro-batches before the first sync
+        assert equal(step(module, x), step(dynamic, x))
+        with torch.no_grad():
+            assert equal(outputs_of(module(x)), outputs_of(dynamic(x)))
+        x = 2 * x
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_step_of_the_same_data_is_as_the_first(name):
+    module = module_of(name)
+    first = step(module, batch(0))
+    sync_amax_history(module)
+    assert equal(step(module, batch(0)), first)
+
+
+def outputs_of(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def in_float8(values, scale, dtype):
+    limit = torch.finfo(dtype).max
+    return (values * scale).clamp(-limit, limit).to(dtype).double() / scale.double()
+
+
+def test_scales_of_a_norm_by_hand():
+    """A step with the scales of other data, against float64."""
+    module = module_of("layer norm", history_length=2)
+    step(module, batch(0))
+    sync_amax_history(module)
+    x = batch(1, 3.0)
+    scale_x, scale_w, scale_g = module.fp8_scale.clone()
+    values = F.layer_norm(x, (K,))  # its weight is ones, its bias zeros
+    first = F.layer_norm(batch(0), (K,))
+    assert torch.allclose(scale_x, 448 / first.abs().max(), rtol=1e-6)
+    assert scale_w == (448 / module.weight.detach().abs().max().double()).float()
+    y, grad_x, *grads = step(module, x)
+    codes_x = in_float8(values, scale_x, torch.float8_e4m3fn).view(-1, K)
+    codes_w = in_float8(module.weight.detach(), scale_w, torch.float8_e4m3fn)
+    expected = codes_x @ codes_w.T + module.bias.double()
+    assert sqnr(expected.detach(), y.view(-1, 64)) > 60
+    codes_g = in_float8(2 * y.view(-1, 64), scale_g, torch.float8_e5m2)
+    assert sqnr(codes_g.T @ codes_x, grads[0]) > 60  # the weight's gradient
+    assert module.fp8_amax[0] == pytest.approx(values.abs().max().item(), rel=1e-6)
+    assert module.fp8_amax[1] == module.weight.abs().max()
+    assert module.fp8_amax[2] == (2 * y).abs().max()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_maxima_and_buffers(name):
+    module = trained(name, history_length=5)
+    sizes = (LAYERS[name], 3) if name in LAYERS else (3,)
+    assert module.fp8_scale.shape == module.fp8_amax.shape == sizes
+    assert module.fp8_amax_history.shape == (*sizes, 5)
+    used = module.fp8_scale.reshape(-1, 3) != 1
+    used[1:, 0] |= name in ("shared",)  # an input that is shared has the first layer's
+    if name == "gate and up":
+        used[1, 0] = True
+    assert used.all(), module.fp8_scale
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    with torch.no_grad():
+        module(batch(9, 50.0))
+    assert equal(module.state_dict().values(), before.values())  # a forward without gradients notes nothing
+    module.bfloat16()
+    for key, buffer in module.named_buffers():
+        assert buffer.dtype == torch.float32 and torch.equal(buffer, before[key])
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_checkpoints_and_checkpointing(name):
+    module = trained(name)
+    file = io.BytesIO()
+    torch.save(module.state_dict(), file)
+    file.seek(0)
+    other = module_of(name)
+    other.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    assert other.scales_started
+    expected = step(module, batch(5))
+    assert equal(step(other, batch(5), lambda x: checkpoint(other, x, use_reentrant=False)), expected)
+    assert torch.equal(other.fp8_amax, module.fp8_amax)
+    plain = {key: value for key, value in module.state_dict().items() if "fp8_" not in key}
+    fresh = module_of(name)
+    fresh.load_state_dict(plain, strict=True)
+    assert not fresh.scales_started
+    module_of(name, "rowwise").load_state_dict(module.state_dict(), strict=True)
+    assert equal(step(copy.deepcopy(module), batch(6)), step(module, batch(6)))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_weights_cast_again_have_the_scale_of_forward(name):
+    found = []
+    for keep in (True, False):
+        module = trained(name)
+        module.keep_weight_codes(keep)
+        x = batch(7).requires_grad_()
+        outputs = outputs_of(module(x))
+        module.fp8_scale[..., :2].mul_(0.5)
+        module.fp8_scale[..., 2].mul_(0.25)
+        sum(y.square().sum() for y in outputs).backward()
+        found.append([x.grad, *(parameter.grad for parameter in module.parameters())])
+    assert equal(*found)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_main_grad(name):
+    module, plain = trained(name), trained(name)
+    weights = [parameter for parameter in module.parameters() if parameter.dim() == 2]
+    weights[0].main_grad = torch.ones_like(weights[0])
+    step(plain, batch(3))
+    x = batch(3).requires_grad_()
+    module.zero_grad()
+    sum(y.square().sum() for y in outputs_of(module(x))).backward()
+    of_plain = [parameter for parameter in plain.parameters() if parameter.dim() == 2]
+    assert torch.allclose(weights[0].main_grad, of_plain[0].grad + 1, rtol=1e-6)
+    assert equal([w.grad for w in weights[1:]], [w.grad for w in of_plain[1:]])
+    assert torch.equal(module.fp8_amax, plain.fp8_amax)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("name", MODULES)
+def test_whole_graph(name, backend):
+    torch._dynamo.reset()
+    eager = module_of(name)
+    module = copy.deepcopy(eager)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(module, backend=counter, fullgraph=True, dynamic=True)
+    counts = []
+    for rows in (8, 24, 40):
+        x = batch(rows, rows=rows)
+        assert equal(step(module, x, compiled), step(eager, x))
+        assert equal(module.buffers(), eager.buffers())
+        sync_amax_history(module)
+        sync_amax_history(eager)
+        assert equal(module.buffers(), eager.buffers())
+        counts.append(counter.frame_count)
+    assert counts[1] == counts[2]  # one graph for the first step, and one for those after it
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("starts", [False, True])
+def test_opcheck(monkeypatch, name, starts):
+    module = module_of(name) if starts else trained(name)
+    calls = noted_calls(monkeypatch)
+    step(module, batch(2))
+    assert len(calls) == (4 if name == "gate and up" else 2)
+    checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
+    for operator, arguments in calls:
+        torch.library.opcheck(operator, tuple(arguments), test_utils=checks)
+
+
+def test_a_model_of_all_kinds_is_updated_at_once():
+    models = [torch.nn.ModuleList(module_of(name) for name in MODULES) for _ in range(2)]
+    models[0].append(Float8Linear(K, 8, recipe="delayed"))
+    for at in range(3):
+        for model in models:
+            for module in model:
+                torch.manual_seed(at)
+                step(module, batch(at, 1 + at))
+        sync_amax_history(models[0])
+        for module in models[1]:
+            sync_amax_history(module)
+    for a, b in zip(models[0][:-1], models[1], strict=True):
+        assert equal(a.state_dict().values(), b.state_dict().values())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_trains(name):
+    """The loss of delayed scales ends near that of dynamic ones."""
+    losses = {}
+    for recipe in ("tensorwise", "delayed"):
+        module = module_of(name, recipe)
+        targets = [torch.randn(y.shape, generator=torch.Generator().manual_seed(3)) for y in outputs_of(module(batch(0)))]
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+        for _ in range(40):
+            optimizer.zero_grad()
+            outputs = outputs_of(module(batch(0)))
+            loss = sum((y - t).square().mean() for y, t in zip(outputs, targets, strict=True))
+            loss.backward()
+            sync_amax_history(module)
+            optimizer.step()
+        losses[recipe] = loss.item()
+    assert losses["delayed"] < 1.2 * losses["tensorwise"], losses
+
+
+def test_messages():
+    def message(call):
+        with pytest.raises(ingot.Error) as caught:
+            call()
+        return str(caught.value)
+
+    assert message(lambda: module_of("MLP", history_length=0)) == 'MLP "mlp" history_length: is 0, expected 1 or more'
+    assert message(lambda: RMSNormLinear(24, 40, recipe="rowwize")).endswith("rowwise_with_gw_hp, blockwise, delayed")
+    x, w = torch.randn(4, 24), torch.randn(40, 24)
+    options = NormLinearOptions("delayed", "fc", None)
+    assert message(lambda: norm_linear(x, None, None, w, None, options)) == (
+        'linear "fc" delayed: is missing, but the recipe is "delayed": give DelayedScales, or use a module of ingot.nn, '
+        "which keeps them"
+    )
+    wrong = DelayedScales(torch.ones(2), torch.zeros(3))
+    assert message(lambda: norm_linear(x, None, None, w, None, options, wrong)) == (
+        'linear "fc" delayed scale: must be contiguous float32 of 3 elements on the layer\'s device, for input, weight and '
+        "grad_output of each layer"
+    )
+    wrong = DelayedScales(torch.ones(3), torch.zeros(6)[::2])
+    assert message(lambda: norm_linear(x, None, None, w, None, options, wrong)).startswith(
+        'linear "fc" delayed amax: must be contiguous float32 of 3 elements'
+    )
+    scales = DelayedScales(torch.ones(3), torch.zeros(3))
+    assert message(lambda: norm_linear(x, None, None, w, None, NormLinearOptions(norm=None), scales)) == (
+        'linear "norm_linear" delayed: is given, but the recipe is tensorwise, whose scales have no state: omit it'
+    )
+    layers = [Float8Linear(K, 8, recipe="delayed", layer_name=name) for name in ("q", "k")]
+    assert message(lambda: shared_input(batch(0), *layers)) == (
+        'shared_input takes layers whose scales have no state, those of "q" are delayed: SharedInputLinears.from_parts() '
+        "makes one module of such layers"
+    )
+    module = module_of("layer norm", layer_name="fc")
+    x = batch(0).requires_grad_()
+    assert message(lambda: torch.autograd.grad(module(x).sum(), x, create_graph=True)) == (
+        'LayerNorm linear "fc" backward: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use '
+        "PyTorch's own modules for this layer"
+    )
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", MODULES)
+def test_on_a_gpu(name):
+    """Steps of the same data have the bits of dynamic scaling, and others are those of the CPU but for the order of
+    sums."""
+    on_cpu, dynamic = module_of(name, dtype=torch.bfloat16), module_of(name, "tensorwise", torch.bfloat16).cuda()
+    on_gpu = copy.deepcopy(on_cpu).cuda()
+    x = batch(0, 1, torch.bfloat16).cuda()
+    expected = step(dynamic, x)
+    for _ in range(2):
+        assert equal(step(on_gpu, x), expected)
+        sync_amax_history(on_gpu)
+    on_gpu.keep_weight_codes(False)
+    assert equal(step(on_gpu, x), expected)
+    step(on_cpu, x.cpu())
+    sync_amax_history(on_cpu)
+    for at in range(3):
+        # A sum in another order may move a code by half a step: both go on with the same scales.
+        on_gpu.load_state_dict(on_cpu.state_dict())
+        x = batch(at, 1 + at, torch.bfloat16)
+        for a, b in zip(step(on_gpu, x.cuda()), step(on_cpu, x), strict=True):
+            assert sqnr(b.double(), a.cpu()) > 20, at
+        sync_amax_history(on_cpu)
+        sync_amax_history(on_gpu)
+        assert torch.allclose(on_gpu.fp8_scale.cpu(), on_cpu.fp8_scale, rtol=2**-4)
