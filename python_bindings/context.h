@@ -9,6 +9,7 @@
 
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/stream.h"
+#include "torch_one.h"
 #include "torch_streams.h"
 
 namespace ingot::python {
@@ -20,6 +21,7 @@ class PythonContext {
   Context& context() { return context_; }
   // For PyTorch's operators, which calls of several threads may be in at once.
   TorchStreams& torch_streams() { return torch_streams_; }
+  Tensor torch_one() { return torch_one_.of(context_.backend()); }
 
   // Runs work(backend, stream) on the CUDA stream with this handle (PyTorch's `stream.cuda_stream`). Only one call runs
   // at a time.
@@ -34,8 +36,9 @@ class PythonContext {
  private:
   Context context_;
   std::mutex mutex_;
-  std::map<std::uintptr_t, Stream> streams_;  // these two after context_: destroyed before it
+  std::map<std::uintptr_t, Stream> streams_;  // these three after context_: destroyed before it
   TorchStreams torch_streams_;
+  TorchOne torch_one_;
 };
 
 }  // namespace ingot::python

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "ingot/runtime/dry_run.h"
+#include "torch_one.h"
 #include "torch_streams.h"
 
 namespace ingot::python {
@@ -29,6 +30,7 @@ class TorchDryRun {
   Device device() { return dry_.backend().device(); }
   Backend& backend() { return dry_.backend(); }
   Stream& stream() { return stream_.stream(); }
+  Tensor one() { return one_.of(dry_.backend()); }
   Recording recording() const { return dry_.recording(); }
 
  private:
@@ -38,6 +40,7 @@ class TorchDryRun {
 
   DryRun dry_;
   TorchStream stream_;
+  TorchOne one_;
 };
 
 }  // namespace ingot::python

@@ -39,15 +39,12 @@ struct FrozenCall {
     weight.codes = matrix(bytes_of(codes, {plan.subject, "weight"}, in * out, device), spec.out, out, in, device);
     weight.factors = vector(factors_of(factors, {plan.subject, "weight_scale"}, count, Dtype::f32, device), Dtype::f32,
                             count, device);
-    if (!plan.has_constants) return;
-    constants = TorchRegion(kLinearConstantBytes, device);
-    scales = linear_constants(plan, place.backend(), constants.region(), place.stream());
+    scales = place.constants(plan);
   }
 
   const LinearPlan& plan;
   TorchRun place;
   Float8View weight{};
-  TorchRegion constants{};
   LinearScales scales{};
 };
 

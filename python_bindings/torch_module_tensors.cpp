@@ -77,8 +77,7 @@ LinearScale TorchCall::delayed_scale(const Cast& cast, std::int64_t at) {
 }
 
 LinearScales TorchCall::scales(const LinearPlan& plan, std::int64_t layer) {
-  LinearScales made;
-  if (plan.has_constants) made = linear_constants(plan, backend(), region(kLinearConstantBytes), stream());
+  LinearScales made = constants(plan);
   if (delayed_.scale.handle() == nullptr) return made;
   const auto add = [&](LinearScale& scale, const std::optional<Cast>& cast, std::int64_t row) {
     if (cast && cast->scaling == Scaling::delayed) scale = delayed_scale(*cast, kScalesOfLayer * layer + row);

@@ -51,11 +51,12 @@ void require_device(const TorchPlan& plan, const char* name, const Tensor& tenso
 // What a call runs with.
 struct Call {
   Call(const TorchPlan& of, Device on, std::int64_t tokens)
-      : plan(of.plan), device(on), where(on, tokens), backend(where.backend()), stream(where.stream()) {
-    if (!plan.has_constants) return;
-    constants_memory = TorchRegion(kLinearConstantBytes, device);
-    scales = linear_constants(plan, backend, constants_memory.region(), stream);
-  }
+      : plan(of.plan),
+        device(on),
+        where(on, tokens),
+        backend(where.backend()),
+        stream(where.stream()),
+        scales(where.constants(plan)) {}
 
   // Scales of the caller beside the constants.
   template <class Given>
@@ -71,8 +72,7 @@ struct Call {
   TorchRun where;
   Backend& backend;
   Stream& stream;
-  TorchRegion constants_memory{};
-  LinearScales scales{};
+  LinearScales scales;
 };
 
 // Scales that the caller gives, f32 of one element, and maxima of what is cast with them.

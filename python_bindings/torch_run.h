@@ -29,6 +29,11 @@ class TorchRun {
   Device device() const { return device_; }
   Backend& backend() const { return backend_; }
   Stream& stream() const { return stream_; }
+  // The constants of a plan. PyTorch's layers have no fixed scales: a static one is given.
+  LinearScales constants(const LinearPlan& plan) const {
+    if (!plan.folds()) return {};
+    return {.one = dry_ == nullptr ? context_->torch_one() : dry_->one()};
+  }
   LinearRun run() const { return {.stream = stream_, .observer = observer_.get()}; }
   // Whether values that a cast computes on the way are written for an observer: the scratch memory needs room for them.
   bool observes_values() const { return observer_ != nullptr && observer_->wants_values(); }

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 import torch._inductor.config
 from gpu_memory import check_memory_is_pytorchs
 
+import ingot.nn
 import ingot.torch
 from ingot.torch import LinearOptions, linear
 
@@ -123,6 +124,60 @@ def test_graphs_of_two_streams(recipe):
     torch.cuda.synchronize()
     for got, eager in zip(results, expected):
         assert all(torch.equal(a, e) for a, e in zip(got, eager, strict=True))
+
+
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_folded"])
+def test_a_captured_step_clears_nothing(recipe):
+    """Its graph has kernels alone: what a replay needs zeros or constants for is there already. (cuBLASLt's kernels,
+    which other recipes run, may have memory cleared by themselves.)"""
+    x, w, b = tensors(256, 512, 384, device="cuda")
+    grad = torch.randn(256, 384, device="cuda", dtype=torch.bfloat16)
+    layer = ingot.nn.LayerNormLinear(512, 384, device="cuda", dtype=torch.bfloat16, recipe=recipe, activation="gelu")
+    expected = gradients_of(layer, x, grad)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = gradients_of(layer, x, grad)
+    graph.replay()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        graph.replay()
+        torch.cuda.synchronize()
+    names = [event.name for event in profile.events()]
+    assert any("gemm" in name or "nvjet" in name for name in names), names
+    assert not any("memset" in name.lower() or "memcpy" in name.lower() for name in names), names
+    assert all(torch.equal(a, e) for a, e in zip(captured, expected, strict=True))
+
+
+def gradients_of(layer, x, grad):
+    return [*torch.autograd.grad(layer(x), (x, *layer.parameters()), grad)]
+
+
+def test_graphs_that_come_and_go():
+    """Regions of zeros of graphs that are gone serve new ones; those of live graphs are theirs alone."""
+    x, w, b = tensors(256, 512, 384, device="cuda")
+    grad = torch.randn(256, 384, device="cuda", dtype=torch.bfloat16)
+    options = LinearOptions("tensorwise")
+    expected = step(x, w, b, options, grad)
+
+    def captured():
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = step(x, w, b, options, grad)
+        return graph, results
+
+    live = [captured() for _ in range(12)]
+    torch.cuda.synchronize()
+    used = torch.cuda.mem_get_info()[0]
+    for round in range(40):
+        live[round % len(live)] = captured()
+        streams = [torch.cuda.Stream() for _ in live]
+        for stream, (graph, _) in zip(streams, live):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        torch.cuda.synchronize()
+        for at, (_, results) in enumerate(live):
+            assert_same(results, expected, f"round {round}, graph {at}")
+    torch.cuda.empty_cache()
+    assert used - torch.cuda.mem_get_info()[0] <= 64 << 20  # a graph's own memory comes and goes with it
 
 
 def assert_same(got, expected, where):

@@ -15,6 +15,7 @@
 #include "ingot/runtime/cast/column_sum_operation.h"
 #include "ingot/runtime/cast/elementwise_operation.h"
 #include "ingot/runtime/check.h"
+#include "ingot/runtime/cuda/capture_zeros.h"
 #include "ingot/runtime/cuda/captured_graph.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
@@ -43,7 +44,8 @@ class CudaBackend final : public Backend {
         launcher_(driver, device_index, cache),
         cublaslt_(services.cublaslt),
         plans_(services, launcher_.target(), launcher_.multiprocessors()),
-        dequant_plans_(services, {.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()}) {}
+        dequant_plans_(services, {.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()}),
+        capture_zeros_(driver, device_index) {}
 
   Device device() const override { return device_; }
 
@@ -172,6 +174,20 @@ class CudaBackend final : public Backend {
   bool capturing(const Stream& stream) const override {
     const CurrentContext current = launcher_.make_current();
     return launcher_.capturing(stream);
+  }
+
+  void* zeros_of_capture(const Stream& stream, std::size_t bytes) override {
+    const CurrentContext current = launcher_.make_current();
+    return capture_zeros_.of(stream.handle(), bytes);
+  }
+
+  void spoil_zeros_of_capture(const Stream& stream) noexcept override {
+    try {
+      const CurrentContext current = launcher_.make_current();
+      capture_zeros_.spoil(stream.handle());
+    } catch (const Error&) {
+      return;
+    }
   }
 
   bool is_allocated(const void* device_data, std::size_t bytes) const override {
@@ -314,6 +330,7 @@ class CudaBackend final : public Backend {
   CublasLt* cublaslt_;
   GemmPlans plans_;
   DequantPlans dequant_plans_;
+  CaptureZeros capture_zeros_;
 };
 
 }  // namespace

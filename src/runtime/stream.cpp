@@ -44,6 +44,8 @@ void* Stream::zeros(std::size_t bytes) {
   if (allocator_ == nullptr) {
     zeros_.reserve(*backend_, bytes, *this);
   } else if (before < bytes) {
+    // A block of the allocator would be cleared in every replay.
+    if (void* const given = backend_->zeros_of_capture(*this, bytes)) return given;
     zeros_block_ = StreamBlock(*allocator_, handle_, bytes);
   }
   void* const data = allocator_ == nullptr ? zeros_.data() : zeros_block_.data();
@@ -52,6 +54,11 @@ void* Stream::zeros(std::size_t bytes) {
   if (!zeros_hold_) backend_->fill_zero(data, now, *this);
   zeros_hold_ = true;
   return data;
+}
+
+void Stream::spoil_zeros() noexcept {
+  zeros_hold_ = false;
+  if (allocator_ != nullptr) backend_->spoil_zeros_of_capture(*this);
 }
 
 StreamAllocator& Stream::needed_allocator() const {

@@ -43,7 +43,7 @@ class INGOT_API Stream {
   void* scratch(std::size_t bytes);
   // Likewise, but filled with zeros, which each operation must restore, because the next one relies on them. The
   // replays of a graph that the caller captured, and not Graph, must therefore run in one order with all other work of
-  // this object.
+  // this object. With an allocator small zeros are the captured graph's own, and its replays free of that.
   void* zeros(std::size_t bytes);
   // Memory of the allocator for one call of several operations, beside their scratch(): at least `bytes`, aligned to
   // 256 bytes. It goes back when the block does. While a Graph captures this stream it is memory of that graph, for its
@@ -52,7 +52,7 @@ class INGOT_API Stream {
   // Likewise, for what one call leaves to a later one: a graph that captures both keeps it for them alone.
   StreamBlock kept(std::size_t bytes);
   // Call this after an operation failed halfway: the zeros are cleared before their next use.
-  void spoil_zeros() noexcept { zeros_hold_ = false; }
+  void spoil_zeros() noexcept;
 
  private:
   friend class GraphScratch;

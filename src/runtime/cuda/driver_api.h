@@ -38,6 +38,7 @@
   X(cuStreamIsCapturing)               \
   X(cuStreamBeginCapture)              \
   X(cuStreamEndCapture)                \
+  X(cuStreamGetCaptureInfo)            \
   X(cuThreadExchangeStreamCaptureMode) \
   X(cuGraphInstantiate)                \
   X(cuGraphGetNodes)                   \
@@ -45,6 +46,9 @@
   X(cuGraphLaunch)                     \
   X(cuGraphExecDestroy)                \
   X(cuGraphDestroy)                    \
+  X(cuUserObjectCreate)                \
+  X(cuUserObjectRelease)               \
+  X(cuGraphRetainUserObject)           \
   X(cuEventCreate)                     \
   X(cuEventDestroy)                    \
   X(cuEventRecord)                     \

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "ingot/runtime/cuda/driver_api.h"
 
@@ -21,8 +22,18 @@ struct CUctx_st {
   std::atomic<std::uint64_t> next_address{kFirstAddress};
 };
 
+struct CUuserObject_st {
+  void* data;
+  CUhostFn destroy;
+};
+
+struct CUgraph_st {
+  std::vector<CUuserObject> objects;
+};
+
 struct CUstream_st {
-  bool capturing = false;
+  CUgraph graph = nullptr;  // while it is capturing
+  std::uint64_t capture = 0;
 };
 
 namespace ingot {
@@ -139,20 +150,54 @@ CUresult destroy_stream(CUstream stream) {
 }
 
 CUresult is_capturing(CUstream stream, CUstreamCaptureStatus* status) {
-  const bool capturing = stream != nullptr && stream->capturing;
+  const bool capturing = stream != nullptr && stream->graph != nullptr;
   *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
   return CUDA_SUCCESS;
 }
 
 CUresult begin_capture(CUstream stream, CUstreamCaptureMode) {
-  if (stream == nullptr || stream->capturing) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  stream->capturing = true;
+  static std::atomic<std::uint64_t> captures{0};
+  if (stream == nullptr || stream->graph != nullptr) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  stream->graph = new CUgraph_st;
+  stream->capture = ++captures;
   return CUDA_SUCCESS;
 }
 
 CUresult end_capture(CUstream stream, CUgraph* graph) {
-  if (stream == nullptr || !std::exchange(stream->capturing, false)) return CUDA_ERROR_ILLEGAL_STATE;
-  return give_handle(graph);
+  if (stream == nullptr || stream->graph == nullptr) return CUDA_ERROR_ILLEGAL_STATE;
+  *graph = std::exchange(stream->graph, nullptr);
+  return CUDA_SUCCESS;
+}
+
+CUresult capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* capture, CUgraph* graph,
+                      const CUgraphNode**, const CUgraphEdgeData**, std::size_t*) {
+  static_cast<void>(is_capturing(stream, status));
+  if (*status == CU_STREAM_CAPTURE_STATUS_NONE) return CUDA_SUCCESS;
+  *capture = stream->capture;
+  *graph = stream->graph;
+  return CUDA_SUCCESS;
+}
+
+CUresult create_object(CUuserObject* object, void* data, CUhostFn destroy, unsigned, unsigned) {
+  *object = new CUuserObject_st{data, destroy};
+  return CUDA_SUCCESS;
+}
+
+CUresult release_object(CUuserObject object, unsigned) {
+  object->destroy(object->data);
+  delete object;
+  return CUDA_SUCCESS;
+}
+
+CUresult retain_object(CUgraph graph, CUuserObject object, unsigned, unsigned) {
+  graph->objects.push_back(object);
+  return CUDA_SUCCESS;
+}
+
+CUresult destroy_graph(CUgraph graph) {
+  for (CUuserObject object : graph->objects) static_cast<void>(release_object(object, 1));
+  delete graph;
+  return CUDA_SUCCESS;
 }
 
 // As if every capture had found something.
@@ -208,13 +253,17 @@ Driver::Api dry_functions() {
   api.cuStreamIsCapturing = is_capturing;
   api.cuStreamBeginCapture = begin_capture;
   api.cuStreamEndCapture = end_capture;
+  api.cuStreamGetCaptureInfo = capture_info;
   api.cuThreadExchangeStreamCaptureMode = succeed;
   api.cuGraphInstantiate = give_handle;
   api.cuGraphGetNodes = graph_nodes;
   api.cuGraphExecUpdate = succeed;
   api.cuGraphLaunch = succeed;
   api.cuGraphExecDestroy = succeed;
-  api.cuGraphDestroy = succeed;
+  api.cuGraphDestroy = destroy_graph;
+  api.cuUserObjectCreate = create_object;
+  api.cuUserObjectRelease = release_object;
+  api.cuGraphRetainUserObject = retain_object;
   api.cuEventCreate = give_handle;
   api.cuEventDestroy = succeed;
   api.cuEventRecord = succeed;
