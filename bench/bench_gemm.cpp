@@ -149,13 +149,14 @@ class Bench {
     return all;
   }
 
+  // What the library launches for such factors, and its kernel's name.
   void add_untuned(const GemmCase& c, std::vector<Contender>& all) {
-    const GemmSpec spec =
-        gemm_order({.spec = c.spec, .size = c.size}, {.target = target_for(9, 0), .multiprocessors = multiprocessors_})
-            .front();
-    all.push_back({.label = fmt::format("untuned {}", name(spec.kernel)),
-                   .ours = true,
-                   .enqueue = [this, spec](const GemmTensors& t) { gpu_.backend().gemm(spec, t, gpu_.stream()); }});
+    const MatmulDevice device{.target = target_for(9, 0), .multiprocessors = multiprocessors_};
+    const GemmSpec first = gemm_order({.spec = c.spec, .size = c.size}, device, c.cublaslts_order).front();
+    all.push_back(
+        {.label = fmt::format("untuned {}", name(first.kernel)),
+         .ours = true,
+         .enqueue = [this, spec = c.spec](const GemmTensors& t) { gpu_.backend().gemm(spec, t, gpu_.stream()); }});
   }
 
   // Adds all of cuBLASLt's algorithms; false if cuBLASLt does not take the case.

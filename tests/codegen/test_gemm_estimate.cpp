@@ -62,6 +62,37 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred) {
   BOOST_TEST(!preferred("bf16 fast 28672 128 8192"));
 }
 
+// The gradients' GEMMs, but for those that add to a matrix and for sizes that were not measured.
+BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_16_bits) {
+  const auto preferred = [](const char* line) {
+    const GemmCall call = parse_gemm_call(line);
+    return prefers_sm90(call.spec, call.size, kH200);
+  };
+  BOOST_TEST(preferred("gemm bf16*bf16->bf16 nn 8192 8192 8192"));
+  BOOST_TEST(preferred("gemm f16*f16->f32 tn 1024 1024 1024"));
+  BOOST_TEST(preferred("gemm bf16*bf16->bf16 tn 4096 14336 3000"));
+  BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nt 8192 8192 8192"));
+  BOOST_TEST(!preferred("gemm bf16*bf16->f32 tn c=f32 8192 8192 8192"));
+  BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 64 8192 8192"));
+  BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 8192 8192 256"));
+}
+
+// Where cuBLASLt has to copy no factors, it is the faster one from a smaller size on.
+BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_blocks) {
+  const auto preferred = [](const char* line, bool factors_as_read) {
+    const GemmCall call = parse_gemm_call(line);
+    return prefers_sm90(call.spec, call.size, kH200, factors_as_read);
+  };
+  const char* const blocks = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 4096 4096 4096";
+  BOOST_TEST(preferred(blocks, false));
+  BOOST_TEST(!preferred(blocks, true));
+  const char* const large = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 8192 8192 8192";
+  BOOST_TEST(!preferred(large, false));
+  BOOST_TEST(!preferred(large, true));
+  const char* const small = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 1024 1024 1024";
+  BOOST_TEST(preferred(small, false));
+}
+
 // An epilogue that needs registers excludes the tilings that leave few.
 BOOST_AUTO_TEST_CASE(tilings_of_an_epilogue) {
   const auto most = [](const char* line) {

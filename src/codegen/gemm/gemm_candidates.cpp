@@ -86,7 +86,7 @@ void add_staged(std::vector<GemmSpec>& order, const GemmSpec& spec, const GemmCa
 
 }  // namespace
 
-std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& device) {
+std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& device, bool factors_as_read) {
   if (call.spec.kernel != GemmKernel::automatic) return {settled(call, call.spec.kernel, device.multiprocessors)};
   std::vector<GemmSpec> order;
   const auto add = [&](GemmKernel kernel) { order.push_back(settled(call, kernel, device.multiprocessors)); };
@@ -94,8 +94,10 @@ std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& devic
   if (sm90_may_take(call.spec, device.target)) {
     const GemmSpec sm90 = settled(call, GemmKernel::sm90, device.multiprocessors);
     if (sm90_reads(call.spec) || prefers_staging(sm90, call.size, device.multiprocessors)) order.push_back(sm90);
-    if (order.size() == 2 && device.compiles && prefers_sm90(sm90, call.size, device.multiprocessors))
+    if (order.size() == 2 && device.compiles &&
+        prefers_sm90(sm90, call.size, device.multiprocessors, factors_as_read)) {
       std::swap(order[0], order[1]);
+    }
     if (is_fp8(call.spec.a)) add_staged(order, sm90, call, device.multiprocessors);
   }
   if (mma_may_take(call.spec, device.target)) add(GemmKernel::mma);

@@ -40,6 +40,7 @@ struct CublasltCosts {
   std::array<double, 4> step_ns;  // for tiles of 128x256, 128x128, 64x128 and 64x64
   double tile_ns;
   double askew;
+  double copy_us = 0;  // of factors into the order in which cuBLASLt reads them
 };
 
 namespace costs {
@@ -104,12 +105,23 @@ inline constexpr CublasltCosts kCublasltAccurateRows{
     .start_us = 2.44, .bytes_per_us = 3.89e6, .step_ns = {1510, 393, 452, 278}, .tile_ns = 1690, .askew = 1.32};
 
 // Of 1x128 groups by 128x128 blocks, and by 1x128 groups. Not fitted to single times: set so that the ratios to
-// kGrouped's estimates are those that an H200 showed for eight sizes (docs/notes/gemm_sm90.md). The start holds the
-// copies of the factors.
-inline constexpr CublasltCosts kCublasltBlocks{
-    .start_us = 10, .bytes_per_us = 4.5e6, .step_ns = {780, 390, 300, 220}, .tile_ns = 100, .askew = 1.3};
-inline constexpr CublasltCosts kCublasltGroups{
-    .start_us = 14, .bytes_per_us = 4.5e6, .step_ns = {870, 435, 400, 300}, .tile_ns = 100, .askew = 1.3};
+// kGrouped's estimates are those that an H200 showed for eight sizes (docs/notes/gemm_sm90.md).
+inline constexpr CublasltCosts kCublasltBlocks{.start_us = 2.5,
+                                               .bytes_per_us = 4.5e6,
+                                               .step_ns = {780, 390, 300, 220},
+                                               .tile_ns = 100,
+                                               .askew = 1.3,
+                                               .copy_us = 7.5};
+inline constexpr CublasltCosts kCublasltGroups{.start_us = 4.5,
+                                               .bytes_per_us = 4.5e6,
+                                               .step_ns = {870, 435, 400, 300},
+                                               .tile_ns = 100,
+                                               .askew = 1.3,
+                                               .copy_us = 9.5};
+// What gemm_sm90's time is multiplied by where factors of a's groups lie by group instead of row by row; by 128x128
+// blocks it waits for them, by 1x128 groups it reads more of them at once.
+inline constexpr double kReadByGroup = 1.04;
+inline constexpr double kGroupsReadByGroup = 0.9;
 
 // The tilings without their costs.
 template <std::size_t Count>

@@ -126,7 +126,7 @@ std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
 }
 
 // Models cuBLASLt as choosing among four tile sizes.
-double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
+double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool factors_as_read) {
   constexpr std::array<std::pair<int, int>, 4> kTiles{std::pair{128, 256}, {128, 128}, {64, 128}, {64, 64}};
   const CublasltCosts& costs = cublaslt_costs(spec);
   const double steps = steps_of(spec, size) * (is_straight(spec, size) ? 1.0 : costs.askew);
@@ -139,7 +139,8 @@ double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multi
     const double ns = std::max(1.0, std::ceil(tiles / multiprocessors)) * (steps * costs.step_ns[i] + costs.tile_ns);
     least = i == 0 ? ns : std::min(least, ns);
   }
-  return costs.start_us + longer(least * 1e-3, bytes_of(spec, size) / costs.bytes_per_us);
+  const double copies = factors_as_read ? 0 : costs.copy_us;
+  return costs.start_us + copies + longer(least * 1e-3, bytes_of(spec, size) / costs.bytes_per_us);
 }
 
 double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& t, int multiprocessors) {
@@ -181,13 +182,29 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
   return best;
 }
 
+namespace {
+
+// bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200: where an operand does not lie along k, as in
+// both gradients, gemm_sm90's choice is from 0.97 to 1.05 of cuBLASLt's best (1.01 on average, docs/notes/gemm_sm90.md)
+// and needs no cleared memory; else they are equal, and cuBLASLt needs no compiler.
+bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
+  constexpr std::int64_t kLeastMeasured = 512;
+  const bool along_k = spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major;
+  return !along_k && std::min({size.m, size.n, size.k}) >= kLeastMeasured;
+}
+
+}  // namespace
+
 // Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt,
-// but for factors of groups, where the two differ more than beta * c costs; and so do bf16 and f16, for which cuBLASLt
-// has no estimate.
-bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {
-  if (!is_fp8(spec.a) || (spec.epilogue.c && !has_group_factors(spec))) return false;
-  return estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors) <=
-         estimate_cublaslt(spec, size, multiprocessors);
+// but for factors of groups, where the two differ more than beta * c costs.
+bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool factors_as_read) {
+  if (spec.epilogue.c && !has_group_factors(spec)) return false;
+  if (!is_fp8(spec.a)) return prefers_sm90_for_16_bits(spec, size);
+  const double sm90 = estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors);
+  const double reading = !factors_as_read             ? 1.0
+                         : spec.scale_b == kRowGroups ? costs::kGroupsReadByGroup
+                                                      : costs::kReadByGroup;
+  return sm90 * reading <= estimate_cublaslt(spec, size, multiprocessors, factors_as_read);
 }
 
 bool prefers_staging(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {

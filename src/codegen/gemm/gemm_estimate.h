@@ -19,14 +19,17 @@ INGOT_API std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec);
 INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& tiling,
                                int multiprocessors);
 
-// The same for cuBLASLt's first choice, for two FP8 operands.
-INGOT_API double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
+// The same for cuBLASLt's first choice, for two FP8 operands. factors_as_read: factors of groups lie as cuBLASLt reads
+// them, so that they are not copied first.
+INGOT_API double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors,
+                                   bool factors_as_read = false);
 
 // The tiling with the lowest estimate; of equal ones, the first. Does not allocate.
 INGOT_API GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 // If cuBLASLt takes the call too: is gemm_sm90 expected to be no slower than cuBLASLt's first choice?
-INGOT_API bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
+INGOT_API bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors,
+                            bool factors_as_read = false);
 
 // For a spec of gemm_sm90 with a tiling: is it expected to be faster, staging included, than gemm_mma, which reads the
 // operands as they lie?

@@ -6,6 +6,7 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
+#include "ingot/runtime/gemm/cublaslt_factors.h"
 #include "ingot/runtime/gemm/gemm_mma_rules.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
@@ -74,7 +75,8 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
     return gemm_simt(simt, tensors, size, stream, launcher);
   }
   const char* reason = "";
-  for (const GemmSpec& named : plans.find(spec, size)) {
+  const bool factors_as_read = has_group_factors(spec) && cublaslt_factor_bytes(spec, tensors, size) == 0;
+  for (const GemmSpec& named : plans.find(spec, size, factors_as_read)) {
     reason = try_kernel(named, tensors, size, stream, launcher, cublaslt);
     if (reason == nullptr) return;
   }
