@@ -1,4 +1,5 @@
 // The operators of an MLP, plain or gated, perhaps with a norm in front (nn/mlp_functions.h).
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -169,7 +170,9 @@ void backward(TorchValue* stack) {
                                             .codes = down_weight.codes,
                                             .scales = call.scales(plan.down, 1)},
                                    .scratch = scratch.region()};
-  mlp_backward(plan, call.backend(), tensors, call.run());
+  const double products = std::max(products_of(plan.up.linear, tokens), products_of(plan.down, tokens));
+  TorchSide side(call, products, wants.reaches_up() && (wants.up_weight || wants.down_weight));
+  mlp_backward(plan, call.backend(), tensors, call.run(side.stream()));
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
   give(stack, {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &up.weight.tensor, &up.bias.tensor,
                &down.weight.tensor, &down.bias.tensor});

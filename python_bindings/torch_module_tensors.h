@@ -48,6 +48,8 @@ class TorchCall : public TorchRun {
   void use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject);
   // The scales of one of the module's layers, as long as this object: constants, and delayed ones if there are any.
   LinearScales scales(const LinearPlan& plan, std::int64_t layer = 0);
+  // Are the scales made of the call's own data?
+  bool scales_start() const { return delayed_.starts; }
 
  private:
   LinearScale delayed_scale(const Cast& cast, std::int64_t at);

@@ -74,7 +74,8 @@ void forward(TorchValue* stack) {
                                    .scales = call.scales(layer),
                                    .saved = keeps ? &saved : nullptr,
                                    .scratch = scratch.region()};
-  if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
+  TorchSide side(call, products_of(layer, tokens), of.weight_bytes > 0 && !call.scales_start());
+  if (of.weight_bytes > 0) cast_weight_beside(layer, call.backend(), kept.codes(), side, tensors);
   norm_linear_forward(plan, call.backend(), tensors, call.run());
   TorchTensor published = std::move(kept).publish();
   give(stack, {&output.tensor, &published});
@@ -144,7 +145,8 @@ void backward(TorchValue* stack) {
   tensors.codes = weight.codes;
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   tensors.scratch = scratch.region();
-  norm_linear_backward(plan, call.backend(), tensors, call.run());
+  TorchSide side(call, products_of(layer, tokens), wants.input && wants.weight);
+  norm_linear_backward(plan, call.backend(), tensors, call.run(side.stream()));
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
   give(stack,
        {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients.weight.tensor, &gradients.bias.tensor});

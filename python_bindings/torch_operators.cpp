@@ -201,10 +201,11 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
     bias = matrix_of(arguments.bias, name_of(plan, "bias"));
     tensors.bias = bias.view;
   }
+  TorchSide side(call.where, products_of(plan.plan, tokens), !float8 && plan.weight_bytes > 0);
   if (float8) {
     tensors.codes = float8->for_output();
   } else if (plan.weight_bytes > 0) {
-    tensors.weight_into = codes.region();
+    cast_weight_beside(plan.plan, call.backend, codes.region(), side, tensors);
   }
   linear_forward(plan.plan, call.backend, tensors, call.where.run());
 
@@ -376,7 +377,8 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
       plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes;
   const StreamBlock scratch = call.stream.call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};
-  linear_backward(plan.plan, call.backend, tensors, call.where.run());
+  TorchSide side(call.where, products_of(plan.plan, tokens), wants.input && wants.weight);
+  linear_backward(plan.plan, call.backend, tensors, call.where.run(side.stream()));
   return gradients;
 }
 

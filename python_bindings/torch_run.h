@@ -6,7 +6,9 @@
 #include <optional>
 
 #include "context.h"
+#include "ingot/nn/float8_linear.h"
 #include "ingot/nn/linear_functions.h"
+#include "ingot/runtime/error.h"
 #include "torch_dry_run.h"
 #include "torch_observers.h"
 #include "torch_operator.h"
@@ -34,11 +36,14 @@ class TorchRun {
     if (!plan.folds()) return {};
     return {.one = dry_ == nullptr ? context_->torch_one() : dry_->one()};
   }
-  LinearRun run() const { return {.stream = stream_, .observer = observer_.get()}; }
+  // `side`: of TorchSide, for a backward.
+  LinearRun run(Stream* side = nullptr) const { return {.stream = stream_, .side = side, .observer = observer_.get()}; }
   // Whether values that a cast computes on the way are written for an observer: the scratch memory needs room for them.
   bool observes_values() const { return observer_ != nullptr && observer_->wants_values(); }
 
  private:
+  friend class TorchSide;
+
   Device device_;
   TorchDryRun* dry_;
   PythonContext* context_;
@@ -47,5 +52,57 @@ class TorchRun {
   Stream& stream_;
   std::shared_ptr<LayerObserver> observer_;
 };
+
+// A second stream beside that of a small call which PyTorch captures: a replay is faster if what does not wait for each
+// other runs side by side. (A small call that is not captured waits for the host, which a second stream costs time.)
+// The call's own stream goes on behind it when this object ends, which has to be before the memory that work on it
+// uses.
+class TorchSide {
+ public:
+  // products: rows x columns x depth of the call's largest GEMM. wanted: is there work for it?
+  TorchSide(const TorchRun& run, double products, bool wanted) : main_(&run.stream_) {
+    if (!wanted || run.dry_ != nullptr || run.observer_ != nullptr || main_->handle() == nullptr) return;
+    if (products > LinearOptions::kLargestBeside || !run.backend_.capturing(*main_)) return;
+    side_.emplace(run.backend_, run.context_->torch_streams().beside(run.backend_, main_->handle()));
+    side_->stream().wait_for(*main_);
+  }
+  ~TorchSide() {
+    if (!side_) return;
+    try {
+      main_->wait_for(side_->stream());
+    } catch (const Error&) {
+      return;  // the capture is broken; its end reports it
+    }
+  }
+  TorchSide(const TorchSide&) = delete;
+  TorchSide& operator=(const TorchSide&) = delete;
+
+  // Null: there is none.
+  Stream* stream() { return side_ ? &side_->stream() : nullptr; }
+
+ private:
+  Stream* main_;
+  std::optional<TorchStream> side_{};
+};
+
+// Casts the weight on the side stream, if there is one, else within the forward.
+template <class Tensors>
+void cast_weight_beside(const LinearPlan& plan, Backend& backend, const MemoryRegion& into, TorchSide& side,
+                        Tensors& tensors) {
+  Stream* const stream = side.stream();
+  if (stream == nullptr) {
+    tensors.weight_into = into;
+    return;
+  }
+  tensors.codes = cast_weight(plan, backend, {.weight = tensors.weight, .into = into, .scale = tensors.scales.weight},
+                              {.stream = *stream});
+  tensors.codes_from = stream;
+}
+
+// M x N x K of a layer's GEMMs.
+inline double products_of(const LinearPlan& plan, std::int64_t tokens) {
+  return static_cast<double>(tokens) * static_cast<double>(plan.shape.in_features) *
+         static_cast<double>(plan.shape.out_features);
+}
 
 }  // namespace ingot::python

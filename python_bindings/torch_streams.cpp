@@ -93,6 +93,13 @@ Stream& TorchStreams::current(Backend& backend, std::optional<TorchStream>& own,
   return streams.of(*this, backend).stream();
 }
 
+CUstream_st* TorchStreams::beside(Backend& backend, CUstream_st* stream) const {
+  const std::lock_guard lock(kept_->mutex);
+  std::unique_ptr<Stream>& kept = kept_->beside[stream];
+  if (kept == nullptr) kept = std::make_unique<Stream>(backend);
+  return kept->handle();
+}
+
 std::size_t TorchStreams::count() const {
   const std::lock_guard lock(kept_->mutex);
   return kept_->streams.size();

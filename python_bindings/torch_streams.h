@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,6 +64,8 @@ class TorchStreams {
 
   // The stream for PyTorch's current one, in `own` if it is of this call alone. Locks only at a thread's first call.
   Stream& current(Backend& backend, std::optional<TorchStream>& own, std::int64_t tokens = 0) const;
+  // For work beside that of one of PyTorch's streams: a stream of our own, made once for each.
+  CUstream_st* beside(Backend& backend, CUstream_st* stream) const;
   // How many streams threads keep.
   std::size_t count() const;
 
@@ -72,6 +75,7 @@ class TorchStreams {
   struct Kept {
     std::mutex mutex;
     std::vector<std::unique_ptr<TorchStream>> streams;
+    std::map<CUstream_st*, std::unique_ptr<Stream>> beside;
   };
 
   std::uint64_t serial_;  // no other object has it, so that a thread finds only streams of this one

@@ -204,7 +204,8 @@ class CudaBackend final : public Backend {
   CUstream_st* create_stream() override {
     const CurrentContext current = launcher_.make_current();
     CUstream stream = nullptr;
-    driver().check(api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    driver().check(outside_of_captures([&] { return api().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING); }),
+                   "cuStreamCreate");
     return stream;
   }
 

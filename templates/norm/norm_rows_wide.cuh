@@ -1,6 +1,6 @@
-// LayerNorm or RMSNorm (norm_rows.cuh) of rows that are too wide for the registers of one block, or fill them so that
-// few rows are on their way at once: the blocks of a cluster share a row, and each input byte is read once here too. It
-// takes only rows that can be read and written 8 elements at a time.
+// LayerNorm or RMSNorm (norm_rows.cuh) of rows that are too wide for the registers of one block: the blocks of a
+// cluster share a row, so each input byte is read once here too. It takes only rows that can be read and written 8
+// elements at a time.
 //
 // A cluster takes many rows, one after the other. Each thread copies its part of the next row to shared memory while
 // this one is reduced, and keeps the gamma and beta of its columns there: what it copies, only the thread itself reads.
@@ -32,7 +32,7 @@ struct NormRowsWideLaunch {
   static constexpr u32 kSummingWarps = kNormSummingWarps;
   static constexpr u32 kVec8s = 8;
   static constexpr i64 kColsPerStep = i64{kSummingWarps} * 32 * kVec8;
-  static constexpr i64 kMinCols = 2 * kColsPerStep + 1;
+  static constexpr i64 kMinCols = NormRowsLaunch::kMaxCols + 1;
   static constexpr i64 kMaxCols = i64{kMaxClusterBlocks} * kThreads * kVec8s * kVec8;
   // The groups of 8 columns of a summing thread.
   INGOT_HOST_DEVICE static constexpr u32 steps(u32 cols) { return ceil_div(cols, static_cast<u32>(kColsPerStep)); }
@@ -42,11 +42,10 @@ struct NormRowsWideLaunch {
     const u32 all = steps(static_cast<u32>(cols));
     return all <= kVec8s ? all : ceil_div(all, 2U);
   }
-  static constexpr u32 kMinVec8s = 3;  // vec8s(), at least
+  static constexpr u32 kMinVec8s = 5;  // vec8s(), at least
 };
 static_assert(NormRowsWideLaunch::vec8s(NormRowsWideLaunch::kMinCols) == NormRowsWideLaunch::kMinVec8s);
-static_assert(NormRowsWideLaunch::vec8s(8 * NormRowsWideLaunch::kColsPerStep + 1) >= NormRowsWideLaunch::kMinVec8s);
-static_assert(NormRowsWideLaunch::kMinCols <= NormRowsLaunch::kMaxCols + 1);
+static_assert(NormRowsWideLaunch::vec8s(8 * NormRowsWideLaunch::kColsPerStep + 1) == NormRowsWideLaunch::kMinVec8s);
 static_assert(NormRowsWideLaunch::kMaxCols == 16 * NormRowsWideLaunch::kColsPerStep);
 
 struct NormRowsWideShared {
