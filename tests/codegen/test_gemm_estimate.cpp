@@ -76,6 +76,7 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_16_bits) {
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 64 8192 8192"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 8192 8192 256"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 16384 16384 16384"));
+  BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 2731 4096 28672"));
 }
 
 // Where cuBLASLt has to copy no factors, it is the faster one from a smaller size on.
