@@ -69,12 +69,12 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_16_bits) {
     return prefers_sm90(call.spec, call.size, kH200);
   };
   BOOST_TEST(preferred("gemm bf16*bf16->bf16 nn 8192 8192 8192"));
-  BOOST_TEST(preferred("gemm f16*f16->f32 tn 1024 1024 1024"));
+  BOOST_TEST(preferred("gemm f16*f16->f32 tn 4096 4096 4096"));
   BOOST_TEST(preferred("gemm bf16*bf16->bf16 tn 4096 14336 3000"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nt 8192 8192 8192"));
   BOOST_TEST(!preferred("gemm bf16*bf16->f32 tn c=f32 8192 8192 8192"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 64 8192 8192"));
-  BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 8192 8192 256"));
+  BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 2048 2048 2048"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 16384 16384 16384"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 2731 4096 28672"));
 }

@@ -237,7 +237,8 @@ def mlp_of_gate_and_up(
     shared, gated = options._apart
     of_shared = of_gated = None
     if delayed is not None:
-        of_shared = delayed._replace(scale=delayed.scale[:2], amax=delayed.amax[:2])
-        of_gated = delayed._replace(scale=delayed.scale[2:], amax=delayed.amax[2:])
+        scale, amax, starts = delayed
+        of_shared = DelayedScales(scale[:2], amax[:2], starts)
+        of_gated = DelayedScales(scale[2:], amax[2:], starts)
     gate, up = shared_linear(input, weights, biases, norm_weight, norm_bias, shared, of_shared)
     return gated_linear(gate, up, down_weight, down_bias, gated, of_gated)
