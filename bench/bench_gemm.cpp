@@ -149,7 +149,7 @@ class Bench {
     return all;
   }
 
-  // What the library launches for such factors, and its kernel's name.
+  // What the library launches for such factors, and the kernel that it tries first.
   void add_untuned(const GemmCase& c, std::vector<Contender>& all) {
     const MatmulDevice device{.target = target_for(9, 0), .multiprocessors = multiprocessors_};
     const GemmSpec first = gemm_order({.spec = c.spec, .size = c.size}, device, c.cublaslts_order).front();

@@ -209,7 +209,7 @@ void sync_amax_history(TorchValue* stack) {
   if (!device) refuse("sync_amax_history amax", "is neither on the CPU nor on a CUDA device");
   const auto dense = [&](const TorchTensor& tensor, const char* what) {
     Vector made(tensor, what, *device);
-    if (made.copy.handle() != nullptr) refuse(what, "is not contiguous, but is changed in place");
+    if (made.copy.handle() != nullptr) refuse(what, "is not contiguous: give one that is");
     return made.view;
   };
   const Tensor amax = dense(amax_tensor, "sync_amax_history amax");

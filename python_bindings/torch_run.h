@@ -63,7 +63,7 @@ class TorchSide {
   TorchSide(const TorchRun& run, double products, bool wanted) : main_(&run.stream_) {
     if (!wanted || run.dry_ != nullptr || run.observer_ != nullptr || main_->handle() == nullptr) return;
     if (products > LinearOptions::kLargestBeside || !run.backend_.capturing(*main_)) return;
-    side_.emplace(run.backend_, run.context_->torch_streams().beside(run.backend_, main_->handle()));
+    side_.emplace(run.backend_, run.context_->torch_streams().beside(run.backend_, main_->handle()), true);
     side_->stream().wait_for(*main_);
   }
   ~TorchSide() {

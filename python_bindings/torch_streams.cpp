@@ -32,14 +32,14 @@ void* TorchAllocator::allocate(std::size_t bytes, CUstream_st* /*stream*/) {
 
 void TorchAllocator::release(void* data, std::size_t /*bytes*/, CUstream_st* /*stream*/) noexcept {
   const auto found = std::ranges::find(blocks_, data, &Block::data);
-  if (found == blocks_.end()) return;
+  if (found == blocks_.end() || holds_) return;
   if (found->bytes <= kSmall && found->bytes > kept_.bytes) std::swap(kept_, *found);
   std::swap(*found, blocks_.back());
   blocks_.pop_back();
 }
 
-TorchStream::TorchStream(Backend& backend, CUstream_st* handle)
-    : allocator_(backend.device()), stream_(backend, handle, allocator_) {}
+TorchStream::TorchStream(Backend& backend, CUstream_st* handle, bool holds)
+    : allocator_(backend.device(), holds), stream_(backend, handle, allocator_) {}
 
 // What a thread keeps, of every device.
 class ThreadStreams {

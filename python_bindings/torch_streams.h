@@ -14,13 +14,16 @@
 
 namespace ingot::python {
 
-// PyTorch's caching allocator, for one stream of one thread: PyTorch takes the stream from its current one. It keeps a
-// small block that came back for the next call, because a small layer waits for each call of PyTorch's allocator.
+// PyTorch's caching allocator, for one stream of one thread: PyTorch orders its memory by the thread's current stream,
+// which is this one, or one that goes on behind it. It keeps a small block that came back for the next call, because a
+// small layer waits for each call of PyTorch's allocator.
 class TorchAllocator final : public StreamAllocator {
  public:
   static constexpr std::size_t kSmall = std::size_t{1} << 20;  // a block of at most so many bytes is kept
 
-  explicit TorchAllocator(Device device) : device_(device) {}
+  // holds: what comes back is kept until this object ends, because work on a stream that PyTorch does not know of may
+  // still use it.
+  explicit TorchAllocator(Device device, bool holds = false) : device_(device), holds_(holds) {}
 
   void* allocate(std::size_t bytes, CUstream_st* stream) override;
   void release(void* data, std::size_t bytes, CUstream_st* stream) noexcept override;
@@ -35,13 +38,14 @@ class TorchAllocator final : public StreamAllocator {
   };
 
   Device device_;
+  bool holds_;
   std::vector<Block> blocks_{};
   Block kept_{};
 };
 
 class TorchStream {
  public:
-  TorchStream(Backend& backend, CUstream_st* handle);
+  TorchStream(Backend& backend, CUstream_st* handle, bool holds = false);
   Stream& stream() { return stream_; }
 
  private:

@@ -323,7 +323,7 @@ def test_the_step_of_slots():
         return str(caught.value)
 
     assert message(amax, history.t(), scale, formats) == (
-        "ingot: sync_amax_history history: is not contiguous, but is changed in place"
+        "ingot: sync_amax_history history: is not contiguous: give one that is"
     )
     assert message(amax, history, scale[:2], formats) == (
         "ingot: sync_amax_history: has maxima of 3 slots, scales of 2, 6 numbers of formats and 6 of histories: expected "

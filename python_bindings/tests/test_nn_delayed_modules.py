@@ -22,7 +22,7 @@ from ingot.nn import (
     shared_input,
     sync_amax_history,
 )
-from ingot.torch import DelayedScales, NormLinearOptions, norm_linear
+from ingot.torch import DelayedScales, NormLinearOptions, SharedLinearOptions, norm_linear, shared_linear
 
 K = 48
 
@@ -264,6 +264,58 @@ def test_trains(name):
     assert losses["delayed"] < 1.2 * losses["tensorwise"], losses
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_that_has_not_run_starts_later(name):
+    """An expert that no token came to, for example: its first step is as dynamic too."""
+    module, dynamic = module_of(name), module_of(name, "tensorwise")
+    for _ in range(2):
+        sync_amax_history(module)
+    with torch.no_grad():
+        module(batch(0))
+    sync_amax_history(module)
+    assert not module.scales_started
+    assert equal(step(module, batch(1, 1e-4)), step(dynamic, batch(1, 1e-4)))
+    sync_amax_history(module)
+    assert module.scales_started and (module.fp8_amax_history[..., 1] != 0).any()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_parameters_and_scales_may_come_later(name):
+    """On meta first: with a whole checkpoint, with one that has no scales, or by initialising every module."""
+    whole = trained(name)
+    state = whole.state_dict()
+    plain = {key: value for key, value in state.items() if "fp8_" not in key}
+    for given in (state, plain):
+        with torch.device("meta"):
+            module = module_of(name)
+        module.load_state_dict({key: value.clone() for key, value in given.items()}, strict=True, assign=True)
+        other = module_of(name)
+        other.load_state_dict(given, strict=True)
+        assert equal(step(module, batch(5)), step(other, batch(5)))
+        sync_amax_history(module)
+        sync_amax_history(other)
+        assert equal(module.state_dict().values(), other.state_dict().values())
+    with torch.device("meta"):
+        module = module_of(name)
+    module.to_empty(device="cpu")
+    for each in module.buffers():
+        each.fill_(float("nan"))
+    for each in module.modules():
+        if hasattr(each, "reset_parameters"):
+            each.reset_parameters()
+    assert torch.equal(module.fp8_scale, torch.ones_like(module.fp8_scale)) and not module.scales_started
+    assert all(each.isfinite().all() for each in step(module, batch(0)))
+    # A checkpoint of before the first step begins anew.
+    whole.load_state_dict(module_of(name).state_dict(), strict=True)
+    assert not whole.scales_started
+
+
+def test_a_layer_made_anew_without_delayed_scales_has_no_buffers():
+    layer = Float8Linear.from_float(trained("activation"), "rowwise")
+    assert not list(layer.buffers()) and "fp8_amax" not in layer.state_dict()
+    assert equal(step(layer, batch(0)), step(Float8Linear.from_float(layer, "rowwise"), batch(0)))
+
+
 def test_messages():
     def message(call):
         with pytest.raises(ingot.Error) as caught:
@@ -286,6 +338,15 @@ def test_messages():
     wrong = DelayedScales(torch.ones(3), torch.zeros(6)[::2])
     assert message(lambda: norm_linear(x, None, None, w, None, options, wrong)).startswith(
         'linear "fc" delayed amax: must be contiguous float32 of 3 elements'
+    )
+    two = SharedLinearOptions("delayed", ("q", "k"))
+    rows = DelayedScales(torch.ones(2, 3), torch.zeros(2, 6)[:, :3])
+    assert "delayed amax: must be contiguous float32 of 6 elements" in message(
+        lambda: shared_linear(x, (w, w), options=two, delayed=rows)
+    )
+    elsewhere = DelayedScales(torch.ones(3), torch.zeros(3, device="meta"))
+    assert message(lambda: norm_linear(x, None, None, w, None, options, elsewhere)) == (
+        'linear "fc" delayed amax: is on meta and the input on cpu: move one with .to()'
     )
     scales = DelayedScales(torch.ones(3), torch.zeros(3))
     assert message(lambda: norm_linear(x, None, None, w, None, NormLinearOptions(norm=None), scales)) == (

@@ -168,7 +168,8 @@ class CudaBackend final : public Backend {
 
   void synchronize(Stream& stream) override {
     const CurrentContext current = begin(stream);
-    driver().check(api().cuStreamSynchronize(stream.handle()), "cuStreamSynchronize");
+    driver().check(outside_of_captures([&] { return api().cuStreamSynchronize(stream.handle()); }),
+                   "cuStreamSynchronize");
   }
 
   bool capturing(const Stream& stream) const override {

@@ -75,6 +75,7 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_16_bits) {
   BOOST_TEST(!preferred("gemm bf16*bf16->f32 tn c=f32 8192 8192 8192"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 64 8192 8192"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 2048 2048 2048"));
+  BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 128256 8192 64"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 tn 16384 16384 16384"));
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 2731 4096 28672"));
 }

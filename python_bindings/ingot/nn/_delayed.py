@@ -14,6 +14,7 @@ from ..torch._operators import sync_amax_history as sync_slots
 
 # FP8_MAX of each tensor's format: input, weight, grad_output.
 _LARGEST = (448.0, 448.0, 57344.0)
+_BUFFERS = ("fp8_amax", "fp8_amax_history", "fp8_scale")
 
 
 class KeepsScales(torch.nn.Module):
@@ -28,7 +29,9 @@ class KeepsScales(torch.nn.Module):
             refuse(subject, f"history_length: is {history_length}, expected 1 or more")
         self.history_length = history_length
         if self.options.recipe == "delayed":
-            self._make_buffers((3,) if layers is None else (layers, 3))
+            return self._make_buffers((3,) if layers is None else (layers, 3))
+        for name in _BUFFERS:  # of a layer that had delayed scales, and is made anew without
+            self._buffers.pop(name, None)
 
     def _make_buffers(self, sizes: tuple[int, ...]) -> None:
         device = next(self.parameters()).device
@@ -36,16 +39,29 @@ class KeepsScales(torch.nn.Module):
         self.register_buffer("fp8_amax_history", torch.zeros(*sizes, self.history_length, device=device))
         self.register_buffer("fp8_scale", torch.ones(sizes, device=device))
         self.scales_started = False
+        self._has_run = False  # with gradients: until then there is nothing to make scales of
         self._of_formats: Optional[torch.Tensor] = None
 
     def _reset_scales(self) -> None:
         if is_delayed(self):
             self._make_buffers(tuple(self.fp8_amax.shape))
 
+    def reset_parameters(self) -> None:
+        """Initialises the parameters that the module has itself, as PyTorch's module of its kind does, and the buffers of
+        delayed scales."""
+        of_kind = getattr(super(), "reset_parameters", None)
+        if of_kind is not None:
+            of_kind()
+        self._reset_scales()
+
     def _delayed(self) -> Optional[DelayedScales]:
         """For a call of the module's function; None of another recipe."""
         if self.options.recipe != "delayed":
             return None
+        if self.fp8_amax.is_meta and not next(self.parameters()).is_meta:
+            self._reset_scales()  # parameters came with a checkpoint that has no scales
+        if not self._has_run and torch.is_grad_enabled():
+            self._has_run = True
         return DelayedScales(self.fp8_scale, self.fp8_amax, not self.scales_started)
 
     def _formats(self, slots: int) -> torch.Tensor:
@@ -74,8 +90,8 @@ class KeepsScales(torch.nn.Module):
         for keys in (missing, unexpected):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
         history = state_dict.get(f"{prefix}fp8_amax_history")
-        if is_delayed(self) and history is not None and not history.is_meta and bool((history != 0).any()):
-            self.scales_started = True
+        if is_delayed(self) and history is not None and not history.is_meta:
+            self.scales_started = bool((history != 0).any())
 
 
 def is_delayed(module: Any) -> bool:
@@ -88,13 +104,19 @@ def sync_amax_history(model: torch.nn.Module) -> None:
     together; to be called in every step, after backward.
 
     The maxima enter the histories, and are cleared; a scale is FP8_MAX divided by the largest of its history, and stays
-    as it is where all of that are 0. With torch.distributed the maxima are those of all ranks, by one all-reduce. Until
-    the first call every forward and backward takes the scales of its own tensors, as dynamic scaling does. A model
-    without such modules is left as it is.
+    as it is where all of that are 0. With torch.distributed the maxima are those of all ranks, by one all-reduce for each
+    device. Until the first call every forward and backward takes the scales of its own tensors, as dynamic scaling does; so
+    does a module that has not run with gradients before it. A model without such modules is left as it is.
     """
-    modules = [module for module in model.modules() if is_delayed(module)]
-    if not modules:
-        return
+    by_device: Dict[torch.device, List[KeepsScales]] = {}
+    for module in model.modules():
+        if is_delayed(module):
+            by_device.setdefault(module._buffers["fp8_amax"].device, []).append(module)
+    for modules in by_device.values():
+        _sync_on_a_device(modules)
+
+
+def _sync_on_a_device(modules: List[KeepsScales]) -> None:
     # Read from the dicts that have them: for a hundred layers nn.Module's way to them takes longer than all operations.
     buffers = [module._buffers for module in modules]
     amaxes = [each["fp8_amax"] for each in buffers]
@@ -104,7 +126,7 @@ def sync_amax_history(model: torch.nn.Module) -> None:
         of_modules = together.split([each.numel() for each in amaxes])
         torch._foreach_copy_(amaxes, [of.view_as(each) for of, each in zip(of_modules, amaxes)])
     # The maxima that a first step's scales were made of are in the histories as those of the step before.
-    starts = [at for at, module in enumerate(modules) if not module.scales_started]
+    starts = [at for at, module in enumerate(modules) if not module.scales_started and module._has_run]
     if starts:
         torch._foreach_copy_([buffers[at]["fp8_amax_history"][..., 0] for at in starts], [amaxes[at] for at in starts])
     by_shape: Dict[torch.Size, List[KeepsScales]] = {}
@@ -119,7 +141,7 @@ def sync_amax_history(model: torch.nn.Module) -> None:
 def _sync(modules: List[KeepsScales]) -> None:
     """Of modules whose histories have one shape."""
     buffers = [module._buffers for module in modules]
-    arrays = [[each[name] for each in buffers] for name in ("fp8_amax", "fp8_amax_history", "fp8_scale")]
+    arrays = [[each[name] for each in buffers] for name in _BUFFERS]
     formats = modules[0]._formats(sum(amax.numel() for amax in arrays[0]))
     if len(modules) == 1:
         return sync_slots(*(of_one for (of_one,) in arrays), formats)

@@ -64,11 +64,6 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         self.options = options
         self._keep_scales(options.subject, history_length)
 
-    def reset_parameters(self) -> None:
-        """Initialises the parameters as torch.nn.Linear does, and the buffers of delayed scales."""
-        super().reset_parameters()
-        self._reset_scales()
-
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = self.options
         if type(options) is LinearOptions:

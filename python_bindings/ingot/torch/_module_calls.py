@@ -11,7 +11,7 @@ import torch
 from .. import _core
 from .._core import Error
 from . import _module_operators as ops
-from ._checks import layer_error, refuse
+from ._checks import layer_error, refuse, refuse_places
 from ._errors import LinearError
 from ._linear import RECIPES, casts_weight_again
 from ._main_grad import dummy_gradient
@@ -103,7 +103,7 @@ def _plan_of_trace(family, *arguments):
     return _ADD[family](*arguments)
 
 
-def _state_of(subject: str, recipe: str, delayed: Optional[DelayedScales]):
+def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[DelayedScales]):
     """What an operator takes of delayed scales: scale, amax, starts."""
     if recipe != "delayed":
         if delayed is not None:
@@ -115,6 +115,9 @@ def _state_of(subject: str, recipe: str, delayed: Optional[DelayedScales]):
             'delayed: is missing, but the recipe is "delayed": give DelayedScales, or use a module of ingot.nn, which '
             "keeps them",
         )
+    for name, tensor in (("scale", delayed.scale), ("amax", delayed.amax)):
+        if tensor.device != input.device:
+            refuse_places(subject, input, **{f"delayed {name}": tensor})
     return delayed
 
 
@@ -140,7 +143,7 @@ def run(
     again = casts_weight_again(options.keep_weight_codes, input, needs_codes)
     fixed = (options.subject, options._names, options.recipe, options._activation, options._norm)
     subject = options.subject
-    state = _state_of(subject, options.recipe, delayed)
+    state = _state_of(subject, options.recipe, input, delayed)
     if not torch.is_grad_enabled() and delayed is not None:
         state = (state[0], torch.zeros_like(state[1]), state[2])  # a forward without gradients notes no maxima
     if torch.compiler.is_compiling():

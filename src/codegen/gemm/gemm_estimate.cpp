@@ -186,15 +186,18 @@ namespace {
 
 // bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm_sm90.md): where an operand
 // does not lie along k, as in both gradients, gemm_sm90's choice runs at 0.99 to 1.04 of cuBLASLt's best from 3000 x
-// 4096 x 4096 to 8192 cubed, and needs no cleared memory. Below that a whole step is 2 % slower; above, and with a k of
-// 28672, the GEMM itself is. Where both operands lie along k the two kernels are equal, and cuBLASLt needs no compiler.
+// 4096 x 4096 to 8192 cubed, and needs no cleared memory. Below that a whole step is 2 to 4 % slower; above, and with a
+// k of 28672, the GEMM itself is. Where both operands lie along k the two kernels are equal, and cuBLASLt needs no
+// compiler.
 bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
+  constexpr std::int64_t kLeast = 512;
   constexpr std::int64_t kMostDepth = 16384;
-  constexpr double kLeastProducts = 3.4e10;
+  constexpr double kLeastProducts = 5e10;
   constexpr double kMostProducts = 8192.0 * 8192.0 * 8192.0;
   const bool along_k = spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major;
   const double products = static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size.k);
-  return !along_k && size.k <= kMostDepth && products >= kLeastProducts && products <= kMostProducts;
+  return !along_k && std::min({size.m, size.n, size.k}) >= kLeast && size.k <= kMostDepth &&
+         products >= kLeastProducts && products <= kMostProducts;
 }
 
 }  // namespace
