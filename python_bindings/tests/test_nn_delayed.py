@@ -273,7 +273,7 @@ def test_messages():
     for wrong in (torch.ones(2), torch.ones(1, dtype=torch.float64)):
         with pytest.raises(RuntimeError, match='linear "wq" scale of weight: must be float32 of one element on the'):
             operators.linear_forward_scaled(x, w, b, one, wrong, facts.number, 0)
-    with pytest.raises(ingot.Error, match='linear "fc" history_length: is 0, expected 1 or more'):
+    with pytest.raises(ingot.Error, match='linear "fc" history_length: is 0, expected a number of steps, 1 or more'):
         delayed(history_length=0)
     with pytest.raises(ingot.Error, match=r'linear "fc" input: has shape \(3, 8, 23\), expected \(\.\.\., 24\)'):
         delayed()(batch(0)[..., :23])

@@ -300,6 +300,10 @@ def test_parameters_and_scales_may_come_later(name):
     module.to_empty(device="cpu")
     for each in module.buffers():
         each.fill_(float("nan"))
+    module.load_state_dict(plain, strict=True)
+    assert torch.equal(module.fp8_scale, torch.ones_like(module.fp8_scale))
+    for each in module.buffers():
+        each.fill_(float("nan"))
     for each in module.modules():
         if hasattr(each, "reset_parameters"):
             each.reset_parameters()
@@ -308,6 +312,25 @@ def test_parameters_and_scales_may_come_later(name):
     # A checkpoint of before the first step begins anew.
     whole.load_state_dict(module_of(name).state_dict(), strict=True)
     assert not whole.scales_started
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_an_overflow_leaves_no_trace(name):
+    """A step whose gradients are Inf, which a trainer skips: those after it are as if it had not been."""
+    module, other = trained(name, history_length=4), trained(name, history_length=4)
+    x = batch(3)
+    outputs = outputs_of(module(x))
+    (sum(y.square().sum() for y in outputs) * float("inf")).backward()
+    with torch.no_grad():
+        outputs_of(module(x * float("nan")))
+    sync_amax_history(module)
+    assert all(buffer.isfinite().all() for buffer in module.buffers())
+    step(other, x)
+    sync_amax_history(other)
+    # The weight and the input of the step were seen in both.
+    scales = [each.fp8_scale[0, :2] if name in LAYERS else each.fp8_scale[:2] for each in (module, other)]
+    assert torch.equal(*scales)
+    assert all(each.isfinite().all() for each in step(module, batch(4)))
 
 
 def test_a_layer_made_anew_without_delayed_scales_has_no_buffers():
@@ -322,7 +345,11 @@ def test_messages():
             call()
         return str(caught.value)
 
-    assert message(lambda: module_of("MLP", history_length=0)) == 'MLP "mlp" history_length: is 0, expected 1 or more'
+    assert message(lambda: module_of("MLP", history_length=0)) == (
+        'MLP "mlp" history_length: is 0, expected a number of steps, 1 or more'
+    )
+    assert "history_length: is '16', expected" in message(lambda: module_of("activation", history_length="16"))
+    assert message(lambda: Float8Linear(24, 40, recipe="delay")).endswith("rowwise_with_gw_hp, blockwise, delayed")
     assert message(lambda: RMSNormLinear(24, 40, recipe="rowwize")).endswith("rowwise_with_gw_hp, blockwise, delayed")
     x, w = torch.randn(4, 24), torch.randn(40, 24)
     options = NormLinearOptions("delayed", "fc", None)

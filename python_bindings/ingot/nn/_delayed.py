@@ -25,8 +25,8 @@ class KeepsScales(torch.nn.Module):
 
     def _keep_scales(self, subject: str, history_length: int, layers: Optional[int] = None) -> None:
         """To be called when parameters and options are there. layers: None for a module that is one layer."""
-        if history_length < 1:
-            refuse(subject, f"history_length: is {history_length}, expected 1 or more")
+        if not isinstance(history_length, int) or history_length < 1:
+            refuse(subject, f"history_length: is {history_length!r}, expected a number of steps, 1 or more")
         self.history_length = history_length
         if self.options.recipe == "delayed":
             return self._make_buffers((3,) if layers is None else (layers, 3))
@@ -85,13 +85,18 @@ class KeepsScales(torch.nn.Module):
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """Checkpoints load with and without the buffers, strictly too; the scales of one that has any go on."""
+        """Checkpoints load with and without the buffers, strictly too. The scales of one that has any go on; one that has
+        the module's parameters alone begins anew."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         for keys in (missing, unexpected):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
+        if not is_delayed(self):
+            return
         history = state_dict.get(f"{prefix}fp8_amax_history")
-        if is_delayed(self) and history is not None and not history.is_meta:
+        if history is not None and not history.is_meta:
             self.scales_started = bool((history != 0).any())
+        elif history is None and any(key.startswith(prefix) for key in state_dict):
+            self._reset_scales()
 
 
 def is_delayed(module: Any) -> bool:
@@ -104,7 +109,7 @@ def sync_amax_history(model: torch.nn.Module) -> None:
     together; to be called in every step, after backward.
 
     The maxima enter the histories, and are cleared; a scale is FP8_MAX divided by the largest of its history, and stays
-    as it is where all of that are 0. With torch.distributed the maxima are those of all ranks, by one all-reduce for each
+    as it is where all of that are 0, and a maximum that is Inf or NaN counts as 0. With torch.distributed the maxima are those of all ranks, by one all-reduce for each
     device. Until the first call every forward and backward takes the scales of its own tensors, as dynamic scaling does; so
     does a module that has not run with gradients before it. A model without such modules is left as it is.
     """
@@ -120,9 +125,12 @@ def _sync_on_a_device(modules: List[KeepsScales]) -> None:
     # Read from the dicts that have them: for a hundred layers nn.Module's way to them takes longer than all operations.
     buffers = [module._buffers for module in modules]
     amaxes = [each["fp8_amax"] for each in buffers]
+    together = amaxes[0] if len(amaxes) == 1 else torch.cat([each.view(-1) for each in amaxes])
     if dist.is_initialized():
-        together = torch.cat([each.view(-1) for each in amaxes])
         dist.all_reduce(together, dist.ReduceOp.MAX)
+    # An overflow, for which a trainer skips its step, is not to be in the scales of the steps that follow.
+    together.nan_to_num_(nan=0.0, posinf=0.0)
+    if len(amaxes) > 1:
         of_modules = together.split([each.numel() for each in amaxes])
         torch._foreach_copy_(amaxes, [of.view_as(each) for of, each in zip(of_modules, amaxes)])
     # The maxima that a first step's scales were made of are in the histories as those of the step before.

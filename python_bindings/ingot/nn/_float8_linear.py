@@ -8,6 +8,7 @@ import torch
 
 from ..torch import LinearOptions, NormLinearOptions, linear, norm_linear
 from ..torch._errors import LinearError
+from ..torch._module_calls import check_module_recipe
 from ..torch._modules import in_place_of
 from ..torch._operators import HIGH_PRECISION
 from ._delayed import KeepsScales
@@ -17,6 +18,7 @@ _Options = Union[LinearOptions, NormLinearOptions]
 
 
 def _options(recipe: str, layer_name: str, activation: str) -> _Options:
+    check_module_recipe(f'linear "{layer_name}"', recipe)
     if activation or recipe == "delayed":
         return NormLinearOptions(recipe, layer_name, None, activation)
     return LinearOptions(recipe, layer_name)
