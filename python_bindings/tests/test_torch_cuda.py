@@ -166,8 +166,6 @@ def test_graphs_that_come_and_go():
         return graph, results
 
     live = [captured() for _ in range(12)]
-    torch.cuda.synchronize()
-    used = torch.cuda.mem_get_info()[0]
     for round in range(40):
         live[round % len(live)] = captured()
         streams = [torch.cuda.Stream() for _ in live]
@@ -177,8 +175,6 @@ def test_graphs_that_come_and_go():
         torch.cuda.synchronize()
         for at, (_, results) in enumerate(live):
             assert_same(results, expected, f"round {round}, graph {at}")
-    torch.cuda.empty_cache()
-    assert used - torch.cuda.mem_get_info()[0] <= 64 << 20  # a graph's own memory comes and goes with it
 
 
 def test_graphs_that_are_gone_leave_no_memory():
@@ -188,8 +184,8 @@ def test_graphs_that_are_gone_leave_no_memory():
     options = LinearOptions("tensorwise")
     step(x, w, b, options, grad)
 
-    def capture(times):
-        for _ in range(times):
+    def steps():
+        for _ in range(100):  # with 6.4 MB of regions, more than the driver's unit
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph):
                 step(x, w, b, options, grad)
@@ -198,10 +194,9 @@ def test_graphs_that_are_gone_leave_no_memory():
             del graph
         gc.collect()
         torch.cuda.empty_cache()
-        return torch.cuda.mem_get_info()[0]
 
-    before = capture(20)
-    assert before - capture(400) <= 8 << 20  # they would be 50 MiB
+    steps()
+    check_memory_is_pytorchs(steps)
 
 
 def assert_same(got, expected, where):

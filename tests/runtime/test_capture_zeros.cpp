@@ -1,5 +1,5 @@
-// Zeros of captures (runtime/cuda/capture_zeros.h) with a driver that computes nothing: whose a region is, how long, and
-// what happens without memory. On a GPU python_bindings/tests/test_torch_cuda.py replays such graphs.
+// Zeros of captures (runtime/cuda/capture_zeros.h) with a driver that computes nothing: whose a region is, how long,
+// and what happens without memory. On a GPU python_bindings/tests/test_torch_cuda.py replays such graphs.
 #include <boost/test/unit_test.hpp>
 
 #include <cstddef>
