@@ -281,6 +281,21 @@ def check_delayed(rank):
             assert torch.equal(layer.fp8_scale, other.fp8_scale / halved.squeeze(1))
 
 
+def check_delayed_on_one_rank(rank):
+    """A module that one rank alone has run starts on both, with the same scales."""
+    torch.manual_seed(0)
+    layer, other = (Float8Linear(6, WIDTH, recipe="delayed") for _ in range(2))
+    if rank == 0:
+        layer(halves()[0]).square().sum().backward()
+    net = nn.ModuleList([layer, other])
+    for _ in range(2):
+        sync_amax_history(net)
+        assert layer.scales_started and not other.scales_started
+    scales = [torch.empty(3) for _ in range(WORLD)]
+    dist.all_gather(scales, layer.fp8_scale)
+    assert torch.equal(*scales) and (scales[0] != 1).all()
+
+
 def adapted():
     """Layers with quantized weights, between layers that are trained."""
     torch.manual_seed(0)
@@ -344,6 +359,7 @@ CHECKS = [
     check_accumulation,
     check_from_meta,
     check_delayed,
+    check_delayed_on_one_rank,
     check_quantized_weights,
     check_parts_that_are_sharded,
 ]

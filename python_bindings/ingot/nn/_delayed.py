@@ -109,9 +109,10 @@ def sync_amax_history(model: torch.nn.Module) -> None:
     together; to be called in every step, after backward.
 
     The maxima enter the histories, and are cleared; a scale is FP8_MAX divided by the largest of its history, and stays
-    as it is where all of that are 0, and a maximum that is Inf or NaN counts as 0. With torch.distributed the maxima are those of all ranks, by one all-reduce for each
-    device. Until the first call every forward and backward takes the scales of its own tensors, as dynamic scaling does; so
-    does a module that has not run with gradients before it. A model without such modules is left as it is.
+    as it is where all of that are 0. A maximum that is Inf or NaN counts as 0. With torch.distributed the maxima are those of
+    all ranks, by one all-reduce, and a second one while there are modules that no rank has run with gradients yet. Until the
+    first call behind that run every forward and backward takes the scales of its own tensors, as dynamic scaling does. A
+    model without such modules is left as it is.
     """
     by_device: Dict[torch.device, List[KeepsScales]] = {}
     for module in model.modules():
@@ -128,6 +129,7 @@ def _sync_on_a_device(modules: List[KeepsScales]) -> None:
     together = amaxes[0] if len(amaxes) == 1 else torch.cat([each.view(-1) for each in amaxes])
     if dist.is_initialized():
         dist.all_reduce(together, dist.ReduceOp.MAX)
+        _share_runs([module for module in modules if not module.scales_started], together.device)
     # An overflow, for which a trainer skips its step, is not to be in the scales of the steps that follow.
     together.nan_to_num_(nan=0.0, posinf=0.0)
     if len(amaxes) > 1:
@@ -144,6 +146,16 @@ def _sync_on_a_device(modules: List[KeepsScales]) -> None:
         _sync(of_shape)
     for at in starts:
         modules[at].scales_started = True
+
+
+def _share_runs(modules: List[KeepsScales], device: torch.device) -> None:
+    """Modules start on all ranks at once, whichever has run them: a token may have come to an expert on one rank alone."""
+    if not modules:
+        return
+    has_run = torch.tensor([float(module._has_run) for module in modules], device=device)
+    dist.all_reduce(has_run, dist.ReduceOp.MAX)
+    for module, ran in zip(modules, has_run.tolist()):
+        module._has_run = ran > 0
 
 
 def _sync(modules: List[KeepsScales]) -> None:
