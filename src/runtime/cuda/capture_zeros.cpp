@@ -82,7 +82,7 @@ std::optional<CaptureZeros::Capture> CaptureZeros::capture_of(CUstream stream) c
   cuuint64_t number = 0;
   CUgraph graph = nullptr;
   const CUresult result =
-      driver_->api().cuStreamGetCaptureInfo(stream, &status, &number, &graph, nullptr, nullptr, nullptr);
+      driver_->api().cuStreamGetCaptureInfo_v3(stream, &status, &number, &graph, nullptr, nullptr, nullptr);
   if (result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return std::nullopt;
   return Capture{number, graph};
 }

@@ -38,7 +38,7 @@
   X(cuStreamIsCapturing)               \
   X(cuStreamBeginCapture)              \
   X(cuStreamEndCapture)                \
-  X(cuStreamGetCaptureInfo)            \
+  X(cuStreamGetCaptureInfo_v3)         \
   X(cuThreadExchangeStreamCaptureMode) \
   X(cuGraphInstantiate)                \
   X(cuGraphGetNodes)                   \

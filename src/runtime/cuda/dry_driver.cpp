@@ -253,7 +253,7 @@ Driver::Api dry_functions() {
   api.cuStreamIsCapturing = is_capturing;
   api.cuStreamBeginCapture = begin_capture;
   api.cuStreamEndCapture = end_capture;
-  api.cuStreamGetCaptureInfo = capture_info;
+  api.cuStreamGetCaptureInfo_v3 = capture_info;
   api.cuThreadExchangeStreamCaptureMode = succeed;
   api.cuGraphInstantiate = give_handle;
   api.cuGraphGetNodes = graph_nodes;
