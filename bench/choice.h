@@ -16,7 +16,7 @@ struct ChoiceCase {
   GemmCall call;
 };
 
-std::string name(const ChoiceCase& choice);  // "Mistral 7B qkv 1536x6144x4096": M x N x K
+std::string name(const ChoiceCase& choice);  // "Llama 3.1 8B qkv 1903x6144x4096": M x N x K
 
 // GEMMs that the cost model was not fitted on: layers of language, vision and speech models, of experts and of backward
 // passes, with 8 to 16384 tokens, mostly not round numbers. The list was renewed on 2026-11-26, when the choices stood,

@@ -49,15 +49,12 @@ struct Vector {
       refuse(what, "is on another device than the tensor that it belongs to: move one with .to()");
     }
     const std::span<const std::int64_t> sizes = tensor.sizes();
-    const std::span<const std::int64_t> strides = tensor.strides();
-    std::int64_t step = 1;
-    bool dense = true;
-    for (std::size_t at = sizes.size(); at-- > 0; step *= sizes[at]) dense &= sizes[at] == 1 || strides[at] == step;
-    if (!dense) {
+    const bool contiguous = tensor.is_contiguous();
+    if (!contiguous) {
       copy = TorchTensor::empty(sizes, torch_dtype(Dtype::f32), device);
       copy.copy_from(tensor);
     }
-    view = vector(dense ? tensor.data() : copy.data(), Dtype::f32, count(sizes), device);
+    view = vector(contiguous ? tensor.data() : copy.data(), Dtype::f32, count(sizes), device);
   }
 
   TorchTensor copy{};

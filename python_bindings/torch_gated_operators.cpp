@@ -54,8 +54,8 @@ struct GateOperands {
   TorchMatrix up;
 };
 
-// Returns output, and what backward needs beside gate and up. kDelayed: with delayed scales, which follow the other
-// tensors.
+// Returns output, and what backward needs beside gate and up. kDelayed: the stack holds delayed scales, behind the
+// other tensors.
 template <bool kDelayed>
 void forward(TorchValue* stack) {
   const TorchTensor gate = tensor_of(stack[0]);

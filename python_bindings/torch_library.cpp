@@ -138,6 +138,15 @@ std::span<const std::int64_t> TorchTensor::strides() const {
   return {strides, sizes().size()};
 }
 
+bool TorchTensor::is_contiguous() const {
+  const std::span<const std::int64_t> sizes = this->sizes();
+  const std::span<const std::int64_t> strides = this->strides();
+  std::int64_t step = 1;
+  bool contiguous = true;
+  for (std::size_t at = sizes.size(); at-- > 0; step *= sizes[at]) contiguous &= sizes[at] == 1 || strides[at] == step;
+  return contiguous;
+}
+
 std::optional<Dtype> TorchTensor::dtype() const {
   const TorchFunctions& torch = torch_functions();
   std::int32_t number = 0;

@@ -1,5 +1,4 @@
 // The operators of an MLP, plain or gated, perhaps with a norm in front (nn/mlp_functions.h).
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <optional>
@@ -48,7 +47,7 @@ struct ForwardArguments {
   TorchTensor input, gamma, beta, up_weight, up_bias, down_weight, down_bias;
 };
 
-// Returns output, and what backward needs. kDelayed: with delayed scales, which follow the other tensors.
+// Returns output, and what backward needs. kDelayed: the stack holds delayed scales, behind the other tensors.
 template <bool kDelayed>
 void forward(TorchValue* stack) {
   const ForwardArguments arguments{.input = tensor_of(stack[0]),
@@ -170,8 +169,8 @@ void backward(TorchValue* stack) {
                                             .codes = down_weight.codes,
                                             .scales = call.scales(plan.down, 1)},
                                    .scratch = scratch.region()};
-  const double products = std::max(products_of(plan.up.linear, tokens), products_of(plan.down, tokens));
-  TorchSide side(call, products, wants.reaches_up() && (wants.up_weight || wants.down_weight));
+  const bool faster = faster_with_side(plan.up.linear, tokens) && faster_with_side(plan.down, tokens);
+  TorchSide side(call, faster && wants.reaches_up() && (wants.up_weight || wants.down_weight));
   mlp_backward(plan, call.backend(), tensors, call.run(side.stream()));
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
   give(stack, {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &up.weight.tensor, &up.bias.tensor,

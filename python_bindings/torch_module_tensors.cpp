@@ -55,14 +55,12 @@ TorchDelayedScales delayed_scales(const TorchValue* stack, std::int64_t bits) {
 
 void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject) {
   const auto require = [&](const TorchTensor& tensor, const char* name) {
-    const std::span<const std::int64_t> sizes = tensor.sizes();
     std::int64_t elements = 1;
-    bool dense = true;
-    for (std::size_t at = sizes.size(); at-- > 0; elements *= sizes[at]) {
-      dense = dense && (sizes[at] == 1 || tensor.strides()[at] == elements);
-    }
-    if (dense && tensor.dtype() == Dtype::f32 && tensor.device() == device() && elements == kScalesOfLayer * layers)
+    for (const std::int64_t size : tensor.sizes()) elements *= size;
+    if (tensor.is_contiguous() && tensor.dtype() == Dtype::f32 && tensor.device() == device() &&
+        elements == kScalesOfLayer * layers) {
       return;
+    }
     throw Error(ErrorCode::invalid_argument, TensorName{subject, name}.text(),
                 "must be contiguous float32 of " + std::to_string(kScalesOfLayer * layers) +
                     " elements on the layer's device, for input, weight and grad_output of each layer");

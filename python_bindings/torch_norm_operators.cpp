@@ -36,7 +36,7 @@ struct ForwardArguments {
   TorchTensor input, gamma, beta, weight, bias;
 };
 
-// Returns output, and what backward needs. kDelayed: with delayed scales, which follow the other tensors.
+// Returns output, and what backward needs. kDelayed: the stack holds delayed scales, behind the other tensors.
 template <bool kDelayed>
 void forward(TorchValue* stack) {
   const ForwardArguments arguments{.input = tensor_of(stack[0]),
@@ -74,7 +74,7 @@ void forward(TorchValue* stack) {
                                    .scales = call.scales(layer),
                                    .saved = keeps ? &saved : nullptr,
                                    .scratch = scratch.region()};
-  TorchSide side(call, products_of(layer, tokens), of.weight_bytes > 0 && !call.scales_start());
+  TorchSide side(call, faster_with_side(layer, tokens) && of.weight_bytes > 0 && !call.scales_start());
   if (of.weight_bytes > 0) cast_weight_beside(layer, call.backend(), kept.codes(), side, tensors);
   norm_linear_forward(plan, call.backend(), tensors, call.run());
   TorchTensor published = std::move(kept).publish();
@@ -145,7 +145,7 @@ void backward(TorchValue* stack) {
   tensors.codes = weight.codes;
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   tensors.scratch = scratch.region();
-  TorchSide side(call, products_of(layer, tokens), wants.input && wants.weight);
+  TorchSide side(call, faster_with_side(layer, tokens) && wants.input && wants.weight);
   norm_linear_backward(plan, call.backend(), tensors, call.run(side.stream()));
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
   give(stack,

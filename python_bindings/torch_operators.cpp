@@ -201,7 +201,7 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
     bias = matrix_of(arguments.bias, name_of(plan, "bias"));
     tensors.bias = bias.view;
   }
-  TorchSide side(call.where, products_of(plan.plan, tokens), !float8 && plan.weight_bytes > 0);
+  TorchSide side(call.where, faster_with_side(plan.plan, tokens) && !float8 && plan.weight_bytes > 0);
   if (float8) {
     tensors.codes = float8->for_output();
   } else if (plan.weight_bytes > 0) {
@@ -377,7 +377,7 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
       plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes;
   const StreamBlock scratch = call.stream.call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};
-  TorchSide side(call.where, products_of(plan.plan, tokens), wants.input && wants.weight);
+  TorchSide side(call.where, faster_with_side(plan.plan, tokens) && wants.input && wants.weight);
   linear_backward(plan.plan, call.backend, tensors, call.where.run(side.stream()));
   return gradients;
 }

@@ -59,10 +59,10 @@ class TorchRun {
 // uses.
 class TorchSide {
  public:
-  // products: rows x columns x depth of the call's largest GEMM. wanted: is there work for it?
-  TorchSide(const TorchRun& run, double products, bool wanted) : main_(&run.stream_) {
+  // wanted: is there work for it, of layers that are faster with one?
+  TorchSide(const TorchRun& run, bool wanted) : main_(&run.stream_) {
     if (!wanted || run.dry_ != nullptr || run.observer_ != nullptr || main_->handle() == nullptr) return;
-    if (products > LinearOptions::kLargestBeside || !run.backend_.capturing(*main_)) return;
+    if (!run.backend_.capturing(*main_)) return;
     side_.emplace(run.backend_, run.context_->torch_streams().beside(run.backend_, main_->handle()), true);
     side_->stream().wait_for(*main_);
   }
@@ -99,12 +99,14 @@ void cast_weight_beside(const LinearPlan& plan, Backend& backend, const MemoryRe
   tensors.codes_from = stream;
 }
 
-// M x N x K of a layer's GEMMs; more than any side stream takes for one in high precision alone, whose GEMMs are slower
-// beside each other (bench_linear, 1024 cubed: 31.1 us instead of 28.8).
-inline double products_of(const LinearPlan& plan, std::int64_t tokens) {
-  if (!is_float8(plan.config.output) && !is_float8(plan.config.grad_input)) return 2 * LinearOptions::kLargestBeside;
+// Is a layer of so many tokens faster with a TorchSide? Not a large one, and none in high precision alone: its GEMMs
+// are slower beside each other (bench_linear, 1024 cubed: 30.6 us instead of 28.3,
+// bench/results/linear_eager_h200.json).
+inline bool faster_with_side(const LinearPlan& plan, std::int64_t tokens) {
+  if (!is_float8(plan.config.output) && !is_float8(plan.config.grad_input)) return false;
   return static_cast<double>(tokens) * static_cast<double>(plan.shape.in_features) *
-         static_cast<double>(plan.shape.out_features);
+             static_cast<double>(plan.shape.out_features) <=
+         LinearOptions::kLargestBeside;
 }
 
 }  // namespace ingot::python

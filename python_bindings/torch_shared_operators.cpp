@@ -101,8 +101,8 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
   linear_forward(layer, run.call.backend(), tensors, run.call.run());
 }
 
-// Returns the layers' outputs, of which a third may be empty, and what backward needs. kDelayed: with delayed scales,
-// which follow the other tensors; that of the input is the first layer's.
+// Returns three outputs, the third empty if there are two layers, and what backward needs. kDelayed: the stack holds
+// delayed scales, behind the other tensors. All layers cast the input with the first layer's scale.
 template <bool kDelayed>
 void forward(TorchValue* stack) {
   ForwardArguments arguments{.input = tensor_of(stack[0]), .gamma = tensor_of(stack[1]), .beta = tensor_of(stack[2])};

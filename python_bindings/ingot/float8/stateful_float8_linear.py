@@ -6,6 +6,7 @@ from typing import Any, Optional, Tuple
 
 import torch
 
+from ..torch._scale_buffers import restore_float32
 from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
 from ._weights import is_foreign
 from .config import CastConfig, Float8LinearConfig, ScalingType
@@ -126,9 +127,7 @@ class StatefulFloat8Linear(Float8Linear):
     def _apply(self, fn, recurse: bool = True):
         before = dict(self._buffers)
         result = super()._apply(fn, recurse)
-        for name, buffer in self._buffers.items():
-            if name.startswith("fp8_") and buffer is not None and buffer.dtype != torch.float32:
-                self._buffers[name] = before[name].to(buffer.device)
+        restore_float32(self, before)
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, *args: Any) -> None:

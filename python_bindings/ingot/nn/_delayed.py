@@ -11,6 +11,7 @@ import torch.distributed as dist
 from ..torch import DelayedScales
 from ..torch._checks import refuse
 from ..torch._operators import sync_amax_history as sync_slots
+from ..torch._scale_buffers import restore_float32
 
 # FP8_MAX of each tensor's format: input, weight, grad_output.
 _LARGEST = (448.0, 448.0, 57344.0)
@@ -79,9 +80,7 @@ class KeepsScales(torch.nn.Module):
     def _apply(self, fn, recurse: bool = True):
         before = dict(self._buffers)
         result = super()._apply(fn, recurse)
-        for name, buffer in self._buffers.items():
-            if name.startswith("fp8_") and buffer is not None and buffer.dtype != torch.float32:
-                self._buffers[name] = before[name].to(buffer.device)
+        restore_float32(self, before)
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:

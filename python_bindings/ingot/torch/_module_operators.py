@@ -303,7 +303,7 @@ def _fake_outputs_of_shared(input: torch.Tensor, plan: int, keep: int):
 
 @torch.library.register_fake("ingot::shared_linear_backward")
 def _(grad_output0, grad_output1, grad_output2, input, gamma, weight0, weight1, weight2, saved, plan, wants):
-    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, (True, True, True))
+    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants)
 
 
 @torch.library.register_fake("ingot::shared_linear_backward_into")
@@ -323,8 +323,7 @@ def _(
     plan,
     wants,
 ):
-    makes = tuple(not main_grad.numel() for main_grad in (main_grad0, main_grad1, main_grad2))
-    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, makes)
+    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, (main_grad0, main_grad1, main_grad2))
 
 
 @torch.library.register_fake("ingot::shared_linear_backward_delayed")
@@ -346,8 +345,7 @@ def _(
     plan,
     wants,
 ):
-    makes = tuple(not main_grad.numel() for main_grad in (main_grad0, main_grad1, main_grad2))
-    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, makes)
+    return _fake_gradients_of_shared(grad_output0, gamma, plan, wants, (main_grad0, main_grad1, main_grad2))
 
 
 @torch.library.register_fake("ingot::gated_linear_forward_delayed")
@@ -386,8 +384,10 @@ def _fake_gradients_of_gated(grad_output, gate, plan: int, wants: int, makes_wei
     return *of_inputs, *_fake_gradients_of_layer(grad_output, _GATED[plan].layers[0], wants_weight, bool(wants & BIAS))
 
 
-def _fake_gradients_of_shared(grad_output0, gamma, plan: int, wants: int, makes: tuple[bool, ...]):
+def _fake_gradients_of_shared(grad_output0, gamma, plan: int, wants: int, main_grads=()):
+    """main_grads: of each layer, if the call has them; one with elements takes the weight's gradient."""
     known = _SHARED[plan]
+    makes = [not main_grad.numel() for main_grad in main_grads] or [True] * 3
     grads = [*_fake_gradients_of_norm(grad_output0, gamma, known, bool(wants & INPUT), bool(wants & SHARED_GAMMA))]
     for at in range(3):
         layer = known.layers[min(at, len(known.layers) - 1)]

@@ -34,8 +34,8 @@ _MOST = 3
 class SharedLinearOptions:
     """How shared_linear() computes.
 
-    recipe: one of RECIPES, or "delayed", of all layers. names: the layers' names in messages. norm: the norm in front, or None.
-    keep_weight_codes: as LinearOptions has it, of all layers.
+    recipe: one of RECIPES, or "delayed", of all layers. names: the layers' names in messages. norm: the norm in front, or
+    None. keep_weight_codes: as LinearOptions has it, of all layers.
     """
 
     recipe: str = "tensorwise"
