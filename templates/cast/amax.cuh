@@ -161,8 +161,13 @@ struct AmaxTilesParams {
   u32* tensor;   // [1]
   u32* rows;     // [rows]
   u32* columns;  // [cols]
-  u32 steps;     // how many times a block goes down AmaxTilesLaunch::kRows rows
 };
+
+// How many blocks of a kernel with this many registers per thread fit on a multiprocessor: it has 65536 of them,
+// allocated to a warp in units of 256.
+INGOT_HOST_DEVICE constexpr i64 resident_blocks(i64 registers, i64 threads) {
+  return max_of(i64{1}, 65536 / (ceil_div(registers, i64{8}) * 8 * threads));
+}
 
 struct AmaxTilesLaunch {
   static constexpr u32 kThreads = 256;
@@ -170,16 +175,12 @@ struct AmaxTilesLaunch {
   static constexpr u32 kRowsPerWarp = 8;
   static constexpr i64 kCols = 32 * kVec8;
   static constexpr i64 kRows = kWarps * kRowsPerWarp;
-  // If there are more than enough blocks, each goes down several steps of kRows rows, and raises its columns' maxima
-  // only once.
-  static constexpr i64 kEnoughBlocks = 2048;
-  static constexpr i64 kMaxSteps = 8;
-  INGOT_HOST_DEVICE static constexpr u32 steps(i64 rows, i64 cols) {
-    const i64 tiles = ceil_div(rows, kRows) * ceil_div(cols, kCols);
-    return static_cast<u32>(max_of(i64{1}, min_of(kMaxSteps, tiles / kEnoughBlocks)));
-  }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 steps) {
-    return ceil_div(rows, kRows * steps) * ceil_div(cols, kCols);
+  // No more blocks than are resident at once, if that is one for each strip of columns: a block goes down its strip in
+  // steps of kRows rows, and raises its columns' maxima only once. The blocks of a strip take these steps in turn, so
+  // that at the end the L2 holds the end of the matrix.
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, i64 resident) {
+    const i64 strips = ceil_div(cols, kCols);
+    return strips * max_of(i64{1}, min_of(ceil_div(rows, kRows), resident / strips));
   }
 };
 
@@ -210,7 +211,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
   const u32 lane = threadIdx.x % 32;
   const u32 strips = static_cast<u32>(ceil_div(p.source.cols, Launch::kCols));
   const i64 first_col = i64{blockIdx.x % strips} * Launch::kCols;
-  const i64 block_row = i64{blockIdx.x / strips} * Launch::kRows * p.steps + warp * Launch::kRowsPerWarp;
+  const i64 row_step = i64{gridDim.x / strips} * Launch::kRows;
   const i64 cols_left = p.source.cols - first_col;
   const bool aligned = Source::aligned(p.source) && (cols_left >= Launch::kCols || p.source.cols % kVec8 == 0);
 
@@ -221,14 +222,15 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
     for (u32 i = 0; i < kVec8; ++i) column_maxima[warp][i * 32 + lane] = 0;
   }
   INGOT_UNROLL_BY(1)
-  for (u32 step = 0; step < p.steps; ++step) {
-    const i64 first_row = block_row + step * Launch::kRows;
+  for (i64 first_row = i64{blockIdx.x / strips} * Launch::kRows + warp * Launch::kRowsPerWarp;
+       first_row < p.source.rows; first_row += row_step) {
     const i64 rows_left = p.source.rows - first_row;
+    u32 of_row = 0;  // of row `lane`
     const auto take_row = [&](u32 r, u32 bits) {
       maximum = max_of(maximum, bits);
       if constexpr (C.rows) {
         bits = __reduce_max_sync(0xffffffffU, bits);
-        if (lane == 0 && r < rows_left) raise_maximum(p.rows + first_row + r, bits);
+        if (lane == r) of_row = bits;
       }
     };
     if (aligned) {
@@ -254,6 +256,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
         }
         take_row(r, row_maximum);
       }
+    }
+    // Neighbouring threads raise neighbouring rows: one request to the memory instead of eight.
+    if constexpr (C.rows) {
+      if (lane < Launch::kRowsPerWarp && lane < rows_left) raise_maximum(p.rows + first_row + lane, of_row);
     }
   }
   if (C.columns && aligned) {

@@ -20,9 +20,8 @@ struct CastWholeParams {
 struct CastWholeLaunch {
   static constexpr i64 kMostPerMultiprocessor = 3;  // blocks for which any of these kernels has room
   static constexpr i64 kMostInCluster = 8;          // blocks for which every GPU with clusters has room
-  // For a kernel with this many registers per thread: an SM has 65536, allocated to a warp in units of 256.
   INGOT_HOST_DEVICE static constexpr i64 per_multiprocessor(i64 registers) {
-    return 65536 / (ceil_div(registers, i64{8}) * 8 * CastTilesLaunch::kThreads);
+    return resident_blocks(registers, CastTilesLaunch::kThreads);
   }
 };
 

@@ -144,7 +144,7 @@ void check_amax_tiles() {
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      const u32 steps = 1 + static_cast<u32>(s.rows) % 3;
+      const i64 resident = 1 + s.rows % 3;  // so that blocks take several steps, and as many as there are
       Matrix<float> tensor(1, 1, 1);
       Matrix<float> rows(1, s.rows, s.rows);
       Matrix<float> columns(1, s.cols, s.cols);
@@ -153,8 +153,8 @@ void check_amax_tiles() {
       for (i64 c = 0; c < s.cols; ++c) columns.at(0, c) = c % 5 == 0 ? 1e6F : 0.0F;
       const auto bits = [](Matrix<float>& m) { return reinterpret_cast<u32*>(m.data()); };
       emulator::launch(amax_tiles<ValueSource<In>, AmaxTilesConfig{.tensor = true, .rows = Rows, .columns = Columns}>,
-                       AmaxTilesLaunch::grid(s.rows, s.cols, steps), AmaxTilesLaunch::kThreads,
-                       AmaxTilesParams{source_of(x, s.rows, s.cols), bits(tensor), bits(rows), bits(columns), steps});
+                       AmaxTilesLaunch::grid(s.rows, s.cols, resident), AmaxTilesLaunch::kThreads,
+                       AmaxTilesParams{source_of(x, s.rows, s.cols), bits(tensor), bits(rows), bits(columns)});
       BOOST_TEST((tensor.guarded() && rows.guarded() && columns.guarded()));
       BOOST_TEST(tensor.at(0, 0) == naive_amax(x, 0, s.rows, s.cols));
       for (i64 r = 0; r < s.rows; ++r) BOOST_TEST(rows.at(0, r) == (Rows ? naive_amax(x, r, r + 1, s.cols) : 0.0F));
@@ -1124,7 +1124,7 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
       source.operands[1] = {b.data(), b.stride()};
       emulator::launch(amax_tiles<Source, AmaxTilesConfig{.columns = true}>, AmaxTilesLaunch::grid(s.rows, s.cols, 2),
                        AmaxTilesLaunch::kThreads,
-                       AmaxTilesParams{source, nullptr, nullptr, reinterpret_cast<u32*>(amax.data()), 2});
+                       AmaxTilesParams{source, nullptr, nullptr, reinterpret_cast<u32*>(amax.data())});
       CastTilesParams params{.source = source,
                              .codes = {},
                              .transposed = {.codes = got.data(),

@@ -15,6 +15,7 @@
 #include "norm/norm_rows_wide.cuh"
 #include "quantize/quantize_mx.cuh"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <set>
 #include <vector>
@@ -87,6 +88,27 @@ BOOST_AUTO_TEST_CASE(amax_blocks_share_all_segments) {
         }
       }
       BOOST_TEST(static_cast<i64>(seen.size()) == rows * segments);
+    }
+  }
+}
+
+// Likewise for amax_tiles: some block takes every step of every strip, and all blocks are resident at once unless the
+// strips alone are more.
+BOOST_AUTO_TEST_CASE(amax_tiles_blocks_share_all_steps) {
+  using Launch = AmaxTilesLaunch;
+  static_assert(resident_blocks(64, Launch::kThreads) == 4 && resident_blocks(65, Launch::kThreads) == 3);
+  for (const i64 rows : {1, 64, 65, 3000, 8192}) {
+    for (const i64 cols : {1, 256, 4096, 11008, 200000}) {
+      const i64 strips = ceil_div(cols, Launch::kCols);
+      const i64 grid = Launch::grid(rows, cols, 528);
+      BOOST_TEST(grid % strips == 0);
+      BOOST_TEST(grid <= std::max(strips, i64{528}));
+      i64 steps = 0;
+      for (i64 first = 0; first < grid / strips; ++first) {
+        BOOST_TEST(first * Launch::kRows < rows);  // none is idle
+        for (i64 row = first * Launch::kRows; row < rows; row += grid / strips * Launch::kRows) ++steps;
+      }
+      BOOST_TEST(steps == ceil_div(rows, Launch::kRows));
     }
   }
 }

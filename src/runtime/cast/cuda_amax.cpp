@@ -1,5 +1,6 @@
 // amax on a GPU.
 #include "ingot/runtime/cast/amax_operation.h"
+#include "ingot/runtime/cast/amax_tiles_grid.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
@@ -23,14 +24,10 @@ void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Laun
   }
   if (spec.scale == kColumnwise) {
     launcher.fill_zero(result, static_cast<std::size_t>(count) * sizeof(float), stream);
-    const u32 steps = AmaxTilesLaunch::steps(input.rows, input.cols);
-    const AmaxTilesParams params{.source = source,
-                                 .tensor = nullptr,
-                                 .rows = nullptr,
-                                 .columns = static_cast<u32*>(tensors.amax.data),
-                                 .steps = steps};
-    launcher.launch(spec, Pass::main, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
-                    params, stream);
+    const AmaxTilesParams params{
+        .source = source, .tensor = nullptr, .rows = nullptr, .columns = static_cast<u32*>(tensors.amax.data)};
+    launcher.launch(spec, Pass::main, amax_tiles_grid(spec, Pass::main, input, stream, launcher),
+                    AmaxTilesLaunch::kThreads, params, stream);
     return;
   }
   const SourceParams first = flattened(source);

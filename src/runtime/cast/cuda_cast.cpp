@@ -6,6 +6,7 @@
 
 #include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/generate.h"
+#include "ingot/runtime/cast/amax_tiles_grid.h"
 #include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/visit.h"
 
@@ -106,14 +107,12 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
     const auto bits = [](const MaximaOf& of, bool asked) {
       return asked ? reinterpret_cast<u32*>(of.values) : nullptr;
     };
-    const u32 steps = AmaxTilesLaunch::steps(input.rows, input.cols);
     const AmaxTilesParams params{.source = source_of(tensors),
                                  .tensor = bits(maxima.tensor, wanted.tensor),
                                  .rows = bits(maxima.rows, wanted.rows),
-                                 .columns = bits(maxima.columns, wanted.columns),
-                                 .steps = steps};
-    launcher.launch(spec, Pass::first, AmaxTilesLaunch::grid(input.rows, input.cols, steps), AmaxTilesLaunch::kThreads,
-                    params, stream);
+                                 .columns = bits(maxima.columns, wanted.columns)};
+    launcher.launch(spec, Pass::first, amax_tiles_grid(spec, Pass::first, input, stream, launcher),
+                    AmaxTilesLaunch::kThreads, params, stream);
   }
   return maxima;
 }
