@@ -212,6 +212,9 @@ struct Epilogue {
   static constexpr u32 kFirstBytes = kAddsC         ? static_cast<u32>(sizeof(StoredC))
                                      : kFirst != -1 ? static_cast<u32>(sizeof(Beside))
                                                     : 0;  // bytes of an element
+  // Is it the only matrix, and is it all that is read beside x?
+  static constexpr bool kNoOtherMatrix = count_inputs<F>(InputKind::matrix) == (kAddsC || kFirst == -1 ? 0U : 1U);
+  static constexpr bool kReadsNoOther = kNoOtherMatrix && F::kInputs == count_inputs<F>(InputKind::matrix);
   INGOT_DEVICE static const u8* first_at(const EpilogueParams& p, i64 row, i64 col) {
     const void* const data = kAddsC ? p.c : p.operands[max_of(kFirst, 0)].data;
     const i64 stride = kAddsC ? p.c_stride : p.operands[max_of(kFirst, 0)].stride;
@@ -233,34 +236,33 @@ struct Epilogue {
   }
 
   // Fetches the inputs of the pair at an even column inside the matrix; `both`: its second column is inside too.
-  // Without with_first, the first matrix is left out.
-  INGOT_DEVICE static Raw fetch(const EpilogueParams& p, const Vectors& v, i64 row, i64 col, bool both,
-                                bool with_first = true) {
+  // Without WithFirst, the first matrix is left out.
+  template <bool WithFirst = true>
+  INGOT_DEVICE static Raw fetch(const EpilogueParams& p, const Vectors& v, i64 row, i64 col, bool both) {
     Raw raw{};
-    if (with_first && reads_c(p)) {
+    if (WithFirst && reads_c(p)) {
       raw.c = load_pair(static_cast<const StoredC*>(p.c) + row * p.c_stride + col, v.c, both);
     }
     INGOT_UNROLL
     for (int i = 0; i < kOperands; ++i) {
-      if (F::kKinds[i] != InputKind::matrix || (!with_first && i == kFirst)) continue;
+      if (F::kKinds[i] != InputKind::matrix || (!WithFirst && i == kFirst)) continue;
       const auto* const data = static_cast<const Beside*>(p.operands[i].data);
       raw.operands[i] = load_pair(data + row * p.operands[i].stride + col, v.operands[i], both);
     }
     return raw;
   }
 
-  // Turns x and y from factors * sum + bias of the pair into its values. `keeps`: the preactivation is written here.
+  // Turns x and y from factors * sum + bias of the pair into its values. Keeps: the preactivation is written here.
+  template <bool Keeps = true>
   INGOT_DEVICE static void apply(const EpilogueParams& p, const Vectors& v, const Raw& raw, i64 row, i64 col, bool both,
-                                 float& x, float& y, bool keeps = true) {
+                                 float& x, float& y) {
     if (reads_c(p)) {
       x = x + p.beta * element(raw.c, 0);
       y = y + p.beta * element(raw.c, 1);
     }
-    if constexpr (kPreactivation) {
-      if (keeps) {
-        store_pair(static_cast<Beside*>(p.preactivation) + row * p.preactivation_stride + col, x, y, v.preactivation,
-                   both);
-      }
+    if constexpr (kPreactivation && Keeps) {
+      store_pair(static_cast<Beside*>(p.preactivation) + row * p.preactivation_stride + col, x, y, v.preactivation,
+                 both);
     }
     if constexpr (kFused) {
       float first[kMaxInputs] = {};

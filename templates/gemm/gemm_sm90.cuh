@@ -529,44 +529,70 @@ struct Sm90Consumer {
   static constexpr bool kFirstByRows = sizeof(Out) == 2 && Epi::kFirstBytes == 2;
   static constexpr bool kPreactivationByRows =
       sizeof(Out) == 2 && Epi::kPreactivation && !Epi::kAddsC && is_same<typename Epi::Beside, Out>;
+  // Nothing else is read or written, so values may be computed for elements outside the output. That is a fraction of
+  // the code, and of the time to compile it, that a test for each pair takes.
+  static constexpr bool kAllByRows =
+      Epi::kReadsNoOther && (kFirstByRows || Epi::kFirstBytes == 0) && (!Epi::kPreactivation || kPreactivationByRows);
 
   INGOT_DEVICE static u32 row_address(u32 staging, u32 r, u32 unit) {
     return staging + r * kRowBytes + swizzle(r, unit) * 16;
   }
 
-  // Loads 16 rows of 128 bytes of the first matrix that the epilogue reads.
-  INGOT_DEVICE void bring_first(u32 row, u32 column, u32 staging) const {
+  // The address that this lane passes to stmatrix and ldmatrix for the first two blocks of eight columns, of 16 bits
+  // each. An exclusive or with 16 j makes it that of blocks j and j + 1, if j is even: rows of 128 bytes are aligned.
+  // (Beside 192 sums there is no register to keep it in from chunk to chunk.)
+  INGOT_DEVICE u32 matrices_address(u32 staging) const {
     u32 own = lane;
-    ptx::opaque(own);  // its addresses are computed for each chunk, as in stage_columns()
-    INGOT_UNROLL_BY(1)
-    for (u32 r = own / 8; r < 16; r += 4) {
-      ptx::cp_async<16>(row_address(staging, r, own % 8), Epi::first_at(p.epilogue, row + r, column + own % 8 * 8), 16);
+    if constexpr (kWaves * kSums > 128) ptx::opaque(own);
+    return row_address(staging, own % 16, own / 16);
+  }
+
+  // Loads 16 rows of 128 bytes of the first matrix that the epilogue reads. What lies outside of it is left as it is:
+  // nobody stores what is computed from that.
+  INGOT_DEVICE void bring_first(u32 row, u32 column, u32 staging) const {
+    const u32 rows = row < p.m ? min_of(p.m - row, 16U) : 0;
+    if (Epi::first_in_vectors(p.epilogue)) {
+      const u32 n = column + lane % 8 * 8;
+      const u32 bytes = n < p.n ? min_of((p.n - n) * 2, 16U) : 0;
+      INGOT_UNROLL_BY(1)
+      for (u32 r = bytes != 0 ? lane / 8 : 16; r < rows; r += 4) {
+        ptx::cp_async<16>(row_address(staging, r, lane % 8), Epi::first_at(p.epilogue, row + r, n), bytes);
+      }
+      ptx::cp_async_commit();
+      ptx::cp_async_wait<0>();
+    } else {
+      const u32 n = column + lane * 2;
+      INGOT_UNROLL_BY(kWaves * kSums > 128 ? 1 : 4)  // beside 192 sums there are no registers for more
+      for (u32 r = n < p.n ? 0 : 16; r < rows; ++r) {
+        const auto* const at = reinterpret_cast<const u16*>(Epi::first_at(p.epilogue, row + r, n));
+        const u32 second = n + 1 < p.n ? at[1] : 0;
+        ptx::st_shared4(row_address(staging, r, lane / 4) + lane % 4 * 4, at[0] | second << 16);
+      }
     }
-    ptx::cp_async_commit();
-    ptx::cp_async_wait<0>();
     __syncwarp();
   }
 
-  // Writes a whole chunk of the preactivation.
-  INGOT_DEVICE void keep_preactivation(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging, u32 row,
-                                       u32 column) const {
+  // Turns a chunk's sums into factors * sum + bias, and stages those as the preactivation.
+  INGOT_DEVICE void stage_preactivation(float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 matrices) const {
     u32 words[4];
     INGOT_UNROLL
     for (u32 j = 0; j < kBlocks; ++j) {
       float x[4];
       finished(d, rows, chunk, j, x);
+      INGOT_UNROLL
+      for (u32 i = 0; i < 4; ++i) d[(chunk * kBlocks + j) * 4 + i] = x[i];
       words[j % 2 * 2] = pack(x[0], x[1]);
       words[j % 2 * 2 + 1] = pack(x[2], x[3]);
-      if (j % 2 == 1) ptx::stmatrix_x4(row_address(staging, lane % 16, j - 1 + lane / 16), words);
+      if (j % 2 == 1) ptx::stmatrix_x4(matrices ^ (j - 1) * 16, words);
     }
-    __syncwarp();
-    write_whole_rows(static_cast<Out*>(p.epilogue.preactivation), p.epilogue.preactivation_stride, row, column,
-                     staging);
-    __syncwarp();
   }
 
+  // Neither factors nor a bias are applied after the sums. As the sums are the same in each turn of the loop over
+  // chunks, the compiler would then compute the whole epilogue in front of it.
+  static constexpr bool kFinishedSums = !Epi::kNothing && (!kFp8 || kGrouped) && !C.bias;
+
   // factors * sum + bias for block j of eight columns: two neighbours of a row, and the same two eight rows below.
-  INGOT_DEVICE void finished(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 j, float (&x)[4]) const {
+  INGOT_DEVICE void finished(float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 j, float (&x)[4]) const {
     const u32 at = (chunk * kBlocks + j) * 4;
     const u32 local = chunk * kChunk + j * 8 + lane % 4 * 2;
     float factors[2] = {};
@@ -574,63 +600,56 @@ struct Sm90Consumer {
     if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * local, factors[0], factors[1]);
     if constexpr (C.bias) ptx::ld_shared_floats(columns + 4 * (kN + local), bias[0], bias[1]);
     INGOT_UNROLL
-    for (u32 i = 0; i < 4; ++i) x[i] = d[at + i];
+    for (u32 i = 0; i < 4; ++i) {
+      if constexpr (kFinishedSums) ptx::opaque(d[at + i]);
+      x[i] = d[at + i];
+    }
     finish(x[0], x[1], rows[0], factors, bias);
     finish(x[2], x[3], rows[1], factors, bias);
   }
 
   // `row`, `column`: where the chunk begins in the output.
-  INGOT_DEVICE void stage_columns(const float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging, u32 row,
-                                  u32 column, const typename Epi::Vectors& vectors) {
+  INGOT_DEVICE void stage_columns(float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging,
+                                  [[maybe_unused]] u32 matrices, u32 row, u32 column,
+                                  const typename Epi::Vectors& vectors) {
     u32 words[4];
-    // Addresses are computed for each chunk: all of them at once would need more registers than there are.
-    if constexpr (!Epi::kOfXAlone) {
-      ptx::opaque(row);
-      ptx::opaque(column);
-    }
     [[maybe_unused]] const bool inside = row + 16 <= p.m && column + kChunk <= p.n;
-    bool keeps = true;
-    if constexpr (kPreactivationByRows) {
-      keeps = !(inside && rows_aligned<Out>(p.epilogue.preactivation, p.epilogue.preactivation_stride, 16));
-      if (!keeps) keep_preactivation(d, rows, chunk, staging, row, column);
-    }
-    bool by_rows = false;
-    if constexpr (kFirstByRows) {
-      by_rows = inside && Epi::reads_first(p.epilogue) && Epi::first_in_vectors(p.epilogue);
-      if (by_rows) bring_first(row, column, staging);
-    }
     INGOT_UNROLL
     for (u32 first = 0; first < kBlocks; first += kTogether) {
       typename Epi::Raw raw[kTogether][2] = {};
-      if constexpr (Epi::kWords != 0) {
+      if constexpr (Epi::kWords != 0 && !(kFirstByRows && Epi::kNoOtherMatrix)) {
         INGOT_UNROLL
         for (u32 j = 0; j < kTogether; ++j) {
           INGOT_UNROLL
           for (u32 half = 0; half < 2; ++half) {
             const u32 m = row + lane / 4 + half * 8;
             const u32 n = column + (first + j) * 8 + lane % 4 * 2;
-            if (m < p.m && n < p.n) raw[j][half] = Epi::fetch(p.epilogue, vectors, m, n, n + 1 < p.n, !by_rows);
+            if (m >= p.m || n >= p.n) continue;
+            raw[j][half] = Epi::template fetch<!kFirstByRows>(p.epilogue, vectors, m, n, n + 1 < p.n);
           }
         }
       }
       if constexpr (kFirstByRows) {
-        if (by_rows) {
+        INGOT_UNROLL
+        for (u32 j = 0; j < kTogether; j += 2) {
+          ptx::ldmatrix_x4(matrices ^ (first + j) * 16, words);
           INGOT_UNROLL
-          for (u32 j = 0; j < kTogether; j += 2) {
-            ptx::ldmatrix_x4(row_address(staging, lane % 16, first + j + lane / 16), words);
-            INGOT_UNROLL
-            for (u32 i = 0; i < 4; ++i) Epi::set_first(raw[j + i / 2][i % 2], words[i]);
-          }
+          for (u32 i = 0; i < 4; ++i) Epi::set_first(raw[j + i / 2][i % 2], words[i]);
         }
       }
       INGOT_UNROLL
       for (u32 i = 0; i < kTogether; ++i) {
         const u32 j = first + i;
         float x[4];
-        finished(d, rows, chunk, j, x);
+        if constexpr (kPreactivationByRows) {
+          INGOT_UNROLL
+          for (u32 k = 0; k < 4; ++k) x[k] = d[(chunk * kBlocks + j) * 4 + k];
+        } else {
+          finished(d, rows, chunk, j, x);
+        }
         const u32 m = row + lane / 4;
         const u32 n = column + j * 8 + lane % 4 * 2;
-        apply_epilogue(raw[i], m, n, vectors, x, keeps);
+        apply_epilogue(raw[i], m, n, vectors, x);
         if constexpr (Epi::kAmax && sizeof(Out) != 2) look_at(x, m, n, inside);
         if constexpr (kCodes) {
           INGOT_UNROLL
@@ -654,7 +673,7 @@ struct Sm90Consumer {
             look_at_pair(words[j % 2 * 2], m, n, inside);
             look_at_pair(words[j % 2 * 2 + 1], m + 8, n, inside);
           }
-          if (j % 2 == 1) ptx::stmatrix_x4(row_address(staging, lane % 16, j - 1 + lane / 16), words);
+          if (j % 2 == 1) ptx::stmatrix_x4(matrices ^ (j - 1) * 16, words);
         }
       }
     }
@@ -663,12 +682,13 @@ struct Sm90Consumer {
   // x: two neighbouring elements of row m, and those of the row eight below.
   INGOT_DEVICE void apply_epilogue([[maybe_unused]] const typename Epi::Raw (&raw)[2], [[maybe_unused]] u32 m,
                                    [[maybe_unused]] u32 n, [[maybe_unused]] const typename Epi::Vectors& vectors,
-                                   [[maybe_unused]] float (&x)[4], [[maybe_unused]] bool keeps) {
+                                   [[maybe_unused]] float (&x)[4]) {
     if constexpr (!Epi::kNothing) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        if (!Epi::kOfXAlone && (m + half * 8 >= p.m || n >= p.n)) continue;
-        Epi::apply(p.epilogue, vectors, raw[half], m + half * 8, n, n + 1 < p.n, x[2 * half], x[2 * half + 1], keeps);
+        if (!kAllByRows && (m + half * 8 >= p.m || n >= p.n)) continue;
+        Epi::template apply<!kPreactivationByRows>(p.epilogue, vectors, raw[half], m + half * 8, n, n + 1 < p.n,
+                                                   x[2 * half], x[2 * half + 1]);
       }
     }
   }
@@ -707,18 +727,16 @@ struct Sm90Consumer {
     }
   }
 
-  INGOT_DEVICE void write_rows(u32 row, u32 column, u32 staging) const {
-    Out* const out = static_cast<Out*>(p.out);
-    if (p.whole_vectors != 0 && column + kChunk <= p.n) {
-      return write_whole_rows(out, p.out_stride, row, column, staging);
-    }
+  // The same of a chunk that may reach past the last column. vectors: rows start at multiples of 16 bytes.
+  INGOT_DEVICE void write_rows(Out* out, i64 stride, bool vectors, u32 row, u32 column, u32 staging) const {
+    if (vectors && column + kChunk <= p.n) return write_whole_rows(out, stride, row, column, staging);
     INGOT_UNROLL_BY(1)
     for (u32 r = 0; r < 16 && row + r < p.m; ++r) {
       INGOT_UNROLL_BY(1)
       for (u32 c = lane; c < kChunk && column + c < p.n; c += 32) {
         const u32 byte = c * static_cast<u32>(sizeof(Out));
         const u32 from = staging + r * kRowBytes + swizzle(r, byte / 16) * 16 + byte % 16;
-        Out* const to = out + (row + r) * p.out_stride + column + c;
+        Out* const to = out + (row + r) * stride + column + c;
         if constexpr (sizeof(Out) == 4) {
           *to = float_from_bits(ptx::ld_shared4(from));
         } else if constexpr (kCodes) {
@@ -744,34 +762,63 @@ struct Sm90Consumer {
     }
   }
 
-  INGOT_DEVICE void write(const float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90TileIndex& first) {
+  // The factors of two rows, for products that the compiler must not compute before a loop.
+  struct RowFactors {
+    float of[2];
+  };
+  INGOT_DEVICE static RowFactors here(const float (&rows)[2]) {
+    RowFactors factors{{rows[0], rows[1]}};
+    ptx::wgmma_settle(factors.of);
+    return factors;
+  }
+
+  // Writes a tile, a chunk of columns at a time. Only what touches the sums, which are in registers, is there once for
+  // each chunk; the rest is a loop, or it would take most of the time to compile a kernel.
+  INGOT_DEVICE void write(float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90TileIndex& first) {
+    constexpr u32 kAcross = kN / kChunk;
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
     const u32 staging = block.staging + (group * 4 + thread / 32) * kSm90StagingBytes;
     // The copy engine writes 16 bytes at a time, even past the last column.
     const bool by_engine = kStoredByEngine && p.whole_vectors != 0 && p.n % (16 / static_cast<u32>(sizeof(Out))) == 0;
-    INGOT_UNROLL
-    for (u32 wave = 0; wave < kWaves; ++wave) {
-      const u32 row = first.m + wave_row(wave);
+    INGOT_UNROLL_BY(1)
+    for (u32 chunk = 0; chunk < kWaves * kAcross; ++chunk) {
+      const u32 row = first.m + wave_row(chunk / kAcross);
+      const u32 column = first.n + chunk % kAcross * kChunk;
+      [[maybe_unused]] const u32 matrices = matrices_address(staging);
+      if (by_engine) {
+        if (lane == 0) ptx::bulk_wait_read();  // the chunk before
+        __syncwarp();
+      }
+      if constexpr (kPreactivationByRows) {
+        INGOT_UNROLL
+        for (u32 i = 0; i < kWaves * kAcross; ++i) {
+          if (i == chunk) stage_preactivation(d[i / kAcross], here(rows[i / kAcross]).of, i % kAcross, matrices);
+        }
+        __syncwarp();
+        Out* const out = static_cast<Out*>(p.epilogue.preactivation);
+        const i64 stride = p.epilogue.preactivation_stride;
+        write_rows(out, stride, rows_aligned<Out>(out, stride, 16), row, column, staging);
+        __syncwarp();
+      }
+      if constexpr (kFirstByRows) {
+        if (Epi::reads_first(p.epilogue)) bring_first(row, column, staging);
+      }
       INGOT_UNROLL
-      for (u32 chunk = 0; chunk < kN / kChunk; ++chunk) {
-        const u32 column = first.n + chunk * kChunk;
-        if (by_engine) {
-          if (lane == 0) ptx::bulk_wait_read();  // the chunk before
-          __syncwarp();
+      for (u32 i = 0; i < kWaves * kAcross; ++i) {
+        if (i != chunk) continue;
+        stage_columns(d[i / kAcross], here(rows[i / kAcross]).of, i % kAcross, staging, matrices, row, column, vectors);
+      }
+      if (by_engine) {
+        ptx::fence_proxy_async();
+        __syncwarp();
+        if (lane == 0 && row < p.m && column < p.n) {
+          ptx::tma_store(&p.out_map, staging, static_cast<i32>(column), static_cast<i32>(row));
+          ptx::bulk_commit();
         }
-        stage_columns(d[wave], rows[wave], chunk, staging, row, column, vectors);
-        if (by_engine) {
-          ptx::fence_proxy_async();
-          __syncwarp();
-          if (lane == 0 && row < p.m && column < p.n) {
-            ptx::tma_store(&p.out_map, staging, static_cast<i32>(column), static_cast<i32>(row));
-            ptx::bulk_commit();
-          }
-        } else {
-          __syncwarp();
-          write_rows(row, column, staging);
-          __syncwarp();
-        }
+      } else {
+        __syncwarp();
+        write_rows(static_cast<Out*>(p.out), p.out_stride, p.whole_vectors != 0, row, column, staging);
+        __syncwarp();
       }
     }
   }

@@ -1,6 +1,6 @@
-// Hides a word's value from the compiler, without an instruction. The compiler cannot reuse what it computed from the
-// word earlier, so it keeps the word itself: for example bf16 elements as loaded, in half the registers that their f32
-// values would take. Device code only.
+// Hides the value of a word, a float or a pointer from the compiler, without an instruction. The compiler cannot reuse
+// what it computed from it earlier, so it keeps the word itself: for example bf16 elements as loaded, in half the
+// registers that their f32 values would take. Device code only.
 #pragma once
 
 #include "platform.cuh"
@@ -9,6 +9,11 @@
 namespace ingot::ptx {
 
 INGOT_DEVICE void opaque(u32& word) { asm volatile("" : "+r"(word)); }
+INGOT_DEVICE void opaque(float& value) { asm volatile("" : "+f"(value)); }
+template <class T>
+INGOT_DEVICE void opaque(T*& pointer) {
+  asm volatile("" : "+l"(pointer));
+}
 
 }  // namespace ingot::ptx
 #endif
