@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -30,14 +31,17 @@ constexpr std::int64_t kCheckedCols = 1336;
 struct Options {
   bool list = false;
   bool quick = false;
-  std::string filter;
+  std::vector<std::string> filters;
   std::string json;
   std::string commit;
 };
 
 std::vector<CastCase> chosen_cases(const Options& options) {
   std::vector<CastCase> chosen = cast_cases();
-  std::erase_if(chosen, [&](const CastCase& c) { return name(c).find(options.filter) == std::string::npos; });
+  std::erase_if(chosen, [&](const CastCase& c) {
+    const auto has = [&](const std::string& text) { return name(c).find(text) != std::string::npos; };
+    return !options.filters.empty() && std::ranges::none_of(options.filters, has);
+  });
   return chosen;
 }
 
@@ -156,7 +160,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Times Ingot's casts against a device-to-device copy in the same run.", "bench_cast"};
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
-  app.add_option("--filter", options.filter, "Only cases with this text in their name");
+  app.add_option("--filter", options.filters, "Only cases with this text in their name; any of several")
+      ->allow_extra_args(false);
   app.add_flag("--quick", options.quick, "Fewer rounds of shorter graphs: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");
   app.add_option("--commit", options.commit, "The commit that was measured (default: git's for the current folder)");
