@@ -10,8 +10,8 @@
 #include "ptx/bulk.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
-#include "ptx/shared.cuh"
 #include "reduce.cuh"
+#include "shared.cuh"
 
 namespace ingot {
 
@@ -68,16 +68,6 @@ INGOT_DEVICE void cluster_barrier() {
   ptx::cluster_sync();
 #else
   host_cluster_wait();
-#endif
-}
-
-// The block's dynamic shared memory. (In the emulator of kernels, blocks of a cluster have no other.)
-template <class T>
-INGOT_DEVICE T& dynamic_shared_as() {
-#if INGOT_ON_DEVICE
-  return *reinterpret_cast<T*>(ptx::dynamic_shared_pointer());
-#else
-  return *reinterpret_cast<T*>(host_shared_memory());
 #endif
 }
 

@@ -14,16 +14,21 @@ inline constexpr u32 kMaxWarps = 32;
 INGOT_DEVICE void raise_maximum(u32* amax, u32 bits) { atomicMax(amax, float_bits(amax_from_bits(bits))); }
 
 // The maximum over each group of `threads` neighbouring threads (a power of two >= 32, the same for the whole block).
-// All threads of the block call it and get their group's maximum. `warp_maxima` is shared memory, free again on return.
-INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]) {
+// All threads of the block call it and get their group's maximum. It has only one barrier, so `warp_maxima` is free
+// again after the block's next one.
+INGOT_DEVICE u32 group_max_once(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]) {
   value = __reduce_max_sync(0xffffffffU, value);
   if (threads == 32) return value;
   const u32 warp = threadIdx.x / 32;
   const u32 warps = threads / 32;
   if (threadIdx.x % 32 == 0) warp_maxima[warp] = value;
   __syncthreads();
-  value = __reduce_max_sync(0xffffffffU, warp_maxima[(warp & ~(warps - 1)) + (threadIdx.x & (warps - 1))]);
-  __syncthreads();
+  return __reduce_max_sync(0xffffffffU, warp_maxima[(warp & ~(warps - 1)) + (threadIdx.x & (warps - 1))]);
+}
+// The same; `warp_maxima` is free again on return.
+INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]) {
+  value = group_max_once(value, threads, warp_maxima);
+  if (threads != 32) __syncthreads();
   return value;
 }
 
@@ -98,6 +103,30 @@ INGOT_DEVICE void group_sums(float (&values)[Count], u32 threads, float (&warp_s
       for (u32 i = 0; i < Count; ++i) values[i] = values[i] + parts[w][i];
     }
   }
+}
+
+// The same for one value and groups of at most 16 warps; `warp_sums` begins at a multiple of 16 bytes, and its elements
+// are read four at a time.
+INGOT_DEVICE float group_sum(float value, u32 threads, float (&warp_sums)[kMaxWarps]) {
+  value = warp_sum(value);
+  if (threads == 32) return value;
+  const u32 warp = threadIdx.x / 32;
+  const u32 warps = threads / 32;
+  if (threadIdx.x % 32 == 0) warp_sums[warp] = value;
+  __syncthreads();
+  const float* const group = warp_sums + (warp & ~(warps - 1));
+  if (warps == 2) return group[0] + group[1];
+  float total = 0.0F;
+  INGOT_UNROLL
+  for (u32 begin = 0; begin < 16; begin += 4) {
+    if (begin >= warps) break;
+    const U32x4 four = *reinterpret_cast<const U32x4*>(group + begin);
+    total = begin == 0 ? float_from_bits(four.x) : total + float_from_bits(four.x);
+    total = total + float_from_bits(four.y);
+    total = total + float_from_bits(four.z);
+    total = total + float_from_bits(four.w);
+  }
+  return total;
 }
 
 // The larger of a and b in each 16-bit half. The top bit of each half must be clear.

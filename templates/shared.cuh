@@ -18,6 +18,16 @@ INGOT_DEVICE u32 shared_memory() {
 #endif
 }
 
+// The same as an object. (In the emulator of kernels, blocks of a cluster have no other.)
+template <class T>
+INGOT_DEVICE T& dynamic_shared_as() {
+#if INGOT_ON_DEVICE
+  return *reinterpret_cast<T*>(ptx::dynamic_shared_pointer());
+#else
+  return *reinterpret_cast<T*>(host_shared_memory());
+#endif
+}
+
 INGOT_DEVICE U32x4 load_shared16(u32 address) {
 #if INGOT_ON_DEVICE
   return ptx::ld_shared16(address);

@@ -8,18 +8,20 @@
 // added in ascending order; last, column_sum_finish adds the chunks' sums in ascending order.
 //
 // A block of 512 threads takes one chunk. Each group of threads walks its rows one at a time, with two times 8
-// neighbouring columns per thread: the sums over rows stay in registers, and the next row is loaded while the current
-// one is reduced. There are at most 132 chunks, one per SM of the H100 and H200. For large matrices the partial sums
-// add a few per cent to the bytes; chunks of few rows are short, so that all SMs have work, and may write more sums
-// than they read elements.
+// neighbouring columns per thread: the sums over rows stay in registers, and the next two rows are copied to shared
+// memory while the current one is reduced. There are at most 132 chunks, one per SM of the H100 and H200. For large
+// matrices the partial sums add a few per cent to the bytes; chunks of few rows are short, so that all SMs have work,
+// and may write more sums than they read elements.
 //
 // A norm that multiplies by no gamma has no sums over rows. Then a block is smaller, so that even a small matrix keeps
 // all SMs busy, and there are as many as run at once: each of its groups takes many rows of a large matrix, and copies
 // the next one to shared memory meanwhile.
 //
-// Rows of more than 8192 columns are read three times: for their own sums, for the output, and for the sums over rows.
-// The later reads hit the L2 if it has room for four rows of each block. norm_backward_wide.cuh takes long rows, where
-// it can.
+// Rows of more than 8192 columns do not fit the registers. Where shared memory has room for two rows of a
+// multiprocessor, each thread reads its part of a row there twice, for the sums and for the output, and copies its part
+// of a later row to the place of what it has read for the last time. norm_backward_wide.cuh takes longer rows, where it
+// can. Others are read three times from global memory: for their own sums, for the output, and for the sums over rows.
+// The later reads hit the L2 if it has room for four rows of each block.
 #pragma once
 
 #include "memory.cuh"
@@ -43,6 +45,7 @@ struct NormBackwardParams {
   i64 rows, cols;
   i64 grad_output_stride, input_stride, grad_input_stride;  // elements
   float inverse_cols;
+  u32 slot_rows;  // of more than 8192 columns: how many rows a block holds in shared memory; 0: none
 };
 
 struct NormBackwardLaunch {
@@ -60,13 +63,40 @@ struct NormBackwardLaunch {
   INGOT_HOST_DEVICE static constexpr i64 chunks(i64 rows, i64 cols) {
     return ceil_div(rows, rows_per_chunk(rows, cols));
   }
-  // Without sums over rows, each thread copies its part of the next row to slots in shared memory.
-  INGOT_HOST_DEVICE static constexpr bool has_slots(bool affine, u32 element_bytes) {
-    return !affine && element_bytes == 2;
+  // Rows of 16-bit elements are copied ahead to shared memory; of f32 it has no room for two. Of those that fit the
+  // registers, each thread copies its part of so many:
+  INGOT_HOST_DEVICE static constexpr u32 rows_ahead(bool affine, u32 element_bytes) {
+    return element_bytes != 2 ? 0 : affine ? 2 : 1;
   }
-  INGOT_HOST_DEVICE static constexpr u32 shared_bytes(i64 cols, bool affine, u32 element_bytes) {
-    return has_slots(affine, element_bytes) ? threads(cols, affine) * 2 * kVec8s * 16 : 0;
+  // Others stay there, if a multiprocessor has room for two. Then this is how many each block holds, and otherwise 0.
+  // Without sums over rows, two blocks share a multiprocessor. The rows have to be readable in vectors. `block_shared`:
+  // the most shared memory that one block can have; a multiprocessor has 1 KiB more, which it takes from each block.
+  INGOT_HOST_DEVICE static constexpr u32 slot_rows(i64 cols, bool affine, bool centred, u32 element_bytes,
+                                                   u32 block_shared) {
+    constexpr i64 kColsPerStep = i64{kThreads} * kVec8;
+    if (element_bytes != 2 || cols <= kColsPerStep * kVec8s || cols > kColsPerStep * slot_vec8s(centred, affine)) {
+      return 0;
+    }
+    constexpr u32 kTaken = 1024;
+    constexpr u32 kStatic = 1024;  // dynamic shared memory begins at a multiple of that
+    const u32 room = (affine ? block_shared : (block_shared + kTaken) / 2 - kTaken) - kStatic;
+    const u32 rows = min_of(kMaxSlotRows, room / slot_row_bytes(cols));
+    return affine && rows < 2 ? 0 : rows;
   }
+  static constexpr u32 kMaxSlotRows = 2;
+  INGOT_HOST_DEVICE static constexpr u32 slot_row_bytes(i64 cols) { return static_cast<u32>(cols) * 4; }
+  // The most groups of 8 columns of such a row that a thread takes. With sums over rows, its registers hold no more.
+  INGOT_HOST_DEVICE static constexpr u32 slot_vec8s(bool centred, bool affine) { return !affine ? 8 : centred ? 4 : 7; }
+  // The dynamic shared memory of a block: slots, or the sums over rows that the groups of a chunk pass on to each
+  // other.
+  INGOT_HOST_DEVICE static constexpr u32 shared_bytes(i64 cols, bool affine, bool centred, u32 element_bytes,
+                                                      u32 slot_rows) {
+    if (slot_rows != 0) return slot_rows * slot_row_bytes(cols);
+    if (threads_per_row(cols) * kVec8s * kVec8 < cols) return 0;
+    const u32 slots = rows_ahead(affine, element_bytes) * threads(cols, affine) * 2 * kVec8s * 16;
+    return max_of(slots, affine && groups(cols) > 1 ? (centred ? 2 : 1) * kColumnSums * 4 : 0U);
+  }
+  static constexpr u32 kColumnSums = kThreads / 2 * kVec8s * kVec8;
   INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols, bool affine) {  // in a block
     return affine ? kThreads : max_of(kMinThreads, threads_per_row(cols));
   }
@@ -93,11 +123,13 @@ struct NormBackward {
   static constexpr u32 kSums = kCentred<Kind> ? 2 : 1;  // sum of g * xhat; LayerNorm: also the sum of g
   // Is the group's next row loaded ahead? In f32, two rows do not fit the registers.
   static constexpr bool kAhead = C.affine && sizeof(In) == 2;
-  // Is it copied ahead to shared memory? Without sums over rows, two blocks share a multiprocessor's registers.
-  static constexpr bool kSlots = Launch::has_slots(C.affine, sizeof(In));
+  // How many rows are copied ahead to slots in shared memory, if their columns can be read in vectors.
+  static constexpr u32 kRowsAhead = Launch::rows_ahead(C.affine, sizeof(In));
+  // For rows of more than 8192 columns: how many times 8 columns a thread sums over rows.
+  static constexpr u32 kSlotVec8s = C.affine ? Launch::slot_vec8s(kCentred<Kind>, true) : 1;
   using RowSums = float[2][kMaxWarps][kSums];
   // The column sums that two or more groups pass on to each other.
-  using ColumnSums = float[C.affine ? kSums : 1][C.affine ? Launch::kThreads / 2 * kVec8s * kVec8 : 1];
+  using ColumnSums = float[kSums][Launch::kColumnSums];
 
   const NormBackwardParams& p;
   u32 threads, lane, group;
@@ -197,57 +229,62 @@ struct NormBackward {
     return loaded;
   }
 
-  // The thread's slot for 8 columns of x (input 0) or grad (1). The block's slots for one of these are neighbours.
-  INGOT_DEVICE static u32 slot(u32 i, u32 input) {
-    return shared_memory() + ((i * 2 + input) * blockDim.x + threadIdx.x) * 16;
+  // The thread's slot for 8 columns of x (input 0) or grad (1) of the group's step-th row. The block's slots for one of
+  // these are neighbours.
+  INGOT_DEVICE static u32 slot(u32 step, u32 i, u32 input) {
+    const u32 of_row = kRowsAhead < 2 ? 0 : step % kRowsAhead * (kVec8s * 2);
+    return shared_memory() + ((of_row + i * 2 + input) * blockDim.x + threadIdx.x) * 16;
   }
-  // Begins to copy the thread's part of a row to its slots.
-  INGOT_DEVICE void copy_ahead(i64 row) const {
+  // Begins to copy the thread's part of that row to its slots.
+  INGOT_DEVICE void copy_ahead(u32 step) const {
+    const i64 row = first_row + step * groups + group;
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
       if (row >= end_row || !inside(i)) continue;
-      copy_async<16>(slot(i, 0), input(row) + column(i), 16);
-      copy_async<16>(slot(i, 1), grad_output(row) + column(i), 16);
+      copy_async<16>(slot(step, i, 0), input(row) + column(i), 16);
+      copy_async<16>(slot(step, i, 1), grad_output(row) + column(i), 16);
     }
     commit_copies();
   }
-  INGOT_DEVICE Row from_slots() const {
+  INGOT_DEVICE Row from_slots(u32 step) const {
     Row row;
-    wait_for_copies<0>();
+    wait_for_copies<kRowsAhead - 1>();
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
       if (!inside(i)) continue;
-      row.x[i].vectors[0].bits = load_shared16(slot(i, 0));
-      row.grad[i].vectors[0].bits = load_shared16(slot(i, 1));
+      row.x[i].vectors[0].bits = load_shared16(slot(step, i, 0));
+      row.grad[i].vectors[0].bits = load_shared16(slot(step, i, 1));
     }
     return row;
   }
 
   // Access: WholeVec8s or PaddedVec8s.
   template <class Access>
-  INGOT_DEVICE void kept_rows(const Access& access, RowSums& row_sums, ColumnSums& column_sums) const {
+  INGOT_DEVICE void kept_rows(const Access& access, RowSums& row_sums) const {
     float over_rows[kVec8s][kSums][kVec8] = {};
     Vec8<In> gammas[kVec8s] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
       if (C.affine && inside(i)) gammas[i] = access.load_again(gamma(), column(i));
     }
-    const i64 steps = ceil_div(end_row - first_row, groups);
+    const u32 steps = static_cast<u32>(ceil_div(end_row - first_row, groups));
     Row next;
-    constexpr bool kFromSlots = kSlots && is_same<Access, WholeVec8s>;
-    if constexpr (kAhead) next = load(first_row + group, access);
+    constexpr bool kFromSlots = kRowsAhead != 0 && is_same<Access, WholeVec8s>;
     if constexpr (kFromSlots) {
-      copy_ahead(first_row + group);
+      INGOT_UNROLL
+      for (u32 step = 0; step < kRowsAhead; ++step) copy_ahead(step);
       if (first_row + group < end_row) next.s = statistics(first_row + group);
+    } else if constexpr (kAhead) {
+      next = load(first_row + group, access);
     }
     INGOT_UNROLL_BY(1)
-    for (i64 step = 0; step < steps; ++step) {
+    for (u32 step = 0; step < steps; ++step) {
       const i64 row = first_row + step * groups + group;
       Row current;
       if constexpr (kFromSlots) {
-        current = from_slots();
+        current = from_slots(step);
         current.s = next.s;
-        copy_ahead(row + groups);
+        copy_ahead(step + kRowsAhead);
         if (row + groups < end_row) next.s = statistics(row + groups);
       } else {
         current = kAhead ? next : load(row, access);
@@ -283,7 +320,10 @@ struct NormBackward {
         access.store(grad_input(row), column(i), gradient(g, xhat, sums, current.s));
       }
     }
-    if constexpr (C.affine) merge_groups<Access>(over_rows, column_sums);
+    if constexpr (C.affine) {
+      if (groups > 1) __syncthreads();  // the column sums lie where the slots were
+      merge_groups<Access>(over_rows, dynamic_shared_as<ColumnSums>());
+    }
   }
 
   INGOT_DEVICE static void scale_kept(float (&grad)[kVec8], const Vec8<In>& gamma) {
@@ -307,9 +347,8 @@ struct NormBackward {
             if (!inside(i)) continue;
             INGOT_UNROLL
             for (u32 c = 0; c < kVec8; ++c) {
-              float& shared = column_sums[k][groups == 1 ? 0 : column(i) + c];
-              if (g != 0) sums[i][k][c] = shared + sums[i][k][c];
-              if (g + 1 != groups) shared = sums[i][k][c];
+              if (g != 0) sums[i][k][c] = column_sums[k][column(i) + c] + sums[i][k][c];
+              if (g + 1 != groups) column_sums[k][column(i) + c] = sums[i][k][c];
             }
             if (g + 1 == groups) store_partials<Access>(partials() + k * p.cols, column(i), sums[i][k]);
           }
@@ -329,6 +368,100 @@ struct NormBackward {
       for (u32 i = 0; i < 2; ++i) *reinterpret_cast<U32x4*>(target + col + 4 * i) = vec8.vectors[i].bits;
     } else {
       store_padded(target, i64{col}, p.cols, false, vec8);
+    }
+  }
+
+  // ---- Rows that fit shared memory, of more than 8192 columns ----------------------------------------------------
+
+  // Calls each(i) for every 8 columns of the thread. Only with sums over rows, i has to be a constant.
+  template <class Each>
+  INGOT_DEVICE void each_slot_vec8(const Each& each) const {
+    if constexpr (C.affine) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSlotVec8s; ++i) {
+        if (inside(i)) each(i);
+      }
+    } else {
+      INGOT_UNROLL_BY(2)
+      for (u32 i = 0; inside(i); ++i) each(i);
+    }
+  }
+
+  // Where the thread's first columns are in shared memory: a row has x and then its gradients, and the next columns of
+  // a thread are kSlotStep bytes further on. Each thread reads only what it copied.
+  static constexpr u32 kSlotStep = Launch::kThreads * 16;
+  INGOT_DEVICE u32 slot_address(u32 index) const {
+    return shared_memory() + index * Launch::slot_row_bytes(p.cols) + threadIdx.x * 16;
+  }
+  INGOT_DEVICE void copy_to_slot(u32 slot, i64 row, u32 i) const {
+    copy_async<16>(slot + i * kSlotStep, input(row) + column(i), 16);
+    copy_async<16>(slot + Launch::slot_row_bytes(p.cols) / 2 + i * kSlotStep, grad_output(row) + column(i), 16);
+  }
+  INGOT_DEVICE void read_slot(u32 slot, u32 i, const Statistics& s, float (&xhat)[kVec8], float (&g)[kVec8]) const {
+    Vec8<In> x;
+    Vec8<In> grad;
+    x.vectors[0].bits = load_shared16(slot + i * kSlotStep);
+    grad.vectors[0].bits = load_shared16(slot + Launch::slot_row_bytes(p.cols) / 2 + i * kSlotStep);
+    unpack(x, xhat);
+    unpack(grad, g);
+    normalise(xhat, s);
+  }
+
+  INGOT_DEVICE void slot_rows(RowSums& row_sums) const {
+    float over_rows[kSlotVec8s][kSums][kVec8] = {};
+    Vec8<In> gammas[kSlotVec8s] = {};
+    if constexpr (C.affine) each_slot_vec8([&](u32 i) { gammas[i] = load_vec8_again(gamma() + column(i)); });
+    u32 left = static_cast<u32>(end_row - first_row);
+    INGOT_UNROLL_BY(1)
+    for (u32 r = 0; r < p.slot_rows; ++r) {
+      if (r < left) each_slot_vec8([&](u32 i) { copy_to_slot(slot_address(r), first_row + r, i); });
+      commit_copies();
+    }
+    Statistics next = statistics(first_row);
+    u32 index = 0;
+    INGOT_UNROLL_BY(1)
+    for (; left != 0; --left) {
+      const Statistics s = next;
+      if (left > 1) next = statistics(end_row - left + 1);
+      const u32 slot = slot_address(index);
+      if (p.slot_rows == 1) {
+        wait_for_copies<0>();
+      } else {
+        wait_for_copies<Launch::kMaxSlotRows - 1>();
+      }
+      float sums[kSums] = {};
+      each_slot_vec8([&](u32 i) {
+        float xhat[kVec8];
+        float g[kVec8];
+        read_slot(slot, i, s, xhat, g);
+        if constexpr (C.affine) {
+          take_row(g, xhat, over_rows[i]);
+          forget_values(gammas[i]);
+        }
+        scale_kept(g, gammas[C.affine ? i : 0]);
+        take(g, xhat, kVec8, sums);
+      });
+      group_sums(sums, Launch::kThreads, row_sums[left % 2]);
+      to_means(sums);
+      each_slot_vec8([&](u32 i) {
+        float xhat[kVec8];
+        float g[kVec8];
+        read_slot(slot, i, s, xhat, g);
+        if (left > p.slot_rows) copy_to_slot(slot, end_row - left + p.slot_rows, i);
+        if constexpr (C.affine) forget_values(gammas[i]);
+        scale_kept(g, gammas[C.affine ? i : 0]);
+        store_vec8(grad_input(end_row - left) + column(i), gradient(g, xhat, sums, s));
+      });
+      commit_copies();
+      index = index + 1 == p.slot_rows ? 0 : index + 1;
+    }
+    if constexpr (C.affine) {
+      each_slot_vec8([&](u32 i) {
+        INGOT_UNROLL
+        for (u32 k = 0; k < kSums; ++k) {
+          store_partials<WholeVec8s>(partials() + k * p.cols, column(i), over_rows[i][k]);
+        }
+      });
     }
   }
 
@@ -424,7 +557,6 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, !C.affine &&
     norm_backward(const __grid_constant__ NormBackwardParams p) {
   using Rows = NormBackward<In, Kind, C>;
   __shared__ typename Rows::RowSums row_sums;
-  __shared__ typename Rows::ColumnSums column_sums;
   start_in_turn();
   const bool vectors = vector_aligned<In>(p.input, p.input_stride) &&
                        vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
@@ -432,10 +564,13 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, !C.affine &&
   const Rows rows(p);
   const bool kept = p.cols <= i64{rows.threads} * Rows::kVec8s * kVec8;
   if (kept && vectors && p.cols % kVec8 == 0) {
-    rows.kept_rows(WholeVec8s{}, row_sums, column_sums);
+    rows.kept_rows(WholeVec8s{}, row_sums);
   } else if (kept) {
-    rows.kept_rows(PaddedVec8s{static_cast<u32>(p.cols)}, row_sums, column_sums);
+    rows.kept_rows(PaddedVec8s{static_cast<u32>(p.cols)}, row_sums);
   } else {
+    if constexpr (sizeof(In) == 2) {
+      if (p.slot_rows != 0) return rows.slot_rows(row_sums);
+    }
     rows.streamed_rows(vectors, row_sums);
   }
 }

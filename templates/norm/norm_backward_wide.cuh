@@ -1,6 +1,7 @@
 // The backward pass of LayerNorm and RMSNorm (norm_backward.cuh) of rows that are too wide for the registers of one
-// block: the blocks of a cluster share the rows of a chunk, so each byte of the inputs is read once here too. It takes
-// only rows that can be read and written 8 elements at a time.
+// block, and for its shared memory or so few that not all multiprocessors would have one: the blocks of a cluster share
+// the rows of a chunk, so each byte of the inputs is read once here too. It takes only rows that can be read and
+// written 8 elements at a time.
 //
 // The bits are those of norm_backward: the sums over rows, because each column belongs to one thread, and a row's sums,
 // because they keep the order of 512 threads (norm_wide.cuh). Here a warp holds two units.

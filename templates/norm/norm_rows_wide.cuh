@@ -12,7 +12,7 @@
 #include "cluster.cuh"
 #include "memory.cuh"
 #include "norm/norm.cuh"
-#include "norm/norm_rows.cuh"
+#include "norm/norm_row.cuh"
 #include "norm/norm_wide.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"

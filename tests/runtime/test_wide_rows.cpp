@@ -70,6 +70,18 @@ BOOST_AUTO_TEST_CASE(of_norms) {
   BOOST_TEST(wide(kNorm, {3, 65536}));
   BOOST_TEST(!wide(kNorm, {3, 65544}));
   BOOST_TEST(wide("norm rms f32 out=stats", {3, 16392}));
+  // Values of 16 bits are written by one block, if there are rows enough, and a multiprocessor has room for two rows of
+  // two blocks, or of one if there is no gamma.
+  BOOST_TEST(wide("norm rms bf16 affine out=result", {131, 28672}));
+  BOOST_TEST(!wide("norm rms bf16 affine out=result", {132, 28672}));
+  BOOST_TEST(wide("norm rms bf16 affine out=result", {132, 28680}));
+  BOOST_TEST(!wide("norm rms bf16 out=result", {132, 57344}));
+  BOOST_TEST(wide("norm rms bf16 out=result", {132, 57352}));
+  BOOST_TEST(!wide("norm rms bf16 out=result", {170, 24576}, {}, "rtx5090"));
+  BOOST_TEST(wide("norm rms bf16 out=result", {170, 24584}, {}, "rtx5090"));
+  BOOST_TEST(wide("norm rms bf16 affine out=result", {170, 16392}, {}, "rtx5090"));
+  BOOST_TEST(wide("norm rms f32 out=result", {132, 16392}));
+  BOOST_TEST(wide("norm rms bf16->e4m3fn affine scale=row out=codes", {132, 16392}));
   BOOST_TEST(!wide("norm rms bf16->e4m3fn affine scale=tensor out=codes given", {0, 16392}));
 
   constexpr const char* kBackward = "norm_backward rms bf16 affine sums=f32";
@@ -77,6 +89,15 @@ BOOST_AUTO_TEST_CASE(of_norms) {
   BOOST_TEST((launched(kBackward, {3, 8200}) == std::vector{Pass::wide, Pass::finish}));
   BOOST_TEST(wide(kBackward, {3, 65536}));
   BOOST_TEST(!wide(kBackward, {3, 65544}));
+  // Many rows stay in one block's shared memory, if two have room there.
+  BOOST_TEST((launched(kBackward, {132, 13824}) == std::vector{Pass::main, Pass::finish}));
+  BOOST_TEST(wide(kBackward, {131, 13824}));
+  BOOST_TEST(!wide(kBackward, {132, 28672}));
+  BOOST_TEST(wide(kBackward, {132, 28680}));
+  BOOST_TEST(wide(kBackward, {132, 13824}, {}, "rtx5090"));
+  BOOST_TEST(wide("norm_backward layer bf16 affine sums=f32", {132, 16392}));
+  BOOST_TEST(!wide("norm_backward layer bf16", {132, 28672}));
+  BOOST_TEST(wide("norm_backward layer f32", {132, 13824}));
 }
 
 // Everything that is read or written in vectors has to be aligned for them.

@@ -12,6 +12,7 @@
 #include "norm/norm_backward.cuh"
 #include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_staged.cuh"
 #include "norm/norm_rows_wide.cuh"
 #include "quantize/quantize_mx.cuh"
 
@@ -197,15 +198,52 @@ BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {
     BOOST_TEST(per_row >= 32U);
     BOOST_TEST(threads <= NormRowsLaunch::kMaxThreads);
     BOOST_TEST(threads == NormRowsLaunch::rows_per_block(cols) * per_row);
-    for (const i64 rows : kSizes) {
-      const i64 grid = NormRowsLaunch::grid(rows, cols);
-      BOOST_TEST(grid <= kMaxGrid);  // blocks loop beyond that
-      BOOST_TEST((grid == kMaxGrid || grid * NormRowsLaunch::rows_per_block(cols) >= rows));
+    for (const bool slots : {false, true}) {
+      for (const i64 rows : kSizes) {
+        const i64 grid = NormRowsLaunch::grid(rows, cols, slots, 132);
+        BOOST_TEST(grid >= 1);         // for the factor of a given scale
+        BOOST_TEST(grid <= kMaxGrid);  // blocks loop beyond that
+        BOOST_TEST((grid == 1 || (grid - 1) * NormRowsLaunch::rows_per_block(cols) < rows));  // none is without a row
+        if (slots) BOOST_TEST(grid * threads <= 132 * 1024);
+      }
     }
-    BOOST_TEST(NormRowsLaunch::grid(0, cols) == 1);  // for the factor of a given scale
+    // As many blocks as the registers allow fit the shared memory of any target.
+    BOOST_TEST(1024 / threads * (NormRowsLaunch::slot_bytes(cols) + 2048) <= 100 * 1024);
   }
+  static_assert(NormRowsLaunch::grid(1000, 4096, true, 4) == 32 && NormRowsLaunch::grid(1000, 4096, false, 4) == 1000);
+  // Codes alone, or values too; of LayerNorm, or not.
+  static_assert(NormRowsLaunch::has_slots(1024, 2, true, false, false));
+  static_assert(!NormRowsLaunch::has_slots(4096, 2, true, false, true));
+  static_assert(NormRowsLaunch::has_slots(8192, 2, true, false, true));
+  static_assert(!NormRowsLaunch::has_slots(8192, 2, true, true, false));
+  static_assert(NormRowsLaunch::has_slots(5120, 2, true, true, false));  // where half of the threads have less to do
+  static_assert(NormRowsLaunch::has_slots(16384, 2, true, true, true));
+  static_assert(!NormRowsLaunch::has_slots(16392, 2, true, true, false));
+  static_assert(!NormRowsLaunch::has_slots(8192, 4, true, false, false));
   static_assert(NormRowsLaunch::threads_per_row(0) == 32);
   static_assert(NormRowsLaunch::threads_per_row(8192) == 256 && NormRowsLaunch::threads_per_row(8193) == 512);
+}
+
+BOOST_AUTO_TEST_CASE(norm_rows_staged_slots_hold_the_row) {
+  using Launch = NormRowsStagedLaunch;
+  constexpr u32 kKiB = 1024;
+  for (const u32 block_shared : {99 * kKiB, 163 * kKiB, 227 * kKiB}) {
+    for (i64 cols = 8; cols <= 70000; cols += 8) {
+      for (const bool affine : {false, true}) {
+        if (!Launch::holds(cols, affine, block_shared)) continue;
+        const u32 blocks = Launch::blocks(cols, block_shared);
+        BOOST_REQUIRE((cols > 16384 && blocks >= (affine ? 2U : 1U) && blocks <= 2U));
+        BOOST_REQUIRE(Launch::shared_bytes(cols) >= 4 * cols);
+        BOOST_REQUIRE(blocks * (Launch::shared_bytes(cols) + 2 * kKiB) <= block_shared + kKiB);
+      }
+    }
+  }
+  constexpr u32 kHopper = 227 * kKiB;
+  static_assert(!Launch::holds(16384, true, kHopper) && Launch::holds(16392, true, kHopper));
+  static_assert(Launch::holds(28672, true, kHopper) && !Launch::holds(28680, true, kHopper));
+  static_assert(Launch::holds(57344, false, kHopper) && !Launch::holds(57352, false, kHopper));
+  static_assert(Launch::holds(24576, false, 99 * kKiB) && !Launch::holds(24584, false, 99 * kKiB));
+  static_assert(!Launch::holds(16392, true, 99 * kKiB));
 }
 
 BOOST_AUTO_TEST_CASE(norm_rows_wide_clusters_hold_the_row) {
@@ -252,6 +290,38 @@ BOOST_AUTO_TEST_CASE(norm_backward_chunks_cover_all_rows) {
     }
   }
   static_assert(Launch::rows_per_chunk(8192, 4096) == 64 && Launch::chunks(8192, 4096) == 128);
+}
+
+// Two rows of a multiprocessor have room in its shared memory, and a thread has registers for all of its columns.
+BOOST_AUTO_TEST_CASE(norm_backward_slots_hold_the_row) {
+  using Launch = NormBackwardLaunch;
+  constexpr u32 kKiB = 1024;
+  for (const u32 block_shared : {99 * kKiB, 163 * kKiB, 227 * kKiB}) {
+    for (i64 cols = 8; cols <= 70000; cols += 8) {
+      for (const bool centred : {false, true}) {
+        BOOST_REQUIRE(Launch::slot_rows(cols, true, centred, 4, block_shared) == 0U);
+        for (const bool affine : {false, true}) {
+          const u32 rows = Launch::slot_rows(cols, affine, centred, 2, block_shared);
+          if (rows == 0) continue;
+          BOOST_REQUIRE((cols > 8192 && rows * (affine ? 1U : 2U) >= 2U));
+          const u32 bytes = Launch::shared_bytes(cols, affine, centred, 2, rows) + kKiB;  // with static shared memory
+          BOOST_REQUIRE(bytes >= rows * cols * 4);
+          BOOST_REQUIRE(bytes <= block_shared);
+          if (!affine) BOOST_REQUIRE(2 * (bytes + kKiB) <= block_shared + kKiB);
+          BOOST_REQUIRE(i64{Launch::threads(cols, affine)} * Launch::slot_vec8s(centred, affine) * 8 >= cols);
+        }
+      }
+    }
+  }
+  constexpr u32 kHopper = 227 * kKiB;
+  static_assert(Launch::slot_rows(8192, true, false, 2, kHopper) == 0);
+  static_assert(Launch::slot_rows(28672, true, false, 2, kHopper) == 2);
+  static_assert(Launch::slot_rows(28680, true, false, 2, kHopper) == 0);
+  static_assert(Launch::slot_rows(16384, true, true, 2, kHopper) == 2);
+  static_assert(Launch::slot_rows(16392, true, true, 2, kHopper) == 0);
+  static_assert(Launch::slot_rows(13824, false, true, 2, kHopper) == 2);
+  static_assert(Launch::slot_rows(28672, false, true, 2, kHopper) == 1);
+  static_assert(Launch::slot_rows(28680, false, true, 2, kHopper) == 0);
 }
 
 // Without sums over rows, blocks take one row per group, and more where the GPU would not run all blocks at once.

@@ -21,6 +21,7 @@
 #include "norm/norm_backward.cuh"
 #include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_staged.cuh"
 #include "norm/norm_rows_wide.cuh"
 
 namespace ingot::test {
@@ -33,8 +34,9 @@ constexpr NormKind kKindOf = is_same<Kind, LayerNorm> ? NormKind::layer : NormKi
 // that are not multiples of 8.
 std::vector<Case> cases_of_shapes(const KernelSpec& spec) {
   std::vector<Case> cases;
-  for (const Shape shape : {Shape{1, 1}, Shape{3, 17}, Shape{9, 24}, Shape{130, 256}, Shape{5, 1032}, Shape{3, 4096},
-                            Shape{2, 8192}, Shape{2, 8200}, Shape{2, 16384}, Shape{2, 16392}, Shape{1, 33333}}) {
+  for (const Shape shape :
+       {Shape{1, 1}, Shape{3, 17}, Shape{9, 24}, Shape{130, 256}, Shape{5, 1032}, Shape{3, 4096}, Shape{5, 8192},
+        Shape{2, 8200}, Shape{5, 11008}, Shape{5, 16384}, Shape{2, 16392}, Shape{1, 33333}}) {
     cases.push_back({.spec = spec, .shape = shape});
   }
   for (const Placement placement : kPlacements) {
@@ -87,11 +89,16 @@ struct Fixture {
     cases.push_back({.spec = spec, .shape = {3, 0}});
     if (Given) cases.push_back({.spec = spec, .shape = {0, 16}});
     constexpr NormRowsConfig kConfig{.affine = Affine, .given_scale = Given, .result = Result};
-    check(spec, cases, [&](PlacedCase& placed) {
-      const Tensor input = placed.tensor("input");
-      emulator::launch(norm_rows<In, Kind, Codes, kConfig>, NormRowsLaunch::grid(input.rows, input.cols),
-                       NormRowsLaunch::threads(input.cols), params_of(placed, pow2));
-    });
+    // With slots wherever there may be some, and without where there may be none.
+    constexpr bool kAlways = NormRowsLaunch::always_slots(!is_same<Codes, NoCodes>, Result, kCentred<Kind>);
+    for (const bool slots : {false, true}) {
+      if (sizeof(In) == 2 ? !slots && kAlways : slots) continue;
+      check(spec, cases, [&](PlacedCase& placed) {
+        NormRowsParams params = params_of(placed, pow2);
+        params.slot_rows = slots && reads_vectors(placed) && params.cols <= NormRowsLaunch::kMaxCols ? 1 : 0;
+        emulator::launch(norm_rows<In, Kind, Codes, kConfig>, rows_shape(params), params);
+      });
+    }
     // Around the ends of each number of blocks and of groups of columns per summing thread; more rows than clusters, so
     // that a cluster takes up to five, and fewer.
     cases.clear();
@@ -114,6 +121,40 @@ struct Fixture {
                         .shared_bytes = NormRowsWideSlots::launch_bytes(input.cols, rows, sizeof(In))},
                        params_of(placed, pow2));
     });
+    if constexpr (Result && sizeof(In) == 2) check_staged<In, Kind, Codes, kConfig>(spec, cases, pow2);
+  }
+
+  // The same rows in one block's shared memory. Two blocks, so that one takes several.
+  template <class In, class Kind, class Codes, NormRowsConfig kConfig>
+  void check_staged(const NormSpec& spec, std::vector<Case> cases, bool pow2) {
+    std::erase_if(cases, [](const Case& c) { return c.shape.cols > NormRowsStagedLaunch::kMaxCols; });
+    check(spec, cases, [&](PlacedCase& placed) {
+      NormRowsParams params = params_of(placed, pow2);
+      params.slot_rows = NormRowsStagedLaunch::kRows;
+      emulator::launch(norm_rows<In, Kind, Codes, kConfig>,
+                       {.grid = std::min<i64>(params.rows, 2),
+                        .threads = NormRowsStagedLaunch::kThreads,
+                        .shared_bytes = NormRowsStagedLaunch::shared_bytes(params.cols)},
+                       params);
+    });
+  }
+
+  static bool reads_vectors(PlacedCase& placed) {
+    const auto in_vectors = [&](const char* what, u32 bytes) {
+      const Tensor tensor = placed.tensor(what);
+      return rows_aligned<u8>(tensor.data, tensor.row_stride * size_of(tensor.dtype), bytes);
+    };
+    return placed.tensor("input").cols % kVec8 == 0 && in_vectors("input", 16) && in_vectors("gamma", 16) &&
+           in_vectors("beta", 16) && in_vectors("result", 16) && in_vectors("codes", kVec8);
+  }
+
+  // As on a GPU of one multiprocessor, so that a block takes several rows.
+  static emulator::Shape rows_shape(const NormRowsParams& params) {
+    constexpr i64 kMultiprocessors = 1;
+    const bool slots = params.slot_rows != 0;
+    return {.grid = NormRowsLaunch::grid(params.rows, params.cols, slots, kMultiprocessors),
+            .threads = NormRowsLaunch::threads(params.cols),
+            .shared_bytes = slots ? NormRowsLaunch::slot_bytes(params.cols) : 0};
   }
 
   static NormRowsParams params_of(PlacedCase& placed, bool pow2) {
@@ -136,6 +177,7 @@ struct Fixture {
             .scale = floats(placed.tensor("scale")),
             .amax = static_cast<u32*>(placed.tensor("amax").data),
             .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
+            .slot_rows = 0,
             .pow2 = pow2};
   }
 
@@ -167,10 +209,12 @@ struct Fixture {
         emulator::launch(norm_backward<In, Kind, kConfig>,
                          {.grid = NormBackwardLaunch::grid(params.rows, params.cols, Affine),
                           .threads = NormBackwardLaunch::threads(params.cols, Affine),
-                          .shared_bytes = NormBackwardLaunch::shared_bytes(params.cols, Affine, sizeof(In))},
+                          .shared_bytes = NormBackwardLaunch::shared_bytes(params.cols, Affine, kCentred<Kind>,
+                                                                           sizeof(In), params.slot_rows)},
                          params);
       });
     });
+    check_backward_slots<In, Kind, Affine, Sum, kConfig>(spec);
     // Several chunks, around the ends of each number of blocks. Of 133 rows, a chunk has two.
     cases.clear();
     for (const Shape shape : {Shape{9, 8200}, Shape{3, 13824}, Shape{1, 16384}, Shape{2, 16392}, Shape{5, 18944},
@@ -195,6 +239,39 @@ struct Fixture {
     });
   }
 
+  // Rows that stay in shared memory, two of them in a block or one: around the ends of each number of groups of columns
+  // per thread, and longer ones, which do not. Of the most rows, a block has three.
+  template <class In, class Kind, bool Affine, class Sum, NormBackwardConfig kConfig>
+  void check_backward_slots(const NormBackwardSpec& spec) {
+    std::vector<Case> cases;
+    for (const Shape shape : {Shape{2, 8200}, Shape{3, 11008}, Shape{2, 12288}, Shape{5, 13824}, Shape{2, 16384},
+                              Shape{2, 18944}, Shape{1, 28672}, Shape{1, 28680}, Shape{1, 32776}}) {
+      cases.push_back({.spec = spec, .shape = shape});
+    }
+    cases.push_back({.spec = spec, .shape = {2, 9216}, .placement = {.padding = 8}});
+    if (sizeof(In) == 2 && (!Affine || std::is_same_v<Sum, bf16>)) {
+      cases.push_back({.spec = spec, .shape = {Affine ? 270 : 530, 8200}});
+    }
+    for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
+      cases.push_back({.spec = spec, .shape = {2, 9216}, .input = input});
+    }
+    for (const u32 block_shared : {u32{227} << 10U, u32{99} << 10U}) {
+      check(spec, cases, [&](PlacedCase& placed) {
+        backward<Kind, Affine, Sum>(placed, [&](NormBackwardParams params, i64) {
+          params.slot_rows =
+              NormBackwardLaunch::slot_rows(params.cols, Affine, kCentred<Kind>, sizeof(In), block_shared);
+          emulator::launch(norm_backward<In, Kind, kConfig>,
+                           {.grid = NormBackwardLaunch::grid(params.rows, params.cols, Affine),
+                            .threads = NormBackwardLaunch::threads(params.cols, Affine),
+                            .shared_bytes = NormBackwardLaunch::shared_bytes(params.cols, Affine, kCentred<Kind>,
+                                                                             sizeof(In), params.slot_rows)},
+                           params);
+        });
+      });
+      if (sizeof(In) != 2) return;  // they never stay there
+    }
+  }
+
   // `launch` runs the main pass.
   template <class Kind, bool Affine, class Sum, class Launch>
   static void backward(PlacedCase& placed, const Launch& launch) {
@@ -216,7 +293,8 @@ struct Fixture {
                               .grad_output_stride = placed.tensor("grad_output").row_stride,
                               .input_stride = input.row_stride,
                               .grad_input_stride = placed.tensor("grad_input").row_stride,
-                              .inverse_cols = inverse_cols(cols)},
+                              .inverse_cols = inverse_cols(cols),
+                              .slot_rows = 0},
            chunks);
     BOOST_TEST(partials.damage() == "");
     if (!Affine) return;
@@ -263,8 +341,7 @@ BOOST_AUTO_TEST_CASE(padding_does_not_touch_the_amax) {
     params.scale = &scale;
     params.amax = &amax;
     params.threads_log2 = NormRowsLaunch::threads_log2(cols);
-    emulator::launch(norm_rows<bf16, RmsNorm, e4m3fn, kConfig>, NormRowsLaunch::grid(1, cols),
-                     NormRowsLaunch::threads(cols), params);
+    emulator::launch(norm_rows<bf16, RmsNorm, e4m3fn, kConfig>, rows_shape(params), params);
     BOOST_TEST(amax == float_bits(std::numeric_limits<float>::infinity()));
   }
 }

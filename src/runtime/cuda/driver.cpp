@@ -162,6 +162,11 @@ Target Driver::device_target(int index) const {
                     attribute(*this, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR));
 }
 
+unsigned Driver::block_shared_bytes(int index) const {
+  const CUdevice device = state_->devices[checked_index(index, state_->devices.size())];
+  return static_cast<unsigned>(attribute(*this, device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
+}
+
 int Driver::multiprocessors(int index) const {
   const CUdevice device = state_->devices[checked_index(index, state_->devices.size())];
   const State::UsedContext& used = state_->contexts[static_cast<std::size_t>(index)];

@@ -28,6 +28,8 @@ class Driver {
   Target device_target(int index) const;
   // Those that the context can use: a green context has a part of the device's.
   int multiprocessors(int index) const;
+  // The most shared memory that one block can have.
+  unsigned block_shared_bytes(int index) const;
   // Does programmatic dependent launch work, in streams and in graphs? From sm_90 and CUDA 12.3 on.
   bool overlaps_kernels(int index) const;
   std::string version() const;  // "13.0"

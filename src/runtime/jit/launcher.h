@@ -26,7 +26,8 @@ class Launcher {
         cache_(&cache),
         overlapping_(driver.overlaps_kernels(device_index)),
         target_(driver.device_target(device_index)),
-        multiprocessors_(driver.multiprocessors(device_index)) {}
+        multiprocessors_(driver.multiprocessors(device_index)),
+        block_shared_bytes_(driver.block_shared_bytes(device_index)) {}
 
   // `params` is the struct that the spec's kernel takes; `grid` is the number of blocks, at least 1.
   template <AnyKernelSpec Spec, class Params>
@@ -94,6 +95,7 @@ class Launcher {
   const Driver& driver() const { return *driver_; }
   Target target() const { return target_; }
   int multiprocessors() const { return multiprocessors_; }
+  unsigned block_shared_bytes() const { return block_shared_bytes_; }  // the most that one block can have
   // True on GPUs with programmatic dependent launch (and so with clusters), if the driver supports both in graphs.
   bool overlapping() const { return overlapping_; }
   // Makes the device's context current on this thread, which may never have used CUDA before, while the result lives.
@@ -114,6 +116,7 @@ class Launcher {
   bool overlapping_;  // may a kernel begin before the one ahead of it has ended?
   Target target_;
   int multiprocessors_;
+  unsigned block_shared_bytes_;
   LaunchHook* hook_ = nullptr;
   std::atomic<std::int64_t> launches_{0};
 };

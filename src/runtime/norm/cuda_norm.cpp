@@ -7,6 +7,7 @@
 #include "norm/norm_backward.cuh"
 #include "norm/norm_backward_wide.cuh"
 #include "norm/norm_rows.cuh"
+#include "norm/norm_rows_staged.cuh"
 #include "norm/norm_rows_wide.cuh"
 
 namespace ingot::cuda {
@@ -18,32 +19,77 @@ float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 bool rows_in_vectors(const Tensor& tensor, u32 bytes = 16) {
   return rows_aligned<u8>(tensor.data, tensor.rows <= 1 ? 0 : tensor.row_stride * size_of(tensor.dtype), bytes);
 }
+bool in_vectors(const NormTensors& tensors) {
+  return tensors.input.cols % kVec8 == 0 && rows_in_vectors(tensors.input) && rows_in_vectors(tensors.gamma) &&
+         rows_in_vectors(tensors.beta) && rows_in_vectors(tensors.result) && rows_in_vectors(tensors.codes, kVec8);
+}
+
+// For how many rows a thread of norm_rows has slots in shared memory.
+u32 slot_rows(const NormSpec& spec, const NormTensors& tensors, const Launcher& launcher) {
+  if (!in_vectors(tensors)) return 0;
+  const i64 cols = tensors.input.cols;
+  const u32 bytes = static_cast<u32>(size_of(spec.in));
+  if (NormRowsLaunch::has_slots(cols, bytes, spec.out.has_value(), spec.result, spec.kind == NormKind::layer)) return 1;
+  // Fewer rows than multiprocessors are faster in clusters.
+  const bool enough = !launcher.overlapping() || tensors.input.rows >= launcher.multiprocessors();
+  const bool staged = enough && spec.result && bytes == 2 &&
+                      NormRowsStagedLaunch::holds(cols, spec.affine, launcher.block_shared_bytes());
+  return staged ? NormRowsStagedLaunch::kRows : 0;
+}
 
 // Does a cluster share each row? That is faster where norm_rows would read the rows up to four times. Nothing may be
 // loaded during a capture, and either kernel gives the same bits.
-bool runs_wide(const NormSpec& spec, const NormTensors& tensors, const Stream& stream, const Launcher& launcher) {
+bool runs_wide(const NormSpec& spec, const NormTensors& tensors, u32 slot_rows, const Stream& stream,
+               const Launcher& launcher) {
   const Tensor& input = tensors.input;
   if (input.cols < NormRowsWideLaunch::kMinCols || input.cols > NormRowsWideLaunch::kMaxCols) return false;
   if (!launcher.overlapping() || input.rows == 0 || input.rows > NormRowsLaunch::kMaxBlocks / kMaxClusterBlocks) {
     return false;
   }
-  if (input.cols % kVec8 != 0 || !rows_in_vectors(input) || !rows_in_vectors(tensors.gamma) ||
-      !rows_in_vectors(tensors.beta) || !rows_in_vectors(tensors.result) || !rows_in_vectors(tensors.codes, kVec8)) {
-    return false;
-  }
+  if (slot_rows != 0 || !in_vectors(tensors)) return false;
   return launcher.may_launch(spec, Pass::wide, stream);
 }
 
-// Does a cluster share the rows of a chunk? Likewise.
-bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, const Stream& stream,
-               const Launcher& launcher) {
-  const i64 cols = tensors.input.cols;
-  if (cols < NormBackwardWideLaunch::kMinCols || cols > NormBackwardWideLaunch::kMaxCols) return false;
-  if (!launcher.overlapping() || cols % kVec8 != 0) return false;
+bool in_vectors(const NormBackwardTensors& tensors) {
+  if (tensors.input.cols % kVec8 != 0) return false;
   for (const Tensor& tensor : {tensors.input, tensors.grad_output, tensors.grad_input, tensors.gamma}) {
     if (!rows_in_vectors(tensor)) return false;
   }
+  return true;
+}
+
+// How many of the rows a block of norm_backward holds in shared memory, if they do not fit its registers.
+u32 slot_rows(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, const Launcher& launcher) {
+  if (!in_vectors(tensors)) return 0;
+  return NormBackwardLaunch::slot_rows(tensors.input.cols, spec.affine, spec.kind == NormKind::layer,
+                                       static_cast<u32>(size_of(spec.in)), launcher.block_shared_bytes());
+}
+
+// Does a cluster share the rows of a chunk? Likewise. A block that holds whole rows needs not wait for others, but only
+// if there is a row for each multiprocessor are all of them busy.
+bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, u32 slot_rows, const Stream& stream,
+               const Launcher& launcher) {
+  const i64 cols = tensors.input.cols;
+  if (cols < NormBackwardWideLaunch::kMinCols || cols > NormBackwardWideLaunch::kMaxCols) return false;
+  if (!launcher.overlapping() || !in_vectors(tensors)) return false;
+  if (slot_rows != 0 && tensors.input.rows >= NormBackwardLaunch::kMaxChunks) return false;
   return launcher.may_launch(spec, Pass::wide, stream);
+}
+
+// The launch of norm_rows. With slots, as many blocks as the GPU runs at once share the rows.
+LaunchShape shape_of_rows(const NormRowsParams& params, const Launcher& launcher) {
+  const i64 cols = params.cols;
+  if (params.slot_rows == NormRowsStagedLaunch::kRows) {
+    const i64 at_once =
+        i64{launcher.multiprocessors()} * NormRowsStagedLaunch::blocks(cols, launcher.block_shared_bytes());
+    return {.grid_x = static_cast<u32>(max_of(i64{1}, min_of(params.rows, at_once))),
+            .block = NormRowsStagedLaunch::kThreads,
+            .shared_bytes = NormRowsStagedLaunch::shared_bytes(cols)};
+  }
+  const bool slots = params.slot_rows != 0;
+  return {.grid_x = static_cast<u32>(NormRowsLaunch::grid(params.rows, cols, slots, launcher.multiprocessors())),
+          .block = NormRowsLaunch::threads(cols),
+          .shared_bytes = slots ? NormRowsLaunch::slot_bytes(cols) : 0};
 }
 
 // As many clusters as the GPU runs at once share the rows.
@@ -94,10 +140,12 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .scale = floats(tensors.scale),
                               .amax = static_cast<u32*>(tensors.amax.data),
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
+                              .slot_rows = slot_rows(spec, tensors, launcher),
                               .pow2 = spec.pow2};
-  if (runs_wide(spec, tensors, stream, launcher)) return launch_wide(spec, params, stream, launcher);
-  launcher.launch(spec, Pass::main, NormRowsLaunch::grid(input.rows, input.cols), NormRowsLaunch::threads(input.cols),
-                  params, stream);
+  if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
+    return launch_wide(spec, params, stream, launcher);
+  }
+  launcher.launch(spec, Pass::main, shape_of_rows(params, launcher), params, stream);
 }
 
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
@@ -128,16 +176,18 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                   .grad_output_stride = tensors.grad_output.row_stride,
                                   .input_stride = input.row_stride,
                                   .grad_input_stride = tensors.grad_input.row_stride,
-                                  .inverse_cols = inverse_cols(cols)};
-  if (runs_wide(spec, tensors, stream, launcher)) {
+                                  .inverse_cols = inverse_cols(cols),
+                                  .slot_rows = slot_rows(spec, tensors, launcher)};
+  if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
     launch_wide(spec, params, chunks, stream, launcher);
   } else {
-    launcher.launch(
-        spec, Pass::main,
-        {.grid_x = static_cast<u32>(NormBackwardLaunch::grid(input.rows, cols, spec.affine)),
-         .block = NormBackwardLaunch::threads(cols, spec.affine),
-         .shared_bytes = NormBackwardLaunch::shared_bytes(cols, spec.affine, static_cast<u32>(size_of(spec.in)))},
-        params, stream);
+    const u32 shared_bytes = NormBackwardLaunch::shared_bytes(cols, spec.affine, spec.kind == NormKind::layer,
+                                                              static_cast<u32>(size_of(spec.in)), params.slot_rows);
+    launcher.launch(spec, Pass::main,
+                    {.grid_x = static_cast<u32>(NormBackwardLaunch::grid(input.rows, cols, spec.affine)),
+                     .block = NormBackwardLaunch::threads(cols, spec.affine),
+                     .shared_bytes = shared_bytes},
+                    params, stream);
   }
   if (!spec.affine) return;
   const ColumnSumFinishParams finish{.partials = partials,
