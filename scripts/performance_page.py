@@ -121,6 +121,21 @@ def casts(results: Results) -> list[str]:
             )
         lines += [results.source(file, found) + "; 8192 x 8192, bf16 to e4m3fn:", ""]
         lines += table(("work", "us", "of a copy's speed", "target", "times as fast as torch.compile"), rows)
+    return lines + norms(results)
+
+
+def norms(results: Results) -> list[str]:
+    """Later than the figures above: shares of a copy's speed by size, the larger sizes last."""
+    lines = []
+    for _, file, found in results.of("norms_rows_ahead"):
+        rows: dict[str, dict[tuple[int, int], str]] = {}
+        for case in found["cases"]:
+            size = (case["rows"], case["cols"])
+            rows.setdefault(case["case"], {})[size] = f"{case['of_copy_ceiling']:.2f}"
+        sizes = sorted({size for row in rows.values() for size in row}, key=lambda size: (size[1], size[0]))
+        lines += [results.source(file, found) + "; norms of bf16 to e4m3fn, of a copy's speed:", ""]
+        cells = ([work, *(row.get(size, "-") for size in sizes)] for work, row in rows.items())
+        lines += table(("work", *(f"{m}x{n}" for m, n in sizes)), cells)
     return lines
 
 

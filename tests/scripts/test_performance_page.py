@@ -39,6 +39,14 @@ RESULTS = {
     },
     "cast_torch_h100.json": {"torch": "2.11", "cases": [{"case": "rowwise codes", "rows": 8192, **us(25.0)}]},
     "cast_variants_h100.json": {"cases": "of another kind"},
+    "norms_rows_ahead_h100.json": RUN
+    | {
+        "cases": [
+            {"case": "rmsnorm codes", "rows": 3000, "cols": 8192, "of_copy_ceiling": 0.75},
+            {"case": "rmsnorm codes", "rows": 4096, "cols": 4096, "of_copy_ceiling": 0.5},
+            {"case": "layernorm codes", "rows": 4096, "cols": 4096, "of_copy_ceiling": 0.25},
+        ]
+    },
     "bench_gemm.json": RUN
     | {
         "cases": [
@@ -118,6 +126,9 @@ RESULTS = {
 LINES = (
     "GPU, commit abc, 2026-11-25 ([cast_h100.json](cast_h100.json)); 8192 x 8192, bf16 to e4m3fn:",
     "| rowwise codes | 10.0 | 0.500 | 0.80 | 2.50 |",
+    "| work | 4096x4096 | 3000x8192 |",
+    "| rmsnorm codes | 0.50 | 0.75 |",
+    "| layernorm codes | 0.25 | - |",
     "| M x K x N | row fast | blocks read |",
     f"| {SIZE} | 2.50 (1.25) | 1.25 (0.75) |",
     "| geometric mean | 2.50 | 1.25 |",
