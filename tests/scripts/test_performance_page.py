@@ -43,8 +43,8 @@ RESULTS = {
     | {
         "cases": [
             {"case": "rmsnorm codes", "rows": 3000, "cols": 8192, "of_copy_ceiling": 0.75},
-            {"case": "rmsnorm codes", "rows": 4096, "cols": 4096, "of_copy_ceiling": 0.5},
-            {"case": "layernorm codes", "rows": 4096, "cols": 4096, "of_copy_ceiling": 0.25},
+            {"case": "rmsnorm codes", "rows": 64, "cols": 1024, "of_copy_ceiling": 0.5},
+            {"case": "layernorm codes", "rows": 64, "cols": 1024, "of_copy_ceiling": 0.25},
         ]
     },
     "bench_gemm.json": RUN
@@ -126,7 +126,7 @@ RESULTS = {
 LINES = (
     "GPU, commit abc, 2026-11-25 ([cast_h100.json](cast_h100.json)); 8192 x 8192, bf16 to e4m3fn:",
     "| rowwise codes | 10.0 | 0.500 | 0.80 | 2.50 |",
-    "| work | 4096x4096 | 3000x8192 |",
+    "| work | 64x1024 | 3000x8192 |",
     "| rmsnorm codes | 0.50 | 0.75 |",
     "| layernorm codes | 0.25 | - |",
     "| M x K x N | row fast | blocks read |",
