@@ -19,7 +19,7 @@ from torch_machine import machine
 CASES = ((4096, 1), (8192, 1), (8192, 2))  # n, copies in a step
 SMS_LEFT = (0, 4, 8, 16, 24)
 STEPS = 12  # in a graph
-ROUNDS = 6
+ROUNDS = 9  # the order moves on from one to the next; the first warms up
 GRAPH_SECONDS = 0.05  # of a measurement, at least: the clock follows the power drawn
 
 Step = Callable[[int], None]
@@ -39,7 +39,10 @@ def capture(torch: Any, step: Step) -> Any:
 
 
 def microseconds(torch: Any, graph: Any, replays: int) -> float:
+    """Of a step, behind half as many replays that are not timed, because the clock follows the power drawn before."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(replays // 2):
+        graph.replay()
     begin.record()
     for _ in range(replays):
         graph.replay()
@@ -86,7 +89,8 @@ def graphs_of(torch: Any, n: int, copies: int) -> dict[str, Any]:
         for left in SMS_LEFT:
             torch._C._set_sm_carveout_experimental(left or None)
             graphs[f"beside, {left} SMs left"] = capture(torch, beside)
-            graphs[f"gemm on {sms - left}"] = capture(torch, gemm)
+            if left:
+                graphs[f"gemm on {sms - left}"] = capture(torch, gemm)
     finally:
         torch._C._set_sm_carveout_experimental(None)
     return graphs
@@ -105,7 +109,8 @@ def main() -> None:
         replays = max(2, round(GRAPH_SECONDS / (STEPS * 2 * n**3 / 1.3e15)))
         samples: dict[str, list[float]] = {name: [] for name in graphs}
         for turn in range(ROUNDS):
-            for name, graph in graphs.items():
+            order = list(graphs.items())
+            for name, graph in order[turn:] + order[:turn]:
                 sample = microseconds(torch, graph, replays)
                 if turn > 0:
                     samples[name].append(sample)

@@ -104,9 +104,10 @@ def casts(results: Results) -> list[str]:
         torch = results.beside("cast_torch", device)
         compiled = {(c["case"], c["rows"]): median(c) for c in torch["cases"]} if torch else {}
         rows = []
+        newer = cases_of_norms(results, device)
         for case in found["cases"]:
             us = median(case)
-            if us is None or case["rows"] != 8192:
+            if us is None or case["rows"] != 8192 or case["case"] in newer:
                 continue
             theirs = compiled.get((case["case"], 8192))
             target = case.get("target")
@@ -124,8 +125,14 @@ def casts(results: Results) -> list[str]:
     return lines + norms(results)
 
 
+def cases_of_norms(results: Results, device: str) -> set[str]:
+    """What a newer file than cast_* has."""
+    content = results.beside("norms_rows_ahead", device)
+    return {case["case"] for case in content["cases"]} if content else set()
+
+
 def norms(results: Results) -> list[str]:
-    """Later than the figures above: shares of a copy's speed by size, the larger sizes last."""
+    """From newer files than cast_*: a column for each size, by columns."""
     lines = []
     for _, file, found in results.of("norms_rows_ahead"):
         rows: dict[str, dict[tuple[int, int], str]] = {}
@@ -478,9 +485,10 @@ def behind(results: Results) -> list[str]:
             ours, theirs = gemm_times(case)
             if ours is not None and theirs is not None:
                 found.append((theirs / ours, f"GEMM {case['case']}: gemm_sm90 over cuBLASLt's best", file))
-    for _, file, content in results.of("cast"):
+    for device, file, content in results.of("cast") + results.of("norms_rows_ahead"):
+        newer = cases_of_norms(results, device) if "norms" not in file else set()
         for case in content["cases"]:
-            if case.get("target") and "us" in case:
+            if case.get("target") and "us" in case and case["case"] not in newer:
                 ratio = case["of_copy_ceiling"] / case["target"]
                 what = f"{case['case']} {case['rows']} x {case['cols']}: speed over its target"
                 found.append((ratio, what, file))

@@ -163,8 +163,8 @@ struct AmaxTilesParams {
   u32* columns;  // [cols]
 };
 
-// How many blocks of a kernel with this many registers per thread fit on a multiprocessor: it has 65536 of them,
-// allocated to a warp in units of 256.
+// How many blocks of a kernel with this many registers per thread a multiprocessor has registers for: it has 65536 of
+// them, allocated to a warp in units of 256.
 INGOT_HOST_DEVICE constexpr i64 resident_blocks(i64 registers, i64 threads) {
   return max_of(i64{1}, 65536 / (ceil_div(registers, i64{8}) * 8 * threads));
 }
@@ -175,12 +175,17 @@ struct AmaxTilesLaunch {
   static constexpr u32 kRowsPerWarp = 8;
   static constexpr i64 kCols = 32 * kVec8;
   static constexpr i64 kRows = kWarps * kRowsPerWarp;
-  // No more blocks than are resident at once, if that is one for each strip of columns: a block goes down its strip in
+  // As many blocks as are resident at once, the same number for each strip of columns: a block goes down its strip in
   // steps of kRows rows, and raises its columns' maxima only once. The blocks of a strip take these steps in turn, so
-  // that at the end the L2 holds the end of the matrix.
+  // that at the end the L2 holds the end of the matrix. Where that would leave a fifth of the GPU idle, as with many
+  // strips, there are at least four times as many blocks, so that the last of them find little of it idle.
+  static constexpr i64 kWavesOtherwise = 4;
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, i64 resident) {
     const i64 strips = ceil_div(cols, kCols);
-    return strips * max_of(i64{1}, min_of(ceil_div(rows, kRows), resident / strips));
+    const i64 in_one_wave = resident / strips;
+    const bool fills = in_one_wave * strips * 5 >= resident * 4;
+    const i64 blocks = fills ? in_one_wave : ceil_div(kWavesOtherwise * resident, strips);
+    return strips * max_of(i64{1}, min_of(ceil_div(rows, kRows), blocks));
   }
 };
 
@@ -225,7 +230,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
   for (i64 first_row = i64{blockIdx.x / strips} * Launch::kRows + warp * Launch::kRowsPerWarp;
        first_row < p.source.rows; first_row += row_step) {
     const i64 rows_left = p.source.rows - first_row;
-    u32 of_row = 0;  // of row `lane`
+    u32 of_row = 0;  // the maximum of row first_row + lane
     const auto take_row = [&](u32 r, u32 bits) {
       maximum = max_of(maximum, bits);
       if constexpr (C.rows) {

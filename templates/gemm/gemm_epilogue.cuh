@@ -133,8 +133,6 @@ struct Epilogue {
   static constexpr bool kNothing = !kAddsC && !kFused && !kPreactivation;
   static constexpr int kOperands = F::kInputs;  // signed: comparing an unsigned index with 0 would be a warning
   using StoredC = typename Select<kAddsC, C, f32>::Type;
-  // A value depends only on x and nothing else is written, so values may be computed for elements outside the output.
-  static constexpr bool kOfXAlone = !kAddsC && !kPreactivation && F::kInputs == 0;
   // Words in which a pair keeps what it has read.
   static constexpr u32 kWords =
       (kAddsC ? Pair<StoredC>::kWords : 0) + count_inputs<F>(InputKind::matrix) * Pair<Beside>::kWords;

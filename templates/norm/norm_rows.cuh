@@ -64,8 +64,10 @@ struct NormKeptRow {
   INGOT_DEVICE u32 column(u32 i) const { return begin + i * step; }
   INGOT_DEVICE bool inside(u32 i) const { return column(i) < end; }
   // Half of the groups are always there, but in the narrowest rows; LayerNorm is faster if they go side by side.
-  static constexpr u32 kNeverSkipped = Row::kSubtractsMean ? kVec8s / 2 : 0;
-  INGOT_DEVICE bool skips(u32 i) const { return kSkips && i >= kNeverSkipped && !inside(i); }
+  INGOT_DEVICE bool skips(u32 i) const {
+    const bool may = !Row::kSubtractsMean || i >= kVec8s / 2;
+    return kSkips && may && !inside(i);
+  }
 
   INGOT_DEVICE void load(Vec8<In> (&vec8s)[kVec8s]) const {
     INGOT_UNROLL
@@ -129,13 +131,15 @@ struct NormKeptRow {
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
       // One by one, elements take more registers on their way: no two vec8s at a time.
-      if ((kSkips || !is_same<Access, WholeVec8s>)&&!inside(i)) continue;
+      constexpr bool kOneByOne = kSkips || !is_same<Access, WholeVec8s>;
+      if (kOneByOne && !inside(i)) continue;
       const U32x2 codes = r.quantized(vec8s[i]);
       if (inside(i)) access.store_codes(r.codes(), column(i), codes);
     }
   }
 
-  // All threads have read the shared memory when the block has met at two more barriers.
+  // The shared memory is read behind the last barrier: it is free again after the block's next one, which lies in its
+  // next row.
   INGOT_DEVICE void run(Vec8<In> (&vec8s)[kVec8s], float (&warp_sums)[2][kMaxWarps],
                         u32 (&warp_maxima)[kMaxWarps]) const {
     if constexpr (Row::kSubtractsMean) {
@@ -248,8 +252,8 @@ struct NormRowsTurns {
   }
 };
 
-// Rows that stay in registers. What one of them leaves in shared memory has been read by the block's next barrier but
-// one; so warp_sums serve in turn, because the values of RMSNorm alone take only one barrier to a row.
+// Rows that stay in registers. warp_sums serve in turn: the values of RMSNorm alone take only one barrier to a row, and
+// what one row leaves there is read until the next row's.
 template <class Row, class Access>
 INGOT_DEVICE void norm_kept_rows(const NormRowsParams& p, const Access& access, NormRowsShared& shared) {
   using In = typename Row::Element;
@@ -293,8 +297,8 @@ INGOT_DEVICE void norm_kept_row(const NormRowsParams& p, NormRowsShared& shared)
   kept.run(vec8s, shared.warp_sums[0], shared.warp_maxima);
 }
 
-// The largest blocks that share a multiprocessor. On sm_120, ptxas cannot fit LayerNorm's codes with gamma and a given
-// scale into the 64 registers that two leave.
+// How many blocks of the most threads share a multiprocessor. On sm_120, ptxas cannot fit LayerNorm's codes with gamma
+// and a given scale into the 64 registers that two leave.
 template <class In, class Kind, NormRowsConfig C>
 INGOT_HOST_DEVICE constexpr u32 norm_rows_residency() {
   return sizeof(In) == 4 || (kDeviceArch >= 1200 && kCentred<Kind> && C.affine && C.given_scale) ? 1 : 2;
@@ -314,7 +318,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, (norm_rows_re
     if (!kept && p.slot_rows != 0) return NormRowsStaged<In, Kind, Codes, C>{p, shared}.all_rows();
   }
   if (kept && Row::vectors(p) && p.cols % kVec8 == 0) {
-    // Without slots there is a block for each row of LayerNorm's codes: no GPU has memory for more.
+    // Without slots there is a block for each row of LayerNorm's codes. Only rows that fill their threads come here,
+    // and no GPU has memory for more such rows than a launch has blocks.
     constexpr bool kOneTurn = sizeof(In) == 2 && Row::kWritesCodes && !C.result && Row::kSubtractsMean;
     if (kOneTurn && p.slot_rows == 0) return norm_kept_row<Row>(p, shared);
     norm_kept_rows<Row>(p, WholeVec8s{}, shared);

@@ -229,16 +229,25 @@ BOOST_AUTO_TEST_CASE(wide_rows_agree) {
       all.push_back({.spec = spec, .shape = {800, 18944}});
     }
     // Enough rows that they stay in one block's shared memory, and some that do not fit.
-    if (std::holds_alternative<NormBackwardSpec>(spec)) {
+    if (std::holds_alternative<NormBackwardSpec>(spec) || std::holds_alternative<NormSpec>(spec)) {
       for (const std::int64_t cols : {8200, 13824, 16384, 16392, 28672, 28680}) {
         all.push_back({.spec = spec, .shape = {300, cols}});
       }
     }
   }
+  // Without gamma, one block to a multiprocessor is enough.
+  for (const char* const line :
+       {"norm rms bf16 out=result,stats", "norm layer f16->e4m3fn scale=row out=codes,result"}) {
+    for (const std::int64_t cols : {16392, 57344, 57352}) {
+      all.push_back({.spec = parse(line), .shape = {300, cols}});
+    }
+    all.push_back({.spec = parse(line), .shape = {300, 18944}, .placement = {.padding = 8}});
+  }
   run_all(all, [](const Case&) { return true; });
 }
 
-// For compute-sanitizer: one spec of each kind of kernel, clusters of few blocks and of eight.
+// For compute-sanitizer: one spec of each kind of kernel, clusters of few blocks and of eight, and blocks that take
+// several rows of their own.
 BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
   std::vector<Case> all;
   for (const char* const line :
@@ -246,6 +255,11 @@ BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
         "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
         "norm rms bf16->e4m3fn affine scale=tensor out=codes given", "norm_backward layer bf16 affine sums=f32"}) {
     for (const std::int64_t cols : {18944, 65536}) all.push_back({.spec = parse(line), .shape = {3, cols}});
+  }
+  for (const char* const line : {"norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
+                                 "norm rms bf16->e4m3fn affine scale=row out=codes", "norm rms bf16 out=result",
+                                 "norm_backward layer bf16", "norm_backward rms bf16 affine sums=f32"}) {
+    for (const std::int64_t cols : {9216, 18944}) all.push_back({.spec = parse(line), .shape = {300, cols}});
   }
   run_all(all, [](const Case&) { return true; });
 }

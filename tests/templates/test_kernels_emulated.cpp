@@ -144,7 +144,8 @@ void check_amax_tiles() {
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      const i64 resident = 1 + s.rows % 3;  // so that blocks take several steps, and as many as there are
+      // One to three blocks for each strip, which take several steps.
+      const i64 resident = (1 + s.rows % 3) * ceil_div(s.cols, AmaxTilesLaunch::kCols);
       Matrix<float> tensor(1, 1, 1);
       Matrix<float> rows(1, s.rows, s.rows);
       Matrix<float> columns(1, s.cols, s.cols);

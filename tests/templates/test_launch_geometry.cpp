@@ -93,17 +93,21 @@ BOOST_AUTO_TEST_CASE(amax_blocks_share_all_segments) {
   }
 }
 
-// Likewise for amax_tiles: some block takes every step of every strip, and all blocks are resident at once unless the
-// strips alone are more.
+// Likewise for amax_tiles: some block takes every step of every strip. If there are rows enough, all blocks are
+// resident at once and leave at most a fifth of the GPU idle, or there are so many that their last wave is a small part
+// of the whole.
 BOOST_AUTO_TEST_CASE(amax_tiles_blocks_share_all_steps) {
   using Launch = AmaxTilesLaunch;
+  static_assert(Launch::grid(8192, 11008, 528) == 43 * 12 && Launch::grid(8192, 152064, 528) == 594 * 4);
   static_assert(resident_blocks(64, Launch::kThreads) == 4 && resident_blocks(65, Launch::kThreads) == 3);
   for (const i64 rows : {1, 64, 65, 3000, 8192}) {
-    for (const i64 cols : {1, 256, 4096, 11008, 200000}) {
+    for (const i64 cols : {1, 256, 4096, 11008, 51200, 76800, 152064, 200000}) {
       const i64 strips = ceil_div(cols, Launch::kCols);
       const i64 grid = Launch::grid(rows, cols, 528);
       BOOST_TEST(grid % strips == 0);
-      BOOST_TEST(grid <= std::max(strips, i64{528}));
+      const bool one_wave = grid <= 528;
+      const bool has_rows_enough = grid < strips * ceil_div(rows, Launch::kRows);
+      if (has_rows_enough) BOOST_TEST((one_wave ? grid * 5 >= 528 * 4 : grid >= 4 * 528));
       i64 steps = 0;
       for (i64 first = 0; first < grid / strips; ++first) {
         BOOST_TEST(first * Launch::kRows < rows);  // none is idle

@@ -9,7 +9,7 @@
 
 namespace ingot::cuda {
 
-// `pass`: the one that amax_tiles is.
+// `pass`: the spec's pass whose kernel is amax_tiles.
 template <AnyKernelSpec Spec>
 i64 amax_tiles_grid(const Spec& spec, Pass pass, const Tensor& input, const Stream& stream, const Launcher& launcher) {
   const i64 registers = launcher.kernel(spec, pass, stream).resources().registers;

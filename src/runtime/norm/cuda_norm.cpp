@@ -46,7 +46,9 @@ bool runs_wide(const NormSpec& spec, const NormTensors& tensors, u32 slot_rows, 
   if (!launcher.overlapping() || input.rows == 0 || input.rows > NormRowsLaunch::kMaxBlocks / kMaxClusterBlocks) {
     return false;
   }
-  if (slot_rows != 0 || !in_vectors(tensors)) return false;
+  if (!in_vectors(tensors)) return false;
+  // During a capture, only what is loaded already runs: perhaps the kernel that fewer rows took.
+  if (slot_rows != 0 && launcher.may_launch(spec, Pass::main, stream)) return false;
   return launcher.may_launch(spec, Pass::wide, stream);
 }
 
@@ -65,14 +67,15 @@ u32 slot_rows(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, 
                                        static_cast<u32>(size_of(spec.in)), launcher.block_shared_bytes());
 }
 
-// Does a cluster share the rows of a chunk? Likewise. A block that holds whole rows needs not wait for others, but only
-// if there is a row for each multiprocessor are all of them busy.
+// Does a cluster share the rows of a chunk? Likewise. Blocks that hold whole rows wait for no others. But with gamma
+// there are only as many as chunks, and with fewer rows than that, or than multiprocessors, some of the GPU is idle.
 bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, u32 slot_rows, const Stream& stream,
                const Launcher& launcher) {
   const i64 cols = tensors.input.cols;
   if (cols < NormBackwardWideLaunch::kMinCols || cols > NormBackwardWideLaunch::kMaxCols) return false;
   if (!launcher.overlapping() || !in_vectors(tensors)) return false;
-  if (slot_rows != 0 && tensors.input.rows >= NormBackwardLaunch::kMaxChunks) return false;
+  const i64 enough = spec.affine ? NormBackwardLaunch::kMaxChunks : launcher.multiprocessors();
+  if (slot_rows != 0 && tensors.input.rows >= enough && launcher.may_launch(spec, Pass::main, stream)) return false;
   return launcher.may_launch(spec, Pass::wide, stream);
 }
 
