@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -38,10 +37,7 @@ struct Options {
 
 std::vector<CastCase> chosen_cases(const Options& options) {
   std::vector<CastCase> chosen = cast_cases();
-  std::erase_if(chosen, [&](const CastCase& c) {
-    const auto has = [&](const std::string& text) { return name(c).find(text) != std::string::npos; };
-    return !options.filters.empty() && std::ranges::none_of(options.filters, has);
-  });
+  std::erase_if(chosen, [&](const CastCase& c) { return !is_chosen(name(c), options.filters); });
   return chosen;
 }
 

@@ -260,10 +260,7 @@ int run_host(Context& context, const Machine& machine, const std::string& cuda_r
 
 int run(const Options& options) {
   std::vector<GemmCase> cases = gemm_cases();
-  std::erase_if(cases, [&](const GemmCase& c) {
-    const auto has = [&](const std::string& text) { return name(c).find(text) != std::string::npos; };
-    return !options.filters.empty() && std::ranges::none_of(options.filters, has);
-  });
+  std::erase_if(cases, [&](const GemmCase& c) { return !is_chosen(name(c), options.filters); });
   if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
   if (options.list) {
     for (const GemmCase& c : cases) fmt::print("{:<44}{}\n", name(c), print(c.spec));

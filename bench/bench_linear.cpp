@@ -98,9 +98,7 @@ class Bench {
     std::vector<std::size_t> timed;
     StepSample baseline;
     // Times small layers once more with a side stream, which the baseline does not use.
-    const double multiplications =
-        static_cast<double>(c.size.tokens * c.size.in_features) * static_cast<double>(c.size.out_features);
-    const std::size_t rounds = multiplications <= LinearOptions::kLargestBeside ? 2 : 1;
+    const std::size_t rounds = LinearOptions::is_small(c.size.tokens, c.size.in_features, c.size.out_features) ? 2 : 1;
     for (std::size_t i = 0; i < rounds * recipes_.size(); ++i) {
       const Recipe& recipe = recipes_[i % recipes_.size()];
       const bool beside = i >= recipes_.size();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 
@@ -33,6 +34,11 @@ int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>
     fmt::print(stderr, "{}: error: {}\n", app.get_name(), error.what());
     return kFailed;
   }
+}
+
+bool is_chosen(const std::string& name, const std::vector<std::string>& filters) {
+  return filters.empty() ||
+         std::ranges::any_of(filters, [&](const std::string& text) { return name.find(text) != std::string::npos; });
 }
 
 std::optional<ContextOptions> cuda_options() {

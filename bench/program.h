@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ingot/runtime/context.h"
 #include "machine.h"
@@ -22,6 +23,9 @@ inline constexpr int kSkipped = 77;
 // Parses the arguments into `app`, calls `run`, and returns main()'s result. Prints errors to stderr under the app's
 // name.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<int()>& run);
+
+// Does the name of a case have one of these texts? Without filters, every case is chosen.
+bool is_chosen(const std::string& name, const std::vector<std::string>& filters);
 
 // Options for a CUDA context; without a CUDA device it prints why the program is skipped and returns nullopt.
 std::optional<ContextOptions> cuda_options();

@@ -14,86 +14,62 @@ import pathlib
 import statistics
 from typing import Any, Callable
 
+from torch_eager import rotated
 from torch_machine import machine
+from torch_timing import Replay
 
 CASES = ((4096, 1), (8192, 1), (8192, 2))  # n, copies in a step
 SMS_LEFT = (0, 4, 8, 16, 24)
-STEPS = 12  # in a graph
+SETS = 4  # of operands that steps rotate through
 ROUNDS = 9  # the order moves on from one to the next; the first warms up
-GRAPH_SECONDS = 0.05  # of a measurement, at least: the clock follows the power drawn
-
-Step = Callable[[int], None]
+GRAPH_US = 25000.0  # a replay is timed behind another one, because the clock follows the power drawn before
 
 
-def capture(torch: Any, step: Step) -> Any:
-    """The CUDA graph of STEPS steps."""
-    warm_up = torch.cuda.Stream()
-    with torch.cuda.stream(warm_up):
-        step(0)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(STEPS):
-            step(i)
-    return graph
+def replays_of(torch: Any, n: int, copies: int) -> dict[str, Replay]:
+    def operands() -> dict[str, Any]:
+        a, b = (torch.randn(n, n, device="cuda").clamp(-3, 3).to(torch.float8_e4m3fn) for _ in range(2))
+        sources = [torch.randn(n, n, device="cuda").bfloat16() for _ in range(copies)]
+        return {"a": a, "b": b.t(), "sources": sources, "targets": [torch.empty_like(source) for source in sources]}
 
-
-def microseconds(torch: Any, graph: Any, replays: int) -> float:
-    """Of a step, behind half as many replays that are not timed, because the clock follows the power drawn before."""
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(replays // 2):
-        graph.replay()
-    begin.record()
-    for _ in range(replays):
-        graph.replay()
-    end.record()
-    torch.cuda.synchronize()
-    return float(begin.elapsed_time(end)) * 1e3 / (replays * STEPS)
-
-
-def graphs_of(torch: Any, n: int, copies: int) -> dict[str, Any]:
-    def codes() -> Any:
-        return torch.randn(n, n, device="cuda").clamp(-3, 3).to(torch.float8_e4m3fn)
-
-    a = [codes() for _ in range(3)]
-    b = [codes().t() for _ in range(3)]
-    sources = [torch.randn(n, n, device="cuda").bfloat16() for _ in range(4)]
-    targets = [torch.empty_like(source) for source in sources]
+    inputs = [operands() for _ in range(SETS)]
     scale = torch.ones((), device="cuda")
     out = torch.empty(n, n, device="cuda", dtype=torch.bfloat16)
     side = torch.cuda.Stream()
 
-    def gemm(i: int) -> None:
+    def gemm(x: dict[str, Any]) -> None:
         torch._scaled_mm(
-            a[i % 3], b[i % 3], scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True, out=out
+            x["a"], x["b"], scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True, out=out
         )
 
-    def copy(i: int) -> None:
-        for k in range(copies):
-            targets[(i + k) % 4].copy_(sources[(i + k) % 4])
+    def copy(x: dict[str, Any]) -> None:
+        for source, target in zip(x["sources"], x["targets"]):
+            target.copy_(source)
 
-    def serial(i: int) -> None:
-        gemm(i)
-        copy(i)
+    def serial(x: dict[str, Any]) -> None:
+        gemm(x)
+        copy(x)
 
-    def beside(i: int) -> None:
+    def beside(x: dict[str, Any]) -> None:
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            copy(i)
-        gemm(i)
+            copy(x)
+        gemm(x)
         torch.cuda.current_stream().wait_stream(side)
 
-    graphs = {"gemm": capture(torch, gemm), "copy": capture(torch, copy), "serial": capture(torch, serial)}
+    def replay(step: Callable[[dict[str, Any]], None]) -> Replay:
+        return Replay(torch, step, inputs, GRAPH_US)
+
+    replays = {"gemm": replay(gemm), "copy": replay(copy), "serial": replay(serial)}
     sms = torch.cuda.get_device_properties(0).multi_processor_count
     try:
         for left in SMS_LEFT:
             torch._C._set_sm_carveout_experimental(left or None)
-            graphs[f"beside, {left} SMs left"] = capture(torch, beside)
+            replays[f"beside, {left} SMs left"] = replay(beside)
             if left:
-                graphs[f"gemm on {sms - left}"] = capture(torch, gemm)
+                replays[f"gemm on {sms - left}"] = replay(gemm)
     finally:
         torch._C._set_sm_carveout_experimental(None)
-    return graphs
+    return replays
 
 
 def main() -> None:
@@ -105,13 +81,11 @@ def main() -> None:
 
     us: dict[str, dict[str, float]] = {}
     for n, copies in CASES:
-        graphs = graphs_of(torch, n, copies)
-        replays = max(2, round(GRAPH_SECONDS / (STEPS * 2 * n**3 / 1.3e15)))
-        samples: dict[str, list[float]] = {name: [] for name in graphs}
+        replays = replays_of(torch, n, copies)
+        samples: dict[str, list[float]] = {name: [] for name in replays}
         for turn in range(ROUNDS):
-            order = list(graphs.items())
-            for name, graph in order[turn:] + order[:turn]:
-                sample = microseconds(torch, graph, replays)
+            for name in rotated(list(replays), turn):
+                sample = replays[name].measure()
                 if turn > 0:
                     samples[name].append(sample)
         us[f"{n}, {copies}"] = {name: statistics.median(values) for name, values in samples.items()}

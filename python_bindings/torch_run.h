@@ -99,14 +99,12 @@ void cast_weight_beside(const LinearPlan& plan, Backend& backend, const MemoryRe
   tensors.codes_from = stream;
 }
 
-// Is a layer of so many tokens faster with a TorchSide? Not a large one, and none in high precision alone: its GEMMs
-// are slower beside each other (bench_linear, 1024 cubed: 30.6 us instead of 28.3,
-// bench/results/linear_eager_h200.json).
+// Does a TorchSide make a layer faster with so many tokens? Small layers with an FP8 GEMM, it does. A layer in high
+// precision is slower with one, because its GEMMs slow each other (bench_linear, 1024 cubed: 30.6 us with it and 28.3
+// without, bench/results/linear_eager_h200.json).
 inline bool faster_with_side(const LinearPlan& plan, std::int64_t tokens) {
   if (!is_float8(plan.config.output) && !is_float8(plan.config.grad_input)) return false;
-  return static_cast<double>(tokens) * static_cast<double>(plan.shape.in_features) *
-             static_cast<double>(plan.shape.out_features) <=
-         LinearOptions::kLargestBeside;
+  return LinearOptions::is_small(tokens, plan.shape.in_features, plan.shape.out_features);
 }
 
 }  // namespace ingot::python

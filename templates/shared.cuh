@@ -44,6 +44,15 @@ INGOT_DEVICE void store_shared16(u32 address, U32x4 value) {
 #endif
 }
 
+// The dynamic shared memory that each block has room for if so many share a multiprocessor. `block_shared`: the most
+// that one block can have in all; a multiprocessor has 1 KiB more, which it takes from each block. A block's static
+// part comes first, up to 1 KiB here.
+INGOT_HOST_DEVICE constexpr u32 dynamic_shared_room(u32 block_shared, u32 blocks) {
+  constexpr u32 kTaken = 1024;
+  constexpr u32 kStatic = 1024;
+  return (block_shared + kTaken) / blocks - kTaken - kStatic;
+}
+
 // Copies `size` bytes from `source` to shared memory and fills the rest of `Bytes` with zeros. The copying thread may
 // read them once it has waited for the group that the next commit_copies() closes.
 template <u32 Bytes>

@@ -45,21 +45,25 @@ INGOT_HOST_DEVICE Vec8<T> pack(const float (&x)[kVec8]) {
   }
 }
 
+// Hides a value from the compiler (ptx/opaque.cuh): it keeps the value instead of finding it out again for each use.
+template <class T>
+INGOT_DEVICE void hide([[maybe_unused]] T& value) {
+#if INGOT_ON_DEVICE
+  ptx::opaque(value);
+#endif
+}
+
 // Makes the compiler forget the values that it has unpacked. It unpacks them again later, and they need no registers in
 // the meantime.
 template <HighPrecision T>
 INGOT_DEVICE void forget_values(Vec8<T>& vec8) {
-#if INGOT_ON_DEVICE
   INGOT_UNROLL
   for (Vector<T>& vector : vec8.vectors) {
-    ptx::opaque(vector.bits.x);
-    ptx::opaque(vector.bits.y);
-    ptx::opaque(vector.bits.z);
-    ptx::opaque(vector.bits.w);
+    hide(vector.bits.x);
+    hide(vector.bits.y);
+    hide(vector.bits.z);
+    hide(vector.bits.w);
   }
-#else
-  static_cast<void>(vec8);
-#endif
 }
 
 // Loads data that is read once; load_vec8_again() loads data that is read again: gamma, or a row that did not fit the

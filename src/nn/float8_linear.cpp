@@ -175,10 +175,7 @@ void Float8Linear::weight_was_cast(const Stream& stream) {
 // ---- the side stream -----------------------------------------------------------------------------------------------
 
 bool Float8Linear::uses_side(std::int64_t tokens, Stream& stream) {
-  const LinearShape& shape = plan_.shape;
-  const double multiplications =
-      static_cast<double>(tokens) * static_cast<double>(shape.in_features) * static_cast<double>(shape.out_features);
-  const bool is_small = multiplications <= LinearOptions::kLargestBeside;
+  const bool is_small = LinearOptions::is_small(tokens, plan_.shape.in_features, plan_.shape.out_features);
   if (options_.side == nullptr || !is_small || options_.observer != nullptr || backend_->checks_memory()) return false;
   if (tokens > side_tokens_ && backend_->capturing(stream)) return false;
   side_tokens_ = std::max(side_tokens_, tokens);

@@ -113,6 +113,10 @@ struct LinearOptions {
   std::int64_t by_group_from = LinearPlanOptions::kByGroupFrom;  // as LinearPlanOptions::by_group_from
 
   static constexpr double kLargestBeside = 1e10;  // M * N * K
+  static constexpr bool is_small(std::int64_t tokens, std::int64_t in_features, std::int64_t out_features) {
+    return static_cast<double>(tokens) * static_cast<double>(in_features) * static_cast<double>(out_features) <=
+           kLargestBeside;
+  }
 };
 
 inline MemoryRegion region_of(const Buffer& buffer) { return {buffer.data(), buffer.bytes()}; }

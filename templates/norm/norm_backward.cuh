@@ -63,24 +63,21 @@ struct NormBackwardLaunch {
   INGOT_HOST_DEVICE static constexpr i64 chunks(i64 rows, i64 cols) {
     return ceil_div(rows, rows_per_chunk(rows, cols));
   }
-  // Rows of 16-bit elements are copied ahead to shared memory; of f32 it has no room for two. Of those that fit the
-  // registers, each thread copies its part of so many:
+  // Each thread copies its part of later rows to shared memory. Of rows that fit the registers, it copies this many
+  // ahead; of f32 none, since shared memory has no room for two rows.
   INGOT_HOST_DEVICE static constexpr u32 rows_ahead(bool affine, u32 element_bytes) {
     return element_bytes != 2 ? 0 : affine ? 2 : 1;
   }
-  // Others stay there, if a multiprocessor has room for two. Then this is how many each block holds, and otherwise 0.
-  // Without sums over rows, two blocks share a multiprocessor. The rows have to be readable in vectors. `block_shared`:
-  // the most shared memory that one block can have; a multiprocessor has 1 KiB more, which it takes from each block.
+  // Longer rows stay in shared memory, if a multiprocessor has room for two. This is how many each block holds then,
+  // and otherwise 0. Without sums over rows, two blocks share a multiprocessor. The rows have to be readable in
+  // vectors. `block_shared`: the most shared memory that one block can have.
   INGOT_HOST_DEVICE static constexpr u32 slot_rows(i64 cols, bool affine, bool centred, u32 element_bytes,
                                                    u32 block_shared) {
     constexpr i64 kColsPerStep = i64{kThreads} * kVec8;
     if (element_bytes != 2 || cols <= kColsPerStep * kVec8s || cols > kColsPerStep * slot_vec8s(centred, affine)) {
       return 0;
     }
-    constexpr u32 kTaken = 1024;
-    constexpr u32 kStatic = 1024;  // dynamic shared memory begins at a multiple of that
-    const u32 room = (affine ? block_shared : (block_shared + kTaken) / 2 - kTaken) - kStatic;
-    const u32 rows = min_of(kMaxSlotRows, room / slot_row_bytes(cols));
+    const u32 rows = min_of(kMaxSlotRows, dynamic_shared_room(block_shared, affine ? 1 : 2) / slot_row_bytes(cols));
     return affine && rows < 2 ? 0 : rows;
   }
   static constexpr u32 kMaxSlotRows = 2;

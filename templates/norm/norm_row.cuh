@@ -90,6 +90,7 @@ struct NormRow {
   static constexpr bool kWritesResult = C.result;
   static constexpr bool kWritesCodes = !is_same<Codes, NoCodes>;
   static constexpr bool kWritesValues = kWritesCodes || C.result;
+  static constexpr bool kCodesAlone = kWritesCodes && !C.result;
   // Do zeros not give zeros? Where gamma and beta are 0, they do, as long as rstd is finite.
   static constexpr bool kNeverZero = kCentred<Kind> && !C.affine;
   static constexpr u32 kVec8s = NormRowsLaunch::kVec8s;

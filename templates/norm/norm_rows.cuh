@@ -16,7 +16,6 @@
 #include "norm/norm_row.cuh"
 #include "norm/norm_rows_staged.cuh"
 #include "platform.cuh"
-#include "ptx/opaque.cuh"
 #include "reduce.cuh"
 #include "shared.cuh"
 #include "vec8.cuh"
@@ -27,14 +26,6 @@ template <class In, u32 Count>
 INGOT_DEVICE void forget_values(Vec8<In> (&vec8s)[Count]) {
   INGOT_UNROLL
   for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
-}
-
-// Makes the compiler keep what it would find out again for each access.
-template <class T>
-INGOT_DEVICE void hide([[maybe_unused]] T& value) {
-#if INGOT_ON_DEVICE
-  ptx::opaque(value);
-#endif
 }
 
 // Of how many vec8s gamma and beta are loaded at a time: as many as the registers hold.
@@ -260,8 +251,7 @@ INGOT_DEVICE void norm_kept_rows(const NormRowsParams& p, const Access& access, 
   using Kept = NormKeptRow<Row, Access, true>;
   constexpr bool kMayCopy = sizeof(In) == 2 && is_same<Access, WholeVec8s>;
   // Codes alone come here only with slots.
-  constexpr bool kAlways = Row::kWritesCodes && !Row::kWritesResult;
-  const bool copies = kMayCopy && (kAlways || p.slot_rows != 0);
+  const bool copies = kMayCopy && (Row::kCodesAlone || p.slot_rows != 0);
   NormRowsTurns turns(p);
   hide(turns.lane);
   u32 slots = shared_memory() + threadIdx.x * 16;  // the thread's first
@@ -320,7 +310,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, (norm_rows_re
   if (kept && Row::vectors(p) && p.cols % kVec8 == 0) {
     // Without slots there is a block for each row of LayerNorm's codes. Only rows that fill their threads come here,
     // and no GPU has memory for more such rows than a launch has blocks.
-    constexpr bool kOneTurn = sizeof(In) == 2 && Row::kWritesCodes && !C.result && Row::kSubtractsMean;
+    constexpr bool kOneTurn = sizeof(In) == 2 && Row::kCodesAlone && Row::kSubtractsMean;
     if (kOneTurn && p.slot_rows == 0) return norm_kept_row<Row>(p, shared);
     norm_kept_rows<Row>(p, WholeVec8s{}, shared);
   } else if (kept && kPaddedRowsStay && p.eps >= kLeastEpsToStay) {

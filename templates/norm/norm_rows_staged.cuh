@@ -24,25 +24,23 @@ struct NormRowsStagedLaunch {
   static constexpr u32 kColsPerStep = kThreads * kVec8;  // from one vec8 of a thread to the next
   static constexpr u32 kStepBytes = kThreads * 16;       // from one of its slots to the next
   static constexpr i64 kMinCols = NormRowsLaunch::kMaxCols + 1;
+  static constexpr i64 kMaxCols = 57344;
   static constexpr u32 kRows = 2;
   // The bytes of the slots for one row.
   INGOT_HOST_DEVICE static constexpr u32 row_bytes(i64 cols) {
     return static_cast<u32>(ceil_div(cols, i64{kColsPerStep})) * kStepBytes;
   }
   INGOT_HOST_DEVICE static constexpr u32 shared_bytes(i64 cols) { return kRows * row_bytes(cols); }
-  // How many blocks share a multiprocessor. `block_shared`: the most shared memory that one block can have; a
-  // multiprocessor has 1 KiB more, which it takes from each block.
+  // How many blocks share a multiprocessor, if one block can have this much shared memory.
   INGOT_HOST_DEVICE static constexpr u32 blocks(i64 cols, u32 block_shared) {
-    constexpr u32 kTaken = 1024;
-    constexpr u32 kStatic = 1024;  // dynamic shared memory begins at a multiple of that
-    return min_of(2U, (block_shared + kTaken) / (shared_bytes(cols) + kStatic + kTaken));
+    const u32 bytes = shared_bytes(cols);
+    return bytes <= dynamic_shared_room(block_shared, 2) ? 2 : bytes <= dynamic_shared_room(block_shared, 1) ? 1 : 0;
   }
-  // Is that faster than a cluster? One block is, if it multiplies by no gamma.
+  // Are they faster than clusters? Two are, and one is if the norm multiplies by no gamma.
   INGOT_HOST_DEVICE static constexpr bool holds(i64 cols, bool affine, u32 block_shared) {
     if (cols < kMinCols || cols > kMaxCols) return false;
     return blocks(cols, block_shared) >= (affine ? 2U : 1U);
   }
-  static constexpr i64 kMaxCols = 57344;
 };
 
 template <class In, class Kind, class Codes, NormRowsConfig C>

@@ -95,7 +95,8 @@ struct Fixture {
       if (sizeof(In) == 2 ? !slots && kAlways : slots) continue;
       check(spec, cases, [&](PlacedCase& placed) {
         NormRowsParams params = params_of(placed, pow2);
-        params.slot_rows = slots && reads_vectors(placed) && params.cols <= NormRowsLaunch::kMaxCols ? 1 : 0;
+        const bool vectors = NormRow<In, Kind, Codes, kConfig>::vectors(params) && params.cols % kVec8 == 0;
+        params.slot_rows = slots && vectors && params.cols <= NormRowsLaunch::kMaxCols ? 1 : 0;
         emulator::launch(norm_rows<In, Kind, Codes, kConfig>, rows_shape(params), params);
       });
     }
@@ -137,15 +138,6 @@ struct Fixture {
                         .shared_bytes = NormRowsStagedLaunch::shared_bytes(params.cols)},
                        params);
     });
-  }
-
-  static bool reads_vectors(PlacedCase& placed) {
-    const auto in_vectors = [&](const char* what, u32 bytes) {
-      const Tensor tensor = placed.tensor(what);
-      return rows_aligned<u8>(tensor.data, tensor.row_stride * size_of(tensor.dtype), bytes);
-    };
-    return placed.tensor("input").cols % kVec8 == 0 && in_vectors("input", 16) && in_vectors("gamma", 16) &&
-           in_vectors("beta", 16) && in_vectors("result", 16) && in_vectors("codes", kVec8);
   }
 
   // As on a GPU of one multiprocessor, so that a block takes several rows.
@@ -206,12 +198,7 @@ struct Fixture {
     static constexpr NormBackwardConfig kConfig{.affine = Affine, .zero_centred = ZeroCentred};
     check(spec, cases, [&](PlacedCase& placed) {
       backward<Kind, Affine, Sum>(placed, [](const NormBackwardParams& params, i64) {
-        emulator::launch(norm_backward<In, Kind, kConfig>,
-                         {.grid = NormBackwardLaunch::grid(params.rows, params.cols, Affine),
-                          .threads = NormBackwardLaunch::threads(params.cols, Affine),
-                          .shared_bytes = NormBackwardLaunch::shared_bytes(params.cols, Affine, kCentred<Kind>,
-                                                                           sizeof(In), params.slot_rows)},
-                         params);
+        emulator::launch(norm_backward<In, Kind, kConfig>, backward_shape<In, Kind, Affine>(params), params);
       });
     });
     check_backward_slots<In, Kind, Affine, Sum, kConfig>(spec);
@@ -260,16 +247,19 @@ struct Fixture {
         backward<Kind, Affine, Sum>(placed, [&](NormBackwardParams params, i64) {
           params.slot_rows =
               NormBackwardLaunch::slot_rows(params.cols, Affine, kCentred<Kind>, sizeof(In), block_shared);
-          emulator::launch(norm_backward<In, Kind, kConfig>,
-                           {.grid = NormBackwardLaunch::grid(params.rows, params.cols, Affine),
-                            .threads = NormBackwardLaunch::threads(params.cols, Affine),
-                            .shared_bytes = NormBackwardLaunch::shared_bytes(params.cols, Affine, kCentred<Kind>,
-                                                                             sizeof(In), params.slot_rows)},
-                           params);
+          emulator::launch(norm_backward<In, Kind, kConfig>, backward_shape<In, Kind, Affine>(params), params);
         });
       });
       if (sizeof(In) != 2) return;  // they never stay there
     }
+  }
+
+  template <class In, class Kind, bool Affine>
+  static emulator::Shape backward_shape(const NormBackwardParams& params) {
+    using Launch = NormBackwardLaunch;
+    return {.grid = Launch::grid(params.rows, params.cols, Affine),
+            .threads = Launch::threads(params.cols, Affine),
+            .shared_bytes = Launch::shared_bytes(params.cols, Affine, kCentred<Kind>, sizeof(In), params.slot_rows)};
   }
 
   // `launch` runs the main pass.

@@ -1,6 +1,6 @@
 // amax on a GPU.
 #include "ingot/runtime/cast/amax_operation.h"
-#include "ingot/runtime/cast/amax_tiles_grid.h"
+#include "ingot/runtime/cast/amax_tiles_launch.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
@@ -26,8 +26,7 @@ void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Laun
     launcher.fill_zero(result, static_cast<std::size_t>(count) * sizeof(float), stream);
     const AmaxTilesParams params{
         .source = source, .tensor = nullptr, .rows = nullptr, .columns = static_cast<u32*>(tensors.amax.data)};
-    launcher.launch(spec, Pass::main, amax_tiles_grid(spec, Pass::main, input, stream, launcher),
-                    AmaxTilesLaunch::kThreads, params, stream);
+    launch_amax_tiles(spec, Pass::main, params, stream, launcher);
     return;
   }
   const SourceParams first = flattened(source);

@@ -6,7 +6,7 @@
 
 #include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/cast/amax_tiles_grid.h"
+#include "ingot/runtime/cast/amax_tiles_launch.h"
 #include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/visit.h"
 
@@ -111,8 +111,7 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
                                  .tensor = bits(maxima.tensor, wanted.tensor),
                                  .rows = bits(maxima.rows, wanted.rows),
                                  .columns = bits(maxima.columns, wanted.columns)};
-    launcher.launch(spec, Pass::first, amax_tiles_grid(spec, Pass::first, input, stream, launcher),
-                    AmaxTilesLaunch::kThreads, params, stream);
+    launch_amax_tiles(spec, Pass::first, params, stream, launcher);
   }
   return maxima;
 }

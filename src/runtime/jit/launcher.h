@@ -54,6 +54,9 @@ class Launcher {
     if (hook_ != nullptr) hook_->after(spec, pass, stream);
   }
 
+  // The number of blocks as a launch shape has it. Throws Error{invalid_argument} above 2^31 - 1.
+  static unsigned checked_grid(std::int64_t grid);
+
   // Throws Error{invalid_argument} if the kernel would have to be loaded while the stream is capturing.
   template <AnyKernelSpec Spec>
   const Kernel& kernel(const Spec& spec, Pass pass, const Stream& stream) const {
@@ -108,7 +111,6 @@ class Launcher {
   static std::span<const Pass> passes_of(const Spec& spec) {  // without a copy of the spec
     return passes_with(extra_passes(spec));
   }
-  static unsigned checked_grid(std::int64_t grid);
 
   const Driver* driver_;
   int device_index_;
