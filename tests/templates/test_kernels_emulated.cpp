@@ -1009,6 +1009,8 @@ BOOST_AUTO_TEST_CASE(cast_tiles_at_any_pitch) {
   // A block of two tiles and one of one tile; one that ends within its second tile.
   shapes.push_back({264, 24});
   shapes.push_back({513, 17, 4, 3});
+  // Tiles with all their columns, whose transposed rows begin at multiples of 1, 2, 4, 8 and 16 bytes.
+  for (const i64 rows : {257, 390, 260, 264, 272}) shapes.push_back({rows, 131, 0, rows % 16});
   for (const u32 tiles_per_block : {1U, 2U}) {
     check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>(false, shapes, false, tiles_per_block);
     check_cast_tiles<f32, e5m2, kRowGroupScale, kColumnGroupScale, false, true>(false, shapes, false, tiles_per_block);
