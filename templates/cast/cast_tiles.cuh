@@ -14,7 +14,8 @@
 //
 // Kernels with CastConfig::unaligned are for matrices whose rows, or whose transposed rows, do not start at multiples
 // of 16 bytes. They load such rows element by element into registers, all of a batch at once, and store transposed rows
-// wherever they start (StagedColumns).
+// wherever they start (StagedColumns). A tile that lies whole inside the matrix takes fewer instructions there, and a
+// tile fewer barriers; the kernels for aligned rows have kept their machine code.
 #pragma once
 
 #include "cast/amax.cuh"
@@ -106,6 +107,8 @@ struct TilePosition {
             threadIdx.x / kThreadsPerRow * kRowsPerRun,
             threadIdx.x % kThreadsPerRow * kVec8};
   }
+  // Is all of the tile inside the matrix?
+  INGOT_DEVICE bool whole() const { return rows == CastTilesLaunch::kTile && cols == CastTilesLaunch::kTile; }
   // How many of the thread's 8 columns are inside the matrix.
   INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kVec8, cols - col); }
 };
@@ -162,15 +165,46 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastT
   __syncthreads();
 }
 
+// Loads the values by vectors. Those of a tile that lies whole in the matrix take no comparison and no zeros.
+template <class Source>
+INGOT_DEVICE void load_tile_vec8s(const SourceParams& p, const TilePosition& at, const typename Source::Pointers& from,
+                                  Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
+  constexpr u32 kBatch = min_of(kRowsPerRun, vec8s_in_flight<Source>(Source::kMatrices));
+  const bool whole = at.whole();
+  const auto is_inside = [&](u32 r) { return at.row + r < at.rows && at.col < at.cols; };
+  typename Source::RawColumns columns{};
+  if (is_inside(0)) columns = Source::fetch_columns(from, 0);
+  typename Source::Pointers row = from;
+  INGOT_UNROLL
+  for (u32 first = 0; first < kRowsPerRun; first += kBatch) {
+    typename Source::Raw raw[kBatch] = {};
+    if (whole) {
+      INGOT_UNROLL
+      for (u32 r = 0; r < kBatch; ++r, Source::step_down(p, row)) raw[r] = Source::fetch(p, row, 0, 0);
+    } else {
+      INGOT_UNROLL
+      for (u32 r = 0; r < kBatch; ++r) {
+        if (is_inside(first + r)) raw[r] = Source::fetch(p, from, first + r, 0);
+      }
+    }
+    INGOT_UNROLL
+    for (u32 r = 0; r < kBatch; ++r) values[first + r] = Source::values(raw[r], columns);
+    if (!Source::kFused || whole) continue;
+    __syncthreads();  // so that the compiler keeps the branch, and no whole tile has a select for each word
+    INGOT_UNROLL
+    for (u32 r = 0; r < kBatch; ++r) {
+      if (!is_inside(first + r)) values[first + r] = {};
+    }
+  }
+}
+
 // Likewise, if rows may start anywhere. No load waits for another, as in load_tile()'s loop over slabs.
 template <class Source>
 INGOT_DEVICE void load_tile_anywhere(const SourceParams& p, const TilePosition& at,
                                      Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   const typename Source::Pointers from = Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col);
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kVec8 == 0)) {
-    load_vec8s<Source, true>(p, from, values, [&](u32 r) -> Vec8Offset {
-      return {r, 0, at.row + r < at.rows && at.col < at.cols};
-    });
+    load_tile_vec8s<Source>(p, at, from, values);
     return;
   }
   constexpr u32 kBatch = min_of(kRowsPerRun, max_of(1U, vec8s_in_flight<Source>(Source::kMatrices) / 4));
@@ -204,6 +238,21 @@ INGOT_DEVICE void prefetch_tile(const SourceParams& p, const TilePosition& at) {
   }
 }
 
+// The same, with one request to a thread, or two for f32.
+template <class Source>
+INGOT_DEVICE void prefetch_tile_by_line(const SourceParams& p, const TilePosition& at) {
+  constexpr u32 kLine = 128 / sizeof(typename Source::In);
+  constexpr u32 kTile = static_cast<u32>(CastTilesLaunch::kTile);
+  constexpr u32 kLinesPerRow = kTile / kLine;
+  INGOT_UNROLL
+  for (u32 first = 0; first < kTile * kLinesPerRow; first += CastTilesLaunch::kThreads) {
+    const u32 row = (first + threadIdx.x) / kLinesPerRow;
+    const u32 col = threadIdx.x % kLinesPerRow * kLine;
+    if (row >= at.rows || col >= at.cols) continue;
+    Source::prefetch(p, Source::pointers_at(p, at.first_row + row, at.first_col + col), 0);
+  }
+}
+
 template <HighPrecision In, HighPrecision Value>
 INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePosition& at,
                                const Vec8<Value> (&values)[kRowsPerRun]) {
@@ -226,32 +275,59 @@ INGOT_DEVICE void store_result(const CastTilesParams& p, const TilePosition& at,
   }
 }
 
+// Adds a row's values to the sums of the thread's columns.
+template <HighPrecision Value>
+INGOT_DEVICE void add_row(const Vec8<Value>& values, float (&sums)[kVec8]) {
+  float x[kVec8];
+  unpack(values, x);
+  INGOT_UNROLL
+  for (u32 c = 0; c < kVec8; ++c) sums[c] = sums[c] + x[c];
+}
+
+// The sums of a tile's runs, [16][128].
+struct RunSums {
+  static constexpr u32 kCount = 128 / kRowsPerRun * 128;
+  float* sums;
+
+  // In shared memory of their own, if Needed.
+  template <bool Needed>
+  INGOT_DEVICE static RunSums apart() {
+    if constexpr (Needed) {
+      alignas(16) __shared__ float mine[kCount];
+      return {mine};
+    } else {
+      return {nullptr};
+    }
+  }
+  INGOT_DEVICE void put(const TilePosition& at, const float (&mine)[kVec8]) const {
+    float* const target = sums + at.row / kRowsPerRun * 128 + at.col;
+    INGOT_UNROLL
+    for (u32 v = 0; v < 2; ++v) {
+      *reinterpret_cast<U32x4*>(target + 4 * v) = {float_bits(mine[4 * v]), float_bits(mine[4 * v + 1]),
+                                                   float_bits(mine[4 * v + 2]), float_bits(mine[4 * v + 3])};
+    }
+  }
+  // Writes their totals to partial_sums, after a barrier.
+  INGOT_DEVICE void store_totals(const CastTilesParams& p, const TilePosition& at) const {
+    if (threadIdx.x >= at.cols || at.rows == 0) return;
+    float total = 0.0F;
+    INGOT_UNROLL
+    for (u32 run = 0; run < 128 / kRowsPerRun; ++run) total = total + sums[run * 128 + threadIdx.x];
+    p.partial_sums[at.first_row / CastTilesLaunch::kTile * p.source.cols + at.first_col + threadIdx.x] = total;
+  }
+};
+
 // Writes the sums of the tile's columns to partial_sums.
 template <HighPrecision Value>
 INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePosition& at, CastTilesShared& shared,
                               const Vec8<Value> (&values)[kRowsPerRun]) {
   float sums[kVec8] = {};
   INGOT_UNROLL
-  for (u32 r = 0; r < kRowsPerRun; ++r) {
-    float x[kVec8];
-    unpack(values[r], x);
-    INGOT_UNROLL
-    for (u32 c = 0; c < kVec8; ++c) sums[c] = sums[c] + x[c];
-  }
-  auto* const runs = reinterpret_cast<float*>(shared.bytes);  // [16][128]
-  float* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
-  INGOT_UNROLL
-  for (u32 v = 0; v < 2; ++v) {
-    *reinterpret_cast<U32x4*>(mine + 4 * v) = {float_bits(sums[4 * v]), float_bits(sums[4 * v + 1]),
-                                               float_bits(sums[4 * v + 2]), float_bits(sums[4 * v + 3])};
-  }
+  for (u32 r = 0; r < kRowsPerRun; ++r) add_row(values[r], sums);
+  const RunSums runs{reinterpret_cast<float*>(shared.bytes)};
+  runs.put(at, sums);
   __syncthreads();
-  if (threadIdx.x < at.cols && at.rows != 0) {
-    float total = 0.0F;
-    INGOT_UNROLL
-    for (u32 run = 0; run < 128 / kRowsPerRun; ++run) total = total + runs[run * 128 + threadIdx.x];
-    p.partial_sums[at.first_row / CastTilesLaunch::kTile * p.source.cols + at.first_col + threadIdx.x] = total;
-  }
+  runs.store_totals(p, at);
   __syncthreads();
 }
 
@@ -270,6 +346,15 @@ INGOT_DEVICE u32 block_maximum(const Vec8<Value> (&values)[kRowsPerRun], CastTil
   return group_max(thread_maximum(values), CastTilesLaunch::kThreads, shared.warp_maxima);
 }
 
+// thread_maximum() in fewer instructions.
+template <HighPrecision Value>
+INGOT_DEVICE u32 thread_maximum_of_words(const Vec8<Value> (&values)[kRowsPerRun]) {
+  Vec8sMaximum<Value> maximum;
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) maximum.take(values[r]);
+  return maximum.bits();
+}
+
 // The 16 threads that together hold 8 rows end with one row's maximum each.
 using RowMaxima = SharedMaxima<kRowsPerRun>;
 
@@ -281,8 +366,9 @@ INGOT_DEVICE u32 row_maximum(const Vec8<Value> (&values)[kRowsPerRun]) {
   return RowMaxima::of(maxima);
 }
 
-// The maximum of column threadIdx.x of the tile; 0 for threads 128 and up.
-template <HighPrecision Value>
+// The maximum of column threadIdx.x of the tile; 0 for threads 128 and up. Last: shared.bytes is not free again before
+// the block's next barrier.
+template <bool Last = false, HighPrecision Value>
 INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePosition& at, CastTilesShared& shared) {
   auto* const runs = reinterpret_cast<u32*>(shared.bytes);  // [16][128]
   u32* const mine = runs + at.row / kRowsPerRun * 128 + at.col;
@@ -297,7 +383,7 @@ INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePos
     INGOT_UNROLL
     for (u32 run = 0; run < 128 / kRowsPerRun; ++run) maximum = max_of(maximum, runs[run * 128 + threadIdx.x]);
   }
-  __syncthreads();
+  if constexpr (!Last) __syncthreads();
   return maximum;
 }
 
@@ -354,8 +440,9 @@ INGOT_DEVICE float* factor_at(const CastOutput& output, const TilePosition& at, 
   }
 }
 
-// Computes the scales from maxima, and writes the factors. All threads of the block call it.
-template <Granularity Scale, Fp8Format Out, HighPrecision Value>
+// Computes the scales from maxima, and writes the factors. All threads of the block call it. Last: the
+// block computes no more scales of this tile, so that nothing here need be free again.
+template <Granularity Scale, Fp8Format Out, bool Last, HighPrecision Value>
 INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p,
                                                 const TilePosition& at, const Vec8<Value> (&values)[kRowsPerRun],
                                                 CastTilesShared& shared) {
@@ -369,7 +456,9 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
   };
   if constexpr (!by_row(Scale) && !by_column(Scale)) {
     u32 bits = 0;
-    if constexpr (kLocal) {
+    if constexpr (kLocal && Last) {
+      bits = group_max_once(thread_maximum_of_words(values), CastTilesLaunch::kThreads, shared.warp_maxima);
+    } else if constexpr (kLocal) {
       bits = block_maximum(values, shared);
     } else {
       bits = maximum_of_partials(output, CastTilesLaunch::kThreads, shared.warp_maxima);
@@ -398,7 +487,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     if constexpr (kLocal) {
       ColumnMaxima<Value> maxima;
       maxima.take(values);
-      bits = column_maximum(maxima, at, shared);
+      bits = column_maximum<Last>(maxima, at, shared);
     }
     if (threadIdx.x < at.cols) {
       const i64 index = extents.index(threadIdx.x);
@@ -409,7 +498,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     __syncthreads();
     INGOT_UNROLL
     for (u32 c = 0; c < kVec8; ++c) scales.values[c] = shared.scales[at.col + c];
-    __syncthreads();
+    if constexpr (!Last) __syncthreads();
   }
   return scales;
 }
@@ -471,6 +560,22 @@ INGOT_DEVICE void record(const CastOutput& output, const SourceParams& p, const 
   } else {
     const u32 bits = group_max(maxima.bits, CastTilesLaunch::kThreads, shared.warp_maxima);
     if (threadIdx.x == 0 && at.rows != 0 && at.cols != 0) raise_maximum(output.amax + extents.first, bits);
+  }
+}
+
+// The same for one scale, in two steps with a barrier of the caller's between them.
+INGOT_DEVICE void put_warp_maximum(u32 bits, CastTilesShared& shared) {
+  bits = __reduce_max_sync(0xffffffffU, bits);
+  if (threadIdx.x % 32 == 0) shared.warp_maxima[threadIdx.x / 32] = bits;
+}
+template <Granularity Scale>
+INGOT_DEVICE void record_warp_maxima(const CastOutput& output, const SourceParams& p, const TilePosition& at,
+                                     const CastTilesShared& shared) {
+  if (threadIdx.x >= 32) return;
+  constexpr u32 kWarps = CastTilesLaunch::kThreads / 32;
+  const u32 bits = __reduce_max_sync(0xffffffffU, shared.warp_maxima[threadIdx.x % kWarps]);
+  if (threadIdx.x == 0 && at.rows != 0 && at.cols != 0) {
+    raise_maximum(output.amax + Extents<Scale>::of(p, at).first, bits);
   }
 }
 
@@ -540,8 +645,55 @@ INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePosition& at
   }
 }
 
+// The same in two steps, and with the sums of the thread's columns if Sum: the values are unpacked once for both.
+// `largest` is the thread's maximum. Given scales let no Inf become a number; a thread that has none, as nearly all,
+// need not look at each of its elements.
+template <Fp8Format Out, bool Given, bool Sum, Granularity Scale, HighPrecision Value>
+INGOT_DEVICE void quantize_rows(const Vec8<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
+                                U32x2 (&codes)[kRowsPerRun], float (&sums)[kVec8]) {
+  INGOT_UNROLL
+  for (u32 r = 0; r < kRowsPerRun; ++r) {
+    codes[r] = quantize<Out, Given>(values[r], [&](u32 c) { return scales.at(r, c); });
+    if constexpr (Sum) add_row(values[r], sums);
+  }
+}
+template <Fp8Format Out, bool Given, bool Sum, Granularity Scale, HighPrecision Value>
+INGOT_DEVICE void quantize_and_sum(const Vec8<Value> (&values)[kRowsPerRun], u32 largest,
+                                   const ThreadScales<Scale>& scales, U32x2 (&codes)[kRowsPerRun],
+                                   float (&sums)[kVec8]) {
+  if constexpr (Given && (kDeviceArch == 0 || has_hardware_encode<Out>())) {  // elsewhere encoding is long
+    u32 signs = 0;
+    INGOT_UNROLL
+    for (const float scale : scales.values) signs |= float_bits(scale);
+    // With a scale below zero, even the sign of 0 is not the same.
+    if (largest < kF32Inf && signs >> 31 == 0) {
+      return quantize_rows<Out, false, Sum>(values, scales, codes, sums);
+    }
+  }
+  quantize_rows<Out, Given, Sum>(values, scales, codes, sums);
+}
+INGOT_DEVICE void store_codes(const CastOutput& output, const TilePosition& at, const U32x2 (&codes)[kRowsPerRun]) {
+  CodesTarget target = CodesTarget::of(output, at);
+  if (at.whole() && rows_aligned<u8>(output.codes, output.stride, kVec8)) {
+    u8* to = target.first;
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r, to += target.stride) {
+      hide(to);
+      store_streaming(to, codes[r]);
+    }
+  } else {
+    hide(target.rows);  // no comparison for this side comes before the branch
+    hide(target.width);
+    target.vectorised = target.vectorised && target.width == kVec8;
+    INGOT_UNROLL
+    for (u32 r = 0; r < kRowsPerRun; ++r) target.store(r, codes[r]);
+  }
+}
+
 // Transposes the thread's codes into the staged tile. All threads of the block call it.
+template <bool Unaligned>
 INGOT_DEVICE void stage_transposed(const TilePosition& at, const U32x2 (&codes)[kRowsPerRun], CastTilesShared& shared) {
+  [[maybe_unused]] const u32 first = StagedTile::half_slot(at.col, at.row / kRowsPerRun);
   INGOT_UNROLL
   for (u32 side = 0; side < 2; ++side) {
     u32 rows[2][4];
@@ -552,7 +704,10 @@ INGOT_DEVICE void stage_transposed(const TilePosition& at, const U32x2 (&codes)[
     transpose_bytes(rows[1], columns[1]);
     INGOT_UNROLL
     for (u32 c = 0; c < 4; ++c) {
-      u8* const target = shared.bytes + StagedTile::half_slot(at.col + side * 4 + c, at.row / kRowsPerRun);
+      const u32 col = side * 4 + c;
+      // All eight columns are swizzled alike.
+      u8* const target = shared.bytes + (Unaligned ? first + col * StagedTile::kColumnBytes
+                                                   : StagedTile::half_slot(at.col + col, at.row / kRowsPerRun));
       *reinterpret_cast<U32x2*>(target) = U32x2{columns[0][c], columns[1][c]};
     }
   }
@@ -561,7 +716,7 @@ INGOT_DEVICE void stage_transposed(const TilePosition& at, const U32x2 (&codes)[
 
 INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePosition& at, const U32x2 (&codes)[kRowsPerRun],
                                    CastTilesShared& shared) {
-  stage_transposed(at, codes, shared);
+  stage_transposed<false>(at, codes, shared);
   constexpr u32 kSlots = 128 / 16;
   const u32 slot = threadIdx.x % kSlots;
   u8* const target = static_cast<u8*>(output.codes) + at.first_col * output.stride + at.first_row + slot * 16;
@@ -756,7 +911,9 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     load();
     start_in_turn();
   } else {
-    if constexpr (kCodes && kTransposed && !Source::kFused) prefetch_tile<Source>(p.source, at);
+    if constexpr (kCodes && kTransposed && !Source::kFused) {
+      C.unaligned ? prefetch_tile_by_line<Source>(p.source, at) : prefetch_tile<Source>(p.source, at);
+    }
     start_in_turn();
   }
   ThreadScales<kScale> scales;
@@ -774,22 +931,47 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     meeting.come();
   }
   if constexpr (C.result) store_result<typename Source::In>(p, at, values);
-  if constexpr (C.sum) sum_columns(p, at, shared, values);
+  // The sums and the maximum of a tile of an `unaligned` kernel meet in shared memory of their own, at the barrier that
+  // comes after its transposed codes.
+  constexpr bool kSumsApart = C.sum && C.unaligned && Source::kFused;
+  constexpr bool kMaximumApart = kGiven && C.unaligned && kTransposed && !kTwo && !by_row(kScale) && !by_column(kScale);
+  if constexpr (C.sum && !kSumsApart) sum_columns(p, at, shared, values);
   if constexpr (kMeets) meeting.wait();
 
-  if constexpr (!kGiven) scales = dynamic_scales<kScale, Out>(output, p, at, values, shared);
+  constexpr bool kLastScales = C.unaligned && !kTwo;
+  if constexpr (!kGiven) scales = dynamic_scales<kScale, Out, kLastScales>(output, p, at, values, shared);
   [[maybe_unused]] PendingMaxima<kScale, Value> maxima;
-  if constexpr (kGiven) maxima = PendingMaxima<kScale, Value>::of(values);
   U32x2 codes[kRowsPerRun];
-  quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
-  if constexpr (kGiven) record(output, p.source, at, maxima, shared);
+  [[maybe_unused]] u32 largest = 0;
+  [[maybe_unused]] float sums[kVec8] = {};
+  if constexpr (C.unaligned) {
+    if constexpr (kGiven) largest = thread_maximum_of_words(values);
+    if constexpr (kGiven && !kMaximumApart) maxima = PendingMaxima<kScale, Value>::of(values);
+    if constexpr (kTwo && kDeviceArch >= 1000) {  // where ptxas has no registers left for all rows' codes
+      quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
+      INGOT_UNROLL
+      for (u32 r = 0; kSumsApart && r < kRowsPerRun; ++r) add_row(values[r], sums);
+    } else {
+      quantize_and_sum<Out, kGiven, kSumsApart>(values, largest, scales, codes, sums);
+      if constexpr (kCodes) store_codes(p.codes, at, codes);
+    }
+  } else {
+    if constexpr (kGiven) maxima = PendingMaxima<kScale, Value>::of(values);
+    quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
+  }
+  if constexpr (kGiven && !kMaximumApart) record(output, p.source, at, maxima, shared);
   if constexpr (kTwo) {
     if constexpr (kGiven) {
       record(p.transposed, p.source, at, PendingMaxima<kTransposedScale, Value>::of(values), shared);
     } else {
-      transposed_scales = dynamic_scales<kTransposedScale, Out>(p.transposed, p, at, values, shared);
+      transposed_scales = dynamic_scales<kTransposedScale, Out, C.unaligned>(p.transposed, p, at, values, shared);
     }
-    quantize_tile<Out, false, kGiven>(p.transposed, at, values, transposed_scales, codes);
+    if constexpr (C.unaligned) {
+      [[maybe_unused]] float no_sums[kVec8];
+      quantize_and_sum<Out, kGiven, false>(values, largest, transposed_scales, codes, no_sums);
+    } else {
+      quantize_tile<Out, false, kGiven>(p.transposed, at, values, transposed_scales, codes);
+    }
   }
   // Warp 0 clears the maxima of the first scales, warp 1 those of the second.
   constexpr bool kFirstRead = kAfterPass && from_pass(kOutput);
@@ -804,8 +986,16 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
       if (threadIdx.x == 32) last = is_last_reader<kTransposedScale>(p.transposed, p.source, at);
     }
   }
+  if constexpr (kMaximumApart) put_warp_maximum(largest, shared);
+  [[maybe_unused]] const RunSums runs = RunSums::apart<kSumsApart>();
+  if constexpr (kSumsApart) runs.put(at, sums);
+  if constexpr (kTransposed && C.unaligned) stage_transposed<true>(at, codes, shared);
+  if constexpr (kSumsApart) {
+    if constexpr (!kTransposed) __syncthreads();
+    runs.store_totals(p, at);
+  }
+  if constexpr (kMaximumApart) record_warp_maxima<kScale>(output, p.source, at, shared);
   if constexpr (kTransposed && C.unaligned) {
-    stage_transposed(at, codes, shared);
     if constexpr (kStores) StagedColumns::of(p.transposed, at, at.rows, &shared).store();
   }
   if constexpr (kTransposed && !C.unaligned) store_transposed(p.transposed, at, codes, shared);

@@ -79,6 +79,23 @@ struct ValueSource {
     return at;
   }
 
+  // Moves the pointers one row down. They are hidden, so that an addition leads to the next row, instead of a product.
+  INGOT_DEVICE static void step_down(const SourceParams& p, Pointers& at) {
+    if constexpr (F::kUsesX) {
+      at.x += p.input_stride;
+      hide(at.x);
+    }
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::matrix) {
+        at.operands[i] += p.operands[i].stride;
+        hide(at.operands[i]);
+      } else if (F::kKinds[i] == InputKind::row) {
+        ++at.floats[i];
+      }
+    }
+  }
+
   // Prefetches into the L2 what fetch() will read of the matrix `rows` rows below.
   INGOT_DEVICE static void prefetch(const SourceParams& p, const Pointers& at, u32 rows) {
     static_assert(!kFused);

@@ -29,6 +29,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -271,6 +272,13 @@ struct OutputCheck {
   GroupSteps factor_steps() const { return by_group ? GroupSteps{1, factors.stride()} : GroupSteps{groups, 1}; }
   float& factor(i64 extent) { return by_group ? factors.at(extent % groups, extent / groups) : factors.at(0, extent); }
 
+  void negate_given_scales() {
+    for (i64 i = 0; i < extents.count(); ++i) {
+      from.at(0, i) = -from.at(0, i);
+      expected_scale[static_cast<std::size_t>(i)] = from.at(0, i);
+    }
+  }
+
   // Checks the maxima and the count of their readers after the last reader.
   void check_cleared() {
     BOOST_TEST(from.guarded());
@@ -289,7 +297,9 @@ struct OutputCheck {
       for (i64 c = 0; c < s.cols; ++c) {
         const float scale = expected_scale[static_cast<std::size_t>(extents.index(r, c))];
         const float value = to_float(x.at(r, c));
-        const u32 expected = encode<Out>(Given && std::isinf(value) ? std::nanf("") : value * scale).bits;
+        // A given scale makes Inf NaN. It may be negative, which leaves the sign of 0 alone.
+        const float scaled = Given ? std::fma(value, 0.0F, value * scale) : value * scale;
+        const u32 expected = encode<Out>(Given && std::isinf(value) ? std::nanf("") : scaled).bits;
         const u32 got = Transposed ? codes.at(c, r).bits : codes.at(r, c).bits;
         if (got != expected) BOOST_FAIL(what << at(r, c) << ": " << got << ", expected " << expected);
       }
@@ -399,13 +409,18 @@ void check_cast_row_groups(bool pow2, bool by_group) {
 template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Given,
           bool Unaligned = false>
 void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kShapes, bool by_group = false,
-                      u32 tiles_per_block = 1) {
+                      u32 tiles_per_block = 1, std::optional<float> special = {}) {
   constexpr bool kShared = CodesScale == TransposedScale;
   for (const Shape& s : shapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
-      const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      if (special) x.at(s.rows / 2, s.cols / 3) = from_float<In>(*special);
       OutputCheck<In, Out, CodesScale, Given, false> codes(x, s, pow2, by_group);
       OutputCheck<In, Out, TransposedScale, Given, true> transposed(x, s, pow2, by_group);
+      if (special == 0.0F) {
+        codes.negate_given_scales();
+        transposed.negate_given_scales();
+      }
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
       const i64 tiles = ceil_div(s.rows, i64{128});
       Matrix<float> sums(tiles, s.cols, s.cols);
@@ -820,7 +835,7 @@ bool same_bits(const Matrix<T>& a, const Matrix<T>& b, i64 rows, i64 cols) {
 }
 
 // Rows that can be read 8 elements at a time, and rows that cannot.
-const std::vector<Shape> kFusedShapes{{131, 264, 8}, {37, 131, 3, 1}};
+const std::vector<Shape> kFusedShapes{{131, 264, 8}, {37, 131, 3, 1}, {259, 136, 0}};
 
 // The inputs of RenderedSwigluBias and every output that a cast of it may have: once for the kernels, once for the CPU
 // backend.
@@ -1015,6 +1030,15 @@ BOOST_AUTO_TEST_CASE(cast_tiles_at_any_pitch) {
     check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>(false, shapes, false, tiles_per_block);
     check_cast_tiles<f32, e5m2, kRowGroupScale, kColumnGroupScale, false, true>(false, shapes, false, tiles_per_block);
     check_cast_tiles<bf16, e4m3fn, kRowScale, kColumnScale, false, true>(false, shapes, false, tiles_per_block);
+  }
+}
+// With given scales: Inf of either sign, and 0 with scales below zero.
+BOOST_AUTO_TEST_CASE(cast_tiles_unaligned_special_values) {
+  const std::vector<Shape> shapes{{128, 128}, {131, 257, 3}};
+  for (const float special : {INFINITY, -INFINITY, 0.0F}) {
+    check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>(false, shapes, false, 1, special);
+    check_cast_tiles<f32, e5m2, kRowScale, kColumnScale, true, true>(false, shapes, false, 2, special);
+    check_cast_tiles<f16, e4m3fn, kBlockScale, kBlockScale, true, true>(false, shapes, false, 1, special);
   }
 }
 BOOST_AUTO_TEST_CASE(cast_tiles_unaligned) {
