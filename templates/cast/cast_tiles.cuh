@@ -165,11 +165,12 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastT
   __syncthreads();
 }
 
-// Loads the values by vectors. Those of a tile that lies whole in the matrix take no comparison and no zeros.
-template <class Source>
+// Loads the values by vectors, Batch rows at a time. Those of a tile that lies whole in the matrix take no comparison
+// and no zeros.
+template <class Source, u32 Batch>
 INGOT_DEVICE void load_tile_vec8s(const SourceParams& p, const TilePosition& at, const typename Source::Pointers& from,
                                   Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
-  constexpr u32 kBatch = min_of(kRowsPerRun, vec8s_in_flight<Source>(Source::kMatrices));
+  constexpr u32 kBatch = min_of(kRowsPerRun, Batch);
   const bool whole = at.whole();
   const auto is_inside = [&](u32 r) { return at.row + r < at.rows && at.col < at.cols; };
   typename Source::RawColumns columns{};
@@ -199,12 +200,12 @@ INGOT_DEVICE void load_tile_vec8s(const SourceParams& p, const TilePosition& at,
 }
 
 // Likewise, if rows may start anywhere. No load waits for another, as in load_tile()'s loop over slabs.
-template <class Source>
+template <class Source, u32 Batch>
 INGOT_DEVICE void load_tile_anywhere(const SourceParams& p, const TilePosition& at,
                                      Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   const typename Source::Pointers from = Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col);
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kVec8 == 0)) {
-    load_tile_vec8s<Source>(p, at, from, values);
+    load_tile_vec8s<Source, Batch>(p, at, from, values);
     return;
   }
   constexpr u32 kBatch = min_of(kRowsPerRun, max_of(1U, vec8s_in_flight<Source>(Source::kMatrices) / 4));
@@ -879,6 +880,17 @@ struct StagedColumns {
 // For a cast that waits for no other block: its scales come from an earlier pass, or it needs none.
 struct NoMeeting {};
 
+// An `unaligned` kernel of two matrices that knows its scale before its values: on sm_90 it has room for three blocks
+// per SM if it fetches the matrices by halves. (Host tests take the same way.)
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_HOST_DEVICE constexpr bool fetches_by_halves() {
+  constexpr bool kTwoMatrices = Source::kFused && Source::kMatrices == 2 && Source::kColumns + Source::kRows == 0;
+  constexpr bool kFits = sizeof(typename Source::Value) == 2 && !has_two_scales(C) && !C.result &&
+                         !within_tile(C.codes.written ? C.codes.scale : C.transposed.scale);
+  return C.unaligned && kTwoMatrices && kFits &&
+         (kDeviceArch == 0 || (kDeviceArch == 900 && has_hardware_encode<Out>()));
+}
+
 // Casts one tile; all threads of the block call it. After an earlier pass, but only then, the elements may be read
 // before that pass has ended, because it waited for whoever wrote them. With a Meeting, the tiles themselves are that
 // pass: each raises the maxima, reports to the meeting, and waits for the others. If not kStores, the transposed codes
@@ -902,7 +914,9 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   Vec8<Value> values[kRowsPerRun] = {};
   const auto load = [&] {
     if constexpr (C.unaligned) {
-      load_tile_anywhere<Source>(p.source, at, values);
+      constexpr bool kHalves = fetches_by_halves<Source, Out, C>() && !kMeets;
+      constexpr u32 kInFlight = vec8s_in_flight<Source>(Source::kMatrices);
+      load_tile_anywhere<Source, kHalves ? kRowsPerRun / 2 : kInFlight>(p.source, at, values);
     } else {
       load_tile<Source>(p.source, at, shared, values);
     }
@@ -1026,6 +1040,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   // On sm_120, ptxas cannot fit these into 128 registers.
   constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
   if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
+  if (fetches_by_halves<Source, Out, C>()) return 3;
   if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
   if (!kTwo) return C.unaligned ? 4 : 3;

@@ -63,13 +63,13 @@ struct GridMeeting {
   }
 };
 
-// As cast_tiles, but if a tile has two scales at most two blocks, and one for f32: the values that a block holds while
-// it waits take registers too.
+// As cast_tiles, but if a tile has two scales or several matrices at most two blocks, and one for f32: the values that
+// a block holds while it waits take registers too, and it fetches all matrices at once.
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_whole_residency() {
   constexpr u32 kAlone = cast_tiles_residency<Source, Out, C>();
   constexpr u32 kMost = sizeof(typename Source::Value) == 4 ? 1 : 2;
-  return has_two_scales(C) ? min_of(kMost, kAlone) : kAlone;
+  return has_two_scales(C) || fetches_by_halves<Source, Out, C>() ? min_of(kMost, kAlone) : kAlone;
 }
 
 template <class Source, Fp8Format Out, CastConfig C>

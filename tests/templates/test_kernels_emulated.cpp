@@ -1134,6 +1134,76 @@ void check_fused_tiles() {
 BOOST_AUTO_TEST_CASE(fused_tiles) { check_fused_tiles<false>(); }
 BOOST_AUTO_TEST_CASE(fused_tiles_unaligned) { check_fused_tiles<true>(); }
 
+// The gradient of silu, whose bias gradient is summed: with a given scale, its sums and its maximum meet at one
+// barrier.
+struct SiluGradient {
+  static constexpr u32 kInputs = 1;
+  static constexpr bool kUsesX = true;
+  static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix};
+  static float apply(float x, float grad) {
+    const float sigmoid = math::sigmoid<math::Reproducible16>(x);
+    const float slope = sigmoid + x * (sigmoid * (1.0F - sigmoid));
+    return slope * grad;
+  }
+};
+
+BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) {
+  using Source = ValueSource<bf16, SiluGradient>;
+  constexpr CastConfig kConfig{
+      .codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .sum = true, .unaligned = true};
+  static_assert(fetches_by_halves<Source, e4m3fn, kConfig>());
+  for (const Shape& s : {Shape{128, 128}, Shape{387, 264, 8}, Shape{259, 136, 3}, Shape{37, 131, 3, 1}}) {
+    for (const float special : {0.0F, INFINITY}) {
+      BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << ", " << special) {
+        FusedCast kernels(s), cpu(s);
+        for (FusedCast* cast : {&kernels, &cpu}) cast->gate.at(s.rows / 2, s.cols / 2) = from_float<bf16>(special);
+        Matrix<float> scale(1, 1, 1), amax(1, 1, 1), cpu_amax(1, 1, 1);
+        scale.at(0, 0) = 3.0F;
+        amax.at(0, 0) = cpu_amax.at(0, 0) = 0.0F;
+        const i64 tiles = ceil_div(s.rows, i64{128});
+        Matrix<float> partial_sums(tiles, s.cols, s.cols);
+        CastTilesParams params{.source = kernels.source(),
+                               .codes = {.codes = kernels.codes.data(),
+                                         .stride = kernels.codes.stride(),
+                                         .from = scale.data(),
+                                         .from_count = 1,
+                                         .factors = kernels.factors.data(),
+                                         .amax = reinterpret_cast<u32*>(amax.data()),
+                                         .readers = nullptr},
+                               .transposed = {},
+                               .result = nullptr,
+                               .result_stride = 0,
+                               .partial_sums = partial_sums.data(),
+                               .pow2 = false};
+        params.transposed.codes = kernels.transposed.data();
+        params.transposed.stride = kernels.transposed.stride();
+        emulator::launch(cast_tiles<Source, e4m3fn, kConfig>, CastTilesLaunch::grid(s.rows, s.cols),
+                         CastTilesLaunch::kThreads, params);
+        emulator::launch(
+            column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
+            ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
+        BOOST_TEST(partial_sums.guarded());
+        const auto spec = std::get<CastSpec>(
+            parse("cast bf16->e4m3fn of=(sigmoid(x)+x*(sigmoid(x)*(1-sigmoid(x))))*grad scale=tensor "
+                  "out=codes,transposed,sum:f32 given"));
+        CastTensors tensors{.input = tensor_of(cpu.x, Dtype::bf16, s.rows, s.cols),
+                            .codes = tensor_of(cpu.codes, Dtype::e4m3fn, s.rows, s.cols),
+                            .transposed = tensor_of(cpu.transposed, Dtype::e4m3fn, s.cols, s.rows),
+                            .factors = tensor_of(cpu.factors, Dtype::f32, 1, 1)};
+        tensors.scales = tensor_of(scale, Dtype::f32, 1, 1);
+        tensors.amax = tensor_of(cpu_amax, Dtype::f32, 1, 1);
+        tensors.inputs = {tensor_of(cpu.gate, Dtype::bf16, s.rows, s.cols)};
+        tensors.sum = tensor_of(cpu.sum, Dtype::f32, 1, s.cols);
+        const std::unique_ptr<Backend> backend = make_cpu_backend();
+        Stream stream(*backend);
+        backend->cast(spec, tensors, stream);
+        BOOST_TEST(float_bits(amax.at(0, 0)) == float_bits(cpu_amax.at(0, 0)));
+        check_same(kernels, cpu);
+      }
+    }
+  }
+}
+
 // Without x the input's data is null. The values stay f32.
 BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
   using Source = ValueSource<bf16, RenderedNoX, ValueConfig{.unrounded = true}>;
