@@ -14,13 +14,15 @@
 //
 // Kernels with CastConfig::unaligned are for matrices whose rows, or whose transposed rows, do not start at multiples
 // of 16 bytes. They load such rows element by element into registers, all of a batch at once, and store transposed rows
-// wherever they start (StagedColumns). A tile that lies whole inside the matrix takes fewer instructions there, and a
-// tile fewer barriers; the kernels for aligned rows have kept their machine code.
+// wherever they start (staged_columns.cuh). A tile that lies whole inside the matrix takes fewer instructions there,
+// and a tile fewer barriers; the kernels for aligned rows have kept their machine code.
 #pragma once
 
 #include "cast/amax.cuh"
 #include "cast/cast_output.cuh"
+#include "cast/cast_tile_shared.cuh"
 #include "cast/source.cuh"
+#include "cast/staged_columns.cuh"
 #include "memory.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
@@ -37,80 +39,6 @@ struct CastTilesParams {
   float* partial_sums;           // [ceil(rows / 128), cols], if Sum
   bool pow2;
   u32 tiles_per_block = 1;  // CastTilesLaunch::tiles_per_block(), if the kernel takes_two()
-};
-
-struct CastTilesLaunch {
-  static constexpr u32 kThreads = 256;
-  static constexpr i64 kTile = 128;  // rows and columns
-  // A matrix without elements may still have rows or columns, with given scales: it has one empty tile across or down.
-  INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
-
-  // A block of an `unaligned` kernel takes up to two tiles, one below the other, if the GPU has work enough without: so
-  // it has half as many seams with its neighbours. An expression takes longer, the seams no less: there it takes one.
-  static constexpr u32 kMaxTilesPerBlock = 2;
-  INGOT_HOST_DEVICE static constexpr bool takes_two(bool fused, bool unaligned) { return unaligned && !fused; }
-  INGOT_HOST_DEVICE static constexpr u32 tiles_per_block(i64 rows, i64 cols, i64 multiprocessors) {
-    return grid(rows, cols) >= 6 * multiprocessors ? kMaxTilesPerBlock : 1;
-  }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 tiles_per_block) {
-    return ceil_div(tiles_along(rows), i64{tiles_per_block}) * tiles_along(cols);
-  }
-};
-
-// The order in which Sum adds, so that the CPU reference gives the same bits: the 8 rows of a run, ascending, from 0;
-// the 16 runs of a tile, ascending, from 0; the tiles, ascending, from 0 (column_sum.cuh, column_sum_finish).
-inline constexpr u32 kRowsPerRun = 8;
-
-// The transposed tile in shared memory: 128 bytes per column, in 16-byte slots of 16 rows. Rows 16 s .. 16 s + 15 are
-// in slot s ^ (column / 8 % 8), and the two halves of a slot are swapped in columns 64 and up. So the 16 threads that
-// write 8 bytes together (16 column groups, the same rows) and the 8 threads that read 16 bytes together (one column)
-// each use every bank once.
-struct StagedTile {
-  static constexpr u32 kColumnBytes = 128;
-  static constexpr u32 kBytes = 128 * kColumnBytes;
-  // The offset of rows 8 * group .. 8 * group + 7 of a column.
-  INGOT_HOST_DEVICE static constexpr u32 half_slot(u32 col, u32 group) {
-    return col * 128 + (((group / 2) ^ (col / 8 % 8)) * 16) + (((group % 2) ^ (col / 64)) * 8);
-  }
-  // The offset of rows 16 * index .. 16 * index + 15 of a column.
-  INGOT_HOST_DEVICE static constexpr u32 slot(u32 col, u32 index) { return col * 128 + ((index ^ (col / 8 % 8)) * 16); }
-  // half_slot(col + more, group) is (half_slot(col, group) ^ flips(more)) + more * kColumnBytes, where `more` is a
-  // multiple of 8 that has no bit in common with col.
-  INGOT_HOST_DEVICE static constexpr u32 flips(u32 more) { return more / 8 % 8 * 16 + more / 64 * 8; }
-};
-
-// A block's shared memory. `bytes` serves one purpose after the other: elements on their way in, column maxima, column
-// sums, the transposed tile.
-struct CastTilesShared {
-  alignas(16) u8 bytes[StagedTile::kBytes];
-  float scales[128];
-  u32 warp_maxima[kMaxWarps];
-};
-
-// The position of a thread in its tile, and of the tile in the matrix.
-struct TilePosition {
-  i64 first_row, first_col;
-  u32 rows, cols;  // of the tile, inside the matrix
-  u32 row, col;    // the thread's first, within the tile
-
-  INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile) {
-    constexpr i64 kTile = CastTilesLaunch::kTile;
-    constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kVec8;
-    const u32 tiles_across = static_cast<u32>(CastTilesLaunch::tiles_along(p.cols));
-    const i64 first_row = i64{tile / tiles_across} * kTile;
-    const i64 first_col = i64{tile % tiles_across} * kTile;
-    return {first_row,
-            first_col,
-            static_cast<u32>(min_of(kTile, p.rows - first_row)),
-            static_cast<u32>(min_of(kTile, p.cols - first_col)),
-            threadIdx.x / kThreadsPerRow * kRowsPerRun,
-            threadIdx.x % kThreadsPerRow * kVec8};
-  }
-  // Is all of the tile inside the matrix?
-  INGOT_DEVICE bool whole() const { return rows == CastTilesLaunch::kTile && cols == CastTilesLaunch::kTile; }
-  // How many of the thread's 8 columns are inside the matrix.
-  INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kVec8, cols - col); }
 };
 
 // Transposes 4 x 4 bytes: byte c of rows[r] becomes byte r of columns[c].
@@ -738,142 +666,6 @@ INGOT_DEVICE void store_transposed(const CastOutput& output, const TilePosition&
     }
   }
 }
-
-// Stores the transposed codes that a block has staged of one tile, or of two, one below the other, to rows that start
-// anywhere. Neighbours share the 32 bytes at the ends of each transposed row with this block, and the L2 puts them
-// together.
-//
-// Each thread has the same piece of several columns. These are a multiple of 8 columns apart, so that what differs from
-// one to the next in shared memory is a constant (StagedTile::flips()), and in the pieces of 16 bytes a multiple of 16
-// columns apart, so that these start at the same place within 16 bytes of memory.
-struct StagedColumns {
-  const CastTilesShared* tiles;
-  u8* target;  // the codes of the first tile's first column
-  i64 stride;  // bytes
-  u32 rows;    // in the matrix, of all tiles
-  u32 cols;
-
-  INGOT_DEVICE static StagedColumns of(const CastOutput& output, const TilePosition& first, u32 rows,
-                                       const CastTilesShared* tiles) {
-    return {tiles, static_cast<u8*>(output.codes) + first.first_col * output.stride + first.first_row, output.stride,
-            rows, first.cols};
-  }
-
-  // All threads of the block call it.
-  INGOT_DEVICE void store() const {
-    const bool two = rows > kTileRows;
-    if ((reinterpret_cast<u64>(target) | static_cast<u64>(stride)) % kRowsPerRun == 0) {
-      return two ? store_by_8<2 * kTileRows / kRowsPerRun>() : store_by_8<kTileRows / kRowsPerRun>();
-    }
-    two ? store_units<2 * kTileRows / kUnit>() : store_units<kTileRows / kUnit>();
-    store_ends();
-  }
-
- private:
-  static constexpr u32 kUnit = 16;
-  static constexpr u32 kTileRows = static_cast<u32>(CastTilesLaunch::kTile);
-  static constexpr u32 kColumns = static_cast<u32>(CastTilesLaunch::kTile);
-
-  // body(to, more) for the columns col + more, with more = 0, kStep, 2 kStep ...; byte `row` of a column goes to `to`.
-  template <u32 kStep, class Body>
-  INGOT_DEVICE void for_each_column(u32 col, u32 row, const Body& body) const {
-    u8* to = target + col * stride + row;
-    if (cols == kColumns) {
-      INGOT_UNROLL
-      for (u32 more = 0; more < kColumns; more += kStep, to += kStep * stride) {
-        hide(to);  // one addition leads to the next column, instead of a product
-        body(to, more);
-      }
-    } else {
-      INGOT_UNROLL_BY(1)
-      for (u32 more = 0; col + more < cols; more += kStep, to += kStep * stride) body(to, more);
-    }
-  }
-
-  // Where row `row` of a column is staged, as an offset from `tiles`; and where that of a column `more` further is.
-  INGOT_DEVICE static u32 staged_at(u32 col, u32 row) {
-    static_assert(sizeof(CastTilesShared) % StagedTile::kColumnBytes == 0);
-    return row / kTileRows * static_cast<u32>(sizeof(CastTilesShared)) +
-           StagedTile::half_slot(col, row % kTileRows / kRowsPerRun) + row % kRowsPerRun;
-  }
-  template <class T>
-  INGOT_DEVICE T staged(u32 at, u32 more) const {
-    return *reinterpret_cast<const T*>(reinterpret_cast<const u8*>(tiles) + (at ^ StagedTile::flips(more)) +
-                                       more * StagedTile::kColumnBytes);
-  }
-
-  // Where each column starts at a multiple of 8 bytes, as the rows of 3000 tokens do. Neighbouring threads store
-  // neighbouring bytes, so that a column is one request to the memory.
-  template <u32 kRuns>
-  INGOT_DEVICE void store_by_8() const {
-    const u32 col = threadIdx.x / kRuns;
-    const u32 row = threadIdx.x % kRuns * kRowsPerRun;
-    if (row >= rows) return;
-    const u32 at = staged_at(col, row);
-    constexpr u32 kStep = CastTilesLaunch::kThreads / kRuns;
-    if (row + kRowsPerRun <= rows) {
-      for_each_column<kStep>(col, row, [&](u8* to, u32 more) { store_streaming(to, staged<U32x2>(at, more)); });
-    } else {
-      const u32 left = rows - row;
-      INGOT_UNROLL_BY(1)
-      for (u32 more = 0; col + more < cols; more += kStep) {
-        store_bytes(target + (col + more) * stride + row, staged<U32x2>(at, more), left);
-      }
-    }
-  }
-
-  // How many bytes of a column lie ahead of the first unit of 16 bytes that the memory has, and how many whole units
-  // follow.
-  INGOT_DEVICE u32 bytes_ahead(u32 col) const {
-    return (0U - static_cast<u32>(reinterpret_cast<u64>(target)) - col * static_cast<u32>(stride)) % kUnit;
-  }
-  INGOT_DEVICE u32 whole_units(u32 ahead) const { return rows < ahead ? 0 : (rows - ahead) / kUnit; }
-
-  // The units of 16 bytes that the memory has in each column. Each takes its bytes from five staged words, or from four
-  // if it begins with one.
-  template <u32 kUnits>
-  INGOT_DEVICE void store_units() const {
-    constexpr u32 kStep = CastTilesLaunch::kThreads / kUnits;
-    static_assert(kStep % kUnit == 0);
-    constexpr u32 kWord = 4;
-    const u32 col = threadIdx.x / kUnits;
-    const u32 unit = threadIdx.x % kUnits;
-    const u32 ahead = bytes_ahead(col);
-    if (unit >= whole_units(ahead)) return;
-    const u32 row = unit * kUnit + ahead;
-    u32 at[5];
-    INGOT_UNROLL
-    for (u32 i = 0; i < 5; ++i) {
-      at[i] = staged_at(col, min_of(row / kWord * kWord + i * kWord, kUnits * kUnit - kWord));
-    }
-    const u32 selector = 0x3210U + 0x1111U * (row % kWord);
-    for_each_column<kStep>(col, row, [&](u8* to, u32 more) {
-      u32 words[5];
-      INGOT_UNROLL
-      for (u32 i = 0; i < 5; ++i) words[i] = staged<u32>(at[i], more);
-      store_streaming(to, U32x4{__byte_perm(words[0], words[1], selector), __byte_perm(words[1], words[2], selector),
-                                __byte_perm(words[2], words[3], selector), __byte_perm(words[3], words[4], selector)});
-    });
-  }
-
-  // What is left at the two ends of each column, a byte to a thread: threads side by side, so that each end is one
-  // request to the memory. The ends of 128 or 256 rows have 16 bytes together, one for each thread. No streaming hint:
-  // the L2 should keep these bytes until the neighbour has stored its own.
-  INGOT_DEVICE void store_ends() const {
-    const u32 col = threadIdx.x / kUnit;
-    const u32 offset = threadIdx.x % kUnit;
-    const u32 ahead = bytes_ahead(col);
-    const u32 last = ahead + whole_units(ahead) * kUnit + (offset - ahead) % kUnit;
-    const bool has_first = offset < min_of(ahead, rows);
-    const bool has_last = last < rows;
-    if (has_first || has_last) store_byte(col, has_first ? offset : last);
-    if (has_first && has_last) store_byte(col, last);
-  }
-  INGOT_DEVICE void store_byte(u32 col, u32 row) const {
-    const u32 at = staged_at(col, row);
-    for_each_column<CastTilesLaunch::kThreads / kUnit>(col, row, [&](u8* to, u32 more) { *to = staged<u8>(at, more); });
-  }
-};
 
 // ---- The kernel --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,85 @@
+// How cast_tiles.cuh divides a matrix into tiles and a tile among threads, and what a block keeps in shared memory.
+#pragma once
+
+#include "cast/source.cuh"
+#include "platform.cuh"
+#include "reduce.cuh"
+#include "vec8.cuh"
+
+namespace ingot {
+
+struct CastTilesLaunch {
+  static constexpr u32 kThreads = 256;
+  static constexpr i64 kTile = 128;  // rows and columns
+  // A matrix without elements may still have rows or columns, with given scales: it has one empty tile across or down.
+  INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
+
+  // A block of an `unaligned` kernel takes up to two tiles, one below the other, if the GPU has work enough without: so
+  // it has half as many seams with its neighbours. An expression takes longer, the seams no less: there it takes one.
+  static constexpr u32 kMaxTilesPerBlock = 2;
+  INGOT_HOST_DEVICE static constexpr bool takes_two(bool fused, bool unaligned) { return unaligned && !fused; }
+  INGOT_HOST_DEVICE static constexpr u32 tiles_per_block(i64 rows, i64 cols, i64 multiprocessors) {
+    return grid(rows, cols) >= 6 * multiprocessors ? kMaxTilesPerBlock : 1;
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 tiles_per_block) {
+    return ceil_div(tiles_along(rows), i64{tiles_per_block}) * tiles_along(cols);
+  }
+};
+
+// The order in which Sum adds, so that the CPU reference gives the same bits: the 8 rows of a run, ascending, from 0;
+// the 16 runs of a tile, ascending, from 0; the tiles, ascending, from 0 (column_sum.cuh, column_sum_finish).
+inline constexpr u32 kRowsPerRun = 8;
+
+// The transposed tile in shared memory: 128 bytes per column, in 16-byte slots of 16 rows. Rows 16 s .. 16 s + 15 are
+// in slot s ^ (column / 8 % 8), and the two halves of a slot are swapped in columns 64 and up. So the 16 threads that
+// write 8 bytes together (16 column groups, the same rows) and the 8 threads that read 16 bytes together (one column)
+// each use every bank once.
+struct StagedTile {
+  static constexpr u32 kColumnBytes = 128;
+  static constexpr u32 kBytes = 128 * kColumnBytes;
+  // The offset of rows 8 * group .. 8 * group + 7 of a column.
+  INGOT_HOST_DEVICE static constexpr u32 half_slot(u32 col, u32 group) {
+    return col * 128 + (((group / 2) ^ (col / 8 % 8)) * 16) + (((group % 2) ^ (col / 64)) * 8);
+  }
+  // The offset of rows 16 * index .. 16 * index + 15 of a column.
+  INGOT_HOST_DEVICE static constexpr u32 slot(u32 col, u32 index) { return col * 128 + ((index ^ (col / 8 % 8)) * 16); }
+  // half_slot(col + more, group) is (half_slot(col, group) ^ flips(more)) + more * kColumnBytes, where `more` is a
+  // multiple of 8 that has no bit in common with col.
+  INGOT_HOST_DEVICE static constexpr u32 flips(u32 more) { return more / 8 % 8 * 16 + more / 64 * 8; }
+};
+
+// A block's shared memory. `bytes` serves one purpose after the other: elements on their way in, column maxima, column
+// sums, the transposed tile.
+struct CastTilesShared {
+  alignas(16) u8 bytes[StagedTile::kBytes];
+  float scales[128];
+  u32 warp_maxima[kMaxWarps];
+};
+
+// The position of a thread in its tile, and of the tile in the matrix.
+struct TilePosition {
+  i64 first_row, first_col;
+  u32 rows, cols;  // of the tile, inside the matrix
+  u32 row, col;    // the thread's first, within the tile
+
+  INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile) {
+    constexpr i64 kTile = CastTilesLaunch::kTile;
+    constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kVec8;
+    const u32 tiles_across = static_cast<u32>(CastTilesLaunch::tiles_along(p.cols));
+    const i64 first_row = i64{tile / tiles_across} * kTile;
+    const i64 first_col = i64{tile % tiles_across} * kTile;
+    return {first_row,
+            first_col,
+            static_cast<u32>(min_of(kTile, p.rows - first_row)),
+            static_cast<u32>(min_of(kTile, p.cols - first_col)),
+            threadIdx.x / kThreadsPerRow * kRowsPerRun,
+            threadIdx.x % kThreadsPerRow * kVec8};
+  }
+  // Is all of the tile inside the matrix?
+  INGOT_DEVICE bool whole() const { return rows == CastTilesLaunch::kTile && cols == CastTilesLaunch::kTile; }
+  // How many of the thread's 8 columns are inside the matrix.
+  INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kVec8, cols - col); }
+};
+
+}  // namespace ingot
