@@ -133,7 +133,13 @@ INGOT_DEVICE void load_tile_anywhere(const SourceParams& p, const TilePosition& 
                                      Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   const typename Source::Pointers from = Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col);
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kVec8 == 0)) {
-    load_tile_vec8s<Source, Batch>(p, at, from, values);
+    if constexpr (kDeviceArch >= 1000 && Source::kFused && Source::kColumns > 0) {  // where ptxas has no registers left
+      load_vec8s<Source, true>(p, from, values, [&](u32 r) -> Vec8Offset {
+        return {r, 0, at.row + r < at.rows && at.col < at.cols};
+      });
+    } else {
+      load_tile_vec8s<Source, Batch>(p, at, from, values);
+    }
     return;
   }
   constexpr u32 kBatch = min_of(kRowsPerRun, max_of(1U, vec8s_in_flight<Source>(Source::kMatrices) / 4));
