@@ -148,7 +148,7 @@ double ideal_bytes(const CastCase& cast_case) {
 
 // Numbers of tokens that are no multiple of 16, a small odd matrix and a small even one, and rows as wide as down
 // projections have.
-constexpr std::array<std::pair<std::int64_t, std::int64_t>, 10> kMoreSizes{{{3000, 4096},
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, 11> kMoreSizes{{{3000, 4096},
                                                                             {3000, 11008},
                                                                             {333, 1111},
                                                                             {1024, 1024},
@@ -158,7 +158,8 @@ constexpr std::array<std::pair<std::int64_t, std::int64_t>, 10> kMoreSizes{{{300
                                                                             // Nothing was tuned at these.
                                                                             {2998, 11008},
                                                                             {3001, 5120},
-                                                                            {2048, 40960}}};
+                                                                            {2048, 40960},
+                                                                            {2048, 53248}}};
 
 std::vector<CastCase> cast_cases() {
   std::vector<CastCase> cases;

@@ -13,6 +13,7 @@ constexpr const char* pass_name(Pass pass) {
     case Pass::whole: return "whole";
     case Pass::unaligned: return "unaligned";
     case Pass::wide: return "wide";
+    case Pass::pair: return "pair";
   }
   return "";
 }

@@ -13,7 +13,8 @@
 namespace ingot {
 namespace {
 
-constexpr std::array kAllPasses{Pass::first, Pass::main, Pass::finish, Pass::whole, Pass::unaligned, Pass::wide};
+constexpr std::array kAllPasses{Pass::first,     Pass::main, Pass::finish, Pass::whole,
+                                Pass::unaligned, Pass::wide, Pass::pair};
 
 struct PassList {
   std::array<Pass, kAllPasses.size()> passes{};
@@ -25,7 +26,8 @@ struct PassList {
 constexpr std::size_t index_of(const ExtraPasses& extra) {
   const auto bit = [](bool has, Pass pass) { return has ? std::size_t{1} << static_cast<unsigned>(pass) : 0; };
   return bit(extra.first, Pass::first) | bit(true, Pass::main) | bit(extra.finish, Pass::finish) |
-         bit(extra.whole, Pass::whole) | bit(extra.unaligned, Pass::unaligned) | bit(extra.wide, Pass::wide);
+         bit(extra.whole, Pass::whole) | bit(extra.unaligned, Pass::unaligned) | bit(extra.wide, Pass::wide) |
+         bit(extra.pair, Pass::pair);
 }
 
 constexpr auto all_pass_lists() {
@@ -43,7 +45,8 @@ const char* asked_for(Pass pass) {
          : pass == Pass::finish    ? "no finishing pass"
          : pass == Pass::whole     ? "none in one launch"
          : pass == Pass::unaligned ? "none for any alignment"
-                                   : "none for wide rows";
+         : pass == Pass::wide      ? "none for wide rows"
+                                   : "none for pairs of blocks";
 }
 
 }  // namespace
@@ -66,6 +69,7 @@ const char* suffix(Pass pass) {
          : pass == Pass::whole     ? " (in one launch)"
          : pass == Pass::unaligned ? " (any alignment)"
          : pass == Pass::wide      ? " (wide rows)"
+         : pass == Pass::pair      ? " (pairs of blocks)"
                                    : "";
 }
 

@@ -39,6 +39,9 @@ bool runs_on(const DequantMatmulSpec& spec, Target target) {
   return false;
 }
 
+// The kernels for rows of some numbers of columns are for pairs of blocks.
+bool runs_on(const NormSpec& spec, Target target) { return spec.cols == 0 || target.major >= 9; }
+
 template <class Spec>
 bool runs_on(const Spec&, Target) {
   return true;
@@ -101,7 +104,8 @@ class KernelList {
   void add_passes(const KernelSpec& spec) {
     if (!specs_.insert(spec).second) return;
     for (const Pass pass : passes(spec)) {
-      if (pass == Pass::wide && device_.target.major < 9) continue;  // there are no clusters
+      const bool clusters = pass == Pass::wide || pass == Pass::pair;
+      if (clusters && device_.target.major < 9) continue;  // there are none
       if (sources_.insert(generate(spec, pass).text).second) kernels_.push_back({.spec = spec, .pass = pass});
     }
   }

@@ -1,12 +1,12 @@
-// LayerNorm or RMSNorm (norm_rows.cuh) of rows that are too wide for the registers of one block: the blocks of a
-// cluster share a row, so each input byte is read once here too. It takes only rows that can be read and written 8
-// elements at a time.
+// LayerNorm or RMSNorm (norm_rows.cuh) of rows that are too wide for the registers of one block: a pair of blocks, a
+// cluster of two, shares a row, so each input byte is read once here too. It takes only rows that can be read and
+// written 8 elements at a time.
 //
-// A cluster takes many rows, one after the other. Each thread copies its part of the next row to shared memory while
-// this one is reduced, and keeps the gamma and beta of its columns there: what it copies, only the thread itself reads.
+// A pair takes many rows, one after the other. Each thread copies its part of the next row to shared memory while this
+// one is reduced, and keeps the gamma and beta of its columns there: what it copies, only the thread itself reads.
 //
-// The bits are those of norm_rows, whose order of 512 threads stays: a thread has all groups of columns of one of these
-// threads, or half of them.
+// The bits are those of norm_rows: each thread of the pair is one of its 512 and has the same groups of columns. How
+// many these are is known when the kernel is compiled.
 #pragma once
 
 #include "cluster.cuh"
@@ -23,51 +23,49 @@
 
 namespace ingot {
 
-// A block has four warps, each thread up to 8 groups of 8 columns. In a cluster of four blocks (up to 32768 columns) a
-// thread has all groups of one summing thread, of the 512 that norm.cuh tells of. In a cluster of eight (up to 65536),
-// half of the warps have the first groups and half the others.
 struct NormRowsWideLaunch {
-  static constexpr u32 kThreads = 128;
+  static constexpr u32 kBlocks = 2;  // of a cluster
+  static constexpr u32 kThreads = 256;
   static constexpr u32 kWarps = kThreads / 32;
   static constexpr u32 kSummingWarps = kNormSummingWarps;
-  static constexpr u32 kVec8s = 8;
+  static_assert(kBlocks * kWarps == kSummingWarps);
   static constexpr i64 kColsPerStep = i64{kSummingWarps} * 32 * kVec8;
-  static constexpr i64 kMinCols = NormRowsLaunch::kMaxCols + 1;
-  static constexpr i64 kMaxCols = i64{kMaxClusterBlocks} * kThreads * kVec8s * kVec8;
-  // The groups of 8 columns of a summing thread.
-  INGOT_HOST_DEVICE static constexpr u32 steps(u32 cols) { return ceil_div(cols, static_cast<u32>(kColsPerStep)); }
-  INGOT_HOST_DEVICE static constexpr u32 blocks(i64 cols) { return cols <= kVec8s * kColsPerStep ? 4 : 8; }
-  // Those of a thread, at most.
-  INGOT_HOST_DEVICE static constexpr u32 vec8s(i64 cols) {
-    const u32 all = steps(static_cast<u32>(cols));
-    return all <= kVec8s ? all : ceil_div(all, 2U);
+  // The groups of 8 columns of a thread.
+  static constexpr u32 kMinVec8s = 3;
+  static constexpr u32 kMaxVec8s = 16;
+  static constexpr i64 kMaxCols = kMaxVec8s * kColsPerStep;
+  INGOT_HOST_DEVICE static constexpr u32 vec8s(i64 cols) { return static_cast<u32>(ceil_div(cols, kColsPerStep)); }
+  // NormSpec::cols of the kernel for rows of `cols` columns.
+  INGOT_HOST_DEVICE static constexpr i64 kernel_cols(i64 cols) { return vec8s(cols) * kColsPerStep; }
+  // Is that the kernel for rows that can be read in vectors? Shorter rows stay in one block's registers. Up to 16384
+  // columns that is faster too, but for codes alone of 16-bit elements.
+  INGOT_HOST_DEVICE static constexpr bool takes(i64 cols, u32 element_bytes, bool codes_alone) {
+    constexpr i64 kMinColsOfCodes = (kMinVec8s - 1) * kColsPerStep + 1;
+    const bool early = codes_alone && element_bytes == 2;
+    return cols >= (early ? kMinColsOfCodes : NormRowsLaunch::kMaxCols + 1) && cols <= kMaxCols;
   }
-  static constexpr u32 kMinVec8s = 5;  // vec8s(), at least
 };
-static_assert(NormRowsWideLaunch::vec8s(NormRowsWideLaunch::kMinCols) == NormRowsWideLaunch::kMinVec8s);
-static_assert(NormRowsWideLaunch::vec8s(8 * NormRowsWideLaunch::kColsPerStep + 1) == NormRowsWideLaunch::kMinVec8s);
-static_assert(NormRowsWideLaunch::kMaxCols == 16 * NormRowsWideLaunch::kColsPerStep);
 
 struct NormRowsWideShared {
   ClusterWords<NormRowsWideLaunch::kSummingWarps> sums[2];  // of the summing warps, as bits
-  ClusterWords<kMaxClusterBlocks * NormRowsWideLaunch::kWarps> maxima;
-  float first_halves[2][NormRowsWideLaunch::kThreads / 2];  // in a cluster of eight: of the threads' sums
+  ClusterWords<NormRowsWideLaunch::kSummingWarps> maxima;
 };
 
 // Behind NormRowsWideShared, each thread has slots for its vec8s of one row and, if the norm has them and there is room
 // for them, of gamma and beta.
 struct NormRowsWideSlots {
-  // A multiprocessor of compute capability 12 has not half the shared memory of the others: there, gamma and beta are
-  // loaded again for each row, from the L1.
-  INGOT_HOST_DEVICE static constexpr bool keep_affine(int major) { return major < 12; }
+  // The most shared memory of a block on GPUs of compute capability 9 and 10. Those of 12 have not half of it: there,
+  // gamma and beta are loaded again for each row, from the L1, as they are where they have no room.
+  static constexpr u32 kRoom = 227 * 1024;
   // The vectors of a thread's slots: the row, gamma, beta.
-  INGOT_HOST_DEVICE static constexpr u32 rows(bool affine, bool centred, int major) {
-    return 1 + (affine && keep_affine(major) ? (centred ? 2 : 1) : 0);
+  INGOT_HOST_DEVICE static constexpr u32 rows(u32 vec8s, bool affine, bool centred, u32 element_bytes, int major) {
+    const u32 all = 1 + (affine ? (centred ? 2 : 1) : 0);
+    return major < 12 && bytes(vec8s, all, element_bytes) <= kRoom ? all : 1;
   }
-  // The dynamic shared memory of a block.
-  INGOT_HOST_DEVICE static constexpr u32 launch_bytes(i64 cols, u32 rows, u32 element_bytes) {
+  // The dynamic shared memory of a block with so many.
+  INGOT_HOST_DEVICE static constexpr u32 bytes(u32 vec8s, u32 rows, u32 element_bytes) {
     return static_cast<u32>(sizeof(NormRowsWideShared)) +
-           NormRowsWideLaunch::vec8s(cols) * rows * NormRowsWideLaunch::kThreads * kVec8 * element_bytes;
+           vec8s * rows * NormRowsWideLaunch::kThreads * kVec8 * element_bytes;
   }
 };
 static_assert(sizeof(NormRowsWideShared) % 16 == 0);
@@ -105,92 +103,76 @@ struct NormRowsWideSlot {
   }
 };
 
-// Where the thread is among those that share the row. Warps of one block are spread over the row: the last group of
-// columns may be there for some of them only.
-struct NormRowsWidePlace {
-  u32 blocks;        // of the cluster
-  u32 second;        // has the thread the second half of a summing thread's groups?
-  u32 summing_warp;  // whose groups it has
+// Which of the 16 summing warps the thread's warp is: the blocks of a pair take them in turn, so that the last group of
+// columns may be there for some of a block's warps only.
+INGOT_DEVICE u32 norm_summing_warp() {
+  return threadIdx.x / 32 * NormRowsWideLaunch::kBlocks + ClusterPlace::here().rank;
+}
 
-  INGOT_DEVICE static NormRowsWidePlace here() {
-    const ClusterPlace cluster = ClusterPlace::here();
-    const u32 warp = threadIdx.x / 32;
-    const bool halves = cluster.blocks == kMaxClusterBlocks;
-    return {cluster.blocks, halves ? warp / 2 : 0, (halves ? warp % 2 : warp) * cluster.blocks + cluster.rank};
-  }
-  INGOT_DEVICE bool sends() const { return blocks != kMaxClusterBlocks || second != 0; }
-};
-
-// The columns of the thread's vec8s.
+// The columns of the thread's Vec8s vec8s.
+template <u32 Vec8s>
 struct NormRowsWideColumns {
   u32 begin, end;
 
-  INGOT_DEVICE explicit NormRowsWideColumns(const NormRowsParams& p) {
-    using Launch = NormRowsWideLaunch;
-    constexpr u32 kStep = static_cast<u32>(Launch::kColsPerStep);
-    const NormRowsWidePlace place = NormRowsWidePlace::here();
-    const u32 cols = static_cast<u32>(p.cols);
-    // A first half ends where the second begins, which has one group more if their number is odd.
-    const u32 half = Launch::steps(cols) / 2 * kStep;
-    begin = place.second * half + (place.summing_warp * 32 + threadIdx.x % 32) * kVec8;
-    end = place.sends() ? cols : half;
-  }
+  INGOT_DEVICE explicit NormRowsWideColumns(const NormRowsParams& p)
+      : begin((norm_summing_warp() * 32 + threadIdx.x % 32) * kVec8), end(static_cast<u32>(p.cols)) {}
   // The first column of vec8 i. In 64 bits, two of them differ by a constant that takes no instruction.
   INGOT_DEVICE i64 operator()(u32 i) const { return i64{begin} + i64{i} * NormRowsWideLaunch::kColsPerStep; }
-  // Only the last one that a thread may have can lie past the end.
+  // Only the last one can lie past the end.
   INGOT_DEVICE bool inside(u32 i) const {
-    return i + 1 < NormRowsWideLaunch::kMinVec8s ||
-           begin + i * static_cast<u32>(NormRowsWideLaunch::kColsPerStep) < end;
+    return i + 1 < Vec8s || begin + i * static_cast<u32>(NormRowsWideLaunch::kColsPerStep) < end;
   }
 };
 
-// body(i) for each vec8 that a thread of the cluster may have. Those that are always there need no branch.
-template <class Body>
+// How many blocks a multiprocessor has registers for.
+template <class In>
+INGOT_HOST_DEVICE constexpr u32 norm_rows_wide_blocks(u32 vec8s) {
+  if (kDeviceArch >= 1200) return vec8s * sizeof(In) <= 24 ? 2 : 1;  // by shared memory
+  if (sizeof(In) == 4) return vec8s <= 8 ? 2 : 1;
+  return vec8s <= 3 ? 4 : vec8s <= 5 ? 3 : 2;
+}
+// How many vec8s go side by side without a spill.
+template <class In>
+INGOT_HOST_DEVICE constexpr u32 norm_rows_wide_batch(u32 vec8s) {
+  if (sizeof(In) == 4) return kDeviceArch >= 1200 ? 1 : 2;
+  if (kDeviceArch >= 1200) return vec8s <= 10 ? 2 : 1;
+  if (vec8s <= 13) return vec8s <= 10 ? vec8s : (vec8s + 1) / 2;
+  return kDeviceArch >= 1000 ? 2 : 4;
+}
+
+// body(i) for each of the thread's Vec8s vec8s, from First on. They go side by side, Batch of them at a time: a branch
+// that is always taken keeps the compiler from beginning with those for which it has no registers.
+template <u32 Vec8s, u32 Batch, u32 First = 0, class Body>
 INGOT_DEVICE void for_each_vec8(const NormRowsParams& p, const Body& body) {
-  using Launch = NormRowsWideLaunch;
-  const u32 vec8s = Launch::vec8s(p.cols);
+  constexpr u32 kEnd = min_of(First + Batch, Vec8s);
   INGOT_UNROLL
-  for (u32 i = 0; i < Launch::kVec8s; ++i) {
-    if (i < Launch::kMinVec8s || i < vec8s) body(i);
+  for (u32 i = First; i < kEnd; ++i) body(i);
+  if constexpr (kEnd < Vec8s) {
+    if (p.rows != 0) for_each_vec8<Vec8s, Batch, kEnd>(p, body);
   }
 }
 
-// The sum over the row, for all threads of the cluster. parts[i]: that of the thread's vec8 i, 0 past the end of the
-// row. shared.sums serve in turn: this is the turn-th time of number `which`.
-INGOT_DEVICE float norm_cluster_sum(const float (&parts)[NormRowsWideLaunch::kVec8s], NormRowsWideShared& shared,
-                                    u32 which, u32 turn) {
-  using Launch = NormRowsWideLaunch;
-  const NormRowsWidePlace place = NormRowsWidePlace::here();
+// The sum over the row, for all threads of the pair. parts[i]: that of the thread's vec8 i, 0 past the end of the row.
+// `words` serve in turn: this is the turn-th time.
+template <u32 Vec8s>
+INGOT_DEVICE float norm_pair_sum(const float (&parts)[Vec8s], ClusterWords<NormRowsWideLaunch::kSummingWarps>& words,
+                                 u32 turn) {
   float sum = 0.0F;
-  const auto add = [&] {
-    INGOT_UNROLL
-    for (const float part : parts) sum = sum + part;
-  };
-  if (place.blocks == kMaxClusterBlocks) {
-    float& first_half = shared.first_halves[which][threadIdx.x % (Launch::kThreads / 2)];
-    if (place.second == 0) {
-      add();
-      first_half = sum;
-    }
-    __syncthreads();
-    if (place.second != 0) sum = first_half;
-  }
-  if (place.sends()) {
-    add();
-    sum = warp_sum(sum);
-    const u32 lane = threadIdx.x % 32;
-    if (lane < place.blocks) shared.sums[which].send(place.summing_warp, lane, float_bits(sum));
-  }
-  shared.sums[which].wait(Launch::kSummingWarps, turn);
-  return norm_sum_of_warps(shared.sums[which].words);
+  INGOT_UNROLL
+  for (const float part : parts) sum = sum + part;
+  sum = warp_sum(sum);
+  const u32 lane = threadIdx.x % 32;
+  if (lane < NormRowsWideLaunch::kBlocks) words.send(norm_summing_warp(), lane, float_bits(sum));
+  words.wait(NormRowsWideLaunch::kSummingWarps, turn);
+  return norm_sum_of_warps(words.words);
 }
 
-template <class In, class Kind, class Codes, NormRowsConfig C>
+template <class In, class Kind, class Codes, NormRowsConfig C, u32 kVec8s>
 struct NormRowsWide {
   using Row = NormRow<In, Kind, Codes, C>;
-  using Columns = NormRowsWideColumns;
-  static constexpr u32 kVec8s = NormRowsWideLaunch::kVec8s;
-  static constexpr u32 kSlotRows = NormRowsWideSlots::rows(C.affine, kCentred<Kind>, kDeviceArch / 100);
+  using Columns = NormRowsWideColumns<kVec8s>;
+  static constexpr u32 kSlotRows =
+      NormRowsWideSlots::rows(kVec8s, C.affine, kCentred<Kind>, sizeof(In), kDeviceArch / 100);
   template <u32 kRow>
   using Slot = NormRowsWideSlot<In, kSlotRows, kRow>;
   // A row that is reduced only once takes the ClusterWords in turn.
@@ -198,6 +180,11 @@ struct NormRowsWide {
 
   const NormRowsParams& p;
   NormRowsWideShared& shared;
+
+  template <class Body>
+  INGOT_DEVICE void each_vec8(const Body& body) const {
+    for_each_vec8<kVec8s, norm_rows_wide_batch<In>(kVec8s)>(p, body);
+  }
 
   // Begins to copy the thread's part of a row.
   INGOT_DEVICE void copy_row(u32 row) const {
@@ -212,7 +199,7 @@ struct NormRowsWide {
   // Before the first row: gamma and beta, and zeros past the end of the row, which add nothing to its sums.
   INGOT_DEVICE void fill_slots() const {
     const Columns column(p);
-    for_each_vec8(p, [&](u32 i) {
+    each_vec8([&](u32 i) {
       if (!column.inside(i)) {
         Slot<0>::clear(i);
         if constexpr (kSlotRows > 1) Slot<1>::clear(i);
@@ -239,7 +226,7 @@ struct NormRowsWide {
   INGOT_DEVICE u32 take_values(const Row& r, Vec8<In> (&vec8s)[kVec8s]) const {
     const Columns column(p);
     Vec8sMaximum<In> maximum;
-    for_each_vec8(p, [&](u32 i) {
+    each_vec8([&](u32 i) {
       forget_values(vec8s[i]);
       float x[kVec8];
       unpack(vec8s[i], x);
@@ -253,7 +240,7 @@ struct NormRowsWide {
 
   INGOT_DEVICE void store_codes(const Row& r, const Vec8<In> (&vec8s)[kVec8s]) const {
     const Columns column(p);
-    for_each_vec8(p, [&](u32 i) {
+    each_vec8([&](u32 i) {
       const U32x2 codes = r.quantized(vec8s[i]);
       if (column.inside(i)) store_streaming(r.codes() + column(i), codes);
     });
@@ -262,7 +249,7 @@ struct NormRowsWide {
   using Parts = float[kVec8s];
 
   INGOT_DEVICE void take_sums(const Vec8<In> (&vec8s)[kVec8s], Parts& parts) const {
-    for_each_vec8(p, [&](u32 i) {
+    each_vec8([&](u32 i) {
       float x[kVec8];
       unpack(vec8s[i], x);
       parts[i] = vec8_sum(x);
@@ -271,7 +258,7 @@ struct NormRowsWide {
 
   INGOT_DEVICE void take_squares(const Row& r, Vec8<In> (&vec8s)[kVec8s], Parts& parts) const {
     const Columns column(p);
-    for_each_vec8(p, [&](u32 i) {
+    each_vec8([&](u32 i) {
       if constexpr (Row::kSubtractsMean) forget_values(vec8s[i]);
       float x[kVec8];
       unpack(vec8s[i], x);
@@ -280,7 +267,7 @@ struct NormRowsWide {
     });
   }
 
-  // The cluster's rows. A thread's elements leave their slots when they have been summed up: then the next row's come.
+  // The pair's rows. A thread's elements leave their slots when they have been summed up: then the next row's come.
   // What a thread knows about its columns it finds out again after each wait, which costs less than registers for it.
   INGOT_DEVICE void all_rows() const {
     u32 row = ClusterPlace::here().index;
@@ -299,17 +286,17 @@ struct NormRowsWide {
       };
       wait_for_copies<0>();
       Vec8<In> vec8s[kVec8s];
-      for_each_vec8(p, [&](u32 i) { vec8s[i] = Slot<0>::load(i); });
+      each_vec8([&](u32 i) { vec8s[i] = Slot<0>::load(i); });
       Parts parts = {};
       if constexpr (Row::kSubtractsMean) {
         take_sums(vec8s, parts);
         copy_next();
-        r.take_sum(norm_cluster_sum(parts, shared, 0, turn));
+        r.take_sum(norm_pair_sum(parts, shared.sums[0], turn));
       }
       take_squares(r, vec8s, parts);
       if constexpr (!Row::kSubtractsMean) copy_next();
-      r.take_squares(kOneReduction ? norm_cluster_sum(parts, shared, turn % 2, turn / 2)
-                                   : norm_cluster_sum(parts, shared, 1, turn));
+      r.take_squares(kOneReduction ? norm_pair_sum(parts, shared.sums[turn % 2], turn / 2)
+                                   : norm_pair_sum(parts, shared.sums[1], turn));
       if constexpr (Row::kWritesValues) {
         const u32 maximum = take_values(r, vec8s);
         if constexpr (Row::kWritesCodes) {
@@ -321,17 +308,12 @@ struct NormRowsWide {
   }
 };
 
-// How many blocks a multiprocessor has registers for.
-template <class In>
-inline constexpr u32 kNormRowsWideBlocks = sizeof(In) == 4       ? 3
-                                           : kDeviceArch >= 1200 ? 4
-                                                                 : 5;
-
-// Params as for norm_rows; threads_log2 is not read. Cluster i of n takes every n-th row, beginning with row i; there
-// is one for each.
-template <class In, class Kind, class Codes, NormRowsConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kThreads, kNormRowsWideBlocks<In>)
+// Params as for norm_rows; threads_log2 and slot_rows are not read. It takes rows of as many columns as make kVec8s
+// groups of 8 for a thread. Pair i of n takes every n-th row, beginning with row i; there is one for each.
+template <class In, class Kind, class Codes, NormRowsConfig C, u32 kVec8s>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kThreads, norm_rows_wide_blocks<In>(kVec8s))
     norm_rows_wide(const __grid_constant__ NormRowsParams p) {
+  static_assert(kVec8s >= NormRowsWideLaunch::kMinVec8s && kVec8s <= NormRowsWideLaunch::kMaxVec8s);
   if constexpr (kHasClusters) {
     auto& shared = dynamic_shared_as<NormRowsWideShared>();
     cluster_start_with(shared.sums[0], shared.sums[1], shared.maxima);
@@ -339,7 +321,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kThreads, kNormRowsWid
     if constexpr (C.given_scale) {
       if (blockIdx.x == 0 && threadIdx.x == 0) *p.factors = factor_from_scale(*p.scale);
     }
-    NormRowsWide<In, Kind, Codes, C>{p, shared}.all_rows();
+    NormRowsWide<In, Kind, Codes, C, kVec8s>{p, shared}.all_rows();
   }
 }
 

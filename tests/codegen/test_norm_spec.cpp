@@ -69,6 +69,8 @@ BOOST_AUTO_TEST_CASE(printed_form) {
   BOOST_TEST(print(NormSpec{.out = Dtype::e4m3fnuz, .scale = kTensorwise, .source = ScaleSource::given}) ==
              "norm layer bf16->e4m3fnuz scale=tensor out=codes given");
   BOOST_TEST(print(NormSpec{.stats = true}) == "norm layer bf16 out=stats");
+  BOOST_TEST(print(NormSpec{.kind = NormKind::rms, .result = true, .cols = 40960}) ==
+             "norm rms bf16 out=result cols=40960");
   BOOST_TEST(print(NormBackwardSpec{}) == "norm_backward layer bf16");
   BOOST_TEST(print(NormBackwardSpec{.kind = NormKind::rms, .in = Dtype::f16, .affine = true, .sums = Dtype::f16}) ==
              "norm_backward rms f16 affine sums=f16");
@@ -109,7 +111,12 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
 
   BOOST_TEST(
       parse_error("norm rms bf16 out=result fast") ==
-      "\"fast\" is no word of norm; expected affine, scale=<granularity>, out=codes,result,stats, given or pow2");
+      "\"fast\" is no word of norm; expected affine, scale=<granularity>, out=codes,result,stats, given, pow2 or "
+      "cols=<columns>");
+  BOOST_TEST(parse_error("norm rms bf16 out=result cols=many") ==
+             "\"many\" in \"cols=many\" is no number of columns; expected one such as 40960");
+  BOOST_TEST(parse_error("norm rms bf16 out=result cols=20480 cols=20480") ==
+             "\"cols=20480\" gives cols a second time");
   BOOST_TEST(parse_error("norm_backward rms bf16 out=result") ==
              "\"out=result\" is no word of norm_backward; expected affine, zero_centred or sums=<dtype>");
   for (const char* const list : {"out=results", "out=result,result", "out=", "out=result,", "out=codes,codes"}) {
@@ -134,6 +141,11 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   const std::string high = "must be one of f32, bf16, f16";
   BOOST_TEST(refusal(NormSpec{.kind = static_cast<NormKind>(7), .result = true}) ==
              "norm unknown bf16 out=result: kind is 7, which is not valid; it must be layer or rms");
+  for (const std::int32_t cols : {-4096, 1, 8192, 40961, 69632}) {
+    BOOST_TEST(refusal(NormSpec{.result = true, .cols = cols}) ==
+               "norm layer bf16 out=result cols=" + std::to_string(cols) + ": cols is " + std::to_string(cols) +
+                   ", but must be a multiple of 4096 from 12288 to 65536");
+  }
   BOOST_TEST(refusal(NormSpec{.in = Dtype::e5m2, .result = true}) ==
              "norm layer e5m2 out=result: in is e5m2, but " + high);
   BOOST_TEST(refusal(NormSpec{}) ==

@@ -1,6 +1,6 @@
-// Which rows the CUDA backend gives to clusters of blocks (the pass `wide`), by a dry run: rows that one block's
-// registers do not hold, if they can be read in vectors and the GPU has clusters. tests/runtime/test_backends_gpu.cpp
-// tests the results.
+// Which rows the CUDA backend gives to clusters of blocks (the passes `wide` and `pair`, and norms' kernels for a
+// number of columns), by a dry run: rows that one block's registers do not hold, if they can be read in vectors and the
+// GPU has clusters. tests/runtime/test_backends_gpu.cpp tests the results.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <string>
@@ -9,6 +9,7 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/launch_hook.h"
 #include "ingot/runtime/stream.h"
 #include "support/run_case.h"
@@ -18,27 +19,45 @@ using namespace ingot::test;
 
 namespace {
 
-struct Passes : LaunchHook {
+struct Launched {
+  std::vector<Pass> passes{};
+  std::int32_t cols = 0;  // NormSpec::cols of the last norm's kernel
+};
+
+struct Hook : LaunchHook {
   void before(const Stream&) override {}
-  void after(const KernelSpec&, Pass pass, const Stream&) override { launched.push_back(pass); }
-  std::vector<Pass> launched{};
+  void after(const KernelSpec& spec, Pass pass, const Stream&) override {
+    launched.passes.push_back(pass);
+    if (const auto* const norm = std::get_if<NormSpec>(&spec)) launched.cols = norm->cols;
+  }
+  Launched launched{};
 };
 
 struct Gpus {
-  // The passes that are launched for a spec on a GPU.
-  std::vector<Pass> launched(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
+  Launched all_launched(const char* line, Shape shape, Placement placement, const char* gpu) {
     const Case c{.spec = parse(line), .shape = shape, .placement = placement};
     DryRun dry(gpu_named(gpu));
     Stream stream(dry.backend());
     const SharedMatrices inputs = maker.inputs(c);
-    Passes passes;
-    dry.backend().set_launch_hook(&passes);
+    Hook hook;
+    dry.backend().set_launch_hook(&hook);
     run(c, inputs, dry.backend(), stream);
     dry.backend().set_launch_hook(nullptr);
-    return passes.launched;
+    return hook.launched;
+  }
+  // The passes that are launched for a spec on a GPU.
+  std::vector<Pass> launched(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
+    return all_launched(line, shape, placement, gpu).passes;
+  }
+  // NormSpec::cols of the kernel that is launched.
+  std::int32_t cols(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
+    return all_launched(line, shape, placement, gpu).cols;
   }
   bool wide(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
     return std::ranges::count(launched(line, shape, placement, gpu), Pass::wide) == 1;
+  }
+  bool pairs(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
+    return std::ranges::count(launched(line, shape, placement, gpu), Pass::pair) == 1;
   }
   InputMaker maker{};
 };
@@ -63,27 +82,41 @@ BOOST_AUTO_TEST_CASE(of_casts) {
               std::vector{Pass::wide, Pass::main}));
 }
 
+// Kernels for rows of so many columns, of which a pair of blocks takes each.
 BOOST_AUTO_TEST_CASE(of_norms) {
   constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats";
-  BOOST_TEST(!wide(kNorm, {3, 16384}));
-  BOOST_TEST(wide(kNorm, {3, 16392}));
-  BOOST_TEST(wide(kNorm, {3, 65536}));
-  BOOST_TEST(!wide(kNorm, {3, 65544}));
-  BOOST_TEST(wide("norm rms f32 out=stats", {3, 16392}));
+  BOOST_TEST(cols(kNorm, {3, 16384}) == 0);
+  BOOST_TEST(cols(kNorm, {3, 16392}) == 20480);
+  BOOST_TEST(cols(kNorm, {3, 20480}) == 20480);
+  BOOST_TEST(cols(kNorm, {3, 65536}) == 65536);
+  BOOST_TEST(cols(kNorm, {3, 65544}) == 0);
+  BOOST_TEST(cols("norm rms f32 out=stats", {3, 16392}) == 20480);
+  // Codes alone of 16-bit elements from 8193 columns on.
+  constexpr const char* kCodes = "norm rms bf16->e4m3fn affine scale=row out=codes";
+  BOOST_TEST(cols(kCodes, {132, 8192}) == 0);
+  BOOST_TEST(cols(kCodes, {132, 8200}) == 12288);
+  BOOST_TEST(cols("norm rms bf16->e4m3fn affine scale=row out=codes,result", {132, 8200}) == 0);
+  BOOST_TEST(cols("norm rms f32->e4m3fn affine scale=row out=codes", {132, 8200}) == 0);
+  BOOST_TEST(cols("norm rms bf16 out=stats", {132, 8200}) == 0);
   // Values of 16 bits are written by one block, if there are rows enough, and a multiprocessor has room for two rows of
   // two blocks, or of one if there is no gamma.
-  BOOST_TEST(wide("norm rms bf16 affine out=result", {131, 28672}));
-  BOOST_TEST(!wide("norm rms bf16 affine out=result", {132, 28672}));
-  BOOST_TEST(wide("norm rms bf16 affine out=result", {132, 28680}));
-  BOOST_TEST(!wide("norm rms bf16 out=result", {132, 57344}));
-  BOOST_TEST(wide("norm rms bf16 out=result", {132, 57352}));
-  BOOST_TEST(!wide("norm rms bf16 out=result", {170, 24576}, {}, "rtx5090"));
-  BOOST_TEST(wide("norm rms bf16 out=result", {170, 24584}, {}, "rtx5090"));
-  BOOST_TEST(wide("norm rms bf16 affine out=result", {170, 16392}, {}, "rtx5090"));
-  BOOST_TEST(wide("norm rms f32 out=result", {132, 16392}));
-  BOOST_TEST(wide("norm rms bf16->e4m3fn affine scale=row out=codes", {132, 16392}));
-  BOOST_TEST(!wide("norm rms bf16->e4m3fn affine scale=tensor out=codes given", {0, 16392}));
+  BOOST_TEST(cols("norm rms bf16 affine out=result", {131, 28672}) == 28672);
+  BOOST_TEST(cols("norm rms bf16 affine out=result", {132, 28672}) == 0);
+  BOOST_TEST(cols("norm rms bf16 affine out=result", {132, 28680}) == 32768);
+  BOOST_TEST(cols("norm rms bf16 out=result", {132, 57344}) == 0);
+  BOOST_TEST(cols("norm rms bf16 out=result", {132, 57352}) == 61440);
+  BOOST_TEST(cols("norm rms bf16 out=result", {170, 24576}, {}, "rtx5090") == 0);
+  BOOST_TEST(cols("norm rms bf16 out=result", {170, 24584}, {}, "rtx5090") == 28672);
+  BOOST_TEST(cols("norm rms bf16 affine out=result", {170, 16392}, {}, "rtx5090") == 20480);
+  BOOST_TEST(cols("norm rms f32 out=result", {132, 16392}) == 20480);
+  BOOST_TEST(cols("norm rms bf16->e4m3fn affine scale=tensor out=codes given", {0, 16392}) == 0);
+  // A block's part of a row that has no room in its shared memory.
+  BOOST_TEST(cols("norm rms f32 out=result", {3, 49152}, {}, "rtx5090") == 49152);
+  BOOST_TEST(cols("norm rms f32 out=result", {3, 49160}, {}, "rtx5090") == 0);
+  BOOST_TEST(cols("norm layer f32 affine out=result", {3, 65536}) == 65536);
+}
 
+BOOST_AUTO_TEST_CASE(of_norms_backward) {
   constexpr const char* kBackward = "norm_backward rms bf16 affine sums=f32";
   BOOST_TEST(!wide(kBackward, {3, 8192}));
   BOOST_TEST((launched(kBackward, {3, 8200}) == std::vector{Pass::wide, Pass::finish}));
@@ -93,24 +126,65 @@ BOOST_AUTO_TEST_CASE(of_norms) {
   BOOST_TEST((launched(kBackward, {132, 13824}) == std::vector{Pass::main, Pass::finish}));
   BOOST_TEST(wide(kBackward, {131, 13824}));
   BOOST_TEST(!wide(kBackward, {132, 28672}));
-  BOOST_TEST(wide(kBackward, {132, 28680}));
+  BOOST_TEST((launched(kBackward, {132, 28680}) == std::vector{Pass::pair, Pass::finish}));
   BOOST_TEST(wide(kBackward, {132, 13824}, {}, "rtx5090"));
   BOOST_TEST(wide("norm_backward layer bf16 affine sums=f32", {132, 16392}));
   BOOST_TEST(!wide("norm_backward layer bf16", {132, 28672}));
   BOOST_TEST(wide("norm_backward layer f32", {132, 13824}));
 }
 
+// Many rows of 16-bit elements that one block does not hold, but two do.
+BOOST_AUTO_TEST_CASE(of_norms_backward_in_pairs) {
+  constexpr const char* kBackward = "norm_backward rms bf16 affine sums=f32";
+  BOOST_TEST(wide(kBackward, {131, 40960}));
+  BOOST_TEST(pairs(kBackward, {132, 40960}));
+  BOOST_TEST(pairs(kBackward, {132, 53248}));
+  BOOST_TEST(wide(kBackward, {132, 53256}));
+  BOOST_TEST(!pairs(kBackward, {132, 40960}, {.padding = 4}));
+  BOOST_TEST(pairs("norm_backward layer bf16 affine sums=f32", {132, 32768}));
+  BOOST_TEST(wide("norm_backward layer bf16 affine sums=f32", {132, 32776}));
+  BOOST_TEST((launched("norm_backward layer bf16", {132, 40960}) == std::vector{Pass::pair}));
+  BOOST_TEST(wide("norm_backward layer f32", {132, 40960}));
+}
+
 // Everything that is read or written in vectors has to be aligned for them.
 BOOST_AUTO_TEST_CASE(in_vectors_only) {
   for (const char* const line : {"cast bf16->e4m3fn scale=row out=codes",
                                  "cast bf16->e4m3fn of=silu(x)*gate+bias[col] scale=row out=codes,result",
-                                 "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
                                  "norm_backward layer bf16 affine sums=f32"}) {
     BOOST_TEST(wide(line, {3, 18944}, {.padding = 8}), line);
     BOOST_TEST(!wide(line, {3, 18945}), line);
     BOOST_TEST(!wide(line, {3, 18944}, {.padding = 4}), line);
     BOOST_TEST(!wide(line, {3, 18944}, {.offset = 4}), line);
   }
+  constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats";
+  BOOST_TEST(cols(kNorm, {3, 18944}, {.padding = 8}) == 20480);
+  BOOST_TEST(cols(kNorm, {3, 18945}) == 0);
+  BOOST_TEST(cols(kNorm, {3, 18944}, {.padding = 4}) == 0);
+  BOOST_TEST(cols(kNorm, {3, 18944}, {.offset = 4}) == 0);
+}
+
+// A kernel that the spec names runs, or the message says why it cannot.
+BOOST_AUTO_TEST_CASE(of_norms_by_name) {
+  BOOST_TEST(cols("norm rms bf16 out=result cols=20480", {132, 18944}) == 20480);
+  const auto message = [&](const char* line, Shape shape, Placement placement, const char* gpu) -> std::string {
+    try {
+      cols(line, shape, placement, gpu);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const std::string refused =
+      "norm rms bf16 out=result cols=20480: cols names a kernel for GPUs of compute capability 9.0 and newer, and for "
+      "rows that can be read and written 8 elements at a time, and fit its shared memory: leave it out";
+  BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18944}, {}, "a100") == refused);
+  BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18945}, {}, "h200") == refused);
+  BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18944}, {.padding = 4}, "h200") == refused);
+  BOOST_TEST(message("norm rms f32 out=result cols=53248", {3, 53248}, {}, "rtx5090").find("leave it out") !=
+             std::string::npos);
+  BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 20488}, {}, "h200") ==
+             "norm input: has 20488 columns, but the spec says cols=20480, a kernel for 16385 to 20480");
 }
 
 BOOST_AUTO_TEST_CASE(on_gpus_with_clusters_only) {
@@ -118,7 +192,8 @@ BOOST_AUTO_TEST_CASE(on_gpus_with_clusters_only) {
     const bool clusters = gpu.target.major >= 9;
     const std::string name(gpu.name);
     BOOST_TEST(wide("cast bf16->e4m3fn scale=row out=codes", {3, 18944}, {}, name.c_str()) == clusters, name);
-    BOOST_TEST(wide("norm rms bf16->e4m3fn scale=row out=codes", {3, 18944}, {}, name.c_str()) == clusters, name);
+    BOOST_TEST((cols("norm rms bf16->e4m3fn scale=row out=codes", {3, 18944}, {}, name.c_str()) != 0) == clusters,
+               name);
     BOOST_TEST(wide("norm_backward rms bf16", {3, 18944}, {}, name.c_str()) == clusters, name);
   }
 }

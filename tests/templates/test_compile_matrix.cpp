@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -172,6 +173,33 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
     }
   }
   expect_clean("every kernel", jobs);
+}
+
+// Norms of wide rows, each kernel for some numbers of columns, and those that stand for their kind for all between
+// which the kernel's registers change.
+BOOST_AUTO_TEST_CASE(norms_of_wide_rows) {
+  const std::set<std::int32_t> changing{3, 4, 5, 6, 8, 10, 13, 16};
+  std::map<std::string, Job> jobs;
+  std::size_t index = 0;
+  for (const KernelSpec& spec : all_valid_specs()) {
+    if (!std::holds_alternative<NormSpec>(spec)) continue;
+    NormSpec norm = std::get<NormSpec>(spec);
+    const bool stands = stands_for_its_kind(spec);
+    for (std::int32_t vec8s = 3; vec8s <= 16; ++vec8s) {
+      norm.cols = vec8s * 4096;
+      for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
+        const Target target = kSupportedTargets[t];
+        if (target.major < 9 || (target.major >= 12 && norm.in == Dtype::f32 && vec8s > 12)) continue;  // never runs
+        const bool wanted = stands ? changing.contains(vec8s) : ++index % 29 == 0;
+        if (!wanted || (!selection().all() && !compiled_in_ci(stands, index, t))) continue;
+        const Source source = generate(norm);
+        jobs.emplace(source.text + print(target), Job{source, target});
+      }
+    }
+  }
+  std::vector<Job> all;
+  for (const auto& [text, job] : jobs) all.push_back(job);
+  expect_clean("norms of wide rows", all);
 }
 
 // The tensor-core GEMM of sm_90a: every candidate tiling, and with one of them every pair of formats, output, kind of

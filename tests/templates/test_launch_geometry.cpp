@@ -10,7 +10,9 @@
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "norm/norm_backward.cuh"
+#include "norm/norm_backward_pair.cuh"
 #include "norm/norm_backward_wide.cuh"
+#include "norm/norm_pair.cuh"
 #include "norm/norm_rows.cuh"
 #include "norm/norm_rows_staged.cuh"
 #include "norm/norm_rows_wide.cuh"
@@ -250,19 +252,29 @@ BOOST_AUTO_TEST_CASE(norm_rows_staged_slots_hold_the_row) {
   static_assert(!Launch::holds(16392, true, 99 * kKiB));
 }
 
-BOOST_AUTO_TEST_CASE(norm_rows_wide_clusters_hold_the_row) {
+BOOST_AUTO_TEST_CASE(norm_rows_wide_pairs_hold_the_row) {
   using Launch = NormRowsWideLaunch;
-  for (i64 cols = Launch::kMinCols + 7; cols <= Launch::kMaxCols; cols += 8) {
-    const u32 blocks = Launch::blocks(cols);
+  using Slots = NormRowsWideSlots;
+  for (i64 cols = 8; cols <= Launch::kMaxCols; cols += 8) {
+    if (!Launch::takes(cols, 2, true)) continue;
     const u32 vec8s = Launch::vec8s(cols);
-    const u32 halves = blocks * Launch::kWarps / Launch::kSummingWarps;
-    BOOST_REQUIRE((halves == 1 || halves == 2));
-    BOOST_REQUIRE((vec8s >= Launch::kMinVec8s && vec8s <= Launch::kVec8s));
-    BOOST_REQUIRE(i64{halves} * vec8s * Launch::kColsPerStep >= cols);
-    BOOST_REQUIRE(i64{halves} * (vec8s - 1) * Launch::kColsPerStep < cols);
+    BOOST_REQUIRE((vec8s >= Launch::kMinVec8s && vec8s <= Launch::kMaxVec8s));
+    BOOST_REQUIRE(i64{vec8s} * Launch::kBlocks * Launch::kThreads * kVec8 == Launch::kernel_cols(cols));
+    BOOST_REQUIRE((Launch::kernel_cols(cols) >= cols && Launch::kernel_cols(cols) < cols + Launch::kColsPerStep));
+    for (const u32 element_bytes : {2U, 4U}) {
+      const u32 rows = Slots::rows(vec8s, true, true, element_bytes, 9);
+      BOOST_REQUIRE((rows == 3 || Slots::bytes(vec8s, 3, element_bytes) > Slots::kRoom));
+      BOOST_REQUIRE(Slots::bytes(vec8s, rows, element_bytes) <= Slots::kRoom);
+      BOOST_REQUIRE(Slots::bytes(vec8s, rows, element_bytes) >= rows * cols * element_bytes / Launch::kBlocks);
+    }
   }
-  static_assert(Launch::blocks(32768) == 4 && Launch::vec8s(18944) == 5);
-  static_assert(Launch::blocks(65536) == 8 && Launch::vec8s(65536) == 8);
+  static_assert(!Launch::takes(8192, 2, true) && Launch::takes(8200, 2, true));
+  static_assert(!Launch::takes(16384, 2, false) && Launch::takes(16392, 2, false));
+  static_assert(!Launch::takes(16384, 4, true) && Launch::takes(16392, 4, true));
+  static_assert(Launch::takes(65536, 2, false) && !Launch::takes(65544, 2, true));
+  static_assert(Launch::kernel_cols(8200) == 12288 && Launch::kernel_cols(40960) == 40960);
+  static_assert(Slots::rows(10, true, true, 2, 9) == 3 && Slots::rows(10, true, false, 2, 9) == 2);
+  static_assert(Slots::rows(10, true, true, 2, 12) == 1 && Slots::rows(16, true, false, 4, 10) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(norm_backward_wide_clusters_hold_the_row) {
@@ -278,6 +290,56 @@ BOOST_AUTO_TEST_CASE(norm_backward_wide_clusters_hold_the_row) {
   static_assert(Launch::blocks(13824) == 4 && Launch::threads(13824) == 224);
   static_assert(Launch::blocks(18944) == 8 && Launch::threads(18944) == 160);
   static_assert(Launch::kMaxCols == 65536);
+}
+
+// Two blocks' halves of two rows, or a block's of its two, have room on a multiprocessor.
+BOOST_AUTO_TEST_CASE(norm_pairs_hold_the_row) {
+  constexpr u32 kKiB = 1024;
+  using Pair = NormPairLaunch;
+  using Backward = NormBackwardPairLaunch;
+  for (i64 cols = Pair::kMinCols + 7; cols <= Pair::kMaxCols; cols += 8) {
+    const u32 steps = Pair::steps(static_cast<u32>(cols));
+    BOOST_REQUIRE(i64{steps} * Pair::kColsPerStep >= cols);
+    BOOST_REQUIRE(steps - steps / 2 <= Pair::kMaxVec8s);
+    BOOST_REQUIRE(Pair::kBlocks * Pair::row_bytes(cols) >= 2 * cols);
+    for (const u32 block_shared : {99 * kKiB, 227 * kKiB}) {
+      for (const bool centred : {false, true}) {
+        for (const bool affine : {false, true}) {
+          const u32 rows = Backward::slot_rows(cols, affine, centred, block_shared);
+          if (rows == 0) continue;
+          const u32 blocks = affine ? 1 : 2;
+          BOOST_REQUIRE(rows * blocks >= 2);
+          BOOST_REQUIRE(blocks * (Backward::shared_bytes(cols, centred, rows) + kKiB) <= block_shared + kKiB);
+          const u32 vec8s = NormBackwardLaunch::slot_vec8s(centred, affine);
+          BOOST_REQUIRE(steps - steps / 2 <= vec8s);
+        }
+      }
+    }
+  }
+  constexpr u32 kHopper = 227 * kKiB;
+  static_assert(Backward::slot_rows(28672, false, false, kHopper) == 0);
+  static_assert(Backward::slot_rows(40960, true, false, kHopper) == 2);
+  static_assert(Backward::slot_rows(53248, true, false, kHopper) == 2);
+  static_assert(Backward::slot_rows(53256, true, false, kHopper) == 0);
+  static_assert(Backward::slot_rows(32768, true, true, kHopper) == 2);
+  static_assert(Backward::slot_rows(32776, true, true, kHopper) == 0);
+  static_assert(Backward::slot_rows(40960, false, true, kHopper) == 1);
+  static_assert(Backward::slot_rows(49152, false, true, kHopper) == 1);
+  static_assert(Backward::slot_rows(49160, false, true, kHopper) == 0);
+  static_assert(Backward::slot_rows(53248, false, false, kHopper) == 1);
+}
+
+// Pairs without sums over rows: none is idle, and none has more rows than it needs to.
+BOOST_AUTO_TEST_CASE(norm_backward_pairs_share_the_rows) {
+  for (const i64 at_once : {1, 2, 66, 132}) {
+    for (i64 rows = 1; rows <= 600; ++rows) {
+      const i64 pairs = NormBackwardPairLaunch::pairs(rows, at_once);
+      const i64 each = ceil_div(rows, pairs);
+      BOOST_REQUIRE(pairs <= at_once);
+      BOOST_REQUIRE(each == ceil_div(rows, at_once));
+      BOOST_REQUIRE((pairs - 1) * each < rows);
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(norm_backward_chunks_cover_all_rows) {

@@ -7,16 +7,27 @@
 #include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 
+#include "norm/norm_rows_wide.cuh"
+
 namespace ingot {
 namespace {
 
 const char* type_text(NormKind kind) { return kind == NormKind::layer ? "ingot::LayerNorm" : "ingot::RmsNorm"; }
 
+// The kernel of a pass that goes along the rows: its name is also that of its header.
+std::string kernel_of(const char* main, Pass pass) {
+  return fmt::format("{}{}", main, pass == Pass::wide ? "_wide" : pass == Pass::pair ? "_pair" : "");
+}
+
+const char* words_of(Pass pass) {
+  return pass == Pass::wide ? " (wide rows)" : pass == Pass::pair ? " (pairs of blocks)" : "";
+}
+
 }  // namespace
 
-ExtraPasses extra_passes(const NormSpec&) { return {.wide = true}; }
+ExtraPasses extra_passes(const NormSpec&) { return {}; }
 
-TemplateInstance template_instance(const NormSpec& spec, Pass pass) {
+TemplateInstance template_instance(const NormSpec& spec, Pass) {
   // pow2 is a parameter of the kernel, and so is whether statistics are written beside other outputs.
   NormSpec kernel = spec;
   kernel.pow2 = false;
@@ -24,14 +35,16 @@ TemplateInstance template_instance(const NormSpec& spec, Pass pass) {
   const std::string config = aggregate_text(
       "NormRowsConfig", {field("affine", spec.affine), field("given_scale", spec.source == ScaleSource::given),
                          field("result", spec.result)});
-  const bool wide = pass == Pass::wide;
-  return {wide ? "norm/norm_rows_wide.cuh" : "norm/norm_rows.cuh",
-          fmt::format("{}<{}, {}, {}, {}>", wide ? "norm_rows_wide" : "norm_rows", type_text(spec.in),
-                      type_text(spec.kind), spec.out ? type_text(*spec.out) : "ingot::NoCodes", config),
-          print_spec(kernel) + (wide ? " (wide rows)" : "")};
+  const std::string arguments = fmt::format("{}, {}, {}, {}", type_text(spec.in), type_text(spec.kind),
+                                            spec.out ? type_text(*spec.out) : "ingot::NoCodes", config);
+  if (spec.cols == 0) return {"norm/norm_rows.cuh", fmt::format("norm_rows<{}>", arguments), print_spec(kernel)};
+  return {"norm/norm_rows_wide.cuh",
+          fmt::format("norm_rows_wide<{}, {}>", arguments, NormRowsWideLaunch::vec8s(spec.cols)), print_spec(kernel)};
 }
 
-ExtraPasses extra_passes(const NormBackwardSpec& spec) { return {.finish = spec.affine, .wide = true}; }
+ExtraPasses extra_passes(const NormBackwardSpec& spec) {
+  return {.finish = spec.affine, .wide = true, .pair = size_of(spec.in) == 2};
+}
 
 TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
   if (pass == Pass::finish) return column_sum_finish(spec.sums);
@@ -42,11 +55,10 @@ TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
       spec.zero_centred
           ? aggregate_text("NormBackwardConfig", {field("affine", spec.affine), field("zero_centred", true)})
           : aggregate_text("NormBackwardConfig", {field("affine", spec.affine)});
-  const bool wide = pass == Pass::wide;
-  return {wide ? "norm/norm_backward_wide.cuh" : "norm/norm_backward.cuh",
-          fmt::format("{}<{}, {}, {}>", wide ? "norm_backward_wide" : "norm_backward", type_text(spec.in),
-                      type_text(spec.kind), config),
-          print_spec(kernel) + (wide ? " (wide rows)" : "")};
+  const std::string name = kernel_of("norm_backward", pass);
+  return {fmt::format("norm/{}.cuh", name),
+          fmt::format("{}<{}, {}, {}>", name, type_text(spec.in), type_text(spec.kind), config),
+          print_spec(kernel) + words_of(pass)};
 }
 
 }  // namespace ingot

@@ -7,6 +7,8 @@
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 
+#include "norm/norm_rows_wide.cuh"
+
 namespace ingot {
 namespace {
 
@@ -62,6 +64,10 @@ void read_outputs(const SpecReader& reader, const SpecOption& option, NormSpec& 
             : fmt::format("\"{}\" lists no codes, but \"{}\" gives a dtype for them", option.word, reader.word(2)));
 }
 
+int read_cols(const SpecReader& reader, const SpecOption& option) {
+  return reader.number(option.value, option.word, "number of columns", "one such as 40960");
+}
+
 void list_norms(NormSpec spec, std::vector<NormSpec>& specs) {
   for (const bool affine : {false, true}) {
     for (const bool result : {false, true}) {
@@ -91,6 +97,7 @@ std::string print_spec(const NormSpec& spec) {
   line += fmt::format(" out={}", fmt::join(outputs, ","));
   if (spec.source == ScaleSource::given) line += " given";
   if (spec.pow2) line += " pow2";
+  if (spec.cols != 0) line += fmt::format(" cols={}", spec.cols);
   return line;
 }
 
@@ -117,6 +124,12 @@ void validate_spec(const NormSpec& spec) {
   } else if (spec.scale != kRowwise || spec.source != ScaleSource::dynamic || spec.pow2) {
     refuse(spec, "scale, given and pow2 are for codes, but out, their dtype, is not set");
   }
+  if (spec.cols == 0) return;
+  constexpr int kStep = static_cast<int>(NormRowsWideLaunch::kColsPerStep);
+  constexpr int kLeast = static_cast<int>(NormRowsWideLaunch::kMinVec8s) * kStep;
+  constexpr int kMost = static_cast<int>(NormRowsWideLaunch::kMaxVec8s) * kStep;
+  if (spec.cols >= kLeast && spec.cols <= kMost && spec.cols % kStep == 0) return;
+  refuse(spec, fmt::format("cols is {}, but must be a multiple of {} from {} to {}", spec.cols, kStep, kLeast, kMost));
 }
 
 void validate_spec(const NormBackwardSpec& spec) {
@@ -132,7 +145,8 @@ void validate_spec(const NormBackwardSpec& spec) {
 std::uint64_t hash_spec(const NormSpec& spec) {
   const auto flags = (spec.affine ? 1 : 0) | (spec.result ? 2 : 0) | (spec.stats ? 4 : 0) | (spec.pow2 ? 8 : 0);
   const auto out = spec.out ? 1 + static_cast<int>(*spec.out) : 0;
-  return mix(seed<NormSpec>() + pack(spec.kind, spec.in, out, flags, spec.source) + mix(bits(spec.scale)));
+  return mix(seed<NormSpec>() + pack(spec.kind, spec.in, out, flags, spec.source) +
+             mix(bits(spec.scale) + static_cast<std::uint64_t>(spec.cols)));
 }
 
 std::uint64_t hash_spec(const NormBackwardSpec& spec) {
@@ -145,7 +159,7 @@ void read_spec(const SpecReader& reader, NormSpec& spec) {
   const auto arrow = dtypes.find("->");
   spec.in = reader.dtype(dtypes.substr(0, arrow));
   if (arrow != std::string_view::npos) spec.out = reader.dtype(dtypes.substr(arrow + 2));
-  reader.each_option(3, "affine, scale=<granularity>, out=codes,result,stats, given or pow2",
+  reader.each_option(3, "affine, scale=<granularity>, out=codes,result,stats, given, pow2 or cols=<columns>",
                      [&](const SpecOption& option) -> const char* {
                        if (option.word == "affine") return spec.affine = true, "affine";
                        if (option.word == "given") return spec.source = ScaleSource::given, "given";
@@ -153,6 +167,7 @@ void read_spec(const SpecReader& reader, NormSpec& spec) {
                        if (!option.has_value()) return nullptr;
                        if (option.key == "scale") return spec.scale = reader.granularity(option.value), "scale";
                        if (option.key == "out") return read_outputs(reader, option, spec), "out";
+                       if (option.key == "cols") return spec.cols = read_cols(reader, option), "cols";
                        return nullptr;
                      });
 }

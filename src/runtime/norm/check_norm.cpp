@@ -8,6 +8,8 @@
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/error.h"
 
+#include "norm/norm_rows_wide.cuh"
+
 namespace ingot {
 namespace {
 
@@ -45,6 +47,11 @@ void check(const NormSpec& spec, const NormTensors& tensors, Device device) {
                 fmt::format("is {}, but must be finite and at least 0", tensors.eps));
   }
   const Tensor& input = tensors.input;
+  if (spec.cols != 0 && NormRowsWideLaunch::kernel_cols(input.cols) != spec.cols) {
+    throw Error(ErrorCode::invalid_argument, "norm input",
+                fmt::format("has {} columns, but the spec says cols={}, a kernel for {} to {}", input.cols, spec.cols,
+                            spec.cols - NormRowsWideLaunch::kColsPerStep + 1, spec.cols));
+  }
   const Checker check{input, device};
   const Dtype out = spec.out.value_or(Dtype::e4m3fn);
   const bool layer = spec.kind == NormKind::layer;

@@ -1,11 +1,14 @@
 // Norms on a GPU: the launches of norm and norm_backward.
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/stream.h"
 
 #include "cast/column_sum.cuh"
 #include "norm/norm_backward.cuh"
+#include "norm/norm_backward_pair.cuh"
 #include "norm/norm_backward_wide.cuh"
+#include "norm/norm_pair.cuh"
 #include "norm/norm_rows.cuh"
 #include "norm/norm_rows_staged.cuh"
 #include "norm/norm_rows_wide.cuh"
@@ -24,6 +27,29 @@ bool in_vectors(const NormTensors& tensors) {
          rows_in_vectors(tensors.beta) && rows_in_vectors(tensors.result) && rows_in_vectors(tensors.codes, kVec8);
 }
 
+// The dynamic shared memory of a block of norm_rows_wide.
+u32 wide_bytes(const NormSpec& spec, i64 cols, const Launcher& launcher) {
+  const u32 vec8s = NormRowsWideLaunch::vec8s(cols);
+  const u32 bytes = static_cast<u32>(size_of(spec.in));
+  const u32 rows =
+      NormRowsWideSlots::rows(vec8s, spec.affine, spec.kind == NormKind::layer, bytes, launcher.target().major);
+  return NormRowsWideSlots::bytes(vec8s, rows, bytes);
+}
+
+// Can pairs of blocks share the rows?
+bool can_run_wide(const NormSpec& spec, const NormTensors& tensors, const Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  return launcher.overlapping() && input.rows > 0 &&
+         input.rows <= NormRowsLaunch::kMaxBlocks / NormRowsWideLaunch::kBlocks && in_vectors(tensors) &&
+         wide_bytes(spec, input.cols, launcher) <= launcher.block_shared_bytes();
+}
+
+[[noreturn]] void refuse_cols(const NormSpec& spec) {
+  throw Error(ErrorCode::invalid_argument, print_spec(spec),
+              "cols names a kernel for GPUs of compute capability 9.0 and newer, and for rows that can be read and "
+              "written 8 elements at a time, and fit its shared memory: leave it out");
+}
+
 // For how many rows a thread of norm_rows has slots in shared memory.
 u32 slot_rows(const NormSpec& spec, const NormTensors& tensors, const Launcher& launcher) {
   if (!in_vectors(tensors)) return 0;
@@ -37,19 +63,20 @@ u32 slot_rows(const NormSpec& spec, const NormTensors& tensors, const Launcher& 
   return staged ? NormRowsStagedLaunch::kRows : 0;
 }
 
-// Does a cluster share each row? That is faster where norm_rows would read the rows up to four times. Nothing may be
-// loaded during a capture, and either kernel gives the same bits.
-bool runs_wide(const NormSpec& spec, const NormTensors& tensors, u32 slot_rows, const Stream& stream,
-               const Launcher& launcher) {
-  const Tensor& input = tensors.input;
-  if (input.cols < NormRowsWideLaunch::kMinCols || input.cols > NormRowsWideLaunch::kMaxCols) return false;
-  if (!launcher.overlapping() || input.rows == 0 || input.rows > NormRowsLaunch::kMaxBlocks / kMaxClusterBlocks) {
-    return false;
-  }
-  if (!in_vectors(tensors)) return false;
-  // During a capture, only what is loaded already runs: perhaps the kernel that fewer rows took.
-  if (slot_rows != 0 && launcher.may_launch(spec, Pass::main, stream)) return false;
-  return launcher.may_launch(spec, Pass::wide, stream);
+// The spec of the kernel that runs: `spec`, or the one for rows of so many columns, of which a pair of blocks takes
+// each. Nothing may be loaded during a capture, and either gives the same bits.
+NormSpec kernel_spec(const NormSpec& spec, const NormTensors& tensors, u32 slot_rows, const Stream& stream,
+                     const Launcher& launcher) {
+  const i64 cols = tensors.input.cols;
+  const bool codes_alone = spec.out && !spec.result;
+  if (spec.cols != 0 || !NormRowsWideLaunch::takes(cols, static_cast<u32>(size_of(spec.in)), codes_alone)) return spec;
+  if (!can_run_wide(spec, tensors, launcher)) return spec;
+  // Values that stay in one block's shared memory. During a capture, only what is loaded already runs: perhaps the
+  // kernel that fewer rows took.
+  if (slot_rows == NormRowsStagedLaunch::kRows && launcher.may_launch(spec, Pass::main, stream)) return spec;
+  NormSpec wide = spec;
+  wide.cols = static_cast<std::int32_t>(NormRowsWideLaunch::kernel_cols(cols));
+  return launcher.may_launch(wide, Pass::main, stream) ? wide : spec;
 }
 
 bool in_vectors(const NormBackwardTensors& tensors) {
@@ -67,6 +94,22 @@ u32 slot_rows(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, 
                                        static_cast<u32>(size_of(spec.in)), launcher.block_shared_bytes());
 }
 
+// With fewer rows, blocks that hold whole rows leave some multiprocessors idle.
+i64 rows_to_be_enough(const NormBackwardSpec& spec, const Launcher& launcher) {
+  return spec.affine ? NormBackwardLaunch::kMaxChunks : launcher.multiprocessors();
+}
+
+// How many halves of rows a block of norm_backward_pair holds, if a pair of blocks shares the rows of a chunk.
+// Likewise.
+u32 pair_slot_rows(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, u32 slot_rows,
+                   const Stream& stream, const Launcher& launcher) {
+  if (slot_rows != 0 || size_of(spec.in) != 2 || !launcher.overlapping()) return 0;
+  if (tensors.input.rows < rows_to_be_enough(spec, launcher) || !in_vectors(tensors)) return 0;
+  const u32 rows = NormBackwardPairLaunch::slot_rows(tensors.input.cols, spec.affine, spec.kind == NormKind::layer,
+                                                     launcher.block_shared_bytes());
+  return rows != 0 && launcher.may_launch(spec, Pass::pair, stream) ? rows : 0;
+}
+
 // Does a cluster share the rows of a chunk? Likewise. Blocks that hold whole rows wait for no others. But with gamma
 // there are only as many as chunks, and with fewer rows than that, or than multiprocessors, some of the GPU is idle.
 bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, u32 slot_rows, const Stream& stream,
@@ -74,8 +117,8 @@ bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors,
   const i64 cols = tensors.input.cols;
   if (cols < NormBackwardWideLaunch::kMinCols || cols > NormBackwardWideLaunch::kMaxCols) return false;
   if (!launcher.overlapping() || !in_vectors(tensors)) return false;
-  const i64 enough = spec.affine ? NormBackwardLaunch::kMaxChunks : launcher.multiprocessors();
-  if (slot_rows != 0 && tensors.input.rows >= enough && launcher.may_launch(spec, Pass::main, stream)) return false;
+  const bool enough = tensors.input.rows >= rows_to_be_enough(spec, launcher);
+  if (slot_rows != 0 && enough && launcher.may_launch(spec, Pass::main, stream)) return false;
   return launcher.may_launch(spec, Pass::wide, stream);
 }
 
@@ -95,16 +138,29 @@ LaunchShape shape_of_rows(const NormRowsParams& params, const Launcher& launcher
           .shared_bytes = slots ? NormRowsLaunch::slot_bytes(cols) : 0};
 }
 
-// As many clusters as the GPU runs at once share the rows.
+// As many pairs as the GPU runs at once share the rows.
 void launch_wide(const NormSpec& spec, const NormRowsParams& params, const Stream& stream, Launcher& launcher) {
-  const Kernel& kernel = launcher.kernel(spec, Pass::wide, stream);
-  const u32 rows = NormRowsWideSlots::rows(spec.affine, spec.kind == NormKind::layer, launcher.target().major);
-  const u32 bytes = static_cast<u32>(size_of(spec.in));
+  const Kernel& kernel = launcher.kernel(spec, Pass::main, stream);
   LaunchShape shape{.block = NormRowsWideLaunch::kThreads,
-                    .cluster = NormRowsWideLaunch::blocks(params.cols),
-                    .shared_bytes = NormRowsWideSlots::launch_bytes(params.cols, rows, bytes)};
+                    .cluster = NormRowsWideLaunch::kBlocks,
+                    .shared_bytes = wide_bytes(spec, params.cols, launcher)};
   shape.grid_x = static_cast<u32>(min_of(params.rows, i64{kernel.clusters_at_once(shape)})) * shape.cluster;
-  launcher.launch(kernel, spec, Pass::wide, shape, params, stream);
+  launcher.launch(kernel, spec, Pass::main, shape, params, stream);
+}
+
+// As many pairs as the GPU runs at once share the chunks; without sums over rows, the rows.
+void launch_pairs(const NormBackwardSpec& spec, NormBackwardParams params, u32 slot_rows, i64 chunks,
+                  const Stream& stream, Launcher& launcher) {
+  const Kernel& kernel = launcher.kernel(spec, Pass::pair, stream);
+  params.slot_rows = slot_rows;
+  LaunchShape shape{
+      .block = NormBackwardPairLaunch::kThreads,
+      .cluster = NormPairLaunch::kBlocks,
+      .shared_bytes = NormBackwardPairLaunch::shared_bytes(params.cols, spec.kind == NormKind::layer, slot_rows)};
+  const i64 pairs =
+      NormBackwardPairLaunch::pairs(spec.affine ? chunks : params.rows, i64{kernel.clusters_at_once(shape)});
+  shape.grid_x = static_cast<u32>(pairs) * shape.cluster;
+  launcher.launch(kernel, spec, Pass::pair, shape, params, stream);
 }
 
 // A cluster takes each chunk; without sums over rows, as many clusters as the GPU runs at once share the rows.
@@ -125,6 +181,7 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
   const Tensor& input = tensors.input;
   // Without rows there is nothing to write except the factor of a given scale.
   if (input.rows == 0 && spec.source == ScaleSource::dynamic) return;
+  if (spec.cols != 0 && !can_run_wide(spec, tensors, launcher)) refuse_cols(spec);
   const NormRowsParams params{.input = input.data,
                               .rows = input.rows,
                               .cols = input.cols,
@@ -145,9 +202,8 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
                               .slot_rows = slot_rows(spec, tensors, launcher),
                               .pow2 = spec.pow2};
-  if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
-    return launch_wide(spec, params, stream, launcher);
-  }
+  const NormSpec kernel = kernel_spec(spec, tensors, params.slot_rows, stream, launcher);
+  if (kernel.cols != 0) return launch_wide(kernel, params, stream, launcher);
   launcher.launch(spec, Pass::main, shape_of_rows(params, launcher), params, stream);
 }
 
@@ -181,7 +237,9 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                   .grad_input_stride = tensors.grad_input.row_stride,
                                   .inverse_cols = inverse_cols(cols),
                                   .slot_rows = slot_rows(spec, tensors, launcher)};
-  if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
+  if (const u32 halves = pair_slot_rows(spec, tensors, params.slot_rows, stream, launcher); halves != 0) {
+    launch_pairs(spec, params, halves, chunks, stream, launcher);
+  } else if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
     launch_wide(spec, params, chunks, stream, launcher);
   } else {
     const u32 shared_bytes = NormBackwardLaunch::shared_bytes(cols, spec.affine, spec.kind == NormKind::layer,
