@@ -134,6 +134,15 @@ INGOT_DEVICE u32 load_acquire(const u32* source) {
 #endif
 }
 
+// To global memory, also where the compiler does not see that the target lies there.
+INGOT_DEVICE void store_global(u8* target, u8 value) {
+#if INGOT_ON_DEVICE
+  ptx::st_global(target, value);
+#else
+  *target = value;
+#endif
+}
+
 template <class T>
 INGOT_DEVICE void store_streaming(void* target, T value) {
 #if INGOT_ON_DEVICE

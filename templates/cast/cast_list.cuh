@@ -35,14 +35,17 @@ INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesPara
   return at.tile;
 }
 
-// As for the kernels of one matrix, minus the registers that hold the position in the list.
+// As for the kernels of one matrix, minus the registers that hold the position in the list: for several matrices
+// sm_120 then has not enough for two blocks, nor sm_90 for three.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
   return min_of(amax_tiles_residency<Source>(), 3U);
 }
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
-  return min_of(cast_tiles_residency<Source, Out, C>(), has_two_scales(C) ? 2U : 3U);
+  constexpr bool kTight = kDeviceArch >= 1200 && Source::kFused && Source::kMatrices > 1;
+  constexpr u32 kMost = kTight ? 1 : has_two_scales(C) || fetches_by_halves<Source, Out, C>() ? 2 : 3;
+  return min_of(cast_tiles_residency<Source, Out, C>(), kMost);
 }
 
 // An output that needs no maxima from this pass is not `written`.

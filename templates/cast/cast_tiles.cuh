@@ -15,7 +15,7 @@
 // Kernels with CastConfig::unaligned are for matrices whose rows, or whose transposed rows, do not start at multiples
 // of 16 bytes. They load such rows element by element into registers, all of a batch at once, and store transposed rows
 // wherever they start (staged_columns.cuh). A tile that lies whole inside the matrix takes fewer instructions there,
-// and a tile fewer barriers; the kernels for aligned rows have kept their machine code.
+// and most tiles fewer barriers. cast_whole is such a kernel for every pitch.
 #pragma once
 
 #include "cast/amax.cuh"
@@ -94,7 +94,7 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastT
 }
 
 // Loads the values by vectors, Batch rows at a time. Those of a tile that lies whole in the matrix take no comparison
-// and no zeros.
+// and no zeros. All threads of the block call it.
 template <class Source, u32 Batch>
 INGOT_DEVICE void load_tile_vec8s(const SourceParams& p, const TilePosition& at, const typename Source::Pointers& from,
                                   Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
@@ -127,7 +127,8 @@ INGOT_DEVICE void load_tile_vec8s(const SourceParams& p, const TilePosition& at,
   }
 }
 
-// Likewise, if rows may start anywhere. No load waits for another, as in load_tile()'s loop over slabs.
+// Loads the thread's values as load_tile() does, if rows may start anywhere; Batch rows at a time where whole vectors
+// can be read. No load waits for another, as in load_tile()'s loop over slabs.
 template <class Source, u32 Batch>
 INGOT_DEVICE void load_tile_anywhere(const SourceParams& p, const TilePosition& at,
                                      Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
@@ -580,9 +581,8 @@ INGOT_DEVICE void quantize_tile(const CastOutput& output, const TilePosition& at
   }
 }
 
-// The same in two steps, and with the sums of the thread's columns if Sum: the values are unpacked once for both.
-// `largest` is the thread's maximum. Given scales let no Inf become a number; a thread that has none, as nearly all,
-// need not look at each of its elements.
+// The same without storing the codes, and with the sums of the thread's columns if Sum: the values are unpacked once
+// for both.
 template <Fp8Format Out, bool Given, bool Sum, Granularity Scale, HighPrecision Value>
 INGOT_DEVICE void quantize_rows(const Vec8<Value> (&values)[kRowsPerRun], const ThreadScales<Scale>& scales,
                                 U32x2 (&codes)[kRowsPerRun], float (&sums)[kVec8]) {
@@ -592,6 +592,8 @@ INGOT_DEVICE void quantize_rows(const Vec8<Value> (&values)[kRowsPerRun], const 
     if constexpr (Sum) add_row(values[r], sums);
   }
 }
+// Likewise, where `largest` is the thread's maximum. Given scales let no Inf become a number; a thread that has none,
+// as nearly all, need not look at each of its elements.
 template <Fp8Format Out, bool Given, bool Sum, Granularity Scale, HighPrecision Value>
 INGOT_DEVICE void quantize_and_sum(const Vec8<Value> (&values)[kRowsPerRun], u32 largest,
                                    const ThreadScales<Scale>& scales, U32x2 (&codes)[kRowsPerRun],
@@ -600,7 +602,7 @@ INGOT_DEVICE void quantize_and_sum(const Vec8<Value> (&values)[kRowsPerRun], u32
     u32 signs = 0;
     INGOT_UNROLL
     for (const float scale : scales.values) signs |= float_bits(scale);
-    // With a scale below zero, even the sign of 0 is not the same.
+    // With a scale below zero, 0 * scale is -0, of which the look at each element makes 0.
     if (largest < kF32Inf && signs >> 31 == 0) {
       return quantize_rows<Out, false, Sum>(values, scales, codes, sums);
     }
@@ -744,8 +746,10 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
   if constexpr (C.result) store_result<typename Source::In>(p, at, values);
   // The sums and the maximum of a tile of an `unaligned` kernel meet in shared memory of their own, at the barrier that
-  // comes after its transposed codes.
+  // comes after its transposed codes. (The sums of an expression: its blocks take one tile, so that no other tile's
+  // sums are there.)
   constexpr bool kSumsApart = C.sum && C.unaligned && Source::kFused;
+  static_assert(kStores || !kSumsApart, "a block's two tiles would share these sums");
   constexpr bool kMaximumApart = kGiven && C.unaligned && kTransposed && !kTwo && !by_row(kScale) && !by_column(kScale);
   if constexpr (C.sum && !kSumsApart) sum_columns(p, at, shared, values);
   if constexpr (kMeets) meeting.wait();

@@ -142,8 +142,24 @@ struct StagedColumns {
     if (has_first && has_last) store_byte(col, last);
   }
   INGOT_DEVICE void store_byte(u32 col, u32 row) const {
+    constexpr u32 kStep = CastTilesLaunch::kThreads / kUnit;
     const u32 at = staged_at(col, row);
-    for_each_column<CastTilesLaunch::kThreads / kUnit>(col, row, [&](u8* to, u32 more) { *to = staged<u8>(at, more); });
+    if (cols != kColumns) {
+      INGOT_UNROLL_BY(1)
+      for (u32 more = 0; col + more < cols; more += kStep) target[(col + more) * stride + row] = staged<u8>(at, more);
+      return;
+    }
+    // All bytes first: the compiler lets no load pass a store.
+    u8 bytes[kColumns / kStep];
+    INGOT_UNROLL
+    for (u32 i = 0; i < kColumns / kStep; ++i) bytes[i] = staged<u8>(at, i * kStep);
+    u8* to = target + col * stride + row;
+    INGOT_UNROLL
+    for (const u8 byte : bytes) {
+      hide(to);
+      store_global(to, byte);
+      to += kStep * stride;
+    }
   }
 };
 

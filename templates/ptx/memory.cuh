@@ -105,6 +105,10 @@ INGOT_DEVICE void fence_block() { asm volatile("fence.acq_rel.cta;" ::: "memory"
 // Loads a line into the L2.
 INGOT_DEVICE void prefetch_global_l2(const void* source) { asm volatile("prefetch.global.L2 [%0];" ::"l"(source)); }
 
+INGOT_DEVICE void st_global(u8* target, u8 v) {
+  asm volatile("st.global.u8 [%0], %1;" ::"l"(target), "r"(u32{v}) : "memory");
+}
+
 // Streaming stores: their lines leave the L2 first, so they do not push out data that will be read again.
 INGOT_DEVICE void st_global_cs(void* target, U32x4 v) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)

@@ -358,6 +358,11 @@ BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
 // third for every target.
 BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   std::vector<KernelSpec> specs = test::fused_specs();
+  for (const KernelSpec& spec : test::fused_specs()) {
+    CastSpec list = std::get<CastSpec>(spec);
+    list.list = true;
+    if (!list.sum) specs.emplace_back(list);
+  }
   for (const KernelSpec& spec : test::elementwise_specs()) specs.push_back(spec);
   for (const KernelSpec& spec : all_valid_specs()) {
     const auto* const cast = std::get_if<CastSpec>(&spec);

@@ -42,7 +42,7 @@ struct CastSpec {
   bool fast_math = false;  // the GPU's own exp, tanh ... in the expression: within a bound of the CPU's bits
   bool result = false;     // also writes the values, in `in`
   // Also writes the values' sums over each column (the gradient of a bias), rounded once to this dtype.
-  // templates/cast/cast_tiles.cuh fixes the order of summation.
+  // templates/cast/cast_tile_shared.cuh fixes the order of summation.
   std::optional<Dtype> sum{};
   // Casts any number of matrices, each with scales of its own, in one launch for each pass (CastList in
   // runtime/backend.h).

@@ -101,7 +101,7 @@ void quantize_rows(const Values<In>& values, const CastTensors& tensors, const S
   }
 }
 
-// Sums in the order of templates/cast/cast_tiles.cuh: runs of 8 rows, the 16 runs of a tile, the tiles.
+// Sums in the order of templates/cast/cast_tile_shared.cuh: runs of 8 rows, the 16 runs of a tile, the tiles.
 template <class In, class Sum>
 void sum_columns(const Values<In>& values, const Tensor& sum, i64 begin, i64 end) {
   constexpr i64 kTileRows = 128;
