@@ -25,16 +25,13 @@ struct NormBackwardPairLaunch {
     const u32 sums = static_cast<u32>(centred ? sizeof(NormPairShared<2>) : sizeof(NormPairShared<1>));
     return sums + slot_rows * 2 * NormPairLaunch::row_bytes(cols);
   }
-  // How many rows' halves a block holds, if a multiprocessor has room for two: with sums over rows both in one block,
-  // without in each of two. Otherwise 0.
+  // How many rows' halves a block holds, if a multiprocessor has room for two: without sums over rows in two blocks, or
+  // both in one, as with sums. Otherwise 0.
   INGOT_HOST_DEVICE static constexpr u32 slot_rows(i64 cols, bool affine, bool centred, u32 block_shared) {
     const u32 vec8s = min_of(NormPairLaunch::kMaxVec8s, NormBackwardLaunch::slot_vec8s(centred, affine));
     if (cols < NormPairLaunch::kMinCols || cols > i64{2 * vec8s} * NormPairLaunch::kColsPerStep) return 0;
-    const u32 room = dynamic_shared_room(block_shared, affine ? 1 : 2);
-    const u32 least = affine ? 2 : 1;
-    u32 rows = NormBackwardLaunch::kMaxSlotRows;
-    while (rows >= least && shared_bytes(cols, centred, rows) > room) --rows;
-    return rows >= least ? rows : 0;
+    if (!affine && shared_bytes(cols, centred, 1) <= dynamic_shared_room(block_shared, 2)) return 1;
+    return shared_bytes(cols, centred, 2) <= dynamic_shared_room(block_shared, 1) ? 2 : 0;
   }
   // The pairs of a launch, which share its chunks evenly (without sums over rows, its rows): none is without.
   INGOT_HOST_DEVICE static constexpr i64 pairs(i64 chunks, i64 at_once) {

@@ -144,6 +144,8 @@ BOOST_AUTO_TEST_CASE(of_norms_backward_in_pairs) {
   BOOST_TEST(pairs("norm_backward layer bf16 affine sums=f32", {132, 32768}));
   BOOST_TEST(wide("norm_backward layer bf16 affine sums=f32", {132, 32776}));
   BOOST_TEST((launched("norm_backward layer bf16", {132, 40960}) == std::vector{Pass::pair}));
+  BOOST_TEST(pairs("norm_backward layer bf16", {132, 53248}));
+  BOOST_TEST(wide("norm_backward layer bf16", {132, 53256}));
   BOOST_TEST(wide("norm_backward layer f32", {132, 40960}));
 }
 
