@@ -760,10 +760,12 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   U32x2 codes[kRowsPerRun];
   [[maybe_unused]] u32 largest = 0;
   [[maybe_unused]] float sums[kVec8] = {};
+  // Where ptxas has no registers left for all rows' codes.
+  constexpr bool kByRows = kTwo && (kDeviceArch >= 1000 || (kGiven && (C.sum || C.result)));
   if constexpr (C.unaligned) {
-    if constexpr (kGiven) largest = thread_maximum_of_words(values);
+    if constexpr (kGiven && !kByRows) largest = thread_maximum_of_words(values);
     if constexpr (kGiven && !kMaximumApart) maxima = PendingMaxima<kScale, Value>::of(values);
-    if constexpr (kTwo && kDeviceArch >= 1000) {  // where ptxas has no registers left for all rows' codes
+    if constexpr (kByRows) {
       quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
       INGOT_UNROLL
       for (u32 r = 0; kSumsApart && r < kRowsPerRun; ++r) add_row(values[r], sums);
@@ -782,7 +784,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     } else {
       transposed_scales = dynamic_scales<kTransposedScale, Out, C.unaligned>(p.transposed, p, at, values, shared);
     }
-    if constexpr (C.unaligned) {
+    if constexpr (C.unaligned && !(kByRows && kGiven)) {
       [[maybe_unused]] float no_sums[kVec8];
       quantize_and_sum<Out, kGiven, false>(values, largest, transposed_scales, codes, no_sums);
     } else {

@@ -3,14 +3,17 @@
 // GPU has clusters. tests/runtime/test_backends_gpu.cpp tests the results.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <memory>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "ingot/codegen/generate.h"
+#include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/stream.h"
 #include "support/run_case.h"
 
@@ -149,6 +152,25 @@ BOOST_AUTO_TEST_CASE(of_norms_backward_in_pairs) {
   BOOST_TEST(wide("norm_backward layer f32", {132, 40960}));
 }
 
+// A recording made on the CPU names the kernels that a GPU would run.
+BOOST_AUTO_TEST_CASE(of_norms_recorded_on_the_cpu) {
+  Recorder recorder;
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(1, nullptr, &recorder);
+  Stream stream(*cpu);
+  const auto records = [&](const char* line, Shape shape, const char* kernel) {
+    const Case c{.spec = parse(line), .shape = shape};
+    const SharedMatrices inputs = maker.inputs(c);
+    run(c, inputs, *cpu, stream);
+    const std::vector<KernelSpec> kernels = recorder.recording().kernels();
+    return std::ranges::count(kernels, parse(kernel)) == 1;
+  };
+  BOOST_TEST(records("norm rms bf16 out=result", {2, 16384}, "norm rms bf16 out=result"));
+  BOOST_TEST(!records("norm rms bf16 out=result", {2, 16384}, "norm rms bf16 out=result cols=16384"));
+  BOOST_TEST(records("norm rms bf16 out=result", {2, 16392}, "norm rms bf16 out=result cols=20480"));
+  BOOST_TEST(records("norm rms bf16->e4m3fn scale=row out=codes", {2, 8200},
+                     "norm rms bf16->e4m3fn scale=row out=codes cols=12288"));
+}
+
 // Everything that is read or written in vectors has to be aligned for them.
 BOOST_AUTO_TEST_CASE(in_vectors_only) {
   for (const char* const line : {"cast bf16->e4m3fn scale=row out=codes",
@@ -179,12 +201,13 @@ BOOST_AUTO_TEST_CASE(of_norms_by_name) {
   };
   const std::string refused =
       "norm rms bf16 out=result cols=20480: cols names a kernel for GPUs of compute capability 9.0 and newer, and for "
-      "rows that can be read and written 8 elements at a time, and fit its shared memory: leave it out";
+      "fewer than 2^30 rows that can be read and written 8 elements at a time, and fit its shared memory: leave it out";
   BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18944}, {}, "a100") == refused);
   BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18945}, {}, "h200") == refused);
   BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18944}, {.padding = 4}, "h200") == refused);
   BOOST_TEST(message("norm rms f32 out=result cols=53248", {3, 53248}, {}, "rtx5090").find("leave it out") !=
              std::string::npos);
+  BOOST_TEST(cols("norm rms bf16->e4m3fn scale=tensor out=codes given cols=20480", {0, 18944}) == 0);
   BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 20488}, {}, "h200") ==
              "norm input: has 20488 columns, but the spec says cols=20480, a kernel for 16385 to 20480");
 }

@@ -39,15 +39,14 @@ u32 wide_bytes(const NormSpec& spec, i64 cols, const Launcher& launcher) {
 // Can pairs of blocks share the rows?
 bool can_run_wide(const NormSpec& spec, const NormTensors& tensors, const Launcher& launcher) {
   const Tensor& input = tensors.input;
-  return launcher.overlapping() && input.rows > 0 &&
-         input.rows <= NormRowsLaunch::kMaxBlocks / NormRowsWideLaunch::kBlocks && in_vectors(tensors) &&
-         wide_bytes(spec, input.cols, launcher) <= launcher.block_shared_bytes();
+  return launcher.overlapping() && input.rows <= NormRowsLaunch::kMaxBlocks / NormRowsWideLaunch::kBlocks &&
+         in_vectors(tensors) && wide_bytes(spec, input.cols, launcher) <= launcher.block_shared_bytes();
 }
 
 [[noreturn]] void refuse_cols(const NormSpec& spec) {
   throw Error(ErrorCode::invalid_argument, print_spec(spec),
-              "cols names a kernel for GPUs of compute capability 9.0 and newer, and for rows that can be read and "
-              "written 8 elements at a time, and fit its shared memory: leave it out");
+              "cols names a kernel for GPUs of compute capability 9.0 and newer, and for fewer than 2^30 rows that can "
+              "be read and written 8 elements at a time, and fit its shared memory: leave it out");
 }
 
 // For how many rows a thread of norm_rows has slots in shared memory.
@@ -67,16 +66,14 @@ u32 slot_rows(const NormSpec& spec, const NormTensors& tensors, const Launcher& 
 // each. Nothing may be loaded during a capture, and either gives the same bits.
 NormSpec kernel_spec(const NormSpec& spec, const NormTensors& tensors, u32 slot_rows, const Stream& stream,
                      const Launcher& launcher) {
-  const i64 cols = tensors.input.cols;
-  const bool codes_alone = spec.out && !spec.result;
-  if (spec.cols != 0 || !NormRowsWideLaunch::takes(cols, static_cast<u32>(size_of(spec.in)), codes_alone)) return spec;
-  if (!can_run_wide(spec, tensors, launcher)) return spec;
+  const NormSpec wide = wide_norm(spec, tensors.input.cols);
+  if (wide.cols == spec.cols || tensors.input.rows == 0 || !can_run_wide(spec, tensors, launcher)) return spec;
   // Values that stay in one block's shared memory. During a capture, only what is loaded already runs: perhaps the
   // kernel that fewer rows took.
   if (slot_rows == NormRowsStagedLaunch::kRows && launcher.may_launch(spec, Pass::main, stream)) return spec;
-  NormSpec wide = spec;
-  wide.cols = static_cast<std::int32_t>(NormRowsWideLaunch::kernel_cols(cols));
-  return launcher.may_launch(wide, Pass::main, stream) ? wide : spec;
+  // If neither is loaded, the error names this one.
+  const bool other = !launcher.may_launch(wide, Pass::main, stream) && launcher.may_launch(spec, Pass::main, stream);
+  return other ? spec : wide;
 }
 
 bool in_vectors(const NormBackwardTensors& tensors) {
@@ -202,9 +199,10 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
                               .slot_rows = slot_rows(spec, tensors, launcher),
                               .pow2 = spec.pow2};
-  const NormSpec kernel = kernel_spec(spec, tensors, params.slot_rows, stream, launcher);
+  NormSpec kernel = kernel_spec(spec, tensors, params.slot_rows, stream, launcher);
+  if (input.rows == 0) kernel.cols = 0;  // norm_rows writes the factor
   if (kernel.cols != 0) return launch_wide(kernel, params, stream, launcher);
-  launcher.launch(spec, Pass::main, shape_of_rows(params, launcher), params, stream);
+  launcher.launch(kernel, Pass::main, shape_of_rows(params, launcher), params, stream);
 }
 
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,

@@ -2,6 +2,8 @@
 // the context must be current.
 #pragma once
 
+#include <cstdint>
+
 #include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/runtime/norm/norm_tensors.h"
 
@@ -9,6 +11,14 @@ namespace ingot {
 class Launcher;
 class Stream;
 class ThreadPool;
+}  // namespace ingot
+
+namespace ingot {
+
+// The spec of the kernel that a pair of blocks runs for rows of so many columns, where a GPU has such and the rows can
+// be read in vectors: with NormSpec::cols. `spec` itself if there is none, or if it names one.
+NormSpec wide_norm(const NormSpec& spec, std::int64_t cols);
+
 }  // namespace ingot
 
 namespace ingot::cpu {
