@@ -62,7 +62,8 @@ BOOST_AUTO_TEST_CASE(key_without_a_value) {
              "\"\" in \"scale\" is no granularity; expected tensor, row, col or <rows>x<cols>");
   BOOST_TEST(
       test::parse_error("norm rms bf16->e4m3fn scale") ==
-      "\"scale\" is no word of norm; expected affine, scale=<granularity>, out=codes,result,stats, given or pow2");
+      "\"scale\" is no word of norm; expected affine, scale=<granularity>, out=codes,result,stats, given, pow2 or "
+      "cols=<columns>");
   BOOST_TEST(test::parse_error("norm_backward rms bf16 affine sums") ==
              "\"sums\" is no word of norm_backward; expected affine, zero_centred or sums=<dtype>");
   BOOST_TEST(test::parse_error("dequant_matmul bf16*e4m3fn->bf16 kernel") ==

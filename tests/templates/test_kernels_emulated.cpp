@@ -1032,10 +1032,10 @@ BOOST_AUTO_TEST_CASE(cast_tiles_at_any_pitch) {
     check_cast_tiles<bf16, e4m3fn, kRowScale, kColumnScale, false, true>(false, shapes, false, tiles_per_block);
   }
 }
-// With given scales: Inf of either sign, NaN, and 0 with scales below zero.
+// With given scales: Inf of either sign, and 0 with scales below zero.
 BOOST_AUTO_TEST_CASE(cast_tiles_unaligned_special_values) {
   const std::vector<Shape> shapes{{128, 128}, {131, 257, 3}};
-  for (const float special : {INFINITY, -INFINITY, NAN, 0.0F}) {
+  for (const float special : {INFINITY, -INFINITY, 0.0F}) {
     check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>(false, shapes, false, 1, special);
     check_cast_tiles<f32, e5m2, kRowScale, kColumnScale, true, true>(false, shapes, false, 2, special);
     check_cast_tiles<f16, e4m3fn, kBlockScale, kBlockScale, true, true>(false, shapes, false, 1, special);
