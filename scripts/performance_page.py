@@ -121,7 +121,7 @@ def casts(results: Results) -> list[str]:
             )
         lines += [results.source(file, found) + "; 8192 x 8192, bf16 to e4m3fn:", ""]
         lines += table(("work", "us", "of a copy's speed", "target", "times as fast as torch.compile"), rows)
-        lines += ["Other sizes, of a copy's speed; transposed codes of 2998, 3000 and 3001 rows start at any address:", ""]
+        lines += ["All sizes, of a copy's speed; transposed codes of 2998, 3000 and 3001 rows start at any address:", ""]
         lines += casts_by_size(found["cases"])
     return lines
 

@@ -2,6 +2,8 @@
 // kernel share one.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "ingot/codegen/cast/column_sum_instance.h"
 #include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/codegen/types/template_instance.h"
@@ -13,15 +15,6 @@ namespace ingot {
 namespace {
 
 const char* type_text(NormKind kind) { return kind == NormKind::layer ? "ingot::LayerNorm" : "ingot::RmsNorm"; }
-
-// The kernel of a pass that goes along the rows: its name is also that of its header.
-std::string kernel_of(const char* main, Pass pass) {
-  return fmt::format("{}{}", main, pass == Pass::wide ? "_wide" : pass == Pass::pair ? "_pair" : "");
-}
-
-const char* words_of(Pass pass) {
-  return pass == Pass::wide ? " (wide rows)" : pass == Pass::pair ? " (pairs of blocks)" : "";
-}
 
 }  // namespace
 
@@ -55,10 +48,13 @@ TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
       spec.zero_centred
           ? aggregate_text("NormBackwardConfig", {field("affine", spec.affine), field("zero_centred", true)})
           : aggregate_text("NormBackwardConfig", {field("affine", spec.affine)});
-  const std::string name = kernel_of("norm_backward", pass);
+  // The kernel's name is also that of its header.
+  const auto [name, words] = pass == Pass::wide   ? std::pair{"norm_backward_wide", " (wide rows)"}
+                             : pass == Pass::pair ? std::pair{"norm_backward_pair", " (pairs of blocks)"}
+                                                  : std::pair{"norm_backward", ""};
   return {fmt::format("norm/{}.cuh", name),
           fmt::format("{}<{}, {}, {}>", name, type_text(spec.in), type_text(spec.kind), config),
-          print_spec(kernel) + words_of(pass)};
+          print_spec(kernel) + words};
 }
 
 }  // namespace ingot

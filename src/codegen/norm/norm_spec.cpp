@@ -64,10 +64,6 @@ void read_outputs(const SpecReader& reader, const SpecOption& option, NormSpec& 
             : fmt::format("\"{}\" lists no codes, but \"{}\" gives a dtype for them", option.word, reader.word(2)));
 }
 
-int read_cols(const SpecReader& reader, const SpecOption& option) {
-  return reader.number(option.value, option.word, "number of columns", "one such as 40960");
-}
-
 void list_norms(NormSpec spec, std::vector<NormSpec>& specs) {
   for (const bool affine : {false, true}) {
     for (const bool result : {false, true}) {
@@ -167,8 +163,9 @@ void read_spec(const SpecReader& reader, NormSpec& spec) {
                        if (!option.has_value()) return nullptr;
                        if (option.key == "scale") return spec.scale = reader.granularity(option.value), "scale";
                        if (option.key == "out") return read_outputs(reader, option, spec), "out";
-                       if (option.key == "cols") return spec.cols = read_cols(reader, option), "cols";
-                       return nullptr;
+                       if (option.key != "cols") return nullptr;
+                       spec.cols = reader.number(option.value, option.word, "number of columns", "one such as 40960");
+                       return "cols";
                      });
 }
 

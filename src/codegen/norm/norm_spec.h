@@ -38,9 +38,8 @@ struct NormSpec {
   bool pow2 = false;
   bool result = false;  // writes the values, in `in`
   bool stats = false;   // writes mean (layer) and rstd, for the backward pass
-  // Names a kernel (cols=40960 as text): the one for rows of that many columns, or up to 4095 fewer, of which each of
-  // two blocks takes a part. A multiple of 4096 from 12288 to 65536. 0, without the text: the tensors decide, as they
-  // should.
+  // 0: the tensors decide which kernel runs; leave it so. Otherwise it names the kernel in which two blocks share a row
+  // of cols - 4095 to cols columns: a multiple of 4096 from 12288 to 65536 (as text: cols=40960).
   std::int32_t cols = 0;
   bool operator==(const NormSpec&) const = default;
 };

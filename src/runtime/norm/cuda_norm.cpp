@@ -62,12 +62,17 @@ u32 slot_rows(const NormSpec& spec, const NormTensors& tensors, const Launcher& 
   return staged ? NormRowsStagedLaunch::kRows : 0;
 }
 
-// The spec of the kernel that runs: `spec`, or the one for rows of so many columns, of which a pair of blocks takes
-// each. Nothing may be loaded during a capture, and either gives the same bits.
+// The spec of the kernel that runs. A pair of blocks shares each row if the spec names a number of columns (`cols`):
+// the caller's, or this function's. Nothing may be loaded during a capture, and all kernels give the same bits.
 NormSpec kernel_spec(const NormSpec& spec, const NormTensors& tensors, u32 slot_rows, const Stream& stream,
                      const Launcher& launcher) {
+  if (tensors.input.rows == 0) {  // norm_rows writes the factor
+    NormSpec plain = spec;
+    plain.cols = 0;
+    return plain;
+  }
   const NormSpec wide = wide_norm(spec, tensors.input.cols);
-  if (wide.cols == spec.cols || tensors.input.rows == 0 || !can_run_wide(spec, tensors, launcher)) return spec;
+  if (wide.cols == spec.cols || !can_run_wide(spec, tensors, launcher)) return spec;
   // Values that stay in one block's shared memory. During a capture, only what is loaded already runs: perhaps the
   // kernel that fewer rows took.
   if (slot_rows == NormRowsStagedLaunch::kRows && launcher.may_launch(spec, Pass::main, stream)) return spec;
@@ -199,8 +204,7 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
                               .slot_rows = slot_rows(spec, tensors, launcher),
                               .pow2 = spec.pow2};
-  NormSpec kernel = kernel_spec(spec, tensors, params.slot_rows, stream, launcher);
-  if (input.rows == 0) kernel.cols = 0;  // norm_rows writes the factor
+  const NormSpec kernel = kernel_spec(spec, tensors, params.slot_rows, stream, launcher);
   if (kernel.cols != 0) return launch_wide(kernel, params, stream, launcher);
   launcher.launch(kernel, Pass::main, shape_of_rows(params, launcher), params, stream);
 }
