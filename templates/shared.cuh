@@ -4,6 +4,7 @@
 #pragma once
 
 #include "platform.cuh"
+#include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/shared.cuh"
 
@@ -71,6 +72,14 @@ INGOT_DEVICE void copy_async_cached(u32 target, const void* source, u32 size) {
   ptx::cp_async_cached(target, source, size);
 #else
   copy_async<16>(target, source, size);
+#endif
+}
+// Copies 16 bytes and names the L2's default policy explicitly, as load16() does.
+INGOT_DEVICE void copy_async_by_policy(u32 target, const void* source) {
+#if INGOT_ON_DEVICE
+  ptx::cp_async(target, source, ptx::createpolicy_evict_normal());
+#else
+  copy_async<16>(target, source, 16);
 #endif
 }
 INGOT_DEVICE void commit_copies() {

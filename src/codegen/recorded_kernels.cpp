@@ -47,6 +47,11 @@ bool runs_on(const Spec&, Target) {
   return true;
 }
 
+// A cast's wide rows may stay in one block; those of norm_backward are for clusters.
+bool needs_clusters(const KernelSpec& spec, Pass pass) {
+  return pass == Pass::pair || (pass == Pass::wide && !std::holds_alternative<CastSpec>(spec));
+}
+
 // ---- What is launched before a kernel ------------------------------------------------------------------------------
 
 std::vector<RelayoutSpec> stages(const GemmSpec& spec) {
@@ -104,8 +109,7 @@ class KernelList {
   void add_passes(const KernelSpec& spec) {
     if (!specs_.insert(spec).second) return;
     for (const Pass pass : passes(spec)) {
-      const bool clusters = pass == Pass::wide || pass == Pass::pair;
-      if (clusters && device_.target.major < 9) continue;  // there are none
+      if (needs_clusters(spec, pass) && device_.target.major < 9) continue;
       if (sources_.insert(generate(spec, pass).text).second) kernels_.push_back({.spec = spec, .pass = pass});
     }
   }

@@ -1,6 +1,9 @@
-// The dynamic rowwise cast (cast_rows.cuh) of rows that are too wide for the registers of one block: the blocks of a
-// cluster share a row. So each input byte is read once here too. It gives the same bits as cast_rows, and takes only
-// rows that can be read and written 8 elements at a time.
+// The dynamic rowwise cast (cast_rows.cuh) of rows that can be read and written 8 elements at a time and are wide
+// enough for a block of their own. It gives the same bits, and reads each input byte once.
+//
+// Until the scale is known, a row stays in the registers of its block, if they hold it; otherwise in shared memory, of
+// one block or of a cluster's blocks. Where it goes to shared memory, each thread fetches the inputs of its next values
+// before it computes these: the wait for memory and an expression's instructions then overlap in every warp.
 #pragma once
 
 #include "cast/cast_rows.cuh"
@@ -9,89 +12,263 @@
 #include "memory.cuh"
 #include "platform.cuh"
 #include "scaling.cuh"
+#include "shared.cuh"
 #include "vec8.cuh"
 
 namespace ingot {
 
-struct CastRowsWideShared {
-  u32 maxima[kMaxClusterWarps];
+// How rows are spread over blocks.
+struct CastRowsWideShape {
+  u32 blocks;   // that share a row; 0: rows have no room
+  u32 threads;  // of a block
+  u32 shared_bytes;
 };
 
-// As few blocks of 256 threads as hold the row, vec8s() times 8 elements per thread; if 8 do not, blocks of up to 512.
+struct CastRowsWideShared {
+  ClusterWords<kMaxClusterWarps> maxima;  // of warps
+};
+
 struct CastRowsWideLaunch {
   static constexpr u32 kMaxThreads = CastRowsLaunch::kMaxThreads;
-  static constexpr u32 kUsualThreads = 256;
   INGOT_HOST_DEVICE static constexpr i64 cols_of(u32 threads, u64 value_bytes) {
     return i64{threads} * CastRowsLaunch::vec8s(value_bytes) * kVec8;
   }
-  // The widest rows that cast_rows keeps in registers, and that this kernel does.
-  INGOT_HOST_DEVICE static constexpr i64 narrow_cols(u64 value_bytes) { return cols_of(kMaxThreads, value_bytes); }
-  INGOT_HOST_DEVICE static constexpr i64 max_cols(u64 value_bytes) {
-    return kMaxClusterBlocks * cols_of(kMaxThreads, value_bytes);
+  // Narrower rows share blocks in cast_rows. From here on, only the last of a thread's vec8s in registers may lie
+  // outside the row.
+  INGOT_HOST_DEVICE static constexpr i64 min_cols(u64 value_bytes) { return cols_of(96, value_bytes) + 1; }
+  // The widest rows that stay in registers.
+  INGOT_HOST_DEVICE static constexpr i64 kept_cols(u64 value_bytes) { return cols_of(kMaxThreads, value_bytes); }
+  // With slots for a block's share of a row.
+  INGOT_HOST_DEVICE static constexpr i64 shared_bytes(i64 cols, u32 blocks, u32 threads, u64 value_bytes) {
+    const i64 steps = ceil_div(cols, i64{blocks} * threads * kVec8);
+    return static_cast<i64>(sizeof(CastRowsWideShared)) + steps * threads * kVec8 * static_cast<i64>(value_bytes);
   }
-  INGOT_HOST_DEVICE static constexpr u32 blocks(i64 cols, u64 value_bytes) {
-    return static_cast<u32>(min_of(i64{kMaxClusterBlocks}, ceil_div(cols, cols_of(kUsualThreads, value_bytes))));
-  }
-  // In each block: whole warps.
-  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols, u64 value_bytes) {
-    return static_cast<u32>(ceil_div(cols, blocks(cols, value_bytes) * cols_of(32, value_bytes))) * 32;
+  // block_shared: the most shared memory that one block can have; clusters: may blocks form them? computed: by an
+  // expression, for which a multiprocessor needs three blocks at least, where two are enough for copies.
+  INGOT_HOST_DEVICE static constexpr CastRowsWideShape shape(i64 cols, u64 value_bytes, bool computed, u32 block_shared,
+                                                             bool clusters) {
+    if (cols <= kept_cols(value_bytes)) {
+      const u32 threads = static_cast<u32>(ceil_div(cols, cols_of(32, value_bytes))) * 32;
+      return {1, threads, sizeof(CastRowsWideShared)};
+    }
+    for (u32 blocks = 1; blocks <= (clusters ? kMaxClusterBlocks : 1); blocks *= 2) {
+      for (u32 at_once = 4; at_once >= (computed && clusters ? 3 : 2); --at_once) {
+        const u32 threads = at_once == 4 ? 256 : at_once == 3 ? 384 : kMaxThreads;
+        const i64 bytes = shared_bytes(cols, blocks, threads, value_bytes);
+        if (bytes <= dynamic_shared_room(block_shared, at_once)) return {blocks, threads, static_cast<u32>(bytes)};
+      }
+    }
+    return {};
   }
 };
 
-// The columns of a thread's vec8s.
-struct CastRowsWideColumns {
-  ClusterPlace place = ClusterPlace::here();
-  INGOT_DEVICE u32 of(u32 i) const { return (i * place.threads() + place.thread()) * kVec8; }
-};
-
-// Casts the cluster's row.
 template <class Source, Fp8Format Out, CastRowsConfig C>
-INGOT_DEVICE void cast_row_of_cluster(const CastRowsParams& p) {
+struct CastRowsWide {
   using In = typename Source::In;
   using Value = typename Source::Value;
-  constexpr u32 kVec8s = CastRowsLaunch::vec8s(sizeof(Value));
-  auto& shared = dynamic_shared_as<CastRowsWideShared>();
-  const u32 cols = static_cast<u32>(p.source.cols);
-  Vec8<Value> values[kVec8s] = {};
-  {
-    const CastRowsWideColumns columns;
-    load_vec8s<Source, false>(p.source, Source::pointers_at(p.source, columns.place.index, 0), values,
-                              [&](u32 i) -> Vec8Offset {
-                                return {0, columns.of(i), columns.of(i) < cols};
-                              });
-  }
-  u32 maximum = 0;
-  INGOT_UNROLL
-  for (u32 i = 0; i < kVec8s; ++i) maximum = max_of(maximum, amax_bits(values[i]));
-  cluster_started();
-  maximum = cluster_max(maximum, shared.maxima);
+  static constexpr u32 kKept = CastRowsLaunch::vec8s(sizeof(Value));
+  // How many vec8s' inputs a thread has fetched when it computes one.
+  static constexpr u32 kAhead = 2;
 
-  const CastRowsWideColumns columns;
-  const i64 row = columns.place.index;
-  const float scale = scale_from_amax<Out>(amax_from_bits(maximum), p.pow2);
-  if (columns.of(0) == 0) {
-    p.factors[row] = factor_from_scale(scale);
-    if (p.maxima != nullptr) p.maxima[row] = amax_from_bits(maximum);
-  }
-  Out* const codes = static_cast<Out*>(p.codes) + row * p.codes_stride;
-  In* const result = C.result ? static_cast<In*>(p.result) + row * p.result_stride : nullptr;
-  INGOT_UNROLL
-  for (u32 i = 0; i < kVec8s; ++i) {
-    const U32x2 encoded = quantize<Out>(values[i], [&](u32) { return scale; });
-    if (columns.of(i) >= cols) continue;
-    store_streaming(codes + columns.of(i), encoded);
-    if constexpr (C.result) store_vec8<In>(result + columns.of(i), values[i]);
-  }
-}
+  const CastRowsParams& p;
 
-// Params as for cast_rows; threads_log2 is not read. Cluster i of the grid takes row i.
+  INGOT_DEVICE u32 cols() const { return static_cast<u32>(p.source.cols); }
+  INGOT_DEVICE static ClusterPlace place() {
+    if constexpr (kHasClusters) {
+      return ClusterPlace::here();
+    } else {
+      return {blockIdx.x, 1, 0};
+    }
+  }
+  INGOT_DEVICE static CastRowsWideShared& shared() { return dynamic_shared_as<CastRowsWideShared>(); }
+
+  // The largest of all threads' maxima, of a block or of a cluster.
+  INGOT_DEVICE static u32 block_maximum(u32 maximum) {
+    u32(&words)[kMaxClusterWarps] = shared().maxima.words;
+    maximum = __reduce_max_sync(0xffffffffU, maximum);
+    if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = maximum;
+    __syncthreads();
+    return __reduce_max_sync(0xffffffffU, threadIdx.x % 32 < blockDim.x / 32 ? words[threadIdx.x % 32] : 0);
+  }
+  INGOT_DEVICE static u32 row_maximum(u32 maximum) {
+    if constexpr (kHasClusters) {
+      if (place().blocks > 1) {
+        cluster_started();
+        return cluster_max(maximum, shared().maxima, 0);
+      }
+    }
+    return block_maximum(maximum);
+  }
+
+  // The row's scale. One thread writes its factor.
+  INGOT_DEVICE float scale(u32 maximum) const {
+    const float scale = scale_from_amax<Out>(amax_from_bits(maximum), p.pow2);
+    const ClusterPlace at = place();
+    if (at.thread() == 0) {
+      p.factors[at.index] = factor_from_scale(scale);
+      if (p.maxima != nullptr) p.maxima[at.index] = amax_from_bits(maximum);
+    }
+    return scale;
+  }
+
+  INGOT_DEVICE void store(i64 row, u32 col, const Vec8<Value>& values, U32x2 codes) const {
+    store_streaming(static_cast<Out*>(p.codes) + row * p.codes_stride + col, codes);
+    if constexpr (C.result) store_vec8<In>(static_cast<In*>(p.result) + row * p.result_stride + col, values);
+  }
+
+  // The inputs of a vec8.
+  struct Inputs {
+    typename Source::Raw raw;
+    typename Source::RawColumns columns;
+
+    INGOT_DEVICE static Inputs of(const SourceParams& p, const typename Source::Pointers& from, u32 col) {
+      return {Source::fetch(p, from, 0, col), Source::fetch_columns(from, col)};
+    }
+    INGOT_DEVICE Vec8<Value> values() const { return Source::values(raw, columns); }
+  };
+
+  INGOT_DEVICE void row_in_registers() const {
+    // How many are fetched before the first is computed. For all of an expression's, registers are missing.
+    constexpr u32 kMost = Source::kFused ? min_of(3U, kKept) : kKept;
+    constexpr u32 kWindow = min_of(kMost, vec8s_in_flight<Source>(Source::kMatrices + Source::kColumns));
+    constexpr u32 kLast = kKept - 1;
+    const auto col_of = [](u32 i) { return (i * blockDim.x + threadIdx.x) * kVec8; };
+    const auto is_inside = [&](u32 i) { return i != kLast || col_of(i) < cols(); };
+    Vec8<Value> values[kKept];
+    u32 maximum = 0;
+    {
+      const typename Source::Pointers from = Source::pointers_at(p.source, place().index, 0);
+      Inputs inputs[kKept];
+      // Of elements, the last comes first: their maximum is not then taken before its branch.
+      constexpr u32 kFirst = Source::kFused ? 0 : kLast;
+      const auto in_turn = [](u32 i) { return (i + kFirst) % kKept; };
+      INGOT_UNROLL
+      for (u32 i = 0; i < kKept + kWindow; ++i) {
+        const u32 ready = in_turn(i - min_of(i, kWindow));
+        if (i >= kWindow && is_inside(ready)) {
+          values[ready] = inputs[ready].values();
+          maximum = max_of(maximum, amax_bits(values[ready]));
+        }
+        const u32 next = in_turn(i);
+        if (i < kKept && is_inside(next)) inputs[next] = Inputs::of(p.source, from, col_of(next));
+      }
+    }
+    const float s = scale(block_maximum(maximum));
+    const i64 row = place().index;
+    INGOT_UNROLL
+    for (u32 i = 0; i < kKept; ++i) {
+      if (is_inside(i)) store(row, col_of(i), values[i], quantize<Out>(values[i], [&](u32) { return s; }));
+    }
+  }
+
+  // A thread's slots in shared memory: one for each of its vec8s, the next slot_step() further on.
+  static constexpr u32 kVectors = Vec8<Value>::kVectors;
+  INGOT_DEVICE static u32 first_slot() {
+    return shared_memory() + static_cast<u32>(sizeof(CastRowsWideShared)) + threadIdx.x * 16;
+  }
+  INGOT_DEVICE static u32 slot_step() { return blockDim.x * 16 * kVectors; }
+  INGOT_DEVICE static u32 slot_vector(u32 slot, u32 v) { return slot + v * blockDim.x * 16; }
+  INGOT_DEVICE static void put(u32 slot, const Vec8<Value>& values) {
+    INGOT_UNROLL
+    for (u32 v = 0; v < kVectors; ++v) store_shared16(slot_vector(slot, v), values.vectors[v].bits);
+  }
+  INGOT_DEVICE static Vec8<Value> get(u32 slot) {
+    Vec8<Value> values;
+    INGOT_UNROLL
+    for (u32 v = 0; v < kVectors; ++v) values.vectors[v].bits = load_shared16(slot_vector(slot, v));
+    return values;
+  }
+
+  // The two ways of the row's values into the slots, and the maximum of the thread's own. Elements are copied, all at
+  // once. An expression's inputs are fetched while the values before them are computed.
+  INGOT_DEVICE u32 copy_elements() const {
+    const u32 step = place().threads() * kVec8;
+    {
+      const In* const row = static_cast<const In*>(p.source.input) + place().index * p.source.input_stride;
+      u32 slot = first_slot();
+      INGOT_UNROLL_BY(4)
+      for (u32 col = place().thread() * kVec8; col < cols(); col += step, slot += slot_step()) {
+        INGOT_UNROLL
+        for (u32 v = 0; v < kVectors; ++v) copy_async_by_policy(slot_vector(slot, v), row + col + v * kPerVector<In>);
+      }
+    }
+    commit_copies();
+    wait_for_copies<0>();
+    u32 maximum = 0;
+    u32 slot = first_slot();
+    INGOT_UNROLL_BY(4)
+    for (u32 col = place().thread() * kVec8; col < cols(); col += step, slot += slot_step()) {
+      maximum = max_of(maximum, amax_bits(get(slot)));
+    }
+    return maximum;
+  }
+  INGOT_DEVICE u32 compute_values() const {
+    const u32 step = place().threads() * kVec8;
+    const typename Source::Pointers from = Source::pointers_at(p.source, place().index, 0);
+    const auto fetch = [&](u32 col, Inputs& inputs) {
+      if (col < cols()) inputs = Inputs::of(p.source, from, col);
+    };
+    u32 maximum = 0;
+    u32 slot = first_slot();
+    Inputs ring[kAhead];
+    u32 col = place().thread() * kVec8;
+    INGOT_UNROLL
+    for (u32 i = 0; i < kAhead; ++i) fetch(col + i * step, ring[i]);
+    INGOT_UNROLL_BY(1)
+    while (true) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kAhead; ++i, col += step, slot += slot_step()) {
+        if (col >= cols()) return maximum;
+        const Vec8<Value> values = ring[i].values();
+        fetch(col + kAhead * step, ring[i]);
+        maximum = max_of(maximum, amax_bits(values));
+        put(slot, values);
+      }
+    }
+  }
+
+  INGOT_DEVICE void row_in_shared_memory() const {
+    u32 maximum = 0;
+    if constexpr (Source::kFused) {
+      maximum = compute_values();
+    } else {
+      maximum = copy_elements();
+    }
+    const u32 step = place().threads() * kVec8;
+    const float s = scale(row_maximum(maximum));
+    const i64 row = place().index;
+    u32 slot = first_slot();
+    INGOT_UNROLL_BY(4)
+    for (u32 col = place().thread() * kVec8; col < cols(); col += step, slot += slot_step()) {
+      const Vec8<Value> values = get(slot);
+      store(row, col, values, quantize<Out>(values, [&](u32) { return s; }));
+    }
+  }
+};
+
+// Blocks of so many threads per SM, as registers allow: 40 per thread for 16-bit elements, 48 for an expression's
+// values (56 where ptxas spilled), 128 for many inputs, 64 for others.
+template <class Source, Fp8Format Out>
+struct CastRowsWideBounds {
+  static constexpr bool kFewRegisters =
+      !Source::kMany && sizeof(typename Source::Value) == 2 && has_hardware_encode<Out>();
+  static constexpr u32 kThreads =
+      kFewRegisters && Source::kFused ? (kDeviceArch == 900 ? 640 : 576) : CastRowsWideLaunch::kMaxThreads;
+  static constexpr u32 kBlocks = Source::kMany ? 1 : kFewRegisters && !Source::kFused ? 3 : 2;
+};
+
+// Params as for cast_rows; threads_log2 is not read. Block or cluster i of the grid takes row i.
 template <class Source, Fp8Format Out, CastRowsConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsWideLaunch::kMaxThreads, (cast_rows_residency<Source, Out>()))
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS((CastRowsWideBounds<Source, Out>::kThreads),
+                                      (CastRowsWideBounds<Source, Out>::kBlocks))
     cast_rows_wide(const __grid_constant__ CastRowsParams p) {
-  if constexpr (kHasClusters) {
-    cluster_start();
-    start_in_turn();
-    cast_row_of_cluster<Source, Out, C>(p);
+  const CastRowsWide<Source, Out, C> row{p};
+  if (kHasClusters && row.place().blocks > 1) cluster_start_with(row.shared().maxima);
+  start_in_turn();
+  if (p.source.cols <= CastRowsWideLaunch::kept_cols(sizeof(typename Source::Value))) {
+    row.row_in_registers();
+  } else {
+    row.row_in_shared_memory();
   }
 }
 

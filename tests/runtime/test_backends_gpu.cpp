@@ -216,7 +216,7 @@ BOOST_AUTO_TEST_CASE(wide_rows_agree) {
   for (const KernelSpec& spec : specs) {
     const bool norm = std::holds_alternative<NormSpec>(spec) || std::holds_alternative<NormBackwardSpec>(spec);
     if (!(norm || has_pass(spec, Pass::wide)) || !stands_for_its_kind(spec)) continue;
-    for (const std::int64_t cols : {8200, 16384, 16392, 18945, 28672, 53248, 65536, 65544}) {
+    for (const std::int64_t cols : {3080, 8200, 16384, 16392, 18945, 28672, 53248, 65536, 65544}) {
       all.push_back({.spec = spec, .shape = {3, cols}});
     }
     for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
@@ -253,7 +253,8 @@ BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
        {"cast bf16->e4m3fn scale=row out=codes", "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result",
         "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
         "norm rms bf16->e4m3fn affine scale=tensor out=codes given", "norm_backward layer bf16 affine sums=f32"}) {
-    for (const std::int64_t cols : {18944, 65536}) all.push_back({.spec = parse(line), .shape = {3, cols}});
+    for (const std::int64_t cols : {3080, 11008, 18944, 65536})
+      all.push_back({.spec = parse(line), .shape = {3, cols}});
   }
   for (const char* const line : {"norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
                                  "norm rms bf16->e4m3fn affine scale=row out=codes", "norm rms bf16 out=result",
@@ -284,14 +285,14 @@ BOOST_AUTO_TEST_CASE(clusters_take_wide_rows, *once()) {
   };
   const bool clusters = context().info().target.major >= 9;
   constexpr const char* kRows = "cast bf16->e4m3fn scale=row out=codes";
-  BOOST_TEST(!takes(kRows, {3, 16384}));
-  BOOST_TEST(takes(kRows, {3, 16392}) == clusters);
-  BOOST_TEST(takes(kRows, {3, 131072}) == clusters);
-  BOOST_TEST(!takes(kRows, {3, 131080}));
+  BOOST_TEST(!takes(kRows, {3, 3072}));
+  BOOST_TEST(takes(kRows, {3, 3080}));
+  BOOST_TEST(takes(kRows, {3, 16392}));
+  BOOST_TEST(takes(kRows, {3, 151936}) == clusters);
   BOOST_TEST(!takes(kRows, {3, 18945}));
   BOOST_TEST(!takes(kRows, {3, 18944}, {.padding = 3}));
-  BOOST_TEST(takes("cast f32->e4m3fn scale=row out=codes", {3, 8200}) == clusters);
-  BOOST_TEST(takes("cast bf16->e4m3fn scale=row out=codes,transposed", {3, 18944}) == clusters);
+  BOOST_TEST(takes("cast f32->e4m3fn scale=row out=codes", {3, 1544}));
+  BOOST_TEST(takes("cast bf16->e4m3fn scale=row out=codes,transposed", {3, 18944}));
   constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats";
   BOOST_TEST(!takes(kNorm, {3, 16384}));
   BOOST_TEST(takes(kNorm, {3, 16392}) == clusters);

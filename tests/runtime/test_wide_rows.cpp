@@ -71,12 +71,19 @@ BOOST_FIXTURE_TEST_SUITE(wide_rows, Gpus)
 
 BOOST_AUTO_TEST_CASE(of_casts) {
   constexpr const char* kRows = "cast bf16->e4m3fn scale=row out=codes";
-  BOOST_TEST(!wide(kRows, {3, 16384}));
+  BOOST_TEST(!wide(kRows, {3, 3072}));
+  BOOST_TEST(wide(kRows, {3, 3080}));
   BOOST_TEST(wide(kRows, {3, 16392}));
-  BOOST_TEST(wide(kRows, {3, 131072}));
-  BOOST_TEST(!wide(kRows, {3, 131080}));
-  BOOST_TEST(!wide("cast f32->e4m3fn scale=row out=codes", {3, 8192}));
-  BOOST_TEST(wide("cast f32->e4m3fn scale=row out=codes", {3, 8200}));
+  BOOST_TEST(wide(kRows, {3, 151936}));
+  BOOST_TEST(!wide(kRows, {3, 18945}));
+  BOOST_TEST(!wide(kRows, {3, 18944}, {.padding = 3}));
+  // Without clusters, rows of which two have room in a multiprocessor's shared memory.
+  BOOST_TEST(wide(kRows, {3, 36864}, {}, "a100"));
+  BOOST_TEST(!wide(kRows, {3, 40968}, {}, "a100"));
+  BOOST_TEST(wide(kRows, {3, 20480}, {}, "rtx4090"));
+  BOOST_TEST(!wide(kRows, {3, 24584}, {}, "rtx4090"));
+  BOOST_TEST(!wide("cast f32->e4m3fn scale=row out=codes", {3, 1536}));
+  BOOST_TEST(wide("cast f32->e4m3fn scale=row out=codes", {3, 1544}));
   BOOST_TEST(wide("cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes unrounded", {3, 8200}));
   BOOST_TEST(wide("cast bf16->e4m3fn of=silu(x)*gate+bias[col] scale=row out=codes,result", {3, 18944}));
   BOOST_TEST(!wide("cast bf16->e4m3fn scale=1x128 out=codes", {3, 18944}));
@@ -216,7 +223,7 @@ BOOST_AUTO_TEST_CASE(on_gpus_with_clusters_only) {
   for (const Gpu& gpu : known_gpus()) {
     const bool clusters = gpu.target.major >= 9;
     const std::string name(gpu.name);
-    BOOST_TEST(wide("cast bf16->e4m3fn scale=row out=codes", {3, 18944}, {}, name.c_str()) == clusters, name);
+    BOOST_TEST(wide("cast bf16->e4m3fn scale=row out=codes", {3, 131072}, {}, name.c_str()) == clusters, name);
     BOOST_TEST((cols("norm rms bf16->e4m3fn scale=row out=codes", {3, 18944}, {}, name.c_str()) != 0) == clusters,
                name);
     BOOST_TEST(wide("norm_backward rms bf16", {3, 18944}, {}, name.c_str()) == clusters, name);

@@ -338,22 +338,23 @@ void check_cast_rows(bool pow2) {
   }
 }
 
-// Runs a cast of rows that clusters share.
+// Runs a cast of wide rows, where a block has `block_shared` bytes of shared memory.
 template <class Source, class Out>
-void launch_wide(const CastRowsParams& p) {
-  const i64 cols = p.source.cols;
-  const u32 blocks = CastRowsWideLaunch::blocks(cols, sizeof(typename Source::Value));
+void launch_wide(const CastRowsParams& p, u32 block_shared) {
+  const CastRowsWideShape shape =
+      CastRowsWideLaunch::shape(p.source.cols, sizeof(typename Source::Value), Source::kFused, block_shared, true);
+  BOOST_REQUIRE(shape.blocks != 0U);
   emulator::launch(cast_rows_wide<Source, Out, CastRowsConfig{.result = true}>,
-                   {.grid = p.source.rows * blocks,
-                    .threads = CastRowsWideLaunch::threads(cols, sizeof(typename Source::Value)),
-                    .cluster = blocks,
-                    .shared_bytes = sizeof(CastRowsWideShared)},
+                   {.grid = p.source.rows * shape.blocks,
+                    .threads = shape.threads,
+                    .cluster = shape.blocks,
+                    .shared_bytes = shape.shared_bytes},
                    p);
 }
 
-// Rows around the ends of a block's share, with few columns and with the most.
+// Rows around the ends of a thread's and of a block's share, with few columns and with many.
 template <class In, class Out>
-void check_cast_rows_wide(bool pow2, const std::vector<Shape>& shapes) {
+void check_cast_rows_wide(bool pow2, u32 block_shared, const std::vector<Shape>& shapes) {
   for (const Shape& s : shapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad) {
       auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad);
@@ -371,7 +372,8 @@ void check_cast_rows_wide(bool pow2, const std::vector<Shape>& shapes) {
                                          .result_stride = result.stride(),
                                          .maxima = maxima.data(),
                                          .threads_log2 = 0,
-                                         .pow2 = pow2});
+                                         .pow2 = pow2},
+                                        block_shared);
       codes.check(x, s, "codes");
       check_result(x, result, s);
       BOOST_TEST(maxima.guarded());
@@ -916,10 +918,24 @@ BOOST_AUTO_TEST_CASE(amax_tiles_f16_rows) { check_amax_tiles<f16, true, false>()
 BOOST_AUTO_TEST_CASE(cast_rows_bf16_e4m3fn) { check_cast_rows<bf16, e4m3fn>(false); }
 BOOST_AUTO_TEST_CASE(cast_rows_f32_e5m2fnuz_pow2) { check_cast_rows<f32, e5m2fnuz>(true); }
 BOOST_AUTO_TEST_CASE(cast_rows_wide_bf16_e4m3fn) {
-  check_cast_rows_wide<bf16, e4m3fn>(false, {{3, 16392, 8}, {5, 18944}, {2, 24576}, {2, 65536, 16}, {2, 131072}});
+  // In registers; in the shared memory of one block, also where the last threads have less; of clusters of two to
+  // eight.
+  check_cast_rows_wide<bf16, e4m3fn>(false, 227 * 1024,
+                                     {{3, 3080, 8},
+                                      {4, 4096},
+                                      {3, 11008},
+                                      {2, 16384},
+                                      {3, 16392, 8},
+                                      {5, 18944},
+                                      {2, 24576},
+                                      {1, 53248},
+                                      {2, 65536, 16},
+                                      {1, 131072}});
+  check_cast_rows_wide<bf16, e4m3fn>(false, 48 * 1024, {{3, 16392, 8}, {2, 28672}, {1, 65536}});
 }
 BOOST_AUTO_TEST_CASE(cast_rows_wide_f32_e5m2fnuz_pow2) {
-  check_cast_rows_wide<f32, e5m2fnuz>(true, {{4, 8200, 8}, {2, 32776}, {1, 65536}});
+  check_cast_rows_wide<f32, e5m2fnuz>(true, 227 * 1024, {{4, 1544, 8}, {3, 4096}, {2, 8192}, {4, 8200, 8}, {2, 32776}});
+  check_cast_rows_wide<f32, e5m2fnuz>(true, 99 * 1024, {{3, 8200, 8}, {1, 65536}});
 }
 BOOST_AUTO_TEST_CASE(cast_row_groups_bf16_e4m3fn) { check_cast_row_groups<bf16, e4m3fn>(false, false); }
 BOOST_AUTO_TEST_CASE(cast_row_groups_f32_e5m2fnuz_pow2) { check_cast_row_groups<f32, e5m2fnuz>(true, false); }
@@ -1070,9 +1086,10 @@ BOOST_AUTO_TEST_CASE(fused_rows) {
 }
 
 BOOST_AUTO_TEST_CASE(fused_rows_wide) {
-  for (const Shape& s : {Shape{3, 16392}, Shape{2, 18944}, Shape{1, 53248}}) {
+  for (const Shape& s : {Shape{3, 3080}, Shape{2, 8192}, Shape{3, 16392}, Shape{2, 18944}, Shape{1, 53248}}) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
       FusedCast kernels(s), cpu(s);
+      const u32 block_shared = s.rows == 3 ? 48 * 1024 : 227 * 1024;  // clusters, or one block
       launch_wide<ValueSource<bf16, RenderedSwigluBias>, e4m3fn>({.source = kernels.source(),
                                                                   .codes = kernels.codes.data(),
                                                                   .factors = kernels.factors.data(),
@@ -1081,7 +1098,8 @@ BOOST_AUTO_TEST_CASE(fused_rows_wide) {
                                                                   .result_stride = kernels.result.stride(),
                                                                   .maxima = nullptr,
                                                                   .threads_log2 = 0,
-                                                                  .pow2 = false});
+                                                                  .pow2 = false},
+                                                                 block_shared);
       cpu.run_on_cpu("cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=row out=codes,result");
       check_same(kernels, cpu);
     }

@@ -176,24 +176,49 @@ BOOST_AUTO_TEST_CASE(cast_rows_stay_in_registers) {
   BOOST_TEST(CastRowsLaunch::threads_log2(8193, 2) == 9U);
 }
 
-// The cluster holds the row, in as few blocks as do; no smaller block would.
-BOOST_AUTO_TEST_CASE(cast_rows_wide_clusters_hold_the_row) {
+// All elements have a place, in registers or slots, and only the last of a thread's vec8s in registers may lie outside
+// the row.
+BOOST_AUTO_TEST_CASE(cast_rows_wide_blocks_hold_the_row) {
   using Launch = CastRowsWideLaunch;
   for (const u64 bytes : {2, 4}) {
-    for (i64 cols = Launch::narrow_cols(bytes) + 8; cols <= Launch::max_cols(bytes); cols += 8) {
-      const u32 blocks = Launch::blocks(cols, bytes);
-      const u32 threads = Launch::threads(cols, bytes);
-      BOOST_REQUIRE(blocks >= 2U);
-      BOOST_REQUIRE(blocks <= kMaxClusterBlocks);
-      BOOST_REQUIRE(threads % 32 == 0U);
-      BOOST_REQUIRE(threads <= (blocks < kMaxClusterBlocks ? Launch::kUsualThreads : Launch::kMaxThreads));
-      BOOST_REQUIRE(blocks * threads / 32 <= kMaxClusterWarps);
-      BOOST_REQUIRE(blocks * Launch::cols_of(threads, bytes) >= cols);
-      BOOST_REQUIRE(blocks * Launch::cols_of(threads - 32, bytes) < cols);
+    const u32 kept = CastRowsLaunch::vec8s(bytes);
+    for (i64 cols = Launch::min_cols(bytes) + 7; cols <= Launch::kept_cols(bytes); cols += 8) {
+      const CastRowsWideShape shape = Launch::shape(cols, bytes, false, 48 * 1024, false);
+      BOOST_REQUIRE(shape.blocks == 1U);
+      BOOST_REQUIRE(shape.threads % 32 == 0U);
+      BOOST_REQUIRE(shape.threads <= Launch::kMaxThreads);
+      BOOST_REQUIRE(i64{kept} * shape.threads * kVec8 >= cols);
+      BOOST_REQUIRE(i64{kept - 1} * shape.threads * kVec8 <= cols);
+    }
+    for (const u32 block_shared : {99 * 1024, 163 * 1024, 227 * 1024}) {
+      for (const bool clusters : {false, true}) {
+        for (const bool computed : {false, true}) {
+          i64 last = 0;
+          for (i64 cols = Launch::kept_cols(bytes) + 8; cols <= 1'100'000; cols += 8) {
+            const CastRowsWideShape shape = Launch::shape(cols, bytes, computed, block_shared, clusters);
+            if (shape.blocks == 0) continue;
+            BOOST_REQUIRE((last == 0 || last == cols - 8));  // wider rows have no room either
+            last = cols;
+            BOOST_REQUIRE(shape.blocks <= (clusters ? kMaxClusterBlocks : 1U));
+            BOOST_REQUIRE(shape.blocks * shape.threads / 32 <= kMaxClusterWarps);
+            const i64 slots = (shape.shared_bytes - sizeof(CastRowsWideShared)) / (kVec8 * bytes);
+            BOOST_REQUIRE(i64{shape.blocks} * slots * kVec8 >= cols);
+            BOOST_REQUIRE(slots % shape.threads == 0);
+            const u32 at_once = shape.threads == 256 ? 4 : shape.threads == 384 ? 3 : 2;
+            BOOST_REQUIRE(shape.shared_bytes <= dynamic_shared_room(block_shared, at_once));
+          }
+          if (clusters) BOOST_TEST(last >= 196608 / static_cast<i64>(bytes));
+        }
+      }
     }
   }
-  static_assert(Launch::blocks(18944, 2) == 3 && Launch::threads(18944, 2) == 224);
-  static_assert(Launch::max_cols(4) == 65536);
+  constexpr auto shape = [](i64 cols, bool computed) { return Launch::shape(cols, 2, computed, 227 * 1024, true); };
+  static_assert(shape(8192, true).threads == 256 && shape(11008, true).threads == 352);
+  static_assert(shape(18944, true).threads == 256 && shape(28672, true).threads == 384);
+  static_assert(shape(53248, true).blocks == 2 && shape(53248, true).threads == 256);
+  static_assert(shape(53248, false).blocks == 1 && shape(53248, false).threads == 512);
+  static_assert(shape(65536, false).blocks == 2);
+  static_assert(Launch::min_cols(2) == 3073 && Launch::min_cols(4) == 1537);
 }
 
 BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {

@@ -135,25 +135,28 @@ bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
   return all;
 }
 
-// Does a cluster share each row? That is faster where cast_rows would read the rows twice. Nothing may be loaded during
-// a capture, and either kernel gives the same bits.
-bool runs_wide(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, const Launcher& launcher) {
+// How blocks share the rows, if rows have blocks of their own; otherwise `blocks` is 0. Nothing may be loaded during a
+// capture, and either kernel gives the same bits.
+CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, const Stream& stream,
+                             const Launcher& launcher) {
   using Launch = CastRowsWideLaunch;
   const Tensor& input = tensors.input;
   const u64 bytes = value_bytes(spec);
-  if (input.cols <= Launch::narrow_cols(bytes) || input.cols > Launch::max_cols(bytes)) return false;
-  if (!launcher.overlapping() || input.rows > CastRowsLaunch::kMaxBlocks / kMaxClusterBlocks) return false;
+  if (input.cols < Launch::min_cols(bytes) || input.rows > CastRowsLaunch::kMaxBlocks / kMaxClusterBlocks) return {};
   const Tensor& result = tensors.result;
   const bool written = rows_aligned<u8>(tensors.codes.data, tensors.codes.row_stride, kVec8) &&
                        (!spec.result || rows_aligned<u8>(result.data, result.row_stride * size_of(result.dtype), 16));
-  if (!written || !source_aligned(spec, tensors)) return false;
-  return launcher.may_launch(spec, Pass::wide, stream);
+  if (!written || !source_aligned(spec, tensors)) return {};
+  const CastRowsWideShape shape =
+      Launch::shape(input.cols, bytes, !spec.pointwise.empty(), launcher.block_shared_bytes(), launcher.overlapping());
+  return shape.blocks != 0 && launcher.may_launch(spec, Pass::wide, stream) ? shape : CastRowsWideShape{};
 }
 
 // `maxima` may be null.
 void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, float* maxima, const Stream& stream,
                  Launcher& launcher) {
-  const i64 cols = tensors.input.cols;
+  const Tensor& input = tensors.input;
+  const i64 cols = input.cols;
   const CastRowsParams params{.source = source_of(tensors),
                               .codes = tensors.codes.data,
                               .factors = floats(tensors.factors),
@@ -163,17 +166,17 @@ void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, fl
                               .maxima = maxima,
                               .threads_log2 = CastRowsLaunch::threads_log2(cols, value_bytes(spec)),
                               .pow2 = spec.pow2};
-  if (runs_wide(spec, tensors, stream, launcher)) {
-    const u32 blocks = CastRowsWideLaunch::blocks(cols, value_bytes(spec));
+  const CastRowsWideShape wide = wide_shape(spec, tensors, stream, launcher);
+  if (wide.blocks != 0) {
     launcher.launch(spec, Pass::wide,
-                    {.grid_x = static_cast<unsigned>(tensors.input.rows) * blocks,
-                     .block = CastRowsWideLaunch::threads(cols, value_bytes(spec)),
-                     .cluster = blocks,
-                     .shared_bytes = sizeof(CastRowsWideShared)},
+                    {.grid_x = static_cast<unsigned>(input.rows) * wide.blocks,
+                     .block = wide.threads,
+                     .cluster = wide.blocks,
+                     .shared_bytes = wide.shared_bytes},
                     params, stream);
     return;
   }
-  launcher.launch(spec, pass, CastRowsLaunch::grid(tensors.input.rows, params.threads_log2),
+  launcher.launch(spec, pass, CastRowsLaunch::grid(input.rows, params.threads_log2),
                   CastRowsLaunch::threads(params.threads_log2), params, stream);
 }
 
