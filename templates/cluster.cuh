@@ -1,6 +1,5 @@
 // How the blocks of a cluster share a row that is too wide for the registers of one: each warp sends what it has found
-// to all blocks (distributed shared memory), and waits until its own block has everything. A kernel of one reduction
-// waits at the cluster's barrier; one that goes on to the next row has ClusterWords.
+// to all blocks (distributed shared memory), and waits until its own block has everything.
 //
 // A block may be sent something only when it has started, and not any more when it has ended. So kernels call
 // cluster_start() first and cluster_started() before they send; and no block ends before it has received everything.
@@ -15,7 +14,7 @@
 
 namespace ingot {
 
-// Older targets have no clusters: there, kernels of clusters are empty and never launched.
+// Older targets have no clusters: there, kernels for clusters alone are empty and never launched.
 inline constexpr bool kHasClusters = kDeviceArch == 0 || kDeviceArch >= 900;
 
 inline constexpr u32 kMaxClusterBlocks = 8;  // for which every GPU with clusters has room
@@ -62,26 +61,6 @@ INGOT_DEVICE void cluster_started() {
 #endif
 }
 
-// All threads of the cluster call it. What they have sent before has then arrived.
-INGOT_DEVICE void cluster_barrier() {
-#if INGOT_ON_DEVICE
-  ptx::cluster_sync();
-#else
-  host_cluster_wait();
-#endif
-}
-
-// Stores `value` in block `rank`, where this block has words[index]. `words` is dynamic shared memory.
-template <u32 Count>
-INGOT_DEVICE void send_word(u32 (&words)[Count], u32 index, u32 rank, u32 value) {
-#if INGOT_ON_DEVICE
-  ptx::st_shared_cluster(ptx::mapa(static_cast<u32>(__cvta_generic_to_shared(words + index)), rank), value);
-#else
-  const auto offset = reinterpret_cast<u8*>(words + index) - host_shared_memory();
-  *reinterpret_cast<u32*>(host_shared_memory(rank) + offset) = value;
-#endif
-}
-
 // Words that the warps of a cluster send to all of its blocks, in dynamic shared memory. The cluster's barrier would do
 // too, but its release waits until the writes of global memory before it have arrived, and its acquire empties the L1.
 // Here a barrier in each block counts the words that arrive.
@@ -98,7 +77,8 @@ struct alignas(16) ClusterWords {
     ptx::st_async_word(ptx::mapa(shared_address(words + index), rank), value,
                        ptx::mapa(shared_address(&arrived), rank));
 #else
-    send_word(words, index, rank, value);
+    const auto offset = reinterpret_cast<u8*>(words + index) - host_shared_memory();
+    *reinterpret_cast<u32*>(host_shared_memory(rank) + offset) = value;
     ++*reinterpret_cast<u64*>(host_shared_memory(rank) + (reinterpret_cast<u8*>(&arrived) - host_shared_memory()));
 #endif
   }
@@ -139,22 +119,8 @@ INGOT_DEVICE void cluster_start_with(Words&... words) {
 
 inline constexpr u32 kMaxClusterWarps = 128;  // in blocks of up to 512 threads
 
-// The maximum over all threads of the cluster, for all of them. `maxima` is dynamic shared memory that serves no other
-// reduction.
-INGOT_DEVICE u32 cluster_max(u32 value, u32 (&maxima)[kMaxClusterWarps]) {
-  const ClusterPlace place = ClusterPlace::here();
-  const u32 warps = blockDim.x / 32;
-  const u32 lane = threadIdx.x % 32;
-  value = __reduce_max_sync(0xffffffffU, value);
-  if (lane < place.blocks) send_word(maxima, place.rank * warps + threadIdx.x / 32, lane, value);
-  cluster_barrier();
-  u32 maximum = 0;
-  INGOT_UNROLL_BY(1)
-  for (u32 i = lane; i < place.blocks * warps; i += 32) maximum = max_of(maximum, maxima[i]);
-  return __reduce_max_sync(0xffffffffU, maximum);
-}
-
-// The same by words that serve no other reduction, for the turn-th time: one for each warp.
+// The maximum over all threads of the cluster, for all of them, by words that serve no other reduction, for the turn-th
+// time: one for each warp.
 template <u32 Count>
 INGOT_DEVICE u32 cluster_max(u32 value, ClusterWords<Count>& maxima, u32 turn) {
   const ClusterPlace place = ClusterPlace::here();

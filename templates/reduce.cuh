@@ -32,6 +32,16 @@ INGOT_DEVICE u32 group_max(u32 value, u32 threads, u32 (&warp_maxima)[kMaxWarps]
   return value;
 }
 
+// The maximum over all threads of a block of any number of warps, for all of them. `warp_maxima` serves no other
+// reduction before the block's next barrier.
+template <u32 Count>
+INGOT_DEVICE u32 block_max(u32 value, u32 (&warp_maxima)[Count]) {
+  value = __reduce_max_sync(0xffffffffU, value);
+  if (threadIdx.x % 32 == 0) warp_maxima[threadIdx.x / 32] = value;
+  __syncthreads();
+  return __reduce_max_sync(0xffffffffU, threadIdx.x % 32 < blockDim.x / 32 ? warp_maxima[threadIdx.x % 32] : 0);
+}
+
 // Maxima of Count values (a power of two up to 16), each spread over 16 neighbouring threads: every thread ends with
 // the maximum of value index_of_lane(). Each step halves the number of values for which a thread is responsible.
 template <u32 Count>

@@ -47,9 +47,9 @@ bool runs_on(const Spec&, Target) {
   return true;
 }
 
-// A cast's wide rows may stay in one block; those of norm_backward are for clusters.
+// A cast's wide rows may stay in one block.
 bool needs_clusters(const KernelSpec& spec, Pass pass) {
-  return pass == Pass::pair || (pass == Pass::wide && !std::holds_alternative<CastSpec>(spec));
+  return std::holds_alternative<NormBackwardSpec>(spec) && (pass == Pass::wide || pass == Pass::pair);
 }
 
 // ---- What is launched before a kernel ------------------------------------------------------------------------------

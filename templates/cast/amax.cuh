@@ -30,52 +30,70 @@ INGOT_HOST_DEVICE constexpr SourceParams flattened(SourceParams p) {
   return p;
 }
 
-// Blocks take segments of rows in turn, so that at the end the L2 holds the end of the tensor.
+// Blocks take segments of rows in turn, so that at the end the L2 holds the end of the tensor. Rows of an expression
+// are cut into segments of one length, so that all threads have as much to do: those of 11008 columns into two of 5504,
+// for 192 threads. A matrix without an expression is one row, or has segments of full length.
 struct AmaxPartialsLaunch {
-  static constexpr u32 kThreads = 256;
+  static constexpr u32 kMaxThreads = 256;
   static constexpr i64 kMaxBlocks = 512;  // few enough to be resident at once on a large GPU, and to be reduced again
   // 64 bytes of the input in flight per thread.
   INGOT_HOST_DEVICE static constexpr u32 vec8s(u64 value_bytes) { return value_bytes == 4 ? 2 : 4; }
-  INGOT_HOST_DEVICE static constexpr i64 segment(u64 value_bytes) { return i64{kThreads} * vec8s(value_bytes) * kVec8; }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
-    return min_of(kMaxBlocks, rows * ceil_div(cols, segment(value_bytes)));
+  INGOT_HOST_DEVICE static constexpr i64 segment(u32 threads, u64 value_bytes) {
+    return i64{threads} * vec8s(value_bytes) * kVec8;
+  }
+  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols, u64 value_bytes, bool computed) {
+    if (!computed) return kMaxThreads;
+    const i64 segments = max_of(i64{1}, ceil_div(cols, segment(kMaxThreads, value_bytes)));
+    const i64 warps = ceil_div(ceil_div(cols, segments), segment(32, value_bytes));
+    return static_cast<u32>(max_of(i64{1}, warps)) * 32;
+  }
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 threads, u64 value_bytes) {
+    return min_of(kMaxBlocks, rows * ceil_div(cols, segment(threads, value_bytes)));
   }
 };
 
+// Blocks of that many threads per SM, as registers allow: 64, 128 or 255 per thread.
 template <class Source>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFused ? 2 : 4)
+INGOT_HOST_DEVICE constexpr u32 amax_partials_residency() {
+  if (!Source::kFused) return 4;
+  return kDeviceArch >= 1200 && Source::kMatrices > 1 ? 1 : 2;
+}
+
+template <class Source>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kMaxThreads, amax_partials_residency<Source>())
     amax_partials(const __grid_constant__ AmaxPartialsParams p) {
   using Launch = AmaxPartialsLaunch;
   using Value = typename Source::Value;
   constexpr u32 kVec8s = Launch::vec8s(sizeof(typename Source::In));
-  constexpr i64 kSegment = Launch::segment(sizeof(typename Source::In));
+  const u32 threads = Source::kFused ? blockDim.x : Launch::kMaxThreads;
+  const i64 length = Launch::segment(threads, sizeof(typename Source::In));  // of a segment
   __shared__ u32 warp_maxima[kMaxWarps];
   start_in_turn();
 
   const bool aligned = Source::aligned(p.source);
-  const u32 segments = static_cast<u32>(ceil_div(p.source.cols, kSegment));
+  const u32 segments = static_cast<u32>(ceil_div(p.source.cols, length));
   const u32 row_step = gridDim.x / segments;
   const u32 segment_step = gridDim.x % segments;
   i64 row = blockIdx.x / segments;
   u32 segment = blockIdx.x % segments;
   u32 maximum = 0;
   while (row < p.source.rows) {
-    const i64 begin = segment * kSegment;
-    const i64 end = min_of(p.source.cols, begin + kSegment);
+    const i64 begin = segment * length;
+    const i64 end = min_of(p.source.cols, begin + length);
     i64 scalars_from = begin;
     if (aligned) {
       Vec8<Value> values[kVec8s];
       const u32 whole = static_cast<u32>((end - begin) / kVec8);
       load_vec8s<Source, false>(p.source, Source::pointers_at(p.source, row, begin + i64{threadIdx.x} * kVec8), values,
                                 [&](u32 i) -> Vec8Offset {
-                                  return {0, i * Launch::kThreads * kVec8, i * Launch::kThreads + threadIdx.x < whole};
+                                  return {0, i * threads * kVec8, i * threads + threadIdx.x < whole};
                                 });
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) maximum = max_of(maximum, amax_bits(values[i]));
       scalars_from = end - end % kVec8;
     }
     INGOT_UNROLL_BY(1)
-    for (i64 col = scalars_from + threadIdx.x; col < end; col += Launch::kThreads) {
+    for (i64 col = scalars_from + threadIdx.x; col < end; col += threads) {
       maximum = max_of(maximum, amax_bits(to_float(Source::element(p.source, row, col))));
     }
     row += row_step;
@@ -85,7 +103,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kThreads, Source::kFus
       ++row;
     }
   }
-  maximum = group_max(maximum, Launch::kThreads, warp_maxima);
+  maximum = block_max(maximum, warp_maxima);
   if (threadIdx.x == 0) p.amax[blockIdx.x] = amax_from_bits(maximum);
 }
 

@@ -2,8 +2,8 @@
 // enough for a block of their own. It gives the same bits, and reads each input byte once.
 //
 // Until the scale is known, a row stays in the registers of its block, if they hold it; otherwise in shared memory, of
-// one block or of a cluster's blocks. Where it goes to shared memory, each thread fetches the inputs of its next values
-// before it computes these: the wait for memory and an expression's instructions then overlap in every warp.
+// one block or of a cluster's blocks. An expression's inputs are fetched ahead there, before the values in front of
+// them are computed: the wait for memory and the instructions then overlap in every warp.
 #pragma once
 
 #include "cast/cast_rows.cuh"
@@ -11,13 +11,23 @@
 #include "cluster.cuh"
 #include "memory.cuh"
 #include "platform.cuh"
+#include "reduce.cuh"
 #include "scaling.cuh"
 #include "shared.cuh"
 #include "vec8.cuh"
 
 namespace ingot {
 
-// How rows are spread over blocks.
+// The rows of a cast, and what of the GPU decides how they are spread over blocks.
+struct CastRowsWideCase {
+  i64 rows, cols;
+  u64 value_bytes;
+  bool computed = false;     // by an expression
+  bool many_inputs = false;  // more than two matrices and columns
+  u32 block_shared = 0;      // the most shared memory that one block can have
+  u32 multiprocessors = 1;
+  bool clusters = false;  // may blocks form them?
+};
 struct CastRowsWideShape {
   u32 blocks;   // that share a row; 0: rows have no room
   u32 threads;  // of a block
@@ -38,24 +48,30 @@ struct CastRowsWideLaunch {
   INGOT_HOST_DEVICE static constexpr i64 min_cols(u64 value_bytes) { return cols_of(96, value_bytes) + 1; }
   // The widest rows that stay in registers.
   INGOT_HOST_DEVICE static constexpr i64 kept_cols(u64 value_bytes) { return cols_of(kMaxThreads, value_bytes); }
-  // With slots for a block's share of a row.
+  // Of a block that has a slot for each vec8 of its share of a row.
   INGOT_HOST_DEVICE static constexpr i64 shared_bytes(i64 cols, u32 blocks, u32 threads, u64 value_bytes) {
     const i64 steps = ceil_div(cols, i64{blocks} * threads * kVec8);
     return static_cast<i64>(sizeof(CastRowsWideShared)) + steps * threads * kVec8 * static_cast<i64>(value_bytes);
   }
-  // block_shared: the most shared memory that one block can have; clusters: may blocks form them? computed: by an
-  // expression, for which a multiprocessor needs three blocks at least, where two are enough for copies.
-  INGOT_HOST_DEVICE static constexpr CastRowsWideShape shape(i64 cols, u64 value_bytes, bool computed, u32 block_shared,
-                                                             bool clusters) {
-    if (cols <= kept_cols(value_bytes)) {
-      const u32 threads = static_cast<u32>(ceil_div(cols, cols_of(32, value_bytes))) * 32;
+  // A multiprocessor has room for four blocks, or three; two are enough for copies, and for an expression only where
+  // clusters of more have no room either. Where there are fewer rows than multiprocessors, more blocks share one.
+  INGOT_HOST_DEVICE static constexpr CastRowsWideShape shape(const CastRowsWideCase& of) {
+    if (of.cols <= kept_cols(of.value_bytes)) {
+      const u32 threads = static_cast<u32>(ceil_div(of.cols, cols_of(32, of.value_bytes))) * 32;
       return {1, threads, sizeof(CastRowsWideShared)};
     }
-    for (u32 blocks = 1; blocks <= (clusters ? kMaxClusterBlocks : 1); blocks *= 2) {
-      for (u32 at_once = 4; at_once >= (computed && clusters ? 3 : 2); --at_once) {
-        const u32 threads = at_once == 4 ? 256 : at_once == 3 ? 384 : kMaxThreads;
-        const i64 bytes = shared_bytes(cols, blocks, threads, value_bytes);
-        if (bytes <= dynamic_shared_room(block_shared, at_once)) return {blocks, threads, static_cast<u32>(bytes)};
+    const u32 most = of.clusters ? kMaxClusterBlocks : 1;
+    u32 fewest = 1;
+    while (fewest < most && of.rows * fewest * 2 <= of.multiprocessors) fewest *= 2;
+    const u32 threads_of_three = of.many_inputs || of.value_bytes == 4 ? 256 : 384;  // as registers allow
+    for (u32 least = of.computed ? 3 : 2; least >= 2; --least) {
+      for (u32 blocks = fewest; blocks <= most; blocks *= 2) {
+        for (u32 at_once = 4; at_once >= least; --at_once) {
+          const u32 threads = at_once == 4 ? 256 : at_once == 3 ? threads_of_three : kMaxThreads;
+          const i64 bytes = shared_bytes(of.cols, blocks, threads, of.value_bytes);
+          if (bytes > dynamic_shared_room(of.block_shared, at_once)) continue;
+          return {blocks, threads, static_cast<u32>(bytes)};
+        }
       }
     }
     return {};
@@ -82,17 +98,12 @@ struct CastRowsWide {
   }
   INGOT_DEVICE static CastRowsWideShared& shared() { return dynamic_shared_as<CastRowsWideShared>(); }
 
-  // The largest of all threads' maxima, of a block or of a cluster.
-  INGOT_DEVICE static u32 block_maximum(u32 maximum) {
-    u32(&words)[kMaxClusterWarps] = shared().maxima.words;
-    maximum = __reduce_max_sync(0xffffffffU, maximum);
-    if (threadIdx.x % 32 == 0) words[threadIdx.x / 32] = maximum;
-    __syncthreads();
-    return __reduce_max_sync(0xffffffffU, threadIdx.x % 32 < blockDim.x / 32 ? words[threadIdx.x % 32] : 0);
-  }
+  // The largest of all threads' maxima.
+  INGOT_DEVICE static u32 block_maximum(u32 maximum) { return block_max(maximum, shared().maxima.words); }
   INGOT_DEVICE static u32 row_maximum(u32 maximum) {
     if constexpr (kHasClusters) {
       if (place().blocks > 1) {
+        __syncwarp();
         cluster_started();
         return cluster_max(maximum, shared().maxima, 0);
       }
@@ -128,7 +139,7 @@ struct CastRowsWide {
   };
 
   INGOT_DEVICE void row_in_registers() const {
-    // How many are fetched before the first is computed. For all of an expression's, registers are missing.
+    // How many are fetched before the first is computed. There are not enough registers for all of an expression's.
     constexpr u32 kMost = Source::kFused ? min_of(3U, kKept) : kKept;
     constexpr u32 kWindow = min_of(kMost, vec8s_in_flight<Source>(Source::kMatrices + Source::kColumns));
     constexpr u32 kLast = kKept - 1;
@@ -263,7 +274,9 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS((CastRowsWideBounds<Source, Out>::kThreads
                                       (CastRowsWideBounds<Source, Out>::kBlocks))
     cast_rows_wide(const __grid_constant__ CastRowsParams p) {
   const CastRowsWide<Source, Out, C> row{p};
-  if (kHasClusters && row.place().blocks > 1) cluster_start_with(row.shared().maxima);
+  if constexpr (kHasClusters) {
+    if (row.place().blocks > 1) cluster_start_with(row.shared().maxima);
+  }
   start_in_turn();
   if (p.source.cols <= CastRowsWideLaunch::kept_cols(sizeof(typename Source::Value))) {
     row.row_in_registers();

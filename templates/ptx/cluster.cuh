@@ -49,11 +49,6 @@ INGOT_DEVICE u32 mapa(u32 address, u32 rank) {
   return mapped;
 }
 
-// Stores to shared memory of any block of the cluster, at an address that mapa() gives.
-INGOT_DEVICE void st_shared_cluster(u32 address, u32 value) {
-  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
-}
-
 // Barrier `id` (1 to 15; 0 is __syncthreads) for `threads` threads: sync arrives and waits, arrive only arrives.
 INGOT_DEVICE void named_barrier_sync(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -135,15 +135,22 @@ BOOST_AUTO_TEST_CASE(a_cast_has_all_its_passes_once) {
   for (const KernelPass& kernel : kernels) BOOST_TEST(sources.contains(text_of(kernel)));
 }
 
-// Clusters share them, so that GPUs without clusters need no kernel for them.
-BOOST_AUTO_TEST_CASE(wide_rows_have_kernels_where_there_are_clusters) {
-  Recording recording;
-  recording.add(parse("cast bf16->e4m3fn scale=row out=codes"));
+// A cast's have blocks of their own on every GPU. Of norm_backward's, clusters and pairs of blocks share them, so that
+// GPUs without clusters need no kernels for them.
+BOOST_AUTO_TEST_CASE(wide_rows_have_kernels_where_they_can_run) {
+  const auto passes_on = [](const char* line, const char* gpu) {
+    Recording recording;
+    recording.add(parse(line));
+    std::vector<Pass> found;
+    for (const KernelPass& kernel : kernels_of(recording, matmul_device(gpu_named(gpu)))) found.push_back(kernel.pass);
+    return found;
+  };
   for (const char* const gpu : {"h200", "b200", "l40s", "a100"}) {
-    const MatmulDevice device = matmul_device(gpu_named(gpu));
-    const std::vector<KernelPass> kernels = kernels_of(recording, device);
-    BOOST_TEST(kernels.size() == (device.target.major >= 9 ? 2U : 1U), gpu);
-    BOOST_TEST((kernels.front().pass == Pass::main), gpu);
+    BOOST_TEST((passes_on("cast bf16->e4m3fn scale=row out=codes", gpu) == std::vector{Pass::main, Pass::wide}), gpu);
+    const bool clusters = gpu_named(gpu).target.major >= 9;
+    BOOST_TEST((passes_on("norm_backward rms bf16", gpu) ==
+                (clusters ? std::vector{Pass::main, Pass::wide, Pass::pair} : std::vector{Pass::main})),
+               gpu);
   }
 }
 

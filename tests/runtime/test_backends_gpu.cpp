@@ -199,7 +199,7 @@ BOOST_AUTO_TEST_CASE(transposed_codes_of_any_pitch_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
-// Rows that no block's registers hold, and what lies around them: of few and of most columns, of columns and pitches
+// Rows with a block or a cluster of their own, and what lies around them: of few and of most columns, of columns and pitches
 // that take the other kernel, with NaN, Inf and zeros.
 BOOST_AUTO_TEST_CASE(wide_rows_agree) {
   std::vector<Case> all;
@@ -223,6 +223,17 @@ BOOST_AUTO_TEST_CASE(wide_rows_agree) {
       all.push_back({.spec = spec, .shape = {3, 18944}, .input = input});
     }
     all.push_back({.spec = spec, .shape = {7, 18944}, .placement = {.padding = 8}});
+    // In registers; in one block's shared memory, as there are rows enough; in that of the largest clusters.
+    if (!norm) {
+      for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
+        all.push_back({.spec = spec, .shape = {3, 11008}, .input = input});
+      }
+      for (const std::int64_t padding : {3, 8}) {
+        all.push_back({.spec = spec, .shape = {7, 11008}, .placement = {.padding = padding}});
+      }
+      for (const std::int64_t cols : {16392, 28672, 53248}) all.push_back({.spec = spec, .shape = {140, cols}});
+      all.push_back({.spec = spec, .shape = {2, 151936}});
+    }
     all.push_back({.spec = spec, .shape = {3, 18944}, .placement = {.padding = 3, .offset = 1}});
     all.push_back({.spec = spec, .shape = {20, 28672}});
     // More rows than the GPU has room for clusters: a cluster of a norm takes several.
@@ -264,8 +275,8 @@ BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
-// Clusters take the rows that they are for, and no others.
-BOOST_AUTO_TEST_CASE(clusters_take_wide_rows, *once()) {
+// The kernels for wide rows take the rows that they are for, and no others.
+BOOST_AUTO_TEST_CASE(wide_rows_have_kernels_of_their_own, *once()) {
   struct Passes : LaunchHook {
     void before(const Stream&) override {}
     void after(const KernelSpec& spec, Pass pass, const Stream&) override {
@@ -288,7 +299,7 @@ BOOST_AUTO_TEST_CASE(clusters_take_wide_rows, *once()) {
   BOOST_TEST(!takes(kRows, {3, 3072}));
   BOOST_TEST(takes(kRows, {3, 3080}));
   BOOST_TEST(takes(kRows, {3, 16392}));
-  BOOST_TEST(takes(kRows, {3, 151936}) == clusters);
+  BOOST_TEST(takes(kRows, {3, 151936}) == clusters);  // in shared memory; the widest that others hold have 36864
   BOOST_TEST(!takes(kRows, {3, 18945}));
   BOOST_TEST(!takes(kRows, {3, 18944}, {.padding = 3}));
   BOOST_TEST(takes("cast f32->e4m3fn scale=row out=codes", {3, 1544}));

@@ -1,6 +1,7 @@
-// Which rows the CUDA backend gives to clusters of blocks (the passes `wide` and `pair`, and norms' kernels for a
-// number of columns), by a dry run: rows that one block's registers do not hold, if they can be read in vectors and the
-// GPU has clusters. tests/runtime/test_backends_gpu.cpp tests the results.
+// Which rows the CUDA backend gives to the kernels for wide rows, by a dry run: a cast's rows that are wide enough for a
+// block of their own, and norms' that one block's registers do not hold, where the GPU has clusters (the passes `wide`
+// and `pair`, and norms' kernels for a number of columns). They must be readable in vectors.
+// tests/runtime/test_backends_gpu.cpp tests the results.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <memory>
@@ -74,7 +75,8 @@ BOOST_AUTO_TEST_CASE(of_casts) {
   BOOST_TEST(!wide(kRows, {3, 3072}));
   BOOST_TEST(wide(kRows, {3, 3080}));
   BOOST_TEST(wide(kRows, {3, 16392}));
-  BOOST_TEST(wide(kRows, {3, 151936}));
+  BOOST_TEST(wide(kRows, {3, 425984}));  // eight blocks, two of which have room on a multiprocessor
+  BOOST_TEST(!wide(kRows, {3, 425992}));
   BOOST_TEST(!wide(kRows, {3, 18945}));
   BOOST_TEST(!wide(kRows, {3, 18944}, {.padding = 3}));
   // Without clusters, rows of which two have room in a multiprocessor's shared memory.

@@ -111,10 +111,10 @@ SourceParams source_of(const Matrix<T>& x, i64 rows, i64 cols) {
 template <class In>
 float emulated_amax(const Matrix<In>& x, i64 rows, i64 cols) {
   const SourceParams source = flattened(source_of(x, rows, cols));
-  const i64 grid = AmaxPartialsLaunch::grid(source.rows, source.cols, sizeof(In));
+  constexpr u32 kThreads = AmaxPartialsLaunch::kMaxThreads;
+  const i64 grid = AmaxPartialsLaunch::grid(source.rows, source.cols, kThreads, sizeof(In));
   Matrix<float> partials(1, grid, grid);
-  emulator::launch(amax_partials<ValueSource<In>>, grid, AmaxPartialsLaunch::kThreads,
-                   AmaxPartialsParams{source, partials.data()});
+  emulator::launch(amax_partials<ValueSource<In>>, grid, kThreads, AmaxPartialsParams{source, partials.data()});
   Matrix<float> amax(1, 1, 1);
   const AmaxRowsParams second{source_of(partials, 1, grid), amax.data(), RowsLaunch::threads_log2(grid)};
   emulator::launch(amax_rows<ValueSource<float>>, RowsLaunch::grid(1, grid), RowsLaunch::threads(grid), second);
@@ -338,11 +338,17 @@ void check_cast_rows(bool pow2) {
   }
 }
 
-// Runs a cast of wide rows, where a block has `block_shared` bytes of shared memory.
+// Runs a cast of wide rows on a GPU of one multiprocessor, where a block has `block_shared` bytes of shared memory.
 template <class Source, class Out>
 void launch_wide(const CastRowsParams& p, u32 block_shared) {
-  const CastRowsWideShape shape =
-      CastRowsWideLaunch::shape(p.source.cols, sizeof(typename Source::Value), Source::kFused, block_shared, true);
+  const CastRowsWideShape shape = CastRowsWideLaunch::shape({.rows = p.source.rows,
+                                                             .cols = p.source.cols,
+                                                             .value_bytes = sizeof(typename Source::Value),
+                                                             .computed = Source::kFused,
+                                                             .many_inputs = Source::kMany,
+                                                             .block_shared = block_shared,
+                                                             .multiprocessors = 1,
+                                                             .clusters = true});
   BOOST_REQUIRE(shape.blocks != 0U);
   emulator::launch(cast_rows_wide<Source, Out, CastRowsConfig{.result = true}>,
                    {.grid = p.source.rows * shape.blocks,
@@ -1089,7 +1095,7 @@ BOOST_AUTO_TEST_CASE(fused_rows_wide) {
   for (const Shape& s : {Shape{3, 3080}, Shape{2, 8192}, Shape{3, 16392}, Shape{2, 18944}, Shape{1, 53248}}) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
       FusedCast kernels(s), cpu(s);
-      const u32 block_shared = s.rows == 3 ? 48 * 1024 : 227 * 1024;  // clusters, or one block
+      const u32 block_shared = s.rows == 3 ? 48 * 1024 : 227 * 1024;  // clusters, or one block up to 28672 columns
       launch_wide<ValueSource<bf16, RenderedSwigluBias>, e4m3fn>({.source = kernels.source(),
                                                                   .codes = kernels.codes.data(),
                                                                   .factors = kernels.factors.data(),
@@ -1112,10 +1118,10 @@ void check_fused_tiles() {
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
       FusedCast kernels(s), cpu(s);
-      const i64 blocks = AmaxPartialsLaunch::grid(s.rows, s.cols, sizeof(bf16));
+      const u32 threads = AmaxPartialsLaunch::threads(s.cols, sizeof(bf16), true);
+      const i64 blocks = AmaxPartialsLaunch::grid(s.rows, s.cols, threads, sizeof(bf16));
       Matrix<float> amax(1, blocks, blocks);
-      emulator::launch(amax_partials<Source>, blocks, AmaxPartialsLaunch::kThreads,
-                       AmaxPartialsParams{kernels.source(), amax.data()});
+      emulator::launch(amax_partials<Source>, blocks, threads, AmaxPartialsParams{kernels.source(), amax.data()});
       const i64 tiles = ceil_div(s.rows, i64{128});
       Matrix<float> partial_sums(tiles, s.cols, s.cols);
       CastTilesParams params{.source = kernels.source(),

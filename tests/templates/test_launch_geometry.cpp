@@ -70,29 +70,38 @@ BOOST_AUTO_TEST_CASE(amax_history_blocks_cover_all_slots) {
 
 // Repeats the walk of amax_partials in integers: some block takes every segment of every row, once.
 BOOST_AUTO_TEST_CASE(amax_blocks_share_all_segments) {
+  using Launch = AmaxPartialsLaunch;
   for (const i64 rows : {1, 3, 100, 700}) {
-    for (const i64 cols : {1, 8192, 8193, 30000, 9000000}) {
-      const i64 segments = ceil_div(cols, AmaxPartialsLaunch::segment(2));
-      const i64 grid = AmaxPartialsLaunch::grid(rows, cols, 2);
-      BOOST_TEST(grid >= 1);
-      BOOST_TEST(grid <= AmaxPartialsLaunch::kMaxBlocks);
-      std::set<std::pair<i64, i64>> seen;
-      for (i64 block = 0; block < grid; ++block) {
-        i64 row = block / segments;
-        i64 segment = block % segments;
-        while (row < rows) {
-          BOOST_REQUIRE(seen.emplace(row, segment).second);
-          row += grid / segments;
-          segment += grid % segments;
-          if (segment >= segments) {
-            segment -= segments;
-            ++row;
+    for (const i64 cols : {1, 4096, 8192, 8193, 11008, 30000, 9000000}) {
+      for (const bool computed : {false, true}) {
+        const u32 threads = Launch::threads(cols, 2, computed);
+        BOOST_TEST(threads % 32 == 0U);
+        BOOST_TEST((computed ? threads <= Launch::kMaxThreads : threads == Launch::kMaxThreads));
+        const i64 segments = ceil_div(cols, Launch::segment(threads, 2));
+        BOOST_TEST(segments == ceil_div(cols, Launch::segment(Launch::kMaxThreads, 2)));
+        const i64 grid = Launch::grid(rows, cols, threads, 2);
+        BOOST_TEST(grid >= 1);
+        BOOST_TEST(grid <= Launch::kMaxBlocks);
+        std::set<std::pair<i64, i64>> seen;
+        for (i64 block = 0; block < grid; ++block) {
+          i64 row = block / segments;
+          i64 segment = block % segments;
+          while (row < rows) {
+            BOOST_REQUIRE(seen.emplace(row, segment).second);
+            row += grid / segments;
+            segment += grid % segments;
+            if (segment >= segments) {
+              segment -= segments;
+              ++row;
+            }
           }
         }
+        BOOST_TEST(static_cast<i64>(seen.size()) == rows * segments);
       }
-      BOOST_TEST(static_cast<i64>(seen.size()) == rows * segments);
     }
   }
+  static_assert(Launch::threads(4096, 2, true) == 128 && Launch::threads(8192, 2, true) == 256);
+  static_assert(Launch::threads(11008, 2, true) == 192 && Launch::threads(11008, 2, false) == 256);
 }
 
 // Likewise for amax_tiles: some block takes every step of every strip. If there are rows enough, all blocks are
@@ -183,41 +192,66 @@ BOOST_AUTO_TEST_CASE(cast_rows_wide_blocks_hold_the_row) {
   for (const u64 bytes : {2, 4}) {
     const u32 kept = CastRowsLaunch::vec8s(bytes);
     for (i64 cols = Launch::min_cols(bytes) + 7; cols <= Launch::kept_cols(bytes); cols += 8) {
-      const CastRowsWideShape shape = Launch::shape(cols, bytes, false, 48 * 1024, false);
+      const CastRowsWideShape shape = Launch::shape({.rows = 1, .cols = cols, .value_bytes = bytes});
       BOOST_REQUIRE(shape.blocks == 1U);
       BOOST_REQUIRE(shape.threads % 32 == 0U);
       BOOST_REQUIRE(shape.threads <= Launch::kMaxThreads);
       BOOST_REQUIRE(i64{kept} * shape.threads * kVec8 >= cols);
       BOOST_REQUIRE(i64{kept - 1} * shape.threads * kVec8 <= cols);
     }
+  }
+  for (const u64 bytes : {2, 4}) {
     for (const u32 block_shared : {99 * 1024, 163 * 1024, 227 * 1024}) {
       for (const bool clusters : {false, true}) {
         for (const bool computed : {false, true}) {
-          i64 last = 0;
-          for (i64 cols = Launch::kept_cols(bytes) + 8; cols <= 1'100'000; cols += 8) {
-            const CastRowsWideShape shape = Launch::shape(cols, bytes, computed, block_shared, clusters);
-            if (shape.blocks == 0) continue;
-            BOOST_REQUIRE((last == 0 || last == cols - 8));  // wider rows have no room either
-            last = cols;
-            BOOST_REQUIRE(shape.blocks <= (clusters ? kMaxClusterBlocks : 1U));
-            BOOST_REQUIRE(shape.blocks * shape.threads / 32 <= kMaxClusterWarps);
-            const i64 slots = (shape.shared_bytes - sizeof(CastRowsWideShared)) / (kVec8 * bytes);
-            BOOST_REQUIRE(i64{shape.blocks} * slots * kVec8 >= cols);
-            BOOST_REQUIRE(slots % shape.threads == 0);
-            const u32 at_once = shape.threads == 256 ? 4 : shape.threads == 384 ? 3 : 2;
-            BOOST_REQUIRE(shape.shared_bytes <= dynamic_shared_room(block_shared, at_once));
+          for (const i64 rows : {1, 40, 1000}) {
+            CastRowsWideCase of{.rows = rows,
+                                .cols = Launch::kept_cols(bytes),
+                                .value_bytes = bytes,
+                                .computed = computed,
+                                .block_shared = block_shared,
+                                .multiprocessors = 132,
+                                .clusters = clusters};
+            // The widest rows that two blocks of a multiprocessor hold.
+            const i64 room = dynamic_shared_room(block_shared, 2) - i64{sizeof(CastRowsWideShared)};
+            const i64 step = i64{Launch::kMaxThreads} * kVec8;
+            const i64 widest = (clusters ? kMaxClusterBlocks : 1) * (room / (step * static_cast<i64>(bytes)) * step);
+            for (of.cols += 8; of.cols <= widest; of.cols += 8) {
+              const CastRowsWideShape shape = Launch::shape(of);
+              BOOST_REQUIRE(shape.blocks != 0U);
+              BOOST_REQUIRE(shape.blocks <= (clusters ? kMaxClusterBlocks : 1U));
+              BOOST_REQUIRE(shape.blocks * shape.threads / 32 <= kMaxClusterWarps);
+              const i64 slots = (shape.shared_bytes - sizeof(CastRowsWideShared)) / (kVec8 * bytes);
+              BOOST_REQUIRE(i64{shape.blocks} * slots * kVec8 >= of.cols);
+              BOOST_REQUIRE(slots % shape.threads == 0);
+              BOOST_REQUIRE(shape.shared_bytes <= dynamic_shared_room(block_shared, shape.threads == 512 ? 2 : 3));
+            }
+            of.cols = 2 * widest + 8;
+            BOOST_TEST(Launch::shape(of).blocks == 0U);
           }
-          if (clusters) BOOST_TEST(last >= 196608 / static_cast<i64>(bytes));
         }
       }
     }
   }
-  constexpr auto shape = [](i64 cols, bool computed) { return Launch::shape(cols, 2, computed, 227 * 1024, true); };
-  static_assert(shape(8192, true).threads == 256 && shape(11008, true).threads == 352);
-  static_assert(shape(18944, true).threads == 256 && shape(28672, true).threads == 384);
-  static_assert(shape(53248, true).blocks == 2 && shape(53248, true).threads == 256);
-  static_assert(shape(53248, false).blocks == 1 && shape(53248, false).threads == 512);
-  static_assert(shape(65536, false).blocks == 2);
+  constexpr auto shape = [](i64 rows, i64 cols, bool computed, bool many_inputs = false) {
+    return Launch::shape({.rows = rows,
+                          .cols = cols,
+                          .value_bytes = 2,
+                          .computed = computed,
+                          .many_inputs = many_inputs,
+                          .block_shared = 227 * 1024,
+                          .multiprocessors = 132,
+                          .clusters = true});
+  };
+  static_assert(shape(6144, 8192, true).threads == 256 && shape(3000, 11008, true).threads == 352);
+  static_assert(shape(6144, 18944, true).threads == 256 && shape(6144, 28672, true).threads == 384);
+  static_assert(shape(6144, 28672, true, true).threads == 256);
+  static_assert(shape(2048, 53248, true).blocks == 2 && shape(2048, 53248, true).threads == 256);
+  static_assert(shape(2048, 53248, false).blocks == 1 && shape(2048, 53248, false).threads == 512);
+  static_assert(shape(2048, 65536, false).blocks == 2);
+  // Fewer rows than multiprocessors.
+  static_assert(shape(16, 28672, true).blocks == 8 && shape(64, 28672, true).blocks == 2);
+  static_assert(shape(67, 28672, true).blocks == 1);
   static_assert(Launch::min_cols(2) == 3073 && Launch::min_cols(4) == 1537);
 }
 

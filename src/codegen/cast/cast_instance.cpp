@@ -89,7 +89,7 @@ TemplateInstance cast_rows(const CastSpec& spec) {
           kernel_words(spec), functor(spec)};
 }
 
-// The kernel of rows that several blocks share: of the pass that goes along the rows, in either schedule.
+// The kernel of rows with blocks of their own: of the pass that goes along the rows, in either schedule.
 bool goes_along_rows(const CastSpec& spec) {
   const CastSchedule schedule = cast_schedule(spec);
   return schedule == CastSchedule::rows || schedule == CastSchedule::rows_then_tiles;

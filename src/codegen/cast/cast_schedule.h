@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-// rows: each row stays in its threads' registers, in one launch (templates/cast/cast_rows.cuh).
+// rows: each row stays on the chip, in one launch (templates/cast/cast_rows.cuh, cast_rows_wide.cuh).
 // row_groups: likewise with 1 x 128 groups (templates/cast/cast_row_groups.cuh).
 // rows_then_tiles: first the codes by rows, which also finds the maxima that the transposed codes share; then the
 // transposed codes in tiles (templates/cast/cast_tiles.cuh).

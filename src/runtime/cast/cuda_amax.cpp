@@ -30,9 +30,10 @@ void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Laun
     return;
   }
   const SourceParams first = flattened(source);
-  const i64 partials = AmaxPartialsLaunch::grid(first.rows, first.cols, static_cast<u64>(size_of(spec.in)));
+  constexpr u32 kThreads = AmaxPartialsLaunch::kMaxThreads;
+  const i64 partials = AmaxPartialsLaunch::grid(first.rows, first.cols, kThreads, static_cast<u64>(size_of(spec.in)));
   auto* const memory = static_cast<float*>(stream.scratch(static_cast<std::size_t>(partials) * sizeof(float)));
-  launcher.launch(spec, Pass::first, partials, AmaxPartialsLaunch::kThreads, AmaxPartialsParams{first, memory}, stream);
+  launcher.launch(spec, Pass::first, partials, kThreads, AmaxPartialsParams{first, memory}, stream);
   const SourceParams second{.input = memory, .rows = 1, .cols = partials, .input_stride = partials, .operands = {}};
   launcher.launch(spec, Pass::main, RowsLaunch::grid(1, partials), RowsLaunch::threads(partials),
                   AmaxRowsParams{second, result, RowsLaunch::threads_log2(partials)}, stream);

@@ -92,9 +92,10 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
   if (wanted.kind() == FirstPass::Kind::partials) {
     const SourceParams source = spec.pointwise ? source_of(tensors) : flattened(source_of(tensors));
     maxima.tensor = {memory, nullptr};
-    maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, static_cast<u64>(size_of(spec.in)));
-    launcher.launch(spec, Pass::first, maxima.tensor_count, AmaxPartialsLaunch::kThreads,
-                    AmaxPartialsParams{source, memory}, stream);
+    const u64 bytes = static_cast<u64>(size_of(spec.in));
+    const u32 threads = AmaxPartialsLaunch::threads(source.cols, bytes, !spec.pointwise.empty());
+    maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, threads, bytes);
+    launcher.launch(spec, Pass::first, maxima.tensor_count, threads, AmaxPartialsParams{source, memory}, stream);
   } else if (wanted.kind() == FirstPass::Kind::rows) {
     maxima.rows = {memory, nullptr};
     launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
@@ -147,8 +148,14 @@ CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, c
   const bool written = rows_aligned<u8>(tensors.codes.data, tensors.codes.row_stride, kVec8) &&
                        (!spec.result || rows_aligned<u8>(result.data, result.row_stride * size_of(result.dtype), 16));
   if (!written || !source_aligned(spec, tensors)) return {};
-  const CastRowsWideShape shape =
-      Launch::shape(input.cols, bytes, !spec.pointwise.empty(), launcher.block_shared_bytes(), launcher.overlapping());
+  const CastRowsWideShape shape = Launch::shape({.rows = input.rows,
+                                                 .cols = input.cols,
+                                                 .value_bytes = bytes,
+                                                 .computed = !spec.pointwise.empty(),
+                                                 .many_inputs = spec.pointwise.inputs().size() > 1,
+                                                 .block_shared = launcher.block_shared_bytes(),
+                                                 .multiprocessors = static_cast<u32>(launcher.multiprocessors()),
+                                                 .clusters = launcher.overlapping()});
   return shape.blocks != 0 && launcher.may_launch(spec, Pass::wide, stream) ? shape : CastRowsWideShape{};
 }
 
