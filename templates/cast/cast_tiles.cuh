@@ -55,16 +55,17 @@ INGOT_DEVICE void transpose_bytes(const u32 (&rows)[4], u32 (&columns)[4]) {
 
 // ---- 1. Values ---------------------------------------------------------------------------------------------------
 
-// Loads the thread's 8 x 8 values. Elements outside the matrix are 0, which changes no maximum and no sum.
-template <class Source>
+// Loads the thread's 8 x 8 values. Elements outside the matrix are 0, which changes no maximum and no sum. ByHalves: as
+// load_vec8s().
+template <class Source, bool ByHalves = false>
 INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastTilesShared& shared,
                             Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   using Value = typename Source::Value;
   if (Source::aligned(p) && (at.cols == CastTilesLaunch::kTile || p.cols % kVec8 == 0)) {
-    load_vec8s<Source, true>(p, Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col), values,
-                             [&](u32 r) -> Vec8Offset {
-                               return {r, 0, at.row + r < at.rows && at.col < at.cols};
-                             });
+    load_vec8s<Source, true, ByHalves>(p, Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col), values,
+                                       [&](u32 r) -> Vec8Offset {
+                                         return {r, 0, at.row + r < at.rows && at.col < at.cols};
+                                       });
     return;
   }
   // Loads 32 rows at a time: shared memory has room for that many rows of f32.
@@ -145,7 +146,10 @@ INGOT_DEVICE void load_tile_anywhere(const SourceParams& p, const TilePosition& 
   }
   constexpr u32 kBatch = min_of(kRowsPerRun, max_of(1U, vec8s_in_flight<Source>(Source::kMatrices) / 4));
   const u32 width = at.width();
-  const typename Source::RawColumns columns = Source::fetch_column_elements(from, width);
+  typename Source::RawColumns columns = Source::fetch_column_elements(from, width);
+  // The compiler would keep each element of two columns in a register, and sm_90 has none left for three blocks.
+  constexpr bool kTwoColumns = Source::kMatrices == 1 && Source::kColumns > 0 && Source::kColumns + Source::kRows == 2;
+  if constexpr (kDeviceArch == 900 && kTwoColumns && sizeof(typename Source::In) == 2) Source::forget_columns(columns);
   INGOT_UNROLL
   for (u32 first = 0; first < kRowsPerRun; first += kBatch) {
     typename Source::Raw raw[kBatch];
@@ -267,6 +271,13 @@ INGOT_DEVICE void sum_columns(const CastTilesParams& p, const TilePosition& at, 
   __syncthreads();
 }
 
+// For all rows of a thread.
+template <HighPrecision Value>
+INGOT_DEVICE void forget_values(Vec8<Value> (&values)[kRowsPerRun]) {
+  INGOT_UNROLL
+  for (Vec8<Value>& row : values) forget_values(row);
+}
+
 // ---- 2. Maxima over the tile -------------------------------------------------------------------------------------
 
 template <HighPrecision Value>
@@ -377,8 +388,9 @@ INGOT_DEVICE float* factor_at(const CastOutput& output, const TilePosition& at, 
 }
 
 // Computes the scales from maxima, and writes the factors. All threads of the block call it. Last: the
-// block computes no more scales of this tile, so that nothing here need be free again.
-template <Granularity Scale, Fp8Format Out, bool Last, HighPrecision Value>
+// block computes no more scales of this tile, so that nothing here need be free again. LanesAnew: no lane stays in a
+// register for the block's next tile.
+template <Granularity Scale, Fp8Format Out, bool Last, bool LanesAnew = false, HighPrecision Value>
 INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p,
                                                 const TilePosition& at, const Vec8<Value> (&values)[kRowsPerRun],
                                                 CastTilesShared& shared) {
@@ -404,7 +416,8 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
   } else if constexpr (by_row(Scale)) {
     u32 bits = 0;
     if constexpr (kLocal) bits = row_maximum(values);
-    const u32 lane = threadIdx.x % 32;
+    u32 lane = threadIdx.x % 32;
+    if constexpr (LanesAnew) hide(lane);
     const u32 row = at.row + RowMaxima::index_of_lane(lane);
     float scale = 0.0F;
     if (row < at.rows) {
@@ -691,6 +704,34 @@ INGOT_HOST_DEVICE constexpr bool fetches_by_halves() {
          (kDeviceArch == 0 || (kDeviceArch == 900 && has_hardware_encode<Out>()));
 }
 
+// Blocks per SM, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or 255 per
+// thread. Second scales, given scales, more outputs of the values and an expression all take registers. (Four blocks,
+// with 64 registers, would fit most casts but are no faster.)
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
+  constexpr bool kTwo = has_two_scales(C);
+  constexpr bool kMoreOutputs = C.result || C.sum;
+  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  constexpr bool kBlackwell = kDeviceArch >= 1000;
+  if (kTwo && (!has_hardware_encode<Out>() || (Source::kFused && (kWide || Source::kColumns > 0)) ||
+               ((C.given_scales || kMoreOutputs) && (kWide || kBlackwell)))) {
+    return 1;
+  }
+  constexpr bool kSeveral = Source::kMatrices > 1;
+  constexpr bool kMany = Source::kMatrices > 2 || (kWide && kSeveral);
+  if (Source::kFused && (kMany || (kMoreOutputs && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
+  // On sm_120, ptxas cannot fit these into 128 registers.
+  constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
+  if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
+  if (fetches_by_halves<Source, Out, C>()) return 3;
+  if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
+  if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
+  // On sm_89, maxima of rows take more registers (max_u16x2()) than four blocks have beside given scales.
+  constexpr bool kRowMaxima = C.given_scales && C.transposed.written && by_row(C.transposed.scale);
+  if (!kTwo) return C.unaligned && !(kDeviceArch < 900 && kRowMaxima) ? 4 : 3;
+  return kDeviceArch == 900 && by_row(C.codes.scale) && by_column(C.transposed.scale) && !C.given_scales ? 3 : 2;
+}
+
 // Casts one tile; all threads of the block call it. After an earlier pass, but only then, the elements may be read
 // before that pass has ended, because it waited for whoever wrote them. With a Meeting, the tiles themselves are that
 // pass: each raises the maxima, reports to the meeting, and waits for the others. If not kStores, the transposed codes
@@ -709,6 +750,12 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   constexpr CastOutputConfig kOutput = kCodes ? C.codes : C.transposed;
   constexpr Granularity kScale = kOutput.scale;
   constexpr Granularity kTransposedScale = C.transposed.scale;
+  // What blocks that take two tiles compute anew, because ptxas has no registers left to keep it: lanes of other
+  // threads, from one tile to the next; and the tile's place, until the end.
+  constexpr u32 kResidency = kStores ? 0 : cast_tiles_residency<Source, Out, C>();
+  constexpr bool kLanesAnew =
+      kResidency == 2 && C.sum && !C.result && is_rowwise(kScale) && is_tensorwise(kTransposedScale);
+  constexpr bool kPlaceAnew = kResidency == 4 && kDeviceArch < 1000 && kCodes && kScale == Granularity{128, 128};
   const CastOutput& output = kCodes ? p.codes : p.transposed;
   const TilePosition at = TilePosition::of(p.source, tile);
   Vec8<Value> values[kRowsPerRun] = {};
@@ -755,15 +802,21 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if constexpr (kMeets) meeting.wait();
 
   constexpr bool kLastScales = C.unaligned && !kTwo;
-  if constexpr (!kGiven) scales = dynamic_scales<kScale, Out, kLastScales>(output, p, at, values, shared);
+  if constexpr (!kGiven) scales = dynamic_scales<kScale, Out, kLastScales, kLanesAnew>(output, p, at, values, shared);
   [[maybe_unused]] PendingMaxima<kScale, Value> maxima;
   U32x2 codes[kRowsPerRun];
   [[maybe_unused]] u32 largest = 0;
   [[maybe_unused]] float sums[kVec8] = {};
+  // The largest magnitudes of bf16 without max_u16x2() take the words that unpacking them gives: the compiler would
+  // keep all of a thread's in registers from one maximum to the next.
+  constexpr bool kForgets = kGiven && kDeviceArch < 900 && has_hardware_encode<Out>() && is_same<Value, bf16> &&
+                            !Source::kFused && !C.result && !C.sum && by_row(kTransposedScale) &&
+                            (kTwo ? !C.unaligned && kScale == Granularity{128, 1} : C.unaligned);
   // Where ptxas has no registers left for all rows' codes.
   constexpr bool kByRows = kTwo && (kDeviceArch >= 1000 || (kGiven && (C.sum || C.result)));
   if constexpr (C.unaligned) {
     if constexpr (kGiven && !kByRows) largest = thread_maximum_of_words(values);
+    if constexpr (kForgets && !kTwo) forget_values(values);
     if constexpr (kGiven && !kMaximumApart) maxima = PendingMaxima<kScale, Value>::of(values);
     if constexpr (kByRows) {
       quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
@@ -779,6 +832,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
   if constexpr (kGiven && !kMaximumApart) record(output, p.source, at, maxima, shared);
   if constexpr (kTwo) {
+    if constexpr (kForgets) forget_values(values);
     if constexpr (kGiven) {
       record(p.transposed, p.source, at, PendingMaxima<kTransposedScale, Value>::of(values), shared);
     } else {
@@ -812,7 +866,13 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     if constexpr (!kTransposed) __syncthreads();
     runs.store_totals(p, at);
   }
-  if constexpr (kMaximumApart) record_warp_maxima<kScale>(output, p.source, at, shared);
+  if constexpr (kMaximumApart && kPlaceAnew) {
+    u32 same_tile = tile;
+    hide(same_tile);
+    record_warp_maxima<kScale>(output, p.source, TilePosition::of(p.source, same_tile), shared);
+  } else if constexpr (kMaximumApart) {
+    record_warp_maxima<kScale>(output, p.source, at, shared);
+  }
   if constexpr (kTransposed && C.unaligned) {
     if constexpr (kStores) StagedColumns::of(p.transposed, at, at.rows, &shared).store();
   }
@@ -825,32 +885,6 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
 }
 
-// Blocks per SM, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or 255 per
-// thread. Second scales, given scales, more outputs of the values and an expression all take registers. (Four blocks,
-// with 64 registers, would fit most casts but are no faster.)
-template <class Source, Fp8Format Out, CastConfig C>
-INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
-  constexpr bool kTwo = has_two_scales(C);
-  constexpr bool kMoreOutputs = C.result || C.sum;
-  constexpr bool kWide = sizeof(typename Source::Value) == 4;
-  constexpr bool kBlackwell = kDeviceArch >= 1000;
-  if (kTwo && (!has_hardware_encode<Out>() || (Source::kFused && (kWide || Source::kColumns > 0)) ||
-               ((C.given_scales || kMoreOutputs) && (kWide || kBlackwell)))) {
-    return 1;
-  }
-  constexpr bool kSeveral = Source::kMatrices > 1;
-  constexpr bool kMany = Source::kMatrices > 2 || (kWide && kSeveral);
-  if (Source::kFused && (kMany || (kMoreOutputs && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
-  // On sm_120, ptxas cannot fit these into 128 registers.
-  constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
-  if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
-  if (fetches_by_halves<Source, Out, C>()) return 3;
-  if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
-  if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
-  if (!kTwo) return C.unaligned ? 4 : 3;
-  return kDeviceArch == 900 && by_row(C.codes.scale) && by_column(C.transposed.scale) && !C.given_scales ? 3 : 2;
-}
-
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_residency<Source, Out, C>()))
     cast_tiles(const __grid_constant__ CastTilesParams p) {
@@ -858,12 +892,19 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
   if constexpr (CastTilesLaunch::takes_two(Source::kFused, C.unaligned && C.transposed.written)) {
     __shared__ CastTilesShared shared[CastTilesLaunch::kMaxTilesPerBlock];
     const u32 across = static_cast<u32>(CastTilesLaunch::tiles_along(p.source.cols));
-    const u32 first = block / across * p.tiles_per_block * across + block % across;
-    const TilePosition at = TilePosition::of(p.source, first);
+    u32 first = block / across * p.tiles_per_block * across + block % across;
+    TilePosition at = TilePosition::of(p.source, first);
     const u32 rows = static_cast<u32>(min_of(CastTilesLaunch::kTile * p.tiles_per_block, p.source.rows - at.first_row));
     INGOT_UNROLL_BY(1)
     for (u32 i = 0; i < p.tiles_per_block && (i == 0 || rows > CastTilesLaunch::kTile); ++i) {
       cast_tile<Source, Out, C, NoMeeting, false>(p, first + i * across, shared[i]);
+    }
+    // Where ptxas has no registers left to keep the first tile's place, it is computed anew.
+    constexpr bool kScalesOfColumns = is_columnwise(C.codes.scale) && is_columnwise(C.transposed.scale);
+    constexpr bool kTight = kScalesOfColumns && C.codes.written && !C.given_scales && !C.result && !C.sum;
+    if constexpr (kDeviceArch == 900 && kTight && is_same<typename Source::Value, bf16> && has_hardware_encode<Out>()) {
+      hide(first);
+      at = TilePosition::of(p.source, first);
     }
     StagedColumns::of(p.transposed, at, rows, shared).store();
   } else {

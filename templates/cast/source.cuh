@@ -161,6 +161,14 @@ struct ValueSource {
     return raw;
   }
 
+  // Makes the compiler keep the elements of columns as words, and unpack them again for each row.
+  INGOT_DEVICE static void forget_columns(RawColumns& columns) {
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::column) forget_values(columns.operands[i]);
+    }
+  }
+
   INGOT_DEVICE static Vec8<Value> values(const Raw& raw, const RawColumns& columns) {
     if constexpr (!kFused) {
       return raw.x;
@@ -245,13 +253,14 @@ INGOT_HOST_DEVICE constexpr u32 vec8s_in_flight(u32 inputs) {
 
 // Loads Count times 8 values, at offset_of(0) .. offset_of(Count - 1); those outside the matrix are 0. All loads of a
 // batch are issued before the first value is computed: an expression between two loads would delay the second.
-// OneBelowTheOther: all have the same columns, and those inside come first.
-template <class Source, bool OneBelowTheOther, u32 Count, class OffsetOf>
+// OneBelowTheOther: all have the same columns, and those inside come first. ByHalves (only then): a branch between the
+// two halves of a batch, so that ptxas mixes the computation of only half of it, which takes fewer registers.
+template <class Source, bool OneBelowTheOther, bool ByHalves = false, u32 Count, class OffsetOf>
 INGOT_DEVICE void load_vec8s(const SourceParams& p, const typename Source::Pointers& at,
                              Vec8<typename Source::Value> (&vec8s)[Count], OffsetOf offset_of) {
   constexpr u32 kInputs = Source::kMatrices + (OneBelowTheOther ? 0 : Source::kColumns);
   constexpr u32 kBatch = min_of(Count, vec8s_in_flight<Source>(kInputs));
-  static_assert(Count % kBatch == 0);
+  static_assert(Count % kBatch == 0 && (OneBelowTheOther || !ByHalves));
   constexpr u32 kColumnVec8s = OneBelowTheOther ? 1 : kBatch;
   typename Source::RawColumns columns[kColumnVec8s] = {};
   if (OneBelowTheOther && offset_of(0).inside) columns[0] = Source::fetch_columns(at, offset_of(0).cols);
@@ -277,6 +286,11 @@ INGOT_DEVICE void load_vec8s(const SourceParams& p, const typename Source::Point
       }
       INGOT_UNROLL
       for (u32 i = 0; i < kBatch; ++i) {
+        if (ByHalves && i == kBatch / 2 && !offset_of(first + i).inside) {
+          INGOT_UNROLL
+          for (; i < kBatch; ++i) vec8s[first + i] = {};
+          break;
+        }
         vec8s[first + i] = Source::values(raw[i], columns[i % kColumnVec8s]);
         if (Source::kFused && !offset_of(first + i).inside) vec8s[first + i] = {};
       }

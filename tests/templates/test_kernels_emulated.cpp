@@ -1228,6 +1228,55 @@ BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) {
   }
 }
 
+// Two matrices: computed by halves of a thread's rows. Of zeros it is 1, its largest value: rows and columns past the
+// edges must not count.
+struct OfTwo {
+  static constexpr u32 kInputs = 1;
+  static constexpr bool kUsesX = true;
+  static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix};
+  static float apply(float x, float y) { return 1.0F / (1.0F + x * x + y * y); }
+};
+
+BOOST_AUTO_TEST_CASE(cast_list_maxima_of_two_matrices) {
+  using Source = ValueSource<bf16, OfTwo>;
+  static_assert(computes_by_halves<Source>());
+  for (const Shape& s : {Shape{128, 128}, Shape{387, 264, 8}, Shape{262, 136}, Shape{37, 131, 3, 1}}) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      FusedCast cast(s);
+      Matrix<float> rows(1, s.rows, s.rows), columns(1, s.cols, s.cols);
+      for (i64 r = 0; r < s.rows; ++r) rows.at(0, r) = 0.0F;
+      for (i64 c = 0; c < s.cols; ++c) columns.at(0, c) = 0.0F;
+      CastTilesParams params{.source = cast.source(),
+                             .codes = {},
+                             .transposed = {},
+                             .result = nullptr,
+                             .result_stride = 0,
+                             .partial_sums = nullptr,
+                             .pow2 = false};
+      params.codes.amax = reinterpret_cast<u32*>(rows.data());
+      params.transposed.amax = reinterpret_cast<u32*>(columns.data());
+      const auto grid = CastTilesLaunch::grid(s.rows, s.cols);
+      std::vector<ListedTile> tiles;
+      for (u32 tile = 0; tile < grid; ++tile) tiles.push_back({0, tile});
+      emulator::launch(cast_list_maxima<Source, CastConfig{.codes = kRowScale, .transposed = kColumnScale}>, grid,
+                       CastTilesLaunch::kThreads, CastListParams{.casts = &params, .tiles = tiles.data()});
+      BOOST_TEST((rows.guarded() && columns.guarded()));
+      Matrix<float> row_maxima(1, s.rows, s.rows), column_maxima(1, s.cols, s.cols);
+      for (i64 r = 0; r < s.rows; ++r) row_maxima.at(0, r) = 0.0F;
+      for (i64 c = 0; c < s.cols; ++c) column_maxima.at(0, c) = 0.0F;
+      for (i64 r = 0; r < s.rows; ++r) {
+        for (i64 c = 0; c < s.cols; ++c) {
+          const float value = to_float(Source::element(params.source, r, c));
+          row_maxima.at(0, r) = std::max(row_maxima.at(0, r), value);
+          column_maxima.at(0, c) = std::max(column_maxima.at(0, c), value);
+        }
+      }
+      for (i64 r = 0; r < s.rows; ++r) BOOST_TEST(rows.at(0, r) == row_maxima.at(0, r), "row " << r);
+      for (i64 c = 0; c < s.cols; ++c) BOOST_TEST(columns.at(0, c) == column_maxima.at(0, c), "column " << c);
+    }
+  }
+}
+
 // Without x the input's data is null. The values stay f32.
 BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
   using Source = ValueSource<bf16, RenderedNoX, ValueConfig{.unrounded = true}>;
