@@ -1,10 +1,9 @@
 // A block's dynamic shared memory by its 32-bit addresses, and copies that fill it while the threads go on. On a GPU
-// each function is one instruction, or two with an L2 policy; on the host it does what the PTX ISA says of that
-// instruction, so that a test can run a kernel made of them thread by thread (tests/templates/emulator.h).
+// each function is one instruction; on the host it does what the PTX ISA says of that instruction, so that a test can
+// run a kernel made of them thread by thread (tests/templates/emulator.h).
 #pragma once
 
 #include "platform.cuh"
-#include "ptx/memory.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/shared.cuh"
 
@@ -72,14 +71,6 @@ INGOT_DEVICE void copy_async_cached(u32 target, const void* source, u32 size) {
   ptx::cp_async_cached(target, source, size);
 #else
   copy_async<16>(target, source, size);
-#endif
-}
-// Copies 16 bytes and names the L2's default policy explicitly, as load16() does.
-INGOT_DEVICE void copy_async_by_policy(u32 target, const void* source) {
-#if INGOT_ON_DEVICE
-  ptx::cp_async_by_policy(target, source, ptx::createpolicy_evict_normal());
-#else
-  copy_async<16>(target, source, 16);
 #endif
 }
 INGOT_DEVICE void commit_copies() {

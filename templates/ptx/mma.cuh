@@ -24,11 +24,6 @@ INGOT_DEVICE void cp_async(u32 target, const void* source, u32 size) {
 INGOT_DEVICE void cp_async_cached(u32 target, const void* source, u32 size) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(size) : "memory");
 }
-// 16 bytes, with an L2 policy.
-INGOT_DEVICE void cp_async_by_policy(u32 target, const void* source, u64 policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "l"(policy)
-               : "memory");
-}
 INGOT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until all of the thread's groups but the last `Pending` are complete and visible to the thread itself.
 template <u32 Pending>
