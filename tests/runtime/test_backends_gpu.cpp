@@ -199,8 +199,8 @@ BOOST_AUTO_TEST_CASE(transposed_codes_of_any_pitch_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
-// Rows with a block or a cluster of their own, and what lies around them: of few and of most columns, of columns and pitches
-// that take the other kernel, with NaN, Inf and zeros.
+// Rows with a block or a cluster of their own, and what lies around them: of few and of most columns, of columns and
+// pitches that take the other kernel, with NaN, Inf and zeros.
 BOOST_AUTO_TEST_CASE(wide_rows_agree) {
   std::vector<Case> all;
   std::vector<KernelSpec> specs = all_valid_specs();

@@ -1,6 +1,6 @@
-// Which rows the CUDA backend gives to the kernels for wide rows, by a dry run: a cast's rows that are wide enough for a
-// block of their own, and norms' that one block's registers do not hold, where the GPU has clusters (the passes `wide`
-// and `pair`, and norms' kernels for a number of columns). They must be readable in vectors.
+// Which rows the CUDA backend gives to the kernels for wide rows, by a dry run: a cast's rows that are wide enough for
+// a block of their own, and norms' that one block's registers do not hold, where the GPU has clusters (the passes
+// `wide` and `pair`, and norms' kernels for a number of columns). They must be readable in vectors.
 // tests/runtime/test_backends_gpu.cpp tests the results.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
