@@ -1,6 +1,7 @@
-// machine_code [share [word]]: prints a line for each kernel that Ingot can make for Hopper: a digest of its machine
-// code, its registers, and what it computes. scripts/compare_kernels.sh runs it on two commits and compares the lines.
-// With a word, only for kernels whose specs begin with it ("cast", "norm_backward").
+// machine_code [share [word [target]]]: prints a line for each kernel that Ingot can make for a target (sm_90a unless
+// it says another): a digest of its machine code, its registers and spills, and what it computes. With a word, only for
+// kernels whose specs begin with it ("cast", "norm_backward"; "" for all). scripts/compare_kernels.sh compares the
+// lines of two builds, or of one that reads its templates from two folders (INGOT_TEMPLATES).
 //
 // The kernels are those of every spec in the lists of valid ones; every tiling of gemm_sm90 with each kind of factors,
 // sum and output; every tiling of gemm_mma, and every one that dequant_matmul is offered for some number of tokens; and
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -21,6 +23,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/template_files.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 #include "tests/cases.h"
@@ -129,17 +132,20 @@ Kernels all_kernels() {
   return kernels;
 }
 
-void print_share(std::size_t index, std::size_t count, const std::string& word) {
+void print_share(std::size_t index, std::size_t count, const std::string& word, Target target) {
   const char* const root = std::getenv("INGOT_CUDA_ROOT");
+  const char* const templates = std::getenv("INGOT_TEMPLATES");
   std::string problem;
-  const auto compiler = NvrtcCompiler::open(root != nullptr ? root : "", embedded_templates(), problem);
+  const auto compiler = NvrtcCompiler::open(
+      root != nullptr ? root : "", templates != nullptr ? read_templates(templates) : embedded_templates(), problem);
   if (compiler == nullptr) throw Error(ErrorCode::not_found, "NVRTC", problem);
   const Kernels kernels = all_kernels();
   for (std::size_t i = index; i < kernels.sources().size(); i += count) {
     const Source& source = kernels.sources()[i];
     if (!word.empty() && !source.name.starts_with(word + " ")) continue;
-    const CompiledKernel kernel = compiler->compile(source, target_for(9, 0));
-    fmt::print("{} {:3} {}\n", test::machine_code_digest(kernel.cubin), kernel.resources.registers, source.name);
+    const CompiledKernel kernel = compiler->compile(source, target);
+    fmt::print("{} {:3} {:2} {}\n", test::machine_code_digest(kernel.cubin), kernel.resources.registers,
+               kernel.resources.spill_bytes, source.name);
   }
 }
 
@@ -153,7 +159,9 @@ int main(int argc, char** argv) {
       return 0;
     }
     const auto slash = share.find('/');
-    print_share(std::stoul(share), std::stoul(share.substr(slash + 1)), argc > 2 ? argv[2] : "");
+    const std::optional<Target> target = parse_target(argc > 3 ? argv[3] : "sm_90a");
+    if (!target.has_value()) throw Error(ErrorCode::invalid_argument, "target", "is none, such as sm_90a");
+    print_share(std::stoul(share), std::stoul(share.substr(slash + 1)), argc > 2 ? argv[2] : "", *target);
     return 0;
   } catch (const std::exception& error) {
     fmt::print(stderr, "machine_code: {}\n", error.what());
