@@ -147,19 +147,21 @@ double ideal_bytes(const CastCase& cast_case) {
 }
 
 // Numbers of tokens that are no multiple of 16, a small odd matrix and a small even one, and rows as wide as down
-// projections have.
-constexpr std::array<std::pair<std::int64_t, std::int64_t>, 11> kMoreSizes{{{3000, 4096},
+// projections have. Nothing was tuned at the last three sizes.
+constexpr std::array<std::pair<std::int64_t, std::int64_t>, 14> kMoreSizes{{{3000, 4096},
                                                                             {3000, 11008},
                                                                             {333, 1111},
                                                                             {1024, 1024},
                                                                             {6144, 13824},
                                                                             {6144, 18944},
                                                                             {6144, 28672},
-                                                                            // Nothing was tuned at these.
                                                                             {2998, 11008},
                                                                             {3001, 5120},
                                                                             {2048, 40960},
-                                                                            {2048, 53248}}};
+                                                                            {2048, 53248},
+                                                                            {3000, 3584},
+                                                                            {4096, 14336},
+                                                                            {5000, 21504}}};
 
 std::vector<CastCase> cast_cases() {
   std::vector<CastCase> cases;
