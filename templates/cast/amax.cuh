@@ -52,7 +52,7 @@ struct AmaxPartialsLaunch {
   }
 };
 
-// Blocks of that many threads per SM, as registers allow: 64, 128 or 255 per thread.
+// Blocks of kMaxThreads threads per SM, as registers allow: 64, 128 or 255 per thread.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 amax_partials_residency() {
   if (!Source::kFused) return 4;

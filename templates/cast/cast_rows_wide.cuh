@@ -23,7 +23,7 @@ struct CastRowsWideCase {
   i64 rows, cols;
   u64 value_bytes;
   bool computed = false;     // by an expression
-  bool many_inputs = false;  // more than two matrices and columns
+  bool many_inputs = false;  // more than one beside x: its kernel may take 128 registers
   u32 block_shared = 0;      // the most shared memory that one block can have
   u32 multiprocessors = 1;
   bool clusters = false;  // may blocks form them?
@@ -34,7 +34,7 @@ struct CastRowsWideShape {
   u32 shared_bytes;
 };
 
-// The slots behind it begin at a multiple of 128 bytes: copies to others took a tenth of the time more.
+// The slots come after it and begin at a multiple of 128 bytes: copies to slots that did not took a tenth more time.
 struct alignas(128) CastRowsWideShared {
   ClusterWords<kMaxClusterWarps> maxima;  // of warps
 };
@@ -191,27 +191,29 @@ struct CastRowsWide {
     return values;
   }
 
-  // The two ways of the row's values into the slots, and the maximum of the thread's own. Elements are copied, all at
-  // once. An expression's inputs are fetched while the values before them are computed.
+  // body(column, slot) for each of the thread's vec8s in the row, which are `step` columns apart.
+  template <class Body>
+  INGOT_DEVICE void for_each_vec8(u32 step, const Body& body) const {
+    u32 slot = first_slot();
+    INGOT_UNROLL_BY(4)
+    for (u32 col = place().thread() * kVec8; col < cols(); col += step, slot += slot_step()) body(col, slot);
+  }
+
+  // Either puts the row's values into the slots, and returns the maximum of the thread's own. Elements are copied, all
+  // at once. An expression's inputs are fetched while the values before them are computed.
   INGOT_DEVICE u32 copy_elements() const {
     const u32 step = place().threads() * kVec8;
     {
       const In* const row = static_cast<const In*>(p.source.input) + place().index * p.source.input_stride;
-      u32 slot = first_slot();
-      INGOT_UNROLL_BY(4)
-      for (u32 col = place().thread() * kVec8; col < cols(); col += step, slot += slot_step()) {
+      for_each_vec8(step, [&](u32 col, u32 slot) {
         INGOT_UNROLL
         for (u32 v = 0; v < kVectors; ++v) copy_async<16>(slot_vector(slot, v), row + col + v * kPerVector<In>, 16);
-      }
+      });
     }
     commit_copies();
     wait_for_copies<0>();
     u32 maximum = 0;
-    u32 slot = first_slot();
-    INGOT_UNROLL_BY(4)
-    for (u32 col = place().thread() * kVec8; col < cols(); col += step, slot += slot_step()) {
-      maximum = max_of(maximum, amax_bits(get(slot)));
-    }
+    for_each_vec8(step, [&](u32, u32 slot) { maximum = max_of(maximum, amax_bits(get(slot))); });
     return maximum;
   }
   INGOT_DEVICE u32 compute_values() const {
@@ -249,17 +251,16 @@ struct CastRowsWide {
     const u32 step = place().threads() * kVec8;
     const float s = scale(row_maximum(maximum));
     const i64 row = place().index;
-    u32 slot = first_slot();
-    INGOT_UNROLL_BY(4)
-    for (u32 col = place().thread() * kVec8; col < cols(); col += step, slot += slot_step()) {
+    for_each_vec8(step, [&](u32 col, u32 slot) {
       const Vec8<Value> values = get(slot);
       store(row, col, values, quantize<Out>(values, [&](u32) { return s; }));
-    }
+    });
   }
 };
 
-// Blocks of so many threads per SM, as registers allow: 40 per thread for 16-bit elements, 48 for an expression's
-// values (56 where ptxas spilled), 128 for many inputs, 64 for others.
+// What the kernel asks ptxas for: 40 registers per thread for 16-bit elements, 48 for an expression of them (56 on
+// targets where ptxas spilled), 128 for more inputs, and 64 for everything else. No block is launched with more than
+// 512 threads; kThreads is larger only because 640 x 2 and 576 x 2 threads per SM leave 48 and 56 registers to each.
 template <class Source, Fp8Format Out>
 struct CastRowsWideBounds {
   static constexpr bool kFewRegisters =

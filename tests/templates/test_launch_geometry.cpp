@@ -226,7 +226,7 @@ BOOST_AUTO_TEST_CASE(cast_rows_wide_blocks_hold_the_row) {
               BOOST_REQUIRE(slots % shape.threads == 0);
               BOOST_REQUIRE(shape.shared_bytes <= dynamic_shared_room(block_shared, shape.threads == 512 ? 2 : 3));
             }
-            of.cols = 2 * widest + 8;
+            of.cols = max_of(widest, Launch::kept_cols(bytes)) + 8;
             BOOST_TEST(Launch::shape(of).blocks == 0U);
           }
         }

@@ -90,10 +90,11 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
   const FirstPass wanted = first_pass(spec);
   Maxima maxima;
   if (wanted.kind() == FirstPass::Kind::partials) {
-    const SourceParams source = spec.pointwise ? source_of(tensors) : flattened(source_of(tensors));
+    const bool computed = !spec.pointwise.empty();
+    const SourceParams source = computed ? source_of(tensors) : flattened(source_of(tensors));
     maxima.tensor = {memory, nullptr};
     const u64 bytes = static_cast<u64>(size_of(spec.in));
-    const u32 threads = AmaxPartialsLaunch::threads(source.cols, bytes, !spec.pointwise.empty());
+    const u32 threads = AmaxPartialsLaunch::threads(source.cols, bytes, computed);
     maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, threads, bytes);
     launcher.launch(spec, Pass::first, maxima.tensor_count, threads, AmaxPartialsParams{source, memory}, stream);
   } else if (wanted.kind() == FirstPass::Kind::rows) {

@@ -15,8 +15,9 @@ class ThreadPool;
 
 namespace ingot {
 
-// The spec of the kernel that a pair of blocks runs for rows of so many columns, where a GPU has such and the rows can
-// be read in vectors: with NormSpec::cols. `spec` itself if there is none, or if it names one.
+// Some kernels give each row to a pair of blocks. For rows of `cols` columns, returns `spec` with the NormSpec::cols
+// that names such a kernel, or unchanged if there is none or `spec` names one itself. The caller checks that the GPU
+// has clusters and that the rows can be read 8 elements at a time.
 NormSpec wide_norm(const NormSpec& spec, std::int64_t cols);
 
 }  // namespace ingot
