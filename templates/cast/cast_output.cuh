@@ -44,6 +44,11 @@ INGOT_HOST_DEVICE constexpr bool from_pass(const CastOutputConfig& output) {
   return output.written && !within_tile(output.scale);
 }
 
+// The output that has the first scales: the codes, if they are written.
+INGOT_HOST_DEVICE constexpr CastOutputConfig first_output(const CastConfig& config) {
+  return config.codes.written ? config.codes : config.transposed;
+}
+
 // Do codes and transposed codes have scales of their own?
 INGOT_HOST_DEVICE constexpr bool has_two_scales(const CastConfig& config) {
   return config.codes.written && config.transposed.written && config.codes.scale != config.transposed.scale;

@@ -1,6 +1,8 @@
-// How cast_tiles.cuh divides a matrix into tiles and a tile among threads, and what a block keeps in shared memory.
+// The parameters of cast_tiles.cuh, how it divides a matrix into tiles and a tile among threads, and what a block keeps
+// in shared memory.
 #pragma once
 
+#include "cast/cast_output.cuh"
 #include "cast/source.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
@@ -25,6 +27,16 @@ struct CastTilesLaunch {
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 tiles_per_block) {
     return ceil_div(tiles_along(rows), i64{tiles_per_block}) * tiles_along(cols);
   }
+};
+
+struct CastTilesParams {
+  SourceParams source;
+  CastOutput codes, transposed;  // if both have the same scales, those of `codes` count
+  void* result;                  // In[rows, cols], if Result
+  i64 result_stride;             // elements
+  float* partial_sums;           // [ceil(rows / 128), cols], if Sum
+  bool pow2;
+  u32 tiles_per_block = 1;  // CastTilesLaunch::tiles_per_block(), if the kernel takes_two()
 };
 
 // The order in which Sum adds, so that the CPU reference gives the same bits: the 8 rows of a run, ascending, from 0;

@@ -7,7 +7,8 @@
 #pragma once
 
 #include "cast/cast_output.cuh"
-#include "cast/cast_tiles.cuh"
+#include "cast/cast_tile_codes.cuh"
+#include "cast/cast_tile_shared.cuh"
 #include "memory.cuh"
 #include "platform.cuh"
 

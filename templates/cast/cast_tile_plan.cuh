@@ -1,0 +1,121 @@
+// What a cast in tiles decides from its template arguments: the order of its steps, and how many blocks share a
+// multiprocessor. Most of it is there so that no kernel spills (tests/templates/test_compile_matrix.cpp).
+#pragma once
+
+#include "cast/cast_output.cuh"
+#include "cast/cast_tile_shared.cuh"
+#include "cast/source.cuh"
+#include "platform.cuh"
+#include "scaling.cuh"
+
+namespace ingot {
+
+// An `unaligned` kernel of two matrices that knows its scale before its values: on sm_90 it has room for three blocks
+// per SM if it fetches the matrices by halves. (Host tests take the same way.)
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_HOST_DEVICE constexpr bool fetches_by_halves() {
+  constexpr bool kTwoMatrices = Source::kFused && Source::kMatrices == 2 && Source::kColumns + Source::kRows == 0;
+  constexpr bool kFits =
+      sizeof(typename Source::Value) == 2 && !has_two_scales(C) && !C.result && !within_tile(first_output(C).scale);
+  return C.unaligned && kTwoMatrices && kFits &&
+         (kDeviceArch == 0 || (kDeviceArch == 900 && has_hardware_encode<Out>()));
+}
+
+// Blocks per SM, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or 255 per
+// thread. Second scales, given scales, more outputs of the values and an expression all take registers. (Four blocks,
+// with 64 registers, would fit most casts but are no faster.)
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
+  constexpr bool kTwo = has_two_scales(C);
+  constexpr bool kMoreOutputs = C.result || C.sum;
+  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  constexpr bool kBlackwell = kDeviceArch >= 1000;
+  if (kTwo && (!has_hardware_encode<Out>() || (Source::kFused && (kWide || Source::kColumns > 0)) ||
+               ((C.given_scales || kMoreOutputs) && (kWide || kBlackwell)))) {
+    return 1;
+  }
+  constexpr bool kSeveral = Source::kMatrices > 1;
+  constexpr bool kMany = Source::kMatrices > 2 || (kWide && kSeveral);
+  if (Source::kFused && (kMany || (kMoreOutputs && kBlackwell && (kWide || kSeveral || Source::kMany)))) return 1;
+  // On sm_120, ptxas cannot fit these into 128 registers.
+  constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
+  if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
+  if (fetches_by_halves<Source, Out, C>()) return 3;
+  if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
+  if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
+  // On sm_89, maxima of rows take more registers (max_u16x2()) than four blocks have beside given scales.
+  constexpr bool kRowMaxima = C.given_scales && C.transposed.written && by_row(C.transposed.scale);
+  if (!kTwo) return C.unaligned && !(kDeviceArch < 900 && kRowMaxima) ? 4 : 3;
+  return kDeviceArch == 900 && by_row(C.codes.scale) && by_column(C.transposed.scale) && !C.given_scales ? 3 : 2;
+}
+
+// The decisions of cast_tile().
+struct CastTilePlan {
+  // Do scales come from maxima that an earlier pass, or the meeting of the tiles, has found; and which of the two?
+  bool after_pass = false;
+  bool reads_first = false;
+  bool reads_second = false;
+
+  // Do the sums, or the maximum, of a tile of an `unaligned` kernel meet in shared memory of their own, at the barrier
+  // that comes after its transposed codes?
+  bool sums_apart = false;
+  bool maximum_apart = false;
+
+  // The rows of a thread that an `unaligned` kernel fetches at a time.
+  u32 rows_in_flight = 0;
+
+  // What a thread computes anew, because ptxas has no registers left to keep it: lanes of other threads, from one tile
+  // of the block to the next; and the tile's place, until the end.
+  bool lanes_anew = false;
+  bool place_anew = false;
+
+  // Largest magnitudes take the words that unpacking the values gives (forget_values()), because the compiler would
+  // keep all of a thread's in registers from one maximum to the next.
+  bool forgets = false;
+
+  // Where ptxas has no registers left for the codes of all rows, an `unaligned` kernel stores each row's before it
+  // encodes the next.
+  bool by_rows = false;
+};
+
+// Meets: the tiles meet (cast_whole.cuh). Stores: the tile stores its transposed codes itself.
+template <class Source, Fp8Format Out, CastConfig C, bool Meets, bool Stores>
+INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
+  constexpr Granularity kFirst = first_output(C).scale;
+  constexpr Granularity kTransposed = C.transposed.scale;
+  constexpr bool kTwo = has_two_scales(C);
+  constexpr bool kBf16 = is_same<typename Source::Value, bf16> && has_hardware_encode<Out>();
+  CastTilePlan plan;
+
+  plan.after_pass = !C.given_scales && (from_pass(C.codes) || from_pass(C.transposed));
+  plan.reads_first = plan.after_pass && from_pass(first_output(C));
+  plan.reads_second = plan.after_pass && kTwo && from_pass(C.transposed);
+
+  // An expression's blocks take one tile, so that no other tile's sums are there.
+  plan.sums_apart = C.sum && C.unaligned && Source::kFused;
+  const bool one_scale = !kTwo && !by_row(kFirst) && !by_column(kFirst);
+  plan.maximum_apart = C.given_scales && C.unaligned && C.transposed.written && one_scale;
+
+  const bool halves = fetches_by_halves<Source, Out, C>() && !Meets;
+  plan.rows_in_flight = halves ? kRowsPerRun / 2 : vec8s_in_flight<Source>(Source::kMatrices);
+
+  const u32 residency = Stores ? 0 : cast_tiles_residency<Source, Out, C>();
+  plan.lanes_anew = residency == 2 && C.sum && !C.result && is_rowwise(kFirst) && is_tensorwise(kTransposed);
+  plan.place_anew = residency == 4 && kDeviceArch < 1000 && C.codes.written && kFirst == Granularity{128, 128};
+
+  // Without max_u16x2().
+  plan.forgets = C.given_scales && kDeviceArch < 900 && kBf16 && !Source::kFused && !C.result && !C.sum &&
+                 by_row(kTransposed) && (kTwo ? !C.unaligned && kFirst == Granularity{128, 1} : C.unaligned);
+  plan.by_rows = kTwo && (kDeviceArch >= 1000 || (C.given_scales && (C.sum || C.result)));
+  return plan;
+}
+
+// Where ptxas has no registers left to keep the place of the first of two tiles until the end, the block finds it anew.
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_HOST_DEVICE constexpr bool finds_first_tile_anew() {
+  constexpr bool kScalesOfColumns = is_columnwise(C.codes.scale) && is_columnwise(C.transposed.scale);
+  return kDeviceArch == 900 && kScalesOfColumns && C.codes.written && !C.given_scales && !C.result && !C.sum &&
+         is_same<typename Source::Value, bf16> && has_hardware_encode<Out>();
+}
+
+}  // namespace ingot
