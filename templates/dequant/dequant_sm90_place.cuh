@@ -1,0 +1,24 @@
+// The place of a thread of dequant_sm90 that multiplies: in its block, and among a tile's rows.
+#pragma once
+
+#include "dequant/dequant_sm90_tiling.cuh"
+#include "platform.cuh"
+
+namespace ingot {
+
+#if INGOT_ON_DEVICE
+template <DequantSm90Tiling T>
+struct DequantPlace {
+  static constexpr u32 kRowGroups = T.groups / T.k_warps;  // warpgroups with different rows
+
+  u32 rows;   // index among the warpgroups with different rows
+  u32 piece;  // index among the warpgroups with the same rows
+  u32 warp;   // in the block
+  u32 lane;
+
+  INGOT_DEVICE explicit DequantPlace(u32 warpgroup)
+      : rows(warpgroup % kRowGroups), piece(warpgroup / kRowGroups), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
+};
+#endif
+
+}  // namespace ingot

@@ -1,0 +1,396 @@
+// How one of the two warpgroups of gemm_sm90 that multiply sums a tile: the tensor cores' sums, promoted to f32 or not,
+// with factors of groups or without, and when the warpgroup takes its turn and gives its stages back.
+#pragma once
+
+#include "gemm/gemm_sm90_place.cuh"
+#include "gemm/gemm_sm90_producer.cuh"
+#include "gemm/gemm_sm90_tiling.cuh"
+#include "gemm/stage_ring.cuh"
+#include "numerics.cuh"
+#include "platform.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/opaque.cuh"
+#include "ptx/shared.cuh"
+#include "ptx/wgmma.cuh"
+
+namespace ingot {
+
+#if INGOT_ON_DEVICE
+template <class A, class B, GemmSm90Config C, Sm90Tiling T = C.tiling>
+struct Sm90Sums {
+  static constexpr u32 kWaves = sm90_waves(T);
+  static constexpr u32 kWaveRows = Sm90Place<T>::kWaveRows;
+  static constexpr u32 kN = sm90_columns(T);
+  static constexpr u32 kSums = kN / 2;  // per thread and wave
+  static constexpr bool kGrouped = has_extents(C.scale_b);
+  static constexpr bool kFp8 = sizeof(A) == 1;  // has factors
+
+  const Sm90GemmParams& p;
+  const Sm90Block<T>& block;
+  Sm90Place<T> place;
+  u32 release;  // the empty barrier, here or in another block, at which this lane arrives
+  StageRing<T.stages> ring{};
+
+  INGOT_DEVICE Sm90Sums(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
+      : p(params), block(b), place(warpgroup) {
+    release = sm90_cluster_size(T) > 1 ? ptx::mapa(b.empty, place.lane % sm90_cluster_size(T)) : b.empty;
+  }
+
+  // This warp has read the stage: each block that sends to it may send the next data.
+  INGOT_DEVICE void release_stage(u32 stage) const {
+    if constexpr (sm90_cluster_size(T) > 1) {
+      if (place.lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);
+    } else {
+      if (place.lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
+    }
+  }
+
+  // Warpgroups that have tiles of their own multiply in turn: the next one begins when this one has seen all of its
+  // stages. (Otherwise it could not tell its stages from those of the ring's previous round.)
+  INGOT_DEVICE void wait_for_turn() const {
+    if constexpr (T.pingpong) ptx::named_barrier_sync(1 + place.group, 256);
+  }
+  INGOT_DEVICE void pass_turn() const {
+    if constexpr (T.pingpong) ptx::named_barrier_arrive(1 + (place.group ^ 1), 256);
+  }
+
+  // If warpgroups share a tile and add up the tensor cores' parts, they should be out of step: one multiplies while the
+  // other adds. So the second begins a tile when the first has its first part. (Not if the first could be a whole tile
+  // ahead and so arrive at this barrier twice.)
+  INGOT_DEVICE void begin_second(u32 steps) const {
+    if (!T.pingpong && place.group == 1 && steps >= T.stages) ptx::named_barrier_sync(1, 256);
+  }
+  INGOT_DEVICE void let_second_begin(u32 steps) const {
+    if (!T.pingpong && place.group == 0 && steps >= T.stages) ptx::named_barrier_arrive(1, 256);
+  }
+
+  INGOT_DEVICE static void clear(float (&d)[kWaves][kSums]) {
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
+    }
+  }
+
+  INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
+    INGOT_UNROLL
+    for (u32 k = 0; k < kSm90Depth; k += 32) {
+      if constexpr (kFp8) {
+        ptx::wgmma_m64k32<A, B, kN>(d, a + (wave * kWaveRows * kSm90Depth + k) / 16, b + k / 16, k == 0 ? adds : 1);
+      } else {
+        // 32 bytes are 16 of K; across K, those are 16 rows.
+        constexpr u32 kA = C.across_a ? kSm90Step16 : 1;
+        constexpr u32 kB = C.across_b ? kSm90Step16 : 1;
+        ptx::wgmma_m64k16_shared<A, C.across_a, C.across_b, kN>(d, a + (wave * kWaveRows * kSm90Depth + k * kA) / 16,
+                                                                b + k * kB / 16, k == 0 ? adds : 1);
+      }
+    }
+  }
+
+  // Sums `steps` steps, from the ring's next stage on. If tiles are cut along K, adds them to what d holds.
+  INGOT_DEVICE void sum_fast(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
+    u32 previous = 0;
+    if constexpr (T.stream_k) {
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(d[wave]);
+    }
+    INGOT_UNROLL_BY(1)
+    for (u32 step = 0; step < steps; ++step) {
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+      ptx::wgmma_fence();
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) {
+        multiply(d[wave], tile_a + offset, tile_b + offset, wave, T.stream_k ? 1 : step);
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
+      if (step != 0) release_stage(previous);
+      previous = ring.stage;
+      ring.advance();
+    }
+    pass_turn();
+    ptx::wgmma_wait<0>();
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(d[wave]);
+    release_stage(previous);
+  }
+
+  INGOT_DEVICE void sum_promoted(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
+    float part[kSums];
+    if constexpr (!T.stream_k) clear(d);
+    begin_second(steps);
+    INGOT_UNROLL_BY(1)
+    for (u32 step = 0; step < steps; ++step) {
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      if (step == steps - 1) pass_turn();
+      const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) {
+        ptx::wgmma_fence();
+        multiply(part, tile_a + offset, tile_b + offset, wave, 0);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_settle(part);
+        if (wave == 0 && step == 0) let_second_begin(steps);
+        if (wave == kWaves - 1) release_stage(ring.stage);
+        INGOT_UNROLL
+        for (u32 i = 0; i < kSums; ++i) d[wave][i] = d[wave][i] + part[i];
+        ptx::wgmma_settle(d[wave]);
+      }
+      ring.advance();
+    }
+  }
+
+  // Parts that will be added to the tile's sums are in two sets of registers: while a thread adds one, the tensor cores
+  // compute the other. A part is 128 of K for all columns, or for half of them if registers are short.
+  static constexpr u32 kPartsOfStep = kN > 128 ? 2 : 1;
+  static constexpr u32 kPartColumns = kN / kPartsOfStep;
+  static constexpr u32 kPart = kPartColumns / 2;
+  static constexpr bool kOverlapped =
+      kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && !sm90_factors_of_rows(C);
+
+  // The address of a's factor for a row and a group of K; of b's for a row, or for the rows that share one.
+  INGOT_DEVICE const float* factor_a(u32 row, u32 of_k) const {
+    return p.factor_a + (i64{row} * p.factor_a_stride + i64{of_k} * p.factor_a_group_stride);
+  }
+  INGOT_DEVICE const float* factor_b(u32 row, u32 of_k) const {
+    return p.factor_b + (i64{row} * p.factor_b_stride + i64{of_k} * p.factor_b_group_stride);
+  }
+
+  // The factors of a part, if it has its own.
+  struct PartFactors {
+    float rows[2];
+    float b;
+  };
+  struct Part {
+    float sums[kPart];
+    PartFactors factors;
+  };
+  struct PartSource {
+    u64 tile_a, tile_b;
+    const float* rows[2];  // factors of each step, if they are of groups
+    const float* b;
+  };
+
+  // Starts the current stage's part, of the first columns or of the last, and loads its factors, which are used one
+  // part later.
+  INGOT_DEVICE void begin_part(Part& part, const PartSource& from, bool last, u32 step) const {
+    constexpr u32 kLastColumns = (kPartsOfStep - 1) * kPartColumns * kSm90Depth / 16;
+    const u64 a = from.tile_a + ring.stage * (sm90_stage_bytes(T) / 16);
+    const u64 b = from.tile_b + ring.stage * (sm90_stage_bytes(T) / 16) + (last ? kLastColumns : 0);
+    ptx::wgmma_fence();
+    INGOT_UNROLL
+    for (u32 k = 0; k < kSm90Depth; k += 32) {
+      ptx::wgmma_m64k32<A, B, kPartColumns>(part.sums, a + k / 16, b + k / 16, k == 0 ? 0 : 1);
+    }
+    ptx::wgmma_commit();
+    if constexpr (kGrouped) {
+      const i64 group_a = i64{step} * p.factor_a_group_stride;
+      part.factors.rows[0] = ptx::ld_global_nc_float(from.rows[0] + group_a);
+      part.factors.rows[1] = ptx::ld_global_nc_float(from.rows[1] + group_a);
+      part.factors.b = ptx::ld_global_nc_float(from.b + i64{step} * p.factor_b_group_stride);
+    }
+  }
+
+  // Adds a part that the tensor cores have finished, to the first sums or to the last.
+  INGOT_DEVICE static void add_part(float (&d)[kWaves][kSums], Part& part, bool last) {
+    constexpr u32 kLast = (kPartsOfStep - 1) * kPart;
+    ptx::wgmma_settle(part.sums);
+    float factors[2] = {1.0F, 1.0F};
+    if constexpr (kGrouped) {
+      ptx::wgmma_settle(part.factors.rows);
+      factors[0] = part.factors.rows[0] * part.factors.b;
+      factors[1] = part.factors.rows[1] * part.factors.b;
+    }
+    INGOT_UNROLL
+    for (u32 i = 0; i < kPart; ++i) {
+      float& sum = d[0][(last ? kLast : 0) + i];
+      sum = kGrouped ? fused_multiply_add(part.sums[i], factors[i / 2 % 2], sum) : sum + part.sums[i];
+    }
+  }
+
+  INGOT_DEVICE void next_stage() {
+    ring.advance();
+    ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+  }
+
+  // Starts part `two`, and adds part `one` while the tensor cores compute it.
+  INGOT_DEVICE void to_two(float (&d)[kWaves][kSums], Part& one, Part& two, const PartSource& from, u32 step) {
+    const u32 previous = ring.stage;
+    if constexpr (kPartsOfStep == 1) next_stage();
+    begin_part(two, from, true, step);
+    ptx::wgmma_wait<1>();
+    if constexpr (kPartsOfStep == 1) release_stage(previous);
+    add_part(d, one, false);
+  }
+
+  INGOT_DEVICE PartSource part_source(u64 tile_a, u64 tile_b, const Sm90TileIndex& first) const {
+    PartSource from{tile_a, tile_b, {}, nullptr};
+    if constexpr (kGrouped) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        const u32 row = min_of(first.m + place.wave_row(0) + place.lane / 4 + half * 8, p.m - 1);
+        from.rows[half] = factor_a(row, 0);
+      }
+      from.b = factor_b(min_of(first.n, p.n - 1) / C.scale_b.rows, 0);
+    }
+    return from;
+  }
+
+  // (The loop takes two parts at a time, and whether one is left over is tested at run time: otherwise ptxas says that
+  // parts cannot overlap, and makes each wait for the one before.)
+  INGOT_DEVICE void sum_overlapped(float (&d)[kWaves][kSums], const PartSource& from, u32 steps) {
+    Part one;
+    Part two;
+    clear(d);
+    u32 parts = steps * kPartsOfStep;
+    ptx::opaque(parts);
+    ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+    begin_part(one, from, false, 0);
+    u32 part = 1;
+    INGOT_UNROLL_BY(1)
+    for (; part + 1 < parts; part += 2) {
+      to_two(d, one, two, from, part);
+      const u32 previous = ring.stage;
+      next_stage();
+      begin_part(one, from, false, part + 1);
+      ptx::wgmma_wait<1>();
+      release_stage(previous);
+      add_part(d, two, true);
+    }
+    if (part < parts) {
+      to_two(d, one, two, from, part);
+      ptx::wgmma_wait<0>();
+      release_stage(ring.stage);
+      add_part(d, two, true);
+    } else {
+      ptx::wgmma_wait<0>();
+      release_stage(ring.stage);
+      add_part(d, one, false);
+    }
+    ring.advance();
+  }
+
+  // The factors of a's rows and of b's block. The four lanes that share a row hold those of four steps, one each.
+  struct FourSteps {
+    float rows[kWaves][2];
+    float b;
+  };
+
+  // b: its factors from the first of these steps on.
+  INGOT_DEVICE void fetch_four(FourSteps& fetched, const float* b, u32 row, u32 begin, u32 step, u32 steps) const {
+    const u32 at = min_of(step + place.lane % 4, steps - 1);
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        const u32 of_row = min_of(row + wave * kWaveRows + half * 8, p.m - 1);
+        fetched.rows[wave][half] = ptx::ld_global_nc_float(factor_a(of_row, begin + at));
+      }
+    }
+    if constexpr (kGrouped && !sm90_factors_of_rows(C)) {
+      fetched.b = ptx::ld_global_nc_float(b + i64{at} * p.factor_b_group_stride);
+    }
+  }
+
+  // Waits for what was fetched, here and not before.
+  INGOT_DEVICE static void settle(FourSteps& fetched) {
+    INGOT_UNROLL
+    for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(fetched.rows[wave]);
+    float b[1] = {fetched.b};
+    ptx::wgmma_settle(b);
+    fetched.b = b[0];
+  }
+
+  INGOT_DEVICE float of_step(float held, u32 step) const {
+    return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (place.lane & 28U) | (step % 4)));
+  }
+
+  // begin: the tile's step with which these steps begin.
+  INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
+                               const Sm90TileIndex& first) {
+    float part[kSums];
+    if constexpr (!T.stream_k) clear(d);
+    const u32 row = first.m + place.wave_row(0) + place.lane / 4;
+    const u32 row_b = min_of(first.n + (sm90_factors_of_rows(C) ? place.thread % kN : 0), p.n - 1);
+    const float* const b = factor_b(row_b / C.scale_b.rows, begin);
+    const u32 shared = block.columns + 2 * place.group * sm90_column_bytes(T);
+    FourSteps now{};
+    FourSteps next{};
+    fetch_four(next, b, row, begin, 0, steps);
+    float next_b[1] = {sm90_factors_of_rows(C) ? b[0] : 0.0F};
+    begin_second(steps);
+    u32 step = 0;
+    INGOT_UNROLL_BY(1)
+    while (step < steps) {
+      settle(next);
+      now = next;
+      fetch_four(next, b, row, begin, step + 4, steps);
+      const u32 end = min_of(step + 4, steps);
+      INGOT_UNROLL_BY(1)
+      for (; step < end; ++step) {
+        const u32 columns_b = shared + (begin + step) % 2 * sm90_column_bytes(T);
+        if constexpr (sm90_factors_of_rows(C)) {
+          // Every warp has finished reading what lay here two steps ago: it has since passed the barrier of the last
+          // step.
+          ptx::wgmma_settle(next_b);
+          if (kN == 128 || place.thread < kN) ptx::st_shared_float(columns_b + 4 * place.thread, next_b[0]);
+          ptx::named_barrier_sync(3 + place.group, 128);
+          const u32 next_step = min_of(step + 1, steps - 1);
+          next_b[0] = ptx::ld_global_nc_float(b + i64{next_step} * p.factor_b_group_stride);
+        }
+        ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+        if (step == steps - 1) pass_turn();
+        const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+        const float whole_b = sm90_factors_of_rows(C) ? 1.0F : of_step(now.b, step);
+        INGOT_UNROLL
+        for (u32 wave = 0; wave < kWaves; ++wave) {
+          ptx::wgmma_fence();
+          multiply(part, tile_a + offset, tile_b + offset, wave, 0);
+          ptx::wgmma_commit();
+          float of_row[2] = {of_step(now.rows[wave][0], step), of_step(now.rows[wave][1], step)};
+          if constexpr (!sm90_factors_of_rows(C)) {
+            of_row[0] = of_row[0] * whole_b;
+            of_row[1] = of_row[1] * whole_b;
+          }
+          ptx::wgmma_wait<0>();
+          ptx::wgmma_settle(part);
+          if (wave == 0 && step == 0) let_second_begin(steps);
+          if (wave == kWaves - 1) release_stage(ring.stage);
+          INGOT_UNROLL
+          for (u32 j = 0; j < kSums / 4; ++j) {
+            float of_column[2] = {1.0F, 1.0F};
+            if constexpr (sm90_factors_of_rows(C)) {
+              ptx::ld_shared_floats(columns_b + 4 * (j * 8 + place.lane % 4 * 2), of_column[0], of_column[1]);
+            }
+            INGOT_UNROLL
+            for (u32 i = 0; i < 4; ++i) {
+              const float factor = sm90_factors_of_rows(C) ? of_row[i / 2] * of_column[i % 2] : of_row[i / 2];
+              d[wave][4 * j + i] = fused_multiply_add(part[4 * j + i], factor, d[wave][4 * j + i]);
+            }
+          }
+          ptx::wgmma_settle(d[wave]);
+        }
+        ring.advance();
+      }
+    }
+  }
+
+  INGOT_DEVICE void sum(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
+                        const Sm90TileIndex& first) {
+    if constexpr (kOverlapped && !C.fast_accumulation) {
+      sum_overlapped(d, part_source(tile_a, tile_b, first), steps);
+    } else if constexpr (kGrouped) {
+      sum_scaled(d, tile_a, tile_b, begin, steps, first);
+    } else if constexpr (C.fast_accumulation) {
+      sum_fast(d, tile_a, tile_b, steps);
+    } else {
+      sum_promoted(d, tile_a, tile_b, steps);
+    }
+  }
+};
+#endif
+
+}  // namespace ingot
