@@ -106,7 +106,9 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   // Without max_u16x2().
   plan.forgets = C.given_scales && kDeviceArch < 900 && kBf16 && !Source::kFused && !C.result && !C.sum &&
                  by_row(kTransposed) && (kTwo ? !C.unaligned && kFirst == Granularity{128, 1} : C.unaligned);
-  plan.by_rows = kTwo && (kDeviceArch >= 1000 || (C.given_scales && (C.sum || C.result)));
+  const bool groups_of_f16 = kDeviceArch == 900 && is_same<typename Source::Value, f16> && C.codes.written &&
+                             kFirst == Granularity{1, 128} && !C.given_scales && !C.sum && !Source::kFused;
+  plan.by_rows = kTwo ? kDeviceArch >= 1000 || (C.given_scales && (C.sum || C.result)) : groups_of_f16;
   return plan;
 }
 
