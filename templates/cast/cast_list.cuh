@@ -6,6 +6,7 @@
 // over the same tiles, which raises maxima that start as zeros.
 #pragma once
 
+#include "cast/amax.cuh"
 #include "cast/cast_tiles.cuh"
 
 namespace ingot {

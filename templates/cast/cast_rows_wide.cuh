@@ -23,7 +23,7 @@ struct CastRowsWideCase {
   i64 rows, cols;
   u64 value_bytes;
   bool computed = false;     // by an expression
-  bool many_inputs = false;  // more than one beside x: its kernel may take 128 registers
+  bool many_inputs = false;  // more than one beside x: its kernel may take 128 registers (Source::kMany)
   u32 block_shared = 0;      // the most shared memory that one block can have
   u32 multiprocessors = 1;
   bool clusters = false;  // may blocks form them?
@@ -199,8 +199,8 @@ struct CastRowsWide {
     for (u32 col = place().thread() * kVec8; col < cols(); col += step, slot += slot_step()) body(col, slot);
   }
 
-  // Either puts the row's values into the slots, and returns the maximum of the thread's own. Elements are copied, all
-  // at once. An expression's inputs are fetched while the values before them are computed.
+  // copy_elements() and compute_values() put the row's values into the slots, and return the maximum of the thread's
+  // own. Elements are copied all at once. An expression's inputs are fetched while the values before them are computed.
   INGOT_DEVICE u32 copy_elements() const {
     const u32 step = place().threads() * kVec8;
     {
@@ -259,7 +259,7 @@ struct CastRowsWide {
 };
 
 // What the kernel asks ptxas for: 40 registers per thread for 16-bit elements, 48 for an expression of them (56 on
-// targets where ptxas spilled), 128 for more inputs, and 64 for everything else. No block is launched with more than
+// targets where ptxas spilled), 128 if Source::kMany, and 64 for everything else. No block is launched with more than
 // 512 threads; kThreads is larger only because 640 x 2 and 576 x 2 threads per SM leave 48 and 56 registers to each.
 template <class Source, Fp8Format Out>
 struct CastRowsWideBounds {

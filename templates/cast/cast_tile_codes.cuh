@@ -7,6 +7,7 @@
 #include "cast/cast_tile_scales.cuh"
 #include "cast/cast_tile_shared.cuh"
 #include "memory.cuh"
+#include "numerics.cuh"
 #include "platform.cuh"
 #include "scaling.cuh"
 #include "vec8.cuh"

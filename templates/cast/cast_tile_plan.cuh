@@ -5,8 +5,9 @@
 #include "cast/cast_output.cuh"
 #include "cast/cast_tile_shared.cuh"
 #include "cast/source.cuh"
+#include "granularity.cuh"
+#include "numerics.cuh"
 #include "platform.cuh"
-#include "scaling.cuh"
 
 namespace ingot {
 
@@ -51,7 +52,8 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
 
 // The decisions of cast_tile().
 struct CastTilePlan {
-  // Do scales come from maxima that an earlier pass, or the meeting of the tiles, has found; and which of the two?
+  // after_pass: does any scale come from maxima that an earlier pass, or the meeting of the tiles, has found?
+  // reads_first, reads_second: do the first scales, or the second?
   bool after_pass = false;
   bool reads_first = false;
   bool reads_second = false;
@@ -75,7 +77,7 @@ struct CastTilePlan {
 
   // Where ptxas has no registers left for the codes of all rows, an `unaligned` kernel stores each row's before it
   // encodes the next.
-  bool by_rows = false;
+  bool stores_each_row = false;
 };
 
 // Meets: the tiles meet (cast_whole.cuh). Stores: the tile stores its transposed codes itself.
@@ -103,12 +105,15 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   plan.lanes_anew = residency == 2 && C.sum && !C.result && is_rowwise(kFirst) && is_tensorwise(kTransposed);
   plan.place_anew = residency == 4 && kDeviceArch < 1000 && C.codes.written && kFirst == Granularity{128, 128};
 
-  // Without max_u16x2().
+  // Before sm_90, which has an instruction for max_u16x2().
   plan.forgets = C.given_scales && kDeviceArch < 900 && kBf16 && !Source::kFused && !C.result && !C.sum &&
                  by_row(kTransposed) && (kTwo ? !C.unaligned && kFirst == Granularity{128, 1} : C.unaligned);
-  const bool groups_of_f16 = kDeviceArch == 900 && is_same<typename Source::Value, f16> && C.codes.written &&
-                             kFirst == Granularity{1, 128} && !C.given_scales && !C.sum && !Source::kFused;
-  plan.by_rows = kTwo ? kDeviceArch >= 1000 || (C.given_scales && (C.sum || C.result)) : groups_of_f16;
+  // On sm_90, f16 values with a scale for each 1x128 spilled where four blocks share the registers, which is without
+  // sums. (Host tests take the same way.)
+  const bool four_blocks = kDeviceArch == 0 || (kDeviceArch == 900 && !C.sum);
+  const bool tight_groups = four_blocks && is_same<typename Source::Value, f16> && C.codes.written &&
+                            kFirst == Granularity{1, 128} && !C.given_scales && !Source::kFused;
+  plan.stores_each_row = kTwo ? kDeviceArch >= 1000 || (C.given_scales && (C.sum || C.result)) : tight_groups;
   return plan;
 }
 

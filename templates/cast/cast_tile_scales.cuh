@@ -2,7 +2,6 @@
 // caller, the factors, and the maxima that a cast records for the next one.
 #pragma once
 
-#include "cast/amax.cuh"
 #include "cast/cast_output.cuh"
 #include "cast/cast_tile_shared.cuh"
 #include "cast/source.cuh"

@@ -16,6 +16,9 @@
 // of 16 bytes. They load such rows element by element into registers, all of a batch at once, and store transposed rows
 // wherever they start (staged_columns.cuh). A tile that lies whole inside the matrix takes fewer instructions there,
 // and most tiles fewer barriers. cast_whole is such a kernel for every pitch.
+//
+// cast_tile_plan.cuh decides the order of the steps; cast_tile_values.cuh, cast_tile_scales.cuh, cast_tile_codes.cuh
+// and cast_tile_results.cuh have them.
 #pragma once
 
 #include "cast/cast_output.cuh"
@@ -27,8 +30,9 @@
 #include "cast/cast_tile_values.cuh"
 #include "cast/source.cuh"
 #include "cast/staged_columns.cuh"
+#include "granularity.cuh"
+#include "memory.cuh"
 #include "platform.cuh"
-#include "scaling.cuh"
 #include "vec8.cuh"
 
 namespace ingot {
@@ -48,6 +52,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   constexpr bool kMeets = !is_same<Meeting, NoMeeting>;
   constexpr CastTilePlan kPlan = cast_tile_plan<Source, Out, C, kMeets, kStores>();
   static_assert(kStores || !kPlan.sums_apart, "a block's two tiles would share these sums");
+  static_assert(!(kPlan.stores_each_row && kPlan.maximum_apart), "the maximum is not known with the codes of each row");
   constexpr bool kCodes = C.codes.written;
   constexpr bool kTransposed = C.transposed.written;
   constexpr bool kGiven = C.given_scales;
@@ -107,10 +112,10 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   [[maybe_unused]] u32 largest = 0;
   [[maybe_unused]] float sums[kVec8] = {};
   if constexpr (C.unaligned) {
-    if constexpr (kGiven && !kPlan.by_rows) largest = thread_maximum_of_words(values);
+    if constexpr (kGiven && !kPlan.stores_each_row) largest = thread_maximum_of_words(values);
     if constexpr (kPlan.forgets && !kTwo) forget_values(values);
     if constexpr (kGiven && !kPlan.maximum_apart) maxima = PendingMaxima<kScale, Value>::of(values);
-    if constexpr (kPlan.by_rows) {
+    if constexpr (kPlan.stores_each_row) {
       quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
       INGOT_UNROLL
       for (u32 r = 0; kPlan.sums_apart && r < kRowsPerRun; ++r) add_row(values[r], sums);
@@ -132,7 +137,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     } else {
       transposed_scales = dynamic_scales<kTransposedScale, Out, C.unaligned>(p.transposed, p, at, values, shared);
     }
-    if constexpr (C.unaligned && !(kPlan.by_rows && kGiven)) {
+    if constexpr (C.unaligned && !(kPlan.stores_each_row && kGiven)) {
       [[maybe_unused]] float no_sums[kVec8];
       quantize_and_sum<Out, kGiven, false>(values, largest, transposed_scales, codes, no_sums);
     } else {

@@ -5,6 +5,7 @@
 // launch.
 #pragma once
 
+#include "cast/amax.cuh"
 #include "cast/cast_tiles.cuh"
 #include "platform.cuh"
 #include "ptx/cluster.cuh"

@@ -25,7 +25,7 @@
 #include "dequant/dequant_factors.cuh"
 #include "dequant/dequant_fragment.cuh"
 #include "dequant/dequant_sm90_output.cuh"
-#include "dequant/dequant_sm90_place.cuh"
+#include "dequant/dequant_sm90_position.cuh"
 #include "dequant/dequant_sm90_producer.cuh"
 #include "dequant/dequant_sm90_sums.cuh"
 #include "dequant/dequant_sm90_tiling.cuh"
@@ -33,8 +33,8 @@
 #include "gemm/stream_k_parts.cuh"
 #include "memory.cuh"
 #include "platform.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
-#include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 
 namespace ingot {
@@ -49,13 +49,13 @@ struct DequantConsumer {
 
   const DequantSm90Params& p;
   const DequantBlock<W, Kind, T>& block;
-  DequantPlace<T> place;
+  DequantPosition<T> position;
   Sums sums;
   u32 round = 0;  // tiles so far
   Output output;
 
   INGOT_DEVICE DequantConsumer(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b, u32 warpgroup)
-      : p(params), block(b), place(warpgroup), sums(params, b, place), output(params, b, place) {}
+      : p(params), block(b), position(warpgroup), sums(params, b, position), output(params, b, position) {}
 
   // Computes whole tiles, or this block's share of each tile's k.
   INGOT_DEVICE void run_whole() {
@@ -74,7 +74,7 @@ struct DequantConsumer {
       }
       typename Output::RowValues early{};
       if constexpr (Output::kShares > 1 && Output::kEarlyShared)
-        early = output.row_values(output.shared_row(row, place.warp % Output::kOwnRowTiles) + place.lane / 8 * 4);
+        early = output.row_values(output.shared_row(row, position.warp % Output::kOwnRowTiles) + position.lane / 8 * 4);
       sums.sum(d, walk.span(), row);
       if constexpr (Output::kShares == 1) {
         output.write_own(d, row, token, values);
@@ -117,12 +117,12 @@ struct DequantConsumer {
       }
       sums.sum(d, walk.span(), row);
       if (!stretch.owns()) {
-        Part(p.cut, stretch.index(), place.warp, place.lane).write(d, place.lane);
+        Part(p.cut, stretch.index(), position.warp, position.lane).write(d, position.lane);
         continue;
       }
       INGOT_UNROLL_BY(1)
       for (u32 other = stretch.index() + 1; stretch.reaches(other); ++other) {
-        Part(p.cut, other, place.warp, place.lane).template add_to<kVectors>(d, place.lane);
+        Part(p.cut, other, position.warp, position.lane).template add_to<kVectors>(d, position.lane);
       }
       output.write_own(d, row, walk.token(), values);
     }

@@ -4,7 +4,7 @@
 
 #include "dequant/dequant_factors.cuh"
 #include "dequant/dequant_fragment.cuh"
-#include "dequant/dequant_sm90_place.cuh"
+#include "dequant/dequant_sm90_position.cuh"
 #include "dequant/dequant_sm90_producer.cuh"
 #include "dequant/dequant_sm90_tiling.cuh"
 #include "gemm/gemm_epilogue.cuh"
@@ -15,6 +15,7 @@
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
 
 namespace ingot {
 
@@ -37,12 +38,12 @@ struct DequantOutput {
 
   const DequantSm90Params& p;
   const DequantBlock<W, Kind, T>& block;
-  DequantPlace<T> place;
+  DequantPosition<T> position;
   u32 largest = 0;  // |out| of this thread so far, as bits
 
   INGOT_DEVICE DequantOutput(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b,
-                             const DequantPlace<T>& at)
-      : p(params), block(b), place(at) {}
+                             const DequantPosition<T>& at)
+      : p(params), block(b), position(at) {}
 
   // Factors and bias of four neighbouring rows: a lane writes four outputs at a time.
   struct RowValues {
@@ -108,7 +109,7 @@ struct DequantOutput {
 
   // The first of this lane's four rows among the 16 that the warp has in a wave.
   INGOT_DEVICE u32 own_row(u32 row, u32 wave) const {
-    return row + ((place.rows * T.waves + wave) * 4 + place.warp % 4) * 16 + place.lane % 4 * 4;
+    return row + ((position.rows * T.waves + wave) * 4 + position.warp % 4) * 16 + position.lane % 4 * 4;
   }
 
   // Writes a tile whose sums over all k are complete. They pass through shared memory, some tokens at a time: the
@@ -116,13 +117,13 @@ struct DequantOutput {
   INGOT_DEVICE void write_own(const TileSums& d, u32 row, u32 token, const RowValues (&values)[T.waves]) {
     constexpr u32 kAtOnce = min_of(kDequantScratchTokens / 8, kTokenTiles);
     const Target to = target();
-    const u32 scratch = block.scratch + place.warp * kDequantScratch;
-    const u32 in = scratch + (place.lane % 4 * 2 * kDequantScratchPitch + place.lane / 4) * 4;
-    const u32 out = scratch + (place.lane / 4 * kDequantScratchPitch + place.lane % 4 * 4) * 4;
+    const u32 scratch = block.scratch + position.warp * kDequantScratch;
+    const u32 in = scratch + (position.lane % 4 * 2 * kDequantScratchPitch + position.lane / 4) * 4;
+    const u32 out = scratch + (position.lane / 4 * kDequantScratchPitch + position.lane % 4 * 4) * 4;
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
       const u32 n = own_row(row, wave);
-      if (n - place.lane % 4 * 4 >= p.n) continue;
+      if (n - position.lane % 4 * 4 >= p.n) continue;
       const RowValues of = kEarly ? values[wave] : row_values(n);
       INGOT_UNROLL
       for (u32 first = 0; first < kTokenTiles; first += kAtOnce) {
@@ -142,7 +143,7 @@ struct DequantOutput {
           const U32x4 four = ptx::ld_shared16(out + tile * 8 * kDequantScratchPitch * 4);
           const float sums[4] = {float_from_bits(four.x), float_from_bits(four.y), float_from_bits(four.z),
                                  float_from_bits(four.w)};
-          write(sums, of, to, token + (first + tile) * 8 + place.lane / 4, n);
+          write(sums, of, to, token + (first + tile) * 8 + position.lane / 4, n);
         }
       }
     }
@@ -171,8 +172,9 @@ struct DequantOutput {
     }
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
-      const u32 row_tile = (place.rows * T.waves + wave) * 4 + place.warp % 4;
-      u32 to = inbox_address(inbox, block.rank * T.k_warps + place.piece, row_tile % kOwnRowTiles, 0) + place.lane * 16;
+      const u32 row_tile = (position.rows * T.waves + wave) * 4 + position.warp % 4;
+      u32 to = inbox_address(inbox, block.rank * T.k_warps + position.piece, row_tile % kOwnRowTiles, 0) +
+               position.lane * 16;
       u32 barrier = arrived;
       if constexpr (T.split > 1) {
         const u32 owner = block.side * T.split + row_tile / kOwnRowTiles;
@@ -193,7 +195,7 @@ struct DequantOutput {
     }
     if constexpr (T.split == 1) {
       __syncwarp();
-      if (place.lane == 0) ptx::mbarrier_arrive(arrived);
+      if (position.lane == 0) ptx::mbarrier_arrive(arrived);
     }
   }
 
@@ -203,11 +205,11 @@ struct DequantOutput {
     const u32 inbox = index % dequant_inboxes(T);
     const Target to = target();
     // This lane's token, and its first row.
-    const u32 m = place.lane % 8;
-    const u32 r = place.lane / 8 * 4;
+    const u32 m = position.lane % 8;
+    const u32 r = position.lane / 8 * 4;
     ptx::mbarrier_wait(block.arrived + 8 * inbox, index / dequant_inboxes(T) % 2);
     INGOT_UNROLL_BY(1)
-    for (u32 unit = place.warp; unit < kOwnRowTiles * tiles; unit += kWarps) {
+    for (u32 unit = position.warp; unit < kOwnRowTiles * tiles; unit += kWarps) {
       const u32 row_tile = unit % kOwnRowTiles;
       const u32 tile = unit / kOwnRowTiles;
       const u32 first = shared_row(row, row_tile);
@@ -230,10 +232,10 @@ struct DequantOutput {
     if constexpr (T.split > 1) ptx::fence_proxy_async();
     __syncwarp();
     if constexpr (T.split > 1) {
-      if (place.lane < T.split)
-        ptx::mbarrier_arrive_cluster(ptx::mapa(block.drained, block.side * T.split + place.lane));
+      if (position.lane < T.split)
+        ptx::mbarrier_arrive_cluster(ptx::mapa(block.drained, block.side * T.split + position.lane));
     } else {
-      if (place.lane == 0) ptx::mbarrier_arrive(block.drained);
+      if (position.lane == 0) ptx::mbarrier_arrive(block.drained);
     }
   }
 

@@ -5,17 +5,17 @@
 #include "dequant/dequant_factors.cuh"
 #include "dequant/dequant_fragment.cuh"
 #include "dequant/dequant_sm90_factors.cuh"
-#include "dequant/dequant_sm90_place.cuh"
+#include "dequant/dequant_sm90_position.cuh"
 #include "dequant/dequant_sm90_producer.cuh"
 #include "dequant/dequant_sm90_tiling.cuh"
 #include "gemm/stage_ring.cuh"
 #include "gemm/warp_mma.cuh"
-#include "numerics.cuh"
 #include "platform.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
+#include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 #include "ptx/wgmma16.cuh"
 
@@ -41,17 +41,17 @@ struct DequantSums {
 
   const DequantSm90Params& p;
   const DequantBlock<W, Kind, T>& block;
-  DequantPlace<T> place;
+  DequantPosition<T> position;
   u32 release;  // the empty barrier, here or in another block, at which this lane arrives
   u32 parts;    // the number of 64-k parts of K
   u32 own;      // in a stage: this lane's fragment of the first 32 k and of its first 64 rows
   StageRing<T.stages> ring{};
 
   INGOT_DEVICE DequantSums(const DequantSm90Params& params, const DequantBlock<W, Kind, T>& b,
-                           const DequantPlace<T>& at)
+                           const DequantPosition<T>& at)
       : p(params),
         block(b),
-        place(at),
+        position(at),
         release(b.empty),
         parts(ceil_div(params.k, kDequantPart)),
         own(at.rows * T.waves * kBlockBytes + packed_fragment_offset<W>(at.warp % 4, at.lane)) {
@@ -61,9 +61,9 @@ struct DequantSums {
   // This warp is done with the stage: each block that sends to it may send the next data.
   INGOT_DEVICE void release_stage(u32 stage) const {
     if constexpr (T.multicast > 1) {
-      if (place.lane < T.multicast) ptx::mbarrier_arrive_cluster(release + 8 * stage);
+      if (position.lane < T.multicast) ptx::mbarrier_arrive_cluster(release + 8 * stage);
     } else {
-      if (place.lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
+      if (position.lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
     }
   }
 
@@ -108,7 +108,7 @@ struct DequantSums {
   // 32), in the lowest bits, and the following ones up to a multiple of 128.
   INGOT_DEVICE void mx_words(u32 slot, u32 k, MxWords& of) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
-    const u32 row = place.rows * T.waves * 64 + place.warp % 4 * 16 + place.lane / 4;
+    const u32 row = position.rows * T.waves * 64 + position.warp % 4 * 16 + position.lane / 4;
     const u32 at = block.factors + slot * dequant_factor_bytes(T, Kind) + row * kPitch + k / 128 * 4 % kPitch;
     INGOT_UNROLL
     for (u32 wave = 0; wave < T.waves; ++wave) {
@@ -212,8 +212,8 @@ struct DequantSums {
                                    bool last, u32 slot, const MxWords& mx) const {
     Words words[Tiles][T.waves];
     u32 b[Tiles][kTokenTiles][4];
-    const u32 row = place.lane % 8;
-    const u32 at_x = x + row * 128 + (((odd * 4 + place.lane / 8) ^ row) * 16);
+    const u32 row = position.lane % 8;
+    const u32 at_x = x + row * 128 + (((odd * 4 + position.lane / 8) ^ row) * 16);
     INGOT_UNROLL
     for (u32 i = 0; i < Tiles; ++i) {
       INGOT_UNROLL
@@ -242,8 +242,8 @@ struct DequantSums {
   INGOT_DEVICE void sum_by_mma(TileSums& sums, const DequantSpan& span, u32 first_row) {
     Chains d;
     clear_chains(d);
-    DequantGroups<Kind, T.waves> groups(p, first_row + place.lane / 4, place.lane);
-    if constexpr (kGrouped) groups.begin(span.begin * T.depth + place.piece * kPiece * 32);
+    DequantGroups<Kind, T.waves> groups(p, first_row + position.lane / 4, position.lane);
+    if constexpr (kGrouped) groups.begin(span.begin * T.depth + position.piece * kPiece * 32);
     const u32 base = block.stages;
     const u32 whole = parts / dequant_parts(T);  // the number of stages with all their k
     INGOT_UNROLL_BY(1)
@@ -256,7 +256,7 @@ struct DequantSums {
       if (at < whole) {
         INGOT_UNROLL
         for (u32 batch = 0; batch < kPiece; batch += kBatch) {
-          const u32 tile = place.piece * kPiece + batch;
+          const u32 tile = position.piece * kPiece + batch;
           MxWords words{};
           if constexpr (kFolded) mx_words(ring.stage, k + 32 * tile, words);
           multiply_tiles<kBatch>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
@@ -264,7 +264,8 @@ struct DequantSums {
         }
       } else {
         INGOT_UNROLL_BY(1)
-        for (u32 tile = place.piece * kPiece; tile < min_of((place.piece + 1) * kPiece, 2 * parts_of(at)); ++tile) {
+        for (u32 tile = position.piece * kPiece; tile < min_of((position.piece + 1) * kPiece, 2 * parts_of(at));
+             ++tile) {
           MxWords words{};
           if constexpr (kFolded) mx_words(ring.stage, k + 32 * tile, words);
           multiply_tiles<1>(d, groups, codes + tile * kDequantTileBytes<W>, x + tile / 2 * kPartXBytes, tile % 2,
@@ -383,7 +384,7 @@ struct DequantSums {
   INGOT_DEVICE void sum_by_wgmma(TileSums& d, const DequantSpan& span, u32 first_row) {
     clear(d);
     if (span.begin == span.end) return;
-    DequantGroups<Kind, T.waves> groups(p, first_row + place.lane / 4, place.lane);
+    DequantGroups<Kind, T.waves> groups(p, first_row + position.lane / 4, position.lane);
     TileSums of_group;
     if constexpr (kGrouped) {
       clear(of_group);
@@ -481,7 +482,7 @@ struct DequantSums {
 
   // Computes this warp's sums over the k of `span`, for the tile whose first row is `row`.
   INGOT_DEVICE void sum(TileSums& d, const DequantSpan& span, u32 row) {
-    const u32 first_row = row + place.rows * T.waves * 64 + place.warp % 4 * 16;
+    const u32 first_row = row + position.rows * T.waves * 64 + position.warp % 4 * 16;
     if constexpr (T.wgmma) {
       sum_by_wgmma(d, span, first_row);
     } else {

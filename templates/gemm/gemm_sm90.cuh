@@ -38,7 +38,7 @@
 
 #include "gemm/gemm_epilogue.cuh"
 #include "gemm/gemm_sm90_output.cuh"
-#include "gemm/gemm_sm90_place.cuh"
+#include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
 #include "gemm/gemm_sm90_producer16.cuh"
 #include "gemm/gemm_sm90_split.cuh"
@@ -47,8 +47,7 @@
 #include "gemm/stream_k_parts.cuh"
 #include "memory.cuh"
 #include "platform.cuh"
-#include "ptx/mbarrier.cuh"
-#include "ptx/shared.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -67,18 +66,18 @@ struct Sm90Consumer {
 
   const Sm90GemmParams& p;
   const Sm90Block<T>& block;
-  Sm90Place<T> place;
+  Sm90Position<T> position;
   Output output;
   Sums sums;
 
   INGOT_DEVICE Sm90Consumer(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
-      : p(params), block(b), place(warpgroup), output(params, b, warpgroup), sums(params, b, warpgroup) {}
+      : p(params), block(b), position(warpgroup), output(params, b, warpgroup), sums(params, b, warpgroup) {}
 
   INGOT_DEVICE void run_whole(u64 tile_a, u64 tile_b) {
     const u32 steps = sm90_steps(p.k, Sums::kFp8 ? kSm90Depth : kSm90Step16);
     Sm90Walk<T> walk(p);
     if constexpr (T.pingpong) {
-      if (place.group == 1) {
+      if (position.group == 1) {
         walk.index += walk.step;
         sums.ring.advance(steps);
         sums.pass_turn();  // the first turn belongs to the other warpgroup
@@ -87,7 +86,7 @@ struct Sm90Consumer {
     }
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
-      const Sm90TileIndex first = place.own(walk.first(block.rank));
+      const Sm90TileIndex first = position.own(walk.first(block.rank));
       const typename Output::Fetched fetched = output.fetch(first);
       if constexpr (Epi::kWords != 0) output.prefetch(first);
       float d[kWaves][kSums];
@@ -102,10 +101,10 @@ struct Sm90Consumer {
   // Stream-K (stream_k.cuh): this block sends its sums of another block's tile to that block, and adds to its own
   // tiles, before their last steps, what other blocks have summed.
   INGOT_DEVICE void run_cut(u64 tile_a, u64 tile_b) {
-    const u32 warp = place.group * 4 + place.thread / 32;
+    const u32 warp = position.group * 4 + position.thread / 32;
     INGOT_UNROLL_BY(1)
     for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
-      const Sm90TileIndex first = place.own(walk.first());
+      const Sm90TileIndex first = position.own(walk.first());
       const StreamKSpan span = walk.span();
       // (With two sets of sums, no register is left to fetch a bias early.)
       typename Output::Fetched fetched{};
@@ -122,7 +121,7 @@ struct Sm90Consumer {
       if (adds) {
         INGOT_UNROLL_BY(1)
         for (; walk.reaches(stretch); ++stretch)
-          OthersPart(p.cut, stretch, warp, place.lane).template add_to<kPartVectors>(d, place.lane);
+          OthersPart(p.cut, stretch, warp, position.lane).template add_to<kPartVectors>(d, position.lane);
         sums.sum(d, tile_a, tile_b, pause, span.end - pause, first);
       }
       if (walk.owns()) {
@@ -130,9 +129,9 @@ struct Sm90Consumer {
         output.share(fetched);
         output.write(d, fetched.rows, first);
       } else {
-        OthersPart(p.cut, walk.index(), warp, place.lane).write(d, place.lane);
-        // share() has this barrier too: past it, every warp has finished reading the factors of the last step.
-        if constexpr (sm90_factors_of_rows(C)) ptx::named_barrier_sync(3 + place.group, 128);
+        OthersPart(p.cut, walk.index(), warp, position.lane).write(d, position.lane);
+        // Output::share() has this barrier too: past it, every warp has finished reading the factors of the last step.
+        if constexpr (sm90_factors_of_rows(C)) ptx::named_barrier_sync(3 + position.group, 128);
       }
     }
   }
@@ -140,8 +139,8 @@ struct Sm90Consumer {
   // (64 rows of a tile have as many bytes whether they lie along K or across.)
   INGOT_DEVICE void run() {
     constexpr u32 kApart = kSm90Step16 * kSm90Depth;
-    const u32 first_row = Sm90Place<T>::kOwnRows ? place.group * 64 : 0;
-    const u32 first_column = place.own({0, 0}).n;
+    const u32 first_row = Sm90Position<T>::kOwnRows ? position.group * 64 : 0;
+    const u32 first_column = position.own({0, 0}).n;
     const u64 tile_a =
         ptx::wgmma_descriptor(block.stages + first_row * kSm90Depth) | ptx::wgmma_across(C.across_a ? kApart : 0);
     const u64 tile_b = ptx::wgmma_descriptor(block.stages + (T.m + first_column) * kSm90Depth) |

@@ -3,19 +3,20 @@
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
-#include "gemm/gemm_sm90_place.cuh"
+#include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "memory.cuh"
 #include "numerics.cuh"
 #include "platform.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/cvt.cuh"
-#include "ptx/mbarrier.cuh"
 #include "ptx/mma.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
+#include "reduce.cuh"
 
 namespace ingot {
 
@@ -40,14 +41,14 @@ struct Sm90Output {
 
   const Sm90GemmParams& p;
   const Sm90Block<T>& block;
-  Sm90Place<T> place;
+  Sm90Position<T> position;
   u32 columns = 0;  // shared memory: this tile's column factors, then its bias
   u32 other_half = 0;
   float scale = 1.0F;  // for an FP8 output
   u32 largest = 0;     // |out| of this thread so far, as bits; for 16-bit output a pair of them
 
   INGOT_DEVICE Sm90Output(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
-      : p(params), block(b), place(warpgroup) {
+      : p(params), block(b), position(warpgroup) {
     if constexpr (kCodes) scale = *params.epilogue.scale;
   }
 
@@ -66,14 +67,14 @@ struct Sm90Output {
       for (u32 wave = 0; wave < kWaves; ++wave) {
         INGOT_UNROLL
         for (u32 half = 0; half < 2; ++half) {
-          const u32 row = min_of(first.m + place.wave_row(wave) + place.lane / 4 + half * 8, p.m - 1);
+          const u32 row = min_of(first.m + position.wave_row(wave) + position.lane / 4 + half * 8, p.m - 1);
           fetched.rows[wave][half] = p.factor_a[row * p.factor_a_stride] * whole;
         }
       }
     }
     INGOT_UNROLL
     for (u32 i = 0; i < kColumns; ++i) {
-      const u32 column = min_of(first.n + i * 128 + place.thread, p.n - 1);
+      const u32 column = min_of(first.n + i * 128 + position.thread, p.n - 1);
       if constexpr (kColumnFactors) fetched.columns[i] = p.factor_b[column];
       if constexpr (C.bias) fetched.bias[i] = to_float(static_cast<const Bias*>(p.bias)[column]);
     }
@@ -82,20 +83,20 @@ struct Sm90Output {
 
   // Puts column factors and bias in the warpgroup's shared memory. The previous tile had the other half of it, and
   // every warp has finished reading the tile before that: it has passed this barrier since. (If b has factors of
-  // groups, the steps have used the first parts of both halves, and may do so again once every warp is here; a bias has
-  // the second parts.)
+  // groups, Sm90Sums::sum_scaled() has used the first parts of both halves, and may do so again once every warp is
+  // here; a bias has the second parts.)
   INGOT_DEVICE void share(const Fetched& fetched) {
     if constexpr (kColumnFactors || C.bias || sm90_factors_of_rows(C)) {
       other_half ^= sm90_column_bytes(T);
-      columns = block.columns + 2 * place.group * sm90_column_bytes(T) + other_half;
+      columns = block.columns + 2 * position.group * sm90_column_bytes(T) + other_half;
       INGOT_UNROLL
       for (u32 i = 0; i < kColumns; ++i) {
-        const u32 column = i * 128 + place.thread;
+        const u32 column = i * 128 + position.thread;
         if (kN % 128 != 0 && column >= kN) continue;
         if constexpr (kColumnFactors) ptx::st_shared_float(columns + 4 * column, fetched.columns[i]);
         if constexpr (C.bias) ptx::st_shared_float(columns + 4 * (kN + column), fetched.bias[i]);
       }
-      ptx::named_barrier_sync(3 + place.group, 128);
+      ptx::named_barrier_sync(3 + position.group, 128);
     }
   }
 
@@ -152,7 +153,7 @@ struct Sm90Output {
   // each. An exclusive or with 16 j makes it that of blocks j and j + 1, if j is even: rows of 128 bytes are aligned.
   // (Beside 192 sums there is no register to keep it in from chunk to chunk.)
   INGOT_DEVICE u32 matrices_address(u32 staging) const {
-    u32 own = place.lane;
+    u32 own = position.lane;
     if constexpr (kWaves * kSums > 128) ptx::opaque(own);
     return row_address(staging, own % 16, own / 16);
   }
@@ -162,21 +163,21 @@ struct Sm90Output {
   INGOT_DEVICE void bring_first(u32 row, u32 column, u32 staging) const {
     const u32 rows = row < p.m ? min_of(p.m - row, 16U) : 0;
     if (Epi::first_in_vectors(p.epilogue)) {
-      const u32 n = column + place.lane % 8 * 8;
+      const u32 n = column + position.lane % 8 * 8;
       const u32 bytes = n < p.n ? min_of((p.n - n) * 2, 16U) : 0;
       INGOT_UNROLL_BY(1)
-      for (u32 r = bytes != 0 ? place.lane / 8 : 16; r < rows; r += 4) {
-        ptx::cp_async<16>(row_address(staging, r, place.lane % 8), Epi::first_at(p.epilogue, row + r, n), bytes);
+      for (u32 r = bytes != 0 ? position.lane / 8 : 16; r < rows; r += 4) {
+        ptx::cp_async<16>(row_address(staging, r, position.lane % 8), Epi::first_at(p.epilogue, row + r, n), bytes);
       }
       ptx::cp_async_commit();
       ptx::cp_async_wait<0>();
     } else {
-      const u32 n = column + place.lane * 2;
+      const u32 n = column + position.lane * 2;
       INGOT_UNROLL_BY(kWaves * kSums > 128 ? 1 : 4)  // beside 192 sums there are no registers for more
       for (u32 r = n < p.n ? 0 : 16; r < rows; ++r) {
         const auto* const at = reinterpret_cast<const u16*>(Epi::first_at(p.epilogue, row + r, n));
         const u32 second = n + 1 < p.n ? at[1] : 0;
-        ptx::st_shared4(row_address(staging, r, place.lane / 4) + place.lane % 4 * 4, at[0] | second << 16);
+        ptx::st_shared4(row_address(staging, r, position.lane / 4) + position.lane % 4 * 4, at[0] | second << 16);
       }
     }
     __syncwarp();
@@ -204,7 +205,7 @@ struct Sm90Output {
   // factors * sum + bias for block j of eight columns: two neighbours of a row, and the same two eight rows below.
   INGOT_DEVICE void finished(float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 j, float (&x)[4]) const {
     const u32 at = (chunk * kBlocks + j) * 4;
-    const u32 local = chunk * kChunk + j * 8 + place.lane % 4 * 2;
+    const u32 local = chunk * kChunk + j * 8 + position.lane % 4 * 2;
     float factors[2] = {};
     float bias[2] = {};
     if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * local, factors[0], factors[1]);
@@ -232,8 +233,8 @@ struct Sm90Output {
         for (u32 j = 0; j < kTogether; ++j) {
           INGOT_UNROLL
           for (u32 half = 0; half < 2; ++half) {
-            const u32 m = row + place.lane / 4 + half * 8;
-            const u32 n = column + (first + j) * 8 + place.lane % 4 * 2;
+            const u32 m = row + position.lane / 4 + half * 8;
+            const u32 n = column + (first + j) * 8 + position.lane % 4 * 2;
             if (m >= p.m || n >= p.n) continue;
             raw[j][half] = Epi::template fetch<!kFirstByRows>(p.epilogue, vectors, m, n, n + 1 < p.n);
           }
@@ -257,23 +258,23 @@ struct Sm90Output {
         } else {
           finished(d, rows, chunk, j, x);
         }
-        const u32 m = row + place.lane / 4;
-        const u32 n = column + j * 8 + place.lane % 4 * 2;
+        const u32 m = row + position.lane / 4;
+        const u32 n = column + j * 8 + position.lane % 4 * 2;
         apply_epilogue(raw[i], m, n, vectors, x);
         if constexpr (Epi::kAmax && sizeof(Out) != 2) look_at(x, m, n, inside);
         if constexpr (kCodes) {
           INGOT_UNROLL
           for (u32 half = 0; half < 2; ++half) {
-            const u32 r = place.lane / 4 + half * 8;
-            ptx::st_shared2(staging + r * kRowBytes + swizzle(r, j / 2) * 16 + j % 2 * 8 + place.lane % 4 * 2,
+            const u32 r = position.lane / 4 + half * 8;
+            ptx::st_shared2(staging + r * kRowBytes + swizzle(r, j / 2) * 16 + j % 2 * 8 + position.lane % 4 * 2,
                             encode_pair<Out>(x[2 * half] * scale, x[2 * half + 1] * scale));
           }
         } else if constexpr (sizeof(Out) == 4) {
-          const u32 unit = 2 * j + place.lane % 4 / 2;
+          const u32 unit = 2 * j + position.lane % 4 / 2;
           INGOT_UNROLL
           for (u32 half = 0; half < 2; ++half) {
-            const u32 r = place.lane / 4 + half * 8;
-            ptx::st_shared_floats(staging + r * kRowBytes + swizzle(r, unit) * 16 + place.lane % 2 * 8, x[2 * half],
+            const u32 r = position.lane / 4 + half * 8;
+            ptx::st_shared_floats(staging + r * kRowBytes + swizzle(r, unit) * 16 + position.lane % 2 * 8, x[2 * half],
                                   x[2 * half + 1]);
           }
         } else {
@@ -330,8 +331,8 @@ struct Sm90Output {
     constexpr u32 kUnits = kRowBytes / 16;
     INGOT_UNROLL
     for (u32 i = 0; i < 16; i += 32 / kUnits) {
-      const u32 r = i + place.lane / kUnits;
-      const u32 unit = place.lane % kUnits;
+      const u32 r = i + position.lane / kUnits;
+      const u32 unit = position.lane % kUnits;
       const U32x4 vector = ptx::ld_shared16(row_address(staging, r, unit));
       if (row + r < p.m) store_streaming(out + (row + r) * stride + column + unit * (kChunk / kUnits), vector);
     }
@@ -343,7 +344,7 @@ struct Sm90Output {
     INGOT_UNROLL_BY(1)
     for (u32 r = 0; r < 16 && row + r < p.m; ++r) {
       INGOT_UNROLL_BY(1)
-      for (u32 c = place.lane; c < kChunk && column + c < p.n; c += 32) {
+      for (u32 c = position.lane; c < kChunk && column + c < p.n; c += 32) {
         const u32 byte = c * static_cast<u32>(sizeof(Out));
         const u32 from = staging + r * kRowBytes + swizzle(r, byte / 16) * 16 + byte % 16;
         Out* const to = out + (row + r) * stride + column + c;
@@ -365,8 +366,8 @@ struct Sm90Output {
     for (u32 wave = 0; wave < kWaves; ++wave) {
       INGOT_UNROLL
       for (u32 i = 0; i < 16 * kAcross; i += 32) {
-        const u32 row = first.m + place.wave_row(wave) + (i + place.lane) / kAcross;
-        const u32 column = first.n + (i + place.lane) % kAcross * 32;
+        const u32 row = first.m + position.wave_row(wave) + (i + position.lane) / kAcross;
+        const u32 column = first.n + (i + position.lane) % kAcross * 32;
         if (row < p.m && column < p.n) Epi::prefetch(p.epilogue, row, column);
       }
     }
@@ -393,16 +394,16 @@ struct Sm90Output {
   INGOT_DEVICE void write(float (&d)[kWaves][kSums], const float (&rows)[kWaves][2], const Sm90TileIndex& first) {
     constexpr u32 kAcross = kN / kChunk;
     const typename Epi::Vectors vectors = Epi::vectors(p.epilogue);
-    const u32 staging = block.staging + (place.group * 4 + place.thread / 32) * kSm90StagingBytes;
+    const u32 staging = block.staging + (position.group * 4 + position.thread / 32) * kSm90StagingBytes;
     // The copy engine writes 16 bytes at a time, even past the last column.
     const bool by_engine = kStoredByEngine && p.whole_vectors != 0 && p.n % (16 / static_cast<u32>(sizeof(Out))) == 0;
     INGOT_UNROLL_BY(kRolled ? 1 : kWaves * kAcross)
     for (u32 chunk = 0; chunk < kWaves * kAcross; ++chunk) {
-      const u32 row = first.m + place.wave_row(chunk / kAcross);
+      const u32 row = first.m + position.wave_row(chunk / kAcross);
       const u32 column = first.n + chunk % kAcross * kChunk;
       [[maybe_unused]] const u32 matrices = matrices_address(staging);
       if (by_engine) {
-        if (place.lane == 0) ptx::bulk_wait_read();  // the chunk before
+        if (position.lane == 0) ptx::bulk_wait_read();  // the chunk before
         __syncwarp();
       }
       if constexpr (kPreactivationByRows) {
@@ -429,7 +430,7 @@ struct Sm90Output {
       if (by_engine) {
         ptx::fence_proxy_async();
         __syncwarp();
-        if (place.lane == 0 && row < p.m && column < p.n) {
+        if (position.lane == 0 && row < p.m && column < p.n) {
           ptx::tma_store(&p.out_map, staging, static_cast<i32>(column), static_cast<i32>(row));
           ptx::bulk_commit();
         }

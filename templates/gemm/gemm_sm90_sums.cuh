@@ -2,14 +2,14 @@
 // with factors of groups or without, and when the warpgroup takes its turn and gives its stages back.
 #pragma once
 
-#include "gemm/gemm_sm90_place.cuh"
+#include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "gemm/stage_ring.cuh"
-#include "numerics.cuh"
 #include "platform.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/memory.cuh"
 #include "ptx/opaque.cuh"
 #include "ptx/shared.cuh"
 #include "ptx/wgmma.cuh"
@@ -20,7 +20,7 @@ namespace ingot {
 template <class A, class B, GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90Sums {
   static constexpr u32 kWaves = sm90_waves(T);
-  static constexpr u32 kWaveRows = Sm90Place<T>::kWaveRows;
+  static constexpr u32 kWaveRows = Sm90Position<T>::kWaveRows;
   static constexpr u32 kN = sm90_columns(T);
   static constexpr u32 kSums = kN / 2;  // per thread and wave
   static constexpr bool kGrouped = has_extents(C.scale_b);
@@ -28,41 +28,41 @@ struct Sm90Sums {
 
   const Sm90GemmParams& p;
   const Sm90Block<T>& block;
-  Sm90Place<T> place;
+  Sm90Position<T> position;
   u32 release;  // the empty barrier, here or in another block, at which this lane arrives
   StageRing<T.stages> ring{};
 
   INGOT_DEVICE Sm90Sums(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
-      : p(params), block(b), place(warpgroup) {
-    release = sm90_cluster_size(T) > 1 ? ptx::mapa(b.empty, place.lane % sm90_cluster_size(T)) : b.empty;
+      : p(params), block(b), position(warpgroup) {
+    release = sm90_cluster_size(T) > 1 ? ptx::mapa(b.empty, position.lane % sm90_cluster_size(T)) : b.empty;
   }
 
   // This warp has read the stage: each block that sends to it may send the next data.
   INGOT_DEVICE void release_stage(u32 stage) const {
     if constexpr (sm90_cluster_size(T) > 1) {
-      if (place.lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);
+      if (position.lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);
     } else {
-      if (place.lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
+      if (position.lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
     }
   }
 
   // Warpgroups that have tiles of their own multiply in turn: the next one begins when this one has seen all of its
   // stages. (Otherwise it could not tell its stages from those of the ring's previous round.)
   INGOT_DEVICE void wait_for_turn() const {
-    if constexpr (T.pingpong) ptx::named_barrier_sync(1 + place.group, 256);
+    if constexpr (T.pingpong) ptx::named_barrier_sync(1 + position.group, 256);
   }
   INGOT_DEVICE void pass_turn() const {
-    if constexpr (T.pingpong) ptx::named_barrier_arrive(1 + (place.group ^ 1), 256);
+    if constexpr (T.pingpong) ptx::named_barrier_arrive(1 + (position.group ^ 1), 256);
   }
 
   // If warpgroups share a tile and add up the tensor cores' parts, they should be out of step: one multiplies while the
   // other adds. So the second begins a tile when the first has its first part. (Not if the first could be a whole tile
   // ahead and so arrive at this barrier twice.)
   INGOT_DEVICE void begin_second(u32 steps) const {
-    if (!T.pingpong && place.group == 1 && steps >= T.stages) ptx::named_barrier_sync(1, 256);
+    if (!T.pingpong && position.group == 1 && steps >= T.stages) ptx::named_barrier_sync(1, 256);
   }
   INGOT_DEVICE void let_second_begin(u32 steps) const {
-    if (!T.pingpong && place.group == 0 && steps >= T.stages) ptx::named_barrier_arrive(1, 256);
+    if (!T.pingpong && position.group == 0 && steps >= T.stages) ptx::named_barrier_arrive(1, 256);
   }
 
   INGOT_DEVICE static void clear(float (&d)[kWaves][kSums]) {
@@ -231,7 +231,7 @@ struct Sm90Sums {
     if constexpr (kGrouped) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        const u32 row = min_of(first.m + place.wave_row(0) + place.lane / 4 + half * 8, p.m - 1);
+        const u32 row = min_of(first.m + position.wave_row(0) + position.lane / 4 + half * 8, p.m - 1);
         from.rows[half] = factor_a(row, 0);
       }
       from.b = factor_b(min_of(first.n, p.n - 1) / C.scale_b.rows, 0);
@@ -281,7 +281,7 @@ struct Sm90Sums {
 
   // b: its factors from the first of these steps on.
   INGOT_DEVICE void fetch_four(FourSteps& fetched, const float* b, u32 row, u32 begin, u32 step, u32 steps) const {
-    const u32 at = min_of(step + place.lane % 4, steps - 1);
+    const u32 at = min_of(step + position.lane % 4, steps - 1);
     INGOT_UNROLL
     for (u32 wave = 0; wave < kWaves; ++wave) {
       INGOT_UNROLL
@@ -305,7 +305,7 @@ struct Sm90Sums {
   }
 
   INGOT_DEVICE float of_step(float held, u32 step) const {
-    return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (place.lane & 28U) | (step % 4)));
+    return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (position.lane & 28U) | (step % 4)));
   }
 
   // begin: the tile's step with which these steps begin.
@@ -313,10 +313,10 @@ struct Sm90Sums {
                                const Sm90TileIndex& first) {
     float part[kSums];
     if constexpr (!T.stream_k) clear(d);
-    const u32 row = first.m + place.wave_row(0) + place.lane / 4;
-    const u32 row_b = min_of(first.n + (sm90_factors_of_rows(C) ? place.thread % kN : 0), p.n - 1);
+    const u32 row = first.m + position.wave_row(0) + position.lane / 4;
+    const u32 row_b = min_of(first.n + (sm90_factors_of_rows(C) ? position.thread % kN : 0), p.n - 1);
     const float* const b = factor_b(row_b / C.scale_b.rows, begin);
-    const u32 shared = block.columns + 2 * place.group * sm90_column_bytes(T);
+    const u32 shared = block.columns + 2 * position.group * sm90_column_bytes(T);
     FourSteps now{};
     FourSteps next{};
     fetch_four(next, b, row, begin, 0, steps);
@@ -336,8 +336,8 @@ struct Sm90Sums {
           // Every warp has finished reading what lay here two steps ago: it has since passed the barrier of the last
           // step.
           ptx::wgmma_settle(next_b);
-          if (kN == 128 || place.thread < kN) ptx::st_shared_float(columns_b + 4 * place.thread, next_b[0]);
-          ptx::named_barrier_sync(3 + place.group, 128);
+          if (kN == 128 || position.thread < kN) ptx::st_shared_float(columns_b + 4 * position.thread, next_b[0]);
+          ptx::named_barrier_sync(3 + position.group, 128);
           const u32 next_step = min_of(step + 1, steps - 1);
           next_b[0] = ptx::ld_global_nc_float(b + i64{next_step} * p.factor_b_group_stride);
         }
@@ -363,7 +363,7 @@ struct Sm90Sums {
           for (u32 j = 0; j < kSums / 4; ++j) {
             float of_column[2] = {1.0F, 1.0F};
             if constexpr (sm90_factors_of_rows(C)) {
-              ptx::ld_shared_floats(columns_b + 4 * (j * 8 + place.lane % 4 * 2), of_column[0], of_column[1]);
+              ptx::ld_shared_floats(columns_b + 4 * (j * 8 + position.lane % 4 * 2), of_column[0], of_column[1]);
             }
             INGOT_UNROLL
             for (u32 i = 0; i < 4; ++i) {

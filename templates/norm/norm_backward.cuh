@@ -3,9 +3,9 @@
 // and writes each byte of the output once.
 //
 // The sums over rows are in f32, in an order that depends only on the shape. With R = rows_per_chunk and G = groups of
-// NormBackwardLaunch, chunk c holds rows c R .. min(rows, (c + 1) R) - 1, and its group g holds every G-th of them,
-// beginning with the g-th. Each group adds its rows in ascending order, starting from 0; then the groups' sums are
-// added in ascending order; last, column_sum_finish adds the chunks' sums in ascending order.
+// NormBackwardLaunch (norm_backward_launch.cuh), chunk c holds rows c R .. min(rows, (c + 1) R) - 1, and its group g
+// holds every G-th of them, beginning with the g-th. Each group adds its rows in ascending order, starting from 0; then
+// the groups' sums are added in ascending order; last, column_sum_finish adds the chunks' sums in ascending order.
 //
 // A block of 512 threads takes one chunk. Each group of threads walks its rows one at a time, with two times 8
 // neighbouring columns per thread: the sums over rows stay in registers, and the next two rows are copied to shared
@@ -27,7 +27,6 @@
 #include "memory.cuh"
 #include "norm/norm.cuh"
 #include "norm/norm_backward_launch.cuh"
-#include "numerics.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
 #include "shared.cuh"

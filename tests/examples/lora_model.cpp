@@ -59,14 +59,15 @@ class CastCounter final : public ingot::LaunchHook {
   void before(const ingot::Stream&) override {}
   void after(const ingot::KernelSpec& spec, ingot::Pass pass, const ingot::Stream&) override {
     const auto* const cast = std::get_if<ingot::CastSpec>(&spec);
-    if (cast != nullptr && is_last(*cast, pass)) ++casts;
+    if (cast != nullptr && counts(*cast, pass)) ++casts;
   }
 
   int casts = 0;
 
  private:
-  // A cast's last pass but for sums is the main one or what replaces it. Transposed codes come after wide rows' codes.
-  static bool is_last(const ingot::CastSpec& cast, ingot::Pass pass) {
+  // Each cast has exactly one of these passes: main, or what replaces it. Wide rows' codes do not count where
+  // transposed codes follow them, in a pass of their own.
+  static bool counts(const ingot::CastSpec& cast, ingot::Pass pass) {
     using enum ingot::Pass;
     return pass == main || pass == whole || pass == unaligned || (pass == wide && !cast.transposed);
   }

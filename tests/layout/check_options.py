@@ -7,14 +7,17 @@ import sys
 from pathlib import Path
 
 OPTION = re.compile(r'^option\((\w+) "[^"]*" (\S+)\)$', re.MULTILINE)
-VARIABLE = re.compile(r'^set\((\w+) "" CACHE \w+ "[^"]*"\)$', re.MULTILINE)
+VARIABLE = re.compile(r'^set\((\w+) "([^"]*)" CACHE \w+ "[^"]*"\)$', re.MULTILINE)
+ANY = re.compile(r"^(?:option\(|set\(\w+ .*CACHE)", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]*) \|", re.MULTILINE)
 WORDS = {"OFF": "off", "${PROJECT_IS_TOP_LEVEL}": "on its own", "${INGOT_QUICK_BUILD}": "as `INGOT_QUICK_BUILD`"}
 
 
 def options(cmake: str) -> dict[str, str]:
     found = {name: WORDS.get(default, default) for name, default in OPTION.findall(cmake)}
-    return found | {name: "empty" for name in VARIABLE.findall(cmake)}
+    found |= {name: default or "empty" for name, default in VARIABLE.findall(cmake)}
+    assert len(found) == len(ANY.findall(cmake)), "an option of CMakeLists.txt is written in a way that this check cannot read"
+    return found
 
 
 def documented(page: str) -> dict[str, str]:

@@ -13,6 +13,7 @@
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/graph.h"
 #include "ingot/runtime/jit/launch_hook.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/stream.h"
@@ -92,6 +93,26 @@ BOOST_AUTO_TEST_CASE(of_casts) {
   BOOST_TEST((launched(kRows, {3, 18944}) == std::vector{Pass::wide}));
   BOOST_TEST((launched("cast bf16->e4m3fn scale=row out=codes,transposed", {16, 18944}) ==
               std::vector{Pass::wide, Pass::main}));
+}
+
+// Nothing can be loaded during a capture. There, wide rows take the kernel of narrow ones if no call has loaded theirs.
+BOOST_AUTO_TEST_CASE(of_casts_in_a_capture) {
+  DryRun dry(gpu_named("h200"));
+  Stream stream(dry.backend());
+  const auto placed = [&](Shape shape) {
+    const Case c{.spec = parse("cast bf16->e4m3fn scale=row out=codes"), .shape = shape};
+    return std::make_unique<PlacedCase>(c, maker.inputs(c), dry.backend(), stream);
+  };
+  const auto narrow = placed({3, 1024});
+  const auto rows = placed({3, 18944});
+  Hook hook;
+  dry.backend().set_launch_hook(&hook);
+  narrow->enqueue(stream);
+  const Graph first(stream, [&] { rows->enqueue(stream); });
+  rows->enqueue(stream);
+  const Graph second(stream, [&] { rows->enqueue(stream); });
+  dry.backend().set_launch_hook(nullptr);
+  BOOST_TEST((hook.launched.passes == std::vector{Pass::main, Pass::main, Pass::wide, Pass::wide}));
 }
 
 // Kernels for rows of so many columns, of which a pair of blocks takes each.

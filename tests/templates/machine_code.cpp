@@ -1,7 +1,7 @@
-// machine_code [share [word [target]]]: prints a line for each kernel that Ingot can make for a target (sm_90a unless
-// it says another): a digest of its machine code, its registers and spills, and what it computes. With a word, only for
-// kernels whose specs begin with it ("cast", "norm_backward"; "" for all). scripts/compare_kernels.sh compares the
-// lines of two builds, or of one that reads its templates from two folders (INGOT_TEMPLATES).
+// machine_code [share [word [target]]]: prints a line for each kernel that Ingot can make for a target (default:
+// sm_90a): a digest of its machine code, its registers and spills, and what it computes. With a word, only for kernels
+// whose specs begin with it ("cast", "norm_backward"; "" for all). scripts/compare_kernels.sh compares the lines of two
+// builds, or of one that reads its templates from two folders (INGOT_TEMPLATES).
 //
 // The kernels are those of every spec in the lists of valid ones; every tiling of gemm_sm90 with each kind of factors,
 // sum and output; every tiling of gemm_mma, and every one that dequant_matmul is offered for some number of tokens; and
@@ -38,8 +38,11 @@ constexpr int kMultiprocessors = 132;  // of an H100 and an H200
 // The kernels to compile, each source text once.
 class Kernels {
  public:
+  explicit Kernels(Target target) : target_(target) {}
+
   void add(const KernelSpec& spec) {
     for (const Pass pass : passes(spec)) {
+      if (!can_run(spec, pass)) continue;
       const Source source = generate(spec, pass);
       if (seen_.emplace(source.text, source.name).second) sources_.push_back(source);
     }
@@ -47,6 +50,21 @@ class Kernels {
   const std::vector<Source>& sources() const { return sources_; }
 
  private:
+  // Kernels named sm90 need wgmma; blocks that share rows of norms need clusters.
+  bool can_run(const KernelSpec& spec, Pass pass) const {
+    const auto* const gemm = std::get_if<GemmSpec>(&spec);
+    const auto* const dequant = std::get_if<DequantMatmulSpec>(&spec);
+    if ((gemm != nullptr && gemm->kernel == GemmKernel::sm90) ||
+        (dequant != nullptr && dequant->kernel == DequantKernel::sm90)) {
+      return target_ == target_for(9, 0);
+    }
+    const auto* const norm = std::get_if<NormSpec>(&spec);
+    const bool backward = std::holds_alternative<NormBackwardSpec>(spec);
+    const bool shared = (norm != nullptr && norm->cols != 0) || pass == Pass::pair || (backward && pass == Pass::wide);
+    return !shared || target_.major >= 9;
+  }
+
+  Target target_;
   std::map<std::string, std::string> seen_;
   std::vector<Source> sources_;
 };
@@ -96,8 +114,8 @@ void add_gemms(Kernels& kernels) {
   }
 }
 
-void add_dequants(Kernels& kernels) {
-  const MatmulDevice device{.target = target_for(9, 0), .multiprocessors = kMultiprocessors};
+void add_dequants(Target target, Kernels& kernels) {
+  const MatmulDevice device{.target = target, .multiprocessors = kMultiprocessors};
   for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) kernels.add(spec);
   for (const DequantMatmulSpec& spec : valid_specs<DequantMatmulSpec>()) {
     if (spec.out == spec.x) kernels.add(spec);
@@ -118,8 +136,8 @@ void add_dequants(Kernels& kernels) {
   }
 }
 
-Kernels all_kernels() {
-  Kernels kernels;
+Kernels all_kernels(Target target) {
+  Kernels kernels(target);
   for (const KernelSpec& spec : all_valid_specs()) kernels.add(spec);
   for (const KernelSpec& spec : test::fused_specs()) kernels.add(spec);
   for (const KernelSpec& spec : test::elementwise_specs()) kernels.add(spec);
@@ -128,7 +146,7 @@ Kernels all_kernels() {
     if ((spec.exponent_bits + spec.mantissa_bits) % 3 == 1) kernels.add(spec);
   }
   add_gemms(kernels);
-  add_dequants(kernels);
+  add_dequants(target, kernels);
   return kernels;
 }
 
@@ -139,7 +157,7 @@ void print_share(std::size_t index, std::size_t count, const std::string& word, 
   const auto compiler = NvrtcCompiler::open(
       root != nullptr ? root : "", templates != nullptr ? read_templates(templates) : embedded_templates(), problem);
   if (compiler == nullptr) throw Error(ErrorCode::not_found, "NVRTC", problem);
-  const Kernels kernels = all_kernels();
+  const Kernels kernels = all_kernels(target);
   for (std::size_t i = index; i < kernels.sources().size(); i += count) {
     const Source& source = kernels.sources()[i];
     if (!word.empty() && !source.name.starts_with(word + " ")) continue;
@@ -155,12 +173,13 @@ int main(int argc, char** argv) {
   try {
     const std::string share = argc > 1 ? argv[1] : "0/1";
     if (share == "--count") {
-      fmt::print("{}\n", all_kernels().sources().size());
+      fmt::print("{}\n", all_kernels(target_for(9, 0)).sources().size());
       return 0;
     }
     const auto slash = share.find('/');
-    const std::optional<Target> target = parse_target(argc > 3 ? argv[3] : "sm_90a");
-    if (!target.has_value()) throw Error(ErrorCode::invalid_argument, "target", "is none, such as sm_90a");
+    const std::string name = argc > 3 ? argv[3] : "sm_90a";
+    const std::optional<Target> target = parse_target(name);
+    if (!target.has_value()) throw Error(ErrorCode::invalid_argument, name, "no target; one is sm_90a");
     print_share(std::stoul(share), std::stoul(share.substr(slash + 1)), argc > 2 ? argv[2] : "", *target);
     return 0;
   } catch (const std::exception& error) {

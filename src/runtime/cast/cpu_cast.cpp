@@ -13,7 +13,7 @@
 #include "ingot/runtime/cast/values.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 
-#include "cast/cast_tiles.cuh"
+#include "cast/cast_tile_shared.cuh"
 
 namespace ingot::cpu {
 namespace {

@@ -8,7 +8,7 @@
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
-#include "cast/cast_tiles.cuh"
+#include "cast/cast_tile_shared.cuh"
 
 namespace ingot::cuda {
 

@@ -1,5 +1,5 @@
 // Norms on the CPU, forward and backward, by the letter of codegen/norm/norm_spec.h. Sums have the order that
-// templates/norm/norm.cuh and norm_backward.cuh define.
+// templates/norm/norm.cuh, norm_backward.cuh and norm_backward_launch.cuh define.
 #include <algorithm>
 #include <mutex>
 #include <vector>
@@ -9,7 +9,7 @@
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/visit.h"
 
-#include "norm/norm_backward.cuh"
+#include "norm/norm_backward_launch.cuh"
 #include "norm/norm_rows.cuh"
 
 namespace ingot::cpu {

@@ -5,7 +5,7 @@
 #include "ingot/runtime/stream.h"
 
 #include "cast/column_sum.cuh"
-#include "norm/norm_backward.cuh"
+#include "norm/norm_backward_launch.cuh"
 #include "norm/norm_backward_pair.cuh"
 #include "norm/norm_backward_wide.cuh"
 #include "norm/norm_pair.cuh"

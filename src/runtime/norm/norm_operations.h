@@ -16,8 +16,8 @@ class ThreadPool;
 namespace ingot {
 
 // Some kernels give each row to a pair of blocks. For rows of `cols` columns, returns `spec` with the NormSpec::cols
-// that names such a kernel, or unchanged if there is none or `spec` names one itself. The caller checks that the GPU
-// has clusters and that the rows can be read 8 elements at a time.
+// that names such a kernel, or unchanged if there is none or `spec` names one itself. Whether that kernel can
+// run is not checked here: cuda_norm.cpp does so (clusters, alignment, rows, shared memory).
 NormSpec wide_norm(const NormSpec& spec, std::int64_t cols);
 
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// The place of a thread of gemm_sm90 that multiplies: in its warpgroup, and among a tile's rows and columns.
+// The position of a thread of gemm_sm90 that multiplies: in its warpgroup, and among a tile's rows and columns.
 #pragma once
 
 #include "gemm/gemm_sm90_tiling.cuh"
@@ -8,7 +8,7 @@ namespace ingot {
 
 #if INGOT_ON_DEVICE
 template <Sm90Tiling T>
-struct Sm90Place {
+struct Sm90Position {
   static constexpr bool kOwnRows = !T.pingpong && !sm90_shares_columns(T);  // own rows of a tile that both share
   static constexpr u32 kWaveRows = T.pingpong ? 64 : 128;                   // from one wave of a warpgroup to the next
 
@@ -16,7 +16,7 @@ struct Sm90Place {
   u32 thread;  // in the warpgroup
   u32 lane;
 
-  INGOT_DEVICE explicit Sm90Place(u32 warpgroup)
+  INGOT_DEVICE explicit Sm90Position(u32 warpgroup)
       : group(warpgroup), thread(threadIdx.x % 128), lane(threadIdx.x % 32) {}
 
   INGOT_DEVICE u32 wave_row(u32 wave) const {

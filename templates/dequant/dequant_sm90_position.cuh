@@ -1,4 +1,4 @@
-// The place of a thread of dequant_sm90 that multiplies: in its block, and among a tile's rows.
+// The position of a thread of dequant_sm90 that multiplies: in its block, and among a tile's rows.
 #pragma once
 
 #include "dequant/dequant_sm90_tiling.cuh"
@@ -8,7 +8,7 @@ namespace ingot {
 
 #if INGOT_ON_DEVICE
 template <DequantSm90Tiling T>
-struct DequantPlace {
+struct DequantPosition {
   static constexpr u32 kRowGroups = T.groups / T.k_warps;  // warpgroups with different rows
 
   u32 rows;   // index among the warpgroups with different rows
@@ -16,7 +16,7 @@ struct DequantPlace {
   u32 warp;   // in the block
   u32 lane;
 
-  INGOT_DEVICE explicit DequantPlace(u32 warpgroup)
+  INGOT_DEVICE explicit DequantPosition(u32 warpgroup)
       : rows(warpgroup % kRowGroups), piece(warpgroup / kRowGroups), warp(threadIdx.x / 32), lane(threadIdx.x % 32) {}
 };
 #endif
