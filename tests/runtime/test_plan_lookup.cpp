@@ -142,6 +142,12 @@ struct DryLaunches {
   std::unique_ptr<Backend> backend = make_cuda_backend(*driver, 0, cache, {});
   Stream stream{*backend};
   Launcher launcher{*driver, 0, cache};
+
+  // One of a call's matrices. Nothing reads or writes it.
+  Tensor at(int index, Dtype dtype, std::int64_t rows, std::int64_t cols) const {
+    constexpr std::int64_t kApart = std::int64_t{1} << 30U;
+    return matrix(reinterpret_cast<void*>(kApart * (index + 1)), dtype, rows, cols, backend->device());
+  }
 };
 
 struct Params {
@@ -171,6 +177,52 @@ BOOST_FIXTURE_TEST_CASE(launch, DryLaunches) {
     launcher.launch(spec, Pass::main, 1, 32, Params{}, stream);
     if (launcher.launches() != launches + 1) _exit(1);
   }));
+}
+
+// Whole calls: in one launch, in two, and of rows that have blocks of their own.
+BOOST_FIXTURE_TEST_CASE(cast, DryLaunches) {
+  const auto check = [&](const CastSpec& spec, std::int64_t rows, std::int64_t cols) {
+    CastTensors tensors;
+    tensors.input = at(0, spec.in, rows, cols);
+    tensors.codes = at(1, spec.out, rows, cols);
+    tensors.inputs[0] = at(2, spec.in, rows, cols);
+    if (spec.transposed) tensors.transposed = at(3, spec.out, cols, rows);
+    tensors.factors = at(4, Dtype::f32, 1, spec.scale == kRowwise ? rows : 1);
+    backend->cast(spec, tensors, stream);
+    BOOST_TEST(only_reads([&] { backend->cast(spec, tensors, stream); }));
+  };
+  const Pointwise pointwise = expression();
+  for (const std::int64_t size : {256, 4096}) {
+    check({.scale = kTensorwise, .pointwise = pointwise}, size, size);
+    check({.scale = kTensorwise, .transposed = true, .pointwise = pointwise}, size, size);
+    check({.scale = kRowwise, .pointwise = pointwise}, size, size);
+    check({.scale = kRowwise, .transposed = true, .pointwise = pointwise}, size, size);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(elementwise, DryLaunches) {
+  const ElementwiseSpec spec{.pointwise = expression()};
+  ElementwiseTensors tensors;
+  tensors.input = at(0, Dtype::bf16, 256, 256);
+  tensors.inputs[0] = at(1, Dtype::bf16, 256, 256);
+  tensors.output = at(2, Dtype::bf16, 256, 256);
+  backend->elementwise(spec, tensors, stream);
+  BOOST_TEST(only_reads([&] { backend->elementwise(spec, tensors, stream); }));
+}
+
+BOOST_FIXTURE_TEST_CASE(whole_gemm, DryLaunches) {
+  const GemmSpec spec{.epilogue = {.pointwise = expression()}};
+  for (const std::int64_t size : {256, 4096}) {
+    GemmTensors tensors;
+    tensors.a = at(0, spec.a, size, size);
+    tensors.b = at(1, spec.b, size, size);
+    tensors.factor_a = at(2, Dtype::f32, 1, 1);
+    tensors.factor_b = at(3, Dtype::f32, 1, 1);
+    tensors.out = at(4, spec.out, size, size);
+    tensors.inputs[0] = at(5, spec.out, size, size);
+    backend->gemm(spec, tensors, stream);
+    BOOST_TEST(only_reads([&] { backend->gemm(spec, tensors, stream); }));
+  }
 }
 
 // All passes of a cast, as a call loads them before its first launch.

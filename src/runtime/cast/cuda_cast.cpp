@@ -137,10 +137,8 @@ bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
   return all;
 }
 
-// How blocks share the rows, if rows have blocks of their own; otherwise `blocks` is 0. Nothing may be loaded during a
-// capture, and either kernel gives the same bits.
-CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, const Stream& stream,
-                             const Launcher& launcher) {
+// How blocks share the rows, if rows have blocks of their own; otherwise `blocks` is 0.
+CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, const Launcher& launcher) {
   using Launch = CastRowsWideLaunch;
   const Tensor& input = tensors.input;
   const u64 bytes = value_bytes(spec);
@@ -149,15 +147,14 @@ CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, c
   const bool written = rows_aligned<u8>(tensors.codes.data, tensors.codes.row_stride, kVec8) &&
                        (!spec.result || rows_aligned<u8>(result.data, result.row_stride * size_of(result.dtype), 16));
   if (!written || !source_aligned(spec, tensors)) return {};
-  const CastRowsWideShape shape = Launch::shape({.rows = input.rows,
-                                                 .cols = input.cols,
-                                                 .value_bytes = bytes,
-                                                 .computed = !spec.pointwise.empty(),
-                                                 .many_inputs = spec.pointwise.inputs().size() > 1,
-                                                 .block_shared = launcher.block_shared_bytes(),
-                                                 .multiprocessors = static_cast<u32>(launcher.multiprocessors()),
-                                                 .clusters = launcher.overlapping()});
-  return shape.blocks != 0 && launcher.may_launch(spec, Pass::wide, stream) ? shape : CastRowsWideShape{};
+  return Launch::shape({.rows = input.rows,
+                        .cols = input.cols,
+                        .value_bytes = bytes,
+                        .computed = !spec.pointwise.empty(),
+                        .many_inputs = spec.pointwise.inputs().size() > 1,
+                        .block_shared = launcher.block_shared_bytes(),
+                        .multiprocessors = static_cast<u32>(launcher.multiprocessors()),
+                        .clusters = launcher.overlapping()});
 }
 
 // `maxima` may be null.
@@ -174,9 +171,11 @@ void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, fl
                               .maxima = maxima,
                               .threads_log2 = CastRowsLaunch::threads_log2(cols, value_bytes(spec)),
                               .pow2 = spec.pow2};
-  const CastRowsWideShape wide = wide_shape(spec, tensors, stream, launcher);
-  if (wide.blocks != 0) {
-    launcher.launch(spec, Pass::wide,
+  const CastRowsWideShape wide = wide_shape(spec, tensors, launcher);
+  // Nothing may be loaded during a capture, and either kernel gives the same bits.
+  const Kernel* const kernel = wide.blocks == 0 ? nullptr : launcher.find(spec, Pass::wide, stream);
+  if (kernel != nullptr) {
+    launcher.launch(*kernel, spec, Pass::wide,
                     {.grid_x = static_cast<unsigned>(input.rows) * wide.blocks,
                      .block = wide.threads,
                      .cluster = wide.blocks,
@@ -216,21 +215,24 @@ Pass tiles_pass(const CastSpec& spec, const CastTensors& tensors, const Stream& 
   return launcher.may_launch(spec, Pass::unaligned, stream) ? Pass::unaligned : Pass::main;
 }
 
-// True if all tiles fit on the GPU at once and that is faster. Without an expression, which a pass for the maxima would
-// compute twice, that is so only as a cluster (docs/notes/cast_whole.md), or if that pass could not read whole vectors.
-bool runs_whole(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, const Launcher& launcher) {
+// The kernel that casts all tiles at once, if they fit on the GPU and that is faster; otherwise null. Without an
+// expression, which a pass for the maxima would compute twice, it is faster only as a cluster
+// (docs/notes/cast_whole.md), or if that pass could not read whole vectors.
+const Kernel* whole_kernel(const CastSpec& spec, const CastTensors& tensors, const Stream& stream,
+                           const Launcher& launcher) {
   const Tensor& input = tensors.input;
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   const i64 multiprocessors = launcher.multiprocessors();
-  if (!spec.pointwise && !is_cluster(tiles, launcher) && source_aligned(spec, tensors)) return false;
-  if (!has_pass(spec, Pass::whole) || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return false;
-  if (!launcher.may_launch(spec, Pass::whole, stream)) return false;
-  const KernelResources& used = launcher.kernel(spec, Pass::whole, stream).resources();
-  return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(used.registers);
+  if (!spec.pointwise && !is_cluster(tiles, launcher) && source_aligned(spec, tensors)) return nullptr;
+  if (!extra_passes(spec).whole || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return nullptr;
+  const Kernel* const kernel = launcher.find(spec, Pass::whole, stream);
+  if (kernel == nullptr) return nullptr;
+  return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(kernel->resources().registers) ? kernel
+                                                                                                       : nullptr;
 }
 
-void launch_whole(const CastSpec& spec, CastTilesParams params, const Tensor& input, Stream& stream,
-                  Launcher& launcher) {
+void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams params, const Tensor& input,
+                  Stream& stream, Launcher& launcher) {
   const RaisedMaxima raised = raised_maxima(input, stream);
   const auto give = [&](ScaleGranularity scale, CastOutput& output) {
     raised.maxima.give(scale, output);
@@ -240,7 +242,7 @@ void launch_whole(const CastSpec& spec, CastTilesParams params, const Tensor& in
   give(spec.transposed_scale.value_or(spec.scale), params.transposed);
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   const bool clustered = is_cluster(tiles, launcher);
-  launcher.launch(spec, Pass::whole,
+  launcher.launch(kernel, spec, Pass::whole,
                   {.grid_x = static_cast<unsigned>(tiles),
                    .block = CastTilesLaunch::kThreads,
                    .cluster = clustered ? static_cast<unsigned>(tiles) : 1U,
@@ -254,26 +256,26 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   // One scratch for both, because a second call would invalidate the first. The sums come first, where the memory is
   // aligned.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
-  const bool whole = runs_whole(spec, tensors, stream, launcher);
-  const Pass main = whole ? Pass::whole : tiles_pass(spec, tensors, stream, launcher);
+  const Kernel* const whole = whole_kernel(spec, tensors, stream, launcher);
+  const Pass main = whole != nullptr ? Pass::whole : tiles_pass(spec, tensors, stream, launcher);
   const i64 sums = spec.sum ? tile_rows * input.cols : 0;
-  const i64 scratch = sums + (whole ? 0 : maxima_count(spec, input));
+  const i64 scratch = sums + (whole != nullptr ? 0 : maxima_count(spec, input));
   float* const memory =
       scratch == 0 ? nullptr : static_cast<float*>(stream.scratch(static_cast<std::size_t>(scratch) * sizeof(float)));
   params.partial_sums = memory;
   try {
-    if (whole) {
-      launch_whole(spec, params, input, stream, launcher);
+    if (whole != nullptr) {
+      launch_whole(*whole, spec, params, input, stream, launcher);
     } else if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
       // Both kernels write the factors, the same ones.
       params.transposed.from = memory + sums;
       launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
-    } else if (has_pass(spec, Pass::first)) {
+    } else if (extra_passes(spec).first) {
       const Maxima maxima = launch_first_pass(spec, tensors, main, memory + sums, stream, launcher);
       maxima.give(spec.scale, params.codes);
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
-    if (!whole) {
+    if (whole == nullptr) {
       if (CastTilesLaunch::takes_two(!spec.pointwise.empty(), main == Pass::unaligned)) {
         params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, launcher.multiprocessors());
       }

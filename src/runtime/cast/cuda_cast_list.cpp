@@ -64,7 +64,7 @@ class CudaCastList final : public CastList {
       unaligned_ = unaligned_ || !transposed_aligned(one);
       inputs.push_back(one.input);
     }
-    if (has_pass(spec_, Pass::first)) give_maxima(inputs, table);
+    if (extra_passes(spec_).first) give_maxima(inputs, table);
     tiles_ = static_cast<i64>(table.tiles.size());
     casts_ = upload(table.casts, stream);
     tile_table_ = upload(table.tiles, stream);
@@ -77,7 +77,7 @@ class CudaCastList final : public CastList {
     if (tiles_ == 0) return;
     const CastListParams params{.casts = static_cast<const CastTilesParams*>(casts_.data()),
                                 .tiles = static_cast<const ListedTile*>(tile_table_.data())};
-    if (has_pass(spec_, Pass::first)) {
+    if (extra_passes(spec_).first) {
       launcher_->fill_zero(maxima_.data(), maxima_.bytes(), stream);
       launcher_->launch(spec_, Pass::first, tiles_, CastTilesLaunch::kThreads, params, stream);
     }

@@ -63,6 +63,12 @@ class Launcher {
     if (const Kernel* const loaded = cache_->find(spec, pass)) return *loaded;
     return load(spec, pass, stream);
   }
+  // The same of a pass that another could replace: null if it would have to be loaded while the stream is capturing.
+  template <AnyKernelSpec Spec>
+  const Kernel* find(const Spec& spec, Pass pass, const Stream& stream) const {
+    if (const Kernel* const loaded = cache_->find(spec, pass)) return loaded;
+    return capturing(stream) ? nullptr : &load(spec, pass, stream);
+  }
   template <AnyKernelSpec Spec>
   bool is_loaded(const Spec& spec, Pass pass) const {
     return cache_->find(spec, pass) != nullptr;
