@@ -72,11 +72,11 @@ const NvrtcCompiler& nvrtc() {
   return *compiler;
 }
 
-// Which jobs this process compiles: an eighth, another one on each day, so that the runs of eight days compile all. The
-// name of a kernel and its target say in which eighth it is: a new spec moves no other. (Sevenths would tie a kernel to
-// a day of the week.) With INGOT_COMPILE_ALL=1 in the environment every kernel is compiled for every target (the ctest
-// entries of label nightly). `-- 3/8` as arguments: every eighth job from the fourth on, as NVRTC's front end runs one
-// compile at a time in a process.
+// Which of the jobs that compiled_in_ci() leaves this process compiles: an eighth, another one on each day, so that the
+// runs of eight days compile all of these. The name of a kernel and its target say in which eighth it is: a new spec
+// moves no other. (Sevenths would tie a kernel to a day of the week.) With INGOT_COMPILE_ALL=1 in the environment every
+// kernel is compiled for every target (the ctest entries of label nightly). `-- 3/8` as arguments: every eighth job
+// from the fourth on, as NVRTC's front end runs one compile at a time in a process.
 class Selection {
  public:
   static constexpr int kTurns = 8;
@@ -142,6 +142,7 @@ bool stands_for_its_kind(const KernelSpec& spec) {
   return true;
 }
 
+// A kernel that stands for its kind is compiled for sm_90a and one other target, of the others every sixth for one.
 bool compiled_in_ci(bool stands_for_others, std::size_t index, std::size_t target) {
   const std::size_t targets = kSupportedTargets.size();
   if (!stands_for_others) return index % (6 * targets) == 6 * target;
