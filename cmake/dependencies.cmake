@@ -21,6 +21,10 @@ foreach(_root IN LISTS _ingot_cuda_roots)
     break()
   endif()
 endforeach()
+if(INGOT_CUDA_ROOT AND NOT INGOT_CUDA_FOUND_ROOT STREQUAL INGOT_CUDA_ROOT)
+  message(FATAL_ERROR "INGOT_CUDA_ROOT is ${INGOT_CUDA_ROOT}, but cuda.h, nvrtc.h, cublasLt.h and nv/target are not all in its "
+                      "include folder. Name another toolkit, or leave the option empty to search for one.")
+endif()
 if(NOT INGOT_CUDA_HEADERS)
   list(JOIN _ingot_cuda_roots ", " _ingot_looked_in)
   message(FATAL_ERROR "No CUDA headers: cuda.h, nvrtc.h, cublasLt.h and nv/target are not all in the include folder of any of: "

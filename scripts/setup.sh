@@ -38,7 +38,7 @@ for root in "${INGOT_CUDA_ROOT:-}" "${CUDA_PATH:-}" "${CUDA_HOME:-}" /usr/local/
     exit 0
   fi
 done
-echo "setup: no CUDA toolkit found; installing headers, NVRTC and cuBLASLt from Python wheels"
+echo "setup: no CUDA toolkit has cuda.h, nvrtc.h, cublasLt.h and nv/target; installing headers, NVRTC and cuBLASLt from Python wheels"
 .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps \
   nvidia-cublas==13.1.0.3 nvidia-cuda-nvrtc==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 \
   nvidia-cuda-cccl==13.0.85

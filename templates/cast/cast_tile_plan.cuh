@@ -105,10 +105,11 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   plan.lanes_anew = residency == 2 && C.sum && !C.result && is_rowwise(kFirst) && is_tensorwise(kTransposed);
   plan.place_anew = residency == 4 && kDeviceArch < 1000 && C.codes.written && kFirst == Granularity{128, 128};
 
-  // Before sm_90, which has an instruction for max_u16x2(); and on sm_120 after scales of columns.
+  // Before sm_90, which has an instruction for max_u16x2(); and on sm_120 after scales of rows or of columns.
   const bool before_sm90 = C.given_scales && kDeviceArch < 900 && kBf16 && !Source::kFused && !C.result && !C.sum &&
                            by_row(kTransposed) && (kTwo ? !C.unaligned && kFirst == Granularity{128, 1} : C.unaligned);
-  plan.forgets = before_sm90 || (kDeviceArch >= 1200 && kTwo && C.unaligned && is_columnwise(kFirst));
+  plan.forgets =
+      before_sm90 || (kDeviceArch >= 1200 && kTwo && C.unaligned && (is_rowwise(kFirst) || is_columnwise(kFirst)));
   // On sm_90, f16 values with a scale for each 1x128 spilled where four blocks share the registers, which is without
   // sums. (Host tests take the same way.)
   const bool four_blocks = kDeviceArch == 0 || (kDeviceArch == 900 && !C.sum);
