@@ -86,7 +86,6 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   constexpr Granularity kFirst = first_output(C).scale;
   constexpr Granularity kTransposed = C.transposed.scale;
   constexpr bool kTwo = has_two_scales(C);
-  constexpr bool kBf16 = is_same<typename Source::Value, bf16> && has_hardware_encode<Out>();
   CastTilePlan plan;
 
   plan.after_pass = !C.given_scales && (from_pass(C.codes) || from_pass(C.transposed));
@@ -106,10 +105,12 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   plan.place_anew = residency == 4 && kDeviceArch < 1000 && C.codes.written && kFirst == Granularity{128, 128};
 
   // Before sm_90, which has an instruction for max_u16x2(); and on sm_120 after scales of rows or of columns.
-  const bool before_sm90 = C.given_scales && kDeviceArch < 900 && kBf16 && !Source::kFused && !C.result && !C.sum &&
+  const bool plain = !Source::kFused && !C.result && !C.sum && has_hardware_encode<Out>();
+  const bool before_sm90 = plain && kDeviceArch < 900 && C.given_scales && is_same<typename Source::Value, bf16> &&
                            by_row(kTransposed) && (kTwo ? !C.unaligned && kFirst == Granularity{128, 1} : C.unaligned);
-  plan.forgets =
-      before_sm90 || (kDeviceArch >= 1200 && kTwo && C.unaligned && (is_rowwise(kFirst) || is_columnwise(kFirst)));
+  const bool on_sm120 = plain && kDeviceArch >= 1200 && !C.given_scales && sizeof(typename Source::Value) == 2 &&
+                        kTwo && C.unaligned && (is_rowwise(kFirst) || is_columnwise(kFirst));
+  plan.forgets = before_sm90 || on_sm120;
   // On sm_90, f16 values with a scale for each 1x128 spilled where four blocks share the registers, which is without
   // sums. (Host tests take the same way.)
   const bool four_blocks = kDeviceArch == 0 || (kDeviceArch == 900 && !C.sum);
