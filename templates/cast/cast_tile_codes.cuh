@@ -74,8 +74,8 @@ INGOT_DEVICE void quantize_rows(const Vec8<Value> (&values)[kRowsPerRun], const 
     if constexpr (Sum) add_row(values[r], sums);
   }
 }
-// Likewise, where `largest` is the thread's maximum. Given scales let no Inf become a number; a thread that has none,
-// as nearly all, need not look at each of its elements.
+// Likewise, where `largest` is the thread's maximum. scaled_by_given() makes NaN of an Inf, and +0 of 0 times a scale
+// below zero. Nearly all threads have neither; for them the product is the same, and cheaper.
 template <Fp8Format Out, bool Given, bool Sum, Granularity Scale, HighPrecision Value>
 INGOT_DEVICE void quantize_and_sum(const Vec8<Value> (&values)[kRowsPerRun], u32 largest,
                                    const ThreadScales<Scale>& scales, U32x2 (&codes)[kRowsPerRun],
@@ -84,7 +84,6 @@ INGOT_DEVICE void quantize_and_sum(const Vec8<Value> (&values)[kRowsPerRun], u32
     u32 signs = 0;
     INGOT_UNROLL
     for (const float scale : scales.values) signs |= float_bits(scale);
-    // With a scale below zero, 0 * scale is -0, of which the look at each element makes 0.
     if (largest < kF32Inf && signs >> 31 == 0) {
       return quantize_rows<Out, false, Sum>(values, scales, codes, sums);
     }

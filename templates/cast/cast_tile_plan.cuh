@@ -111,11 +111,11 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   const bool on_sm120 = plain && kDeviceArch >= 1200 && !C.given_scales && sizeof(typename Source::Value) == 2 &&
                         kTwo && C.unaligned && (is_rowwise(kFirst) || is_columnwise(kFirst));
   plan.forgets = before_sm90 || on_sm120;
-  // On sm_90, f16 values with a scale for each 1x128 spilled where four blocks share the registers, which is without
-  // sums. (Host tests take the same way.)
-  const bool four_blocks = kDeviceArch == 0 || (kDeviceArch == 900 && !C.sum);
+  // On sm_90, f16 values with a scale for each 1x128 spilled where four blocks share the registers. (Host tests take
+  // the same way, with any number of blocks.)
+  const bool four_blocks = kDeviceArch == 0 || (kDeviceArch == 900 && cast_tiles_residency<Source, Out, C>() == 4);
   const bool tight_groups = four_blocks && is_same<typename Source::Value, f16> && C.codes.written &&
-                            kFirst == Granularity{1, 128} && !C.given_scales && !Source::kFused;
+                            kFirst == Granularity{1, 128} && !C.given_scales;
   plan.stores_each_row = kTwo ? kDeviceArch >= 1000 || (C.given_scales && (C.sum || C.result)) : tight_groups;
   return plan;
 }

@@ -224,7 +224,7 @@ const Kernel* whole_kernel(const CastSpec& spec, const CastTensors& tensors, con
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   const i64 multiprocessors = launcher.multiprocessors();
   if (!spec.pointwise && !is_cluster(tiles, launcher) && source_aligned(spec, tensors)) return nullptr;
-  if (!extra_passes(spec).whole || tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return nullptr;
+  if (tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor || !extra_passes(spec).whole) return nullptr;
   const Kernel* const kernel = launcher.find(spec, Pass::whole, stream);
   if (kernel == nullptr) return nullptr;
   return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(kernel->resources().registers) ? kernel
