@@ -17,12 +17,15 @@ struct CastTilesLaunch {
   INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
 
-  // A block of an `unaligned` kernel takes up to two tiles, one below the other, if the GPU has work enough without: so
-  // it has half as many seams with its neighbours. An expression takes longer, the seams no less: there it takes one.
+  // A block of an `unaligned` kernel takes two tiles, one below the other, if the GPU has work enough without: so it
+  // has half as many seams with its neighbours. An expression takes longer, the seams no less: there it takes one.
   static constexpr u32 kMaxTilesPerBlock = 2;
   INGOT_HOST_DEVICE static constexpr bool takes_two(bool fused, bool unaligned) { return unaligned && !fused; }
-  INGOT_HOST_DEVICE static constexpr u32 tiles_per_block(i64 rows, i64 cols, i64 multiprocessors) {
-    return grid(rows, cols) >= 6 * multiprocessors ? kMaxTilesPerBlock : 1;
+  // `resident`: the blocks that the GPU runs at once. Two tiles, unless blocks of two would leave more than a seventh
+  // of their places empty, as they do where they fill few waves and the last only in part.
+  INGOT_HOST_DEVICE static constexpr u32 tiles_per_block(i64 rows, i64 cols, i64 resident) {
+    const i64 blocks = grid(rows, cols, kMaxTilesPerBlock);
+    return blocks * 7 >= ceil_div(blocks, resident) * resident * 6 ? kMaxTilesPerBlock : 1;
   }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 tiles_per_block) {
     return ceil_div(tiles_along(rows), i64{tiles_per_block}) * tiles_along(cols);

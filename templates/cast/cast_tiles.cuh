@@ -5,7 +5,8 @@
 // an earlier pass (amax.cuh, cast_rows.cuh) or from the caller; scales of groups and blocks are computed from the tile
 // itself. With given scales, the kernel records the maxima from which they should have been computed.
 //
-// A block takes a tile of 128 x 128, the last tile first, because the L2 still holds what the earlier pass read last. A
+// A block takes a tile of 128 x 128, the last tile first, because the L2 still holds what the earlier pass read last;
+// tiles follow each other along the rows, or down the columns (first_tile_down()). A
 // thread holds 8 rows x 8 columns in registers, encodes them and stores the codes 8 bytes at a time. It transposes
 // bytes in registers and puts 8 bytes of each of its columns in shared memory, from where the transposed tile is stored
 // 16 bytes at a time. Codes are stored with a streaming hint, because the input makes better use of the L2. A tile
@@ -185,14 +186,22 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
 }
 
+// The first tile of a block whose transposed rows may start anywhere. Such blocks follow each other down the columns:
+// where the transposed codes of two blocks meet within a sector of 32 bytes, both run at the same time, and the L2 has
+// the whole sector before it goes to memory.
+INGOT_DEVICE u32 first_tile_down(u32 block, u32 tiles_per_block, u32 across) {
+  const u32 blocks_down = gridDim.x / across;
+  return block % blocks_down * tiles_per_block * across + block / blocks_down;
+}
+
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_residency<Source, Out, C>()))
     cast_tiles(const __grid_constant__ CastTilesParams p) {
   const u32 block = gridDim.x - 1 - blockIdx.x;
+  const u32 across = static_cast<u32>(CastTilesLaunch::tiles_along(p.source.cols));
   if constexpr (CastTilesLaunch::takes_two(Source::kFused, C.unaligned && C.transposed.written)) {
     __shared__ CastTilesShared shared[CastTilesLaunch::kMaxTilesPerBlock];
-    const u32 across = static_cast<u32>(CastTilesLaunch::tiles_along(p.source.cols));
-    u32 first = block / across * p.tiles_per_block * across + block % across;
+    u32 first = first_tile_down(block, p.tiles_per_block, across);
     TilePosition at = TilePosition::of(p.source, first);
     const u32 rows = static_cast<u32>(min_of(CastTilesLaunch::kTile * p.tiles_per_block, p.source.rows - at.first_row));
     INGOT_UNROLL_BY(1)
@@ -206,7 +215,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
     StagedColumns::of(p.transposed, at, rows, shared).store();
   } else {
     __shared__ CastTilesShared shared;
-    cast_tile<Source, Out, C>(p, block, shared);
+    constexpr bool kDown = C.unaligned && C.transposed.written;
+    cast_tile<Source, Out, C>(p, kDown ? first_tile_down(block, 1, across) : block, shared);
   }
 }
 

@@ -1057,6 +1057,19 @@ BOOST_AUTO_TEST_CASE(cast_tiles_at_any_pitch) {
     check_cast_tiles<bf16, e4m3fn, kRowScale, kColumnScale, false, true>(false, shapes, false, tiles_per_block);
   }
 }
+// Blocks of two tiles, unless they would leave much of their last wave empty.
+BOOST_AUTO_TEST_CASE(cast_tiles_choice_of_two) {
+  constexpr i64 kFour = 4 * 132;  // blocks at once
+  constexpr i64 kThree = 3 * 132;
+  BOOST_TEST(CastTilesLaunch::tiles_per_block(3000, 4096, kFour) == 1U);    // 384 blocks of two
+  BOOST_TEST(CastTilesLaunch::tiles_per_block(3000, 4096, kThree) == 2U);   // one wave
+  BOOST_TEST(CastTilesLaunch::tiles_per_block(3001, 5120, kFour) == 2U);    // 480
+  BOOST_TEST(CastTilesLaunch::tiles_per_block(3001, 5120, kThree) == 1U);   // 1.2 waves
+  BOOST_TEST(CastTilesLaunch::tiles_per_block(3000, 11008, kFour) == 2U);   // 1.95
+  BOOST_TEST(CastTilesLaunch::tiles_per_block(3000, 11008, kThree) == 2U);  // 2.6
+  BOOST_TEST(CastTilesLaunch::tiles_per_block(1, 1, kThree) == 1U);
+  BOOST_TEST(CastTilesLaunch::tiles_per_block(0, 0, 1) == 2U);
+}
 // With given scales: Inf of either sign, NaN, and 0 with scales below zero.
 BOOST_AUTO_TEST_CASE(cast_tiles_unaligned_special_values) {
   const std::vector<Shape> shapes{{128, 128}, {131, 257, 3}};

@@ -276,11 +276,15 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
     if (whole == nullptr) {
+      const Kernel& kernel = launcher.kernel(spec, main, stream);
       if (CastTilesLaunch::takes_two(!spec.pointwise.empty(), main == Pass::unaligned)) {
-        params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, launcher.multiprocessors());
+        const i64 resident =
+            launcher.multiprocessors() * resident_blocks(kernel.resources().registers, CastTilesLaunch::kThreads);
+        params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, resident);
       }
-      launcher.launch(spec, main, CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block),
-                      CastTilesLaunch::kThreads, params, stream);
+      const i64 grid = CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block);
+      launcher.launch(kernel, spec, main, {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads},
+                      params, stream);
     }
   } catch (...) {
     stream.spoil_zeros();  // maxima may have been raised that no kernel will clear
