@@ -14,6 +14,8 @@ constexpr const char* pass_name(Pass pass) {
     case Pass::unaligned: return "unaligned";
     case Pass::wide: return "wide";
     case Pass::pair: return "pair";
+    case Pass::keeping: return "keeping";
+    case Pass::kept: return "kept";
   }
   return "";
 }

@@ -13,8 +13,8 @@
 namespace ingot {
 namespace {
 
-constexpr std::array kAllPasses{Pass::first,     Pass::main, Pass::finish, Pass::whole,
-                                Pass::unaligned, Pass::wide, Pass::pair};
+constexpr std::array kAllPasses{Pass::first, Pass::main, Pass::finish,  Pass::whole, Pass::unaligned,
+                                Pass::wide,  Pass::pair, Pass::keeping, Pass::kept};
 
 struct PassList {
   std::array<Pass, kAllPasses.size()> passes{};
@@ -27,7 +27,7 @@ constexpr std::size_t index_of(const ExtraPasses& extra) {
   const auto bit = [](bool has, Pass pass) { return has ? std::size_t{1} << static_cast<unsigned>(pass) : 0; };
   return bit(extra.first, Pass::first) | bit(true, Pass::main) | bit(extra.finish, Pass::finish) |
          bit(extra.whole, Pass::whole) | bit(extra.unaligned, Pass::unaligned) | bit(extra.wide, Pass::wide) |
-         bit(extra.pair, Pass::pair);
+         bit(extra.pair, Pass::pair) | bit(extra.keeping, Pass::keeping) | bit(extra.kept, Pass::kept);
 }
 
 constexpr auto all_pass_lists() {
@@ -46,7 +46,9 @@ const char* asked_for(Pass pass) {
          : pass == Pass::whole     ? "none in one launch"
          : pass == Pass::unaligned ? "none for any alignment"
          : pass == Pass::wide      ? "none for wide rows"
-                                   : "none for pairs of blocks";
+         : pass == Pass::pair      ? "none for pairs of blocks"
+         : pass == Pass::keeping   ? "none that keeps values"
+                                   : "none for kept values";
 }
 
 }  // namespace
@@ -70,6 +72,8 @@ const char* suffix(Pass pass) {
          : pass == Pass::unaligned ? " (any alignment)"
          : pass == Pass::wide      ? " (wide rows)"
          : pass == Pass::pair      ? " (pairs of blocks)"
+         : pass == Pass::keeping   ? " (first pass, keeping values)"
+         : pass == Pass::kept      ? " (kept values)"
                                    : "";
 }
 

@@ -15,9 +15,30 @@
 
 namespace ingot {
 
+// Where the pass for the maxima of an expression also writes its values, so that the cast need not compute them again.
+struct KeptValues {
+  void* values = nullptr;  // Value[rows, stride]
+  i64 stride = 0;          // elements, a multiple of 8
+
+  // No streaming hint: the cast that follows finds in the L2 what was written last.
+  template <HighPrecision Value>
+  INGOT_DEVICE void put(i64 row, i64 col, const Vec8<Value>& vec8) const {
+    Value* const target = static_cast<Value*>(values) + row * stride + col;
+    INGOT_UNROLL
+    for (u32 i = 0; i < Vec8<Value>::kVectors; ++i) {
+      *reinterpret_cast<U32x4*>(target + i * kPerVector<Value>) = vec8.vectors[i].bits;
+    }
+  }
+  template <HighPrecision Value>
+  INGOT_DEVICE void put(i64 row, i64 col, Value value) const {
+    static_cast<Value*>(values)[row * stride + col] = value;
+  }
+};
+
 struct AmaxPartialsParams {
   SourceParams source;
-  float* amax;  // one per block
+  float* amax;        // one per block
+  KeptValues kept{};  // if the kernel keeps values
 };
 
 // A matrix without gaps counts as one row, so that all its segments but the last are full. Not for an expression with
@@ -47,20 +68,25 @@ struct AmaxPartialsLaunch {
     const i64 warps = ceil_div(ceil_div(cols, segments), segment(32, value_bytes));
     return static_cast<u32>(max_of(i64{1}, warps)) * 32;
   }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 threads, u64 value_bytes) {
-    return min_of(kMaxBlocks, rows * ceil_div(cols, segment(threads, value_bytes)));
+  // `resident`: the blocks that the GPU runs at once. A kernel that keeps values has no more, so that none of its
+  // blocks starts when the others are half done.
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 threads, u64 value_bytes,
+                                              i64 resident = kMaxBlocks) {
+    return min_of(min_of(kMaxBlocks, resident), rows * ceil_div(cols, segment(threads, value_bytes)));
   }
 };
 
-// Blocks of kMaxThreads threads per SM, as registers allow: 64, 128 or 255 per thread.
-template <class Source>
+// Blocks of kMaxThreads threads per SM, as registers allow: 64, 80, 128 or 255 per thread.
+template <class Source, bool Keeps>
 INGOT_HOST_DEVICE constexpr u32 amax_partials_residency() {
   if (!Source::kFused) return 4;
+  if (Keeps && kDeviceArch == 900 && Source::kMatrices <= 2 && sizeof(typename Source::Value) == 2) return 3;
   return kDeviceArch >= 1200 && Source::kMatrices > 1 ? 1 : 2;
 }
 
-template <class Source>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kMaxThreads, amax_partials_residency<Source>())
+// Keeps: writes the values to p.kept.
+template <class Source, bool Keeps = false>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kMaxThreads, (amax_partials_residency<Source, Keeps>()))
     amax_partials(const __grid_constant__ AmaxPartialsParams p) {
   using Launch = AmaxPartialsLaunch;
   using Value = typename Source::Value;
@@ -90,11 +116,20 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxPartialsLaunch::kMaxThreads, amax_part
                                 });
       INGOT_UNROLL
       for (u32 i = 0; i < kVec8s; ++i) maximum = max_of(maximum, amax_bits(values[i]));
+      if constexpr (Keeps) {
+        INGOT_UNROLL
+        for (u32 i = 0; i < kVec8s; ++i) {
+          const u32 at = i * threads + threadIdx.x;
+          if (at < whole) p.kept.put(row, begin + i64{at} * kVec8, values[i]);
+        }
+      }
       scalars_from = end - end % kVec8;
     }
     INGOT_UNROLL_BY(1)
     for (i64 col = scalars_from + threadIdx.x; col < end; col += threads) {
-      maximum = max_of(maximum, amax_bits(to_float(Source::element(p.source, row, col))));
+      const Value value = Source::element(p.source, row, col);
+      maximum = max_of(maximum, amax_bits(to_float(value)));
+      if constexpr (Keeps) p.kept.put(row, col, value);
     }
     row += row_step;
     segment += segment_step;
@@ -176,9 +211,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(RowsLaunch::kMaxThreads, 1) amax_rows(cons
 // (floats that are not negative order as their bits do).
 struct AmaxTilesParams {
   SourceParams source;
-  u32* tensor;   // [1]
-  u32* rows;     // [rows]
-  u32* columns;  // [cols]
+  u32* tensor;        // [1]
+  u32* rows;          // [rows]
+  u32* columns;       // [cols]
+  KeptValues kept{};  // if the kernel keeps values
 };
 
 // How many blocks of a kernel with this many registers per thread a multiprocessor has registers for: it has 65536 of
@@ -215,9 +251,11 @@ INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
   return kWide || Source::kOperands > 0 ? 2 : Source::kFused ? 3 : 4;
 }
 
-// The kernel's template arguments that are not types: of what it raises the maxima.
+// The kernel's template arguments that are not types: of what it raises the maxima, and whether it writes the values to
+// p.kept.
 struct AmaxTilesConfig {
   bool tensor = false, rows = false, columns = false;
+  bool keeps = false;
 };
 
 // A warp takes 256 columns of 8 neighbouring rows and loads them all before it looks at the first; a block takes 64
@@ -267,13 +305,21 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxTilesLaunch::kThreads, (amax_tiles_res
         take_row(r, amax_bits(values[r]));
         if constexpr (C.columns) columns.take(values[r]);
       }
+      if (C.keeps && lane * kVec8 < cols_left) {
+        INGOT_UNROLL
+        for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
+          if (r < rows_left) p.kept.put(first_row + r, first_col + lane * kVec8, values[r]);
+        }
+      }
     } else {
       INGOT_UNROLL_BY(1)
       for (u32 r = 0; r < Launch::kRowsPerWarp; ++r) {
         u32 row_maximum = 0;
         INGOT_UNROLL_BY(1)
         for (u32 col = lane; col < Launch::kCols && col < cols_left && r < rows_left; col += 32) {
-          const u32 bits = amax_bits(to_float(Source::element(p.source, first_row + r, first_col + col)));
+          const Value value = Source::element(p.source, first_row + r, first_col + col);
+          const u32 bits = amax_bits(to_float(value));
+          if constexpr (C.keeps) p.kept.put(first_row + r, first_col + col, value);
           row_maximum = max_of(row_maximum, bits);
           if constexpr (C.columns) column_maxima[warp][col] = max_of(column_maxima[warp][col], bits);
         }

@@ -24,6 +24,7 @@ struct CastConfig {
   bool result = false;     // writes the values themselves
   bool sum = false;        // writes the sums of their columns
   bool unaligned = false;  // is fast too where rows do not start at multiples of 16 bytes
+  bool kept = false;       // the pass for the maxima computes the values, and writes them for this one
 };
 
 // Elements that share a scale lie within one tile of 128 x 128.

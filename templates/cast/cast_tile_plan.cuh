@@ -42,6 +42,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
   if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
   if (fetches_by_halves<Source, Out, C>()) return 3;
+  if (C.kept && kDeviceArch == 900 && !kTwo && !kWide && !C.result && has_hardware_encode<Out>()) return C.sum ? 3 : 4;
   if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
   // On sm_89, maxima of rows take more registers (max_u16x2()) than four blocks have beside given scales.
@@ -92,8 +93,8 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   plan.reads_first = plan.after_pass && from_pass(first_output(C));
   plan.reads_second = plan.after_pass && kTwo && from_pass(C.transposed);
 
-  // An expression's blocks take one tile, so that no other tile's sums are there.
-  plan.sums_apart = C.sum && C.unaligned && Source::kFused;
+  // Blocks of an expression, or of its kept values with sums, take one tile, so that no other tile's sums are there.
+  plan.sums_apart = C.sum && C.unaligned && (Source::kFused || C.kept);
   const bool one_scale = !kTwo && !by_row(kFirst) && !by_column(kFirst);
   plan.maximum_apart = C.given_scales && C.unaligned && C.transposed.written && one_scale;
 

@@ -41,10 +41,10 @@ namespace ingot {
 // For a cast that waits for no other block: its scales come from an earlier pass, or it needs none.
 struct NoMeeting {};
 
-// Casts one tile; all threads of the block call it. After an earlier pass, but only then, the elements may be read
-// before that pass has ended, because it waited for whoever wrote them. With a Meeting, the tiles themselves are that
-// pass: each raises the maxima, reports to the meeting, and waits for the others. If not kStores, the transposed codes
-// of an `unaligned` kernel stay staged in shared.bytes.
+// Casts one tile; all threads of the block call it. After an earlier pass that did not write them itself, but only
+// then, the elements may be read before that pass has ended, because it waited for whoever wrote them. With a Meeting,
+// the tiles themselves are that pass: each raises the maxima, reports to the meeting, and waits for the others. If not
+// kStores, the transposed codes of an `unaligned` kernel stay staged in shared.bytes.
 template <class Source, Fp8Format Out, CastConfig C, class Meeting = NoMeeting, bool kStores = true>
 INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,
                             [[maybe_unused]] Meeting meeting = {}) {
@@ -72,11 +72,11 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
       load_tile<Source>(p.source, at, shared, values);
     }
   };
-  if constexpr (kPlan.after_pass && !kMeets) {
+  if constexpr (kPlan.after_pass && !kMeets && !C.kept) {
     load();
     start_in_turn();
   } else {
-    if constexpr (kCodes && kTransposed && !Source::kFused) {
+    if constexpr (kCodes && kTransposed && !Source::kFused && !C.kept) {
       C.unaligned ? prefetch_tile_by_line<Source>(p.source, at) : prefetch_tile<Source>(p.source, at);
     }
     start_in_turn();
@@ -87,7 +87,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if constexpr (kGiven && kTwo) {
     transposed_scales = given_scales<kTransposedScale>(p.transposed, p.source, at);
   }
-  if constexpr (!kPlan.after_pass || kMeets) load();
+  if constexpr (!kPlan.after_pass || kMeets || C.kept) load();
 
   // What needs the values alone.
   if constexpr (kMeets) {
@@ -199,7 +199,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
     cast_tiles(const __grid_constant__ CastTilesParams p) {
   const u32 block = gridDim.x - 1 - blockIdx.x;
   const u32 across = static_cast<u32>(CastTilesLaunch::tiles_along(p.source.cols));
-  if constexpr (CastTilesLaunch::takes_two(Source::kFused, C.unaligned && C.transposed.written)) {
+  if constexpr (CastTilesLaunch::takes_two(Source::kFused || (C.kept && C.sum), C.unaligned && C.transposed.written)) {
     __shared__ CastTilesShared shared[CastTilesLaunch::kMaxTilesPerBlock];
     u32 first = first_tile_down(block, p.tiles_per_block, across);
     TilePosition at = TilePosition::of(p.source, first);
@@ -215,8 +215,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
     StagedColumns::of(p.transposed, at, rows, shared).store();
   } else {
     __shared__ CastTilesShared shared;
-    constexpr bool kDown = C.unaligned && C.transposed.written;
-    cast_tile<Source, Out, C>(p, kDown ? first_tile_down(block, 1, across) : block, shared);
+    u32 tile = block;
+    if constexpr (C.unaligned && C.transposed.written) {
+      tile = first_tile_down(block, 1, across);
+      hide(tile);  // ptxas has no registers left for what it was computed from
+    }
+    cast_tile<Source, Out, C>(p, tile, shared);
   }
 }
 

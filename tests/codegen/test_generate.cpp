@@ -48,6 +48,13 @@ const std::vector<Golden> kGolden{
      "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
      "ingot::CastConfig{.codes = {}, .transposed = {.written = true, .scale = {.rows = 1, .cols = 0}}, "
      ".given_scales = false, .result = false, .sum = false, .unaligned = true}>;\n"},
+    {"cast bf16->e4m3fn of=x*sigmoid(x)*gate scale=row+col out=codes,transposed", Pass::kept,
+     "// cast bf16->e4m3fn scale=row+col out=codes,transposed (kept values)\n"
+     "#include \"cast/cast_tiles.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
+     ".scale = {.rows = 0, .cols = 1}}, .given_scales = false, .result = false, .sum = false, .unaligned = true, "
+     ".kept = true}>;\n"},
     {"cast bf16->e4m3fn scale=row out=codes,transposed pow2", Pass::wide,
      "// cast bf16->e4m3fn scale=row out=codes (wide rows)\n"
      "#include \"cast/cast_rows_wide.cuh\"\n"
@@ -193,6 +200,7 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
                                  : golden.pass == Pass::unaligned ? " (any alignment)"
                                  : golden.pass == Pass::wide      ? " (wide rows)"
                                  : golden.pass == Pass::pair      ? " (pairs of blocks)"
+                                 : golden.pass == Pass::kept      ? " (kept values)"
                                                                   : "";
     BOOST_TEST(source.name == golden.line + expected);
   }
@@ -339,6 +347,13 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
              "passes(spec)");
   BOOST_TEST(message(parse("cast bf16->e4m3fn scale=col out=codes"), Pass::wide) ==
              "cast bf16->e4m3fn scale=col out=codes: this kernel has none for wide rows: ask for one of passes(spec)");
+  // Cheap expressions, and those of one matrix, are computed twice.
+  BOOST_TEST(message(parse("cast bf16->e4m3fn of=max(x,0)*gate scale=tensor out=codes,transposed"), Pass::kept) ==
+             "cast bf16->e4m3fn of=max(x,0)*gate scale=tensor out=codes,transposed: this kernel has none for kept "
+             "values: ask for one of passes(spec)");
+  BOOST_TEST(message(parse("cast bf16->e4m3fn of=exp(x) scale=tensor out=codes,transposed"), Pass::keeping) ==
+             "cast bf16->e4m3fn of=exp(x) scale=tensor out=codes,transposed: this kernel has none that keeps values: "
+             "ask for one of passes(spec)");
   BOOST_TEST(message(parse("norm_backward rms f32"), Pass::pair) ==
              "norm_backward rms f32: this kernel has none for pairs of blocks: ask for one of passes(spec)");
   BOOST_TEST(message(parse("norm rms bf16 out=result cols=40960"), Pass::wide) ==

@@ -199,6 +199,33 @@ BOOST_AUTO_TEST_CASE(transposed_codes_of_any_pitch_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
+// Values of costly expressions that the first pass keeps, of matrices that are large enough for it: aligned and not,
+// and with columns that are no multiple of 8.
+BOOST_AUTO_TEST_CASE(kept_values_agree) {
+  std::vector<Case> all;
+  const auto add = [&](const std::string& line, Shape shape, Placement placement = {}, Input input = Input::normal) {
+    BOOST_TEST(has_pass(parse(line), Pass::kept), line);
+    all.push_back({.spec = parse(line), .shape = shape, .input = input, .placement = placement});
+  };
+  const std::string of = " of=grad*(sigmoid(x)+x*(sigmoid(x)*(1-sigmoid(x)))) ";
+  for (const char* const types : {"bf16->e5m2", "f16->e4m3fn", "f32->e4m3fn", "bf16->e4m3fnuz"}) {
+    for (const char* const rest :
+         {"scale=tensor out=codes,transposed", "scale=tensor out=codes,transposed,sum:f32 pow2",
+          "scale=tensor out=transposed,result", "scale=row+col out=codes,transposed",
+          "scale=row+col out=codes,transposed,result,sum:bf16", "scale=tensor+col out=codes,transposed",
+          "scale=col out=codes,transposed"}) {
+      const std::string line = "cast " + std::string(types) + of + rest;
+      add(line, {3072, 4104});
+      add(line, {3001, 4203}, {.padding = 3, .offset = 1});
+    }
+  }
+  for (const Input input : {Input::nan, Input::inf, Input::zeros}) {
+    add("cast bf16->e5m2" + of + "scale=tensor out=codes,transposed,sum:f32", {3072, 4104}, {}, input);
+    add("cast bf16->e5m2" + of + "scale=row+col out=codes,transposed", {2100, 4100}, {}, input);
+  }
+  run_all(all, [](const Case&) { return true; });
+}
+
 // Rows with a block or a cluster of their own, and what lies around them: of few and of most columns, of columns and
 // pitches that take the other kernel, with NaN, Inf and zeros.
 BOOST_AUTO_TEST_CASE(wide_rows_agree) {

@@ -1129,7 +1129,8 @@ BOOST_AUTO_TEST_CASE(fused_rows_wide) {
   }
 }
 
-template <bool Unaligned>
+// Kept: the pass for the maxima writes the values, and the cast reads them.
+template <bool Unaligned, bool Kept = false>
 void check_fused_tiles() {
   using Source = ValueSource<bf16, RenderedSwigluBias>;
   for (const Shape& s : kFusedShapes) {
@@ -1138,7 +1139,11 @@ void check_fused_tiles() {
       const u32 threads = AmaxPartialsLaunch::threads(s.cols, sizeof(bf16), true);
       const i64 blocks = AmaxPartialsLaunch::grid(s.rows, s.cols, threads, sizeof(bf16));
       Matrix<float> amax(1, blocks, blocks);
-      emulator::launch(amax_partials<Source>, blocks, threads, AmaxPartialsParams{kernels.source(), amax.data()});
+      const i64 kept_stride = ceil_div(s.cols, i64{8}) * 8;
+      Matrix<bf16> kept(s.rows, s.cols, kept_stride);
+      emulator::launch(amax_partials<Source, Kept>, blocks, threads,
+                       AmaxPartialsParams{kernels.source(), amax.data(), {kept.data(), kept_stride}});
+      BOOST_TEST(kept.guarded());
       const i64 tiles = ceil_div(s.rows, i64{128});
       Matrix<float> partial_sums(tiles, s.cols, s.cols);
       CastTilesParams params{.source = kernels.source(),
@@ -1156,12 +1161,18 @@ void check_fused_tiles() {
                              .pow2 = false};
       params.transposed.codes = kernels.transposed.data();
       params.transposed.stride = kernels.transposed.stride();
-      emulator::launch(cast_tiles<Source, e4m3fn,
+      if (Kept) {
+        params.source = {
+            .input = kept.data(), .rows = s.rows, .cols = s.cols, .input_stride = kept_stride, .operands = {}};
+      }
+      using TileSource = typename Select<Kept, ValueSource<bf16>, Source>::Type;
+      emulator::launch(cast_tiles<TileSource, e4m3fn,
                                   CastConfig{.codes = kTensorScale,
                                              .transposed = kTensorScale,
                                              .result = true,
                                              .sum = true,
-                                             .unaligned = Unaligned}>,
+                                             .unaligned = Unaligned,
+                                             .kept = Kept}>,
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
       emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
                        ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
@@ -1174,6 +1185,39 @@ void check_fused_tiles() {
 }
 BOOST_AUTO_TEST_CASE(fused_tiles) { check_fused_tiles<false>(); }
 BOOST_AUTO_TEST_CASE(fused_tiles_unaligned) { check_fused_tiles<true>(); }
+BOOST_AUTO_TEST_CASE(fused_tiles_kept) { check_fused_tiles<true, true>(); }
+
+// The values that amax_tiles keeps are those of the expression, and the maxima are the same.
+BOOST_AUTO_TEST_CASE(fused_amax_tiles_keeps) {
+  using Source = ValueSource<bf16, RenderedSwigluBias>;
+  for (const Shape& s : kFusedShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      FusedCast cast(s);
+      const i64 stride = ceil_div(s.cols, i64{8}) * 8;
+      Matrix<bf16> kept(s.rows, s.cols, stride);
+      Matrix<float> maxima[2] = {Matrix<float>(1, s.cols, s.cols), Matrix<float>(1, s.cols, s.cols)};
+      for (Matrix<float>& columns : maxima) {
+        for (i64 c = 0; c < s.cols; ++c) columns.at(0, c) = 0.0F;
+      }
+      const auto params = [&](Matrix<float>& columns) {
+        return AmaxTilesParams{
+            cast.source(), nullptr, nullptr, reinterpret_cast<u32*>(columns.data()), {kept.data(), stride}};
+      };
+      const i64 grid = AmaxTilesLaunch::grid(s.rows, s.cols, 2);
+      emulator::launch(amax_tiles<Source, AmaxTilesConfig{.columns = true}>, grid, AmaxTilesLaunch::kThreads,
+                       params(maxima[0]));
+      emulator::launch(amax_tiles<Source, AmaxTilesConfig{.columns = true, .keeps = true}>, grid,
+                       AmaxTilesLaunch::kThreads, params(maxima[1]));
+      BOOST_TEST((kept.guarded() && maxima[1].guarded()));
+      BOOST_TEST(same_bits(maxima[0], maxima[1], 1, s.cols));
+      Matrix<bf16> expected(s.rows, s.cols, stride);
+      for (i64 r = 0; r < s.rows; ++r) {
+        for (i64 c = 0; c < s.cols; ++c) expected.at(r, c) = Source::element(cast.source(), r, c);
+      }
+      BOOST_TEST(same_bits(kept, expected, s.rows, s.cols));
+    }
+  }
+}
 
 // The gradient of silu, whose bias gradient is summed: with a given scale, its sums and its maximum meet at one
 // barrier.

@@ -18,13 +18,15 @@ TemplateInstance amax_rows(Dtype in) {
           print_spec(AmaxSpec{.in = in, .scale = kRowwise})};
 }
 
-TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words) {
-  const std::string config =
-      aggregate_text("AmaxTilesConfig",
-                     {field("tensor", wanted.tensor), field("rows", wanted.rows), field("columns", wanted.columns)});
+TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words, bool keeps) {
+  const FieldText tensor = field("tensor", wanted.tensor);
+  const FieldText rows = field("rows", wanted.rows);
+  const FieldText columns = field("columns", wanted.columns);
+  const std::string config = keeps ? aggregate_text("AmaxTilesConfig", {tensor, rows, columns, field("keeps", true)})
+                                   : aggregate_text("AmaxTilesConfig", {tensor, rows, columns});
   return {"cast/amax.cuh", fmt::format("amax_tiles<{}, {}>", values, config),
-          fmt::format("maxima of{}{}{} of {}", wanted.tensor ? " tensor" : "", wanted.rows ? " rows" : "",
-                      wanted.columns ? " columns" : "", words)};
+          fmt::format("{}maxima of{}{}{} of {}", keeps ? "values and " : "", wanted.tensor ? " tensor" : "",
+                      wanted.rows ? " rows" : "", wanted.columns ? " columns" : "", words)};
 }
 
 ExtraPasses extra_passes(const AmaxSpec& spec) { return {.first = spec.scale == kTensorwise}; }

@@ -11,7 +11,9 @@ namespace ingot {
 
 TemplateInstance amax_partials(Dtype in);
 TemplateInstance amax_rows(Dtype in);
-// values: a type of templates/cast/source.cuh. words: what the values are, for the comment.
-TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words);
+// values: a type of templates/cast/source.cuh. words: what the values are, for the comment. keeps: the kernel also
+// writes them.
+TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words,
+                            bool keeps = false);
 
 }  // namespace ingot

@@ -121,15 +121,17 @@ TemplateInstance first_instance(const CastSpec& spec) {
 
 // The template arguments that casts in tiles have in common. Kernels that need no unaligned rows keep the text, and so
 // the stored machine code, that they had before there were others.
-std::string tiles_arguments(const CastSpec& spec, bool unaligned) {
+std::string tiles_arguments(const CastSpec& spec, bool unaligned, bool kept = false) {
   const FieldText codes = output_field("codes", spec.codes, spec.scale);
   const FieldText transposed = output_field("transposed", spec.transposed, spec.transposed_scale.value_or(spec.scale));
   const FieldText given = field("given_scales", spec.source == ScaleSource::given);
   const FieldText result = field("result", spec.result);
   const FieldText sum = field("sum", spec.sum.has_value());
   const std::string config =
-      unaligned ? aggregate_text("CastConfig", {codes, transposed, given, result, sum, field("unaligned", true)})
-                : aggregate_text("CastConfig", {codes, transposed, given, result, sum});
+      kept        ? aggregate_text("CastConfig",
+                                   {codes, transposed, given, result, sum, field("unaligned", true), field("kept", true)})
+      : unaligned ? aggregate_text("CastConfig", {codes, transposed, given, result, sum, field("unaligned", true)})
+                  : aggregate_text("CastConfig", {codes, transposed, given, result, sum});
   return fmt::format("{}, {}, {}", source_text(spec), type_text(spec.out), config);
 }
 
@@ -151,6 +153,42 @@ TemplateInstance cast_tiles(const CastSpec& spec, bool unaligned) {
   return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}>", arguments), words, functor(spec)};
 }
 
+// Does the expression take many instructions for an element? The GPU's own functions, which fast math uses, do not.
+bool is_costly(const CastSpec& spec) {
+  return !spec.fast_math && std::ranges::any_of(spec.pointwise.steps(), [](const PointwiseStep& step) {
+    return (step.op >= PointwiseOp::exp && step.op <= PointwiseOp::rsqrt) || step.op == PointwiseOp::divide;
+  });
+}
+// May the first pass write the values of the expression, as a matrix that the cast reads? Not of one matrix: writing
+// and reading the values then moves more bytes than reading the matrix twice.
+bool keeps_values(const CastSpec& spec) {
+  if (!spec.pointwise || spec.list || spec.unrounded || cast_schedule(spec) != CastSchedule::tiles) return false;
+  const FirstPass::Kind kind = first_pass(spec).kind();
+  const auto inputs = spec.pointwise.inputs();
+  const auto matrices = std::ranges::count(inputs, PointwiseInput::Kind::matrix, &PointwiseInput::kind);
+  return spec.transposed && (kind == FirstPass::Kind::partials || kind == FirstPass::Kind::tiles) &&
+         matrices + (spec.pointwise.uses_x() ? 1 : 0) > 1 && is_costly(spec);
+}
+TemplateInstance keeping_first_pass(const CastSpec& spec) {
+  const FirstPass wanted = first_pass(spec);
+  const std::string source = source_text(spec);
+  const std::string values = value_words(spec);
+  TemplateInstance made = wanted.kind() == FirstPass::Kind::partials
+                              ? TemplateInstance{"cast/amax.cuh", fmt::format("amax_partials<{}, true>", source),
+                                                 fmt::format("values and partial maxima of {}", values)}
+                              : amax_tiles(source, wanted, values, true);
+  made.functor = functor(spec);
+  return made;
+}
+TemplateInstance cast_kept(CastSpec spec) {
+  spec.pointwise = {};
+  spec.fast_math = false;
+  return {"cast/cast_tiles.cuh",
+          fmt::format("cast_tiles<{}>", tiles_arguments(spec, true, true)),
+          kernel_words(spec) + " (kept values)",
+          {}};
+}
+
 }  // namespace
 
 ExtraPasses extra_passes(const CastSpec& spec) {
@@ -160,7 +198,9 @@ ExtraPasses extra_passes(const CastSpec& spec) {
           .finish = spec.sum.has_value(),
           .whole = first && !spec.list,
           .unaligned = spec.transposed,
-          .wide = goes_along_rows(spec)};
+          .wide = goes_along_rows(spec),
+          .keeping = keeps_values(spec),
+          .kept = keeps_values(spec)};
 }
 
 TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
@@ -168,6 +208,8 @@ TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
   if (pass == Pass::finish) return column_sum_finish(*spec.sum);
   if (pass == Pass::whole) return cast_whole(spec);
   if (pass == Pass::wide) return cast_rows_wide(rows_step(spec));
+  if (pass == Pass::keeping) return keeping_first_pass(spec);
+  if (pass == Pass::kept) return cast_kept(spec);
   const bool unaligned = pass == Pass::unaligned;
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return cast_rows(spec);

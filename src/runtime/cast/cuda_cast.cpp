@@ -83,11 +83,12 @@ RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
           .meeting = readers + 1 + down + across};
 }
 
-// `main`: the pass that will read the maxima.
-Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass main, float* memory, Stream& stream,
-                         Launcher& launcher) {
+// `main`: the pass that will read the maxima; Pass::kept reads `kept` too.
+Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass main, const KeptValues& kept,
+                         float* memory, Stream& stream, Launcher& launcher) {
   const Tensor& input = tensors.input;
   const FirstPass wanted = first_pass(spec);
+  const Pass first = main == Pass::kept ? Pass::keeping : Pass::first;
   Maxima maxima;
   if (wanted.kind() == FirstPass::Kind::partials) {
     const bool computed = !spec.pointwise.empty();
@@ -95,15 +96,20 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
     maxima.tensor = {memory, nullptr};
     const u64 bytes = static_cast<u64>(size_of(spec.in));
     const u32 threads = AmaxPartialsLaunch::threads(source.cols, bytes, computed);
-    maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, threads, bytes);
-    launcher.launch(spec, Pass::first, maxima.tensor_count, threads, AmaxPartialsParams{source, memory}, stream);
+    const Kernel& kernel = launcher.kernel(spec, first, stream);
+    const i64 resident = main == Pass::kept
+                             ? launcher.multiprocessors() * resident_blocks(kernel.resources().registers, threads)
+                             : AmaxPartialsLaunch::kMaxBlocks;
+    maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, threads, bytes, resident);
+    launcher.launch(kernel, spec, first, {.grid_x = Launcher::checked_grid(maxima.tensor_count), .block = threads},
+                    AmaxPartialsParams{source, memory, kept}, stream);
   } else if (wanted.kind() == FirstPass::Kind::rows) {
     maxima.rows = {memory, nullptr};
     launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
                     AmaxRowsParams{source_of(tensors), memory, RowsLaunch::threads_log2(input.cols)}, stream);
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
     // Raised maxima must be cleared again, so every kernel must be loaded before the first one runs.
-    for (const Pass pass : {Pass::first, main}) launcher.kernel(spec, pass, stream);
+    for (const Pass pass : {first, main}) launcher.kernel(spec, pass, stream);
     if (spec.sum) launcher.kernel(spec, Pass::finish, stream);
     maxima = raised_maxima(input, stream).maxima;
     const auto bits = [](const MaximaOf& of, bool asked) {
@@ -112,8 +118,9 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
     const AmaxTilesParams params{.source = source_of(tensors),
                                  .tensor = bits(maxima.tensor, wanted.tensor),
                                  .rows = bits(maxima.rows, wanted.rows),
-                                 .columns = bits(maxima.columns, wanted.columns)};
-    launch_amax_tiles(spec, Pass::first, params, stream, launcher);
+                                 .columns = bits(maxima.columns, wanted.columns),
+                                 .kept = kept};
+    launch_amax_tiles(spec, first, params, stream, launcher);
   }
   return maxima;
 }
@@ -250,34 +257,68 @@ void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams pa
                   CastWholeParams{params, clustered ? nullptr : raised.meeting}, stream);
 }
 
+// The values that the first pass writes, in `bytes` of scratch memory at `values`.
+struct KeptMatrix {
+  static constexpr i64 kMostBytes = i64{256} << 20;
+  // Two matrices of fewer bytes stay in the L2 of a large GPU between the passes: then reading them again is as fast.
+  static constexpr i64 kLeastBytes = i64{24} << 20;
+  i64 stride = 0;  // elements
+  i64 bytes = 0;
+
+  static KeptMatrix of(const CastSpec& spec, const Tensor& input) {
+    const i64 stride = ceil_div(i64{input.cols}, i64{kVec8}) * kVec8;
+    return {stride, input.rows * stride * size_of(spec.in)};
+  }
+  SourceParams source(const Tensor& input, const void* values) const {
+    return {.input = values, .rows = input.rows, .cols = input.cols, .input_stride = stride, .operands = {}};
+  }
+};
+
+// Should the first pass write the values? Computing them twice gives the same bits. `scratch`: the bytes that the cast
+// needs otherwise. During a capture nothing may be loaded, and there may be no more memory. Maxima of rows or columns
+// (amax_tiles) are worth it for small matrices too.
+bool keeps_values(const CastSpec& spec, const KeptMatrix& kept, i64 scratch, const Stream& stream,
+                  const Launcher& launcher) {
+  const bool large = kept.bytes >= KeptMatrix::kLeastBytes || first_pass(spec).kind() == FirstPass::Kind::tiles;
+  return extra_passes(spec).kept && large && kept.bytes <= KeptMatrix::kMostBytes &&
+         launcher.may_launch(spec, Pass::keeping, stream) && launcher.may_launch(spec, Pass::kept, stream) &&
+         launcher.may_take(stream, static_cast<std::size_t>(kept.bytes + scratch));
+}
+
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   CastTilesParams params = tiles_params(spec, tensors);
   const Tensor& input = tensors.input;
-  // One scratch for both, because a second call would invalidate the first. The sums come first, where the memory is
-  // aligned.
+  // One scratch for all, because a second call would invalidate the first: kept values, sums, maxima.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
   const Kernel* const whole = whole_kernel(spec, tensors, stream, launcher);
-  const Pass main = whole != nullptr ? Pass::whole : tiles_pass(spec, tensors, stream, launcher);
   const i64 sums = spec.sum ? tile_rows * input.cols : 0;
-  const i64 scratch = sums + (whole != nullptr ? 0 : maxima_count(spec, input));
-  float* const memory =
-      scratch == 0 ? nullptr : static_cast<float*>(stream.scratch(static_cast<std::size_t>(scratch) * sizeof(float)));
-  params.partial_sums = memory;
+  i64 scratch = (sums + (whole != nullptr ? 0 : maxima_count(spec, input))) * i64{sizeof(float)};
+  KeptMatrix kept = KeptMatrix::of(spec, input);
+  const bool keeps = whole == nullptr && keeps_values(spec, kept, scratch, stream, launcher);
+  if (!keeps) kept = {};
+  scratch += kept.bytes;
+  const Pass main = whole != nullptr ? Pass::whole : keeps ? Pass::kept : tiles_pass(spec, tensors, stream, launcher);
+  u8* const memory = scratch == 0 ? nullptr : static_cast<u8*>(stream.scratch(static_cast<std::size_t>(scratch)));
+  auto* const partial_sums = reinterpret_cast<float*>(memory + kept.bytes);
+  params.partial_sums = partial_sums;
   try {
     if (whole != nullptr) {
       launch_whole(*whole, spec, params, input, stream, launcher);
     } else if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
       // Both kernels write the factors, the same ones.
-      params.transposed.from = memory + sums;
+      params.transposed.from = partial_sums + sums;
       launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
     } else if (extra_passes(spec).first) {
-      const Maxima maxima = launch_first_pass(spec, tensors, main, memory + sums, stream, launcher);
+      const KeptValues values{keeps ? memory : nullptr, kept.stride};
+      const Maxima maxima = launch_first_pass(spec, tensors, main, values, partial_sums + sums, stream, launcher);
+      if (keeps) params.source = kept.source(input, memory);
       maxima.give(spec.scale, params.codes);
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
     if (whole == nullptr) {
       const Kernel& kernel = launcher.kernel(spec, main, stream);
-      if (CastTilesLaunch::takes_two(!spec.pointwise.empty(), main == Pass::unaligned)) {
+      const bool one_tile = keeps ? spec.sum.has_value() : !spec.pointwise.empty();
+      if (CastTilesLaunch::takes_two(one_tile, main == Pass::unaligned || keeps)) {
         const i64 resident =
             launcher.multiprocessors() * resident_blocks(kernel.resources().registers, CastTilesLaunch::kThreads);
         params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, resident);
@@ -292,7 +333,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   }
   if (spec.sum && input.cols > 0) {
     launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(input.cols), ColumnSumFinishLaunch::kThreads,
-                    ColumnSumFinishParams{.partials = memory,
+                    ColumnSumFinishParams{.partials = partial_sums,
                                           .chunks = tile_rows,
                                           .cols = input.cols,
                                           .sum = tensors.sum.data,

@@ -79,6 +79,10 @@ class Launcher {
   bool may_launch(const Spec& spec, Pass pass, const Stream& stream) const {
     return is_loaded(spec, pass) || !capturing(stream);
   }
+  // Likewise for scratch memory, which some captures do not let grow.
+  bool may_take(const Stream& stream, std::size_t scratch_bytes) const {
+    return stream.has_scratch(scratch_bytes) || !capturing(stream);
+  }
   // Loads all passes that are launched one after the other, so that none of them fails to load after the first was
   // launched.
   template <AnyKernelSpec Spec>

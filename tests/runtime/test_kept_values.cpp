@@ -1,0 +1,94 @@
+// Where the CUDA backend's first pass of a cast writes the values of a costly expression, and the main pass reads them
+// (the passes `keeping` and `kept`), by a dry run. tests/runtime/test_backends_gpu.cpp tests the results.
+#include <boost/test/unit_test.hpp>
+#include <memory>
+#include <vector>
+
+#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/graph.h"
+#include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/jit/recorder.h"
+#include "ingot/runtime/stream.h"
+#include "support/run_case.h"
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+struct Hook : LaunchHook {
+  void before(const Stream&) override {}
+  void after(const KernelSpec&, Pass pass, const Stream&) override { passes.push_back(pass); }
+  std::vector<Pass> passes{};
+};
+
+struct Calls {
+  std::unique_ptr<PlacedCase> placed(const char* line, Shape shape) {
+    const Case c{.spec = parse(line), .shape = shape};
+    return std::make_unique<PlacedCase>(c, maker.inputs(c), dry.backend(), stream);
+  }
+  std::vector<Pass> launched(const char* line, Shape shape) {
+    const auto call = placed(line, shape);
+    Hook hook;
+    dry.backend().set_launch_hook(&hook);
+    call->enqueue(stream);
+    dry.backend().set_launch_hook(nullptr);
+    return hook.passes;
+  }
+  DryRun dry{gpu_named("h200")};
+  Stream stream{dry.backend()};
+  InputMaker maker{};
+};
+
+constexpr const char* kTensor = "cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed";
+constexpr const char* kRowsAndColumns = "cast bf16->e5m2 of=grad*sigmoid(x) scale=row+col out=codes,transposed";
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(kept_values, Calls)
+
+BOOST_AUTO_TEST_CASE(of_costly_expressions_of_two_matrices) {
+  const std::vector kept{Pass::keeping, Pass::kept};
+  BOOST_TEST((launched(kTensor, {3072, 4096}) == kept));
+  BOOST_TEST((launched(kRowsAndColumns, {2048, 4096}) == kept));
+  BOOST_TEST((launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed,sum:f32", {3072, 4096}) ==
+              std::vector{Pass::keeping, Pass::kept, Pass::finish}));
+  // Not where both matrices stay in the L2, of which the second pass reads them.
+  const std::vector twice{Pass::first, Pass::main};
+  BOOST_TEST((launched(kTensor, {3056, 4096}) == twice));
+  // Nor for a cheap expression, for one matrix, and for scales that need no first pass.
+  BOOST_TEST((launched("cast bf16->e5m2 of=grad*max(x,0) scale=tensor out=codes,transposed", {3072, 4096}) == twice));
+  BOOST_TEST(
+      (launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed fast", {3072, 4096}) == twice));
+  BOOST_TEST((launched("cast bf16->e5m2 of=sigmoid(x) scale=tensor out=codes,transposed", {3072, 4096}) == twice));
+  BOOST_TEST((launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed given", {3072, 4096}) ==
+              std::vector{Pass::main}));
+}
+
+// A capture that the caller began has no memory for them, unless a call before it took that. (A Graph has its own.)
+BOOST_AUTO_TEST_CASE(in_a_graph) {
+  const auto call = placed(kTensor, {3072, 4096});
+  Hook hook;
+  dry.backend().set_launch_hook(&hook);
+  call->enqueue(stream);
+  const Graph graph(stream, [&] { call->enqueue(stream); });
+  dry.backend().set_launch_hook(nullptr);
+  BOOST_TEST((hook.passes == std::vector{Pass::keeping, Pass::kept, Pass::keeping, Pass::kept}));
+}
+BOOST_AUTO_TEST_CASE(not_loaded_in_a_graph) {
+  const auto call = placed(kTensor, {3072, 4096});
+  placed("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed", {3056, 4096})->enqueue(stream);
+  Hook hook;
+  dry.backend().set_launch_hook(&hook);
+  const Graph graph(stream, [&] { call->enqueue(stream); });
+  dry.backend().set_launch_hook(nullptr);
+  BOOST_TEST((hook.passes == std::vector{Pass::first, Pass::main}));
+}
+BOOST_AUTO_TEST_CASE(scratch_for_captures) {
+  BOOST_TEST(!stream.has_scratch(std::size_t{1} << 20));
+  stream.scratch(std::size_t{1} << 20);
+  BOOST_TEST(stream.has_scratch(std::size_t{1} << 20));
+  BOOST_TEST(!stream.has_scratch(std::size_t{1} << 30));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
