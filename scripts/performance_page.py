@@ -7,7 +7,7 @@ date of its run. Nothing in it is written by hand, and what the folder lacks is 
     scripts/performance_page.py --results DIR --page FILE  # of other results, such as those of gpu_check.sh
 
 A file is found by its name: cast_h200.json, cast_h100.json (one table for each device), or bench_cast.json, as
-gpu_check.sh names it.
+gpu_check.sh names it. cast_again_h200.json has the casts that changed after cast_h200.json, for a table of their own.
 """
 
 from __future__ import annotations
@@ -123,6 +123,17 @@ def casts(results: Results) -> list[str]:
         lines += table(("work", "us", "of a copy's speed", "target", "times as fast as torch.compile"), rows)
         lines += ["All sizes, of a copy's speed; transposed codes of 2998, 3000 and 3001 rows start at any address:", ""]
         lines += casts_by_size(found["cases"])
+        lines += casts_again(results, device)
+    return lines
+
+
+def casts_again(results: Results, device: str) -> list[str]:
+    """Cases that a later commit changed, measured without the others: cast_again_<device>.json."""
+    lines = []
+    for of, file, found in results.of("cast_again"):
+        if of == device:
+            lines += [results.source(file, found) + "; what has changed since, of a copy's speed:", ""]
+            lines += casts_by_size(found["cases"])
     return lines
 
 
