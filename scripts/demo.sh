@@ -4,6 +4,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+case " $* " in
+  *" -h "* | *" --help "*)
+    echo 'usage: scripts/demo.sh [options of train_lm]'
+    echo 'Sets the machine up, builds, and trains a small language model in bf16 and in FP8.'
+    echo 'The options, once it is built: build/release/examples/train_lm --help'
+    exit
+    ;;
+esac
+
 scripts/setup.sh
 cmake --preset release
 cmake --build --preset release --target train_lm ingot_cli

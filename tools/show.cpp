@@ -38,14 +38,17 @@ struct ShownPass {
   double milliseconds = 0;
 };
 
-Target parse_supported_target(const std::string& text) {
-  const std::optional<Target> target = parse_target(text);
-  if (target && *target >= kSupportedTargets.front()) return *target;
+[[noreturn]] void refuse_target(const std::string& text, const std::string& why) {
   std::string supported;
   for (const Target each : kSupportedTargets) supported += (supported.empty() ? "" : ", ") + print(each);
-  throw UsageError("target",
-                   fmt::format("\"{}\" is {}; expected one of {}", text,
-                               target ? "older than the kernels can be compiled for" : "no architecture", supported));
+  throw UsageError("target", fmt::format("\"{}\" is {}; expected one of {}", text, why, supported));
+}
+
+Target parse_supported_target(const std::string& text) {
+  const std::optional<Target> target = parse_target(text);
+  if (!target) refuse_target(text, "no architecture");
+  if (*target < kSupportedTargets.front()) refuse_target(text, "older than the kernels can be compiled for");
+  return *target;
 }
 
 // This machine's GPU, or one of the target asked for that is as large as an H100.
@@ -194,6 +197,9 @@ void show(const ShowOptions& options) {
   const ShowChoice chosen = choose_shown(asked, device);
 
   const std::unique_ptr<NvrtcCompiler> compiler = open_compiler(environment);
+  if (!compiler->compiles_for(device.target)) {
+    refuse_target(print(device.target), fmt::format("no architecture that NVRTC {} knows", compiler->version()));
+  }
   std::vector<ShownPass> shown;
   for (const Pass pass : passes(chosen.spec)) shown.push_back(compile(*compiler, chosen.spec, pass, device.target));
 

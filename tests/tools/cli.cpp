@@ -179,6 +179,9 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
   check("info one --two three",
         "ingot info: the following arguments were not expected: one --two three; see `ingot info --help`");
   check("show", "ingot show: spec is required; see `ingot show --help`");
+  check("show amax bf16 scale=row",
+        "ingot show: the following arguments were not expected: bf16 scale=row; a spec is one argument: put it in "
+        "quotes; see `ingot show --help`");
   check("warm --jobs 0", "ingot warm: --jobs: Value 0 not in range 1 to 4096; see `ingot warm --help`");
   check("bench --list gemm", "ingot bench: --list excludes the name of a benchmark; see `ingot bench --help`");
   check("bench",
@@ -419,6 +422,11 @@ BOOST_AUTO_TEST_CASE(show_refuses_a_bad_spec) {
   const Result old = run("show " + kOnePass + " --target sm_70");
   BOOST_TEST(old.code == 2);
   CHECK_CONTAINS(old.err, "target: \"sm_70\" is older than the kernels can be compiled for" + all);
+
+  const Result unknown = run("show " + kOnePass + " --target sm_91");
+  BOOST_TEST(unknown.code == 2);
+  CHECK_CONTAINS(unknown.err, "target: \"sm_91\" is no architecture that NVRTC ");
+  CHECK_CONTAINS(unknown.err, " knows" + all);
 
   const Result hopper = run("show 'gemm e4m3fn*e4m3fn->bf16 nt kernel=sm90' --target sm_80");
   BOOST_TEST(hopper.code == 1);

@@ -29,6 +29,8 @@ namespace {
 
 #define INGOT_NVRTC_FUNCTIONS(X) \
   X(nvrtcVersion)                \
+  X(nvrtcGetNumSupportedArchs)   \
+  X(nvrtcGetSupportedArchs)      \
   X(nvrtcGetErrorString)         \
   X(nvrtcCreateProgram)          \
   X(nvrtcDestroyProgram)         \
@@ -319,6 +321,14 @@ CompiledKernel NvrtcCompiler::compile(const Source& source, Target target) const
 std::string NvrtcCompiler::ptx(const Source& source, Target target) const {
   std::string log;
   return state_->compile(source, target, log, std::string(kKernelName)).ptx();
+}
+
+bool NvrtcCompiler::compiles_for(Target target) const {
+  int count = 0;
+  if (state_->api.nvrtcGetNumSupportedArchs(&count) != NVRTC_SUCCESS || count <= 0) return true;  // let it try
+  std::vector<int> all(static_cast<std::size_t>(count));
+  if (state_->api.nvrtcGetSupportedArchs(all.data()) != NVRTC_SUCCESS) return true;
+  return std::ranges::find(all, target.major * 10 + target.minor) != all.end();
 }
 
 std::string NvrtcCompiler::version() const {

@@ -24,6 +24,9 @@ class INGOT_API NvrtcCompiler final : public Compiler {
   // The same compile, as PTX text. Throws Error{compile_failed}.
   std::string ptx(const Source& source, Target target) const;
 
+  // Does NVRTC know the target's architecture (9.0 for sm_90a)?
+  bool compiles_for(Target target) const;
+
   std::string version() const;  // "13.0.88"
   const std::string& path() const;
 
