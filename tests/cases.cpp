@@ -35,8 +35,7 @@ std::vector<KernelSpec> fused_specs() {
       "cast bf16->e4m3fn of=a*b-min(a,c[row]) scale=tensor out=codes,transposed pow2",  // without x
       "cast f16->e5m2fnuz of=erf(x)*tanh(gate) scale=row out=transposed",
       "cast f32->e5m2 of=expm1(min(x,1))*rsqrt(1+y^2)+log1p(abs(z)) scale=col out=codes,result",
-      "cast bf16->e4m3fn scale=tensor out=codes,transposed,sum:f32",
-      "cast f32->e4m3fn scale=row out=codes,sum:f16",
+      "cast bf16->e4m3fn scale=tensor out=codes,transposed,sum:f32", "cast f32->e4m3fn scale=row out=codes,sum:f16",
       "cast bf16->e4m3fn of=silu(x)*gate scale=1x128 out=codes,result",
       "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,transposed,result,sum:f32",
       "cast bf16->e4m3fn of=silu(x)*gate+residual scale=row+col out=codes,transposed",
@@ -50,7 +49,11 @@ std::vector<KernelSpec> fused_specs() {
       "cast bf16->e4m3fn of=silu(x)*f[col:f32]+b[col] scale=1x128+col out=codes,transposed",
       "cast f16->e4m3fn of=(x-m[row])*f[col:f32]*g[col:f32] scale=1x128 out=codes,result unrounded",
       "cast f32->e5m2 of=gate*f[col:f32]-x scale=tensor out=codes,transposed,result",
-      "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result fast"};
+      "cast bf16->e4m3fn of=silu(x)*gate scale=row out=codes,result fast",
+      // The first pass keeps the values of these.
+      "cast bf16->e5m2 of=grad*(sigmoid(x)+x*(sigmoid(x)*(1-sigmoid(x)))) scale=tensor out=codes,transposed,sum:f32",
+      "cast f16->e4m3fnuz of=grad*sigmoid(x) scale=row+col out=codes,transposed,result,sum:f16",
+      "cast f32->e4m3fn of=grad*tanh(x) scale=tensor+col out=codes,transposed"};
   std::vector<KernelSpec> specs;
   for (const char* const line : kLines) specs.push_back(parse(line));
   CastSpec backwards{.out = Dtype::e5m2,

@@ -93,7 +93,7 @@ void add_show(CLI::App& app, ingot::tools::ShowOptions& options) {
   command
       ->add_option("--cubin", options.cubin,
                    "Write the machine code to this file (passes other than the main one to FILE.first, FILE.finish, "
-                   "FILE.whole, FILE.unaligned, FILE.wide, FILE.pair)")
+                   "FILE.whole, FILE.unaligned, FILE.wide, FILE.pair, FILE.keeping, FILE.kept)")
       ->type_name(tools::kFileValue);
   command->footer(kSpecs);
   command->callback([&] { ingot::tools::show(options); });

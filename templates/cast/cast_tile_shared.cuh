@@ -18,9 +18,12 @@ struct CastTilesLaunch {
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
 
   // A block of an `unaligned` kernel takes two tiles, one below the other, if the GPU has work enough without: so it
-  // has half as many seams with its neighbours. An expression takes longer, the seams no less: there it takes one.
+  // has half as many seams with its neighbours. An expression takes longer, the seams no less: there it takes one; and
+  // so it does with the sums of kept values, for which shared memory has room once.
   static constexpr u32 kMaxTilesPerBlock = 2;
-  INGOT_HOST_DEVICE static constexpr bool takes_two(bool fused, bool unaligned) { return unaligned && !fused; }
+  INGOT_HOST_DEVICE static constexpr bool takes_two(bool fused, bool unaligned, bool sums_of_kept) {
+    return unaligned && !fused && !sums_of_kept;
+  }
   // `resident`: the blocks that the GPU runs at once. Two tiles, unless blocks of two would leave more than a seventh
   // of their places empty, as they do where they fill few waves and the last only in part.
   INGOT_HOST_DEVICE static constexpr u32 tiles_per_block(i64 rows, i64 cols, i64 resident) {

@@ -6,12 +6,11 @@
 // itself. With given scales, the kernel records the maxima from which they should have been computed.
 //
 // A block takes a tile of 128 x 128, the last tile first, because the L2 still holds what the earlier pass read last;
-// tiles follow each other along the rows, or down the columns (first_tile_down()). A
-// thread holds 8 rows x 8 columns in registers, encodes them and stores the codes 8 bytes at a time. It transposes
-// bytes in registers and puts 8 bytes of each of its columns in shared memory, from where the transposed tile is stored
-// 16 bytes at a time. Codes are stored with a streaming hint, because the input makes better use of the L2. A tile
-// whose rows cannot be read 16 bytes at a time is loaded through shared memory, element by element; threads skip what
-// lies past the matrix's edges.
+// tiles follow each other along the rows, or down the columns (first_tile_down()). A thread holds 8 rows x 8 columns in
+// registers, encodes them and stores the codes 8 bytes at a time. It transposes bytes in registers and puts 8 bytes of
+// each of its columns in shared memory, from where the transposed tile is stored 16 bytes at a time. Codes are stored
+// with a streaming hint, because the input makes better use of the L2. A tile whose rows cannot be read 16 bytes at a
+// time is loaded through shared memory, element by element; threads skip what lies past the matrix's edges.
 //
 // Kernels with CastConfig::unaligned are for matrices whose rows, or whose transposed rows, do not start at multiples
 // of 16 bytes. They load such rows element by element into registers, all of a batch at once, and store transposed rows
@@ -199,7 +198,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
     cast_tiles(const __grid_constant__ CastTilesParams p) {
   const u32 block = gridDim.x - 1 - blockIdx.x;
   const u32 across = static_cast<u32>(CastTilesLaunch::tiles_along(p.source.cols));
-  if constexpr (CastTilesLaunch::takes_two(Source::kFused || (C.kept && C.sum), C.unaligned && C.transposed.written)) {
+  if constexpr (CastTilesLaunch::takes_two(Source::kFused, C.unaligned && C.transposed.written, C.kept && C.sum)) {
     __shared__ CastTilesShared shared[CastTilesLaunch::kMaxTilesPerBlock];
     u32 first = first_tile_down(block, p.tiles_per_block, across);
     TilePosition at = TilePosition::of(p.source, first);

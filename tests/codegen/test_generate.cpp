@@ -48,6 +48,25 @@ const std::vector<Golden> kGolden{
      "constexpr auto kKernel = &ingot::cast_tiles<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
      "ingot::CastConfig{.codes = {}, .transposed = {.written = true, .scale = {.rows = 1, .cols = 0}}, "
      ".given_scales = false, .result = false, .sum = false, .unaligned = true}>;\n"},
+    {"cast bf16->e4m3fn of=x*sqrt(gate) scale=tensor out=codes,transposed", Pass::keeping,
+     "// values and partial maxima of bf16 of x * sqrt(gate)\n"
+     "#include \"cast/amax.cuh\"\n"
+     "namespace ingot {\n"
+     "\n"
+     "struct Fused {\n"
+     "  static constexpr u32 kInputs = 1;\n"
+     "  static constexpr bool kUsesX = true;\n"
+     "  static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix};\n"
+     "  static INGOT_HOST_DEVICE float apply(float x, float a0) {\n"
+     "    const float t0 = math::sqrt<math::Reproducible16>(a0);\n"
+     "    const float t1 = x * t0;\n"
+     "    return t1;\n"
+     "  }\n"
+     "};\n"
+     "\n"
+     "}  // namespace ingot\n"
+     "constexpr auto kKernel = &ingot::amax_partials<ingot::ValueSource<ingot::bf16, ingot::Fused, "
+     "ingot::ValueConfig{.unrounded = false}>, true>;\n"},
     {"cast bf16->e4m3fn of=x*sigmoid(x)*gate scale=row+col out=codes,transposed", Pass::kept,
      "// cast bf16->e4m3fn scale=row+col out=codes,transposed (kept values)\n"
      "#include \"cast/cast_tiles.cuh\"\n"
@@ -200,6 +219,7 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
                                  : golden.pass == Pass::unaligned ? " (any alignment)"
                                  : golden.pass == Pass::wide      ? " (wide rows)"
                                  : golden.pass == Pass::pair      ? " (pairs of blocks)"
+                                 : golden.pass == Pass::keeping   ? " (first pass, keeping values)"
                                  : golden.pass == Pass::kept      ? " (kept values)"
                                                                   : "";
     BOOST_TEST(source.name == golden.line + expected);

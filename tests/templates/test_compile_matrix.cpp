@@ -390,6 +390,19 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
 }
 
 // Each template compiles when it is the first and only one included.
+// A cast that reads what its first pass wrote must not read it before that pass has ended.
+BOOST_AUTO_TEST_CASE(kept_values_are_read_in_turn, *test::once()) {
+  for (const char* const rest : {"scale=tensor out=codes,transposed", "scale=row+col out=codes,transposed,sum:f32"}) {
+    const KernelSpec spec = parse(std::string("cast bf16->e5m2 of=grad*sigmoid(x) ") + rest);
+    const std::string ptx = nvrtc().ptx(generate(spec, Pass::kept), {9, 0, true});
+    const std::size_t wait = ptx.find("griddepcontrol.wait");
+    BOOST_TEST(wait != std::string::npos, rest);
+    for (const char* const access : {"ld.global", "st.global", "atom.", "red."}) {
+      BOOST_TEST(ptx.find(access) > wait, rest << ": " << access << " comes before the wait");
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(every_template_alone) {
   std::vector<Job> jobs;
   for (const auto& [name, content] : embedded_templates()) {

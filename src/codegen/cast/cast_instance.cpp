@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 
@@ -155,13 +156,16 @@ TemplateInstance cast_tiles(const CastSpec& spec, bool unaligned) {
 
 // Does the expression take many instructions for an element? The GPU's own functions, which fast math uses, do not.
 bool is_costly(const CastSpec& spec) {
-  return !spec.fast_math && std::ranges::any_of(spec.pointwise.steps(), [](const PointwiseStep& step) {
-    return (step.op >= PointwiseOp::exp && step.op <= PointwiseOp::rsqrt) || step.op == PointwiseOp::divide;
+  constexpr std::array kCostly{PointwiseOp::exp,   PointwiseOp::expm1,   PointwiseOp::log, PointwiseOp::log1p,
+                               PointwiseOp::tanh,  PointwiseOp::sigmoid, PointwiseOp::erf, PointwiseOp::sqrt,
+                               PointwiseOp::rsqrt, PointwiseOp::divide};
+  return !spec.fast_math && std::ranges::any_of(spec.pointwise.steps(), [&](const PointwiseStep& step) {
+    return std::ranges::find(kCostly, step.op) != kCostly.end();
   });
 }
 // May the first pass write the values of the expression, as a matrix that the cast reads? Not of one matrix: writing
 // and reading the values then moves more bytes than reading the matrix twice.
-bool keeps_values(const CastSpec& spec) {
+bool may_keep_values(const CastSpec& spec) {
   if (!spec.pointwise || spec.list || spec.unrounded || cast_schedule(spec) != CastSchedule::tiles) return false;
   const FirstPass::Kind kind = first_pass(spec).kind();
   const auto inputs = spec.pointwise.inputs();
@@ -194,13 +198,14 @@ TemplateInstance cast_kept(CastSpec spec) {
 ExtraPasses extra_passes(const CastSpec& spec) {
   const bool first =
       cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
+  const bool keeps = may_keep_values(spec);
   return {.first = first,
           .finish = spec.sum.has_value(),
           .whole = first && !spec.list,
           .unaligned = spec.transposed,
           .wide = goes_along_rows(spec),
-          .keeping = keeps_values(spec),
-          .kept = keeps_values(spec)};
+          .keeping = keeps,
+          .kept = keeps};
 }
 
 TemplateInstance template_instance(const CastSpec& spec, Pass pass) {

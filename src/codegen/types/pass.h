@@ -13,8 +13,8 @@ namespace ingot {
 // small enough (templates/cast/cast_whole.cuh). unaligned: replaces main for matrices whose rows do not start at
 // multiples of 16 bytes. wide: replaces the pass that goes along the rows, for rows with a block or a cluster
 // of their own. pair: likewise, for rows of which two blocks hold one half each (templates/norm/norm_pair.cuh). keeping
-// and kept: replace first and main of a costly expression, if there is memory for its values: the one also writes them,
-// the other reads them.
+// and kept: replace first and main of a costly expression whose values are neither few nor too many: the one also
+// writes them, the other reads them.
 enum class Pass : std::uint8_t { first, main, finish, whole, unaligned, wide, pair, keeping, kept };
 
 // The passes that a spec may take beside the main one.

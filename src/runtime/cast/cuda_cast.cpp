@@ -83,6 +83,14 @@ RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
           .meeting = readers + 1 + down + across};
 }
 
+// The blocks that the GPU runs at once.
+i64 blocks_at_once(const Kernel& kernel, u32 threads, const Launcher& launcher) {
+  constexpr i64 kTaken = 1024;  // bytes of shared memory, from each block
+  const KernelResources& resources = kernel.resources();
+  const i64 by_shared = (launcher.block_shared_bytes() + kTaken) / (resources.static_shared_bytes + kTaken);
+  return launcher.multiprocessors() * max_of(i64{1}, min_of(resident_blocks(resources.registers, threads), by_shared));
+}
+
 // `main`: the pass that will read the maxima; Pass::kept reads `kept` too.
 Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass main, const KeptValues& kept,
                          float* memory, Stream& stream, Launcher& launcher) {
@@ -97,9 +105,8 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
     const u64 bytes = static_cast<u64>(size_of(spec.in));
     const u32 threads = AmaxPartialsLaunch::threads(source.cols, bytes, computed);
     const Kernel& kernel = launcher.kernel(spec, first, stream);
-    const i64 resident = main == Pass::kept
-                             ? launcher.multiprocessors() * resident_blocks(kernel.resources().registers, threads)
-                             : AmaxPartialsLaunch::kMaxBlocks;
+    const i64 resident =
+        main == Pass::kept ? blocks_at_once(kernel, threads, launcher) : AmaxPartialsLaunch::kMaxBlocks;
     maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, threads, bytes, resident);
     launcher.launch(kernel, spec, first, {.grid_x = Launcher::checked_grid(maxima.tensor_count), .block = threads},
                     AmaxPartialsParams{source, memory, kept}, stream);
@@ -275,12 +282,13 @@ struct KeptMatrix {
 };
 
 // Should the first pass write the values? Computing them twice gives the same bits. `scratch`: the bytes that the cast
-// needs otherwise. During a capture nothing may be loaded, and there may be no more memory. Maxima of rows or columns
-// (amax_tiles) are worth it for small matrices too.
-bool keeps_values(const CastSpec& spec, const KeptMatrix& kept, i64 scratch, const Stream& stream,
-                  const Launcher& launcher) {
+// needs otherwise. Maxima of rows or columns (amax_tiles) are worth it for small matrices too. During a capture nothing
+// may be loaded, so that what earlier calls have loaded decides, and there may be no more memory.
+bool computes_once(const CastSpec& spec, const KeptMatrix& kept, i64 scratch, const Stream& stream,
+                   const Launcher& launcher) {
+  if (!extra_passes(spec).kept || kept.bytes > KeptMatrix::kMostBytes) return false;
   const bool large = kept.bytes >= KeptMatrix::kLeastBytes || first_pass(spec).kind() == FirstPass::Kind::tiles;
-  return extra_passes(spec).kept && large && kept.bytes <= KeptMatrix::kMostBytes &&
+  return (large || !launcher.may_launch(spec, Pass::first, stream)) &&
          launcher.may_launch(spec, Pass::keeping, stream) && launcher.may_launch(spec, Pass::kept, stream) &&
          launcher.may_take(stream, static_cast<std::size_t>(kept.bytes + scratch));
 }
@@ -294,7 +302,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   const i64 sums = spec.sum ? tile_rows * input.cols : 0;
   i64 scratch = (sums + (whole != nullptr ? 0 : maxima_count(spec, input))) * i64{sizeof(float)};
   KeptMatrix kept = KeptMatrix::of(spec, input);
-  const bool keeps = whole == nullptr && keeps_values(spec, kept, scratch, stream, launcher);
+  const bool keeps = whole == nullptr && computes_once(spec, kept, scratch, stream, launcher);
   if (!keeps) kept = {};
   scratch += kept.bytes;
   const Pass main = whole != nullptr ? Pass::whole : keeps ? Pass::kept : tiles_pass(spec, tensors, stream, launcher);
@@ -317,10 +325,9 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
     }
     if (whole == nullptr) {
       const Kernel& kernel = launcher.kernel(spec, main, stream);
-      const bool one_tile = keeps ? spec.sum.has_value() : !spec.pointwise.empty();
-      if (CastTilesLaunch::takes_two(one_tile, main == Pass::unaligned || keeps)) {
-        const i64 resident =
-            launcher.multiprocessors() * resident_blocks(kernel.resources().registers, CastTilesLaunch::kThreads);
+      const bool computed = !spec.pointwise.empty() && !keeps;
+      if (CastTilesLaunch::takes_two(computed, main == Pass::unaligned || keeps, keeps && spec.sum)) {
+        const i64 resident = blocks_at_once(kernel, CastTilesLaunch::kThreads, launcher);
         params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, resident);
       }
       const i64 grid = CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block);
