@@ -111,7 +111,9 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
                            by_row(kTransposed) && (kTwo ? !C.unaligned && kFirst == Granularity{128, 1} : C.unaligned);
   const bool on_sm120 = plain && kDeviceArch >= 1200 && !C.given_scales && sizeof(typename Source::Value) == 2 &&
                         kTwo && C.unaligned && (is_rowwise(kFirst) || is_columnwise(kFirst));
-  plan.forgets = before_sm90 || on_sm120;
+  const bool sums_before_sm90 =
+      kDeviceArch < 900 && C.given_scales && C.sum && C.unaligned && !Source::kFused && !kTwo && by_column(kFirst);
+  plan.forgets = before_sm90 || sums_before_sm90 || on_sm120;
   // On sm_90, f16 values with a scale for each 1x128 spilled where four blocks share the registers. (Host tests take
   // the same way, with any number of blocks.)
   const bool four_blocks = kDeviceArch == 0 || (kDeviceArch == 900 && cast_tiles_residency<Source, Out, C>() == 4);

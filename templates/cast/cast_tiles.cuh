@@ -185,10 +185,12 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
 }
 
-// The first tile of a block whose transposed rows may start anywhere. Such blocks follow each other down the columns:
-// where the transposed codes of two blocks meet within a sector of 32 bytes, both run at the same time, and the L2 has
-// the whole sector before it goes to memory.
+// The first tile of a block whose transposed rows may start anywhere. From sm_90 on (earlier, ptxas has no registers
+// left for it) such blocks follow each other down the columns: where the transposed codes of two blocks meet within a
+// sector of 32 bytes, both run at the same time, and the L2 has the whole sector before it goes to memory.
 INGOT_DEVICE u32 first_tile_down(u32 block, u32 tiles_per_block, u32 across) {
+  if constexpr (kDeviceArch != 0 && kDeviceArch < 900)
+    return block / across * tiles_per_block * across + block % across;
   const u32 blocks_down = gridDim.x / across;
   return block % blocks_down * tiles_per_block * across + block / blocks_down;
 }
@@ -217,7 +219,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
     u32 tile = block;
     if constexpr (C.unaligned && C.transposed.written) {
       tile = first_tile_down(block, 1, across);
-      hide(tile);  // ptxas has no registers left for what it was computed from
+      if constexpr (kDeviceArch >= 900) hide(tile);  // ptxas has no registers left for what it was computed from
     }
     cast_tile<Source, Out, C>(p, tile, shared);
   }
