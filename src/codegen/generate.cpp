@@ -27,7 +27,7 @@ constexpr std::size_t index_of(const ExtraPasses& extra) {
   const auto bit = [](bool has, Pass pass) { return has ? std::size_t{1} << static_cast<unsigned>(pass) : 0; };
   return bit(extra.first, Pass::first) | bit(true, Pass::main) | bit(extra.finish, Pass::finish) |
          bit(extra.whole, Pass::whole) | bit(extra.unaligned, Pass::unaligned) | bit(extra.wide, Pass::wide) |
-         bit(extra.pair, Pass::pair) | bit(extra.keeping, Pass::keeping) | bit(extra.kept, Pass::kept);
+         bit(extra.pair, Pass::pair) | bit(extra.kept, Pass::keeping) | bit(extra.kept, Pass::kept);
 }
 
 constexpr auto all_pass_lists() {

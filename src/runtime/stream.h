@@ -41,10 +41,6 @@ class INGOT_API Stream {
   // of scratch() on this stream. It grows and never shrinks. While a Graph captures this stream, it is memory of that
   // graph; a capture that the caller began does not let it grow, unless it is an allocator's.
   void* scratch(std::size_t bytes);
-  // May scratch() be asked for so many bytes during any capture?
-  bool has_scratch(std::size_t bytes) const {
-    return captured_into_ != nullptr || allocator_ != nullptr || scratch_.bytes() >= bytes;
-  }
   // Likewise, but filled with zeros, which each operation must restore, because the next one relies on them. The
   // replays of a graph that the caller captured, and not Graph, must therefore run in one order with all other work of
   // this object. With an allocator small zeros are the captured graph's own, and its replays free of that.
@@ -55,6 +51,10 @@ class INGOT_API Stream {
   StreamBlock call_scratch(std::size_t bytes);
   // Likewise, for what one call leaves to a later one: a graph that captures both keeps it for them alone.
   StreamBlock kept(std::size_t bytes);
+  // May scratch() be asked for so many bytes during any capture?
+  bool has_scratch(std::size_t bytes) const {
+    return captured_into_ != nullptr || allocator_ != nullptr || scratch_.bytes() >= bytes;
+  }
   // Call this after an operation failed halfway: the zeros are cleared before their next use.
   void spoil_zeros() noexcept;
 

@@ -42,7 +42,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
   if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
   if (fetches_by_halves<Source, Out, C>()) return 3;
-  if (C.kept && kDeviceArch == 900 && !kTwo && !kWide && !C.result && has_hardware_encode<Out>()) return C.sum ? 3 : 4;
+  if (C.kept && C.sum && kDeviceArch == 900 && !kTwo && !kWide && !C.result && has_hardware_encode<Out>()) return 3;
   if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
   // On sm_89, maxima of rows take more registers (max_u16x2()) than four blocks have beside given scales.

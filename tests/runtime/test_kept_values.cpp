@@ -9,7 +9,6 @@
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/graph.h"
 #include "ingot/runtime/jit/launch_hook.h"
-#include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/stream.h"
 #include "support/run_case.h"
 
@@ -17,6 +16,12 @@ using namespace ingot;
 using namespace ingot::test;
 
 namespace {
+
+constexpr const char* kTensor = "cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed";
+constexpr const char* kRowsAndColumns = "cast bf16->e5m2 of=grad*sigmoid(x) scale=row+col out=codes,transposed";
+// Of bf16: with fewer values than the first pass keeps, and with as many.
+constexpr Shape kSmall{3056, 4096};
+constexpr Shape kLarge{3072, 4096};
 
 struct Hook : LaunchHook {
   void before(const Stream&) override {}
@@ -49,13 +54,19 @@ struct Calls {
     call->enqueue(stream);
     return hooked.passes();
   }
+  // The passes of a call, and then of another that a Graph captures.
+  std::vector<Pass> captured_after(Shape first, Shape captured) {
+    const auto before = placed(kTensor, first);
+    const auto call = placed(kTensor, captured);
+    const Hooked hooked(dry.backend());
+    before->enqueue(stream);
+    const Graph graph(stream, [&] { call->enqueue(stream); });
+    return hooked.passes();
+  }
   DryRun dry{gpu_named("h200")};
   Stream stream{dry.backend()};
   InputMaker maker{};
 };
-
-constexpr const char* kTensor = "cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed";
-constexpr const char* kRowsAndColumns = "cast bf16->e5m2 of=grad*sigmoid(x) scale=row+col out=codes,transposed";
 
 }  // namespace
 
@@ -63,53 +74,37 @@ BOOST_FIXTURE_TEST_SUITE(kept_values, Calls)
 
 BOOST_AUTO_TEST_CASE(of_costly_expressions_of_two_matrices) {
   const std::vector kept{Pass::keeping, Pass::kept};
-  BOOST_TEST((launched(kTensor, {3072, 4096}) == kept));
+  BOOST_TEST((launched(kTensor, kLarge) == kept));
   BOOST_TEST((launched(kRowsAndColumns, {2048, 4096}) == kept));
-  BOOST_TEST((launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed,sum:f32", {3072, 4096}) ==
+  BOOST_TEST((launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed,sum:f32", kLarge) ==
               std::vector{Pass::keeping, Pass::kept, Pass::finish}));
-  // Not where both matrices stay in the L2, of which the second pass reads them.
+  // A small cast computes its values twice: the L2 keeps both matrices for the second pass.
   const std::vector twice{Pass::first, Pass::main};
-  BOOST_TEST((launched(kTensor, {3056, 4096}) == twice));
+  BOOST_TEST((launched(kTensor, kSmall) == twice));
   // Nor for a cheap expression, for one matrix, and for scales that need no first pass.
-  BOOST_TEST((launched("cast bf16->e5m2 of=grad*max(x,0) scale=tensor out=codes,transposed", {3072, 4096}) == twice));
-  BOOST_TEST(
-      (launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed fast", {3072, 4096}) == twice));
-  BOOST_TEST((launched("cast bf16->e5m2 of=sigmoid(x) scale=tensor out=codes,transposed", {3072, 4096}) == twice));
-  BOOST_TEST((launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed given", {3072, 4096}) ==
+  BOOST_TEST((launched("cast bf16->e5m2 of=grad*max(x,0) scale=tensor out=codes,transposed", kLarge) == twice));
+  BOOST_TEST((launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed fast", kLarge) == twice));
+  BOOST_TEST((launched("cast bf16->e5m2 of=sigmoid(x) scale=tensor out=codes,transposed", kLarge) == twice));
+  BOOST_TEST((launched("cast bf16->e5m2 of=grad*sigmoid(x) scale=tensor out=codes,transposed given", kLarge) ==
               std::vector{Pass::main}));
 }
 
-// A Graph has scratch memory of its own.
+// A Graph has scratch memory of its own, and of what it captures, what was loaded before decides.
 BOOST_AUTO_TEST_CASE(in_a_graph) {
-  const auto call = placed(kTensor, {3072, 4096});
-  const Hooked hooked(dry.backend());
-  call->enqueue(stream);
-  const Graph graph(stream, [&] { call->enqueue(stream); });
-  BOOST_TEST((hooked.passes() == std::vector{Pass::keeping, Pass::kept, Pass::keeping, Pass::kept}));
+  BOOST_TEST((captured_after(kLarge, kLarge) == std::vector{Pass::keeping, Pass::kept, Pass::keeping, Pass::kept}));
 }
-// During a capture, what was loaded before decides.
-BOOST_AUTO_TEST_CASE(of_a_small_matrix_first) {
-  const auto small = placed(kTensor, {3056, 4096});
-  const auto large = placed(kTensor, {3072, 4096});
-  const Hooked hooked(dry.backend());
-  small->enqueue(stream);
-  const Graph graph(stream, [&] { large->enqueue(stream); });
-  BOOST_TEST((hooked.passes() == std::vector{Pass::first, Pass::main, Pass::first, Pass::main}));
+BOOST_AUTO_TEST_CASE(in_a_graph_after_a_small_matrix) {
+  BOOST_TEST((captured_after(kSmall, kLarge) == std::vector{Pass::first, Pass::main, Pass::first, Pass::main}));
 }
-BOOST_AUTO_TEST_CASE(of_a_large_matrix_first) {
-  const auto large = placed(kTensor, {3072, 4096});
-  const auto small = placed(kTensor, {3056, 4096});
-  const Hooked hooked(dry.backend());
-  large->enqueue(stream);
-  const Graph graph(stream, [&] { small->enqueue(stream); });
-  BOOST_TEST((hooked.passes() == std::vector{Pass::keeping, Pass::kept, Pass::keeping, Pass::kept}));
+BOOST_AUTO_TEST_CASE(in_a_graph_after_a_large_matrix) {
+  BOOST_TEST((captured_after(kLarge, kSmall) == std::vector{Pass::keeping, Pass::kept, Pass::keeping, Pass::kept}));
 }
 // A capture that the caller began has no more memory than earlier calls took.
 BOOST_AUTO_TEST_CASE(in_a_capture_of_the_caller) {
   const auto driver = make_dry_driver(gpu_named("h200"));
   const Driver::Api& api = driver->api();
-  const auto small = placed(kTensor, {3056, 4096});
-  const auto middle = placed(kTensor, {3072, 4096});
+  const auto small = placed(kTensor, kSmall);
+  const auto middle = placed(kTensor, kLarge);
   const auto large = placed(kTensor, {8192, 4096});
   small->enqueue(stream);
   middle->enqueue(stream);

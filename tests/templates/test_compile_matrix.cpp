@@ -389,7 +389,6 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   expect_clean("expressions and sums", unique);
 }
 
-// Each template compiles when it is the first and only one included.
 // A cast that reads what its first pass wrote must not read it before that pass has ended.
 BOOST_AUTO_TEST_CASE(kept_values_are_read_in_turn, *test::once()) {
   for (const char* const rest : {"scale=tensor out=codes,transposed", "scale=row+col out=codes,transposed,sum:f32"}) {
@@ -403,6 +402,7 @@ BOOST_AUTO_TEST_CASE(kept_values_are_read_in_turn, *test::once()) {
   }
 }
 
+// Each template compiles when it is the first and only one included.
 BOOST_AUTO_TEST_CASE(every_template_alone) {
   std::vector<Job> jobs;
   for (const auto& [name, content] : embedded_templates()) {

@@ -101,7 +101,8 @@ TemplateInstance cast_rows_wide(const CastSpec& spec) {
           kernel_words(spec) + " (wide rows)", functor(spec)};
 }
 
-TemplateInstance first_instance(const CastSpec& spec) {
+// keeps: the pass also writes the values (Pass::keeping).
+TemplateInstance first_instance(const CastSpec& spec, bool keeps) {
   if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return cast_rows(rows_step(spec));
   if (spec.list) return cast_list_maxima(spec);
   const FirstPass wanted = first_pass(spec);
@@ -111,11 +112,12 @@ TemplateInstance first_instance(const CastSpec& spec) {
   const std::string source = source_text(spec);
   const std::string values = value_words(spec);
   TemplateInstance made =
-      kind == FirstPass::Kind::partials ? TemplateInstance{"cast/amax.cuh", fmt::format("amax_partials<{}>", source),
-                                                           fmt::format("partial maxima of {}", values)}
-      : kind == FirstPass::Kind::rows   ? TemplateInstance{"cast/amax.cuh", fmt::format("amax_rows<{}>", source),
+      kind == FirstPass::Kind::partials
+          ? TemplateInstance{"cast/amax.cuh", fmt::format("amax_partials<{}{}>", source, keeps ? ", true" : ""),
+                             fmt::format("{}partial maxima of {}", keeps ? "values and " : "", values)}
+      : kind == FirstPass::Kind::rows ? TemplateInstance{"cast/amax.cuh", fmt::format("amax_rows<{}>", source),
                                                          fmt::format("maxima of rows of {}", values)}
-                                        : amax_tiles(source, wanted, values);
+                                      : amax_tiles(source, wanted, values, keeps);
   made.functor = functor(spec);
   return made;
 }
@@ -173,17 +175,6 @@ bool may_keep_values(const CastSpec& spec) {
   return spec.transposed && (kind == FirstPass::Kind::partials || kind == FirstPass::Kind::tiles) &&
          matrices + (spec.pointwise.uses_x() ? 1 : 0) > 1 && is_costly(spec);
 }
-TemplateInstance keeping_first_pass(const CastSpec& spec) {
-  const FirstPass wanted = first_pass(spec);
-  const std::string source = source_text(spec);
-  const std::string values = value_words(spec);
-  TemplateInstance made = wanted.kind() == FirstPass::Kind::partials
-                              ? TemplateInstance{"cast/amax.cuh", fmt::format("amax_partials<{}, true>", source),
-                                                 fmt::format("values and partial maxima of {}", values)}
-                              : amax_tiles(source, wanted, values, true);
-  made.functor = functor(spec);
-  return made;
-}
 TemplateInstance cast_kept(CastSpec spec) {
   spec.pointwise = {};
   spec.fast_math = false;
@@ -198,22 +189,19 @@ TemplateInstance cast_kept(CastSpec spec) {
 ExtraPasses extra_passes(const CastSpec& spec) {
   const bool first =
       cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
-  const bool keeps = may_keep_values(spec);
   return {.first = first,
           .finish = spec.sum.has_value(),
           .whole = first && !spec.list,
           .unaligned = spec.transposed,
           .wide = goes_along_rows(spec),
-          .keeping = keeps,
-          .kept = keeps};
+          .kept = may_keep_values(spec)};
 }
 
 TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
-  if (pass == Pass::first) return first_instance(spec);
+  if (pass == Pass::first || pass == Pass::keeping) return first_instance(spec, pass == Pass::keeping);
   if (pass == Pass::finish) return column_sum_finish(*spec.sum);
   if (pass == Pass::whole) return cast_whole(spec);
   if (pass == Pass::wide) return cast_rows_wide(rows_step(spec));
-  if (pass == Pass::keeping) return keeping_first_pass(spec);
   if (pass == Pass::kept) return cast_kept(spec);
   const bool unaligned = pass == Pass::unaligned;
   switch (cast_schedule(spec)) {

@@ -25,8 +25,7 @@ struct ExtraPasses {
   bool unaligned = false;
   bool wide = false;
   bool pair = false;
-  bool keeping = false;
-  bool kept = false;
+  bool kept = false;  // and keeping
 };
 
 }  // namespace ingot

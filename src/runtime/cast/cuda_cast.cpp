@@ -7,6 +7,7 @@
 #include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cast/amax_tiles_launch.h"
+#include "ingot/runtime/cast/blocks_at_once.h"
 #include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/visit.h"
 
@@ -81,14 +82,6 @@ RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
                      .rows = {values + 1, readers + 1},
                      .columns = {values + 1 + rows, readers + 1 + down}},
           .meeting = readers + 1 + down + across};
-}
-
-// The blocks that the GPU runs at once.
-i64 blocks_at_once(const Kernel& kernel, u32 threads, const Launcher& launcher) {
-  constexpr i64 kTaken = 1024;  // bytes of shared memory, from each block
-  const KernelResources& resources = kernel.resources();
-  const i64 by_shared = (launcher.block_shared_bytes() + kTaken) / (resources.static_shared_bytes + kTaken);
-  return launcher.multiprocessors() * max_of(i64{1}, min_of(resident_blocks(resources.registers, threads), by_shared));
 }
 
 // `main`: the pass that will read the maxima; Pass::kept reads `kept` too.
@@ -232,13 +225,13 @@ Pass tiles_pass(const CastSpec& spec, const CastTensors& tensors, const Stream& 
 // The kernel that casts all tiles at once, if they fit on the GPU and that is faster; otherwise null. Without an
 // expression, which a pass for the maxima would compute twice, it is faster only as a cluster
 // (docs/notes/cast_whole.md), or if that pass could not read whole vectors.
-const Kernel* whole_kernel(const CastSpec& spec, const CastTensors& tensors, const Stream& stream,
-                           const Launcher& launcher) {
+const Kernel* whole_kernel(const CastSpec& spec, const ExtraPasses& extra, const CastTensors& tensors,
+                           const Stream& stream, const Launcher& launcher) {
   const Tensor& input = tensors.input;
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   const i64 multiprocessors = launcher.multiprocessors();
   if (!spec.pointwise && !is_cluster(tiles, launcher) && source_aligned(spec, tensors)) return nullptr;
-  if (tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor || !extra_passes(spec).whole) return nullptr;
+  if (tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor || !extra.whole) return nullptr;
   const Kernel* const kernel = launcher.find(spec, Pass::whole, stream);
   if (kernel == nullptr) return nullptr;
   return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(kernel->resources().registers) ? kernel
@@ -281,12 +274,13 @@ struct KeptMatrix {
   }
 };
 
-// Should the first pass write the values? Computing them twice gives the same bits. `scratch`: the bytes that the cast
-// needs otherwise. Maxima of rows or columns (amax_tiles) are worth it for small matrices too. During a capture nothing
-// may be loaded, so that what earlier calls have loaded decides, and there may be no more memory.
+// Should the first pass of a cast that may keep its values write them? Computing them twice gives the same bits.
+// `scratch`: the bytes that the cast needs otherwise. Maxima of rows or columns (amax_tiles) are worth it for small
+// matrices too. During a capture nothing may be loaded, so that what earlier calls have loaded decides, and there may
+// be no more memory.
 bool computes_once(const CastSpec& spec, const KeptMatrix& kept, i64 scratch, const Stream& stream,
                    const Launcher& launcher) {
-  if (!extra_passes(spec).kept || kept.bytes > KeptMatrix::kMostBytes) return false;
+  if (kept.bytes > KeptMatrix::kMostBytes) return false;
   const bool large = kept.bytes >= KeptMatrix::kLeastBytes || first_pass(spec).kind() == FirstPass::Kind::tiles;
   return (large || !launcher.may_launch(spec, Pass::first, stream)) &&
          launcher.may_launch(spec, Pass::keeping, stream) && launcher.may_launch(spec, Pass::kept, stream) &&
@@ -298,11 +292,12 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   const Tensor& input = tensors.input;
   // One scratch for all, because a second call would invalidate the first: kept values, sums, maxima.
   const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
-  const Kernel* const whole = whole_kernel(spec, tensors, stream, launcher);
+  const ExtraPasses extra = extra_passes(spec);
+  const Kernel* const whole = whole_kernel(spec, extra, tensors, stream, launcher);
   const i64 sums = spec.sum ? tile_rows * input.cols : 0;
   i64 scratch = (sums + (whole != nullptr ? 0 : maxima_count(spec, input))) * i64{sizeof(float)};
   KeptMatrix kept = KeptMatrix::of(spec, input);
-  const bool keeps = whole == nullptr && computes_once(spec, kept, scratch, stream, launcher);
+  const bool keeps = whole == nullptr && extra.kept && computes_once(spec, kept, scratch, stream, launcher);
   if (!keeps) kept = {};
   scratch += kept.bytes;
   const Pass main = whole != nullptr ? Pass::whole : keeps ? Pass::kept : tiles_pass(spec, tensors, stream, launcher);
@@ -316,7 +311,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
       // Both kernels write the factors, the same ones.
       params.transposed.from = partial_sums + sums;
       launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
-    } else if (extra_passes(spec).first) {
+    } else if (extra.first) {
       const KeptValues values{keeps ? memory : nullptr, kept.stride};
       const Maxima maxima = launch_first_pass(spec, tensors, main, values, partial_sums + sums, stream, launcher);
       if (keeps) params.source = kept.source(input, memory);
