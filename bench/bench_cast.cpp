@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "agreement.h"
 #include "cast_cases.h"
 #include "ceiling.h"
+#include "copy_operation.h"
 #include "harness.h"
 #include "host_cost.h"
 #include "ingot/runtime/cpu_backend.h"
@@ -59,32 +61,53 @@ class Bench {
   CopyCeiling ceiling() { return measure_copy_ceiling(gpu_, random_, options_); }
   std::vector<HostCost> host_cost() { return measure_host_cost(gpu_, random_, options_); }
 
-  // Times cases in turn. All of them are in memory at the same time.
+  // Times cases of one size in turn, and copies of as many bytes. All of them are in memory at the same time.
   std::vector<CaseResult> run(const std::vector<CastCase>& cases) {
     std::vector<CaseResult> results;
     std::vector<std::unique_ptr<Rotation>> rotations;
     std::vector<std::unique_ptr<Replay>> replays;
-    std::vector<std::size_t> timed;  // the index in `results` of each replay
+    std::vector<std::size_t> timed;          // the index in `results` of the first replays
+    std::map<int, std::size_t> copy_replay;  // by bytes for an element
     for (const CastCase& c : cases) {
       fmt::print(stderr, "checking {}\n", name(c));
       results.push_back({.cast_case = c});
       results.back().fault = small_fault(c);
       if (!results.back().fault.empty()) continue;
-      auto rotation = std::make_unique<Rotation>(gpu_, random_, c.operation(c.rows, c.cols));
-      auto replay = std::make_unique<Replay>(gpu_, rotation->call(gpu_), options_);
-      results.back().fault = replay_fault(*rotation, *replay);
+      results.back().fault = prepare(c.operation(c.rows, c.cols), rotations, replays);
       if (!results.back().fault.empty()) continue;
       timed.push_back(results.size() - 1);
-      rotations.push_back(std::move(rotation));
-      replays.push_back(std::move(replay));
+    }
+    for (const std::size_t i : timed) {
+      const CastCase& c = results[i].cast_case;
+      const int bytes = c.traffic.bytes_per_element();
+      if (copy_replay.contains(bytes)) continue;
+      results[i].fault = prepare(copy_operation(bytes, c.rows, c.cols), rotations, replays);
+      if (results[i].fault.empty()) copy_replay.emplace(bytes, replays.size() - 1);
     }
     fmt::print(stderr, "timing {} cases\n", timed.size());
     const std::vector<Timing> timings = measure(replays, options_);
-    for (std::size_t i = 0; i < timed.size(); ++i) results[timed[i]].timing = timings[i];
+    for (std::size_t i = 0; i < timed.size(); ++i) {
+      CaseResult& result = results[timed[i]];
+      result.timing = timings[i];
+      if (!result.fault.empty()) continue;
+      result.copy_us = timings[copy_replay.at(result.cast_case.traffic.bytes_per_element())].median_us;
+    }
     return results;
   }
 
  private:
+  // Adds a replay of the operation; or says why its result is wrong.
+  std::string prepare(const Operation& operation, std::vector<std::unique_ptr<Rotation>>& rotations,
+                      std::vector<std::unique_ptr<Replay>>& replays) {
+    auto rotation = std::make_unique<Rotation>(gpu_, random_, operation);
+    auto replay = std::make_unique<Replay>(gpu_, rotation->call(gpu_), options_);
+    std::string fault = replay_fault(*rotation, *replay);
+    if (!fault.empty()) return fault;
+    rotations.push_back(std::move(rotation));
+    replays.push_back(std::move(replay));
+    return fault;
+  }
+
   std::string small_fault(const CastCase& c) {
     const Placed placed(c.operation(kCheckedRows, kCheckedCols), gpu_.backend());
     fill(random_, placed, 1);

@@ -18,12 +18,14 @@ std::string verdict(const CaseResult& result, double ceiling) {
   return passes(result, ceiling) ? "pass" : "short";
 }
 
+double of_same_size(const CaseResult& result) { return result.copy_us / result.timing.median_us; }
+
 std::string case_line(const CaseResult& result, double ceiling) {
   const CastCase& c = result.cast_case;
   if (!result.fault.empty()) return fmt::format("{:<74} WRONG  {}\n", name(c), result.fault);
-  return fmt::format("{:<74}{:>9.1f}{:>9.1f}{:>9.1f}   {:<30}{:>9.1f}{:>7.2f}{:>8.3f}{:>8} {}\n", name(c),
+  return fmt::format("{:<74}{:>9.1f}{:>9.1f}{:>9.1f}   {:<30}{:>9.1f}{:>7.2f}{:>8.3f}{:>10.3f}{:>8} {}\n", name(c),
                      result.timing.median_us, result.timing.min_us, result.timing.max_us, c.traffic.text(),
-                     ideal_bytes(c) * 1e-6, tb_per_s(result), tb_per_s(result) / ceiling,
+                     ideal_bytes(c) * 1e-6, tb_per_s(result), tb_per_s(result) / ceiling, of_same_size(result),
                      c.target ? fmt::format("{:.2f}", *c.target) : "-", verdict(result, ceiling));
 }
 
@@ -51,6 +53,8 @@ Json to_json(const CaseResult& result, double ceiling) {
   json["buffer_copies"] = timing.copies;
   json["tb_per_s"] = tb_per_s(result);
   json["of_copy_ceiling"] = tb_per_s(result) / ceiling;
+  json["same_size_copy_us"] = result.copy_us;
+  json["of_same_size_copy"] = of_same_size(result);
   json["pass"] = c.target ? Json(passes(result, ceiling)) : Json(nullptr);
   return json;
 }
@@ -70,10 +74,11 @@ std::string to_text(const CastReport& report) {
   std::string text = fmt::format("Ingot {} ({}), {} ({}), driver {}, NVRTC {}, {}\n", m.ingot, m.commit, m.device,
                                  m.target, m.driver, m.nvrtc, m.date);
   text += fmt::format(
-      "copy ceiling: {:.3f} TB/s before the cases, {:.3f} TB/s after; the larger is the yardstick\n\n"
-      "{:<74}{:>9}{:>9}{:>9}   {:<30}{:>9}{:>7}{:>8}{:>8}\n",
+      "copy ceiling: {:.3f} TB/s before the cases, {:.3f} TB/s after; the larger is the yardstick of \"of copy\";\n"
+      "that of \"same size\" is a copy of as many bytes as the case, timed in turns with it\n\n"
+      "{:<74}{:>9}{:>9}{:>9}   {:<30}{:>9}{:>7}{:>8}{:>10}{:>8}\n",
       report.before.tb_per_s, report.after.tb_per_s, "case", "us", "min", "max", "ideal B/element", "ideal MB", "TB/s",
-      "of copy", "target");
+      "of copy", "same size", "target");
   for (const CaseResult& result : report.cases) text += case_line(result, report.ceiling());
   if (report.host.empty()) return text;
   text += '\n';

@@ -16,6 +16,7 @@ namespace ingot::bench {
 struct CaseResult {
   CastCase cast_case;
   Timing timing{};
+  double copy_us = 0;   // median of a copy of as many bytes, in the same rounds
   std::string fault{};  // why the result is wrong; there is then no time
 };
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agreement.h"
@@ -16,6 +17,7 @@
 #include "cast_cases.h"
 #include "choice.h"
 #include "compile_cost.h"
+#include "copy_operation.h"
 #include "gemm_host_cost.h"
 #include "host_cost.h"
 #include "ingot/nn/float8_linear.h"
@@ -547,6 +549,20 @@ BOOST_AUTO_TEST_CASE(loads_are_judged) {
   BOOST_TEST(json[2]["limit_us"].is_null());
 }
 
+// A copy of as many bytes as a case moves, on the CPU: it copies, and its bytes are the case's but for part of a row.
+BOOST_FIXTURE_TEST_CASE(a_copy_has_the_bytes_of_its_case, Cpu) {
+  for (const auto& [bytes, rows] : {std::pair{4, 7}, {6, 10}, {5, 8}, {3, 5}}) {
+    const Operation copy = copy_operation(bytes, 7, 24);
+    BOOST_TEST(working_set(copy) == static_cast<std::size_t>(2 * 2 * rows * 24));
+    const Placed placed(copy, *backend);
+    const Tensor input = placed.tensors()["input"];
+    const Tensor output = placed.tensors()["output"];
+    random.fill(input.data, byte_count(copy.operands[0]), Dtype::bf16, 1, 1.0F);
+    placed.enqueue(stream);
+    BOOST_TEST(std::memcmp(input.data, output.data, byte_count(copy.operands[0])) == 0);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
   CastReport report{.machine = {.date = "2026-11-21", .commit = "abc", .device = "GPU"},
                     .before = {.tb_per_s = 4.2, .megabytes = 256},
@@ -554,6 +570,7 @@ BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
   // 8192 x 8192 x 3 bytes in 50.45 us are 3.99 TB/s: 0.950 of 4.2, but 0.998 of 4.0.
   report.cases = {result_of("rowwise codes 8192x8192", 50.40), result_of("rowwise codes 8192x8192", 50.50),
                   result_of("rowwise codes 4096x4096", 1e9), result_of("tensorwise codes 8192x8192", 1)};
+  report.cases.front().copy_us = 37.8;
   report.cases.back().fault = "codes: first at index 7";
   report.host = {{.spec = "s", .launches = 2, .call_ns = 6100, .bare_ns = 2800, .bare_pdl_ns = 3100}};
   const nlohmann::ordered_json json = to_json(report);
@@ -561,6 +578,8 @@ BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
   BOOST_TEST(json["cases"][0]["pass"].get<bool>());
   BOOST_TEST(!json["cases"][1]["pass"].get<bool>());
   BOOST_TEST(json["cases"][2]["pass"].is_null());
+  BOOST_TEST(json["cases"][0]["same_size_copy_us"].get<double>() == 37.8);
+  BOOST_TEST(json["cases"][0]["of_same_size_copy"].get<double>() == 0.75);
   BOOST_TEST(!json["cases"][3].contains("us"));
   BOOST_TEST(json["cases"][3]["wrong"].get<std::string>() == "codes: first at index 7");
   BOOST_TEST(std::fabs(json["host_cost"][0]["added_ns_per_launch"].get<double>() - 250) < 1e-6);
@@ -568,6 +587,7 @@ BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
   const std::string text = to_text(report);
   BOOST_TEST(text.find("4.200 TB/s before") != std::string::npos);
   BOOST_TEST(text.find("50.4") != std::string::npos);
+  BOOST_TEST(text.find("     0.750") != std::string::npos);
   BOOST_TEST(text.find("short") != std::string::npos);
   BOOST_TEST(text.find("WRONG  codes: first at index 7") != std::string::npos);
 }
