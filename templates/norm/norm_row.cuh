@@ -158,13 +158,15 @@ struct NormRow {
     if constexpr (C.affine) {
       float factors[kVec8];
       unpack(affine.gamma, factors);
+      [[maybe_unused]] float terms[kVec8];
+      if constexpr (kCentred<Kind>) unpack(affine.beta, terms);
       INGOT_UNROLL
-      for (u32 c = 0; c < kVec8; ++c) x[c] = x[c] * factors[c];
-      if constexpr (kCentred<Kind>) {
-        float terms[kVec8];
-        unpack(affine.beta, terms);
-        INGOT_UNROLL
-        for (u32 c = 0; c < kVec8; ++c) x[c] = x[c] + terms[c];
+      for (u32 c = 0; c < kVec8; ++c) {
+        if constexpr (kCentred<Kind>) {
+          x[c] = fused_multiply_add(x[c], factors[c], terms[c]);
+        } else {
+          x[c] = x[c] * factors[c];
+        }
       }
     }
     return pack<In>(x);

@@ -110,6 +110,13 @@ INGOT_HOST_DEVICE float sigmoid(float x) {
   if constexpr (is_same<M, Fast>) return fast::sigmoid(x);
 }
 
+// For an argument that is not NaN, or whose NaN reaches the result another way: a grade may give a number for NaN.
+template <Grade M>
+INGOT_HOST_DEVICE float sigmoid_of_number(float x) {
+  if constexpr (is_same<M, Reproducible16>) return grade16::sigmoid_of_number(x);
+  return sigmoid<M>(x);
+}
+
 template <Grade M>
 INGOT_HOST_DEVICE float erf(float x) {
   if constexpr (is_same<M, Reproducible16>) return grade16::erf(x);

@@ -2,8 +2,8 @@
 // bits on host and device. They use only products, sums, fused_multiply_add, comparisons and bit operations.
 //
 // A fused cast evaluates these functions in a loop over a tensor that streams from memory, where every instruction
-// counts. Hence no branch (except at the ends of the logarithms and roots), no table, no division, and no correction
-// that the following rounding would hide. The polynomials are minimax fits made for this file (Remez's exchange;
+// counts. Hence no branch (except at the ends of the logarithms and roots), no table, and no correction that the
+// following rounding would hide. The polynomials are minimax fits made for this file (Remez's exchange;
 // Lawson's weights for the quotient and the constrained ones). docs/math.md lists instruction counts and errors.
 #pragma once
 
@@ -42,18 +42,14 @@ INGOT_HOST_DEVICE float log1p_quotient(float x) {
   return polynomial(x, 1.00000453F, -0.49990207F, 0.332580358F, -0.254036009F, 0.220557347F, -0.142897338F);
 }
 
-// Newton's method for 1 / d. The first guess subtracts the exponent and mirrors the mantissa: it is within 4.2 % of 1 /
-// d at powers of two and within 6.0 % between them. The first step's constant makes the result exact at powers of two,
-// so that 1 / 1 is 1; the second step brings the other errors to between -2^-18.1 and 0.
+// Newton's method for 1 / d, from a guess that costs no division. The first guess subtracts the exponent and mirrors
+// the mantissa: it is within 4.2 % of 1 / d at powers of two and within 6.0 % between them. The first step's constant
+// makes the result exact at powers of two, so that 1 / 1 is 1; the second step brings the other errors to between
+// -2^-18.1 and 0.
 inline constexpr u32 kReciprocalGuess = 0x7ef52542U;
 INGOT_HOST_DEVICE float refined_reciprocal(float d, float guess) {
   const float once = guess * fused_multiply_add(-d, guess, 2.0018785F);
   return once * fused_multiply_add(-d, once, 2.0F);
-}
-
-// 1 / d for d in [2^-126, 2^125].
-INGOT_HOST_DEVICE float positive_reciprocal(float d) {
-  return refined_reciprocal(d, float_from_bits(kReciprocalGuess - float_bits(d)));
 }
 
 // 2^(n - 1) times a value in [sqrt(2), sqrt(8)), so that the product overflows where it should. Results below 2^-125.5
@@ -72,14 +68,16 @@ INGOT_HOST_DEVICE float expm1(float x) {
   return with_sign(half + half, x);
 }
 
-// 1 / (1 + 2^(-x log2(e))). At the lower clamp the denominator's bits equal the guess's constant, so the guess is 0 and
-// the result too. tests/templates/test_math.cpp checks that the two constants agree.
-inline constexpr float kSigmoidLow = -87.9863663F;
-INGOT_HOST_DEVICE float sigmoid(float x) {
-  const Binary<127> y(clamp(x, kSigmoidLow, 87.0F), -kLog2E);
-  const float denominator = fused_multiply_add(exp2(y.f), power_of_two_from_bits(y.bits), 1.0F);
-  return positive_reciprocal(denominator);
+// 1 / (1 + 2^(-x log2(e))), and 0 for NaN. -x log2(e) is 127 - 254 t, with t = x log2(e) / 254 + 1/2 clamped to [0, 1]:
+// one instruction clamps both ends, and what t rounds off is least where the result falls to 0 and feels it most. At
+// the lower end the denominator is 2^127, whose reciprocal counts as 0.
+INGOT_HOST_DEVICE float sigmoid_of_number(float x) {
+  constexpr float kSpan = 254.0F;
+  const Binary<254> y(saturated_multiply_add(x, kLog2E / kSpan, 0.5F), -kSpan);
+  return positive_reciprocal(fused_multiply_add(exp2(y.f), power_of_two_from_bits(y.bits), 1.0F));
 }
+// The maximum is the first operand, or NaN for NaN.
+INGOT_HOST_DEVICE float sigmoid(float x) { return maximum(sigmoid_of_number(x), -absolute(x)); }
 
 // x P(x^2) / Q(x^2), which is exactly 1 at the clamp and nowhere above 1.
 inline constexpr float kTanhHigh = 5.9306612F;

@@ -43,15 +43,7 @@ INGOT_HOST_DEVICE float expm1(float x) {
   return with_sign(half + half, x);
 }
 
-// 1 / d for d in [2^-100, 2^100]: Newton's method as in math16.cuh, with one more step.
-INGOT_HOST_DEVICE float positive_reciprocal(float d) {
-  float r = float_from_bits(0x7ef52542U - float_bits(d));
-  r = r * fused_multiply_add(-d, r, 2.0018785F);
-  r = r * fused_multiply_add(-d, r, 2.0F);
-  return fused_multiply_add(r, fused_multiply_add(-d, r, 1.0F), r);
-}
-
-// a / (d + rest) for d in the same range, where `rest` is what rounding took from d. The remainder corrects the
+// a / (d + rest) for d in [2^-100, 2^100], where `rest` is what rounding took from d. The remainder corrects the
 // quotient.
 INGOT_HOST_DEVICE float positive_quotient(float a, float d, float rest = 0.0F) {
   const float r = positive_reciprocal(d);

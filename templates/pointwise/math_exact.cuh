@@ -1,7 +1,7 @@
-// Functions that do not round, and the bit operations from which the other functions are built. Host and device agree
-// except in the payload of a NaN: x86 makes 0xffc00000 or keeps an operand's payload, GPUs make 0x7fffffff, and hiding
-// the difference would cost every element a select per call. encode() and from_float() write a single NaN, so kernels
-// still store the same bits.
+// Functions that do not round, or round once, and the bit operations from which the other functions are built. Host and
+// device agree except in the payload of a NaN: x86 makes 0xffc00000 or keeps an operand's payload, GPUs make
+// 0x7fffffff, and hiding the difference would cost every element a select per call. encode() and from_float() write a
+// single NaN, so kernels still store the same bits.
 #pragma once
 
 #include "platform.cuh"
@@ -61,6 +61,28 @@ INGOT_HOST_DEVICE float sign(float x) { return x > 0.0F ? 1.0F : (x < 0.0F ? -1.
 INGOT_HOST_DEVICE float step(float x) { return x > 0.0F ? 1.0F : (x <= 0.0F ? 0.0F : x); }
 
 INGOT_HOST_DEVICE float clamp(float x, float low, float high) { return maximum(minimum(x, high), low); }
+
+// a * b + c, rounded once, then clamped to [0, 1]: one instruction. NaN becomes 0.
+INGOT_HOST_DEVICE float saturated_multiply_add(float a, float b, float c) {
+#if INGOT_ON_DEVICE
+  return ptx::fma_sat(a, b, c);
+#else
+  const float result = fused_multiply_add(a, b, c);
+  return result >= 1.0F ? 1.0F : (result > 0.0F ? result : 0.0F);
+#endif
+}
+
+// 1 / d, rounded as IEEE 754 asks, for d in [2^-126, 2^126]; 0 for finite d above. On the GPU one Newton step rounds
+// the special function unit's approximation, which may differ from one GPU to another, to the one right result
+// (test_math_gpu.cpp tries all significands).
+INGOT_HOST_DEVICE float positive_reciprocal(float d) {
+#if INGOT_ON_DEVICE
+  const float r = ptx::rcp_approx(d);
+  return fused_multiply_add(r, fused_multiply_add(-d, r, 1.0F), r);
+#else
+  return d > 0x1p126F ? 0.0F : 1.0F / d;
+#endif
+}
 
 // Adding 1.5 * 2^23 rounds a float to an integer, which is then in the sum's low bits (two's complement). Subtracting
 // the constant again gives that integer as a float. Shifting the sum left by 23 drops the constant's own bits.

@@ -20,6 +20,13 @@ INGOT_DEVICE float min_nan(float a, float b) {
   return result;
 }
 
+// a * b + c, rounded once, then clamped to [0, 1]; NaN becomes 0.
+INGOT_DEVICE float fma_sat(float a, float b, float c) {
+  float result;
+  asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(result) : "f"(a), "f"(b), "f"(c));
+  return result;
+}
+
 // 2^x within 2 ulp. The .ftz forms are one instruction; without .ftz, subnormal operands cost three more.
 INGOT_DEVICE float ex2_approx(float x) {
   float result;

@@ -155,8 +155,7 @@ BOOST_AUTO_TEST_CASE(any_length_and_no_element_beyond_it) {
     program.run(count, x.data(), inputs, out.data());
     for (std::size_t i = 0; i < count; ++i) {
       const float sum = x[i] + a;
-      const float product = sum * gate[i];
-      BOOST_TEST(out[i] == product - bias[i], "element " << i << " of " << count);
+      BOOST_TEST(out[i] == std::fma(sum, gate[i], -bias[i]), "element " << i << " of " << count);
     }
     BOOST_TEST(out[count] == kPoison);
   }

@@ -89,12 +89,11 @@ struct Forward {
   static constexpr bool kUsesX = true;
   static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix, InputKind::column};
   static INGOT_HOST_DEVICE float apply(float x, float a0, float a1) {
-    const float t0 = math::sigmoid<math::Reproducible16>(x);
+    const float t0 = math::sigmoid_of_number<math::Reproducible16>(x);
     const float t1 = x * t0;
-    const float t2 = t1 * a0;
-    const float t3 = math::divide<math::Reproducible16>(a1, 0x1.99999ap-4F);
-    const float t4 = t2 - t3;
-    return t4;
+    const float t2 = math::divide<math::Reproducible16>(a1, 0x1.99999ap-4F);
+    const float t3 = fused_multiply_add(t1, a0, -t2);
+    return t3;
   }
 };
 

@@ -1236,7 +1236,7 @@ BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) {
   using Source = ValueSource<bf16, SiluGradient>;
   constexpr CastConfig kConfig{
       .codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .sum = true, .unaligned = true};
-  static_assert(fetches_by_halves<Source, e4m3fn, kConfig>());
+  static_assert(works_by_halves<Source, e4m3fn, kConfig>());
   for (const Shape& s : {Shape{128, 128}, Shape{387, 264, 8}, Shape{259, 136, 3}, Shape{37, 131, 3, 1}}) {
     for (const float special : {0.0F, INFINITY}) {
       BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << ", " << special) {
@@ -1489,8 +1489,8 @@ BOOST_AUTO_TEST_CASE(columns_of_f32) {
       BOOST_TEST((alone.guarded() && in_rows.guarded() && in_tiles.guarded() && tile_codes.guarded()));
       for (i64 r = 0; r < s.rows; ++r) {
         for (i64 c = 0; c < s.cols; ++c) {
-          const float product = to_float(x.at(r, c)) * f.at(0, c);
-          const float expected = to_float(from_float<bf16>(product + to_float(b.at(0, c))));
+          const float sum = std::fma(to_float(x.at(r, c)), f.at(0, c), to_float(b.at(0, c)));
+          const float expected = to_float(from_float<bf16>(sum));
           BOOST_REQUIRE_EQUAL(to_float(alone.at(r, c)), expected);
           BOOST_REQUIRE_EQUAL(to_float(in_rows.at(r, c)), expected);
           BOOST_REQUIRE_EQUAL(to_float(in_tiles.at(r, c)), expected);

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ingot/runtime/buffer.h"
@@ -41,14 +42,14 @@ struct Fixture {
   Stream stream{backend};
   std::string problem;
   std::unique_ptr<Driver> driver = Driver::open(problem);
-  std::vector<float> x = make_inputs();
+  std::vector<float> x;
   std::vector<float> y = shuffled(x);
   std::size_t bytes = x.size() * sizeof(float);
   Buffer device_x{backend, bytes};
   Buffer device_y{backend, bytes};
   Buffer device_out{backend, bytes};
 
-  Fixture() {
+  explicit Fixture(std::vector<float> inputs = make_inputs()) : x(std::move(inputs)) {
     BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
     BOOST_REQUIRE_MESSAGE(context.compiler() != nullptr, "this test needs NVRTC");
     backend.copy_from_host(device_x.data(), x.data(), bytes, stream);
@@ -113,6 +114,8 @@ BOOST_AUTO_TEST_CASE(exact_functions_give_the_hosts_bits) {
   expect_bits("sign(x)", [](float a, float) { return sign(a); });
   expect_bits("step(x)", [](float a, float) { return step(a); });
   expect_bits("absolute(x)", [](float a, float) { return absolute(a); });
+  expect_bits("saturated_multiply_add(x, y, 0.5F)",
+              [](float a, float b) { return saturated_multiply_add(a, b, 0.5F); });
 }
 
 BOOST_AUTO_TEST_CASE(fast_is_within_its_bounds) {
@@ -141,6 +144,21 @@ BOOST_AUTO_TEST_CASE(fast_is_within_its_bounds) {
   }
   std::cout << "Fast divide: " << worst.text() << "\n";
   BOOST_TEST(worst.error <= static_cast<double>(ingot::math::kRelativeErrorsFast.divide), worst.text());
+}
+
+// The special function unit's approximation, refined, is IEEE 754's quotient for every significand, at both ends of the
+// range and inside it.
+BOOST_AUTO_TEST_CASE(positive_reciprocal_of_every_significand) {
+  for (const std::uint32_t exponent : {1U, 127U, 128U, 252U, 253U}) {
+    std::vector<float> inputs(1U << 23U);
+    for (std::uint32_t i = 0; i < inputs.size(); ++i) inputs[i] = float_from_bits((exponent << 23U) | i);
+    Fixture fixture(inputs);
+    if (exponent == 253U) {
+      fixture.expect_bits("positive_reciprocal(x)", [](float a, float) { return a == 0x1p126F ? 0x1p-126F : 0.0F; });
+    } else {
+      fixture.expect_bits("positive_reciprocal(x)", [](float a, float) { return 1.0F / a; });
+    }
+  }
 }
 
 // The limits on which activations rely, where no relative error is defined.

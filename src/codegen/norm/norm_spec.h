@@ -24,7 +24,7 @@ enum class NormKind : std::uint8_t { layer, rms };
 // For each row of x[rows, cols]:
 //   layer: mean = sum(x) / cols, rstd = rsqrt(sum((x - mean)^2) / cols + eps), value = (x - mean) * rstd
 //   rms:                         rstd = rsqrt(sum(x^2) / cols + eps),          value = x * rstd
-//   affine: value = value * gamma[col] (layer: + beta[col]), both of dtype `in`
+//   affine: value = value * gamma[col] (layer: + beta[col], as a fused multiply-add), both of dtype `in`
 // rounded to `in`. These are the operations of a cast's expression (x - mean[row]) * rstd[row] * gamma[col] +
 // beta[col], in their order: given the statistics, such a cast computes the same values with scales of any granularity.
 struct NormSpec {

@@ -57,32 +57,42 @@ void compute_step(Op op, std::size_t count, float* out, const float* a, const fl
   }
 }
 
+void multiply_add(const LoweredStep& step, std::size_t count, float* out, const float* a, const float* b,
+                  const float* c) {
+  const float of_product = step.negates_product ? -1.0F : 1.0F;
+  const float of_addend = step.negates_addend ? -1.0F : 1.0F;
+  for (std::size_t i = 0; i < count; ++i) out[i] = fused_multiply_add(of_product * a[i], b[i], of_addend * c[i]);
+}
+
 }  // namespace
 
 // A slot is free again after the last step that reads it; slots of leaves that are the same for all elements
 // (constants, inputs [row]) are filled once and kept.
 PointwiseProgram::PointwiseProgram(Pointwise expression, PointwisePrecision precision)
-    : expression_(std::move(expression)), precision_(precision), slot_of_(expression_.steps().size()) {
+    : expression_(std::move(expression)),
+      precision_(precision),
+      lowered_(lower(expression_)),
+      slot_of_(lowered_.size()) {
   const auto steps = expression_.steps();
+  const auto operands_of = [&](std::size_t i) { return std::span(lowered_[i].operands).first(lowered_[i].count); };
   std::vector<std::size_t> last_use(steps.size());
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    if (arity(steps[i].op) > 0) last_use[steps[i].a] = i;
-    if (arity(steps[i].op) > 1) last_use[steps[i].b] = i;
+    for (const std::uint16_t operand : operands_of(i)) last_use[operand] = i;
   }
   std::vector<std::uint16_t> free;
-  const auto release = [&](std::uint16_t operand, std::size_t at) {
-    if (arity(steps[operand].op) > 0 && last_use[operand] == at) free.push_back(slot_of_[operand]);
-  };
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const PointwiseStep& step = steps[i];
-    if (free.empty() || arity(step.op) == 0) {
+    if (lowered_[i].kind == LoweredStep::Kind::part_of_another) continue;
+    if (free.empty() || arity(steps[i].op) == 0) {
       slot_of_[i] = slots_++;
     } else {
       slot_of_[i] = free.back();
       free.pop_back();
     }
-    if (arity(step.op) > 0) release(step.a, i);
-    if (arity(step.op) > 1 && step.b != step.a) release(step.b, i);
+    for (const std::uint16_t operand : operands_of(i)) {
+      if (arity(steps[operand].op) == 0 || last_use[operand] != i) continue;
+      free.push_back(slot_of_[operand]);
+      last_use[operand] = 0;  // an operand may be used twice here
+    }
   }
 }
 
@@ -90,8 +100,17 @@ template <class Math>
 void PointwiseProgram::compute(std::size_t count, const float* const* values, float* const* targets) const {
   const auto steps = expression_.steps();
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const PointwiseStep& step = steps[i];
-    compute_step<Math>(step.op, count, targets[i], values[step.a], values[step.b]);
+    const LoweredStep& step = lowered_[i];
+    const float* const a = values[step.a()];
+    const float* const b = values[step.b()];
+    switch (step.kind) {
+      case LoweredStep::Kind::part_of_another: break;
+      case LoweredStep::Kind::as_written: compute_step<Math>(steps[i].op, count, targets[i], a, b); break;
+      case LoweredStep::Kind::multiply_add: multiply_add(step, count, targets[i], a, b, values[step.c()]); break;
+      case LoweredStep::Kind::sigmoid_of_number:
+        each(count, targets[i], a, [](float u) { return math::sigmoid_of_number<Math>(u); });
+        break;
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/pointwise/pointwise_lowering.h"
 
 namespace ingot {
 
@@ -34,6 +35,7 @@ class PointwiseProgram {
 
   Pointwise expression_;
   PointwisePrecision precision_;
+  std::vector<LoweredStep> lowered_;
   std::vector<std::uint16_t> slot_of_;  // for each step, the block of the scratch memory that holds it
   std::uint16_t slots_ = 0;
 };

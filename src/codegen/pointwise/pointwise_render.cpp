@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ingot/codegen/pointwise/pointwise_functions.h"
+#include "ingot/codegen/pointwise/pointwise_lowering.h"
 
 namespace ingot {
 namespace {
@@ -34,7 +35,19 @@ const char* kind_name(PointwiseInput::Kind kind) {
 // Exact: 0.1 is 0x1.99999ap-4F.
 std::string float_literal(float value) { return fmt::format("{:a}F", value); }
 
-std::string computation(Op op, const std::string& a, const std::string& b, const char* precision) {
+// Of a name or a literal.
+std::string negated(const std::string& value) { return value.starts_with('-') ? value.substr(1) : "-" + value; }
+
+std::string computation(Op op, const LoweredStep& step, const std::vector<std::string>& values, const char* precision) {
+  const std::string& a = values[step.a()];
+  const std::string& b = values[step.b()];
+  if (step.kind == LoweredStep::Kind::multiply_add) {
+    return fmt::format("fused_multiply_add({}, {}, {})", step.negates_product ? negated(a) : a, b,
+                       step.negates_addend ? negated(values[step.c()]) : values[step.c()]);
+  }
+  if (step.kind == LoweredStep::Kind::sigmoid_of_number) {
+    return fmt::format("math::sigmoid_of_number<{}>({})", precision, a);
+  }
   switch (op) {
     case Op::negate: return "-" + a;
     case Op::add: return fmt::format("{} + {}", a, b);
@@ -91,15 +104,19 @@ std::string render(const Pointwise& expression, std::string_view functor_name, P
   std::vector<std::string> values;
   std::string last = "x";
   int temporaries = 0;
-  for (const PointwiseStep& step : expression.steps()) {
+  const auto lowered = lower(expression);
+  for (std::size_t i = 0; i < lowered.size(); ++i) {
+    const PointwiseStep& step = expression.steps()[i];
     if (step.op == Op::constant) {
       values.push_back(float_literal(step.value));
     } else if (step.op == Op::x) {
       values.emplace_back("x");
     } else if (step.op == Op::input) {
       values.push_back(fmt::format("a{}", step.a));
+    } else if (lowered[i].kind == LoweredStep::Kind::part_of_another) {
+      values.emplace_back();
     } else {
-      const std::string computed = computation(step.op, values[step.a], values[step.b], precision_type(precision));
+      const std::string computed = computation(step.op, lowered[i], values, precision_type(precision));
       values.push_back(fmt::format("t{}", temporaries++));
       body += fmt::format("    const float {} = {};\n", values.back(), computed);
     }

@@ -92,8 +92,11 @@ Parameters parameters_of(const Tensor& gamma, const Tensor& beta, i64 cols) {
 template <class In>
 void values_of(const Statistics& s, const Parameters& parameters, Floats& x) {
   normalise(s, x);
-  for (std::size_t c = 0; c < parameters.gamma.size(); ++c) x[c] = x[c] * parameters.gamma[c];
-  for (std::size_t c = 0; c < parameters.beta.size(); ++c) x[c] = x[c] + parameters.beta[c];
+  const Floats& gamma = parameters.gamma;
+  const Floats& beta = parameters.beta;
+  for (std::size_t c = 0; c < gamma.size(); ++c) {
+    x[c] = beta.empty() ? x[c] * gamma[c] : fused_multiply_add(x[c], gamma[c], beta[c]);
+  }
   for (float& value : x) value = to_float(from_float<In>(value));
 }
 
