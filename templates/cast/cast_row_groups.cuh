@@ -58,9 +58,12 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
   for (i64 begin = 0; begin < cols; begin += i64{threads} * kVec8s * kVec8) {
     const u32 left = active ? static_cast<u32>(min_of(cols - begin, i64{0x7fffffff})) : 0;
     Vec8<Value> values[kVec8s];
-    load_vec8s<Source, false>(p.source, Source::pointers_at(p.source, row, begin), values, [&](u32 i) -> Vec8Offset {
-      return {0, offset(i), offset(i) < left};
-    });
+    // Two matrices: a long expression of all values at once has not registers enough for three blocks.
+    constexpr bool kByHalves = Source::kMatrices == 2 && kVec8s == 4;
+    load_vec8s<Source, false, kByHalves>(p.source, Source::pointers_at(p.source, row, begin), values,
+                                         [&](u32 i) -> Vec8Offset {
+                                           return {0, offset(i), offset(i) < left};
+                                         });
     u32 maxima[kVec8s];
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) maxima[i] = amax_bits(values[i]);

@@ -11,15 +11,14 @@
 
 namespace ingot {
 
-// An `unaligned` kernel of two matrices that knows its scale before its values: on sm_90 it has room for three blocks
-// per SM if it fetches the matrices by halves. (Host tests take the same way.)
+// A kernel of two matrices that knows its scale before its values: on sm_90 it has room for three blocks per SM if it
+// fetches the matrices by halves, or if it computes them by halves (load_vec8s). (Host tests take the same way.)
 template <class Source, Fp8Format Out, CastConfig C>
-INGOT_HOST_DEVICE constexpr bool fetches_by_halves() {
+INGOT_HOST_DEVICE constexpr bool works_by_halves() {
   constexpr bool kTwoMatrices = Source::kFused && Source::kMatrices == 2 && Source::kColumns + Source::kRows == 0;
   constexpr bool kFits =
       sizeof(typename Source::Value) == 2 && !has_two_scales(C) && !C.result && !within_tile(first_output(C).scale);
-  return C.unaligned && kTwoMatrices && kFits &&
-         (kDeviceArch == 0 || (kDeviceArch == 900 && has_hardware_encode<Out>()));
+  return kTwoMatrices && kFits && (kDeviceArch == 0 || (kDeviceArch == 900 && has_hardware_encode<Out>()));
 }
 
 // Blocks per SM, as registers allow without a spill (tests/templates/test_compile_matrix.cpp): 80, 128 or 255 per
@@ -41,7 +40,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   // On sm_120, ptxas cannot fit these into 128 registers.
   constexpr bool kMore = Source::kRows > 0 || !has_hardware_encode<Out>();
   if (kDeviceArch >= 1200 && Source::kFused && kSeveral && kMore) return 1;
-  if (fetches_by_halves<Source, Out, C>()) return 3;
+  if (works_by_halves<Source, Out, C>()) return 3;
   if (C.kept && C.sum && kDeviceArch == 900 && !kTwo && !kWide && !C.result && has_hardware_encode<Out>()) return 3;
   if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
@@ -64,8 +63,10 @@ struct CastTilePlan {
   bool sums_apart = false;
   bool maximum_apart = false;
 
-  // The rows of a thread that an `unaligned` kernel fetches at a time.
+  // The rows of a thread that an `unaligned` kernel fetches at a time. Does any other kernel compute a thread's rows by
+  // halves?
   u32 rows_in_flight = 0;
+  bool by_halves = false;
 
   // What a thread computes anew, because ptxas has no registers left to keep it: lanes of other threads, from one tile
   // of the block to the next; and the tile's place, until the end.
@@ -98,8 +99,10 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   const bool one_scale = !kTwo && !by_row(kFirst) && !by_column(kFirst);
   plan.maximum_apart = C.given_scales && C.unaligned && C.transposed.written && one_scale;
 
-  const bool halves = fetches_by_halves<Source, Out, C>() && !Meets;
-  plan.rows_in_flight = halves ? kRowsPerRun / 2 : vec8s_in_flight<Source>(Source::kMatrices);
+  plan.by_halves = works_by_halves<Source, Out, C>() && !Meets;
+  // Blocks that meet, and write values and sums too, have no registers left for all rows of two matrices.
+  const bool half_of_rows = plan.by_halves || (Meets && Source::kMatrices == 2 && C.result && C.sum);
+  plan.rows_in_flight = half_of_rows ? kRowsPerRun / 2 : vec8s_in_flight<Source>(Source::kMatrices);
 
   const u32 residency = Stores ? 0 : cast_tiles_residency<Source, Out, C>();
   plan.lanes_anew = residency == 2 && C.sum && !C.result && is_rowwise(kFirst) && is_tensorwise(kTransposed);
@@ -111,9 +114,9 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
                            by_row(kTransposed) && (kTwo ? !C.unaligned && kFirst == Granularity{128, 1} : C.unaligned);
   const bool on_sm120 = plain && kDeviceArch >= 1200 && !C.given_scales && sizeof(typename Source::Value) == 2 &&
                         kTwo && C.unaligned && (is_rowwise(kFirst) || is_columnwise(kFirst));
-  const bool sums_before_sm90 =
-      kDeviceArch < 900 && C.given_scales && C.sum && C.unaligned && !Source::kFused && !kTwo && by_column(kFirst);
-  plan.forgets = before_sm90 || sums_before_sm90 || on_sm120;
+  const bool sums_on_sm80 =
+      kDeviceArch < 890 && C.given_scales && C.sum && C.unaligned && !Source::kFused && !kTwo && by_column(kFirst);
+  plan.forgets = before_sm90 || sums_on_sm80 || on_sm120;
   // On sm_90, f16 values with a scale for each 1x128 spilled where four blocks share the registers. (Host tests take
   // the same way, with any number of blocks.)
   const bool four_blocks = kDeviceArch == 0 || (kDeviceArch == 900 && cast_tiles_residency<Source, Out, C>() == 4);

@@ -68,7 +68,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     if constexpr (C.unaligned) {
       load_tile_anywhere<Source, kPlan.rows_in_flight>(p.source, at, values);
     } else {
-      load_tile<Source>(p.source, at, shared, values);
+      load_tile<Source, kPlan.by_halves>(p.source, at, shared, values);
     }
   };
   if constexpr (kPlan.after_pass && !kMeets && !C.kept) {

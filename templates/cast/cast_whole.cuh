@@ -71,7 +71,7 @@ template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_whole_residency() {
   constexpr u32 kAlone = cast_tiles_residency<Source, Out, C>();
   constexpr u32 kMost = sizeof(typename Source::Value) == 4 ? 1 : 2;
-  return has_two_scales(C) || fetches_by_halves<Source, Out, C>() ? min_of(kMost, kAlone) : kAlone;
+  return has_two_scales(C) || works_by_halves<Source, Out, C>() ? min_of(kMost, kAlone) : kAlone;
 }
 
 template <class Source, Fp8Format Out, CastConfig C>

@@ -253,14 +253,14 @@ INGOT_HOST_DEVICE constexpr u32 vec8s_in_flight(u32 inputs) {
 
 // Loads Count times 8 values, at offset_of(0) .. offset_of(Count - 1); those outside the matrix are 0. All loads of a
 // batch are issued before the first value is computed: an expression between two loads would delay the second.
-// OneBelowTheOther: all have the same columns, and those inside come first. ByHalves (only then): a branch between the
-// two halves of a batch, so that ptxas mixes the computation of only half of it, which takes fewer registers.
+// OneBelowTheOther: all have the same columns. ByHalves (only if those inside come first): a branch between the two
+// halves of a batch, so that ptxas mixes the computation of only half of it, which takes fewer registers.
 template <class Source, bool OneBelowTheOther, bool ByHalves = false, u32 Count, class OffsetOf>
 INGOT_DEVICE void load_vec8s(const SourceParams& p, const typename Source::Pointers& at,
                              Vec8<typename Source::Value> (&vec8s)[Count], OffsetOf offset_of) {
   constexpr u32 kInputs = Source::kMatrices + (OneBelowTheOther ? 0 : Source::kColumns);
   constexpr u32 kBatch = min_of(Count, vec8s_in_flight<Source>(kInputs));
-  static_assert(Count % kBatch == 0 && (OneBelowTheOther || !ByHalves));
+  static_assert(Count % kBatch == 0);
   constexpr u32 kColumnVec8s = OneBelowTheOther ? 1 : kBatch;
   typename Source::RawColumns columns[kColumnVec8s] = {};
   if (OneBelowTheOther && offset_of(0).inside) columns[0] = Source::fetch_columns(at, offset_of(0).cols);
