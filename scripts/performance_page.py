@@ -138,11 +138,19 @@ def casts_again(results: Results, device: str) -> list[str]:
 
 
 def casts_by_size(cases: list[dict]) -> list[str]:
-    """A column for each size, by columns."""
+    """A column for each size, by columns; and the same beside copies of the same size, if they were measured."""
+    lines = by_size(cases, "of_copy_ceiling")
+    if any("of_same_size_copy" in case for case in cases):
+        lines += ["The same, of the speed of a copy of as many bytes, timed in turns with each:", ""]
+        lines += by_size(cases, "of_same_size_copy")
+    return lines
+
+
+def by_size(cases: list[dict], ratio: str) -> list[str]:
     rows: dict[str, dict[tuple[int, int], str]] = {}
     for case in cases:
         if median(case) is not None:
-            rows.setdefault(case["case"], {})[case["rows"], case["cols"]] = f"{case['of_copy_ceiling']:.2f}"
+            rows.setdefault(case["case"], {})[case["rows"], case["cols"]] = f"{case[ratio]:.2f}"
     sizes = sorted({size for row in rows.values() for size in row}, key=lambda size: (size[1], size[0]))
     cells = ([work, *(row.get(size, "-") for size in sizes)] for work, row in rows.items())
     return table(("work", *(f"{m}x{n}" for m, n in sizes)), cells)
