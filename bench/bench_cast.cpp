@@ -81,8 +81,12 @@ class Bench {
       const CastCase& c = results[i].cast_case;
       const int bytes = c.traffic.bytes_per_element();
       if (copy_replay.contains(bytes)) continue;
-      results[i].fault = prepare(copy_operation(bytes, c.rows, c.cols), rotations, replays);
-      if (results[i].fault.empty()) copy_replay.emplace(bytes, replays.size() - 1);
+      const std::string fault = prepare(copy_operation(bytes, c.rows, c.cols), rotations, replays);
+      if (fault.empty()) {
+        copy_replay.emplace(bytes, replays.size() - 1);
+      } else {
+        results[i].fault = "the copy of the same size: " + fault;
+      }
     }
     fmt::print(stderr, "timing {} cases\n", timed.size());
     const std::vector<Timing> timings = measure(replays, options_);

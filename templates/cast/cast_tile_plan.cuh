@@ -12,7 +12,8 @@
 namespace ingot {
 
 // A kernel of two matrices that knows its scale before its values: on sm_90 it has room for three blocks per SM if it
-// fetches the matrices by halves, or if it computes them by halves (load_vec8s). (Host tests take the same way.)
+// takes a thread's rows by halves. An `unaligned` kernel fetches so, any other only computes so (load_vec8s). (Host
+// tests take the same way.)
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr bool works_by_halves() {
   constexpr bool kTwoMatrices = Source::kFused && Source::kMatrices == 2 && Source::kColumns + Source::kRows == 0;
@@ -102,7 +103,8 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   plan.by_halves = works_by_halves<Source, Out, C>() && !Meets;
   // Blocks that meet, and write values and sums too, have no registers left for all rows of two matrices.
   const bool half_of_rows = plan.by_halves || (Meets && Source::kMatrices == 2 && C.result && C.sum);
-  plan.rows_in_flight = half_of_rows ? kRowsPerRun / 2 : vec8s_in_flight<Source>(Source::kMatrices);
+  const u32 most = half_of_rows ? kRowsPerRun / 2 : kRowsPerRun;
+  plan.rows_in_flight = min_of(most, vec8s_in_flight<Source>(Source::kMatrices));
 
   const u32 residency = Stores ? 0 : cast_tiles_residency<Source, Out, C>();
   plan.lanes_anew = residency == 2 && C.sum && !C.result && is_rowwise(kFirst) && is_tensorwise(kTransposed);

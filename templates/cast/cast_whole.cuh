@@ -64,9 +64,9 @@ struct GridMeeting {
   }
 };
 
-// As cast_tiles, but if a tile has two scales, or two matrices that cast_tiles fetches by halves, at most two blocks,
-// and one for f32: the values that a block holds while it waits take registers too, and it fetches all matrices at
-// once.
+// As cast_tiles, but if a tile has two scales, or two matrices that cast_tiles takes by halves, at most two blocks, and
+// one for f32: the values that a block holds while it waits take registers too, and it takes by halves only those that
+// it also writes and sums.
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_whole_residency() {
   constexpr u32 kAlone = cast_tiles_residency<Source, Out, C>();

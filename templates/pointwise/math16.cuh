@@ -1,5 +1,6 @@
 // Functions for results that are then rounded to bf16, f16 or FP8: relative errors of 2^-15 to 2^-18, with the same
-// bits on host and device. They use only products, sums, fused_multiply_add, comparisons and bit operations.
+// bits on host and device. They use only products, sums, fused_multiply_add, comparisons, bit operations and
+// positive_reciprocal().
 //
 // A fused cast evaluates these functions in a loop over a tensor that streams from memory, where every instruction
 // counts. Hence no branch (except at the ends of the logarithms and roots), no table, and no correction that the

@@ -2,11 +2,14 @@
 // the result in spite of it.
 #include <boost/test/unit_test.hpp>
 #include <cmath>
+#include <cstddef>
 #include <limits>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "codegen/pointwise_cases.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/pointwise/pointwise_program.h"
@@ -105,6 +108,36 @@ BOOST_AUTO_TEST_CASE(nan_stays_nan) {
     BOOST_TEST(std::isnan(value(parse_pointwise(text), kNan)), text);
     BOOST_TEST(std::isnan(value(derivative(parse_pointwise(text), "x"), kNan)), "derivative of " << text);
   }
+}
+
+// Wherever a NaN comes from: an input, or Inf - Inf and 0 * Inf inside.
+BOOST_AUTO_TEST_CASE(nan_where_float64_has_nan) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const std::vector<double> ends{std::numeric_limits<double>::quiet_NaN(), kInf, -kInf, 0, 1, -1};
+  test::Random random(7);
+  int found = 0;
+  std::vector<Pointwise> expressions = test::many_expressions();
+  for (const char* text : {"x * sigmoid(x - gate)", "x * sigmoid(gate * x)", "sigmoid(x) * gate + x",
+                           "gate * sigmoid(x) - sigmoid(-x)", "max(x, gate) * sigmoid(2 * max(x, gate) - 1)"}) {
+    expressions.push_back(parse_pointwise(text));
+    expressions.push_back(derivative(expressions.back(), "x"));
+  }
+  for (const Pointwise& expression : expressions) {
+    for (int i = 0; i < 200; ++i) {
+      std::vector<double> values(1 + expression.inputs().size());
+      for (double& value : values) value = ends[random() % ends.size()];
+      const double expected = evaluate(expression, values[0], std::span(values).subspan(1));
+      std::vector<float> singles(values.begin(), values.end());
+      std::vector<PointwiseValues> inputs;
+      for (std::size_t k = 1; k < singles.size(); ++k) inputs.push_back({&singles[k], true});
+      float out = 0;
+      PointwiseProgram(expression, PointwisePrecision::reproducible16).run(1, singles.data(), inputs, &out);
+      if (!std::isnan(expected)) continue;
+      ++found;
+      BOOST_TEST(std::isnan(out), expression << " of x = " << values[0] << " is " << out);
+    }
+  }
+  BOOST_TEST(found > 1000);
 }
 
 // A sum with a product rounds once: here the product alone would have rounded to 1.

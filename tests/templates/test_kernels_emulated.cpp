@@ -1338,6 +1338,98 @@ BOOST_AUTO_TEST_CASE(cast_list_maxima_of_two_matrices) {
   }
 }
 
+// The scale of each 1x128, and of the tensor: values past the edges, which would be 1, must not count.
+BOOST_AUTO_TEST_CASE(cast_row_groups_of_two_matrices) {
+  using Source = ValueSource<bf16, OfTwo>;
+  for (const Shape& s : {Shape{3, 128}, Shape{5, 264, 8}, Shape{2, 1160}, Shape{37, 131, 3, 1}}) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      FusedCast cast(s);
+      const i64 groups = ceil_div(s.cols, i64{128});
+      Matrix<float> factors(s.rows, groups, groups);
+      const u32 threads_log2 = CastRowGroupsLaunch::threads_log2(s.cols, sizeof(bf16));
+      const SourceParams source = cast.source();
+      emulator::launch(cast_row_groups<Source, e4m3fn, CastRowsConfig{.result = true}>,
+                       CastRowsLaunch::grid(s.rows, threads_log2), CastRowsLaunch::threads(threads_log2),
+                       CastRowGroupsParams{.source = source,
+                                           .codes = cast.codes.data(),
+                                           .factors = factors.data(),
+                                           .result = cast.result.data(),
+                                           .codes_stride = cast.codes.stride(),
+                                           .result_stride = cast.result.stride(),
+                                           .threads_log2 = threads_log2,
+                                           .pow2 = false,
+                                           .factor_steps = {.row = groups, .group = 1}});
+      BOOST_TEST((cast.codes.guarded() && cast.result.guarded() && factors.guarded()));
+      for (i64 r = 0; r < s.rows; ++r) {
+        for (i64 group = 0; group < groups; ++group) {
+          const i64 end = std::min(s.cols, (group + 1) * 128);
+          float largest = 0;
+          for (i64 c = group * 128; c < end; ++c) {
+            largest = std::max(largest, to_float(Source::element(source, r, c)));
+          }
+          const float scale = scale_from_amax<e4m3fn>(largest, false);
+          BOOST_REQUIRE_EQUAL(float_bits(factors.at(r, group)), float_bits(factor_from_scale(scale)));
+          for (i64 c = group * 128; c < end; ++c) {
+            const bf16 value = Source::element(source, r, c);
+            BOOST_REQUIRE_EQUAL(cast.result.at(r, c).bits, value.bits);
+            BOOST_REQUIRE_EQUAL(cast.codes.at(r, c).bits, quantize<e4m3fn>(to_float(value), scale).bits);
+          }
+        }
+      }
+    }
+  }
+}
+BOOST_AUTO_TEST_CASE(cast_tiles_of_two_matrices) {
+  using Source = ValueSource<bf16, OfTwo>;
+  constexpr CastConfig kConfig{.codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .sum = true};
+  static_assert(works_by_halves<Source, e4m3fn, kConfig>());
+  for (const Shape& s : {Shape{128, 128}, Shape{387, 264, 8}, Shape{262, 136}, Shape{37, 131, 3, 1}}) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      FusedCast cast(s);
+      Matrix<float> scale(1, 1, 1), amax(1, 1, 1);
+      scale.at(0, 0) = 300.0F;
+      amax.at(0, 0) = 0.0F;
+      const i64 tiles = ceil_div(s.rows, i64{128});
+      Matrix<float> partial_sums(tiles, s.cols, s.cols);
+      const SourceParams source = cast.source();
+      CastTilesParams params{.source = source,
+                             .codes = {.codes = cast.codes.data(),
+                                       .stride = cast.codes.stride(),
+                                       .from = scale.data(),
+                                       .from_count = 1,
+                                       .factors = cast.factors.data(),
+                                       .amax = reinterpret_cast<u32*>(amax.data()),
+                                       .readers = nullptr},
+                             .transposed = {},
+                             .result = nullptr,
+                             .result_stride = 0,
+                             .partial_sums = partial_sums.data(),
+                             .pow2 = false};
+      params.transposed.codes = cast.transposed.data();
+      params.transposed.stride = cast.transposed.stride();
+      emulator::launch(cast_tiles<Source, e4m3fn, kConfig>, CastTilesLaunch::grid(s.rows, s.cols),
+                       CastTilesLaunch::kThreads, params);
+      BOOST_TEST((cast.codes.guarded() && cast.transposed.guarded() && partial_sums.guarded()));
+      float largest = 0;
+      for (i64 c = 0; c < s.cols; ++c) {
+        double sum = 0;
+        for (i64 r = 0; r < s.rows; ++r) {
+          const float value = to_float(Source::element(source, r, c));
+          largest = std::max(largest, value);
+          sum += static_cast<double>(value);
+          const e4m3fn code = quantize<e4m3fn>(value, scale.at(0, 0));
+          BOOST_REQUIRE_EQUAL(cast.codes.at(r, c).bits, code.bits);
+          BOOST_REQUIRE_EQUAL(cast.transposed.at(c, r).bits, code.bits);
+        }
+        double found = 0;
+        for (i64 tile = 0; tile < tiles; ++tile) found += static_cast<double>(partial_sums.at(tile, c));
+        BOOST_TEST(std::fabs(found - sum) <= 1e-5 * sum, "column " << c << ": " << found << ", expected " << sum);
+      }
+      BOOST_TEST(amax.at(0, 0) == largest);
+    }
+  }
+}
+
 // Without x the input's data is null. The values stay f32.
 BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
   using Source = ValueSource<bf16, RenderedNoX, ValueConfig{.unrounded = true}>;

@@ -29,7 +29,7 @@ enum class Layout : std::uint8_t { k_major, mn_major };
 //   x = factors * sum + bias + beta * c    c[M, N] has this dtype and may be the output itself (accumulation); it is
 //                                          not read where beta is 0
 //   preactivation[M, N] = round(x)         if set: where a backward pass differentiates
-//   value = f(x, inputs)                   pointwise, if set
+//   value = f(x, inputs)                   pointwise, if set (pointwise_lowering.h: its own steps may be fused)
 //   out[M, N] = round(value); for an FP8 output, encode(saturate(value * scale)), with a given scale
 //   amax                                   if set: raised to the largest |out|, or |value| for an FP8 output; NaN is
 //                                          kept

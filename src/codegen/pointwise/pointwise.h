@@ -11,7 +11,8 @@
 //
 // An expression is a value: copies share one immutable body, and comparing and hashing neither allocate nor format. It
 // is kept simplified by the rules of real numbers (x * 0 is 0, --x is x, constants are folded), as a list of operations
-// that computes nothing twice. CPU and GPU run that same list.
+// that computes nothing twice. CPU and GPU run that same list, with the same fused multiply-adds
+// (pointwise_lowering.h).
 #pragma once
 
 #include <cstddef>

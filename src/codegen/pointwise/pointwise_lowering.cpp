@@ -52,7 +52,7 @@ class Lowering {
             .operands = {steps_[product].a, steps_[product].b, addend}};
   }
 
-  // s (1 - s) = s - s s, for a sigmoid s: both are exact where s is near 1, and neither meets Inf.
+  // s (1 - s) = s - s s. A sigmoid s lies between 0 and 1, so that neither side meets Inf; the right one rounds once.
   bool is_one_minus(std::uint16_t i, std::uint16_t s) const {
     const PointwiseStep& step = steps_[i];
     return steps_[s].op == Op::sigmoid && step.op == Op::subtract && step.b == s && uses_[i] == 1 &&

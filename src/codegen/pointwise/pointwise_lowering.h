@@ -1,6 +1,10 @@
-// How kernels and the CPU compute the steps of an expression: a product that only one sum or difference uses becomes
-// part of it, as a fused multiply-add, and a sigmoid need not return NaN where the result is NaN without it. Both take
-// fewer instructions; a fused multiply-add rounds once instead of twice.
+// How kernels and the CPU compute the steps of an expression, in fewer instructions:
+//
+// - A product that nothing uses but one sum or difference becomes part of it, as a fused multiply-add, which rounds
+// once
+//   instead of twice; of two such products, the second.
+// - s * (1 - s) of a sigmoid s is s - s * s, likewise.
+// - A sigmoid need not return NaN where the result is NaN without it.
 #pragma once
 
 #include <array>
@@ -14,7 +18,7 @@ namespace ingot {
 struct LoweredStep {
   enum class Kind : std::uint8_t {
     as_written,         // the step's own operation
-    part_of_another,    // nothing: a later step computes it
+    part_of_another,    // nothing: no later step needs it by itself
     multiply_add,       // +-(a * b) +- c
     sigmoid_of_number,  // sigmoid(a), which may be any number where a is NaN
   };
