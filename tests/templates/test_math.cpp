@@ -193,7 +193,7 @@ BOOST_AUTO_TEST_CASE(monotonic_in_bf16) {
   }
 }
 
-// As a cast kernel uses them: at most 1 e4m3 code in 10^4 differs from float64's.
+// As a cast kernel uses them: at most 1 e4m3 code in 10^4 differs from float64's, of tanh 2.
 BOOST_AUTO_TEST_CASE(codes_hardly_differ_from_float64) {
   constexpr int kCount = 1000000;
   const auto code = [](float value) { return encode<e4m3fn>(value * 37.3F).bits; };

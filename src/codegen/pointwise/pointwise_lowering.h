@@ -1,8 +1,7 @@
 // How kernels and the CPU compute the steps of an expression, in fewer instructions:
 //
-// - A product that nothing uses but one sum or difference becomes part of it, as a fused multiply-add, which rounds
-// once
-//   instead of twice; of two such products, the second.
+// - A product that nothing uses but one sum or difference becomes part of it: a fused multiply-add, which rounds once.
+//   Of two such products it is the second.
 // - s * (1 - s) of a sigmoid s is s - s * s, likewise.
 // - A sigmoid need not return NaN where the result is NaN without it.
 #pragma once
