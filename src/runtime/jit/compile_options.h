@@ -5,8 +5,9 @@
 
 namespace ingot {
 
-// fmad=false: products and sums are rounded one by one, as on the CPU; a template or an expression that wants a fused one says so.
-// The ptxas options print the report that KernelResources is parsed from, and warn of what a kernel must not do.
+// fmad=false: products and sums are rounded one by one, as on the CPU; a template or an expression that wants a fused
+// one says so. The ptxas options print the report that KernelResources is parsed from, and warn of what a kernel must
+// not do.
 inline constexpr std::string_view kCompileOptions[] = {"--std=c++20", "--fmad=false", "--ptxas-options=-v",
                                                        "--ptxas-options=--warn-on-spills",
                                                        "--ptxas-options=--warn-on-local-memory-usage"};
