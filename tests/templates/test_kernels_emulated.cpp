@@ -52,6 +52,7 @@ class Matrix {
   const T* data() const { return reinterpret_cast<const T*>(bytes_.data() + 2) + shift_; }
   T& at(i64 r, i64 c) { return data()[r * stride_ + c]; }
   const T& at(i64 r, i64 c) const { return data()[r * stride_ + c]; }
+  i64 cols() const { return cols_; }
   i64 stride() const { return stride_; }
 
   // Is everything but the elements still poison?
@@ -878,6 +879,26 @@ struct FusedCast {
     return params;
   }
 
+  // For cast_tiles with the scale of the tensor, from `from`: the given one, or maxima. A given one records in `amax`.
+  CastTilesParams tensor_scaled(Matrix<float>& from, Matrix<float>& partial_sums, Matrix<float>* amax = nullptr) {
+    CastTilesParams params{.source = source(),
+                           .codes = {.codes = codes.data(),
+                                     .stride = codes.stride(),
+                                     .from = from.data(),
+                                     .from_count = from.cols(),
+                                     .factors = factors.data(),
+                                     .amax = amax == nullptr ? nullptr : reinterpret_cast<u32*>(amax->data()),
+                                     .readers = nullptr},
+                           .transposed = {},
+                           .result = nullptr,
+                           .result_stride = 0,
+                           .partial_sums = partial_sums.data(),
+                           .pow2 = false};
+    params.transposed.codes = transposed.data();
+    params.transposed.stride = transposed.stride();
+    return params;
+  }
+
   void run_on_cpu(const char* line) {
     const auto spec = std::get<CastSpec>(parse(line));
     const std::unique_ptr<Backend> backend = make_cpu_backend();
@@ -1146,21 +1167,9 @@ void check_fused_tiles() {
       BOOST_TEST(kept.guarded());
       const i64 tiles = ceil_div(s.rows, i64{128});
       Matrix<float> partial_sums(tiles, s.cols, s.cols);
-      CastTilesParams params{.source = kernels.source(),
-                             .codes = {.codes = kernels.codes.data(),
-                                       .stride = kernels.codes.stride(),
-                                       .from = amax.data(),
-                                       .from_count = blocks,
-                                       .factors = kernels.factors.data(),
-                                       .amax = nullptr,
-                                       .readers = nullptr},
-                             .transposed = {},
-                             .result = kernels.result.data(),
-                             .result_stride = kernels.result.stride(),
-                             .partial_sums = partial_sums.data(),
-                             .pow2 = false};
-      params.transposed.codes = kernels.transposed.data();
-      params.transposed.stride = kernels.transposed.stride();
+      CastTilesParams params = kernels.tensor_scaled(amax, partial_sums);
+      params.result = kernels.result.data();
+      params.result_stride = kernels.result.stride();
       if (Kept) {
         params.source = {
             .input = kept.data(), .rows = s.rows, .cols = s.cols, .input_stride = kept_stride, .operands = {}};
@@ -1219,15 +1228,15 @@ BOOST_AUTO_TEST_CASE(fused_amax_tiles_keeps) {
   }
 }
 
-// The gradient of silu, whose bias gradient is summed: with a given scale, its sums and its maximum meet at one
-// barrier.
+// The gradient of silu, as render() writes it, whose bias gradient is summed: with a given scale, its sums and its
+// maximum meet at one barrier.
 struct SiluGradient {
   static constexpr u32 kInputs = 1;
   static constexpr bool kUsesX = true;
   static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix};
   static float apply(float x, float grad) {
-    const float sigmoid = math::sigmoid<math::Reproducible16>(x);
-    const float slope = sigmoid + x * (sigmoid * (1.0F - sigmoid));
+    const float sigmoid = math::sigmoid_of_number<math::Reproducible16>(x);
+    const float slope = fused_multiply_add(x, fused_multiply_add(-sigmoid, sigmoid, sigmoid), sigmoid);
     return slope * grad;
   }
 };
@@ -1247,23 +1256,8 @@ BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) {
         amax.at(0, 0) = cpu_amax.at(0, 0) = 0.0F;
         const i64 tiles = ceil_div(s.rows, i64{128});
         Matrix<float> partial_sums(tiles, s.cols, s.cols);
-        CastTilesParams params{.source = kernels.source(),
-                               .codes = {.codes = kernels.codes.data(),
-                                         .stride = kernels.codes.stride(),
-                                         .from = scale.data(),
-                                         .from_count = 1,
-                                         .factors = kernels.factors.data(),
-                                         .amax = reinterpret_cast<u32*>(amax.data()),
-                                         .readers = nullptr},
-                               .transposed = {},
-                               .result = nullptr,
-                               .result_stride = 0,
-                               .partial_sums = partial_sums.data(),
-                               .pow2 = false};
-        params.transposed.codes = kernels.transposed.data();
-        params.transposed.stride = kernels.transposed.stride();
         emulator::launch(cast_tiles<Source, e4m3fn, kConfig>, CastTilesLaunch::grid(s.rows, s.cols),
-                         CastTilesLaunch::kThreads, params);
+                         CastTilesLaunch::kThreads, kernels.tensor_scaled(scale, partial_sums, &amax));
         emulator::launch(
             column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
             ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
@@ -1338,7 +1332,7 @@ BOOST_AUTO_TEST_CASE(cast_list_maxima_of_two_matrices) {
   }
 }
 
-// The scale of each 1x128, and of the tensor: values past the edges, which would be 1, must not count.
+// Scales of 1x128 groups; then one of the tensor. Values past the edges, which would be 1, must not count.
 BOOST_AUTO_TEST_CASE(cast_row_groups_of_two_matrices) {
   using Source = ValueSource<bf16, OfTwo>;
   for (const Shape& s : {Shape{3, 128}, Shape{5, 264, 8}, Shape{2, 1160}, Shape{37, 131, 3, 1}}) {
@@ -1379,6 +1373,7 @@ BOOST_AUTO_TEST_CASE(cast_row_groups_of_two_matrices) {
     }
   }
 }
+
 BOOST_AUTO_TEST_CASE(cast_tiles_of_two_matrices) {
   using Source = ValueSource<bf16, OfTwo>;
   constexpr CastConfig kConfig{.codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .sum = true};
@@ -1392,23 +1387,8 @@ BOOST_AUTO_TEST_CASE(cast_tiles_of_two_matrices) {
       const i64 tiles = ceil_div(s.rows, i64{128});
       Matrix<float> partial_sums(tiles, s.cols, s.cols);
       const SourceParams source = cast.source();
-      CastTilesParams params{.source = source,
-                             .codes = {.codes = cast.codes.data(),
-                                       .stride = cast.codes.stride(),
-                                       .from = scale.data(),
-                                       .from_count = 1,
-                                       .factors = cast.factors.data(),
-                                       .amax = reinterpret_cast<u32*>(amax.data()),
-                                       .readers = nullptr},
-                             .transposed = {},
-                             .result = nullptr,
-                             .result_stride = 0,
-                             .partial_sums = partial_sums.data(),
-                             .pow2 = false};
-      params.transposed.codes = cast.transposed.data();
-      params.transposed.stride = cast.transposed.stride();
       emulator::launch(cast_tiles<Source, e4m3fn, kConfig>, CastTilesLaunch::grid(s.rows, s.cols),
-                       CastTilesLaunch::kThreads, params);
+                       CastTilesLaunch::kThreads, cast.tensor_scaled(scale, partial_sums, &amax));
       BOOST_TEST((cast.codes.guarded() && cast.transposed.guarded() && partial_sums.guarded()));
       float largest = 0;
       for (i64 c = 0; c < s.cols; ++c) {

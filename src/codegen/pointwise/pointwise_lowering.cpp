@@ -52,12 +52,13 @@ class Lowering {
             .operands = {steps_[product].a, steps_[product].b, addend}};
   }
 
-  // s (1 - s) = s - s s. A sigmoid s lies between 0 and 1, so that neither side meets Inf; the right one rounds once.
+  // Is step i 1 - s, for a sigmoid s, and used once?
   bool is_one_minus(std::uint16_t i, std::uint16_t s) const {
     const PointwiseStep& step = steps_[i];
     return steps_[s].op == Op::sigmoid && step.op == Op::subtract && step.b == s && uses_[i] == 1 &&
            steps_[step.a].op == Op::constant && steps_[step.a].value == 1;
   }
+  // s (1 - s) = s - s s. A sigmoid s lies between 0 and 1, so that neither side meets Inf; the right one rounds once.
   LoweredStep slope_of_sigmoid(std::uint16_t s, std::uint16_t one_minus) {
     lowered_[one_minus].kind = part_of_another;
     return {.kind = multiply_add, .negates_product = true, .count = 3, .operands = {s, s, s}};
