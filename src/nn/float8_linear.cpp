@@ -25,8 +25,7 @@ LinearPlan make_plan(const LinearShape& shape, const LinearConfig& config, const
                                  .bias = options.bias_dtype,
                                  .output = options.output_dtype},
                       .fusion = options.fusion,
-                      .subject = "Float8Linear",
-                      .by_group_from = options.by_group_from});
+                      .subject = "Float8Linear"});
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // The backward of linear_functions.h, and what it reads again or writes out first.
+#include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/linear_functions.h"
@@ -63,7 +64,7 @@ void fold_and_cast(const LinearStep& step, const LinearBackwardTensors& t, const
 
 // Of the one cast of grad_output.
 Tensor grad_output_factors(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory) {
-  return factors_in_order(step.plan, memory.scratch.factors.in(t.scratch, step.device()),
+  return factors_by_group(memory.scratch.factors.in(t.scratch, step.device()),
                           step.plan.grad_output_of(memory.wants).cast.spec.scale, t.saved->tokens,
                           step.plan.shape.out_features);
 }

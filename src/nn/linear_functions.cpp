@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/layer_call.h"
 #include "ingot/nn/linear_checks.h"
 #include "ingot/nn/linear_step.h"
@@ -39,7 +40,7 @@ Float8View input_codes(const LinearPlan& plan, const ForwardMemory& memory, cons
   const Tensor of_codes = own ? memory.scratch.input_factors.in(scratch, device) : factors;
   return {.codes = memory.scratch.input_codes.in(scratch, device),
           .transposed = memory.saved.input_transposed.in(kept, device),
-          .factors = factors_in_order(plan, of_codes, order.spec.scale, memory.tokens, plan.shape.in_features),
+          .factors = factors_by_group(of_codes, order.spec.scale, memory.tokens, plan.shape.in_features),
           .transposed_factors = factors};
 }
 

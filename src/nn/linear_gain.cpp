@@ -139,8 +139,9 @@ double product_us(const GemmCall& call, int multiprocessors) {
     return kStartUs + operations(size) / (kMmaOperationsPerUs * share);
   const double ours =
       estimate_gemm(call.spec, size, choose_sm90_tiling(call.spec, size, multiprocessors), multiprocessors);
-  return has_group_factors(call.spec) ? kGroupsInStep * ours
-                                      : std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors));
+  const bool groups = has_group_factors(call.spec);
+  const double least = std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors, groups));
+  return groups ? kGroupsInStep * least : least;
 }
 
 double products_us(const LinearConfig& config, const LinearSize& size, int multiprocessors) {

@@ -207,7 +207,6 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
                              options.dtypes.bias, options.dtypes.output.value_or(options.dtypes.input)},
                   .fusion = options.fusion,
                   .trains_weight = options.grad_weight,
-                  .by_group_from = options.by_group_from,
                   .gradient = EpilogueGradient(options.fusion.epilogue)};
   validate(plan.config);
   check_size(plan, "in_features", plan.shape.in_features);

@@ -53,11 +53,6 @@ struct LinearPlanOptions {
   // true for a layer whose input another layer with the same casts of it has cast (q, k and v; gate and up): forward
   // and backward are given that layer's codes (linear_input_codes()) and keep none. Without a prologue.
   bool given_input = false;
-  // Factors of 1x128 groups lie by group, as cuBLASLt reads them, where a cast's input has at least so many rows and
-  // columns: from about there cuBLASLt is the faster kernel. gemm_sm90 reads those faster that lie row by row.
-  std::int64_t by_group_from = kByGroupFrom;
-
-  static constexpr std::int64_t kByGroupFrom = 8192;
 };
 
 // Which gradients a backward computes.
@@ -117,7 +112,6 @@ struct INGOT_API LinearPlan {
   LinearDtypes dtypes{};  // all are set
   LinearFusion fusion{};
   bool trains_weight = true;
-  std::int64_t by_group_from = LinearPlanOptions::kByGroupFrom;
   // Equal for equal plans, and almost surely different for different ones; not kept on disk.
   std::uint64_t identity = 0;
 

@@ -1,7 +1,5 @@
 #include "ingot/nn/linear_step.h"
 
-#include <algorithm>
-
 namespace ingot {
 namespace {
 
@@ -70,11 +68,6 @@ void multiply(const LinearStep& step, const char* role, const GemmSpec& spec, co
               Stream& stream) {
   step.backend.gemm(spec, tensors, stream);
   report(step, role, spec, tensors, stream);
-}
-
-Tensor factors_in_order(const LinearPlan& plan, const Tensor& factors, ScaleGranularity scale, std::int64_t rows,
-                        std::int64_t cols) {
-  return std::min(rows, cols) < plan.by_group_from ? factors : factors_by_group(factors, scale, rows, cols);
 }
 
 }  // namespace ingot

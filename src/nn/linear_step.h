@@ -35,10 +35,6 @@ void cast(const LinearStep& step, const LinearCastNames& names, const CastSpec& 
 void give_scale(const LinearStep& step, CastTensors& tensors, const LinearCast& of, const LinearScale& scale,
                 const Tensor& scratch, Stream& stream);
 
-// The factors of codes of [rows, cols], in the order that the kernel reads best that will probably run.
-Tensor factors_in_order(const LinearPlan& plan, const Tensor& factors, ScaleGranularity scale, std::int64_t rows,
-                        std::int64_t cols);
-
 // Tells the observer of a GEMM; multiply() also enqueues it.
 void report(const LinearStep& step, const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream);
 void multiply(const LinearStep& step, const char* role, const GemmSpec& spec, const GemmTensors& tensors,

@@ -24,7 +24,8 @@
 // multiplied into factor_a.
 //
 // Factors of groups (a: one per 128 of K in a row; b: likewise, or one per block of 128 x 128) are applied to each
-// part: sum = sum + part * (factor_a * factor_b), one fused multiply-add. They are loaded steps ahead.
+// part: sum = sum + part * (factor_a * factor_b), one fused multiply-add. A second warp of the producer's loads them
+// into the stages to which they belong (gemm_sm90_factors.cuh).
 //
 // Epilogue: what it reads of other matrices is requested a chunk of columns at a time, before the first of them is
 // computed; one of those matrices is read in whole rows through the warp's shared memory, as the preactivation is
@@ -37,6 +38,7 @@
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
+#include "gemm/gemm_sm90_factors.cuh"
 #include "gemm/gemm_sm90_output.cuh"
 #include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
@@ -65,12 +67,12 @@ struct Sm90Consumer {
   static constexpr u32 kPartVectors = kWaves * kSums <= 64 ? kSums / 4 : 8;
 
   const Sm90GemmParams& p;
-  const Sm90Block<T>& block;
+  const Sm90Block<C>& block;
   Sm90Position<T> position;
   Output output;
   Sums sums;
 
-  INGOT_DEVICE Sm90Consumer(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
+  INGOT_DEVICE Sm90Consumer(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 warpgroup)
       : p(params), block(b), position(warpgroup), output(params, b, warpgroup), sums(params, b, warpgroup) {}
 
   INGOT_DEVICE void run_whole(u64 tile_a, u64 tile_b) {
@@ -91,7 +93,7 @@ struct Sm90Consumer {
       if constexpr (Epi::kWords != 0) output.prefetch(first);
       float d[kWaves][kSums];
       sums.wait_for_turn();
-      sums.sum(d, tile_a, tile_b, 0, steps, first);
+      sums.sum(d, tile_a, tile_b, steps);
       output.share(fetched);
       output.write(d, fetched.rows, first);
       if constexpr (T.pingpong) sums.ring.advance(steps);  // skip the other warpgroup's stages
@@ -117,12 +119,12 @@ struct Sm90Consumer {
       float d[kWaves][kSums];
       Sums::clear(d);
       const u32 pause = adds ? span.end - p.cut.split.spare : span.end;
-      sums.sum(d, tile_a, tile_b, span.begin, pause - span.begin, first);
+      sums.sum(d, tile_a, tile_b, pause - span.begin);
       if (adds) {
         INGOT_UNROLL_BY(1)
         for (; walk.reaches(stretch); ++stretch)
           OthersPart(p.cut, stretch, warp, position.lane).template add_to<kPartVectors>(d, position.lane);
-        sums.sum(d, tile_a, tile_b, pause, span.end - pause, first);
+        sums.sum(d, tile_a, tile_b, span.end - pause);
       }
       if (walk.owns()) {
         if constexpr (Sums::kGrouped) fetched = output.fetch(first);
@@ -130,8 +132,6 @@ struct Sm90Consumer {
         output.write(d, fetched.rows, first);
       } else {
         OthersPart(p.cut, walk.index(), warp, position.lane).write(d, position.lane);
-        // Output::share() has this barrier too: past it, every warp has finished reading the factors of the last step.
-        if constexpr (sm90_factors_of_rows(C)) ptx::named_barrier_sync(3 + position.group, 128);
       }
     }
   }
@@ -161,7 +161,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
     gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
   constexpr Sm90Tiling T = C.tiling;
   static_assert(sm90_has_factors(C.scale_b), "gemm_sm90 has no factors of such a granularity");
-  static_assert(sm90_shared_bytes(T) <= kSm90SharedLimit);
+  static_assert(sm90_shared_bytes(C) <= kSm90SharedLimit);
   static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T));
   static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
   static_assert(sm90_cluster_size(T) <= 2);
@@ -171,7 +171,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
                                : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));
 #if INGOT_ON_DEVICE
   constexpr u32 kProducer = kSm90Consumers * 128;
-  const auto block = Sm90Block<T>::make();
+  const auto block = Sm90Block<C>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) block.make_barriers();
   if (threadIdx.x == 128) {
@@ -189,10 +189,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
       if constexpr (sizeof(A) == 2) {
         Sm90Producer16<C>{p, block}.run();
       } else if constexpr (T.stream_k) {
-        sm90_produce_cut<T>(p, block);
+        sm90_produce_cut<C>(p, block);
       } else {
-        sm90_produce<T>(p, block);
+        sm90_produce<C>(p, block);
       }
+    } else if constexpr (has_extents(C.scale_b)) {
+      if (threadIdx.x / 32 == kProducer / 32 + 1) Sm90FactorLoader<C>(p, block, threadIdx.x % 32).run();
     }
   } else {
     ptx::setmaxnreg_inc<232>();

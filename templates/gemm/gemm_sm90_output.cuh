@@ -32,7 +32,8 @@ struct Sm90Output {
   static constexpr u32 kRowBytes = kChunk * static_cast<u32>(sizeof(Out));
   static constexpr bool kColumnFactors = is_rowwise(C.scale_b);
   static constexpr bool kGrouped = has_extents(C.scale_b);
-  static constexpr bool kFp8 = sizeof(A) == 1;  // has factors
+  static constexpr bool kFp8 = sizeof(A) == 1;       // has factors
+  static constexpr u32 kBiasAt = kGrouped ? 0 : kN;  // behind the column factors, if there may be any
   // Does the copy engine store? Waiting for it takes longer than a warp takes to read its rows back and store them
   // itself. So it does only in the schedule in which another warpgroup multiplies meanwhile and has more of the shared
   // memory.
@@ -40,14 +41,14 @@ struct Sm90Output {
   using Bias = typename GemmBias<A, B, Out>::Type;
 
   const Sm90GemmParams& p;
-  const Sm90Block<T>& block;
+  const Sm90Block<C>& block;
   Sm90Position<T> position;
   u32 columns = 0;  // shared memory: this tile's column factors, then its bias
   u32 other_half = 0;
   float scale = 1.0F;  // for an FP8 output
   u32 largest = 0;     // |out| of this thread so far, as bits; for 16-bit output a pair of them
 
-  INGOT_DEVICE Sm90Output(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
+  INGOT_DEVICE Sm90Output(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 warpgroup)
       : p(params), block(b), position(warpgroup) {
     if constexpr (kCodes) scale = *params.epilogue.scale;
   }
@@ -82,19 +83,17 @@ struct Sm90Output {
   }
 
   // Puts column factors and bias in the warpgroup's shared memory. The previous tile had the other half of it, and
-  // every warp has finished reading the tile before that: it has passed this barrier since. (If b has factors of
-  // groups, Sm90Sums::sum_scaled() has used the first parts of both halves, and may do so again once every warp is
-  // here; a bias has the second parts.)
+  // every warp has finished reading the tile before that: it has passed this barrier since.
   INGOT_DEVICE void share(const Fetched& fetched) {
-    if constexpr (kColumnFactors || C.bias || sm90_factors_of_rows(C)) {
-      other_half ^= sm90_column_bytes(T);
-      columns = block.columns + 2 * position.group * sm90_column_bytes(T) + other_half;
+    if constexpr (kColumnFactors || C.bias) {
+      other_half ^= sm90_column_bytes(C);
+      columns = block.columns + 2 * position.group * sm90_column_bytes(C) + other_half;
       INGOT_UNROLL
       for (u32 i = 0; i < kColumns; ++i) {
         const u32 column = i * 128 + position.thread;
         if (kN % 128 != 0 && column >= kN) continue;
         if constexpr (kColumnFactors) ptx::st_shared_float(columns + 4 * column, fetched.columns[i]);
-        if constexpr (C.bias) ptx::st_shared_float(columns + 4 * (kN + column), fetched.bias[i]);
+        if constexpr (C.bias) ptx::st_shared_float(columns + 4 * (kBiasAt + column), fetched.bias[i]);
       }
       ptx::named_barrier_sync(3 + position.group, 128);
     }
@@ -209,7 +208,7 @@ struct Sm90Output {
     float factors[2] = {};
     float bias[2] = {};
     if constexpr (kColumnFactors) ptx::ld_shared_floats(columns + 4 * local, factors[0], factors[1]);
-    if constexpr (C.bias) ptx::ld_shared_floats(columns + 4 * (kN + local), bias[0], bias[1]);
+    if constexpr (C.bias) ptx::ld_shared_floats(columns + 4 * (kBiasAt + local), bias[0], bias[1]);
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) {
       if constexpr (kFinishedSums) ptx::opaque(d[at + i]);

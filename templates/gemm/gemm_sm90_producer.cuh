@@ -44,27 +44,29 @@ struct Sm90GemmParams {
 #endif
 
 // Addresses in shared memory, and this block's rank in its cluster.
-template <Sm90Tiling T>
+template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90Block {
-  u32 stages, staging, columns, full, empty;
+  u32 stages, staging, columns, full, empty, factors;
   u32 rank;
 
   INGOT_DEVICE static Sm90Block make() {
     const u32 base = ptx::dynamic_shared();
-    const u32 barriers = base + sm90_barriers_offset(T);
+    const u32 barriers = base + sm90_barriers_offset(C);
     return {.stages = base,
             .staging = base + sm90_staging_offset(T),
             .columns = base + sm90_columns_offset(T),
             .full = barriers,
             .empty = barriers + 8 * T.stages,
+            .factors = base + sm90_factors_offset(C),
             .rank = sm90_cluster_size(T) > 1 ? ptx::cluster_rank() : 0};
   }
 
   INGOT_DEVICE void make_barriers() const {
     constexpr u32 kWarps = 4 * (T.pingpong ? 1 : kSm90Consumers) * sm90_cluster_size(T);
+    constexpr u32 kLoaders = 1 + (has_extents(C.scale_b) ? kSm90FactorLoaders : 0);
     INGOT_UNROLL
     for (u32 i = 0; i < T.stages; ++i) {
-      ptx::mbarrier_init(full + 8 * i, 1);
+      ptx::mbarrier_init(full + 8 * i, kLoaders);
       ptx::mbarrier_init(empty + 8 * i, kWarps);
     }
     ptx::fence_mbarrier_init();
@@ -170,8 +172,8 @@ INGOT_DEVICE void sm90_load_slice(const Sm90Slice& slice, u32 to, u32 full, i32 
 }
 
 // Loads one step of a tile into the ring's next stage, once that is free.
-template <Sm90Tiling T>
-INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, StageRing<T.stages>& ring, const Sm90Slices<T>& slices,
+template <GemmSm90Config C, Sm90Tiling T = C.tiling>
+INGOT_DEVICE void sm90_load(const Sm90Block<C>& block, StageRing<T.stages>& ring, const Sm90Slices<T>& slices,
                             u32 step) {
   const u32 full = block.full + 8 * ring.stage;
   const u32 a = block.stages + ring.stage * sm90_stage_bytes(T);
@@ -184,27 +186,27 @@ INGOT_DEVICE void sm90_load(const Sm90Block<T>& block, StageRing<T.stages>& ring
 }
 
 // Fills the stages; one thread runs it.
-template <Sm90Tiling T>
-INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<T>& block) {
+template <GemmSm90Config C, Sm90Tiling T = C.tiling>
+INGOT_DEVICE void sm90_produce(const Sm90GemmParams& p, const Sm90Block<C>& block) {
   const u32 steps = sm90_steps(p.k);
   StageRing<T.stages> ring;
   INGOT_UNROLL_BY(1)
   for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) {
     const Sm90Slices<T> slices(p, walk.first(block.rank), block.rank);
     INGOT_UNROLL_BY(1)
-    for (u32 step = 0; step < steps; ++step) sm90_load<T>(block, ring, slices, step);
+    for (u32 step = 0; step < steps; ++step) sm90_load<C>(block, ring, slices, step);
   }
 }
 
 // The same for stream-K, where tiles are cut along K.
-template <Sm90Tiling T>
-INGOT_DEVICE void sm90_produce_cut(const Sm90GemmParams& p, const Sm90Block<T>& block) {
+template <GemmSm90Config C, Sm90Tiling T = C.tiling>
+INGOT_DEVICE void sm90_produce_cut(const Sm90GemmParams& p, const Sm90Block<C>& block) {
   StageRing<T.stages> ring;
   INGOT_UNROLL_BY(1)
   for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
     const Sm90Slices<T> slices(p, walk.first(), 0);
     INGOT_UNROLL_BY(1)
-    for (u32 step = walk.span().begin; step < walk.span().end; ++step) sm90_load<T>(block, ring, slices, step);
+    for (u32 step = walk.span().begin; step < walk.span().end; ++step) sm90_load<C>(block, ring, slices, step);
   }
 }
 #endif

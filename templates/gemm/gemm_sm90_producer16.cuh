@@ -56,7 +56,7 @@ INGOT_DEVICE void sm90_load_slice16(const Sm90Slice& slice, u32 to, u32 full, i3
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90Producer16 {
   const Sm90GemmParams& p;
-  const Sm90Block<T>& block;
+  const Sm90Block<C>& block;
   StageRing<T.stages> ring{};
 
   // Steps `begin` to `end` of the tile that begins there.

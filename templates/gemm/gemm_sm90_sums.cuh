@@ -2,6 +2,7 @@
 // with factors of groups or without, and when the warpgroup takes its turn and gives its stages back.
 #pragma once
 
+#include "gemm/gemm_sm90_factors.cuh"
 #include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
@@ -25,20 +26,22 @@ struct Sm90Sums {
   static constexpr u32 kSums = kN / 2;  // per thread and wave
   static constexpr bool kGrouped = has_extents(C.scale_b);
   static constexpr bool kFp8 = sizeof(A) == 1;  // has factors
+  using Factors = Sm90StageFactors<C>;          // of groups
 
   const Sm90GemmParams& p;
-  const Sm90Block<T>& block;
+  const Sm90Block<C>& block;
   Sm90Position<T> position;
   u32 release;  // the empty barrier, here or in another block, at which this lane arrives
   StageRing<T.stages> ring{};
 
-  INGOT_DEVICE Sm90Sums(const Sm90GemmParams& params, const Sm90Block<T>& b, u32 warpgroup)
+  INGOT_DEVICE Sm90Sums(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 warpgroup)
       : p(params), block(b), position(warpgroup) {
     release = sm90_cluster_size(T) > 1 ? ptx::mapa(b.empty, position.lane % sm90_cluster_size(T)) : b.empty;
   }
 
   // This warp has read the stage: each block that sends to it may send the next data.
   INGOT_DEVICE void release_stage(u32 stage) const {
+    if constexpr (kGrouped) __syncwarp();  // all lanes have read factors
     if constexpr (sm90_cluster_size(T) > 1) {
       if (position.lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);
     } else {
@@ -72,6 +75,10 @@ struct Sm90Sums {
       for (u32 i = 0; i < kSums; ++i) d[wave][i] = 0.0F;
     }
   }
+
+  // Keeps the compiler from loading factors between the instructions of multiply(), which would keep the tensor cores
+  // waiting for the second of them.
+  INGOT_DEVICE static void multiply_first() { __syncwarp(); }
 
   INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
     INGOT_UNROLL
@@ -149,34 +156,19 @@ struct Sm90Sums {
   static constexpr u32 kPartColumns = kN / kPartsOfStep;
   static constexpr u32 kPart = kPartColumns / 2;
   static constexpr bool kOverlapped =
-      kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && !sm90_factors_of_rows(C);
+      kWaves == 1 && !T.stream_k && kSums + 2 * kPart <= 192 && !T.pingpong && !Factors::kOfRows;
 
-  // The address of a's factor for a row and a group of K; of b's for a row, or for the rows that share one.
-  INGOT_DEVICE const float* factor_a(u32 row, u32 of_k) const {
-    return p.factor_a + (i64{row} * p.factor_a_stride + i64{of_k} * p.factor_a_group_stride);
-  }
-  INGOT_DEVICE const float* factor_b(u32 row, u32 of_k) const {
-    return p.factor_b + (i64{row} * p.factor_b_stride + i64{of_k} * p.factor_b_group_stride);
-  }
-
-  // The factors of a part, if it has its own.
-  struct PartFactors {
-    float rows[2];
-    float b;
-  };
   struct Part {
     float sums[kPart];
-    PartFactors factors;
+    float of_rows[2];  // factors, if it has its own
   };
   struct PartSource {
     u64 tile_a, tile_b;
-    const float* rows[2];  // factors of each step, if they are of groups
-    const float* b;
   };
 
   // Starts the current stage's part, of the first columns or of the last, and loads its factors, which are used one
   // part later.
-  INGOT_DEVICE void begin_part(Part& part, const PartSource& from, bool last, u32 step) const {
+  INGOT_DEVICE void begin_part(Part& part, const PartSource& from, bool last) const {
     constexpr u32 kLastColumns = (kPartsOfStep - 1) * kPartColumns * kSm90Depth / 16;
     const u64 a = from.tile_a + ring.stage * (sm90_stage_bytes(T) / 16);
     const u64 b = from.tile_b + ring.stage * (sm90_stage_bytes(T) / 16) + (last ? kLastColumns : 0);
@@ -187,10 +179,8 @@ struct Sm90Sums {
     }
     ptx::wgmma_commit();
     if constexpr (kGrouped) {
-      const i64 group_a = i64{step} * p.factor_a_group_stride;
-      part.factors.rows[0] = ptx::ld_global_nc_float(from.rows[0] + group_a);
-      part.factors.rows[1] = ptx::ld_global_nc_float(from.rows[1] + group_a);
-      part.factors.b = ptx::ld_global_nc_float(from.b + i64{step} * p.factor_b_group_stride);
+      multiply_first();
+      Factors(block, position, ring.stage).rows(part.of_rows, 0);
     }
   }
 
@@ -198,16 +188,10 @@ struct Sm90Sums {
   INGOT_DEVICE static void add_part(float (&d)[kWaves][kSums], Part& part, bool last) {
     constexpr u32 kLast = (kPartsOfStep - 1) * kPart;
     ptx::wgmma_settle(part.sums);
-    float factors[2] = {1.0F, 1.0F};
-    if constexpr (kGrouped) {
-      ptx::wgmma_settle(part.factors.rows);
-      factors[0] = part.factors.rows[0] * part.factors.b;
-      factors[1] = part.factors.rows[1] * part.factors.b;
-    }
     INGOT_UNROLL
     for (u32 i = 0; i < kPart; ++i) {
       float& sum = d[0][(last ? kLast : 0) + i];
-      sum = kGrouped ? fused_multiply_add(part.sums[i], factors[i / 2 % 2], sum) : sum + part.sums[i];
+      sum = kGrouped ? fused_multiply_add(part.sums[i], part.of_rows[i / 2 % 2], sum) : sum + part.sums[i];
     }
   }
 
@@ -217,26 +201,13 @@ struct Sm90Sums {
   }
 
   // Starts part `two`, and adds part `one` while the tensor cores compute it.
-  INGOT_DEVICE void to_two(float (&d)[kWaves][kSums], Part& one, Part& two, const PartSource& from, u32 step) {
+  INGOT_DEVICE void to_two(float (&d)[kWaves][kSums], Part& one, Part& two, const PartSource& from) {
     const u32 previous = ring.stage;
     if constexpr (kPartsOfStep == 1) next_stage();
-    begin_part(two, from, true, step);
+    begin_part(two, from, true);
     ptx::wgmma_wait<1>();
     if constexpr (kPartsOfStep == 1) release_stage(previous);
     add_part(d, one, false);
-  }
-
-  INGOT_DEVICE PartSource part_source(u64 tile_a, u64 tile_b, const Sm90TileIndex& first) const {
-    PartSource from{tile_a, tile_b, {}, nullptr};
-    if constexpr (kGrouped) {
-      INGOT_UNROLL
-      for (u32 half = 0; half < 2; ++half) {
-        const u32 row = min_of(first.m + position.wave_row(0) + position.lane / 4 + half * 8, p.m - 1);
-        from.rows[half] = factor_a(row, 0);
-      }
-      from.b = factor_b(min_of(first.n, p.n - 1) / C.scale_b.rows, 0);
-    }
-    return from;
   }
 
   // (The loop takes two parts at a time, and whether one is left over is tested at run time: otherwise ptxas says that
@@ -248,20 +219,20 @@ struct Sm90Sums {
     u32 parts = steps * kPartsOfStep;
     ptx::opaque(parts);
     ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
-    begin_part(one, from, false, 0);
+    begin_part(one, from, false);
     u32 part = 1;
     INGOT_UNROLL_BY(1)
     for (; part + 1 < parts; part += 2) {
-      to_two(d, one, two, from, part);
+      to_two(d, one, two, from);
       const u32 previous = ring.stage;
       next_stage();
-      begin_part(one, from, false, part + 1);
+      begin_part(one, from, false);
       ptx::wgmma_wait<1>();
       release_stage(previous);
       add_part(d, two, true);
     }
     if (part < parts) {
-      to_two(d, one, two, from, part);
+      to_two(d, one, two, from);
       ptx::wgmma_wait<0>();
       release_stage(ring.stage);
       add_part(d, two, true);
@@ -273,117 +244,56 @@ struct Sm90Sums {
     ring.advance();
   }
 
-  // The factors of a's rows and of b's block. The four lanes that share a row hold those of four steps, one each.
-  struct FourSteps {
-    float rows[kWaves][2];
-    float b;
-  };
-
-  // b: its factors from the first of these steps on.
-  INGOT_DEVICE void fetch_four(FourSteps& fetched, const float* b, u32 row, u32 begin, u32 step, u32 steps) const {
-    const u32 at = min_of(step + position.lane % 4, steps - 1);
+  // Adds a part that the tensor cores have finished, times its factors.
+  INGOT_DEVICE static void add_scaled(float (&d)[kSums], const float (&part)[kSums], const float (&of_rows)[2],
+                                      const Factors& factors) {
     INGOT_UNROLL
-    for (u32 wave = 0; wave < kWaves; ++wave) {
+    for (u32 j = 0; j < kSums / 4; ++j) {
+      float of_columns[2];
+      if constexpr (Factors::kOfRows) factors.columns(of_columns, j);
       INGOT_UNROLL
-      for (u32 half = 0; half < 2; ++half) {
-        const u32 of_row = min_of(row + wave * kWaveRows + half * 8, p.m - 1);
-        fetched.rows[wave][half] = ptx::ld_global_nc_float(factor_a(of_row, begin + at));
+      for (u32 i = 0; i < 4; ++i) {
+        const float factor = Factors::kOfRows ? of_rows[i / 2] * of_columns[i % 2] : of_rows[i / 2];
+        d[4 * j + i] = fused_multiply_add(part[4 * j + i], factor, d[4 * j + i]);
       }
     }
-    if constexpr (kGrouped && !sm90_factors_of_rows(C)) {
-      fetched.b = ptx::ld_global_nc_float(b + i64{at} * p.factor_b_group_stride);
-    }
   }
 
-  // Waits for what was fetched, here and not before.
-  INGOT_DEVICE static void settle(FourSteps& fetched) {
-    INGOT_UNROLL
-    for (u32 wave = 0; wave < kWaves; ++wave) ptx::wgmma_settle(fetched.rows[wave]);
-    float b[1] = {fetched.b};
-    ptx::wgmma_settle(b);
-    fetched.b = b[0];
-  }
-
-  INGOT_DEVICE float of_step(float held, u32 step) const {
-    return float_from_bits(__shfl_sync(0xffffffffU, float_bits(held), (position.lane & 28U) | (step % 4)));
-  }
-
-  // begin: the tile's step with which these steps begin.
-  INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
-                               const Sm90TileIndex& first) {
+  INGOT_DEVICE void sum_scaled(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
     float part[kSums];
     if constexpr (!T.stream_k) clear(d);
-    const u32 row = first.m + position.wave_row(0) + position.lane / 4;
-    const u32 row_b = min_of(first.n + (sm90_factors_of_rows(C) ? position.thread % kN : 0), p.n - 1);
-    const float* const b = factor_b(row_b / C.scale_b.rows, begin);
-    const u32 shared = block.columns + 2 * position.group * sm90_column_bytes(T);
-    FourSteps now{};
-    FourSteps next{};
-    fetch_four(next, b, row, begin, 0, steps);
-    float next_b[1] = {sm90_factors_of_rows(C) ? b[0] : 0.0F};
     begin_second(steps);
-    u32 step = 0;
     INGOT_UNROLL_BY(1)
-    while (step < steps) {
-      settle(next);
-      now = next;
-      fetch_four(next, b, row, begin, step + 4, steps);
-      const u32 end = min_of(step + 4, steps);
-      INGOT_UNROLL_BY(1)
-      for (; step < end; ++step) {
-        const u32 columns_b = shared + (begin + step) % 2 * sm90_column_bytes(T);
-        if constexpr (sm90_factors_of_rows(C)) {
-          // Every warp has finished reading what lay here two steps ago: it has since passed the barrier of the last
-          // step.
-          ptx::wgmma_settle(next_b);
-          if (kN == 128 || position.thread < kN) ptx::st_shared_float(columns_b + 4 * position.thread, next_b[0]);
-          ptx::named_barrier_sync(3 + position.group, 128);
-          const u32 next_step = min_of(step + 1, steps - 1);
-          next_b[0] = ptx::ld_global_nc_float(b + i64{next_step} * p.factor_b_group_stride);
-        }
-        ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
-        if (step == steps - 1) pass_turn();
-        const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
-        const float whole_b = sm90_factors_of_rows(C) ? 1.0F : of_step(now.b, step);
-        INGOT_UNROLL
-        for (u32 wave = 0; wave < kWaves; ++wave) {
-          ptx::wgmma_fence();
-          multiply(part, tile_a + offset, tile_b + offset, wave, 0);
-          ptx::wgmma_commit();
-          float of_row[2] = {of_step(now.rows[wave][0], step), of_step(now.rows[wave][1], step)};
-          if constexpr (!sm90_factors_of_rows(C)) {
-            of_row[0] = of_row[0] * whole_b;
-            of_row[1] = of_row[1] * whole_b;
-          }
-          ptx::wgmma_wait<0>();
-          ptx::wgmma_settle(part);
-          if (wave == 0 && step == 0) let_second_begin(steps);
-          if (wave == kWaves - 1) release_stage(ring.stage);
-          INGOT_UNROLL
-          for (u32 j = 0; j < kSums / 4; ++j) {
-            float of_column[2] = {1.0F, 1.0F};
-            if constexpr (sm90_factors_of_rows(C)) {
-              ptx::ld_shared_floats(columns_b + 4 * (j * 8 + position.lane % 4 * 2), of_column[0], of_column[1]);
-            }
-            INGOT_UNROLL
-            for (u32 i = 0; i < 4; ++i) {
-              const float factor = sm90_factors_of_rows(C) ? of_row[i / 2] * of_column[i % 2] : of_row[i / 2];
-              d[wave][4 * j + i] = fused_multiply_add(part[4 * j + i], factor, d[wave][4 * j + i]);
-            }
-          }
-          ptx::wgmma_settle(d[wave]);
-        }
-        ring.advance();
+    for (u32 step = 0; step < steps; ++step) {
+      ptx::mbarrier_wait(block.full + 8 * ring.stage, ring.phase);
+      if (step == steps - 1) pass_turn();
+      const u32 offset = ring.stage * (sm90_stage_bytes(T) / 16);
+      const Factors factors(block, position, ring.stage);
+      INGOT_UNROLL
+      for (u32 wave = 0; wave < kWaves; ++wave) {
+        ptx::wgmma_fence();
+        multiply(part, tile_a + offset, tile_b + offset, wave, 0);
+        ptx::wgmma_commit();
+        multiply_first();
+        float of_rows[2];
+        factors.rows(of_rows, wave);
+        ptx::wgmma_wait<0>();
+        ptx::wgmma_settle(part);
+        if (wave == 0 && step == 0) let_second_begin(steps);
+        if (wave == kWaves - 1 && !Factors::kOfRows) release_stage(ring.stage);
+        add_scaled(d[wave], part, of_rows, factors);
+        ptx::wgmma_settle(d[wave]);
+        if (wave == kWaves - 1 && Factors::kOfRows) release_stage(ring.stage);
       }
+      ring.advance();
     }
   }
 
-  INGOT_DEVICE void sum(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 begin, u32 steps,
-                        const Sm90TileIndex& first) {
+  INGOT_DEVICE void sum(float (&d)[kWaves][kSums], u64 tile_a, u64 tile_b, u32 steps) {
     if constexpr (kOverlapped && !C.fast_accumulation) {
-      sum_overlapped(d, part_source(tile_a, tile_b, first), steps);
+      sum_overlapped(d, {tile_a, tile_b}, steps);
     } else if constexpr (kGrouped) {
-      sum_scaled(d, tile_a, tile_b, begin, steps, first);
+      sum_scaled(d, tile_a, tile_b, steps);
     } else if constexpr (C.fast_accumulation) {
       sum_fast(d, tile_a, tile_b, steps);
     } else {

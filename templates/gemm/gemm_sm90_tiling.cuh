@@ -36,9 +36,10 @@ INGOT_HOST_DEVICE constexpr bool sm90_has_factors(Granularity scale_b) {
          scale_b == Granularity{1, 128};
 }
 
-inline constexpr u32 kSm90Depth = 128;    // bytes along K in a stage: one row of the 128-byte swizzle
-inline constexpr u32 kSm90Step16 = 64;    // elements of bf16 or f16 in a row of 128 bytes
-inline constexpr u32 kSm90Consumers = 2;  // warpgroups that multiply
+inline constexpr u32 kSm90Depth = 128;         // bytes along K in a stage: one row of the 128-byte swizzle
+inline constexpr u32 kSm90Step16 = 64;         // elements of bf16 or f16 in a row of 128 bytes
+inline constexpr u32 kSm90Consumers = 2;       // warpgroups that multiply
+inline constexpr u32 kSm90FactorLoaders = 32;  // threads of the producer's warpgroup that load factors of groups
 inline constexpr u32 kSm90Threads = 128 * (kSm90Consumers + 1);
 inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 may have
 inline constexpr u32 kSm90StagingBytes = 2048;   // per warp: 16 rows of 128 bytes of the output
@@ -70,18 +71,36 @@ INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
 
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 
+// Factors of groups in shared memory: for each stage one of each row of A, then one of each row of B, in the order of
+// sm90_factor_place(), or one of the block of each warpgroup's columns.
+INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_columns(t); }
+INGOT_HOST_DEVICE constexpr u32 sm90_factor_bytes(const GemmSm90Config& config) {
+  if (!has_extents(config.scale_b)) return 0;
+  return 4 * (config.tiling.m + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
+}
+// A thread has two columns of every eight, the same of all eights. Their factors lie side by side, so that it loads
+// four at a time; the four threads that differ in their columns read from different banks.
+INGOT_HOST_DEVICE constexpr u32 sm90_factor_place(const Sm90Tiling& t, u32 column) {
+  return column % 8 / 2 * (t.n / 4 + 4) + column / 8 * 2 + column % 2;
+}
+
 // Shared memory: the stages; a staging area for each multiplying warp; twice for each warpgroup a tile's column factors
-// and bias; two barriers per stage.
+// (of whole rows) and bias; two barriers per stage; factors of groups.
 INGOT_HOST_DEVICE constexpr u32 sm90_staging_offset(const Sm90Tiling& t) { return t.stages * sm90_stage_bytes(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_columns_offset(const Sm90Tiling& t) {
   return sm90_staging_offset(t) + 4 * kSm90Consumers * kSm90StagingBytes;
 }
-INGOT_HOST_DEVICE constexpr u32 sm90_column_bytes(const Sm90Tiling& t) { return 2 * t.n * 4; }
-INGOT_HOST_DEVICE constexpr u32 sm90_barriers_offset(const Sm90Tiling& t) {
-  return sm90_columns_offset(t) + 2 * kSm90Consumers * sm90_column_bytes(t);
+INGOT_HOST_DEVICE constexpr u32 sm90_column_bytes(const GemmSm90Config& config) {
+  return (has_extents(config.scale_b) ? 1 : 2) * config.tiling.n * 4;
 }
-INGOT_HOST_DEVICE constexpr u32 sm90_shared_bytes(const Sm90Tiling& t) {
-  return sm90_barriers_offset(t) + 16 * t.stages;
+INGOT_HOST_DEVICE constexpr u32 sm90_barriers_offset(const GemmSm90Config& config) {
+  return sm90_columns_offset(config.tiling) + 2 * kSm90Consumers * sm90_column_bytes(config);
+}
+INGOT_HOST_DEVICE constexpr u32 sm90_factors_offset(const GemmSm90Config& config) {
+  return sm90_barriers_offset(config) + 16 * config.tiling.stages;
+}
+INGOT_HOST_DEVICE constexpr u32 sm90_shared_bytes(const GemmSm90Config& config) {
+  return sm90_factors_offset(config) + config.tiling.stages * sm90_factor_bytes(config);
 }
 
 // The rows that one block loads of a last tile with only `rows` rows, if `blocks` blocks load it for each other: all of

@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_16_bits) {
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 2731 4096 28672"));
 }
 
-// Where cuBLASLt has to copy no factors, it is the faster one from a smaller size on.
+// cuBLASLt is the faster one for large GEMMs, and from a smaller size on where it has to copy no factors.
 BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_blocks) {
   const auto preferred = [](const char* line, bool factors_as_read) {
     const GemmCall call = parse_gemm_call(line);
@@ -88,12 +88,14 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_blocks) {
   };
   const char* const blocks = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 4096 4096 4096";
   BOOST_TEST(preferred(blocks, false));
-  BOOST_TEST(!preferred(blocks, true));
+  BOOST_TEST(preferred(blocks, true));
   const char* const large = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 8192 8192 8192";
   BOOST_TEST(!preferred(large, false));
-  BOOST_TEST(!preferred(large, true));
   const char* const small = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 1024 1024 1024";
   BOOST_TEST(preferred(small, false));
+  const char* const groups = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 2048 2048 2048";
+  BOOST_TEST(preferred(groups, false));
+  BOOST_TEST(!preferred(groups, true));
 }
 
 // An epilogue that needs registers excludes the tilings that leave few.

@@ -676,6 +676,10 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   holds(tiling_error("128x256:1x1:4:pingpong", true),
         "256 sums in each thread, but its registers hold 192: take a smaller tile");
   holds(tiling_error("128x256:1x1:4:cooperative", false), "256 sums in each thread, but its registers hold 192");
+  const std::string stages = "kernel=sm90:64x64:1x1:13:pingpong";
+  BOOST_TEST(error("e4m3fn*e4m3fn->bf16 " + stages) == "no error");
+  holds(error("e4m3fn*e4m3fn->bf16 scale=1x128,128x128 " + stages),
+        "bytes of shared memory with its factors of groups, but a block has 232448: fewer stages or a smaller tile");
   for (const char* const number : {"", "1.5", "3:4", "99999999999"}) {
     holds(error(std::string("bf16*bf16->bf16 kernel=cublaslt:") + number), "is no algorithm of cuBLASLt; expected");
   }

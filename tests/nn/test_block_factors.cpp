@@ -61,7 +61,7 @@ BOOST_FIXTURE_TEST_SUITE(block_factors, Fixture)
 BOOST_AUTO_TEST_CASE(only_those_of_the_transposed_weight_are_moved) {
   Moved moved;
   const LinearCase device = make();
-  Float8Linear layer(*backend, kLinear, blockwise(), {.name = "wq", .observer = &moved, .by_group_from = 1});
+  Float8Linear layer(*backend, kLinear, blockwise(), {.name = "wq", .observer = &moved});
   for (const bool keeps : {true, false}) {
     moved.found.clear();
     LinearForward forward = device.forward(false);
@@ -75,18 +75,6 @@ BOOST_AUTO_TEST_CASE(only_those_of_the_transposed_weight_are_moved) {
   }
 }
 
-// Where gemm_sm90 will run, they lie as it reads them best.
-BOOST_AUTO_TEST_CASE(those_of_few_rows_or_columns_lie_row_by_row) {
-  Moved moved;
-  const LinearCase device = make();
-  Float8Linear layer(*backend, kLinear, blockwise(), {.name = "wq", .observer = &moved});
-  layer.forward(device.forward(false), stream);
-  layer.backward(device.backward(false), stream);
-  BOOST_TEST((moved.found.at("output") == std::pair(true, false)));
-  BOOST_TEST((moved.found.at("grad_input") == std::pair(true, true)));
-  BOOST_TEST((moved.found.at("grad_weight") == std::pair(false, false)));
-}
-
 // A given input may come from a cast of the caller's own.
 BOOST_AUTO_TEST_CASE(a_given_inputs_factors_lie_in_either_order) {
   const LinearCase device = make();
@@ -95,8 +83,7 @@ BOOST_AUTO_TEST_CASE(a_given_inputs_factors_lie_in_either_order) {
   alone.backward(device.backward(false), stream);
   const std::vector<std::uint8_t> expected = device.result_bytes(stream);
 
-  FunctionLayer layer({.name = "k", .config = blockwise(), .shape = kLinear, .given_input = true, .by_group_from = 1},
-                      *backend, stream);
+  FunctionLayer layer({.name = "k", .config = blockwise(), .shape = kLinear, .given_input = true}, *backend, stream);
   layer.cast_weight(device.weight, stream);
   Float8Tensor input;
   const CastSpec& spec = layer.plan.given_input.spec;
@@ -144,7 +131,7 @@ BOOST_AUTO_TEST_CASE(a_dump_has_them_row_by_row) {
   const TemporaryDirectory folder;
   const LinearCase device = make();
   Monitor monitor(*backend);
-  Float8Linear layer(*backend, kLinear, blockwise(), {.name = "wq", .observer = &monitor, .by_group_from = 1});
+  Float8Linear layer(*backend, kLinear, blockwise(), {.name = "wq", .observer = &monitor});
   monitor.dump("wq", "input", folder.path());
   layer.forward(device.forward(false), stream);
   monitor.step_done(stream);

@@ -597,8 +597,40 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
   // Staging, column factors and barriers follow the stages in shared memory, each aligned.
   constexpr Sm90Tiling tiling{};
   static_assert(sm90_staging_offset(tiling) == 4 * 128 * (128 + 256));
-  static_assert(sm90_columns_offset(tiling) % 128 == 0 && sm90_barriers_offset(tiling) % 8 == 0);
-  static_assert(sm90_shared_bytes(tiling) <= kSm90SharedLimit);
+  static_assert(sm90_columns_offset(tiling) % 128 == 0 && sm90_barriers_offset({.tiling = tiling}) % 8 == 0);
+  static_assert(sm90_shared_bytes({.tiling = tiling}) <= kSm90SharedLimit);
+}
+
+// Each column has a place of its own, a thread's columns lie side by side, and a warp's four kinds of threads read four
+// of them from different banks.
+BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
+  constexpr Granularity kGroups{.rows = 1, .cols = 128};
+  constexpr Granularity kOfBlocks{.rows = 128, .cols = 128};
+  for (const u32 n : {64U, 128U, 192U, 256U}) {
+    const Sm90Tiling tiling{.m = 64, .n = n, .stages = 4};
+    std::set<u32> places;
+    for (u32 column = 0; column < n; ++column) {
+      const u32 place = sm90_factor_place(tiling, column);
+      places.insert(place);
+      BOOST_TEST(place < n + 16);
+      if (column % 2 == 0) BOOST_TEST(sm90_factor_place(tiling, column + 1) == place + 1);
+      if (column + 8 < n) BOOST_TEST(sm90_factor_place(tiling, column + 8) == place + 2);
+    }
+    BOOST_TEST(places.size() == n);
+    std::set<u32> banks;
+    for (u32 thread = 0; thread < 4; ++thread) {
+      const u32 first = sm90_factor_place(tiling, 2 * thread);
+      BOOST_TEST(first % 4 == 0U);
+      for (u32 i = 0; i < 4; ++i) banks.insert((first + i) % 32);
+    }
+    BOOST_TEST(banks.size() == 16U);
+  }
+  constexpr Sm90Tiling tile{.m = 128, .n = 128, .stages = 6};
+  static_assert(sm90_factor_bytes({.tiling = tile}) == 0);
+  static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kOfBlocks}) == 4 * (128 + 4));
+  static_assert(sm90_factor_bytes({.tiling = tile, .scale_b = kGroups}) == 4 * (128 + 144));
+  static_assert(sm90_factors_offset({.tiling = tile, .scale_b = kGroups}) % 16 == 0);
+  static_assert(sm90_shared_bytes({.tiling = tile, .scale_b = kGroups}) <= kSm90SharedLimit);
 }
 
 // Tiles hold whole groups and cover the matrix; for_each_tile() still walks all of it if the grid is smaller.

@@ -59,6 +59,7 @@
 #include "gemm/gemm_params.cuh"
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90.cuh"
+#include "gemm/gemm_sm90_factors.cuh"
 #include "gemm/gemm_sm90_output.cuh"
 #include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"

@@ -18,9 +18,10 @@ namespace ingot {
 
 struct TilingCost {
   GemmTiling tiling;
-  double step_ns;  // time of a step of 128 along K
-  double tile_ns;  // time of a tile beside its steps
-  double askew;    // factor on the steps where rows do not start at multiples of 64 bytes
+  double step_ns;        // time of a step of 128 along K
+  double tile_ns;        // time of a tile beside its steps
+  double askew;          // factor on the steps where rows do not start at multiples of 64 bytes
+  double by_groups = 1;  // factor on the steps of 1x128 by 1x128
 };
 
 // For one kind of sums and factors.
@@ -63,13 +64,17 @@ inline constexpr std::array kAccurateTilings{
     TilingCost{{64, 128, 1, 1, 8, true}, 310, 994, 1.42},   TilingCost{{64, 64, 1, 1, 12, true}, 226, 269, 1.26},
     TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
     TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03}};
-// Measured for 1x128 by 128x128. Rows askew were not measured: the factors are those of the accurate sums.
-inline constexpr std::array kGroupedTilings{
-    TilingCost{{128, 128, 1, 1, 6, false}, 391, 422, 1.48}, TilingCost{{128, 128, 2, 1, 6, false}, 448, 543, 1.11},
-    TilingCost{{256, 128, 1, 2, 4, false}, 911, 907, 1},    TilingCost{{256, 128, 1, 1, 4, false}, 960, 500, 1.12},
-    TilingCost{{64, 128, 1, 1, 8, true}, 330, 0, 1.42},     TilingCost{{64, 64, 1, 1, 12, true}, 239, 87.7, 1.26},
-    TilingCost{stream_k(64, 128, 8), 421, 2440, 1.18},      TilingCost{stream_k(128, 128, 6), 682, 1670, 1.09},
-    TilingCost{stream_k(64, 256, 5), 635, 3820, 1}};
+// 1x128 by 128x128. The steps of whole tiles are from eight sizes (gemm_factors_h200.json); what else there is, from
+// the 561 GEMMs. Rows askew were not measured: the factors are those of the accurate sums.
+inline constexpr std::array kGroupedTilings{TilingCost{{128, 128, 1, 1, 6, false}, 447, 422, 1.48, 1.45},
+                                            TilingCost{{128, 128, 2, 1, 6, false}, 455, 543, 1.11, 1.43},
+                                            TilingCost{{256, 128, 1, 2, 4, false}, 955, 907, 1, 1.29},
+                                            TilingCost{{256, 128, 1, 1, 4, false}, 965, 500, 1.12, 1.27},
+                                            TilingCost{{64, 128, 1, 1, 8, true}, 373, 0, 1.42, 1.18},
+                                            TilingCost{{64, 64, 1, 1, 12, true}, 250, 87.7, 1.26, 1.12},
+                                            TilingCost{stream_k(64, 128, 8), 421, 2440, 1.18, 1.13},
+                                            TilingCost{stream_k(128, 128, 6), 682, 1670, 1.09, 1.17},
+                                            TilingCost{stream_k(64, 256, 5), 635, 3820, 1, 1.28}};
 
 inline constexpr Sm90Costs kFast{.start_us = 1.67,
                                  .bytes_per_us = 4.69e6,
@@ -85,8 +90,6 @@ inline constexpr Sm90Costs kAccurate{.start_us = 0.967,
                                      .write_ns = 0.0782,
                                      .alone = 0,
                                      .tilings = kAccurateTilings};
-// A step of 1x128 by 1x128 takes so many times as long: 1.5 to 1.65 on an H200 from 2048 cubed on.
-inline constexpr double kGroupsByGroups = 1.6;
 inline constexpr Sm90Costs kGrouped{.start_us = 2.26,
                                     .bytes_per_us = 6.96e6,
                                     .idle = 0.283,
@@ -108,22 +111,22 @@ inline constexpr CublasltCosts kCublasltAccurateRows{
 
 // Of 1x128 groups by 128x128 blocks, and by 1x128 groups. Not fitted to single times: set so that the ratios to
 // kGrouped's estimates are those that an H200 showed for eight sizes (docs/notes/gemm_sm90.md).
-inline constexpr CublasltCosts kCublasltBlocks{.start_us = 2.5,
+inline constexpr CublasltCosts kCublasltBlocks{.start_us = 3.5,
                                                .bytes_per_us = 4.5e6,
-                                               .step_ns = {780, 390, 300, 220},
+                                               .step_ns = {905, 452, 320, 230},
                                                .tile_ns = 100,
                                                .askew = 1.3,
                                                .copy_us = 7.5};
 inline constexpr CublasltCosts kCublasltGroups{.start_us = 4.5,
                                                .bytes_per_us = 4.5e6,
-                                               .step_ns = {870, 435, 400, 300},
+                                               .step_ns = {975, 487, 440, 320},
                                                .tile_ns = 100,
                                                .askew = 1.3,
                                                .copy_us = 9.5};
-// What gemm_sm90's time is multiplied by where factors of a's groups lie by group instead of row by row; by 128x128
-// blocks it waits for them, by 1x128 groups it reads more of them at once.
-inline constexpr double kReadByGroup = 1.04;
-inline constexpr double kGroupsReadByGroup = 0.9;
+// What gemm_sm90's time is multiplied by where factors of a's groups lie by group instead of row by row: a load of
+// several rows' factors has fewer sectors then.
+inline constexpr double kReadByGroup = 0.94;
+inline constexpr double kGroupsReadByGroup = 0.93;
 
 // The tilings without their costs.
 template <std::size_t Count>

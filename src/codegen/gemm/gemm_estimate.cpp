@@ -154,7 +154,7 @@ double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTil
   const double steps = steps_of(spec, size);
   const Rounds rounds = rounds_of(t, clusters, steps, room);
   const double idle = 1 - std::min(1.0, clusters * cluster / multiprocessors);
-  const double promotions = spec.scale_b == kRowGroups ? costs::kGroupsByGroups : 1.0;
+  const double promotions = spec.scale_b == kRowGroups ? cost.by_groups : 1.0;
   const double sums =
       steps * cost.step_ns * promotions * (is_straight(spec, size) ? 1.0 : cost.askew) * (1 - costs.alone * idle);
   const double writing = costs.write_ns * t.m * t.n * static_cast<double>(size_of(spec.out)) / 2;

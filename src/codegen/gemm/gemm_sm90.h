@@ -1,7 +1,9 @@
-// Converts a GemmTiling to the Sm90Tiling of templates/gemm/gemm_sm90_tiling.cuh.
+// What templates/gemm/gemm_sm90_tiling.cuh needs to know of a GemmTiling and of a spec.
 #pragma once
 
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/gemm/gemm_tiling.h"
+#include "ingot/codegen/types/template_granularity.h"
 
 #include "gemm/gemm_sm90_tiling.cuh"
 
@@ -17,6 +19,11 @@ inline Sm90Tiling sm90_tiling(const GemmTiling& t) {
           .stages = unsigned_of(t.stages),
           .pingpong = t.pingpong,
           .stream_k = t.stream_k};
+}
+
+// The part of the kernel's template argument that decides how much shared memory it has. Requires spec.tiling.
+inline GemmSm90Config sm90_factors_config(const GemmSpec& spec) {
+  return {.tiling = sm90_tiling(*spec.tiling), .scale_b = template_granularity(spec.scale_b)};
 }
 
 }  // namespace ingot

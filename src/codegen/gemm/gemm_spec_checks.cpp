@@ -126,6 +126,12 @@ void validate_sm90(const GemmSpec& spec) {
     refuse(spec, fmt::format("tiling has a tile of {} columns, but with factors of groups it must be 64 or 128",
                              spec.tiling->n));
   }
+  const u32 bytes = sm90_shared_bytes(sm90_factors_config(spec));
+  if (bytes > kSm90SharedLimit) {
+    refuse(spec, fmt::format("tiling has {} bytes of shared memory with its factors of groups, but a block has {}: "
+                             "fewer stages or a smaller tile",
+                             bytes, kSm90SharedLimit));
+  }
   // Two sets of sums, the steps' factors and the position along K need more registers than a thread has.
   if (spec.tiling->stream_k && spec.tiling->m > 128) {
     refuse(spec,

@@ -90,9 +90,9 @@ std::string tiling_fault(const GemmTiling& t, bool fast) {
   }
   if (t.stages < 2 || t.stages > 16) return fmt::format("{} stages, but there must be 2 to 16", t.stages);
   const Sm90Tiling tiling = sm90_tiling(t);
-  if (sm90_shared_bytes(tiling) > kSm90SharedLimit) {
-    return fmt::format("{} bytes of shared memory, but a block has {}: fewer stages or a smaller tile",
-                       sm90_shared_bytes(tiling), kSm90SharedLimit);
+  if (const u32 bytes = sm90_shared_bytes({.tiling = tiling}); bytes > kSm90SharedLimit) {
+    return fmt::format("{} bytes of shared memory, but a block has {}: fewer stages or a smaller tile", bytes,
+                       kSm90SharedLimit);
   }
   // A thread's 232 registers must hold the sums of its waves and one more wave's, which are added to them.
   const u32 sums = sm90_sums(tiling, !fast);

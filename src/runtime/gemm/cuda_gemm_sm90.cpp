@@ -133,7 +133,7 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const MatmulSize&
                   {.grid_x = blocks,
                    .block = kSm90Threads,
                    .cluster = sm90_cluster_size(tiling),
-                   .shared_bytes = sm90_shared_bytes(tiling)},
+                   .shared_bytes = sm90_shared_bytes(sm90_factors_config(spec))},
                   params, stream);
 }
 

@@ -1,0 +1,154 @@
+// Factors of groups in gemm_sm90: a warp of the producer's loads them, element by element and so with any strides, into
+// the stage to which they belong, and a warpgroup that multiplies reads them from there.
+#pragma once
+
+#include "gemm/gemm_sm90_position.cuh"
+#include "gemm/gemm_sm90_producer.cuh"
+#include "gemm/gemm_sm90_tiling.cuh"
+#include "gemm/stage_ring.cuh"
+#include "platform.cuh"
+#include "ptx/mbarrier.cuh"
+#include "ptx/mma.cuh"
+#include "ptx/opaque.cuh"
+#include "ptx/shared.cuh"
+
+namespace ingot {
+
+#if INGOT_ON_DEVICE
+// Two neighbouring lanes load a row's factors of two steps, which share a sector if factors lie row by row. All lanes
+// arrive at the barriers of both: the instruction takes one address for a warp.
+template <GemmSm90Config C, Sm90Tiling T = C.tiling>
+struct Sm90FactorLoader {
+  static constexpr bool kOfRows = sm90_factors_of_rows(C);
+  static constexpr u32 kColumns = sm90_columns(T);
+  static constexpr u32 kSteps = T.stages >= 4 ? 2 : 1;  // at once; the ring has room for others
+  static constexpr u32 kRows = kSm90FactorLoaders / kSteps;
+
+  const Sm90GemmParams& p;
+  const Sm90Block<C>& block;
+  u32 step_of_lane, row_of_lane;
+  StageRing<T.stages> ring{};
+
+  INGOT_DEVICE Sm90FactorLoader(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 lane)
+      : p(params), block(b), step_of_lane(lane % kSteps), row_of_lane(lane / kSteps) {}
+
+  // This lane's factors of a tile's rows of A, or of its rows or blocks of B.
+  struct Run {
+    const float* from;  // the first, in the step at hand
+    i64 apart;
+    u32 left;  // factors beyond that many are not loaded: they would meet only sums that nobody stores
+  };
+  INGOT_DEVICE Run run_of(const float* factors, u32 group_stride, u32 step, u32 stride, u32 first, u32 end) const {
+    const u32 at = first + row_of_lane;
+    return {factors + (i64{step} * group_stride + i64{at} * stride), i64{kRows} * stride, end - min_of(at, end)};
+  }
+
+  // Columns of one share have a block's factor in common.
+  INGOT_DEVICE Run of_shares(u32 step, u32 first) const {
+    const u32 column = first + row_of_lane * kColumns;
+    return {p.factor_b + (i64{step} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride), 0,
+            p.n - min_of(column, p.n)};
+  }
+
+  // Every kRows-th of Count rows, `apart` bytes from each other in shared memory.
+  template <u32 Count>
+  INGOT_DEVICE static void copy(u32 to, u32 apart, const Run& run) {
+    const float* from = run.from;
+    INGOT_UNROLL
+    for (u32 i = 0; i < Count; i += kRows) {
+      if (run.left > i) ptx::cp_async<4>(to, from, 4);
+      to += apart;
+      from += run.apart;
+      ptx::opaque(from);  // or all addresses are computed ahead, for which a producer's warp has no registers
+    }
+  }
+
+  INGOT_DEVICE void load_columns(u32 to, const Run& b) const {
+    if constexpr (kOfRows) {
+      copy<T.n>(to + 4 * sm90_factor_place(T, row_of_lane), 4 * sm90_factor_place(T, kRows), b);
+    } else {
+      if (row_of_lane < sm90_factor_shares(T) && b.left != 0) ptx::cp_async<4>(to + 4 * row_of_lane, b.from, 4);
+    }
+  }
+
+  // Steps `begin` to `end` of the tile that begins there.
+  INGOT_DEVICE void load(const Sm90TileIndex& first, u32 begin, u32 end) {
+    u32 step = begin + step_of_lane;
+    Run a = run_of(p.factor_a, p.factor_a_group_stride, step, p.factor_a_stride, first.m, p.m);
+    Run b = kOfRows ? run_of(p.factor_b, p.factor_b_group_stride, step, p.factor_b_stride, first.n, p.n)
+                    : of_shares(step, first.n);
+    INGOT_UNROLL_BY(1)
+    for (u32 at = begin; at < end; at += kSteps, step += kSteps) {
+      u32 full[kSteps];
+      u32 own = 0;
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSteps; ++i) {
+        full[i] = block.full + 8 * ring.stage;
+        if (at + i < end) {
+          ptx::mbarrier_wait(block.empty + 8 * ring.stage, ring.phase ^ 1);
+          if (i == step_of_lane) own = ring.stage;
+          ring.advance();
+        }
+      }
+      if (step < end) {
+        const u32 to = block.factors + own * sm90_factor_bytes(C);
+        copy<T.m>(to + 4 * row_of_lane, 4 * kRows, a);
+        load_columns(to + 4 * T.m, b);
+      }
+      a.from += kSteps * p.factor_a_group_stride;
+      b.from += kSteps * p.factor_b_group_stride;
+      INGOT_UNROLL
+      for (u32 i = 0; i < kSteps; ++i) {
+        if (at + i < end) ptx::cp_async_mbarrier_arrive(full[i]);
+      }
+    }
+  }
+
+  // One warp runs it, beside the thread that loads the operands.
+  INGOT_DEVICE void run() {
+    if constexpr (T.stream_k) {
+      INGOT_UNROLL_BY(1)
+      for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) load(walk.first(), walk.span().begin, walk.span().end);
+    } else {
+      const u32 steps = sm90_steps(p.k);
+      INGOT_UNROLL_BY(1)
+      for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) load(walk.first(block.rank), 0, steps);
+    }
+  }
+};
+
+// What a thread that multiplies reads of a stage's factors.
+template <GemmSm90Config C, Sm90Tiling T = C.tiling>
+struct Sm90StageFactors {
+  static constexpr bool kOfRows = sm90_factors_of_rows(C);
+
+  u32 of_rows, of_columns;  // shared memory: of this thread's first row, and of its columns
+
+  INGOT_DEVICE Sm90StageFactors(const Sm90Block<C>& block, const Sm90Position<T>& position, u32 stage) {
+    const u32 all = block.factors + stage * sm90_factor_bytes(C);
+    const u32 column = position.own({0, 0}).n;
+    const u32 place = kOfRows ? sm90_factor_place(T, column + position.lane % 4 * 2) : column / sm90_columns(T);
+    of_rows = all + 4 * (position.wave_row(0) + position.lane / 4);
+    of_columns = all + 4 * (T.m + place);
+  }
+
+  // Of a wave's two rows of this thread; times that of b's block, if its columns share one.
+  INGOT_DEVICE void rows(float (&of)[2], u32 wave) const {
+    const u32 from = of_rows + 4 * wave * Sm90Position<T>::kWaveRows;
+    of[0] = float_from_bits(ptx::ld_shared4(from));
+    of[1] = float_from_bits(ptx::ld_shared4(from + 32));
+    if constexpr (!kOfRows) {
+      const float whole = float_from_bits(ptx::ld_shared4(of_columns));
+      of[0] = of[0] * whole;
+      of[1] = of[1] * whole;
+    }
+  }
+
+  // Of this thread's two columns of the `eight`-th eight.
+  INGOT_DEVICE void columns(float (&of)[2], u32 eight) const {
+    ptx::ld_shared_floats(of_columns + 8 * eight, of[0], of[1]);
+  }
+};
+#endif
+
+}  // namespace ingot
