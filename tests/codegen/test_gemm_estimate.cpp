@@ -91,6 +91,8 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_blocks) {
   BOOST_TEST(preferred(blocks, true));
   const char* const large = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 8192 8192 8192";
   BOOST_TEST(!preferred(large, false));
+  BOOST_TEST(!preferred(large, true));
+  BOOST_TEST(!preferred("gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 16384 16384 16384", true));
   const char* const small = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 1024 1024 1024";
   BOOST_TEST(preferred(small, false));
   const char* const groups = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 2048 2048 2048";

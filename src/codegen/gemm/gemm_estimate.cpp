@@ -184,6 +184,14 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
 
 namespace {
 
+double products_of(const MatmulSize& size) {
+  return static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size.k);
+}
+
+// Beyond so many products cuBLASLt's kernels for factors of groups gain on gemm_sm90, with factors by group 1 % at 8192
+// cubed and 11 % at 16384 cubed on an H200 (docs/notes/gemm_sm90.md), which the estimates do not show.
+constexpr double kMostGroupedProducts = 5e11;
+
 // bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm_sm90.md): where an operand
 // does not lie along k, as in both gradients, gemm_sm90's choice runs at 0.99 to 1.04 of cuBLASLt's best from 3000 x
 // 4096 x 4096 to 8192 cubed, and needs no cleared memory. Below that a whole step is 2 to 4 % slower; above, and with a
@@ -195,9 +203,8 @@ bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
   constexpr double kLeastProducts = 5e10;
   constexpr double kMostProducts = 8192.0 * 8192.0 * 8192.0;
   const bool along_k = spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major;
-  const double products = static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size.k);
   return !along_k && std::min({size.m, size.n, size.k}) >= kLeast && size.k <= kMostDepth &&
-         products >= kLeastProducts && products <= kMostProducts;
+         products_of(size) >= kLeastProducts && products_of(size) <= kMostProducts;
 }
 
 }  // namespace
@@ -207,6 +214,7 @@ bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool factors_as_read) {
   if (spec.epilogue.c && !has_group_factors(spec)) return false;
   if (!is_fp8(spec.a)) return prefers_sm90_for_16_bits(spec, size);
+  if (has_group_factors(spec) && products_of(size) > kMostGroupedProducts) return false;
   const double sm90 = estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors);
   const double reading = !factors_as_read             ? 1.0
                          : spec.scale_b == kRowGroups ? costs::kGroupsReadByGroup
