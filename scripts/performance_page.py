@@ -236,7 +236,8 @@ def epilogues(results: Results) -> list[str]:
 
 def choices(results: Results) -> list[str]:
     lines = []
-    for _, file, found in results.of("gemm_untuned") or results.of("choice"):
+    lists = results.of("gemm_untuned_3") + results.of("gemm_untuned_2") + results.of("gemm_untuned")
+    for _, file, found in lists[:1] or results.of("choice"):  # the newest
         summary = found["summary"]
         lines += [
             f"Without tuning, {summary['near']} of {summary['measured']} GEMMs that nothing was fitted on run within "
@@ -448,7 +449,7 @@ def speeds_of_gpt(results: Results) -> list[str]:
 
 def from_pytorch(results: Results) -> list[str]:
     lines = []
-    for _, file, found in results.of("eager"):
+    for _, file, found in results.of("eager") + results.of("eager_to_8192"):
         us: dict[str, dict[int, float]] = {}
         for case in found["cases"]:
             if case["work"] == BESIDE and "gpu_us" in case:
