@@ -8,6 +8,8 @@ date of its run. Nothing in it is written by hand, and what the folder lacks is 
 
 A file is found by its name: cast_h200.json, cast_h100.json (one table for each device), or bench_cast.json, as
 gpu_check.sh names it. cast_again_h200.json has the casts that changed after cast_h200.json, for a table of their own.
+eager_to_8192_h200.json is a newer run of eager_h200.json's cases, without 16384. Of gemm_untuned_h200.json,
+gemm_untuned_2_h200.json and so on, the newest list of a device counts.
 """
 
 from __future__ import annotations
@@ -236,8 +238,10 @@ def epilogues(results: Results) -> list[str]:
 
 def choices(results: Results) -> list[str]:
     lines = []
-    lists = results.of("gemm_untuned_3") + results.of("gemm_untuned_2") + results.of("gemm_untuned")
-    for _, file, found in lists[:1] or results.of("choice"):  # the newest
+    newest = {}  # of each device's lists
+    for name in ("choice", "gemm_untuned", "gemm_untuned_2", "gemm_untuned_3"):
+        newest |= {device: (file, found) for device, file, found in results.of(name)}
+    for file, found in newest.values():
         summary = found["summary"]
         lines += [
             f"Without tuning, {summary['near']} of {summary['measured']} GEMMs that nothing was fitted on run within "

@@ -23,8 +23,9 @@ constexpr double kBytesPerUs = 3.4e6;  // memory throughput of a cast on an H200
 // gemm_mma on an H200, OCP formats: 216 to 221 TFLOPS (bench/results/gemm_mma_h200.json).
 constexpr double kMmaOperationsPerUs = 216e6;
 
-// What GEMMs with groups take on gemm_sm90 within a layer's step, over gemm_estimate's figure. Fitted to blockwise in
-// bench/results/linear_h200.json, which was measured before cuBLASLt took large ones: there a step is faster by now.
+// What GEMMs with groups take within a layer's step, over the lower of the two estimates, with factors as cuBLASLt
+// reads them (the transposed weight's are moved, which is left out). It keeps blockwise within 16 % of
+// bench/results/linear_h200.json, an older state than the estimates: a step is faster by now.
 constexpr double kGroupsInStep = 1.07;
 
 // The layers of bench/results/linear_h200.json.

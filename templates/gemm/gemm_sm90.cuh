@@ -9,9 +9,10 @@
 // keeps a ring of stages filled with tiles of A and B, 128 bytes deep, through the copy engine; it loads the next tile
 // while the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each tile,
 // half of its rows each (of 64 rows: half of its columns), or (ping-pong) have tiles of their own, so that one
-// multiplies while the other writes. A stage's `full` barrier counts its bytes; its `empty` barrier counts the
-// consuming warps of all blocks to which it was sent. gemm_sm90_producer.cuh has the producer's half of this,
-// gemm_sm90_sums.cuh and gemm_sm90_output.cuh what a consumer does with a tile.
+// multiplies while the other writes. A stage's `full` barrier counts its bytes, and the threads that load
+// factors of groups; its `empty` barrier counts the consuming warps of all blocks to which it was sent.
+// gemm_sm90_producer.cuh has the producer's half of this, gemm_sm90_sums.cuh and gemm_sm90_output.cuh what a consumer
+// does with a tile.
 //
 // Stream-K cuts tiles along K (stream_k.cuh); a block sends its sums of another block's tile to that block
 // (stream_k_parts.cuh). It is for few rows, where whole tiles would not use the memory's full rate, and for incomplete

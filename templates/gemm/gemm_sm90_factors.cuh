@@ -1,5 +1,5 @@
-// Factors of groups in gemm_sm90: a warp of the producer's loads them, element by element and so with any strides, into
-// the stage to which they belong, and a warpgroup that multiplies reads them from there.
+// Factors of groups in gemm_sm90. One warp of the producer warpgroup loads them, element by element and so with any
+// strides, into the stage to which they belong; the warpgroups that multiply read them from there.
 #pragma once
 
 #include "gemm/gemm_sm90_position.cuh"
@@ -23,6 +23,7 @@ struct Sm90FactorLoader {
   static constexpr u32 kColumns = sm90_columns(T);
   static constexpr u32 kSteps = T.stages >= 4 ? 2 : 1;  // at once; the ring has room for others
   static constexpr u32 kRows = kSm90FactorLoaders / kSteps;
+  static_assert(!kOfRows || C.scale_b.rows == 1);
 
   const Sm90GemmParams& p;
   const Sm90Block<C>& block;
@@ -95,8 +96,8 @@ struct Sm90FactorLoader {
         copy<T.m>(to + 4 * row_of_lane, 4 * kRows, a);
         load_columns(to + 4 * T.m, b);
       }
-      a.from += kSteps * p.factor_a_group_stride;
-      b.from += kSteps * p.factor_b_group_stride;
+      a.from += i64{kSteps} * p.factor_a_group_stride;
+      b.from += i64{kSteps} * p.factor_b_group_stride;
       INGOT_UNROLL
       for (u32 i = 0; i < kSteps; ++i) {
         if (at + i < end) ptx::cp_async_mbarrier_arrive(full[i]);

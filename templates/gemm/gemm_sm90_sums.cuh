@@ -10,9 +10,7 @@
 #include "platform.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/mbarrier.cuh"
-#include "ptx/memory.cuh"
 #include "ptx/opaque.cuh"
-#include "ptx/shared.cuh"
 #include "ptx/wgmma.cuh"
 
 namespace ingot {
@@ -76,9 +74,9 @@ struct Sm90Sums {
     }
   }
 
-  // Keeps the compiler from loading factors between the instructions of multiply(), which would keep the tensor cores
-  // waiting for the second of them.
-  INGOT_DEVICE static void multiply_first() { __syncwarp(); }
+  // Behind the instructions of multiply(): keeps the compiler from moving loads of factors between them, where the
+  // tensor cores would wait for the second instruction.
+  INGOT_DEVICE static void keep_loads_behind() { __syncwarp(); }
 
   INGOT_DEVICE void multiply(float (&d)[kSums], u64 a, u64 b, u32 wave, u32 adds) const {
     INGOT_UNROLL
@@ -179,7 +177,7 @@ struct Sm90Sums {
     }
     ptx::wgmma_commit();
     if constexpr (kGrouped) {
-      multiply_first();
+      keep_loads_behind();
       Factors(block, position, ring.stage).rows(part.of_rows, 0);
     }
   }
@@ -274,7 +272,7 @@ struct Sm90Sums {
         ptx::wgmma_fence();
         multiply(part, tile_a + offset, tile_b + offset, wave, 0);
         ptx::wgmma_commit();
-        multiply_first();
+        keep_loads_behind();
         float of_rows[2];
         factors.rows(of_rows, wave);
         ptx::wgmma_wait<0>();

@@ -72,14 +72,16 @@ INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 
 // Factors of groups in shared memory: for each stage one of each row of A, then one of each row of B, in the order of
-// sm90_factor_place(), or one of the block of each warpgroup's columns.
+// sm90_factor_place(); or, where a block of b has one factor, one for each share: the columns of a warpgroup, if the
+// two share the tile's columns, or all of them.
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_columns(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_bytes(const GemmSm90Config& config) {
   if (!has_extents(config.scale_b)) return 0;
   return 4 * (config.tiling.m + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
 }
 // A thread has two columns of every eight, the same of all eights. Their factors lie side by side, so that it loads
-// four at a time; the four threads that differ in their columns read from different banks.
+// four with one instruction (ptxas joins the loads of two eights); the four threads that differ in their columns read
+// from different banks.
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_place(const Sm90Tiling& t, u32 column) {
   return column % 8 / 2 * (t.n / 4 + 4) + column / 8 * 2 + column % 2;
 }

@@ -63,13 +63,6 @@ INGOT_DEVICE U32x4 ld_global_once(const void* source, u64 policy) {
   return v;
 }
 
-// Loads one float that no thread writes during the kernel.
-INGOT_DEVICE float ld_global_nc_float(const float* source) {
-  float value;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(source));
-  return value;
-}
-
 // Loads 16 bytes that another block may have written: reads the L2 and bypasses the L1.
 INGOT_DEVICE U32x4 ld_global_cg(const void* source, u64 policy) {
   U32x4 v;

@@ -30,6 +30,7 @@ std::vector<GemmTiling> tilings(const GemmSpec& kind) {
     all.push_back({128, 192, 2, 1, 5, false});
     all.push_back({128, 128, 1, 2, 6, true});
   }
+  if (kind.scale_a == kRowGroups) all.push_back({128, 128, 1, 1, 3, false});  // factors of one step at a time
   return all;
 }
 

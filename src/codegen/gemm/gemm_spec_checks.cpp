@@ -132,7 +132,7 @@ void validate_sm90(const GemmSpec& spec) {
                              "fewer stages or a smaller tile",
                              bytes, kSm90SharedLimit));
   }
-  // Two sets of sums, the steps' factors and the position along K need more registers than a thread has.
+  // Two sets of sums, the factors of rows of b and the position along K need more registers than a thread has.
   if (spec.tiling->stream_k && spec.tiling->m > 128) {
     refuse(spec,
            fmt::format("tiling has a tile of {} rows in stream-K, but with factors of groups it must be 64 or 128",
