@@ -106,16 +106,7 @@ struct Sm90FactorLoader {
   }
 
   // One warp runs it, beside the thread that loads the operands.
-  INGOT_DEVICE void run() {
-    if constexpr (T.stream_k) {
-      INGOT_UNROLL_BY(1)
-      for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) load(walk.first(), walk.span().begin, walk.span().end);
-    } else {
-      const u32 steps = sm90_steps(p.k);
-      INGOT_UNROLL_BY(1)
-      for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) load(walk.first(block.rank), 0, steps);
-    }
-  }
+  INGOT_DEVICE void run() { sm90_load_tiles<C>(p, block, sm90_steps(p.k), *this); }
 };
 
 // What a thread that multiplies reads of a stage's factors.

@@ -118,6 +118,21 @@ struct Sm90CutWalk : StreamKStretch {
   }
 };
 
+// Calls loader.load(first, begin, end) for each tile of this block, or each of its spans if tiles are cut along K: the
+// tile's first row and column, and the steps to load. steps: of a whole tile.
+template <GemmSm90Config C, class Loader, Sm90Tiling T = C.tiling>
+INGOT_DEVICE void sm90_load_tiles(const Sm90GemmParams& p, const Sm90Block<C>& block, u32 steps, Loader& loader) {
+  if constexpr (T.stream_k) {
+    INGOT_UNROLL_BY(1)
+    for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) {
+      loader.load(walk.first(), walk.span().begin, walk.span().end);
+    }
+  } else {
+    INGOT_UNROLL_BY(1)
+    for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) loader.load(walk.first(block.rank), 0, steps);
+  }
+}
+
 // What one block loads of an operand's rows in each step of a tile.
 struct Sm90Slice {
   const TensorMap* map;

@@ -77,16 +77,7 @@ struct Sm90Producer16 {
   }
 
   // Fills the stages; one thread runs it.
-  INGOT_DEVICE void run() {
-    if constexpr (T.stream_k) {
-      INGOT_UNROLL_BY(1)
-      for (Sm90CutWalk<T> walk(p); walk.more(); walk.advance()) load(walk.first(), walk.span().begin, walk.span().end);
-    } else {
-      const u32 steps = sm90_steps(p.k, kSm90Step16);
-      INGOT_UNROLL_BY(1)
-      for (Sm90Walk<T> walk(p); walk.more(); walk.advance()) load(walk.first(block.rank), 0, steps);
-    }
-  }
+  INGOT_DEVICE void run() { sm90_load_tiles<C>(p, block, sm90_steps(p.k, kSm90Step16), *this); }
 };
 #endif
 
