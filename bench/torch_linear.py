@@ -40,7 +40,9 @@ def step(torch: Any, layer: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
     def call(tensors: Any) -> Any:
         x, w, grad = tensors
         y = layer(x, w)
-        return (y, *torch.autograd.grad(y, (x, w), grad))
+        # Who keeps the results keeps no autograd graph: its nodes remember their stream, and the next contender's call
+        # would wait for it.
+        return (y.detach(), *torch.autograd.grad(y, (x, w), grad))
 
     return call
 

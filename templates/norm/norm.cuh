@@ -36,12 +36,12 @@ INGOT_HOST_DEVICE float vec8_sum(const float (&a)[kVec8]) {
   return ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
 }
 
-// The number of threads that share a row: the smallest power of two, from 32 to 512, that covers it with `vec8s` groups
-// of 8 columns per thread; 512 threads cover longer rows with more groups each.
-INGOT_HOST_DEVICE constexpr u32 norm_threads_per_row(i64 cols, u32 vec8s) {
-  u32 threads = 32;
-  while (threads < 512 && i64{threads} * vec8s * kVec8 < cols) threads *= 2;
-  return threads;
+// The number of threads that share a row is the smallest power of two, from 32 to 512, that covers it with `vec8s`
+// groups of 8 columns per thread; 512 threads cover longer rows with more groups each. This is its log2.
+INGOT_HOST_DEVICE constexpr u32 norm_threads_log2(i64 cols, u32 vec8s) {
+  u32 log2 = 5;
+  while (log2 < 9 && (i64{vec8s * kVec8} << log2) < cols) ++log2;
+  return log2;
 }
 
 INGOT_HOST_DEVICE float norm_rstd(float sum_of_squares, float inverse_cols, float eps) {

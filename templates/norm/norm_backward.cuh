@@ -55,12 +55,12 @@ struct NormBackward {
 
   INGOT_DEVICE explicit NormBackward(const NormBackwardParams& params)
       : p(params),
-        threads(Launch::threads_per_row(params.cols)),
-        lane(threadIdx.x % threads),
-        group(threadIdx.x / threads),
-        groups(Launch::threads(params.cols, C.affine) / threads),
-        first_row(i64{blockIdx.x} * Launch::rows_per_block(params.rows, params.cols, C.affine)),
-        end_row(min_of(params.rows, first_row + Launch::rows_per_block(params.rows, params.cols, C.affine))) {}
+        threads(1U << params.division.threads_log2),
+        lane(threadIdx.x & (threads - 1)),
+        group(threadIdx.x >> params.division.threads_log2),
+        groups(i64{1} << params.division.groups_log2),
+        first_row(i64{blockIdx.x} * params.division.rows_per_block),
+        end_row(min_of(params.rows, first_row + params.division.rows_per_block)) {}
 
   INGOT_DEVICE const In* input(i64 row) const { return static_cast<const In*>(p.input) + row * p.input_stride; }
   INGOT_DEVICE const In* grad_output(i64 row) const {
@@ -178,6 +178,63 @@ struct NormBackward {
 
   // Access: WholeVec8s or PaddedVec8s.
   template <class Access>
+  INGOT_DEVICE void kept_row(i64 row, Row& current, const Vec8<In> (&gammas)[kVec8s],
+                             float (&over_rows)[kVec8s][kSums][kVec8], const Access& access,
+                             float (&row_sums)[kMaxWarps][kSums]) const {
+    float sums[kSums] = {};
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
+      float xhat[kVec8];
+      float g[kVec8];
+      unpack(current.x[i], xhat);
+      unpack(current.grad[i], g);
+      normalise(xhat, current.s);
+      if (row < end_row && inside(i)) {
+        if constexpr (C.affine) take_row(g, xhat, over_rows[i]);
+        scale_kept(g, gammas[i]);
+        take(g, xhat, access.left(column(i)), sums);
+      }
+      forget_values(current.x[i]);
+      forget_values(current.grad[i]);
+    }
+    group_sums(sums, threads, row_sums);
+    to_means(sums);
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
+      if (row >= end_row || !inside(i)) continue;
+      float xhat[kVec8];
+      float g[kVec8];
+      unpack(current.x[i], xhat);
+      unpack(current.grad[i], g);
+      normalise(xhat, current.s);
+      scale_kept(g, gammas[i]);
+      access.store(grad_input(row), column(i), gradient(g, xhat, sums, current.s));
+    }
+  }
+
+  // Of a small matrix, a group of threads takes one row: it copies nothing ahead, and has registers for its values.
+  INGOT_DEVICE void only_row(RowSums& row_sums) const {
+    const i64 row = first_row + group;
+    const Row only = load(row, WholeVec8s{});
+    float xhat[kVec8s][kVec8];
+    float g[kVec8s][kVec8];
+    float sums[kSums] = {};
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
+      unpack(only.x[i], xhat[i]);
+      unpack(only.grad[i], g[i]);
+      normalise(xhat[i], only.s);
+      if (row < end_row && inside(i)) take(g[i], xhat[i], kVec8, sums);
+    }
+    group_sums(sums, threads, row_sums[0]);
+    to_means(sums);
+    INGOT_UNROLL
+    for (u32 i = 0; i < kVec8s; ++i) {
+      if (row < end_row && inside(i)) store_vec8(grad_input(row) + column(i), gradient(g[i], xhat[i], sums, only.s));
+    }
+  }
+
+  template <class Access>
   INGOT_DEVICE void kept_rows(const Access& access, RowSums& row_sums) const {
     float over_rows[kVec8s][kSums][kVec8] = {};
     Vec8<In> gammas[kVec8s] = {};
@@ -185,7 +242,7 @@ struct NormBackward {
     for (u32 i = 0; i < kVec8s; ++i) {
       if (C.affine && inside(i)) gammas[i] = access.load_again(gamma(), column(i));
     }
-    const u32 steps = static_cast<u32>(ceil_div(end_row - first_row, groups));
+    const u32 steps = static_cast<u32>((end_row - first_row + groups - 1) >> p.division.groups_log2);
     Row next;
     constexpr bool kFromSlots = kRowsAhead != 0 && is_same<Access, WholeVec8s>;
     if constexpr (kFromSlots) {
@@ -208,35 +265,7 @@ struct NormBackward {
         current = kAhead ? next : load(row, access);
         if constexpr (kAhead) next = load(row + groups, access);
       }
-      float sums[kSums] = {};
-      INGOT_UNROLL
-      for (u32 i = 0; i < kVec8s; ++i) {
-        float xhat[kVec8];
-        float g[kVec8];
-        unpack(current.x[i], xhat);
-        unpack(current.grad[i], g);
-        normalise(xhat, current.s);
-        if (row < end_row && inside(i)) {
-          if constexpr (C.affine) take_row(g, xhat, over_rows[i]);
-          scale_kept(g, gammas[i]);
-          take(g, xhat, access.left(column(i)), sums);
-        }
-        forget_values(current.x[i]);
-        forget_values(current.grad[i]);
-      }
-      group_sums(sums, threads, row_sums[step % 2]);
-      to_means(sums);
-      INGOT_UNROLL
-      for (u32 i = 0; i < kVec8s; ++i) {
-        if (row >= end_row || !inside(i)) continue;
-        float xhat[kVec8];
-        float g[kVec8];
-        unpack(current.x[i], xhat);
-        unpack(current.grad[i], g);
-        normalise(xhat, current.s);
-        scale_kept(g, gammas[i]);
-        access.store(grad_input(row), column(i), gradient(g, xhat, sums, current.s));
-      }
+      kept_row(row, current, gammas, over_rows, access, row_sums[step % 2]);
     }
     if constexpr (C.affine) {
       if (groups > 1) __syncthreads();  // the column sums lie where the slots were
@@ -522,9 +551,18 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, !C.affine &&
   const bool vectors = vector_aligned<In>(p.input, p.input_stride) &&
                        vector_aligned<In>(p.grad_output, p.grad_output_stride) &&
                        vector_aligned<In>(p.grad_input, p.grad_input_stride) && (!C.affine || aligned(p.gamma, 16));
-  const Rows rows(p);
+  Rows rows(p);
+  // So that they stay in registers. The compiler would find them out again for each row, which costs more.
+  hide(rows.threads);
+  hide(rows.lane);
+  hide(rows.group);
+  hide(rows.first_row);
+  hide(rows.end_row);
   const bool kept = p.cols <= i64{rows.threads} * Rows::kVec8s * kVec8;
   if (kept && vectors && p.cols % kVec8 == 0) {
+    if constexpr (!C.affine && sizeof(In) == 2) {
+      if (p.division.rows_per_block == rows.groups) return rows.only_row(row_sums);
+    }
     rows.kept_rows(WholeVec8s{}, row_sums);
   } else if (kept) {
     rows.kept_rows(PaddedVec8s{static_cast<u32>(p.cols)}, row_sums);

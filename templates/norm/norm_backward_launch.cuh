@@ -9,6 +9,13 @@
 
 namespace ingot {
 
+// How norm_backward divides rows. The host finds it out, because the kernel would have to divide before its first load.
+struct NormBackwardDivision {
+  u32 threads_log2;    // of the threads that share a row
+  u32 groups_log2;     // of the groups of threads in a block, each of which takes a row at a time
+  i64 rows_per_block;  // (norm_backward_pair and norm_backward_wide find their rows themselves)
+};
+
 struct NormBackwardParams {
   const void* grad_output;  // In[rows, cols]
   const void* input;        // In[rows, cols]
@@ -20,17 +27,20 @@ struct NormBackwardParams {
   i64 rows, cols;
   i64 grad_output_stride, input_stride, grad_input_stride;  // elements
   float inverse_cols;
+  NormBackwardDivision division;
   u32 slot_rows;  // of more than 8192 columns: how many rows a block holds in shared memory; 0: none
 };
 
 struct NormBackwardLaunch {
-  static constexpr u32 kThreads = 512;
+  static constexpr u32 kThreadsLog2 = 9;
+  static constexpr u32 kThreads = 1U << kThreadsLog2;
   static constexpr u32 kVec8s = 2;  // groups of 8 columns that a thread keeps in registers
   static constexpr i64 kMaxChunks = 132;
   static constexpr i64 kRowsPerBatch = 4;                           // for long rows
-  static constexpr u32 kMinThreads = 128;                           // in a block, without sums over rows
+  static constexpr u32 kMinThreadsLog2 = 7;                         // in a block, without sums over rows
   static constexpr i64 kThreadsAtOnce = kMaxChunks * 2 * kThreads;  // without sums over rows
-  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
+  INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) { return norm_threads_log2(cols, kVec8s); }
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return 1U << threads_log2(cols); }
   INGOT_HOST_DEVICE static constexpr i64 groups(i64 cols) { return kThreads / threads_per_row(cols); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_chunk(i64 rows, i64 cols) {
     return groups(cols) * max_of(i64{1}, ceil_div(rows, kMaxChunks * groups(cols)));
@@ -69,13 +79,19 @@ struct NormBackwardLaunch {
     return max_of(slots, affine && groups(cols) > 1 ? (centred ? 2 : 1) * kColumnSums * 4 : 0U);
   }
   static constexpr u32 kColumnSums = kThreads / 2 * kVec8s * kVec8;
-  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols, bool affine) {  // in a block
-    return affine ? kThreads : max_of(kMinThreads, threads_per_row(cols));
+  INGOT_HOST_DEVICE static constexpr u32 block_log2(i64 cols, bool affine) {
+    return max_of(affine ? kThreadsLog2 : kMinThreadsLog2, threads_log2(cols));
   }
+  INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols, bool affine) { return 1U << block_log2(cols, affine); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 rows, i64 cols, bool affine) {
     if (affine) return rows_per_chunk(rows, cols);
-    const i64 at_once = threads(cols, affine) / threads_per_row(cols);
+    const i64 at_once = i64{1} << (block_log2(cols, affine) - threads_log2(cols));
     return at_once * max_of(i64{1}, ceil_div(rows * threads_per_row(cols), kThreadsAtOnce));
+  }
+  INGOT_HOST_DEVICE static constexpr NormBackwardDivision division(i64 rows, i64 cols, bool affine) {
+    return {.threads_log2 = threads_log2(cols),
+            .groups_log2 = block_log2(cols, affine) - threads_log2(cols),
+            .rows_per_block = rows_per_block(rows, cols, affine)};
   }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, bool affine) {
     return ceil_div(rows, rows_per_block(rows, cols, affine));

@@ -45,12 +45,8 @@ struct NormRowsLaunch {
   static constexpr i64 kMaxCols = i64{kMaxThreads} * kVec8s * kVec8;  // of rows that stay in registers
   static constexpr i64 kMaxBlocks = 0x7fffffff;
   static constexpr i64 kThreadsAtOnce = 1024;  // on a multiprocessor, as registers allow
-  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return norm_threads_per_row(cols, kVec8s); }
-  INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) {
-    u32 log2 = 5;
-    while (1U << log2 < threads_per_row(cols)) ++log2;
-    return log2;
-  }
+  INGOT_HOST_DEVICE static constexpr u32 threads_log2(i64 cols) { return norm_threads_log2(cols, kVec8s); }
+  INGOT_HOST_DEVICE static constexpr u32 threads_per_row(i64 cols) { return 1U << threads_log2(cols); }
   INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) { return max_of(kMinThreads, threads_per_row(cols)); }
   INGOT_HOST_DEVICE static constexpr i64 rows_per_block(i64 cols) { return threads(cols) / threads_per_row(cols); }
   // Does each thread copy its part of the next row to slots in shared memory, for a row that can be read in vectors?

@@ -9,6 +9,7 @@
 namespace ingot::ptx {
 
 INGOT_DEVICE void opaque(u32& word) { asm volatile("" : "+r"(word)); }
+INGOT_DEVICE void opaque(i64& value) { asm volatile("" : "+l"(value)); }
 INGOT_DEVICE void opaque(float& value) { asm volatile("" : "+f"(value)); }
 template <class T>
 INGOT_DEVICE void opaque(T*& pointer) {

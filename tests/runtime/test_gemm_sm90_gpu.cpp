@@ -2,7 +2,8 @@
 // inputs are small integers. Outputs are poisoned, the bytes around them must stay untouched, and a second run must
 // give the same bits. On other GPUs the tests are skipped.
 //
-// Suites for --run_test: first (few shapes, every tiling), tails, kinds, groups, large, refusals.
+// Suites for --run_test: small (for compute-sanitizer), first (few shapes, every tiling), tails, kinds, groups, large,
+// refusals.
 #include "support/gpu_test.h"
 
 #include <array>
@@ -49,6 +50,33 @@ struct Fixture : GemmOnGpu {
 
   static bool on_hopper() { return context().cache().target() == target_for(9, 0); }
 };
+
+BOOST_FIXTURE_TEST_SUITE(small, Fixture)
+
+// More tiles than one in both directions, the last ones ragged, and more steps than a ring has stages.
+constexpr Shape kRagged{300, 392, 1040};
+
+BOOST_AUTO_TEST_CASE(every_tiling) {
+  for (const bool fast : {true, false}) {
+    const std::vector<KernelSpec> specs =
+        with_tilings({.scale_a = kRowwise, .scale_b = kRowwise, .bias = true, .fast_accumulation = fast});
+    compile(specs);
+    for (const KernelSpec& spec : specs) expect_right({.spec = spec, .shape = kRagged});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_tiling_with_factors_of_groups) {
+  for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
+    const std::vector<KernelSpec> specs = with_tilings({.scale_a = kRowGroups, .scale_b = scale_b});
+    compile(specs);
+    for (const KernelSpec& spec : specs) {
+      expect_right({.spec = spec, .shape = kRagged});
+      expect_right({.spec = spec, .shape = kRagged, .a_by_group = true, .b_by_group = true});
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(first, Fixture)
 

@@ -329,6 +329,7 @@ struct Fixture {
                               .input_stride = input.row_stride,
                               .grad_input_stride = placed.tensor("grad_input").row_stride,
                               .inverse_cols = inverse_cols(cols),
+                              .division = NormBackwardLaunch::division(input.rows, cols, Affine),
                               .slot_rows = 0},
            chunks);
     BOOST_TEST(partials.damage() == "");

@@ -238,6 +238,7 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                   .input_stride = input.row_stride,
                                   .grad_input_stride = tensors.grad_input.row_stride,
                                   .inverse_cols = inverse_cols(cols),
+                                  .division = NormBackwardLaunch::division(input.rows, cols, spec.affine),
                                   .slot_rows = slot_rows(spec, tensors, launcher)};
   if (const u32 halves = pair_slot_rows(spec, tensors, params.slot_rows, stream, launcher); halves != 0) {
     launch_pairs(spec, params, halves, chunks, stream, launcher);
