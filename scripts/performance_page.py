@@ -8,8 +8,7 @@ date of its run. Nothing in it is written by hand, and what the folder lacks is 
 
 A file is found by its name: cast_h200.json, cast_h100.json (one table for each device), or bench_cast.json, as
 gpu_check.sh names it. cast_again_h200.json has the casts that changed after cast_h200.json, for a table of their own.
-eager_to_8192_h200.json is a newer run of eager_h200.json's cases, without 16384. Of gemm_untuned_h200.json,
-gemm_untuned_2_h200.json and so on, the newest list of a device counts.
+Of gemm_untuned_h200.json, gemm_untuned_2_h200.json and so on, the newest list of a device counts.
 """
 
 from __future__ import annotations
@@ -453,7 +452,7 @@ def speeds_of_gpt(results: Results) -> list[str]:
 
 def from_pytorch(results: Results) -> list[str]:
     lines = []
-    for _, file, found in results.of("eager") + results.of("eager_to_8192"):
+    for _, file, found in results.of("eager"):
         us: dict[str, dict[int, float]] = {}
         for case in found["cases"]:
             if case["work"] == BESIDE and "gpu_us" in case:

@@ -23,11 +23,6 @@ constexpr double kBytesPerUs = 3.4e6;  // memory throughput of a cast on an H200
 // gemm_mma on an H200, OCP formats: 216 to 221 TFLOPS (bench/results/gemm_mma_h200.json).
 constexpr double kMmaOperationsPerUs = 216e6;
 
-// What GEMMs with groups take within a layer's step, over the lower of the two estimates, with factors as cuBLASLt
-// reads them (the transposed weight's are moved, which is left out). It keeps blockwise within 16 % of
-// bench/results/linear_h200.json, an older state than the estimates: a step is faster by now.
-constexpr double kGroupsInStep = 1.07;
-
 // The layers of bench/results/linear_h200.json.
 struct Extent {
   const char* what;
@@ -140,9 +135,8 @@ double product_us(const GemmCall& call, int multiprocessors) {
     return kStartUs + operations(size) / (kMmaOperationsPerUs * share);
   const double ours =
       estimate_gemm(call.spec, size, choose_sm90_tiling(call.spec, size, multiprocessors), multiprocessors);
-  const bool groups = has_group_factors(call.spec);
-  const double least = std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors, groups));
-  return groups ? kGroupsInStep * least : least;
+  // Factors of groups lie as cuBLASLt reads them (the transposed weight's are moved, which is left out).
+  return std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors, has_group_factors(call.spec)));
 }
 
 double products_us(const LinearConfig& config, const LinearSize& size, int multiprocessors) {

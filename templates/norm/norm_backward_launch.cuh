@@ -9,7 +9,7 @@
 
 namespace ingot {
 
-// How norm_backward divides rows. The host finds it out, because the kernel would have to divide before its first load.
+// How norm_backward shares out rows. The host computes it, so that the kernel needs no division before its first load.
 struct NormBackwardDivision {
   u32 threads_log2;    // of the threads that share a row
   u32 groups_log2;     // of the groups of threads in a block, each of which takes a row at a time

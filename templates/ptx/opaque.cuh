@@ -1,6 +1,6 @@
-// Hides the value of a word, a float or a pointer from the compiler, without an instruction. The compiler cannot reuse
-// what it computed from it earlier, so it keeps the word itself: for example bf16 elements as loaded, in half the
-// registers that their f32 values would take. Device code only.
+// Hides the value of a word, of two words, of a float or of a pointer from the compiler, without an instruction. The
+// compiler cannot reuse what it computed from it earlier, so it keeps the word itself: for example bf16 elements as
+// loaded, in half the registers that their f32 values would take. Device code only.
 #pragma once
 
 #include "platform.cuh"

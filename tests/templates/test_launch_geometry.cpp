@@ -459,6 +459,12 @@ BOOST_AUTO_TEST_CASE(norm_backward_blocks_cover_all_rows) {
     BOOST_TEST(Launch::threads(cols, false) % Launch::threads_per_row(cols) == 0U);
     for (const i64 rows : kSizes) {
       BOOST_TEST(Launch::grid(rows, cols, true) == Launch::chunks(rows, cols));
+      for (const bool affine : {false, true}) {
+        const NormBackwardDivision division = Launch::division(rows, cols, affine);
+        BOOST_TEST(1U << division.threads_log2 == Launch::threads_per_row(cols));
+        BOOST_TEST(1U << (division.threads_log2 + division.groups_log2) == Launch::threads(cols, affine));
+        BOOST_TEST(division.rows_per_block == Launch::rows_per_block(rows, cols, affine));
+      }
       const i64 per_block = Launch::rows_per_block(rows, cols, false);
       const i64 blocks = Launch::grid(rows, cols, false);
       const i64 groups = Launch::threads(cols, false) / Launch::threads_per_row(cols);

@@ -388,6 +388,7 @@ BOOST_AUTO_TEST_CASE(backward_zero_centred) { check_backward<bf16, LayerNorm, tr
 BOOST_AUTO_TEST_CASE(backward_rms_zero_centred_f32) { check_backward<f32, RmsNorm, true, f32, true>(); }
 BOOST_AUTO_TEST_CASE(backward_layer_f32) { check_backward<f32, LayerNorm, true, f32>(); }
 BOOST_AUTO_TEST_CASE(backward_layer_plain) { check_backward<f16, LayerNorm, false, f32>(); }
+BOOST_AUTO_TEST_CASE(backward_rms_plain) { check_backward<bf16, RmsNorm, false, f32>(); }
 BOOST_AUTO_TEST_CASE(backward_rms_plain_f32) { check_backward<f32, RmsNorm, false, f32>(); }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -189,8 +189,7 @@ double products_of(const MatmulSize& size) {
 }
 
 // Beyond so many products cuBLASLt's kernels for factors of groups gain on gemm_sm90, which the estimates do not show:
-// with blocks by group they are 1 % ahead at 8192 cubed, and a layer's step of 16384 cubed is 6 % shorter with them
-// (an H200, docs/notes/gemm_sm90.md).
+// with blocks by group they are 1 % ahead at 8192 cubed and 4 to 6 % at 16384 (an H200, docs/notes/gemm_sm90.md).
 constexpr double kMostGroupedProducts = 5e11;
 
 // bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm_sm90.md): where an operand
