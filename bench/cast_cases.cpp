@@ -116,6 +116,8 @@ std::vector<Work> all_work() {
                           {.reads = {2}, .writes = {1, 2}}),
       norm_work<NormSpec>("layernorm result, not affine", "norm layer bf16 out=result,stats",
                           {.reads = {2}, .writes = {2}}),
+      norm_work<NormSpec>("rmsnorm statistics", "norm rms bf16 out=stats", {.reads = {2}, .writes = {}}),
+      norm_work<NormSpec>("layernorm statistics", "norm layer bf16 out=stats", {.reads = {2}, .writes = {}}),
       norm_work<NormBackwardSpec>("rmsnorm backward", "norm_backward rms bf16 affine sums=f32",
                                   {.reads = {2, 2}, .writes = {2}}),
       norm_work<NormBackwardSpec>("layernorm backward, not affine", "norm_backward layer bf16",

@@ -25,7 +25,8 @@ LinearPlan make_plan(const LinearShape& shape, const LinearConfig& config, const
                                  .bias = options.bias_dtype,
                                  .output = options.output_dtype},
                       .fusion = options.fusion,
-                      .subject = "Float8Linear"});
+                      .subject = "Float8Linear",
+                      .fused_products = options.fused_products});
 }
 
 }  // namespace

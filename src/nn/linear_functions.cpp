@@ -80,20 +80,18 @@ Tensor bias_of(const LinearStep& step, const LinearForwardTensors& t, const Forw
   return rounded;
 }
 
-// In high precision, cuBLASLt without an epilogue and a pass for the epilogue are faster than a GEMM with both.
-void multiply_output_in_high_precision(const LinearStep& step, const LinearForwardTensors& t, const Tensor& input,
-                                       const Tensor& bias, const Tensor& preactivation) {
+// The sum by a GEMM, and the epilogue, if there is one, by a pass over it.
+void multiply_apart(const LinearStep& step, const LinearForwardTensors& t, GemmTensors gemm,
+                    const Tensor& preactivation) {
   const LinearPlan& plan = step.plan;
   Stream& stream = step.run.stream;
-  const GemmSpec& spec = plan.output_gemm[0];
-  const Tensor& sum = preactivation.data != nullptr ? preactivation : t.output;
-  GemmTensors gemm{.a = input, .b = t.weight, .bias = bias, .out = sum};
-  if (plan.fusion.epilogue.empty()) return multiply(step, "output", spec, gemm, stream);
-  step.backend.gemm(spec, gemm, stream);
-  step.backend.elementwise(plan.epilogue_values, {.input = sum, .inputs = t.epilogue_inputs, .output = t.output},
+  gemm.out = preactivation.data != nullptr ? preactivation : t.output;
+  if (plan.fusion.epilogue.empty()) return multiply(step, "output", plan.sum_gemm, gemm, stream);
+  step.backend.gemm(plan.sum_gemm, gemm, stream);
+  step.backend.elementwise(plan.epilogue_values, {.input = gemm.out, .inputs = t.epilogue_inputs, .output = t.output},
                            stream);
   gemm.out = t.output;
-  report(step, "output", spec, gemm, stream);
+  report(step, "output", plan.sum_gemm, gemm, stream);
 }
 
 // output[M, N] = epilogue(input[M, K] @ weight[N, K]^T + bias)
@@ -111,7 +109,7 @@ void multiply_output(const LinearStep& step, const LinearForwardTensors& t, cons
       const TensorPlace& values = memory.saved.input_values;
       input = values.used ? values.in(kept, device) : memory.scratch.input_values.in(t.scratch, device);
     }
-    return multiply_output_in_high_precision(step, t, input, bias, preactivation);
+    return multiply_apart(step, t, {.a = input, .b = t.weight, .bias = bias, .out = t.output}, preactivation);
   }
   const Float8View input = plan.given_input.any ? t.given_input : input_codes(plan, memory, kept, t.scratch, device);
   GemmTensors gemm{.a = input.codes,
@@ -120,6 +118,7 @@ void multiply_output(const LinearStep& step, const LinearForwardTensors& t, cons
                    .factor_b = codes.factors,
                    .bias = bias,
                    .out = t.output};
+  if (plan.runs_epilogue_apart(memory.tokens)) return multiply_apart(step, t, gemm, preactivation);
   if (plan.fusion.epilogue) gemm.inputs = t.epilogue_inputs;
   if (memory.saved.preactivation.used) gemm.preactivation = preactivation;
   multiply(step, "output", plan.output_gemm[memory.saved.preactivation.used ? 1 : 0], gemm, step.run.stream);

@@ -23,7 +23,7 @@ struct LinearGemm {
 };
 
 // The GEMM specs that Float8Linear starts from, for a valid config and tensors of this dtype. The layer adds a bias and
-// an epilogue to the output GEMM, and the gradient's dtype and accumulation to the grad_weight GEMM.
+// perhaps an epilogue to the output GEMM, and the gradient's dtype and accumulation to the grad_weight GEMM.
 INGOT_API GemmSpec output_gemm(const LinearConfig& config, Dtype dtype);
 INGOT_API GemmSpec grad_input_gemm(const LinearConfig& config, Dtype dtype);
 INGOT_API GemmSpec grad_weight_gemm(const LinearConfig& config, Dtype dtype);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/spec_hash.h"
@@ -121,6 +123,7 @@ void plan_gemms(LinearPlan& plan) {
   plan.output_gemm[0] = output_gemm(plan.config, dtype);
   plan.output_gemm[0].out = out;
   plan.output_gemm[0].bias = plan.shape.bias;
+  plan.sum_gemm = plan.output_gemm[0];
   if (is_float8(plan.config.output)) plan.output_gemm[0].epilogue.pointwise = plan.fusion.epilogue;
   plan.output_gemm[1] = plan.output_gemm[0];
   plan.output_gemm[1].epilogue.preactivation = is_float8(plan.config.output) && plan.needs_preactivation();
@@ -191,6 +194,7 @@ std::uint64_t identity_of(const LinearPlan& plan) {
   for (const GemmSpec* gemm : {&plan.output_gemm[1], &plan.grad_input_gemm, &plan.grad_weight_gemm}) {
     add(hash_value(*gemm));
   }
+  add(std::bit_cast<std::uint64_t>(plan.fused_products.value_or(-1)));
   add(plan.fusion.prologue.hash());
   add(plan.fusion.epilogue.hash());
   return hash;
@@ -207,6 +211,7 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
                              options.dtypes.bias, options.dtypes.output.value_or(options.dtypes.input)},
                   .fusion = options.fusion,
                   .trains_weight = options.grad_weight,
+                  .fused_products = options.fused_products,
                   .gradient = EpilogueGradient(options.fusion.epilogue)};
   validate(plan.config);
   check_size(plan, "in_features", plan.shape.in_features);
@@ -221,6 +226,15 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
   if (!plan.dtypes.bias) plan.dtypes.bias = bias_dtype(plan.output_gemm[0]);
   plan.identity = identity_of(plan);
   return plan;
+}
+
+bool LinearPlan::runs_epilogue_apart(std::int64_t tokens) const {
+  if (fusion.epilogue.empty()) return false;
+  if (output_reads_weight()) return true;
+  if (!fused_products) return false;
+  const double products =
+      static_cast<double>(tokens) * static_cast<double>(shape.in_features) * static_cast<double>(shape.out_features);
+  return has_group_factors(sum_gemm) && products > *fused_products;
 }
 
 bool LinearPlan::needs_preactivation() const {

@@ -53,6 +53,9 @@ struct LinearPlanOptions {
   // true for a layer whose input another layer with the same casts of it has cast (q, k and v; gate and up): forward
   // and backward are given that layer's codes (linear_input_codes()) and keep none. Without a prologue.
   bool given_input = false;
+  // A forward of more products (tokens * in_features * out_features) with factors of groups, 1x128 or 128x128, has its
+  // epilogue in a pass of its own, and rounds once more: LinearPlan::runs_epilogue_apart(). Default: none has.
+  std::optional<double> fused_products{};
 };
 
 // Which gradients a backward computes.
@@ -112,6 +115,7 @@ struct INGOT_API LinearPlan {
   LinearDtypes dtypes{};  // all are set
   LinearFusion fusion{};
   bool trains_weight = true;
+  std::optional<double> fused_products{};
   // Equal for equal plans, and almost surely different for different ones; not kept on disk.
   std::uint64_t identity = 0;
 
@@ -134,6 +138,7 @@ struct INGOT_API LinearPlan {
   ElementwiseSpec repeated{};  // one row for all
   EpilogueGradient gradient{};
   std::array<GemmSpec, 2> output_gemm{};  // [1]: also writes the preactivation
+  GemmSpec sum_gemm{};                    // where the epilogue is a pass of its own
   GemmSpec grad_input_gemm{};
   GemmSpec grad_weight_gemm{};  // into the input's dtype, without accumulation
 
@@ -152,6 +157,10 @@ struct INGOT_API LinearPlan {
   bool needs_preactivation() const;
   bool recomputes_output() const { return needs_preactivation(); }
   bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
+  // Is there an epilogue, and is it a pass of its own over the sum, which is rounded to the output's dtype before? Then
+  // cuBLASLt, which knows no such epilogues, may multiply. In high precision that is faster than a GEMM with the
+  // epilogue; with factors of groups it may be, where a matmul is huge and cuBLASLt takes it (docs/gemm.md).
+  bool runs_epilogue_apart(std::int64_t tokens) const;
   bool folds() const { return config.input == OtherCodes::folded || config.weight == OtherCodes::folded; }
 
   // ---- memory ----

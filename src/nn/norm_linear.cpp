@@ -19,7 +19,8 @@ NormLinearPlan make_plan(NormKind kind, const NormLinearShape& shape, const Line
                              .bias = options.bias_dtype,
                              .output = options.output_dtype},
                   .fusion = options.fusion,
-                  .subject = "Float8Linear"},
+                  .subject = "Float8Linear",
+                  .fused_products = options.fused_products},
        .norm = NormOptions{.kind = kind, .affine = shape.affine, .eps = shape.eps, .zero_centred = shape.zero_centred},
        .subject = "NormLinear"});
 }

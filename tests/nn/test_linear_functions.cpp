@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ingot/nn/float8_linear.h"
@@ -505,6 +506,73 @@ BOOST_AUTO_TEST_CASE(output_and_grad_output_have_a_dtype_of_their_own) {
         BOOST_TEST_CONTEXT(recipe.name << " " << name(dtype) << " " << name(out) << " [" << epilogue << "]") {
           if (!is_float8(recipe.config.output) && out != Dtype::f32) continue;
           check_output_dtype(recipe.config, dtype, out, epilogue);
+        }
+      }
+    }
+  }
+}
+
+// The GEMM writes the sum, and the epilogue is a pass over it. Its bits are those of a layer without an epilogue and of
+// that pass; the gradients are those of a layer whose GEMM has the epilogue, unless they are computed from the output,
+// which is rounded once more.
+BOOST_AUTO_TEST_CASE(a_huge_matmul_has_its_epilogue_in_a_pass) {
+  for (const auto& [dtype, out] :
+       {std::pair{Dtype::bf16, Dtype::bf16}, {Dtype::f16, Dtype::f16}, {Dtype::bf16, Dtype::f32}}) {
+    for (const Fused& fused : kFused) {
+      if (*fused.epilogue == 0) continue;
+      BOOST_TEST_CONTEXT(name(dtype) << " " << name(out) << " [" << fused.prologue << "] [" << fused.epilogue << "]") {
+        CountingBackend counting(*backend, &stream);
+        Stream on(counting);
+        const Dtype bias = bias_dtype_of(blockwise(), out);
+        const LinearFusion fusion = fusion_of(fused);
+        const LinearPlanOptions whole{
+            .config = blockwise(), .shape = kLinear, .dtypes = {.input = dtype, .output = out}, .fusion = fusion};
+        LinearPlanOptions apart = whole;
+        apart.fused_products = 0;
+        LinearPlanOptions plain = whole;
+        plain.fusion.epilogue = {};
+        LinearCase device(make_inputs(kShape, dtype, bias, 1), dtype, bias, counting, on);
+        const FusedCase tensors(device, fusion, dtype, counting, on);
+        const DeviceMatrix gate(Random(9).normal(kShape.tokens, kShape.out_features, out), out, counting, on);
+        const DeviceMatrix grad_output(Random(4).normal(kShape.tokens, kShape.out_features, out), out, counting, on);
+        const auto output = DeviceMatrix::poisoned(kShape.tokens, kShape.out_features, out, counting, on);
+        LinearForward forward = tensors.forward;
+        forward.output = output;
+        if (!fusion.epilogue.inputs().empty()) forward.epilogue_inputs[0] = gate;
+        LinearBackward backward = device.backward(true);
+        backward.grad_output = grad_output;
+        struct Run {
+          std::string last;  // call of the forward
+          Matrix output;
+          std::vector<std::uint8_t> gradients{};
+        };
+        const auto run = [&](const LinearPlanOptions& options, bool keep, bool recompute = false) {
+          FunctionLayer layer(options, counting, on);
+          FunctionSaved kept(layer.plan, kShape.tokens, counting, on);
+          device.poison_results(on);
+          LinearForward given = forward;
+          if (options.fusion.epilogue.empty()) given.epilogue_inputs = {};
+          layer.forward(given, keep ? &kept.saved : nullptr, on, true);
+          Run made{counting.calls.back(), output.read(on)};
+          if (recompute) layer.recompute(given, kept.saved, on);
+          if (keep || recompute) {
+            layer.backward(backward, given, kept.saved, on);
+            made.gradients = device.result_bytes(on);
+          }
+          return made;
+        };
+
+        const DeviceMatrix expected(run(plain, false).output, out, counting, on);
+        counting.elementwise({.in = out, .pointwise = fusion.epilogue},
+                             {.input = expected, .inputs = forward.epilogue_inputs, .output = expected}, on);
+        const std::string pass = counting.calls.back();
+        const Run of_gemm = run(whole, true);
+        BOOST_TEST(of_gemm.last.starts_with("gemm"));
+        const bool of_output = std::string_view(fused.epilogue) == "sigmoid(x)";
+        for (const Run& found : {run(apart, true), run(apart, false), run(apart, false, true)}) {
+          BOOST_TEST(found.last == pass);
+          BOOST_TEST((found.output.values == expected.read(on).values));
+          if (!found.gradients.empty() && !of_output) BOOST_TEST((found.gradients == of_gemm.gradients));
         }
       }
     }

@@ -122,6 +122,24 @@ BOOST_AUTO_TEST_CASE(a_plan_tells_how_each_scale_is_made) {
   BOOST_TEST(!plan_of(backward).scaling.weight.has_value());
 }
 
+BOOST_AUTO_TEST_CASE(epilogues_of_huge_matmuls_with_factors_of_groups_may_run_apart) {
+  LinearPlanOptions options{.config = blockwise(), .shape = {.in_features = 16384, .out_features = 16384}};
+  options.fusion.epilogue = parse_pointwise("silu(x)");
+  const LinearPlan fused = linear_plan(options);
+  BOOST_TEST(!fused.runs_epilogue_apart(16384));
+  options.fused_products = 2048 * 16384.0 * 16384.0;
+  const LinearPlan limited = linear_plan(options);
+  BOOST_TEST(!limited.runs_epilogue_apart(2048));
+  BOOST_TEST(limited.runs_epilogue_apart(2049));
+  BOOST_TEST(limited.identity != fused.identity);
+  options.config = rowwise();
+  BOOST_TEST(!linear_plan(options).runs_epilogue_apart(16384));
+  options.config = high_precision();
+  BOOST_TEST(linear_plan(options).runs_epilogue_apart(1));
+  options.fusion.epilogue = {};
+  BOOST_TEST(!linear_plan(options).runs_epilogue_apart(1));
+}
+
 BOOST_AUTO_TEST_CASE(plans_are_values) {
   const LinearPlan plan = plan_of(tensorwise());
   const LinearPlan copy = plan;
