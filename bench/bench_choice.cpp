@@ -50,10 +50,7 @@ Clock::time_point after(double seconds) {
 }
 
 // A rough estimate of how long a GEMM takes to measure, in arbitrary units.
-double weight(const GemmCall& call) {
-  const auto& [m, n, k] = call.size;
-  return 1 + static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * 1e-12;
-}
+double weight(const GemmCall& call) { return 1 + products_of(call.size) * 1e-12; }
 
 class Bench {
  public:

@@ -67,9 +67,7 @@ GemmSpec without_epilogue(GemmSpec spec) {
 
 std::string name(const GemmCase& c) { return c.shape + ", " + c.mode; }
 
-double operations(const GemmCase& c) {
-  return 2.0 * static_cast<double>(c.size.m) * static_cast<double>(c.size.n) * static_cast<double>(c.size.k);
-}
+double operations(const GemmCase& c) { return 2 * products_of(c.size); }
 
 std::vector<GemmCase> gemm_cases() {
   std::vector<GemmCase> cases;

@@ -37,6 +37,7 @@
 #include <optional>
 #include <string>
 
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_functions.h"
 #include "ingot/nn/linear_fusion.h"
@@ -114,8 +115,7 @@ struct LinearOptions {
 
   static constexpr double kLargestBeside = 1e10;  // M * N * K
   static constexpr bool is_small(std::int64_t tokens, std::int64_t in_features, std::int64_t out_features) {
-    return static_cast<double>(tokens) * static_cast<double>(in_features) * static_cast<double>(out_features) <=
-           kLargestBeside;
+    return products_of({.m = tokens, .n = out_features, .k = in_features}) <= kLargestBeside;
   }
 };
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ingot/codegen/gemm/gemm_estimate.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 
@@ -80,10 +81,6 @@ bool has_float8_kernel(const GemmSpec& spec, Target target) {
   return has_tensor_cores && spec.scale_a == kTensorwise && spec.scale_b == kTensorwise;
 }
 
-double operations(const MatmulSize& size) {
-  return 2.0 * static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size.k);
-}
-
 // What a cast moves, and how many kernels it takes.
 struct CastWork {
   double kernels = 0;
@@ -132,7 +129,7 @@ double product_us(const GemmCall& call, int multiprocessors) {
   }
   const double share = static_cast<double>(multiprocessors) / kMeasuredMultiprocessors;
   if (!has_float8_kernel(call.spec, target_for(9, 0)))
-    return kStartUs + operations(size) / (kMmaOperationsPerUs * share);
+    return kStartUs + 2 * products_of(size) / (kMmaOperationsPerUs * share);
   const double ours =
       estimate_gemm(call.spec, size, choose_sm90_tiling(call.spec, size, multiprocessors), multiprocessors);
   // Factors of groups lie as cuBLASLt reads them (the transposed weight's are moved, which is left out).
@@ -195,7 +192,7 @@ LinearGain from_rates(const LinearConfig& config, const LinearSize& size, const 
       const double bytes = element * (m + n) * static_cast<double>(call.size.k) + 2 * m * n;
       double GainRates::*const rate = rate_for(call.spec);
       if (rates.*rate <= 0 && gain.note.empty()) gain.note = fmt::format("the rate {} is not given", name_of(rate));
-      us += kStartUs + std::max(operations(call.size) / (rates.*rate * 1e6), bytes / bytes_per_us);
+      us += kStartUs + std::max(2 * products_of(call.size) / (rates.*rate * 1e6), bytes / bytes_per_us);
     }
   };
   if (rates.memory_gb_per_s <= 0) gain.note = "the rate memory_gb_per_s is not given";

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/float8_tensor.h"
 #include "ingot/nn/linear_gemms.h"
@@ -231,10 +232,8 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
 bool LinearPlan::runs_epilogue_apart(std::int64_t tokens) const {
   if (fusion.epilogue.empty()) return false;
   if (output_reads_weight()) return true;
-  if (!fused_products) return false;
-  const double products =
-      static_cast<double>(tokens) * static_cast<double>(shape.in_features) * static_cast<double>(shape.out_features);
-  return has_group_factors(sum_gemm) && products > *fused_products;
+  return fused_products && has_group_factors(sum_gemm) &&
+         products_of({.m = tokens, .n = shape.out_features, .k = shape.in_features}) > *fused_products;
 }
 
 bool LinearPlan::needs_preactivation() const {

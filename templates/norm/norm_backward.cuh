@@ -80,6 +80,13 @@ struct NormBackward {
     INGOT_UNROLL
     for (float& element : x) element = normalised<Kind>(element, s.mean, s.rstd);
   }
+  // 8 columns of x as xhat, and of the gradients.
+  INGOT_DEVICE static void unpack_pair(const Vec8<In>& x, const Vec8<In>& grad, const Statistics& s,
+                                       float (&xhat)[kVec8], float (&g)[kVec8]) {
+    unpack(x, xhat);
+    unpack(grad, g);
+    normalise(xhat, s);
+  }
   // Turns the gradients into g.
   INGOT_DEVICE static void scale(float (&grad)[kVec8], const float (&factors)[kVec8]) {
     INGOT_UNROLL
@@ -186,9 +193,7 @@ struct NormBackward {
     for (u32 i = 0; i < kVec8s; ++i) {
       float xhat[kVec8];
       float g[kVec8];
-      unpack(current.x[i], xhat);
-      unpack(current.grad[i], g);
-      normalise(xhat, current.s);
+      unpack_pair(current.x[i], current.grad[i], current.s, xhat, g);
       if (row < end_row && inside(i)) {
         if constexpr (C.affine) take_row(g, xhat, over_rows[i]);
         scale_kept(g, gammas[i]);
@@ -204,9 +209,7 @@ struct NormBackward {
       if (row >= end_row || !inside(i)) continue;
       float xhat[kVec8];
       float g[kVec8];
-      unpack(current.x[i], xhat);
-      unpack(current.grad[i], g);
-      normalise(xhat, current.s);
+      unpack_pair(current.x[i], current.grad[i], current.s, xhat, g);
       scale_kept(g, gammas[i]);
       access.store(grad_input(row), column(i), gradient(g, xhat, sums, current.s));
     }
@@ -221,9 +224,7 @@ struct NormBackward {
     float sums[kSums] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kVec8s; ++i) {
-      unpack(only.x[i], xhat[i]);
-      unpack(only.grad[i], g[i]);
-      normalise(xhat[i], only.s);
+      unpack_pair(only.x[i], only.grad[i], only.s, xhat[i], g[i]);
       if (row < end_row && inside(i)) take(g[i], xhat[i], kVec8, sums);
     }
     group_sums(sums, threads, row_sums[0]);
@@ -373,9 +374,7 @@ struct NormBackward {
     Vec8<In> grad;
     x.vectors[0].bits = load_shared16(slot + i * Team::kSlotStep);
     grad.vectors[0].bits = load_shared16(slot + team.grad_offset() + i * Team::kSlotStep);
-    unpack(x, xhat);
-    unpack(grad, g);
-    normalise(xhat, s);
+    unpack_pair(x, grad, s, xhat, g);
   }
 
   // Team: SlotBlock or NormBackwardPair.

@@ -117,9 +117,7 @@ struct NormBackwardWide {
       for (u32 i = 0; i < kVec8s; ++i) {
         float xhat[kVec8];
         float g[kVec8];
-        unpack(current.x[i], xhat);
-        unpack(current.grad[i], g);
-        Rows::normalise(xhat, current.s);
+        Rows::unpack_pair(current.x[i], current.grad[i], current.s, xhat, g);
         if (inside(i)) {
           if constexpr (C.affine) Rows::take_row(g, xhat, over_rows[i]);
           Rows::scale_kept(g, gammas[i]);
@@ -140,9 +138,7 @@ struct NormBackwardWide {
         if (!inside(i)) continue;
         float xhat[kVec8];
         float g[kVec8];
-        unpack(current.x[i], xhat);
-        unpack(current.grad[i], g);
-        Rows::normalise(xhat, current.s);
+        Rows::unpack_pair(current.x[i], current.grad[i], current.s, xhat, g);
         Rows::scale_kept(g, gammas[i]);
         store_vec8(rows.grad_input(row) + column(i), Rows::gradient(g, xhat, means, current.s));
       }

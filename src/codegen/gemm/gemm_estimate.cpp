@@ -184,10 +184,6 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
 
 namespace {
 
-double products_of(const MatmulSize& size) {
-  return static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size.k);
-}
-
 // Beyond so many products cuBLASLt's kernels for factors of groups gain on gemm_sm90, which the estimates do not show:
 // with blocks by group they are 1 % ahead at 8192 cubed and 4 to 6 % at 16384 (an H200, docs/notes/gemm_sm90.md).
 constexpr double kMostGroupedProducts = 5e11;

@@ -16,6 +16,11 @@ struct MatmulSize {
   bool operator==(const MatmulSize&) const = default;
 };
 
+// How many products the matmul adds up, as a double, which no size overflows.
+constexpr double products_of(const MatmulSize& size) {
+  return static_cast<double>(size.m) * static_cast<double>(size.n) * static_cast<double>(size.k);
+}
+
 struct MatmulDevice {
   Target target{};
   int multiprocessors = 0;
