@@ -28,7 +28,7 @@ struct Options {
   bool list = false;
   bool quick = false;
   bool host = false;
-  bool apart = false;
+  double fused_products = kFusedProducts;
   std::string filter;
   std::string recipe;
   std::string json;
@@ -69,7 +69,7 @@ class Bench {
         random_(gpu_.backend(), gpu_.stream(),
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
         side_(gpu_.backend()),
-        apart_(options.apart),
+        fused_products_(options.fused_products),
         measure_(options.quick ? MeasureOptions{.rounds = 3, .graph_us = 1500}
                                : MeasureOptions{.rounds = 11, .graph_us = 4000}) {
     for (const Recipe& known : recipes()) {
@@ -108,7 +108,7 @@ class Bench {
                                 .config = print(recipe.config),
                                 .side = beside,
                                 .roofline_us = roofline_us(c, recipe.config, rates)});
-      auto step = std::make_unique<RecipeSteps>(gpu_, c, recipe, copies, beside ? &side_ : nullptr, apart_);
+      auto step = std::make_unique<RecipeSteps>(gpu_, c, recipe, copies, beside ? &side_ : nullptr, fused_products_);
       auto replay = std::make_unique<Replay>(gpu_, step->call(), measure_);
       for (const auto& tensors : copies) tensors->poison(gpu_);
       replay->launch();
@@ -203,7 +203,7 @@ class Bench {
   MeasuredGpu gpu_;
   RandomData random_;
   Stream side_;
-  bool apart_;
+  double fused_products_;
   MeasureOptions measure_;
   std::vector<Recipe> recipes_;
 };
@@ -311,7 +311,9 @@ int main(int argc, char** argv) {
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");
   app.add_option("--filter", options.filter, "Only cases with this text in their name");
   app.add_option("--recipe", options.recipe, "Only this recipe, and bf16");
-  app.add_flag("--apart", options.apart, "Layers with factors of groups have their epilogue in a pass of its own");
+  app.add_option(
+      "--fused-products", options.fused_products,
+      "Layers with factors of groups and more products have their epilogue in a pass of its own (inf: none)");
   app.add_flag("--host", options.host, "Only what a small layer's step costs the host");
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");

@@ -114,6 +114,8 @@ std::vector<Work> all_work() {
       norm_work<NormSpec>("layernorm rowwise codes+result",
                           "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats",
                           {.reads = {2}, .writes = {1, 2}}),
+      norm_work<NormSpec>("rmsnorm result", "norm rms bf16 affine out=result,stats", {.reads = {2}, .writes = {2}}),
+      norm_work<NormSpec>("layernorm result", "norm layer bf16 affine out=result,stats", {.reads = {2}, .writes = {2}}),
       norm_work<NormSpec>("layernorm result, not affine", "norm layer bf16 out=result,stats",
                           {.reads = {2}, .writes = {2}}),
       norm_work<NormSpec>("rmsnorm statistics", "norm rms bf16 out=stats", {.reads = {2}, .writes = {}}),

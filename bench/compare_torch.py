@@ -281,6 +281,14 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--eager", action="store_true", help="those steps from PyTorch, Ingot's package beside the others"
     )
+    parser.add_argument(
+        "--layer",
+        action="append",
+        metavar="NAME",
+        choices=torch_eager.layer_names(),
+        help='with --eager: only this layer, as its table names it ("ingot rowwise"); may be repeated. In a process of '
+        "its own a layer shares the GPU with no other's streams",
+    )
     parser.add_argument("--weight-only", action="store_true", help="GEMMs with weights in 8 and 4 bits")
     parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
     parser.add_argument("--ingot", help="what bench_cast, bench_gemm or bench_linear --json wrote, to compare with")
@@ -325,7 +333,7 @@ def measured(
         found = torch_linear.measure(torch, options.filter, options.quick, write)
         return found, torch_linear.table(found, ingot)
     if options.eager:
-        found = torch_eager.measure(torch, options.filter, options.quick, write, options.commit)
+        found = torch_eager.measure(torch, options.filter, options.quick, write, options.commit, options.layer)
         return found, torch_eager.table(found, ingot)
     if options.weight_only:
         found = torch_weight_only.measure(torch, options.filter, options.quick, write)

@@ -96,13 +96,13 @@ std::vector<std::unique_ptr<StepTensors>> make_copies(MeasuredGpu& gpu, RandomDa
 }
 
 RecipeSteps::RecipeSteps(MeasuredGpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
-                         const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side, bool apart)
+                         const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side, double fused_products)
     : gpu_(&gpu), delayed_(recipe.name == "delayed"), copies_(&copies) {
   const LinearShape shape{.in_features = c.size.in_features, .out_features = c.size.out_features};
   for (std::size_t i = 0; i < copies.size(); ++i) {
     Layer layer{.delayed = std::make_unique<DelayedScaling>(gpu.backend()), .linear = {}, .norm_linear = {}};
-    LinearOptions options{.delayed = layer.delayed.get(), .workspace = &workspace_, .side = side};
-    if (apart) options.fused_products = 0;
+    LinearOptions options{
+        .delayed = layer.delayed.get(), .workspace = &workspace_, .side = side, .fused_products = fused_products};
     if (c.work == LinearWork::linear) {
       layer.linear = std::make_unique<Float8Linear>(gpu.backend(), shape, recipe.config, options);
     } else {

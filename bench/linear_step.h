@@ -34,9 +34,10 @@ std::vector<std::unique_ptr<StepTensors>> make_copies(MeasuredGpu& gpu, RandomDa
 // The layers of one recipe, one for each copy of the tensors.
 class RecipeSteps {
  public:
-  // side: as LinearOptions::side; null for none. apart: has a layer with factors of groups its epilogue in a pass?
+  // side, fused_products: as in LinearOptions.
   RecipeSteps(MeasuredGpu& gpu, const LinearBenchCase& c, const Recipe& recipe,
-              const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side = nullptr, bool apart = false);
+              const std::vector<std::unique_ptr<StepTensors>>& copies, Stream* side = nullptr,
+              double fused_products = kFusedProducts);
 
   // Enqueues a whole step on copy i: casts the weight, runs forward and backward, and with delayed scales updates the
   // histories.

@@ -32,6 +32,10 @@ def case_names() -> list[str]:
     return [case_name(size, work) for work in WORKS for size in SIZES]
 
 
+def layer_names() -> list[str]:
+    return [contender.name for contender in contenders(None, WORKS[0])]
+
+
 # ---- the contenders --------------------------------------------------------------------------------------------------
 
 
@@ -160,8 +164,14 @@ def prepare(
 
 
 def measure(
-    torch: Any, chosen: str, quick: bool, write: Callable[[dict[str, Any]], None], commit: str = ""
+    torch: Any,
+    chosen: str,
+    quick: bool,
+    write: Callable[[dict[str, Any]], None],
+    commit: str = "",
+    layers: Optional[list[str]] = None,
 ) -> dict[str, Any]:
+    """`layers`: names of the contenders, by default all."""
     rounds, enough_us = (3, 1000.0) if quick else (9, 4000.0)
     torch._dynamo.config.recompile_limit = 64  # the contenders are compilations of the same code
     found: dict[str, Any] = {
@@ -169,6 +179,7 @@ def measure(
         **torch_machine.machine(torch, "cuda", commit),
         "cases": [],
     }
+    stream = torch.cuda.Stream()
     for work in WORKS:
         for size in SIZES:
             name = case_name(size, work)
@@ -179,12 +190,14 @@ def measure(
             clocks: dict[str, tuple[Any, Any]] = {}
             notes: dict[str, dict[str, str]] = {}
             for contender in contenders(torch, work):
+                if layers and contender.name not in layers:
+                    continue
                 print(f"preparing {name}: {contender.name}", file=sys.stderr, flush=True)
                 # In f32 the largest size takes long, and is made of the same kernels.
                 call, notes[contender.name] = prepare(torch, work, contender, tensors[0], check=size <= 8192)
                 if call is not None:
                     try:
-                        gpu = Replay(torch, call, tensors, enough_us)
+                        gpu = Replay(torch, call, tensors, enough_us, stream)
                         clocks[contender.name] = (gpu, WallClock(torch, call, tensors, enough_us))
                     except Exception as error:
                         notes[contender.name] = {

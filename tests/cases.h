@@ -85,8 +85,9 @@ inline constexpr std::array kMatrixShapes{
     SizedShape{{40001, 131}, SizeClass::gpu},  // too many tiles for a cast in one launch
     SizedShape{{65537, 32769}, SizeClass::huge}};
 
-// Further shapes for norms: rows that do not fit into registers, and columns of many short rows.
-inline constexpr std::array kNormShapes{Shape{5, 8200}, Shape{2, 65545}, Shape{1100, 24}};
+// Further shapes for norms: rows that do not fit into registers, columns of many short rows, and rows that fill their
+// threads.
+inline constexpr std::array kNormShapes{Shape{5, 8200}, Shape{2, 65545}, Shape{1100, 24}, Shape{37, 1024}};
 
 // Shapes for every GEMM: some that the hardware path takes, and some that it does not.
 inline constexpr std::array kGemmShapes{Shape{64, 48, 32}, Shape{37, 131, 67}};

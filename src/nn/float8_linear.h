@@ -111,7 +111,7 @@ struct LinearOptions {
   // their main stream too, and their graph replays and all their other work must run in one order. The stream must
   // outlive the layers.
   Stream* side = nullptr;
-  std::optional<double> fused_products{};  // as LinearPlanOptions::fused_products
+  double fused_products = kFusedProducts;  // as LinearPlanOptions::fused_products
 
   static constexpr double kLargestBeside = 1e10;  // M * N * K
   static constexpr bool is_small(std::int64_t tokens, std::int64_t in_features, std::int64_t out_features) {

@@ -195,7 +195,7 @@ std::uint64_t identity_of(const LinearPlan& plan) {
   for (const GemmSpec* gemm : {&plan.output_gemm[1], &plan.grad_input_gemm, &plan.grad_weight_gemm}) {
     add(hash_value(*gemm));
   }
-  add(std::bit_cast<std::uint64_t>(plan.fused_products.value_or(-1)));
+  add(std::bit_cast<std::uint64_t>(plan.fused_products));
   add(plan.fusion.prologue.hash());
   add(plan.fusion.epilogue.hash());
   return hash;
@@ -232,8 +232,8 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
 bool LinearPlan::runs_epilogue_apart(std::int64_t tokens) const {
   if (fusion.epilogue.empty()) return false;
   if (output_reads_weight()) return true;
-  return fused_products && has_group_factors(sum_gemm) &&
-         products_of({.m = tokens, .n = shape.out_features, .k = shape.in_features}) > *fused_products;
+  return has_group_factors(sum_gemm) &&
+         products_of({.m = tokens, .n = shape.out_features, .k = shape.in_features}) > fused_products;
 }
 
 bool LinearPlan::needs_preactivation() const {

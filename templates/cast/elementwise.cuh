@@ -104,14 +104,13 @@ INGOT_DEVICE void elementwise_tiles(const ElementwiseParams& p) {
   const i64 cols = p.source.cols;
   const i64 tile_cols = Vec8Tiles::tile_cols(p.across_log2);
   const bool aligned = Source::aligned(p.source) && vector_aligned<In>(p.output, p.output_stride);
-  for_each_tile(p.source.rows, cols, Vec8Tiles::tile_rows(p.across_log2, sizeof(In)), tile_cols,
-                [&](i64 first_row, i64 first_col) {
-                  if (aligned && (cols - first_col >= tile_cols || cols % kVec8 == 0)) {
-                    elementwise_vec8s<Source>(p, first_row, first_col);
-                  } else {
-                    elementwise_elements<Source>(p, first_row, first_col);
-                  }
-                });
+  for_each_tile(p.source.rows, sizeof(In), p.across_log2, [&](i64 first_row, i64 first_col) {
+    if (aligned && (cols - first_col >= tile_cols || cols % kVec8 == 0)) {
+      elementwise_vec8s<Source>(p, first_row, first_col);
+    } else {
+      elementwise_elements<Source>(p, first_row, first_col);
+    }
+  });
 }
 
 template <class Source>

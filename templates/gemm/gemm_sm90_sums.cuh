@@ -39,11 +39,20 @@ struct Sm90Sums {
 
   // This warp has read the stage: each block that sends to it may send the next data.
   INGOT_DEVICE void release_stage(u32 stage) const {
+    if constexpr (kSm90EachLaneReleases) return release_by_each_lane(stage);
     if constexpr (kGrouped) __syncwarp();  // all lanes have read factors
     if constexpr (sm90_cluster_size(T) > 1) {
       if (position.lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);
     } else {
       if (position.lane == 0) ptx::mbarrier_arrive(release + 8 * stage);
+    }
+  }
+
+  INGOT_DEVICE void release_by_each_lane(u32 stage) const {
+    INGOT_UNROLL
+    for (u32 to = 0; to < sm90_cluster_size(T); ++to) {
+      const u32 empty = sm90_cluster_size(T) > 1 ? ptx::mapa(block.empty, to) : block.empty;
+      ptx::mbarrier_arrive_cluster(empty + 8 * stage);
     }
   }
 

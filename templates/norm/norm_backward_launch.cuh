@@ -28,6 +28,7 @@ struct NormBackwardParams {
   i64 grad_output_stride, input_stride, grad_input_stride;  // elements
   float inverse_cols;
   NormBackwardDivision division;
+  bool one_row;   // has each group one row, whose columns can be read in vectors? (NormBackwardLaunch::one_row)
   u32 slot_rows;  // of more than 8192 columns: how many rows a block holds in shared memory; 0: none
 };
 
@@ -87,6 +88,13 @@ struct NormBackwardLaunch {
     if (affine) return rows_per_chunk(rows, cols);
     const i64 at_once = i64{1} << (block_log2(cols, affine) - threads_log2(cols));
     return at_once * max_of(i64{1}, ceil_div(rows * threads_per_row(cols), kThreadsAtOnce));
+  }
+  // Has each group of threads one row? Then the kernel has a short way for it: if the row fits the registers, there are
+  // no sums over rows, and `vectors` says that its columns can be read 8 at a time.
+  INGOT_HOST_DEVICE static constexpr bool one_row(i64 rows, i64 cols, bool affine, u32 element_bytes, bool vectors) {
+    const u32 log2 = threads_log2(cols);
+    return vectors && !affine && element_bytes == 2 && cols <= i64{kVec8s * kVec8} << log2 &&
+           rows_per_block(rows, cols, affine) == i64{1} << (block_log2(cols, affine) - log2);
   }
   INGOT_HOST_DEVICE static constexpr NormBackwardDivision division(i64 rows, i64 cols, bool affine) {
     return {.threads_log2 = threads_log2(cols),

@@ -31,6 +31,7 @@ struct NormRowsParams {
   u32 threads_log2;    // log2 of the threads that share a row
   u32 slot_rows;       // for how many rows a thread has slots in shared memory: 0, 1 or 2 (norm_rows_staged.cuh)
   bool pow2;
+  bool one_turn;  // does each group of threads take one row of whole vec8s? (NormRowsLaunch::one_turn)
 };
 
 // In place of Codes: the kernel writes no codes.
@@ -63,6 +64,13 @@ struct NormRowsLaunch {
     return codes && !result && !centred;
   }
   INGOT_HOST_DEVICE static constexpr u32 slot_bytes(i64 cols) { return threads(cols) * kVec8s * 16; }
+  // Does each group of threads take one row of whole vec8s? Then the kernel has a short way (norm_rows.cuh). `vectors`:
+  // can rows be read and written 8 elements at a time? Without slots there is a group of threads for each row: rows
+  // that do not fill their threads have slots, and no GPU has memory for more rows of those that do than a launch has
+  // blocks.
+  INGOT_HOST_DEVICE static constexpr bool one_turn(i64 cols, u32 element_bytes, bool vectors, u32 slot_rows) {
+    return vectors && element_bytes == 2 && cols <= kMaxCols && slot_rows == 0;
+  }
   // At least one block: a given scale's factor is written even if there are no rows. With slots no more than run at
   // once, so that each takes many rows.
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, bool slots, i64 multiprocessors) {

@@ -92,7 +92,8 @@ struct NormKeptRow {
   INGOT_DEVICE u32 take_values(Vec8<In> (&vec8s)[kVec8s]) const {
     Vec8sMaximum<In> maximum;
     // One by one, elements take more registers on their way.
-    constexpr u32 kBatch = is_same<Access, WholeVec8s> ? kAffineBatch<Row> : 1;
+    constexpr u32 kWholeBatch = kSkips ? kAffineBatch<Row> : min_of(2U, kAffineBatch<Row>);
+    constexpr u32 kBatch = is_same<Access, WholeVec8s> ? kWholeBatch : 1;
     INGOT_UNROLL
     for (u32 first = 0; first < kVec8s; first += kBatch) {
       typename Row::AffineVec8 affine[kBatch];
@@ -243,6 +244,16 @@ struct NormRowsTurns {
   }
 };
 
+// Is there a short way for launches in which each group of threads takes one row (NormRowsParams::one_turn)? RMSNorm's
+// codes alone have slots at any size. Values beside codes would spill.
+template <class Row>
+inline constexpr bool kHasOneTurn = sizeof(typename Row::Element) == 2 &&
+                                    (Row::kWritesCodes ? Row::kCodesAlone && Row::kSubtractsMean : Row::kWritesResult);
+// Then all other rows that can be read in vectors have slots. (The host's test for vectors holds wherever this kernel's
+// does, so that there is shared memory for them.)
+template <class Row>
+inline constexpr bool kAlwaysCopies = Row::kCodesAlone || kHasOneTurn<Row>;
+
 // Rows that stay in registers. warp_sums serve in turn: the values of RMSNorm alone take only one barrier to a row, and
 // what one row leaves there is read until the next row's.
 template <class Row, class Access>
@@ -250,8 +261,7 @@ INGOT_DEVICE void norm_kept_rows(const NormRowsParams& p, const Access& access, 
   using In = typename Row::Element;
   using Kept = NormKeptRow<Row, Access, true>;
   constexpr bool kMayCopy = sizeof(In) == 2 && is_same<Access, WholeVec8s>;
-  // Codes alone come here only with slots.
-  const bool copies = kMayCopy && (Row::kCodesAlone || p.slot_rows != 0);
+  const bool copies = kMayCopy && (kAlwaysCopies<Row> || p.slot_rows != 0);
   NormRowsTurns turns(p);
   hide(turns.lane);
   u32 slots = shared_memory() + threadIdx.x * 16;  // the thread's first
@@ -277,7 +287,7 @@ INGOT_DEVICE void norm_kept_rows(const NormRowsParams& p, const Access& access, 
   }
 }
 
-// One row for each group of the launch.
+// One row for each group of the launch, which the row fills with whole vec8s.
 template <class Row>
 INGOT_DEVICE void norm_kept_row(const NormRowsParams& p, NormRowsShared& shared) {
   Row row = NormRowsTurns(p).row<Row>();
@@ -303,15 +313,17 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, (norm_rows_re
   if constexpr (C.given_scale) {
     if (blockIdx.x == 0 && threadIdx.x == 0) *p.factors = factor_from_scale(*p.scale);
   }
+  // This way comes first, and the host tests for it, because the instructions before the first load take a tenth of a
+  // small matrix's time.
+  if constexpr (kHasOneTurn<Row>) {
+    if (p.one_turn) [[likely]]
+      return norm_kept_row<Row>(p, shared);
+  }
   const bool kept = p.cols <= (i64{NormRowsLaunch::kVec8s * kVec8} << p.threads_log2);
   if constexpr (sizeof(In) == 2 && C.result) {
     if (!kept && p.slot_rows != 0) return NormRowsStaged<In, Kind, Codes, C>{p, shared}.all_rows();
   }
   if (kept && Row::vectors(p) && p.cols % kVec8 == 0) {
-    // Without slots there is a block for each row of LayerNorm's codes. Only rows that fill their threads come here,
-    // and no GPU has memory for more such rows than a launch has blocks.
-    constexpr bool kOneTurn = sizeof(In) == 2 && Row::kCodesAlone && Row::kSubtractsMean;
-    if (kOneTurn && p.slot_rows == 0) return norm_kept_row<Row>(p, shared);
     norm_kept_rows<Row>(p, WholeVec8s{}, shared);
   } else if (kept && kPaddedRowsStay && p.eps >= kLeastEpsToStay) {
     norm_kept_rows<Row>(p, PaddedVec8s{static_cast<u32>(p.cols)}, shared);

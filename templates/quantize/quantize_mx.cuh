@@ -33,7 +33,7 @@ struct QuantizeMxLaunch {
   static constexpr u32 kThreads = Vec8Tiles::kThreads;
   // A tile is at least one group wide.
   INGOT_HOST_DEVICE static constexpr u32 across_log2(i64 cols) { return max_of(2U, Vec8Tiles::across_log2(cols)); }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u64 value_bytes) {
+  INGOT_HOST_DEVICE static constexpr Vec8Tiles::Grid grid(i64 rows, i64 cols, u64 value_bytes) {
     return Vec8Tiles::grid_of(rows, cols, value_bytes, across_log2(cols));
   }
 };
@@ -228,14 +228,13 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(QuantizeMxLaunch::kThreads, 4) quantize_mx
   const i64 tile_cols = Vec8Tiles::tile_cols(p.across_log2);
   const bool aligned = mx_aligned<In, Out>(p);
   start_in_turn();
-  for_each_tile(p.rows, p.cols, Vec8Tiles::tile_rows(p.across_log2, sizeof(In)), tile_cols,
-                [&](i64 first_row, i64 first_col) {
-                  if (aligned && (p.cols - first_col >= tile_cols || p.cols % kMxUnit<Out> == 0)) {
-                    quantize_mx_vec8s<In, Out>(p, first_row, first_col);
-                  } else {
-                    quantize_mx_elements<In, Out>(p, first_row, first_col);
-                  }
-                });
+  for_each_tile(p.rows, sizeof(In), p.across_log2, [&](i64 first_row, i64 first_col) {
+    if (aligned && (p.cols - first_col >= tile_cols || p.cols % kMxUnit<Out> == 0)) {
+      quantize_mx_vec8s<In, Out>(p, first_row, first_col);
+    } else {
+      quantize_mx_elements<In, Out>(p, first_row, first_col);
+    }
+  });
 }
 
 }  // namespace ingot

@@ -79,6 +79,30 @@ done
 expect_line 'test_runtime_backends_gpu \(4 shares\) +[0-9]+ s  passed'
 expect '8 passed, 0 failed, 0 skipped'
 
+echo '== several GPUs take turns'
+fresh
+stub "$work/path/nvidia-smi" 'echo "GPU 0: one"; echo "GPU 1: another"'
+program test_runtime_backends_gpu 'echo "${CUDA_VISIBLE_DEVICES-none}" >>$SEEN/gpus'
+run 0 tests
+[ "$(sort "$work/seen/gpus" | uniq -c | xargs)" = '3 0 2 1' ] || fail "the GPUs: $(sort "$work/seen/gpus" | uniq -c | xargs)"
+rm "$work/seen/gpus"
+CUDA_VISIBLE_DEVICES=7,5 run 0 tests
+[ "$(sort "$work/seen/gpus" | uniq -c | xargs)" = '2 5 3 7' ] || fail "the GPUs: $(sort "$work/seen/gpus" | uniq -c | xargs)"
+rm "$work/seen/gpus" "$work/path/nvidia-smi"
+CUDA_VISIBLE_DEVICES=7 run 0 tests
+[ "$(sort "$work/seen/gpus" | uniq -c | xargs)" = '5 7' ] || fail "the GPUs: $(sort "$work/seen/gpus" | uniq -c | xargs)"
+
+echo '== racecheck sees gemm_sm90 with a template in which each lane releases a stage'
+fresh
+program test_runtime_gemm_sm90_gpu '
+  echo "$1 $(grep -c "EachLaneReleases = true" "${INGOT_TEMPLATES:-/none}/gemm/gemm_sm90_tiling.cuh" 2>/dev/null)" >>$SEEN/gemm'
+run 0 sanitizer
+[ "$(sort "$work/seen/gemm" | xargs)" = '--run_test=small* --run_test=small* 1' ] || fail "gemm_sm90: $(cat "$work/seen/gemm")"
+touch "$work/out/templates/of_an_earlier_run"
+run 0 sanitizer
+[ -e "$work/out/templates/of_an_earlier_run" ] && fail 'racecheck takes the templates of an earlier run'
+expect_line 'racecheck_test_runtime_gemm_sm90_gpu +[0-9]+ s  passed'
+
 echo '== what fails is said, with the end of its log'
 fresh
 program test_good_gpu 'exit 0'

@@ -198,7 +198,8 @@ inline thread_local Block* current = nullptr;
 inline thread_local Cluster* current_cluster = nullptr;
 
 struct Shape {
-  std::int64_t grid;          // blocks
+  std::int64_t grid;          // blocks along x
+  std::int64_t grid_y = 1;    // blocks along y
   unsigned threads;           // of a block, a multiple of 32
   unsigned cluster = 1;       // blocks of a cluster; divides the grid
   unsigned shared_bytes = 0;  // dynamic shared memory of a block
@@ -214,12 +215,14 @@ void launch(Kernel kernel, const Shape& shape, const Params& params) {
     current_cluster = &cluster;
     current = cluster.blocks[rank].get();
     threadIdx.x = t % shape.threads;
-    blockIdx.x = turns[t] * shape.cluster + rank;
+    const unsigned block = turns[t] * shape.cluster + rank;
+    blockIdx.x = block % static_cast<unsigned>(shape.grid);
+    blockIdx.y = block / static_cast<unsigned>(shape.grid);
     blockDim = {shape.threads, 1, 1};
-    gridDim = {static_cast<unsigned>(shape.grid), 1, 1};
+    gridDim = {static_cast<unsigned>(shape.grid), static_cast<unsigned>(shape.grid_y), 1};
   };
   run_threads(shape.cluster * shape.threads, enter, [&](unsigned t) {
-    while (turns[t] < static_cast<unsigned>(shape.grid) / shape.cluster) {
+    while (turns[t] < static_cast<unsigned>(shape.grid * shape.grid_y) / shape.cluster) {
       kernel(params);
       cluster.barrier.wait();
       ++turns[t];

@@ -1457,7 +1457,7 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
   }
 }
 
-// In tiles of every width, in place over an input, and with fewer blocks than tiles.
+// In tiles of every width, in place over an input, and with blocks that take two tiles.
 BOOST_AUTO_TEST_CASE(elementwise_values) {
   using Source = ValueSource<bf16, RenderedSwigluBias, ValueConfig{.in_place = true}>;
   std::vector<Shape> shapes = kShapes;
@@ -1468,8 +1468,10 @@ BOOST_AUTO_TEST_CASE(elementwise_values) {
         FusedCast kernels(s), cpu(s);
         cpu.run_on_cpu("cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=row out=codes,result");
         Matrix<bf16>& output = over == 0 ? kernels.result : over == 1 ? kernels.x : kernels.gate;
-        const i64 grid = ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16));
-        emulator::launch(elementwise<Source>, over == 1 ? std::min(grid, i64{3}) : grid, ElementwiseLaunch::kThreads,
+        auto grid = ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16));
+        if (over == 1) grid.y = ceil_div(grid.y, i64{2});
+        emulator::launch(elementwise<Source>,
+                         {.grid = grid.x, .grid_y = grid.y, .threads = ElementwiseLaunch::kThreads},
                          ElementwiseParams{.source = kernels.source(),
                                            .output = output.data(),
                                            .output_stride = output.stride(),
@@ -1491,8 +1493,9 @@ BOOST_AUTO_TEST_CASE(elementwise_without_x) {
       SourceParams source{.input = nullptr, .rows = s.rows, .cols = s.cols, .input_stride = s.cols, .operands = {}};
       source.operands[0] = {a.data(), a.stride()};
       source.operands[1] = {b.data(), b.stride()};
+      const auto grid = ElementwiseLaunch::grid(s.rows, s.cols, sizeof(f32));
       emulator::launch(elementwise<ValueSource<f32, RenderedNoX, ValueConfig{.in_place = true}>>,
-                       ElementwiseLaunch::grid(s.rows, s.cols, sizeof(f32)), ElementwiseLaunch::kThreads,
+                       {.grid = grid.x, .grid_y = grid.y, .threads = ElementwiseLaunch::kThreads},
                        ElementwiseParams{.source = source,
                                          .output = output.data(),
                                          .output_stride = output.stride(),
@@ -1524,8 +1527,9 @@ BOOST_AUTO_TEST_CASE(columns_of_f32) {
       Matrix<float> factors(1, s.rows, s.rows), given(1, 1, 1), factor = given, amax = given;
       given.at(0, 0) = scale;
       amax.at(0, 0) = 0.0F;
+      const auto grid = ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16));
       emulator::launch(elementwise<ValueSource<bf16, RenderedFactors, ValueConfig{.in_place = true}>>,
-                       ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16)), ElementwiseLaunch::kThreads,
+                       {.grid = grid.x, .grid_y = grid.y, .threads = ElementwiseLaunch::kThreads},
                        ElementwiseParams{.source = source,
                                          .output = alone.data(),
                                          .output_stride = alone.stride(),

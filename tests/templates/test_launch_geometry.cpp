@@ -30,6 +30,7 @@ namespace {
 const std::vector<i64> kSizes{1,    2,    31,   32,   33,    127,   128,     129,
                               1000, 4096, 4097, 8192, 16384, 65536, 1 << 20, i64{1} << 33};
 constexpr i64 kMaxGrid = 0x7fffffff;
+constexpr i64 kMaxGridDown = 65535;  // blocks loop beyond that
 
 }  // namespace
 
@@ -285,6 +286,9 @@ BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {
   static_assert(NormRowsLaunch::has_slots(16384, 2, true, true, true));
   static_assert(!NormRowsLaunch::has_slots(16392, 2, true, true, false));
   static_assert(!NormRowsLaunch::has_slots(8192, 4, true, false, false));
+  static_assert(NormRowsLaunch::one_turn(1024, 2, true, 0) && NormRowsLaunch::one_turn(16384, 2, true, 0));
+  static_assert(!NormRowsLaunch::one_turn(1024, 2, true, 1) && !NormRowsLaunch::one_turn(1024, 2, false, 0));
+  static_assert(!NormRowsLaunch::one_turn(1024, 4, true, 0) && !NormRowsLaunch::one_turn(16392, 2, true, 0));
   static_assert(NormRowsLaunch::threads_per_row(0) == 32);
   static_assert(NormRowsLaunch::threads_per_row(8192) == 256 && NormRowsLaunch::threads_per_row(8193) == 512);
 }
@@ -468,6 +472,10 @@ BOOST_AUTO_TEST_CASE(norm_backward_blocks_cover_all_rows) {
       const i64 per_block = Launch::rows_per_block(rows, cols, false);
       const i64 blocks = Launch::grid(rows, cols, false);
       const i64 groups = Launch::threads(cols, false) / Launch::threads_per_row(cols);
+      BOOST_TEST(Launch::one_row(rows, cols, false, 2, true) == (cols <= 8192 && per_block == groups));
+      BOOST_TEST(!Launch::one_row(rows, cols, true, 2, true));
+      BOOST_TEST(!Launch::one_row(rows, cols, false, 4, true));
+      BOOST_TEST(!Launch::one_row(rows, cols, false, 2, false));
       BOOST_TEST(per_block % groups == 0);
       const i64 most = Launch::kThreadsAtOnce / Launch::threads(cols, false);
       BOOST_TEST((per_block == groups || blocks > most / 2));
@@ -510,9 +518,9 @@ BOOST_AUTO_TEST_CASE(elementwise_tiles_cover_the_matrix) {
       BOOST_TEST(Launch::tile_rows(log2, bytes) * Launch::tile_cols(log2) ==
                  i64{Launch::kThreads} * Launch::rows(bytes) * kVec8);
       for (const i64 rows : kSizes) {
-        const i64 grid = Launch::grid(rows, cols, bytes);
-        BOOST_TEST((grid >= 1 && grid <= kMaxGrid));  // blocks loop beyond that
-        BOOST_TEST((grid == kMaxGrid || grid == across * ceil_div(rows, Launch::tile_rows(log2, bytes))));
+        const Launch::Grid grid = Launch::grid(rows, cols, bytes);
+        BOOST_TEST(grid.x == across);
+        BOOST_TEST(grid.y == std::min(kMaxGridDown, ceil_div(rows, Launch::tile_rows(log2, bytes))));
       }
     }
   }
@@ -639,7 +647,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   static_assert(sm90_shared_bytes({.tiling = tile, .scale_b = kGroups}) <= kSm90SharedLimit);
 }
 
-// Tiles hold whole groups and cover the matrix; for_each_tile() still walks all of it if the grid is smaller.
+// Tiles hold whole groups and cover the matrix.
 BOOST_AUTO_TEST_CASE(tiles_of_groups) {
   using Launch = QuantizeMxLaunch;
   for (const i64 cols : kSizes) {
@@ -649,11 +657,9 @@ BOOST_AUTO_TEST_CASE(tiles_of_groups) {
     BOOST_TEST(Vec8Tiles::tile_cols(log2) % kMxGroup == 0);
     for (const u64 bytes : {2, 4}) {
       for (const i64 rows : kSizes) {
-        const i64 down = ceil_div(rows, Vec8Tiles::tile_rows(log2, bytes));
-        const i64 across = ceil_div(cols, Vec8Tiles::tile_cols(log2));
-        const i64 grid = Launch::grid(rows, cols, bytes);
-        BOOST_TEST(grid >= 1);
-        BOOST_TEST(grid == std::min(kMaxGrid, down * across));
+        const Vec8Tiles::Grid grid = Launch::grid(rows, cols, bytes);
+        BOOST_TEST(grid.x == ceil_div(cols, Vec8Tiles::tile_cols(log2)));
+        BOOST_TEST(grid.y == std::min(kMaxGridDown, ceil_div(rows, Vec8Tiles::tile_rows(log2, bytes))));
       }
     }
   }

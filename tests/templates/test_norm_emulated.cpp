@@ -44,6 +44,7 @@ std::vector<Case> cases_of_shapes(const KernelSpec& spec) {
   for (const Placement placement : kPlacements) {
     cases.push_back({.spec = spec, .shape = {70, 264}, .placement = placement});
   }
+  cases.push_back({.spec = spec, .shape = {1, 1024}, .placement = {.padding = 3}});
   for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::spread}) {
     cases.push_back({.spec = spec, .shape = {37, 131}, .input = input});
     cases.push_back({.spec = spec, .shape = {33, 512}, .input = input});
@@ -97,8 +98,9 @@ struct Fixture {
       if (sizeof(In) == 2 ? !slots && kAlways : slots) continue;
       check(spec, cases, [&](PlacedCase& placed) {
         NormRowsParams params = params_of(placed, pow2);
-        const bool vectors = NormRow<In, Kind, Codes, kConfig>::vectors(params) && params.cols % kVec8 == 0;
+        const bool vectors = in_vectors<NormRow<In, Kind, Codes, kConfig>>(params);
         params.slot_rows = slots && vectors && params.cols <= NormRowsLaunch::kMaxCols ? 1 : 0;
+        params.one_turn = NormRowsLaunch::one_turn(params.cols, sizeof(In), vectors, params.slot_rows);
         emulator::launch(norm_rows<In, Kind, Codes, kConfig>, rows_shape(params), params);
       });
     }
@@ -162,6 +164,13 @@ struct Fixture {
             .shared_bytes = slots ? NormRowsLaunch::slot_bytes(params.cols) : 0};
   }
 
+  // As the host finds it out: the strides of a single row do not count.
+  template <class Row>
+  static bool in_vectors(NormRowsParams params) {
+    if (params.rows <= 1) params.input_stride = params.result_stride = params.codes_stride = 0;
+    return Row::vectors(params) && params.cols % kVec8 == 0;
+  }
+
   static NormRowsParams params_of(PlacedCase& placed, bool pow2) {
     const Tensor input = placed.tensor("input");
     return {.input = input.data,
@@ -183,7 +192,8 @@ struct Fixture {
             .amax = static_cast<u32*>(placed.tensor("amax").data),
             .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
             .slot_rows = 0,
-            .pow2 = pow2};
+            .pow2 = pow2,
+            .one_turn = false};
   }
 
   template <class In, class Kind, bool Affine, class Sum, bool ZeroCentred = false>
@@ -209,11 +219,17 @@ struct Fixture {
     cases.push_back({.spec = spec, .shape = {9, 1111}, .placement = {.padding = 1}});
     cases.push_back({.spec = spec, .shape = {9, 1112}, .placement = {.padding = 3, .offset = 1}});
     static constexpr NormBackwardConfig kConfig{.affine = Affine, .zero_centred = ZeroCentred};
-    check(spec, cases, [&](PlacedCase& placed) {
-      backward<Kind, Affine, Sum>(placed, [](const NormBackwardParams& params, i64) {
-        emulator::launch(norm_backward<In, Kind, kConfig>, backward_shape<In, Kind, Affine>(params), params);
+    // The short way where each group of threads has one row, and the way that any number of rows takes.
+    for (const bool may_be_short : {true, false}) {
+      check(spec, cases, [&](PlacedCase& placed) {
+        backward<Kind, Affine, Sum>(placed, [&](NormBackwardParams params, i64) {
+          params.one_row = may_be_short && NormBackwardLaunch::one_row(params.rows, params.cols, Affine, sizeof(In),
+                                                                       in_vectors<In>(params));
+          emulator::launch(norm_backward<In, Kind, kConfig>, backward_shape<In, Kind, Affine>(params), params);
+        });
       });
-    });
+      if (Affine || sizeof(In) != 2) break;  // these have no short way
+    }
     check_backward_slots<In, Kind, Affine, Sum, kConfig>(spec);
     if constexpr (sizeof(In) == 2) check_backward_pairs<In, Kind, Affine, Sum, kConfig>(spec);
     // Several chunks, around the ends of each number of blocks. Of 133 rows, a chunk has two.
@@ -299,6 +315,16 @@ struct Fixture {
     }
   }
 
+  // As the host finds it out: the stride of a single row does not count.
+  template <class In>
+  static bool in_vectors(const NormBackwardParams& p) {
+    const auto aligned = [&](const void* data, i64 stride) {
+      return vector_aligned<In>(data, p.rows <= 1 ? 0 : stride);
+    };
+    return p.cols % kVec8 == 0 && aligned(p.input, p.input_stride) && aligned(p.grad_output, p.grad_output_stride) &&
+           aligned(p.grad_input, p.grad_input_stride);
+  }
+
   template <class In, class Kind, bool Affine>
   static emulator::Shape backward_shape(const NormBackwardParams& params) {
     using Launch = NormBackwardLaunch;
@@ -330,6 +356,7 @@ struct Fixture {
                               .grad_input_stride = placed.tensor("grad_input").row_stride,
                               .inverse_cols = inverse_cols(cols),
                               .division = NormBackwardLaunch::division(input.rows, cols, Affine),
+                              .one_row = false,
                               .slot_rows = 0},
            chunks);
     BOOST_TEST(partials.damage() == "");

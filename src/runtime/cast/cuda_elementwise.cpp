@@ -8,6 +8,11 @@
 
 namespace ingot::cuda {
 
+LaunchShape shape_of(const Vec8Tiles::Grid& grid) {
+  return {
+      .grid_x = Launcher::checked_grid(grid.x), .grid_y = Launcher::checked_grid(grid.y), .block = Vec8Tiles::kThreads};
+}
+
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,
                  Launcher& launcher) {
   const Tensor& input = tensors.input;
@@ -16,8 +21,9 @@ void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors,
                                  .output = tensors.output.data,
                                  .output_stride = tensors.output.row_stride,
                                  .across_log2 = ElementwiseLaunch::across_log2(input.cols)};
-  launcher.launch(spec, Pass::main, ElementwiseLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in))),
-                  ElementwiseLaunch::kThreads, params, stream);
+  launcher.launch(spec, Pass::main,
+                  shape_of(ElementwiseLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in)))), params,
+                  stream);
 }
 
 }  // namespace ingot::cuda

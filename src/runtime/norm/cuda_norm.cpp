@@ -184,6 +184,8 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
   // Without rows there is nothing to write except the factor of a given scale.
   if (input.rows == 0 && spec.source == ScaleSource::dynamic) return;
   if (spec.cols != 0 && !can_run_wide(spec, tensors, launcher)) refuse_cols(spec);
+  const u32 slots = slot_rows(spec, tensors, launcher);
+  const u32 bytes = static_cast<u32>(size_of(spec.in));
   const NormRowsParams params{.input = input.data,
                               .rows = input.rows,
                               .cols = input.cols,
@@ -202,8 +204,9 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .scale = floats(tensors.scale),
                               .amax = static_cast<u32*>(tensors.amax.data),
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
-                              .slot_rows = slot_rows(spec, tensors, launcher),
-                              .pow2 = spec.pow2};
+                              .slot_rows = slots,
+                              .pow2 = spec.pow2,
+                              .one_turn = NormRowsLaunch::one_turn(input.cols, bytes, in_vectors(tensors), slots)};
   const NormSpec kernel = kernel_spec(spec, tensors, params.slot_rows, stream, launcher);
   if (kernel.cols != 0) return launch_wide(kernel, params, stream, launcher);
   launcher.launch(kernel, Pass::main, shape_of_rows(params, launcher), params, stream);
@@ -225,28 +228,31 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
   auto* const partials =
       sums == 0 ? nullptr
                 : static_cast<float*>(stream.scratch(static_cast<std::size_t>(chunks * sums) * sizeof(float)));
-  const NormBackwardParams params{.grad_output = tensors.grad_output.data,
-                                  .input = input.data,
-                                  .gamma = tensors.gamma.data,
-                                  .mean = floats(tensors.mean),
-                                  .rstd = floats(tensors.rstd),
-                                  .grad_input = tensors.grad_input.data,
-                                  .partials = partials,
-                                  .rows = input.rows,
-                                  .cols = cols,
-                                  .grad_output_stride = tensors.grad_output.row_stride,
-                                  .input_stride = input.row_stride,
-                                  .grad_input_stride = tensors.grad_input.row_stride,
-                                  .inverse_cols = inverse_cols(cols),
-                                  .division = NormBackwardLaunch::division(input.rows, cols, spec.affine),
-                                  .slot_rows = slot_rows(spec, tensors, launcher)};
+  const u32 bytes = static_cast<u32>(size_of(spec.in));
+  const NormBackwardParams params{
+      .grad_output = tensors.grad_output.data,
+      .input = input.data,
+      .gamma = tensors.gamma.data,
+      .mean = floats(tensors.mean),
+      .rstd = floats(tensors.rstd),
+      .grad_input = tensors.grad_input.data,
+      .partials = partials,
+      .rows = input.rows,
+      .cols = cols,
+      .grad_output_stride = tensors.grad_output.row_stride,
+      .input_stride = input.row_stride,
+      .grad_input_stride = tensors.grad_input.row_stride,
+      .inverse_cols = inverse_cols(cols),
+      .division = NormBackwardLaunch::division(input.rows, cols, spec.affine),
+      .one_row = NormBackwardLaunch::one_row(input.rows, cols, spec.affine, bytes, in_vectors(tensors)),
+      .slot_rows = slot_rows(spec, tensors, launcher)};
   if (const u32 halves = pair_slot_rows(spec, tensors, params.slot_rows, stream, launcher); halves != 0) {
     launch_pairs(spec, params, halves, chunks, stream, launcher);
   } else if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
     launch_wide(spec, params, chunks, stream, launcher);
   } else {
-    const u32 shared_bytes = NormBackwardLaunch::shared_bytes(cols, spec.affine, spec.kind == NormKind::layer,
-                                                              static_cast<u32>(size_of(spec.in)), params.slot_rows);
+    const u32 shared_bytes =
+        NormBackwardLaunch::shared_bytes(cols, spec.affine, spec.kind == NormKind::layer, bytes, params.slot_rows);
     launcher.launch(spec, Pass::main,
                     {.grid_x = static_cast<u32>(NormBackwardLaunch::grid(input.rows, cols, spec.affine)),
                      .block = NormBackwardLaunch::threads(cols, spec.affine),

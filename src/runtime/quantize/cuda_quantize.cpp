@@ -23,8 +23,9 @@ void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, S
                                 .scales = static_cast<u8*>(tensors.scales.data),
                                 .scales_stride = tensors.scales.row_stride,
                                 .across_log2 = QuantizeMxLaunch::across_log2(input.cols)};
-  launcher.launch(spec, Pass::main, QuantizeMxLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in))),
-                  QuantizeMxLaunch::kThreads, params, stream);
+  launcher.launch(spec, Pass::main,
+                  shape_of(QuantizeMxLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in)))), params,
+                  stream);
 }
 
 void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream,
@@ -36,8 +37,9 @@ void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& t
                                  .output = tensors.output.data,
                                  .output_stride = tensors.output.row_stride,
                                  .across_log2 = ElementwiseLaunch::across_log2(input.cols)};
-  launcher.launch(spec, Pass::main, ElementwiseLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in))),
-                  ElementwiseLaunch::kThreads, params, stream);
+  launcher.launch(spec, Pass::main,
+                  shape_of(ElementwiseLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in)))), params,
+                  stream);
 }
 
 }  // namespace ingot::cuda
