@@ -41,7 +41,7 @@ def layer_names() -> list[str]:
 
 def ingot_layer(torch: Any, work: str, recipe: str) -> tuple[Layer, str]:
     """From eager PyTorch; the note says whether the norm and the sigmoid are in Ingot's operators. The weight's codes are
-    kept for backward, as bench_linear's layer keeps them."""
+    kept for backward, and the sigmoid is the GPU's own, as in bench_linear's layer and torch.compile's."""
     import ingot.nn
     import ingot.torch
 
@@ -60,7 +60,7 @@ def ingot_layer(torch: Any, work: str, recipe: str) -> tuple[Layer, str]:
             else:
                 norm = torch.nn.LayerNorm(x.shape[1], elementwise_affine=False)
                 make = ingot.nn.LayerNormLinear.from_parts
-                module = make(norm, linear, recipe=recipe, activation="sigmoid")
+                module = make(norm, linear, recipe=recipe, activation="sigmoid", fast_math=True)
             module.keep_weight_codes(True)
             modules[id(w)] = module
         elif recipe == "delayed":  # each forward renews the scales first

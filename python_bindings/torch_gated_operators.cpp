@@ -209,12 +209,13 @@ void bind_torch_gated_linear(nb::module_& module) {
       "torch_gated_linear_plan",
       [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t hidden,
          std::int64_t out_features, const DtypeTexts& dtypes, bool grad_weight, const std::string& activation,
-         bool weight_again) {
+         bool fast_math, bool weight_again) {
         GatedLinearPlan plan =
             gated_plan({.config = config_of(recipe_name, weight_again),
                         .shape = {.features = out_features, .hidden = hidden, .bias = dtypes[2].has_value()},
                         .dtypes = linear_dtypes(dtypes),
                         .activation = activation,
+                        .fast_math = fast_math,
                         .grad_weight = grad_weight,
                         .subject = subject},
                        name);
@@ -225,7 +226,7 @@ void bind_torch_gated_linear(nb::module_& module) {
             {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
       },
       "subject"_a, "name"_a, "recipe"_a, "hidden"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "activation"_a,
-      "weight_again"_a);
+      "fast_math"_a, "weight_again"_a);
 }
 
 }  // namespace ingot::python

@@ -211,12 +211,13 @@ void bind_torch_mlp(nb::module_& module) {
       "torch_mlp_plan",
       [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t features,
          std::int64_t hidden, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
-         const std::string& activation, bool weight_again) {
+         const std::string& activation, bool fast_math, bool weight_again) {
         const MlpPlan plan = mlp_plan({.name = name,
                                        .config = config_of(recipe_name, weight_again),
                                        .shape = {.features = features, .hidden = hidden, .bias = dtypes[2].has_value()},
                                        .dtypes = linear_dtypes(dtypes),
                                        .activation = activation,
+                                       .fast_math = fast_math,
                                        .norm = norm_options(norm),
                                        .grad_weight = grad_weight,
                                        .subject = subject});
@@ -228,7 +229,7 @@ void bind_torch_mlp(nb::module_& module) {
              .weight = plan.down.grad_input_reads_weight()});
       },
       "subject"_a, "name"_a, "recipe"_a, "features"_a, "hidden"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(),
-      "activation"_a, "weight_again"_a);
+      "activation"_a, "fast_math"_a, "weight_again"_a);
 }
 
 }  // namespace ingot::python

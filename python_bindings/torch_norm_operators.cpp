@@ -185,19 +185,19 @@ void bind_torch_norm_linear(nb::module_& module) {
       "torch_norm_linear_plan",
       [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t in_features,
          std::int64_t out_features, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
-         const std::string& activation, bool weight_again) {
-        const NormLinearPlan plan =
-            norm_linear_plan({.linear = {.name = name,
-                                         .config = config_of(recipe_name, weight_again),
-                                         .shape = {.in_features = in_features,
-                                                   .out_features = out_features,
-                                                   .bias = dtypes[2].has_value()},
-                                         .dtypes = linear_dtypes(dtypes),
-                                         .fusion = {.epilogue = activation_of(subject, activation)},
-                                         .grad_weight = grad_weight,
-                                         .subject = subject},
-                              .norm = norm_options(norm),
-                              .subject = subject});
+         const std::string& activation, bool fast_math, bool weight_again) {
+        const NormLinearPlan plan = norm_linear_plan(
+            {.linear = {.name = name,
+                        .config = config_of(recipe_name, weight_again),
+                        .shape = {.in_features = in_features,
+                                  .out_features = out_features,
+                                  .bias = dtypes[2].has_value()},
+                        .dtypes = linear_dtypes(dtypes),
+                        .fusion = {.epilogue = activation_of(subject, activation), .fast_math = fast_math},
+                        .grad_weight = grad_weight,
+                        .subject = subject},
+             .norm = norm_options(norm),
+             .subject = subject});
         const LinearPlan& layer = plan.linear;
         return add_module(plans(), plan.identity,
                           NormLinearModule(plan, layer.weight_memory().bytes, casts_whole_again(layer, weight_again)),
@@ -207,7 +207,7 @@ void bind_torch_norm_linear(nb::module_& module) {
                            .output = layer.gradient.of_output()});
       },
       "subject"_a, "name"_a, "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a,
-      "norm"_a.none(), "activation"_a, "weight_again"_a);
+      "norm"_a.none(), "activation"_a, "fast_math"_a, "weight_again"_a);
 }
 
 }  // namespace ingot::python

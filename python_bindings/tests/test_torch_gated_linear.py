@@ -18,6 +18,8 @@ from ingot.torch import _module_operators as operators
 from ingot.torch import mlp_of_gate_and_up, shared_linear, SharedLinearOptions
 from torch_module_cases import FLOAT8, H, K, equal, in_float64, randn, sqnr, step
 
+SILU = operators.Activation("silu(x) * up")
+
 RECIPES = ingot.torch.RECIPES
 
 
@@ -209,7 +211,7 @@ def test_opcheck(keep):
     tensors = of_gate(torch.float32, rows=(20,))
     gate, up, w, b = (each.detach() for each in tensors.values())
     layer = operators.Layer(K, H, torch.float32, torch.float32)
-    arguments = ("gated", "fc", "rowwise", "silu(x) * up", None, False, torch.float32, True, (layer,))
+    arguments = ("gated", "fc", "rowwise", SILU, None, False, torch.float32, True, (layer,))
     plan, _ = operators.add_gated_linear(*arguments)
     torch.library.opcheck(operators.GATED_LINEAR.forward, (gate, up, w, b, plan, keep))
     if keep == 0:
@@ -243,7 +245,7 @@ def test_messages():
         w.main_grad = torch.zeros(3)
         gated_linear(gate, up, w, b, options)
     plan, _ = operators.add_gated_linear(
-        "gated", "fc", "rowwise", "silu(x) * up", None, False, torch.bfloat16, True,
+        "gated", "fc", "rowwise", SILU, None, False, torch.bfloat16, True,
         (operators.Layer(K, H, torch.bfloat16, None),),
     )
     with pytest.raises(RuntimeError, match="gated up: must have the shape and dtype of the gate"):

@@ -108,13 +108,14 @@ def test_messages_of_operators():
     x, gamma, w = torch.randn(20, 16), torch.ones(16), torch.randn(8, 16)
     layer = operators.Layer(8, 16, torch.float32, None)
     norm = operators.Norm("rms", "1e-05", False)
-    plan, _ = operators.add_norm_linear("layer", "wq", "rowwise", "", norm, True, torch.float32, True, (layer,))
+    no_activation, silu = operators.Activation(""), operators.Activation("silu(x) * up")
+    plan, _ = operators.add_norm_linear("layer", "wq", "rowwise", no_activation, norm, True, torch.float32, True, (layer,))
     _, saved = operators.NORM_LINEAR.forward(x, gamma, gamma, w, w, plan, 3)
     with pytest.raises(RuntimeError, match="this process has no such plan"):
         operators.NORM_LINEAR.forward(x, gamma, gamma, w, w, 12345, 3)
     with pytest.raises(RuntimeError, match="layer saved: has 7 bytes, but a forward of this plan and size leaves"):
         operators.NORM_LINEAR.backward(torch.randn(20, 8), x, gamma, w, w, saved[:7].clone(), plan, 1)
     layers = (operators.Layer(24, 16, torch.float32, None), operators.Layer(16, 12, torch.float32, None))
-    plan, _ = operators.add_mlp("mlp", "mlp", "rowwise", "silu(x) * up", None, False, torch.float32, True, layers)
+    plan, _ = operators.add_mlp("mlp", "mlp", "rowwise", silu, None, False, torch.float32, True, layers)
     with pytest.raises(RuntimeError, match="mlp saved: has 0 bytes, but a forward"):
         operators.MLP.backward(x, x, x, x, x, saved[:0].clone(), plan, 1)

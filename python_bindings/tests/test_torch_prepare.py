@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -14,6 +15,39 @@ import ingot.nn
 import ingot.torch
 from ingot.torch import LinearError
 from ingot.torch._prepare import recording_of
+
+
+
+def with_activations(fast_math):
+    """A module of each kind with an activation, each way to make it."""
+    torch.manual_seed(1)
+    part = lambda k, n: torch.nn.Linear(k, n, dtype=torch.bfloat16)
+    norm = torch.nn.RMSNorm(96, dtype=torch.bfloat16)
+    made = {"recipe": "rowwise", "activation": "silu", "fast_math": fast_math}
+    new = {"dtype": torch.bfloat16, **made}
+    return {
+        "Float8Linear": ingot.nn.Float8Linear(96, 80, **new),
+        "Float8Linear.from_float": ingot.nn.Float8Linear.from_float(part(96, 80), **made),
+        "RMSNormLinear": ingot.nn.RMSNormLinear(96, 80, **new),
+        "RMSNormLinear.from_parts": ingot.nn.RMSNormLinear.from_parts(norm, part(96, 80), **made),
+        "Mlp": ingot.nn.Mlp(96, 80, **new),
+        "Mlp.from_parts": ingot.nn.Mlp.from_parts(part(96, 80), part(80, 96), **made),
+        "GatedMlp": ingot.nn.GatedMlp(96, 80, **new),
+        "GatedMlp.from_parts": ingot.nn.GatedMlp.from_parts(part(96, 160), part(80, 96), **made),
+        "GatedMlp of gate and up": ingot.nn.GatedMlp.from_parts((part(96, 80), part(96, 80)), part(80, 96), **made),
+    }
+
+
+def test_fast_math_asks_for_fast_kernels():
+    for fast_math in (False, True):
+        for name, module in with_activations(fast_math).items():
+            asked = lines(recording_of(torch.nn.ModuleList([pickle.loads(pickle.dumps(module))]), 200, "h200")[0])
+            computing = [line for line in asked if "sigmoid" in line and not line.startswith("gemm")]
+            assert computing, name
+            assert all(line.split()[-1] == "fast" for line in computing) == fast_math, (name, computing)
+            assert any(line.split()[-1] == "fast" for line in computing) == fast_math, (name, computing)
+            assert ("fast_math=True" in repr(module)) == fast_math, name
+
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

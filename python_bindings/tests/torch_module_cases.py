@@ -85,7 +85,14 @@ def equal(a, b):
 
 
 def norm_linear_case(
-    recipe, norm=NormOptions("rms"), activation="", dtype=torch.bfloat16, master=None, rows=(3, 50), keep_weight_codes=None
+    recipe,
+    norm=NormOptions("rms"),
+    activation="",
+    dtype=torch.bfloat16,
+    master=None,
+    rows=(3, 50),
+    keep_weight_codes=None,
+    fast_math=False,
 ):
     torch.manual_seed(1)
     master = master or dtype
@@ -100,7 +107,7 @@ def norm_linear_case(
     function = getattr(F, activation) if activation and activation != "gelu_tanh" else lambda y: y
     if activation == "gelu_tanh":
         function = functools.partial(F.gelu, approximate="tanh")
-    options = NormLinearOptions(recipe, "case", norm, activation, keep_weight_codes)
+    options = NormLinearOptions(recipe, "case", norm, activation, keep_weight_codes, fast_math)
 
     def expected(x, gamma, beta, w, b):
         return function(F.linear(normalise(x, gamma, beta, norm), w, b))
@@ -112,7 +119,15 @@ def norm_linear_case(
 
 
 def mlp_case(
-    recipe, norm=None, gated=True, bias=True, dtype=torch.bfloat16, master=None, rows=(3, 50), keep_weight_codes=None
+    recipe,
+    norm=None,
+    gated=True,
+    bias=True,
+    dtype=torch.bfloat16,
+    master=None,
+    rows=(3, 50),
+    keep_weight_codes=None,
+    fast_math=False,
 ):
     torch.manual_seed(2)
     master = master or dtype
@@ -126,7 +141,7 @@ def mlp_case(
         "down": randn(K, H, scale=H**-0.5, dtype=master),
         "down_bias": randn(K, scale=0.3, dtype=master) if bias else None,
     }
-    options = MlpOptions(recipe, "case", gated, "", norm, keep_weight_codes)
+    options = MlpOptions(recipe, "case", gated, "", norm, keep_weight_codes, fast_math)
 
     def expected(x, gamma, beta, up, up_bias, down, down_bias):
         hidden = F.linear(normalise(x, gamma, beta, norm), up, up_bias)
@@ -165,13 +180,15 @@ def shared_case(recipe, norm=None, count=3, dtype=torch.bfloat16, master=None, r
     return expected, ours, tensors
 
 
-def gate_and_up_case(recipe, norm=None, dtype=torch.bfloat16, master=None, rows=(3, 50), keep_weight_codes=None):
+def gate_and_up_case(
+    recipe, norm=None, dtype=torch.bfloat16, master=None, rows=(3, 50), keep_weight_codes=None, fast_math=False
+):
     """An MLP whose gate and up are two weights."""
     expected_of_one, _, tensors = mlp_case(recipe, norm, True, True, dtype, master, rows, keep_weight_codes)
     up, up_bias = tensors.pop("up"), tensors.pop("up_bias")
     halves = {"gate": up[:H], "up": up[H:], "gate_bias": up_bias[:H], "up_bias": up_bias[H:]}
     tensors |= {name: half.detach().clone().requires_grad_() for name, half in halves.items()}
-    options = MlpOptions(recipe, "case", True, "", norm, keep_weight_codes)
+    options = MlpOptions(recipe, "case", True, "", norm, keep_weight_codes, fast_math)
 
     def expected(gate, up, gate_bias, up_bias, **of):
         return expected_of_one(up=torch.cat((gate, up)), up_bias=torch.cat((gate_bias, up_bias)), **of)
@@ -191,9 +208,12 @@ CASES = {
     "silu": functools.partial(norm_linear_case, norm=None, activation="silu"),
     "gelu_tanh": functools.partial(norm_linear_case, norm=None, activation="gelu_tanh"),
     "rms_norm_sigmoid": functools.partial(norm_linear_case, norm=RMS, activation="sigmoid"),
+    "fast_sigmoid": functools.partial(norm_linear_case, norm=None, activation="sigmoid", fast_math=True),
     "gated_mlp": mlp_case,
     "rms_norm_gated_mlp": functools.partial(mlp_case, norm=RMS, bias=False),
+    "fast_mlp": functools.partial(mlp_case, gated=False, fast_math=True),
     "gate_and_up": gate_and_up_case,
+    "fast_gate_and_up": functools.partial(gate_and_up_case, fast_math=True),
     "rms_norm_gate_and_up": functools.partial(gate_and_up_case, norm=RMS),
     "layer_norm_mlp": functools.partial(mlp_case, norm=LAYER, gated=False),
     "shared": shared_case,

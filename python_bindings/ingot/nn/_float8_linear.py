@@ -17,10 +17,10 @@ from ._parts import NamedLayer
 _Options = Union[LinearOptions, NormLinearOptions]
 
 
-def _options(recipe: str, layer_name: str, activation: str) -> _Options:
+def _options(recipe: str, layer_name: str, activation: str, fast_math: bool) -> _Options:
     check_module_recipe(f'linear "{layer_name}"', recipe)
     if activation or recipe == "delayed":
-        return NormLinearOptions(recipe, layer_name, None, activation)
+        return NormLinearOptions(recipe, layer_name, None, activation, fast_math=fast_math)
     return LinearOptions(recipe, layer_name)
 
 
@@ -30,7 +30,8 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
     in that dtype, or in autocast's. Parameters, and so checkpoints, are those of torch.nn.Linear. `recipe` is one of
     ingot.torch.RECIPES or "delayed", `layer_name` the name in messages. `activation`, a function's name ("silu", "gelu"
-    ...) or an expression of x (docs/pointwise.md), is applied to the output within the layer's GEMM.
+    ...) or an expression of x (docs/pointwise.md), is applied to the output within the layer's GEMM; `fast_math` as
+    ingot.torch.NormLinearOptions has it.
 
     With "delayed" the scales come from the maxima of the last `history_length` steps: call ingot.nn.sync_amax_history()
     for the model after each backward. Maxima, histories and scales are buffers `fp8_*`, which stay float32 whatever the
@@ -52,8 +53,9 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         layer_name: str = "linear",
         history_length: int = 16,
         activation: str = "",
+        fast_math: bool = False,
     ) -> None:
-        options = _options(recipe, layer_name, activation)
+        options = _options(recipe, layer_name, activation, fast_math)
         if dtype is not None and dtype not in HIGH_PRECISION:
             raise LinearError(
                 f'Float8Linear "{layer_name}" dtype: is {dtype}, expected float32, float16 or bfloat16, from which its GEMMs '
@@ -80,7 +82,8 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
 
     def extra_repr(self) -> str:
         activation = getattr(self.options, "activation", "")
-        return f"{super().extra_repr()}, recipe={self.options.recipe}" + (f", {activation=}" if activation else "")
+        text = f"{super().extra_repr()}, recipe={self.options.recipe}" + (f", {activation=}" if activation else "")
+        return text + (", fast_math=True" if getattr(self.options, "fast_math", False) else "")
 
     @classmethod
     def from_float(
@@ -90,12 +93,13 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         layer_name: str = "linear",
         history_length: int = 16,
         activation: str = "",
+        fast_math: bool = False,
     ) -> "Float8Linear":
         """Returns an FP8 layer with everything of `module`: the same parameters, hooks, `.training`, and whatever else
         was set on it. Raises LinearError if `module` is no torch.nn.Linear."""
         if not isinstance(module, torch.nn.Linear):
             raise LinearError(f"Float8Linear.from_float: takes a torch.nn.Linear, got a {type(module).__name__}")
-        options = _options(recipe, layer_name, activation)
+        options = _options(recipe, layer_name, activation, fast_math)
         new = in_place_of(module, cls)
         new._use(options, history_length)
         return new

@@ -25,7 +25,8 @@ class _MlpLayer(NamedLayer, KeepsScales):
         return self.down_proj.out_features
 
     def extra_repr(self) -> str:
-        return f"activation={self.options.activation!r}, recipe={self.options.recipe}"
+        fast_math = ", fast_math=True" if self.options.fast_math else ""
+        return f"activation={self.options.activation!r}, recipe={self.options.recipe}{fast_math}"
 
 
 class Mlp(_MlpLayer):
@@ -34,7 +35,8 @@ class Mlp(_MlpLayer):
     Takes inputs (..., features) of float32, float16 or bfloat16 and of any strides, and returns that shape and dtype,
     or autocast's. Parameters: up_proj.weight (hidden, features), down_proj.weight (features, hidden), their biases, and
     with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. activation: a function's name ("gelu", "relu"
-    ...), or an expression of x (docs/pointwise.md). recipe: one of ingot.torch.RECIPES, or "delayed", with scales as
+    ...), or an expression of x (docs/pointwise.md). fast_math: as
+    ingot.torch.NormLinearOptions has it. recipe: one of ingot.torch.RECIPES, or "delayed", with scales as
     Float8Linear has them (history_length). layer_name: the name in messages.
 
     Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
@@ -49,6 +51,7 @@ class Mlp(_MlpLayer):
         dtype: Optional[torch.dtype] = None,
         *,
         activation: str = "gelu",
+        fast_math: bool = False,
         norm: Optional[str] = None,
         eps: Optional[float] = None,
         zero_centred: bool = False,
@@ -59,7 +62,7 @@ class Mlp(_MlpLayer):
         super().__init__()
         self.norm = make_norm(norm, features, eps, zero_centred, device, dtype)
         of_norm = norm_options(self.norm, features, zero_centred, _subject(layer_name))
-        self.options = MlpOptions(recipe, layer_name, False, activation, of_norm)
+        self.options = MlpOptions(recipe, layer_name, False, activation, of_norm, fast_math=fast_math)
         self.up_proj = LinearParameters(features, hidden, bias, device, dtype)
         self.down_proj = LinearParameters(hidden, features, bias, device, dtype)
         self._keep_scales(self.options.subject, history_length, layers=2)
@@ -72,6 +75,7 @@ class Mlp(_MlpLayer):
         norm: Optional[NormModule] = None,
         *,
         activation: str = "gelu",
+        fast_math: bool = False,
         zero_centred: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "mlp",
@@ -85,7 +89,7 @@ class Mlp(_MlpLayer):
         new.up_proj, new.down_proj = LinearParameters.of(up, subject), LinearParameters.of(down, subject)
         of_norm = norm_options(norm, up.in_features, zero_centred, subject)
         new.norm = norm
-        new.options = MlpOptions(recipe, layer_name, False, activation, of_norm)
+        new.options = MlpOptions(recipe, layer_name, False, activation, of_norm, fast_math=fast_math)
         new._keep_scales(subject, history_length, layers=2)
         return new.train(up.training)
 
@@ -116,6 +120,7 @@ class GatedMlp(_MlpLayer):
         dtype: Optional[torch.dtype] = None,
         *,
         activation: str = "silu",
+        fast_math: bool = False,
         norm: Optional[str] = None,
         eps: Optional[float] = None,
         zero_centred: bool = False,
@@ -126,7 +131,7 @@ class GatedMlp(_MlpLayer):
         super().__init__()
         self.norm = make_norm(norm, features, eps, zero_centred, device, dtype)
         of_norm = norm_options(self.norm, features, zero_centred, _subject(layer_name))
-        self.options = MlpOptions(recipe, layer_name, True, activation, of_norm)
+        self.options = MlpOptions(recipe, layer_name, True, activation, of_norm, fast_math=fast_math)
         self.gate_up_proj = LinearParameters(features, 2 * hidden, bias, device, dtype)
         self.down_proj = LinearParameters(hidden, features, bias, device, dtype)
         self._keep_scales(self.options.subject, history_length, layers=2)
@@ -139,6 +144,7 @@ class GatedMlp(_MlpLayer):
         norm: Optional[NormModule] = None,
         *,
         activation: str = "silu",
+        fast_math: bool = False,
         zero_centred: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "mlp",
@@ -168,7 +174,7 @@ class GatedMlp(_MlpLayer):
         new.down_proj = LinearParameters.of(down, subject)
         of_norm = norm_options(norm, features, zero_centred, subject)
         new.norm = norm
-        new.options = MlpOptions(recipe, layer_name, True, activation, of_norm)
+        new.options = MlpOptions(recipe, layer_name, True, activation, of_norm, fast_math=fast_math)
         new._keep_scales(subject, history_length, layers=3 if isinstance(gate_up, (tuple, list)) else 2)
         return new.train(down.training)
 

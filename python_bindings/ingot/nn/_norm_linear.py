@@ -27,6 +27,7 @@ class _NormLinear(NamedLayer, KeepsScales):
         eps: Optional[float] = None,
         zero_centred: bool = False,
         activation: str = "",
+        fast_math: bool = False,
         recipe: str = "tensorwise",
         layer_name: str = "norm_linear",
         history_length: int = 16,
@@ -39,6 +40,7 @@ class _NormLinear(NamedLayer, KeepsScales):
             recipe=recipe,
             layer_name=layer_name,
             activation=activation,
+            fast_math=fast_math,
             zero_centred=zero_centred,
             history_length=history_length,
         )
@@ -51,6 +53,7 @@ class _NormLinear(NamedLayer, KeepsScales):
         recipe: str,
         layer_name: str,
         activation: str,
+        fast_math: bool,
         zero_centred: bool,
         history_length: int,
     ) -> None:
@@ -60,7 +63,7 @@ class _NormLinear(NamedLayer, KeepsScales):
         if options is None or options.kind != self._kind:
             expected = torch.nn.LayerNorm if self._kind == "layer" else torch.nn.RMSNorm
             refuse(subject, f"from_parts: takes a torch.nn.{expected.__name__}, got a {type(norm).__name__}")
-        self.options = NormLinearOptions(recipe, layer_name, options, activation)
+        self.options = NormLinearOptions(recipe, layer_name, options, activation, fast_math=fast_math)
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.norm = norm
         self.weight = linear.weight
@@ -76,6 +79,7 @@ class _NormLinear(NamedLayer, KeepsScales):
         recipe: str = "tensorwise",
         layer_name: str = "norm_linear",
         activation: str = "",
+        fast_math: bool = False,
         zero_centred: bool = False,
         history_length: int = 16,
     ):
@@ -90,6 +94,7 @@ class _NormLinear(NamedLayer, KeepsScales):
             recipe=recipe,
             layer_name=layer_name,
             activation=activation,
+            fast_math=fast_math,
             zero_centred=zero_centred,
             history_length=history_length,
         )
@@ -112,6 +117,8 @@ class _NormLinear(NamedLayer, KeepsScales):
         text = f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
         if options.activation:
             text += f", activation={options.activation!r}"
+        if options.fast_math:
+            text += ", fast_math=True"
         return f"{text}, zero_centred={options.norm.zero_centred}, recipe={options.recipe}"
 
 
@@ -122,7 +129,7 @@ class LayerNormLinear(_NormLinear):
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
     in that dtype, or in autocast's. Parameters: weight, bias, norm.weight, norm.bias. zero_centred: the norm multiplies
     by norm.weight + 1. activation: a function's name ("silu", "gelu" ...), or an expression of x (docs/pointwise.md).
-    recipe: one of ingot.torch.RECIPES, or "delayed", with scales as Float8Linear has them (history_length). layer_name:
+    fast_math: as ingot.torch.NormLinearOptions has it. recipe: one of ingot.torch.RECIPES, or "delayed", with scales as Float8Linear has them (history_length). layer_name:
     the name in messages.
 
     Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.

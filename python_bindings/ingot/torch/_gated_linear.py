@@ -13,8 +13,7 @@ from ._linear import in_autocasts_dtype
 from ._main_grad import main_grad_of
 from ._module_calls import (
     DelayedScales,
-    activation_text,
-    check_mlp_activation,
+    mlp_activation_of,
     check_module_recipe,
     forward_of,
     gradients,
@@ -33,13 +32,14 @@ class GatedLinearOptions:
 
     recipe: one of RECIPES, or "delayed". name: the layer's name in messages. activation: a function's name, of the gate, which then
     multiplies up, or an expression of x (the gate) and `up` (docs/pointwise.md). keep_weight_codes: as LinearOptions
-    has it.
+    has it. fast_math: as NormLinearOptions has it.
     """
 
     recipe: str = "tensorwise"
     name: str = "gated_linear"
     activation: str = "silu"
     keep_weight_codes: Optional[bool] = None
+    fast_math: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "subject", f'gated linear "{self.name}"')
@@ -47,12 +47,13 @@ class GatedLinearOptions:
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.name)
         object.__setattr__(self, "_norm", None)
-        object.__setattr__(self, "_activation", activation_text(self.activation, True))
-        check_mlp_activation(self.subject, self._activation, True)
+        of_gate = mlp_activation_of(self.subject, self.activation, True, self.fast_math)
+        object.__setattr__(self, "_activation", of_gate)
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
-        return GatedLinearOptions, (self.recipe, self.name, self.activation, self.keep_weight_codes)
+        fields = (self.recipe, self.name, self.activation, self.keep_weight_codes, self.fast_math)
+        return GatedLinearOptions, fields
 
 
 class _GatedLinear(torch.autograd.Function):

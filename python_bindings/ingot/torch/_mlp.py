@@ -15,8 +15,7 @@ from ._linear import in_autocasts_dtype
 from ._module_calls import (
     DelayedScales,
     NormOptions,
-    activation_text,
-    check_mlp_activation,
+    mlp_activation_of,
     check_module_recipe,
     forward_of,
     gradients,
@@ -40,7 +39,7 @@ class MlpOptions:
     recipe: one of RECIPES, or "delayed". name: the MLP's name in messages. gated: the first layer makes a gate and what it
     multiplies. activation: between the layers: a function's name, of x or of the gate, or an expression of x, and gated
     of x (the gate) and `up` (docs/pointwise.md); default silu, or gelu of a plain MLP. norm: the norm in front, or
-    None. keep_weight_codes: as LinearOptions has it, of all weights.
+    None. keep_weight_codes: as LinearOptions has it, of all weights. fast_math: as NormLinearOptions has it.
     """
 
     recipe: str = "tensorwise"
@@ -49,6 +48,7 @@ class MlpOptions:
     activation: str = ""
     norm: Optional[NormOptions] = None
     keep_weight_codes: Optional[bool] = None
+    fast_math: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "subject", f'MLP "{self.name}"')
@@ -57,19 +57,20 @@ class MlpOptions:
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.name)
         object.__setattr__(self, "_norm", norm_of(self.norm))
-        object.__setattr__(self, "_activation", activation_text(activation, self.gated))
-        check_mlp_activation(self.subject, self._activation, self.gated)
+        of_mlp = mlp_activation_of(self.subject, activation, self.gated, self.fast_math)
+        object.__setattr__(self, "_activation", of_mlp)
         object.__setattr__(self, "_apart", self._options_apart() if self.gated else None)
 
     def _options_apart(self) -> tuple[SharedLinearOptions, GatedLinearOptions]:
         """Those of an MLP whose gate and up have weights of their own: of the two, and of the layer behind them."""
         names = (f"{self.name}.gate", f"{self.name}.up")
-        gated = GatedLinearOptions(self.recipe, f"{self.name}.down", self._activation, self.keep_weight_codes)
+        text, fast_math = self._activation
+        gated = GatedLinearOptions(self.recipe, f"{self.name}.down", text, self.keep_weight_codes, fast_math)
         return SharedLinearOptions(self.recipe, names, self.norm, self.keep_weight_codes), gated
 
     def __reduce__(self):
-        fields = (self.recipe, self.name, self.gated, self.activation, self.norm, self.keep_weight_codes)
-        return MlpOptions, fields
+        of_mlp = (self.recipe, self.name, self.gated, self.activation, self.norm)
+        return MlpOptions, (*of_mlp, self.keep_weight_codes, self.fast_math)
 
 
 class _Mlp(torch.autograd.Function):

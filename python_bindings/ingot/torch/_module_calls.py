@@ -15,7 +15,7 @@ from ._checks import layer_error, refuse, refuse_places
 from ._errors import LinearError
 from ._linear import RECIPES, casts_weight_again
 from ._main_grad import dummy_gradient
-from ._module_operators import Layer, Norm
+from ._module_operators import Activation, Layer, Norm
 
 _ADD = {"norm_linear": ops.add_norm_linear, "mlp": ops.add_mlp, "shared_linear": ops.add_shared_linear}
 _ADD["gated_linear"] = ops.add_gated_linear
@@ -70,16 +70,20 @@ def activation_text(activation: str, gated: bool = False) -> str:
     return f"{activation}(x) * up" if gated else f"{activation}(x)"
 
 
-def check_activation(subject: str, activation: str) -> None:
+def activation_of(subject: str, activation: str, fast_math: bool) -> Activation:
     """Of a layer's output: an expression of x."""
-    _named(_core.torch_check_activation, subject, activation)
+    text = activation_text(activation)
+    _named(_core.torch_check_activation, subject, text)
+    return Activation(text, fast_math)
 
 
-def check_mlp_activation(subject: str, activation: str, gated: bool) -> None:
+def mlp_activation_of(subject: str, activation: str, gated: bool, fast_math: bool) -> Activation:
     """Between two layers: an expression of x, and gated of x and up."""
-    if _named(_core.torch_check_mlp_activation, subject, activation) != gated:
+    text = activation_text(activation, gated)
+    if _named(_core.torch_check_mlp_activation, subject, text) != gated:
         what = "has no `up`, which a gated MLP multiplies" if gated else "has `up`, which only a gated MLP has"
-        refuse(subject, f"activation: {activation!r} {what}: change it, or gated")
+        refuse(subject, f"activation: {text!r} {what}: change it, or gated")
+    return Activation(text, fast_math)
 
 
 def _named(function, *arguments):

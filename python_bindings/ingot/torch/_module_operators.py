@@ -57,6 +57,11 @@ class Norm(NamedTuple):
     zero_centred: bool
 
 
+class Activation(NamedTuple):
+    text: str  # an expression; "" for none
+    fast_math: bool = False  # as LinearFusion::fast_math (src/nn/linear_fusion.h)
+
+
 class Layer(NamedTuple):
     """The sizes and dtypes of one layer's weight and bias."""
 
@@ -117,7 +122,7 @@ def add_norm_linear(
     norm_text = _norm(norm, affine, input_dtype)
     sizes = (layer.in_features, layer.out_features)
     added = _core.torch_norm_linear_plan(
-        subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, activation, weight_again
+        subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, *activation, weight_again
     )
     return _add(_NORM_LINEARS, layers, norm, affine, added)
 
@@ -129,7 +134,7 @@ def add_mlp(subject, name, recipe, activation, norm, affine, input_dtype, trains
     norm_text = _norm(norm, affine, input_dtype)
     sizes = (up.in_features, down.in_features)
     added = _core.torch_mlp_plan(
-        subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, activation, weight_again
+        subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, *activation, weight_again
     )
     return _add(_MLPS, layers, norm, affine, added)
 
@@ -158,7 +163,7 @@ def add_gated_linear(
     sizes = (layer.in_features, layer.out_features)
     dtypes = _dtypes(input_dtype, layer)
     added = _core.torch_gated_linear_plan(
-        subject, name, recipe, *sizes, dtypes, trains_weight, activation, weight_again
+        subject, name, recipe, *sizes, dtypes, trains_weight, *activation, weight_again
     )
     return _add(_GATED, layers, norm, affine, added)
 

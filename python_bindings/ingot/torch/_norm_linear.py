@@ -13,8 +13,7 @@ from ._linear import in_autocasts_dtype
 from ._module_calls import (
     DelayedScales,
     NormOptions,
-    activation_text,
-    check_activation,
+    activation_of,
     check_module_recipe,
     forward_of,
     gradients,
@@ -35,7 +34,8 @@ class NormLinearOptions:
 
     recipe: one of RECIPES, or "delayed". name: the layer's name in messages. norm: the norm in front, or None. activation: behind the
     layer: a function's name ("silu", "gelu", "relu" ...), or an expression of x, the layer's output
-    (docs/pointwise.md). keep_weight_codes: as LinearOptions has it.
+    (docs/pointwise.md). keep_weight_codes: as LinearOptions has it. fast_math: the activation and its derivative use
+    the GPU's own exp, tanh and so on (docs/numerics.md): faster, and not to the bit a CPU's.
     """
 
     recipe: str = "tensorwise"
@@ -43,6 +43,7 @@ class NormLinearOptions:
     norm: Optional[NormOptions] = NormOptions()
     activation: str = ""
     keep_weight_codes: Optional[bool] = None
+    fast_math: bool = False
 
     def __post_init__(self) -> None:
         kind = "" if self.norm is None else "RMSNorm " if self.norm.kind == "rms" else "LayerNorm "
@@ -51,11 +52,11 @@ class NormLinearOptions:
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.name)
         object.__setattr__(self, "_norm", norm_of(self.norm))
-        object.__setattr__(self, "_activation", activation_text(self.activation))
-        check_activation(self.subject, self._activation)
+        object.__setattr__(self, "_activation", activation_of(self.subject, self.activation, self.fast_math))
 
     def __reduce__(self):
-        return NormLinearOptions, (self.recipe, self.name, self.norm, self.activation, self.keep_weight_codes)
+        fields = (self.recipe, self.name, self.norm, self.activation, self.keep_weight_codes, self.fast_math)
+        return NormLinearOptions, fields
 
 
 class _NormLinear(torch.autograd.Function):

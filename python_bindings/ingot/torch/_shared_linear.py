@@ -51,7 +51,7 @@ class SharedLinearOptions:
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.names)
         object.__setattr__(self, "_norm", norm_of(self.norm))
-        object.__setattr__(self, "_activation", "")
+        object.__setattr__(self, "_activation", None)
 
     def __reduce__(self):
         return SharedLinearOptions, (self.recipe, self.names, self.norm, self.keep_weight_codes)
