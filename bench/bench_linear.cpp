@@ -312,8 +312,9 @@ int main(int argc, char** argv) {
   app.add_option("--filter", options.filter, "Only cases with this text in their name");
   app.add_option("--recipe", options.recipe, "Only this recipe, and bf16");
   app.add_option(
-      "--fused-products", options.fused_products,
-      "Layers with factors of groups and more products have their epilogue in a pass of its own (inf: none)");
+         "--fused-products", options.fused_products,
+         "blockwise: with more products, tokens * in_features * out_features, the epilogue is a pass (inf: never)")
+      ->capture_default_str();
   app.add_flag("--host", options.host, "Only what a small layer's step costs the host");
   app.add_flag("--quick", options.quick, "Fewer and shorter rounds: does it run, not how fast");
   app.add_option("--json", options.json, "Write all figures to this file");

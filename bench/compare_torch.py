@@ -286,8 +286,8 @@ def parse_options() -> argparse.Namespace:
         action="append",
         metavar="NAME",
         choices=torch_eager.layer_names(),
-        help='with --eager: only this layer, as its table names it ("ingot rowwise"); may be repeated. In a process of '
-        "its own a layer shares the GPU with no other's streams",
+        help="with --eager: only this layer; may be repeated. In a process of its own a layer shares the GPU with no "
+        f"other's streams. Names: {', '.join(torch_eager.layer_names())}",
     )
     parser.add_argument("--weight-only", action="store_true", help="GEMMs with weights in 8 and 4 bits")
     parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
@@ -298,13 +298,18 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: does it run, not how fast")
     parser.add_argument("--list", action="store_true", help="print the cases; needs no GPU")
     parser.add_argument("--self-check", action="store_true", help="check this program; needs no GPU")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.layer and not options.eager:
+        parser.error("--layer belongs to --eager")
+    if options.list and not listed(options):
+        parser.error(f"--filter: no case has {options.filter!r} in its name: --list without it prints all")
+    return options
 
 
-def list_cases(options: argparse.Namespace) -> None:
+def listed(options: argparse.Namespace) -> list[str]:
     chosen = [module for wanted, module in works_by_option(options) if wanted]
     works_of = chosen[0] if chosen else sys.modules[__name__]
-    print("\n".join(name for name in works_of.case_names() if options.filter in name))
+    return [name for name in works_of.case_names() if options.filter in name]
 
 
 def open_deep_gemm(path: str | None) -> Any:
@@ -348,7 +353,7 @@ def main() -> int:
         self_check()
         return 0
     if options.list:
-        list_cases(options)
+        print("\n".join(listed(options)))
         return 0
     try:
         import torch

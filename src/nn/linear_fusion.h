@@ -21,7 +21,8 @@ struct LinearFusion {
   // takes the gradient of the output: the cast of grad_output differentiates the epilogue by x and also sums the
   // gradient of the bias. The caller computes the gradients of the epilogue's other inputs.
   Pointwise epilogue{};
-  // Expressions in casts use the GPU's own exp, tanh ... (CastSpec::fast_math). An epilogue in an FP8 GEMM always does.
+  // Expressions in casts, and epilogues in passes of their own, use the GPU's own exp, tanh ... (CastSpec::fast_math).
+  // An epilogue in an FP8 GEMM always does.
   bool fast_math = false;
 };
 

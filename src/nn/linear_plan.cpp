@@ -171,6 +171,12 @@ void check_dtypes(const LinearPlan& plan) {
                               name(plan.dtypes.input)));
 }
 
+void check_fused_products(const LinearPlan& plan) {
+  if (plan.fused_products >= 0) return;  // infinity too, but no NaN
+  refuse_argument(fmt::format("{} fused_products", plan.subject).c_str(),
+                  fmt::format("is {}, but must be 0 or more", plan.fused_products));
+}
+
 void check_given_input(const LinearPlan& plan, const LinearPlanOptions& options) {
   if (!options.given_input || !options.fusion.prologue) return;
   refuse_argument(fmt::format("{} given_input", plan.subject).c_str(),
@@ -218,6 +224,7 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
   check_size(plan, "in_features", plan.shape.in_features);
   check_size(plan, "out_features", plan.shape.out_features);
   check_dtypes(plan);
+  check_fused_products(plan);
   check_given_input(plan, options);
   plan_scaling(plan);
   plan_input(plan, options.given_input);

@@ -43,7 +43,7 @@ struct LinearDtypes {
 
 // On an H200 a step of 16384 cubed (4.4e12 products) takes 8 % less time with the epilogue in a pass, one of 8192 cubed
 // (5.5e11) the same (docs/notes/layers.md). Where cuBLASLt has no such GEMM, infinity is faster; the default does not
-// ask it, so that the bits do not depend on the GPU.
+// ask it, so that the number of roundings does not depend on the GPU.
 inline constexpr double kFusedProducts = 1e12;
 
 struct LinearPlanOptions {
@@ -58,9 +58,7 @@ struct LinearPlanOptions {
   // true for a layer whose input another layer with the same casts of it has cast (q, k and v; gate and up): forward
   // and backward are given that layer's codes (linear_input_codes()) and keep none. Without a prologue.
   bool given_input = false;
-  // A forward of more products (tokens * in_features * out_features) with factors of groups, 1x128 or 128x128, has its
-  // epilogue in a pass of its own, and rounds once more: LinearPlan::runs_epilogue_apart(). Infinity: none has.
-  double fused_products = kFusedProducts;
+  double fused_products = kFusedProducts;  // as LinearOptions::fused_products (float8_linear.h)
 };
 
 // Which gradients a backward computes.
@@ -164,7 +162,7 @@ struct INGOT_API LinearPlan {
   bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
   // Is there an epilogue, and is it a pass of its own over the sum, which is rounded to the output's dtype before? Then
   // cuBLASLt, which knows no such epilogues, may multiply. In high precision that is faster than a GEMM with the
-  // epilogue; with factors of groups it is, where a matmul is huge (docs/gemm.md).
+  // epilogue; with factors of groups it is, where a matmul is huge (docs/notes/layers.md).
   bool runs_epilogue_apart(std::int64_t tokens) const;
   bool folds() const { return config.input == OtherCodes::folded || config.weight == OtherCodes::folded; }
 

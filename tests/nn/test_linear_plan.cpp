@@ -1,4 +1,6 @@
 // Plans of linear layers: the places of their memory, their identity, and the layers that cannot exist.
+#include <fmt/format.h>
+
 #include <boost/test/unit_test.hpp>
 
 #include <limits>
@@ -136,6 +138,13 @@ BOOST_AUTO_TEST_CASE(epilogues_of_huge_matmuls_with_factors_of_groups_run_apart)
   BOOST_TEST(!limited.runs_epilogue_apart(2048));
   BOOST_TEST(limited.runs_epilogue_apart(2049));
   BOOST_TEST(limited.identity != plan.identity);
+  for (const double wrong : {-1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    options.fused_products = wrong;
+    BOOST_TEST(error_of([&] { static_cast<void>(linear_plan(options)); }, ErrorCode::invalid_argument) ==
+               fmt::format("linear \"linear\" fused_products: is {}, but must be 0 or more", wrong));
+  }
+  options.fused_products = 0;
+  BOOST_TEST(linear_plan(options).runs_epilogue_apart(1));
   options.config = rowwise();
   BOOST_TEST(!linear_plan(options).runs_epilogue_apart(16384));
   options.config = high_precision();

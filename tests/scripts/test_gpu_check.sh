@@ -159,8 +159,24 @@ GPU_CHECK_STEP_SECONDS=1 places=1 run 1 tests
 expect_line 'test_1_slow_gpu +[0-9]+ s  FAILED timed_out'
 expect_line 'test_2_late_gpu +[0-9]+ s  FAILED not_started'
 
+echo '== without a GPU, and without tests'
+fresh
+program test_1_gpu 'touch $SEEN/ran'
+stub "$work/build/bin/ingot" 'echo "  device        CPU reference (cpu)"'
+run 77 tests train
+expect 'gpu_check.sh: skipped: no CUDA device'
+[ -e "$work/seen/ran" ] && fail 'a test ran without a GPU'
+fresh
+run 2 tests
+expect 'tests has no GPU tests: cmake --preset release -DINGOT_TESTS=ON builds them'
+
 echo '== wrong usage'
 fresh
+GPU_CHECK_GPUS=x run 2 tests
+expect 'GPU_CHECK_GPUS is x, expected a number'
+"$check" --help >"$work/output" || fail '--help fails'
+expect 'scripts/gpu_check.sh <build folder> <output folder>'
+expect 'GPU_CHECK_STEP_SECONDS=<n>'
 run 2 tests frobnicate
 expect 'unknown step frobnicate'
 [ -e "$work/out" ] && fail 'something was written for an unknown step'
