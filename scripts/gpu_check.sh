@@ -159,8 +159,7 @@ racecheck_gemm_sm90() {
   rm -rf "$out/templates"
   cp -r "$(dirname "$0")/../templates" "$out/templates"
   sed -i 's/\(kSm90EachLaneReleases = \)false/\1true/' "$out/templates/gemm/gemm_sm90_tiling.cuh"
-  start "racecheck_$(basename "$1")" 400 env INGOT_TEMPLATES="$out/templates" \
-    compute-sanitizer --tool racecheck --error-exitcode 9 "${ports[@]}" "$1" '--run_test=small*'
+  INGOT_TEMPLATES=$out/templates sanitize start racecheck "$1"
 }
 
 # The longest come first here, too. Programs without a small suite end at once, and the table names them.

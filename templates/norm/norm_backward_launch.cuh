@@ -91,10 +91,10 @@ struct NormBackwardLaunch {
   }
   // Has each group of threads one row? Then the kernel has a short way for it: if the row fits the registers, there are
   // no sums over rows, and `vectors` says that its columns can be read 8 at a time.
-  INGOT_HOST_DEVICE static constexpr bool one_row(i64 rows, i64 cols, bool affine, u32 element_bytes, bool vectors) {
-    const u32 log2 = threads_log2(cols);
-    return vectors && !affine && element_bytes == 2 && cols <= i64{kVec8s * kVec8} << log2 &&
-           rows_per_block(rows, cols, affine) == i64{1} << (block_log2(cols, affine) - log2);
+  INGOT_HOST_DEVICE static constexpr bool one_row(const NormBackwardDivision& division, i64 cols, bool affine,
+                                                  u32 element_bytes, bool vectors) {
+    return vectors && !affine && element_bytes == 2 && cols <= i64{kVec8s * kVec8} << division.threads_log2 &&
+           division.rows_per_block == i64{1} << division.groups_log2;
   }
   INGOT_HOST_DEVICE static constexpr NormBackwardDivision division(i64 rows, i64 cols, bool affine) {
     return {.threads_log2 = threads_log2(cols),

@@ -92,6 +92,7 @@ struct NormKeptRow {
   INGOT_DEVICE u32 take_values(Vec8<In> (&vec8s)[kVec8s]) const {
     Vec8sMaximum<In> maximum;
     // One by one, elements take more registers on their way.
+    // Side by side, all groups of the row leave registers for the gammas of two.
     constexpr u32 kWholeBatch = kSkips ? kAffineBatch<Row> : min_of(2U, kAffineBatch<Row>);
     constexpr u32 kBatch = is_same<Access, WholeVec8s> ? kWholeBatch : 1;
     INGOT_UNROLL

@@ -472,10 +472,11 @@ BOOST_AUTO_TEST_CASE(norm_backward_blocks_cover_all_rows) {
       const i64 per_block = Launch::rows_per_block(rows, cols, false);
       const i64 blocks = Launch::grid(rows, cols, false);
       const i64 groups = Launch::threads(cols, false) / Launch::threads_per_row(cols);
-      BOOST_TEST(Launch::one_row(rows, cols, false, 2, true) == (cols <= 8192 && per_block == groups));
-      BOOST_TEST(!Launch::one_row(rows, cols, true, 2, true));
-      BOOST_TEST(!Launch::one_row(rows, cols, false, 4, true));
-      BOOST_TEST(!Launch::one_row(rows, cols, false, 2, false));
+      const NormBackwardDivision plain = Launch::division(rows, cols, false);
+      BOOST_TEST(Launch::one_row(plain, cols, false, 2, true) == (cols <= 8192 && per_block == groups));
+      BOOST_TEST(!Launch::one_row(Launch::division(rows, cols, true), cols, true, 2, true));
+      BOOST_TEST(!Launch::one_row(plain, cols, false, 4, true));
+      BOOST_TEST(!Launch::one_row(plain, cols, false, 2, false));
       BOOST_TEST(per_block % groups == 0);
       const i64 most = Launch::kThreadsAtOnce / Launch::threads(cols, false);
       BOOST_TEST((per_block == groups || blocks > most / 2));

@@ -223,7 +223,7 @@ struct Fixture {
     for (const bool may_be_short : {true, false}) {
       check(spec, cases, [&](PlacedCase& placed) {
         backward<Kind, Affine, Sum>(placed, [&](NormBackwardParams params, i64) {
-          params.one_row = may_be_short && NormBackwardLaunch::one_row(params.rows, params.cols, Affine, sizeof(In),
+          params.one_row = may_be_short && NormBackwardLaunch::one_row(params.division, params.cols, Affine, sizeof(In),
                                                                        in_vectors<In>(params));
           emulator::launch(norm_backward<In, Kind, kConfig>, backward_shape<In, Kind, Affine>(params), params);
         });

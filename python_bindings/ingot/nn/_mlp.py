@@ -35,9 +35,9 @@ class Mlp(_MlpLayer):
     Takes inputs (..., features) of float32, float16 or bfloat16 and of any strides, and returns that shape and dtype,
     or autocast's. Parameters: up_proj.weight (hidden, features), down_proj.weight (features, hidden), their biases, and
     with a norm norm.weight (and norm.bias). norm: "layer", "rms" or None. activation: a function's name ("gelu", "relu"
-    ...), or an expression of x (docs/pointwise.md). fast_math: as
-    ingot.torch.NormLinearOptions has it. recipe: one of ingot.torch.RECIPES, or "delayed", with scales as
-    Float8Linear has them (history_length). layer_name: the name in messages.
+    ...), or an expression of x (docs/pointwise.md). fast_math: as ingot.torch.NormLinearOptions has it. recipe: one of
+    ingot.torch.RECIPES, or "delayed", with scales as Float8Linear has them (history_length). layer_name: the name in
+    messages.
 
     Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
     """

@@ -129,8 +129,8 @@ class LayerNormLinear(_NormLinear):
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
     in that dtype, or in autocast's. Parameters: weight, bias, norm.weight, norm.bias. zero_centred: the norm multiplies
     by norm.weight + 1. activation: a function's name ("silu", "gelu" ...), or an expression of x (docs/pointwise.md).
-    fast_math: as ingot.torch.NormLinearOptions has it. recipe: one of ingot.torch.RECIPES, or "delayed", with scales as Float8Linear has them (history_length). layer_name:
-    the name in messages.
+    fast_math: as ingot.torch.NormLinearOptions has it. recipe: one of ingot.torch.RECIPES, or "delayed", with scales as
+    Float8Linear has them (history_length). layer_name: the name in messages.
 
     Raises ingot.Error for an unknown recipe or activation, and for another shape, dtype or device of the input.
     """

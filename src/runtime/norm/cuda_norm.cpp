@@ -50,8 +50,8 @@ bool can_run_wide(const NormSpec& spec, const NormTensors& tensors, const Launch
 }
 
 // For how many rows a thread of norm_rows has slots in shared memory.
-u32 slot_rows(const NormSpec& spec, const NormTensors& tensors, const Launcher& launcher) {
-  if (!in_vectors(tensors)) return 0;
+u32 slot_rows(const NormSpec& spec, const NormTensors& tensors, bool vectors, const Launcher& launcher) {
+  if (!vectors) return 0;
   const i64 cols = tensors.input.cols;
   const u32 bytes = static_cast<u32>(size_of(spec.in));
   if (NormRowsLaunch::has_slots(cols, bytes, spec.out.has_value(), spec.result, spec.kind == NormKind::layer)) return 1;
@@ -90,8 +90,9 @@ bool in_vectors(const NormBackwardTensors& tensors) {
 }
 
 // How many of the rows a block of norm_backward holds in shared memory, if they do not fit its registers.
-u32 slot_rows(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, const Launcher& launcher) {
-  if (!in_vectors(tensors)) return 0;
+u32 slot_rows(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, bool vectors,
+              const Launcher& launcher) {
+  if (!vectors) return 0;
   return NormBackwardLaunch::slot_rows(tensors.input.cols, spec.affine, spec.kind == NormKind::layer,
                                        static_cast<u32>(size_of(spec.in)), launcher.block_shared_bytes());
 }
@@ -184,7 +185,8 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
   // Without rows there is nothing to write except the factor of a given scale.
   if (input.rows == 0 && spec.source == ScaleSource::dynamic) return;
   if (spec.cols != 0 && !can_run_wide(spec, tensors, launcher)) refuse_cols(spec);
-  const u32 slots = slot_rows(spec, tensors, launcher);
+  const bool vectors = in_vectors(tensors);
+  const u32 slots = slot_rows(spec, tensors, vectors, launcher);
   const u32 bytes = static_cast<u32>(size_of(spec.in));
   const NormRowsParams params{.input = input.data,
                               .rows = input.rows,
@@ -206,7 +208,7 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),
                               .slot_rows = slots,
                               .pow2 = spec.pow2,
-                              .one_turn = NormRowsLaunch::one_turn(input.cols, bytes, in_vectors(tensors), slots)};
+                              .one_turn = NormRowsLaunch::one_turn(input.cols, bytes, vectors, slots)};
   const NormSpec kernel = kernel_spec(spec, tensors, params.slot_rows, stream, launcher);
   if (kernel.cols != 0) return launch_wide(kernel, params, stream, launcher);
   launcher.launch(kernel, Pass::main, shape_of_rows(params, launcher), params, stream);
@@ -229,23 +231,24 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
       sums == 0 ? nullptr
                 : static_cast<float*>(stream.scratch(static_cast<std::size_t>(chunks * sums) * sizeof(float)));
   const u32 bytes = static_cast<u32>(size_of(spec.in));
-  const NormBackwardParams params{
-      .grad_output = tensors.grad_output.data,
-      .input = input.data,
-      .gamma = tensors.gamma.data,
-      .mean = floats(tensors.mean),
-      .rstd = floats(tensors.rstd),
-      .grad_input = tensors.grad_input.data,
-      .partials = partials,
-      .rows = input.rows,
-      .cols = cols,
-      .grad_output_stride = tensors.grad_output.row_stride,
-      .input_stride = input.row_stride,
-      .grad_input_stride = tensors.grad_input.row_stride,
-      .inverse_cols = inverse_cols(cols),
-      .division = NormBackwardLaunch::division(input.rows, cols, spec.affine),
-      .one_row = NormBackwardLaunch::one_row(input.rows, cols, spec.affine, bytes, in_vectors(tensors)),
-      .slot_rows = slot_rows(spec, tensors, launcher)};
+  const bool vectors = in_vectors(tensors);
+  const NormBackwardDivision division = NormBackwardLaunch::division(input.rows, cols, spec.affine);
+  const NormBackwardParams params{.grad_output = tensors.grad_output.data,
+                                  .input = input.data,
+                                  .gamma = tensors.gamma.data,
+                                  .mean = floats(tensors.mean),
+                                  .rstd = floats(tensors.rstd),
+                                  .grad_input = tensors.grad_input.data,
+                                  .partials = partials,
+                                  .rows = input.rows,
+                                  .cols = cols,
+                                  .grad_output_stride = tensors.grad_output.row_stride,
+                                  .input_stride = input.row_stride,
+                                  .grad_input_stride = tensors.grad_input.row_stride,
+                                  .inverse_cols = inverse_cols(cols),
+                                  .division = division,
+                                  .one_row = NormBackwardLaunch::one_row(division, cols, spec.affine, bytes, vectors),
+                                  .slot_rows = slot_rows(spec, tensors, vectors, launcher)};
   if (const u32 halves = pair_slot_rows(spec, tensors, params.slot_rows, stream, launcher); halves != 0) {
     launch_pairs(spec, params, halves, chunks, stream, launcher);
   } else if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
