@@ -232,6 +232,7 @@ bench() {
   bench_one bench_gemm 400 bench_gemm
   bench_one bench_gemm_host 60 bench_gemm --host
   bench_one bench_choice 240 bench_choice
+  bench_one bench_gradients 120 bench_gradients
   bench_one bench_compile 120 bench_compile
   bench_one bench_runtime 60 bench_runtime
   # The tables of docs/performance.md, of these results.

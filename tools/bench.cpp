@@ -54,6 +54,7 @@ std::span<const Benchmark> benchmarks() {
       Benchmark{"choice", "The kernels chosen without tuning, against the best that tuning finds"},
       Benchmark{"compile", "Cold compiles of kernels, one at a time and two at once; needs no GPU"},
       Benchmark{"gemm", "FP8 GEMMs, against cuBLASLt's in the same run"},
+      Benchmark{"gradients", "The GEMMs of a layer's two gradients, in two launches and in one"},
       Benchmark{"linear", "A linear layer's step, forward and backward, with every recipe"},
       Benchmark{"runtime", "Lookups of loaded kernels and loads from a store and a bundle; needs no GPU"},
       Benchmark{"weight_only", "GEMMs with weights in 8, 6 or 4 bits, against cuBLASLt's with 16-bit weights"}};

@@ -12,7 +12,8 @@
 namespace ingot {
 namespace {
 
-using SpecsWithTestsOfTheirOwn = TypeList<MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
+using SpecsWithTestsOfTheirOwn =
+    TypeList<GemmPairSpec, MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
 
 template <class... Specs>
 constexpr bool words_differ(TypeList<Specs...>) {

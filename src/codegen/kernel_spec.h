@@ -12,6 +12,7 @@
 //   gemm e4m3fn*e4m3fn->bf16 tt scale=row,row fast kernel=sm90:128x128:2x1:6:pingpong staged=a
 //   gemm bf16*e4m3fn->bf16 nt scale=tensor,row
 //   gemm bf16*bf16->bf16 nt kernel=cublaslt:3
+//   gemm_pair first="bf16*bf16->bf16 nn kernel=sm90:128x128:1x1:6:pingpong" second="bf16*bf16->bf16 tn kernel=..."
 //   column_sum bf16->f32
 //   relayout transposed
 //   elementwise bf16 of=silu(x)*gate
@@ -39,6 +40,7 @@
 #include "ingot/codegen/cast/column_sum_spec.h"
 #include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/gemm/relayout_spec.h"
 #include "ingot/codegen/norm/norm_spec.h"
@@ -50,9 +52,9 @@ namespace ingot {
 // Every kernel operation. Its spec's header declares what the library does with any spec: kWord and operator==,
 // print_spec(), validate_spec(), hash_spec(), read_spec(), list_valid(), extra_passes() and template_instance(). What
 // is missing does not compile.
-using KernelSpecs =
-    TypeList<AmaxSpec, CastSpec, GemmSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec, CastStatsSpec, NormSpec,
-             NormBackwardSpec, AmaxHistorySpec, MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
+using KernelSpecs = TypeList<AmaxSpec, CastSpec, GemmSpec, GemmPairSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec,
+                             CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec, MxQuantizeSpec,
+                             FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
 using KernelSpec = VariantOf<KernelSpecs>;
 
 INGOT_API std::size_t hash_value(const KernelSpec& spec);
@@ -81,8 +83,8 @@ std::vector<Spec> valid_specs() {
   return specs;
 }
 
-// The valid specs of all operations, in a fixed order: tests compile and run all of them. The operations of
-// quantize_spec.h and dequant_spec.h are left out, as they have tests of their own.
+// The valid specs of all operations, in a fixed order: tests compile and run all of them. Pairs of GEMMs and the
+// operations of quantize_spec.h and dequant_spec.h are left out, as they have tests of their own.
 INGOT_API std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

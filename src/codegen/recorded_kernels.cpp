@@ -30,6 +30,10 @@ bool runs_on(const GemmSpec& spec, Target target) {
   return false;
 }
 
+bool runs_on(const GemmPairSpec& spec, Target target) {
+  return runs_on(spec.first, target) && runs_on(spec.second, target);
+}
+
 bool runs_on(const DequantMatmulSpec& spec, Target target) {
   switch (spec.kernel) {
     case DequantKernel::sm90: return target == target_for(9, 0);

@@ -323,7 +323,8 @@ Stream* Float8Linear::before_backward(LinearBackwardTensors& tensors, Stream& st
   if (plan.input_again.any) tensors.scales.input = scale_of(constants_.input, slots_.input);
   if (plan.weight_again.any) tensors.scales.weight = scale_of(constants_.weight, slots_.weight);
   const LinearGradients wants = wanted_gradients(tensors);
-  is_beside_ = wants.input && wants.weight && uses_side(tensors.saved->tokens, stream);
+  is_beside_ = wants.input && wants.weight && options_.side != nullptr &&
+               !multiplies_together(plan, *backend_, tensors) && uses_side(tensors.saved->tokens, stream);
   return is_beside_ ? options_.side : nullptr;
 }
 

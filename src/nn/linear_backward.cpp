@@ -136,17 +136,28 @@ Tensor cast_weight_again(const LinearStep& step, const LinearBackwardTensors& t,
   return tensors.factors;
 }
 
+GemmSpec grad_input_spec(const LinearPlan& plan, Dtype out) {
+  GemmSpec spec = plan.grad_input_gemm;
+  spec.out = out;
+  return spec;
+}
+
+GemmSpec grad_weight_spec(const LinearPlan& plan, Dtype out, bool accumulate) {
+  GemmSpec spec = plan.grad_weight_gemm;
+  spec.out = out;
+  if (accumulate) spec.epilogue.c = out;
+  return spec;
+}
+
 // grad_input[M, K] = grad_output[M, N] @ weight[N, K]: the sum runs over the weight's rows
-void multiply_grad_input(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
+GemmWork grad_input_work(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
                          const GradOutput& grad_output) {
   const LinearPlan& plan = step.plan;
   const Device device = step.device();
-  const ObservedRange range(step.run.observer, plan.name, "grad_input");
-  Stream& stream = step.run.stream;
-  GemmTensors gemm{.a = grad_output.values, .b = t.weight, .out = t.grad_input};
-  GemmSpec spec = plan.grad_input_gemm;
-  spec.out = t.grad_input.dtype;
-  if (!is_float8(plan.config.grad_input)) return multiply(step, "grad_input", spec, gemm, stream);
+  GemmWork work{.spec = grad_input_spec(plan, t.grad_input.dtype),
+                .tensors = {.a = grad_output.values, .b = t.weight, .out = t.grad_input}};
+  if (!is_float8(plan.config.grad_input)) return work;
+  GemmTensors& gemm = work.tensors;
   Tensor factors = plan.weight.spec.transposed_scale ? t.codes.transposed_factors : t.codes.factors;
   gemm.b = t.codes.transposed;
   if (plan.weight_again.any) {
@@ -160,7 +171,7 @@ void multiply_grad_input(const LinearStep& step, const LinearBackwardTensors& t,
                       ? t.scales.one
                       : transposed_factors(factors, transposed(plan.config.grad_input.b->granularity),
                                            plan.shape.out_features, plan.shape.in_features);
-  multiply(step, "grad_input", spec, gemm, stream);
+  return work;
 }
 
 // The operands of grad_weight's GEMM in FP8.
@@ -192,21 +203,48 @@ void give_codes(const LinearStep& step, const LinearBackwardTensors& t, const Ba
 }
 
 // grad_weight[N, K] = grad_output[M, N]^T @ input[M, K]: the sum runs over the rows of both
-void multiply_grad_weight(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
+GemmWork grad_weight_work(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
                           const GradOutput& grad_output, Stream& stream) {
   const LinearPlan& plan = step.plan;
-  const ObservedRange range(step.run.observer, plan.name, "grad_weight");
-  GemmSpec spec = plan.grad_weight_gemm;
-  spec.out = t.grad_weight.dtype;
-  if (t.accumulate) spec.epilogue.c = spec.out;
-  GemmTensors gemm{
-      .a = grad_output.values, .b = t.input, .out = t.grad_weight, .c = t.accumulate ? t.grad_weight : Tensor{}};
+  GemmWork work{.spec = grad_weight_spec(plan, t.grad_weight.dtype, t.accumulate),
+                .tensors = {.a = grad_output.values, .b = t.input, .out = t.grad_weight}};
+  if (t.accumulate) work.tensors.c = t.grad_weight;
   if (is_float8(plan.config.grad_weight)) {
-    give_codes(step, t, memory, gemm, stream);
+    give_codes(step, t, memory, work.tensors, stream);
   } else if (plan.keeps_values()) {
-    gemm.b = memory.saved.input_values.in(t.saved->memory, step.device());
+    work.tensors.b = memory.saved.input_values.in(t.saved->memory, step.device());
   }
-  multiply(step, "grad_weight", spec, gemm, stream);
+  return work;
+}
+
+// `beside`: where grad_weight's work goes, if not behind grad_input's.
+void multiply_apart(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
+                    const GradOutput& grad_output, Stream* beside) {
+  const std::string& layer = step.plan.name;
+  if (memory.wants.input) {
+    const ObservedRange range(step.run.observer, layer, "grad_input");
+    const GemmWork work = grad_input_work(step, t, memory, grad_output);
+    multiply(step, "grad_input", work.spec, work.tensors, step.run.stream);
+  }
+  if (memory.wants.weight) {
+    Stream& stream = beside != nullptr ? *beside : step.run.stream;
+    const ObservedRange range(step.run.observer, layer, "grad_weight");
+    const GemmWork work = grad_weight_work(step, t, memory, grad_output, stream);
+    multiply(step, "grad_weight", work.spec, work.tensors, stream);
+  }
+}
+
+void multiply_grad_output(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
+                          const GradOutput& grad_output) {
+  Stream& stream = step.run.stream;
+  Stream* const beside = step.run.side_for(memory.wants);
+  if (beside != nullptr) beside->wait_for(stream);
+  // An observer is told of each GEMM when it has run.
+  const bool together = memory.wants.input && memory.wants.weight && beside == nullptr && step.run.observer == nullptr;
+  if (!together) return multiply_apart(step, t, memory, grad_output, beside);
+  const GemmWork grad_input = grad_input_work(step, t, memory, grad_output);
+  const GemmWork grad_weight = grad_weight_work(step, t, memory, grad_output, stream);
+  step.backend.gemm_pair(grad_input, grad_weight, stream);
 }
 
 }  // namespace
@@ -220,6 +258,23 @@ void linear_gradient_values(const LinearPlan& plan, Backend& backend, const Line
                        .inputs = plan.gradient.inputs(tensors.grad_output, tensors.epilogue_inputs),
                        .output = values},
                       stream);
+}
+
+bool multiplies_together(const LinearPlan& plan, Backend& backend, std::int64_t tokens,
+                         const LinearGradientDtypes& gradients) {
+  if (!gradients.input || !gradients.weight) return false;
+  const auto [in, out, bias] = plan.shape;
+  return backend.pairs({.spec = grad_input_spec(plan, *gradients.input), .size = {.m = tokens, .n = in, .k = out}},
+                       {.spec = grad_weight_spec(plan, *gradients.weight, gradients.accumulate),
+                        .size = {.m = out, .n = in, .k = tokens}});
+}
+
+bool multiplies_together(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors) {
+  const LinearGradients wants = wanted_gradients(tensors);
+  if (tensors.saved == nullptr || !wants.input || !wants.weight) return false;
+  return multiplies_together(
+      plan, backend, tensors.saved->tokens,
+      {.input = tensors.grad_input.dtype, .weight = tensors.grad_weight.dtype, .accumulate = tensors.accumulate});
 }
 
 bool expands_grad_output(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
@@ -258,12 +313,7 @@ void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const Lin
   const LinearStep step(plan, backend, run);
   const BackwardMemory memory(step, tensors);
   const GradOutput grad_output = cast_grad_output(step, tensors, memory);
-  Stream* const beside = run.side_for(memory.wants);
-  if (beside != nullptr) beside->wait_for(run.stream);
-  if (memory.wants.input) multiply_grad_input(step, tensors, memory, grad_output);
-  if (memory.wants.weight) {
-    multiply_grad_weight(step, tensors, memory, grad_output, beside != nullptr ? *beside : run.stream);
-  }
+  multiply_grad_output(step, tensors, memory, grad_output);
   // grad_bias[N] = the sum over grad_output's rows
   if (!memory.wants.bias || grad_output.is_summed) return;
   backend.column_sum({.in = grad_output.values.dtype, .out = tensors.grad_bias.dtype},
@@ -271,7 +321,9 @@ void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const Lin
 }
 
 void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                     const LinearRun& run) {
+                     const LinearRun& given) {
+  const bool together = given.side != nullptr && multiplies_together(plan, backend, tensors);
+  const LinearRun run = together ? given.without_side() : given;
   const LayerCall call(plan.subject, run);
   check_linear_backward(plan, backend, tensors, run);
   if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, tensors, run.stream);

@@ -35,14 +35,19 @@ namespace ingot {
 
 struct LinearRun {
   Stream& stream;
-  // linear_backward() multiplies grad_weight here beside grad_input, if both are wanted. It leaves this stream behind
-  // the work so far, but does not wait for it: call stream.wait_for(side) before grad_weight, the scratch or what is
-  // read for it is used again, also after an error. Not for runs with an observer.
+  // linear_backward() multiplies grad_weight here beside grad_input, if both are wanted and not multiplies_together().
+  // It leaves this stream behind the work so far, but does not wait for it: call stream.wait_for(side) before
+  // grad_weight, the scratch or what is read for it is used again, also after an error. Not for runs with an observer.
   Stream* side = nullptr;
   LayerObserver* observer = nullptr;
 
-  // `side`, if a backward for these gradients uses it; else null.
+  // `side`, if a backward for these gradients that does not multiply together uses it; else null.
   Stream* side_for(const LinearGradients& wants) const { return wants.input && wants.weight ? side : nullptr; }
+  // The same without the side stream that it has, which is left behind the work so far: callers may wait for it.
+  LinearRun without_side() const {
+    side->wait_for(stream);
+    return {.stream = stream, .observer = observer};
+  }
 };
 
 // The scale of a cast whose Scaling is delayed or fixed.
@@ -157,6 +162,17 @@ INGOT_API void linear_forward(const LinearPlan& plan, Backend& backend, const Li
 // weight_into with weight.
 INGOT_API void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
                                 const LinearRun& run);
+// What a backward writes: the dtypes of the gradients that are wanted, and whether it adds to grad_weight.
+struct LinearGradientDtypes {
+  std::optional<Dtype> input{};
+  std::optional<Dtype> weight{};
+  bool accumulate = false;
+};
+// Does one launch compute the GEMMs of both gradients (Backend::gemm_pair)? No side stream makes that faster.
+INGOT_API bool multiplies_together(const LinearPlan& plan, Backend& backend, std::int64_t tokens,
+                                   const LinearGradientDtypes& gradients);
+INGOT_API bool multiplies_together(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors);
+
 // The gradients that are given. Changes nothing that it reads, so it may be called again with the same saved memory.
 // Scratch: plan.backward_scratch(tokens, those gradients); for one element of grad_output, with `expands`.
 INGOT_API void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,

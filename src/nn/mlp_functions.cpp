@@ -186,7 +186,24 @@ void mlp_recompute(const MlpPlan& plan, Backend& backend, const MlpForwardTensor
   run_pass(plan, backend, tensors, LinearPass::recompute, run);
 }
 
-void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run) {
+bool multiplies_together(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors) {
+  const MlpGradients wants = wanted_gradients(tensors);
+  if (tensors.saved == nullptr || !wants.reaches_up()) return false;
+  const auto pairs = [&](const LinearPlan& layer, std::optional<Dtype> input, const Tensor& weight) {
+    LinearGradientDtypes gradients{.input = input};
+    if (is_given(weight)) gradients.weight = weight.dtype;
+    gradients.accumulate = tensors.accumulate && is_given(weight);
+    return multiplies_together(layer, backend, tensors.saved->tokens, gradients);
+  };
+  const Dtype values = plan.up.linear.dtypes.input;
+  std::optional<Dtype> input;
+  if (wants.input) input = plan.up.norm ? values : tensors.grad_input.dtype;
+  return pairs(plan.down, values, tensors.down.grad_weight) || pairs(plan.up.linear, input, tensors.up.grad_weight);
+}
+
+void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& given) {
+  const bool together = given.side != nullptr && multiplies_together(plan, backend, tensors);
+  const LinearRun run = together ? given.without_side() : given;
   const LayerCall call(plan.subject, run);
   const MlpGradients wants = wanted_gradients(tensors);
   Stream* const of_down = run.side_for(wants.of_down());

@@ -169,8 +169,20 @@ void norm_linear_recompute(const NormLinearPlan& plan, Backend& backend, const N
   run_pass(plan, backend, tensors, LinearPass::recompute, run);
 }
 
+// Behind a norm the linear layer's gradient of its input is in the norm's dtype.
+bool multiplies_together(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors) {
+  const LinearGradients wants = wanted_gradients(tensors);
+  if (tensors.saved == nullptr || !wants.input || !wants.weight) return false;
+  return multiplies_together(plan.linear, backend, tensors.saved->tokens,
+                             {.input = plan.norm ? plan.linear.dtypes.input : tensors.grad_input.dtype,
+                              .weight = tensors.grad_weight.dtype,
+                              .accumulate = tensors.accumulate});
+}
+
 void norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
-                          const LinearRun& run) {
+                          const LinearRun& given) {
+  const bool together = given.side != nullptr && multiplies_together(plan, backend, tensors);
+  const LinearRun run = together ? given.without_side() : given;
   const LayerCall call(plan.subject, run);
   const LinearGradients wants = wanted_gradients(tensors);
   const auto bytes = [&]() -> std::size_t {

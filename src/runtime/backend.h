@@ -14,6 +14,7 @@
 #include <span>
 
 #include "ingot/api.h"
+#include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cast/amax_history_tensors.h"
 #include "ingot/runtime/cast/amax_tensors.h"
@@ -72,6 +73,12 @@ class INGOT_API Backend {
   virtual std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
                                                    Stream& stream) = 0;
   virtual void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) = 0;
+  // Two GEMMs that need nothing of each other, such as those of a layer's two gradients. Where both are small, one
+  // launch computes both (gemm_pair_choice.h); otherwise they run as gemm() runs them, in this order. The outputs of
+  // one may not overlap any tensor of the other.
+  virtual void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) = 0;
+  // Does gemm_pair() compute these in one launch, if their tensors fit it?
+  virtual bool pairs(const GemmCall& /*first*/, const GemmCall& /*second*/) { return false; }
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
   virtual void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) = 0;
   virtual void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) = 0;

@@ -70,6 +70,12 @@ class CpuBackend final : public Backend {
     });
   }
 
+  void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) override {
+    check(first, second, device());
+    gemm(first.spec, first.tensors, stream);
+    gemm(second.spec, second.tensors, stream);
+  }
+
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cpu::column_sum);
   }

@@ -25,6 +25,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/check_gemm.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
+#include "ingot/runtime/gemm/gemm_pair_plans.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/norm/check_norm.h"
@@ -44,6 +45,7 @@ class CudaBackend final : public Backend {
         launcher_(driver, device_index, cache),
         cublaslt_(services.cublaslt),
         plans_(services, launcher_.target(), launcher_.multiprocessors()),
+        pair_plans_(services, launcher_.target(), launcher_.multiprocessors()),
         dequant_plans_(services, {.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()}),
         capture_zeros_(driver, device_index) {}
 
@@ -66,6 +68,17 @@ class CudaBackend final : public Backend {
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cuda::gemm, plans_, cublaslt_);
+  }
+
+  void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) override {
+    check(first, second, device_);
+    const CurrentContext current = begin(stream);
+    cuda::gemm_pair(first, second, stream, launcher_, pair_plans_, plans_, cublaslt_);
+  }
+
+  bool pairs(const GemmCall& first, const GemmCall& second) override {
+    GemmPairPlans::Own own;
+    return pair_plans_.find(first, second, own) != nullptr;
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
@@ -331,6 +344,7 @@ class CudaBackend final : public Backend {
   Launcher launcher_;
   CublasLt* cublaslt_;
   GemmPlans plans_;
+  GemmPairPlans pair_plans_;
   DequantPlans dequant_plans_;
   CaptureZeros capture_zeros_;
 };

@@ -154,23 +154,10 @@ struct Sm90Consumer {
     output.end();
   }
 };
-#endif
 
-// Requires K > 0 and M, N > 0.
-template <class A, class B, class Out, GemmSm90Config C, class Epi = PlainEpilogue>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
-    gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
-  constexpr Sm90Tiling T = C.tiling;
-  static_assert(sm90_has_factors(C.scale_b), "gemm_sm90 has no factors of such a granularity");
-  static_assert(sm90_shared_bytes(C) <= kSm90SharedLimit);
-  static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T));
-  static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
-  static_assert(sm90_cluster_size(T) <= 2);
-  static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
-  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
-  static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
-                               : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));
-#if INGOT_ON_DEVICE
+// What a block does: it takes tiles from the blockIdx.x-th on, gridDim.x apart.
+template <class A, class B, class Out, GemmSm90Config C, class Epi, Sm90Tiling T = C.tiling>
+INGOT_DEVICE void sm90_run(const Sm90GemmParams& p) {
   constexpr u32 kProducer = kSm90Consumers * 128;
   const auto block = Sm90Block<C>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
@@ -204,6 +191,31 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
   // No block leaves while another may still send to it or arrive at its barriers.
   __syncwarp();
   block.sync_all();
+}
+#endif
+
+// What the templates take; a kernel asserts it also where it is compiled for the host.
+template <class A, class B, GemmSm90Config C, Sm90Tiling T = C.tiling>
+INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
+  static_assert(sm90_has_factors(C.scale_b), "gemm_sm90 has no factors of such a granularity");
+  static_assert(sm90_shared_bytes(C) <= kSm90SharedLimit);
+  static_assert(T.m % (T.pingpong ? 64 : 128) == 0 || sm90_shares_columns(T));
+  static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
+  static_assert(sm90_cluster_size(T) <= 2);
+  static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
+  static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
+  static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
+                               : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));
+  return true;
+}
+
+// Requires K > 0 and M, N > 0.
+template <class A, class B, class Out, GemmSm90Config C, class Epi = PlainEpilogue>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
+    gemm_sm90([[maybe_unused]] const __grid_constant__ Sm90GemmParams p) {
+  static_assert(sm90_is_valid<A, B, C>());
+#if INGOT_ON_DEVICE
+  sm90_run<A, B, Out, C, Epi>(p);
 #endif
 }
 

@@ -10,6 +10,7 @@
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/error.h"
+#include "support/expect_error.h"
 #include "support/spec_errors.h"
 
 using namespace ingot;
@@ -179,12 +180,14 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
   BOOST_TEST(parse_error(" \t ") ==
              "the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");
-  BOOST_TEST(parse_error("casts bf16->e4m3fn") ==
-             "\"casts\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
-             "norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul");
-  BOOST_TEST(parse_error("->") ==
-             "\"->\" is no kernel; expected amax, cast, gemm, column_sum, relayout, elementwise, cast_stats, norm, "
-             "norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul");
+  BOOST_TEST(
+      parse_error("casts bf16->e4m3fn") ==
+      "\"casts\" is no kernel; expected amax, cast, gemm, gemm_pair, column_sum, relayout, elementwise, cast_stats, "
+      "norm, norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul");
+  BOOST_TEST(
+      parse_error("->") ==
+      "\"->\" is no kernel; expected amax, cast, gemm, gemm_pair, column_sum, relayout, elementwise, cast_stats, "
+      "norm, norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
@@ -440,6 +443,52 @@ BOOST_AUTO_TEST_CASE(staged_operands_are_named) {
              "cast_stats f16->e5m2 scale=1x128 transposed");
   BOOST_TEST(print(parse("cast_stats  bf16 -> e4m3fn")) == "cast_stats bf16->e4m3fn scale=tensor");
   BOOST_TEST(print(parse("relayout copied")) == "relayout copied");
+}
+
+BOOST_AUTO_TEST_CASE(pairs_quote_both_gemms) {
+  const std::string line =
+      "gemm_pair first=\"bf16*bf16->bf16 nn kernel=sm90:128x128:1x1:6:pingpong\" "
+      "second=\"bf16*bf16->f32 tn c=f32 kernel=sm90:64x128:1x1:8:pingpong\"";
+  const KernelSpec spec = parse(line);
+  BOOST_TEST(print(spec) == line);
+  BOOST_TEST(print(std::get<GemmPairSpec>(spec).second) ==
+             "gemm bf16*bf16->f32 tn c=f32 kernel=sm90:64x128:1x1:8:pingpong");
+  for (const GemmPairSpec& each : valid_specs<GemmPairSpec>()) {
+    validate(each);
+    BOOST_TEST((parse(print(each)) == KernelSpec(each)), print(each));
+    const GemmPairSpec turned{.first = each.second, .second = each.first};
+    if (turned != each) BOOST_TEST(hash_value(turned) != hash_value(each), print(each));
+  }
+  const auto message = [](const std::string& first, const std::string& second) {
+    return error_of([&] { parse("gemm_pair first=\"" + first + "\" second=\"" + second + "\""); },
+                    ErrorCode::invalid_spec);
+  };
+  const std::string good = "bf16*bf16->bf16 nn kernel=sm90:128x128:1x1:6:pingpong";
+  const std::string fp8 = "e4m3fn*e4m3fn->bf16 nt scale=row,row";
+  const auto faulty = [&](const std::string& second, const std::string& fault) {
+    const std::string all = message(good, second);
+    BOOST_TEST(all.ends_with(": second " + fault), all);
+  };
+  faulty("bf16*bf16->bf16 tn", "must name kernel sm90 and a tiling");
+  faulty("bf16*bf16->bf16 tn kernel=sm90", "must name kernel sm90 and a tiling");
+  faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative:streamk",
+         "has a tiling of stream-K, which divides all multiprocessors");
+  faulty(fp8 + " kernel=sm90:128x128:2x1:6:cooperative", "has a tiling with clusters, but the pair's blocks have none");
+  faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative staged=a", "stages an operand, which takes a launch of its own");
+  faulty(fp8 + " bias kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");
+  faulty(fp8 + " epilogue=relu(x) kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");
+  faulty(fp8 + " also=amax kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");
+  faulty("e4m3fn*e4m3fn->e4m3fn nt scale=row,row kernel=sm90:128x128:1x1:6:cooperative", "has an FP8 output");
+  BOOST_TEST(message(good, "bf16*f16->bf16 tn").ends_with("high-precision operands are of one dtype"));
+  BOOST_TEST(message(good, "bf16*bf16->bf16 sideways") ==
+             "gemm bf16*bf16->bf16 sideways: \"sideways\" is no word of gemm; expected nt, nn, tt, tn, "
+             "scale=<granularity>,<granularity>, bias, c=<dtype>, epilogue=<expression>, also=preactivation,amax, "
+             "fast, kernel=<kernel> or staged=a,b");
+  const std::string form = "first=\"<a gemm's line>\" and second=\"<a gemm's line>\", without the word gemm";
+  BOOST_TEST(error_of([] { parse("gemm_pair first=x"); }, ErrorCode::invalid_spec) ==
+             "gemm_pair first=x: \"gemm_pair\" must be followed by " + form);
+  BOOST_TEST(error_of([] { parse("gemm_pair first second"); }, ErrorCode::invalid_spec) ==
+             "gemm_pair first second: \"first\" is no word of gemm_pair; expected " + form);
 }
 
 BOOST_AUTO_TEST_CASE(histories_say_what_they_are_reduced_to) {

@@ -48,6 +48,14 @@ void CountingBackend::gemm(const GemmSpec& spec, const GemmTensors& tensors, Str
   inner_->gemm(spec, tensors, on(stream));
 }
 
+void CountingBackend::gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) {
+  for (const GemmWork* const work : {&first, &second}) {
+    note(print(work->spec), stream);
+    if (gemm_fails) throw Error(ErrorCode::cuda_failed, print(work->spec), "broken for the test");
+  }
+  inner_->gemm_pair(first, second, on(stream));
+}
+
 void CountingBackend::column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) {
   note(print(spec), stream);
   inner_->column_sum(spec, tensors, on(stream));

@@ -188,6 +188,29 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
       "Float8Linear side: belongs to another backend than the layer: make it from the layer's backend");
 }
 
+// Where one launch computes both gradients' GEMMs, the side stream has the weight's cast alone. A caller of the
+// functions may wait for its side stream in any case.
+BOOST_AUTO_TEST_CASE(gemms_of_one_launch_need_no_side_stream) {
+  CountingBackend counting(*backend, &stream);
+  counting.pairs_gemms = true;
+  Stream on(counting);
+  Stream side(counting);
+  using Streams = std::vector<const Stream*>;
+  const constexpr CaseShape kShape{8, 16, 24};
+  const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 1);
+  const LinearCase device(host, Dtype::bf16, Dtype::bf16, counting, on);
+  Float8Linear linear(counting, {kShape.in_features, kShape.out_features, true}, tensorwise(), {.side = &side});
+  linear.forward(device.forward(true), on);
+  BOOST_TEST(counting.streams == (Streams{&side, &on, &on}), boost::test_tools::per_element());
+  for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
+  linear.backward(device.backward(true), on);
+  BOOST_TEST(counting.streams == (Streams{&on, &on, &on}), boost::test_tools::per_element());
+  BOOST_TEST(counting.waiting.empty());
+  counting.streams.clear();
+  linear.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, on);
+  BOOST_TEST(counting.streams == (Streams{&on, &on}), boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(a_large_layer_has_no_side_stream) {
   for (const std::int64_t tokens : {2400, 2600}) {
     CountingBackend counting(*backend, &stream);

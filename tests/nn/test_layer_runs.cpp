@@ -31,7 +31,8 @@ using test::error_of;
 namespace {
 
 bool is_matmul(const KernelSpec& spec) {
-  return std::holds_alternative<GemmSpec>(spec) || std::holds_alternative<DequantMatmulSpec>(spec);
+  return std::holds_alternative<GemmSpec>(spec) || std::holds_alternative<GemmPairSpec>(spec) ||
+         std::holds_alternative<DequantMatmulSpec>(spec);
 }
 
 // All but matmuls, whose kernels are a GPU's choice, and what serves them.
@@ -202,6 +203,33 @@ BOOST_AUTO_TEST_CASE(matmuls_of_every_recipe) {
     BOOST_TEST(std::ranges::includes(matmuls(true), planned));
     BOOST_TEST(matmuls(true).size() == 4U);
   }
+}
+
+// A small layer's backward asks a Hopper GPU for one kernel that computes both gradients' GEMMs, and notes the two
+// GEMMs for other GPUs. Of a layer that other GPUs run, or a large one, it asks for none.
+BOOST_AUTO_TEST_CASE(small_gradients_are_one_launch) {
+  const auto pairs = [](const char* gpu, const TrainedLayer& layer, std::int64_t tokens) {
+    DryRun dry(gpu_named(gpu));
+    run_training(dry.backend(), {.layers = {layer}, .recipes = all_recipes(), .tokens = {tokens}});
+    const Recording recording = dry.recording();
+    std::size_t count = 0;
+    for (const KernelSpec& spec : recording.kernels()) count += std::holds_alternative<GemmPairSpec>(spec) ? 1 : 0;
+    Lines planned;
+    for (const LinearConfig& recipe : all_recipes()) {
+      for (const LinearGemm& gemm :
+           linear_gemms(recipe, {tokens, layer.in_features, layer.out_features}, Dtype::bf16)) {
+        planned.insert(print(gemm.call));
+      }
+    }
+    BOOST_TEST(matmuls_of(recording) == planned, gpu << boost::test_tools::per_element());
+    return count;
+  };
+  const TrainedLayer small{.name = "small", .kind = TrainedLayerKind::linear, .in_features = 512, .out_features = 512};
+  const TrainedLayer large{
+      .name = "large", .kind = TrainedLayerKind::linear, .in_features = 4096, .out_features = 4096};
+  BOOST_TEST(pairs("h200", small, 512) >= 5U);
+  BOOST_TEST(pairs("l40s", small, 512) == 0U);
+  BOOST_TEST(pairs("h200", large, 8192) == 0U);
 }
 
 // Of all its recipes. The GEMMs are compared with linear_gemms() and gemm_order(), without a run. A step of 8192 tokens

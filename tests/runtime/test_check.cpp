@@ -185,6 +185,32 @@ BOOST_AUTO_TEST_CASE(shapes) {
              "column_sum sum: is f32[1, 4] on cpu; it must be [1, 8]: one for each column of the input");
 }
 
+// Each GEMM of a pair may run while the other does.
+BOOST_AUTO_TEST_CASE(pairs_of_gemms) {
+  const auto message = [](const std::function<void(GemmTensors & first, GemmTensors & second)>& change) {
+    GemmWork first{.spec = kGemm, .tensors = gemm_tensors()};
+    GemmWork second = first;
+    second.tensors.out = matrix(at(8192), Dtype::bf16, 4, 6, kCpu);
+    change(first.tensors, second.tensors);
+    const auto error = refused([&] { check(first, second, kCpu); });
+    if (error.threw) BOOST_TEST((error.code == ErrorCode::invalid_argument));
+    return error.message;
+  };
+  const std::string apart = " of the other GEMM of the pair, which is ";
+  BOOST_TEST(message([](auto&, auto&) {}) == kNothing);  // both may read the same operands
+  BOOST_TEST(message([](auto& first, auto& second) { second.out = first.out; }) ==
+             "gemm out: is bf16[4, 6] on cpu; its memory overlaps that of gemm out" + apart +
+                 "bf16[4, 6] on cpu; both may run at the same time");
+  BOOST_TEST(message([](auto& first, auto& second) {
+               first.a = matrix(at(8192), Dtype::e4m3fn, 4, 32, kCpu);
+               second.a = matrix(at(0), Dtype::e4m3fn, 4, 32, kCpu);
+             }) == "gemm out: is bf16[4, 6] on cpu; its memory overlaps that of gemm a" + apart +
+                       "e4m3fn[4, 32] on cpu; both may run at the same time");
+  BOOST_TEST(message([](auto& first, auto& second) { second.factor_a = first.out; }).starts_with("gemm factor_a: "));
+  BOOST_TEST(message([](auto&, auto& second) { second.out = matrix(at(8192), Dtype::bf16, 6, 4, kCpu); }) ==
+             "gemm out: is bf16[6, 4] on cpu; it must be [4, 6]: M of a, N of b");
+}
+
 BOOST_AUTO_TEST_CASE(relayouts) {
   const auto message = [](const Tensor& input, const Tensor& output, bool transposed) {
     return refused([&] { check(RelayoutSpec{.transposed = transposed}, {.input = input, .output = output}, kCpu); })

@@ -130,6 +130,24 @@ BOOST_AUTO_TEST_CASE(a_fast_result_that_is_far_off_is_seen) {
   BOOST_TEST(fast_difference({{"codes", codes}, {"factors", factors}}, {{"codes", near}, {"factors", other}}) == "");
 }
 
+BOOST_AUTO_TEST_CASE(a_pair_of_gemms_has_the_bits_of_both) {
+  const Case first{.spec = parse("gemm bf16*bf16->bf16 nn"), .shape = {40, 24, 56}};
+  const Case second{.spec = parse("gemm e4m3fn*e5m2->f32 nt scale=row,row c=f32"), .shape = {24, 56, 40}};
+  PlacedCase a(first, maker.inputs(first), *backend, stream);
+  PlacedCase b(second, maker.inputs(second), *backend, stream);
+  a.enqueue(stream);
+  b.enqueue(stream);
+  const Matrices expected_a = a.outputs(stream);
+  const Matrices expected_b = b.outputs(stream);
+  a.poison(stream);
+  b.poison(stream);
+  BOOST_TEST(
+      !backend->pairs({.spec = a.gemm().spec, .size = {40, 24, 56}}, {.spec = b.gemm().spec, .size = {24, 56, 40}}));
+  backend->gemm_pair(a.gemm(), b.gemm(), stream);
+  BOOST_TEST(bit_difference("first", expected_a.at("out"), a.outputs(stream).at("out")) == "");
+  BOOST_TEST(bit_difference("second", expected_b.at("out"), b.outputs(stream).at("out")) == "");
+}
+
 BOOST_AUTO_TEST_CASE(relayout_moves_codes) {
   run_all<RelayoutSpec>(
       [](const RelayoutSpec& spec, const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {

@@ -297,23 +297,24 @@ void PlacedCase::enqueue_as(const CastSpec& spec, Stream& stream) {
                  stream);
 }
 
-void PlacedCase::enqueue_as(const GemmSpec& spec, Stream& stream) {
-  backend_->gemm(spec,
-                 {.a = of("a"),
-                  .b = of("b"),
-                  .factor_a = of("factor_a"),
-                  .factor_b = of("factor_b"),
-                  .bias = of("bias"),
-                  .out = of("out"),
-                  .c = of("c"),
-                  .beta = case_.beta,
-                  .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
-                  .preactivation = of("preactivation"),
-                  .amax = of("amax"),
-                  .scale = of("scale"),
-                  .factor = of("factor")},
-                 stream);
+GemmWork PlacedCase::gemm() const {
+  return {.spec = std::get<GemmSpec>(case_.spec),
+          .tensors = {.a = of("a"),
+                      .b = of("b"),
+                      .factor_a = of("factor_a"),
+                      .factor_b = of("factor_b"),
+                      .bias = of("bias"),
+                      .out = of("out"),
+                      .c = of("c"),
+                      .beta = case_.beta,
+                      .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
+                      .preactivation = of("preactivation"),
+                      .amax = of("amax"),
+                      .scale = of("scale"),
+                      .factor = of("factor")}};
 }
+
+void PlacedCase::enqueue_as(const GemmSpec& spec, Stream& stream) { backend_->gemm(spec, gemm().tensors, stream); }
 
 void PlacedCase::enqueue_as(const ColumnSumSpec& spec, Stream& stream) {
   backend_->column_sum(spec, {.input = of("input"), .sum = of("sum")}, stream);

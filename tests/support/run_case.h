@@ -99,6 +99,9 @@ class PlacedCase {
 
   void enqueue(Stream& stream);
 
+  // For a GEMM: what enqueue() calls Backend::gemm() with.
+  GemmWork gemm() const;
+
   // The current outputs, with the bytes around them.
   Matrices outputs(Stream& stream);
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
@@ -239,6 +240,35 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   std::vector<Job> unique;
   for (const auto& [text, job] : jobs) unique.push_back(job);
   expect_clean("gemm_sm90", unique);
+}
+
+// Two GEMMs in one launch: every tiling that they can have, beside itself and the next.
+BOOST_AUTO_TEST_CASE(gemm_sm90_pair_for_hopper) {
+  std::map<std::string, Job> jobs;
+  for (const GemmPairSpec& kinds : valid_specs<GemmPairSpec>()) {
+    const auto halves = [](GemmSpec spec) {
+      const GemmSpec open = without_kernel(spec);
+      std::vector<GemmSpec> all;
+      for (const GemmTiling& tiling : gemm_tilings(open)) {
+        spec.tiling = tiling;
+        if (pair_fault(spec).empty()) all.push_back(spec);
+      }
+      return all;
+    };
+    const std::vector<GemmSpec> first = halves(kinds.first);
+    std::vector<GemmSpec> second = halves(kinds.second);
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      for (std::size_t next : {i, i + 1}) {
+        GemmPairSpec pair{.first = first[i], .second = second[next % second.size()]};
+        if (next != i) pair.second.epilogue.c = pair.second.out;
+        const Source source = generate(pair);
+        jobs.emplace(source.text, Job{source, target_for(9, 0)});
+      }
+    }
+  }
+  std::vector<Job> unique;
+  for (const auto& [text, job] : jobs) unique.push_back(job);
+  expect_clean("gemm_sm90_pair", unique);
 }
 
 // GEMMs with decoded weights. In CI, for each format, kind of factors and kernel, those that use most registers; every

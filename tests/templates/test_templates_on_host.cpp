@@ -61,6 +61,7 @@
 #include "gemm/gemm_sm90.cuh"
 #include "gemm/gemm_sm90_factors.cuh"
 #include "gemm/gemm_sm90_output.cuh"
+#include "gemm/gemm_sm90_pair.cuh"
 #include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
 #include "gemm/gemm_sm90_producer16.cuh"
@@ -226,6 +227,13 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr GemmSm90Config kAcross{.fast_accumulation = true, .bias = true, .across_a = true, .across_b = true};
   constexpr auto kOf16Bits = &gemm_sm90<bf16, bf16, bf16, kAcross>;
   static_assert(kInstantiated<kOf16Bits> == 1);
+  constexpr GemmSm90Config kAlong{.fast_accumulation = true, .across_b = true};
+  using GradInput = Sm90Gemm<bf16, bf16, bf16, kAlong>;
+  using GradWeight = Sm90Gemm<bf16, bf16, f32, kAcross>;
+  using Twin = Sm90Gemm<e5m2, e4m3fn, bf16, kApart>;
+  constexpr auto kPair = &gemm_sm90_pair<GradInput, GradWeight>;
+  constexpr auto kTwins = &gemm_sm90_pair<Twin, Twin>;
+  static_assert(kInstantiated<kPair, kTwins> == 2);
   using Everything = Epilogue<f16, Fused<math::Fast>, bf16, EpilogueConfig{.preactivation = true, .amax = true}>;
   constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, kShared, Everything>;
   constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, GemmMmaConfig{}, Everything>;

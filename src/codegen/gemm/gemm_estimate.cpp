@@ -143,6 +143,10 @@ double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multi
   return costs.start_us + copies + longer(least * 1e-3, bytes_of(spec, size) / costs.bytes_per_us);
 }
 
+double estimate_traffic(const GemmSpec& spec, const MatmulSize& size) {
+  return bytes_of(spec, size) / costs_of(spec).bytes_per_us;
+}
+
 double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& t, int multiprocessors) {
   const Sm90Costs& costs = costs_of(spec);
   const TilingCost cost = cost_of(costs, t);

@@ -19,7 +19,10 @@ INGOT_API std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec);
 INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& tiling,
                                int multiprocessors);
 
-// The same for cuBLASLt's first choice, for two FP8 operands. factors_as_read: factors of groups lie as cuBLASLt reads
+// The microseconds of that in which the memory is busy: no launch of several GEMMs takes less than theirs together.
+INGOT_API double estimate_traffic(const GemmSpec& spec, const MatmulSize& size);
+
+// The time of cuBLASLt's first choice, for two FP8 operands. factors_as_read: factors of groups lie as cuBLASLt reads
 // them, so that they are not copied first.
 INGOT_API double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors,
                                    bool factors_as_read = false);

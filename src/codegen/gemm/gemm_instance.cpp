@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ingot/codegen/gemm/gemm_estimate.h"
+#include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise_render.h"
 #include "ingot/codegen/types/template_granularity.h"
@@ -45,7 +46,7 @@ std::string functor(const GemmSpec& spec, PointwisePrecision precision) {
 
 // Whether a has one factor or one for each row is a parameter of the kernel; b's kind of factors is a template
 // argument.
-TemplateInstance gemm_sm90(const GemmSpec& spec) {
+GemmSpec sm90_kernel(const GemmSpec& spec) {
   GemmSpec kernel = spec;
   const bool fp8 = is_fp8(spec.a);
   if (fp8 && !has_group_factors(spec)) kernel.scale_a = kRowwise;
@@ -53,21 +54,30 @@ TemplateInstance gemm_sm90(const GemmSpec& spec) {
   // Once they are staged, FP8 operands lie as all others do.
   if (fp8) kernel.layout_a = kernel.layout_b = Layout::k_major;
   kernel.staged_a = kernel.staged_b = false;
+  return kernel;
+}
+
+std::string sm90_arguments(const GemmSpec& kernel) {
   const GemmTiling& t = *kernel.tiling;
   const std::string tiling = aggregate_text({field("m", t.m), field("n", t.n), field("cluster_m", t.cluster_m),
                                              field("cluster_n", t.cluster_n), field("stages", t.stages),
                                              field("pingpong", t.pingpong), field("stream_k", t.stream_k)});
-  const auto sums = field("fast_accumulation", sums_in_tensor_cores(spec));
+  const auto sums = field("fast_accumulation", sums_in_tensor_cores(kernel));
   const std::string config =
-      fp8 ? aggregate_text("GemmSm90Config",
-                           {field("tiling", tiling), sums, field("scale_b", spec.scale_b), field("bias", spec.bias)})
-          : aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("bias", spec.bias),
-                                              field("across_a", spec.layout_a == Layout::mn_major),
-                                              field("across_b", spec.layout_b == Layout::mn_major)});
-  return {"gemm/gemm_sm90.cuh",
-          fmt::format("gemm_sm90<{}, {}, {}, {}{}>", type_text(spec.a), type_text(spec.b), type_text(spec.out), config,
-                      epilogue_argument(spec)),
-          print_spec(kernel), functor(spec, PointwisePrecision::fast)};
+      is_fp8(kernel.a)
+          ? aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("scale_b", kernel.scale_b),
+                                              field("bias", kernel.bias)})
+          : aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("bias", kernel.bias),
+                                              field("across_a", kernel.layout_a == Layout::mn_major),
+                                              field("across_b", kernel.layout_b == Layout::mn_major)});
+  return fmt::format("{}, {}, {}, {}{}", type_text(kernel.a), type_text(kernel.b), type_text(kernel.out), config,
+                     epilogue_argument(kernel));
+}
+
+TemplateInstance gemm_sm90(const GemmSpec& spec) {
+  const GemmSpec kernel = sm90_kernel(spec);
+  return {"gemm/gemm_sm90.cuh", fmt::format("gemm_sm90<{}>", sm90_arguments(kernel)), print_spec(kernel),
+          functor(spec, PointwisePrecision::fast)};
 }
 
 // What kernels mma and simt depend on: layouts, factors and bias are their parameters.
@@ -111,6 +121,16 @@ TemplateInstance template_instance(const GemmSpec& spec, Pass) {
   if (spec.kernel == GemmKernel::sm90) return gemm_sm90(spec);
   if (spec.kernel == GemmKernel::mma) return gemm_mma(spec);
   return gemm_simt(spec);
+}
+
+ExtraPasses extra_passes(const GemmPairSpec&) { return {}; }
+
+TemplateInstance template_instance(const GemmPairSpec& spec, Pass) {
+  const GemmPairSpec kernel{.first = sm90_kernel(spec.first), .second = sm90_kernel(spec.second)};
+  return {"gemm/gemm_sm90_pair.cuh",
+          fmt::format("gemm_sm90_pair<ingot::Sm90Gemm<{}>, ingot::Sm90Gemm<{}>>", sm90_arguments(kernel.first),
+                      sm90_arguments(kernel.second)),
+          print_spec(kernel)};
 }
 
 }  // namespace ingot

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -64,9 +65,14 @@ Range check_c(const Checker& check, const GemmSpec& spec, const GemmTensors& ten
   return c;
 }
 
-}  // namespace
+// The memory that a GEMM reads and writes.
+struct GemmRanges {
+  std::array<Range, 7 + kMaxPointwiseInputs> inputs;
+  std::array<Range, 4> outputs;
+};
 
-void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
+// Checks all but what overlaps what.
+GemmRanges ranges_of(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
   validate_spec(spec);
   const Range a = check_matrix("gemm a", tensors.a, spec.a, device);
   const Range b = check_matrix("gemm b", tensors.b, spec.b, device);
@@ -78,7 +84,8 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
   const Range out = check.matrix_if(true, "gemm out", tensors.out, spec.out, "");
   const Range c = check_c(check, spec, tensors, out);
   constexpr const char* kHighPrecision = "the output is of high precision";
-  Range inputs[7 + kMaxPointwiseInputs] = {
+  GemmRanges ranges{};
+  ranges.inputs = {
       a,
       b,
       check_operand_factors("gemm factor_a", tensors.factor_a, spec.a, spec.scale_a, m, k, device,
@@ -96,13 +103,43 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
                           .matrix = kShape,
                           .columns = "one for each of the N columns",
                           .rows_of = "one for each of the M rows"},
-                         device, std::span(inputs).subspan<7>());
-  const Range outputs[] = {out,
-                           check.matrix_if(epilogue.preactivation, "gemm preactivation", tensors.preactivation,
-                                           epilogue_dtype(spec), "the spec does not ask for this output"),
-                           check.single_if(epilogue.amax, "gemm amax", tensors.amax, "the spec does not ask for it"),
-                           check.single_if(is_fp8(spec.out), "gemm factor", tensors.factor, kHighPrecision)};
-  check_overlaps(inputs, outputs);
+                         device, std::span(ranges.inputs).subspan<7>());
+  ranges.outputs = {out,
+                    check.matrix_if(epilogue.preactivation, "gemm preactivation", tensors.preactivation,
+                                    epilogue_dtype(spec), "the spec does not ask for this output"),
+                    check.single_if(epilogue.amax, "gemm amax", tensors.amax, "the spec does not ask for it"),
+                    check.single_if(is_fp8(spec.out), "gemm factor", tensors.factor, kHighPrecision)};
+  return ranges;
+}
+
+void check_apart(const GemmRanges& written, const GemmRanges& other) {
+  for (const Range& output : written.outputs) {
+    const auto check_one = [&](const Range& of_other) {
+      if (output.bytes == 0 || of_other.bytes == 0 || !overlap(output, of_other)) return;
+      refuse(output.what, *output.tensor,
+             fmt::format("its memory overlaps that of {} of the other GEMM of the pair, which is {}; both may run at "
+                         "the same time",
+                         of_other.what, describe(*of_other.tensor)));
+    };
+    for (const Range& input : other.inputs) check_one(input);
+    for (const Range& output_of_other : other.outputs) check_one(output_of_other);
+  }
+}
+
+}  // namespace
+
+void check(const GemmSpec& spec, const GemmTensors& tensors, Device device) {
+  const GemmRanges ranges = ranges_of(spec, tensors, device);
+  check_overlaps(ranges.inputs, ranges.outputs);
+}
+
+void check(const GemmWork& first, const GemmWork& second, Device device) {
+  const GemmRanges one = ranges_of(first.spec, first.tensors, device);
+  const GemmRanges other = ranges_of(second.spec, second.tensors, device);
+  check_overlaps(one.inputs, one.outputs);
+  check_overlaps(other.inputs, other.outputs);
+  check_apart(one, other);
+  check_apart(other, one);
 }
 
 void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device) {

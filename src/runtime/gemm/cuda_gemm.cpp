@@ -9,6 +9,7 @@
 #include "ingot/runtime/gemm/cublaslt_factors.h"
 #include "ingot/runtime/gemm/gemm_mma_rules.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
+#include "ingot/runtime/gemm/gemm_pair_plans.h"
 #include "ingot/runtime/gemm/gemm_params.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
@@ -82,6 +83,23 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
   }
   throw Error(ErrorCode::invalid_argument, print(spec),
               fmt::format("{}; leave kernel out to have the library choose one", reason));
+}
+
+void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream, Launcher& launcher, GemmPairPlans& pairs,
+               GemmPlans& plans, CublasLt* cublaslt) {
+  const GemmCall one{.spec = first.spec, .size = gemm_size(first.spec, first.tensors)};
+  const GemmCall other{.spec = second.spec, .size = gemm_size(second.spec, second.tensors)};
+  GemmPairPlans::Own own;
+  const GemmPairSpec* const pair = pairs.find(one, other, own);
+  const auto fits = [&](const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
+    return sm90_refusal(spec, tensors, size, launcher.target()) == nullptr;
+  };
+  if (pair != nullptr && fits(pair->first, first.tensors, one.size) && fits(pair->second, second.tensors, other.size) &&
+      launcher.may_launch(*pair, Pass::main, stream)) {
+    return gemm_sm90_pair(*pair, first.tensors, second.tensors, stream, launcher);
+  }
+  gemm(first.spec, first.tensors, stream, launcher, plans, cublaslt);
+  gemm(second.spec, second.tensors, stream, launcher, plans, cublaslt);
 }
 
 }  // namespace ingot::cuda

@@ -1,10 +1,13 @@
-// gemm by kernel sm90 (templates/gemm/gemm_sm90.cuh): one launch of persistent blocks. Tensor maps are encoded into the
-// kernel's parameters in each call (0.1 us each, not worth caching). Stream-K uses the stream's scratch memory for
+// gemm by kernel sm90 (templates/gemm/gemm_sm90.cuh): one launch of persistent blocks, which may also compute two GEMMs
+// (templates/gemm/gemm_sm90_pair.cuh). Tensor maps are encoded into the kernel's parameters in each call (0.1 us each,
+// not worth caching). Stream-K uses the stream's scratch memory for
 // partial tiles that blocks hand to each other, and its zeros for flags; staged operands follow them in the scratch
 // memory.
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 
+#include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_sm90.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
@@ -14,7 +17,7 @@
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
-#include "gemm/gemm_sm90.cuh"
+#include "gemm/gemm_sm90_pair.cuh"
 
 namespace ingot::cuda {
 namespace {
@@ -80,6 +83,41 @@ void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
 
 bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_stride * size_of(out.dtype) % 16 == 0; }
 
+// All but the cut of stream-K.
+Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size,
+                         const Driver& driver) {
+  const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
+  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, size.k);
+  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, size.k);
+  Sm90GemmParams params{.a = {},
+                        .b = {},
+                        .tail_a = {},
+                        .tail_b = {},
+                        .out_map = {},
+                        .factor_a = static_cast<const float*>(tensors.factor_a.data),
+                        .factor_b = static_cast<const float*>(tensors.factor_b.data),
+                        .bias = tensors.bias.data,
+                        .out = tensors.out.data,
+                        .out_stride = tensors.out.row_stride,
+                        .m = static_cast<u32>(size.m),
+                        .n = static_cast<u32>(size.n),
+                        .k = static_cast<u32>(size.k),
+                        .factor_a_stride = static_cast<u32>(factors_a.row),
+                        .factor_b_stride = static_cast<u32>(factors_b.row),
+                        .factor_a_group_stride = static_cast<u32>(factors_a.group),
+                        .factor_b_group_stride = static_cast<u32>(factors_b.group),
+                        .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
+                        .epilogue = epilogue_params(tensors),
+                        .cut = {}};
+  // Once they are staged, operands lie along K.
+  encode_operand(params.a, params.tail_a, tensors.a, spec.staged_a ? Layout::k_major : spec.layout_a,
+                 {.tile = tiling.m, .blocks = tiling.cluster_n}, driver);
+  encode_operand(params.b, params.tail_b, tensors.b, spec.staged_b ? Layout::k_major : spec.layout_b,
+                 {.tile = tiling.n, .blocks = tiling.cluster_m}, driver);
+  if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, driver);
+  return params;
+}
+
 }  // namespace
 
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const MatmulSize& size, Stream& stream,
@@ -99,41 +137,33 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const MatmulSize&
   std::optional<GemmTensors> staged;
   if (spec.staged_a || spec.staged_b) staged = stage(spec, given, size, scratch + parts, stream, launcher);
   const GemmTensors& tensors = staged ? *staged : given;
-  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, size.k);
-  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, size.k);
-
-  Sm90GemmParams params{.a = {},
-                        .b = {},
-                        .tail_a = {},
-                        .tail_b = {},
-                        .out_map = {},
-                        .factor_a = static_cast<const float*>(tensors.factor_a.data),
-                        .factor_b = static_cast<const float*>(tensors.factor_b.data),
-                        .bias = tensors.bias.data,
-                        .out = tensors.out.data,
-                        .out_stride = tensors.out.row_stride,
-                        .m = m,
-                        .n = n,
-                        .k = k,
-                        .factor_a_stride = static_cast<u32>(factors_a.row),
-                        .factor_b_stride = static_cast<u32>(factors_b.row),
-                        .factor_a_group_stride = static_cast<u32>(factors_a.group),
-                        .factor_b_group_stride = static_cast<u32>(factors_b.group),
-                        .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
-                        .epilogue = epilogue_params(tensors),
-                        .cut = {}};
-  // Once they are staged, operands lie along K.
-  encode_operand(params.a, params.tail_a, tensors.a, spec.staged_a ? Layout::k_major : spec.layout_a,
-                 {.tile = tiling.m, .blocks = tiling.cluster_n}, launcher.driver());
-  encode_operand(params.b, params.tail_b, tensors.b, spec.staged_b ? Layout::k_major : spec.layout_b,
-                 {.tile = tiling.n, .blocks = tiling.cluster_m}, launcher.driver());
-  if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, launcher.driver());
+  Sm90GemmParams params = params_of(spec, tensors, size, launcher.driver());
   if (tiling.stream_k) params.cut = stream_k_params(split, scratch, kSm90Warps, stream);
   launcher.launch(spec, Pass::main,
                   {.grid_x = blocks,
                    .block = kSm90Threads,
                    .cluster = sm90_cluster_size(tiling),
                    .shared_bytes = sm90_shared_bytes(sm90_factors_config(spec))},
+                  params, stream);
+}
+
+void gemm_sm90_pair(const GemmPairSpec& spec, const GemmTensors& first, const GemmTensors& second, const Stream& stream,
+                    Launcher& launcher) {
+  const MatmulSize size_of_first = gemm_size(spec.first, first);
+  const MatmulSize size_of_second = gemm_size(spec.second, second);
+  const auto blocks = [half = static_cast<u32>(launcher.multiprocessors()) / 2](const GemmSpec& gemm,
+                                                                                const MatmulSize& size) {
+    return sm90_blocks(sm90_tiling(*gemm.tiling), static_cast<u32>(size.m), static_cast<u32>(size.n), half);
+  };
+  const auto shared_bytes = [](const GemmSpec& gemm) { return sm90_shared_bytes(sm90_factors_config(gemm)); };
+  const Sm90PairParams params{.gemms = {params_of(spec.first, first, size_of_first, launcher.driver()),
+                                        params_of(spec.second, second, size_of_second, launcher.driver())}};
+  // Blocks without a tile end at once.
+  launcher.launch(spec, Pass::main,
+                  {.grid_x = std::max(blocks(spec.first, size_of_first), blocks(spec.second, size_of_second)),
+                   .grid_y = 2,
+                   .block = kSm90Threads,
+                   .shared_bytes = std::max(shared_bytes(spec.first), shared_bytes(spec.second))},
                   params, stream);
 }
 

@@ -3,6 +3,7 @@
 
 #include <array>
 
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/runtime/tensor.h"
 
@@ -35,6 +36,12 @@ struct GemmTensors {
   // Of an FP8 output.
   Tensor scale{};   // f32[1], read
   Tensor factor{};  // f32[1], written: 1 / scale
+};
+
+// One of the GEMMs of Backend::gemm_pair().
+struct GemmWork {
+  GemmSpec spec{};
+  GemmTensors tensors{};
 };
 
 // Copies codes of any FP8 dtype from input[rows, cols] to output[rows, cols], or to output[cols, rows] if

@@ -1,0 +1,20 @@
+// Whether one launch computes two GEMMs (gemm_pair_spec.h), and with which tilings. A pure function.
+#pragma once
+
+#include <optional>
+
+#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/gemm/gemm_pair_spec.h"
+#include "ingot/codegen/types/matmul_size.h"
+
+namespace ingot {
+
+// What a pair can have for this GEMM: kernel sm90 with the tiling that is expected to be the fastest on half of the
+// multiprocessors. Empty if it has no such kernel, or too many tiles to gain from a pair.
+std::optional<GemmSpec> fastest_half(const GemmCall& call, int multiprocessors);
+
+// Empty where two launches are expected to be as fast, or where the device or a spec has no such kernel. Two specs that
+// both name kernel sm90 and a tiling are a pair wherever there is a kernel; one that names another kernel is of none.
+std::optional<GemmPairSpec> choose_gemm_pair(const GemmCall& first, const GemmCall& second, const MatmulDevice& device);
+
+}  // namespace ingot

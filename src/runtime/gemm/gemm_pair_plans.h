@@ -1,0 +1,46 @@
+// Whether one launch computes two GEMMs, worked out once for each two specs and sizes, then read without a lock. The
+// first kMostPlans are kept (kernel_order.h).
+#pragma once
+
+#include <cstddef>
+#include <optional>
+
+#include "ingot/codegen/gemm/gemm_pair_choice.h"
+#include "ingot/runtime/tuning/kernel_order.h"
+#include "ingot/runtime/tuning/matmul_services.h"
+#include "ingot/runtime/util/grow_only_table.h"
+
+namespace ingot {
+
+class GemmPairPlans {
+ public:
+  // The services must outlive it.
+  GemmPairPlans(const MatmulServices& services, Target target, int multiprocessors, std::size_t most = kMostPlans)
+      : services_(services),
+        device_{.target = target, .multiprocessors = multiprocessors, .compiles = services.compiles},
+        most_(most) {}
+
+  // Where a pair is put that is no longer kept, because there are too many.
+  using Own = std::optional<GemmPairSpec>;
+
+  // What choose_gemm_pair() says: null, or a pair that lives as long as this object and `own`. Both GEMMs of a new pair
+  // are noted in the manifest, as those that run apart are: another device may run them so.
+  const GemmPairSpec* find(const GemmCall& first, const GemmCall& second, Own& own);
+
+ private:
+  struct Entry {
+    std::size_t hash;
+    GemmCall first;
+    GemmCall second;
+    std::optional<GemmPairSpec> pair;
+  };
+
+  std::optional<GemmPairSpec> choose(const GemmCall& first, const GemmCall& second) const;
+
+  MatmulServices services_;
+  MatmulDevice device_;
+  std::size_t most_;
+  GrowOnlyTable<Entry> table_;
+};
+
+}  // namespace ingot
