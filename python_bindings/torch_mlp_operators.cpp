@@ -170,8 +170,8 @@ void backward(TorchValue* stack) {
                                             .scales = call.scales(plan.down, 1)},
                                    .scratch = scratch.region()};
   const bool faster = faster_with_side(plan.up.linear, tokens) && faster_with_side(plan.down, tokens);
-  TorchSide side(call, faster && wants.reaches_up() && (wants.up_weight || wants.down_weight) &&
-                           !multiplies_together(plan, call.backend(), tensors));
+  TorchSide side(call, faster && wants.reaches_up() && (wants.up_weight || wants.down_weight),
+                 [&] { return multiplies_together(plan, call.backend(), tensors); });
   mlp_backward(plan, call.backend(), tensors, call.run(side.stream()));
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
   give(stack, {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &up.weight.tensor, &up.bias.tensor,

@@ -145,8 +145,8 @@ void backward(TorchValue* stack) {
   tensors.codes = weight.codes;
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   tensors.scratch = scratch.region();
-  TorchSide side(call, faster_with_side(layer, tokens) && wants.input && wants.weight &&
-                           !multiplies_together(plan, call.backend(), tensors));
+  TorchSide side(call, faster_with_side(layer, tokens) && wants.input && wants.weight,
+                 [&] { return multiplies_together(plan, call.backend(), tensors); });
   norm_linear_backward(plan, call.backend(), tensors, call.run(side.stream()));
   if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
   give(stack,

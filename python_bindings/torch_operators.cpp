@@ -377,8 +377,8 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
       plan.plan.backward_scratch(tokens, wants, call.where.observes_values(), expands).bytes;
   const StreamBlock scratch = call.stream.call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};
-  TorchSide side(call.where, faster_with_side(plan.plan, tokens) && wants.input && wants.weight &&
-                                 !multiplies_together(plan.plan, call.backend, tensors));
+  TorchSide side(call.where, faster_with_side(plan.plan, tokens) && wants.input && wants.weight,
+                 [&] { return multiplies_together(plan.plan, call.backend, tensors); });
   linear_backward(plan.plan, call.backend, tensors, call.where.run(side.stream()));
   return gradients;
 }

@@ -60,9 +60,12 @@ class TorchRun {
 class TorchSide {
  public:
   // wanted: is there work for it, of layers that are faster with one?
-  TorchSide(const TorchRun& run, bool wanted) : main_(&run.stream_) {
+  TorchSide(const TorchRun& run, bool wanted) : TorchSide(run, wanted, [] { return false; }) {}
+  // needless(): a reason against it that takes longer to find; asked last.
+  template <class Needless>
+  TorchSide(const TorchRun& run, bool wanted, const Needless& needless) : main_(&run.stream_) {
     if (!wanted || run.dry_ != nullptr || run.observer_ != nullptr || main_->handle() == nullptr) return;
-    if (!run.backend_.capturing(*main_)) return;
+    if (!run.backend_.capturing(*main_) || needless()) return;
     side_.emplace(run.backend_, run.context_->torch_streams().beside(run.backend_, main_->handle()), true);
     side_->stream().wait_for(*main_);
   }

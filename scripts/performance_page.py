@@ -255,6 +255,26 @@ def choices(results: Results) -> list[str]:
 # ---- layers ----------------------------------------------------------------------------------------------------------
 
 
+def gradients(results: Results) -> list[str]:
+    """Ways in the order of bench_gradients: two launches, then one, if there can be one."""
+    lines = []
+    for _, file, found in results.of("gradients"):
+        rows: dict[str, dict[str, str]] = {}
+        for case in found["cases"]:
+            size, kind = split(case["case"])
+            apart = median(case["ways"][0])
+            one = median(case["ways"][1]) if len(case["ways"]) > 1 else None
+            if apart is None:
+                continue
+            cell = f"{apart:.1f}" if one is None else f"{apart:.1f} / {one:.1f} ({times(apart / one)})"
+            chosen = next((at for at, way in enumerate(case["ways"]) if way["chosen"]), 0)
+            rows.setdefault(size, {})[kind] = cell + (" *" if chosen else "")
+        kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
+        cells = ([size, *(row.get(kind, "-") for kind in kinds)] for size, row in rows.items())
+        lines += [results.source(file, found) + ":", "", *table(("tokens x in x out", *kinds), cells)]
+    return lines
+
+
 def square(case: Json) -> bool:
     return case["work"] == BESIDE and case["tokens"] == case["in_features"] == case["out_features"]
 
@@ -546,6 +566,12 @@ SECTIONS = (
         "Epilogues",
         "Speed as a share of the same kernel's without the epilogue. More: [notes/epilogues.md](notes/epilogues.md).",
         epilogues,
+    ),
+    (
+        "Gradients",
+        "The GEMMs of a layer's two gradients, microseconds in two launches and in one, and in brackets how many times as "
+        "fast one is; * where the library takes one. More: [notes/gemm_pair.md](notes/gemm_pair.md).",
+        gradients,
     ),
     ("Choice without tuning", "How tuning works: [tuning.md](tuning.md).", choices),
     ("Casts and norms", "What bounds them: [notes/casts.md](notes/casts.md), [notes/norms.md](notes/norms.md).", casts),

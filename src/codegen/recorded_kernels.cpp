@@ -7,6 +7,7 @@
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
+#include "ingot/codegen/gemm/gemm_pair_choice.h"
 #include "ingot/codegen/generate.h"
 
 namespace ingot {
@@ -89,6 +90,19 @@ std::vector<DequantMatmulSpec> candidates(const DequantMatmulSpec& spec, const M
   return dequant_candidates(spec, size, device);
 }
 
+// A backward multiplies grad_output[M, N] @ weight[N, K] and grad_output^T @ input[M, K], as a call of gemm_pair().
+bool are_gradients(const GemmCall& first, const GemmCall& second) {
+  const bool sizes = second.size == MatmulSize{.m = first.size.k, .n = first.size.n, .k = first.size.m};
+  if (!sizes || is_fp8(first.spec.a) != is_fp8(first.spec.b)) return false;
+  // FP8 codes all lie along k, and have grad_output's dtype in both.
+  const auto across = [](const GemmSpec& spec, bool a) {
+    const Layout layout_a = a ? Layout::mn_major : Layout::k_major;
+    return is_fp8(spec.a) || (spec.layout_a == layout_a && spec.layout_b == Layout::mn_major);
+  };
+  const bool codes = is_fp8(first.spec.a) && is_fp8(second.spec.a);
+  return across(first.spec, false) && across(second.spec, true) && (!codes || first.spec.a == second.spec.a);
+}
+
 class KernelList {
  public:
   KernelList(const MatmulDevice& device, bool with_candidates) : device_(device), with_candidates_(with_candidates) {}
@@ -125,6 +139,22 @@ class KernelList {
   std::unordered_set<std::string> sources_;
 };
 
+// What runs on this device compute in one launch, whichever device was recorded.
+std::vector<GemmPairSpec> gradient_pairs(const Recording& recording, const MatmulDevice& device) {
+  std::vector<GemmCall> gemms;
+  for (const MatmulCall& matmul : recording.matmuls()) {
+    if (const auto* const gemm = std::get_if<GemmSpec>(&matmul.spec)) gemms.push_back({*gemm, matmul.size});
+  }
+  std::vector<GemmPairSpec> pairs;
+  for (const GemmCall& first : gemms) {
+    for (const GemmCall& second : gemms) {
+      if (!are_gradients(first, second)) continue;
+      if (const auto pair = choose_gemm_pair(first, second, device)) pairs.push_back(*pair);
+    }
+  }
+  return pairs;
+}
+
 }  // namespace
 
 std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevice& device,
@@ -140,6 +170,10 @@ std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevic
     if (stopped()) break;
     options.tuned.for_each(matmul, [&](const MatmulSpec& chosen) { std::visit(add, chosen); });
     std::visit([&](const auto& spec) { list.add_matmul(spec, matmul.size); }, matmul.spec);
+  }
+  for (const GemmPairSpec& pair : gradient_pairs(recording, device)) {
+    if (stopped()) break;
+    list.add(pair);
   }
   return list.take();
 }

@@ -174,11 +174,14 @@ void Float8Linear::weight_was_cast(const Stream& stream) {
 
 // ---- the side stream -----------------------------------------------------------------------------------------------
 
-bool Float8Linear::uses_side(std::int64_t tokens, Stream& stream) {
+bool Float8Linear::may_use_side(std::int64_t tokens) const {
   const bool is_small = LinearOptions::is_small(tokens, plan_.shape.in_features, plan_.shape.out_features);
-  if (options_.side == nullptr || !is_small || options_.observer != nullptr || backend_->checks_memory()) return false;
-  if (tokens > side_tokens_ && backend_->capturing(stream)) return false;
-  side_tokens_ = std::max(side_tokens_, tokens);
+  return options_.side != nullptr && is_small && options_.observer == nullptr && !backend_->checks_memory();
+}
+
+bool Float8Linear::uses_side(std::int64_t tokens, std::int64_t& most, Stream& stream) {
+  if (!may_use_side(tokens) || (tokens > most && backend_->capturing(stream))) return false;
+  most = std::max(most, tokens);
   return true;
 }
 
@@ -211,7 +214,7 @@ void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
 void Float8Linear::start_weight(const Tensor& weight, std::int64_t tokens, Stream& stream) {
   if (weight_is_cast(weight)) return;
   // The first delayed scale is computed in the order of the layer's own stream.
-  if (!has_scale(slots_.weight) || !uses_side(tokens, stream)) return;
+  if (!has_scale(slots_.weight) || !uses_side(tokens, most_beside_forward_, stream)) return;
   const WeightCastTensors cast = prepare_weight(weight, stream);
   options_.side->wait_for(stream);
   is_beside_ = true;
@@ -323,8 +326,9 @@ Stream* Float8Linear::before_backward(LinearBackwardTensors& tensors, Stream& st
   if (plan.input_again.any) tensors.scales.input = scale_of(constants_.input, slots_.input);
   if (plan.weight_again.any) tensors.scales.weight = scale_of(constants_.weight, slots_.weight);
   const LinearGradients wants = wanted_gradients(tensors);
-  is_beside_ = wants.input && wants.weight && options_.side != nullptr &&
-               !multiplies_together(plan, *backend_, tensors) && uses_side(tensors.saved->tokens, stream);
+  const std::int64_t tokens = tensors.saved->tokens;
+  is_beside_ = wants.input && wants.weight && may_use_side(tokens) && !multiplies_together(plan, *backend_, tensors) &&
+               uses_side(tokens, most_beside_backward_, stream);
   return is_beside_ ? options_.side : nullptr;
 }
 

@@ -106,10 +106,10 @@ struct LinearOptions {
   // input's, and grad_weight's GEMM beside grad_input's. Each call, even one that throws, leaves its own stream waiting
   // for that work, so nothing changes for the caller, and a captured graph contains both streams' work. It pays for
   // small layers (docs/layer_speed.md). Layers with more than kLargestBeside multiplications, observed layers, steps
-  // whose memory is checked (ContextOptions::check_memory), and captures with more tokens than any step before do not
-  // use it. The side stream has memory of its own, which graphs go on using: layers that share a side stream must share
-  // their main stream too, and their graph replays and all their other work must run in one order. The stream must
-  // outlive the layers.
+  // whose memory is checked (ContextOptions::check_memory), captures with more tokens than any step before, and
+  // backwards whose two GEMMs are one launch (Backend::gemm_pair) do not use it. The side stream has memory of its own,
+  // which graphs go on using: layers that share a side stream must share their main stream too, and their graph replays
+  // and all their other work must run in one order. The stream must outlive the layers.
   Stream* side = nullptr;
   // With factors of groups or blocks (the recipe blockwise), a forward of more products than this, tokens *
   // in_features * out_features, has its epilogue in a pass of its own, so that cuBLASLt may multiply. The output is
@@ -179,8 +179,10 @@ class INGOT_API Float8Linear : private LinearPart {
   // Casts the weight on the side stream, perhaps before the input is ready.
   void start_weight(const Tensor& weight, std::int64_t tokens, Stream& stream);
 
-  // Does a step of this many tokens use the side stream?
-  bool uses_side(std::int64_t tokens, Stream& stream);
+  // May a step of this many tokens use the side stream, as far as the layer is concerned?
+  bool may_use_side(std::int64_t tokens) const;
+  // Does it? `most`: one of those below.
+  bool uses_side(std::int64_t tokens, std::int64_t& most, Stream& stream);
   void join(Stream& stream);
   // Joins the side stream when a call ends, even by an exception.
   class Call {
@@ -252,8 +254,10 @@ class INGOT_API Float8Linear : private LinearPart {
   bool weight_is_current_ = false;
   bool weight_is_listed_ = false;  // a WeightCasts writes the weight's codes, so their memory stays
 
-  bool is_beside_ = false;        // does the side stream have work that no stream waits for yet?
-  std::int64_t side_tokens_ = 0;  // the most tokens it has run so far: its memory suffices for them
+  bool is_beside_ = false;  // does the side stream have work that no stream waits for yet?
+  // The most tokens that it has run so far, for which its memory suffices.
+  std::int64_t most_beside_forward_ = 0;
+  std::int64_t most_beside_backward_ = 0;
 };
 
 }  // namespace ingot

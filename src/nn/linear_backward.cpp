@@ -239,12 +239,13 @@ void multiply_grad_output(const LinearStep& step, const LinearBackwardTensors& t
   Stream& stream = step.run.stream;
   Stream* const beside = step.run.side_for(memory.wants);
   if (beside != nullptr) beside->wait_for(stream);
-  // An observer is told of each GEMM when it has run.
-  const bool together = memory.wants.input && memory.wants.weight && beside == nullptr && step.run.observer == nullptr;
-  if (!together) return multiply_apart(step, t, memory, grad_output, beside);
+  if (!multiplies_together(step.plan, step.backend, t)) return multiply_apart(step, t, memory, grad_output, beside);
+  const ObservedRange range(step.run.observer, step.plan.name, "grad_input and grad_weight");
   const GemmWork grad_input = grad_input_work(step, t, memory, grad_output);
   const GemmWork grad_weight = grad_weight_work(step, t, memory, grad_output, stream);
   step.backend.gemm_pair(grad_input, grad_weight, stream);
+  report(step, "grad_input", grad_input.spec, grad_input.tensors, stream);
+  report(step, "grad_weight", grad_weight.spec, grad_weight.tensors, stream);
 }
 
 }  // namespace
@@ -321,9 +322,7 @@ void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const Lin
 }
 
 void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                     const LinearRun& given) {
-  const bool together = given.side != nullptr && multiplies_together(plan, backend, tensors);
-  const LinearRun run = together ? given.without_side() : given;
+                     const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   check_linear_backward(plan, backend, tensors, run);
   if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, tensors, run.stream);

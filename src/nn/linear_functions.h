@@ -35,19 +35,15 @@ namespace ingot {
 
 struct LinearRun {
   Stream& stream;
-  // linear_backward() multiplies grad_weight here beside grad_input, if both are wanted and not multiplies_together().
-  // It leaves this stream behind the work so far, but does not wait for it: call stream.wait_for(side) before
-  // grad_weight, the scratch or what is read for it is used again, also after an error. Not for runs with an observer.
+  // linear_backward() multiplies grad_weight here beside grad_input, if both are wanted, unless one launch computes
+  // both (multiplies_together()). It leaves this stream behind the work so far, but does not wait for it: call
+  // stream.wait_for(side) before grad_weight, the scratch or what is read for it is used again, also after an error.
+  // Not for runs with an observer.
   Stream* side = nullptr;
   LayerObserver* observer = nullptr;
 
-  // `side`, if a backward for these gradients that does not multiply together uses it; else null.
+  // `side`, if both gradients are wanted; else null.
   Stream* side_for(const LinearGradients& wants) const { return wants.input && wants.weight ? side : nullptr; }
-  // The same without the side stream that it has, which is left behind the work so far: callers may wait for it.
-  LinearRun without_side() const {
-    side->wait_for(stream);
-    return {.stream = stream, .observer = observer};
-  }
 };
 
 // The scale of a cast whose Scaling is delayed or fixed.

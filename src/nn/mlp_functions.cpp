@@ -198,12 +198,10 @@ bool multiplies_together(const MlpPlan& plan, Backend& backend, const MlpBackwar
   const Dtype values = plan.up.linear.dtypes.input;
   std::optional<Dtype> input;
   if (wants.input) input = plan.up.norm ? values : tensors.grad_input.dtype;
-  return pairs(plan.down, values, tensors.down.grad_weight) || pairs(plan.up.linear, input, tensors.up.grad_weight);
+  return pairs(plan.down, values, tensors.down.grad_weight) && pairs(plan.up.linear, input, tensors.up.grad_weight);
 }
 
-void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& given) {
-  const bool together = given.side != nullptr && multiplies_together(plan, backend, tensors);
-  const LinearRun run = together ? given.without_side() : given;
+void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   const MlpGradients wants = wanted_gradients(tensors);
   Stream* const of_down = run.side_for(wants.of_down());

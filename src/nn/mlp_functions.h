@@ -72,9 +72,9 @@ INGOT_API void mlp_forward(const MlpPlan& plan, Backend& backend, const MlpForwa
 // again, but not by the second: the output may be absent. Scratch: of LinearPass::recompute.
 INGOT_API void mlp_recompute(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors,
                              const LinearRun& run);
-// Is the backward of one of its layers multiplies_together() (linear_functions.h)?
+// Are the backwards of both layers multiplies_together() (linear_functions.h)?
 INGOT_API bool multiplies_together(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors);
-// run.side: as for linear_backward(), for both layers' weight gradients; not used if this multiplies_together().
+// run.side: as for linear_backward(), for both layers' weight gradients.
 INGOT_API void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors,
                             const LinearRun& run);
 

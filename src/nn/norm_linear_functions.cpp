@@ -180,9 +180,7 @@ bool multiplies_together(const NormLinearPlan& plan, Backend& backend, const Nor
 }
 
 void norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
-                          const LinearRun& given) {
-  const bool together = given.side != nullptr && multiplies_together(plan, backend, tensors);
-  const LinearRun run = together ? given.without_side() : given;
+                          const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   const LinearGradients wants = wanted_gradients(tensors);
   const auto bytes = [&]() -> std::size_t {

@@ -80,7 +80,7 @@ INGOT_API void norm_linear_forward(const NormLinearPlan& plan, Backend& backend,
 // plan.linear.recomputes_output() it writes the output again. Scratch: of LinearPass::recompute.
 INGOT_API void norm_linear_recompute(const NormLinearPlan& plan, Backend& backend,
                                      const NormLinearForwardTensors& tensors, const LinearRun& run);
-// As in linear_functions.h, here and for the backward's side stream.
+// As in linear_functions.h.
 INGOT_API bool multiplies_together(const NormLinearPlan& plan, Backend& backend,
                                    const NormLinearBackwardTensors& tensors);
 INGOT_API void norm_linear_backward(const NormLinearPlan& plan, Backend& backend,

@@ -76,7 +76,10 @@ class INGOT_API Backend {
   // Two GEMMs that need nothing of each other, such as those of a layer's two gradients. Where both are small, one
   // launch computes both (gemm_pair_choice.h); otherwise they run as gemm() runs them, in this order. The outputs of
   // one may not overlap any tensor of the other.
-  virtual void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) = 0;
+  virtual void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) {
+    gemm(first.spec, first.tensors, stream);
+    gemm(second.spec, second.tensors, stream);
+  }
   // Does gemm_pair() compute these in one launch, if their tensors fit it?
   virtual bool pairs(const GemmCall& /*first*/, const GemmCall& /*second*/) { return false; }
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;

@@ -45,7 +45,8 @@ class CudaBackend final : public Backend {
         launcher_(driver, device_index, cache),
         cublaslt_(services.cublaslt),
         plans_(services, launcher_.target(), launcher_.multiprocessors()),
-        pair_plans_(services, launcher_.target(), launcher_.multiprocessors()),
+        pair_plans_(services, {.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()},
+                    [&cache](const GemmPairSpec& pair) { return cache.can_get(pair); }),
         dequant_plans_(services, {.target = launcher_.target(), .multiprocessors = launcher_.multiprocessors()}),
         capture_zeros_(driver, device_index) {}
 

@@ -475,6 +475,8 @@ BOOST_AUTO_TEST_CASE(pairs_quote_both_gemms) {
          "has a tiling of stream-K, which divides all multiprocessors");
   faulty(fp8 + " kernel=sm90:128x128:2x1:6:cooperative", "has a tiling with clusters, but the pair's blocks have none");
   faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative staged=a", "stages an operand, which takes a launch of its own");
+  faulty("e4m3fn*e4m3fn->bf16 tt scale=row,row kernel=sm90:128x128:1x1:6:cooperative",
+         "has FP8 operands across k, which would have to be staged");
   faulty(fp8 + " bias kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");
   faulty(fp8 + " epilogue=relu(x) kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");
   faulty(fp8 + " also=amax kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");

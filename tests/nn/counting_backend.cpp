@@ -1,5 +1,7 @@
 #include "nn/counting_backend.h"
 
+#include "ingot/runtime/gemm/gemm_shape.h"
+
 namespace ingot::test {
 
 CountingBackend::CountingBackend(Backend& inner, Stream* inner_stream) : inner_(&inner), inner_stream_(inner_stream) {}
@@ -53,7 +55,16 @@ void CountingBackend::gemm_pair(const GemmWork& first, const GemmWork& second, S
     note(print(work->spec), stream);
     if (gemm_fails) throw Error(ErrorCode::cuda_failed, print(work->spec), "broken for the test");
   }
+  const auto call = [](const GemmWork& work) {
+    return GemmCall{.spec = work.spec, .size = gemm_size(work.spec, work.tensors)};
+  };
+  paired.emplace_back(call(first), call(second));
   inner_->gemm_pair(first, second, on(stream));
+}
+
+bool CountingBackend::pairs(const GemmCall& first, const GemmCall& second) {
+  asked.emplace_back(first, second);
+  return pairs_gemms;
 }
 
 void CountingBackend::column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) {

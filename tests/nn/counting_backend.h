@@ -28,8 +28,10 @@ class CountingBackend final : public Backend {
   std::vector<const Stream*> streams;           // of each call
   std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
   bool gemm_fails = false;
-  bool pairs_gemms = false;           // what pairs() says
-  std::function<void()> before_call;  // of each operation, once it is counted
+  bool pairs_gemms = false;                           // what pairs() says
+  std::vector<std::pair<GemmCall, GemmCall>> asked;   // of pairs()
+  std::vector<std::pair<GemmCall, GemmCall>> paired;  // by gemm_pair()
+  std::function<void()> before_call;                  // of each operation, once it is counted
   std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;
 
   Device device() const override;
@@ -40,7 +42,7 @@ class CountingBackend final : public Backend {
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override;
   // Counted as two calls of gemm().
   void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) override;
-  bool pairs(const GemmCall&, const GemmCall&) override { return pairs_gemms; }
+  bool pairs(const GemmCall& first, const GemmCall& second) override;
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override;
   void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override;
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override;

@@ -304,6 +304,26 @@ BOOST_AUTO_TEST_CASE(strict_never_compiles) {
   BOOST_TEST(compiler.compiles == 1);
 }
 
+BOOST_AUTO_TEST_CASE(what_can_be_had) {
+  const FakeCompiler compiler;
+  const KernelSpec spec = parse("relayout copied");
+  const auto can_get = [&](const Compiler* with, CacheMode mode) {
+    const KernelOrigins origins{.compiler = with, .identity = "fake 1", .mode = mode};
+    return KernelCache(origins, store, kTarget, nullptr).can_get(spec);
+  };
+  for (const CacheMode mode : {CacheMode::automatic, CacheMode::memory, CacheMode::verify}) {
+    BOOST_TEST(can_get(&compiler, mode));
+    BOOST_TEST(!can_get(nullptr, mode));
+  }
+  BOOST_TEST(!can_get(&compiler, CacheMode::strict));
+  BOOST_TEST(compiler.compiles == 0);
+  KernelCache(&compiler, store, kTarget, nullptr).compiled(generate(spec), kTarget);
+  BOOST_TEST(can_get(&compiler, CacheMode::strict));
+  BOOST_TEST(can_get(nullptr, CacheMode::automatic));
+  BOOST_TEST(!can_get(nullptr, CacheMode::memory));
+  BOOST_TEST(compiler.compiles == 1);
+}
+
 BOOST_AUTO_TEST_CASE(memory_leaves_the_disk_alone) {
   const FakeCompiler compiler;
   KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);

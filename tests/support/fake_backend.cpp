@@ -16,8 +16,6 @@ std::unique_ptr<CastList> FakeBackend::make_cast_list(const CastSpec&, std::span
 
 void FakeBackend::gemm(const GemmSpec&, const GemmTensors&, Stream&) {}
 
-void FakeBackend::gemm_pair(const GemmWork&, const GemmWork&, Stream&) {}
-
 void FakeBackend::column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) {}
 
 void FakeBackend::relayout(const RelayoutSpec&, const RelayoutTensors&, Stream&) {}

@@ -28,7 +28,6 @@ class FakeBackend final : public Backend {
   void cast(const CastSpec&, const CastTensors&, Stream&) override;
   std::unique_ptr<CastList> make_cast_list(const CastSpec&, std::span<const CastTensors>, Stream&) override;
   void gemm(const GemmSpec&, const GemmTensors&, Stream&) override;
-  void gemm_pair(const GemmWork&, const GemmWork&, Stream&) override;
   void column_sum(const ColumnSumSpec&, const ColumnSumTensors&, Stream&) override;
   void relayout(const RelayoutSpec&, const RelayoutTensors&, Stream&) override;
   void elementwise(const ElementwiseSpec&, const ElementwiseTensors&, Stream&) override;

@@ -14,7 +14,8 @@ namespace ingot {
 std::optional<GemmSpec> fastest_half(const GemmCall& call, int multiprocessors);
 
 // Empty where two launches are expected to be as fast, or where the device or a spec has no such kernel. Two specs that
-// both name kernel sm90 and a tiling are a pair wherever there is a kernel; one that names another kernel is of none.
+// both name kernel sm90 and a tiling are a pair wherever there is a kernel. A spec that names another kernel is never
+// paired.
 std::optional<GemmPairSpec> choose_gemm_pair(const GemmCall& first, const GemmCall& second, const MatmulDevice& device);
 
 }  // namespace ingot

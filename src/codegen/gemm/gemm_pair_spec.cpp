@@ -42,6 +42,8 @@ std::string pair_fault(const GemmSpec& spec) {
   if (t.stream_k) return "has a tiling of stream-K, which divides all multiprocessors";
   if (t.cluster_m != 1 || t.cluster_n != 1) return "has a tiling with clusters, but the pair's blocks have none";
   if (spec.staged_a || spec.staged_b) return "stages an operand, which takes a launch of its own";
+  const bool along_k = spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major;
+  if (is_fp8(spec.a) && !along_k) return "has FP8 operands across k, which would have to be staged";
   const GemmEpilogue& epilogue = spec.epilogue;
   if (spec.bias || epilogue.pointwise || epilogue.amax) return "has an epilogue that does more than add c";
   if (is_fp8(spec.out)) return "has an FP8 output";

@@ -1,8 +1,7 @@
 // gemm by kernel sm90 (templates/gemm/gemm_sm90.cuh): one launch of persistent blocks, which may also compute two GEMMs
 // (templates/gemm/gemm_sm90_pair.cuh). Tensor maps are encoded into the kernel's parameters in each call (0.1 us each,
-// not worth caching). Stream-K uses the stream's scratch memory for
-// partial tiles that blocks hand to each other, and its zeros for flags; staged operands follow them in the scratch
-// memory.
+// not worth caching). Stream-K uses the stream's scratch memory for partial tiles that blocks hand to each other, and
+// its zeros for flags; staged operands follow them in the scratch memory.
 #include <algorithm>
 #include <cstddef>
 #include <optional>

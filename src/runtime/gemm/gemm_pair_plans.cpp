@@ -20,7 +20,7 @@ const GemmPairSpec* GemmPairPlans::find(const GemmCall& first, const GemmCall& s
 
 std::optional<GemmPairSpec> GemmPairPlans::choose(const GemmCall& first, const GemmCall& second) const {
   std::optional<GemmPairSpec> pair = choose_gemm_pair(first, second, device_);
-  if (!pair) return pair;
+  if (!pair || !available_(*pair)) return std::nullopt;
   for (const GemmCall* const call : {&first, &second}) {
     if (services_.manifest != nullptr) services_.manifest->note(call->spec, call->size);
     if (services_.recorder != nullptr) services_.recorder->note(call->spec, call->size);

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "ingot/codegen/gemm/gemm_pair_choice.h"
 #include "ingot/runtime/tuning/kernel_order.h"
@@ -14,17 +16,20 @@ namespace ingot {
 
 class GemmPairPlans {
  public:
+  // Whether the pair's kernel can be had: compiled, or found in the store. Asked once for each pair.
+  using Available = std::function<bool(const GemmPairSpec&)>;
+
   // The services must outlive it.
-  GemmPairPlans(const MatmulServices& services, Target target, int multiprocessors, std::size_t most = kMostPlans)
-      : services_(services),
-        device_{.target = target, .multiprocessors = multiprocessors, .compiles = services.compiles},
-        most_(most) {}
+  GemmPairPlans(const MatmulServices& services, const MatmulDevice& device, Available available,
+                std::size_t most = kMostPlans)
+      : services_(services), device_(device), available_(std::move(available)), most_(most) {}
 
   // Where a pair is put that is no longer kept, because there are too many.
   using Own = std::optional<GemmPairSpec>;
 
-  // What choose_gemm_pair() says: null, or a pair that lives as long as this object and `own`. Both GEMMs of a new pair
-  // are noted in the manifest, as those that run apart are: another device may run them so.
+  // What choose_gemm_pair() says, if its kernel can be had: null, or a pair that lives as long as this object and
+  // `own`. Both GEMMs of a new pair are noted in the manifest, as those that run apart are: another device may run them
+  // so.
   const GemmPairSpec* find(const GemmCall& first, const GemmCall& second, Own& own);
 
  private:
@@ -39,6 +44,7 @@ class GemmPairPlans {
 
   MatmulServices services_;
   MatmulDevice device_;
+  Available available_;
   std::size_t most_;
   GrowOnlyTable<Entry> table_;
 };

@@ -84,6 +84,11 @@ std::optional<CompiledKernel> KernelCache::ready(const Source& source, Target ta
   return find_in_tiers(key);
 }
 
+bool KernelCache::can_get(const KernelSpec& spec, Pass pass) {
+  if (origins_.compiler != nullptr && origins_.mode != CacheMode::strict) return true;
+  return origins_.mode != CacheMode::memory && is_ready(generate(spec, pass), target_);
+}
+
 void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int threads) {
   std::vector<KernelPass> kernels;
   for (const KernelSpec& spec : specs) {

@@ -90,6 +90,9 @@ class INGOT_API KernelCache {
   std::optional<CompiledKernel> ready(const Source& source, Target target);
   bool is_ready(const Source& source, Target target) { return ready(source, target).has_value(); }
 
+  // Would get() find the kernel or compile it? False where compiling is impossible or forbidden and nothing has it yet.
+  bool can_get(const KernelSpec& spec, Pass pass = Pass::main);
+
   // A WarmUp that is waited for: compiles all passes of every spec that the store lacks, on `threads` threads (0: one
   // per core), the calling one among them. When all have ended, throws the error of the first in `specs` that failed.
   void warm(std::span<const KernelSpec> specs, Target target, int threads);
