@@ -230,7 +230,10 @@ int run(const Options& options) {
   std::erase_if(cases, [&](const Case& c) { return !is_chosen(c.name, options.filters); });
   if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
   if (options.list) {
-    for (const Case& c : cases) fmt::print("{:<34}{}\n", c.name, print(c.grad_input.spec));
+    fmt::print("{:<34}{:<58}{}\n", "tokens x in x out", "grad_input", "grad_weight");
+    for (const Case& c : cases) {
+      fmt::print("{:<34}{:<58}{}\n", c.name, print(c.grad_input.spec), print(c.grad_weight.spec));
+    }
     return 0;
   }
   const std::optional<ContextOptions> on_cuda = cuda_options();

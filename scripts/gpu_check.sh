@@ -155,11 +155,10 @@ sanitize() {
 }
 
 # racecheck does not follow a lane that arrives at a barrier for its warp (templates/gemm/gemm_sm90_tiling.cuh).
-racecheck_gemm_sm90() {
+make_templates_for_racecheck() {
   rm -rf "$out/templates"
   cp -r "$(dirname "$0")/../templates" "$out/templates"
   sed -i 's/\(kSm90EachLaneReleases = \)false/\1true/' "$out/templates/gemm/gemm_sm90_tiling.cuh"
-  INGOT_TEMPLATES=$out/templates sanitize start racecheck "$1"
 }
 
 # The longest come first here, too. Programs without a small suite end at once, and the table names them.
@@ -172,6 +171,7 @@ sanitizer() {
   fi
   # One base port serves only ten sanitizers at once.
   if compute-sanitizer --help 2>&1 | grep -q -e '--port'; then ports=(--port @port@); fi
+  make_templates_for_racecheck
   for program in "$build"/tests/*_gpu; do
     case $program in
       *runtime_backends_gpu)
@@ -190,9 +190,9 @@ sanitizer() {
         sanitize start memcheck "$program"
         sanitize start racecheck "$program"
         ;;
-      *runtime_gemm_sm90_gpu)
+      *runtime_gemm_sm90_gpu | *runtime_gemm_pair_gpu)
         sanitize start memcheck "$program"
-        racecheck_gemm_sm90 "$program"
+        INGOT_TEMPLATES=$out/templates sanitize start racecheck "$program"
         ;;
       *) sanitize start memcheck "$program" ;;
     esac

@@ -71,7 +71,8 @@ void check_target(const KernelSpec& spec, Target target) {
   const auto* const gemm = std::get_if<GemmSpec>(&spec);
   const auto* const dequant = std::get_if<DequantMatmulSpec>(&spec);
   constexpr Target kHopper{9, 0, true};
-  const bool is_sm90 = (gemm != nullptr && gemm->kernel == GemmKernel::sm90) ||
+  const bool is_sm90 = std::holds_alternative<GemmPairSpec>(spec) ||
+                       (gemm != nullptr && gemm->kernel == GemmKernel::sm90) ||
                        (dequant != nullptr && dequant->kernel == DequantKernel::sm90);
   if (!is_sm90 || target == kHopper) return;
   throw Error(ErrorCode::invalid_argument, print(spec),

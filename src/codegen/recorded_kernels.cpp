@@ -90,17 +90,24 @@ std::vector<DequantMatmulSpec> candidates(const DequantMatmulSpec& spec, const M
   return dequant_candidates(spec, size, device);
 }
 
-// A backward multiplies grad_output[M, N] @ weight[N, K] and grad_output^T @ input[M, K], as a call of gemm_pair().
-bool are_gradients(const GemmCall& first, const GemmCall& second) {
-  const bool sizes = second.size == MatmulSize{.m = first.size.k, .n = first.size.n, .k = first.size.m};
-  if (!sizes || is_fp8(first.spec.a) != is_fp8(first.spec.b)) return false;
-  // FP8 codes all lie along k, and have grad_output's dtype in both.
-  const auto across = [](const GemmSpec& spec, bool a) {
-    const Layout layout_a = a ? Layout::mn_major : Layout::k_major;
+// What the two GEMMs of a layer's gradients have as operands, in one of the recipes' combinations. first:
+// grad_output[M, N] @ weight[N, K], second: grad_output^T @ input[M, K].
+bool are_of_one_recipe(const GemmSpec& first, const GemmSpec& second) {
+  if (first.epilogue.c) return false;  // only grad_weight is added to
+  const auto lies = [](const GemmSpec& spec, Layout layout_a) {
     return is_fp8(spec.a) || (spec.layout_a == layout_a && spec.layout_b == Layout::mn_major);
   };
-  const bool codes = is_fp8(first.spec.a) && is_fp8(second.spec.a);
-  return across(first.spec, false) && across(second.spec, true) && (!codes || first.spec.a == second.spec.a);
+  if (!lies(first, Layout::k_major) || !lies(second, Layout::mn_major)) return false;
+  if (!is_fp8(first.a)) return first.a == second.a;
+  if (!is_fp8(second.a)) return !has_group_factors(first) && !first.fast_accumulation;
+  if (first.a != second.a || first.fast_accumulation != second.fast_accumulation) return false;
+  const bool groups = first.scale_b == kBlocks && second.scale_b == kRowGroups;
+  return has_group_factors(first) || has_group_factors(second) ? groups : first.scale_a == second.scale_a;
+}
+
+bool are_gradients(const GemmCall& first, const GemmCall& second) {
+  const bool sizes = second.size == MatmulSize{.m = first.size.k, .n = first.size.n, .k = first.size.m};
+  return sizes && are_of_one_recipe(first.spec, second.spec);
 }
 
 class KernelList {

@@ -327,8 +327,11 @@ Stream* Float8Linear::before_backward(LinearBackwardTensors& tensors, Stream& st
   if (plan.weight_again.any) tensors.scales.weight = scale_of(constants_.weight, slots_.weight);
   const LinearGradients wants = wanted_gradients(tensors);
   const std::int64_t tokens = tensors.saved->tokens;
-  is_beside_ = wants.input && wants.weight && may_use_side(tokens) && !multiplies_together(plan, *backend_, tensors) &&
-               uses_side(tokens, most_beside_backward_, stream);
+  const bool small = wants.input && wants.weight && may_use_side(tokens);
+  is_beside_ =
+      small && !multiplies_together(plan, *backend_, tensors) && uses_side(tokens, most_beside_backward_, stream);
+  // Its casts need no more memory for more tokens.
+  if (small && !backend_->capturing(stream)) most_beside_forward_ = std::max(most_beside_forward_, tokens);
   return is_beside_ ? options_.side : nullptr;
 }
 

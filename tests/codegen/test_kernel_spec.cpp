@@ -469,18 +469,20 @@ BOOST_AUTO_TEST_CASE(pairs_quote_both_gemms) {
     const std::string all = message(good, second);
     BOOST_TEST(all.ends_with(": second " + fault), all);
   };
-  faulty("bf16*bf16->bf16 tn", "must name kernel sm90 and a tiling");
-  faulty("bf16*bf16->bf16 tn kernel=sm90", "must name kernel sm90 and a tiling");
+  faulty("bf16*bf16->bf16 tn", "must name kernel sm90 and a tiling, such as kernel=sm90:128x128:1x1:6:pingpong");
+  faulty("bf16*bf16->bf16 tn kernel=sm90",
+         "must name kernel sm90 and a tiling, such as kernel=sm90:128x128:1x1:6:pingpong");
   faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative:streamk",
          "has a tiling of stream-K, which divides all multiprocessors");
   faulty(fp8 + " kernel=sm90:128x128:2x1:6:cooperative", "has a tiling with clusters, but the pair's blocks have none");
   faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative staged=a", "stages an operand, which takes a launch of its own");
   faulty("e4m3fn*e4m3fn->bf16 tt scale=row,row kernel=sm90:128x128:1x1:6:cooperative",
          "has FP8 operands across k, which would have to be staged");
-  faulty(fp8 + " bias kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");
+  faulty(fp8 + " bias kernel=sm90:128x128:1x1:6:cooperative", "has a bias");
   faulty(fp8 + " epilogue=relu(x) kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");
   faulty(fp8 + " also=amax kernel=sm90:128x128:1x1:6:cooperative", "has an epilogue that does more than add c");
   faulty("e4m3fn*e4m3fn->e4m3fn nt scale=row,row kernel=sm90:128x128:1x1:6:cooperative", "has an FP8 output");
+  BOOST_TEST(message(good, "gemm " + good).ends_with(": second begins with the word gemm: leave it out"));
   BOOST_TEST(message(good, "bf16*f16->bf16 tn").ends_with("high-precision operands are of one dtype"));
   BOOST_TEST(message(good, "bf16*bf16->bf16 sideways") ==
              "gemm bf16*bf16->bf16 sideways: \"sideways\" is no word of gemm; expected nt, nn, tt, tn, "

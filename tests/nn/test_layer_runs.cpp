@@ -224,11 +224,12 @@ BOOST_AUTO_TEST_CASE(small_gradients_are_one_launch) {
     BOOST_TEST(matmuls_of(recording) == planned, gpu << boost::test_tools::per_element());
     return count;
   };
-  const TrainedLayer small{.name = "small", .kind = TrainedLayerKind::linear, .in_features = 512, .out_features = 512};
+  const TrainedLayer small{
+      .name = "small", .kind = TrainedLayerKind::linear, .in_features = 1024, .out_features = 1024};
   const TrainedLayer large{
       .name = "large", .kind = TrainedLayerKind::linear, .in_features = 4096, .out_features = 4096};
-  BOOST_TEST(pairs("h200", small, 512) >= 5U);
-  BOOST_TEST(pairs("l40s", small, 512) == 0U);
+  BOOST_TEST(pairs("h200", small, 1024) >= 5U);
+  BOOST_TEST(pairs("l40s", small, 1024) == 0U);
   BOOST_TEST(pairs("h200", large, 8192) == 0U);
 }
 

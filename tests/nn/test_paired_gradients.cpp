@@ -67,8 +67,9 @@ BOOST_AUTO_TEST_CASE(of_a_norm_and_its_layer) {
             functions.plan.backward_scratch(kShape.tokens, {.input = true, .weight = true, .bias = true}).bytes,
             counting, stream);
         const auto tensors = functions.tensors(gradients, device.forward(), saved.saved, scratch);
-        expect_the_same(std::string(recipe.name) + ", " + print(norm), functions.plan, tensors, 1,
-                        [&](const auto& all) { norm_linear_backward(functions.plan, counting, all, {.stream = stream}); });
+        expect_the_same(
+            std::string(recipe.name) + ", " + print(norm), functions.plan, tensors, 1,
+            [&](const auto& all) { norm_linear_backward(functions.plan, counting, all, {.stream = stream}); });
       }
     }
   }

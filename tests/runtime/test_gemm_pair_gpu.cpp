@@ -161,7 +161,7 @@ BOOST_AUTO_TEST_CASE(is_right_where_it_chooses) {
     kinds.first.epilogue = kinds.second.epilogue = {};
     for (const LayerSize& size : {LayerSize{256, 256, 256}, {1024, 1024, 1024}, {300, 391, 77}}) {
       const auto [first, second] = cases_of(kinds, size);
-      expect_near(first, second, size.in % 16 == 0);
+      expect_near(first, second, size.in % 16 == 0 && (size.tokens == 1024 || !is_fp8(kinds.first.a)));
     }
   }
 }

@@ -457,6 +457,11 @@ BOOST_AUTO_TEST_CASE(show_takes_the_dequant_kernel_of_a_size) {
   BOOST_TEST(tiled.code == 0);
   BOOST_TEST(tiled.err == "");
 
+  const std::string half = "=\"bf16*bf16->bf16 nn kernel=sm90:128x128:1x1:6:pingpong\"";
+  const Result pair = run("show 'gemm_pair first" + half + " second" + half + "' --target sm_80");
+  BOOST_TEST(pair.code == 1);
+  CHECK_CONTAINS(pair.err, "kernel sm90 runs on sm_90a only, but the target is sm_80; use --target sm_90a");
+
   for (const char* const sm90 : {" kernel=sm90", " kernel=sm90:mma:16x128x128:8:2:1"}) {
     const Result old = run("show '" + spec + sm90 + "' --target sm_80");
     BOOST_TEST(old.code == 1);

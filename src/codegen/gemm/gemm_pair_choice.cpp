@@ -21,6 +21,11 @@ constexpr int kSmallTile = 128 * 128;
 // further tilings fit such sizes (1536 cubed on an H200: 26.8 us in two launches, 28.8 in one that is 0.73 full).
 constexpr double kLeastFullOf16Bits = 0.75;
 
+// With an FP8 GEMM from so many products on. Smaller layers are faster with a side stream, which hides all of
+// grad_weight's GEMM behind grad_input's and what follows it (docs/notes/gemm_pair.md); and the results of a layer with
+// a side stream are those of one without, to the bit.
+constexpr double kLeastProductsInFp8 = 5e8;
+
 // In a launch of its own.
 double estimate_alone(const GemmCall& call, int multiprocessors) {
   const GemmTiling tiling = choose_sm90_tiling(call.spec, call.size, multiprocessors);
@@ -76,6 +81,8 @@ std::optional<GemmPairSpec> choose_gemm_pair(const GemmCall& first, const GemmCa
   const GemmPairSpec pair{.first = *a, .second = *b};
   if (first.spec.tiling && second.spec.tiling) return pair;
   if (first.spec.tiling || second.spec.tiling) return std::nullopt;
+  const bool has_fp8 = is_fp8(first.spec.a) || is_fp8(second.spec.a);
+  if (has_fp8 && products_of(first.size) < kLeastProductsInFp8) return std::nullopt;
   const double traffic = estimate_traffic(first.spec, first.size) + estimate_traffic(second.spec, second.size);
   const double together = std::max({estimate_half(*a, first.size, device.multiprocessors),
                                     estimate_half(*b, second.size, device.multiprocessors), traffic});

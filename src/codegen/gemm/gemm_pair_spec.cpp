@@ -15,16 +15,19 @@ namespace {
 // The line of a GEMM without the word that begins it.
 std::string line_of(const GemmSpec& spec) { return print_spec(spec).substr(GemmSpec::kWord.size() + 1); }
 
-GemmSpec read_gemm(const SpecOption& option) {
+GemmSpec read_gemm(const SpecReader& reader, const SpecOption& option) {
+  if (option.value.starts_with("gemm ")) {
+    reader.fail(fmt::format("{} begins with the word gemm: leave it out", option.key));
+  }
   const std::string line = fmt::format("{} {}", GemmSpec::kWord, option.value);
   GemmSpec spec;
   read_spec(SpecReader(line), spec);
   return spec;
 }
 
-const char* take_option(const SpecOption& option, GemmPairSpec& spec) {
-  if (option.key == "first" && option.has_value()) return spec.first = read_gemm(option), "the first GEMM";
-  if (option.key == "second" && option.has_value()) return spec.second = read_gemm(option), "the second GEMM";
+const char* take_option(const SpecReader& reader, const SpecOption& option, GemmPairSpec& spec) {
+  if (option.key == "first" && option.has_value()) return spec.first = read_gemm(reader, option), "the first GEMM";
+  if (option.key == "second" && option.has_value()) return spec.second = read_gemm(reader, option), "the second GEMM";
   return nullptr;
 }
 
@@ -37,7 +40,9 @@ GemmSpec in_tiles(GemmSpec spec, const GemmTiling& tiling) {
 }  // namespace
 
 std::string pair_fault(const GemmSpec& spec) {
-  if (spec.kernel != GemmKernel::sm90 || !spec.tiling) return "must name kernel sm90 and a tiling";
+  if (spec.kernel != GemmKernel::sm90 || !spec.tiling) {
+    return "must name kernel sm90 and a tiling, such as kernel=sm90:128x128:1x1:6:pingpong";
+  }
   const GemmTiling& t = *spec.tiling;
   if (t.stream_k) return "has a tiling of stream-K, which divides all multiprocessors";
   if (t.cluster_m != 1 || t.cluster_n != 1) return "has a tiling with clusters, but the pair's blocks have none";
@@ -45,7 +50,8 @@ std::string pair_fault(const GemmSpec& spec) {
   const bool along_k = spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major;
   if (is_fp8(spec.a) && !along_k) return "has FP8 operands across k, which would have to be staged";
   const GemmEpilogue& epilogue = spec.epilogue;
-  if (spec.bias || epilogue.pointwise || epilogue.amax) return "has an epilogue that does more than add c";
+  if (spec.bias) return "has a bias";
+  if (epilogue.pointwise || epilogue.amax) return "has an epilogue that does more than add c";
   if (is_fp8(spec.out)) return "has an FP8 output";
   return {};
 }
@@ -68,7 +74,7 @@ std::uint64_t hash_spec(const GemmPairSpec& spec) {
 void read_spec(const SpecReader& reader, GemmPairSpec& spec) {
   constexpr const char* kForm = "first=\"<a gemm's line>\" and second=\"<a gemm's line>\", without the word gemm";
   reader.require_words(3, kForm);
-  reader.each_option(1, kForm, [&](const SpecOption& option) { return take_option(option, spec); });
+  reader.each_option(1, kForm, [&](const SpecOption& option) { return take_option(reader, option, spec); });
 }
 
 void list_valid(std::vector<GemmPairSpec>& specs) {
