@@ -201,6 +201,44 @@ BOOST_AUTO_TEST_CASE(captures_load_nothing) {
   BOOST_TEST((dry.recording() == before));
 }
 
+// Two small GEMMs in a capture: two launches of what is loaded, or one of the kernel for both if that is.
+BOOST_AUTO_TEST_CASE(a_capture_takes_a_pair_that_is_loaded) {
+  const OwnedTensor gradient = tensor(Dtype::bf16, 256, 384);
+  const OwnedTensor weight = tensor(Dtype::bf16, 384, 128);
+  const OwnedTensor input = tensor(Dtype::bf16, 256, 128);
+  const OwnedTensor grad_input = tensor(Dtype::bf16, 256, 128);
+  const OwnedTensor grad_weight = tensor(Dtype::bf16, 384, 128);
+  const auto bf16 = [](const char* layouts) {
+    return std::get<GemmSpec>(parse(std::string("gemm bf16*bf16->bf16 ") + layouts));
+  };
+  const GemmWork first{.spec = bf16("nn"), .tensors = {.a = gradient, .b = weight, .out = grad_input}};
+  const GemmWork second{.spec = bf16("tn"), .tensors = {.a = gradient, .b = input, .out = grad_weight}};
+  BOOST_TEST(
+      backend.pairs({.spec = first.spec, .size = {256, 128, 384}}, {.spec = second.spec, .size = {384, 128, 256}}));
+  backend.gemm(first.spec, first.tensors, stream);
+  backend.gemm(second.spec, second.tensors, stream);
+  const auto launches_of_a_capture = [&] {
+    const std::int64_t before = backend.launches();
+    const Graph graph(stream, [&] { backend.gemm_pair(first, second, stream); });
+    return backend.launches() - before;
+  };
+  BOOST_TEST(launches_of_a_capture() == 2);
+  const std::int64_t before = backend.launches();
+  backend.gemm_pair(first, second, stream);
+  BOOST_TEST(backend.launches() - before == 1);
+  BOOST_TEST(launches_of_a_capture() == 1);
+  // Addresses that the copy engine does not take.
+  GemmWork askew = first;
+  askew.tensors.out.row_stride = askew.tensors.out.cols;
+  askew.tensors.a =
+      matrix(static_cast<std::byte*>(gradient.view().data) + 2, Dtype::bf16, 256, 384 - 8, backend.device());
+  askew.tensors.a.row_stride = 384;
+  askew.tensors.b = matrix(weight.view().data, Dtype::bf16, 384 - 8, 128, backend.device());
+  const std::int64_t aligned = backend.launches();
+  backend.gemm_pair(askew, second, stream);
+  BOOST_TEST(backend.launches() - aligned == 2);
+}
+
 // Each has a driver of its own, and threads may share one.
 BOOST_AUTO_TEST_CASE(several_at_once) {
   DryRun l40s(gpu_named("l40s"));

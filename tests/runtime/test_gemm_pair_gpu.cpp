@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(is_right_where_it_chooses) {
 // In a captured graph: one launch, with the same bits in each replay. A kernel that is not loaded when a capture begins
 // cannot be loaded in it: the two GEMMs run instead, if theirs are.
 BOOST_AUTO_TEST_CASE(runs_in_captured_graphs) {
-  const Kinds& kinds = every_kind().front();
+  const Kinds kinds = every_kind().front();
   const auto [first, second] = cases_of({halves(kinds.first).front(), halves(kinds.second).front()}, {272, 400, 144});
   for (const bool loaded : {false, true}) {
     Context fresh(cuda_options());
