@@ -124,6 +124,7 @@ def copy_ceiling(torch: Any, rounds: int) -> float:
 def measure(torch: Any, chosen: str, quick: bool) -> dict[str, Any]:
     rounds, graph_us = (5, 1000.0) if quick else (25, 4000.0)
     before = copy_ceiling(torch, rounds)
+    stream = torch.cuda.Stream()
     cases = []
     for size in SIZES:
         inputs = random_inputs(torch, size)
@@ -131,7 +132,7 @@ def measure(torch: Any, chosen: str, quick: bool) -> dict[str, Any]:
         replays = {}
         for name, (_, call) in todo.items():
             print(f"compiling {name} {size}x{size}", file=sys.stderr)
-            replays[name] = Replay(torch, torch.compile(call, dynamic=False), inputs, graph_us)
+            replays[name] = Replay(torch, torch.compile(call, dynamic=False), inputs, graph_us, stream)
         for name, us in take_turns(replays, rounds).items():
             bytes_per_element = todo[name][0]
             cases.append(

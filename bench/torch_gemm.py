@@ -183,7 +183,9 @@ def working_set(mode: str, shape: Shape) -> int:
     return (m * k + n * k) * (2 if mode == BF16 else 1) + 2 * m * n
 
 
-def measure_shape(torch: Any, shape: Shape, chosen: dict[str, Any], quick: bool) -> list[dict[str, Any]]:
+def measure_shape(
+    torch: Any, shape: Shape, chosen: dict[str, Any], quick: bool, stream: Any
+) -> list[dict[str, Any]]:
     rounds, graph_us = (3, 1500.0) if quick else (11, 3000.0)
     label, m, k, n = shape
     found = {}
@@ -193,7 +195,7 @@ def measure_shape(torch: Any, shape: Shape, chosen: dict[str, Any], quick: bool)
         case = {"case": f"{shape_name(shape)}, {mode}", "m": m, "k": k, "n": n}
         found[mode] = case
         try:
-            replay = Replay(torch, call, inputs, graph_us)
+            replay = Replay(torch, call, inputs, graph_us, stream)
         except Exception as error:  # libraries raise various errors for calls that they do not support
             case["wrong"] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             continue
@@ -227,6 +229,7 @@ def measure(
         "deep_gemm": getattr(deep_gemm, "__version__", "unknown") if deep_gemm is not None else None,
         "cases": cases,
     }
+    stream = torch.cuda.Stream()
     for shape in SHAPES:
         chosen = {
             mode: call for mode, call in calls(torch, deep_gemm).items() if wanted in f"{shape_name(shape)}, {mode}"
@@ -234,7 +237,7 @@ def measure(
         if not chosen:
             continue
         print(f"measuring {shape_name(shape)}", file=sys.stderr)
-        cases += measure_shape(torch, shape, chosen, quick)
+        cases += measure_shape(torch, shape, chosen, quick, stream)
         torch.cuda.empty_cache()
         write(found)
     return found

@@ -25,7 +25,7 @@ ROUNDS = 9  # the order moves on from one to the next; the first warms up
 GRAPH_US = 25000.0  # a replay is timed behind another one, because the clock follows the power drawn before
 
 
-def replays_of(torch: Any, n: int, copies: int) -> dict[str, Replay]:
+def replays_of(torch: Any, n: int, copies: int, stream: Any, side: Any) -> dict[str, Replay]:
     def operands() -> dict[str, Any]:
         a, b = (torch.randn(n, n, device="cuda").clamp(-3, 3).to(torch.float8_e4m3fn) for _ in range(2))
         sources = [torch.randn(n, n, device="cuda").bfloat16() for _ in range(copies)]
@@ -34,7 +34,6 @@ def replays_of(torch: Any, n: int, copies: int) -> dict[str, Replay]:
     inputs = [operands() for _ in range(SETS)]
     scale = torch.ones((), device="cuda")
     out = torch.empty(n, n, device="cuda", dtype=torch.bfloat16)
-    side = torch.cuda.Stream()
 
     def gemm(x: dict[str, Any]) -> None:
         torch._scaled_mm(
@@ -57,7 +56,7 @@ def replays_of(torch: Any, n: int, copies: int) -> dict[str, Replay]:
         torch.cuda.current_stream().wait_stream(side)
 
     def replay(step: Callable[[dict[str, Any]], None]) -> Replay:
-        return Replay(torch, step, inputs, GRAPH_US)
+        return Replay(torch, step, inputs, GRAPH_US, stream)
 
     replays = {"gemm": replay(gemm), "copy": replay(copy), "serial": replay(serial)}
     sms = torch.cuda.get_device_properties(0).multi_processor_count
@@ -80,8 +79,9 @@ def main() -> None:
     import torch
 
     us: dict[str, dict[str, float]] = {}
+    stream, side = torch.cuda.Stream(), torch.cuda.Stream()
     for n, copies in CASES:
-        replays = replays_of(torch, n, copies)
+        replays = replays_of(torch, n, copies, stream, side)
         samples: dict[str, list[float]] = {name: [] for name in replays}
         for turn in range(ROUNDS):
             for name in rotated(list(replays), turn):

@@ -19,13 +19,13 @@ class Replay:
     """The CUDA graph of a call: runs on every copy of the input in turn, repeated to last about `graph_us`."""
 
     def __init__(
-        self, torch: Any, call: Callable[[Any], Any], inputs: list[Any], graph_us: float, stream: Any = None
+        self, torch: Any, call: Callable[[Any], Any], inputs: list[Any], graph_us: float, stream: Any
     ) -> None:
-        """`stream`: of the warm-up and the capture, because libraries keep memory per stream; by default a new one.
-        Contenders share one: with seven more streams in use, each launch that overlaps begins 0.2 us later on an H200."""
+        """`stream`: of the warm-up and the capture, because libraries keep memory per stream. All contenders of a
+        process share one: with seven more streams in use, each launch that overlaps begins 0.2 us later on an H200."""
         self.torch = torch
         self.kept: list[Any] = []  # keeps outputs alive, so that each of the graph's calls writes to its own memory
-        side = self.side = torch.cuda.Stream() if stream is None else stream
+        side = self.side = stream
         side.wait_stream(torch.cuda.current_stream())
         # Capture only once: memory that a library keeps from a first capture (cuBLAS's workspace) would be freed with it.
         with torch.cuda.stream(side):

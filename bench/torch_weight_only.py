@@ -129,7 +129,7 @@ def fault(torch: Any, mode: str, layer: Layer, x: Any, out: Any) -> str:
 
 
 def measure_shape(
-    torch: Any, n: int, k: int, chosen: str, quick: bool, libraries: dict[str, Any]
+    torch: Any, n: int, k: int, chosen: str, quick: bool, libraries: dict[str, Any], stream: Any
 ) -> list[dict[str, Any]]:
     rounds, graph_us = (3, 1000.0) if quick else (11, 3000.0)
     modes = [
@@ -158,7 +158,7 @@ def measure_shape(
             case = cases[mode] = {"case": name, "mode": mode, "n": n, "k": k, "m": m}
             inputs = [(layer, torch.randn(m, k, device="cuda", dtype=torch.bfloat16)) for layer in layers[mode]]
             try:
-                replay = Replay(torch, lambda pair: pair[0].call(pair[1]), inputs, graph_us)
+                replay = Replay(torch, lambda pair: pair[0].call(pair[1]), inputs, graph_us, stream)
             except Exception as error:  # libraries raise various errors for calls that they do not support
                 case["wrong"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
                 continue
@@ -190,10 +190,11 @@ def measure(torch: Any, chosen: str, quick: bool, write: Callable[[dict[str, Any
         "ingot": libraries["ingot"].__version__ if libraries["ingot"] is not None else None,
         "cases": [],
     }
+    stream = torch.cuda.Stream()
     for n, k in SHAPES:
         if not any(chosen in case_name(n, k, m, mode) for m in TOKENS for mode in MODES):
             continue
-        found["cases"] += measure_shape(torch, n, k, chosen, quick, libraries)
+        found["cases"] += measure_shape(torch, n, k, chosen, quick, libraries, stream)
         write(found)
         torch.cuda.empty_cache()
     return found
