@@ -63,7 +63,7 @@ void CountingBackend::gemm_pair(const GemmWork& first, const GemmWork& second, S
 }
 
 bool CountingBackend::pairs(const GemmCall& first, const GemmCall& second) {
-  asked.emplace_back(first, second);
+  if (pairs_gemms) asked.emplace_back(first, second);
   return pairs_gemms;
 }
 

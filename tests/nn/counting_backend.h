@@ -29,7 +29,7 @@ class CountingBackend final : public Backend {
   std::vector<const Stream*> waiting, awaited;  // of each Stream::wait_for()
   bool gemm_fails = false;
   bool pairs_gemms = false;                           // what pairs() says
-  std::vector<std::pair<GemmCall, GemmCall>> asked;   // of pairs()
+  std::vector<std::pair<GemmCall, GemmCall>> asked;   // of pairs() that said so
   std::vector<std::pair<GemmCall, GemmCall>> paired;  // by gemm_pair()
   std::function<void()> before_call;                  // of each operation, once it is counted
   std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;
