@@ -582,7 +582,9 @@ BOOST_AUTO_TEST_CASE(steps_of_varying_length_take_nothing_from_the_driver) {
         BOOST_TEST(driver_calls.allocations == before.allocations);
         BOOST_TEST(driver_calls.copies == before.copies);
         BOOST_TEST(memory.live_bytes == held);
-        BOOST_TEST(mallinfo2().uordblks <= heap + 4096);
+        // If each step kept the least that malloc gives, it would be 32000 bytes. What a thread's cache keeps of freed
+        // memory counts as used.
+        BOOST_TEST(mallinfo2().uordblks <= heap + 16384);
       }
       BOOST_TEST(memory.live.empty());
     }
