@@ -330,7 +330,7 @@ Stream* Float8Linear::before_backward(LinearBackwardTensors& tensors, Stream& st
   const bool small = wants.input && wants.weight && may_use_side(tokens);
   is_beside_ =
       small && !multiplies_together(plan, *backend_, tensors) && uses_side(tokens, most_beside_backward_, stream);
-  // Its casts need no more memory for more tokens.
+  // The weight's cast, which a forward runs there, needs no more memory for more tokens.
   if (small && !backend_->capturing(stream)) most_beside_forward_ = std::max(most_beside_forward_, tokens);
   return is_beside_ ? options_.side : nullptr;
 }

@@ -19,7 +19,8 @@ INGOT_API std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec);
 INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, const GemmTiling& tiling,
                                int multiprocessors);
 
-// The microseconds of that in which the memory is busy: no launch of several GEMMs takes less than theirs together.
+// The part of that time in which the memory is busy. A launch that computes several GEMMs takes at least the sum of
+// theirs.
 INGOT_API double estimate_traffic(const GemmSpec& spec, const MatmulSize& size);
 
 // The time of cuBLASLt's first choice, for two FP8 operands. factors_as_read: factors of groups lie as cuBLASLt reads

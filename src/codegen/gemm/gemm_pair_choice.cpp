@@ -9,7 +9,7 @@
 namespace ingot {
 namespace {
 
-// Of the estimated time of two launches: what one must take at most.
+// What one launch may take at most, as a share of the estimated time of two.
 constexpr double kGain = 0.95;
 // Tiles that a block may have. With more there is little to gain (bench/results/gradients_h200.json: 10 % in bf16 and
 // 6 % in FP8 at four), and small tiles are slower than their estimates, because half of the multiprocessors share less
