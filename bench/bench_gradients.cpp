@@ -17,7 +17,6 @@
 #include "gemm_buffers.h"
 #include "harness.h"
 #include "ingot/codegen/gemm/gemm_pair_choice.h"
-#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "machine.h"
 #include "program.h"
@@ -94,20 +93,13 @@ struct Contender {
   std::string fault{};
 };
 
-int multiprocessors_of(Context& context) {
-  std::string problem;
-  const std::unique_ptr<Driver> driver = Driver::open(problem);
-  if (driver == nullptr) throw Error(ErrorCode::not_found, "CUDA", problem);
-  return driver->multiprocessors(context.device().index);
-}
-
 class Bench {
  public:
   Bench(Context& context, const Options& options)
       : gpu_(context),
         random_(gpu_.backend(), gpu_.stream(),
                 [this](void* to, const void* from, std::size_t bytes) { gpu_.copy(to, from, bytes); }),
-        device_{.target = context.cache().target(), .multiprocessors = multiprocessors_of(context)},
+        device_{.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors},
         options_(options) {}
 
   std::vector<Contender> run(const Case& c) {
@@ -138,19 +130,8 @@ class Bench {
     const auto grad_weight = best(c.grad_weight);
     if (grad_input && grad_weight) add(all, *grad_input, *grad_weight, pair.has_value());
     if (!options_.tilings) return all;
-    for (const GemmSpec& a : halves(first)) {
-      for (const GemmSpec& b : halves(second)) add(all, a, b, false);
-    }
-    return all;
-  }
-
-  static std::vector<GemmSpec> halves(const GemmSpec& spec) {
-    std::vector<GemmSpec> all;
-    for (const GemmTiling& tiling : gemm_tilings(spec)) {
-      GemmSpec half = spec;
-      half.kernel = GemmKernel::sm90;
-      half.tiling = tiling;
-      if (pair_fault(half).empty()) all.push_back(half);
+    for (const GemmSpec& a : pair_halves(first)) {
+      for (const GemmSpec& b : pair_halves(second)) add(all, a, b, false);
     }
     return all;
   }

@@ -72,8 +72,7 @@ class CpuBackend final : public Backend {
 
   void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) override {
     check(first, second, device());
-    gemm(first.spec, first.tensors, stream);
-    gemm(second.spec, second.tensors, stream);
+    Backend::gemm_pair(first, second, stream);
   }
 
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {

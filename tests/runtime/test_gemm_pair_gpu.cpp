@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/gemm/gemm_pair_choice.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/context.h"
@@ -30,17 +29,6 @@ Context& context() {
 }
 
 GemmSpec spec_of(const std::string& line) { return std::get<GemmSpec>(parse("gemm " + line)); }
-
-std::vector<GemmSpec> halves(const GemmSpec& spec) {
-  std::vector<GemmSpec> all;
-  for (const GemmTiling& tiling : gemm_tilings(spec)) {
-    GemmSpec half = spec;
-    half.kernel = GemmKernel::sm90;
-    half.tiling = tiling;
-    if (pair_fault(half).empty()) all.push_back(half);
-  }
-  return all;
-}
 
 // What two GEMMs of a layer's gradients have as operands.
 using Kinds = std::pair<GemmSpec, GemmSpec>;
@@ -125,7 +113,7 @@ BOOST_FIXTURE_TEST_SUITE(small, Fixture)
 // Ragged tiles, and one half with far more of them than the other.
 BOOST_AUTO_TEST_CASE(of_each_kind) {
   for (const Kinds& kinds : every_kind()) {
-    expect_bits(*this, {halves(kinds.first).front(), halves(kinds.second).back()}, {144, 272, 400});
+    expect_bits(*this, {pair_halves(kinds.first).front(), pair_halves(kinds.second).back()}, {144, 272, 400});
   }
 }
 
@@ -138,8 +126,8 @@ BOOST_FIXTURE_TEST_SUITE(pairs, Fixture)
 BOOST_AUTO_TEST_CASE(every_tiling) {
   for (const Kinds& kinds : every_kind()) {
     std::vector<KernelSpec> specs;
-    for (const GemmSpec& first : halves(kinds.first)) {
-      for (const GemmSpec& second : halves(kinds.second)) specs.emplace_back(GemmPairSpec{first, second});
+    for (const GemmSpec& first : pair_halves(kinds.first)) {
+      for (const GemmSpec& second : pair_halves(kinds.second)) specs.emplace_back(GemmPairSpec{first, second});
     }
     compile(specs);
     for (const KernelSpec& spec : specs) {
@@ -170,7 +158,8 @@ BOOST_AUTO_TEST_CASE(is_right_where_it_chooses) {
 // cannot be loaded in it: the two GEMMs run instead, if theirs are.
 BOOST_AUTO_TEST_CASE(runs_in_captured_graphs) {
   const Kinds kinds = every_kind().front();
-  const auto [first, second] = cases_of({halves(kinds.first).front(), halves(kinds.second).front()}, {272, 400, 144});
+  const auto [first, second] =
+      cases_of({pair_halves(kinds.first).front(), pair_halves(kinds.second).front()}, {272, 400, 144});
   for (const bool loaded : {false, true}) {
     Context fresh(cuda_options());
     Backend& backend = fresh.backend();

@@ -16,6 +16,7 @@
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
+#include "ingot/codegen/gemm/gemm_pair_choice.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/template_files.h"
@@ -246,17 +247,8 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
 BOOST_AUTO_TEST_CASE(gemm_sm90_pair_for_hopper) {
   std::map<std::string, Job> jobs;
   for (const GemmPairSpec& kinds : valid_specs<GemmPairSpec>()) {
-    const auto halves = [](GemmSpec spec) {
-      const GemmSpec open = without_kernel(spec);
-      std::vector<GemmSpec> all;
-      for (const GemmTiling& tiling : gemm_tilings(open)) {
-        spec.tiling = tiling;
-        if (pair_fault(spec).empty()) all.push_back(spec);
-      }
-      return all;
-    };
-    const std::vector<GemmSpec> first = halves(kinds.first);
-    std::vector<GemmSpec> second = halves(kinds.second);
+    const std::vector<GemmSpec> first = pair_halves(without_kernel(kinds.first));
+    const std::vector<GemmSpec> second = pair_halves(without_kernel(kinds.second));
     for (std::size_t i = 0; i < first.size(); ++i) {
       for (std::size_t next : {i, i + 1}) {
         GemmPairSpec pair{.first = first[i], .second = second[next % second.size()]};

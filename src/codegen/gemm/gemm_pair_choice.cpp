@@ -54,16 +54,23 @@ double estimate_half(const GemmSpec& half, const MatmulSize& size, int multiproc
 
 }  // namespace
 
+std::vector<GemmSpec> pair_halves(const GemmSpec& spec) {
+  std::vector<GemmSpec> halves;
+  for (const GemmTiling& tiling : gemm_tilings(spec)) {
+    GemmSpec half = spec;
+    half.kernel = GemmKernel::sm90;
+    half.tiling = tiling;
+    if (pair_fault(half).empty()) halves.push_back(half);
+  }
+  return halves;
+}
+
 std::optional<GemmSpec> fastest_half(const GemmCall& call, int multiprocessors) {
   if (!may_pair(call)) return std::nullopt;
   std::optional<GemmSpec> fastest;
   double least = 0;
-  for (const GemmTiling& tiling : gemm_tilings(call.spec)) {
-    GemmSpec half = call.spec;
-    half.kernel = GemmKernel::sm90;
-    half.tiling = tiling;
-    if (!pair_fault(half).empty()) continue;
-    if (!call.spec.tiling && !has_good_rounds(call, tiling, multiprocessors)) continue;
+  for (const GemmSpec& half : pair_halves(call.spec)) {
+    if (!call.spec.tiling && !has_good_rounds(call, *half.tiling, multiprocessors)) continue;
     const double us = estimate_half(half, call.size, multiprocessors);
     if (fastest && us >= least) continue;
     fastest = half;

@@ -2,12 +2,16 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 
 namespace ingot {
+
+// The GEMM on kernel sm90, with each tiling that a pair can have, in the order of gemm_tilings().
+std::vector<GemmSpec> pair_halves(const GemmSpec& spec);
 
 // What a pair can have for this GEMM: kernel sm90 with the tiling that is expected to be the fastest on half of the
 // multiprocessors. Empty if it has no such kernel, or too many tiles to gain from a pair.
