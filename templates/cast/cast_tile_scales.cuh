@@ -101,9 +101,9 @@ struct Extents {
     const i64 tile_row = at.first_row / kGroup;
     const i64 tile_col = at.first_col / kGroup;
     const i64 across = ceil_div(p.cols, kGroup);
-    if constexpr (is_tensorwise(Scale)) return {0, 0, tile_row == 0 && tile_col == 0};
+    if constexpr (is_tensorwise(Scale)) return {0, 0, at.first_row == 0 && tile_col == 0};
     if constexpr (is_rowwise(Scale)) return {at.first_row, 1, tile_col == 0};
-    if constexpr (is_columnwise(Scale)) return {at.first_col, 1, tile_row == 0};
+    if constexpr (is_columnwise(Scale)) return {at.first_col, 1, at.first_row == 0};
     if constexpr (Scale == Granularity{128, 128}) return {tile_row * across + tile_col, 0, true};
     if constexpr (Scale == Granularity{1, 128}) return {at.first_row * across + tile_col, across, true};
     if constexpr (Scale == Granularity{128, 1}) return {tile_row * p.cols + at.first_col, 1, true};
@@ -274,10 +274,10 @@ INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p
   if (output.readers == nullptr) return false;
   constexpr bool kRows = is_rowwise(Scale);
   constexpr bool kColumns = is_columnwise(Scale);
-  const i64 down = CastTilesLaunch::tiles_along(p.rows);
+  const i64 down = CastTilesLaunch::tiles_down(p.rows, at.rows_log2);
   const i64 across = CastTilesLaunch::tiles_along(p.cols);
   const u32 last = static_cast<u32>((kRows ? 1 : down) * (kColumns ? 1 : across)) - 1;
-  const i64 count = kRows ? at.first_row / kGroup : kColumns ? at.first_col / kGroup : 0;
+  const i64 count = kRows ? at.first_row >> at.rows_log2 : kColumns ? at.first_col / kGroup : 0;
   __threadfence();
   return atomicInc(output.readers + count, last) == last;
 }

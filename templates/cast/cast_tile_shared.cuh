@@ -12,10 +12,21 @@ namespace ingot {
 
 struct CastTilesLaunch {
   static constexpr u32 kThreads = 256;
-  static constexpr i64 kTile = 128;  // rows and columns
+  static constexpr u32 kTileLog2 = 7;
+  static constexpr i64 kTile = i64{1} << kTileLog2;  // rows and columns
   // A matrix without elements may still have rows or columns, with given scales: it has one empty tile across or down.
   INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
+  INGOT_HOST_DEVICE static constexpr i64 tiles_down(i64 rows, u32 rows_log2) {
+    return max_of(i64{1}, (rows + (i64{1} << rows_log2) - 1) >> rows_log2);
+  }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
+
+  // Tiles have half as many rows where even then no multiprocessor gets two: more of them share the work. Half of a
+  // block's threads are idle then.
+  static constexpr u32 kLeastRowsLog2 = kTileLog2 - 1;
+  INGOT_HOST_DEVICE static constexpr u32 rows_log2(i64 rows, i64 cols, i64 multiprocessors) {
+    return tiles_down(rows, kLeastRowsLog2) * tiles_along(cols) <= multiprocessors ? kLeastRowsLog2 : kTileLog2;
+  }
 
   // A block of an `unaligned` kernel takes two tiles, one below the other, if the GPU has work enough without: so it
   // has half as many seams with its neighbours. An expression takes longer, the seams no less: there it takes one; and
@@ -30,8 +41,8 @@ struct CastTilesLaunch {
     const i64 blocks = grid(rows, cols, kMaxTilesPerBlock);
     return blocks * 7 >= ceil_div(blocks, resident) * resident * 6 ? kMaxTilesPerBlock : 1;
   }
-  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 tiles_per_block) {
-    return ceil_div(tiles_along(rows), i64{tiles_per_block}) * tiles_along(cols);
+  INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols, u32 tiles_per_block, u32 rows_log2 = kTileLog2) {
+    return ceil_div(tiles_down(rows, rows_log2), i64{tiles_per_block}) * tiles_along(cols);
   }
 };
 
@@ -43,7 +54,16 @@ struct CastTilesParams {
   float* partial_sums;           // [ceil(rows / 128), cols], if Sum
   bool pow2;
   u32 tiles_per_block = 1;  // CastTilesLaunch::tiles_per_block(), if the kernel takes_two()
+  // Of the rows of a tile: CastTilesLaunch::rows_log2(), if the kernel may_take_fewer_rows(). Then tiles_per_block
+  // is 1.
+  u32 rows_log2 = CastTilesLaunch::kTileLog2;
 };
+
+// A constant where it can be.
+template <CastConfig C>
+INGOT_DEVICE u32 rows_log2_of_tiles(const CastTilesParams& p) {
+  return may_take_fewer_rows(C) ? p.rows_log2 : CastTilesLaunch::kTileLog2;
+}
 
 // The order in which Sum adds, so that the CPU reference gives the same bits: the 8 rows of a run, ascending, from 0;
 // the 16 runs of a tile, ascending, from 0; the tiles, ascending, from 0 (column_sum.cuh, column_sum_finish).
@@ -80,22 +100,26 @@ struct TilePosition {
   i64 first_row, first_col;
   u32 rows, cols;  // of the tile, inside the matrix
   u32 row, col;    // the thread's first, within the tile
+  u32 rows_log2;   // of the rows of a tile
 
-  INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile) {
+  INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile, u32 rows_log2 = CastTilesLaunch::kTileLog2) {
     constexpr i64 kTile = CastTilesLaunch::kTile;
     constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kVec8;
     const u32 tiles_across = static_cast<u32>(CastTilesLaunch::tiles_along(p.cols));
-    const i64 first_row = i64{tile / tiles_across} * kTile;
+    const i64 first_row = i64{tile / tiles_across} << rows_log2;
     const i64 first_col = i64{tile % tiles_across} * kTile;
     return {first_row,
             first_col,
-            static_cast<u32>(min_of(kTile, p.rows - first_row)),
+            static_cast<u32>(min_of(i64{1} << rows_log2, p.rows - first_row)),
             static_cast<u32>(min_of(kTile, p.cols - first_col)),
             threadIdx.x / kThreadsPerRow * kRowsPerRun,
-            threadIdx.x % kThreadsPerRow * kVec8};
+            threadIdx.x % kThreadsPerRow * kVec8,
+            rows_log2};
   }
   // Is all of the tile inside the matrix?
-  INGOT_DEVICE bool whole() const { return rows == CastTilesLaunch::kTile && cols == CastTilesLaunch::kTile; }
+  INGOT_DEVICE bool whole() const { return rows == 1U << rows_log2 && cols == CastTilesLaunch::kTile; }
+  // Are the thread's rows past those of a tile that has fewer than 128?
+  INGOT_DEVICE bool idle() const { return row >> rows_log2 != 0; }
   // How many of the thread's 8 columns are inside the matrix.
   INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kVec8, cols - col); }
 };

@@ -50,12 +50,13 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastT
 }
 
 // Loads the values by vectors, Batch rows at a time. Those of a tile that lies whole in the matrix take no comparison
-// and no zeros. All threads of the block call it.
+// and no zeros; idle threads then leave them as they are. All threads of the block call it.
 template <class Source, u32 Batch>
 INGOT_DEVICE void load_tile_vec8s(const SourceParams& p, const TilePosition& at, const typename Source::Pointers& from,
                                   Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   constexpr u32 kBatch = min_of(kRowsPerRun, Batch);
   const bool whole = at.whole();
+  if (whole && at.idle()) return;
   const auto is_inside = [&](u32 r) { return at.row + r < at.rows && at.col < at.cols; };
   typename Source::RawColumns columns{};
   if (is_inside(0)) columns = Source::fetch_columns(from, 0);

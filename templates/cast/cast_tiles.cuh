@@ -60,7 +60,8 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   constexpr Granularity kScale = first_output(C).scale;
   constexpr Granularity kTransposedScale = C.transposed.scale;
   const CastOutput& output = kCodes ? p.codes : p.transposed;
-  const TilePosition at = TilePosition::of(p.source, tile);
+  const u32 rows_log2 = rows_log2_of_tiles<C>(p);
+  const TilePosition at = TilePosition::of(p.source, tile, rows_log2);
 
   // The values, and given scales.
   Vec8<Value> values[kRowsPerRun] = {};
@@ -108,7 +109,8 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     scales = dynamic_scales<kScale, Out, kLast, kPlan.lanes_anew>(output, p, at, values, shared);
   }
   [[maybe_unused]] PendingMaxima<kScale, Value> maxima;
-  U32x2 codes[kRowsPerRun];
+  U32x2 codes[kRowsPerRun] = {};
+  const bool idle = may_take_fewer_rows(C) && at.idle();
   [[maybe_unused]] u32 largest = 0;
   [[maybe_unused]] float sums[kVec8] = {};
   if constexpr (C.unaligned) {
@@ -116,16 +118,16 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     if constexpr (kPlan.forgets && !kTwo) forget_values(values);
     if constexpr (kGiven && !kPlan.maximum_apart) maxima = PendingMaxima<kScale, Value>::of(values);
     if constexpr (kPlan.stores_each_row) {
-      quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
+      if (!idle) quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
       INGOT_UNROLL
       for (u32 r = 0; kPlan.sums_apart && r < kRowsPerRun; ++r) add_row(values[r], sums);
     } else {
-      quantize_and_sum<Out, kGiven, kPlan.sums_apart>(values, largest, scales, codes, sums);
-      if constexpr (kCodes) store_codes(p.codes, at, codes);
+      if (!idle) quantize_and_sum<Out, kGiven, kPlan.sums_apart>(values, largest, scales, codes, sums);
+      if (kCodes && !idle) store_codes(p.codes, at, codes);
     }
   } else {
     if constexpr (kGiven) maxima = PendingMaxima<kScale, Value>::of(values);
-    quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
+    if (!idle) quantize_tile<Out, kCodes, kGiven>(p.codes, at, values, scales, codes);
   }
   if constexpr (kGiven && !kPlan.maximum_apart) record(output, p.source, at, maxima, shared);
 
@@ -139,9 +141,9 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     }
     if constexpr (C.unaligned && !(kPlan.stores_each_row && kGiven)) {
       [[maybe_unused]] float no_sums[kVec8];
-      quantize_and_sum<Out, kGiven, false>(values, largest, transposed_scales, codes, no_sums);
+      if (!idle) quantize_and_sum<Out, kGiven, false>(values, largest, transposed_scales, codes, no_sums);
     } else {
-      quantize_tile<Out, false, kGiven>(p.transposed, at, values, transposed_scales, codes);
+      if (!idle) quantize_tile<Out, false, kGiven>(p.transposed, at, values, transposed_scales, codes);
     }
   }
 
@@ -169,7 +171,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if constexpr (kPlan.maximum_apart && kPlan.place_anew) {
     u32 same_tile = tile;
     hide(same_tile);
-    record_warp_maxima<kScale>(output, p.source, TilePosition::of(p.source, same_tile), shared);
+    record_warp_maxima<kScale>(output, p.source, TilePosition::of(p.source, same_tile, rows_log2), shared);
   } else if constexpr (kPlan.maximum_apart) {
     record_warp_maxima<kScale>(output, p.source, at, shared);
   }
@@ -203,15 +205,16 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
   if constexpr (CastTilesLaunch::takes_two(Source::kFused, C.unaligned && C.transposed.written, C.kept && C.sum)) {
     __shared__ CastTilesShared shared[CastTilesLaunch::kMaxTilesPerBlock];
     u32 first = first_tile_down(block, p.tiles_per_block, across);
-    TilePosition at = TilePosition::of(p.source, first);
-    const u32 rows = static_cast<u32>(min_of(CastTilesLaunch::kTile * p.tiles_per_block, p.source.rows - at.first_row));
+    const u32 rows_log2 = rows_log2_of_tiles<C>(p);
+    TilePosition at = TilePosition::of(p.source, first, rows_log2);
+    const u32 rows = static_cast<u32>(min_of(i64{p.tiles_per_block} << rows_log2, p.source.rows - at.first_row));
     INGOT_UNROLL_BY(1)
     for (u32 i = 0; i < p.tiles_per_block && (i == 0 || rows > CastTilesLaunch::kTile); ++i) {
       cast_tile<Source, Out, C, NoMeeting, false>(p, first + i * across, shared[i]);
     }
     if constexpr (finds_first_tile_anew<Source, Out, C>()) {
       hide(first);
-      at = TilePosition::of(p.source, first);
+      at = TilePosition::of(p.source, first, rows_log2);
     }
     StagedColumns::of(p.transposed, at, rows, shared).store();
   } else {

@@ -233,7 +233,7 @@ struct OutputCheck {
   Matrix<Out> codes;
   Matrix<float> factors, from, amax;
   std::vector<float> expected_amax, expected_scale;
-  std::vector<u32> readers = std::vector<u32>(1 + ceil_div(extents.rows, kGroup) + ceil_div(extents.cols, kGroup));
+  std::vector<u32> readers = std::vector<u32>(1 + ceil_div(extents.rows, i64{64}) + ceil_div(extents.cols, kGroup));
   i64 groups;     // in a row
   bool by_group;  // factors of 1x128 groups: a row for each group, with padding between the rows
 
@@ -462,6 +462,49 @@ void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kSha
       if (!Given && from_pass(TransposedScale) && !kShared) transposed.check_cleared();
       check_result(x, result, s);
       check_partial_sums(x, sums, s);
+    }
+  }
+}
+
+// Codes, transposed codes and the values themselves, in tiles of 64 rows.
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Given,
+          bool Unaligned = false>
+void check_tiles_of_64_rows() {
+  constexpr bool kShared = CodesScale == TransposedScale;
+  constexpr u32 kRowsLog2 = CastTilesLaunch::kLeastRowsLog2;
+  static_assert(kRowsLog2 == 6);
+  for (const Shape& s : kShapes) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
+      const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
+      OutputCheck<In, Out, CodesScale, Given, false> codes(x, s, false);
+      OutputCheck<In, Out, TransposedScale, Given, true> transposed(x, s, false);
+      Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
+      const i64 grid = CastTilesLaunch::grid(s.rows, s.cols, 1, kRowsLog2);
+      BOOST_TEST(grid == ceil_div(s.rows, i64{64}) * ceil_div(s.cols, i64{128}));
+      emulator::launch(cast_tiles<ValueSource<In>, Out,
+                                  CastConfig{.codes = CodesScale,
+                                             .transposed = TransposedScale,
+                                             .given_scales = Given,
+                                             .result = true,
+                                             .unaligned = Unaligned}>,
+                       grid, CastTilesLaunch::kThreads,
+                       CastTilesParams{.source = source_of(x, s.rows, s.cols),
+                                       .codes = codes.output(true),
+                                       .transposed = transposed.output(true),
+                                       .result = result.data(),
+                                       .result_stride = result.stride(),
+                                       .partial_sums = nullptr,
+                                       .pow2 = false,
+                                       .rows_log2 = kRowsLog2});
+      codes.check(x, s, "codes");
+      if (kShared) {  // the scales of `codes` count
+        transposed.factors = codes.factors;
+        transposed.amax = codes.amax;
+      }
+      transposed.check(x, s, "transposed");
+      if (!Given && from_pass(CodesScale)) codes.check_cleared();
+      if (!Given && from_pass(TransposedScale) && !kShared) transposed.check_cleared();
+      check_result(x, result, s);
     }
   }
 }
@@ -974,6 +1017,19 @@ BOOST_AUTO_TEST_CASE(cast_row_groups_factors_by_group) { check_cast_row_groups<b
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true>(); }
 // No rows, but columns: a given scale still has its factor, and the sums are those of no elements.
+BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows) {
+  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, kTensorScale, false>();
+  check_tiles_of_64_rows<f32, e5m2, kTensorScale, kTensorScale, true>();
+  check_tiles_of_64_rows<bf16, e4m3fnuz, kRowScale, kColumnScale, false>();
+  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, kRowScale, true>();
+}
+BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows_unaligned) {
+  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>();
+  check_tiles_of_64_rows<bf16, e4m3fn, kRowScale, kColumnScale, false, true>();
+  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, kColumnScale, false, true>();
+  check_tiles_of_64_rows<f32, e5m2, kTensorScale, kRowScale, true, true>();
+}
+
 BOOST_AUTO_TEST_CASE(cast_whole_tensor) { check_cast_whole<bf16, e4m3fn, kTensorScale, kTensorScale>(false, false); }
 BOOST_AUTO_TEST_CASE(cast_whole_row) { check_cast_whole<f16, e5m2, kRowScale, kRowScale>(true, false); }
 BOOST_AUTO_TEST_CASE(cast_whole_row_col) { check_cast_whole<bf16, e4m3fn, kRowScale, kColumnScale>(false, true); }

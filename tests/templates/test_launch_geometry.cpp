@@ -497,7 +497,19 @@ BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {
       BOOST_TEST(CastTilesLaunch::grid(rows, cols) == tiles_down * tiles_across);
       BOOST_TEST(CastTilesLaunch::grid(rows, cols, 1) == tiles_down * tiles_across);
       BOOST_TEST(CastTilesLaunch::grid(rows, cols, 2) == (tiles_down + 1) / 2 * tiles_across);
+      BOOST_TEST(CastTilesLaunch::grid(rows, cols, 1, 6) == (rows + 63) / 64 * tiles_across);
     }
+  }
+  // Half as many rows to a tile where that leaves no multiprocessor with two.
+  for (const auto& [rows, cols, expected] : {std::tuple{1024, 1024, 64},
+                                             {333, 1111, 64},
+                                             {66 * 64, 256, 64},
+                                             {66 * 64 + 1, 256, 128},
+                                             {2048, 1024, 128},
+                                             {1, 16896, 64},
+                                             {1, 16897, 128},
+                                             {8192, 8192, 128}}) {
+    BOOST_TEST(1 << CastTilesLaunch::rows_log2(rows, cols, 132) == expected, rows << " x " << cols);
   }
   // For 2^31 elements and more, one dimension of blocks is enough.
   BOOST_TEST(CastTilesLaunch::grid(i64{1} << 20, i64{1} << 16) <= kMaxGrid);

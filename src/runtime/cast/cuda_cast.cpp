@@ -73,7 +73,7 @@ struct RaisedMaxima {
 RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
   const i64 rows = input.rows;
   const i64 columns = input.cols;
-  const i64 down = CastTilesLaunch::tiles_along(rows);
+  const i64 down = CastTilesLaunch::tiles_down(rows, CastTilesLaunch::kLeastRowsLog2);
   const i64 across = CastTilesLaunch::tiles_along(columns);
   const i64 words = 2 + rows + columns + down + across + 2;
   auto* const values = static_cast<float*>(stream.zeros(static_cast<std::size_t>(words) * sizeof(float)));
@@ -238,6 +238,18 @@ const Kernel* whole_kernel(const CastSpec& spec, const ExtraPasses& extra, const
                                                                                                        : nullptr;
 }
 
+// The rows of a tile, as CastTilesParams has them. Few tiles of a plain matrix are faster with all rows, alone and in a
+// cluster (docs/notes/casts.md).
+u32 rows_log2_of_tiles(const CastSpec& spec, Pass main, const Tensor& input, const Launcher& launcher) {
+  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
+  const i64 multiprocessors = launcher.multiprocessors();
+  const bool may =
+      !spec.sum && from_first_pass(spec.scale) && from_first_pass(spec.transposed_scale.value_or(spec.scale));
+  const bool few = main == Pass::main ? spec.pointwise.empty() && tiles * 4 < multiprocessors
+                                      : main == Pass::whole && is_cluster(tiles, launcher);
+  return may && !few ? CastTilesLaunch::rows_log2(input.rows, input.cols, multiprocessors) : CastTilesLaunch::kTileLog2;
+}
+
 void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams params, const Tensor& input,
                   Stream& stream, Launcher& launcher) {
   const RaisedMaxima raised = raised_maxima(input, stream);
@@ -247,7 +259,7 @@ void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams pa
   };
   give(spec.scale, params.codes);
   give(spec.transposed_scale.value_or(spec.scale), params.transposed);
-  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
+  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols, 1, params.rows_log2);
   const bool clustered = is_cluster(tiles, launcher);
   launcher.launch(kernel, spec, Pass::whole,
                   {.grid_x = static_cast<unsigned>(tiles),
@@ -304,6 +316,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   u8* const memory = scratch == 0 ? nullptr : static_cast<u8*>(stream.scratch(static_cast<std::size_t>(scratch)));
   auto* const partial_sums = reinterpret_cast<float*>(memory + kept.bytes);
   params.partial_sums = partial_sums;
+  params.rows_log2 = rows_log2_of_tiles(spec, main, input, launcher);
   try {
     if (whole != nullptr) {
       launch_whole(*whole, spec, params, input, stream, launcher);
@@ -321,11 +334,12 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
     if (whole == nullptr) {
       const Kernel& kernel = launcher.kernel(spec, main, stream);
       const bool computed = !spec.pointwise.empty() && !keeps;
-      if (CastTilesLaunch::takes_two(computed, main == Pass::unaligned || keeps, keeps && spec.sum)) {
+      if (params.rows_log2 == CastTilesLaunch::kTileLog2 &&
+          CastTilesLaunch::takes_two(computed, main == Pass::unaligned || keeps, keeps && spec.sum)) {
         const i64 resident = blocks_at_once(kernel, CastTilesLaunch::kThreads, launcher);
         params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, resident);
       }
-      const i64 grid = CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block);
+      const i64 grid = CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block, params.rows_log2);
       launcher.launch(kernel, spec, main, {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads},
                       params, stream);
     }
