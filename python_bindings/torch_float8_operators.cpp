@@ -196,7 +196,8 @@ void gemm(TorchValue* stack) {
 // ---- delayed scales ------------------------------------------------------------------------------------------------
 
 // The step of `amax.numel()` slots, in place (AmaxHistorySpec). history has a row for each; formats two rows: FP8_MAX
-// of each slot, and 1 where its scales are powers of two, else 0.
+// of each slot, and 1 where its scales are powers of two, else 0. A step that overflows is one that a trainer skips:
+// its maxima of Inf and NaN count as 0, so that the scales of later steps do not know of it.
 void sync_amax_history(TorchValue* stack) {
   const TorchTensor amax_tensor = tensor_of(stack[0]);
   const TorchTensor history_tensor = tensor_of(stack[1]);
@@ -223,7 +224,7 @@ void sync_amax_history(TorchValue* stack) {
   }
   const TorchRun place(*device);
   auto* const of_formats = static_cast<float*>(formats.data);
-  place.backend().amax_history({},
+  place.backend().amax_history({.finite = true},
                                {.amax = amax,
                                 .history = matrix(history.data, Dtype::f32, slots, history.cols / slots, *device),
                                 .scale = scale,

@@ -53,7 +53,7 @@ Specs:
   cast_stats bf16->e4m3fn scale=1x128 transposed
   norm rms bf16->e4m3fn affine scale=row out=codes,stats
   norm_backward rms bf16 affine sums=f32
-  amax_history reduce=max)";
+  amax_history reduce=max finite)";
 
 constexpr const char* kLayers = R"(
 A file for --layers:

@@ -155,6 +155,35 @@ def test_one_update_for_all_layers():
     sync_amax_history(torch.nn.Linear(2, 2))
 
 
+def test_a_step_of_one_layer_is_one_operation():
+    """Inf and NaN take no pass of their own."""
+    layer = trained()
+    step(layer, batch(3))
+    with CountedOperations() as counted:
+        sync_amax_history(layer)
+    assert counted.calls == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_maximum_that_is_not_finite_counts_as_0(starts, count):
+    """Also in a first step, whose maxima enter the history twice."""
+    model = torch.nn.Sequential(*(delayed(24, 24, history_length=3) if starts else trained() for _ in range(count)))
+    for layer in model:
+        layer._has_run = True
+        layer.fp8_amax_history[:, 0] = 0.0 if starts else 0.5
+        layer.fp8_amax_history[:, 1:] = 0.0
+        layer.fp8_scale.fill_(3.0)
+        layer.fp8_amax.copy_(torch.tensor([float("inf"), 2.0, float("nan")]))
+    sync_amax_history(model)
+    for layer in model:
+        expected = [[0.0, 0.0], [2.0, 2.0], [0.0, 0.0]] if starts else [[0.0, 0.5], [2.0, 0.5], [0.0, 0.5]]
+        assert layer.fp8_amax_history[:, :2].tolist() == expected
+        assert torch.equal(layer.fp8_amax_history[:, 2:], torch.zeros_like(layer.fp8_amax_history[:, 2:]))
+        assert layer.fp8_scale.tolist() == ([3.0, 224.0, 3.0] if starts else [896.0, 224.0, 114688.0])
+        assert torch.equal(layer.fp8_amax, torch.zeros(3)) and layer.scales_started
+
+
 def test_histories_of_different_lengths():
     model = torch.nn.Sequential(delayed(24, 24, history_length=2), delayed(24, 24, history_length=5))
     alone = copy.deepcopy(model)
@@ -306,16 +335,17 @@ def test_on_a_gpu():
 
 def test_the_step_of_slots():
     """The operator below sync_amax_history(), on its own."""
-    amax, scale = torch.tensor([2.0, 0.0, float("nan")]), torch.tensor([1.0, 5.0, 1.0])
-    history = torch.tensor([[1.0, 7.0], [0.0, 3.0], [1.0, 1.0]])
-    formats = torch.tensor([[448.0, 448.0, 57344.0], [1.0, 0.0, 0.0]])
+    amax, scale = torch.tensor([2.0, 0.0, float("nan"), float("inf")]), torch.tensor([1.0, 5.0, 1.0, 6.0])
+    history = torch.tensor([[1.0, 7.0], [0.0, 3.0], [1.0, 1.0], [0.0, 9.0]])
+    formats = torch.tensor([[448.0, 448.0, 57344.0, 448.0], [1.0, 0.0, 0.0, 0.0]])
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     arguments = [each.clone() for each in (amax, history, scale, formats)]
     torch.library.opcheck(operators.sync_amax_history, tuple(arguments), test_utils=checks)
     operators.sync_amax_history(amax, history, scale, formats)
-    assert torch.equal(amax, torch.zeros(3))
-    assert history[:2].tolist() == [[2.0, 1.0], [0.0, 0.0]] and history[2].isnan().tolist() == [True, False]
-    assert scale[:2].tolist() == [128.0, 5.0] and scale[2].isnan()  # 448 / 2 as a power of two; 0 keeps the scale
+    assert torch.equal(amax, torch.zeros(4))
+    assert history.tolist() == [[2.0, 1.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    # 448 / 2 as a power of two; where all is 0 the scale stays; NaN and Inf count as 0.
+    assert scale.tolist() == [128.0, 5.0, 57344.0, 6.0]
 
     def message(*tensors):
         with pytest.raises(RuntimeError) as caught:
@@ -326,7 +356,7 @@ def test_the_step_of_slots():
         "ingot: sync_amax_history history: is not contiguous: give one that is"
     )
     assert message(amax, history, scale[:2], formats) == (
-        "ingot: sync_amax_history: has maxima of 3 slots, scales of 2, 6 numbers of formats and 6 of histories: expected "
+        "ingot: sync_amax_history: has maxima of 4 slots, scales of 2, 8 numbers of formats and 8 of histories: expected "
         "two numbers and a history for each slot"
     )
     assert "scale: must be float32" in message(amax, history, scale.double(), formats)

@@ -19,7 +19,7 @@
 //   cast_stats bf16->e4m3fn scale=1x128 transposed
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
-//   amax_history reduce=max
+//   amax_history reduce=max finite
 //   quantize_mx bf16->e2m1fn
 //   float_quantize bf16 e3m2
 //   pack_weight e4m3fn

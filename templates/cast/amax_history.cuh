@@ -21,6 +21,7 @@ struct AmaxHistoryParams {
   const float* limits;  // [slots]: FP8_MAX
   const float* pow2;    // [slots]: not 0 if the scale is rounded down to a power of two
   bool most_recent;     // the scale comes from the newest amax, not from the largest
+  bool finite;          // a newest amax of Inf or NaN counts as 0
 };
 
 struct AmaxHistoryLaunch {
@@ -38,7 +39,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxHistoryLaunch::kThreads, 8) amax_histo
   if (slot >= p.slots) return;
   const u32 lane = threadIdx.x % 32;
   float* const history = p.history + slot * p.history_stride;
-  const u32 newest = amax_bits(p.amax[slot]);
+  u32 newest = amax_bits(p.amax[slot]);
+  if (p.finite && newest >= kF32Inf) newest = 0;
   u32 largest = newest;
   for (i64 first = (p.length - 1) / Launch::kChunk * Launch::kChunk; first >= 0; first -= Launch::kChunk) {
     float values[Launch::kPerLane];

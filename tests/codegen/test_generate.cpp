@@ -205,6 +205,10 @@ const std::vector<Golden> kGolden{
      "// amax_history\n"
      "#include \"cast/amax_history.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_history;\n"},
+    {"amax_history reduce=max finite", Pass::main,
+     "// amax_history\n"
+     "#include \"cast/amax_history.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_history;\n"},
 };
 
 }  // namespace

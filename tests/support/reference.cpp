@@ -56,7 +56,8 @@ Matrices amax_history_reference(const AmaxHistorySpec& spec, const SharedMatrice
   for (std::int64_t i = 0; i < history.rows(); ++i) {
     std::vector<std::uint32_t> before;
     for (std::int64_t step = 0; step < history.cols(); ++step) before.push_back(history.bits(i, step));
-    const double newest = std::fabs(amax.value(0, i));
+    double newest = std::fabs(amax.value(0, i));
+    if (spec.finite && !std::isfinite(newest)) newest = 0;
     const float first = std::isnan(newest) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(newest);
     history.set_bits(i, 0, std::bit_cast<std::uint32_t>(first));
     for (std::int64_t step = 1; step < history.cols(); ++step) {

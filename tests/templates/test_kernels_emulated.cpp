@@ -669,7 +669,8 @@ void check_column_sum(i64 rows, i64 cols, i64 pad) {
 }
 
 // Lengths around a warp's chunk. Slot 1 has no newest amax, slot 2 a NaN among the earlier ones, slot 3 no amax at all.
-void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent) {
+// The newest amax of slot 4 is NaN, that of slot 5 is Inf.
+void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent, bool finite) {
   auto history = random_matrix<float>(slots, length, length + pad);
   auto amax = random_matrix<float>(1, slots, slots);
   Matrix<float> scale(1, slots, slots);
@@ -680,6 +681,8 @@ void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent) {
     limits.at(0, i) = i % 2 == 0 ? 448.0F : 57344.0F;
     pow2.at(0, i) = i % 3 == 0 ? 1.0F : 0.0F;
     if (i == 1 || i == 3) amax.at(0, i) = 0.0F;
+    if (i == 4) amax.at(0, i) = std::numeric_limits<float>::quiet_NaN();
+    if (i == 5) amax.at(0, i) = std::numeric_limits<float>::infinity();
     if (i == 2) history.at(i, length / 2) = std::numeric_limits<float>::quiet_NaN();
     for (i64 step = 0; i == 3 && step < length; ++step) history.at(i, step) = 0.0F;
   }
@@ -694,10 +697,13 @@ void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent) {
                                      .scale = scale.data(),
                                      .limits = limits.data(),
                                      .pow2 = pow2.data(),
-                                     .most_recent = most_recent});
+                                     .most_recent = most_recent,
+                                     .finite = finite});
   BOOST_TEST((amax.guarded() && history.guarded() && scale.guarded()));
   for (i64 i = 0; i < slots; ++i) {
-    const float newest = std::fabs(amax_before.at(0, i));
+    float newest = std::fabs(amax_before.at(0, i));
+    if (std::isnan(newest)) newest = float_from_bits(kF32Nan);
+    if (finite && !std::isfinite(newest)) newest = 0.0F;
     double largest = static_cast<double>(newest);
     for (i64 step = 0; step < length; ++step) {
       const float expected = step == 0 ? newest : history_before.at(i, step - 1);
@@ -1073,12 +1079,14 @@ BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
 BOOST_AUTO_TEST_CASE(amax_histories) {
   for (const i64 length : {1, 2, 16, 31, 32, 33, 255, 256, 257, 512, 513, 1024}) {
     for (const bool most_recent : {false, true}) {
-      BOOST_TEST_CONTEXT(length << (most_recent ? " steps, most recent" : " steps")) {
-        check_amax_history(6, length, length % 3, most_recent);
+      for (const bool finite : {false, true}) {
+        BOOST_TEST_CONTEXT(length << (most_recent ? " steps, most recent" : " steps") << (finite ? ", finite" : "")) {
+          check_amax_history(6, length, length % 3, most_recent, finite);
+        }
       }
     }
   }
-  check_amax_history(1, 16, 0, false);
+  check_amax_history(1, 16, 0, false, false);
 }
 
 BOOST_AUTO_TEST_CASE(relayouts) {

@@ -125,19 +125,18 @@ def _sync_on_a_device(modules: List[KeepsScales]) -> None:
     # Read from the dicts that have them: for a hundred layers nn.Module's way to them takes longer than all operations.
     buffers = [module._buffers for module in modules]
     amaxes = [each["fp8_amax"] for each in buffers]
-    together = amaxes[0] if len(amaxes) == 1 else torch.cat([each.view(-1) for each in amaxes])
     if dist.is_initialized():
+        together = amaxes[0] if len(amaxes) == 1 else _joined(amaxes)
         dist.all_reduce(together, dist.ReduceOp.MAX)
         _share_runs([module for module in modules if not module.scales_started], together.device)
-    # An overflow, for which a trainer skips its step, is not to be in the scales of the steps that follow.
-    together.nan_to_num_(nan=0.0, posinf=0.0)
-    if len(amaxes) > 1:
-        of_modules = together.split([each.numel() for each in amaxes])
-        torch._foreach_copy_(amaxes, [of.view_as(each) for of, each in zip(of_modules, amaxes)])
-    # The maxima that a first step's scales were made of are in the histories as those of the step before.
+        if len(amaxes) > 1:
+            _copy_parts(amaxes, together)
+    # The maxima that a first step's scales were made of are in the histories as those of the step before. An overflow is in
+    # neither: sync_slots() takes Inf and NaN for 0 as well.
     starts = [at for at, module in enumerate(modules) if not module.scales_started and module._has_run]
     if starts:
-        torch._foreach_copy_([buffers[at]["fp8_amax_history"][..., 0] for at in starts], [amaxes[at] for at in starts])
+        first = _joined([amaxes[at] for at in starts]).nan_to_num_(nan=0.0, posinf=0.0)
+        _copy_parts([buffers[at]["fp8_amax_history"][..., 0] for at in starts], first)
     by_shape: Dict[torch.Size, List[KeepsScales]] = {}
     for module, each in zip(modules, buffers):
         by_shape.setdefault(each["fp8_amax_history"].shape, []).append(module)
@@ -145,6 +144,15 @@ def _sync_on_a_device(modules: List[KeepsScales]) -> None:
         _sync(of_shape)
     for at in starts:
         modules[at].scales_started = True
+
+
+def _joined(tensors: List[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([each.view(-1) for each in tensors])
+
+
+def _copy_parts(tensors: List[torch.Tensor], joined: torch.Tensor) -> None:
+    parts = joined.split([each.numel() for each in tensors])
+    torch._foreach_copy_(tensors, [part.view_as(each) for part, each in zip(parts, tensors)])
 
 
 def _share_runs(modules: List[KeepsScales], device: torch.device) -> None:

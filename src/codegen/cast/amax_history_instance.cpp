@@ -1,4 +1,4 @@
-// The instantiation of templates/cast/amax_history.cuh: one kernel for both reductions.
+// The instantiation of templates/cast/amax_history.cuh: one kernel for all specs.
 #include "ingot/codegen/cast/amax_history_spec.h"
 #include "ingot/codegen/types/template_instance.h"
 
@@ -6,7 +6,7 @@ namespace ingot {
 
 ExtraPasses extra_passes(const AmaxHistorySpec&) { return {}; }
 
-// The reduction is a parameter of the kernel.
+// What a spec says are parameters of the kernel.
 TemplateInstance template_instance(const AmaxHistorySpec&, Pass) {
   return {"cast/amax_history.cuh", "amax_history", "amax_history"};
 }

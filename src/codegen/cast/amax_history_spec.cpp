@@ -16,7 +16,7 @@ const char* name_of(AmaxReduction reduction) {
 }  // namespace
 
 std::string print_spec(const AmaxHistorySpec& spec) {
-  return fmt::format("amax_history reduce={}", name_of(spec.reduction));
+  return fmt::format("amax_history reduce={}{}", name_of(spec.reduction), spec.finite ? " finite" : "");
 }
 
 void validate_spec(const AmaxHistorySpec& spec) {
@@ -26,7 +26,9 @@ void validate_spec(const AmaxHistorySpec& spec) {
   }
 }
 
-std::uint64_t hash_spec(const AmaxHistorySpec& spec) { return mix(seed<AmaxHistorySpec>() + pack(spec.reduction)); }
+std::uint64_t hash_spec(const AmaxHistorySpec& spec) {
+  return mix(seed<AmaxHistorySpec>() + pack(spec.reduction, spec.finite));
+}
 
 void read_spec(const SpecReader& reader, AmaxHistorySpec& spec) {
   constexpr const char* kForm = "reduce=max or reduce=most_recent";
@@ -34,11 +36,15 @@ void read_spec(const SpecReader& reader, AmaxHistorySpec& spec) {
   const std::string& word = reader.word(1);
   if (word != "reduce=max" && word != "reduce=most_recent") reader.fail(fmt::format("\"{}\" must be {}", word, kForm));
   spec.reduction = word == "reduce=max" ? AmaxReduction::max : AmaxReduction::most_recent;
-  reader.no_options(2, "nothing more");
+  reader.each_option(2, "finite", [&](const SpecOption& option) -> const char* {
+    return option.word == "finite" ? (spec.finite = true, "finite") : nullptr;
+  });
 }
 
 void list_valid(std::vector<AmaxHistorySpec>& specs) {
-  for (const AmaxReduction reduction : kAmaxReductions) specs.push_back({.reduction = reduction});
+  for (const AmaxReduction reduction : kAmaxReductions) {
+    for (const bool finite : {false, true}) specs.push_back({.reduction = reduction, .finite = finite});
+  }
 }
 
 }  // namespace ingot

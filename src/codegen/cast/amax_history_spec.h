@@ -21,6 +21,7 @@ inline constexpr std::array kAmaxReductions{AmaxReduction::max, AmaxReduction::m
 
 // For each of n slots, with a history of any length >= 1, the newest amax first:
 //   history[i] moves by one entry and drops its oldest amax; history[i][0] = |amax[i]|; amax[i] = 0
+//   finite: history[i][0] = 0 where amax[i] is Inf or NaN, so that an overflow does not reach the scales of later steps
 //   largest = max of history[i], or history[i][0]; NaN is kept
 //   scale[i] = f32(FP8_MAX / max(f64(largest), 1e-12)), rounded down to a power of two where pow2[i] is not 0;
 //   where largest is 0, nothing is known of the data (it was not cast, or is all zeros), and scale[i] stays as it is
@@ -28,6 +29,7 @@ inline constexpr std::array kAmaxReductions{AmaxReduction::max, AmaxReduction::m
 struct AmaxHistorySpec {
   static constexpr std::string_view kWord = "amax_history";
   AmaxReduction reduction = AmaxReduction::max;
+  bool finite = false;
   bool operator==(const AmaxHistorySpec&) const = default;
 };
 

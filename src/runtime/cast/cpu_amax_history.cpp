@@ -10,16 +10,17 @@
 namespace ingot::cpu {
 namespace {
 
-void update(AmaxReduction reduction, const AmaxHistoryTensors& tensors, i64 slot) {
+void update(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, i64 slot) {
   float& amax = row<float>(tensors.amax, 0)[slot];
   float* const history = row<float>(tensors.history, slot);
   float* const end = history + tensors.history.cols;
-  const u32 newest = amax_bits(amax);
+  u32 newest = amax_bits(amax);
+  if (spec.finite && newest >= kF32Inf) newest = 0;
   std::copy_backward(history, end - 1, end);
   *history = amax_from_bits(newest);
   amax = 0.0F;
   u32 largest = newest;
-  if (reduction == AmaxReduction::max) {
+  if (spec.reduction == AmaxReduction::max) {
     for (const float* at = history; at != end; ++at) largest = std::max(largest, amax_bits(*at));
   }
   if (largest == 0) return;
@@ -32,7 +33,7 @@ void update(AmaxReduction reduction, const AmaxHistoryTensors& tensors, i64 slot
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool) {
   const i64 grain = std::max<i64>(1, 65536 / std::max<i64>(1, tensors.history.cols));
   pool.parallel_for(tensors.history.rows, grain, [&](i64 begin, i64 end) {
-    for (i64 slot = begin; slot < end; ++slot) update(spec.reduction, tensors, slot);
+    for (i64 slot = begin; slot < end; ++slot) update(spec, tensors, slot);
   });
 }
 
