@@ -46,6 +46,7 @@ std::vector<KernelSpec> fused_specs() {
       "cast f32->e5m2 of=x*gate scale=row+col out=codes,transposed,result,sum:bf16 unrounded",
       "cast f16->e4m3fn of=x+y scale=row out=codes,transposed",
       "cast bf16->e5m2 of=x*factor[col:f32] scale=row out=codes,transposed,sum:f32",
+      "cast bf16->e4m3fn of=silu(x)*gate scale=tensor out=codes,transposed given",
       "cast bf16->e4m3fn of=silu(x)*f[col:f32]+b[col] scale=1x128+col out=codes,transposed",
       "cast f16->e4m3fn of=(x-m[row])*f[col:f32]*g[col:f32] scale=1x128 out=codes,result unrounded",
       "cast f32->e5m2 of=gate*f[col:f32]-x scale=tensor out=codes,transposed,result",

@@ -81,6 +81,7 @@ inline constexpr std::array kMatrixShapes{
     SizedShape{{16, 0}, SizeClass::ci},         SizedShape{{8, 8}, SizeClass::ci},
     SizedShape{{120, 2080}, SizeClass::ci},     SizedShape{{1481, 677}, SizeClass::ci},
     SizedShape{{993, 512}, SizeClass::ci},      SizedShape{{256, 65536}, SizeClass::gpu},
+    SizedShape{{1008, 640}, SizeClass::gpu},  // tiles of 64 rows, one to a multiprocessor
     SizedShape{{65536, 128}, SizeClass::gpu},   SizedShape{{4096, 4096}, SizeClass::gpu},
     SizedShape{{40001, 131}, SizeClass::gpu},  // too many tiles for a cast in one launch
     SizedShape{{65537, 32769}, SizeClass::huge}};

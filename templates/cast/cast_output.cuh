@@ -50,14 +50,16 @@ INGOT_HOST_DEVICE constexpr CastOutputConfig first_output(const CastConfig& conf
   return config.codes.written ? config.codes : config.transposed;
 }
 
-// May a tile have fewer than 128 rows? Not if it sums its columns, or finds scales of its own.
-INGOT_HOST_DEVICE constexpr bool may_take_fewer_rows(const CastConfig& config) {
-  return !config.sum && !within_tile(config.codes.scale) && !within_tile(config.transposed.scale);
-}
-
 // Do codes and transposed codes have scales of their own?
 INGOT_HOST_DEVICE constexpr bool has_two_scales(const CastConfig& config) {
   return config.codes.written && config.transposed.written && config.codes.scale != config.transposed.scale;
+}
+
+// May a tile have fewer than 128 rows? Not if it sums its columns, or if scales belong to groups or blocks of 128. With
+// two scales, `unaligned` kernels have no registers left for it, unless the tiles meet (cast_whole.cuh).
+INGOT_HOST_DEVICE constexpr bool may_take_fewer_rows(const CastConfig& config, bool meets) {
+  return !config.sum && !within_tile(config.codes.scale) && !within_tile(config.transposed.scale) &&
+         (meets || !config.unaligned || !has_two_scales(config));
 }
 
 // Elements from the factor of a row's 1x128 group to that of the next row, and of the next group.

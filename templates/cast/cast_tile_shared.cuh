@@ -13,19 +13,21 @@ namespace ingot {
 struct CastTilesLaunch {
   static constexpr u32 kThreads = 256;
   static constexpr u32 kTileLog2 = 7;
-  static constexpr i64 kTile = i64{1} << kTileLog2;  // rows and columns
+  static constexpr i64 kTile = i64{1} << kTileLog2;  // columns, and the most rows
   // A matrix without elements may still have rows or columns, with given scales: it has one empty tile across or down.
   INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
   INGOT_HOST_DEVICE static constexpr i64 tiles_down(i64 rows, u32 rows_log2) {
+    if (rows_log2 == kTileLog2) return tiles_along(rows);
     return max_of(i64{1}, (rows + (i64{1} << rows_log2) - 1) >> rows_log2);
   }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }
 
-  // Tiles have half as many rows where even then no multiprocessor gets two: more of them share the work. Half of a
-  // block's threads are idle then.
-  static constexpr u32 kLeastRowsLog2 = kTileLog2 - 1;
-  INGOT_HOST_DEVICE static constexpr u32 rows_log2(i64 rows, i64 cols, i64 multiprocessors) {
-    return tiles_down(rows, kLeastRowsLog2) * tiles_along(cols) <= multiprocessors ? kLeastRowsLog2 : kTileLog2;
+  // log2 of the rows of a tile. Tiles have 64 rows if there are then no more tiles than multiprocessors: more of these
+  // share the work. Half of each block's threads are idle. `least`: not if there are fewer tiles of 128 rows.
+  static constexpr u32 kFewestRowsLog2 = kTileLog2 - 1;
+  INGOT_HOST_DEVICE static constexpr u32 rows_log2(i64 rows, i64 cols, i64 multiprocessors, i64 least) {
+    const bool fits = tiles_down(rows, kFewestRowsLog2) * tiles_along(cols) <= multiprocessors;
+    return fits && grid(rows, cols) >= least ? kFewestRowsLog2 : kTileLog2;
   }
 
   // A block of an `unaligned` kernel takes two tiles, one below the other, if the GPU has work enough without: so it
@@ -54,15 +56,15 @@ struct CastTilesParams {
   float* partial_sums;           // [ceil(rows / 128), cols], if Sum
   bool pow2;
   u32 tiles_per_block = 1;  // CastTilesLaunch::tiles_per_block(), if the kernel takes_two()
-  // Of the rows of a tile: CastTilesLaunch::rows_log2(), if the kernel may_take_fewer_rows(). Then tiles_per_block
-  // is 1.
+  // log2 of the rows of a tile: CastTilesLaunch::rows_log2(), if the kernel may_take_fewer_rows(). If that is less than
+  // kTileLog2, tiles_per_block must be 1.
   u32 rows_log2 = CastTilesLaunch::kTileLog2;
 };
 
-// A constant where it can be.
-template <CastConfig C>
-INGOT_DEVICE u32 rows_log2_of_tiles(const CastTilesParams& p) {
-  return may_take_fewer_rows(C) ? p.rows_log2 : CastTilesLaunch::kTileLog2;
+// log2 of the rows of a tile, known at compile time if the kernel always takes 128.
+template <CastConfig C, bool Meets = false>
+INGOT_DEVICE u32 rows_log2_of(const CastTilesParams& p) {
+  return may_take_fewer_rows(C, Meets) ? p.rows_log2 : CastTilesLaunch::kTileLog2;
 }
 
 // The order in which Sum adds, so that the CPU reference gives the same bits: the 8 rows of a run, ascending, from 0;
@@ -99,10 +101,13 @@ struct CastTilesShared {
 struct TilePosition {
   i64 first_row, first_col;
   u32 rows, cols;  // of the tile, inside the matrix
-  u32 row, col;    // the thread's first, within the tile
-  u32 rows_log2;   // of the rows of a tile
+  u32 row, col;    // the thread's first, counted from the tile's; the row may lie past the tile
+  u32 rows_log2;   // log2 of the rows of a tile
+  u32 busy_rows;   // those of a tile that are not idle()
 
-  INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile, u32 rows_log2 = CastTilesLaunch::kTileLog2) {
+  // `skips`: may threads be idle()?
+  INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile, u32 rows_log2 = CastTilesLaunch::kTileLog2,
+                                      bool skips = false) {
     constexpr i64 kTile = CastTilesLaunch::kTile;
     constexpr u32 kThreadsPerRow = static_cast<u32>(kTile) / kVec8;
     const u32 tiles_across = static_cast<u32>(CastTilesLaunch::tiles_along(p.cols));
@@ -114,12 +119,13 @@ struct TilePosition {
             static_cast<u32>(min_of(kTile, p.cols - first_col)),
             threadIdx.x / kThreadsPerRow * kRowsPerRun,
             threadIdx.x % kThreadsPerRow * kVec8,
-            rows_log2};
+            rows_log2,
+            skips ? 1U << rows_log2 : static_cast<u32>(kTile)};
   }
-  // Is all of the tile inside the matrix?
-  INGOT_DEVICE bool whole() const { return rows == 1U << rows_log2 && cols == CastTilesLaunch::kTile; }
-  // Are the thread's rows past those of a tile that has fewer than 128?
-  INGOT_DEVICE bool idle() const { return row >> rows_log2 != 0; }
+  // Are all rows that are not idle(), and all columns, inside the matrix?
+  INGOT_DEVICE bool whole() const { return rows == busy_rows && cols == CastTilesLaunch::kTile; }
+  // Has the thread nothing to do, because the tile has fewer than 128 rows?
+  INGOT_DEVICE bool idle() const { return row >= busy_rows; }
   // How many of the thread's 8 columns are inside the matrix.
   INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kVec8, cols - col); }
 };

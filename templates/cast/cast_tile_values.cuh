@@ -50,13 +50,14 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastT
 }
 
 // Loads the values by vectors, Batch rows at a time. Those of a tile that lies whole in the matrix take no comparison
-// and no zeros; idle threads then leave them as they are. All threads of the block call it.
-template <class Source, u32 Batch>
+// and no zeros; if Skips, idle threads then leave the zeros that the caller has put there. All threads of the block
+// call it.
+template <class Source, u32 Batch, bool Skips>
 INGOT_DEVICE void load_tile_vec8s(const SourceParams& p, const TilePosition& at, const typename Source::Pointers& from,
                                   Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   constexpr u32 kBatch = min_of(kRowsPerRun, Batch);
   const bool whole = at.whole();
-  if (whole && at.idle()) return;
+  if (Skips && whole && at.idle()) return;
   const auto is_inside = [&](u32 r) { return at.row + r < at.rows && at.col < at.cols; };
   typename Source::RawColumns columns{};
   if (is_inside(0)) columns = Source::fetch_columns(from, 0);
@@ -86,7 +87,7 @@ INGOT_DEVICE void load_tile_vec8s(const SourceParams& p, const TilePosition& at,
 
 // Loads the thread's values as load_tile() does, if rows may start anywhere; Batch rows at a time where whole vectors
 // can be read. No load waits for another, as in load_tile()'s loop over slabs.
-template <class Source, u32 Batch>
+template <class Source, u32 Batch, bool Skips>
 INGOT_DEVICE void load_tile_anywhere(const SourceParams& p, const TilePosition& at,
                                      Vec8<typename Source::Value> (&values)[kRowsPerRun]) {
   const typename Source::Pointers from = Source::pointers_at(p, at.first_row + at.row, at.first_col + at.col);
@@ -96,7 +97,7 @@ INGOT_DEVICE void load_tile_anywhere(const SourceParams& p, const TilePosition& 
         return {r, 0, at.row + r < at.rows && at.col < at.cols};
       });
     } else {
-      load_tile_vec8s<Source, Batch>(p, at, from, values);
+      load_tile_vec8s<Source, Batch, Skips>(p, at, from, values);
     }
     return;
   }

@@ -5,12 +5,13 @@
 // an earlier pass (amax.cuh, cast_rows.cuh) or from the caller; scales of groups and blocks are computed from the tile
 // itself. With given scales, the kernel records the maxima from which they should have been computed.
 //
-// A block takes a tile of 128 x 128, the last tile first, because the L2 still holds what the earlier pass read last;
-// tiles follow each other along the rows, or down the columns (first_tile_down()). A thread holds 8 rows x 8 columns in
-// registers, encodes them and stores the codes 8 bytes at a time. It transposes bytes in registers and puts 8 bytes of
-// each of its columns in shared memory, from where the transposed tile is stored 16 bytes at a time. Codes are stored
-// with a streaming hint, because the input makes better use of the L2. A tile whose rows cannot be read 16 bytes at a
-// time is loaded through shared memory, element by element; threads skip what lies past the matrix's edges.
+// A block takes a tile of 128 x 128, or of 64 x 128 if the matrix is small (CastTilesLaunch::rows_log2()), the last
+// tile first, because the L2 still holds what the earlier pass read last; tiles follow each other along the rows, or
+// down the columns (first_tile_down()). A thread holds 8 rows x 8 columns in registers, encodes them and stores the
+// codes 8 bytes at a time. It transposes bytes in registers and puts 8 bytes of each of its columns in shared memory,
+// from where the transposed tile is stored 16 bytes at a time. Codes are stored with a streaming hint, because the
+// input makes better use of the L2. A tile whose rows cannot be read 16 bytes at a time is loaded through shared
+// memory, element by element; threads skip what lies past the matrix's edges.
 //
 // Kernels with CastConfig::unaligned are for matrices whose rows, or whose transposed rows, do not start at multiples
 // of 16 bytes. They load such rows element by element into registers, all of a batch at once, and store transposed rows
@@ -60,14 +61,14 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   constexpr Granularity kScale = first_output(C).scale;
   constexpr Granularity kTransposedScale = C.transposed.scale;
   const CastOutput& output = kCodes ? p.codes : p.transposed;
-  const u32 rows_log2 = rows_log2_of_tiles<C>(p);
-  const TilePosition at = TilePosition::of(p.source, tile, rows_log2);
+  const u32 rows_log2 = rows_log2_of<C, kMeets>(p);
+  const TilePosition at = TilePosition::of(p.source, tile, rows_log2, kPlan.skips_idle);
 
   // The values, and given scales.
   Vec8<Value> values[kRowsPerRun] = {};
   const auto load = [&] {
     if constexpr (C.unaligned) {
-      load_tile_anywhere<Source, kPlan.rows_in_flight>(p.source, at, values);
+      load_tile_anywhere<Source, kPlan.rows_in_flight, kPlan.skips_idle>(p.source, at, values);
     } else {
       load_tile<Source, kPlan.by_halves>(p.source, at, shared, values);
     }
@@ -110,7 +111,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
   [[maybe_unused]] PendingMaxima<kScale, Value> maxima;
   U32x2 codes[kRowsPerRun] = {};
-  const bool idle = may_take_fewer_rows(C) && at.idle();
+  const bool idle = kPlan.skips_idle && at.idle();
   [[maybe_unused]] u32 largest = 0;
   [[maybe_unused]] float sums[kVec8] = {};
   if constexpr (C.unaligned) {
@@ -205,7 +206,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
   if constexpr (CastTilesLaunch::takes_two(Source::kFused, C.unaligned && C.transposed.written, C.kept && C.sum)) {
     __shared__ CastTilesShared shared[CastTilesLaunch::kMaxTilesPerBlock];
     u32 first = first_tile_down(block, p.tiles_per_block, across);
-    const u32 rows_log2 = rows_log2_of_tiles<C>(p);
+    const u32 rows_log2 = rows_log2_of<C>(p);
     TilePosition at = TilePosition::of(p.source, first, rows_log2);
     const u32 rows = static_cast<u32>(min_of(i64{p.tiles_per_block} << rows_log2, p.source.rows - at.first_row));
     INGOT_UNROLL_BY(1)

@@ -129,8 +129,8 @@ struct StagedColumns {
   }
 
   // What is left at the two ends of each column, a byte to a thread: threads side by side, so that each end is one
-  // request to the memory. The ends of 128 or 256 rows have 16 bytes together, one for each thread. No streaming hint:
-  // the L2 should keep these bytes until the neighbour has stored its own.
+  // request to the memory. The ends of 64, 128 or 256 rows have 16 bytes together, one for each thread. No streaming
+  // hint: the L2 should keep these bytes until the neighbour has stored its own.
   INGOT_DEVICE void store_ends() const {
     const u32 col = threadIdx.x / kUnit;
     const u32 offset = threadIdx.x % kUnit;

@@ -471,7 +471,7 @@ template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig Tra
           bool Unaligned = false>
 void check_tiles_of_64_rows() {
   constexpr bool kShared = CodesScale == TransposedScale;
-  constexpr u32 kRowsLog2 = CastTilesLaunch::kLeastRowsLog2;
+  constexpr u32 kRowsLog2 = CastTilesLaunch::kFewestRowsLog2;
   static_assert(kRowsLog2 == 6);
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
@@ -511,11 +511,13 @@ void check_tiles_of_64_rows() {
 
 // The same in one launch, from maxima that are zero. The emulator runs one block after the other, so there is one tile,
 // which waits for no other.
-template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale>
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale,
+          u32 RowsLog2 = CastTilesLaunch::kTileLog2>
 void check_cast_whole(bool pow2, bool clustered) {
   constexpr bool kShared = CodesScale == TransposedScale;
+  constexpr bool kSum = RowsLog2 == CastTilesLaunch::kTileLog2;
   for (const Shape& s : kShapes) {
-    if (CastTilesLaunch::grid(s.rows, s.cols) != 1) continue;
+    if (CastTilesLaunch::grid(s.rows, s.cols, 1, RowsLog2) != 1) continue;
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
       OutputCheck<In, Out, CodesScale, false, false> codes(x, s, pow2);
@@ -533,7 +535,7 @@ void check_cast_whole(bool pow2, bool clustered) {
           cast_whole<
               ValueSource<In>, Out,
               CastConfig{
-                  .codes = CodesScale, .transposed = TransposedScale, .result = true, .sum = true, .unaligned = true}>,
+                  .codes = CodesScale, .transposed = TransposedScale, .result = true, .sum = kSum, .unaligned = true}>,
           1, CastTilesLaunch::kThreads,
           CastWholeParams{.cast = {.source = source_of(x, s.rows, s.cols),
                                    .codes = from_nothing(codes),
@@ -541,7 +543,8 @@ void check_cast_whole(bool pow2, bool clustered) {
                                    .result = result.data(),
                                    .result_stride = result.stride(),
                                    .partial_sums = sums.data(),
-                                   .pow2 = pow2},
+                                   .pow2 = pow2,
+                                   .rows_log2 = RowsLog2},
                           .meeting = clustered ? nullptr : meeting.data()});
       codes.check(x, s, "codes");
       if (kShared) {
@@ -553,7 +556,7 @@ void check_cast_whole(bool pow2, bool clustered) {
       if (!kShared) transposed.check_cleared();
       for (const u32 word : meeting) BOOST_TEST(word == 0U);
       check_result(x, result, s);
-      check_partial_sums(x, sums, s);
+      if (kSum) check_partial_sums(x, sums, s);
     }
   }
 }
@@ -948,7 +951,7 @@ struct FusedCast {
     return params;
   }
 
-  void run_on_cpu(const char* line) {
+  void run_on_cpu(const std::string& line) {
     const auto spec = std::get<CastSpec>(parse(line));
     const std::unique_ptr<Backend> backend = make_cpu_backend();
     Stream stream(*backend);
@@ -1022,7 +1025,6 @@ BOOST_AUTO_TEST_CASE(cast_row_groups_factors_by_group) { check_cast_row_groups<b
 
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true>(); }
-// No rows, but columns: a given scale still has its factor, and the sums are those of no elements.
 BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows) {
   check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, kTensorScale, false>();
   check_tiles_of_64_rows<f32, e5m2, kTensorScale, kTensorScale, true>();
@@ -1031,18 +1033,22 @@ BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows) {
 }
 BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows_unaligned) {
   check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>();
-  check_tiles_of_64_rows<bf16, e4m3fn, kRowScale, kColumnScale, false, true>();
   check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, kColumnScale, false, true>();
-  check_tiles_of_64_rows<f32, e5m2, kTensorScale, kRowScale, true, true>();
+  check_tiles_of_64_rows<f32, e5m2, kRowScale, kRowScale, true, true>();
 }
 
 BOOST_AUTO_TEST_CASE(cast_whole_tensor) { check_cast_whole<bf16, e4m3fn, kTensorScale, kTensorScale>(false, false); }
+BOOST_AUTO_TEST_CASE(cast_whole_of_64_rows) {
+  check_cast_whole<bf16, e4m3fn, kTensorScale, kTensorScale, 6>(false, false);
+  check_cast_whole<f16, e5m2, kRowScale, kColumnScale, 6>(true, false);
+}
 BOOST_AUTO_TEST_CASE(cast_whole_row) { check_cast_whole<f16, e5m2, kRowScale, kRowScale>(true, false); }
 BOOST_AUTO_TEST_CASE(cast_whole_row_col) { check_cast_whole<bf16, e4m3fn, kRowScale, kColumnScale>(false, true); }
 BOOST_AUTO_TEST_CASE(cast_whole_col_tensor) {
   check_cast_whole<f32, e4m3fnuz, kColumnScale, kTensorScale>(true, false);
 }
 
+// No rows, but columns: a given scale still has its factor, and the sums are those of no elements.
 BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
   const Matrix<bf16> x(0, 16, 16);
   Matrix<e4m3fn> codes(0, 16, 16), transposed(16, 0, 1);
@@ -1214,9 +1220,10 @@ BOOST_AUTO_TEST_CASE(fused_rows_wide) {
   }
 }
 
-// Kept: the pass for the maxima writes the values, and the cast reads them.
-template <bool Unaligned, bool Kept = false>
+// Kept: the pass for the maxima writes the values, and the cast reads them. Tiles of 64 rows write no sums.
+template <bool Unaligned, bool Kept = false, u32 RowsLog2 = CastTilesLaunch::kTileLog2>
 void check_fused_tiles() {
+  constexpr bool kSum = RowsLog2 == CastTilesLaunch::kTileLog2;
   using Source = ValueSource<bf16, RenderedSwigluBias>;
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
@@ -1234,6 +1241,7 @@ void check_fused_tiles() {
       CastTilesParams params = kernels.tensor_scaled(amax, partial_sums);
       params.result = kernels.result.data();
       params.result_stride = kernels.result.stride();
+      params.rows_log2 = RowsLog2;
       if (Kept) {
         params.source = {
             .input = kept.data(), .rows = s.rows, .cols = s.cols, .input_stride = kept_stride, .operands = {}};
@@ -1243,18 +1251,26 @@ void check_fused_tiles() {
                                   CastConfig{.codes = kTensorScale,
                                              .transposed = kTensorScale,
                                              .result = true,
-                                             .sum = true,
+                                             .sum = kSum,
                                              .unaligned = Unaligned,
                                              .kept = Kept}>,
-                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
-      emulator::launch(column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
-                       ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
+                       CastTilesLaunch::grid(s.rows, s.cols, 1, RowsLog2), CastTilesLaunch::kThreads, params);
+      if (kSum)
+        emulator::launch(
+            column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
+            ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
       BOOST_TEST(partial_sums.guarded());
-      cpu.run_on_cpu(
-          "cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=tensor out=codes,transposed,result,sum:f32");
+      const std::string line =
+          "cast bf16->e4m3fn of=silu(x)*gate+bias[col]/mean[row] scale=tensor out=codes,transposed,result";
+      cpu.run_on_cpu(line + (kSum ? ",sum:f32" : ""));
       check_same(kernels, cpu);
     }
   }
+}
+BOOST_AUTO_TEST_CASE(fused_tiles_of_64_rows) {
+  check_fused_tiles<false, false, 6>();
+  check_fused_tiles<true, false, 6>();
+  check_fused_tiles<true, true, 6>();
 }
 BOOST_AUTO_TEST_CASE(fused_tiles) { check_fused_tiles<false>(); }
 BOOST_AUTO_TEST_CASE(fused_tiles_unaligned) { check_fused_tiles<true>(); }
@@ -1305,10 +1321,13 @@ struct SiluGradient {
   }
 };
 
-BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) {
+// In tiles of 64 rows there are no sums.
+template <bool Unaligned, u32 RowsLog2 = CastTilesLaunch::kTileLog2>
+void check_gradient_tiles() {
   using Source = ValueSource<bf16, SiluGradient>;
+  constexpr bool kSum = RowsLog2 == CastTilesLaunch::kTileLog2;
   constexpr CastConfig kConfig{
-      .codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .sum = true, .unaligned = true};
+      .codes = kTensorScale, .transposed = kTensorScale, .given_scales = true, .sum = kSum, .unaligned = Unaligned};
   static_assert(works_by_halves<Source, e4m3fn, kConfig>());
   for (const Shape& s : {Shape{128, 128}, Shape{387, 264, 8}, Shape{259, 136, 3}, Shape{37, 131, 3, 1}}) {
     for (const float special : {0.0F, INFINITY}) {
@@ -1320,15 +1339,18 @@ BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) {
         amax.at(0, 0) = cpu_amax.at(0, 0) = 0.0F;
         const i64 tiles = ceil_div(s.rows, i64{128});
         Matrix<float> partial_sums(tiles, s.cols, s.cols);
-        emulator::launch(cast_tiles<Source, e4m3fn, kConfig>, CastTilesLaunch::grid(s.rows, s.cols),
-                         CastTilesLaunch::kThreads, kernels.tensor_scaled(scale, partial_sums, &amax));
-        emulator::launch(
-            column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
-            ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
+        CastTilesParams params = kernels.tensor_scaled(scale, partial_sums, &amax);
+        params.rows_log2 = RowsLog2;
+        emulator::launch(cast_tiles<Source, e4m3fn, kConfig>, CastTilesLaunch::grid(s.rows, s.cols, 1, RowsLog2),
+                         CastTilesLaunch::kThreads, params);
+        if (kSum)
+          emulator::launch(
+              column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
+              ColumnSumFinishParams{partial_sums.data(), tiles, s.cols, kernels.sum.data(), s.cols, nullptr});
         BOOST_TEST(partial_sums.guarded());
         const auto spec = std::get<CastSpec>(
-            parse("cast bf16->e4m3fn of=(sigmoid(x)+x*(sigmoid(x)*(1-sigmoid(x))))*grad scale=tensor "
-                  "out=codes,transposed,sum:f32 given"));
+            parse(std::string("cast bf16->e4m3fn of=(sigmoid(x)+x*(sigmoid(x)*(1-sigmoid(x))))*grad scale=tensor ") +
+                  (kSum ? "out=codes,transposed,sum:f32 given" : "out=codes,transposed given")));
         CastTensors tensors{.input = tensor_of(cpu.x, Dtype::bf16, s.rows, s.cols),
                             .codes = tensor_of(cpu.codes, Dtype::e4m3fn, s.rows, s.cols),
                             .transposed = tensor_of(cpu.transposed, Dtype::e4m3fn, s.cols, s.rows),
@@ -1336,7 +1358,7 @@ BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) {
         tensors.scales = tensor_of(scale, Dtype::f32, 1, 1);
         tensors.amax = tensor_of(cpu_amax, Dtype::f32, 1, 1);
         tensors.inputs = {tensor_of(cpu.gate, Dtype::bf16, s.rows, s.cols)};
-        tensors.sum = tensor_of(cpu.sum, Dtype::f32, 1, s.cols);
+        if (kSum) tensors.sum = tensor_of(cpu.sum, Dtype::f32, 1, s.cols);
         const std::unique_ptr<Backend> backend = make_cpu_backend();
         Stream stream(*backend);
         backend->cast(spec, tensors, stream);
@@ -1345,6 +1367,11 @@ BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) {
       }
     }
   }
+}
+BOOST_AUTO_TEST_CASE(gradient_tiles_unaligned) { check_gradient_tiles<true>(); }
+BOOST_AUTO_TEST_CASE(gradient_tiles_of_64_rows) {
+  check_gradient_tiles<false, 6>();
+  check_gradient_tiles<true, 6>();
 }
 
 // Two matrices: computed by halves of a thread's rows. Of zeros it is 1, its largest value: rows and columns past the

@@ -500,7 +500,7 @@ BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {
       BOOST_TEST(CastTilesLaunch::grid(rows, cols, 1, 6) == (rows + 63) / 64 * tiles_across);
     }
   }
-  // Half as many rows to a tile where that leaves no multiprocessor with two.
+  // Tiles of 64 rows if there are then no more of them than multiprocessors, and `least` of 128 rows.
   for (const auto& [rows, cols, expected] : {std::tuple{1024, 1024, 64},
                                              {333, 1111, 64},
                                              {66 * 64, 256, 64},
@@ -509,8 +509,11 @@ BOOST_AUTO_TEST_CASE(tiles_cover_the_matrix) {
                                              {1, 16896, 64},
                                              {1, 16897, 128},
                                              {8192, 8192, 128}}) {
-    BOOST_TEST(1 << CastTilesLaunch::rows_log2(rows, cols, 132) == expected, rows << " x " << cols);
+    BOOST_TEST(1 << CastTilesLaunch::rows_log2(rows, cols, 132, 0) == expected, rows << " x " << cols);
   }
+  BOOST_TEST(CastTilesLaunch::rows_log2(1024, 1024, 132, 64) == 6U);
+  BOOST_TEST(CastTilesLaunch::rows_log2(1024, 1024, 132, 65) == 7U);
+  BOOST_TEST(CastTilesLaunch::rows_log2(0, 0, 132, 0) == 6U);
   // For 2^31 elements and more, one dimension of blocks is enough.
   BOOST_TEST(CastTilesLaunch::grid(i64{1} << 20, i64{1} << 16) <= kMaxGrid);
   BOOST_TEST(CastTilesLaunch::grid(i64{1} << 36, 1) <= kMaxGrid);

@@ -73,7 +73,7 @@ struct RaisedMaxima {
 RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
   const i64 rows = input.rows;
   const i64 columns = input.cols;
-  const i64 down = CastTilesLaunch::tiles_down(rows, CastTilesLaunch::kLeastRowsLog2);
+  const i64 down = CastTilesLaunch::tiles_down(rows, CastTilesLaunch::kFewestRowsLog2);
   const i64 across = CastTilesLaunch::tiles_along(columns);
   const i64 words = 2 + rows + columns + down + across + 2;
   auto* const values = static_cast<float*>(stream.zeros(static_cast<std::size_t>(words) * sizeof(float)));
@@ -238,16 +238,24 @@ const Kernel* whole_kernel(const CastSpec& spec, const ExtraPasses& extra, const
                                                                                                        : nullptr;
 }
 
-// The rows of a tile, as CastTilesParams has them. Few tiles of a plain matrix are faster with all rows, alone and in a
-// cluster (docs/notes/casts.md).
-u32 rows_log2_of_tiles(const CastSpec& spec, Pass main, const Tensor& input, const Launcher& launcher) {
-  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
+CastOutputConfig output_config(bool written, ScaleGranularity scale) {
+  if (!written) return {};
+  return {.written = true, .scale = {static_cast<u32>(scale.rows), static_cast<u32>(scale.cols)}};
+}
+
+// CastTilesParams::rows_log2. Tiles of 64 rows gained nothing for clusters, nor for few tiles of a matrix without an
+// expression (docs/notes/casts.md).
+u32 choose_rows_log2(const CastSpec& spec, Pass main, const Tensor& input, const Launcher& launcher) {
+  const CastConfig config{.codes = output_config(spec.codes, spec.scale),
+                          .transposed = output_config(spec.transposed, spec.transposed_scale.value_or(spec.scale)),
+                          .sum = spec.sum.has_value(),
+                          .unaligned = main == Pass::unaligned || main == Pass::kept};
+  if (!may_take_fewer_rows(config, main == Pass::whole)) return CastTilesLaunch::kTileLog2;
   const i64 multiprocessors = launcher.multiprocessors();
-  const bool may =
-      !spec.sum && from_first_pass(spec.scale) && from_first_pass(spec.transposed_scale.value_or(spec.scale));
-  const bool few = main == Pass::main ? spec.pointwise.empty() && tiles * 4 < multiprocessors
-                                      : main == Pass::whole && is_cluster(tiles, launcher);
-  return may && !few ? CastTilesLaunch::rows_log2(input.rows, input.cols, multiprocessors) : CastTilesLaunch::kTileLog2;
+  i64 least = 0;
+  if (main == Pass::main && spec.pointwise.empty()) least = ceil_div(multiprocessors, i64{4});
+  if (main == Pass::whole && launcher.overlapping()) least = CastWholeLaunch::kMostInCluster + 1;
+  return CastTilesLaunch::rows_log2(input.rows, input.cols, multiprocessors, least);
 }
 
 void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams params, const Tensor& input,
@@ -259,6 +267,8 @@ void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams pa
   };
   give(spec.scale, params.codes);
   give(spec.transposed_scale.value_or(spec.scale), params.transposed);
+  // All blocks run at once: those of tiles of 128 rows do (whole_kernel()), and of smaller ones each has a
+  // multiprocessor.
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols, 1, params.rows_log2);
   const bool clustered = is_cluster(tiles, launcher);
   launcher.launch(kernel, spec, Pass::whole,
@@ -316,7 +326,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   u8* const memory = scratch == 0 ? nullptr : static_cast<u8*>(stream.scratch(static_cast<std::size_t>(scratch)));
   auto* const partial_sums = reinterpret_cast<float*>(memory + kept.bytes);
   params.partial_sums = partial_sums;
-  params.rows_log2 = rows_log2_of_tiles(spec, main, input, launcher);
+  params.rows_log2 = choose_rows_log2(spec, main, input, launcher);
   try {
     if (whole != nullptr) {
       launch_whole(*whole, spec, params, input, stream, launcher);
