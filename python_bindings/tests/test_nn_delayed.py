@@ -155,13 +155,16 @@ def test_one_update_for_all_layers():
     sync_amax_history(torch.nn.Linear(2, 2))
 
 
-def test_a_step_of_one_layer_is_one_operation():
-    """Inf and NaN take no pass of their own."""
-    layer = trained()
-    step(layer, batch(3))
-    with CountedOperations() as counted:
-        sync_amax_history(layer)
-    assert counted.calls == 1
+@pytest.mark.parametrize("count, expected", [(1, 1), (2, 6), (9, 6)])
+def test_operations_of_a_steady_step(count, expected):
+    """Inf and NaN take no pass of their own. What several layers have is stacked (three operations), updated and copied
+    back, and their maxima are cleared."""
+    model = torch.nn.Sequential(*(delayed(24, 24) for _ in range(count)))
+    for at in range(2):
+        model(batch(at)).sum().backward()
+        with CountedOperations() as counted:
+            sync_amax_history(model)
+    assert counted.calls == expected
 
 
 @pytest.mark.parametrize("count", [1, 3])

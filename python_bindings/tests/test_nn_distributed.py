@@ -5,6 +5,7 @@ the same numbers: a loss is halved exactly, and so are the factors of its gradie
 
 import contextlib
 import functools
+import itertools
 from unittest import mock
 
 import pytest
@@ -291,9 +292,33 @@ def check_delayed_on_one_rank(rank):
     for _ in range(2):
         sync_amax_history(net)
         assert layer.scales_started and not other.scales_started
-    scales = [torch.empty(3) for _ in range(WORLD)]
-    dist.all_gather(scales, layer.fp8_scale)
+    scales = of_both_ranks(layer.fp8_scale)
     assert torch.equal(*scales) and (scales[0] != 1).all()
+
+
+def of_both_ranks(tensor):
+    found = [torch.empty_like(tensor) for _ in range(WORLD)]
+    dist.all_gather(found, tensor)
+    return found
+
+
+def check_overflow_on_one_rank(rank):
+    """Inf among one rank's maxima counts as 0 on both, also in a first step, whose maxima enter the history twice."""
+    inf = float("inf")
+    for count, starts in itertools.product((1, 2), (False, True)):
+        net = nn.ModuleList(Float8Linear(6, 4, recipe="delayed", history_length=3) for _ in range(count))
+        for layer in net:
+            layer._has_run, layer.scales_started = True, not starts
+            layer.fp8_amax_history[:, 0] = 0.0 if starts else 0.5
+            layer.fp8_scale.fill_(8.0)
+            layer.fp8_amax.copy_(torch.tensor([inf, 2.0, 1.0] if rank == 0 else [1.0, 4.0, inf]))
+        sync_amax_history(net)
+        before = [0.0, 4.0, 0.0] if starts else [0.5, 0.5, 0.5]
+        for layer in net:
+            assert layer.fp8_amax_history.tolist() == [[new, old, 0.0] for new, old in zip((0.0, 4.0, 0.0), before)]
+            assert layer.fp8_scale.tolist() == ([8.0, 112.0, 8.0] if starts else [896.0, 112.0, 114688.0])
+            assert torch.equal(*of_both_ranks(layer.fp8_scale)), (count, starts)
+            assert torch.equal(layer.fp8_amax, torch.zeros(3)) and layer.scales_started
 
 
 def adapted():
@@ -360,6 +385,7 @@ CHECKS = [
     check_from_meta,
     check_delayed,
     check_delayed_on_one_rank,
+    check_overflow_on_one_rank,
     check_quantized_weights,
     check_parts_that_are_sharded,
 ]

@@ -48,7 +48,7 @@ struct Arrays {
 
 DelayedScaling::DelayedScaling(Backend& backend, DelayedScalingOptions options)
     : backend_(&backend), options_(options) {
-  validate(AmaxHistorySpec{.reduction = options.reduction});
+  validate(spec());
   if (options.history_length < 1) {
     refuse(kSubject, fmt::format("history_length is {}, but must be at least 1", options.history_length));
   }
@@ -154,13 +154,13 @@ void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
   allocate(stream);
   const AmaxHistoryTensors one = tensors(slot, 1);
   backend_->amax({.in = input.dtype, .scale = kTensorwise}, {.input = input, .amax = one.amax}, stream);
-  backend_->amax_history({.reduction = options_.reduction}, one, stream);
+  backend_->amax_history(spec(), one, stream);
   slots_[static_cast<std::size_t>(slot)].has_scale = true;
 }
 
 void DelayedScaling::sync_amax_history(Stream& stream) {
   if (memory_.data() == nullptr) return;
-  backend_->amax_history({.reduction = options_.reduction}, tensors(0, size()), stream);
+  backend_->amax_history(spec(), tensors(0, size()), stream);
 }
 
 // ---- state -------------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@
 // defines how a step updates it. The rule is torchao's with one exception: a slot whose history is all zeros keeps its
 // scale, where torchao would take 1e12 times FP8_MAX. So a slot that was never started keeps the scale 1 and an empty
 // history; a step that leaves a layer out records 0 for it; and a layer that is left out until its history is all zeros
-// continues with its last scale. NaN stays in the history, and so in the scale, until it is the oldest entry and drops
-// out.
+// continues with its last scale.
 //
 // The device memory is allocated once, by the first start(), load() or allocate(), and never moves, because captured
 // graphs hold its addresses. All slots must be added before. Casts that use an object, start() and sync_amax_history()
@@ -43,6 +42,9 @@ namespace ingot {
 struct DelayedScalingOptions {
   int history_length = 16;  // steps, >= 1
   AmaxReduction reduction = AmaxReduction::max;
+  // An overflow, a maximum of Inf or NaN, counts as 0: later steps do not know of it, as with a trainer that skips the
+  // step. Otherwise NaN stays in the history, and so in the scale, until it drops out; the scale of Inf is 0.
+  bool finite = false;
 };
 
 class INGOT_API DelayedScaling {
@@ -72,8 +74,8 @@ class INGOT_API DelayedScaling {
 
   // Starts a slot: the amax of `input` (f32, bf16 or f16; any shape) becomes the first entry of its history and
   // determines its scale, so that a cast of the same data gives what dynamic scaling gives. If the data are all zeros,
-  // the scale stays 1. Throws Error{invalid_argument} if the slot already has a scale, and while the stream is
-  // capturing, because every replay of the graph would start the slot anew.
+  // or overflow where `finite`, the scale stays 1. Throws Error{invalid_argument} if the slot already has a scale, and
+  // while the stream is capturing, because every replay of the graph would start the slot anew.
   void start(int slot, const Tensor& input, Stream& stream);
 
   // To be called once per step for the whole model, after all casts of the step and before those of the next. Moves the
@@ -85,7 +87,7 @@ class INGOT_API DelayedScaling {
   // restores them exactly, NaN and Inf included. Slots are matched by name, in any order. save() waits for the stream.
   std::string save(Stream& stream) const;
   // Throws Error{invalid_argument} if the text is not what save() returned, or if slots, dtypes, pow2 or history length
-  // differ from this object's; nothing is changed then. The reduction may differ.
+  // differ from this object's; nothing is changed then. The reduction and `finite` may differ.
   void load(std::string_view state, Stream& stream);
 
  private:
@@ -98,6 +100,7 @@ class INGOT_API DelayedScaling {
 
   const Slot& at(int slot) const;
   AmaxHistoryTensors tensors(int first, int count) const;
+  AmaxHistorySpec spec() const { return {.reduction = options_.reduction, .finite = options_.finite}; }
   Tensor view(std::size_t first, int count) const;
   std::vector<std::uint32_t> initial() const;
   void write(const std::vector<std::uint32_t>& values, Stream& stream);

@@ -169,6 +169,36 @@ BOOST_AUTO_TEST_CASE(nan_and_inf_show_until_they_drop_out) {
   BOOST_TEST(bits(scale(fresh, 0)) == 0x7fc00000U);
 }
 
+BOOST_AUTO_TEST_CASE(overflows_count_as_0_where_finite) {
+  for (const float overflow : {kNan, kInf}) {
+    for (const AmaxReduction reduction : kAmaxReductions) {
+      DelayedScaling scaling(*backend, {.history_length = 2, .reduction = reduction, .finite = true});
+      const int slot = scaling.add("a", Dtype::e5m2);
+      const int starts_with_it = scaling.add("b", Dtype::e5m2);
+      start(scaling, slot, 2.0F);
+      start(scaling, starts_with_it, overflow);
+      BOOST_TEST(scale(scaling, starts_with_it) == 1.0F);
+      BOOST_TEST((state(scaling, starts_with_it).history == std::vector<std::uint32_t>{0, 0}));
+      step(scaling, slot, overflow);
+      BOOST_TEST(scale(scaling, slot) == 28672.0F);
+      BOOST_TEST((state(scaling, slot).history == std::vector<std::uint32_t>{0, bits(2.0F)}));
+      step(scaling, slot, 4.0F);
+      BOOST_TEST(scale(scaling, slot) == 14336.0F);
+
+      // A NaN that came into the history without `finite` stays in it until it drops out.
+      DelayedScaling before(*backend, {.history_length = 2, .reduction = reduction});
+      before.add("a", Dtype::e5m2);
+      before.add("b", Dtype::e5m2);
+      start(before, slot, kNan);
+      scaling.load(before.save(stream), stream);
+      step(scaling, slot, 4.0F);
+      BOOST_TEST(bits(scale(scaling, slot)) == (reduction == AmaxReduction::max ? 0x7fc00000U : bits(14336.0F)));
+      step(scaling, slot, 4.0F);
+      BOOST_TEST(scale(scaling, slot) == 14336.0F);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(slots_without_data_keep_their_scale) {
   DelayedScaling scaling(*backend, {.history_length = 2});
   const int used = scaling.add("used", Dtype::e4m3fn);

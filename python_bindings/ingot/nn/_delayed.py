@@ -130,13 +130,13 @@ def _sync_on_a_device(modules: List[KeepsScales]) -> None:
         dist.all_reduce(together, dist.ReduceOp.MAX)
         _share_runs([module for module in modules if not module.scales_started], together.device)
         if len(amaxes) > 1:
-            _copy_parts(amaxes, together)
-    # The maxima that a first step's scales were made of are in the histories as those of the step before. An overflow is in
-    # neither: sync_slots() takes Inf and NaN for 0 as well.
+            _copy_from_joined(amaxes, together)
+    # A module that starts has its first maxima in the history twice: also as those of the step before. Here Inf and NaN
+    # become 0; in the newest entry the operator does that.
     starts = [at for at, module in enumerate(modules) if not module.scales_started and module._has_run]
     if starts:
         first = _joined([amaxes[at] for at in starts]).nan_to_num_(nan=0.0, posinf=0.0)
-        _copy_parts([buffers[at]["fp8_amax_history"][..., 0] for at in starts], first)
+        _copy_from_joined([buffers[at]["fp8_amax_history"][..., 0] for at in starts], first)
     by_shape: Dict[torch.Size, List[KeepsScales]] = {}
     for module, each in zip(modules, buffers):
         by_shape.setdefault(each["fp8_amax_history"].shape, []).append(module)
@@ -150,7 +150,7 @@ def _joined(tensors: List[torch.Tensor]) -> torch.Tensor:
     return torch.cat([each.view(-1) for each in tensors])
 
 
-def _copy_parts(tensors: List[torch.Tensor], joined: torch.Tensor) -> None:
+def _copy_from_joined(tensors: List[torch.Tensor], joined: torch.Tensor) -> None:
     parts = joined.split([each.numel() for each in tensors])
     torch._foreach_copy_(tensors, [part.view_as(each) for part, each in zip(parts, tensors)])
 

@@ -22,9 +22,10 @@ inline constexpr std::array kAmaxReductions{AmaxReduction::max, AmaxReduction::m
 // For each of n slots, with a history of any length >= 1, the newest amax first:
 //   history[i] moves by one entry and drops its oldest amax; history[i][0] = |amax[i]|; amax[i] = 0
 //   finite: history[i][0] = 0 where amax[i] is Inf or NaN, so that an overflow does not reach the scales of later steps
-//   largest = max of history[i], or history[i][0]; NaN is kept
+//   largest = max of history[i], or history[i][0]; NaN if one of these is NaN
 //   scale[i] = f32(FP8_MAX / max(f64(largest), 1e-12)), rounded down to a power of two where pow2[i] is not 0;
-//   where largest is 0, nothing is known of the data (it was not cast, or is all zeros), and scale[i] stays as it is
+//   where largest is 0, nothing is known of the data (it was not cast, is all zeros, or overflowed where `finite`), and
+//   scale[i] stays as it is
 // The formula is that of dynamic scales, to the bit; each slot has its own FP8_MAX.
 struct AmaxHistorySpec {
   static constexpr std::string_view kWord = "amax_history";
