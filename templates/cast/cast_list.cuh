@@ -37,7 +37,7 @@ INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesPara
 }
 
 // As for the kernels of one matrix, minus the registers that hold the position in the list: for several matrices
-// sm_120 then has not enough for two blocks, nor sm_90 for three.
+// sm_120 then has not enough for two blocks, nor sm_90 for three; nor has sm_120 for one matrix in `unaligned` kernels.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
   // Two matrices of f16 take more registers to unpack than bf16: a long expression has too few for two blocks on sm_90.
@@ -46,7 +46,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
 }
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
-  constexpr bool kTight = kDeviceArch >= 1200 && Source::kFused && Source::kMatrices > 1;
+  constexpr bool kTight = kDeviceArch >= 1200 && Source::kFused && (Source::kMatrices > 1 || C.unaligned);
   constexpr u32 kMost = kTight ? 1 : has_two_scales(C) || works_by_halves<Source, Out, C>() ? 2 : 3;
   return min_of(cast_tiles_residency<Source, Out, C>(), kMost);
 }
@@ -86,7 +86,12 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_resi
   __shared__ CastTilesParams params;
   const u32 tile = enter_tile(list, gridDim.x - 1 - blockIdx.x, params);
   static_assert(!C.sum, "a list of casts has no sums");
-  cast_tile<Source, Out, C>(params, tile, shared);
+  constexpr CastConfig kListed = [] {
+    CastConfig config = C;
+    config.listed = true;
+    return config;
+  }();
+  cast_tile<Source, Out, kListed>(params, tile, shared);
 }
 
 }  // namespace ingot

@@ -25,6 +25,7 @@ struct CastConfig {
   bool sum = false;        // writes the sums of their columns
   bool unaligned = false;  // is fast too where rows do not start at multiples of 16 bytes
   bool kept = false;       // the pass for the maxima computes the values, and writes them for this one
+  bool listed = false;     // the matrix is one of a list (cast_list.cuh sets it)
 };
 
 // Elements that share a scale lie within one tile of 128 x 128.
@@ -55,10 +56,10 @@ INGOT_HOST_DEVICE constexpr bool has_two_scales(const CastConfig& config) {
   return config.codes.written && config.transposed.written && config.codes.scale != config.transposed.scale;
 }
 
-// May a tile have fewer than 128 rows? Not if it sums its columns, or if scales belong to groups or blocks of 128. With
-// two scales, `unaligned` kernels have no registers left for it, unless the tiles meet (cast_whole.cuh).
+// May a tile have fewer than 128 rows? Not in a list, if it sums its columns, or if scales belong to groups or blocks
+// of 128. With two scales, `unaligned` kernels have no registers left for it, unless the tiles meet (cast_whole.cuh).
 INGOT_HOST_DEVICE constexpr bool may_take_fewer_rows(const CastConfig& config, bool meets) {
-  return !config.sum && !within_tile(config.codes.scale) && !within_tile(config.transposed.scale) &&
+  return !config.listed && !config.sum && !within_tile(config.codes.scale) && !within_tile(config.transposed.scale) &&
          (meets || !config.unaligned || !has_two_scales(config));
 }
 
