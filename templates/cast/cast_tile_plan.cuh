@@ -78,8 +78,8 @@ struct CastTilePlan {
   // keep all of a thread's in registers from one maximum to the next.
   bool forgets = false;
 
-  // Do threads without rows, in a tile of fewer than 128, skip their part? Elsewhere they compute zeros, because ptxas
-  // has no registers left for another branch.
+  // Do threads without rows, in a tile of fewer than 128, skip their part? Elsewhere they compute zeros: ptxas has no
+  // registers left for another branch, or the branch costs the tiles of 128 rows more than it saves.
   bool skips_idle = false;
 
   // Where ptxas has no registers left for the codes of all rows, an `unaligned` kernel stores each row's before it
@@ -110,7 +110,8 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   const u32 most = half_of_rows ? kRowsPerRun / 2 : kRowsPerRun;
   plan.rows_in_flight = min_of(most, vec8s_in_flight<Source>(Source::kMatrices));
 
-  plan.skips_idle = may_take_fewer_rows(C, Meets) && (kDeviceArch == 0 || kDeviceArch == 900) && Stores;
+  plan.skips_idle =
+      may_take_fewer_rows(C, Meets) && (kDeviceArch == 0 || kDeviceArch == 900) && Stores && (Source::kFused || !Meets);
   const u32 residency = Stores ? 0 : cast_tiles_residency<Source, Out, C>();
   plan.lanes_anew = residency == 2 && C.sum && !C.result && is_rowwise(kFirst) && is_tensorwise(kTransposed);
   plan.place_anew = residency == 4 && kDeviceArch < 1000 && C.codes.written && kFirst == Granularity{128, 128};

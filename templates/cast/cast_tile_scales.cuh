@@ -98,12 +98,12 @@ struct Extents {
   bool leading;  // does the tile write the factors?
 
   INGOT_DEVICE static Extents of(const SourceParams& p, const TilePosition& at) {
-    const i64 tile_row = at.first_row / kGroup;
+    const i64 tile_row = at.tile_row();
     const i64 tile_col = at.first_col / kGroup;
     const i64 across = ceil_div(p.cols, kGroup);
-    if constexpr (is_tensorwise(Scale)) return {0, 0, at.first_row == 0 && tile_col == 0};
+    if constexpr (is_tensorwise(Scale)) return {0, 0, tile_row == 0 && tile_col == 0};
     if constexpr (is_rowwise(Scale)) return {at.first_row, 1, tile_col == 0};
-    if constexpr (is_columnwise(Scale)) return {at.first_col, 1, at.first_row == 0};
+    if constexpr (is_columnwise(Scale)) return {at.first_col, 1, tile_row == 0};
     if constexpr (Scale == Granularity{128, 128}) return {tile_row * across + tile_col, 0, true};
     if constexpr (Scale == Granularity{1, 128}) return {at.first_row * across + tile_col, across, true};
     if constexpr (Scale == Granularity{128, 1}) return {tile_row * p.cols + at.first_col, 1, true};
@@ -277,7 +277,7 @@ INGOT_DEVICE bool is_last_reader(const CastOutput& output, const SourceParams& p
   const i64 down = CastTilesLaunch::tiles_down(p.rows, at.rows_log2);
   const i64 across = CastTilesLaunch::tiles_along(p.cols);
   const u32 last = static_cast<u32>((kRows ? 1 : down) * (kColumns ? 1 : across)) - 1;
-  const i64 count = kRows ? at.first_row >> at.rows_log2 : kColumns ? at.first_col / kGroup : 0;
+  const i64 count = kRows ? at.tile_row() : kColumns ? at.first_col / kGroup : 0;
   __threadfence();
   return atomicInc(output.readers + count, last) == last;
 }

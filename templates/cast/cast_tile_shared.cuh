@@ -49,6 +49,9 @@ struct CastTilesLaunch {
 };
 
 struct CastTilesParams {
+  // log2 of the rows of a tile: CastTilesLaunch::rows_log2(), if the kernel may_take_fewer_rows(). If that is less than
+  // kTileLog2, tiles_per_block must be 1. It stands first because a kernel needs it first, with the size of the matrix.
+  u32 rows_log2 = CastTilesLaunch::kTileLog2;
   SourceParams source;
   CastOutput codes, transposed;  // if both have the same scales, those of `codes` count
   void* result;                  // In[rows, cols], if Result
@@ -56,9 +59,6 @@ struct CastTilesParams {
   float* partial_sums;           // [ceil(rows / 128), cols], if Sum
   bool pow2;
   u32 tiles_per_block = 1;  // CastTilesLaunch::tiles_per_block(), if the kernel takes_two()
-  // log2 of the rows of a tile: CastTilesLaunch::rows_log2(), if the kernel may_take_fewer_rows(). If that is less than
-  // kTileLog2, tiles_per_block must be 1.
-  u32 rows_log2 = CastTilesLaunch::kTileLog2;
 };
 
 // log2 of the rows of a tile, known at compile time if the kernel always takes 128.
@@ -126,6 +126,8 @@ struct TilePosition {
   INGOT_DEVICE bool whole() const { return rows == busy_rows && cols == CastTilesLaunch::kTile; }
   // Has the thread nothing to do, because the tile has fewer than 128 rows?
   INGOT_DEVICE bool idle() const { return row >= busy_rows; }
+  // The index of the tile among those down the matrix.
+  INGOT_DEVICE i64 tile_row() const { return first_row >> rows_log2; }
   // How many of the thread's 8 columns are inside the matrix.
   INGOT_DEVICE u32 width() const { return col >= cols ? 0 : min_of(kVec8, cols - col); }
 };

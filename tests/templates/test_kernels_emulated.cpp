@@ -466,44 +466,35 @@ void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kSha
   }
 }
 
-// Codes, transposed codes and the values themselves, in tiles of 64 rows.
-template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Given,
-          bool Unaligned = false>
+// Codes, transposed codes with the same given scales, and the values themselves, in tiles of 64 rows.
+template <class In, class Out, CastOutputConfig Scale, bool Unaligned = false>
 void check_tiles_of_64_rows() {
-  constexpr bool kShared = CodesScale == TransposedScale;
   constexpr u32 kRowsLog2 = CastTilesLaunch::kFewestRowsLog2;
   static_assert(kRowsLog2 == 6);
+  constexpr CastConfig kConfig{
+      .codes = Scale, .transposed = Scale, .given_scales = true, .result = true, .unaligned = Unaligned};
+  static_assert(may_take_fewer_rows(kConfig, false));
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      OutputCheck<In, Out, CodesScale, Given, false> codes(x, s, false);
-      OutputCheck<In, Out, TransposedScale, Given, true> transposed(x, s, false);
+      OutputCheck<In, Out, Scale, true, false> codes(x, s, false);
+      OutputCheck<In, Out, Scale, true, true> transposed(x, s, false);
       Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
       const i64 grid = CastTilesLaunch::grid(s.rows, s.cols, 1, kRowsLog2);
       BOOST_TEST(grid == ceil_div(s.rows, i64{64}) * ceil_div(s.cols, i64{128}));
-      emulator::launch(cast_tiles<ValueSource<In>, Out,
-                                  CastConfig{.codes = CodesScale,
-                                             .transposed = TransposedScale,
-                                             .given_scales = Given,
-                                             .result = true,
-                                             .unaligned = Unaligned}>,
-                       grid, CastTilesLaunch::kThreads,
-                       CastTilesParams{.source = source_of(x, s.rows, s.cols),
+      emulator::launch(cast_tiles<ValueSource<In>, Out, kConfig>, grid, CastTilesLaunch::kThreads,
+                       CastTilesParams{.rows_log2 = kRowsLog2,
+                                       .source = source_of(x, s.rows, s.cols),
                                        .codes = codes.output(true),
                                        .transposed = transposed.output(true),
                                        .result = result.data(),
                                        .result_stride = result.stride(),
                                        .partial_sums = nullptr,
-                                       .pow2 = false,
-                                       .rows_log2 = kRowsLog2});
+                                       .pow2 = false});
       codes.check(x, s, "codes");
-      if (kShared) {  // the scales of `codes` count
-        transposed.factors = codes.factors;
-        transposed.amax = codes.amax;
-      }
+      transposed.factors = codes.factors;
+      transposed.amax = codes.amax;
       transposed.check(x, s, "transposed");
-      if (!Given && from_pass(CodesScale)) codes.check_cleared();
-      if (!Given && from_pass(TransposedScale) && !kShared) transposed.check_cleared();
       check_result(x, result, s);
     }
   }
@@ -537,14 +528,14 @@ void check_cast_whole(bool pow2, bool clustered) {
               CastConfig{
                   .codes = CodesScale, .transposed = TransposedScale, .result = true, .sum = kSum, .unaligned = true}>,
           1, CastTilesLaunch::kThreads,
-          CastWholeParams{.cast = {.source = source_of(x, s.rows, s.cols),
+          CastWholeParams{.cast = {.rows_log2 = RowsLog2,
+                                   .source = source_of(x, s.rows, s.cols),
                                    .codes = from_nothing(codes),
                                    .transposed = from_nothing(transposed),
                                    .result = result.data(),
                                    .result_stride = result.stride(),
                                    .partial_sums = sums.data(),
-                                   .pow2 = pow2,
-                                   .rows_log2 = RowsLog2},
+                                   .pow2 = pow2},
                           .meeting = clustered ? nullptr : meeting.data()});
       codes.check(x, s, "codes");
       if (kShared) {
@@ -1025,15 +1016,14 @@ BOOST_AUTO_TEST_CASE(cast_row_groups_factors_by_group) { check_cast_row_groups<b
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows) {
-  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, kTensorScale, false>();
-  check_tiles_of_64_rows<f32, e5m2, kTensorScale, kTensorScale, true>();
-  check_tiles_of_64_rows<bf16, e4m3fnuz, kRowScale, kColumnScale, false>();
-  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, kRowScale, true>();
+  check_tiles_of_64_rows<f32, e5m2, kTensorScale>();
+  check_tiles_of_64_rows<bf16, e4m3fnuz, kRowScale>();
+  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale>();
 }
 BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows_unaligned) {
-  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, kTensorScale, true, true>();
-  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, kColumnScale, false, true>();
-  check_tiles_of_64_rows<f32, e5m2, kRowScale, kRowScale, true, true>();
+  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, true>();
+  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, true>();
+  check_tiles_of_64_rows<f32, e5m2, kRowScale, true>();
 }
 
 BOOST_AUTO_TEST_CASE(cast_whole_tensor) { check_cast_whole<bf16, e4m3fn, kTensorScale, kTensorScale>(false, false); }
@@ -1219,10 +1209,9 @@ BOOST_AUTO_TEST_CASE(fused_rows_wide) {
   }
 }
 
-// Kept: the pass for the maxima writes the values, and the cast reads them. Tiles of 64 rows write no sums.
-template <bool Unaligned, bool Kept = false, u32 RowsLog2 = CastTilesLaunch::kTileLog2>
+// Kept: the pass for the maxima writes the values, and the cast reads them.
+template <bool Unaligned, bool Kept = false>
 void check_fused_tiles() {
-  constexpr bool kSum = RowsLog2 == CastTilesLaunch::kTileLog2;
   using Source = ValueSource<bf16, RenderedSwigluBias>;
   for (const Shape& s : kFusedShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
@@ -1240,7 +1229,6 @@ void check_fused_tiles() {
       CastTilesParams params = kernels.tensor_scaled(amax, partial_sums);
       params.result = kernels.result.data();
       params.result_stride = kernels.result.stride();
-      params.rows_log2 = RowsLog2;
       if (Kept) {
         params.source = {
             .input = kept.data(), .rows = s.rows, .cols = s.cols, .input_stride = kept_stride, .operands = {}};
@@ -1250,10 +1238,10 @@ void check_fused_tiles() {
                                   CastConfig{.codes = kTensorScale,
                                              .transposed = kTensorScale,
                                              .result = true,
-                                             .sum = kSum,
+                                             .sum = true,
                                              .unaligned = Unaligned,
                                              .kept = Kept}>,
-                       CastTilesLaunch::grid(s.rows, s.cols, 1, RowsLog2), CastTilesLaunch::kThreads, params);
+                       CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
       if (kSum)
         emulator::launch(
             column_sum_finish<f32>, ColumnSumFinishLaunch::grid(s.cols), ColumnSumFinishLaunch::kThreads,
@@ -1265,11 +1253,6 @@ void check_fused_tiles() {
       check_same(kernels, cpu);
     }
   }
-}
-BOOST_AUTO_TEST_CASE(fused_tiles_of_64_rows) {
-  check_fused_tiles<false, false, 6>();
-  check_fused_tiles<true, false, 6>();
-  check_fused_tiles<true, true, 6>();
 }
 BOOST_AUTO_TEST_CASE(fused_tiles) { check_fused_tiles<false>(); }
 BOOST_AUTO_TEST_CASE(fused_tiles_unaligned) { check_fused_tiles<true>(); }

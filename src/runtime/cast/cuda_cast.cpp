@@ -248,6 +248,7 @@ CastOutputConfig output_config(bool written, ScaleGranularity scale) {
 u32 choose_rows_log2(const CastSpec& spec, Pass main, const Tensor& input, const Launcher& launcher) {
   const CastConfig config{.codes = output_config(spec.codes, spec.scale),
                           .transposed = output_config(spec.transposed, spec.transposed_scale.value_or(spec.scale)),
+                          .given_scales = spec.source == ScaleSource::given,
                           .sum = spec.sum.has_value(),
                           .unaligned = main == Pass::unaligned || main == Pass::kept};
   if (!may_take_fewer_rows(config, main == Pass::whole)) return CastTilesLaunch::kTileLog2;
