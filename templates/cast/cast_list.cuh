@@ -22,9 +22,9 @@ struct CastListParams {
   const ListedTile* tiles;
 };
 
-// Copies the parameters of a tile's cast to shared memory, where every thread reads them fast, and returns the tile's
-// index. The table was written before any launch, so it may be read before start_in_turn(). All threads of the block
-// call it.
+// Copies the parameters of a tile's cast to shared memory (bytes there: a CastTilesParams would have to be
+// initialised), where every thread reads them fast, and returns the tile's index. The table was written before any
+// launch, so it may be read before start_in_turn(). All threads of the block call it.
 INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesParams& params) {
   const ListedTile at = list.tiles[index];
   static_assert(sizeof(CastTilesParams) % sizeof(U32x2) == 0 &&
@@ -64,7 +64,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxi
     cast_list_maxima(const __grid_constant__ CastListParams list) {
   using Value = typename Source::Value;
   __shared__ CastTilesShared shared;
-  __shared__ CastTilesParams params;
+  alignas(CastTilesParams) __shared__ u8 memory[sizeof(CastTilesParams)];
+  auto& params = *reinterpret_cast<CastTilesParams*>(memory);
   start_in_turn();
   const u32 tile = enter_tile(list, blockIdx.x, params);
   const TilePosition at = TilePosition::of(params.source, tile);
@@ -83,7 +84,8 @@ template <class Source, Fp8Format Out, CastConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_residency<Source, Out, C>()))
     cast_list(const __grid_constant__ CastListParams list) {
   __shared__ CastTilesShared shared;
-  __shared__ CastTilesParams params;
+  alignas(CastTilesParams) __shared__ u8 memory[sizeof(CastTilesParams)];
+  auto& params = *reinterpret_cast<CastTilesParams*>(memory);
   const u32 tile = enter_tile(list, gridDim.x - 1 - blockIdx.x, params);
   static_assert(!C.sum, "a list of casts has no sums");
   constexpr CastConfig kListed = [] {

@@ -47,7 +47,10 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
   // On sm_89, maxima of rows take more registers (max_u16x2()) than four blocks have beside given scales.
   constexpr bool kRowMaxima = C.given_scales && C.transposed.written && by_row(C.transposed.scale);
-  if (!kTwo) return C.unaligned && !(kDeviceArch < 900 && kRowMaxima) ? 4 : 3;
+  // Nor do maxima of blocks leave room for four on sm_100.
+  const bool tight =
+      (kDeviceArch < 900 && kRowMaxima) || (kBlackwell && first_output(C).scale == Granularity{128, 128});
+  if (!kTwo) return C.unaligned && !tight ? 4 : 3;
   return kDeviceArch == 900 && by_row(C.codes.scale) && by_column(C.transposed.scale) && !C.given_scales ? 3 : 2;
 }
 
