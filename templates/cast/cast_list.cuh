@@ -37,7 +37,8 @@ INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesPara
 }
 
 // As for the kernels of one matrix, minus the registers that hold the position in the list: for several matrices
-// sm_120 then has not enough for two blocks, nor sm_90 for three; nor has sm_120 for one matrix in `unaligned` kernels.
+// sm_120 then has not enough for two blocks, nor sm_90 for three; nor has sm_120 for one matrix in `unaligned` kernels,
+// and targets before sm_90 for several there with given scales.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
   // Two matrices of f16 take more registers to unpack than bf16: a long expression has too few for two blocks on sm_90.
@@ -46,7 +47,10 @@ INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
 }
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
-  constexpr bool kTight = kDeviceArch >= 1200 && Source::kFused && (Source::kMatrices > 1 || C.unaligned);
+  constexpr bool kSeveral = Source::kMatrices > 1;
+  constexpr bool kBeforeSm90 = kDeviceArch != 0 && kDeviceArch < 900;
+  constexpr bool kTightThere = kBeforeSm90 && kSeveral && C.unaligned && C.given_scales;
+  constexpr bool kTight = Source::kFused && ((kDeviceArch >= 1200 && (kSeveral || C.unaligned)) || kTightThere);
   constexpr u32 kMost = kTight ? 1 : has_two_scales(C) || works_by_halves<Source, Out, C>() ? 2 : 3;
   return min_of(cast_tiles_residency<Source, Out, C>(), kMost);
 }
