@@ -17,7 +17,7 @@ struct CastTilesLaunch {
   // A matrix without elements may still have rows or columns, with given scales: it has one empty tile across or down.
   INGOT_HOST_DEVICE static constexpr i64 tiles_along(i64 size) { return max_of(i64{1}, ceil_div(size, kTile)); }
   INGOT_HOST_DEVICE static constexpr i64 tiles_down(i64 rows, u32 rows_log2) {
-    if (rows_log2 == kTileLog2) return tiles_along(rows);
+    if (rows_log2 == kTileLog2) return tiles_along(rows);  // without it, ptxas spilled where this is a constant
     return max_of(i64{1}, (rows + (i64{1} << rows_log2) - 1) >> rows_log2);
   }
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 rows, i64 cols) { return tiles_along(rows) * tiles_along(cols); }

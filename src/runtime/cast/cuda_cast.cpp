@@ -249,8 +249,7 @@ u32 choose_rows_log2(const CastSpec& spec, Pass main, const Tensor& input, const
   const CastConfig config{.codes = output_config(spec.codes, spec.scale),
                           .transposed = output_config(spec.transposed, spec.transposed_scale.value_or(spec.scale)),
                           .given_scales = spec.source == ScaleSource::given,
-                          .sum = spec.sum.has_value(),
-                          .unaligned = main == Pass::unaligned || main == Pass::kept};
+                          .sum = spec.sum.has_value()};
   if (!may_take_fewer_rows(config, main == Pass::whole)) return CastTilesLaunch::kTileLog2;
   const i64 multiprocessors = launcher.multiprocessors();
   i64 least = 0;
