@@ -43,7 +43,9 @@ struct DelayedScalingOptions {
   int history_length = 16;  // steps, >= 1
   AmaxReduction reduction = AmaxReduction::max;
   // An overflow, a maximum of Inf or NaN, counts as 0: later steps do not know of it, as with a trainer that skips the
-  // step. Otherwise NaN stays in the history, and so in the scale, until it drops out; the scale of Inf is 0.
+  // step. If the history has no other maximum (the first step; any step with most_recent), the scale stays as it is: 1
+  // before the first. Without `finite` an overflow determines the scales for as long as the reduction takes it into
+  // account: those of NaN are NaN, those of Inf are 0.
   bool finite = false;
 };
 

@@ -36,21 +36,23 @@ INGOT_DEVICE u32 enter_tile(const CastListParams& list, u32 index, CastTilesPara
   return at.tile;
 }
 
-// As for the kernels of one matrix, minus the registers that hold the position in the list: for several matrices
-// sm_120 then has not enough for two blocks, nor sm_90 for three; nor has sm_120 for one matrix in `unaligned` kernels,
-// and targets before sm_90 for several there with given scales.
+// Blocks per SM of the two kernels of a list. They keep the position in the list in registers, which leaves fewer
+// blocks room than the kernels of one matrix have (amax_tiles_residency(), cast_tiles_residency()).
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 cast_list_maxima_residency() {
   // Two matrices of f16 take more registers to unpack than bf16: a long expression has too few for two blocks on sm_90.
   if (kDeviceArch == 900 && Source::kMatrices == 2 && is_same<typename Source::In, f16>) return 1;
   return min_of(amax_tiles_residency<Source>(), 3U);
 }
+// An expression has room for one block: of several matrices, or where rows are `unaligned`, on sm_120; of several
+// matrices with given scales and `unaligned` rows before sm_90.
 template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_list_residency() {
   constexpr bool kSeveral = Source::kMatrices > 1;
   constexpr bool kBeforeSm90 = kDeviceArch != 0 && kDeviceArch < 900;
-  constexpr bool kTightThere = kBeforeSm90 && kSeveral && C.unaligned && C.given_scales;
-  constexpr bool kTight = Source::kFused && ((kDeviceArch >= 1200 && (kSeveral || C.unaligned)) || kTightThere);
+  constexpr bool kTightOnSm120 = kDeviceArch >= 1200 && (kSeveral || C.unaligned);
+  constexpr bool kTightBeforeSm90 = kBeforeSm90 && kSeveral && C.unaligned && C.given_scales;
+  constexpr bool kTight = Source::kFused && (kTightOnSm120 || kTightBeforeSm90);
   constexpr u32 kMost = kTight ? 1 : has_two_scales(C) || works_by_halves<Source, Out, C>() ? 2 : 3;
   return min_of(cast_tiles_residency<Source, Out, C>(), kMost);
 }

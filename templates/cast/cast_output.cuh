@@ -57,7 +57,8 @@ INGOT_HOST_DEVICE constexpr bool has_two_scales(const CastConfig& config) {
 }
 
 // May a tile have fewer than 128 rows? Only where that is faster (docs/notes/casts.md): where the tiles meet
-// (cast_whole.cuh), or with one given scale; without sums, and without scales of groups or blocks of 128.
+// (cast_whole.cuh), or with given scales, if both outputs share them; without sums, and without scales of groups or
+// blocks of 128.
 INGOT_HOST_DEVICE constexpr bool may_take_fewer_rows(const CastConfig& config, bool meets) {
   const bool whole_tiles =
       config.listed || config.sum || within_tile(config.codes.scale) || within_tile(config.transposed.scale);

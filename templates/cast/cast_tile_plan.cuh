@@ -113,8 +113,9 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   const u32 most = half_of_rows ? kRowsPerRun / 2 : kRowsPerRun;
   plan.rows_in_flight = min_of(most, vec8s_in_flight<Source>(Source::kMatrices));
 
-  plan.skips_idle =
-      may_take_fewer_rows(C, Meets) && (kDeviceArch == 0 || kDeviceArch == 900) && Stores && (Source::kFused || !Meets);
+  // (Host tests take both ways: threads skip where the values themselves are not written.)
+  const bool may_skip = Stores && (Source::kFused || !Meets) && (kDeviceArch == 900 || (kDeviceArch == 0 && !C.result));
+  plan.skips_idle = may_take_fewer_rows(C, Meets) && may_skip;
   const u32 residency = Stores ? 0 : cast_tiles_residency<Source, Out, C>();
   plan.lanes_anew = residency == 2 && C.sum && !C.result && is_rowwise(kFirst) && is_tensorwise(kTransposed);
   plan.place_anew = residency == 4 && kDeviceArch < 1000 && C.codes.written && kFirst == Granularity{128, 128};

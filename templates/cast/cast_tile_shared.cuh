@@ -103,9 +103,9 @@ struct TilePosition {
   u32 rows, cols;  // of the tile, inside the matrix
   u32 row, col;    // the thread's first, counted from the tile's; the row may lie past the tile
   u32 rows_log2;   // log2 of the rows of a tile
-  u32 busy_rows;   // those of a tile that are not idle()
+  u32 busy_rows;   // the rows that have busy threads: all of the tile's where other threads may skip, otherwise 128
 
-  // `skips`: may threads be idle()?
+  // `skips`: may threads whose rows lie past a tile of fewer than 128 skip their part?
   INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile, u32 rows_log2 = CastTilesLaunch::kTileLog2,
                                       bool skips = false) {
     constexpr i64 kTile = CastTilesLaunch::kTile;
@@ -122,9 +122,9 @@ struct TilePosition {
             rows_log2,
             skips ? 1U << rows_log2 : static_cast<u32>(kTile)};
   }
-  // Are all rows that are not idle(), and all columns, inside the matrix?
+  // Has every busy thread all its elements inside the matrix? Never in a tile of fewer than 128 rows without `skips`.
   INGOT_DEVICE bool whole() const { return rows == busy_rows && cols == CastTilesLaunch::kTile; }
-  // Has the thread nothing to do, because the tile has fewer than 128 rows?
+  // May the thread skip its part, because its rows lie past the tile's?
   INGOT_DEVICE bool idle() const { return row >= busy_rows; }
   // The index of the tile among those down the matrix.
   INGOT_DEVICE i64 tile_row() const { return first_row >> rows_log2; }

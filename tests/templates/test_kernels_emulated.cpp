@@ -466,13 +466,15 @@ void check_cast_tiles(bool pow2 = false, const std::vector<Shape>& shapes = kSha
   }
 }
 
-// Codes, transposed codes with the same given scales, and the values themselves, in tiles of 64 rows.
-template <class In, class Out, CastOutputConfig Scale, bool Unaligned = false>
+// Codes and transposed codes with the same given scales in tiles of 64 rows; and the values themselves (Result), with
+// which no thread skips its part.
+template <class In, class Out, CastOutputConfig Scale, bool Unaligned, bool Result>
 void check_tiles_of_64_rows() {
   constexpr u32 kRowsLog2 = CastTilesLaunch::kFewestRowsLog2;
   static_assert(kRowsLog2 == 6);
   constexpr CastConfig kConfig{
-      .codes = Scale, .transposed = Scale, .given_scales = true, .result = true, .unaligned = Unaligned};
+      .codes = Scale, .transposed = Scale, .given_scales = true, .result = Result, .unaligned = Unaligned};
+  static_assert(cast_tile_plan<ValueSource<In>, Out, kConfig, false, true>().skips_idle == !Result);
   static_assert(may_take_fewer_rows(kConfig, false));
   for (const Shape& s : kShapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
@@ -495,7 +497,7 @@ void check_tiles_of_64_rows() {
       transposed.factors = codes.factors;
       transposed.amax = codes.amax;
       transposed.check(x, s, "transposed");
-      check_result(x, result, s);
+      if (Result) check_result(x, result, s);
     }
   }
 }
@@ -1016,14 +1018,18 @@ BOOST_AUTO_TEST_CASE(cast_row_groups_factors_by_group) { check_cast_row_groups<b
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, false>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_tensor_given) { check_cast_tiles<bf16, e4m3fn, kTensorScale, kTensorScale, true>(); }
 BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows) {
-  check_tiles_of_64_rows<f32, e5m2, kTensorScale>();
-  check_tiles_of_64_rows<bf16, e4m3fnuz, kRowScale>();
-  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale>();
+  check_tiles_of_64_rows<f32, e5m2, kTensorScale, false, true>();
+  check_tiles_of_64_rows<bf16, e4m3fnuz, kRowScale, false, true>();
+  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, false, true>();
+  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, false, false>();
+  check_tiles_of_64_rows<f32, e5m2, kRowScale, false, false>();
 }
 BOOST_AUTO_TEST_CASE(cast_tiles_of_64_rows_unaligned) {
-  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, true>();
-  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, true>();
-  check_tiles_of_64_rows<f32, e5m2, kRowScale, true>();
+  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, true, true>();
+  check_tiles_of_64_rows<f16, e4m3fn, kColumnScale, true, true>();
+  check_tiles_of_64_rows<f32, e5m2, kRowScale, true, true>();
+  check_tiles_of_64_rows<bf16, e4m3fn, kTensorScale, true, false>();
+  check_tiles_of_64_rows<f16, e4m3fnuz, kColumnScale, true, false>();
 }
 
 BOOST_AUTO_TEST_CASE(cast_whole_tensor) { check_cast_whole<bf16, e4m3fn, kTensorScale, kTensorScale>(false, false); }
@@ -1478,6 +1484,94 @@ BOOST_AUTO_TEST_CASE(cast_tiles_of_two_matrices) {
       BOOST_TEST(amax.at(0, 0) == largest);
     }
   }
+}
+
+// Codes and transposed codes in one launch, from maxima that are zero, in one tile of 64 rows or of 128 (a tile waits
+// for no other). In a tile of 64 rows, threads skip their part unless the values are written: f(0) would be their
+// maximum.
+template <u32 RowsLog2, bool Result, CastOutputConfig CodesScale, CastOutputConfig TransposedScale>
+void check_whole_of_two_matrices() {
+  using Source = ValueSource<bf16, OfTwo>;
+  constexpr CastConfig kConfig{.codes = CodesScale, .transposed = TransposedScale, .result = Result, .unaligned = true};
+  static_assert(cast_tile_plan<Source, e4m3fn, kConfig, true, true>().skips_idle == !Result);
+  for (const Shape& s : {Shape{64, 128}, Shape{37, 104, 8}, Shape{61, 99, 3, 1}, Shape{7, 128}, Shape{1, 1}}) {
+    BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
+      FusedCast cast(s);
+      const SourceParams source = cast.source();
+      const auto index = [](CastOutputConfig output, i64 r, i64 c) {
+        return is_rowwise(output.scale) ? r : is_columnwise(output.scale) ? c : 0;
+      };
+      const auto scales_of = [&](CastOutputConfig output) {
+        std::vector<float> found(static_cast<std::size_t>(index(output, s.rows - 1, s.cols - 1)) + 1);
+        for (i64 r = 0; r < s.rows; ++r) {
+          for (i64 c = 0; c < s.cols; ++c) {
+            float& maximum = found[static_cast<std::size_t>(index(output, r, c))];
+            maximum = std::max(maximum, to_float(Source::element(source, r, c)));
+          }
+        }
+        for (float& each : found) each = scale_from_amax<e4m3fn>(each, false);
+        return found;
+      };
+      const std::vector<float> scales = scales_of(CodesScale), transposed_scales = scales_of(TransposedScale);
+      const i64 count = std::ssize(scales), transposed_count = std::ssize(transposed_scales);
+      Matrix<float> maxima(1, count, count), factors = maxima;
+      Matrix<float> transposed_maxima(1, transposed_count, transposed_count), transposed_factors = transposed_maxima;
+      for (i64 i = 0; i < count; ++i) maxima.at(0, i) = 0.0F;
+      for (i64 i = 0; i < transposed_count; ++i) transposed_maxima.at(0, i) = 0.0F;
+      std::vector<u32> meeting(2), readers(2);
+      const auto output = [](auto& codes, Matrix<float>& from, Matrix<float>& into, u32& reader) {
+        return CastOutput{.codes = codes.data(),
+                          .stride = codes.stride(),
+                          .from = from.data(),
+                          .from_count = 1,
+                          .factors = into.data(),
+                          .amax = reinterpret_cast<u32*>(from.data()),
+                          .readers = &reader};
+      };
+      emulator::launch(cast_whole<Source, e4m3fn, kConfig>, 1, CastTilesLaunch::kThreads,
+                       CastWholeParams{.cast = {.rows_log2 = RowsLog2,
+                                                .source = source,
+                                                .codes = output(cast.codes, maxima, factors, readers[0]),
+                                                .transposed = output(cast.transposed, transposed_maxima,
+                                                                     transposed_factors, readers[1]),
+                                                .result = cast.result.data(),
+                                                .result_stride = cast.result.stride(),
+                                                .partial_sums = nullptr,
+                                                .pow2 = false},
+                                       .meeting = meeting.data()});
+      BOOST_TEST((cast.codes.guarded() && cast.transposed.guarded() && cast.result.guarded()));
+      BOOST_TEST((factors.guarded() && transposed_factors.guarded() && maxima.guarded()));
+      for (const u32 word : {meeting[0], meeting[1], readers[0], readers[1]}) BOOST_TEST(word == 0U);
+      // Cleared for the next launch, and the factors of the scales.
+      for (i64 i = 0; i < count; ++i) {
+        BOOST_TEST(float_bits(maxima.at(0, i)) == 0U);
+        const float expected = factor_from_scale(scales[static_cast<std::size_t>(i)]);
+        BOOST_TEST(float_bits(factors.at(0, i)) == float_bits(expected));
+      }
+      for (i64 i = 0; i < transposed_count && CodesScale != TransposedScale; ++i) {
+        BOOST_TEST(float_bits(transposed_maxima.at(0, i)) == 0U);
+        const float expected = factor_from_scale(transposed_scales[static_cast<std::size_t>(i)]);
+        BOOST_TEST(float_bits(transposed_factors.at(0, i)) == float_bits(expected));
+      }
+      for (i64 r = 0; r < s.rows; ++r) {
+        for (i64 c = 0; c < s.cols; ++c) {
+          const bf16 value = Source::element(source, r, c);
+          const float scale = scales[static_cast<std::size_t>(index(CodesScale, r, c))];
+          const float transposed_scale = transposed_scales[static_cast<std::size_t>(index(TransposedScale, r, c))];
+          BOOST_REQUIRE_EQUAL(cast.codes.at(r, c).bits, quantize<e4m3fn>(to_float(value), scale).bits);
+          BOOST_REQUIRE_EQUAL(cast.transposed.at(c, r).bits, quantize<e4m3fn>(to_float(value), transposed_scale).bits);
+          if (Result) BOOST_REQUIRE_EQUAL(cast.result.at(r, c).bits, value.bits);
+        }
+      }
+    }
+  }
+}
+BOOST_AUTO_TEST_CASE(cast_whole_of_two_matrices) {
+  check_whole_of_two_matrices<7, false, kTensorScale, kTensorScale>();
+  check_whole_of_two_matrices<6, false, kTensorScale, kTensorScale>();
+  check_whole_of_two_matrices<6, true, kTensorScale, kTensorScale>();
+  check_whole_of_two_matrices<6, false, kRowScale, kColumnScale>();
+  check_whole_of_two_matrices<6, true, kRowScale, kColumnScale>();
 }
 
 // Without x the input's data is null. The values stay f32.

@@ -9,6 +9,7 @@
 #include "ingot/codegen/cast/amax_instance.h"
 #include "ingot/codegen/cast/cast_schedule.h"
 #include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/cast/cast_tiles_config.h"
 #include "ingot/codegen/cast/cast_values.h"
 #include "ingot/codegen/cast/column_sum_instance.h"
 #include "ingot/codegen/types/template_granularity.h"
@@ -33,9 +34,9 @@ static_assert(std::ranges::all_of(kCastGranularities,
               "within_tile() of templates/cast/cast_output.cuh and from_first_pass() of cast_schedule.h disagree about "
               "one of kCastGranularities");
 
-// A CastOutputConfig of templates/cast/cast_output.cuh.
-FieldText output_field(std::string_view name, bool written, ScaleGranularity scale) {
-  if (!written) return field(name, std::string("{}"));
+FieldText output_field(std::string_view name, const CastOutputConfig& output) {
+  if (!output.written) return field(name, std::string("{}"));
+  const std::string scale = aggregate_text({field("rows", output.scale.rows), field("cols", output.scale.cols)});
   return field(name, aggregate_text({field("written", true), field("scale", scale)}));
 }
 
@@ -44,7 +45,8 @@ FieldText listed_field(std::string_view name, const CastSpec& spec, bool written
   const FirstPass wanted = first_pass(spec);
   const bool listed = (scale == kTensorwise && wanted.tensor) || (scale == kRowwise && wanted.rows) ||
                       (scale == kColumnwise && wanted.columns);
-  return output_field(name, written && listed, scale);
+  return output_field(name,
+                      written && listed ? CastOutputConfig{true, template_granularity(scale)} : CastOutputConfig{});
 }
 
 TemplateInstance cast_list_maxima(const CastSpec& spec) {
@@ -124,22 +126,23 @@ TemplateInstance first_instance(const CastSpec& spec, bool keeps) {
 
 // The template arguments that casts in tiles have in common. Kernels that need no unaligned rows keep the text, and so
 // the stored machine code, that they had before there were others.
-std::string tiles_arguments(const CastSpec& spec, bool unaligned, bool kept = false) {
-  const FieldText codes = output_field("codes", spec.codes, spec.scale);
-  const FieldText transposed = output_field("transposed", spec.transposed, spec.transposed_scale.value_or(spec.scale));
-  const FieldText given = field("given_scales", spec.source == ScaleSource::given);
-  const FieldText result = field("result", spec.result);
-  const FieldText sum = field("sum", spec.sum.has_value());
+std::string tiles_arguments(const CastSpec& spec, const CastConfig& made) {
+  const FieldText codes = output_field("codes", made.codes);
+  const FieldText transposed = output_field("transposed", made.transposed);
+  const FieldText given = field("given_scales", made.given_scales);
+  const FieldText result = field("result", made.result);
+  const FieldText sum = field("sum", made.sum);
   const std::string config =
-      kept        ? aggregate_text("CastConfig",
-                                   {codes, transposed, given, result, sum, field("unaligned", true), field("kept", true)})
-      : unaligned ? aggregate_text("CastConfig", {codes, transposed, given, result, sum, field("unaligned", true)})
-                  : aggregate_text("CastConfig", {codes, transposed, given, result, sum});
+      made.kept        ? aggregate_text("CastConfig",
+                                        {codes, transposed, given, result, sum, field("unaligned", true), field("kept", true)})
+      : made.unaligned ? aggregate_text("CastConfig", {codes, transposed, given, result, sum, field("unaligned", true)})
+                       : aggregate_text("CastConfig", {codes, transposed, given, result, sum});
   return fmt::format("{}, {}, {}", source_text(spec), type_text(spec.out), config);
 }
 
 TemplateInstance cast_whole(const CastSpec& spec) {
-  return {"cast/cast_whole.cuh", fmt::format("cast_whole<{}>", tiles_arguments(spec, true)),
+  return {"cast/cast_whole.cuh",
+          fmt::format("cast_whole<{}>", tiles_arguments(spec, cast_tiles_config(spec, Pass::whole))),
           kernel_words(spec) + " (in one launch)", functor(spec)};
 }
 
@@ -149,9 +152,9 @@ TemplateInstance cast_row_groups(const CastSpec& spec) {
           kernel_words(spec), functor(spec)};
 }
 
-TemplateInstance cast_tiles(const CastSpec& spec, bool unaligned) {
-  const std::string arguments = tiles_arguments(spec, unaligned);
-  const std::string words = kernel_words(spec) + (unaligned ? " (any alignment)" : "");
+TemplateInstance cast_tiles(const CastSpec& spec, Pass pass) {
+  const std::string arguments = tiles_arguments(spec, cast_tiles_config(spec, pass));
+  const std::string words = kernel_words(spec) + (pass == Pass::unaligned ? " (any alignment)" : "");
   if (spec.list) return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
   return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}>", arguments), words, functor(spec)};
 }
@@ -179,7 +182,7 @@ TemplateInstance cast_kept(CastSpec spec) {
   spec.pointwise = {};
   spec.fast_math = false;
   return {"cast/cast_tiles.cuh",
-          fmt::format("cast_tiles<{}>", tiles_arguments(spec, true, true)),
+          fmt::format("cast_tiles<{}>", tiles_arguments(spec, cast_tiles_config(spec, Pass::kept))),
           kernel_words(spec) + " (kept values)",
           {}};
 }
@@ -203,14 +206,13 @@ TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
   if (pass == Pass::whole) return cast_whole(spec);
   if (pass == Pass::wide) return cast_rows_wide(rows_step(spec));
   if (pass == Pass::kept) return cast_kept(spec);
-  const bool unaligned = pass == Pass::unaligned;
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return cast_rows(spec);
     case CastSchedule::row_groups: return cast_row_groups(spec);
-    case CastSchedule::rows_then_tiles: return cast_tiles(tiles_step(spec), unaligned);
+    case CastSchedule::rows_then_tiles: return cast_tiles(tiles_step(spec), pass);
     case CastSchedule::tiles: break;
   }
-  return cast_tiles(spec, unaligned);
+  return cast_tiles(spec, pass);
 }
 
 }  // namespace ingot

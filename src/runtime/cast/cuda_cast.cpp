@@ -5,6 +5,7 @@
 #include "ingot/runtime/stream.h"
 
 #include "ingot/codegen/cast/cast_schedule.h"
+#include "ingot/codegen/cast/cast_tiles_config.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cast/amax_tiles_launch.h"
 #include "ingot/runtime/cast/blocks_at_once.h"
@@ -238,26 +239,6 @@ const Kernel* whole_kernel(const CastSpec& spec, const ExtraPasses& extra, const
                                                                                                        : nullptr;
 }
 
-CastOutputConfig output_config(bool written, ScaleGranularity scale) {
-  if (!written) return {};
-  return {.written = true, .scale = {static_cast<u32>(scale.rows), static_cast<u32>(scale.cols)}};
-}
-
-// CastTilesParams::rows_log2. Tiles of 64 rows gained nothing for clusters, nor for few tiles of a matrix without an
-// expression (docs/notes/casts.md).
-u32 choose_rows_log2(const CastSpec& spec, Pass main, const Tensor& input, const Launcher& launcher) {
-  const CastConfig config{.codes = output_config(spec.codes, spec.scale),
-                          .transposed = output_config(spec.transposed, spec.transposed_scale.value_or(spec.scale)),
-                          .given_scales = spec.source == ScaleSource::given,
-                          .sum = spec.sum.has_value()};
-  if (!may_take_fewer_rows(config, main == Pass::whole)) return CastTilesLaunch::kTileLog2;
-  const i64 multiprocessors = launcher.multiprocessors();
-  i64 least = 0;
-  if (main == Pass::main && spec.pointwise.empty()) least = ceil_div(multiprocessors, i64{4});
-  if (main == Pass::whole && launcher.overlapping()) least = CastWholeLaunch::kMostInCluster + 1;
-  return CastTilesLaunch::rows_log2(input.rows, input.cols, multiprocessors, least);
-}
-
 void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams params, const Tensor& input,
                   Stream& stream, Launcher& launcher) {
   const RaisedMaxima raised = raised_maxima(input, stream);
@@ -309,14 +290,27 @@ bool computes_once(const CastSpec& spec, const KeptMatrix& kept, i64 scratch, co
          launcher.may_take(stream, static_cast<std::size_t>(kept.bytes + scratch));
 }
 
+// Adds the sums of the rows of tiles: partial_sums is f32[ceil(rows / 128), cols].
+void finish_sum(const CastSpec& spec, const float* partial_sums, const CastTensors& tensors, Stream& stream,
+                Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(input.cols), ColumnSumFinishLaunch::kThreads,
+                  ColumnSumFinishParams{.partials = partial_sums,
+                                        .chunks = ceil_div(i64{input.rows}, CastTilesLaunch::kTile),
+                                        .cols = input.cols,
+                                        .sum = tensors.sum.data,
+                                        .sum_cols = input.cols,
+                                        .other_sum = nullptr},
+                  stream);
+}
+
 void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   CastTilesParams params = tiles_params(spec, tensors);
   const Tensor& input = tensors.input;
   // One scratch for all, because a second call would invalidate the first: kept values, sums, maxima.
-  const i64 tile_rows = ceil_div(i64{input.rows}, CastTilesLaunch::kTile);
   const ExtraPasses extra = extra_passes(spec);
   const Kernel* const whole = whole_kernel(spec, extra, tensors, stream, launcher);
-  const i64 sums = spec.sum ? tile_rows * input.cols : 0;
+  const i64 sums = spec.sum ? ceil_div(i64{input.rows}, CastTilesLaunch::kTile) * input.cols : 0;
   i64 scratch = (sums + (whole != nullptr ? 0 : maxima_count(spec, input))) * i64{sizeof(float)};
   KeptMatrix kept = KeptMatrix::of(spec, input);
   const bool keeps = whole == nullptr && extra.kept && computes_once(spec, kept, scratch, stream, launcher);
@@ -326,7 +320,9 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   u8* const memory = scratch == 0 ? nullptr : static_cast<u8*>(stream.scratch(static_cast<std::size_t>(scratch)));
   auto* const partial_sums = reinterpret_cast<float*>(memory + kept.bytes);
   params.partial_sums = partial_sums;
-  params.rows_log2 = choose_rows_log2(spec, main, input, launcher);
+  params.rows_log2 =
+      cast_tile_rows_log2(spec, main, input.rows, input.cols,
+                          {.multiprocessors = launcher.multiprocessors(), .clusters = launcher.overlapping()});
   try {
     if (whole != nullptr) {
       launch_whole(*whole, spec, params, input, stream, launcher);
@@ -357,16 +353,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
     stream.spoil_zeros();  // maxima may have been raised that no kernel will clear
     throw;
   }
-  if (spec.sum && input.cols > 0) {
-    launcher.launch(spec, Pass::finish, ColumnSumFinishLaunch::grid(input.cols), ColumnSumFinishLaunch::kThreads,
-                    ColumnSumFinishParams{.partials = partial_sums,
-                                          .chunks = tile_rows,
-                                          .cols = input.cols,
-                                          .sum = tensors.sum.data,
-                                          .sum_cols = input.cols,
-                                          .other_sum = nullptr},
-                    stream);
-  }
+  if (spec.sum && input.cols > 0) finish_sum(spec, partial_sums, tensors, stream, launcher);
 }
 
 }  // namespace
