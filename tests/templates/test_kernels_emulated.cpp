@@ -503,53 +503,59 @@ void check_tiles_of_64_rows() {
 }
 
 // The same in one launch, from maxima that are zero. The emulator runs one block after the other, so there is one tile,
-// which waits for no other.
+// which waits for no other. `values`: what the kernel should make of the source.
+template <class Source, class Out, CastConfig C, u32 RowsLog2>
+void check_whole_tile(const Matrix<typename Source::Value>& values, const SourceParams& source, const Shape& s,
+                      bool pow2, bool clustered) {
+  using Value = typename Source::Value;
+  constexpr bool kShared = C.codes == C.transposed;
+  OutputCheck<Value, Out, C.codes, false, false> codes(values, s, pow2);
+  OutputCheck<Value, Out, C.transposed, false, true> transposed(values, s, pow2);
+  Matrix<Value> result(s.rows, s.cols, s.cols + s.pad);
+  Matrix<float> sums(1, s.cols, s.cols);
+  std::vector<u32> meeting(2);
+  const auto from_nothing = [](auto& output) {
+    for (i64 i = 0; i < output.extents.count(); ++i) output.from.at(0, i) = 0.0F;
+    CastOutput raised = output.output(true);
+    raised.amax = reinterpret_cast<u32*>(raised.from);
+    return raised;
+  };
+  emulator::launch(cast_whole<Source, Out, C>, 1, CastTilesLaunch::kThreads,
+                   CastWholeParams{.cast = {.rows_log2 = RowsLog2,
+                                            .source = source,
+                                            .codes = from_nothing(codes),
+                                            .transposed = from_nothing(transposed),
+                                            .result = result.data(),
+                                            .result_stride = result.stride(),
+                                            .partial_sums = sums.data(),
+                                            .pow2 = pow2},
+                                   .meeting = clustered ? nullptr : meeting.data()});
+  codes.check(values, s, "codes");
+  if (kShared) {
+    transposed.factors = codes.factors;
+    transposed.amax = codes.amax;
+  }
+  transposed.check(values, s, "transposed");
+  codes.check_cleared();
+  if (!kShared) transposed.check_cleared();
+  for (const u32 word : meeting) BOOST_TEST(word == 0U);
+  if (C.result) check_result(values, result, s);
+  if (C.sum) check_partial_sums(values, sums, s);
+}
+
 template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale,
           u32 RowsLog2 = CastTilesLaunch::kTileLog2>
 void check_cast_whole(bool pow2, bool clustered) {
-  constexpr bool kShared = CodesScale == TransposedScale;
-  constexpr bool kSum = RowsLog2 == CastTilesLaunch::kTileLog2;
+  constexpr CastConfig kConfig{.codes = CodesScale,
+                               .transposed = TransposedScale,
+                               .result = true,
+                               .sum = RowsLog2 == CastTilesLaunch::kTileLog2,
+                               .unaligned = true};
   for (const Shape& s : kShapes) {
     if (CastTilesLaunch::grid(s.rows, s.cols, 1, RowsLog2) != 1) continue;
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
       const auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift);
-      OutputCheck<In, Out, CodesScale, false, false> codes(x, s, pow2);
-      OutputCheck<In, Out, TransposedScale, false, true> transposed(x, s, pow2);
-      Matrix<In> result(s.rows, s.cols, s.cols + s.pad);
-      Matrix<float> sums(1, s.cols, s.cols);
-      std::vector<u32> meeting(2);
-      const auto from_nothing = [](auto& output) {
-        for (i64 i = 0; i < output.extents.count(); ++i) output.from.at(0, i) = 0.0F;
-        CastOutput raised = output.output(true);
-        raised.amax = reinterpret_cast<u32*>(raised.from);
-        return raised;
-      };
-      emulator::launch(
-          cast_whole<
-              ValueSource<In>, Out,
-              CastConfig{
-                  .codes = CodesScale, .transposed = TransposedScale, .result = true, .sum = kSum, .unaligned = true}>,
-          1, CastTilesLaunch::kThreads,
-          CastWholeParams{.cast = {.rows_log2 = RowsLog2,
-                                   .source = source_of(x, s.rows, s.cols),
-                                   .codes = from_nothing(codes),
-                                   .transposed = from_nothing(transposed),
-                                   .result = result.data(),
-                                   .result_stride = result.stride(),
-                                   .partial_sums = sums.data(),
-                                   .pow2 = pow2},
-                          .meeting = clustered ? nullptr : meeting.data()});
-      codes.check(x, s, "codes");
-      if (kShared) {
-        transposed.factors = codes.factors;
-        transposed.amax = codes.amax;
-      }
-      transposed.check(x, s, "transposed");
-      codes.check_cleared();
-      if (!kShared) transposed.check_cleared();
-      for (const u32 word : meeting) BOOST_TEST(word == 0U);
-      check_result(x, result, s);
-      if (kSum) check_partial_sums(x, sums, s);
+      check_whole_tile<ValueSource<In>, Out, kConfig, RowsLog2>(x, source_of(x, s.rows, s.cols), s, pow2, clustered);
     }
   }
 }
@@ -1486,9 +1492,7 @@ BOOST_AUTO_TEST_CASE(cast_tiles_of_two_matrices) {
   }
 }
 
-// Codes and transposed codes in one launch, from maxima that are zero, in one tile of 64 rows or of 128 (a tile waits
-// for no other). In a tile of 64 rows, threads skip their part unless the values are written: f(0) would be their
-// maximum.
+// In a tile of 64 rows, threads skip their part unless the values are written: f(0) would be their maximum.
 template <u32 RowsLog2, bool Result, CastOutputConfig CodesScale, CastOutputConfig TransposedScale>
 void check_whole_of_two_matrices() {
   using Source = ValueSource<bf16, OfTwo>;
@@ -1497,72 +1501,11 @@ void check_whole_of_two_matrices() {
   for (const Shape& s : {Shape{64, 128}, Shape{37, 104, 8}, Shape{61, 99, 3, 1}, Shape{7, 128}, Shape{1, 1}}) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols) {
       FusedCast cast(s);
-      const SourceParams source = cast.source();
-      const auto index = [](CastOutputConfig output, i64 r, i64 c) {
-        return is_rowwise(output.scale) ? r : is_columnwise(output.scale) ? c : 0;
-      };
-      const auto scales_of = [&](CastOutputConfig output) {
-        std::vector<float> found(static_cast<std::size_t>(index(output, s.rows - 1, s.cols - 1)) + 1);
-        for (i64 r = 0; r < s.rows; ++r) {
-          for (i64 c = 0; c < s.cols; ++c) {
-            float& maximum = found[static_cast<std::size_t>(index(output, r, c))];
-            maximum = std::max(maximum, to_float(Source::element(source, r, c)));
-          }
-        }
-        for (float& each : found) each = scale_from_amax<e4m3fn>(each, false);
-        return found;
-      };
-      const std::vector<float> scales = scales_of(CodesScale), transposed_scales = scales_of(TransposedScale);
-      const i64 count = std::ssize(scales), transposed_count = std::ssize(transposed_scales);
-      Matrix<float> maxima(1, count, count), factors = maxima;
-      Matrix<float> transposed_maxima(1, transposed_count, transposed_count), transposed_factors = transposed_maxima;
-      for (i64 i = 0; i < count; ++i) maxima.at(0, i) = 0.0F;
-      for (i64 i = 0; i < transposed_count; ++i) transposed_maxima.at(0, i) = 0.0F;
-      std::vector<u32> meeting(2), readers(2);
-      const auto output = [](auto& codes, Matrix<float>& from, Matrix<float>& into, u32& reader) {
-        return CastOutput{.codes = codes.data(),
-                          .stride = codes.stride(),
-                          .from = from.data(),
-                          .from_count = 1,
-                          .factors = into.data(),
-                          .amax = reinterpret_cast<u32*>(from.data()),
-                          .readers = &reader};
-      };
-      emulator::launch(cast_whole<Source, e4m3fn, kConfig>, 1, CastTilesLaunch::kThreads,
-                       CastWholeParams{.cast = {.rows_log2 = RowsLog2,
-                                                .source = source,
-                                                .codes = output(cast.codes, maxima, factors, readers[0]),
-                                                .transposed = output(cast.transposed, transposed_maxima,
-                                                                     transposed_factors, readers[1]),
-                                                .result = cast.result.data(),
-                                                .result_stride = cast.result.stride(),
-                                                .partial_sums = nullptr,
-                                                .pow2 = false},
-                                       .meeting = meeting.data()});
-      BOOST_TEST((cast.codes.guarded() && cast.transposed.guarded() && cast.result.guarded()));
-      BOOST_TEST((factors.guarded() && transposed_factors.guarded() && maxima.guarded()));
-      for (const u32 word : {meeting[0], meeting[1], readers[0], readers[1]}) BOOST_TEST(word == 0U);
-      // Cleared for the next launch, and the factors of the scales.
-      for (i64 i = 0; i < count; ++i) {
-        BOOST_TEST(float_bits(maxima.at(0, i)) == 0U);
-        const float expected = factor_from_scale(scales[static_cast<std::size_t>(i)]);
-        BOOST_TEST(float_bits(factors.at(0, i)) == float_bits(expected));
-      }
-      for (i64 i = 0; i < transposed_count && CodesScale != TransposedScale; ++i) {
-        BOOST_TEST(float_bits(transposed_maxima.at(0, i)) == 0U);
-        const float expected = factor_from_scale(transposed_scales[static_cast<std::size_t>(i)]);
-        BOOST_TEST(float_bits(transposed_factors.at(0, i)) == float_bits(expected));
-      }
+      Matrix<bf16> values(s.rows, s.cols, s.cols);
       for (i64 r = 0; r < s.rows; ++r) {
-        for (i64 c = 0; c < s.cols; ++c) {
-          const bf16 value = Source::element(source, r, c);
-          const float scale = scales[static_cast<std::size_t>(index(CodesScale, r, c))];
-          const float transposed_scale = transposed_scales[static_cast<std::size_t>(index(TransposedScale, r, c))];
-          BOOST_REQUIRE_EQUAL(cast.codes.at(r, c).bits, quantize<e4m3fn>(to_float(value), scale).bits);
-          BOOST_REQUIRE_EQUAL(cast.transposed.at(c, r).bits, quantize<e4m3fn>(to_float(value), transposed_scale).bits);
-          if (Result) BOOST_REQUIRE_EQUAL(cast.result.at(r, c).bits, value.bits);
-        }
+        for (i64 c = 0; c < s.cols; ++c) values.at(r, c) = Source::element(cast.source(), r, c);
       }
+      check_whole_tile<Source, e4m3fn, kConfig, RowsLog2>(values, cast.source(), s, false, false);
     }
   }
 }

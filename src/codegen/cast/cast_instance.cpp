@@ -12,7 +12,6 @@
 #include "ingot/codegen/cast/cast_tiles_config.h"
 #include "ingot/codegen/cast/cast_values.h"
 #include "ingot/codegen/cast/column_sum_instance.h"
-#include "ingot/codegen/types/template_granularity.h"
 #include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 
@@ -23,13 +22,12 @@ namespace {
 
 static_assert(std::ranges::all_of(kCastGranularities,
                                   [](ScaleGranularity scale) {
-                                    return has_cast_scales({.written = true, .scale = template_granularity(scale)});
+                                    return has_cast_scales(cast_output_config(true, scale));
                                   }),
               "has_cast_scales() of templates/cast/cast_output.cuh lacks one of kCastGranularities");
 static_assert(std::ranges::all_of(kCastGranularities,
                                   [](ScaleGranularity scale) {
-                                    return from_first_pass(scale) ==
-                                           from_pass({.written = true, .scale = template_granularity(scale)});
+                                    return from_first_pass(scale) == from_pass(cast_output_config(true, scale));
                                   }),
               "within_tile() of templates/cast/cast_output.cuh and from_first_pass() of cast_schedule.h disagree about "
               "one of kCastGranularities");
@@ -45,8 +43,7 @@ FieldText listed_field(std::string_view name, const CastSpec& spec, bool written
   const FirstPass wanted = first_pass(spec);
   const bool listed = (scale == kTensorwise && wanted.tensor) || (scale == kRowwise && wanted.rows) ||
                       (scale == kColumnwise && wanted.columns);
-  return output_field(name,
-                      written && listed ? CastOutputConfig{true, template_granularity(scale)} : CastOutputConfig{});
+  return output_field(name, cast_output_config(written && listed, scale));
 }
 
 TemplateInstance cast_list_maxima(const CastSpec& spec) {

@@ -1,26 +1,17 @@
 #include "ingot/codegen/cast/cast_tiles_config.h"
 
 #include "ingot/codegen/cast/cast_schedule.h"
-#include "ingot/codegen/types/template_granularity.h"
 
 #include "cast/cast_tile_shared.cuh"
 #include "cast/cast_whole.cuh"
 
 namespace ingot {
-namespace {
-
-CastOutputConfig output_config(bool written, ScaleGranularity scale) {
-  if (!written) return {};
-  return {.written = true, .scale = template_granularity(scale)};
-}
-
-}  // namespace
 
 CastConfig cast_tiles_config(const CastSpec& spec, Pass pass) {
   // Then the pass for rows has written everything but the transposed codes.
   const bool rest = cast_schedule(spec) == CastSchedule::rows_then_tiles && pass != Pass::whole;
-  return {.codes = output_config(spec.codes && !rest, spec.scale),
-          .transposed = output_config(spec.transposed, spec.transposed_scale.value_or(spec.scale)),
+  return {.codes = cast_output_config(spec.codes && !rest, spec.scale),
+          .transposed = cast_output_config(spec.transposed, spec.transposed_scale.value_or(spec.scale)),
           .given_scales = spec.source == ScaleSource::given,
           .result = spec.result && !rest,
           .sum = spec.sum.has_value(),

@@ -5,10 +5,17 @@
 
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/types/pass.h"
+#include "ingot/codegen/types/template_granularity.h"
 
 #include "cast/cast_output.cuh"
 
 namespace ingot {
+
+// An output with its scales, or none.
+constexpr CastOutputConfig cast_output_config(bool written, ScaleGranularity scale) {
+  if (!written) return {};
+  return {.written = true, .scale = template_granularity(scale)};
+}
 
 // The CastConfig of the kernel that casts the tiles of `spec` in `pass`: main, unaligned, whole or kept. `listed` is
 // false, because cast_list.cuh sets it.
