@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 
+from ..torch._checks import check_dense, is_dense
 from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of
 from ..torch._operators import Casts, PlanTable
@@ -207,6 +208,8 @@ class Float8Linear(torch.nn.Linear):
 
     def _checked(self, input: torch.Tensor) -> torch.Tensor:
         """Returns the input in autocast's dtype, if there is one. A tensor that cannot be multiplied is refused."""
+        if not is_dense(input):
+            check_dense(f'Float8Linear "{self.layer_name}"' if self.layer_name else "Float8Linear", "input", input)
         if input.dim() == 0 or input.shape[-1] != self.in_features:
             self._refuse(
                 Float8RuntimeError,

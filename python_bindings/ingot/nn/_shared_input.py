@@ -69,6 +69,9 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
             refuse(subject, f"has {len(layers)} layers, but two or three can share an input: make several modules")
         for name, layer in layers.items():
             self.add_module(name, LinearParameters.of(layer, subject))
+        features = {name: layer.in_features for name, layer in layers.items()}
+        if len(set(features.values())) > 1:
+            refuse(subject, f"has layers of different in_features, {features}, expected one number: they share their input")
         self._layer_names = tuple(layers)
         self._layer_name = layer_name
         self.norm = norm

@@ -20,9 +20,27 @@ def refuse(subject: str, what: str) -> NoReturn:
     raise LinearError(f"{subject} {what}")
 
 
+def is_dense(tensor: object) -> bool:
+    """Is it a tensor with sizes and strides? Until that is known nothing else can be asked of it."""
+    return isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_nested
+
+
+def check_dense(subject: str, name: str, tensor: torch.Tensor) -> None:
+    if is_dense(tensor):
+        return
+    if not isinstance(tensor, torch.Tensor):
+        refuse(subject, f"{name}: is a {type(tensor).__name__}, expected a torch.Tensor: torch.as_tensor() makes one")
+    if tensor.is_nested:
+        refuse(
+            subject,
+            f"{name}: is a nested tensor, expected one size for each dimension: give its .values(), rows of all parts, or "
+            "pad it with torch.nested.to_padded_tensor()",
+        )
+    refuse(subject, f"{name}: is {tensor.layout}, expected a dense tensor: convert it with .to_dense()")
+
+
 def check_input(subject: str, input: torch.Tensor, in_features: int) -> None:
-    if not isinstance(input, torch.Tensor):
-        refuse(subject, f"input: is a {type(input).__name__}, expected a torch.Tensor")
+    check_dense(subject, "input", input)
     if input.dim() == 0 or input.shape[-1] != in_features:
         refuse(subject, f"input: has shape {tuple(input.shape)}, expected (..., {in_features})")
     if input.device.type not in _DEVICES:
@@ -54,11 +72,13 @@ def refuse_places(subject: str, input: torch.Tensor, /, **tensors: Optional[torc
 
 
 def check_weight(subject: str, name: str, weight: torch.Tensor) -> None:
+    check_dense(subject, name, weight)
     if weight.dim() != 2:
         refuse(subject, f"{name}: has shape {tuple(weight.shape)}, expected (out_features, in_features)")
 
 
 def check_vector(subject: str, name: str, vector: torch.Tensor, count: int) -> None:
+    check_dense(subject, name, vector)
     if tuple(vector.shape) != (count,):
         refuse(subject, f"{name}: has shape {tuple(vector.shape)}, expected ({count},)")
 

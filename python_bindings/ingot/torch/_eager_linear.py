@@ -127,20 +127,23 @@ def run_eager(
     plans: dict[tuple, EagerPlan], input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]
 ) -> Optional[torch.Tensor]:
     """What linear() returns; None where that has to be asked of linear() itself. Not for a compiler."""
-    plan = plans.get(eager_key(input, weight, bias))
-    if (
-        plan is None
-        or input.numel() >= plan.most_elements
-        or (torch.is_autocast_enabled(plan.device_type) and torch.get_autocast_dtype(plan.device_type) != input.dtype)
-        or _transforms_are_active()
-        or getattr(weight, "main_grad", None) is not None
-    ):
-        return None
     try:
+        plan = plans.get(eager_key(input, weight, bias))
+        if (
+            plan is None
+            or input.numel() >= plan.most_elements
+            or (
+                torch.is_autocast_enabled(plan.device_type)
+                and torch.get_autocast_dtype(plan.device_type) != input.dtype
+            )
+            or _transforms_are_active()
+            or getattr(weight, "main_grad", None) is not None
+        ):
+            return None
         if torch.is_grad_enabled():
             return _apply(input, weight, bias, plan)
         if bias is None:
             return _forward(input, weight, plan.number, 0)[0]
         return _forward_bias(input, weight, bias, plan.number, 0)[0]
-    except RuntimeError:
+    except Exception:
         return None  # linear() says what is wrong

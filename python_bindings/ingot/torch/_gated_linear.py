@@ -8,7 +8,7 @@ from typing import Optional
 import torch
 
 from . import _module_operators as ops
-from ._checks import check_layer, refuse, refuse_double_backward
+from ._checks import check_dense, check_layer, refuse, refuse_double_backward
 from ._linear import in_autocasts_dtype
 from ._main_grad import main_grad_of
 from ._module_calls import (
@@ -119,6 +119,7 @@ def gated_linear(
     """
     subject = options.subject
     check_layer(subject, gate, weight, bias, ("weight", "bias"))
+    check_dense(subject, "up", up)
     gate, up = in_autocasts_dtype(gate), in_autocasts_dtype(up)
     if up.shape != gate.shape or up.dtype != gate.dtype or up.device != gate.device:
         refuse(

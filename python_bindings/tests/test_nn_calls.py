@@ -1,0 +1,110 @@
+"""How the layers of ingot.nn and ingot.float8 are called: what they refuse, and by which sentence."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import numpy as np
+
+import ingot
+from ingot import float8
+from ingot.nn import Float8Linear, GatedMlp, LayerNormLinear, Mlp, RMSNormLinear, SharedInputLinears
+from ingot.torch import GatedLinearOptions, gated_linear
+
+K, N = 32, 48
+
+
+def _float8(config):
+    def make(bias=True, dtype=torch.bfloat16, n_in=K, n_out=N):
+        plain = torch.nn.Linear(n_in, n_out, bias, dtype=dtype)
+        model = float8.convert_to_float8_training(torch.nn.Sequential(plain), config=config)
+        model[0].layer_name = "fc"
+        return model[0]
+
+    return make
+
+
+def _gated_of_two(bias=True, dtype=torch.bfloat16, n_in=K, n_out=N, recipe="tensorwise"):
+    sizes = ((n_in, n_out), (n_in, n_out), (n_out, n_in))
+    gate, up, down = (torch.nn.Linear(*size, bias, dtype=dtype) for size in sizes)
+    return GatedMlp.from_parts((gate, up), down, recipe=recipe, layer_name="fc")
+
+
+def _of(kind, **fixed):
+    def make(bias=True, dtype=torch.bfloat16, n_in=K, n_out=N, recipe="tensorwise"):
+        return kind(n_in, n_out, bias, dtype=dtype, recipe=recipe, layer_name="fc", **fixed)
+
+    return make
+
+
+def _shared(bias=True, dtype=torch.bfloat16, n_in=K, n_out=N, recipe="tensorwise"):
+    return SharedInputLinears(n_in, {"q": n_out, "k": n_out}, bias, dtype=dtype, recipe=recipe, layer_name="fc")
+
+
+NN = {
+    "Float8Linear": _of(Float8Linear),
+    "Float8Linear silu": _of(Float8Linear, activation="silu"),
+    "RMSNormLinear": _of(RMSNormLinear),
+    "LayerNormLinear": _of(LayerNormLinear),
+    "Mlp": _of(Mlp),
+    "GatedMlp": _of(GatedMlp, norm="rms"),
+    "GatedMlp of two": _gated_of_two,
+    "SharedInputLinears": _shared,
+}
+CAST = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+FLOAT8 = {
+    "float8 tensorwise": _float8(float8.Float8LinearConfig()),
+    "float8 rowwise": _float8(float8.Float8LinearConfig.from_recipe_name("rowwise")),
+    "float8 emulated": _float8(float8.Float8LinearConfig(emulate=True)),
+    "float8 delayed": _float8(
+        float8.Float8LinearConfig(cast_config_input=CAST, cast_config_weight=CAST, cast_config_grad_output=CAST)
+    ),
+}
+ALL = NN | FLOAT8
+
+
+def message(call):
+    with pytest.raises(ingot.Error) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("which", ALL)
+def test_inputs_that_are_no_dense_tensors(which):
+    layer, x = ALL[which](), torch.randn(4, K).bfloat16()
+    layer(x)  # the first call and later ones take two ways
+    jagged = torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+    inputs = {
+        "input: is a ndarray, expected a torch.Tensor: torch.as_tensor() makes one": np.zeros((4, K), np.float32),
+        "input: is a list, expected a torch.Tensor: torch.as_tensor() makes one": [[0.0] * K],
+        "input: is torch.sparse_coo, expected a dense tensor: convert it with .to_dense()": x.to_sparse(),
+        "input: is a nested tensor, expected one size for each dimension: give its .values(), rows of all parts, or pad "
+        "it with torch.nested.to_padded_tensor()": jagged,
+    }
+    for grads in (False, True):
+        with torch.set_grad_enabled(grads):
+            for expected, value in inputs.items():
+                text = message(lambda: layer(value))
+                assert text.endswith(expected)
+                assert '"fc"' in text or '"fc.gate"' in text or '"fc.q"' in text
+
+
+def test_operands_that_are_no_dense_tensors():
+    x, w = torch.randn(4, K), torch.randn(N, K)
+    assert message(lambda: ingot.torch.linear(x, w.numpy())) == (
+        'linear "linear" weight: is a ndarray, expected a torch.Tensor: torch.as_tensor() makes one'
+    )
+    assert message(lambda: ingot.torch.linear(x, w.to_sparse())) == (
+        'linear "linear" weight: is torch.sparse_coo, expected a dense tensor: convert it with .to_dense()'
+    )
+    assert message(lambda: ingot.torch.linear(x, w, np.zeros(N))).startswith('linear "linear" bias: is a ndarray')
+    assert message(lambda: gated_linear(x, x.numpy(), w, None, GatedLinearOptions(name="fc"))).startswith(
+        'gated linear "fc" up: is a ndarray'
+    )
+
+
+def test_a_shared_input_has_one_size():
+    layers = {"q": torch.nn.Linear(K, 8), "k": torch.nn.Linear(N, 8)}
+    assert message(lambda: SharedInputLinears.from_parts(layers, layer_name="fc")) == (
+        "SharedInputLinears \"fc.q\", \"fc.k\" has layers of different in_features, {'q': 32, 'k': 48}, expected one "
+        "number: they share their input"
+    )
