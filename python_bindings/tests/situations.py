@@ -23,6 +23,7 @@ from ingot.nn import (
 )
 
 IN, OUT, TOKENS = 32, 48, 24
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,8 @@ def training() -> list[str]:
 
 def make(kind: str, seed: int = 0, **options) -> torch.nn.Module:
     torch.manual_seed(seed)
-    return KINDS[kind].make(**options)
+    module = KINDS[kind].make(**options)
+    return module if "device" in options else module.to(DEVICE)
 
 
 def state_of(module) -> dict:
@@ -160,7 +162,7 @@ def state_of(module) -> dict:
 
 
 def tokens(count=TOKENS, dtype=torch.bfloat16, features=IN, seed=1) -> torch.Tensor:
-    return torch.randn(count, features, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return torch.randn(count, features, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
 
 
 def outputs_of(module, x) -> tuple:
@@ -171,7 +173,7 @@ def outputs_of(module, x) -> tuple:
 def gradients_of(outputs) -> list[torch.Tensor]:
     """What the loss gives each output: random, and the same in every call."""
     generator = torch.Generator().manual_seed(2)
-    return [torch.randn(y.shape, generator=generator).to(y.dtype) for y in outputs]
+    return [torch.randn(y.shape, generator=generator).to(DEVICE, y.dtype) for y in outputs]
 
 
 def step(module, x, call: Optional[Callable] = None, input_grad: bool = True) -> dict:

@@ -24,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import ingot
 from ingot import float8
 from situations import (
+    DEVICE,
     IN,
     KINDS,
     OUT,
@@ -91,7 +92,7 @@ def gradients_accumulate(name):
     for key, parameter in twice.named_parameters():
         if key in once:
             assert sqnr(2 * once[key].double(), parameter.grad) > 40, key
-    twin, expanded = copy.deepcopy(module), torch.ones((), dtype=x.dtype)
+    twin, expanded = copy.deepcopy(module), torch.ones((), dtype=x.dtype, device=x.device)
     grads = []
     for of, ones in ((module, expanded.expand), (twin, lambda shape: expanded.expand(shape).contiguous())):
         outputs = outputs_of(of, x)
@@ -253,7 +254,7 @@ def torch_func(name):
     _right_or_refused(lambda: torch.func.grad(loss)(few), grad, name)
     _right_or_refused(lambda: torch.func.jacrev(loss)(few), grad, name)
     _right_or_refused(lambda: torch.func.jacfwd(loss)(few), grad, name)
-    _right_or_refused(lambda: torch.func.vjp(loss, few)[1](torch.tensor(1.0))[0], grad, name)
+    _right_or_refused(lambda: torch.func.vjp(loss, few)[1](torch.tensor(1.0, device=DEVICE))[0], grad, name)
     _right_or_refused(lambda: torch.func.hessian(loss)(few), hessian, name)
     want = first(formula(state, x.double()))
     _right_or_refused(lambda: torch.func.vmap(lambda row: first(module(row)))(x), want, name)
@@ -316,7 +317,7 @@ def writes_through_aliases(name):
 
 @situation
 def meta_then_own_values(name):
-    module = make(name, device="meta").to_empty(device="cpu")
+    module = make(name, device="meta").to_empty(device=DEVICE)
     for tensor in [*module.parameters(), *module.buffers()]:
         if tensor.dtype.is_floating_point and tensor.dtype.itemsize > 1:
             tensor.data.fill_(float("nan"))  # what memory may have
@@ -347,7 +348,8 @@ def weights_of_zeros(name):
         with torch.no_grad():
             for parameter in module.parameters():
                 if parameter.dim() == 2:
-                    parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(at)) * 1e-3)
+                    values = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(at))
+                    parameter.copy_(values * 1e-3)
         assert_close(expected_step(name, module, x), step(module, x), 12.0)
 
 
@@ -370,7 +372,8 @@ def infinite_first_step(name):
 def copies(name):
     module, x = _of_kind(name)
     for at in range(2):  # before the first step, and after it
-        twins = [copy.deepcopy(module), pickle.loads(pickle.dumps(module)), copy.deepcopy(module).share_memory()]
+        twins = [copy.deepcopy(module), pickle.loads(pickle.dumps(module))]
+        twins.append(copy.deepcopy(module).share_memory())
         buffer = io.BytesIO()
         torch.save(module, buffer)
         buffer.seek(0)
@@ -383,13 +386,13 @@ def copies(name):
 
 def _misaligned(tensor):
     """The same values, one element after an aligned address."""
-    room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype)
+    room = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)
     view = room[1:].view(tensor.shape)
     return view.copy_(tensor)
 
 
 def _strided(tensor):
-    room = torch.empty(*tensor.shape[:-1], 2 * tensor.shape[-1], dtype=tensor.dtype)
+    room = torch.empty(*tensor.shape[:-1], 2 * tensor.shape[-1], dtype=tensor.dtype, device=tensor.device)
     view = room[..., ::2]
     return view.copy_(tensor)
 
@@ -425,7 +428,7 @@ def main_grad_of_some_inputs(name):
     if KINDS[name].package == "float8":
         return "has no main_grad"
     for weight in weights:
-        weight.main_grad = torch.zeros(weight.shape)
+        weight.main_grad = torch.zeros(weight.shape, device=weight.device)
         weight.grad_added_to_main_grad = False
     outputs = outputs_of(module, x)
     grads = gradients_of(outputs)
@@ -444,7 +447,7 @@ def main_grad_of_some_inputs(name):
 def autocast_with_f32_weights(name):
     module = make(name, dtype=torch.float32)
     x = tokens(dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(DEVICE, torch.bfloat16):
         got = step(module, x)
     assert got["output 0"].dtype == torch.bfloat16
     for key, parameter in module.named_parameters():
@@ -532,7 +535,7 @@ def hooks_and_conversion(name):
     if convert is None:
         return "is not made of one layer"
     called = []
-    model = torch.nn.Sequential(torch.nn.Linear(IN, OUT, dtype=torch.bfloat16))
+    model = torch.nn.Sequential(torch.nn.Linear(IN, OUT, dtype=torch.bfloat16, device=DEVICE))
     linear = model[0]
     linear.register_forward_pre_hook(lambda *_: called.append("forward_pre"))
     linear.register_forward_hook(lambda *_: called.append("forward"))
@@ -568,7 +571,7 @@ def unclear_inputs(name):
 
     module, x = _of_kind(name)
     inputs = (
-        x.float().numpy(),
+        x.float().cpu().numpy(),
         x.to_sparse(),
         torch.nested.nested_tensor([x[:1], x[1:]], layout=torch.jagged),
         x.double(),
