@@ -299,15 +299,16 @@ namespace {
 
 constexpr std::string_view kIndexEnd = ".index.json";
 
-// The file to open for a path: the path itself, or the checkpoint inside a folder.
+// The file to open for a path: the path itself, or the checkpoint inside a folder; of both kinds the one that
+// transformers reads.
 std::filesystem::path entry_of(const std::filesystem::path& path) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) return path;
-  for (const char* const name : {"model.safetensors.index.json", "model.safetensors"}) {
+  for (const char* const name : {"model.safetensors", "model.safetensors.index.json"}) {
     if (std::filesystem::exists(path / name, ignored)) return path / name;
   }
   throw Error(ErrorCode::not_found, path.string(),
-              "has neither model.safetensors.index.json nor model.safetensors; name the file itself");
+              "has neither model.safetensors nor model.safetensors.index.json; name the file itself");
 }
 
 // Returns the file name of each tensor.
@@ -331,6 +332,16 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   return files;
 }
 
+SafetensorsFile open_listed(const std::filesystem::path& index, const std::string& file_name) {
+  try {
+    return SafetensorsFile::open(index.parent_path() / file_name);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::not_found) throw;
+    throw Error(ErrorCode::not_found, error.subject(),
+                fmt::format("{}; {} lists it: bring the missing file", error.message(), index.filename().string()));
+  }
+}
+
 }  // namespace
 
 SafetensorsCheckpoint SafetensorsCheckpoint::open(const std::filesystem::path& path) {
@@ -345,7 +356,7 @@ SafetensorsCheckpoint SafetensorsCheckpoint::open(const std::filesystem::path& p
   std::map<std::string, std::size_t> opened;
   for (const auto& [tensor, file_name] : read_index(entry)) {
     const auto [known, is_new] = opened.emplace(file_name, checkpoint.files_.size());
-    if (is_new) checkpoint.files_.push_back(SafetensorsFile::open(entry.parent_path() / file_name));
+    if (is_new) checkpoint.files_.push_back(open_listed(entry, file_name));
     const SafetensorsFile& file = checkpoint.files_[known->second];
     if (file.find(tensor) == nullptr) {
       refuse(file.path(),
@@ -442,6 +453,7 @@ void write_safetensors(const std::filesystem::path& file, std::span<const Tensor
   for (const TensorToStore* const tensor : sorted) {
     writer.write({reinterpret_cast<const char*>(tensor->bytes.data()), tensor->bytes.size()});
   }
+  writer.sync();
   writer.publish();
 }
 

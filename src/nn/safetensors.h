@@ -74,7 +74,7 @@ class INGOT_API SafetensorsFile {
 
 // A model's checkpoint of one or several files. Its path is a .safetensors file; an index
 // (model.safetensors.index.json, whose "weight_map" names the file of each tensor); or a folder that has one of the
-// two.
+// two. Of a folder with both model.safetensors is read, as transformers does.
 class INGOT_API SafetensorsCheckpoint {
  public:
   struct Found {
@@ -106,7 +106,7 @@ struct TensorToStore {
   std::span<const std::byte> bytes;
 };
 
-// Replaces the file at once when the new one is complete; what is no regular file, such as a FIFO, is written into
+// Replaces the file at once when the new one is complete and on the disk; what is no regular file, such as a FIFO, is written into
 // (runtime/util/write_file.h). The data starts at a multiple of 64 bytes, the widest elements first, so that all are
 // aligned; tensors of the same width keep their order. Throws Error{invalid_argument} for two tensors of one name, an
 // unknown type, or bytes that do not fit the shape, and Error{io_failed}, with the old file intact.

@@ -1,6 +1,5 @@
 #include "ingot/runtime/error.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace ingot {
@@ -8,9 +7,15 @@ namespace {
 
 constexpr std::string_view kBetween = ": ";
 
-// A NUL from a damaged file would end what() there, and whoever looks behind the subject would read past the end.
-std::string without_nul(std::string text) {
-  std::ranges::replace(text, '\0', '?');
+// A message may quote a file, a name or a variable, and is printed on a terminal: control characters become "?", those
+// of Unicode (C2 80 to C2 9F) too. A NUL would also end what() there, and whoever looks after the subject would read
+// past the end. Each byte stays one byte.
+std::string printable_text(std::string text) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((at(i) < ' ' && text[i] != '\n' && text[i] != '\t') || at(i) == 0x7f) text[i] = '?';
+    if (at(i) == 0xc2 && i + 1 < text.size() && at(i + 1) >= 0x80 && at(i + 1) < 0xa0) text[i] = text[i + 1] = '?';
+  }
   return text;
 }
 
@@ -30,7 +35,7 @@ std::string_view name(ErrorCode code) {
 }
 
 Error::Error(ErrorCode code, std::string subject, const std::string& message, std::string log)
-    : std::runtime_error(without_nul(subject + std::string(kBetween) + message)),
+    : std::runtime_error(printable_text(subject + std::string(kBetween) + message)),
       code_(code),
       subject_(std::move(subject)),
       log_(std::move(log)) {}

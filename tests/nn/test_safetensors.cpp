@@ -389,7 +389,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_a_file_an_index_or_a_folder) {
   const SafetensorsCheckpoint single = SafetensorsCheckpoint::open(folder.path("two.safetensors"));
   BOOST_TEST((single.names() == std::vector<std::string>{"b", "c"}));
   check_contains(error_of([&] { SafetensorsCheckpoint::open(folder.path("")); }, ErrorCode::not_found),
-                 {"neither model.safetensors.index.json nor model.safetensors"});
+                 {"neither model.safetensors nor model.safetensors.index.json"});
 
   BOOST_TEST(
       with_index(R"({"metadata":{"total_size":16},"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})") ==
@@ -405,8 +405,11 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_a_file_an_index_or_a_folder) {
                    {"has no tensor \"c\""});
   }
 
+  fs::copy_file(folder.path("two.safetensors"), folder.path("model.safetensors"));
+  BOOST_TEST((SafetensorsCheckpoint::open(folder.path("")).names() == std::vector<std::string>{"b", "c"}));
+
   check_contains(with_index(R"({"weight_map":{"z":"one.safetensors"}})"), {"one.safetensors", "lacks tensor \"z\""});
-  check_contains(with_index("{"), {"index is not JSON"});
+  check_contains(with_index("{"), {"index is not JSON (line 1, column 2)"});
   check_contains(with_index("[]"), {"has no weight_map"});
   check_contains(with_index("{}"), {"has no weight_map"});
   check_contains(with_index(R"({"weight_map":[]})"), {"has no weight_map"});
@@ -418,7 +421,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_a_file_an_index_or_a_folder) {
   }
   write_text(index, R"({"weight_map":{"a":"three.safetensors"}})");
   check_contains(error_of([&] { SafetensorsCheckpoint::open(index); }, ErrorCode::not_found),
-                 {"three.safetensors", "cannot be opened"});
+                 {"three.safetensors", "cannot be opened", "model.safetensors.index.json lists it"});
   write_text(index, "");
   fs::resize_file(index, 100'000'001);  // sparse
   check_contains(error_of([&] { SafetensorsCheckpoint::open(index); }, ErrorCode::io_failed),

@@ -39,6 +39,13 @@ BOOST_AUTO_TEST_CASE(gives_its_message_without_its_subject) {
   BOOST_TEST(Error(ErrorCode::io_failed, "a", std::string("b\0c", 3)).message() == "b?c");
 }
 
+// A name or a file from anywhere may be quoted in it.
+BOOST_AUTO_TEST_CASE(no_control_character_reaches_a_terminal) {
+  const Error error(ErrorCode::io_failed, "a\x1b[2J\x7f", "is\r\x07 \xc2\x9bm \xc3\xa4\n\tb");
+  BOOST_TEST(std::string(error.what()) == "a?[2J?: is?? ?\?m \xc3\xa4\n\tb");
+  BOOST_TEST(error.message() == "is?? ?\?m \xc3\xa4\n\tb");
+}
+
 BOOST_AUTO_TEST_CASE(codes_have_names) {
   BOOST_TEST(name(ErrorCode::invalid_spec) == "invalid_spec");
   BOOST_TEST(name(ErrorCode::invalid_argument) == "invalid_argument");

@@ -24,10 +24,15 @@ std::string fault_of(const auto& read) {
 
 BOOST_AUTO_TEST_CASE(text_is_checked_before_it_is_parsed) {
   BOOST_TEST(json_fault(R"({"a":[{"a":1},{"a":-2.5e3}],"b":null,"c":"é","d":true})", 3) == "");
-  for (const std::string text : {"", "{", "[1,]", "{\"a\":\"\xff\"}", "{} {}", "nan"}) {
-    BOOST_TEST(json_fault(text, 3) == "is not JSON", text);
-  }
-  BOOST_TEST(json_fault("[1e999]", 3) == "has a number that is too large");
+  const std::pair<std::string, std::string> cases[] = {{"", "line 1, column 1"},
+                                                       {"{", "line 1, column 2"},
+                                                       {"[1,]", "line 1, column 4"},
+                                                       {"{\"a\":\"\xff\"}", "line 1, column 7"},
+                                                       {"{} {}", "line 1, column 4"},
+                                                       {"nan", "line 1, column 2"},
+                                                       {"{\n \"a\": 1,\n}", "line 3, column 1"}};
+  for (const auto& [text, place] : cases) BOOST_TEST(json_fault(text, 3) == "is not JSON (" + place + ")", text);
+  BOOST_TEST(json_fault("[1e999]", 3) == "has a number that is too large (line 1, column 6)");
   BOOST_TEST(json_fault("[[[1]]]", 3) == "");
   BOOST_TEST(json_fault("[[[{}]]]", 3) == "is nested deeper than 3 levels");
   for (const char* const open : {"[", "{\"a\":"}) {

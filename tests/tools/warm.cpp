@@ -286,7 +286,7 @@ BOOST_AUTO_TEST_CASE(wrong_files_of_layers_are_explained) {
              "training[0] has \"name\": 7, which is not a text");
   BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "bias": 1}]})") ==
              "decoding[0] has \"bias\": 1, which is not true or false");
-  BOOST_TEST(problem("{") == "is not JSON");
+  BOOST_TEST(problem("{") == "is not JSON (line 1, column 2)");
   BOOST_TEST(problem(std::string(100000, '[') + std::string(100000, ']')) == "is nested deeper than 3 levels");
   BOOST_TEST(error_of([&] { read_layers(folder.path() / "nothing"); }).find("there is no such file") !=
              std::string::npos);

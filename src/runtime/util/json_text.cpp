@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
@@ -16,10 +17,17 @@ namespace {
 
 using Json = nlohmann::json;
 
+// "line 3, column 5" of the last of so many bytes that were read.
+std::string place_in(std::string_view text, std::size_t bytes) {
+  const std::string_view before = text.substr(0, std::max<std::size_t>(bytes, 1) - 1);
+  const auto line = 1 + std::ranges::count(before, '\n');
+  return fmt::format("line {}, column {}", line, before.size() - (before.rfind('\n') + 1) + 1);
+}
+
 // The JSON library calls this for each part of a text. Returning false ends the parse.
 class Checker final : public nlohmann::json_sax<Json> {
  public:
-  explicit Checker(int deepest) : deepest_(deepest) {}
+  Checker(std::string_view text, int deepest) : text_(text), deepest_(deepest) {}
 
   std::string fault() { return std::move(fault_); }
 
@@ -41,9 +49,10 @@ class Checker final : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  bool parse_error(std::size_t /*position*/, const std::string& /*token*/, const Json::exception& error) override {
+  bool parse_error(std::size_t position, const std::string& /*token*/, const Json::exception& error) override {
     constexpr int kNumberOverflow = 406;
     fault_ = error.id == kNumberOverflow ? "has a number that is too large" : "is not JSON";
+    fault_ += fmt::format(" ({})", place_in(text_, position));
     return false;
   }
 
@@ -59,6 +68,7 @@ class Checker final : public nlohmann::json_sax<Json> {
     return true;
   }
 
+  std::string_view text_;
   int deepest_;
   std::vector<std::unordered_set<std::string>> names_{};  // of each object around the current place; arrays have none
   std::string fault_{};
@@ -75,7 +85,7 @@ std::string whole_number_from(std::int64_t least, std::int64_t most) {
 }
 
 std::string json_fault(std::string_view text, int deepest) {
-  Checker checker(deepest);
+  Checker checker(text, deepest);
   return Json::sax_parse(text, &checker) ? std::string() : checker.fault();
 }
 
