@@ -42,7 +42,12 @@ ScaleGranularity granularity_of(const std::string& text, const char* what) {
 // The shape of a granularity's scales: [down, across], or a single number if it divides only one dimension.
 std::vector<std::int64_t> scale_shape(const std::string& scale, std::int64_t rows, std::int64_t cols) {
   const ScaleGranularity granularity = granularity_of(scale, "scale");
-  const auto extents = [](std::int64_t size, std::int64_t extent) { return (size + extent - 1) / extent; };
+  if (rows < 0 || cols < 0) {
+    throw Error(
+        ErrorCode::invalid_argument, "scale_shape",
+        (rows < 0 ? "rows are " + std::to_string(rows) : "cols are " + std::to_string(cols)) + ", expected 0 or more");
+  }
+  const auto extents = [](std::int64_t size, std::int64_t extent) { return size / extent + (size % extent != 0); };
   if (granularity == kTensorwise) return {1};
   if (granularity.cols == 0) return {extents(rows, granularity.rows)};
   if (granularity.rows == 0) return {extents(cols, granularity.cols)};
@@ -188,13 +193,21 @@ using HostFloatsOut = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::
 using HostCodes = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using HostCodesOut = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
+void check_size(const std::string& what, std::size_t size, std::size_t expected) {
+  if (size == expected) return;
+  throw Error(ErrorCode::invalid_argument, what,
+              "has " + std::to_string(size) + " elements, expected " + std::to_string(expected));
+}
+
 void encode(const HostFloats& input, const std::string& dtype, const HostCodesOut& codes) {
+  check_size("encode codes", codes.size(), input.size());
   with_format(dtype_of(dtype, "encode dtype"), [&]<class F>(F) {
     for (std::size_t i = 0; i < input.size(); ++i) codes.data()[i] = ingot::encode<F>(input.data()[i]).bits;
   });
 }
 
 void decode(const HostCodes& codes, const std::string& dtype, const HostFloatsOut& values) {
+  check_size("decode values", values.size(), codes.size());
   const auto decode_as = [&]<class F>(F) {
     for (std::size_t i = 0; i < codes.size(); ++i) values.data()[i] = ingot::decode(F{codes.data()[i]});
   };
@@ -238,6 +251,16 @@ using HostDoublesOut = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device
 void evaluate_all(const std::string& text, const HostDoubles& x, const std::vector<HostDoubles>& inputs,
                   const HostDoublesOut& results) {
   const Pointwise expression = parse_pointwise(text);
+  const auto kinds = expression.inputs();
+  if (inputs.size() != kinds.size()) {
+    throw Error(ErrorCode::invalid_argument, "evaluate",
+                "the expression has " + std::to_string(kinds.size()) + " inputs, but " + std::to_string(inputs.size()) +
+                    " are given");
+  }
+  check_size("evaluate x", x.size(), results.size());
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    check_size("evaluate " + kinds[k].name, inputs[k].size(), results.size());
+  }
   std::vector<double> values(inputs.size());
   for (std::size_t i = 0; i < results.size(); ++i) {
     for (std::size_t k = 0; k < inputs.size(); ++k) values[k] = inputs[k].data()[i];

@@ -13,7 +13,18 @@ Context = _core.Context
 @functools.lru_cache(maxsize=None)
 def context_for(device: str) -> Context:
     """Returns the context that functions use by default. `device` is "auto", "cpu" or "cuda:N"."""
+    if not isinstance(device, str):
+        raise _core.Error(f'device: expected "auto", "cpu", "cuda" or "cuda:N", got a {type(device).__name__}')
     return Context(device)
+
+
+def context_of(context: Context | None, device: str) -> Context:
+    """Returns the context that a call was given, or the device's."""
+    if context is None:
+        return context_for(device)
+    if not isinstance(context, Context):
+        raise _core.Error(f"context: expected an ingot.Context or None, got a {type(context).__name__}")
+    return context
 
 
 def info(device: str = "auto") -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import arrays_of, dtype_name
-from ._context import Context, context_for
+from ._arrays import arrays_of, dtype_name, host_codes, host_values
+from ._context import Context, context_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +67,11 @@ def _turned(factors: Any) -> Any:
 def amax(x: Any, scale: str = "tensor", *, context: Context | None = None) -> Any:
     """Returns max |x| in float32 over the whole matrix (scale "tensor"), each row ("row") or each column ("col"). A NaN
     in x makes the maximum NaN."""
-    arrays = arrays_of(x)
-    rows, cols = _shape(x)
-    result = arrays.empty(tuple(_core.scale_shape(scale, rows, cols)), "f32")
-    context = context or context_for(arrays.device)
-    _core.amax(context, arrays.bits(x), arrays.dtype(x), scale, arrays.bits(result.reshape(-1)), arrays.stream)
+    arrays = arrays_of(x, "amax input")
+    in_dtype = arrays.dtype(x, "amax input")
+    result = _per_extent(arrays, scale, *_shape(x))
+    context = context_of(context, arrays.device)
+    _core.amax(context, arrays.bits(x, "amax input"), in_dtype, scale, arrays.bits(result.reshape(-1)), arrays.stream)
     return result
 
 
@@ -119,8 +119,9 @@ def cast(
     kinds = _expression_inputs(of, inputs)
     if x is None:
         x = _any_matrix(of, kinds, inputs)
-    arrays = arrays_of(x)
-    x_bits, in_dtype, out = arrays.bits(x), arrays.dtype(x), dtype_name(dtype)
+    arrays = arrays_of(x, "cast input")
+    in_dtype, out = arrays.dtype(x, "cast input"), dtype_name(dtype)
+    x_bits = arrays.bits(x, "cast input")
     rows, cols = _shape(x)
     made = Float8Array(
         codes=arrays.empty((rows, cols), out) if codes else None,
@@ -129,7 +130,7 @@ def cast(
         dtype=out,
         scale=scale,
         transposed_scale=transposed_scale,
-        transposed_factors=_per_extent(arrays, transposed_scale, rows, cols),
+        transposed_factors=None if transposed_scale is None else _per_extent(arrays, transposed_scale, rows, cols),
         result=arrays.empty((rows, cols), in_dtype) if result else None,
         sum=None if sum is None else arrays.empty((cols,), dtype_name(sum)),
         amax=_record(arrays, amax, scale if scales is not None else None, rows, cols),
@@ -140,9 +141,9 @@ def cast(
         sum="" if sum is None else dtype_name(sum),
         given=scales is not None, pow2=pow2, unrounded=unrounded, fast=fast,
     )  # fmt: skip
-    read = [(_bits_of_same(arrays, inputs[name], name), arrays.dtype(inputs[name])) for name, _ in kinds]
+    read = [read_input(arrays, inputs[name], f"cast input {name}") for name, _ in kinds]
     given = {"scales": scales, "transposed_scales": transposed_scales}
-    _run_cast(context or context_for(arrays.device), arrays, call, x_bits, read, given, made)
+    _run_cast(context_of(context, arrays.device), arrays, call, x_bits, read, given, made)
     return made
 
 
@@ -150,30 +151,31 @@ def _run_cast(
     context: Context, arrays: Any, call: Any, x_bits: Any, inputs: list[Any], given: dict[str, Any], made: Float8Array
 ) -> None:
     """Runs the cast into the arrays of `made`; inputs: bits and dtype of each that the expression reads, in its order."""
-    vectors = ("factors", "transposed_factors", "sum", "amax", "transposed_amax")
+    vectors = ("factors", "transposed_factors", "sum")
     outputs = {name: getattr(made, name) for name in ("codes", "transposed", "result", *vectors)}
-    _core.cast(
-        context,
-        call,
-        x_bits,
-        inputs,
-        {name: _flat(arrays, array, name) for name, array in given.items() if array is not None},
-        {
-            name: arrays.bits(array.reshape(-1) if name in vectors else array)
-            for name, array in outputs.items()
-            if array is not None
-        },
-        arrays.stream,
-    )
+    outputs = {
+        name: arrays.bits(array.reshape(-1) if name in vectors else array)
+        for name, array in outputs.items()
+        if array is not None
+    }
+    scales = {
+        name: read_floats(arrays, array, f"cast {name}").reshape(-1) for name, array in given.items() if array is not None
+    }
+    for name in ("amax", "transposed_amax"):  # which may be the caller's
+        if getattr(made, name) is not None:
+            outputs[name] = arrays.output(getattr(made, name), ("f32",), f"cast {name}").reshape(-1)
+    _core.cast(context, call, x_bits, inputs, scales, outputs, arrays.stream)
 
 
 def _shape(x: Any) -> tuple[int, int]:
     return (x.shape[0], x.shape[1]) if len(x.shape) == 2 else (0, 0)  # the core refuses any other rank
 
 
-def _per_extent(arrays: Any, scale: str | None, rows: int, cols: int) -> Any:
-    """Returns an array with one element for each scale; None if `scale` is None."""
-    return None if scale is None else arrays.empty(tuple(_core.scale_shape(scale, rows, cols)), "f32")
+def _per_extent(arrays: Any, scale: str, rows: int, cols: int) -> Any:
+    """Returns an array with one element for each scale."""
+    if not isinstance(scale, str):
+        raise _core.Error(f'scale: expected "tensor", "row" or another granularity, got {type(scale).__name__}')
+    return arrays.empty(tuple(_core.scale_shape(scale, rows, cols)), "f32")
 
 
 def _record(arrays: Any, amax: Any, scale: str | None, rows: int, cols: int) -> Any:
@@ -182,22 +184,24 @@ def _record(arrays: Any, amax: Any, scale: str | None, rows: int, cols: int) -> 
         amax = _per_extent(arrays, scale, rows, cols)
         amax[...] = 0
         return amax
-    if amax is not None and not arrays.same_memory(amax):
-        raise _core.Error("cast amax: must be a contiguous array of the same framework as x; it is raised in place")
+    if amax is not None:
+        arrays.own(amax, "cast amax")
+        if not arrays.is_contiguous(amax):
+            raise _core.Error("cast amax: must be contiguous; it is raised in place")
     return amax
 
 
-def _bits_of_same(arrays: Any, array: Any, name: str) -> Any:
-    if type(arrays_of(array)) is not type(arrays):
-        raise _core.Error(f"cast input {name}: is a {type(array).__name__}; all arrays of a cast must be of one framework")
-    return arrays.bits(array)
+def read_input(arrays: Any, array: Any, what: str) -> tuple[Any, str]:
+    """Returns an input's bits and dtype."""
+    return arrays.bits(array, what), arrays.dtype(array, what)
 
 
-def _flat(arrays: Any, array: Any, name: str) -> Any:
-    dtype = str(getattr(array, "dtype", "float32")).removeprefix("torch.")
-    if dtype != "float32":
-        raise _core.Error(f"cast {name}: must be float32, but is {dtype}")
-    return _bits_of_same(arrays, array, name).reshape(-1)
+def read_floats(arrays: Any, array: Any, what: str) -> Any:
+    """Returns the bits of a float32 array."""
+    bits, dtype = read_input(arrays, array, what)
+    if dtype != "f32":
+        raise _core.Error(f"{what}: must be float32, but is {dtype}; convert it")
+    return bits
 
 
 def _expression_inputs(of: str | None, inputs: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -207,6 +211,8 @@ def _expression_inputs(of: str | None, inputs: Mapping[str, Any] | None) -> list
     wanted, found = [name for name, _ in kinds], list(inputs or {})
     if of is None and found:
         raise _core.Error(f"inputs: there is no expression (of=) that would read {found}")
+    if inputs is not None and not isinstance(inputs, Mapping):
+        raise _core.Error(f"inputs: must map names to arrays, but is a {type(inputs).__name__}")
     if not set(wanted) <= set(found):
         raise _core.Error(f"inputs: the expression reads {wanted}, but given are {found}")
     return kinds
@@ -242,11 +248,15 @@ def evaluate(of: str, /, x: Any = None, **inputs: Any) -> np.ndarray:
     if uses_x and x is None:
         raise _core.Error("evaluate x: is missing, but the expression uses it")
     kinds = _expression_inputs(of, inputs)
-    arrays = [np.asarray(0.0 if x is None else x, np.float64)]
+    arrays = [host_values(0.0 if x is None else x, np.float64, "evaluate x")]
     for name, kind in kinds:
-        array = np.asarray(inputs[name], np.float64)
+        array = host_values(inputs[name], np.float64, f"evaluate {name}")
         arrays.append(array[:, None] if kind == "row" and array.ndim == 1 else array)
-    arrays = [np.ascontiguousarray(array) for array in np.broadcast_arrays(*arrays)]
+    try:
+        arrays = [np.ascontiguousarray(array) for array in np.broadcast_arrays(*arrays)]
+    except ValueError:
+        shapes = ", ".join(str(list(array.shape)) for array in arrays)
+        raise _core.Error(f"evaluate: x and the inputs have the shapes {shapes}, which do not broadcast to one") from None
     shape = arrays[0].shape
     results = np.empty(arrays[0].size, np.float64)
     flat = [array.reshape(-1) for array in arrays]
@@ -277,48 +287,52 @@ def gemm(
     """
     if layout not in ("nt", "nn", "tn", "tt"):
         raise _core.Error(f'gemm layout: expected "nt", "nn", "tn" or "tt", got {layout!r}')
-    first = a.codes if isinstance(a, Float8Array) else a
-    if first is None:
-        raise _core.Error("gemm a: this Float8Array has no codes; cast with codes=True, or transposed=True before .T")
-    arrays = arrays_of(first)
+    first, second = _matrix(a, "gemm a"), _matrix(b, "gemm b")
+    arrays = arrays_of(first, "gemm a")
     operand_a = _operand(arrays, a, layout[0] == "n", "gemm a")
     operand_b = _operand(arrays, b, layout[1] == "t", "gemm b")
-    second = b.codes if isinstance(b, Float8Array) else b
     rows = lambda array, k_major: array.shape[0 if k_major else -1] if len(array.shape) == 2 else 0  # noqa: E731
     if out_dtype is None:
-        out_dtype = "bf16" if isinstance(a, Float8Array) else arrays.dtype(first)
+        out_dtype = "bf16" if isinstance(a, Float8Array) else arrays.dtype(first, "gemm a")
     out = dtype_name(out_dtype)
+    added, bias_dtype = (None, "") if bias is None else read_input(arrays, bias, "gemm bias")
     result = arrays.empty((rows(first, layout[0] == "n"), rows(second, layout[1] == "t")), out)
-    context = context or context_for(arrays.device)
+    context = context_of(context, arrays.device)
     _core.gemm(
-        context, operand_a, operand_b, None if bias is None else arrays.bits(bias),
-        "" if bias is None else arrays.dtype(bias),
-        arrays.bits(result), out, fast_accumulation, arrays.stream,
+        context, operand_a, operand_b, added, bias_dtype, arrays.bits(result), out, fast_accumulation, arrays.stream
     )  # fmt: skip
     return result
 
 
-def _operand(arrays: Any, x: Any, k_major: bool, what: str) -> Any:
+def _matrix(x: Any, what: str) -> Any:
     if not isinstance(x, Float8Array):
-        return _core.Operand(arrays.bits(x), arrays.dtype(x), None, "tensor", k_major)
+        return x
     if x.codes is None:
         raise _core.Error(f"{what}: this Float8Array has no codes; cast with codes=True, or transposed=True before .T")
-    return _core.Operand(arrays.bits(x.codes), x.dtype, arrays.bits(x.factors.reshape(-1)), x.scale, k_major)
+    return x.codes
+
+
+def _operand(arrays: Any, x: Any, k_major: bool, what: str) -> Any:
+    if not isinstance(x, Float8Array):
+        return _core.Operand(*read_input(arrays, x, what), None, "tensor", k_major)
+    factors = read_floats(arrays, x.factors, f"{what} factors").reshape(-1)
+    return _core.Operand(arrays.codes(x.codes, x.dtype, f"{what} codes"), x.dtype, factors, x.scale, k_major)
 
 
 def encode(x: Any, dtype: Any) -> np.ndarray:
-    """Returns the FP8, FP6 or FP4 codes of unscaled float32 values, one per uint8, rounded to nearest even and saturated.
-    Any shape; runs on the CPU."""
-    values = np.ascontiguousarray(x, dtype=np.float32)
+    """Returns the FP8, FP6 or FP4 codes of unscaled values, which are float32 or are rounded to it first: one per uint8,
+    rounded to nearest even and saturated. Any shape; runs on the CPU."""
+    values = host_values(x, np.float32, "encode x")
     codes = np.empty(values.size, np.uint8)
     _core.encode(values.reshape(-1), dtype_name(dtype), codes)
     return codes.reshape(values.shape)
 
 
 def decode(codes: Any, dtype: Any) -> np.ndarray:
-    """Returns the exact float32 values of FP8, FP6 or FP4 codes, or of MX scales (e8m0fnu), one per byte. Any shape; runs
-    on the CPU."""
-    raw = np.ascontiguousarray(codes).view(np.uint8)
+    """Returns the exact float32 values of FP8, FP6 or FP4 codes, or of MX scales (e8m0fnu), one per element. Any shape;
+    runs on the CPU."""
+    name = dtype_name(dtype)
+    raw = host_codes(codes, name, "decode codes")
     values = np.empty(raw.size, np.float32)
-    _core.decode(raw.reshape(-1), dtype_name(dtype), values)
+    _core.decode(raw.reshape(-1), name, values)
     return values.reshape(raw.shape)

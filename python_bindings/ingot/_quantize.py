@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import PACKED_BITS, arrays_of, dtype_name
-from ._context import Context, context_for
+from ._arrays import PACKED_BITS, arrays_of, dtype_name, host_codes
+from ._context import Context, context_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,15 +33,16 @@ def quantize_mx(x: Any, dtype: Any = "e4m3fn", *, context: Context | None = None
     Each group of 32 neighbours in a row shares a power-of-two scale: 2^(floor(log2(max |x|)) - floor(log2(largest value
     of dtype))). Codes are rounded to nearest even and saturated. A group with a NaN or an Inf has the scale NaN.
     """
-    arrays = arrays_of(x)
-    bits, in_dtype, out = arrays.bits(x), arrays.dtype(x), dtype_name(dtype)
+    arrays = arrays_of(x, "quantize_mx input")
+    in_dtype, out = arrays.dtype(x, "quantize_mx input"), dtype_name(dtype)
+    bits = arrays.bits(x, "quantize_mx input")
     rows, cols = (x.shape[0], x.shape[1]) if len(x.shape) == 2 else (0, 0)  # the core refuses any other rank
     row_bytes = _packed_bytes(out, cols)
     codes = arrays.empty((rows, row_bytes), out)
     if row_bytes * 8 != cols * PACKED_BITS.get(out, 8):
         codes[...] = 0  # padding after the last code of a row, which the cast does not write
     scales = arrays.empty((rows, -(-cols // 32)), "e8m0fnu")
-    context = context or context_for(arrays.device)
+    context = context_of(context, arrays.device)
     _core.quantize_mx(context, bits, in_dtype, arrays.bits(codes), out, arrays.bits(scales), arrays.stream)
     return MxArray(codes=codes, scales=scales, dtype=out, shape=(rows, cols))
 
@@ -54,26 +55,28 @@ def float_quantize(
     The format has a sign, exponent_bits (1 to 7) and mantissa_bits (0 to 6), 8 bits in all at most, and neither Inf nor
     NaN: values beyond its largest become the largest; NaN stays NaN. `out` may be x itself.
     """
-    arrays = arrays_of(x)
-    result = arrays.empty(tuple(x.shape), arrays.dtype(x)) if out is None else out
-    if out is not None and (type(out) is not type(x) or arrays.dtype(out) != arrays.dtype(x)):
-        raise _core.Error("float_quantize out: must be of the framework and dtype of x")
-    to = arrays.bits(result)
-    if out is not None and len(out.shape) == 2 and out.shape[1] > 1 and not _same_rows(out):
-        raise _core.Error("float_quantize out: must have contiguous rows; it is written in place")
-    context = context or context_for(arrays.device)
-    _core.float_quantize(
-        context, arrays.bits(x), arrays.dtype(x), exponent_bits, mantissa_bits, to, arrays.stream
-    )  # fmt: skip
+    what = "float_quantize input"
+    arrays = arrays_of(x, what)
+    in_dtype = arrays.dtype(x, what)
+    for name, bits in (("exponent_bits", exponent_bits), ("mantissa_bits", mantissa_bits)):
+        if not isinstance(bits, int) or not 0 <= bits <= 32:
+            raise _core.Error(f"float_quantize {name}: is {bits!r}, but must be a number from 0 to 7")
+    if out is None:
+        result = arrays.empty(tuple(x.shape), in_dtype)
+        to = arrays.bits(result)
+    else:
+        result, to = out, arrays.output(out, (in_dtype,), "float_quantize out")
+    context = context_of(context, arrays.device)
+    _core.float_quantize(context, arrays.bits(x, what), in_dtype, exponent_bits, mantissa_bits, to, arrays.stream)
     return result
 
 
 def pack_codes(codes: Any, dtype: Any) -> np.ndarray:
     """Packs codes[rows, cols], one per byte, into rows of bytes as MxArray has them. Runs on the CPU."""
-    raw = np.ascontiguousarray(codes).view(np.uint8)
+    name = dtype_name(dtype)
+    raw = host_codes(codes, name, "pack_codes codes")
     if raw.ndim != 2:
         raise _core.Error(f"pack_codes: codes have {raw.ndim} dimensions, expected 2; reshape them")
-    name = dtype_name(dtype)
     packed = np.zeros((raw.shape[0], _packed_bytes(name, raw.shape[1])), np.uint8)
     for row, target in zip(raw, packed):
         _core.pack_codes(row, name, target[: _least_bytes(name, raw.shape[1])])
@@ -81,11 +84,16 @@ def pack_codes(codes: Any, dtype: Any) -> np.ndarray:
 
 
 def unpack_codes(packed: Any, dtype: Any, cols: int) -> np.ndarray:
-    """Unpacks rows of bytes (a NumPy array) into codes[rows, cols], one per byte: the inverse of pack_codes()."""
-    raw = np.ascontiguousarray(packed).view(np.uint8)
+    """Unpacks rows of bytes into codes[rows, cols], one per byte: the inverse of pack_codes()."""
+    name = dtype_name(dtype)
+    raw = host_codes(packed, "u8" if name in PACKED_BITS else name, "unpack_codes packed")
     if raw.ndim != 2:
         raise _core.Error(f"unpack_codes: packed rows have {raw.ndim} dimensions, expected 2; reshape them")
-    name = dtype_name(dtype)
+    if not isinstance(cols, (int, np.integer)) or cols < 0 or _least_bytes(name, cols) > raw.shape[1]:
+        raise _core.Error(
+            f"unpack_codes cols: is {cols!r}, but rows of {raw.shape[1]} bytes hold 0 to "
+            f"{raw.shape[1] * 8 // PACKED_BITS.get(name, 8)} codes of {name}"
+        )
     codes = np.empty((raw.shape[0], cols), np.uint8)
     for row, target in zip(raw, codes):
         _core.unpack_codes(np.ascontiguousarray(row[: _least_bytes(name, cols)]), name, target)
@@ -101,8 +109,3 @@ def _packed_bytes(dtype: str, cols: int) -> int:
     bits = PACKED_BITS.get(dtype, 8)
     unit = {6: 4, 4: 2, 8: 1}[bits]
     return -(-cols // unit) * unit * bits // 8
-
-
-def _same_rows(array: Any) -> bool:
-    stride = array.strides[-1] // array.itemsize if isinstance(array, np.ndarray) else array.stride(-1)
-    return stride == 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from . import _core
-from ._arrays import FROM_LONG_NAME, PACKED_BITS, arrays_of, dtype_name
-from ._context import Context, context_for
+from ._arrays import FROM_LONG_NAME, PACKED_BITS, arrays_of, dtype_name, file_name
+from ._context import Context, context_for, context_of
+from ._operations import read_input
 
 
 class WeightOnlyLinear:
@@ -43,13 +45,14 @@ class WeightOnlyLinear:
     ) -> WeightOnlyLinear:
         """Makes a layer from values [N, K] (float32, bfloat16 or float16), with scales as in cast(). FP6 and FP4 need
         scale="mx"."""
-        arrays = arrays_of(weight)
+        what = "WeightOnlyLinear weight"
+        arrays = arrays_of(weight, what)
         code_dtype = dtype_name(dtype)
         if code_dtype in PACKED_BITS and scale != "mx":
             raise _core.Error(f'WeightOnlyLinear dtype: {code_dtype} is made only with MX scales: set scale="mx"')
         options = _core.WeightOnlyOptions(code_dtype, scale, pow2, layout, batch_invariant, epilogue or "")
-        context = context or context_for(arrays.device)
-        bits, in_dtype = arrays.bits(weight), arrays.dtype(weight)
+        context = context_of(context, arrays.device)
+        bits, in_dtype = read_input(arrays, weight, what)
         return cls(_core.WeightOnlyLinear.quantize(context, bits, in_dtype, options, arrays.stream))
 
     @classmethod
@@ -77,22 +80,22 @@ class WeightOnlyLinear:
         byte are packed rows of uint8, lowest bits first, as quantize_mx() and pack_codes() make them; in_features is K,
         if rows hold more codes than that.
         """
-        arrays = arrays_of(codes)
-        code_dtype = dtype_name(dtype if dtype is not None else arrays.dtype(codes))
+        arrays = arrays_of(codes, "WeightOnlyLinear codes")
+        code_dtype = dtype_name(dtype if dtype is not None else arrays.dtype(codes, "WeightOnlyLinear codes"))
         _check_codes(arrays, codes, code_dtype)
         options = _core.WeightOnlyOptions(code_dtype, scale, False, layout, batch_invariant, epilogue or "")
-        if type(arrays_of(scales)) is not type(arrays):
-            raise _core.Error("WeightOnlyLinear scales: must be of the same framework as the codes")
+        arrays.own(scales, "WeightOnlyLinear scales")
         if len(scales.shape) == 0:
             scales = scales.reshape(1)
         if in_features is None:
             in_features = codes.shape[-1] * 8 // PACKED_BITS.get(code_dtype, 8) if len(codes.shape) else 0
         elif code_dtype not in PACKED_BITS and in_features != codes.shape[-1]:
             raise _core.Error(f"WeightOnlyLinear in_features: is {in_features}, but codes have {codes.shape[-1]} columns")
-        context = context or context_for(arrays.device)
+        context = context_of(context, arrays.device)
         return cls(
             _core.WeightOnlyLinear.from_codes(
-                context, arrays.bits(codes), arrays.bits(scales), _scale_dtype(arrays, scales, scale), convention,
+                context, arrays.bits(codes, "WeightOnlyLinear codes"), arrays.bits(scales, "WeightOnlyLinear scales"),
+                _scale_dtype(arrays, scales, scale), convention,
                 in_features, options, arrays.stream,
             )
         )  # fmt: skip
@@ -109,13 +112,13 @@ class WeightOnlyLinear:
         context: Context | None = None,
     ) -> WeightOnlyLinear:
         """Loads a layer that save() wrote, onto the device ("auto", "cpu" or "cuda:N")."""
-        context = context or context_for(device)
-        return cls(_core.WeightOnlyLinear.load(context, os.fspath(file), name, batch_invariant, epilogue or "", 0))
+        context = context_for(device) if context is None else context_of(context, device)
+        return cls(_core.WeightOnlyLinear.load(context, file_name(file, "WeightOnlyLinear file"), name, batch_invariant, epilogue or "", 0))
 
     def save(self, file: str | os.PathLike[str], name: str = "") -> None:
         """Writes a .safetensors file with weight, weight_scale and their metadata (src/nn/weight_only_state.h). `name` is
         a prefix of these names: "layers.0.wq."."""
-        self._core.save(os.fspath(file), name, 0)
+        self._core.save(file_name(file, "WeightOnlyLinear file"), name, 0)
 
     def with_layout(self, layout: str) -> WeightOnlyLinear:
         """Returns a layer with the same codes and factors in another layout."""
@@ -135,20 +138,19 @@ class WeightOnlyLinear:
         bias: [N] of x's dtype. out_dtype: x's dtype (default) or "f32". out: an array [M, N] of one of these dtypes to
         write to, so that nothing is allocated. inputs: the epilogue's inputs by name.
         """
-        arrays = arrays_of(x)
-        in_dtype = arrays.dtype(x)
+        what = "WeightOnlyLinear x"
+        arrays = arrays_of(x, what)
+        in_dtype = arrays.dtype(x, what)
         wanted = dtype_name(out_dtype) if out_dtype is not None else in_dtype
-        if bias is not None and (not hasattr(bias, "dtype") or type(arrays_of(bias)) is not type(arrays)):
-            raise _core.Error(
-                f"WeightOnlyLinear bias: must be an array or a tensor of x's framework and dtype, got {type(bias).__name__}"
-            )
-        rows = x if len(x.shape) == 2 else x.reshape(-1, x.shape[-1]) if len(x.shape) else x
+        rows = x if len(x.shape) < 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        added = None if bias is None else read_input(arrays, bias, "WeightOnlyLinear bias")
         if out is None:
             y = arrays.empty((rows.shape[0] if len(rows.shape) else 0, self.out_features), wanted)
+            to = arrays.bits(y)
         else:
-            y, wanted = out, arrays.dtype(out)
-            if type(arrays_of(y)) is not type(arrays) or not _columns_are_contiguous(y):
-                raise _core.Error("WeightOnlyLinear out: must be of x's framework, its columns contiguous")
+            allowed = (wanted,) if out_dtype is not None else (in_dtype, "f32")
+            y, to = out, arrays.output(out, allowed, "WeightOnlyLinear out")
+            wanted = arrays.dtype(out)
         names = [name for name, _ in _core.expression_inputs(self.epilogue)[1]] if self.epilogue else []
         given = inputs or {}
         if not set(names) <= set(given):
@@ -157,10 +159,8 @@ class WeightOnlyLinear:
             unknown = sorted(set(given) - set(names))
             raise _core.Error(f"WeightOnlyLinear inputs: {unknown} are none of the epilogue's, which are {names}")
         self._core.forward(
-            arrays.bits(rows), in_dtype, arrays.bits(y), wanted,
-            None if bias is None else (arrays.bits(bias), arrays.dtype(bias)),
-            [(arrays.bits(given[name]), arrays.dtype(given[name])) for name in names],
-            arrays.stream,
+            arrays.bits(rows, what), in_dtype, to, wanted, added,
+            [read_input(arrays, given[name], f"WeightOnlyLinear input {name}") for name in names], arrays.stream,
         )  # fmt: skip
         return y if len(x.shape) == 2 or out is not None else y.reshape(*x.shape[:-1], self.out_features)
 
@@ -228,11 +228,4 @@ def _scale_dtype(arrays: Any, scales: Any, scale: str) -> str:
     name = str(getattr(scales, "dtype", "")).removeprefix("torch.")
     if name == "float8_e8m0fnu" or (scale == "mx" and name == "uint8"):
         return "e8m0fnu"
-    return arrays.dtype(scales)
-
-
-def _columns_are_contiguous(array: Any) -> bool:
-    if len(array.shape) != 2 or array.shape[1] < 2:
-        return True
-    strides = array.stride() if callable(getattr(array, "stride", None)) else [s // array.itemsize for s in array.strides]
-    return strides[1] == 1
+    return arrays.dtype(scales, "WeightOnlyLinear scales")
