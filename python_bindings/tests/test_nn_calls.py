@@ -1,11 +1,17 @@
-"""How the layers of ingot.nn and ingot.float8 are called: what they refuse, and by which sentence."""
+"""How the layers of ingot.nn and ingot.float8 are called: under activation checkpointing, and with inputs that they
+refuse, by which sentence."""
+
+import copy
+import itertools
 
 import pytest
 
 torch = pytest.importorskip("torch")
 import numpy as np
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 import ingot
+import ingot.torch
 from ingot import float8
 from ingot.nn import Float8Linear, GatedMlp, LayerNormLinear, Mlp, RMSNormLinear, SharedInputLinears
 from ingot.torch import GatedLinearOptions, gated_linear
@@ -60,6 +66,63 @@ FLOAT8 = {
     ),
 }
 ALL = NN | FLOAT8
+
+
+RECIPES = (*ingot.torch.RECIPES, "delayed")
+
+
+def layers(which):
+    """One of each recipe, and of each choice whether weight codes are kept."""
+    torch.manual_seed(0)
+    if which in FLOAT8:
+        yield FLOAT8[which]()
+        return
+    keeps = (None, True, False) if which == "Float8Linear" else (None, False)
+    for recipe, keep in itertools.product(RECIPES, keeps):
+        layer = NN[which](recipe=recipe)
+        layer.keep_weight_codes(keep)
+        yield layer
+
+
+def step(layer, needs_input=True, call=None):
+    """Outputs and all gradients of a step, forward by call(layer, x)."""
+    layer.zero_grad()
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(12, K, generator=generator).bfloat16().requires_grad_(needs_input)
+    outputs = layer(x) if call is None else call(layer, x)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    torch.autograd.backward(outputs, [torch.randn(y.shape, generator=generator).bfloat16() for y in outputs])
+    grads = [x.grad] if needs_input else []
+    return [*(y.detach() for y in outputs), *grads, *(p.grad.clone() for p in layer.parameters())]
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+CHECKPOINTS = {
+    "reentrant": {"use_reentrant": True},
+    "early stop": {"use_reentrant": False},
+    "no early stop": {"use_reentrant": False},
+    "determinism unchecked": {"use_reentrant": False, "determinism_check": "none"},
+}
+
+
+@pytest.mark.parametrize("which", ALL)
+def test_checkpointing_from_the_first_step_on(which):
+    """The first call of a layer and its recompute take two ways, which have to save the same."""
+    for layer in layers(which):
+        for needs_input in (True, False):
+            plain = copy.deepcopy(layer)
+            expected = [step(plain, needs_input) for _ in range(2)]
+            for how, options in CHECKPOINTS.items():
+                if options["use_reentrant"] and not needs_input:
+                    continue  # PyTorch gives no gradients then
+                of = copy.deepcopy(layer)
+                with set_checkpoint_early_stop(how != "no early stop"):
+                    call = lambda module, x: checkpoint(module, x, **options)
+                    got = [step(of, needs_input, call) for _ in range(2)]
+                assert all(map(equal, expected, got)), (how, needs_input)
 
 
 def message(call):

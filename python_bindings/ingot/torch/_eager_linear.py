@@ -67,14 +67,15 @@ class _EagerLinear(torch.autograd.Function):
             output, saved, codes = _forward(input, weight, number, keep)
         else:
             output, saved, codes = _forward_bias(input, weight, bias, number, keep)
+        # As many tensors as _Linear saves, and the same: activation checkpointing may recompute a call of that by this.
         if needs_codes and not needs_input:
             ctx.save_for_backward(saved, codes)
-        else:  # what backward does not need has the saved bytes in its place
+        else:
             ctx.save_for_backward(
                 saved,
-                codes if needs_codes else saved,
-                input if needs_input else saved,
-                weight if needs_weight else saved,
+                codes if needs_codes else None,
+                input if needs_input else None,
+                weight if needs_weight else None,
             )
         return output
 
@@ -83,11 +84,15 @@ class _EagerLinear(torch.autograd.Function):
         if torch.is_grad_enabled():
             refuse_second_derivative(ctx.mode[-1])
         number, _, wants, needs_codes, needs_input, _, _ = ctx.mode
+        # What is not read has the saved bytes in its place.
         if needs_codes and not needs_input:
             saved, codes = ctx.saved_tensors
             input = weight = saved
         else:
             saved, codes, input, weight = ctx.saved_tensors
+            codes = saved if codes is None else codes
+            input = saved if input is None else input
+            weight = saved if weight is None else weight
         if torch.compiler.is_compiling():
             grads = ops.linear_backward(grad_output, input, weight, saved, codes, number, wants)
         else:
@@ -145,5 +150,5 @@ def run_eager(
         if bias is None:
             return _forward(input, weight, plan.number, 0)[0]
         return _forward_bias(input, weight, bias, plan.number, 0)[0]
-    except Exception:
+    except (AttributeError, RuntimeError):
         return None  # linear() says what is wrong
