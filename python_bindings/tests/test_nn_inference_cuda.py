@@ -40,7 +40,7 @@ def test_weight_only_is_the_cpus(case, dtype):
     """The cast's bits, made on the GPU, and moved there and back; products but for the order of sums."""
     on_cpu = WeightOnlyLinear.from_float(plain(dtype), *case)
     on_gpu = WeightOnlyLinear.from_float(plain(dtype).cuda(), *case)
-    assert torch.equal(on_gpu.weight.cpu(), on_cpu.weight)
+    assert torch.equal(on_gpu.weight.codes.cpu(), on_cpu.weight.codes)
     assert torch.equal(on_gpu.weight_scale.cpu(), on_cpu.weight_scale)
     moved = copy.deepcopy(on_cpu).cuda()
     for rows in (1, 16, 300):
@@ -64,7 +64,7 @@ def test_a_weight_that_was_just_written():
     for _ in range(20):
         layer.load_state_dict(WeightOnlyLinear.from_float(plain().cuda()).state_dict())
         layer(x)
-        layer.weight.copy_(other.weight)
+        layer.weight.codes.copy_(other.weight.codes)
         layer.weight_scale.copy_(other.weight_scale)
         layer.bias.data.copy_(other.bias)
         assert torch.equal(layer(x), expected)
@@ -122,7 +122,7 @@ def test_compiled(mode):
 def test_frozen_is_the_cpus(scale):
     on_cpu = FrozenFloat8Linear.from_float(plain(), scale=scale)
     on_gpu = FrozenFloat8Linear.from_float(plain().cuda(), scale=scale)
-    assert torch.equal(on_gpu.weight.view(torch.uint8).cpu(), on_cpu.weight.view(torch.uint8))
+    assert torch.equal(on_gpu.codes().view(torch.uint8).cpu(), on_cpu.codes().view(torch.uint8))
     assert torch.equal(on_gpu.weight_scale.cpu(), on_cpu.weight_scale)
     x = inputs(40).requires_grad_()
     grad_output = torch.randn(40, N, dtype=torch.bfloat16)

@@ -74,7 +74,7 @@ def test_codes_mean_what_pytorch_says(code):
 def test_layouts_hold_the_same_codes(case, layout):
     quantized = WeightOnlyLinear.from_float(plain(), *case, layout=layout)
     rows = WeightOnlyLinear.from_float(plain(), *case, layout="row_major")
-    assert torch.equal(quantized.codes(), rows.weight)
+    assert torch.equal(quantized.codes(), rows.weight.codes)
     assert torch.equal(quantized(inputs()), rows(inputs()))
 
 
@@ -162,7 +162,7 @@ def test_operators_pass_opcheck():
 
     quantized = WeightOnlyLinear.from_float(plain())
     plan = quantized._facts().number
-    weight, factors = quantized.weight, quantized.weight_scale
+    weight, factors = quantized.weight.codes, quantized.weight_scale
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     check = lambda op, *arguments: torch.library.opcheck(op, arguments, test_utils=checks)
     check(operators.weight_only_linear, inputs(), weight, factors, plan, 0)
@@ -222,9 +222,9 @@ def test_quantize():
     assert "has a forward of its own" in report.left_alone["special"]
     assert "float64" in report.left_alone["wide"]
     assert "2 of 5 linear layers were quantized" in str(report)
-    weight = found["a"].weight
+    weight = found["a"].weight.codes
     again = quantize_(found, Float8WeightOnlyConfig(), filter_fn=lambda _, name: name != "head")
-    assert again.converted == () and found["a"].weight is weight
+    assert again.converted == () and found["a"].weight.codes is weight
     assert again.left_alone["a"] == "is quantized already"
 
 
@@ -297,6 +297,6 @@ def test_operators_refuse_other_tensors():
     quantized = WeightOnlyLinear.from_float(plain(), layer_name="wq")
     plan = quantized._facts().number
     with pytest.raises(RuntimeError, match='WeightOnlyLinear "wq" weight: has 3 bytes, but this layer has'):
-        operators.weight_only_linear(inputs(), quantized.weight[:3].clone(), quantized.weight_scale, plan, 0)
+        operators.weight_only_linear(inputs(), quantized.weight.codes[:3].clone(), quantized.weight_scale, plan, 0)
     with pytest.raises(RuntimeError, match='WeightOnlyLinear "wq" weight_scale: must be float32'):
-        operators.weight_only_linear(inputs(), quantized.weight, quantized.weight_scale.double(), plan, 0)
+        operators.weight_only_linear(inputs(), quantized.weight.codes, quantized.weight_scale.double(), plan, 0)

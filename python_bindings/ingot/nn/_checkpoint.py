@@ -264,7 +264,7 @@ def _trained_with(module: Union[Float8Linear, TorchaoFloat8Linear]) -> tuple[Opt
 def _float8_of(module: torch.nn.Module, name: str, scale: Optional[str]):
     """(codes, factors, scale kind, input scale) of a layer that is stored in FP8; None for others."""
     if isinstance(module, FrozenFloat8Linear):
-        return module.weight, module.weight_scale, module.scale, module.input_scale
+        return module.codes(), module.weight_scale, module.scale, module.input_scale
     if isinstance(module, WeightOnlyLinear):
         if module.weight_dtype not in ("e4m3fn", "e5m2") or module.scale not in (*RECIPE_OF, "1x128"):
             raise LinearError(

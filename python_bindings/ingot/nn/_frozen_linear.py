@@ -7,11 +7,12 @@ from typing import Optional
 import torch
 
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import in_one_place, refuse_double_backward, refuse_places
+from ..torch._checks import check_dense, in_one_place, is_dense, refuse_double_backward, refuse_places
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
 from ..torch._operators import HIGH_PRECISION
 from . import _codes
+from ._weight_values import ShowsWeight
 
 # The recipe that reads a weight's factors in both directions (docs/checkpoints.md), by what shares a factor.
 RECIPE_OF = {"tensor": "tensorwise", "row": "rowwise_folded", "128x128": "blockwise"}
@@ -59,13 +60,14 @@ def _grad_input(grad_output, codes, factors, plan: int) -> torch.Tensor:
         raise from_operator(error) from None
 
 
-class FrozenFloat8Linear(torch.nn.Linear):
+class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
     """torch.nn.Linear with a weight in FP8 that is not trained: y = x @ weight.T + bias, with both GEMMs in FP8,
     forward and for the gradient of x. There is no copy of the weight in high precision, and no gradient of it.
 
     Takes x (..., in_features) of float32, float16 or bfloat16. weight_dtype: "e4m3fn" or "e5m2". scale: what shares a
     factor: "tensor", "row" or "128x128"; activations and gradients get dynamic scales of that kind. `dtype` is that of
-    the bias, and of adapters that PEFT puts beside the layer (`compute_dtype`).
+    the bias, of adapters that PEFT adds to the layer (`compute_dtype`), and of the values that the attribute `weight`
+    shows, which other code may read and not write.
 
     state_dict() is a layer of public checkpoints: weight (float8, shape (out_features, in_features)), weight_scale
     (float32) and bias; weight_scale_inv loads as well. from_float(), from_codes(), quantize_() and
@@ -167,6 +169,8 @@ class FrozenFloat8Linear(torch.nn.Linear):
             self.bias = torch.nn.Parameter(bias.detach().to(codes.device), requires_grad=False)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not is_dense(input):
+            check_dense(self._subject, "input", input)
         input = in_autocasts_dtype(input)
         if input.dim() == 0 or input.shape[-1] != self.in_features:
             raise LinearError(
@@ -176,8 +180,9 @@ class FrozenFloat8Linear(torch.nn.Linear):
             raise LinearError(
                 f"{self._subject} input: is {input.dtype}, expected float32, float16 or bfloat16: convert it with .to()"
             )
-        if not in_one_place(input, self.weight, self.weight_scale, self.bias):
-            refuse_places(self._subject, input, weight=self.weight, weight_scale=self.weight_scale, bias=self.bias)
+        codes = self._stored()
+        if not in_one_place(input, codes, self.weight_scale, self.bias):
+            refuse_places(self._subject, input, weight=codes, weight_scale=self.weight_scale, bias=self.bias)
         bias_dtype = None if self.bias is None else self.bias.dtype
         key = (
             self.layer_name,
@@ -189,20 +194,24 @@ class FrozenFloat8Linear(torch.nn.Linear):
             bias_dtype,
         )
         if torch.compiler.is_compiling():
-            return self._run(input, _plan_of_trace(*key))
+            return self._run(input, codes, _plan_of_trace(*key))
         try:
-            return self._run(input, weight_ops.frozen_plan(*key))
+            return self._run(input, codes, weight_ops.frozen_plan(*key))
         except RuntimeError as error:
             raise from_operator(error) from None
 
-    def _run(self, input: torch.Tensor, plan: int) -> torch.Tensor:
+    def _run(self, input: torch.Tensor, codes: torch.Tensor, plan: int) -> torch.Tensor:
         if torch.is_grad_enabled():
-            return _Frozen.apply(input, self.weight, self.weight_scale, self.bias, plan, self._subject)
-        return _forward(input, self.weight, self.weight_scale, self.bias, plan)
+            return _Frozen.apply(input, codes, self.weight_scale, self.bias, plan, self._subject)
+        return _forward(input, codes, self.weight_scale, self.bias, plan)
+
+    def codes(self) -> torch.Tensor:
+        """The codes as they are stored: float8 (out_features, in_features)."""
+        return self._stored()
 
     def dequantize(self) -> torch.Tensor:
         """The weight's values: float32 (out_features, in_features)."""
-        codes = self.weight.view(torch.uint8)
+        codes = self._stored().view(torch.uint8)
         return _codes.dequantized(codes, self.weight_scale, self.weight_dtype, self.scale, self.in_features)
 
     def reset_parameters(self) -> None:
@@ -212,13 +221,18 @@ class FrozenFloat8Linear(torch.nn.Linear):
         return f"{super().extra_repr()}, {self.weight_dtype}, scale={self.scale}"
 
     @property
+    def values_dtype(self) -> torch.dtype:
+        """What `weight` says: the dtype of the bias and of adapters."""
+        return self.compute_dtype
+
+    @property
     def _subject(self) -> str:
         return f'FrozenFloat8Linear "{self.layer_name}"'
 
     def __getstate__(self):
         """PyTorch's float8 tensors cannot be pickled but by torch.save(): codes go as bytes."""
         state = self.__dict__.copy()
-        state["_buffers"] = {**self._buffers, "weight": self.weight.view(torch.uint8)}
+        state["_buffers"] = {**self._buffers, "weight": self._stored().view(torch.uint8)}
         return state
 
     def __setstate__(self, state):
@@ -226,16 +240,16 @@ class FrozenFloat8Linear(torch.nn.Linear):
         self._buffers["weight"] = self._buffers["weight"].view(_codes.FLOAT8[self.weight_dtype])
 
     def _apply(self, fn, recurse: bool = True):
-        dtype = _codes.dtype_after(fn, self.compute_dtype, self.weight.device)
+        dtype = _codes.dtype_after(fn, self.compute_dtype, self._stored().device)
         _codes.apply_to_codes(self, _CODES, lambda: super(FrozenFloat8Linear, self)._apply(fn, recurse))
         self.compute_dtype = dtype
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs):
         weight = state_dict.get(prefix + "weight")
-        if weight is not None and weight.dtype != self.weight.dtype:
+        if weight is not None and weight.dtype != self._stored().dtype:
             error_msgs.append(
-                f"{self._subject} {prefix}weight: is {weight.dtype}, but the layer's codes are {self.weight.dtype}: "
+                f"{self._subject} {prefix}weight: is {weight.dtype}, but the layer's codes are {self._stored().dtype}: "
                 "make the layer with from_float() of a layer that has loaded it"
             )
             return

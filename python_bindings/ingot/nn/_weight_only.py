@@ -10,12 +10,13 @@ import torch
 from .. import _core
 from .._arrays import PACKED_BITS
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import in_one_place, refuse_places
+from ..torch._checks import check_dense, in_one_place, is_dense, refuse_places
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
 from ..torch._operators import HIGH_PRECISION
 from ..torch._weight_operators import WeightFormat
 from . import _codes
+from ._weight_values import ShowsWeight
 
 
 @torch.compiler.assume_constant_result
@@ -49,7 +50,7 @@ def _multiply(input, weight, factors, bias, plan: int, constant: int) -> torch.T
     return weight_ops.weight_only_linear_bias(input, weight, factors, bias, plan, constant)
 
 
-class WeightOnlyLinear(torch.nn.Module):
+class WeightOnlyLinear(ShowsWeight):
     """y = x @ weight.T + bias for x (..., in_features) of bfloat16 or float16; y has its dtype.
 
     weight_dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn", or PyTorch's dtype. scale:
@@ -59,7 +60,8 @@ class WeightOnlyLinear(torch.nn.Module):
     other rows there are. from_float(), from_codes() and quantize_() make layers with values; a new one has zeros.
 
     state_dict() has weight (uint8), weight_scale, packing (how the bytes lie) and bias. A layer loads a state of any
-    layout, and refuses one of another format. Whoever writes the buffers otherwise than by load_state_dict() and .to()
+    layout, and refuses one of another format. The attribute `weight` shows the values of the codes, in that dtype, which
+    other code may read and not write; codes() and named_buffers() have the codes. Whoever writes the buffers otherwise than by load_state_dict() and .to()
     replaces them, or waits for the device before the next forward under torch.compile or in a captured graph.
     """
 
@@ -196,6 +198,8 @@ class WeightOnlyLinear(torch.nn.Module):
     # ---- computing ----
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not is_dense(input):
+            check_dense(self._subject, "input", input)
         input = in_autocasts_dtype(input)
         if input.dim() == 0 or input.shape[-1] != self.in_features:
             raise LinearError(
@@ -206,26 +210,26 @@ class WeightOnlyLinear(torch.nn.Module):
                 f"{self._subject} input: is {input.dtype}, expected bfloat16 or float16: convert it with .to(), or use "
                 "torch.autocast"
             )
-        bias = self.bias
-        if not in_one_place(input, self.weight, self.weight_scale, bias):
-            refuse_places(self._subject, input, weight=self.weight, weight_scale=self.weight_scale, bias=bias)
+        bias, codes = self.bias, self._stored()
+        if not in_one_place(input, codes, self.weight_scale, bias):
+            refuse_places(self._subject, input, weight=codes, weight_scale=self.weight_scale, bias=bias)
         if torch.compiler.is_compiling():
             plan = _plan_of_trace(self.layer_name, self._form, self.out_features, self.in_features)
-            return self._run(input, bias, plan, 1)
+            return self._run(input, codes, bias, plan, 1)
         try:
-            return self._run(input, bias, self._facts().number, 1 if self._is_settled() else 0)
+            return self._run(input, codes, bias, self._facts().number, 1 if self._is_settled() else 0)
         except RuntimeError as error:
             raise from_operator(error) from None
 
-    def _run(self, input, bias, plan: int, constant: int) -> torch.Tensor:
+    def _run(self, input, codes, bias, plan: int, constant: int) -> torch.Tensor:
         if torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad)):
             layer = (self.layer_name, self._form, self.out_features, self.in_features)
-            return _WeightOnly.apply(input, self.weight, self.weight_scale, bias, layer, plan, constant)
-        return _multiply(input, self.weight, self.weight_scale, bias, plan, constant)
+            return _WeightOnly.apply(input, codes, self.weight_scale, bias, layer, plan, constant)
+        return _multiply(input, codes, self.weight_scale, bias, plan, constant)
 
     def codes(self) -> torch.Tensor:
         """The codes in plain rows: uint8 (out_features, bytes of a row)."""
-        return _codes.unpacked(self.weight, self._form, self.layer_name, self.out_features, self.in_features)
+        return _codes.unpacked(self._stored(), self._form, self.layer_name, self.out_features, self.in_features)
 
     def dequantize(self) -> torch.Tensor:
         """The weight's values: float32 (out_features, in_features)."""
@@ -237,6 +241,11 @@ class WeightOnlyLinear(torch.nn.Module):
     @property
     def weight_dtype(self) -> str:
         return self._form.dtype
+
+    @property
+    def values_dtype(self) -> torch.dtype:
+        """What `weight` says."""
+        return self.activation_dtype
 
     @property
     def scale(self) -> str:
@@ -279,12 +288,13 @@ class WeightOnlyLinear(torch.nn.Module):
 
     def _settle(self) -> None:
         """Waits until the device has written the weight: kernels may then read it before the work ahead has ended."""
-        if self.weight.is_cuda and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize(self.weight.device)
-            self._settled = (weakref.ref(self.weight), _version(self.weight))
+        weight = self._stored()
+        if weight.is_cuda and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(weight.device)
+            self._settled = (weakref.ref(weight), _version(weight))
 
     def _is_settled(self) -> bool:
-        settled, weight = self._settled, self.weight
+        settled, weight = self._settled, self._stored()
         if settled is not None and settled[0]() is weight and settled[1] == _version(weight):
             return True
         if not weight.is_cuda:
@@ -293,7 +303,7 @@ class WeightOnlyLinear(torch.nn.Module):
         return self._settled is not None and self._settled[0]() is weight and self._settled[1] == _version(weight)
 
     def _apply(self, fn, recurse: bool = True):
-        dtype = _codes.dtype_after(fn, self.activation_dtype, self.weight.device)
+        dtype = _codes.dtype_after(fn, self.activation_dtype, self._stored().device)
         _codes.apply_to_codes(self, ("weight_scale",), lambda: super(WeightOnlyLinear, self)._apply(fn, recurse))
         self.activation_dtype = dtype
         self._change_layout(self._best_layout())
@@ -304,9 +314,9 @@ class WeightOnlyLinear(torch.nn.Module):
         if layout == self._form.layout:
             return
         new = self._form._replace(layout=layout)
-        if not self.weight.is_meta:
+        if not self._stored().is_meta:
             sizes = (self.layer_name, self.out_features, self.in_features)
-            self.weight = _codes.packed(_codes.unpacked(self.weight, self._form, *sizes), new, *sizes)
+            self.weight = _codes.packed(_codes.unpacked(self._stored(), self._form, *sizes), new, *sizes)
         self._form = new
         self.packing = self._packing().to(self.packing.device)
 
