@@ -100,6 +100,57 @@ def check_fsdp(rank):
     check_scales(net)
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+        self.a, self.b = nn.Linear(8, 24), nn.Linear(24, 8)
+
+    def forward(self, x):
+        return x + self.b(torch.relu(self.a(self.norm(x))))
+
+
+def losses_of_blocks(compiled, dtype, precompute=False, trains_first=True, **options):
+    """Returns the losses of a few steps, and the last output without gradients."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    net = nn.Sequential(Block(), Block(), nn.Linear(8, 3)).to(dtype)
+    net[0].requires_grad_(trains_first)
+    float8.convert_to_float8_training(net, config=Float8LinearConfig(**options))
+    for at in (0, 1):
+        if compiled:
+            net[at] = torch.compile(net[at], dynamic=False, fullgraph=True, backend="aot_eager")
+        fully_shard(net[at])
+    fully_shard(net)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    x = data().to(dtype)
+    losses = []
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = net(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if precompute:
+            float8.precompute_float8_dynamic_scale_for_fsdp(net)
+    with torch.no_grad():
+        return losses, net(x)
+
+
+def check_fsdp_compiled(rank):
+    """Compiled blocks have the bits of eager ones, and gathering in FP8 those of gathering in 16 or 32 bits."""
+    for dtype, options in (
+        (torch.float32, {"precompute": True}),
+        (torch.bfloat16, {"pad_inner_dim": True, "trains_first": False}),
+        (torch.float32, {"emulate": True}),
+    ):
+        for compiled in (False, True):
+            plain, plain_output = losses_of_blocks(compiled, dtype, **options)
+            losses, output = losses_of_blocks(compiled, dtype, enable_fsdp_float8_all_gather=True, **options)
+            assert losses == plain, (dtype, options, compiled, losses, plain)
+            assert torch.equal(output, plain_output)
+
+
 def check_scales(net):
     """Scales are those of whole weights, are kept where values are, and dropped where they change."""
     float8.precompute_float8_dynamic_scale_for_fsdp(net)
@@ -295,6 +346,7 @@ def check_distributed_tensors(rank):
 
 CHECKS = [
     check_fsdp,
+    check_fsdp_compiled,
     check_bytes,
     check_what_is_sharded_stays,
     check_state_dict,

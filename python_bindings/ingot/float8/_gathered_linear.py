@@ -24,6 +24,8 @@ def is_gathered(weight: torch.Tensor, casts: Optional[ops.Casts]) -> bool:
     return one_scale and same and type(data) is torch.Tensor and data.dim() == 2 and data.is_contiguous()
 
 
+# Compiled as in eager mode: of its parts, products and sums of a bias, each would be rounded.
+@torch._dynamo.allow_in_graph
 class _GatheredLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, weight, bias, plan, reads_input, name):

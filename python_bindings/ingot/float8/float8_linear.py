@@ -234,20 +234,19 @@ class Float8Linear(torch.nn.Linear):
             # Another library has put its own tensor here, quantized for inference perhaps: it knows what to do.
             return torch.nn.functional.linear(input, weight, self.bias)
         input = self._checked(input)
+        # A compiler would guard each layer's name and compile alike blocks again for each.
+        name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
         if self._runs_as_operators(input, weight):
-            # A compiler would guard each layer's name and compile alike blocks again for each.
-            name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
             return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         if self._takes_gathered(input, weight):
-            name = self.layer_name or "Float8Linear"
             return gathered_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
     def _takes_gathered(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Does an operator of Ingot's take the weight in FP8 as it is? A compiler sees the parts, which it traces."""
+        """Does an operator of Ingot's take the weight in FP8 as it is?"""
         emulates = self.config.emulate or self.linear_mm_config.output.emulate
-        if emulates or torch.compiler.is_compiling() or type(input) not in _PLAIN:
+        if emulates or type(input) not in _PLAIN:
             return False
         return is_gathered(weight, self._operator_casts) and type(self.bias) in (*_PLAIN, type(None))
 
