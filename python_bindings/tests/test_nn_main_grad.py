@@ -73,19 +73,6 @@ def test_several_forwards_before_a_backward():
     assert torch.equal(layer.weight.main_grad, other.weight.main_grad)
 
 
-def test_megatrons_flags():
-    layer = make("tensorwise")
-    layer.weight.main_grad = torch.zeros(80, 96)
-    layer.weight.grad_added_to_main_grad = False
-    layer.weight.zero_out_wgrad = True
-    seen = []
-    layer.weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad_added_to_main_grad))
-    step(layer, *batch(1))
-    assert seen == [True]
-    assert torch.equal(layer.weight.grad, torch.zeros_like(layer.weight))
-    assert layer.weight.main_grad.abs().sum() > 0
-
-
 def test_frozen_weights_and_no_grad_leave_it():
     layer = make("rowwise")
     layer.weight.main_grad = torch.zeros(80, 96)

@@ -6,6 +6,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.checkpoint import checkpoint
+
 import ingot
 import ingot.torch
 from ingot.nn import Float8Linear, GatedMlp, LayerNormLinear, Mlp, RMSNormLinear, SharedInputLinears
@@ -23,6 +25,7 @@ def gated_of_two(**options):
 
 
 MODULES = {
+    "linear": lambda **options: Float8Linear(K, H, **options),
     "layer norm": lambda **options: LayerNormLinear(K, H, **options),
     "rms norm": lambda **options: RMSNormLinear(K, H, bias=False, activation="sigmoid", **options),
     "activation": lambda **options: Float8Linear(K, H, activation="silu", **options),
@@ -98,6 +101,43 @@ def test_float32_sums_are_exact(which, recipe):
     assert equal([w.grad for w in weights_of(plain)], [w.main_grad for w in weights_of(fused)])
 
 
+CALLS = {
+    "eager": lambda layer: layer,
+    "checkpointed": lambda layer: lambda x: checkpoint(layer, x, use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("how", CALLS)
+@pytest.mark.parametrize("which", MODULES)
+def test_gradients_asked_for_in_parts(which, how):
+    """As pipelines do that compute inputs' gradients first and weights' later: a weight's is added when it is asked for.
+    Of torch.autograd.grad() it is the result, and main_grad stays."""
+    for recipe in ("tensorwise", "high_precision"):
+        plain, fused = make(which, recipe, torch.float32), make(which, recipe, torch.float32)
+        weights, expected = weights_of(fused), step(plain, 1, torch.float32)
+        grads = [weight.grad for weight in weights_of(plain)]
+        for weight in weights:
+            weight.main_grad = torch.zeros_like(weight)
+        generator = torch.Generator().manual_seed(1)
+        x = torch.randn(3, 40, K, generator=generator).bfloat16().float().requires_grad_()
+        outputs = CALLS[how](fused)(x)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        of = [torch.randn(y.shape, generator=generator).bfloat16().float() for y in outputs]
+        (grad,) = torch.autograd.grad(outputs, x, of, retain_graph=True)
+        assert torch.equal(grad, expected[-1])
+        assert not any(weight.main_grad.any() for weight in weights)
+        for weight, of_plain in zip(weights, grads, strict=True):
+            torch.autograd.backward(outputs, of, inputs=[weight], retain_graph=True)
+            assert torch.equal(weight.main_grad, of_plain)
+        assert equal(torch.autograd.grad(outputs, weights, of, retain_graph=True), grads)
+        assert equal([weight.main_grad for weight in weights], grads)
+        torch.autograd.backward(outputs, of)
+        assert torch.equal(x.grad, expected[-1])
+        for weight, of_plain in zip(weights, grads):
+            assert weight.grad is None
+            torch.testing.assert_close(weight.main_grad, 2 * of_plain)
+
+
 @pytest.mark.parametrize("which", ["mlp", "gated mlp", "gated mlp of two", "qkv", "qk behind a norm"])
 @pytest.mark.parametrize("chosen", [0, 1])
 def test_some_weights_may_have_none(which, chosen):
@@ -125,15 +165,19 @@ def test_frozen_weights_and_no_grad_leave_it(which):
 
 @pytest.mark.parametrize("which", MODULES)
 def test_megatrons_flags(which):
-    layer = make(which, "tensorwise")
-    give_main_grads(layer, torch.float32)
-    seen = []
-    for weight in weights_of(layer):
-        weight.grad_added_to_main_grad, weight.zero_out_wgrad = False, True
-        weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad_added_to_main_grad))
-    step(layer, 1)
-    assert seen == [True] * len(weights_of(layer))
-    assert all(not weight.grad.any() for weight in weights_of(layer))
+    """Those of the parameter, beside a float32 one under autocast too, of which a GEMM in high precision takes a copy."""
+    for recipe, dtype in (("tensorwise", torch.bfloat16), ("tensorwise", torch.float32), ("high_precision", torch.float32)):
+        layer = make(which, recipe, dtype)
+        before = give_main_grads(layer, torch.float32)
+        seen = []
+        for weight in weights_of(layer):
+            weight.grad_added_to_main_grad, weight.zero_out_wgrad = False, True
+            weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad_added_to_main_grad))
+        with torch.autocast("cpu", torch.bfloat16):
+            step(layer, 1)
+        assert seen == [True] * len(weights_of(layer))
+        assert all(not weight.grad.any() and weight.grad.dtype == dtype for weight in weights_of(layer))
+        assert not any(map(torch.equal, before, [weight.main_grad for weight in weights_of(layer)]))
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])

@@ -56,6 +56,9 @@ class GatedLinearOptions:
         return GatedLinearOptions, fields
 
 
+_WEIGHTS = {2: ops.WEIGHT}
+
+
 class _GatedLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, gate, up, weight, bias, plan, reads, subject, main_grad, *state):
@@ -69,7 +72,7 @@ class _GatedLinear(torch.autograd.Function):
             keep |= ops.KEEP_CODES
         output, saved = _forward(gate, up, weight, bias, plan, keep, *state)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
-        note_main_grads(ctx, (weight,), (main_grad,))
+        note_main_grads(ctx, (gate, up, weight), _WEIGHTS, (main_grad,))
         note_scales(ctx, reads, *state)
         ctx.save_for_backward(
             saved,
@@ -85,7 +88,7 @@ class _GatedLinear(torch.autograd.Function):
         saved, gate, up, weight = ctx.saved_tensors
         # What is not read again has the saved bytes in its place.
         arguments = (grad_output, gate, up, saved if weight is None else weight, saved)
-        grads = gradients(ctx, ops.GATED_LINEAR, arguments, (2,))
+        grads = gradients(ctx, ops.GATED_LINEAR, arguments, _WEIGHTS)
         needs = ctx.needs_input_grad
         return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 7)
 

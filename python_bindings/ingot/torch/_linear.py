@@ -12,7 +12,7 @@ from . import _split_operators as split_ops
 from ._checks import check_layer, layer_error, refuse
 from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager
 from ._errors import from_operator
-from ._main_grad import dummy_gradient, main_grad_of
+from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 # Asked when this is imported: older versions of PyTorch cannot trace the question.
@@ -131,7 +131,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
             refuse_second_derivative(ctx.name)
-        grads = _gradients(ctx, grad_output, None)
+        grads = _gradients(ctx, grad_output, None, ctx.wants)
         return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, _BITS)), *(None,) * 5)
 
 
@@ -149,11 +149,19 @@ class _LinearIntoMainGrad(torch.autograd.Function):
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
             refuse_second_derivative(ctx.name)
-        grad_input, _, grad_bias = _gradients(ctx, grad_output, ctx.main_grad)
+        wants, main_grad = ctx.wants, ctx.main_grad
+        asks = asks_for(ctx, 1, ctx.weight)
+        if asks is Asks.RETURNS:
+            main_grad = None
+        elif asks is Asks.NOTHING:
+            wants, main_grad = wants & ~ops.WEIGHT, None
+        grad_input, grad_weight, grad_bias = _gradients(ctx, grad_output, main_grad, wants)
+        if main_grad is not None:
+            grad_weight = dummy_gradient(ctx.weight)
         return (
-            grad_input if ctx.wants & ops.INPUT else None,
-            dummy_gradient(ctx.weight),
-            grad_bias if ctx.wants & ops.BIAS else None,
+            grad_input if wants & ops.INPUT else None,
+            grad_weight if wants & ops.WEIGHT else None,
+            grad_bias if wants & ops.BIAS else None,
             *(None,) * 6,
         )
 
@@ -161,17 +169,17 @@ class _LinearIntoMainGrad(torch.autograd.Function):
 _BITS = (ops.INPUT, ops.WEIGHT, ops.BIAS)
 
 
-def _gradients(ctx, grad_output, main_grad):
+def _gradients(ctx, grad_output, main_grad, wants):
     """Of input, weight and bias; that of the weight is added to main_grad, and returned as None, if there is one."""
     saved, codes, input, weight = ctx.saved_tensors
     codes = saved if codes is None else codes
     input = saved if input is None else input
     weight = codes if weight is None else weight
-    plan, wants = ctx.plan, ctx.wants
+    plan = ctx.plan
     if torch.compiler.is_compiling():
         return _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants)
     try:
-        if not ctx.lets_go:
+        if not ctx.lets_go or not wants & ops.INPUT or not wants & ops.WEIGHT:
             return _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants)
         # The input is as large as its gradient. Once the gradients that it is needed for are there it goes, unless the
         # graph is retained, so that no step needs the memory of both.
@@ -250,8 +258,8 @@ def linear(
     given = input, weight
     main_grad = main_grad_of(weight, options.subject)
     input = in_autocasts_dtype(input)
-    if options.recipe == "high_precision" and weight.dtype != input.dtype:
-        weight = weight.to(input.dtype)
+    if options.recipe == "high_precision":
+        weight = converted(weight, input.dtype)
     again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
     output = run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad, again)
     is_plain = input is given[0] and weight is given[1] and main_grad is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Optional
 
 import torch
@@ -29,8 +30,46 @@ def main_grad_of(weight: torch.Tensor, subject: str) -> Optional[torch.Tensor]:
     return main_grad if torch.is_grad_enabled() and weight.requires_grad else None
 
 
+def converted(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The weight in the dtype that its GEMMs take. What is asked of a parameter's attributes is asked of the parameter
+    still: parameter_of()."""
+    if weight.dtype == dtype:
+        return weight
+    result = weight.to(dtype)
+    if not torch.compiler.is_compiling():
+        result.ingot_parameter = weight
+    return result
+
+
+def parameter_of(weight: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    return getattr(weight, "ingot_parameter", weight)
+
+
+class Asks(enum.Enum):
+    """What the engine does with a weight's gradient in the backward that runs."""
+
+    NOTHING = 0  # it is for other gradients: a pipeline's backward of its inputs alone, say
+    ACCUMULATES = 1  # as backward() does: it goes to main_grad
+    RETURNS = 2  # as torch.autograd.grad() does: it is the caller's, and main_grad stays
+
+
+def asks_for(ctx, edge: int, weight: torch.Tensor) -> Asks:
+    """Of the weight which is this tensor, counted from 0, of those that the autograd.Function was applied to. To be
+    called in its backward. ctx.needs_input_grad only says what forward knew."""
+    if torch.compiler.is_compiling() or torch._C._current_graph_task_id() < 0:
+        return Asks.ACCUMULATES
+    node = ctx.next_functions[edge][0]
+    if parameter_of(weight) is not weight:
+        node = node.next_functions[0][0]  # behind the conversion
+    try:
+        return Asks.ACCUMULATES if torch._C._will_engine_execute_node(node) else Asks.NOTHING
+    except RuntimeError:  # "A leaf node was passed ..., but we are currently running autograd.grad()"
+        return Asks.RETURNS
+
+
 def dummy_gradient(weight: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     """What Megatron's hook of the weight wants to see, once it is told that main_grad is up to date."""
+    weight = parameter_of(weight)
     if weight is None or not hasattr(weight, "grad_added_to_main_grad"):
         return None
     weight.grad_added_to_main_grad = True

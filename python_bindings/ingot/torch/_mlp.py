@@ -73,6 +73,9 @@ class MlpOptions:
         return MlpOptions, (*of_mlp, self.keep_weight_codes, self.fast_math)
 
 
+_WEIGHTS = {3: ops.WEIGHT, 5: ops.DOWN_WEIGHT}
+
+
 class _Mlp(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -102,7 +105,8 @@ class _Mlp(torch.autograd.Function):
             keep |= ops.KEEP_CODES
         output, saved = _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep, *state)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
-        note_main_grads(ctx, (up_weight, down_weight), (up_main_grad, down_main_grad))
+        tensors = (input, gamma, beta, up_weight, up_bias, down_weight)
+        note_main_grads(ctx, tensors, _WEIGHTS, (up_main_grad, down_main_grad))
         note_scales(ctx, reads, *state)
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
@@ -122,7 +126,7 @@ class _Mlp(torch.autograd.Function):
         saved, *others = ctx.saved_tensors
         # What is not read again has the saved bytes in its place.
         operands = [saved if each is None else each for each in others]
-        grads = gradients(ctx, ops.MLP, (grad_output, *operands, saved), (3, 5))
+        grads = gradients(ctx, ops.MLP, (grad_output, *operands, saved), _WEIGHTS)
         needs = ctx.needs_input_grad
         return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 8)
 

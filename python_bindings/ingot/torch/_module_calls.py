@@ -14,7 +14,7 @@ from . import _module_operators as ops
 from ._checks import layer_error, refuse, refuse_places
 from ._errors import LinearError
 from ._linear import RECIPES, casts_weight_again
-from ._main_grad import dummy_gradient
+from ._main_grad import Asks, asks_for, converted, dummy_gradient
 from ._module_operators import Activation, Layer, Norm
 
 _ADD = {"norm_linear": ops.add_norm_linear, "mlp": ops.add_mlp, "shared_linear": ops.add_shared_linear}
@@ -95,7 +95,7 @@ def _named(function, *arguments):
 
 def weight_of(weight: torch.Tensor, input: torch.Tensor, recipe: str) -> torch.Tensor:
     """In high precision both operands of a GEMM have one dtype."""
-    return weight.to(input.dtype) if recipe == "high_precision" and weight.dtype != input.dtype else weight
+    return converted(weight, input.dtype) if recipe == "high_precision" else weight
 
 
 def layer_of(weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Layer:
@@ -188,33 +188,57 @@ def _scale_of_backward(ctx) -> torch.Tensor:
     return torch.cat((ctx.old_scale[..., :2], ctx.scale[..., 2:]), dim=-1)
 
 
-def note_main_grads(ctx, weights, main_grads) -> None:
-    """For gradients(): the weights, and the main_grad of each, or None."""
+def note_main_grads(ctx, tensors, weights: dict[int, int], main_grads) -> None:
+    """For gradients(): the main_grad of each weight, or None. `tensors`: what the function was applied to first; weights:
+    as gradients() takes it."""
     # Not saved as autograd does: accumulation changes them before backward.
     ctx.main_grads = None if all(each is None for each in main_grads) else main_grads
-    ctx.weights = None if torch.compiler.is_compiling() else weights
+    ctx.weights = None
+    if ctx.main_grads is not None and not torch.compiler.is_compiling():
+        # Each with the number of its edge in the graph, as autograd counts tensors alone.
+        ctx.weights = [(sum(each is not None for each in tensors[:at]), tensors[at]) for at in weights]
 
 
-def gradients(ctx, operators: ops.Operators, arguments, at):
-    """The results of a module's backward. The gradients of weights that have a main_grad are added to it; these weights,
-    the places of whose gradients are `at`, get none but a dummy."""
+def _asked_main_grads(ctx, weights: dict[int, int]):
+    """The bits of what this backward wants, and the main_grads that it adds to, None in the places of others."""
+    wants, main_grads = ctx.wants, ctx.main_grads or (None,) * len(weights)
+    if ctx.weights is None:
+        return wants, main_grads
+    asked = []
+    for bit, edge_and_weight, main_grad in zip(weights.values(), ctx.weights, main_grads):
+        if main_grad is not None:
+            asks = asks_for(ctx, *edge_and_weight)
+            if asks is Asks.NOTHING:
+                wants &= ~bit
+            if asks is not Asks.ACCUMULATES:
+                main_grad = None
+        asked.append(main_grad)
+    return wants, asked
+
+
+def gradients(ctx, operators: ops.Operators, arguments, weights: dict[int, int]):
+    """The results of a module's backward. weights: the places of weights among what the function was applied to, and of
+    their gradients, with their bits in `wants`. Those of a weight that has a main_grad are added to it, and the weight
+    gets none but a dummy."""
     if ctx.main_grads is None and ctx.scale is None:
         return _run_backward(ctx.subject, operators.backward, *arguments, ctx.plan, ctx.wants)
     empty = arguments[-1].new_empty
-    of_weights = ctx.main_grads or (None,) * len(at)
+    wants, of_weights = _asked_main_grads(ctx, weights)
     main_grads = [empty((0,)) if each is None else each for each in of_weights]
     if ctx.scale is None:
-        grads = _run_backward(ctx.subject, operators.backward_into, *arguments, *main_grads, ctx.plan, ctx.wants)
+        grads = _run_backward(ctx.subject, operators.backward_into, *arguments, *main_grads, ctx.plan, wants)
     else:
-        wants = ctx.wants | ops.STARTS if ctx.starts else ctx.wants
+        wants = wants | ops.STARTS if ctx.starts else wants
         state = (_scale_of_backward(ctx), ctx.amax)
         grads = _run_backward(
             ctx.subject, operators.backward_delayed, *arguments, *main_grads, *state, ctx.plan, wants
         )
     grads = list(grads)
-    for place, each, main_grad in zip(at, ctx.weights or (None,) * len(at), of_weights):
+    for at, ((place, bit), main_grad) in enumerate(zip(weights.items(), of_weights)):
         if main_grad is not None:
-            grads[place] = dummy_gradient(each)
+            grads[place] = None if ctx.weights is None else dummy_gradient(ctx.weights[at][1])
+        elif not wants & bit:
+            grads[place] = None
     return grads
 
 

@@ -59,6 +59,9 @@ class NormLinearOptions:
         return NormLinearOptions, fields
 
 
+_WEIGHTS = {3: ops.WEIGHT}
+
+
 class _NormLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, input, gamma, beta, weight, bias, plan, reads, subject, main_grad, scale, amax, starts):
@@ -72,7 +75,7 @@ class _NormLinear(torch.autograd.Function):
             keep |= ops.KEEP_CODES
         output, saved = _forward(input, gamma, beta, weight, bias, plan, keep, scale, amax, starts)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
-        note_main_grads(ctx, (weight,), (main_grad,))
+        note_main_grads(ctx, (input, gamma, beta, weight), _WEIGHTS, (main_grad,))
         note_scales(ctx, reads, scale, amax, starts)
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
@@ -93,7 +96,7 @@ class _NormLinear(torch.autograd.Function):
         # What is not read again has the saved bytes in its place.
         input, gamma, weight, output = [saved if each is None else each for each in others]
         arguments = (grad_output, input, gamma, weight, output, saved)
-        grads = gradients(ctx, ops.NORM_LINEAR, arguments, (3,))
+        grads = gradients(ctx, ops.NORM_LINEAR, arguments, _WEIGHTS)
         needs = ctx.needs_input_grad
         return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 7)
 

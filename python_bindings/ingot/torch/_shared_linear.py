@@ -57,6 +57,9 @@ class SharedLinearOptions:
         return SharedLinearOptions, (self.recipe, self.names, self.norm, self.keep_weight_codes)
 
 
+_WEIGHTS = {3 + 2 * at: ops.SHARED_WEIGHT << 2 * at for at in range(_MOST)}
+
+
 class _SharedLinear(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -92,7 +95,8 @@ class _SharedLinear(torch.autograd.Function):
         layers = (weight0, bias0, weight1, bias1, weight2, bias2)
         *outputs, saved = _forward(input, gamma, beta, *layers, plan, keep, *state)
         ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
-        note_main_grads(ctx, (weight0, weight1, weight2), (main_grad0, main_grad1, main_grad2))
+        tensors = (input, gamma, beta, weight0, bias0, weight1, bias1, weight2)
+        note_main_grads(ctx, tensors, _WEIGHTS, (main_grad0, main_grad1, main_grad2))
         note_scales(ctx, reads, *state)
         reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
             wants_weight and reads & ops.READS_INPUT_FOR_WEIGHT
@@ -115,7 +119,7 @@ class _SharedLinear(torch.autograd.Function):
         # What is not read again, or is no layer's, has the saved bytes in its place.
         operands = [saved if each is None else each for each in others]
         grads = grad_outputs if len(grad_outputs) == _MOST else (*grad_outputs, saved)
-        grads = gradients(ctx, ops.SHARED_LINEAR, (*grads, *operands, saved), (3, 5, 7))
+        grads = gradients(ctx, ops.SHARED_LINEAR, (*grads, *operands, saved), _WEIGHTS)
         needs = ctx.needs_input_grad
         return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 9)
 
