@@ -66,25 +66,6 @@ nb::dict to_dict(const ContextStats& stats) {
   return result;
 }
 
-// Takes "auto", "cpu", "cuda" or "cuda:1".
-ContextOptions options_for(const std::string& device) {
-  ContextOptions options = ContextOptions::from_environment();
-  if (device == "auto") return options;
-  if (device == "cpu") {
-    options.where = ContextOptions::Where::cpu;
-    return options;
-  }
-  const bool has_index = device.starts_with("cuda:") && device.size() > 5 && device.size() < 9 &&
-                         device.find_first_not_of("0123456789", 5) == std::string::npos;
-  if (device != "cuda" && !has_index) {
-    throw Error(ErrorCode::invalid_argument, "device",
-                "expected \"auto\", \"cpu\", \"cuda\" or \"cuda:N\", got \"" + device + "\"");
-  }
-  options.where = ContextOptions::Where::cuda;
-  options.device_index = has_index ? std::stoi(device.substr(5)) : 0;
-  return options;
-}
-
 const char* kind_name(DtypeKind kind) {
   switch (kind) {
     case DtypeKind::high_precision: return "high_precision";
@@ -132,21 +113,29 @@ NB_MODULE(_core, module) {
   using ingot::python::PythonContext;
 
   ingot::python::refuse_a_second_import(module);
+  // At Python's end PyTorch's threads and caches may keep objects of ours; the process gives their memory back.
+  nb::set_leak_warnings(false);
   nb::exception<ingot::Error>(module, "Error");
   module.attr("__version__") = ingot::version();
   module.attr("dtypes") = ingot::python::dtypes();
 
   nb::class_<PythonContext>(module, "Context")
-      .def(nb::new_([](const std::string& device) { return new PythonContext(ingot::python::options_for(device)); }),
+      .def(nb::new_([](const std::string& device) {
+             const nb::gil_scoped_release free;
+             return new PythonContext(ingot::python::context_options(device));
+           }),
            "device"_a = "auto")
       .def_prop_ro("device", [](PythonContext& self) { return ingot::print(self.context().device()); })
-      .def("info", [](PythonContext& self) { return ingot::python::to_dict(self.context().info()); })
+      .def("info", [](PythonContext& self) { return ingot::python::to_dict(self.info()); })
       .def("stats", [](PythonContext& self) { return ingot::python::to_dict(self.context().stats()); })
       .def("recording", [](PythonContext& self) { return ingot::print(self.context().recording()); });
 
   module.def(
       "canonical_spec", [](const std::string& line) { return ingot::print(ingot::parse(line)); }, "line"_a);
-  module.attr("_torch_contexts") = nb::dict();  // those that PyTorch's operators use, by device
+  module.def(
+      "context_for", [](const std::string& device) -> PythonContext& { return ingot::python::shared_context(device); },
+      "device"_a, nb::rv_policy::reference, nb::call_guard<nb::gil_scoped_release>());
+  module.def("end_contexts", &ingot::python::end_shared_contexts, nb::call_guard<nb::gil_scoped_release>());
   ingot::python::bind_linear_gain(module);
   ingot::python::bind_operations(module);
   ingot::python::bind_safetensors(module);

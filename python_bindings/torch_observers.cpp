@@ -6,7 +6,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -246,8 +249,11 @@ void TorchObservers::add(const Backend* backend, std::shared_ptr<LayerObserver> 
 }
 
 void TorchObservers::remove(const LayerObserver* observer) {
+  std::vector<Entry> kept;  // destroyed after the lock: what was removed is
   const std::lock_guard lock(mutex_);
-  std::erase_if(entries_, [&](const Entry& entry) { return entry.observer.get() == observer; });
+  kept.swap(entries_);
+  std::ranges::copy_if(kept, std::back_inserter(entries_),
+                       [&](const Entry& entry) { return entry.observer.get() != observer; });
   count_.store(static_cast<int>(entries_.size()), std::memory_order_release);
 }
 

@@ -4,10 +4,10 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "ingot/nn/observer.h"
+#include "ingot/runtime/util/fork_mutex.h"
 
 namespace ingot::python {
 
@@ -37,7 +37,7 @@ class TorchObservers {
   std::shared_ptr<LayerObserver> find(const Backend& backend);
 
   std::atomic<int> count_{0};
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::vector<Entry> entries_;
 };
 

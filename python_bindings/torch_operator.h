@@ -15,9 +15,6 @@
 
 namespace ingot::python {
 
-// The context of ingot's Python functions for this device. Locks only when the first call on a device asks for it.
-PythonContext& torch_context(Device device);
-
 // The argument at this place of the stack; the operator must take each once.
 inline TorchTensor tensor_of(TorchValue value) { return TorchTensor(std::bit_cast<TorchHandle>(value)); }
 

@@ -552,7 +552,7 @@ LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const st
 
 void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
-  module.def("torch_stream_count", [] { return torch_context(Device{}).torch_streams().count(); });
+  module.def("torch_stream_count", [] { return shared_context(Device{}).torch_streams().count(); });
   // Where the blocks of a stream's allocator lie on the CPU, as addresses.
   module.def(
       "torch_allocator_addresses",

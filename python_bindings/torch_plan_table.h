@@ -12,6 +12,7 @@
 
 #include "ingot/codegen/types/divided_up.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/fork_mutex.h"
 
 namespace ingot::python {
 
@@ -48,7 +49,7 @@ class TorchPlanTable {
  private:
   using Table = std::unordered_map<std::int64_t, const Plan*>;
 
-  std::mutex mutex_;
+  ForkMutex mutex_;
   std::vector<std::unique_ptr<const Plan>> plans_;
   std::vector<std::unique_ptr<const Table>> tables_;  // the newest last; a reader may still look at an older one
   std::atomic<const Table*> newest_{nullptr};

@@ -23,7 +23,7 @@ class TorchRun {
   explicit TorchRun(Device device, std::int64_t tokens = 0)
       : device_(device),
         dry_(TorchDryRun::of_thread()),
-        context_(dry_ == nullptr ? &torch_context(device) : nullptr),
+        context_(dry_ == nullptr ? &shared_context(device) : nullptr),
         backend_(dry_ == nullptr ? context_->context().backend() : dry_->backend()),
         stream_(dry_ == nullptr ? context_->torch_streams().current(backend_, own_, tokens) : dry_->stream()),
         observer_(TorchObservers::of_process().of(backend_)) {}

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/fork_mutex.h"
 #include "torch_library.h"
 
 namespace ingot::python {
@@ -77,7 +77,7 @@ class TorchStreams {
   friend class ThreadStreams;
 
   struct Kept {
-    std::mutex mutex;
+    ForkMutex mutex;
     std::vector<std::unique_ptr<TorchStream>> streams;
     std::map<CUstream_st*, std::unique_ptr<Stream>> beside;
   };

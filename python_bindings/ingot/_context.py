@@ -1,21 +1,27 @@
-"""Contexts, which hold a device and its compiled kernels: one per device, created when first needed."""
+"""Contexts, which hold a device and its compiled kernels: one per device, created when first needed, under all of its
+names and for all threads, and kept until the process ends."""
 
 from __future__ import annotations
 
-import functools
+import atexit
 from typing import Any
 
 from . import _core
 
 Context = _core.Context
 
+_found: dict[str, Context] = {}  # by name; it is _core that has one context a device
+atexit.register(_core.end_contexts)
 
-@functools.lru_cache(maxsize=None)
+
 def context_for(device: str) -> Context:
     """Returns the context that functions use by default. `device` is "auto", "cpu" or "cuda:N"."""
     if not isinstance(device, str):
         raise _core.Error(f'device: expected "auto", "cpu", "cuda" or "cuda:N", got a {type(device).__name__}')
-    return Context(device)
+    context = _found.get(device)
+    if context is None:
+        context = _found[device] = _core.context_for(device)
+    return context
 
 
 def context_of(context: Context | None, device: str) -> Context:

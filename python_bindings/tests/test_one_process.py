@@ -72,11 +72,10 @@ def test_reloaded_modules_go_on():
     pytest.importorskip("torch")
     code = """
 used = ingot._context.context_for("cpu")
-ingot._context.context_for.cache_clear()
 importlib.reload(ingot._context)
 importlib.reload(ingot)
 gc.collect()
-assert sys.getrefcount(used) == 3  # `used`, the argument, and what keeps it for PyTorch's operators
+assert ingot._context.context_for("cpu") is used and ingot._context.context_for("auto") is used
 assert codes() == before
 for _ in range(3):
     assert torch.equal(multiply(), product)
@@ -120,3 +119,81 @@ def test_contexts_are_their_own():
     assert "cast" in ingot.recording("cpu") and "cast" not in mine.recording()
     del mine
     assert ingot.cast(x, "e4m3fn", scale="row").codes.shape == (4, 32)
+
+
+# In children of a process that has imported everything and made no context: two threads call first at once, one with
+# PyTorch's operators, which give Python's lock (the GIL) back, and one with it. Then threads compute for ever, each kind
+# of call, and children that are forked meanwhile compute the same.
+RACES = """
+import itertools, random, signal, threading, time
+from ingot.nn import Float8Linear
+
+layer = Float8Linear(64, 64, dtype=torch.bfloat16, recipe="rowwise")
+tokens = torch.ones(512, 64, dtype=torch.bfloat16)
+def forward():
+    with torch.no_grad():
+        return layer(tokens)
+kinds = {"cast": codes, "auto": lambda: ingot.stats("auto"), "layer": forward, "cpu": lambda: ingot.stats("cpu")}
+
+def in_child(work):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        try:
+            work()
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+
+def first_calls(calls):
+    gate = threading.Barrier(len(calls))
+    failed = []
+    def work(call):
+        try:
+            gate.wait()
+            for _ in range(5):
+                call()
+        except BaseException as error:
+            failed.append(error)
+    threads = [threading.Thread(target=work, args=(call,)) for call in calls]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failed, failed
+    assert ingot._context.context_for("auto") is ingot._context.context_for("cpu")
+
+for at, pair in enumerate(itertools.islice(itertools.cycle(itertools.combinations_with_replacement(kinds, 2)), 20)):
+    sys.setswitchinterval(random.choice([1e-6, 5e-3]))
+    in_child(lambda: first_calls([kinds[name] for name in pair]))
+sys.setswitchinterval(5e-3)
+
+expected = forward()
+assert codes() == before_fork()
+def computes():
+    assert codes() == before_fork() and torch.equal(forward(), expected)
+    assert torch.equal(Float8Linear(64, 64, dtype=torch.bfloat16)(tokens[:0]), expected[:0])
+over = False
+def compute(call):
+    while not over:
+        call()
+        ingot.recording("cpu")
+threads = [threading.Thread(target=compute, args=(call,)) for call in (codes, forward, kinds["auto"])]
+[thread.start() for thread in threads]
+for _ in range(15):
+    in_child(computes)
+over = True
+[thread.join() for thread in threads]
+print("fine")
+"""
+
+
+def test_first_calls_of_two_threads_and_children_forked_while_others_compute():
+    pytest.importorskip("torch")
+    code = PRELUDE.replace("before = codes()", "") + "import torch, ingot.torch, functools\n"
+    code += "before_fork = functools.lru_cache(maxsize=None)(codes)\n" + RACES
+    result = subprocess.run([sys.executable, "-c", code], env={**os.environ, "INGOT_DEVICE": "cpu"}, text=True,
+                            capture_output=True, timeout=120)
+    assert result.returncode == 0 and result.stdout == "fine\n", result.stderr
+    assert result.stderr == ""

@@ -31,6 +31,7 @@
 #include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/measure/nvtx.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
+#include "ingot/runtime/util/fork_mutex.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/version.h"
 
@@ -87,7 +88,39 @@ LibraryInfo find_nvtx(const std::string& cuda_root) {
   return library_info("NVTX", nvtx.get(), problem);
 }
 
+// Null, with the reason in `problem`, if a context with these options runs on the CPU. Sets options.device_index to
+// that of the options' own CUDA context.
+std::unique_ptr<Driver> open_driver(ContextOptions& options, std::string& problem) {
+  if (options.where == Where::cpu) {
+    if (options.cuda_context != nullptr) {
+      throw Error(ErrorCode::invalid_argument, "ContextOptions::cuda_context",
+                  "is of a GPU, but the CPU was asked for; leave it null, or set `where` to automatic or cuda");
+    }
+    problem = "not looked for: the CPU was asked for";
+    return nullptr;
+  }
+  std::unique_ptr<Driver> opened = Driver::open(problem);
+  if (opened != nullptr) {
+    if (options.cuda_context != nullptr) options.device_index = opened->use_context(options.cuda_context);
+    const Target found = opened->device_target(options.device_index);
+    if (found.major >= kSupportedTargets.front().major) return opened;
+    problem = fmt::format("{} is {}, and Ingot's kernels need {} or newer", opened->device_name(options.device_index),
+                          print(found), print(kSupportedTargets.front()));
+  }
+  if (options.where == Where::cuda || options.cuda_context != nullptr) {
+    throw Error(ErrorCode::not_found, fmt::format("cuda:{}", options.device_index),
+                problem + "; INGOT_DEVICE=cpu (or ContextOptions::where) chooses the CPU");
+  }
+  return nullptr;
+}
+
 }  // namespace
+
+ChosenDevice choose_device(ContextOptions options) {
+  ChosenDevice chosen;
+  if (open_driver(options, chosen.reason) != nullptr) chosen.device = {DeviceType::cuda, options.device_index};
+  return chosen;
+}
 
 // Members are constructed in this order, and each uses those above it.
 struct __attribute__((visibility("hidden"))) Context::Parts {
@@ -117,7 +150,7 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
   std::unique_ptr<MatmulManifest> manifest;  // null where none is recorded
   Recorder recorder;
   std::unique_ptr<Backend> backend;
-  std::mutex warm_mutex{};  // guards warm_ups
+  ForkMutex warm_mutex{};  // guards warm_ups
   std::vector<std::unique_ptr<WarmUp>> warm_ups{};
 
   void warm(const Recording& recording);
@@ -125,6 +158,7 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
   std::vector<MatmulSpec> matmul_order(const MatmulCall& call);
   // Stops all, and only then waits for each: none begins a compile while another is waited for.
   void end_warm_ups();
+  void finish();
   ContextStats stats() const;
 
  private:
@@ -135,7 +169,6 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
   KernelOrigins origins() const;
   std::vector<const KernelTier*> usable_tiers() const;
   std::unique_ptr<MatmulManifest> open_manifest() const;
-  std::unique_ptr<Driver> open_driver();
   std::unique_ptr<NvrtcCompiler> open_compiler();
   std::unique_ptr<CublasLt> open_cublaslt();
   TuningMachine describe_machine() const;
@@ -147,7 +180,7 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
 
 Context::Parts::Parts(ContextOptions given)
     : options(with_warn(std::move(given))),
-      driver(open_driver()),
+      driver(open_driver(options, driver_problem)),
       templates(options.templates.empty() ? embedded_templates() : read_templates(options.templates)),
       compiler(open_compiler()),
       identity(compiler ? compiler->identity() : kernel_identity(templates)),
@@ -193,8 +226,12 @@ void Context::Parts::warm(const Recording& recording) {
     warn(fmt::format("nothing is compiled ahead: {}", why));
   };
   auto begun = std::make_unique<WarmUp>(cache, list, WarmUpOptions{.warn = warn});
+  std::vector<std::unique_ptr<WarmUp>> before;  // what has ended is destroyed after the lock
   const std::lock_guard lock(warm_mutex);
-  std::erase_if(warm_ups, [](const auto& warm_up) { return warm_up->has_ended(); });
+  before.swap(warm_ups);
+  for (auto& warm_up : before) {
+    if (!warm_up->has_ended()) warm_ups.push_back(std::move(warm_up));
+  }
   warm_ups.push_back(std::move(begun));
 }
 
@@ -234,8 +271,19 @@ std::vector<MatmulSpec> Context::Parts::matmul_order(const MatmulCall& call) {
 }
 
 void Context::Parts::end_warm_ups() {
-  for (const auto& warm_up : warm_ups) warm_up->stop();
-  warm_ups.clear();
+  std::vector<std::unique_ptr<WarmUp>> ended;
+  {
+    const std::lock_guard lock(warm_mutex);
+    ended.swap(warm_ups);
+  }
+  for (const auto& warm_up : ended) warm_up->stop();
+}
+
+void Context::Parts::finish() {
+  end_warm_ups();
+  if (!std::exchange(options.report, false)) return;
+  const std::string line = fmt::format("ingot: {}\n", print(stats()));
+  std::fputs(line.c_str(), stderr);
 }
 
 ContextStats Context::Parts::stats() const {
@@ -249,32 +297,6 @@ ContextStats Context::Parts::stats() const {
 ContextOptions Context::Parts::with_warn(ContextOptions options) {
   if (!options.warn) options.warn = warn_on_stderr;
   return options;
-}
-
-// Null, with the reason in driver_problem, if the context runs on the CPU.
-std::unique_ptr<Driver> Context::Parts::open_driver() {
-  if (options.where == Where::cpu) {
-    if (options.cuda_context != nullptr) {
-      throw Error(ErrorCode::invalid_argument, "ContextOptions::cuda_context",
-                  "is of a GPU, but the CPU was asked for; leave it null, or set `where` to automatic or cuda");
-    }
-    driver_problem = "not looked for: the CPU was asked for";
-    return nullptr;
-  }
-  std::unique_ptr<Driver> opened = Driver::open(driver_problem);
-  if (opened != nullptr) {
-    if (options.cuda_context != nullptr) options.device_index = opened->use_context(options.cuda_context);
-    const Target found = opened->device_target(options.device_index);
-    if (found.major >= kSupportedTargets.front().major) return opened;
-    driver_problem =
-        fmt::format("{} is {}, and Ingot's kernels need {} or newer", opened->device_name(options.device_index),
-                    print(found), print(kSupportedTargets.front()));
-  }
-  if (options.where == Where::cuda || options.cuda_context != nullptr) {
-    throw Error(ErrorCode::not_found, fmt::format("cuda:{}", options.device_index),
-                driver_problem + "; INGOT_DEVICE=cpu (or ContextOptions::where) chooses the CPU");
-  }
-  return nullptr;
 }
 
 std::unique_ptr<NvrtcCompiler> Context::Parts::open_compiler() {
@@ -357,12 +379,7 @@ TuningMachine Context::Parts::describe_machine() const {
 }
 
 Context::Context(ContextOptions options) : parts_(std::make_unique<Parts>(std::move(options))) {}
-Context::~Context() {
-  parts_->end_warm_ups();
-  if (!parts_->options.report) return;
-  const std::string line = fmt::format("ingot: {}\n", print(stats()));
-  std::fputs(line.c_str(), stderr);
-}
+Context::~Context() { finish(); }
 
 Device Context::device() const { return parts_->backend->device(); }
 Backend& Context::backend() { return *parts_->backend; }
@@ -408,6 +425,7 @@ void Context::prepare_for(const MatmulDevice& device, const Recording& recording
                           const std::function<void(const PrepareProgress&)>& progress) {
   compile_kernels(parts_->cache, kernels_of(recording, device), device.target, progress);
 }
+void Context::finish() { parts_->finish(); }
 std::vector<MatmulSpec> Context::matmul_order(const MatmulCall& call) { return parts_->matmul_order(call); }
 
 std::string print(const ContextStats& stats) {

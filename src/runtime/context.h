@@ -104,12 +104,22 @@ struct ContextStats {
 // room; 5321 launches"
 INGOT_API std::string print(const ContextStats& stats);
 
+// The device that a context with these options is on, and why it is the CPU, where it is. Makes nothing. Throws
+// Error{not_found, invalid_argument} as Context does.
+struct ChosenDevice {
+  Device device{};
+  std::string reason{};
+};
+INGOT_API ChosenDevice choose_device(ContextOptions options);
+
 // Threads: any number of them may use one context, its backend, cache, stores and recorder, from its constructor's end
 // until its destructor begins; the functions below may be called at any time. What is made for one order of work (a
 // Stream, a layer with its forward and backward, a CastList, a Graph) is for one thread at a time. `warn` and `log` are
 // called from the thread that has something to tell, several at once, too. Nothing is shared between two contexts, so
 // each thread may also have one of its own; contexts on the same store wait for each other's compiles by a lock on a
 // file, as processes do.
+// A child made by fork() may use its parent's context, on the CPU, while the parent's other threads were in it: what
+// they were doing is lost there. CUDA cannot be used in a child: its calls fail with an error that says so.
 class INGOT_API Context {
  public:
   // Throws Error{not_found} if CUDA was requested explicitly and there is none.
@@ -146,6 +156,10 @@ class INGOT_API Context {
   // matmul_device(gpu_named("h200")), say. Tuning records, which belong to one machine, are not asked.
   void prepare_for(const MatmulDevice& device, const Recording& recording,
                    const std::function<void(const PrepareProgress&)>& progress = {});
+  // Ends what runs in the background, and writes the report (ContextOptions::report), which the destructor does
+  // otherwise: for a program that keeps the context until its very end. The context can still be used, and other
+  // threads may be using it.
+  void finish();
   // Which kernels would be tried for a matmul of this spec and size, in order: what tuning has found, then the
   // library's own order. Each names its kernel, and its tiling if it has any; the first that takes the tensors'
   // addresses and strides is run. On the CPU, which has one: the call's own spec. Throws Error{invalid_spec}.

@@ -4,8 +4,14 @@
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
+#include <memory>
+#include <string>
 
+#include "ingot/codegen/types/gpu.h"
 #include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/runtime/error.h"
+#include "support/processes.h"
 
 using namespace ingot;
 
@@ -79,4 +85,22 @@ BOOST_AUTO_TEST_CASE(a_change_that_the_driver_refuses_is_not_undone) {
   }
   BOOST_TEST(current == kTheirs);
   BOOST_TEST(changes == 0);
+}
+
+// A child of fork() cannot use CUDA: its first call says so, and what to do.
+BOOST_AUTO_TEST_CASE(an_error_in_a_forked_child_names_the_cause) {
+  const std::unique_ptr<Driver> driver = make_dry_driver(gpu_named("h100"));
+  const auto message = [&] {
+    try {
+      driver->check(CUDA_ERROR_NOT_INITIALIZED, "cuCtxSetCurrent");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string cause =
+      "; this process was made by fork() after its parent had opened CUDA, which a child cannot use: start it with the "
+      "method \"spawn\"";
+  BOOST_TEST(!message().ends_with(cause));
+  BOOST_TEST(test::run_in_process([&] { return message().ends_with(cause) ? 0 : 1; }) == 0);
 }

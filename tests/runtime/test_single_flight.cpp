@@ -1,5 +1,6 @@
 // SingleFlight: threads that ask for the same key at once compute its value only once. An error that would
-// only repeat is remembered; after any other failure the next caller tries again.
+// only repeat is remembered; after any other failure the next caller tries again. And ForkMutex, which it locks with:
+// a child that is forked at any moment finds no key and no mutex taken by a thread that it does not have.
 #include <boost/test/unit_test.hpp>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "ingot/runtime/util/single_flight.h"
+#include "support/processes.h"
 
 using namespace ingot;
 using namespace std::chrono_literals;
@@ -102,4 +104,54 @@ BOOST_AUTO_TEST_CASE(no_lock_while_computing, *boost::unit_test::timeout(60)) {
   });
   BOOST_TEST(flights.get(2, [] { return 2; }) == 2);
   second_done = true;
+}
+
+BOOST_AUTO_TEST_CASE(a_child_computes_what_a_thread_of_its_parent_was_computing, *boost::unit_test::timeout(60)) {
+  SingleFlight<int, int> flights;
+  BOOST_TEST(flights.get(1, [] { return 1; }) == 1);
+  std::atomic<bool> computing{false};
+  std::atomic<bool> over{false};
+  std::jthread first([&] {
+    flights.get(2, [&] {
+      computing = true;
+      while (!over) std::this_thread::yield();
+      return 2;
+    });
+  });
+  while (!computing) std::this_thread::yield();
+  const int status = test::run_in_process([&] {
+    ::alarm(20);
+    return 10 * flights.get(1, [] { return 7; }) + flights.get(2, [] { return 3; });
+  });
+  BOOST_TEST(status == 13);
+  over = true;
+  first.join();
+  BOOST_TEST(flights.get(2, [] { return 5; }) == 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_mutex_is_free_in_a_child, *boost::unit_test::timeout(60)) {
+  ForkMutex mutex;
+  int sections = 0;
+  std::atomic<bool> over{false};
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (!over) {
+        const std::lock_guard lock(mutex);
+        ++sections;
+        for (int spin = 0; spin < 1000; ++spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+        ++sections;
+      }
+    });
+  }
+  for (int i = 0; i < 30; ++i) {
+    const int status = test::run_in_process([&] {
+      ::alarm(20);
+      const std::lock_guard lock(mutex);
+      const ForkMutex another;  // a child makes and destroys its own
+      return sections % 2;
+    });
+    BOOST_TEST(status == 0);
+  }
+  over = true;
 }

@@ -1,6 +1,7 @@
 #include "ingot/runtime/cuda/driver.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -61,6 +62,7 @@ struct Driver::State {
   std::vector<CUdevice> devices;
   std::vector<UsedContext> contexts;      // one per device
   std::shared_ptr<CUctx_st> own_context;  // of a driver without libcuda
+  pid_t process = ::getpid();             // that opened it
 };
 
 Driver::Driver() : api_(std::make_unique<Api>()), state_(std::make_unique<State>()) {}
@@ -223,7 +225,11 @@ CUcontext Driver::context(int index) const {
 void Driver::check(CUresult result, const char* call) const {
   if (result == CUDA_SUCCESS) return;
   const ErrorCode code = result == CUDA_ERROR_OUT_OF_MEMORY ? ErrorCode::out_of_memory : ErrorCode::cuda_failed;
-  throw Error(code, call, text_of(*api_, result));
+  throw Error(code, call,
+              text_of(*api_, result) + (state_->process != ::getpid()
+                                            ? "; this process was made by fork() after its parent had opened CUDA, "
+                                              "which a child cannot use: start it with the method \"spawn\""
+                                            : ""));
 }
 
 }  // namespace ingot

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +22,7 @@
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_key.h"
 #include "ingot/runtime/util/file_lock.h"
+#include "ingot/runtime/util/fork_mutex.h"
 #include "ingot/runtime/util/store_directory.h"
 
 namespace ingot {
@@ -92,7 +92,7 @@ class INGOT_API KernelStore {
   std::int64_t max_bytes_;
   std::atomic<std::int64_t> evicted_{0};
 
-  std::mutex mutex_;        // guards the rest; not held during disk work
+  ForkMutex mutex_;         // guards the rest; not held during disk work
   std::int64_t bytes_ = 0;  // of all files at the last scan, and put since
   int puts_until_scan_ = 0;
 };

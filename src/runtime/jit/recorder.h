@@ -6,11 +6,11 @@
 
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <string>
 
 #include "ingot/api.h"
 #include "ingot/codegen/recording.h"
+#include "ingot/runtime/util/fork_mutex.h"
 
 namespace ingot {
 
@@ -35,7 +35,7 @@ class INGOT_API Recorder {
 
   std::filesystem::path file_;
   Warn warn_;
-  mutable std::mutex mutex_;  // guards the rest; not held while a file is written
+  mutable ForkMutex mutex_;  // guards the rest; not held while a file is written
   Recording recording_;
   Recording in_file_;
   bool warned_ = false;

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/runtime/util/fork_mutex.h"
+
 namespace ingot {
 
 // Entry has a member `hash` of type std::size_t. The caller's predicate tells entries with equal hashes apart.
@@ -89,7 +91,7 @@ class GrowOnlyTable {
 
   std::atomic<const Slots*> current_{nullptr};
 
-  mutable std::mutex mutex_;  // guards the rest
+  mutable ForkMutex mutex_;  // guards the rest
   std::vector<std::unique_ptr<Slots>> tables_;
   std::vector<std::unique_ptr<const Entry>> entries_;
 };

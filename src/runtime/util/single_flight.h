@@ -3,8 +3,14 @@
 //
 // Values are remembered, and so are errors that would only repeat (Error{compile_failed, invalid_spec}). Any other
 // failure (memory, the driver, a file) may be temporary: those who wait get it, and the next to ask tries again.
+//
+// A child made by fork() computes anew what a thread of its parent was computing.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <chrono>
 #include <exception>
 #include <future>
 #include <map>
@@ -12,6 +18,7 @@
 #include <utility>
 
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/fork_mutex.h"
 
 namespace ingot {
 
@@ -26,9 +33,10 @@ class SingleFlight {
     bool first = false;
     {
       const std::lock_guard lock(mutex_);
-      const auto found = results_.find(key);
-      first = found == results_.end();
-      result = first ? results_.emplace(key, promise.get_future().share()).first->second : found->second;
+      Result& of_key = results_[key];
+      first = of_key.is_lost();
+      if (first) of_key = {.value = promise.get_future().share(), .process = ::getpid()};
+      result = of_key.value;
     }
     if (first) {
       try {
@@ -42,6 +50,17 @@ class SingleFlight {
   }
 
  private:
+  struct Result {
+    // Nobody computes it or has computed it.
+    bool is_lost() const {
+      if (!value.valid()) return true;
+      return process != ::getpid() && value.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+    }
+
+    std::shared_future<Value> value{};
+    pid_t process = 0;  // that computes it
+  };
+
   // For the exception being handled.
   static bool would_be_repeated() {
     try {
@@ -58,8 +77,8 @@ class SingleFlight {
     results_.erase(key);
   }
 
-  std::mutex mutex_;  // guards the map alone
-  std::map<Key, std::shared_future<Value>> results_;
+  ForkMutex mutex_;  // guards the map alone
+  std::map<Key, Result> results_;
 };
 
 }  // namespace ingot

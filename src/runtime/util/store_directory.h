@@ -15,7 +15,6 @@
 #include <ctime>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +23,7 @@
 
 #include "ingot/api.h"
 #include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/fork_mutex.h"
 
 namespace ingot {
 
@@ -141,8 +141,8 @@ class INGOT_API StoreDirectory {
   bool switched_off_;  // by an empty root
   std::atomic<std::int64_t> moved_aside_{0};
 
-  mutable std::mutex mutex_;  // guards the rest; not held during disk work
-  std::string problem_;       // of the last publish; empty where it worked
+  mutable ForkMutex mutex_;  // guards the rest; not held during disk work
+  std::string problem_;      // of the last publish; empty where it worked
   bool warned_ = false;
 };
 
