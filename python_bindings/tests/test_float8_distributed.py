@@ -222,6 +222,40 @@ def check_what_is_sharded_stays(rank):
     assert row.reason == "is sharded by FSDP already: convert before fully_shard()"
 
 
+def check_what_is_wrapped_is_refused(rank):
+    """What shards a model holds the layers that it found. DDP holds parameters, which conversion keeps."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.nn.parallel import DistributedDataParallel
+
+    from ingot.nn import Float8WeightOnlyConfig, quantize_
+
+    model = lambda: nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    inner = model()
+    fully_shard(inner[1])
+    one_cpu = lambda of: FullyShardedDataParallel(of, device_id=torch.device("cpu"), use_orig_params=True)
+    gathers = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+    cases = [
+        (fully_shard(model()), None, "the model is sharded by FSDP already: convert before fully_shard()"),
+        (inner, None, "1 is sharded by FSDP already: convert before fully_shard()"),
+        (one_cpu(model()), None, "the model is sharded already: convert before FullyShardedDataParallel()"),
+        (DistributedDataParallel(model()), gathers, "wrapped already: convert before DistributedDataParallel()"),
+    ]
+    for wrapped, config, message in cases:
+        for error, replace, word in (
+            (RuntimeError, lambda: float8.convert_to_float8_training(wrapped, config=config), "convert"),
+            (ingot.Error, lambda: quantize_(wrapped, Float8WeightOnlyConfig()), "quantize"),
+        ):
+            before = list(wrapped.modules())
+            with pytest.raises(error) as caught:
+                replace()
+            assert message.replace("convert", word) in str(caught.value), str(caught.value)
+            assert list(wrapped.modules()) == before
+    net = float8.convert_to_float8_training(DistributedDataParallel(model()))
+    net(torch.randn(4, 4)).sum().backward()
+    assert sum(isinstance(each, float8.Float8Linear) for each in net.modules()) == 2
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
 def check_state_dict(rank):
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -349,6 +383,7 @@ CHECKS = [
     check_fsdp_compiled,
     check_bytes,
     check_what_is_sharded_stays,
+    check_what_is_wrapped_is_refused,
     check_state_dict,
     check_ddp,
     check_delayed,

@@ -265,7 +265,8 @@ def test_messages():
     make = lambda *parts: message(lambda: LayerNormLinear.from_parts(*parts, layer_name="fc"))
     assert make(torch.nn.RMSNorm(24), linear) == subject + "takes a torch.nn.LayerNorm, got a RMSNorm"
     assert make(torch.nn.ReLU(), linear) == (
-        subject + "takes a torch.nn.LayerNorm or torch.nn.RMSNorm as norm, got a ReLU"
+        subject + "takes a torch.nn.LayerNorm or torch.nn.RMSNorm as norm, or a module with a parameter `weight` and a "
+        "number `eps` or `variance_epsilon` that computes the same, got a ReLU"
     )
     assert make(norm, torch.nn.ReLU()) == subject + "takes a torch.nn.Linear, got a ReLU"
     assert make(torch.nn.LayerNorm(23), linear) == subject + "the norm is over (23,), expected (24,), the layer's input"
@@ -274,7 +275,7 @@ def test_messages():
     hooked.register_forward_hook(lambda *_: None)
     assert make(norm, hooked) == subject + "the Linear has hooks, which would not run any more: remove them"
     bound = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(24, 40))
-    assert make(norm, bound) == subject + "the layer's weight is no parameter: remove its parametrization"
+    assert make(norm, bound) == subject + "its weight is no parameter: a hook or parametrization computes it"
     bare = torch.nn.LayerNorm(24, elementwise_affine=False)
     assert message(lambda: LayerNormLinear.from_parts(bare, linear, layer_name="fc", zero_centred=True)) == (
         'LayerNormLinear "fc" zero_centred: is set, but the norm has no weight: give it one with '

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Tuple
 
 import torch.nn as nn
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from ._gain import expected_gain
+from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
+from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing
+from ._errors import Float8RuntimeError
+from ._gain import expected_gain, recipe_of
 from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import Float8LinearConfig
 from .float8_linear import Float8Linear
@@ -34,9 +35,11 @@ class LayerConversion:
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """All linear layers of a model, in its order. str() is a table."""
+    """All linear layers of a model, in its order, those within modules of ingot.nn too; and the weights that are in
+    none. str() is a table."""
 
     layers: Tuple[LayerConversion, ...]
+    others: Tuple[OtherWeight, ...] = ()
 
     @property
     def converted(self) -> Tuple[LayerConversion, ...]:
@@ -53,7 +56,7 @@ class ConversionReport:
         rows = [head] + [_row(layer) for layer in self.layers]
         widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
-        return "\n".join([*lines, f"{len(self.converted)} of {len(self.layers)} linear layers are FP8"])
+        return "\n".join([*lines, *other_lines(self.others), f"{len(self.converted)} of {len(self.layers)} linear layers are FP8"])
 
 
 def _row(layer: LayerConversion) -> Tuple[str, ...]:
@@ -65,25 +68,15 @@ def _row(layer: LayerConversion) -> Tuple[str, ...]:
 
 def reason_to_leave_alone(layer: nn.Linear) -> str:
     """Returns why FP8 cannot replace a layer, or "" if it can."""
-    if isinstance(layer, Float8Linear):
-        return "is FP8 already"
-    if isinstance(layer, NonDynamicallyQuantizableLinear):
-        return "torch.nn.MultiheadAttention multiplies by its weight itself"
-    if isinstance(layer, FSDPModule):
-        return "is sharded by FSDP already: convert before fully_shard()"
-    if type(layer).forward is not nn.Linear.forward or "forward" in vars(layer):
-        return f"{type_name(layer)} has a forward of its own"
-    if vars(layer).get("_compiled_call_impl") is not None:
-        return "is compiled already: convert before compile()"
-    return _reason_of_weight(layer)
+    if is_ingot_layer(layer):
+        return "is FP8 already" if isinstance(layer, Float8Linear) else f"is a {type(layer).__name__} of ingot.nn already"
+    return reason_against_replacing(layer) or _reason_of_weight(layer)
 
 
 def _reason_of_weight(layer: nn.Linear) -> str:
     weight = layer._parameters.get("weight")
     if weight is None:
         return "its weight is no parameter: a hook or parametrization computes it"
-    if isinstance(weight, nn.parameter.UninitializedParameter):
-        return "its weight has no shape yet: run the model once before"
     if is_foreign(weight):
         return f"its weight is a {type_name(weight)}"
     if weight.dtype not in HIGH_PRECISION:
@@ -102,7 +95,8 @@ def _tied_elsewhere(module: nn.Module) -> Dict[int, str]:
 
 
 class ConversionRecorder:
-    """The filter of one conversion, which remembers what it said of each layer."""
+    """The filter of one conversion, which remembers what it said of each layer. Raises RuntimeError for a model that
+    should have been converted before it was sharded."""
 
     def __init__(
         self,
@@ -111,6 +105,10 @@ class ConversionRecorder:
         config: Float8LinearConfig,
     ) -> None:
         self._filter = module_filter_fn
+        order = order_of(module, keeps_parameters=not config.enable_fsdp_float8_all_gather)
+        for layer, (name, text) in order.items():
+            if module_filter_fn is None or module_filter_fn(layer, name):
+                raise Float8RuntimeError(f"convert_to_float8_training: {text}")
         self._tied = _tied_elsewhere(module) if config.enable_fsdp_float8_all_gather else {}
         self._names: Dict[nn.Module, str] = {}
         self._reasons: Dict[nn.Module, str] = {}
@@ -140,29 +138,40 @@ class ConversionRecorder:
 
 
 def conversion_report(model: nn.Module, *, tokens: Optional[int] = None, gpu: Optional[str] = None) -> ConversionReport:
-    """Lists the linear layers of a model: which are FP8, and why the others are not.
+    """Lists the linear layers of a model: which are FP8, and why the others are not; and the weights that are in no linear
+    layer, with their parameters and bytes.
 
     With `tokens`, the rows of a layer's input in one step, the report says how much faster than in 16 bits each FP8
     layer is expected to run forward and backward. That is on `gpu`, such as "h200", or the GPU at hand; where there is
     neither or nothing was measured, the note says so.
     """
-    layers: List[LayerConversion] = []
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear):
-            layers.append(_described(name, layer))
-    if tokens is not None:
-        layers = [_with_gain(each, model.get_submodule(each.name), tokens, gpu) for each in layers]
-    return ConversionReport(tuple(layers))
+    rows: List[LayerConversion] = []
+    for name, layer, owner in linear_layers(model):
+        row = _described(name, layer, owner)
+        rows.append(row if tokens is None else _with_gain(row, owner, tokens, gpu))
+    return ConversionReport(tuple(rows), other_weights(model))
 
 
-def _described(name: str, layer: nn.Linear) -> LayerConversion:
-    is_float8 = isinstance(layer, Float8Linear)
-    reason = "" if is_float8 else getattr(layer, _ATTRIBUTE, "") or reason_to_leave_alone(layer) or "not converted"
-    return LayerConversion(name, layer.in_features, layer.out_features, is_float8, reason)
+def _described(name: str, layer: nn.Module, owner: nn.Module) -> LayerConversion:
+    reason = _reason_of_row(layer, owner)
+    return LayerConversion(name, layer.in_features, layer.out_features, not reason, reason)
 
 
-def _with_gain(row: LayerConversion, layer: nn.Module, tokens: int, gpu: Optional[str]) -> LayerConversion:
+def _reason_of_row(layer: nn.Module, owner: nn.Module) -> str:
+    """Why the layer is not FP8, or ""."""
+    if not is_ingot_layer(owner):
+        return getattr(layer, _ATTRIBUTE, "") or reason_to_leave_alone(layer) or "not converted"
+    if getattr(getattr(owner, "options", None), "recipe", "") == "high_precision":
+        return "its recipe is high_precision"
+    is_weight_only = not hasattr(owner, "options") and not isinstance(owner, nn.Linear)
+    return f"its weight is quantized to {owner.weight_dtype}, and its activations are not" if is_weight_only else ""
+
+
+def _with_gain(row: LayerConversion, owner: nn.Module, tokens: int, gpu: Optional[str]) -> LayerConversion:
     if not row.is_float8:
         return row
-    gain, note = expected_gain(layer.config, tokens, row.in_features, row.out_features, gpu)
+    if not hasattr(owner, "config") and not hasattr(owner, "options"):
+        return dataclasses.replace(row, gain_note="its weight is not trained")
+    recipe = recipe_of(owner.config) if hasattr(owner, "config") else owner.options.recipe
+    gain, note = expected_gain(recipe, tokens, row.in_features, row.out_features, gpu)
     return dataclasses.replace(row, gain=gain, gain_note=note)

@@ -27,11 +27,10 @@ def _cast_fields() -> Tuple[str, ...]:
 
 
 def expected_gain(
-    config: Float8LinearConfig, tokens: int, in_features: int, out_features: int, gpu: Optional[str]
+    recipe: Optional[str], tokens: int, in_features: int, out_features: int, gpu: Optional[str]
 ) -> Tuple[Optional[float], str]:
     """Returns the time of a step in 16 bits over that in FP8, and what the number rests on; None where nothing is
-    known. Raises ingot.Error for a GPU that is not known by name."""
-    recipe = recipe_of(config)
+    known. `recipe`: the core's name, or None for casts that are no recipe's. Raises ingot.Error for a GPU that is not known by name."""
     if recipe is None:
         return None, "no estimate for casts that are no recipe's"
     context = context_for("cpu" if gpu else "auto")

@@ -6,6 +6,7 @@ import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed._tensor import DTensor
 
+from ..torch._modules import type_name
 from ..torch._operators import HIGH_PRECISION
 from .float8_training_tensor import Float8TrainingTensor
 from .fsdp_utils import WeightWithDynamicFloat8CastTensor
@@ -27,9 +28,3 @@ _KNOWN = (
 def is_foreign(weight: torch.Tensor) -> bool:
     """Is this a tensor of another library's class, which multiplies in a way of its own?"""
     return type(weight) not in _KNOWN
-
-
-def type_name(value: object) -> str:
-    """Returns the full name of a value's class: "torchao.quantization.Float8Tensor"."""
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -8,7 +8,7 @@ import torch
 
 from ..torch._checks import check_dense, is_dense
 from ..torch._linear import in_autocasts_dtype, run_linear
-from ..torch._modules import in_place_of
+from ..torch._modules import in_place_of, reason_against_replacing
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
 from ._gathered_linear import gathered_linear, is_gathered
@@ -284,9 +284,13 @@ class Float8Linear(torch.nn.Linear):
     @classmethod
     def from_float(cls, mod: torch.nn.Linear, config: Optional[Float8LinearConfig] = None) -> "Float8Linear":
         """Returns an FP8 layer with everything of `mod`: the same parameters, hooks, `.training`, and whatever else was
-        set on it. Raises TypeError if `mod` is no torch.nn.Linear."""
+        set on it. Raises TypeError if `mod` is no torch.nn.Linear, and RuntimeError for one whose forward another
+        cannot replace."""
         if not isinstance(mod, torch.nn.Linear):
             raise Float8TypeError(f"Float8Linear.from_float takes a torch.nn.Linear, got a {type_name(mod)}")
+        reason = reason_against_replacing(mod)
+        if reason:
+            raise Float8RuntimeError(f"Float8Linear.from_float module: {reason}")
         config = checked_config("Float8Linear.from_float", config)
         new = in_place_of(mod, cls)
         new._use_config(config)

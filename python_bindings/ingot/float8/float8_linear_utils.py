@@ -9,6 +9,7 @@ from typing import Callable, Dict, List, Optional, Union
 import torch
 import torch.nn as nn
 
+from ..torch._modules import leave_fast_paths
 from ._conversion import ConversionRecorder
 from ._delayed import sync_float8_amax_and_scale_history
 from ._errors import Float8AssertionError, Float8NotImplementedError
@@ -71,6 +72,8 @@ def swap_linear_layers(
                 parent._modules[key] = replaced[child]
 
     visit(module, "")
+    if replaced:
+        leave_fast_paths(module)
     return module
 
 
@@ -88,7 +91,8 @@ def convert_to_float8_training(
     those with a forward of their own, with weights of other dtypes, and those of torch.nn.MultiheadAttention, which
     does not call them. conversion_report(model) lists all, with the reason. A second call changes nothing.
 
-    Raises AssertionError if the model is a linear layer with children.
+    Raises AssertionError if the model is a linear layer with children, and RuntimeError for layers that are sharded
+    already, or compiled by themselves.
     """
     config = checked_config("convert_to_float8_training", config)
     kind = StatefulFloat8Linear if config_has_stateful_scaling(config) else Float8Linear

@@ -13,6 +13,7 @@ from .._operations import decode as decode_on_host
 from ..torch import _operators as ops
 from ..torch import _weight_operators as weight_ops
 from ..torch._errors import LinearError, from_operator
+from ..torch._modules import check_replaceable
 from ..torch._weight_operators import WeightFormat
 
 FORMATS = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn", "e2m1fn")
@@ -186,8 +187,12 @@ def checked_linear(module: torch.nn.Module, subject: str) -> Optional[torch.Tens
     """The bias of a linear layer whose weight can be cast. Raises LinearError for anything else."""
     if not isinstance(module, torch.nn.Linear):
         raise LinearError(f"{subject}: takes a torch.nn.Linear, got a {type(module).__name__}")
-    if module.weight.dtype not in ops.HIGH_PRECISION:
-        raise LinearError(f"{subject} weight: is {module.weight.dtype}, expected float32, float16 or bfloat16")
-    if module.weight.is_meta:
+    check_replaceable(subject, module)
+    weight = module._parameters.get("weight")
+    if weight is None:
+        raise LinearError(f"{subject} module: its weight is no parameter: remove the hook that computes it")
+    if weight.dtype not in ops.HIGH_PRECISION:
+        raise LinearError(f"{subject} weight: is {weight.dtype}, expected float32, float16 or bfloat16")
+    if weight.is_meta:
         raise LinearError(f"{subject} weight: is on meta, without values: load the model first")
     return module.bias

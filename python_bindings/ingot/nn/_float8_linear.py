@@ -9,7 +9,7 @@ import torch
 from ..torch import LinearOptions, NormLinearOptions, linear, norm_linear
 from ..torch._errors import LinearError
 from ..torch._module_calls import check_module_recipe
-from ..torch._modules import in_place_of
+from ..torch._modules import check_replaceable, in_place_of
 from ..torch._operators import HIGH_PRECISION
 from ._delayed import KeepsScales
 from ._parts import NamedLayer
@@ -96,9 +96,11 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         fast_math: bool = False,
     ) -> "Float8Linear":
         """Returns an FP8 layer with everything of `module`: the same parameters, hooks, `.training`, and whatever else
-        was set on it. Raises LinearError if `module` is no torch.nn.Linear."""
+        was set on it. Raises LinearError if `module` is no torch.nn.Linear, or one whose forward
+        another cannot replace."""
         if not isinstance(module, torch.nn.Linear):
             raise LinearError(f"Float8Linear.from_float: takes a torch.nn.Linear, got a {type(module).__name__}")
+        check_replaceable("Float8Linear.from_float", module)
         options = _options(recipe, layer_name, activation, fast_math)
         new = in_place_of(module, cls)
         new._use(options, history_length)

@@ -10,6 +10,7 @@ from ..torch import _weight_operators as weight_ops
 from ..torch._checks import check_dense, in_one_place, is_dense, refuse_double_backward, refuse_places
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
+from ..torch._modules import take_the_rest
 from ..torch._operators import HIGH_PRECISION
 from . import _codes
 from ._weight_values import ShowsWeight
@@ -122,14 +123,16 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         pow2: bool = False,
         layer_name: str = "linear",
     ) -> "FrozenFloat8Linear":
-        """Casts the weight of a linear layer, on its device. pow2 rounds scales to powers of two. Raises LinearError
-        for what is no torch.nn.Linear of float32, float16 or bfloat16."""
+        """Casts the weight of a linear layer, on its device, and takes its hooks, mode, and whatever else was set on it.
+        pow2 rounds scales to powers of two. Raises LinearError for what is no torch.nn.Linear of float32, float16 or
+        bfloat16, or computes its weight."""
         bias = _codes.checked_linear(module, f'FrozenFloat8Linear.from_float "{layer_name}"')
         sizes = (module.in_features, module.out_features)
         new = cls._empty(*sizes, module.weight.dtype, bias, weight_dtype, scale, layer_name)
         new.train(module.training)
         codes, factors = _codes.cast(module.weight, new.weight_dtype, scale, pow2, layer_name)
         new._take(codes, factors, bias)
+        take_the_rest(module, new)
         return new
 
     @classmethod

@@ -103,7 +103,10 @@ class _NormLinear(NamedLayer, KeepsScales):
     def reset_parameters(self) -> None:
         """The layer's, as torch.nn.Linear does, and the norm's."""
         torch.nn.Linear.reset_parameters(self)
-        self.norm.reset_parameters()
+        if hasattr(self.norm, "reset_parameters"):
+            self.norm.reset_parameters()
+        else:
+            torch.nn.init.ones_(self.norm.weight)
         if self.options.norm.zero_centred:
             torch.nn.init.zeros_(self.norm.weight)
         self._reset_scales()

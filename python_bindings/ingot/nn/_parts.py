@@ -3,15 +3,17 @@ modules give them."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-from typing import Optional, Union
+from typing import Optional
 
 import torch
 
 from ..torch import NormOptions
 from ..torch._checks import refuse
+from ..torch._modules import check_replaceable
 
-NormModule = Union[torch.nn.LayerNorm, torch.nn.RMSNorm]
+NormModule = torch.nn.Module  # a LayerNorm or RMSNorm, or another library's that computes the same
 
 
 class KeepsWeightCodes:
@@ -75,37 +77,83 @@ class LinearParameters(torch.nn.Module):
 
 
 def _require_no_hooks(module: torch.nn.Module, subject: str) -> None:
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    if any(getattr(module, hook) for hook in hooks):
+    if any(value for name, value in vars(module).items() if name.endswith("_hooks")):
         refuse(subject, f"from_parts: the {type(module).__name__} has hooks, which would not run any more: remove them")
 
 
 def require_linear(linear: torch.nn.Module, subject: str) -> None:
     if not isinstance(linear, torch.nn.Linear):
         refuse(subject, f"from_parts: takes a torch.nn.Linear, got a {type(linear).__name__}")
-    if not isinstance(linear.weight, torch.nn.Parameter):
-        refuse(subject, "from_parts: the layer's weight is no parameter: remove its parametrization")
+    check_replaceable(f"{subject} from_parts:", linear)
+    if not isinstance(linear._parameters.get("weight"), torch.nn.Parameter):
+        refuse(subject, "from_parts: the layer's weight is no parameter: remove the hook that computes it")
     _require_no_hooks(linear, subject)
 
 
 def norm_options(norm: Optional[torch.nn.Module], features: int, zero_centred: bool, subject: str):
-    """The options of a torch.nn.LayerNorm or RMSNorm. Raises LinearError for other modules, and for another size."""
+    """The options of a torch.nn.LayerNorm or RMSNorm, or of a module of another library that computes what one of them
+    does. Raises LinearError for other modules, and for another size."""
     if norm is None:
         return None
-    kinds = {torch.nn.LayerNorm: "layer", torch.nn.RMSNorm: "rms"}
-    if type(norm) not in kinds:
-        refuse(
-            subject, f"from_parts: takes a torch.nn.LayerNorm or torch.nn.RMSNorm as norm, got a {type(norm).__name__}"
-        )
-    if tuple(norm.normalized_shape) != (features,):
-        refuse(
-            subject,
-            f"from_parts: the norm is over {tuple(norm.normalized_shape)}, expected ({features},), the layer's input",
-        )
+    kinds = {torch.nn.LayerNorm.forward: "layer", torch.nn.RMSNorm.forward: "rms"}
+    shape = _norm_shape(norm, subject)
+    if shape != (features,):
+        refuse(subject, f"from_parts: the norm is over {shape}, expected ({features},), the layer's input")
     if zero_centred and norm.weight is None:
         refuse(subject, "zero_centred: is set, but the norm has no weight: give it one with elementwise_affine=True")
     _require_no_hooks(norm, subject)
-    return NormOptions(kinds[type(norm)], norm.eps, zero_centred)
+    if type(norm).forward in kinds and isinstance(norm, (torch.nn.LayerNorm, torch.nn.RMSNorm)):
+        return NormOptions(kinds[type(norm).forward], norm.eps, zero_centred)
+    return NormOptions(_kind_by_trial(norm, features, zero_centred, subject), _eps_of(norm), zero_centred)
+
+
+def _eps_of(norm: torch.nn.Module) -> Optional[float]:
+    """By the names that PyTorch, transformers and others have for it."""
+    found = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
+    return next((each for each in found if isinstance(each, float)), None)
+
+
+def _norm_shape(norm: torch.nn.Module, subject: str) -> tuple[int, ...]:
+    if isinstance(norm, (torch.nn.LayerNorm, torch.nn.RMSNorm)):
+        return tuple(norm.normalized_shape)
+    weight = norm._parameters.get("weight")
+    if weight is None or _eps_of(norm) is None:
+        refuse(
+            subject,
+            "from_parts: takes a torch.nn.LayerNorm or torch.nn.RMSNorm as norm, or a module with a parameter `weight` "
+            f"and a number `eps` or `variance_epsilon` that computes the same, got a {type(norm).__name__}",
+        )
+    return tuple(weight.shape)
+
+
+@torch.no_grad()
+def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, subject: str) -> str:
+    """What a module of another library computes, found by a trial of a copy of it in float32."""
+    name, weight = type(norm).__name__, norm.weight
+    if weight is None or weight.is_meta or hasattr(weight, "device_mesh") or _eps_of(norm) is None:
+        refuse(subject, f"from_parts: cannot try what a {name} without values or eps computes: give it them first")
+    trial = copy.deepcopy(norm).float()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in trial.parameters():
+        parameter.copy_(torch.rand(parameter.shape, generator=generator) + 0.5)
+    eps, bias = _eps_of(norm), getattr(trial, "bias", None)
+    # The second row is as small as eps, the third has a mean.
+    x = torch.randn(3, features, generator=generator) * torch.tensor([[1.0], [eps**0.5], [1.0]])
+    x[2] += 3
+    x = x.to(weight.device)
+    found = trial(x)
+    for centred, gamma in ((False, trial.weight), (True, trial.weight + 1)):
+        results = {"layer": torch.nn.functional.layer_norm(x, (features,), gamma, bias, eps)}
+        if bias is None:
+            results["rms"] = torch.nn.functional.rms_norm(x, (features,), gamma, eps)
+        for kind, expected in results.items():
+            if not torch.allclose(found, expected, rtol=1e-3, atol=1e-4):
+                continue
+            if centred != zero_centred:
+                how = "its weight + 1" if centred else "its weight"
+                refuse(subject, f"zero_centred: is {zero_centred}, but a {name} multiplies by {how}: set it to {centred}")
+            return kind
+    refuse(subject, f"from_parts: a {name} computes something else than a torch.nn.LayerNorm and a torch.nn.RMSNorm do")
 
 
 def norm_parameters(norm: Optional[NormModule]):

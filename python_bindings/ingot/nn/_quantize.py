@@ -11,6 +11,8 @@ from ..float8._conversion import reason_to_leave_alone
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
 from ..float8.float8_linear_utils import swap_linear_layers
 from ..torch._errors import LinearError
+from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
+from ..torch._modules import order_of, reason_against_replacing
 from . import _codes
 from ._float8_linear import Float8Linear
 from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
@@ -79,17 +81,19 @@ class FrozenFloat8Config:
 
 @dataclasses.dataclass(frozen=True)
 class QuantizeReport:
-    """What quantize_() did: the names of the layers that it replaced, why it left the others alone, and what the caller
-    has yet to do ("" if nothing)."""
+    """What quantize_() did: the names of the layers that it replaced, why it left the others alone, what the caller has
+    yet to do ("" if nothing), and the weights that are in no linear layer."""
 
     converted: tuple[str, ...]
     left_alone: dict[str, str]
     note: str = ""
+    others: tuple[OtherWeight, ...] = ()
 
     def __str__(self) -> str:
         total = len(self.converted) + len(self.left_alone)
         lines = [f"{len(self.converted)} of {total} linear layers were quantized"]
         lines += [f"  {name}: {reason}" for name, reason in self.left_alone.items()]
+        lines += other_lines(self.others)
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
 
@@ -98,13 +102,36 @@ def reason_to_keep(layer: torch.nn.Module) -> str:
     if isinstance(layer, (WeightOnlyLinear, FrozenFloat8Linear)):
         return "is quantized already"
     if type(layer) in (Float8Linear, TorchaoFloat8Linear):
-        return "" if layer.weight.dtype in _codes.ops.HIGH_PRECISION and type(layer.weight) is torch.nn.Parameter else (
-            f"its weight is a {type(layer.weight).__name__} of {layer.weight.dtype}"
-        )
+        if layer.weight.dtype in _codes.ops.HIGH_PRECISION and type(layer.weight) is torch.nn.Parameter:
+            return reason_against_replacing(layer)
+        return f"its weight is a {type(layer.weight).__name__} of {layer.weight.dtype}"
     reason = reason_to_leave_alone(layer)
     if not reason and layer.weight.is_meta:
         return "its weight is on meta, without values"
+    if not reason and hasattr(layer.weight, "device_mesh"):
+        return "its weight is a DTensor: quantize it before it is sharded"
     return reason
+
+
+def _left_in_modules(model: torch.nn.Module) -> dict[str, str]:
+    """The layers that modules of ingot.nn compute, which quantize_() does not look into, with the reason."""
+    left: dict[str, str] = {}
+    for name, layer, owner in linear_layers(model):
+        if isinstance(owner, WeightOnlyLinear):
+            left[name] = "is quantized already"
+        elif not isinstance(owner, torch.nn.Linear):
+            left[name] = f"a {type(owner).__name__} of ingot.nn multiplies by it, and takes weights in high precision"
+    return left
+
+
+def _users_of_parameters(model: torch.nn.Module) -> dict[int, dict[torch.nn.Module, str]]:
+    """The modules that have a parameter, with their names, by its id."""
+    users: dict[int, dict[torch.nn.Module, str]] = {}
+    for name, module in model.named_modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                users.setdefault(id(parameter), {})[module] = name
+    return users
 
 
 def quantize_(
@@ -118,7 +145,9 @@ def quantize_(
     filter_fn(layer, name) says which linear layers to replace; without it all. device: where weights are cast and then
     stay, one layer after the other. A layer that several modules share stays shared, and a second call changes nothing.
     What is replaced is an nn.Linear itself, or a Float8Linear; subclasses with a forward of their own are left alone.
-    Raises LinearError for a model that is itself a linear layer, and for a config that the layers refuse.
+    A layer that shares its weight with another module is left alone, since codes would be one more copy.
+    Raises LinearError for a model that is itself a linear layer, for one that is sharded or wrapped already, and for a
+    config that the layers refuse.
     """
     if not hasattr(config, "make"):
         raise LinearError(
@@ -131,14 +160,19 @@ def quantize_(
             "WeightOnlyLinear.from_float(model)"
         )
     names: dict[torch.nn.Module, str] = {}
-    left_alone: dict[str, str] = {
-        name: "is quantized already" for name, module in model.named_modules() if isinstance(module, WeightOnlyLinear)
-    }
+    left_alone = _left_in_modules(model)
+    users = _users_of_parameters(model)
+    for layer, (name, text) in order_of(model, keeps_parameters=False).items():
+        if filter_fn is None or filter_fn(layer, name):
+            raise LinearError(f"quantize_: {text.replace('convert', 'quantize')}")
 
     def wanted(layer: torch.nn.Module, name: str) -> bool:
         reason = reason_to_keep(layer)
         if not reason and filter_fn is not None and not filter_fn(layer, name):
             reason = "filter_fn leaves it out"
+        others = [] if reason else [each for user, each in users[id(layer.weight)].items() if user is not layer]
+        if others:
+            reason = f"shares its weight with {', '.join(others)}: give it a copy to quantize it"
         if reason:
             left_alone[name] = reason
             return False
@@ -161,4 +195,4 @@ def quantize_(
         if in_float32
         else ""
     )
-    return QuantizeReport(tuple(names.values()), left_alone, note)
+    return QuantizeReport(tuple(names.values()), left_alone, note, other_weights(model))

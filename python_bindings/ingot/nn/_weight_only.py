@@ -13,6 +13,7 @@ from ..torch import _weight_operators as weight_ops
 from ..torch._checks import check_dense, in_one_place, is_dense, refuse_places
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
+from ..torch._modules import take_the_rest
 from ..torch._operators import HIGH_PRECISION
 from ..torch._weight_operators import WeightFormat
 from . import _codes
@@ -116,12 +117,14 @@ class WeightOnlyLinear(ShowsWeight):
         batch_invariant: bool = False,
         layer_name: str = "linear",
     ) -> "WeightOnlyLinear":
-        """Casts the weight of a linear layer, on its device. pow2 rounds scales to powers of two. Raises LinearError
-        for what is no torch.nn.Linear, and for FP6 and FP4 without scale="mx"."""
+        """Casts the weight of a linear layer, on its device, and takes its hooks, mode, and whatever else was set on it.
+        pow2 rounds scales to powers of two. Raises LinearError for what is no torch.nn.Linear or computes its weight,
+        and for FP6 and FP4 without scale="mx"."""
         bias = _codes.checked_linear(module, f'WeightOnlyLinear.from_float "{layer_name}"')
         new = cls._empty(module, bias, weight_dtype, scale, layout, batch_invariant, layer_name)
         codes, factors = _codes.cast(module.weight, new._form.dtype, scale, pow2, layer_name)
         new._take(codes, factors, bias)
+        take_the_rest(module, new)
         return new
 
     @classmethod

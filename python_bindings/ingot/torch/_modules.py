@@ -1,13 +1,57 @@
-"""How a module takes the place of another one."""
+"""How a module takes the place of another one: what it keeps of it, which modules none can replace, and what the modules
+around it have to know."""
 
 from __future__ import annotations
 
 import copy
-from typing import Type, TypeVar
+import weakref
+from typing import Any, Dict, Tuple, Type, TypeVar
 
 import torch
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parallel import DistributedDataParallel
+
+from ._checks import refuse
 
 Module = TypeVar("Module", bound=torch.nn.Module)
+
+
+def type_name(value: object) -> str:
+    """Returns the full name of a value's class: "torchao.quantization.Float8Tensor"."""
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_ingot_layer(module: Any) -> bool:
+    """Is it a layer of ingot.nn or ingot.float8?"""
+    return isinstance(getattr(module, "layer_name", None), str)
+
+
+def reason_against_replacing(layer: torch.nn.Module) -> str:
+    """Why another module's forward cannot take the place of this linear layer's, or ""."""
+    if isinstance(layer, NonDynamicallyQuantizableLinear):
+        return "torch.nn.MultiheadAttention multiplies by its weight itself"
+    if isinstance(layer, FSDPModule):
+        return "is sharded by FSDP already: convert before fully_shard()"
+    if "parametrizations" in layer._modules:
+        return "its weight is no parameter: a hook or parametrization computes it"
+    if "weight" in layer._buffers:
+        return "its weight is quantized already: make a torch.nn.Linear of its dequantize()"
+    has_own_forward = not is_ingot_layer(layer) and type(layer).forward is not torch.nn.Linear.forward
+    if has_own_forward or "forward" in vars(layer):
+        return f"{type_name(layer)} has a forward of its own"
+    if vars(layer).get("_compiled_call_impl") is not None:
+        return "is compiled already: convert before compile()"
+    if isinstance(layer._parameters.get("weight"), torch.nn.parameter.UninitializedParameter):
+        return "its weight has no shape yet: run the model once before"
+    return ""
+
+
+def check_replaceable(subject: str, layer: torch.nn.Module) -> None:
+    reason = reason_against_replacing(layer)
+    if reason:
+        refuse(subject, f"the layer {reason}" if reason.startswith("is ") else reason)
 
 
 def in_place_of(module: torch.nn.Module, kind: Type[Module]) -> Module:
@@ -17,4 +61,93 @@ def in_place_of(module: torch.nn.Module, kind: Type[Module]) -> Module:
     # Containers are copied, so that the two modules do not share their dicts of parameters and hooks.
     for name, value in vars(module).items():
         new.__dict__[name] = copy.copy(value) if isinstance(value, (dict, set)) else value
+    take_hooks(module, new)
     return new
+
+
+def take_hooks(module: torch.nn.Module, new: torch.nn.Module) -> None:
+    """Gives `new` the hooks of `module`. Handles of them work on `new` from now on, and `module` keeps copies."""
+    for name, hooks in vars(module).items():
+        if not name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")) or not isinstance(hooks, dict):
+            continue
+        module.__dict__[name] = copy.copy(hooks)
+        new.__dict__[name] = _bound_to(hooks, module, new)
+    new.__dict__["_is_full_backward_hook"] = module._is_full_backward_hook
+
+
+def _bound_to(hooks: Dict[Any, Any], module: torch.nn.Module, new: torch.nn.Module) -> Dict[Any, Any]:
+    """A hook that wants its module as an argument holds a weak reference to it."""
+    for key, hook in hooks.items():
+        if getattr(hook, "with_module", False) and hook.module() is module:
+            hooks[key] = copy.copy(hook)
+            hooks[key].module = weakref.ref(new)
+    return hooks
+
+
+def take_the_rest(module: torch.nn.Module, new: torch.nn.Module) -> None:
+    """Gives `new`, which has parameters and buffers of its own, the hooks of a torch.nn.Linear, and whatever else was
+    set on that."""
+    take_hooks(module, new)
+    if is_ingot_layer(module):
+        return  # its attributes are those of its kind
+    for name, value in vars(module).items():
+        new.__dict__.setdefault(name, value)
+    for name in ("_parameters", "_buffers", "_modules"):
+        for key, value in module.__dict__[name].items():
+            if not any(key in new.__dict__[each] for each in ("_parameters", "_buffers", "_modules")):
+                new.__dict__[name][key] = value
+    new._non_persistent_buffers_set |= module._non_persistent_buffers_set
+
+
+# ---- torch.nn.TransformerEncoder, whose fast path multiplies by the weights of its linear layers itself ----
+
+
+def _note_in_encoder_layer(parent: torch.nn.Module, name: str, child: Any) -> None:
+    """To an encoder layer with a layer of Ingot's no activation is one that its fast path fuses."""
+    if isinstance(parent, torch.nn.TransformerEncoderLayer) and is_ingot_layer(child):
+        parent.activation_relu_or_gelu = 0
+
+
+torch.nn.modules.module.register_module_module_registration_hook(_note_in_encoder_layer)
+
+
+def leave_fast_paths(model: torch.nn.Module) -> None:
+    """After layers of the model were replaced: its encoders call them, whatever the mode."""
+    for module in model.modules():
+        if isinstance(module, torch.nn.TransformerEncoderLayer):
+            for name, child in module.named_children():
+                _note_in_encoder_layer(module, name, child)
+    for module in model.modules():
+        if isinstance(module, torch.nn.TransformerEncoder):
+            if any(getattr(layer, "activation_relu_or_gelu", 1) == 0 for layer in module.layers):
+                module.use_nested_tensor = False  # what it is for is the fast path
+
+
+# ---- models that are wrapped already ----
+
+
+def order_of(model: torch.nn.Module, keeps_parameters: bool) -> Dict[torch.nn.Module, Tuple[str, str]]:
+    """The linear layers that cannot be replaced any more, with their names and what says in which order to do it: what
+    shards them holds the old modules. keeps_parameters: does DistributedDataParallel find the parameters that it noted?"""
+    found: Dict[torch.nn.Module, Tuple[str, str]] = {}
+    for path, module in model.named_modules():
+        text = _order_of_wrapper(module, keeps_parameters)
+        compiled = getattr(module, "_orig_mod", None)
+        if isinstance(compiled, torch.nn.Linear) and not is_ingot_layer(compiled):
+            text = "compiled already: convert before torch.compile()"
+        if not text:
+            continue
+        for name, each in module.named_modules(prefix=path):
+            if each is not module and isinstance(each, torch.nn.Linear) and not is_ingot_layer(each):
+                found.setdefault(each, (name, f"{path or 'the model'} is {text}"))
+    return found
+
+
+def _order_of_wrapper(module: torch.nn.Module, keeps_parameters: bool) -> str:
+    if isinstance(module, FSDPModule):
+        return "sharded by FSDP already: convert before fully_shard()"
+    if isinstance(module, FullyShardedDataParallel):
+        return "sharded already: convert before FullyShardedDataParallel()"
+    if isinstance(module, DistributedDataParallel) and not keeps_parameters:
+        return "wrapped already: convert before DistributedDataParallel()"
+    return ""

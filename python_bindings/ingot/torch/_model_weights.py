@@ -1,0 +1,81 @@
+"""All weights of a model, for reports of what was converted: those of linear layers, Ingot's modules of several parts
+included, and those that are in no linear layer and so stay in high precision."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Iterator, List, Set, Tuple
+
+import torch
+
+from ._modules import is_ingot_layer, type_name
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherWeight:
+    """A parameter of two or more dimensions that belongs to no linear layer."""
+
+    name: str
+    parameters: int
+    bytes: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.parameters:,} parameters, {self.bytes:,} bytes: {self.reason}"
+
+
+def linear_layers(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module, torch.nn.Module]]:
+    """(name, layer, owner) of each linear layer, once. The owner computes it: the layer itself, or a module of ingot.nn
+    that has it as a part."""
+    seen: Set[torch.nn.Module] = set()
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            if module not in seen:
+                yield name, module, module
+        elif is_ingot_layer(module):
+            if isinstance(getattr(module, "out_features", None), int):
+                yield name, module, module
+            for key, child in module.named_children():
+                if isinstance(getattr(child, "out_features", None), int):
+                    seen.add(child)
+                    yield f"{name}.{key}" if name else key, child, module
+
+
+def other_weights(model: torch.nn.Module) -> Tuple[OtherWeight, ...]:
+    """Those in high precision that are no linear layer's, each once, in the model's order."""
+    counted = {id(each) for _, layer, _ in linear_layers(model) for each in layer._parameters.values()}
+    found: List[OtherWeight] = []
+    for path, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is None or id(parameter) in counted or isinstance(
+                parameter, torch.nn.parameter.UninitializedParameter
+            ):
+                continue
+            if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.element_size() < 2:
+                continue
+            counted.add(id(parameter))
+            size = parameter.numel()
+            name = f"{path}.{key}" if path else key
+            found.append(OtherWeight(name, size, size * parameter.element_size(), _reason(module, parameter)))
+    return tuple(found)
+
+
+def _reason(module: torch.nn.Module, parameter: torch.nn.Parameter) -> str:
+    if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+        return "is looked up, not multiplied"
+    if isinstance(module, torch.nn.modules.conv._ConvNd):
+        return "is a convolution's"
+    if type(module).__name__ == "Conv1D":
+        return "a Conv1D has its weight transposed: a torch.nn.Linear of weight.t() in its place can be converted"
+    if parameter.dim() > 2:
+        return f"has {parameter.dim()} dimensions, and {type_name(module)} multiplies by it itself"
+    return f"{type_name(module)} multiplies by it itself"
+
+
+def other_lines(others: Tuple[OtherWeight, ...]) -> List[str]:
+    """What a report says of them."""
+    if not others:
+        return []
+    parameters, size = sum(each.parameters for each in others), sum(each.bytes for each in others)
+    head = f"{parameters:,} parameters ({size:,} bytes) are in no linear layer and stay in high precision"
+    return [head, *(f"  {each}" for each in others)]
