@@ -1,5 +1,5 @@
-"""How the layers of ingot.nn and ingot.float8 are called: under activation checkpointing, and with inputs that they
-refuse, by which sentence."""
+"""How the layers of ingot.nn and ingot.float8 are called: under activation checkpointing and torch.func transforms, and
+with inputs that they refuse, by which sentence."""
 
 import copy
 import itertools
@@ -8,12 +8,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import numpy as np
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 import ingot
 import ingot.torch
 from ingot import float8
-from ingot.nn import Float8Linear, GatedMlp, LayerNormLinear, Mlp, RMSNormLinear, SharedInputLinears
+from ingot.nn import (
+    Float8Linear,
+    FrozenFloat8Linear,
+    GatedMlp,
+    LayerNormLinear,
+    Mlp,
+    RMSNormLinear,
+    SharedInputLinears,
+    WeightOnlyLinear,
+)
 from ingot.torch import GatedLinearOptions, gated_linear
 
 K, N = 32, 48
@@ -123,6 +133,82 @@ def test_checkpointing_from_the_first_step_on(which):
                     call = lambda module, x: checkpoint(module, x, **options)
                     got = [step(of, needs_input, call) for _ in range(2)]
                 assert all(map(equal, expected, got)), (how, needs_input)
+
+
+def _quantized(kind):
+    return lambda: kind.from_float(torch.nn.Linear(K, N, dtype=torch.bfloat16), layer_name="fc")
+
+
+def _dual(f, x):
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(f(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
+
+
+def _total(f):
+    return lambda x: f(x).float().sum()
+
+
+func, functional = torch.func, torch.autograd.functional
+TRANSFORMS = {
+    "forward_ad": _dual,
+    "jvp": lambda f, x: func.jvp(f, (x,), (torch.ones_like(x),)),
+    "jacfwd": lambda f, x: func.jacfwd(_total(f))(x),
+    "linearize": lambda f, x: func.linearize(f, x)[1](torch.ones_like(x)),
+    "grad": lambda f, x: func.grad(_total(f))(x),
+    "vjp": lambda f, x: func.vjp(f, x),
+    "jacrev": lambda f, x: func.jacrev(_total(f))(x),
+    "hessian": lambda f, x: func.hessian(_total(f))(x),
+    "jacobian": lambda f, x: functional.jacobian(_total(f), x, strategy="forward-mode", vectorize=True),
+}
+
+
+@pytest.mark.parametrize("which", [*ALL, "FrozenFloat8Linear", "WeightOnlyLinear"])
+def test_transforms(which):
+    """What operators know nothing of is refused; gradients were 0 in forward mode and where gradients are off."""
+    kinds = {"FrozenFloat8Linear": FrozenFloat8Linear, "WeightOnlyLinear": WeightOnlyLinear}
+    layer, x = (ALL[which] if which in ALL else _quantized(kinds[which]))(), torch.randn(4, K).bfloat16()
+
+    def f(x):
+        y = layer(x)
+        return y[0] if isinstance(y, tuple) else y
+
+    f(x)
+    for grads, (name, transform) in itertools.product((True, False), TRANSFORMS.items()):
+        with torch.set_grad_enabled(grads):
+            text = message(lambda: transform(f, x))
+            assert "cannot run under torch.func transforms (vmap, grad, jvp) and in forward mode: give it" in text, name
+    if which in ("float8 emulated", "float8 delayed"):
+        assert "cannot run under" in message(lambda: torch.vmap(f)(x))
+    else:  # vmap alone runs an operator for each part
+        with torch.no_grad():
+            assert torch.equal(torch.vmap(f)(x), torch.stack([f(row) for row in x]))
+    if which != "WeightOnlyLinear":  # which is linear in x, and computes its gradient by PyTorch's operations
+        assert "create_graph=True" in message(lambda: functional.hessian(_total(f), x))
+
+
+@pytest.mark.parametrize("which", ["Float8Linear", "Mlp", "float8 rowwise"])
+def test_transforms_that_are_compiled(which):
+    torch._dynamo.reset()
+    layer, x = ALL[which](), torch.randn(4, K).bfloat16()
+    compiled = torch.compile(lambda x: func.grad(_total(layer))(x), backend="aot_eager")
+    assert "cannot run under torch.func transforms" in message(lambda: compiled(x))
+    with torch.no_grad():
+        assert "and in forward mode" in message(lambda: _dual(torch.compile(layer, backend="aot_eager"), x))
+
+
+@pytest.mark.parametrize("which", ["RMSNormLinear", "Mlp", "SharedInputLinears"])
+def test_batched_gradients(which):
+    """Those of torch.autograd.functional.jacobian(vectorize=True)."""
+    for recipe in ("rowwise", "delayed"):
+        layer, x = NN[which](recipe=recipe), torch.randn(4, K).bfloat16().requires_grad_()
+        y = layer(x)
+        y = y[0] if isinstance(y, tuple) else y
+        of = torch.randn(2, *y.shape).bfloat16()
+        grads = lambda of, **options: torch.autograd.grad(y, x, of, retain_graph=True, **options)[0]
+        if recipe == "delayed":
+            assert "takes one gradient of the output at a time" in message(lambda: grads(of, is_grads_batched=True))
+        else:
+            assert torch.equal(grads(of, is_grads_batched=True), torch.stack([grads(each) for each in of]))
 
 
 def message(call):

@@ -289,9 +289,12 @@ def test_messages():
         assert message(lambda: torch.autograd.grad(linear(x, w, b, named).sum(), x, create_graph=True)).startswith(
             prefix + "backward: the gradient of an FP8 GEMM has no gradient itself (create_graph=True)"
         )
-    assert message(lambda: linear([1.0], w, b, named)) == prefix + "input: is a list, expected a torch.Tensor"
+    assert message(lambda: linear([1.0], w, b, named)) == (
+        prefix + "input: is a list, expected a torch.Tensor: torch.as_tensor() makes one"
+    )
     assert message(lambda: torch.vmap(lambda row: linear(row, w, b, named))(x)) == (
-        prefix + "cannot run under torch.func transforms (vmap, grad): give it the whole batch, which may have any rank"
+        prefix + "cannot run under torch.func transforms (vmap, grad, jvp) and in forward mode: give it the whole batch, "
+        "which may have any rank, and take its gradients by backward() or torch.autograd.grad()"
     )
     text = message(lambda: LinearOptions("delayed", name="wq"))
     assert text.startswith("linear \"wq\" recipe: 'delayed' is none of high_precision, tensorwise, rowwise")

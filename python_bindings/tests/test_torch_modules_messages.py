@@ -59,8 +59,8 @@ def test_messages_of_gradients():
     )
     text = message(lambda: torch.vmap(lambda row: norm_linear(row, gamma, None, w, None, named))(x))
     assert text == (
-        'RMSNorm linear "wq" cannot run under torch.func transforms (vmap, grad): give it the whole batch, which may '
-        "have any rank"
+        'RMSNorm linear "wq" cannot run under torch.func transforms (vmap, grad, jvp) and in forward mode: give it the '
+        "whole batch, which may have any rank, and take its gradients by backward() or torch.autograd.grad()"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import torch
 
-from ..torch._checks import check_dense, is_dense
+from ..torch._checks import check_dense, is_dense, is_transformed, refuse_batched_gradients, refuse_transforms
 from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of, reason_against_replacing
 from ..torch._operators import Casts, PlanTable
@@ -81,6 +81,7 @@ class matmul_with_hp_or_float8_args(torch.autograd.Function):
             raise Float8RuntimeError(
                 "the gradient of an FP8 GEMM has no gradient itself (create_graph=True): leave this layer an nn.Linear"
             )
+        refuse_batched_gradients("Float8Linear", grad_output)
         input, weight_t = ctx.saved_tensors
         shape = grad_output.shape
         grad_output = grad_output.reshape(-1, shape[-1])
@@ -228,15 +229,22 @@ class Float8Linear(torch.nn.Linear):
             )
         return input
 
+    def _check_transforms(self, input: torch.Tensor, records: Optional[bool] = None) -> None:
+        """Refuses what would be differentiated otherwise than by backward()."""
+        if is_transformed(input, self.weight, self.bias, records=records):
+            refuse_transforms(f'Float8Linear "{self.layer_name}"' if self.layer_name else "Float8Linear")
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         weight = self.weight
         if is_foreign(weight):
             # Another library has put its own tensor here, quantized for inference perhaps: it knows what to do.
             return torch.nn.functional.linear(input, weight, self.bias)
         input = self._checked(input)
+        runs_as_operators = self._runs_as_operators(input, weight)
+        self._check_transforms(input, None if runs_as_operators else True)
         # A compiler would guard each layer's name and compile alike blocks again for each.
         name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
-        if self._runs_as_operators(input, weight):
+        if runs_as_operators:
             return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         if self._takes_gathered(input, weight):
             return gathered_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)

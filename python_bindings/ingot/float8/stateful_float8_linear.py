@@ -6,6 +6,7 @@ from typing import Any, Optional, Tuple
 
 import torch
 
+from ..torch._checks import refuse_batched_gradients
 from ..torch._scale_buffers import restore_float32
 from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
 from ._weights import is_foreign
@@ -57,6 +58,7 @@ class _StatefulLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output, _):
+        refuse_batched_gradients(f'linear "{ctx.name}"', grad_output)
         amax, history, scale = ctx.buffers
 
         def scale_of_grad_output() -> torch.Tensor:
@@ -241,6 +243,7 @@ class StatefulFloat8Linear(Float8Linear):
         if is_foreign(self.weight):
             return torch.nn.functional.linear(input, self.weight, self.bias)
         input = self._checked(input)
+        self._check_transforms(input, records=True)
         if self._runs_as_operators(input, self.weight):
             return self._run_operators(input)
         config = self.config

@@ -7,7 +7,16 @@ from typing import Optional
 import torch
 
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import check_dense, in_one_place, is_dense, refuse_double_backward, refuse_places
+from ..torch._checks import (
+    check_dense,
+    in_one_place,
+    is_dense,
+    is_transformed,
+    layer_error,
+    refuse_double_backward,
+    refuse_places,
+    refuse_transforms,
+)
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import take_the_rest
@@ -186,6 +195,8 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         codes = self._stored()
         if not in_one_place(input, codes, self.weight_scale, self.bias):
             refuse_places(self._subject, input, weight=codes, weight_scale=self.weight_scale, bias=self.bias)
+        if is_transformed(input, self.bias):
+            refuse_transforms(self._subject)
         bias_dtype = None if self.bias is None else self.bias.dtype
         key = (
             self.layer_name,
@@ -201,7 +212,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         try:
             return self._run(input, codes, weight_ops.frozen_plan(*key))
         except RuntimeError as error:
-            raise from_operator(error) from None
+            raise layer_error(error, self._subject) from None
 
     def _run(self, input: torch.Tensor, codes: torch.Tensor, plan: int) -> torch.Tensor:
         if torch.is_grad_enabled():

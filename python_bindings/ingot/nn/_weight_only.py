@@ -10,8 +10,16 @@ import torch
 from .. import _core
 from .._arrays import PACKED_BITS
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import check_dense, in_one_place, is_dense, refuse_places
-from ..torch._errors import LinearError, from_operator
+from ..torch._checks import (
+    check_dense,
+    in_one_place,
+    is_dense,
+    is_transformed,
+    layer_error,
+    refuse_places,
+    refuse_transforms,
+)
+from ..torch._errors import LinearError
 from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import take_the_rest
 from ..torch._operators import HIGH_PRECISION
@@ -216,16 +224,21 @@ class WeightOnlyLinear(ShowsWeight):
         bias, codes = self.bias, self._stored()
         if not in_one_place(input, codes, self.weight_scale, bias):
             refuse_places(self._subject, input, weight=codes, weight_scale=self.weight_scale, bias=bias)
+        if is_transformed(input, bias, records=self._records(input)):
+            refuse_transforms(self._subject)
         if torch.compiler.is_compiling():
             plan = _plan_of_trace(self.layer_name, self._form, self.out_features, self.in_features)
             return self._run(input, codes, bias, plan, 1)
         try:
             return self._run(input, codes, bias, self._facts().number, 1 if self._is_settled() else 0)
         except RuntimeError as error:
-            raise from_operator(error) from None
+            raise layer_error(error, self._subject) from None
+
+    def _records(self, input: torch.Tensor) -> bool:
+        return torch.is_grad_enabled() and (input.requires_grad or (self.bias is not None and self.bias.requires_grad))
 
     def _run(self, input, codes, bias, plan: int, constant: int) -> torch.Tensor:
-        if torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad)):
+        if self._records(input):
             layer = (self.layer_name, self._form, self.out_features, self.in_features)
             return _WeightOnly.apply(input, codes, self.weight_scale, bias, layer, plan, constant)
         return _multiply(input, codes, self.weight_scale, bias, plan, constant)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn, Optional
 
 import torch
+from torch.autograd import forward_ad
 
 from ._errors import LinearError, from_operator
 from ._operators import HIGH_PRECISION
@@ -122,13 +123,50 @@ def check_norm(
         refuse(subject, f"norm bias: is {beta.dtype} beside a norm weight of {gamma.dtype}: convert one with .to()")
 
 
+_transforms_are_active = torch._C._are_functorch_transforms_active
+_DIFFERENTIATING = (torch._C._functorch.TransformType.Grad, torch._C._functorch.TransformType.Jvp)
+
+
+def _is_transformed(records: bool) -> bool:
+    transforms = torch._C._functorch.get_interpreter_stack() or ()
+    return bool(transforms) and (records or any(each.key() in _DIFFERENTIATING for each in transforms))
+
+
+@torch.compiler.assume_constant_result
+def _trace_is_transformed(records: bool) -> bool:
+    # What is traced does not say which of its tensors have tangents.
+    return forward_ad._current_level >= 0 or _is_transformed(records)
+
+
+def is_transformed(*tensors: Optional[torch.Tensor], records: Optional[bool] = None) -> bool:
+    """Would a call with these tensors be differentiated otherwise than by backward(), which operators know nothing of: by
+    a torch.func transform or in forward mode? torch.vmap alone may run an operator, but no autograd.Function. records:
+    does the call run one? None: where gradients are on."""
+    records = torch.is_grad_enabled() if records is None else records
+    if torch.compiler.is_compiling():
+        return _trace_is_transformed(records)
+    if _transforms_are_active() and _is_transformed(records):
+        return True
+    return forward_ad._current_level >= 0 and any(
+        each is not None and forward_ad.unpack_dual(each).tangent is not None for each in tensors
+    )
+
+
+def refuse_transforms(subject: str) -> NoReturn:
+    refuse(
+        subject,
+        "cannot run under torch.func transforms (vmap, grad, jvp) and in forward mode: give it the whole batch, which may "
+        "have any rank, and take its gradients by backward() or torch.autograd.grad()",
+    )
+
+
 def layer_error(error: RuntimeError, subject: str) -> RuntimeError:
     """The error that an operator's call has raised, as one of ingot's that names the layer."""
-    if torch._C._functorch.maybe_current_level() is not None:
-        return LinearError(
-            f"{subject} cannot run under torch.func transforms (vmap, grad): give it the whole batch, which may have "
-            "any rank"
-        )
+    if _transforms_are_active():
+        try:
+            refuse_transforms(subject)
+        except LinearError as refused:
+            return refused
     text = str(error)
     if "DTensor" in text or "sharding strategy" in text:  # PyTorch's words for an operator that knows no DTensor
         return LinearError(f"{subject} {_DTENSOR}")
@@ -139,6 +177,25 @@ def check_plain(subject: str, *tensors: torch.Tensor) -> None:
     """For what no operator sees: none of the tensors is a DTensor."""
     if any(hasattr(tensor, "device_mesh") for tensor in tensors):
         refuse(subject, _DTENSOR)
+
+
+def _is_batched(tensor: torch.Tensor) -> bool:
+    """Is it torch.vmap's, or that of autograd's older one?"""
+    try:
+        tensor.untyped_storage()
+    except NotImplementedError as error:
+        return "Batched" in str(error)
+    return False
+
+
+def refuse_batched_gradients(subject: str, grad_output: torch.Tensor) -> None:
+    """Within a backward that has a state or looks at values."""
+    if not torch.compiler.is_compiling() and _is_batched(grad_output):
+        refuse(
+            subject,
+            "backward: takes one gradient of the output at a time, and got a batch of them (is_grads_batched=True, "
+            "vectorize=True): call it for each",
+        )
 
 
 def refuse_double_backward(subject: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import NoReturn, Optional
 
 import torch
+from torch.autograd import forward_ad
 
 from . import _operators as ops
 from ._errors import LinearError, from_operator
@@ -147,6 +148,8 @@ def run_eager(
             return None
         if torch.is_grad_enabled():
             return _apply(input, weight, bias, plan)
+        if forward_ad._current_level >= 0:
+            return None
         if bias is None:
             return _forward(input, weight, plan.number, 0)[0]
         return _forward_bias(input, weight, bias, plan.number, 0)[0]

@@ -9,7 +9,7 @@ import torch
 
 from . import _operators as ops
 from . import _split_operators as split_ops
-from ._checks import check_layer, layer_error, refuse
+from ._checks import check_layer, is_transformed, layer_error, refuse, refuse_transforms
 from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager
 from ._errors import from_operator
 from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
@@ -255,6 +255,8 @@ def linear(
         if output is not None:
             return output
     check_layer(options.subject, input, weight, bias)
+    if is_transformed(input, weight, bias):
+        refuse_transforms(options.subject)
     given = input, weight
     main_grad = main_grad_of(weight, options.subject)
     input = in_autocasts_dtype(input)

@@ -11,7 +11,14 @@ import torch
 from .. import _core
 from .._core import Error
 from . import _module_operators as ops
-from ._checks import layer_error, refuse, refuse_places
+from ._checks import (
+    is_transformed,
+    layer_error,
+    refuse,
+    refuse_batched_gradients,
+    refuse_places,
+    refuse_transforms,
+)
 from ._errors import LinearError
 from ._linear import RECIPES, casts_weight_again
 from ._main_grad import Asks, asks_for, converted, dummy_gradient
@@ -142,6 +149,8 @@ def run(
     gradients may be wanted, else forward(*tensors, plan, *state). `options` has the plans and what is fixed of them;
     main_grads are those of the weights, or None for each that has none; state: the fields of DelayedScales, or None,
     None and False."""
+    if is_transformed(*tensors):
+        refuse_transforms(options.subject)
     affine = gamma is not None
     needs_codes = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     again = casts_weight_again(options.keep_weight_codes, input, needs_codes)
@@ -228,6 +237,7 @@ def gradients(ctx, operators: ops.Operators, arguments, weights: dict[int, int])
     if ctx.scale is None:
         grads = _run_backward(ctx.subject, operators.backward_into, *arguments, *main_grads, ctx.plan, wants)
     else:
+        refuse_batched_gradients(ctx.subject, arguments[0])
         wants = wants | ops.STARTS if ctx.starts else wants
         state = (_scale_of_backward(ctx), ctx.amax)
         grads = _run_backward(
