@@ -107,6 +107,7 @@ int cache_prune(const CachePruneOptions& options) {
     return refuse("prune: say what to remove: --max-size 500M, --older-than 30d or --target sm_90a");
   }
   CacheStore store;
+  store.require();
   const KernelListing listing = list_kernels(store.kernels, store.identity);
   warn_of_unknown(parse_targets(options.targets), listing);
   const Pruned pruned = prune(store, listing, options);
@@ -131,6 +132,7 @@ int cache_clear(const CacheClearOptions& options) {
     return refuse("clear: there is no terminal to ask at; add --yes to remove everything without being asked");
   }
   CacheStore store;
+  store.require();
   if (!options.yes && !confirmed(store, options.tuning)) {
     fmt::print(stderr, "nothing was removed\n");
     return kFailed;

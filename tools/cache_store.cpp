@@ -12,6 +12,7 @@
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/read_only_store.h"
+#include "ingot/runtime/util/printable.h"
 
 namespace ingot::tools {
 
@@ -31,6 +32,13 @@ CacheStore::CacheStore()
   if (problem.empty()) return;
   throw Error(kernels.root().empty() ? ErrorCode::not_found : ErrorCode::io_failed, "ingot cache",
               problem + "; set INGOT_CACHE_DIR to a directory of yours with mode 0700" + advice_about(problem));
+}
+
+void CacheStore::require() const {
+  std::error_code error;
+  if (fs::exists(kernels.root(), error)) return;
+  throw Error(ErrorCode::not_found, kernels.root().string(),
+              "there is no store; `ingot cache path` prints where it is looked for, and INGOT_CACHE_DIR names another");
 }
 
 std::string advice_about(const std::string& store_problem) {
@@ -76,6 +84,6 @@ void warn_of_left(const RemovedFiles& removed) {
   for (const std::string& text : removed.failed) warn(text);
 }
 
-void warn(const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }
+void warn(const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", without_controls(text)); }
 
 }  // namespace ingot::tools

@@ -18,6 +18,8 @@ struct CacheStore {
   // Throws Error{not_found, io_failed} if there is no store, or one that must not be used. A folder that does not exist
   // is an empty store, and is not made.
   CacheStore();
+  // Throws Error{not_found} where there is no store: a command that changes one would change nothing.
+  void require() const;
 
   ContextOptions options;
   std::string identity;  // kernel_identity() of this Ingot

@@ -309,6 +309,7 @@ int verify_tier(const CacheVerifyOptions& options) {
 int cache_verify(const CacheVerifyOptions& options) {
   if (!options.tier.empty()) return verify_tier(options);
   CacheStore store;
+  if (store.options.tiers.empty()) store.require();
   const VerifyOutcome outcome = Verification(options, store).run();
   if (options.json) {
     print_json(outcome);

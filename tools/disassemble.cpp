@@ -31,7 +31,9 @@ class TemporaryFile {
  public:
   explicit TemporaryFile(std::span<const std::byte> content) {
     std::error_code error;
-    path_ = (std::filesystem::temp_directory_path(error) / "ingot-XXXXXX").string();
+    const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+    if (error) fail("the folder for temporary files (TMPDIR) cannot be used", error.value());
+    path_ = (folder / "ingot-XXXXXX").string();
     const FileDescriptor made(mkostemp(path_.data(), O_CLOEXEC));
     if (!made) fail(path_ + " cannot be made", errno);
     write_file(path_, {{reinterpret_cast<const char*>(content.data()), content.size()}});

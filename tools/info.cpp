@@ -11,6 +11,7 @@
 #include "cache_store.h"
 #include "commands.h"
 #include "ingot/runtime/context.h"
+#include "ingot/runtime/util/printable.h"
 #include "tuning_summary.h"
 
 namespace ingot::tools {
@@ -98,7 +99,7 @@ std::vector<std::string> wrap(const std::string& text) {
 }
 
 void print_info_row(const std::string& label, const std::string& value) {
-  fmt::print("  {:<{}}{}\n", label, kLabelWidth, value);
+  fmt::print("  {:<{}}{}\n", label, kLabelWidth, without_controls(value));
 }
 
 void print_rows(std::string label, const std::string& text) {

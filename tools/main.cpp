@@ -19,6 +19,7 @@
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/printable.h"
 #include "ingot/runtime/util/standard_output.h"
 #include "option_values.h"
 #include "usage_error.h"
@@ -248,7 +249,7 @@ bool has_command(const CLI::App& app, const std::string& name) {
 
 // fputs, as fmt::print() throws where nothing can be written.
 int fail(const std::string& message, const std::string& log = {}) {
-  std::fputs(fmt::format("ingot: error: {}\n", message).c_str(), stderr);
+  std::fputs(fmt::format("ingot: error: {}\n", ingot::without_controls(message)).c_str(), stderr);
   if (!log.empty()) std::fputs(fmt::format("\n{}\n", log).c_str(), stderr);
   return tools::kFailed;
 }

@@ -117,12 +117,18 @@ std::string text_of(const ShownPass& pass, Text which, const ContextOptions& opt
 
 void print_text(const std::string& text) { fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n"); }
 
+std::vector<std::string> texts_of(const std::vector<ShownPass>& passes, Text which, const ContextOptions& options) {
+  std::vector<std::string> texts;
+  for (const ShownPass& pass : passes) texts.push_back(text_of(pass, which, options));
+  return texts;
+}
+
 // The text of one pass can be piped into a file as it is. Several are separated by a comment, which is valid in all
 // three languages.
-void print_texts(const std::vector<ShownPass>& passes, Text which, const ContextOptions& options) {
-  for (const ShownPass& pass : passes) {
-    if (passes.size() > 1) fmt::print("{}// ---- {} pass\n", &pass == &passes.front() ? "" : "\n", pass.name);
-    print_text(text_of(pass, which, options));
+void print_texts(const std::vector<ShownPass>& passes, const std::vector<std::string>& texts) {
+  for (std::size_t i = 0; i < passes.size(); ++i) {
+    if (passes.size() > 1) fmt::print("{}// ---- {} pass\n", i == 0 ? "" : "\n", passes[i].name);
+    print_text(texts[i]);
   }
 }
 
@@ -204,11 +210,14 @@ void show(const ShowOptions& options) {
   std::vector<ShownPass> shown;
   for (const Pass pass : passes(chosen.spec)) shown.push_back(compile(*compiler, chosen.spec, pass, device.target));
 
+  const bool one_text = options.source || options.ptx || options.sass;
+  const Text which = options.source ? Text::source : options.ptx ? Text::ptx : Text::sass;
+  const auto texts = one_text ? texts_of(shown, which, environment) : std::vector<std::string>();
   if (!options.cubin.empty()) write_cubins(options.cubin, shown);
   if (options.json) {
     print_json(chosen, device, *compiler, shown);
-  } else if (options.source || options.ptx || options.sass) {
-    print_texts(shown, options.source ? Text::source : options.ptx ? Text::ptx : Text::sass, environment);
+  } else if (one_text) {
+    print_texts(shown, texts);
     if (!chosen.note.empty()) fmt::print(stderr, "ingot: note: {}\n", chosen.note);
   } else {
     print_summary(chosen, device.target, *compiler, shown);

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "cache_store.h"
 #include "commands.h"
+#include "exit_codes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/matmul_tuning.h"
@@ -23,8 +25,6 @@
 
 namespace ingot::tools {
 namespace {
-
-constexpr int kInterrupted = 130;  // the exit code that shells use for a program ended by Ctrl-C
 
 [[noreturn]] void refuse_frozen(const char* what) {
   throw Error(ErrorCode::invalid_argument, "tune",
@@ -55,15 +55,20 @@ bool import_records(Context& context, const std::filesystem::path& path, const I
     ++taken;
   }
   if (file.damaged > 0) {
-    fmt::print(stderr, "ingot: warning: {}: {}; {} damaged {} ignored\n", path.string(), file.problem, file.damaged,
-               file.damaged == 1 ? "line is" : "lines are");
+    warn(fmt::format("{}: {}; {} damaged {} ignored", path.string(), file.problem, file.damaged,
+                     file.damaged == 1 ? "line is" : "lines are"));
   }
   if (foreign > 0) {
-    fmt::print(stderr, "ingot: warning: {}: {} {} another machine's ({}) and {} ignored\n", path.string(), foreign,
-               foreign == 1 ? "record is" : "records are", how, foreign == 1 ? "is" : "are");
+    warn(fmt::format("{}: {} {} another machine's ({}) and {} ignored", path.string(), foreign,
+                     foreign == 1 ? "record is" : "records are", how, foreign == 1 ? "is" : "are"));
   }
   fmt::print(stderr, "{} {} imported from {}{}\n", taken, taken == 1 ? "record" : "records", path.string(),
              stopped ? "; interrupted: run the same command again to take the rest" : "");
+  if (taken == 0 && !stopped) {
+    throw Error(ErrorCode::invalid_argument, path.string(),
+                "has no record for this machine, so nothing was imported; `ingot tune --export` on a machine of this "
+                "kind writes one");
+  }
   return !stopped;
 }
 
@@ -79,6 +84,12 @@ bool export_records(Context& context, const std::filesystem::path& path, const I
   if (interrupted()) {
     fmt::print(stderr, "interrupted: nothing is exported to {}\n", path.string());
     return false;
+  }
+  if (lines.empty()) {
+    const std::string problem = context.tuning_store().disabled_reason();
+    throw Error(ErrorCode::not_found, "ingot tune",
+                fmt::format("nothing is exported to {}, because there is no record of this machine: {}", path.string(),
+                            problem.empty() ? "tune first (--set, --mnk or --manifest), or --import" : problem));
   }
   std::ranges::sort(lines);
   FileWriter file(path);
@@ -131,29 +142,30 @@ int tune_and_report(Context& context, const std::vector<PlannedGemm>& planned, c
   for (const PlannedGemm& gemm : planned) gemms.push_back({.planned = gemm});
   const bool finished = tune_on_gpu(context, gemms, options, seconds, interrupts);
   fmt::print("{}\n", options.json ? json(gemms, context.tuning_machine()) : table(gemms));
+  const auto measured = std::ranges::count_if(gemms, [](const TunedGemm& g) { return g.record.has_value(); });
   const auto untried = std::ranges::count_if(gemms, [](const TunedGemm& g) { return !g.record && g.problem.empty(); });
   if (untried > 0) {
     fmt::print(stderr, "{} of {} GEMMs are not tuned yet; run the same command again to go on\n", untried,
                gemms.size());
   }
   const bool failed = std::ranges::any_of(gemms, [](const TunedGemm& g) { return !g.problem.empty(); });
-  if (!finished) return kInterrupted;
-  return failed ? 1 : 0;
+  if (!finished) return kStopped;
+  if (measured == 0) fmt::print(stderr, "ingot: error: no GEMM has a record; give more time (--budget)\n");
+  return failed || measured == 0 ? kFailed : 0;
 }
 
 }  // namespace
 
 int tune(const TuneOptions& options) {
-  const std::vector<PlannedGemm> planned =
-      plan({.mnk = options.mnk,
-            .set = options.set,
-            .tokens = parse_tokens(options.tokens),
-            .recipe = options.recipe,
-            .weight_only = options.weight_only,
-            .weight_scale = options.weight_scale,
-            .activations = options.activations,
-            .manifest = options.manifest,
-            .warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); }});
+  const std::vector<PlannedGemm> planned = plan({.mnk = options.mnk,
+                                                 .set = options.set,
+                                                 .tokens = parse_tokens(options.tokens),
+                                                 .recipe = options.recipe,
+                                                 .weight_only = options.weight_only,
+                                                 .weight_scale = options.weight_scale,
+                                                 .activations = options.activations,
+                                                 .manifest = options.manifest,
+                                                 .warn = warn});
   const double seconds = options.budget.empty() ? 1e6 : parse_seconds(options.budget);
   if (planned.empty() && options.import_from.empty() && options.export_to.empty()) {
     const char* const nothing =
@@ -170,12 +182,12 @@ int tune(const TuneOptions& options) {
   Context context;
   if (!options.import_from.empty()) {
     if (context.tuning() == Tuning::frozen) refuse_frozen("--import");
-    if (!import_records(context, options.import_from, interrupts)) return kInterrupted;
+    if (!import_records(context, options.import_from, interrupts)) return kStopped;
   }
   const int status = planned.empty() ? 0 : tune_and_report(context, planned, options, seconds, interrupts);
   if (options.export_to.empty()) return status;
-  if (status == kInterrupted) interrupts.forget();  // what was tuned until then is exported
-  return export_records(context, options.export_to, interrupts) ? status : kInterrupted;
+  if (status == kStopped) interrupts.forget();  // what was tuned until then is exported
+  return export_records(context, options.export_to, interrupts) ? status : kStopped;
 }
 
 }  // namespace ingot::tools

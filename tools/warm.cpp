@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_store.h"
 #include "cache_text.h"
 #include "commands.h"
 #include "exit_codes.h"
@@ -22,6 +23,7 @@
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/util/printable.h"
 #include "interrupts.h"
 #include "progress.h"
 #include "usage_error.h"
@@ -42,6 +44,7 @@ struct Outcome {
   std::size_t compiled = 0;
   std::vector<std::string> missing{};  // where nothing is compiled
   std::vector<Failure> failures{};
+  std::size_t lost = 0;  // were there or compiled, and are not found at the end
   bool stopped = false;
   double seconds = 0;
   std::int64_t bundle_bytes = 0;
@@ -64,7 +67,7 @@ WarmRequest request_of(const WarmOptions& options, const std::vector<TuningRecor
   if (options.decode) request.decoding_tokens = *options.decode == "none" ? "" : *options.decode;
   request.candidates = options.candidates;
   request.tuned = tuned;
-  request.warn = [](const std::string& text) { fmt::print(stderr, "ingot: warning: {}\n", text); };
+  request.warn = warn;
   return request;
 }
 
@@ -72,9 +75,9 @@ std::vector<TuningRecord> read_tuning(const std::filesystem::path& file) {
   if (file.empty()) return {};
   TuningFile read = read_tuning_file(file);
   if (read.damaged > 0) {
-    fmt::print(stderr, "ingot: warning: {}: {} ignored; {}\n", file.string(),
-               read.damaged == 1 ? "1 damaged record is" : fmt::format("{} damaged records are", read.damaged),
-               read.problem);
+    warn(fmt::format("{}: {} ignored; {}", file.string(),
+                     read.damaged == 1 ? "1 damaged record is" : fmt::format("{} damaged records are", read.damaged),
+                     read.problem));
   }
   return std::move(read.records);
 }
@@ -117,6 +120,7 @@ class Warming {
       for (const std::size_t i : missing) outcome_.missing.push_back(describe(jobs_[i]));
     } else if (!missing.empty()) {
       compile(missing);
+      if (!outcome_.stopped) count_lost();
     }
     const bool complete = !outcome_.stopped && outcome_.missing.empty();
     if (!options_.bundle.empty() && complete) write_bundle();
@@ -133,8 +137,34 @@ class Warming {
     return missing;
   }
 
+  // The store removes what was used longest ago when it outgrows its limit, and so may other processes.
+  void count_lost() {
+    const std::size_t found = jobs_.size() - find_missing().size();
+    const std::size_t expected = jobs_.size() - outcome_.failures.size();
+    outcome_.lost = expected > found ? expected - found : 0;
+  }
+
+  [[noreturn]] void refuse_to_lose(const std::string& why) const {
+    throw Error(ErrorCode::io_failed, "ingot warm",
+                fmt::format("{}, so what is compiled would not be kept ({} compiled and kept before); set "
+                            "INGOT_CACHE_DIR to a directory of yours that can be written{}",
+                            why, outcome_.compiled, advice_about(why)));
+  }
+
+  // Why a kernel that this process has just compiled is not on disk, or empty.
+  std::string why_lost(const WarmJob& job) {
+    if (context_.store().find(context_.cache().key_of(job.source, job.target))) return {};
+    const std::string why = context_.store().disabled_reason();
+    return why.empty() ? fmt::format(
+                             "store directory {} lacks a kernel that was just written to it (is its limit, "
+                             "INGOT_CACHE_MAX_BYTES, too small?)",
+                             context_.store().root().string())
+                       : why;
+  }
+
   void compile(const std::vector<std::size_t>& missing) {
     if (context_.compiler() == nullptr) refuse_to_compile(missing);
+    if (const std::string why = context_.store().write_problem(); !why.empty()) refuse_to_lose(why);
     double weight = 0;
     for (const std::size_t i : missing) weight += jobs_[i].weight;
     Progress progress(static_cast<int>(missing.size()), weight);
@@ -143,14 +173,15 @@ class Warming {
                              .work =
                                  [this](std::size_t i) {
                                    context_.cache().compiled(jobs_[i].source, jobs_[i].target);
-                                   return std::string();
+                                   return why_lost(jobs_[i]);
                                  },
                              .done = [&](const JobResult& result) { note(result, progress); },
                              .stop =
                                  [&] {
                                    outcome_.stopped = outcome_.stopped || interrupts.pending();
-                                   return outcome_.stopped;
+                                   return outcome_.stopped || !not_kept_.empty();
                                  }});
+    if (!not_kept_.empty()) refuse_to_lose(not_kept_);
   }
 
   [[noreturn]] void refuse_to_compile(const std::vector<std::size_t>& missing) const {
@@ -174,7 +205,13 @@ class Warming {
   void note(const JobResult& result, Progress& progress) {
     const WarmJob& job = jobs_[result.job];
     progress.begin(describe(job));
-    progress.end(job.weight, result.failed ? "failed" : fmt::format("{:.2f} s", result.seconds));
+    progress.end(job.weight, result.failed          ? "failed"
+                             : !result.text.empty() ? "not kept"
+                                                    : fmt::format("{:.2f} s", result.seconds));
+    if (!result.failed && !result.text.empty()) {
+      not_kept_ = result.text;
+      return;
+    }
     if (!result.failed) {
       ++outcome_.compiled;
       return;
@@ -211,6 +248,7 @@ class Warming {
   std::span<const TuningRecord> tuned_;
   Context context_;
   Outcome outcome_;
+  std::string not_kept_{};  // why a kernel that was compiled is not on disk
 };
 
 void print_outcome(const Outcome& outcome, const WarmOptions& options) {
@@ -224,6 +262,7 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
                                          {"missing", outcome.missing},
                                          {"compiled", outcome.compiled},
                                          {"failed", outcome.failures.size()},
+                                         {"lost", outcome.lost},
                                          {"stopped", outcome.stopped},
                                          {"seconds", outcome.seconds},
                                          {"store", outcome.store},
@@ -241,7 +280,13 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
     fmt::print("{}: {} {} there, {} compiled, {} failed; {:.1f} s\n", kernels, outcome.there,
                outcome.there == 1 ? "was" : "were", outcome.compiled, outcome.failures.size(), outcome.seconds);
   }
-  fmt::print("store: {}\n", outcome.store.empty() ? "none" : outcome.store);
+  if (outcome.lost > 0) {
+    fmt::print(
+        "{} not found in the store any more: it may have outgrown its limit (INGOT_CACHE_MAX_BYTES), or someone "
+        "clears it\n",
+        count_of(static_cast<std::int64_t>(outcome.lost), "kernel"));
+  }
+  fmt::print("store: {}\n", outcome.store.empty() ? "none" : without_controls(outcome.store));
   if (outcome.bundle_bytes > 0) {
     fmt::print("{}: {}\n", options.bundle.string(), print_bytes(static_cast<double>(outcome.bundle_bytes)));
   }
@@ -256,9 +301,18 @@ int warm(const WarmOptions& given) {
                      "nothing to warm: name a model (--set), a file of layers (--layers) or a recording (--recording)");
   }
   WarmOptions options = given;
-  options.check = options.check || ContextOptions::from_environment().cache_mode == CacheMode::strict;
+  const CacheMode mode = ContextOptions::from_environment().cache_mode;
+  options.check = options.check || mode == CacheMode::strict;
+  if (mode == CacheMode::memory && !options.list) {
+    throw Error(ErrorCode::invalid_argument, "INGOT_CACHE_MODE",
+                "is \"memory\", in which nothing on disk is read or written: unset it to warm or check the store");
+  }
   const std::vector<TuningRecord> tuned = read_tuning(options.tuning);
   std::vector<WarmJob> jobs = plan_warm(request_of(options, tuned));
+  if (jobs.empty() && options.recordings.empty()) {
+    throw Error(ErrorCode::invalid_argument, "ingot warm",
+                "nothing to warm: the layers with these tokens ask for no kernel; see --tokens, --decode and --layers");
+  }
   if (!options.shard.empty()) jobs = share_of(std::move(jobs), options.shard);
   if (options.list) {
     print_list(jobs, options.json);
@@ -267,7 +321,7 @@ int warm(const WarmOptions& given) {
   const Outcome outcome = Warming(options, std::move(jobs), tuned).run();
   print_outcome(outcome, options);
   if (outcome.stopped) return kStopped;
-  return outcome.failures.empty() && outcome.missing.empty() ? 0 : kFailed;
+  return outcome.failures.empty() && outcome.missing.empty() && outcome.lost == 0 ? 0 : kFailed;
 }
 
 }  // namespace ingot::tools

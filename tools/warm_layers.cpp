@@ -1,9 +1,11 @@
 #include "warm_layers.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "ingot/nn/known_models.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/json_text.h"
+#include "ingot/runtime/util/printable.h"
 #include "ingot/runtime/util/read_file.h"
 
 namespace ingot::tools {
@@ -46,7 +49,17 @@ TrainedLayerKind kind_of(const Json& layer) {
                     "linear, rms_norm_linear, layer_norm_linear, gated_mlp, layer_norm_mlp or rms_norm_gated_mlp");
 }
 
+// A misspelt name would be ignored without a word.
+void check_names(const Json& object, std::initializer_list<std::string_view> known) {
+  if (!object.is_object()) return;  // whoever reads its fields refuses it
+  for (const auto& [name, value] : object.items()) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    throw JsonFault(fmt::format("has the unknown name \"{}\"; expected {}", printable(name), fmt::join(known, ", ")));
+  }
+}
+
 TrainedLayer trained_layer(const Json& layer) {
+  check_names(layer, {"name", "kind", "in_features", "out_features", "bias"});
   return {.name = text_or(layer, "name", ""),
           .kind = kind_of(layer),
           .in_features = features(layer, "in_features"),
@@ -55,6 +68,7 @@ TrainedLayer trained_layer(const Json& layer) {
 }
 
 DecodedLayer decoded_layer(const Json& layer) {
+  check_names(layer, {"name", "in_features", "out_features", "f32_output", "bias"});
   return {.name = text_or(layer, "name", ""),
           .in_features = features(layer, "in_features"),
           .out_features = features(layer, "out_features"),
@@ -82,6 +96,7 @@ ModelLayers read_lists(const Json& json) {
   if (!json.contains("training") && !json.contains("decoding")) {
     throw JsonFault(R"(has neither "training" nor "decoding" layers)");
   }
+  check_names(json, {"training", "decoding"});
   ModelLayers layers{.training = read_list(json, "training", trained_layer),
                      .decoding = read_list(json, "decoding", decoded_layer)};
   if (json.contains("decoding")) return layers;

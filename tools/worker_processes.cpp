@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -101,9 +102,12 @@ class Worker {
     constexpr timeval kPatience{.tv_sec = 5, .tv_usec = 0};
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
     FileDescriptor far_end(ends[1]);
+    const pid_t parent = getpid();
     process_ = fork();
     if (process_ < 0) fail();
     if (process_ != 0) return;
+    // Busy or hung, it ends with the command, however that ends.
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent) _exit(1);
     socket_.close();
     for (const Worker& other : others) ::close(other.socket());
     serve(far_end.get(), work);
@@ -179,7 +183,8 @@ class Worker {
   Clock::time_point deadline_{};
 };
 
-// Waits until at least one busy worker has something to say, or has worked for too long.
+// Waits until at least one busy worker has something to say, or has worked for too long, or `stop` is to be asked
+// again.
 void wait_for_any(const std::vector<Worker>& workers, std::vector<pollfd>& ready) {
   ready.clear();
   auto first = Clock::time_point::max();
@@ -187,7 +192,7 @@ void wait_for_any(const std::vector<Worker>& workers, std::vector<pollfd>& ready
     ready.push_back({.fd = worker.busy() ? worker.socket() : -1, .events = POLLIN, .revents = 0});
     if (worker.busy()) first = std::min(first, worker.deadline());
   }
-  constexpr milliseconds kLongestWait{60'000};
+  constexpr milliseconds kLongestWait{50};  // signals are held back, so none ends the wait
   const auto wait = std::clamp(std::chrono::ceil<milliseconds>(first - Clock::now()), milliseconds(0), kLongestWait);
   if (poll(ready.data(), ready.size(), static_cast<int>(wait.count())) < 0) {
     for (pollfd& each : ready) each.revents = 0;
@@ -235,7 +240,7 @@ void run_in_workers(std::span<const std::size_t> jobs, const WorkerOptions& opti
       ++next;
       ++running;
     }
-    if (running == 0) return;
+    if (running == 0 || options.stop()) return;  // what still runs is ended with its worker
     wait_for_any(workers, ready);
     for (std::size_t i = workers.size(); i-- > 0;) {
       if (!workers[i].busy()) continue;

@@ -26,15 +26,15 @@ struct WorkerOptions {
   // Runs here, as jobs begin and end.
   std::function<void(std::size_t job)> begun = [](std::size_t) {};
   std::function<void(const JobResult&)> done;
-  // Asked before each job; true: no further jobs are begun.
+  // Asked before each job, and often while jobs run; true: those are ended, without a result, and no others begun.
   std::function<bool()> stop = [] { return false; };
   // A job that takes longer is ended, and a failed one. The longest compile that is known takes about a minute.
   std::chrono::milliseconds limit = std::chrono::minutes(30);
 };
 
-// Runs the jobs in their order, each once, and returns when all that were begun have ended. A job whose process dies,
-// hangs or answers garbage is a failed one. The calling process must have no other threads. Throws Error{io_failed} if
-// not even one worker can be started.
+// Runs the jobs in their order, each once, and returns when all that were begun have ended, or `stop` ends them. A job
+// whose process dies, hangs or answers garbage is a failed one. The calling process must have no other threads. Throws
+// Error{io_failed} if not even one worker can be started.
 void run_in_workers(std::span<const std::size_t> jobs, const WorkerOptions& options);
 
 }  // namespace ingot::tools

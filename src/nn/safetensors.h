@@ -106,10 +106,10 @@ struct TensorToStore {
   std::span<const std::byte> bytes;
 };
 
-// Replaces the file at once when the new one is complete and on the disk; what is no regular file, such as a FIFO, is written into
-// (runtime/util/write_file.h). The data starts at a multiple of 64 bytes, the widest elements first, so that all are
-// aligned; tensors of the same width keep their order. Throws Error{invalid_argument} for two tensors of one name, an
-// unknown type, or bytes that do not fit the shape, and Error{io_failed}, with the old file intact.
+// Replaces the file at once when the new one is complete and on the disk; what is no regular file, such as a FIFO, is
+// written into (runtime/util/write_file.h). The data starts at a multiple of 64 bytes, the widest elements first, so
+// that all are aligned; tensors of the same width keep their order. Throws Error{invalid_argument} for two tensors of
+// one name, an unknown type, or bytes that do not fit the shape, and Error{io_failed}, with the old file intact.
 INGOT_API void write_safetensors(const std::filesystem::path& file, std::span<const TensorToStore> tensors,
                                  const std::map<std::string, std::string>& metadata = {});
 

@@ -10,6 +10,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/environment.h"
 #include "ingot/runtime/util/library.h"
+#include "ingot/runtime/util/printable.h"
 
 namespace ingot {
 namespace {
@@ -18,7 +19,8 @@ namespace fs = std::filesystem;
 using Where = ContextOptions::Where;
 
 [[noreturn]] void refuse(const char* variable, const std::string& value, const std::string& allowed) {
-  throw Error(ErrorCode::invalid_argument, variable, fmt::format("is \"{}\", but must be {}", value, allowed));
+  throw Error(ErrorCode::invalid_argument, variable,
+              fmt::format("is \"{}\", but must be {}", printable(value), allowed));
 }
 
 std::optional<int> parse_int(std::string_view text, int min, int max) {
@@ -48,15 +50,16 @@ void read_device(const std::string& value, ContextOptions& options) {
 
 fs::path read_folder(const char* variable, const std::string& value, const char* what) {
   std::error_code error;
-  if (!fs::is_directory(value, error)) refuse(variable, value, fmt::format("{}; there is no such folder", what));
-  return value;
+  fs::path folder = expand_home(variable, value);
+  if (!fs::is_directory(folder, error)) refuse(variable, value, fmt::format("{}; there is no such folder", what));
+  return folder;
 }
 
-std::vector<fs::path> split_paths(std::string_view value) {
+std::vector<fs::path> split_paths(const char* variable, std::string_view value) {
   std::vector<fs::path> paths;
   while (!value.empty()) {
     const std::string_view path = value.substr(0, value.find(':'));
-    if (!path.empty()) paths.emplace_back(path);
+    if (!path.empty()) paths.push_back(expand_home(variable, std::string(path)));
     value.remove_prefix(std::min(value.size(), path.size() + 1));
   }
   return paths;
@@ -103,7 +106,7 @@ ContextOptions ContextOptions::from_environment() {
                             ? fs::path(*root)
                             : read_folder("INGOT_CUDA_ROOT", *root, "the folder of a CUDA toolkit, or none");
   }
-  if (const auto tiers = environment("INGOT_CACHE_TIERS")) options.tiers = split_paths(*tiers);
+  if (const auto tiers = environment("INGOT_CACHE_TIERS")) options.tiers = split_paths("INGOT_CACHE_TIERS", *tiers);
   if (const auto bytes = environment("INGOT_CACHE_MAX_BYTES")) options.store_max_bytes = read_max_bytes(*bytes);
   if (const auto mode = environment("INGOT_CACHE_MODE")) options.cache_mode = read_cache_mode(*mode);
   if (const auto templates = environment("INGOT_TEMPLATES")) {
@@ -121,16 +124,17 @@ ContextOptions ContextOptions::from_environment() {
     }
     options.tuning = *tuning == "on" ? Tuning::on : *tuning == "off" ? Tuning::off : Tuning::frozen;
   }
-  if (const auto file = environment("INGOT_TUNING_FILE")) {
+  if (const auto file = environment_path("INGOT_TUNING_FILE")) {
     std::error_code error;
     if (!fs::is_regular_file(*file, error)) {
-      refuse("INGOT_TUNING_FILE", *file, "a file that `ingot tune --export` wrote; there is none of this name");
+      refuse("INGOT_TUNING_FILE", file->string(),
+             "a file that `ingot tune --export` wrote; there is none of this name");
     }
     options.tuning_file = *file;
   }
-  if (const auto manifest = environment("INGOT_GEMM_MANIFEST")) options.gemm_manifest = *manifest;
-  if (const auto record = environment("INGOT_RECORD")) options.record = *record;
-  if (const auto warm = environment("INGOT_WARM")) options.warm = *warm;
+  if (const auto manifest = environment_path("INGOT_GEMM_MANIFEST")) options.gemm_manifest = *manifest;
+  if (const auto record = environment_path("INGOT_RECORD")) options.record = *record;
+  if (const auto warm = environment_path("INGOT_WARM")) options.warm = *warm;
   options.check_memory = read_flag("INGOT_CHECK_MEMORY");
   options.report = read_flag("INGOT_STATS");
   if (read_flag("INGOT_LOG")) options.log = log_on_stderr;

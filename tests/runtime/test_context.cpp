@@ -193,6 +193,43 @@ BOOST_AUTO_TEST_CASE(the_library_has_the_version_of_its_headers) {
                                                   std::to_string(INGOT_VERSION_PATCH));
 }
 
+// What a shell expands, and not within quotes.
+BOOST_AUTO_TEST_CASE(a_tilde_is_the_home_folder) {
+  const char* const had = ::getenv("HOME");
+  const std::string before = had == nullptr ? "" : had;
+  const TemporaryDirectory home;
+  ::setenv("HOME", home.path().c_str(), 1);
+  fs::create_directories(home.path() / "templates");
+  {
+    const Variable tiers("INGOT_CACHE_TIERS", "/a:~/b:c~:~");
+    const Variable record("INGOT_RECORD", "~/run.ingot");
+    const Variable templates("INGOT_TEMPLATES", "~/templates");
+    const ContextOptions options = ContextOptions::from_environment();
+    BOOST_TEST((options.tiers == std::vector<fs::path>{"/a", home.path() / "b", "c~", home.path()}));
+    BOOST_TEST((options.record == home.path() / "run.ingot"));
+    BOOST_TEST((options.templates == home.path() / "templates"));
+  }
+  {
+    const Variable root("INGOT_CACHE_DIR", "~/store");
+    BOOST_TEST(default_store_root() == home.path() / "store");
+    ::unsetenv("HOME");
+    const auto error = refused([] { default_store_root(); });
+    BOOST_TEST(error.subject == "INGOT_CACHE_DIR");
+    BOOST_TEST(contains(error.message, "is \"~/store\", where ~ stands for HOME, which is not set; write"),
+               error.message);
+  }
+  ::setenv("HOME", before.c_str(), 1);
+  const std::string other = refused_variable("INGOT_WARM", "~other/run");
+  BOOST_TEST(contains(other, "is \"~other/run\", where only a shell knows which folder that is"), other);
+}
+
+// Neither escapes nor endless text reach a terminal.
+BOOST_AUTO_TEST_CASE(a_long_or_strange_value_is_cut) {
+  const std::string error = refused_variable("INGOT_DEVICE", "\x1b[31m" + std::string(100'000, 'x'));
+  BOOST_TEST(contains(error, "is \"?[31mxxx"), error);
+  BOOST_TEST(error.size() < 400U);
+}
+
 BOOST_AUTO_TEST_CASE(the_environment_sets_options) {
   const TemporaryDirectory folder;
   const Variable device("INGOT_DEVICE", "cuda:3");

@@ -5,6 +5,7 @@
 #include <string>
 
 using ingot::printable;
+using ingot::without_controls;
 
 BOOST_AUTO_TEST_CASE(letters_are_shown_as_they_are) {
   BOOST_TEST(printable("").empty());
@@ -19,4 +20,11 @@ BOOST_AUTO_TEST_CASE(what_moves_a_terminal_is_not) {
   std::string cut(160, 'a');
   cut += "...";
   BOOST_TEST(printable(std::string(161, 'a')) == cut);
+}
+
+BOOST_AUTO_TEST_CASE(a_whole_text_keeps_its_letters_and_lines) {
+  BOOST_TEST(without_controls("a\n\tb\x1b[2J\r\x7f") == "a\n\tb?[2J??");
+  BOOST_TEST(without_controls("\xc3\xa4\xc2\x9b\xc2\xa0") == "\xc3\xa4??\xc2\xa0");
+  const std::string longest(5000, 'a');
+  BOOST_TEST(without_controls(longest) == longest);
 }

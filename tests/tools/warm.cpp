@@ -286,6 +286,12 @@ BOOST_AUTO_TEST_CASE(wrong_files_of_layers_are_explained) {
              "training[0] has \"name\": 7, which is not a text");
   BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "bias": 1}]})") ==
              "decoding[0] has \"bias\": 1, which is not true or false");
+  BOOST_TEST(problem(R"({"training": [], "trainning\u001b": []})") ==
+             "has the unknown name \"trainning?\"; expected training, decoding");
+  BOOST_TEST(problem(R"({"training": [{"in_features": 1, "out_feature": 1}]})") ==
+             "training[0] has the unknown name \"out_feature\"; expected name, kind, in_features, out_features, bias");
+  BOOST_TEST(problem(R"({"decoding": [{"in_features": 1, "out_features": 1, "kind": "linear"}]})") ==
+             "decoding[0] has the unknown name \"kind\"; expected name, in_features, out_features, f32_output, bias");
   BOOST_TEST(problem("{") == "is not JSON (line 1, column 2)");
   BOOST_TEST(problem(std::string(100000, '[') + std::string(100000, ']')) == "is nested deeper than 3 levels");
   BOOST_TEST(error_of([&] { read_layers(folder.path() / "nothing"); }).find("there is no such file") !=
@@ -377,7 +383,51 @@ BOOST_AUTO_TEST_CASE(workers_that_abort_crash_hang_and_answer_garbage) {
   row.finish(36);
 }
 
-BOOST_AUTO_TEST_CASE(workers_stop_after_the_jobs_that_have_begun) {
+// Ctrl-C waits for no worker, hung or busy; and none outlives the command.
+BOOST_AUTO_TEST_CASE(workers_end_when_asked_to) {
+  const auto start = std::chrono::steady_clock::now();
+  const test::TemporaryDirectory folder;
+  const auto hang = [&](std::size_t job) {
+    std::ofstream(folder.path() / std::to_string(job)) << ::getpid() << '\n';
+    for (;;) ::pause();
+    return std::string();
+  };
+  const auto pid_of = [&](const char* job) {
+    pid_t process = 0;
+    for (int tries = 0; process == 0 && tries < 5000; ++tries, ::usleep(1000)) {
+      std::ifstream(folder.path() / job) >> process;
+    }
+    return process;
+  };
+  const auto has_ended = [](pid_t process) {
+    for (int tries = 0; tries < 5000; ++tries, ::usleep(1000)) {
+      if (process > 0 && ::kill(process, 0) != 0) return true;
+    }
+    return false;
+  };
+  const std::vector<std::size_t> first{0};
+  int done = 0;
+  const auto count = [&](const JobResult&) { ++done; };
+  run_in_workers(first, {.processes = 1, .work = hang, .done = count, .stop = [&] { return pid_of("0") != 0; }});
+  BOOST_TEST(done == 0);
+  const std::vector<std::size_t> second{1};
+  run_in_workers(second, {.processes = 1, .work = hang, .done = count, .stop = [&] {
+                            return fs::exists(folder.path() / "1") && pid_of("1") != 0;
+                          }});
+  BOOST_TEST(has_ended(pid_of("1")));
+  const std::vector<std::size_t> third{2};
+  const pid_t command = test::start_process([&] {
+    run_in_workers(third, {.processes = 1, .work = hang, .done = count});
+    return 0;
+  });
+  const pid_t orphan = pid_of("2");
+  ::kill(command, SIGKILL);
+  BOOST_TEST(test::wait_for(command) == -SIGKILL);
+  BOOST_TEST(has_ended(orphan));
+  BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(20)));
+}
+
+BOOST_AUTO_TEST_CASE(workers_begin_nothing_when_asked_to_stop) {
   const std::vector<std::size_t> jobs{0, 1, 2, 3, 4, 5};
   int done = 0;
   run_in_workers(jobs, {.processes = 1,
@@ -517,6 +567,43 @@ BOOST_AUTO_TEST_CASE(checked_it_tells_what_is_missing) {
     BOOST_TEST(all.json().at("missing").empty());
     BOOST_TEST(all.json().at("there") == all.json().at("kernels"));
   }
+}
+
+// It asks the store first, and counts what is found at the end.
+BOOST_AUTO_TEST_CASE(nothing_is_compiled_that_is_not_kept) {
+  const Command command;
+  const std::string small = "--recipe high_precision";
+  const std::string cuda = "INGOT_CUDA_ROOT='" INGOT_CUDA_ROOT "' ";
+  std::ofstream(command.path("file")) << "x";
+  for (const auto& [environment, why] : std::vector<std::pair<std::string, std::string>>{
+           {"INGOT_CACHE_DIR=/proc/ingot", "store directory /proc/ingot cannot be made: "},
+           {"INGOT_CACHE_DIR='" + command.path("file").string() + "'", "file is not a directory"},
+           {"-u INGOT_CACHE_DIR -u XDG_CACHE_HOME -u HOME", "there is no store directory: "},
+           {"INGOT_CACHE_MODE=memory", "INGOT_CACHE_MODE: is \"memory\", in which nothing on disk"}}) {
+    const auto start = std::chrono::steady_clock::now();
+    const Outcome result = command.run(environment + " " + cuda, small);
+    BOOST_TEST(result.code == 1, environment);
+    BOOST_TEST(result.out == "");
+    BOOST_TEST(result.err.find(why) != std::string::npos, result.err);
+    BOOST_TEST((std::chrono::steady_clock::now() - start < std::chrono::seconds(3)), environment);
+  }
+  BOOST_TEST(command.run("INGOT_CACHE_MODE=memory", small + " --list").code == 0);
+  // A disk that is full from the start, and one that takes less than a kernel.
+  const Outcome full = command.run(command.store() + " sh -c 'ulimit -f 32; exec \"$0\" \"$@\"'", small);
+  BOOST_TEST(full.code == 1);
+  BOOST_TEST(full.err.find(" cannot be written: File too large, so what is compiled would not be kept (0 compiled") !=
+                 std::string::npos,
+             full.err);
+  const Outcome evicted = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=150000", small + " --json");
+  BOOST_TEST(evicted.code == 1);
+  BOOST_TEST(evicted.json().at("compiled") == evicted.json().at("kernels"));
+  BOOST_TEST(evicted.json().at("lost").get<int>() > 0);
+  const Outcome none = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=1", "--recipe rowwise");
+  BOOST_TEST(none.code == 1);
+  BOOST_TEST(none.err.find("(is its limit, INGOT_CACHE_MAX_BYTES, too small?)") != std::string::npos, none.err);
+  const Outcome nothing = command.run(command.store(), "--tokens none --decode none");
+  BOOST_TEST(nothing.code == 1);
+  BOOST_TEST(nothing.err.find("ask for no kernel") != std::string::npos, nothing.err);
 }
 
 BOOST_AUTO_TEST_CASE(recordings_of_damaged_lines) {

@@ -54,6 +54,8 @@ class INGOT_API KernelStore {
   // Why nothing is kept ("store directory ... is owned by user 1000"), or empty if the store works. Creates the
   // directory if it is missing, to find out.
   std::string disabled_reason() const { return directory_.disabled_reason(); }
+  // The same, and why a kernel could not be kept now: writes a file and removes it.
+  std::string write_problem() const { return directory_.write_problem(); }
 
   struct Usage {
     std::int64_t files = 0;

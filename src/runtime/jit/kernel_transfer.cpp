@@ -9,6 +9,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/kernel_listing.h"
+#include "ingot/runtime/util/printable.h"
 
 namespace ingot {
 namespace {
@@ -21,10 +22,15 @@ std::string refuse(const KernelFile& file, const KernelKey& key, const ImportRul
     return "made for another version of Ingot or its templates, which this one never finds";
   }
   if (!trusts(Trust::same_build, file.kernel.toolchain, rules.toolchain)) {
+    const bool same_version = compiler_version(file.kernel.toolchain) == compiler_version(rules.toolchain);
+    const auto shown = [&](const std::string& toolchain) {
+      return printable(same_version ? toolchain : compiler_version(toolchain));
+    };
     return fmt::format(
-        "compiled by another build of NVRTC ({}; here {}), so the store would replace them; name the file in "
+        "compiled by another build of NVRTC ({}; here {}{}), so the store would replace them; name the file in "
         "INGOT_CACHE_TIERS to use them",
-        compiler_version(file.kernel.toolchain), compiler_version(rules.toolchain));
+        shown(file.kernel.toolchain), shown(rules.toolchain),
+        same_version ? ": sizes and checksums of its libraries differ" : "");
   }
   return {};
 }

@@ -82,7 +82,7 @@ GpuMatmuls::GpuMatmuls(Context& context, const std::string& remedy) : context_(&
         ErrorCode::not_found, "tune",
         fmt::format("kernels are measured on a GPU, and there is none ({}); {}", context.info().reason, remedy));
   }
-  if (const std::string problem = context.tuning_store().disabled_reason(); !problem.empty()) {
+  if (const std::string problem = context.tuning_store().write_problem(); !problem.empty()) {
     throw Error(ErrorCode::io_failed, "tune", "records cannot be kept: " + problem);
   }
 }

@@ -50,6 +50,8 @@ class INGOT_API TuningStore {
 
   const std::filesystem::path& root() const { return directory_.root(); }
   std::string disabled_reason() const { return directory_.disabled_reason(); }
+  // The same, and why a record could not be kept now: writes a file and removes it.
+  std::string write_problem() const { return directory_.write_problem(); }
 
  private:
   std::optional<TuningRecord> read(const std::string& name);

@@ -12,7 +12,8 @@
 namespace ingot {
 
 // Empty if `text` is JSON whose objects and arrays are nested at most `deepest` levels, and no object has a name twice;
-// otherwise what is wrong: "is not JSON (line 3, column 5)", "is nested deeper than 8 levels", "has the name \"a\" twice".
+// otherwise what is wrong: "is not JSON (line 3, column 5)", "is nested deeper than 8 levels", "has the name \"a\"
+// twice".
 INGOT_API std::string json_fault(std::string_view text, int deepest);
 
 // What is wrong with a field: "lacks \"m\"". Whoever reads a file makes an Error of it, with the file as its subject.

@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -37,12 +39,32 @@ std::vector<fs::path> folders_in(const fs::path& folder, const std::string& pref
   return found;
 }
 
+// Nobody but root and the current user can have put anything there.
+bool is_trusted(const fs::path& folder) {
+  struct stat state {};
+  return ::stat(folder.c_str(), &state) == 0 && distrust(state, TrustedOwner::root_too).empty();
+}
+
+// Are this folder and those above it, up to `prefix`?
+bool is_trusted_within(const fs::path& prefix, fs::path folder) {
+  while (folder != prefix) {
+    if (!is_trusted(folder)) return false;
+    folder = folder.parent_path();
+  }
+  return is_trusted(prefix);
+}
+
+enum class Folders : std::uint8_t { all, trusted };
+
 // NVIDIA's wheels install libraries in site-packages/nvidia/<cu13, or a folder per library>/lib.
-std::vector<fs::path> wheel_folders(const fs::path& prefix) {
+std::vector<fs::path> wheel_folders(const fs::path& prefix, Folders which = Folders::all) {
   std::vector<fs::path> folders;
   for (const fs::path& python : folders_in(prefix / "lib", "python3")) {
     for (const char* packages : {"site-packages", "dist-packages"}) {
-      for (const fs::path& wheel : folders_in(python / packages / "nvidia", "")) folders.push_back(wheel / "lib");
+      for (const fs::path& wheel : folders_in(python / packages / "nvidia", "")) {
+        fs::path folder = wheel / "lib";
+        if (which == Folders::all || is_trusted_within(prefix, folder)) folders.push_back(std::move(folder));
+      }
     }
   }
   return folders;
@@ -63,14 +85,9 @@ fs::path own_file() {
   return error ? fs::path() : program;
 }
 
-// Nobody but root and the current user can have put anything there.
-bool is_trusted(const fs::path& folder) {
-  struct stat state {};
-  return ::stat(folder.c_str(), &state) == 0 && distrust(state, TrustedOwner::root_too).empty();
-}
-
 // The Python environment that Ingot is installed in: <prefix>/bin/ingot, or
-// <prefix>/lib/python3.11/site-packages/ingot/_core.so. Empty if it has no wheels or others can write it.
+// <prefix>/lib/python3.11/site-packages/ingot/_core.so. Empty if it has no wheels in folders that
+// others cannot write.
 std::string own_environment() {
   const fs::path file = own_file();
   fs::path prefix = file.parent_path().parent_path();
@@ -79,7 +96,7 @@ std::string own_environment() {
       prefix = folder.parent_path().parent_path();
     }
   }
-  return is_trusted(prefix) && !wheel_folders(prefix).empty() ? prefix.string() : "";
+  return wheel_folders(prefix, Folders::trusted).empty() ? "" : prefix.string();
 }
 
 // One of the paths searched for a library: its name in messages and its folders. `loader`: the dynamic loader's own
@@ -104,15 +121,16 @@ std::vector<SearchPath> search_paths(const std::string& explicit_root) {
   list.push_back({"the loader's path", {}, true});
   list.push_back(toolkit("", "/usr/local/cuda"));
   const std::string home = environment("HOME").value_or("");
-  std::vector<std::string> prefixes;
-  for (const std::string& prefix :
-       {environment("VIRTUAL_ENV").value_or(""), own_environment(), home.empty() ? "" : home + "/.local",
-        std::string("/usr/local"), std::string("/usr")}) {
-    if (!prefix.empty() && std::ranges::find(prefixes, prefix) == prefixes.end()) prefixes.push_back(prefix);
-  }
+  const std::vector<std::string> named{environment("VIRTUAL_ENV").value_or(""), home.empty() ? "" : home + "/.local",
+                                       "/usr/local", "/usr"};
+  std::vector<std::string> prefixes = named;
+  prefixes.insert(prefixes.begin() + 1, own_environment());
+  std::set<std::string> seen{""};
+  std::erase_if(prefixes, [&seen](const std::string& prefix) { return !seen.insert(prefix).second; });
   SearchPath wheels{fmt::format("the nvidia wheels of Python in {}", fmt::join(prefixes, ", ")), {}};
   for (const std::string& prefix : prefixes) {
-    const std::vector<fs::path> folders = wheel_folders(prefix);
+    const bool is_named = std::ranges::find(named, prefix) != named.end();
+    const std::vector<fs::path> folders = wheel_folders(prefix, is_named ? Folders::all : Folders::trusted);
     wheels.folders.insert(wheels.folders.end(), folders.begin(), folders.end());
   }
   list.push_back(std::move(wheels));

@@ -13,4 +13,13 @@ std::string printable(std::string_view text) {
   return letters;
 }
 
+std::string without_controls(std::string text) {
+  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((at(i) < ' ' && text[i] != '\n' && text[i] != '\t') || at(i) == 0x7f) text[i] = '?';
+    if (at(i) == 0xc2 && i + 1 < text.size() && at(i + 1) >= 0x80 && at(i + 1) < 0xa0) text[i] = text[i + 1] = '?';
+  }
+  return text;
+}
+
 }  // namespace ingot

@@ -118,6 +118,21 @@ void touch(int file, const struct stat& state) {
   futimens(file, kNow.data());
 }
 
+// Errno says why if not. A full disk may still take an empty file, so this one has the size of a small kernel.
+bool takes_a_file(const FileDescriptor& tmp) {
+  if (!tmp) return false;
+  const std::string name = random_name();
+  FileDescriptor written = open_at(tmp.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL);
+  if (!written) return false;
+  const FileSizeSignal ignored;
+  constexpr std::size_t kBytes = 64 << 10;
+  const bool whole = write_all(written.get(), std::string(kBytes, ' ')) && written.close();
+  const int error = errno;
+  unlinkat(tmp.get(), name.c_str(), 0);
+  errno = error;
+  return whole;
+}
+
 std::pair<std::time_t, long> order(const timespec& time) { return {time.tv_sec, time.tv_nsec}; }
 
 }  // namespace
@@ -355,6 +370,14 @@ std::string StoreDirectory::disabled_reason() const {
   return problem_;
 }
 
+std::string StoreDirectory::write_problem() const {
+  std::string problem = disabled_reason();
+  if (!problem.empty()) return problem;
+  const FileDescriptor root = open_root(Open::make, problem);
+  if (!root || takes_a_file(make_directory(root, kTmp))) return problem;
+  return fmt::format("store directory {} cannot be written: {}", root_.string(), message(errno));
+}
+
 std::string StoreDirectory::distrusted() const {
   std::string problem;
   static_cast<void>(open_root(Open::if_there, problem));
@@ -470,7 +493,7 @@ void StoreDirectory::warn_once(const std::string& text) {
 // A setuid program finds none of these set (environment.h), and so keeps nothing.
 fs::path default_store_root() {
   const auto variable = [](const char* name) { return fs::path(environment(name).value_or("")); };
-  if (fs::path chosen = variable("INGOT_CACHE_DIR"); !chosen.empty()) return chosen;
+  if (const auto chosen = environment_path("INGOT_CACHE_DIR")) return *chosen;
   if (const fs::path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "ingot";
   if (const fs::path home = variable("HOME"); home.is_absolute()) return home / ".cache" / "ingot";
   return {};

@@ -105,6 +105,8 @@ class INGOT_API StoreDirectory {
   std::string distrusted() const;
   // Why nothing is kept, or empty if the store works. Creates the directory if it is missing, to find out.
   std::string disabled_reason() const;
+  // The same, and why a file of a small kernel's size cannot be written: writes one and removes it.
+  std::string write_problem() const;
   // How many files this object has moved aside.
   std::int64_t moved_aside() const { return moved_aside_; }
   // Warns with the caller's text, unless this object has warned already.
