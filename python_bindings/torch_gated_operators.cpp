@@ -71,7 +71,7 @@ void forward(TorchValue* stack) {
   const GateOperands input(plan, gate, up, device);
   const std::int64_t tokens = input.gate.view.rows;
   TorchCall call(device, tokens);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, keep), 1, plan.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 1, plan.subject);
   const bool keeps = (keep & kKeepSaved) != 0;
 
   const LayerOperands operands(plan, weight, bias, device);
@@ -134,7 +134,7 @@ void backward(TorchValue* stack) {
   const Device device = grad_output.view.device;
   const std::int64_t tokens = grad_output.view.rows;
   TorchCall call(device, tokens);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, bits), 1, plan.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 1, plan.subject);
   const GateOperands input(plan, arguments.gate, arguments.up, device);
 
   const TorchKept kept(std::move(arguments.saved), of.kept(tokens),
@@ -172,7 +172,7 @@ constexpr std::array<TorchOperator, 5> kOperators{{
      torch_kernel<forward<false>>},
     {"gated_linear_forward_delayed",
      "gated_linear_forward_delayed(Tensor gate, Tensor up, Tensor weight, Tensor bias, Tensor scale, Tensor(a!) amax,"
-     " int plan, int keep) -> (Tensor, Tensor)",
+     " Tensor starts, int plan, int keep) -> (Tensor, Tensor)",
      torch_kernel<forward<true>>},
     {"gated_linear_backward",
      "gated_linear_backward(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved, int plan,"
@@ -184,7 +184,8 @@ constexpr std::array<TorchOperator, 5> kOperators{{
      torch_kernel<backward<1>>},
     {"gated_linear_backward_delayed",
      "gated_linear_backward_delayed(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
-     " Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)",
+     " Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, Tensor starts, int plan, int wants)"
+     " -> (Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<backward<1, true>>},
 }};
 

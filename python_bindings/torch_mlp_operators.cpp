@@ -64,7 +64,7 @@ void forward(TorchValue* stack) {
   const MlpPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
   TorchCall call(input.view.device, input.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, keep), 2, plan.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 2, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -121,7 +121,7 @@ void backward(TorchValue* stack) {
                            .down_bias = (bits & kDownBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
   TorchCall call(grad_output.view.device, grad_output.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, bits), 2, plan.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 2, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
@@ -185,7 +185,8 @@ constexpr std::array<TorchOperator, 5> kOperators{{
      torch_kernel<forward<false>>},
     {"mlp_forward_delayed",
      "mlp_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias,"
-     " Tensor down_weight, Tensor down_bias, Tensor scale, Tensor(a!) amax, int plan, int keep) -> (Tensor, Tensor)",
+     " Tensor down_weight, Tensor down_bias, Tensor scale, Tensor(a!) amax, Tensor starts, int plan, int keep)"
+     " -> (Tensor, Tensor)",
      torch_kernel<forward<true>>},
     {"mlp_backward",
      "mlp_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight, Tensor saved,"
@@ -198,8 +199,8 @@ constexpr std::array<TorchOperator, 5> kOperators{{
      torch_kernel<backward<2>>},
     {"mlp_backward_delayed",
      "mlp_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
-     " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, Tensor scale, Tensor(c!) amax, int plan,"
-     " int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, Tensor scale, Tensor(c!) amax,"
+     " Tensor starts, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<backward<2, true>>},
 }};
 

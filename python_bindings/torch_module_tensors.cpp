@@ -1,5 +1,6 @@
 #include "torch_module_tensors.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -12,6 +13,9 @@ namespace ingot::python {
 namespace {
 
 constexpr std::int64_t kScalesOfLayer = 3;
+// TorchDelayedScales::starts.
+constexpr std::int64_t kNoneStarts = 2;
+constexpr std::int64_t kAllStart = std::int64_t{1} << kScalesOfLayer;
 
 std::array<std::int64_t, 1> features(const LinearPlan& plan) { return {plan.shape.in_features}; }
 
@@ -49,8 +53,8 @@ TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& 
   return vector;
 }
 
-TorchDelayedScales delayed_scales(const TorchValue* stack, std::int64_t bits) {
-  return {.scale = tensor_of(stack[0]), .amax = tensor_of(stack[1]), .starts = (bits & kStarts) != 0};
+TorchDelayedScales delayed_scales(const TorchValue* stack) {
+  return {.scale = tensor_of(stack[0]), .amax = tensor_of(stack[1]), .starts = tensor_of(stack[2])};
 }
 
 void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject) {
@@ -67,20 +71,37 @@ void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::
   };
   require(delayed.scale, "delayed scale");
   require(delayed.amax, "delayed amax");
+  const std::span<const std::int64_t> starts = delayed.starts.sizes();
+  const auto none_or_some = [](std::int64_t size) { return size >= kNoneStarts && size < kNoneStarts + kAllStart; };
+  if (starts.size() <= static_cast<std::size_t>(layers) ||
+      !std::ranges::all_of(starts.first(static_cast<std::size_t>(layers)), none_or_some)) {
+    throw Error(ErrorCode::invalid_argument, TensorName{subject, "delayed starts"}.text(),
+                "must be an empty tensor of " + std::to_string(layers) +
+                    " sizes from 2 to 9, and another: give a bool, or what a module of ingot.nn gives");
+  }
   delayed_ = std::move(delayed);
 }
 
-LinearScale TorchCall::delayed_scale(const Cast& cast, std::int64_t at) {
+std::int64_t TorchCall::starts(std::int64_t layer) const {
+  if (delayed_.starts.handle() == nullptr) return 0;
+  return delayed_.starts.sizes()[static_cast<std::size_t>(layer)] - kNoneStarts;
+}
+
+LinearScale TorchCall::delayed_scale(const Cast& cast, std::int64_t at, bool starts) {
   const Tensor amax = vector(static_cast<float*>(delayed_.amax.data()) + at, Dtype::f32, 1, device());
-  if (delayed_.starts) return starting_scale(backend(), cast, amax, region(kStartingScaleBytes), stream());
-  return {.scale = vector(static_cast<float*>(delayed_.scale.data()) + at, Dtype::f32, 1, device()), .amax = amax};
+  const Tensor scale = vector(static_cast<float*>(delayed_.scale.data()) + at, Dtype::f32, 1, device());
+  if (!starts) return {.scale = scale, .amax = amax};
+  LinearScale made = starting_scale(backend(), cast, amax, region(kStartingScaleBytes), stream());
+  made.start->known = scale;
+  return made;
 }
 
 LinearScales TorchCall::scales(const LinearPlan& plan, std::int64_t layer) {
   LinearScales made = constants(plan);
   if (delayed_.scale.handle() == nullptr) return made;
   const auto add = [&](LinearScale& scale, const std::optional<Cast>& cast, std::int64_t row) {
-    if (cast && cast->scaling == Scaling::delayed) scale = delayed_scale(*cast, kScalesOfLayer * layer + row);
+    if (!cast || cast->scaling != Scaling::delayed) return;
+    scale = delayed_scale(*cast, kScalesOfLayer * layer + row, (starts(layer) >> row & 1) != 0);
   };
   add(made.input, plan.scaling.input, 0);
   add(made.weight, plan.scaling.weight, 1);

@@ -32,12 +32,15 @@ TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& 
 // Delayed scales of a module's layers, as its operators take them: f32 [layers, 3], for input, weight and grad_output.
 struct TorchDelayedScales {
   TorchTensor scale;
-  TorchTensor amax;     // is raised to the largest |value| that is cast with each scale
-  bool starts = false;  // `scale` is not read: each cast has the scale of its own data, as dynamic scaling has
+  TorchTensor amax;  // is raised to the largest |value| that is cast with each scale
+  // An empty tensor whose sizes say, for each layer, which scales may be missing: 2, + 1 input, + 2 weight, + 4
+  // grad_output. A missing one (has_scale(), on the device) is made of the data of its cast, as dynamic scaling does.
+  // Sizes, because a compiled graph takes them for variables, and is not compiled again when a tensor gets its scale.
+  TorchTensor starts;
 };
-inline constexpr std::size_t kDelayedTensors = 2;
-// Those at this place of an operator's stack. `bits`: its `keep` or `wants`.
-TorchDelayedScales delayed_scales(const TorchValue* stack, std::int64_t bits);
+inline constexpr std::size_t kDelayedTensors = 3;
+// Those at this place of an operator's stack.
+TorchDelayedScales delayed_scales(const TorchValue* stack);
 
 // What a call of a module runs with.
 class TorchCall : public TorchRun {
@@ -48,11 +51,13 @@ class TorchCall : public TorchRun {
   void use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject);
   // The scales of one of the module's layers, as long as this object: constants, and delayed ones if there are any.
   LinearScales scales(const LinearPlan& plan, std::int64_t layer = 0);
-  // Are the scales made of the call's own data?
-  bool scales_start() const { return delayed_.starts; }
+  // May any scale of a layer be made of the call's own data?
+  bool scales_start(std::int64_t layer = 0) const { return starts(layer) != 0; }
 
  private:
-  LinearScale delayed_scale(const Cast& cast, std::int64_t at);
+  // The bits of a layer's scales that may be missing.
+  std::int64_t starts(std::int64_t layer) const;
+  LinearScale delayed_scale(const Cast& cast, std::int64_t at, bool starts);
   const MemoryRegion& region(std::size_t bytes) { return regions_.emplace_back(bytes, device()).region(); }
 
   TorchDelayedScales delayed_{};
@@ -91,8 +96,6 @@ class TorchKept {
 // input's.
 inline constexpr std::int64_t kKeepSaved = 1;
 inline constexpr std::int64_t kKeepCodes = 2;
-// A bit of both: TorchDelayedScales::starts.
-inline constexpr std::int64_t kStarts = std::int64_t{1} << 16;
 
 // gamma and beta in the input's dtype; the tensors are read only if the norm has them.
 struct NormOperands {

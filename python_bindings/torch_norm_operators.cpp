@@ -52,7 +52,7 @@ void forward(TorchValue* stack) {
   const LinearPlan& layer = plan.linear;
   const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
   TorchCall call(input.view.device, input.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, keep), 1, plan.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 1, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -108,7 +108,7 @@ void backward(TorchValue* stack) {
       .input = (bits & (kInput | kGamma)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
   TorchCall call(grad_output.view.device, grad_output.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, bits), 1, plan.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 1, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
@@ -160,7 +160,7 @@ constexpr std::array<TorchOperator, 5> kOperators{{
      torch_kernel<forward<false>>},
     {"norm_linear_forward_delayed",
      "norm_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, Tensor scale,"
-     " Tensor(a!) amax, int plan, int keep) -> (Tensor, Tensor)",
+     " Tensor(a!) amax, Tensor starts, int plan, int keep) -> (Tensor, Tensor)",
      torch_kernel<forward<true>>},
     {"norm_linear_backward",
      "norm_linear_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output, Tensor saved,"
@@ -172,7 +172,7 @@ constexpr std::array<TorchOperator, 5> kOperators{{
      torch_kernel<backward<1>>},
     {"norm_linear_backward_delayed",
      "norm_linear_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
-     " Tensor saved, Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, int plan, int wants)"
+     " Tensor saved, Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, Tensor starts, int plan, int wants)"
      " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<backward<1, true>>},
 }};

@@ -118,7 +118,7 @@ void forward(TorchValue* stack) {
   const TorchMatrix input = matrix_of(arguments.input, {plan.first.subject, "input"});
   TorchCall call(input.view.device, input.view.rows);
   const auto layers = static_cast<std::int64_t>(plan.count());
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, keep), layers, plan.first.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), layers, plan.first.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -263,7 +263,7 @@ void backward(TorchValue* stack) {
   const std::int64_t tokens = first_grad.view.rows;
   const auto wants = static_cast<std::int64_t>(stack[kPlan + 1]);
   const auto layers = static_cast<std::int64_t>(plan.count());
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales, wants), layers, first.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), layers, first.subject);
   const bool wants_input = (wants & (kInput | kGamma)) != 0;
   const bool needs_codes =
       wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight() && !of.casts_whole_weights_again;
@@ -327,8 +327,8 @@ constexpr std::array<TorchOperator, 5> kOperators{{
      torch_kernel<forward<false>>},
     {"shared_linear_forward_delayed",
      "shared_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0,"
-     " Tensor weight1, Tensor bias1, Tensor weight2, Tensor bias2, Tensor scale, Tensor(a!) amax, int plan, int keep)"
-     " -> (Tensor, Tensor, Tensor, Tensor)",
+     " Tensor weight1, Tensor bias1, Tensor weight2, Tensor bias2, Tensor scale, Tensor(a!) amax, Tensor starts,"
+     " int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<forward<true>>},
     {"shared_linear_backward",
      "shared_linear_backward(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input, Tensor gamma,"
@@ -344,8 +344,8 @@ constexpr std::array<TorchOperator, 5> kOperators{{
     {"shared_linear_backward_delayed",
      "shared_linear_backward_delayed(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
      " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
-     " Tensor(b!) main_grad1, Tensor(c!) main_grad2, Tensor scale, Tensor(d!) amax, int plan, int wants)"
-     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+     " Tensor(b!) main_grad1, Tensor(c!) main_grad2, Tensor scale, Tensor(d!) amax, Tensor starts, int plan,"
+     " int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
      torch_kernel<backward<kMostLayers, true>>},
 }};
 

@@ -331,6 +331,164 @@ def test_an_overflow_leaves_no_trace(name):
     assert all(each.isfinite().all() for each in step(module, batch(4)))
 
 
+def relative(got, expected):
+    return ((got.double() - expected).norm() / expected.norm()).item()
+
+
+def test_a_tensor_has_no_scale_before_it_has_values():
+    """Each by itself: a weight of zeros, gradients that overflow, then small values. Float64 is the reference."""
+    layer = Float8Linear(K, 64, bias=False, recipe="delayed")
+    torch.nn.init.zeros_(layer.weight)
+    x, g = batch(0), torch.randn(2, 40, 64, generator=torch.Generator().manual_seed(9))
+    layer(x).backward(torch.full_like(g, float("inf")))
+    sync_amax_history(layer)
+    assert not layer.scales_started and layer.fp8_scale[1:].tolist() == [1.0, 1.0] != layer.fp8_scale[:2].tolist()
+    with torch.no_grad():
+        layer.weight.normal_(0, 1e-4)
+    for _ in range(3):
+        layer.zero_grad()
+        layer(x).backward(1e-6 * g)
+        with torch.no_grad():
+            assert relative(layer(x), x.double() @ layer.weight.double().T) < 0.05
+        assert relative(layer.weight.grad, (1e-6 * g).view(-1, 64).double().T @ x.view(-1, K).double()) < 0.1
+        sync_amax_history(layer)
+    assert layer.scales_started and (layer.fp8_scale > 1000).tolist() == [False, True, True]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_tokens_after_empty_batches(name):
+    """And after a forward without gradients, with activation checkpointing, in a model that is frozen in part."""
+    module, dynamic = module_of(name), module_of(name, "tensorwise")
+    for _ in range(2):
+        step(module, batch(0)[:, :0])
+        with torch.no_grad():
+            module(batch(0))
+        sync_amax_history(module)
+    assert not module.scales_started and (module.fp8_scale[..., ::2] == 1).all()  # a weight is cast without tokens, too
+    for each in (module, dynamic):
+        next(each.parameters()).requires_grad_(False)
+
+    def checkpointed_step(module):
+        x = batch(1, 1e-4).requires_grad_()
+        outputs = outputs_of(checkpoint(module, x, use_reentrant=False))
+        sum(y.float().square().sum() for y in outputs).backward()
+        return [*(y.detach() for y in outputs), x.grad, *(p.grad for p in module.parameters() if p.requires_grad)]
+
+    assert equal(checkpointed_step(module), checkpointed_step(dynamic))
+    sync_amax_history(module)
+    assert module.scales_started
+
+
+class Model(torch.nn.Module):
+    """Dynamo of PyTorch 2.7 takes the sizes of what lies in a torch.nn.Sequential for constants."""
+
+    def __init__(self, *modules):
+        super().__init__()
+        self.first, self.second = modules
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+def test_a_graph_serves_every_state_of_scales():
+    """One that starts late, and then all that have started: no other graph."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = Model(RMSNormLinear(K, K, recipe="delayed"), Float8Linear(K, K, bias=False, recipe="delayed"))
+    torch.nn.init.zeros_(eager.second.weight)
+    model = copy.deepcopy(eager)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    for at in range(4):
+        for each, call in ((eager, eager), (model, compiled)):
+            each.zero_grad()
+            (call(batch(at)) - batch(9)).square().sum().backward()
+            sync_amax_history(each)
+            with torch.no_grad():
+                for parameter in each.parameters():
+                    parameter.add_(1e-3 * parameter.grad.sign())
+        assert equal(model.state_dict().values(), eager.state_dict().values())
+        assert model.second.scales_started == (at > 0)
+    assert counter.frame_count == 1
+
+
+def test_scales_are_read_while_some_are_missing_and_ever_rarer(monkeypatch):
+    reads = []
+    tolist = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: reads.append(1) or tolist(tensor))
+    used, unused, zeros = (Float8Linear(K, 8, bias=False, recipe="delayed") for _ in range(3))
+    torch.nn.init.zeros_(zeros.weight)
+    model = torch.nn.ModuleList([used, unused, zeros])
+
+    def syncs(count, *modules):
+        reads.clear()
+        for at in range(count):
+            for module in modules:
+                step(module, batch(at))
+            sync_amax_history(model)
+        return len(reads)
+
+    assert syncs(2, used, zeros) == 2 and used.scales_started
+    assert syncs(200, used, zeros) == 3  # of the third step, the 16th and the 64th
+    assert syncs(50, used) == 0
+    assert not unused.scales_started and not zeros.scales_started
+    assert syncs(1, unused) == 1 and unused.scales_started  # the first run that has tokens is looked at
+    model = used
+    assert syncs(30, used) == 0
+
+
+def test_a_call_is_a_step():
+    """Twice: a step without data. After one of two micro-batches: the other one counts for the next step."""
+    module = trained("layer norm", history_length=3)
+    before = module.fp8_amax_history.clone()
+    sync_amax_history(module)
+    assert torch.equal(module.fp8_amax_history[:, 1:], before[:, :-1]) and not module.fp8_amax_history[:, 0].any()
+    module = Float8Linear(K, 8, recipe="delayed", history_length=3)
+    maxima = []
+    for at, size in enumerate((1.0, 4.0, 2.0)):
+        step(module, batch(at, size))
+        maxima.insert(0, batch(at, size).abs().max().item())
+        if at == 0:
+            sync_amax_history(module)
+            maxima.append(maxima[0])  # the first one counts as that of the step before, too
+    sync_amax_history(module)
+    assert module.fp8_amax_history[0].tolist() == [max(maxima[:2]), *maxima[2:]]
+
+
+def test_states_in_the_middle_of_training():
+    """Conversions, copies and checkpoints of all kinds, with a slot that has no scale yet; and what f5f3807c saved."""
+    layer = Float8Linear(K, 8, bias=False, recipe="delayed", history_length=3)
+    torch.nn.init.zeros_(layer.weight)
+    step(layer, batch(0))
+    sync_amax_history(layer)  # the output is 0, and so its gradient
+    assert layer.fp8_scale[0] != 1 and layer.fp8_scale[1:].tolist() == [1.0, 1.0]
+    with torch.no_grad():
+        layer.weight.normal_(0, 1e-4)
+    expected = step(layer, batch(1))
+    state = {key: value.clone() for key, value in layer.state_dict().items()}
+    assigned = Float8Linear(K, 8, bias=False, recipe="delayed", history_length=3)
+    assigned.load_state_dict({key: value.clone() for key, value in state.items()}, assign=True)
+    loaded = Float8Linear(K, 8, bias=False, recipe="delayed", history_length=3)
+    loaded.load_state_dict(state)
+    rounded = Float8Linear(K, 8, bias=False, recipe="delayed", history_length=3)
+    rounded.load_state_dict({key: value.double() for key, value in state.items()}, assign=True)
+    rounded.float()
+    for other in (copy.deepcopy(layer), assigned, loaded, rounded, copy.deepcopy(layer).double().float()):
+        assert not other.scales_started and other.fp8_scale.dtype == torch.float32
+        assert equal(step(other, batch(1)), expected)
+        for key in ("fp8_scale", "fp8_amax_history"):
+            assert torch.equal(other.state_dict()[key], state[key])
+    for each in (layer, loaded):
+        sync_amax_history(each)
+    assert layer.scales_started and equal(layer.state_dict().values(), loaded.state_dict().values())
+    # Memory without values leaves the state, or gives that of before the first step.
+    layer.to_empty(device="cpu")
+    assert torch.equal(layer.fp8_scale, loaded.fp8_scale) and layer.scales_started
+    layer.to(device="meta").to_empty(device="cpu")
+    assert layer.fp8_scale.tolist() == [1.0] * 3 and not layer.fp8_amax_history.any() and not layer.fp8_amax.any()
+    assert not layer.scales_started
+
+
 def test_a_layer_made_anew_without_delayed_scales_has_no_buffers():
     layer = Float8Linear.from_float(trained("activation"), "rowwise")
     assert not list(layer.buffers()) and "fp8_amax" not in layer.state_dict()

@@ -296,6 +296,57 @@ def check_delayed_on_one_rank(rank):
     assert torch.equal(*scales) and (scales[0] != 1).all()
 
 
+def check_delayed_of_a_group(rank):
+    """Layers that one rank has alone: an error on both ranks where that is not said, and nothing is changed; right with a
+    group or without reduction. Whatever a rank has loaded, and even where it has no layer, the collectives are the same."""
+    groups = [dist.new_group([each]) for each in range(WORLD)]
+    torch.manual_seed(0)
+    expert = Float8Linear(6, WIDTH, recipe="delayed")
+    both = Float8Linear(6, WIDTH, recipe="delayed")
+    x = halves()[0] * (1 + 9 * rank)
+
+    def run(*modules):
+        for module in modules:
+            module(x).sum().backward()
+
+    run(expert, both)
+    sync_amax_history(expert, group=groups[rank])
+    assert expert.fp8_amax_history[0, 0] == x.abs().max()
+    run(expert)
+    sync_amax_history(expert, reduce=False)
+    assert expert.fp8_amax_history[0, 0] == x.abs().max()
+    with pytest.raises(LinearError, match="sync_amax_history group: this rank is not in it: give the group that it is in"):
+        sync_amax_history(expert, group=groups[1 - rank])
+    sync_amax_history(both)  # from here on it is known, and its collective is nothing else than that of a new model
+    stages = [[1, 2], [2, 0], [2, 2]]
+    texts = ["1 with delayed scales on one, 2", "0 with delayed scales on one, 2", "2 with delayed scales each, but of other"]
+    for counts, text in zip(stages, texts, strict=True):
+        first = [both] if counts == [1, 2] and rank == 0 else []
+        made = [Float8Linear(6, 4, recipe="delayed") for _ in range(counts[rank] - len(first))]
+        stage = nn.Sequential()
+        for at, layer in enumerate([*first, *made]):
+            stage.add_module(f"block{2 * rank + at}", layer)
+        run(*stage)
+        before = [layer.fp8_amax.clone() for layer in stage]
+        with pytest.raises(LinearError, match=f"sync_amax_history: the ranks hold different layers: {text}"):
+            sync_amax_history(stage)
+        assert all(map(torch.equal, before, [layer.fp8_amax for layer in stage]))
+        sync_amax_history(stage, reduce=False)
+    # One rank has loaded scales, the other begins.
+    if rank == 1:
+        both.load_state_dict(Float8Linear(6, WIDTH).state_dict())
+    run(both)
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as reduces:
+        for _ in range(3):
+            sync_amax_history(both)
+    assert reduces.call_count == 3 and both.scales_started
+    large = nn.ModuleList(Float8Linear(1, 1, bias=False, recipe="delayed", history_length=1) for _ in range(1400))
+    for at, layer in enumerate(large):
+        layer.fp8_amax.fill_(1.0 + at + rank)
+    sync_amax_history(large)  # more than one collective takes
+    assert all(layer.fp8_amax_history[0, 0] == 2.0 + at for at, layer in enumerate(large))
+
+
 def of_both_ranks(tensor):
     found = [torch.empty_like(tensor) for _ in range(WORLD)]
     dist.all_gather(found, tensor)
@@ -385,6 +436,7 @@ CHECKS = [
     check_from_meta,
     check_delayed,
     check_delayed_on_one_rank,
+    check_delayed_of_a_group,
     check_overflow_on_one_rank,
     check_quantized_weights,
     check_parts_that_are_sharded,

@@ -20,6 +20,7 @@ struct AmaxHistoryParams {
   float* scale;         // [slots]
   const float* limits;  // [slots]: FP8_MAX
   const float* pow2;    // [slots]: not 0 if the scale is rounded down to a power of two
+  const float* known;   // [slots], or null: has_scale() of a value takes it for the scale
   bool most_recent;     // the scale comes from the newest amax, not from the largest
   bool finite;          // a newest amax of Inf or NaN counts as 0
 };
@@ -60,6 +61,10 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxHistoryLaunch::kThreads, 8) amax_histo
   largest = __reduce_max_sync(0xffffffffU, largest);
   if (lane != 0) return;
   p.amax[slot] = 0.0F;
+  if (p.known != nullptr && has_scale(p.known[slot])) {
+    p.scale[slot] = p.known[slot];
+    return;
+  }
   if (p.most_recent) largest = newest;
   if (largest != 0) p.scale[slot] = scale_from_amax(amax_from_bits(largest), p.limits[slot], p.pow2[slot] != 0.0F);
 }

@@ -2,6 +2,7 @@
 // all results, of dynamic scaling, the maxima of what was cast, and the refusal of too little memory.
 #include <boost/test/unit_test.hpp>
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -132,6 +133,31 @@ BOOST_AUTO_TEST_CASE(give_an_mlp_the_bits_of_dynamic_scaling) {
       }
     }
   }
+}
+
+// What LinearScale::start knows of earlier steps goes on, whatever is cast; what is no scale is made.
+BOOST_AUTO_TEST_CASE(go_on_with_the_scales_of_earlier_steps) {
+  const LinearPlan plan = linear_plan({.config = delayed(), .shape = kLinear});
+  const DeviceMatrix weight(Random(7).weight(kLinear.out_features, kLinear.in_features, Dtype::bf16), Dtype::bf16,
+                            *backend, stream);
+  const auto scale_with = [&](float known) {
+    DelayedScaling scaling(*backend);
+    add_slots(scaling, 1);
+    scaling.allocate(stream);
+    int slot = 0;
+    Part part(plan, slot, scaling, *backend, stream);
+    start(plan, part);
+    const Buffer of_known(*backend, sizeof(float));
+    backend->fill(static_cast<float*>(of_known.data()), known, 1, stream);
+    if (known != 0) part.scales.weight.start->known = vector(of_known.data(), Dtype::f32, 1, backend->device());
+    cast_weight(plan, *backend, {.weight = weight, .into = part.weight, .scale = part.scales.weight},
+                {.stream = stream});
+    return scale_of(part.scales.weight);
+  };
+  const float made = scale_with(0);
+  BOOST_TEST(made != 1.0F);
+  BOOST_TEST(scale_with(2.5F) == 2.5F);
+  for (const float none : {1.0F, -1.0F, std::numeric_limits<float>::infinity()}) BOOST_TEST(scale_with(none) == made);
 }
 
 // Data of zeros: the scale stays 1, and nothing becomes NaN.

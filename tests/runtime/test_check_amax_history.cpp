@@ -43,6 +43,15 @@ BOOST_AUTO_TEST_CASE(right_calls_pass) {
   BOOST_TEST(message([](auto& t) { t.pow2.data = t.limits.data; }) == kNothing);  // both are only read
 }
 
+BOOST_AUTO_TEST_CASE(known_scales_may_be_missing) {
+  BOOST_TEST(message([](auto& t) { t.known = vector(at(5120), Dtype::f32, 4, kCpu); }) == kNothing);
+  BOOST_TEST(message([](auto& t) { t.known = vector(at(5120), Dtype::f32, 3, kCpu); }) ==
+             "amax_history known: is f32[1, 3] on cpu; it must be [1, 4]: one for each row of the history");
+  BOOST_TEST(message([](auto& t) { t.known = t.scale; }) ==
+             "amax_history scale: is f32[1, 4] on cpu; its memory overlaps that of amax_history known, which is "
+             "f32[1, 4] on cpu; an output needs memory of its own");
+}
+
 BOOST_AUTO_TEST_CASE(a_spec_that_cannot_exist_is_refused) {
   const auto error = refused([] { check(AmaxHistorySpec{.reduction = static_cast<AmaxReduction>(3)}, {}, kCpu); });
   BOOST_TEST(error.message ==

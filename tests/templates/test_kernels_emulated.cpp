@@ -671,15 +671,20 @@ void check_column_sum(i64 rows, i64 cols, i64 pad) {
 }
 
 // Lengths around a warp's chunk. Slot 1 has no newest amax, slot 2 a NaN among the earlier ones, slot 3 no amax at all.
-// The newest amax of slot 4 is NaN, that of slot 5 is Inf.
-void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent, bool finite) {
+// The newest amax of slot 4 is NaN, that of slot 5 is Inf. with_known: slots 0 and 5 have a scale of earlier steps, and
+// the others have 1 or what is no scale.
+void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent, bool finite, bool with_known) {
   auto history = random_matrix<float>(slots, length, length + pad);
   auto amax = random_matrix<float>(1, slots, slots);
   Matrix<float> scale(1, slots, slots);
   Matrix<float> limits(1, slots, slots);
   Matrix<float> pow2(1, slots, slots);
+  Matrix<float> known(1, slots, slots);
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  constexpr std::array kKnown{3.0F, 1.0F, -2.0F, kInf, std::numeric_limits<float>::quiet_NaN(), 0x1p-140F};
   for (i64 i = 0; i < slots; ++i) {
     scale.at(0, i) = 7.0F;
+    known.at(0, i) = kKnown[static_cast<std::size_t>(i)];
     limits.at(0, i) = i % 2 == 0 ? 448.0F : 57344.0F;
     pow2.at(0, i) = i % 3 == 0 ? 1.0F : 0.0F;
     if (i == 1 || i == 3) amax.at(0, i) = 0.0F;
@@ -699,6 +704,7 @@ void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent, bool f
                                      .scale = scale.data(),
                                      .limits = limits.data(),
                                      .pow2 = pow2.data(),
+                                     .known = with_known ? known.data() : nullptr,
                                      .most_recent = most_recent,
                                      .finite = finite});
   BOOST_TEST((amax.guarded() && history.guarded() && scale.guarded()));
@@ -719,6 +725,7 @@ void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent, bool f
     if (pow2.at(0, i) != 0.0F) expected = std::ldexp(1.0F, std::ilogb(expected));
     if (std::isnan(largest)) expected = float_from_bits(kF32Nan);
     if (largest == 0.0) expected = 7.0F;
+    if (with_known && (i == 0 || i == 5)) expected = known.at(0, i);
     BOOST_TEST(float_bits(scale.at(0, i)) == float_bits(expected), "slot " << i);
     BOOST_TEST(float_bits(amax.at(0, i)) == 0U, "slot " << i);
   }
@@ -1088,12 +1095,12 @@ BOOST_AUTO_TEST_CASE(amax_histories) {
     for (const bool most_recent : {false, true}) {
       for (const bool finite : {false, true}) {
         BOOST_TEST_CONTEXT(length << (most_recent ? " steps, most recent" : " steps") << (finite ? ", finite" : "")) {
-          check_amax_history(6, length, length % 3, most_recent, finite);
+          check_amax_history(6, length, length % 3, most_recent, finite, length % 2 != 0);
         }
       }
     }
   }
-  check_amax_history(1, 16, 0, false, false);
+  check_amax_history(1, 16, 0, false, false, false);
 }
 
 BOOST_AUTO_TEST_CASE(relayouts) {

@@ -7,7 +7,7 @@ from typing import Any, Optional, Tuple
 import torch
 
 from ..torch._checks import refuse_batched_gradients
-from ..torch._scale_buffers import restore_float32
+from ..torch._scale_buffers import keep_buffers_of_scales
 from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
 from ._weights import is_foreign
 from .config import CastConfig, Float8LinearConfig, ScalingType
@@ -129,7 +129,7 @@ class StatefulFloat8Linear(Float8Linear):
     def _apply(self, fn, recurse: bool = True):
         before = dict(self._buffers)
         result = super()._apply(fn, recurse)
-        restore_float32(self, before)
+        keep_buffers_of_scales(self, before)
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, *args: Any) -> None:

@@ -3,32 +3,38 @@ saves the pass that finds its own maximum."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
-import torch.distributed as dist
 
 from ..torch import DelayedScales
+from ..torch._amax_ranks import largest_of_ranks
 from ..torch._checks import refuse
+from ..torch._module_operators import masks_of, starts_of
 from ..torch._operators import sync_amax_history as sync_slots
-from ..torch._scale_buffers import restore_float32
+from ..torch._scale_buffers import as_buffers_of_scales, has_scale, is_time_to_look, keep_buffers_of_scales, read_scales
 
 # FP8_MAX of each tensor's format: input, weight, grad_output.
 _LARGEST = (448.0, 448.0, 57344.0)
 _BUFFERS = ("fp8_amax", "fp8_amax_history", "fp8_scale")
+_ALL = (1 << len(_LARGEST)) - 1
 
 
 class KeepsScales(torch.nn.Module):
     """A module whose recipe may be "delayed". Then it has buffers, float32 whatever it is converted to, for input, weight
     and grad_output of each of its layers: `fp8_amax` (layers, 3), the maxima since the last sync_amax_history();
-    `fp8_amax_history` (layers, 3, history_length), those of earlier steps, the newest first; `fp8_scale` (layers, 3). A
-    module that is one layer has them without the first dimension."""
+    `fp8_amax_history` (layers, 3, history_length), those of earlier steps, the newest first; `fp8_scale` (layers, 3), where
+    1 is a scale that is not made yet. A module that is one layer has them without the first dimension."""
 
-    def _keep_scales(self, subject: str, history_length: int, layers: Optional[int] = None) -> None:
-        """To be called when parameters and options are there. layers: None for a module that is one layer."""
+    def _keep_scales(
+        self, subject: str, history_length: int, layers: Optional[int] = None, sharing: Optional[int] = None
+    ) -> None:
+        """To be called when parameters and options are there. layers: None for a module that is one layer. sharing: how
+        many of the layers, the first ones, cast one input, with the first one's scale."""
         if not isinstance(history_length, int) or history_length < 1:
             refuse(subject, f"history_length: is {history_length!r}, expected a number of steps, 1 or more")
         self.history_length = history_length
+        self._sharing = sharing or 1
         if self.options.recipe == "delayed":
             return self._make_buffers((3,) if layers is None else (layers, 3))
         for name in _BUFFERS:  # of a layer that had delayed scales, and is made anew without
@@ -39,9 +45,29 @@ class KeepsScales(torch.nn.Module):
         self.register_buffer("fp8_amax", torch.zeros(sizes, device=device))
         self.register_buffer("fp8_amax_history", torch.zeros(*sizes, self.history_length, device=device))
         self.register_buffer("fp8_scale", torch.ones(sizes, device=device))
-        self.scales_started = False
-        self._has_run = False  # with gradients: until then there is nothing to make scales of
+        self._has_run = False  # eagerly, with gradients and tokens
+        self._syncs = 0  # while scales are missing, since the first such run
         self._of_formats: Optional[torch.Tensor] = None
+        self._use_scales([1.0] * self.fp8_scale.numel())
+
+    def _use_scales(self, scales: Sequence[float], empty: Optional[torch.Tensor] = None) -> None:
+        """Notes which tensors have a scale, so that their casts need not ask for it on the device. empty: as starts_of()'s."""
+        masks = []
+        for layer in range(0, len(scales), 3):
+            used = _ALL if layer == 0 or layer // 3 >= self._sharing else _ALL - 1
+            masks.append(used & sum(1 << at for at in range(3) if not has_scale(scales[layer + at])))
+        self._starts = starts_of(masks, self._buffers["fp8_amax"].device, empty)
+        self._waits = any(masks)
+
+    @property
+    def scales_started(self) -> bool:
+        """Has every tensor a scale of earlier steps? As of the last time that it was looked at, by sync_amax_history()."""
+        return not self._waits
+
+    @scales_started.setter
+    def scales_started(self, started: bool) -> None:
+        """For a caller that writes the scales itself. Of a module that has not started, each tensor's scale is asked for."""
+        self._use_scales([2.0 if started else 1.0] * self.fp8_scale.numel())
 
     def _reset_scales(self) -> None:
         if is_delayed(self):
@@ -55,15 +81,31 @@ class KeepsScales(torch.nn.Module):
             of_kind()
         self._reset_scales()
 
-    def _delayed(self) -> Optional[DelayedScales]:
+    def _delayed(self, input: torch.Tensor) -> Optional[DelayedScales]:
         """For a call of the module's function; None of another recipe."""
         if self.options.recipe != "delayed":
             return None
-        if self.fp8_amax.is_meta and not next(self.parameters()).is_meta:
+        amax = self.fp8_amax
+        if amax.is_meta and not next(self.parameters()).is_meta:
             self._reset_scales()  # parameters came with a checkpoint that has no scales
-        if not self._has_run and torch.is_grad_enabled():
-            self._has_run = True
-        return DelayedScales(self.fp8_scale, self.fp8_amax, not self.scales_started)
+            amax = self.fp8_amax
+        # Not in a compiled graph, which would be compiled again for it.
+        if not torch.compiler.is_compiling() and not self._has_run and torch.is_grad_enabled() and input.numel():
+            self._has_run, self._syncs = True, 0
+        return DelayedScales(self.fp8_scale, amax, self._starts)
+
+    def _states_to_prepare(self):
+        """Leads ingot.torch.prepare() through the states whose steps launch different kernels, and back to this one."""
+        if self.options.recipe != "delayed":
+            yield
+            return
+        kept = self._starts, self._waits, self._has_run, self._syncs
+        try:
+            for scales in (1.0, 2.0):
+                self._use_scales([scales] * self.fp8_scale.numel())
+                yield
+        finally:
+            self._starts, self._waits, self._has_run, self._syncs = kept
 
     def _formats(self, slots: int) -> torch.Tensor:
         """What sync_slots() takes of the formats of so many slots, kept for the next step. No buffer: no checkpoint is to
@@ -80,7 +122,12 @@ class KeepsScales(torch.nn.Module):
     def _apply(self, fn, recurse: bool = True):
         before = dict(self._buffers)
         result = super()._apply(fn, recurse)
-        restore_float32(self, before)
+        if not is_delayed(self):
+            return result
+        if not keep_buffers_of_scales(self, before):
+            self._reset_scales()  # they were on meta, and no values came with the memory
+        elif self._starts.device != self._buffers["fp8_amax"].device:
+            self._starts = starts_of(masks_of(self._starts), self._buffers["fp8_amax"].device)
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
@@ -91,10 +138,12 @@ class KeepsScales(torch.nn.Module):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
         if not is_delayed(self):
             return
-        history = state_dict.get(f"{prefix}fp8_amax_history")
-        if history is not None and not history.is_meta:
-            self.scales_started = bool((history != 0).any())
-        elif history is None and any(key.startswith(prefix) for key in state_dict):
+        as_buffers_of_scales(self)
+        scale = state_dict.get(f"{prefix}fp8_scale")
+        if scale is not None and not scale.is_meta and not self.fp8_scale.is_meta:
+            self._syncs = 0
+            self._use_scales(self.fp8_scale.reshape(-1).tolist())
+        elif scale is None and any(key.startswith(prefix) for key in state_dict):
             self._reset_scales()
 
 
@@ -103,76 +152,72 @@ def is_delayed(module: Any) -> bool:
 
 
 @torch.no_grad()
-def sync_amax_history(model: torch.nn.Module) -> None:
+def sync_amax_history(model: torch.nn.Module, group: Any = None, *, reduce: bool = True) -> None:
     """Makes the scales of the next step from the maxima of this one, for all modules of the model with delayed scales
-    together; to be called in every step, after backward.
+    together; to be called once in every step, after the backward of the last micro-batch.
 
-    The maxima enter the histories, and are cleared; a scale is FP8_MAX divided by the largest of its history, and stays
-    as it is where all of that are 0. A maximum that is Inf or NaN counts as 0. With torch.distributed the maxima are those of
-    all ranks, by one all-reduce, and a second one while there are modules that no rank has run with gradients yet. Until the
-    first call behind that run every forward and backward takes the scales of its own tensors, as dynamic scaling does. A
-    model without such modules is left as it is.
+    The maxima since the last call enter the histories, and are cleared; a scale is FP8_MAX divided by the largest of its
+    history, and stays as it is where all of that are 0. A maximum that is Inf or NaN counts as 0. A tensor of which only
+    zeros, or nothing finite, have been seen has no scale yet: forward and backward cast it with that of its own maximum, as
+    dynamic scaling does. A call after some of the micro-batches makes scales of these, and the others count for the next
+    step; a second call without a step between is a step in which no data came: the histories move on by one.
+
+    With torch.distributed the maxima are those of all ranks of `group`, a ProcessGroup or a DeviceMesh of one dimension;
+    None is the default group. All ranks of the group call it, each with the same layers: one all-reduce of 16 KB, and
+    another for what exceeds 4092 tensors. Where layers differ, as in stages of a pipeline, every rank that has not called
+    it for its model before gets an ingot.Error. reduce=False reduces nothing: for layers that only this rank has.
+
+    Until every tensor of the model has a scale, calls 1, 2, 3, 16, 64, 256, and so on since the first run of a module that
+    lacks some read the scales to know which; after that nothing is read back.
     """
-    by_device: Dict[torch.device, List[KeepsScales]] = {}
-    for module in model.modules():
-        if is_delayed(module):
-            by_device.setdefault(module._buffers["fp8_amax"].device, []).append(module)
-    for modules in by_device.values():
-        _sync_on_a_device(modules)
+    modules = [module for module in model.modules() if is_delayed(module) and not module._buffers["fp8_amax"].is_meta]
+    if reduce:
+        amaxes = [module._buffers["fp8_amax"] for module in modules]
+        largest_of_ranks("sync_amax_history", model, modules, amaxes, group)
+    by_shape: Dict[Any, List[KeepsScales]] = {}
+    for module in modules:
+        history = module._buffers["fp8_amax_history"]
+        by_shape.setdefault((history.device, history.shape), []).append(module)
+    for alike in by_shape.values():
+        _sync(alike)
+    _look([module for module in modules if module._waits])
 
 
-def _sync_on_a_device(modules: List[KeepsScales]) -> None:
-    # Read from the dicts that have them: for a hundred layers nn.Module's way to them takes longer than all operations.
-    buffers = [module._buffers for module in modules]
-    amaxes = [each["fp8_amax"] for each in buffers]
-    if dist.is_initialized():
-        together = amaxes[0] if len(amaxes) == 1 else _joined(amaxes)
-        dist.all_reduce(together, dist.ReduceOp.MAX)
-        _share_runs([module for module in modules if not module.scales_started], together.device)
-        if len(amaxes) > 1:
-            _copy_from_joined(amaxes, together)
-    # A module that starts has its first maxima in the history twice: also as those of the step before. Here Inf and NaN
-    # become 0; in the newest entry the operator does that.
-    starts = [at for at, module in enumerate(modules) if not module.scales_started and module._has_run]
-    if starts:
-        first = _joined([amaxes[at] for at in starts]).nan_to_num_(nan=0.0, posinf=0.0)
-        _copy_from_joined([buffers[at]["fp8_amax_history"][..., 0] for at in starts], first)
-    by_shape: Dict[torch.Size, List[KeepsScales]] = {}
-    for module, each in zip(modules, buffers):
-        by_shape.setdefault(each["fp8_amax_history"].shape, []).append(module)
-    for of_shape in by_shape.values():
-        _sync(of_shape)
-    for at in starts:
-        modules[at].scales_started = True
+def _look(modules: List[KeepsScales]) -> None:
+    """Looks which scales are there now, at times."""
+    due = []
+    for module in modules:
+        module._syncs += 1
+        if is_time_to_look(module._syncs):
+            due.append(module)
+    found = read_scales([module._buffers["fp8_scale"] for module in due])
+    empty: Dict[torch.device, torch.Tensor] = {}
+    for module, scales in zip(due, found):
+        device = module._buffers["fp8_scale"].device
+        if device not in empty:
+            empty[device] = torch.empty(0, device=device)
+        module._use_scales(scales, empty[device])
 
 
-def _joined(tensors: List[torch.Tensor]) -> torch.Tensor:
-    return torch.cat([each.view(-1) for each in tensors])
-
-
-def _copy_from_joined(tensors: List[torch.Tensor], joined: torch.Tensor) -> None:
-    parts = joined.split([each.numel() for each in tensors])
-    torch._foreach_copy_(tensors, [part.view_as(each) for part, each in zip(parts, tensors)])
-
-
-def _share_runs(modules: List[KeepsScales], device: torch.device) -> None:
-    """Modules start on all ranks at once, whichever has run them: a token may have come to an expert on one rank alone."""
-    if not modules:
-        return
-    has_run = torch.tensor([float(module._has_run) for module in modules], device=device)
-    dist.all_reduce(has_run, dist.ReduceOp.MAX)
-    for module, ran in zip(modules, has_run.tolist()):
-        module._has_run = ran > 0
+def _begin(history: torch.Tensor, amax: torch.Tensor) -> None:
+    """A history that is empty has its first maximum twice: also as that of the step before. Inf and NaN become 0 here; in
+    the newest entry the operator does that."""
+    first = amax.nan_to_num(nan=0.0, posinf=0.0)
+    last = history[..., 0]
+    last.copy_(torch.where(history.any(-1), last, first))
 
 
 def _sync(modules: List[KeepsScales]) -> None:
     """Of modules whose histories have one shape."""
+    # Read from the dicts that have them: for a hundred layers nn.Module's way to them takes longer than all operations.
     buffers = [module._buffers for module in modules]
     arrays = [[each[name] for each in buffers] for name in _BUFFERS]
     formats = modules[0]._formats(sum(amax.numel() for amax in arrays[0]))
-    if len(modules) == 1:
-        return sync_slots(*(of_one for (of_one,) in arrays), formats)
-    joined = [torch.stack(each) for each in arrays]
+    joined = [each[0] if len(modules) == 1 else torch.stack(each) for each in arrays]
+    if any(module._waits for module in modules):
+        _begin(joined[1], joined[0])
     sync_slots(*joined, formats)
+    if len(modules) == 1:
+        return
     torch._foreach_copy_([*arrays[1], *arrays[2]], [*joined[1].unbind(), *joined[2].unbind()])
     torch._foreach_zero_(arrays[0])

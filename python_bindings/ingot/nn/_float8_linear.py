@@ -78,7 +78,7 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
             weight = parameters["weight"] if "weight" in parameters else self.weight
             bias = parameters["bias"] if "bias" in parameters else self.bias
             return linear(input, weight, bias, options)
-        return norm_linear(input, None, None, self.weight, self.bias, options, self._delayed())
+        return norm_linear(input, None, None, self.weight, self.bias, options, self._delayed(input))
 
     def extra_repr(self) -> str:
         activation = getattr(self.options, "activation", "")

@@ -97,7 +97,7 @@ class Mlp(_MlpLayer):
         up, down = self.up_proj, self.down_proj
         of_norm = norm_parameters(self.norm)
         weights, biases = (up.weight, down.weight), (up.bias, down.bias)
-        return mlp(input, *weights, *biases, *of_norm, self.options, self._delayed())
+        return mlp(input, *weights, *biases, *of_norm, self.options, self._delayed(input))
 
 
 class GatedMlp(_MlpLayer):
@@ -175,18 +175,19 @@ class GatedMlp(_MlpLayer):
         of_norm = norm_options(norm, features, zero_centred, subject)
         new.norm = norm
         new.options = MlpOptions(recipe, layer_name, True, activation, of_norm, fast_math=fast_math)
-        new._keep_scales(subject, history_length, layers=3 if isinstance(gate_up, (tuple, list)) else 2)
+        apart = isinstance(gate_up, (tuple, list))
+        new._keep_scales(subject, history_length, layers=3 if apart else 2, sharing=2 if apart else 1)
         return new.train(down.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         joined, down, norm = self._modules.get("gate_up_proj"), self.down_proj, norm_parameters(self.norm)
         if joined is not None:
             weights, biases = (joined.weight, down.weight), (joined.bias, down.bias)
-            return mlp(input, *weights, *biases, *norm, self.options, self._delayed())
+            return mlp(input, *weights, *biases, *norm, self.options, self._delayed(input))
         gate, up = self.gate_proj, self.up_proj
         weights, biases = (gate.weight, up.weight), (gate.bias, up.bias)
         of_down = (down.weight, biases, down.bias)
-        return mlp_of_gate_and_up(input, weights, *of_down, *norm, self.options, self._delayed())
+        return mlp_of_gate_and_up(input, weights, *of_down, *norm, self.options, self._delayed(input))
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         """gate_proj and up_proj of a checkpoint are laid side by side where the module has them as one."""

@@ -113,7 +113,7 @@ class _NormLinear(NamedLayer, KeepsScales):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         of_norm = norm_parameters(self.norm)
-        return norm_linear(input, *of_norm, self.weight, self.bias, self.options, self._delayed())
+        return norm_linear(input, *of_norm, self.weight, self.bias, self.options, self._delayed(input))
 
     def extra_repr(self) -> str:
         options = self.options

@@ -77,7 +77,7 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
         self.norm = norm
         self.in_features = in_features = next(iter(layers.values())).in_features
         self.options = SharedLinearOptions(recipe, names, norm_options(norm, in_features, zero_centred, subject))
-        self._keep_scales(subject, history_length, len(layers))
+        self._keep_scales(subject, history_length, len(layers), sharing=len(layers))
 
     @property
     def layer_name(self) -> str:
@@ -117,7 +117,7 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
     def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
         layers = [self._modules[name] for name in self._layer_names]
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-        return shared_linear(input, weights, biases, *norm_parameters(self.norm), self.options, self._delayed())
+        return shared_linear(input, weights, biases, *norm_parameters(self.norm), self.options, self._delayed(input))
 
     def extra_repr(self) -> str:
         return f"recipe={self.options.recipe}"

@@ -243,7 +243,10 @@ def mlp_of_gate_and_up(
     of_shared = of_gated = None
     if delayed is not None:
         scale, amax, starts = delayed
-        of_shared = DelayedScales(scale[:2], amax[:2], starts)
-        of_gated = DelayedScales(scale[2:], amax[2:], starts)
+        of_both = starts, starts
+        if isinstance(starts, torch.Tensor):  # of the layers' sizes, those of gate and up, and that of the one behind them
+            of_both = starts.select(2, 0), starts.select(0, 0).select(0, 0)
+        of_shared = DelayedScales(scale[:2], amax[:2], of_both[0])
+        of_gated = DelayedScales(scale[2:], amax[2:], of_both[1])
     gate, up = shared_linear(input, weights, biases, norm_weight, norm_bias, shared, of_shared)
     return gated_linear(gate, up, down_weight, down_bias, gated, of_gated)

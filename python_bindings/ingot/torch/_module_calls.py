@@ -4,7 +4,7 @@ runs."""
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Union
 
 import torch
 
@@ -50,13 +50,15 @@ class DelayedScales(NamedTuple):
 
     scale: FP8_MAX divided by a maximum of earlier steps; amax: raised by a call to the largest |value| that it casts,
     backward included. Both float32 (layers, 3), contiguous, on the layers' device, for input, weight and grad_output of
-    each layer; layers that share an input cast it with the first one's. starts: `scale` is not read, and each tensor is
-    cast with the scale of its own maximum, as dynamic scaling does: for the steps before there is any.
+    each layer; layers that share an input cast it with the first one's. starts: scales may be missing, which is what a
+    scale of 1 says: such a tensor is cast with the scale of its own maximum, as dynamic scaling does. This is decided on
+    the device, and takes a pass that finds the maximum, so it is for the steps before every tensor has a scale. ingot.nn's
+    modules give the tensor of ingot.torch._module_operators.starts_of() for it, which says so of each.
     """
 
     scale: torch.Tensor
     amax: torch.Tensor
-    starts: bool = False
+    starts: Union[bool, torch.Tensor] = False
 
 
 def check_module_recipe(subject: str, recipe: str) -> None:
@@ -119,7 +121,7 @@ def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[
     if recipe != "delayed":
         if delayed is not None:
             refuse(subject, f'delayed: is given, but the recipe is {recipe}, whose scales have no state: omit it')
-        return None, None, False
+        return None, None, None
     if delayed is None:
         refuse(
             subject,
@@ -129,7 +131,10 @@ def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[
     for name, tensor in (("scale", delayed.scale), ("amax", delayed.amax)):
         if tensor.device != input.device:
             refuse_places(subject, input, **{f"delayed {name}": tensor})
-    return delayed
+    if isinstance(delayed.starts, torch.Tensor):
+        return delayed
+    layers = delayed.scale.numel() // 3
+    return delayed._replace(starts=ops.starts_of((7 if delayed.starts else 0,) * layers, input.device))
 
 
 def run(
@@ -147,8 +152,8 @@ def run(
 ):
     """Runs an operator with its plan: function.apply(*tensors, plan, reads, subject, *main_grads, *state) where
     gradients may be wanted, else forward(*tensors, plan, *state). `options` has the plans and what is fixed of them;
-    main_grads are those of the weights, or None for each that has none; state: the fields of DelayedScales, or None,
-    None and False."""
+    main_grads are those of the weights, or None for each that has none; state: the fields of DelayedScales, or None
+    for each."""
     if is_transformed(*tensors):
         refuse_transforms(options.subject)
     affine = gamma is not None
@@ -176,19 +181,19 @@ def run(
         raise layer_error(error, subject) from None
 
 
-def forward_of(operators: ops.Operators, tensors, plan: int, keep: int, scale, amax, starts: bool):
+def forward_of(operators: ops.Operators, tensors, plan: int, keep: int, scale, amax, starts):
     """The results of a module's forward. scale: None, or those of DelayedScales."""
     if scale is None:
         return operators.forward(*tensors, plan, keep)
-    return operators.forward_delayed(*tensors, scale, amax, plan, keep | ops.STARTS if starts else keep)
+    return operators.forward_delayed(*tensors, scale, amax, starts, plan, keep)
 
 
-def note_scales(ctx, reads: int, scale, amax, starts: bool) -> None:
+def note_scales(ctx, reads: int, scale, amax, starts) -> None:
     """For gradients(): delayed scales, or None in their places."""
     # Not saved as autograd does: later forwards and steps write them.
     ctx.scale, ctx.amax, ctx.starts = scale, amax, starts
     # The weight is cast again with the scale that it had.
-    ctx.old_scale = scale.clone() if scale is not None and reads & ops.READS_WEIGHT and not starts else None
+    ctx.old_scale = scale.clone() if scale is not None and reads & ops.READS_WEIGHT else None
 
 
 def _scale_of_backward(ctx) -> torch.Tensor:
@@ -238,8 +243,7 @@ def gradients(ctx, operators: ops.Operators, arguments, weights: dict[int, int])
         grads = _run_backward(ctx.subject, operators.backward_into, *arguments, *main_grads, ctx.plan, wants)
     else:
         refuse_batched_gradients(ctx.subject, arguments[0])
-        wants = wants | ops.STARTS if ctx.starts else wants
-        state = (_scale_of_backward(ctx), ctx.amax)
+        state = (_scale_of_backward(ctx), ctx.amax, ctx.starts)
         grads = _run_backward(
             ctx.subject, operators.backward_delayed, *arguments, *main_grads, *state, ctx.plan, wants
         )

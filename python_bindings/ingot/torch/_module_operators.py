@@ -3,7 +3,7 @@ kernels that tell compilers the results' shapes."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Sequence
 
 import torch
 
@@ -13,8 +13,8 @@ from ._operators import HIGH_PRECISION, TOKENS_PER_UNIT
 
 class Operators(NamedTuple):
     """Those of one family of modules. `backward_into` and `backward_delayed` add the gradients of weights to a main_grad;
-    a weight that has none has an empty tensor in its place. Those with delayed scales take scale and amax, as
-    DelayedScales has them, behind their other tensors."""
+    a weight that has none has an empty tensor in its place. Those with delayed scales take the fields of DelayedScales
+    after their other tensors, `starts` as starts_of() makes it."""
 
     forward: torch._ops.OpOverload
     backward: torch._ops.OpOverload
@@ -34,8 +34,6 @@ GATED_LINEAR = _operators("gated_linear")
 
 # Bits of a forward's `keep`: saved memory for any gradient, the weights' codes for the input's.
 KEEP_SAVED, KEEP_CODES = 1, 2
-# A bit of both `keep` and `wants`: DelayedScales.starts.
-STARTS = 1 << 16
 # Bits of a backward's `wants`. Those of gamma and beta come together.
 INPUT, WEIGHT, BIAS, GAMMA = 1, 2, 4, 8
 DOWN_WEIGHT, DOWN_BIAS = 16, 32
@@ -46,6 +44,22 @@ SHARED_GAMMA, SHARED_WEIGHT, SHARED_BIAS = 2, 4, 8
 # Bits of a plan's `reads`: what backward reads again. The input (and gamma) for the gradients of the input and of
 # gamma, and the input for those of the weights.
 READS_INPUT_FOR_INPUT, READS_INPUT_FOR_WEIGHT, READS_WEIGHT, READS_OUTPUT = 1, 2, 4, 8
+
+
+def starts_of(masks: Sequence[int], device: torch.device, empty: Optional[torch.Tensor] = None) -> torch.Tensor:
+    """DelayedScales.starts as operators take it: an empty tensor whose sizes are 2 + the mask of each layer, and 0. A mask
+    has the bits 1, 2 and 4 of input, weight and grad_output. A compiler takes these sizes for variables from the first
+    call on, so that no graph is compiled again when a tensor gets its scale, nor one for each combination; and compiles
+    again when two modules have one tensor. empty: any of no elements there, of which it can be a view."""
+    sizes = (*(2 + mask for mask in masks), 0)
+    made = (torch.empty(0, device=device) if empty is None else empty).as_strided(sizes, (0,) * len(sizes))
+    for at in range(len(masks)):
+        torch._dynamo.maybe_mark_dynamic(made, at)
+    return made
+
+
+def masks_of(starts: torch.Tensor) -> tuple[int, ...]:
+    return tuple(size - 2 for size in starts.shape[:-1])
 
 
 class Norm(NamedTuple):
@@ -227,12 +241,12 @@ def _fake_norm_linear_backward_into(grad_output, input, gamma, weight, output, s
 
 
 @torch.library.register_fake("ingot::norm_linear_forward_delayed")
-def _(input, gamma, beta, weight, bias, scale, amax, plan, keep):
+def _(input, gamma, beta, weight, bias, scale, amax, starts, plan, keep):
     return _fake_norm_linear_forward(input, gamma, beta, weight, bias, plan, keep)
 
 
 @torch.library.register_fake("ingot::norm_linear_backward_delayed")
-def _(grad_output, input, gamma, weight, output, saved, main_grad, scale, amax, plan, wants):
+def _(grad_output, input, gamma, weight, output, saved, main_grad, scale, amax, starts, plan, wants):
     return _fake_norm_linear_backward_into(grad_output, input, gamma, weight, output, saved, main_grad, plan, wants)
 
 
@@ -242,7 +256,7 @@ def _(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep
 
 
 @torch.library.register_fake("ingot::mlp_forward_delayed")
-def _(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, scale, amax, plan, keep):
+def _(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, scale, amax, starts, plan, keep):
     return torch.empty_like(input, memory_format=torch.contiguous_format), _fake_kept(input, _MLPS[plan], keep)
 
 
@@ -270,6 +284,7 @@ def _(
     down_main_grad,
     scale,
     amax,
+    starts,
     plan,
     wants,
 ):
@@ -294,7 +309,7 @@ def _(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, 
 
 
 @torch.library.register_fake("ingot::shared_linear_forward_delayed")
-def _(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, scale, amax, plan, keep):
+def _(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, scale, amax, starts, plan, keep):
     return _fake_outputs_of_shared(input, plan, keep)
 
 
@@ -347,6 +362,7 @@ def _(
     main_grad2,
     scale,
     amax,
+    starts,
     plan,
     wants,
 ):
@@ -354,13 +370,13 @@ def _(
 
 
 @torch.library.register_fake("ingot::gated_linear_forward_delayed")
-def _(gate, up, weight, bias, scale, amax, plan, keep):
+def _(gate, up, weight, bias, scale, amax, starts, plan, keep):
     known = _GATED[plan]
     return _fake_output(gate, known.layers[0]), _fake_kept(gate, known, keep)
 
 
 @torch.library.register_fake("ingot::gated_linear_backward_delayed")
-def _(grad_output, gate, up, weight, saved, main_grad, scale, amax, plan, wants):
+def _(grad_output, gate, up, weight, saved, main_grad, scale, amax, starts, plan, wants):
     return _fake_gradients_of_gated(grad_output, gate, plan, wants, not main_grad.numel())
 
 

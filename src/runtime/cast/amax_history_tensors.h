@@ -12,6 +12,9 @@ struct AmaxHistoryTensors {
   Tensor scale;    // [n], read and written
   Tensor limits;   // [n], read: FP8_MAX of each slot's dtype (fp8_max())
   Tensor pow2;     // [n], read: not 0 where the scale is rounded down to a power of two
+  // [n], read, or missing: scales of earlier steps. One that is positive, finite and not 1, which stands for none yet,
+  // becomes the slot's scale, whatever the maxima are.
+  Tensor known{};
 };
 
 }  // namespace ingot

@@ -17,7 +17,8 @@ void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Devic
     return check_vector(what, tensor, Dtype::f32, slots, device, "one for each row of the history");
   };
   const Range inputs[] = {check_slots("amax_history limits", tensors.limits),
-                          check_slots("amax_history pow2", tensors.pow2)};
+                          check_slots("amax_history pow2", tensors.pow2),
+                          tensors.known.data == nullptr ? Range{} : check_slots("amax_history known", tensors.known)};
   const Range outputs[] = {check_slots("amax_history amax", tensors.amax), history,
                            check_slots("amax_history scale", tensors.scale)};
   check_overlaps(inputs, outputs);

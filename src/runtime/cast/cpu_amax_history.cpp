@@ -19,13 +19,18 @@ void update(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, i64 
   std::copy_backward(history, end - 1, end);
   *history = amax_from_bits(newest);
   amax = 0.0F;
+  float& scale = row<float>(tensors.scale, 0)[slot];
+  if (tensors.known.data != nullptr && has_scale(row<float>(tensors.known, 0)[slot])) {
+    scale = row<float>(tensors.known, 0)[slot];
+    return;
+  }
   u32 largest = newest;
   if (spec.reduction == AmaxReduction::max) {
     for (const float* at = history; at != end; ++at) largest = std::max(largest, amax_bits(*at));
   }
   if (largest == 0) return;
-  row<float>(tensors.scale, 0)[slot] = scale_from_amax(amax_from_bits(largest), row<float>(tensors.limits, 0)[slot],
-                                                       row<float>(tensors.pow2, 0)[slot] != 0.0F);
+  scale = scale_from_amax(amax_from_bits(largest), row<float>(tensors.limits, 0)[slot],
+                          row<float>(tensors.pow2, 0)[slot] != 0.0F);
 }
 
 }  // namespace

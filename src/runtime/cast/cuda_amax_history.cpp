@@ -19,6 +19,7 @@ void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors
                                  .scale = static_cast<float*>(tensors.scale.data),
                                  .limits = static_cast<const float*>(tensors.limits.data),
                                  .pow2 = static_cast<const float*>(tensors.pow2.data),
+                                 .known = static_cast<const float*>(tensors.known.data),
                                  .most_recent = spec.reduction == AmaxReduction::most_recent,
                                  .finite = spec.finite};
   launcher.launch(spec, Pass::main, AmaxHistoryLaunch::grid(slots), AmaxHistoryLaunch::kThreads, params, stream);

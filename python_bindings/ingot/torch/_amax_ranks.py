@@ -1,0 +1,88 @@
+"""The maxima of delayed scales over the ranks of a group, with a check that all ranks hold the same layers."""
+
+from __future__ import annotations
+
+import weakref
+import zlib
+from typing import Any, List, NamedTuple, Sequence
+
+import torch
+import torch.distributed as dist
+
+from ._errors import LinearError
+
+# What is reduced first, on every rank the same number of elements, whatever it holds: a collective whose sizes differ
+# hangs or aborts. What exceeds it follows in another, when it is known that all ranks have that.
+_FIRST = 4096
+_HEAD = 4  # the number of layers, a hash of their names and sizes, and both negated: the maximum is so the minimum, too
+
+
+class _Layers(NamedTuple):
+    head: torch.Tensor
+    padding: torch.Tensor
+    checked: List[bool]  # not empty once all ranks are known to hold them
+
+
+# By a model's first layer, and by what else makes them others.
+_KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def largest_of_ranks(
+    who: str, model: torch.nn.Module, layers: Sequence[torch.nn.Module], amaxes: Sequence[torch.Tensor], group: Any
+) -> None:
+    """Raises the maxima to the largest of all ranks of `group`: a ProcessGroup, a DeviceMesh, or None for the default
+    group. The number of collectives and the size of the first depend on nothing that a rank has alone. Without
+    torch.distributed there is nothing to do.
+
+    Raises LinearError, before anything has changed, where the ranks' layers differ, on every rank that reads it: on the CPU
+    always, on a GPU once for a model.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        return
+    group = group.get_group() if hasattr(group, "get_group") else group
+    if dist.get_rank(group) < 0:
+        raise LinearError(f"{who} group: this rank is not in it: give the group that it is in, or reduce=False")
+    if dist.get_world_size(group) == 1:
+        return
+    device = amaxes[0].device if amaxes else next((each.device for each in model.parameters()), torch.device("cpu"))
+    count = sum(amax.numel() for amax in amaxes)
+    known = _layers_of(model, layers, amaxes, (len(layers), count, device, id(group)))
+    flat = [amax.reshape(-1).to(device) for amax in amaxes]
+    joined = torch.cat([known.head, *flat, known.padding])
+    dist.all_reduce(joined[:_FIRST], dist.ReduceOp.MAX, group=group)
+    if device.type == "cpu" or not (known.checked or torch.cuda.is_current_stream_capturing()):
+        _refuse_others(who, *joined[:_HEAD].tolist())
+        known.checked.append(True)
+    if joined.numel() > _FIRST:
+        dist.all_reduce(joined[_FIRST:], dist.ReduceOp.MAX, group=group)
+    if amaxes:
+        parts = joined[_HEAD : _HEAD + count].split([amax.numel() for amax in amaxes])
+        torch._foreach_copy_(list(amaxes), [part.view_as(amax) for part, amax in zip(parts, amaxes)])
+
+
+def _layers_of(model: torch.nn.Module, layers: Sequence[torch.nn.Module], amaxes, key: tuple) -> _Layers:
+    by_key = _KNOWN.setdefault(layers[0], {}) if layers else {}
+    found = by_key.get(key)
+    if found is None:
+        count, slots, device, _ = key
+        of_model = {id(layer) for layer in layers}
+        names = [name for name, each in model.named_modules() if id(each) in of_model]
+        text = repr((names, [tuple(amax.shape) for amax in amaxes]))
+        hashed = zlib.crc32(text.encode()) & 0xFFFFFF  # exact in float32
+        head = torch.tensor([count, -count, hashed, -hashed], dtype=torch.float32, device=device)
+        padding = torch.zeros(max(0, _FIRST - _HEAD - slots), device=device)
+        found = by_key[key] = _Layers(head, padding, [])
+    return found
+
+
+def _refuse_others(who: str, most: float, least: float, hashed: float, hashed_least: float) -> None:
+    what = ""
+    if most != -least:
+        what = f"{-int(least)} with delayed scales on one, {int(most)} on another"
+    elif hashed != -hashed_least:
+        what = f"{int(most)} with delayed scales each, but of other names or sizes"
+    if what:
+        raise LinearError(
+            f"{who}: the ranks hold different layers: {what}. Scales are made of the maxima of all ranks: give as group the "
+            "ranks that hold the same layers, or reduce=False for layers that no other rank has"
+        )
