@@ -67,6 +67,12 @@ std::unique_ptr<KernelTier> open_tier(const fs::path& path) {
                                       : "; give a bundle (`ingot cache export` writes one) or a store's folder"));
 }
 
+void refuse_empty_tier(const fs::path& path) {
+  throw Error(ErrorCode::not_found, path.string(),
+              "has neither a kernel nor a tuning record; give a bundle (`ingot cache export` writes one) or a store's "
+              "folder");
+}
+
 std::string dump(const nlohmann::ordered_json& json) {
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }

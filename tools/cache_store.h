@@ -35,6 +35,8 @@ std::string advice_about(const std::string& store_problem);
 
 // A bundle, or another store. Throws Error{io_failed} with the remedy if it cannot be used.
 std::unique_ptr<KernelTier> open_tier(const std::filesystem::path& path);
+// The error of a tier that has neither a kernel nor a record, such as a folder that is no store.
+[[noreturn]] void refuse_empty_tier(const std::filesystem::path& path);
 
 std::string dump(const nlohmann::ordered_json& json);
 nlohmann::ordered_json to_json(const RemovedFiles& removed);

@@ -243,6 +243,10 @@ void print_text(const Exported& exported, const fs::path& to) {
 int cache_import(const CacheImportOptions& options) {
   CacheStore store;
   const Imported imported = import_from(options, store);
+  const auto has_nothing = [](const auto& part) { return part.added + part.there == 0 && part.refused.empty(); };
+  if (!imported.stopped() && has_nothing(imported.kernels) && has_nothing(imported.records)) {
+    refuse_empty_tier(options.from);
+  }
   if (options.json) {
     fmt::print("{}\n", dump({{"from", options.from.string()},
                              {"kernels", to_json(imported.kernels)},

@@ -294,6 +294,9 @@ int verify_tier(const CacheVerifyOptions& options) {
   const Interrupts interrupts;
   const TierOutcome outcome = check_tier(options.tier, kernel_identity_of(ContextOptions::from_environment()),
                                          [&interrupts] { return interrupts.pending(); });
+  if (outcome.kernels + outcome.records == 0 && outcome.damaged.empty() && !interrupts.pending()) {
+    refuse_empty_tier(options.tier);
+  }
   if (options.json) {
     fmt::print("{}\n", dump(to_json(outcome)));
   } else {

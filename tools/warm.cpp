@@ -79,6 +79,10 @@ std::vector<TuningRecord> read_tuning(const std::filesystem::path& file) {
                      read.damaged == 1 ? "1 damaged record is" : fmt::format("{} damaged records are", read.damaged),
                      read.problem));
   }
+  if (read.records.empty()) {
+    throw Error(ErrorCode::invalid_argument, file.string(),
+                "has no tuning record that can be read; `ingot tune --export` writes such a file");
+  }
   return std::move(read.records);
 }
 
@@ -309,9 +313,9 @@ int warm(const WarmOptions& given) {
   }
   const std::vector<TuningRecord> tuned = read_tuning(options.tuning);
   std::vector<WarmJob> jobs = plan_warm(request_of(options, tuned));
-  if (jobs.empty() && options.recordings.empty()) {
+  if (jobs.empty()) {
     throw Error(ErrorCode::invalid_argument, "ingot warm",
-                "nothing to warm: the layers with these tokens ask for no kernel; see --tokens, --decode and --layers");
+                "nothing to warm: what was named asks for no kernel; see --tokens, --decode, --layers and --recording");
   }
   if (!options.shard.empty()) jobs = share_of(std::move(jobs), options.shard);
   if (options.list) {

@@ -33,6 +33,7 @@
 #include "ingot/runtime/tuning/matmul_manifest.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "ingot/runtime/util/library.h"
+#include "ingot/runtime/util/printable.h"
 #include "ingot/version.h"
 
 namespace ingot {
@@ -42,7 +43,7 @@ namespace fs = std::filesystem;
 using Where = ContextOptions::Where;
 
 void warn_on_stderr(const std::string& message) {
-  const std::string line = fmt::format("ingot: warning: {}\n", message);
+  const std::string line = fmt::format("ingot: warning: {}\n", without_controls(message));
   std::fputs(line.c_str(), stderr);
 }
 

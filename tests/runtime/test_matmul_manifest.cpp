@@ -226,10 +226,17 @@ BOOST_AUTO_TEST_CASE(many_calls_are_read_at_once) {
   BOOST_TEST(static_cast<double>(std::clock() - begin) < 5.0 * CLOCKS_PER_SEC);  // it took 42 s once
 }
 
-// Neither hangs: a FIFO that nobody writes to, or whose reader reads nothing.
+// None hangs: a FIFO that nobody writes to, one that nobody reads, and one whose reader reads nothing.
 BOOST_AUTO_TEST_CASE(a_fifo_is_no_manifest) {
   BOOST_REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
   check_contains(error_of([&] { read_matmul_manifest(file); }, ErrorCode::io_failed), {"is not a regular file"});
+  {
+    MatmulManifest unread = make();
+    unread.note(GemmSpec{}, {1, 2, 3});
+    BOOST_REQUIRE(warnings.size() == 1U);
+    check_contains(warnings[0], {"cannot be written: nothing reads from this FIFO"});
+    warnings.clear();
+  }
   const FileDescriptor reader(::open(file.c_str(), O_RDONLY | O_NONBLOCK));
   MatmulManifest manifest = make();
   for (std::int64_t m = 1; m <= 2000; ++m) manifest.note(GemmSpec{}, {m, 2, 3});  // more than a pipe holds

@@ -25,6 +25,10 @@ BOOST_AUTO_TEST_CASE(what_moves_a_terminal_is_not) {
 BOOST_AUTO_TEST_CASE(a_whole_text_keeps_its_letters_and_lines) {
   BOOST_TEST(without_controls("a\n\tb\x1b[2J\r\x7f") == "a\n\tb?[2J??");
   BOOST_TEST(without_controls("\xc3\xa4\xc2\x9b\xc2\xa0") == "\xc3\xa4??\xc2\xa0");
+  // Stray, cut, overlong, surrogate and beyond Unicode; and letters of two, three and four bytes.
+  BOOST_TEST(without_controls("\xff \xc3 \xe2\x82 \xc0\xaf \xe0\x80\x80 \xed\xa0\x80 \xf4\x90\x80\x80 \xe2\x82") ==
+             "? ? ?? ?? ??? ??? ???? ??");
+  BOOST_TEST(without_controls("\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80") == "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
   const std::string longest(5000, 'a');
   BOOST_TEST(without_controls(longest) == longest);
 }

@@ -157,6 +157,12 @@ BOOST_AUTO_TEST_CASE(a_store_that_is_not_there) {
                                  "INGOT_CACHE_DIR names another\n");
   }
   BOOST_TEST(!fs::exists(root), "looking made the store");
+  fs::create_directory(directory.path() / "no store");
+  for (const char* const command : {"import", "verify --tier"}) {
+    const Result result = run(std::string(command) + " '" + (directory.path() / "no store").string() + "'");
+    BOOST_TEST(result.code == 1, command);
+    CHECK_CONTAINS(result.err, "no store: has neither a kernel nor a tuning record; give a bundle");
+  }
   const Result nothing = run("export '" + (directory.path() / "a.bundle").string() + "'");
   BOOST_TEST(nothing.code == 1);
   BOOST_TEST(nothing.err ==

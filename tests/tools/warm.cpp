@@ -601,9 +601,16 @@ BOOST_AUTO_TEST_CASE(nothing_is_compiled_that_is_not_kept) {
   const Outcome none = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=1", "--recipe rowwise");
   BOOST_TEST(none.code == 1);
   BOOST_TEST(none.err.find("(is its limit, INGOT_CACHE_MAX_BYTES, too small?)") != std::string::npos, none.err);
-  const Outcome nothing = command.run(command.store(), "--tokens none --decode none");
-  BOOST_TEST(nothing.code == 1);
-  BOOST_TEST(nothing.err.find("ask for no kernel") != std::string::npos, nothing.err);
+  std::ofstream(command.path("empty")) << "";
+  const std::string empty = "'" + command.path("empty").string() + "'";
+  for (const auto& [arguments, expected] : std::vector<std::pair<std::string, std::string>>{
+           {"--tokens none --decode none", "what was named asks for no kernel"},
+           {"--tokens none --decode none --recording " + empty, "what was named asks for no kernel"},
+           {"--tuning " + empty, "has no tuning record that can be read"}}) {
+    const Outcome nothing = command.run(command.store(), arguments);
+    BOOST_TEST(nothing.code == 1, arguments);
+    BOOST_TEST(nothing.err.find(expected) != std::string::npos, nothing.err);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(recordings_of_damaged_lines) {

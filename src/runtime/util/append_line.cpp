@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -25,9 +26,13 @@ bool ends_inside_a_line(int file) {
 std::string append_line(const std::filesystem::path& path, const std::string& text) {
   const auto because_of = [](int error) { return std::system_category().message(error); };
   // O_NONBLOCK: a FIFO that nobody reads must not stop the program.
-  constexpr int kFlags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  FileDescriptor file(uninterrupted([&] { return ::open(path.c_str(), kFlags, 0644); }));
-  if (!file) return because_of(errno);
+  constexpr int kFlags = O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  // Opened for reading too, a FIFO would be its own reader, and lose the line.
+  struct stat state {};
+  const bool is_fifo = ::stat(path.c_str(), &state) == 0 && S_ISFIFO(state.st_mode);
+  FileDescriptor file(
+      uninterrupted([&] { return ::open(path.c_str(), kFlags | (is_fifo ? O_WRONLY : O_RDWR), 0644); }));
+  if (!file) return is_fifo && errno == ENXIO ? "nothing reads from this FIFO" : because_of(errno);
   const std::string line = fmt::format("{}{}\n", ends_inside_a_line(file.get()) ? "\n" : "", text);
   const FileSizeSignal ignored;
   const ssize_t written = uninterrupted([&] { return ::write(file.get(), line.data(), line.size()); });

@@ -3,6 +3,27 @@
 #include <algorithm>
 
 namespace ingot {
+namespace {
+
+bool is_control_byte(char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == '\x7f'; }
+
+// The bytes of the character of UTF-8 that begins at `i`; 0 if none does: a stray, cut, overlong or surrogate one.
+std::size_t character_at(std::string_view text, std::size_t i) {
+  const auto byte = [&](std::size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0U; };
+  const unsigned first = byte(i);
+  if (first < 0x80) return 1;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  const std::size_t length = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  for (std::size_t k = 1; k < length; ++k) {
+    if ((byte(i + k) & 0xc0U) != 0x80) return 0;
+  }
+  const unsigned second = byte(i + 1);
+  const bool is_overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  const bool is_beyond = (first == 0xed && second >= 0xa0) || (first == 0xf4 && second >= 0x90);
+  return is_overlong || is_beyond ? 0 : length;
+}
+
+}  // namespace
 
 std::string printable(std::string_view text) {
   constexpr std::size_t kMost = 160;
@@ -14,10 +35,13 @@ std::string printable(std::string_view text) {
 }
 
 std::string without_controls(std::string text) {
-  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if ((at(i) < ' ' && text[i] != '\n' && text[i] != '\t') || at(i) == 0x7f) text[i] = '?';
-    if (at(i) == 0xc2 && i + 1 < text.size() && at(i + 1) >= 0x80 && at(i + 1) < 0xa0) text[i] = text[i + 1] = '?';
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = character_at(text, i);
+    const bool is_control = (length == 1 && is_control_byte(text[i])) ||
+                            (length == 2 && text[i] == '\xc2' && static_cast<unsigned char>(text[i + 1]) < 0xa0);
+    const std::size_t bytes = length == 0 ? 1 : length;
+    if (length == 0 || is_control) std::fill_n(text.begin() + static_cast<std::ptrdiff_t>(i), bytes, '?');
+    i += bytes;
   }
   return text;
 }

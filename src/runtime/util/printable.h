@@ -12,7 +12,8 @@ namespace ingot {
 std::string printable(std::string_view text);
 
 // The whole text with "?" for each byte of a control character but a new line and a tab, those of Unicode (C2 80 to
-// C2 9F) too. Each byte stays one byte.
+// C2 9F) too, and for each byte that is no part of UTF-8, which Python could not make a message of. Each byte stays one
+// byte.
 INGOT_API std::string without_controls(std::string text);
 
 }  // namespace ingot
