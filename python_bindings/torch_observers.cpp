@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -175,26 +176,32 @@ class TorchMonitor {
   std::shared_ptr<WatchedLayers> watched_;
 };
 
-// Ranges in a profiler while it is started, of the layers of every device.
+// Ranges in a profiler while it is started, of the layers of every device. A call that has begun keeps the library.
 class TorchNvtx {
  public:
   // Throws Error{not_found} if there is no NVTX.
   TorchNvtx() {
     std::string problem;
-    nvtx_ = Nvtx::open(ContextOptions::from_environment().cuda_root.string(), problem);
-    if (nvtx_ == nullptr) throw Error(ErrorCode::not_found, "NVTX", problem);
-    ranges_ = std::make_shared<NvtxRanges>(nvtx_.get());
+    std::unique_ptr<Nvtx> nvtx = Nvtx::open(ContextOptions::from_environment().cuda_root.string(), problem);
+    if (nvtx == nullptr) throw Error(ErrorCode::not_found, "NVTX", problem);
+    shown_ = std::make_shared<Shown>(std::move(nvtx));
   }
   ~TorchNvtx() { stop(); }
   TorchNvtx(const TorchNvtx&) = delete;
   TorchNvtx& operator=(const TorchNvtx&) = delete;
 
-  void start() { TorchObservers::of_process().add(nullptr, ranges_); }
-  void stop() { TorchObservers::of_process().remove(ranges_.get()); }
+  void start() { TorchObservers::of_process().add(nullptr, {shown_, &shown_->ranges}); }
+  void stop() { TorchObservers::of_process().remove(&shown_->ranges); }
 
  private:
-  std::unique_ptr<Nvtx> nvtx_;
-  std::shared_ptr<NvtxRanges> ranges_;
+  struct Shown {
+    explicit Shown(std::unique_ptr<Nvtx> opened) : nvtx(std::move(opened)), ranges(nvtx.get()) {}
+
+    std::unique_ptr<Nvtx> nvtx;
+    NvtxRanges ranges;
+  };
+
+  std::shared_ptr<Shown> shown_;
 };
 
 // Records from its start to its end what a device launches, and the layers' ranges.

@@ -55,7 +55,7 @@ Device device_of(const TorchTensor& tensor, const TensorName& name) {
 void* bytes_of(const TorchTensor& tensor, const TensorName& name, std::int64_t bytes, Device device) {
   require_device(tensor, name, device);
   if (!is_bytes(tensor) && !tensor.float8_dtype()) {
-    refuse(name, "must be uint8, the bytes of codes: view them with .view(torch.uint8)");
+    refuse(name, "is no buffer of codes (uint8 or float8): give it as state_dict() has it");
   }
   return contiguous(tensor, name, bytes, "bytes");
 }

@@ -516,3 +516,42 @@ def test_norms_that_compute_something_else():
         layer, x = nn.Linear(32, 24), torch.randn(8, 32)
         made = RMSNormLinear.from_parts(norm, layer, zero_centred=kind is GemmaRMSNorm, recipe="high_precision")
         assert close(made(x), layer(norm(x)), 0.001)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_own_initialisation_of_quantized_layers(kind):
+    """Made on meta, then empty memory, then reset_parameters() of every module, then a state."""
+    layer = kind.from_float(plain())
+    for name in ("weight_scale", "bias"):
+        assert getattr(layer, name).abs().max() > 0
+    fresh = kind(32, 24, device="meta", dtype=torch.bfloat16).to_empty(device="cpu")
+    for buffer in fresh._buffers.values():
+        if buffer is not None and buffer.dtype.is_floating_point:
+            buffer.view(torch.uint8).fill_(0x7F)
+    fresh.reset_parameters()
+    x = torch.randn(2, 32, dtype=torch.bfloat16)
+    assert not fresh(x).any() and not fresh.dequantize().any()
+    assert {key: value.shape for key, value in fresh.state_dict().items()} == {
+        key: value.shape for key, value in layer.state_dict().items()
+    }
+    packing = layer.state_dict().get("packing")
+    assert packing is None or torch.equal(fresh.to_empty(device="cpu").state_dict()["packing"], packing)
+    fresh.load_state_dict(layer.state_dict())
+    assert torch.equal(fresh(x), layer(x))
+    fresh.weight_scale = fresh.weight_scale.double()
+    assert fresh.to(torch.float16).weight_scale.dtype == torch.float64  # what is set moves as it is
+    for empty in (nn.Linear(0, 8, dtype=torch.bfloat16), nn.Linear(8, 0, dtype=torch.bfloat16)):
+        made = kind.from_float(empty)
+        zeros = torch.zeros(3, empty.in_features, dtype=torch.bfloat16)
+        assert torch.equal(made(zeros), empty(zeros))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_made_in_inference_mode_train_what_is_before_them(kind):
+    with torch.inference_mode():
+        layer = kind.from_float(plain())
+    expected = kind.from_float(plain())
+    x = torch.randn(2, 32, dtype=torch.bfloat16, requires_grad=True)
+    for each in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer).share_memory()):
+        (grad,) = torch.autograd.grad(each(x).sum(), x)
+        assert torch.equal(each(x), expected(x)) and torch.equal(grad, torch.autograd.grad(expected(x).sum(), x)[0])

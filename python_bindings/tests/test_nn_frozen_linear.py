@@ -194,6 +194,8 @@ def test_messages():
         FrozenFloat8Linear.from_codes(torch.zeros(N, K), torch.ones(1))
     with pytest.raises(RuntimeError, match="is torch.bfloat16, but the layer's codes are torch.float8_e4m3fn"):
         layer.load_state_dict(plain().state_dict(), strict=False)
+    with pytest.raises(RuntimeError, match='FrozenFloat8Linear "wq" weight: comes without weight_scale, which its codes'):
+        layer.load_state_dict({"weight": layer.codes()}, strict=False)
     x = inputs()
     with pytest.raises(ingot.Error, match="weight: is on cpu and the input on meta: move one with .to()"):
         layer(x.detach().to("meta"))

@@ -263,6 +263,8 @@ def test_messages():
         quantized(torch.zeros(5, 3, dtype=torch.bfloat16))
     with pytest.raises(ingot.Error, match='WeightOnlyLinear "wq" input: is torch.float32, expected bfloat16'):
         quantized(torch.zeros(5, K))
+    with pytest.raises(ingot.Error, match="weight_dtype: 'e4m3' is none of e4m3fn, .*: did you mean e4m3fn?"):
+        WeightOnlyLinear.from_float(plain(), "e4m3")
     with pytest.raises(ingot.Error, match="scale: 'col' is none of tensor, row"):
         WeightOnlyLinear(K, N, scale="col")
     with pytest.raises(ingot.Error, match='e2m1fn is made only with MX scales: set scale="mx"'):
@@ -282,13 +284,30 @@ def test_messages():
 
 
 def test_states_of_another_format():
-    state = WeightOnlyLinear.from_float(plain(), "e5m2").state_dict()
-    with pytest.raises(RuntimeError, match="is stored as e5m2 with scale=row, but the layer is e4m3fn with scale=row"):
-        WeightOnlyLinear(K, N).load_state_dict(state)
     state = WeightOnlyLinear.from_float(plain()).state_dict()
-    state["packing"] = state["packing"] + torch.tensor([1, 0, 0, 0], dtype=torch.int32)
-    with pytest.raises(RuntimeError, match="was packed by another version of Ingot: quantize the model again"):
-        WeightOnlyLinear(K, N).load_state_dict(state)
+    other = WeightOnlyLinear.from_float(plain(n=8)).state_dict()
+    packing = state["packing"]  # of version 3
+    cases = [
+        (WeightOnlyLinear.from_float(plain(), "e5m2").state_dict(), "is stored as e5m2 with scale=row, but the layer is "
+         "e4m3fn with scale=row: make the layer with the stored format"),
+        (state | {"packing": packing + torch.tensor([1, 0, 0, 0], dtype=torch.int32)},
+         "was packed by another version of Ingot: quantize the model again"),
+        (state | {"packing": packing[:2]}, "has the packing [3, 0], which no version of Ingot writes: the state is damaged"),
+        (state | {"packing": packing - 5}, "which no version of Ingot writes"),
+        (state | {"weight": other["weight"]}, "bytes, but one of (72, 160) has"),
+        (state | {"weight": other["weight"], "packing": torch.tensor([0, 2, 0, 1])}, "bytes, but one of (72, 160) has 11520"),
+        (plain().state_dict(), "is torch.bfloat16, but the layer's codes are bytes (torch.uint8): make the layer with "
+         "from_float() of a torch.nn.Linear"),
+        ({"weight": torch.zeros(N, K).to(torch.float8_e4m3fn)}, "make the layer with from_codes()"),
+        ({key: state[key] for key in ("weight", "weight_scale")}, "comes without packing, which its codes need"),
+        ({key: state[key] for key in ("weight", "packing")}, "comes without weight_scale, which its codes need"),
+    ]  # fmt: skip
+    for found, message in cases:
+        layer = WeightOnlyLinear(K, N, layer_name="wq")
+        with pytest.raises(RuntimeError) as caught:
+            torch.nn.Sequential(layer).load_state_dict({f"0.{key}": tensor for key, tensor in found.items()}, strict=False)
+        assert f'WeightOnlyLinear "wq" 0.weight: ' in str(caught.value) and message in str(caught.value), caught.value
+        assert not layer.dequantize().any()
 
 
 def test_operators_refuse_other_tensors():

@@ -138,6 +138,14 @@ def test_nothing_is_observed_outside():
     monitor.step()
     assert monitor.records() == []
     assert monitor.table() == "no step has been observed\n"
+    with monitor:
+        with pytest.raises(LinearError, match="this monitor observes already: leave its `with` block first"):
+            monitor.__enter__()
+        step(model, x)
+    seen = len(monitor.records())
+    step(model, x)
+    monitor.step()
+    assert seen and len(monitor.records()) == seen
 
 
 def test_a_nan_is_a_warning_that_names_the_tensor():
@@ -313,8 +321,8 @@ def test_messages_of_traces(tmp_path):
 # ---- NVTX ----------------------------------------------------------------------------------------------------------
 
 
-def in_process(code, cuda_root):
-    environment = {**os.environ, "INGOT_CUDA_ROOT": str(cuda_root)}
+def in_process(code, cuda_root, **more):
+    environment = {**os.environ, "INGOT_CUDA_ROOT": str(cuda_root), **more}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
 
 
@@ -323,7 +331,7 @@ def test_nvtx_ranges_of_forward_and_backward():
     if not library.exists():
         pytest.skip("the fake NVTX library is of the build tree's tests")
     code = f"""
-import ctypes, torch, ingot.nn, ingot.torch
+import ctypes, threading, time, torch, ingot.nn, ingot.torch
 model = torch.nn.Sequential(ingot.nn.Float8Linear(32, 16, bias=False))
 log = ctypes.CDLL({str(library)!r}).fake_nvtx_log
 log.restype = ctypes.c_char_p
@@ -333,8 +341,19 @@ with ingot.torch.nvtx_ranges(model):
     model(x).sum().backward()
 model(x)
 print(log().decode())
+large, y = ingot.nn.Float8Linear(512, 512), torch.randn(512, 512)
+for _ in range(20):
+    thread = threading.Thread(target=lambda: large(y))
+    with ingot.torch.nvtx_ranges():
+        thread.start()
+        time.sleep(0.004)
+    outlasted = thread.is_alive()  # then it closes its range in a library that nobody else holds
+    thread.join()
+    if outlasted:
+        break
 """
-    result = in_process(code, FAKE_NVTX)
+    overwrite_freed = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0", "MALLOC_PERTURB_": "85"}
+    result = in_process(code, FAKE_NVTX, **overwrite_freed)
     assert result.returncode == 0, result.stderr
     forward = "+0 forward;+0 output;-;-;"
     assert result.stdout.strip() == forward + "+0 backward;+0 grad_weight;-;-;"

@@ -220,7 +220,8 @@ LinearGain not_measured(const LinearConfig& config, const LinearSize& size, Targ
                                 print(target))};
   }
   return {.basis = GainBasis::unknown,
-          .note = fmt::format("nothing was measured on {}: give the rates of your GPU", print(target))};
+          .note = fmt::format("nothing was measured on {}: time a step of the layer there, in FP8 and in 16 bits",
+                              print(target))};
 }
 
 }  // namespace

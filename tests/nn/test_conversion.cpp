@@ -192,7 +192,8 @@ BOOST_AUTO_TEST_CASE(a_gpu_without_measurements_promises_nothing) {
         BOOST_TEST(decision.gain->gain() == 1.0);
         BOOST_TEST(name(decision.gain->basis) == (by_cublaslt ? "unknown" : "bound"));
         BOOST_TEST(decision.reason ==
-                   (by_cublaslt ? "nothing was measured on " + target + ": give the rates of your GPU"
+                   (by_cublaslt ? "nothing was measured on " + target +
+                                      ": time a step of the layer there, in FP8 and in 16 bits"
                                 : "on " + target +
                                       " gemm_mma multiplies this recipe's FP8 in 16 bits: it is no faster than 16 "
                                       "bits"));

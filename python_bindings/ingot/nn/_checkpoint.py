@@ -352,9 +352,13 @@ def save_float8_checkpoint(
             seen.add(id(tensor))
             tensors[prefix + key] = tensor
     kinds = set(scales.values())
-    if len(kinds) != 1:
-        found = ", ".join(sorted(kinds)) if kinds else "none"
-        raise LinearError(f"save_float8_checkpoint model: has FP8 layers with factors of {found}, expected one kind")
+    if not kinds:
+        raise LinearError("save_float8_checkpoint model: has no FP8 layer: convert or quantize some of its layers first")
+    if len(kinds) > 1:
+        raise LinearError(
+            f"save_float8_checkpoint model: has FP8 layers with factors of {' and of '.join(sorted(kinds))}, expected one "
+            "kind: quantize all of them with the same scale"
+        )
     config = float8_quantization_config(kinds.pop(), ignored, static)
     path = pathlib.Path(path)
     if path.suffix == ".safetensors":

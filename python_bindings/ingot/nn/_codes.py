@@ -36,7 +36,8 @@ def weight_format(dtype, scale: str, pow2: bool, layout: str, batch_invariant: b
         name = dtype
     for what, value, known in (("weight_dtype", name, FORMATS), ("scale", scale, SCALES), ("layout", layout, LAYOUTS)):
         if value not in known:
-            raise LinearError(f"{subject} {what}: {value!r} is none of {', '.join(known)}")
+            near = f": did you mean {value}fn?" if f"{value}fn" in known else ""
+            raise LinearError(f"{subject} {what}: {value!r} is none of {', '.join(known)}{near}")
     return WeightFormat(name, scale, pow2, layout, batch_invariant)
 
 
@@ -55,6 +56,7 @@ def _group(scale: str) -> int:
     return 32 if scale == "mx" else int(scale.split("x")[1])
 
 
+@torch.inference_mode(False)
 def cast(weight: torch.Tensor, dtype: str, scale: str, pow2: bool, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Casts a weight (out_features, in_features): returns codes in plain rows, uint8 (out_features, bytes of a row),
     and factors in scale_shape()'s shape, float32 or, for "mx", the bits of e8m0fnu in uint8. Values are code *
@@ -158,7 +160,22 @@ def float_factors(scales: torch.Tensor, scale: str, out_features: int, in_featur
     return scales.reshape(shape).to(torch.float32).contiguous()
 
 
-_INTEGERS = {1: torch.uint8, 4: torch.int32}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@torch.no_grad()
+def clear(module: torch.nn.Module) -> None:
+    """Zeros in the buffers of a layer's codes and factors, and in its bias."""
+    module._stored().view(torch.uint8).zero_()
+    module.weight_scale.zero_()
+    if module.bias is not None:
+        module.bias.zero_()
+
+
+def frozen_bias(bias: torch.Tensor, device: torch.device) -> torch.nn.Parameter:
+    """A bias that is not trained."""
+    values = bias.detach().to(device)
+    return torch.nn.Parameter(values.clone() if values.is_inference() else values, requires_grad=False)
 
 
 def apply_to_codes(module: torch.nn.Module, names: tuple[str, ...], apply) -> None:

@@ -174,11 +174,12 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         options = {"weight_dtype": weight_dtype, "scale": scale, "layer_name": layer_name}
         return cls(in_features, out_features, bias is not None, device="meta", dtype=dtype, **options)
 
+    @torch.inference_mode(False)
     def _take(self, codes, factors, bias) -> None:
         self.weight = codes.view(_codes.FLOAT8[self.weight_dtype])
         self.weight_scale = factors
         if bias is not None:
-            self.bias = torch.nn.Parameter(bias.detach().to(codes.device), requires_grad=False)
+            self.bias = _codes.frozen_bias(bias, codes.device)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not is_dense(input):
@@ -229,7 +230,8 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         return _codes.dequantized(codes, self.weight_scale, self.weight_dtype, self.scale, self.in_features)
 
     def reset_parameters(self) -> None:
-        """Does nothing: codes come from a cast or a checkpoint."""
+        """Zeros, as a new layer has: values come from a cast or a checkpoint."""
+        _codes.clear(self)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.weight_dtype}, scale={self.scale}"
@@ -270,6 +272,9 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         if prefix + "weight_scale" not in state_dict and prefix + "weight_scale_inv" in state_dict:
             state_dict[prefix + "weight_scale"] = state_dict.pop(prefix + "weight_scale_inv")
         scale = state_dict.get(prefix + "weight_scale")
+        if weight is not None and scale is None:
+            error_msgs.append(f"{self._subject} {prefix}weight: comes without weight_scale, which its codes need")
+            return
         if scale is not None and scale.numel() == self.weight_scale.numel():
             state_dict[prefix + "weight_scale"] = scale.reshape(self.weight_scale.shape).to(torch.float32)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)

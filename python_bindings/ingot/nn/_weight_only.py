@@ -198,12 +198,13 @@ class WeightOnlyLinear(ShowsWeight):
         new._take(rows, factors.to(codes.device), bias)
         return new
 
+    @torch.inference_mode(False)
     def _take(self, codes, factors, bias) -> None:
         self.weight = _codes.packed(codes, self._form, self.layer_name, self.out_features, self.in_features)
         self.weight_scale = factors
         self.packing = self._packing().to(codes.device)
         if bias is not None:
-            self.bias = torch.nn.Parameter(bias.detach().to(codes.device), requires_grad=False)
+            self.bias = _codes.frozen_bias(bias, codes.device)
         self._settle()
 
     # ---- computing ----
@@ -242,6 +243,12 @@ class WeightOnlyLinear(ShowsWeight):
             layer = (self.layer_name, self._form, self.out_features, self.in_features)
             return _WeightOnly.apply(input, codes, self.weight_scale, bias, layer, plan, constant)
         return _multiply(input, codes, self.weight_scale, bias, plan, constant)
+
+    def reset_parameters(self) -> None:
+        """Zeros, as a new layer has: values come from a cast or a checkpoint."""
+        _codes.clear(self)
+        self.packing = self._packing().to(self.packing.device)
+        self._settle()
 
     def codes(self) -> torch.Tensor:
         """The codes in plain rows: uint8 (out_features, bytes of a row)."""
@@ -320,7 +327,10 @@ class WeightOnlyLinear(ShowsWeight):
 
     def _apply(self, fn, recurse: bool = True):
         dtype = _codes.dtype_after(fn, self.activation_dtype, self._stored().device)
+        packing = self.packing
         _codes.apply_to_codes(self, ("weight_scale",), lambda: super(WeightOnlyLinear, self)._apply(fn, recurse))
+        if self.packing is not packing:  # to_empty() leaves it without values
+            self.packing = self._packing().to(self.packing.device)
         self.activation_dtype = dtype
         self._change_layout(self._best_layout())
         self._settle()
@@ -337,30 +347,48 @@ class WeightOnlyLinear(ShowsWeight):
         self.packing = self._packing().to(self.packing.device)
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs):
-        packing = state_dict.get(prefix + "packing")
-        if packing is not None and not packing.is_meta:
-            version, layout, *of_format = packing.tolist()
-            own_version, own_layout, *own_format = self._packing().tolist()
-            if of_format != own_format:
-                found = f"{_codes.FORMATS[of_format[0]]} with scale={_codes.SCALES[of_format[1]]}"
-                error_msgs.append(
-                    f"{self._subject} {prefix}weight: is stored as {found}, but the layer is {self.weight_dtype} with "
-                    f"scale={self.scale}: make the layer with the stored format"
-                )
-                return
-            if version != own_version and _codes.LAYOUTS[layout] != "row_major":
-                error_msgs.append(
-                    f"{self._subject} {prefix}weight: was packed by another version of Ingot: quantize the model again"
-                )
-                return
-            if layout != own_layout and prefix + "weight" in state_dict:
-                stored = self._form._replace(layout=_codes.LAYOUTS[layout])
-                sizes = (self.layer_name, self.out_features, self.in_features)
-                codes = _codes.unpacked(state_dict[prefix + "weight"], stored, *sizes)
-                state_dict[prefix + "weight"] = _codes.packed(codes, self._form, *sizes)
-                state_dict[prefix + "packing"] = self._packing()
+        problem = self._take_state(state_dict, prefix)
+        if problem:
+            error_msgs.append(f"{self._subject} {prefix}weight: {problem}")
+            return
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)
         self._settle()
+
+    def _take_state(self, state_dict, prefix: str) -> str:
+        """Gives a stored weight this layer's layout. Returns why it cannot be loaded, or ""."""
+        weight, packing = state_dict.get(prefix + "weight"), state_dict.get(prefix + "packing")
+        if weight is None:
+            return ""
+        if weight.dtype != torch.uint8:
+            how = "from_codes()" if weight.dtype in _codes.FLOAT8.values() else "from_float() of a torch.nn.Linear"
+            return f"is {weight.dtype}, but the layer's codes are bytes (torch.uint8): make the layer with {how}"
+        for name, tensor in (("packing", packing), ("weight_scale", state_dict.get(prefix + "weight_scale"))):
+            if tensor is None:
+                return f"comes without {name}, which its codes need: make the layer with from_codes()"
+        if packing.is_meta or weight.is_meta:
+            return ""
+        places = packing.reshape(-1).tolist()
+        lists = (_codes.LAYOUTS, _codes.FORMATS, _codes.SCALES)
+        if len(places) != 4 or any(not 0 <= at < len(names) for at, names in zip(places[1:], lists)):
+            return f"has the packing {places}, which no version of Ingot writes: the state is damaged"
+        layout, dtype, scale = (names[at] for at, names in zip(places[1:], lists))
+        if (dtype, scale) != (self.weight_dtype, self.scale):
+            return (
+                f"is stored as {dtype} with scale={scale}, but the layer is {self.weight_dtype} with scale={self.scale}: "
+                "make the layer with the stored format"
+            )
+        if places[0] != _core.packed_layout_version and layout != "row_major":
+            return "was packed by another version of Ingot: quantize the model again"
+        sizes = (self.layer_name, self.out_features, self.in_features)
+        facts = weight_ops.weight_plan(sizes[0], self._form._replace(layout=layout), *sizes[1:])
+        expected = facts.out_features * facts.code_bytes if layout == "row_major" else facts.weight_bytes
+        if weight.numel() != expected:
+            return f"has {weight.numel()} bytes, but one of {sizes[1:]} has {expected}: give the layer's own state"
+        if layout != self.layout:
+            codes = _codes.unpacked(weight, self._form._replace(layout=layout), *sizes)
+            state_dict[prefix + "weight"] = _codes.packed(codes, self._form, *sizes)
+            state_dict[prefix + "packing"] = self._packing()
+        return ""
 
     def __getstate__(self):
         state = self.__dict__.copy()

@@ -37,14 +37,18 @@ class Monitor:
 
     def __init__(self, context: Any, every: int, history: int, layers: tuple) -> None:
         self._monitor = _core.TorchMonitor(context, every, history, list(layers))
-        self._steps_seen = 0
+        self._is_on = False
 
     def __enter__(self) -> "Monitor":
+        if self._is_on:
+            raise LinearError("ingot.torch.monitor: this monitor observes already: leave its `with` block first")
         self._monitor.start()
+        self._is_on = True
         return self
 
     def __exit__(self, kind, error, trace) -> None:
         self._monitor.stop()
+        self._is_on = False
         if kind is None:
             self.step()
 
