@@ -171,9 +171,53 @@ def check_scales(net):
         other = torch.empty_like(local)
         assert other._precomputed_scale is None and other.copy_(local) is other
         assert other._precomputed_scale is local._precomputed_scale
+        for write in WRITES:
+            float8.precompute_float8_dynamic_scale_for_fsdp(net)
+            assert local._precomputed_scale is not None
+            with torch.no_grad():
+                write(weight, state[name_of(net, layer)])
+            assert local._precomputed_scale is None
+
+
+WRITES = (
+    lambda weight, state: weight.mul_(1),
+    lambda weight, state: weight.data.mul_(1),
+    lambda weight, state: weight.detach().copy_(weight * 1),
+    lambda weight, state: state.mul_(1),
+    lambda weight, state: torch._foreach_add_([weight], 0.0),
+    lambda weight, state: weight._local_tensor._tensor.mul_(1),
+)
+
+
+def check_written_weights(rank):
+    """Averages that take the weights' places, and a checkpoint that is loaded in place, are what the next forward
+    casts."""
+    gathers = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+    net = shard(float8.convert_to_float8_training(model(), config=gathers))
+    other = float8.convert_to_float8_training(model())
+    for factor, write in ((4.0, lambda to, new: to.data.copy_(new)), (16.0, lambda to, new: to.copy_(new))):
+        net(data())
+        float8.precompute_float8_dynamic_scale_for_fsdp(net)
         with torch.no_grad():
-            weight.mul_(1)
-        assert local._precomputed_scale is None
+            for name, parameter in other.named_parameters():
+                parameter.mul_(factor)
+                to = net.state_dict()[name] if factor == 16 else net.get_parameter(name)
+                write(to, distribute_tensor(parameter, to.device_mesh, to.placements))
+            assert torch.equal(net(data()), other(data()))
+
+
+def check_ranks_that_disagree(rank):
+    """Every rank gets an error where they hold other weights to gather."""
+    gathers = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+    for kept, message in (("0", "from 1 to 2"), ("", "from 0 to 2"), ("0,1", "other shapes")):
+        layers = [nn.Linear(8, 16), nn.Linear(16, 4), nn.Linear(4, 8)]
+        net = nn.Sequential(*layers)
+        takes = ("0", "2") if rank == 0 else tuple(kept.split(","))
+        float8.convert_to_float8_training(net, config=gathers, module_filter_fn=lambda layer, name: name in takes)
+        fully_shard(net)
+        count = len(float8.get_float8_layers(net))
+        with pytest.raises(RuntimeError, match=f"this rank has {count} weights .* have {message}: convert the same"):
+            float8.precompute_float8_dynamic_scale_for_fsdp(net)
 
 
 def name_of(net, layer):
@@ -381,6 +425,8 @@ def check_distributed_tensors(rank):
 CHECKS = [
     check_fsdp,
     check_fsdp_compiled,
+    check_written_weights,
+    check_ranks_that_disagree,
     check_bytes,
     check_what_is_sharded_stays,
     check_what_is_wrapped_is_refused,

@@ -1,19 +1,22 @@
 """Float8TrainingTensor: what PyTorch's operations do to it."""
 
+import copy
 import functools
 import io
+import pickle
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import ingot
+import ingot.float8 as float8
 from ingot.float8 import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
 from ingot.float8._scaled_product import scaled_product
 from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, implements
 from ingot.float8.float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from ingot.float8.float8_training_tensor import choose_scaled_mm_config, hp_tensor_and_scale_to_float8
-from ingot.float8.float8_utils import FP8_TYPES, compute_error
+from ingot.float8.float8_utils import FP8_TYPES, compute_error, tensor_to_scale
 
 E4M3 = torch.float8_e4m3fn
 EMULATED = LinearMMConfig(*[ScaledMMConfig(emulate=True)] * 3)
@@ -169,17 +172,132 @@ def test_flatten_repr_and_saving():
     names, metadata = x.__tensor_flatten__()
     inner = {name: getattr(x, name) for name in names}
     again = Float8TrainingTensor.__tensor_unflatten__(inner, metadata, x.shape, x.stride())
-    buffer = io.BytesIO()
-    torch.save(x, buffer)
-    buffer.seek(0)
-    for copy in (again, torch.load(buffer, weights_only=True)):
-        assert_same(copy, x.to_original_precision())
-        assert (copy._linear_mm_config, copy._gemm_input_role, copy._axiswise_dim) == (
+    for each in (again, saved_and_loaded(x)):
+        assert_same(each, x.to_original_precision())
+        assert (each._linear_mm_config, each._gemm_input_role, each._axiswise_dim) == (
             EMULATED,
             GemmInputRole.WEIGHT,
             -1,
         )
     assert "float8_e4m3fn" in repr(x) and "GemmInputRole.WEIGHT" in repr(x)
+
+
+def weight_of_fsdp(seed=0):
+    """A parameter that FSDP2 would gather in FP8, with its scale."""
+    torch.manual_seed(seed)
+    weight = float8.WeightWithDynamicFloat8CastTensor(torch.randn(8, 4), LinearMMConfig(), E4M3)
+    return with_scale(torch.nn.Parameter(weight))
+
+
+def with_scale(weight):
+    weight._give(tensor_to_scale(weight._tensor, E4M3), weight)
+    return weight
+
+
+ALIASES = {
+    "itself": lambda weight: weight,
+    "data": lambda weight: weight.data,
+    "detach": lambda weight: weight.detach(),
+    "view": lambda weight: weight.view(-1),
+    "slice": lambda weight: weight[2:],
+    "row": lambda weight: weight[0],
+    "t": lambda weight: weight.t(),
+    "permute": lambda weight: weight.permute(1, 0),
+    "split": lambda weight: weight.split(2)[1],
+    "unbind": lambda weight: weight.unbind()[1],
+    "copy": copy.copy,
+    "bytes": lambda weight: weight.view(torch.int32).view(torch.float32),
+    "its tensor": lambda weight: weight._tensor,
+}
+WRITES = {
+    "mul_": lambda each: each.mul_(2),
+    "copy_": lambda each: each.copy_(torch.ones(each.shape)),
+    "foreach": lambda each: torch._foreach_mul_([each], 2.0),
+    "out": lambda each: torch.mul(each, 2, out=each.detach()),
+    "compiled": lambda each: torch.compile(torch.Tensor.mul_, backend="aot_eager")(each, 2),
+}
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_write_through_any_alias_drops_the_scale(alias):
+    for name, write in WRITES.items():
+        if name == "compiled" and alias not in ("itself", "detach"):
+            continue
+        weight = weight_of_fsdp()
+        others = [make(weight) for make in (ALIASES["data"], ALIASES["slice"], ALIASES["t"])]
+        each = ALIASES[alias](weight)
+        assert weight._precomputed_scale is not None
+        with torch.no_grad():
+            write(each)
+        found = [one._precomputed_scale for one in (weight, *others)]
+        assert found == [None] * 4, (name, found)
+        with_scale(weight)
+        assert all(one._precomputed_scale is weight._precomputed_scale for one in others), name
+
+
+def test_a_scale_goes_with_its_values():
+    """A copy of a whole weight takes it along, into zeros too, as FSDP pads; a part, or another dtype, does not."""
+    weight = weight_of_fsdp()
+    scale = weight._precomputed_scale
+    copies = (weight.clone(), copy.deepcopy(weight), pickle.loads(pickle.dumps(weight)), saved_and_loaded(weight))
+    assert all(each._precomputed_scale == scale and each.requires_grad for each in copies)
+    assert all(each._known is not weight._known for each in copies)
+    with torch.no_grad():
+        padded = weight.new_zeros(9, 4)
+        padded[:8].copy_(weight)
+        assert padded._precomputed_scale == scale
+        padded[8:].copy_(weight[:1])
+        assert padded._precomputed_scale is None
+        whole = torch.empty_like(weight)
+        assert whole._precomputed_scale is None and whole.copy_(weight)._precomputed_scale == scale
+        assert torch.empty_like(weight)[:8].copy_(weight.bfloat16())._precomputed_scale is None
+    module = torch.nn.Module()
+    module.weight = weight_of_fsdp()
+    for change in (module.bfloat16, module.half, module.double):
+        module.weight = weight_of_fsdp()
+        assert change().weight._precomputed_scale is None
+    module.weight = weight_of_fsdp()
+    float8.weights_changed(module)
+    assert module.weight._precomputed_scale is None
+
+
+def test_data_is_replaced():
+    """As an exchange of weights with their averages does."""
+    weight, other = weight_of_fsdp(), weight_of_fsdp(1)
+    weight.data = torch.ones(8, 4)
+    assert torch.equal(weight._tensor, torch.ones(8, 4)) and weight._precomputed_scale is None
+    weight.data = other.data
+    assert weight._precomputed_scale is other._precomputed_scale is not None
+    weight.data.mul_(2)
+    assert other._precomputed_scale is None
+    with pytest.raises(RuntimeError, match=r"cannot become torch.float32 of shape \(4, 4\) on cpu: make a new"):
+        weight.data = torch.ones(4, 4)
+    one, two = cast(), cast(seed=1)
+    one.data = two
+    assert_same(one, two.to_original_precision())
+    with pytest.raises(RuntimeError, match="can only become another such tensor's, got a Tensor of shape") as caught:
+        one.data = torch.ones(4, 6)
+    assert isinstance(caught.value, ingot.Error)
+
+
+def saved_and_loaded(tensor):
+    buffer = io.BytesIO()
+    torch.save(tensor, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@pytest.mark.parametrize(
+    "make", [cast, lambda: cast(axis=0).t(), weight_of_fsdp, lambda: torch.nn.Parameter(cast(), False)]
+)
+def test_copies_pickles_and_shared_memory(make):
+    tensor = make()
+    for way in (copy.copy, copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each)), saved_and_loaded):
+        other = way(tensor)
+        assert type(other) is type(tensor) and repr(other) == repr(tensor)
+        assert isinstance(other, torch.nn.Parameter) == isinstance(tensor, torch.nn.Parameter)
+        assert other.requires_grad == tensor.requires_grad
+    assert not tensor.is_shared() and tensor.share_memory_() is tensor and tensor.is_shared()
 
 
 @pytest.mark.parametrize("sizes", [(4, 6, 3), (16, 32, 48), (1, 1, 1), (0, 5, 3), (3, 0, 2), (17, 41, 29)], ids=str)

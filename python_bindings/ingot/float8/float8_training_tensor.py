@@ -9,7 +9,7 @@ import torch
 from torch.distributed._tensor import DTensor
 
 from . import _kernels as kernels
-from ._errors import Float8AssertionError, Float8NotImplementedError
+from ._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError
 from .float8_utils import to_fp8_saturated
 
 
@@ -135,6 +135,37 @@ class Float8TrainingTensor(torch.Tensor):
             f"linear_mm_config={self._linear_mm_config})"
         )
 
+    @property
+    def data(self) -> "Float8TrainingTensor":
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        """Raises RuntimeError for anything but an FP8 tensor of this shape and dtype: PyTorch would change what it
+        knows of this tensor, but not its codes."""
+        if not isinstance(value, Float8TrainingTensor) or value.shape != self.shape or value.dtype != self.dtype:
+            raise Float8RuntimeError(
+                f"the data of a Float8TrainingTensor of shape {tuple(self.shape)} that shows {self.dtype} can only "
+                f"become another such tensor's, got a {type(value).__name__} of shape {tuple(value.shape)} and {value.dtype}"
+                ": cast it with hp_tensor_and_scale_to_float8()"
+            )
+        for name in Float8TrainingTensor.__slots__:
+            setattr(self, name, getattr(value, name))
+
+    def share_memory_(self) -> "Float8TrainingTensor":
+        self._data.share_memory_()
+        self._scale.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        return self._data.is_shared() and self._scale.is_shared()
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        """PyTorch's float8 tensors cannot be pickled but by torch.save(): codes go as bytes."""
+        state = tuple(getattr(self, name) for name in _STATE)
+        codes = self._data.detach()
+        return _rebuilt, (codes.view(torch.uint8), codes.dtype, *state, self.requires_grad, dict(self.__dict__))
+
     def __tensor_flatten__(self):
         metadata = {
             "_orig_dtype": self._orig_dtype,
@@ -169,6 +200,20 @@ class Float8TrainingTensor(torch.Tensor):
         return FLOAT8_OPS_TABLE[func](func, args, kwargs or {})
 
     __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+_STATE = ("_scale", "_orig_dtype", "_linear_mm_config", "_gemm_input_role", "_axiswise_dim")
+
+
+def _rebuilt(codes: torch.Tensor, dtype: torch.dtype, *state: Any) -> Float8TrainingTensor:
+    """What a pickle of a Float8TrainingTensor calls."""
+    *options, requires_grad, attributes = state
+    made = Float8TrainingTensor(codes.view(dtype), *options).requires_grad_(requires_grad)
+    made.__dict__.update(attributes)
+    return made
+
+
+torch.serialization.add_safe_globals([_rebuilt])
 
 
 def _is_ours_or_traced(kind: type) -> bool:

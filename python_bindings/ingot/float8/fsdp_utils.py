@@ -4,6 +4,8 @@ sent."""
 from __future__ import annotations
 
 import math
+import weakref
+import zlib
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -23,30 +25,66 @@ from .float8_utils import amax_to_scale, largest_of_ranks
 
 aten = torch.ops.aten
 
-# FSDP pads and moves its shard with these; the result has to stay of the class, with the scale where the values are the
-# same, ...
-_KEEP_CLASS_AND_SCALE = {
-    aten._pin_memory.default,
-    aten._to_copy.default,
-    aten.alias.default,
-    aten.as_strided.default,
-    aten.clone.default,
-    aten.detach.default,
-    aten.slice.Tensor,
-    aten.split.Tensor,
-    aten.split_with_sizes.default,
-    aten.view.default,
-}
+# FSDP pads and moves its shard with views and with these, whose results have to stay of the class: with the scale where
+# the values are the same, ...
+_COPIES = {aten._pin_memory.default, aten._to_copy.default, aten.clone.default}
 # ... and without it where they are new.
-_KEEP_CLASS = {aten.empty_like.default, aten.new_empty.default, aten.new_zeros.default, aten.zeros_like.default}
+_ZEROS = {aten.new_zeros.default, aten.zeros_like.default}
+_NEW = {aten.empty_like.default, aten.new_empty.default, *_ZEROS}
+
+
+class _KnownScale:
+    """What is known of the weight in one memory. All its aliases share one of these, and a write through any of them
+    clears it.
+
+    `outside` is the tensor that the weight was made of, which a program may write too. Tensors that compiled code may
+    write past the class, or other code, are watched by their versions.
+    """
+
+    __slots__ = ("_dtype", "_outside", "_scale", "_watched", "is_zero")
+
+    def __init__(self, outside: Optional[torch.Tensor], is_zero: bool = False) -> None:
+        self._outside = outside
+        self.written()
+        self.is_zero = is_zero
+
+    def written(self) -> None:
+        self.is_zero = False
+        self._scale: Optional[torch.Tensor] = None
+        self._dtype: Optional[torch.dtype] = None
+        self._watched: Tuple[Tuple[torch.Tensor, int], ...] = ()
+
+    def give(self, scale: Optional[torch.Tensor], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
+        self.written()
+        if scale is not None:
+            self._scale, self._dtype = scale, dtype
+            watched = aliases if self._outside is None else (*aliases, self._outside)
+            self._watched = tuple((each, _version(each)) for each in watched)
+
+    def scale_of(self, dtype: torch.dtype) -> Optional[torch.Tensor]:
+        if self._scale is not None and any(_version(each) != version for each, version in self._watched):
+            self.written()
+        return self._scale if dtype == self._dtype else None
+
+    def __deepcopy__(self, memo: dict) -> "_KnownScale":
+        new = _KnownScale(None, self.is_zero)
+        if self._dtype is not None:
+            new._scale, new._dtype = self.scale_of(self._dtype), self._dtype
+        return new
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
 
 
 class WeightWithDynamicFloat8CastTensor(torch.Tensor):
     """A weight that FSDP2 gathers in FP8.
 
     Holds the tensor, the LinearMMConfig of its layer, the FP8 dtype and, once
-    precompute_float8_dynamic_scale_for_fsdp() has run, the scale. Operations see a plain tensor; one that writes to the
-    weight drops the scale, so that an old one is never used.
+    precompute_float8_dynamic_scale_for_fsdp() has run, the scale. Operations see a plain tensor. The scale belongs to
+    the memory: all aliases share it (.data, .detach(), views, slices, what state_dict() returns), and one that writes
+    drops it, so that an old one is never used. So does another dtype. Who writes past PyTorch, by a raw pointer, says so with
+    weights_changed().
     """
 
     @staticmethod
@@ -81,13 +119,57 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
         self._tensor = tensor
         self._linear_mm_config = linear_mm_config
         self._dtype = dtype
-        self._precomputed_scale = precomputed_scale
         self._round_scales_to_power_of_2 = round_scales_to_power_of_2
+        self._known = _KnownScale(tensor)
+        self._precomputed_scale = precomputed_scale
 
-    def _like(self, tensor: torch.Tensor, scale: Optional[torch.Tensor]) -> "WeightWithDynamicFloat8CastTensor":
+    @property
+    def _precomputed_scale(self) -> Optional[torch.Tensor]:
+        return self._known.scale_of(self.dtype)
+
+    @_precomputed_scale.setter
+    def _precomputed_scale(self, scale: Optional[torch.Tensor]) -> None:
+        self._give(scale)
+
+    def _give(self, scale: Optional[torch.Tensor], *outer: torch.Tensor) -> None:
+        """The scale of these values. `outer` are tensors that hold this one, as a DTensor does: what compiled code
+        writes, it says of these."""
+        self._known.give(scale, self.dtype, self._tensor, *outer)
+
+    @property
+    def data(self) -> "WeightWithDynamicFloat8CastTensor":
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        """Raises RuntimeError for another shape or dtype: PyTorch would change what it knows of this tensor, but not
+        its values."""
+        if value.shape != self.shape or value.dtype != self.dtype or value.device != self.device:
+            raise Float8RuntimeError(
+                f"the data of a weight that FSDP gathers in FP8 is {self.dtype} of shape {tuple(self.shape)} on "
+                f"{self.device}, and cannot become {value.dtype} of shape {tuple(value.shape)} on {value.device}: make "
+                "a new parameter"
+            )
+        is_same = isinstance(value, WeightWithDynamicFloat8CastTensor)
+        self._tensor = value._tensor if is_same else value.detach()
+        self._known = value._known if is_same else _KnownScale(self._tensor)
+
+    def _like(self, tensor: torch.Tensor) -> "WeightWithDynamicFloat8CastTensor":
         return WeightWithDynamicFloat8CastTensor(
-            tensor, self._linear_mm_config, self._dtype, scale, self._round_scales_to_power_of_2
+            tensor, self._linear_mm_config, self._dtype, None, self._round_scales_to_power_of_2
         )
+
+    def _alias(self, tensor: torch.Tensor) -> "WeightWithDynamicFloat8CastTensor":
+        alias = self._like(tensor)
+        alias._known = self._known
+        return alias
+
+    def _copy(self, tensor: torch.Tensor) -> "WeightWithDynamicFloat8CastTensor":
+        copy = self._like(tensor)
+        scale = self._precomputed_scale
+        if scale is not None and copy.dtype == self.dtype:
+            copy._precomputed_scale = scale.to(copy.device)
+        return copy
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -95,14 +177,43 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
         result = func(*tree_map_only(cls, _unwrapped, args), **tree_map_only(cls, _unwrapped, kwargs))
         if func is aten.copy_.default:
             return _after_copy(args[0], args[1])
-        _forget_scales_of_written(func, args, kwargs)
-        if func in _KEEP_CLASS_AND_SCALE or func in _KEEP_CLASS:
-            source = args[0]
-            scale = source._precomputed_scale if func in _KEEP_CLASS_AND_SCALE else None
-            return tree_map_only(torch.Tensor, lambda each: source._like(each, scale), result)
+        source = args[0] if args and isinstance(args[0], cls) else None
+        if func._schema.is_mutable:
+            _forget_scales_of_written(func, args, kwargs)
+        elif source is None:
+            return result
+        elif func.is_view or func is aten._unsafe_view.default:
+            return tree_map_only(torch.Tensor, source._alias, result)
+        elif func in _COPIES:
+            return source._copy(result)
+        elif func in _NEW:
+            new = source._like(result)
+            new._known.is_zero = func in _ZEROS
+            return new
         # What writes in place returns the tensor that it was given; what writes to lists of tensors returns nothing.
-        is_first = args and result is not None and result is getattr(args[0], "_tensor", None)
-        return args[0] if is_first else result
+        return source if source is not None and result is source._tensor else result
+
+    def __getstate__(self) -> dict:
+        names = ("_tensor", "_linear_mm_config", "_dtype", "_precomputed_scale", "_round_scales_to_power_of_2")
+        others = {name: value for name, value in self.__dict__.items() if name != "_known"}
+        return {**others, **{name: getattr(self, name) for name in names}}
+
+    def __setstate__(self, state: dict) -> None:
+        self._known = _KnownScale(state["_tensor"])
+        for name in ("_tensor", *state):
+            setattr(self, name, state[name])
+
+    def __copy__(self) -> "WeightWithDynamicFloat8CastTensor":
+        alias = self._alias(self._tensor).requires_grad_(self.requires_grad)
+        alias.__dict__.update(self.__dict__)
+        return alias
+
+    def share_memory_(self) -> "WeightWithDynamicFloat8CastTensor":
+        self._tensor.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        return self._tensor.is_shared()
 
     def __tensor_flatten__(self):
         names = ["_tensor"] if self._precomputed_scale is None else ["_tensor", "_precomputed_scale"]
@@ -192,22 +303,41 @@ def _unwrapped(weight: WeightWithDynamicFloat8CastTensor) -> torch.Tensor:
 
 
 def _after_copy(target: torch.Tensor, source: Any) -> torch.Tensor:
-    """A copy takes the scale of its source along, because the values are the same."""
-    if isinstance(target, WeightWithDynamicFloat8CastTensor):
-        target._precomputed_scale = getattr(source, "_precomputed_scale", None)
+    """A copy into a whole memory, or into zeros as FSDP pads them, takes the scale of its source along, because the
+    values are the same."""
+    if not isinstance(target, WeightWithDynamicFloat8CastTensor):
+        return target
+    scale = None
+    if isinstance(source, WeightWithDynamicFloat8CastTensor) and _same_cast(target, source):
+        tensor = target._tensor
+        is_whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+        scale = source._precomputed_scale if is_whole or target._known.is_zero else None
+    target._precomputed_scale = scale
     return target
 
 
+def _same_cast(one: WeightWithDynamicFloat8CastTensor, other: WeightWithDynamicFloat8CastTensor) -> bool:
+    return one.dtype == other.dtype and one.device == other.device and _kind(one) == _kind(other)
+
+
 def _forget_scales_of_written(func: Any, args: tuple, kwargs: Dict[str, Any]) -> None:
-    if not func._schema.is_mutable:
-        return
     for position, argument in enumerate(func._schema.arguments):
         if argument.alias_info is None or not argument.alias_info.is_write:
             continue
         value = args[position] if position < len(args) else kwargs.get(argument.name)
         for each in tree_leaves(value):
             if isinstance(each, WeightWithDynamicFloat8CastTensor):
-                each._precomputed_scale = None
+                each._known.written()
+
+
+def weights_changed(module: nn.Module) -> None:
+    """Says that weights were written past PyTorch, by a raw pointer or a kernel of another library: scales that
+    precompute_float8_dynamic_scale_for_fsdp() has computed are dropped. Writes by PyTorch need no call, through any
+    alias. To be called on every rank."""
+    for parameter in module.parameters():
+        local = _local(parameter)
+        if isinstance(local, WeightWithDynamicFloat8CastTensor):
+            local._known.written()
 
 
 def _padded(codes: torch.Tensor, mesh, outer_size: Optional[torch.Size]) -> torch.Tensor:
@@ -219,26 +349,71 @@ def _padded(codes: torch.Tensor, mesh, outer_size: Optional[torch.Size]) -> torc
     return codes if missing == 0 else torch.nn.functional.pad(codes, (0, 0, 0, missing))
 
 
+# What the ranks of each module have agreed on.
+_AGREED: "weakref.WeakKeyDictionary[nn.Module, tuple]" = weakref.WeakKeyDictionary()
+
+
 @torch.no_grad()
 def precompute_float8_dynamic_scale_for_fsdp(module: nn.Module) -> None:
     """Computes the scales of all weights that FSDP2 gathers in FP8, with one all-reduce for each mesh dimension that
-    they are sharded over. To be called after optimizer.step(): without it every weight reduces its own maximum."""
-    groups: Dict[Any, List[WeightWithDynamicFloat8CastTensor]] = {}
+    they are sharded over. To be called after optimizer.step(), on every rank: without it every weight reduces its own
+    maximum.
+
+    The first call for a module also asks whether all ranks have the same weights to gather, and raises RuntimeError on
+    each of them if not.
+    """
+    groups: Dict[Any, List[DTensor]] = {}
     for each in module.modules():
-        weight = each._parameters.get("weight")
-        if isinstance(weight, DTensor) and isinstance(weight._local_tensor, WeightWithDynamicFloat8CastTensor):
-            sharded = tuple(dim for dim, placement in enumerate(weight.placements) if not placement.is_replicate())
-            groups.setdefault((weight.device_mesh, sharded), []).append(weight._local_tensor)
+        for parameter in each._parameters.values():
+            if isinstance(parameter, DTensor):
+                sharded = tuple(dim for dim, place in enumerate(parameter.placements) if not place.is_replicate())
+                weights = groups.setdefault((parameter.device_mesh, sharded), [])
+                if isinstance(parameter._local_tensor, WeightWithDynamicFloat8CastTensor):
+                    weights.append(parameter)
+    _agree(module, groups)
     for (mesh, sharded), weights in groups.items():
-        amaxes = _local_maxima(weights)
+        if weights:
+            maxima = _local_maxima(weights)
+            amaxes = maxima.to(mesh.device_type)  # offloaded weights are on the CPU
+            for dim in sharded:
+                amaxes = largest_of_ranks(amaxes, (mesh, dim))
+            _give_scales(weights, amaxes.to(maxima.device))
+
+
+def _agree(module: nn.Module, groups: Dict[Any, List[DTensor]]) -> None:
+    """Raises RuntimeError on every rank if ranks have other weights to gather. As many collectives as there are meshes,
+    and only when the weights of a module are new."""
+    facts = tuple((*key, len(weights), _checksum(weights)) for key, weights in groups.items())
+    if _AGREED.get(module) == facts:
+        return
+    found = []
+    for mesh, sharded, count, checksum in facts:
+        extremes = torch.tensor([count, -count, checksum, -checksum], device=mesh.device_type)
         for dim in sharded:
-            amaxes = largest_of_ranks(amaxes, (mesh, dim))
-        _give_scales(weights, amaxes)
+            extremes = largest_of_ranks(extremes, (mesh, dim))
+        found.append((count, *extremes.tolist()))
+    for count, most, fewest, checksum, other in found:
+        if most != -fewest or checksum != -other:
+            others = "other shapes" if most == -fewest else f"from {-fewest} to {most}"
+            raise Float8RuntimeError(
+                f"precompute_float8_dynamic_scale_for_fsdp: this rank has {count} weights that are gathered in FP8, "
+                f"and the ranks of its mesh have {others}: convert the same layers on every rank"
+            )
+    _AGREED[module] = facts
 
 
-def _local_maxima(weights: List[WeightWithDynamicFloat8CastTensor]) -> torch.Tensor:
+def _checksum(weights: List[DTensor]) -> int:
+    casts = [(*weight.shape, str(weight._local_tensor._dtype)) for weight in weights]
+    return zlib.crc32(repr(casts).encode())
+
+
+def _local(weight: torch.Tensor) -> WeightWithDynamicFloat8CastTensor:
+    return weight._local_tensor if isinstance(weight, DTensor) else weight
+
+
+def _local_maxima(weights: List[torch.Tensor]) -> torch.Tensor:
     """Returns max|w| of each shard, in f32, which holds every 16-bit value; 0 for one without elements."""
-    shards = [weight._tensor for weight in weights]
+    shards = [_local(weight)._tensor for weight in weights]
     maxima = torch.zeros(len(shards), dtype=torch.float32, device=shards[0].device)
     filled = [index for index, shard in enumerate(shards) if shard.numel() > 0]
     if filled:
@@ -249,11 +424,16 @@ def _local_maxima(weights: List[WeightWithDynamicFloat8CastTensor]) -> torch.Ten
     return maxima
 
 
-def _give_scales(weights: List[WeightWithDynamicFloat8CastTensor], amaxes: torch.Tensor) -> None:
-    kinds = {(weight._dtype, weight._round_scales_to_power_of_2) for weight in weights}
+def _give_scales(weights: List[torch.Tensor], amaxes: torch.Tensor) -> None:
+    kinds = {_kind(_local(weight)) for weight in weights}
     scales = {kind: amax_to_scale(amaxes, *kind) for kind in kinds}
     for index, weight in enumerate(weights):
-        weight._precomputed_scale = scales[weight._dtype, weight._round_scales_to_power_of_2][index]
+        local = _local(weight)
+        local._give(scales[_kind(local)][index], weight)
+
+
+def _kind(weight: WeightWithDynamicFloat8CastTensor) -> Tuple[torch.dtype, bool]:
+    return weight._dtype, weight._round_scales_to_power_of_2
 
 
 torch.serialization.add_safe_globals([WeightWithDynamicFloat8CastTensor])
