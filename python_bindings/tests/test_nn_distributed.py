@@ -6,6 +6,10 @@ the same numbers: a loss is halved exactly, and so are the factors of its gradie
 import contextlib
 import functools
 import itertools
+import os
+import pathlib
+import shutil
+import tempfile
 from unittest import mock
 
 import pytest
@@ -17,9 +21,11 @@ import two_processes
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+import ingot.float8 as float8
 from ingot.nn import (
     Float8Linear,
     FrozenFloat8Linear,
@@ -29,6 +35,8 @@ from ingot.nn import (
     RMSNormLinear,
     SharedInputLinears,
     WeightOnlyLinear,
+    load_float8_checkpoint,
+    save_float8_checkpoint,
     shared_input,
     sync_amax_history,
 )
@@ -427,7 +435,92 @@ def check_parts_that_are_sharded(rank):
         )
 
 
+class Saved(nn.Module):
+    """With layers of both packages, a module of several parts, and a norm."""
+
+    def __init__(self):
+        super().__init__()
+        kind = {"recipe": "rowwise", "layer_name": "x"}
+        self.own = Float8Linear(WIDTH, WIDTH, **kind)
+        self.mlp = GatedMlp.from_parts((nn.Linear(WIDTH, 9), nn.Linear(WIDTH, 9)), nn.Linear(9, WIDTH), **kind)
+        self.norm = nn.LayerNorm(WIDTH)
+        gathered = nn.Sequential(nn.Linear(WIDTH, 32))
+        config = float8.Float8LinearConfig.from_recipe_name("rowwise")
+        self.torchao = float8.convert_to_float8_training(gathered, config=config)
+
+    def forward(self, x):
+        return self.torchao(self.norm(self.mlp(self.own(x))))
+
+
+def _saved(seed=0):
+    torch.manual_seed(seed)
+    return Saved()
+
+
+def _refused(message, model, path):
+    try:
+        save_float8_checkpoint(model, path)
+    except LinearError as error:
+        assert message in str(error), error
+    else:
+        raise AssertionError(f"saved, expected: {message}")
+
+
+def check_checkpoints(rank):
+    """Sharded parameters are gathered and written once; what one rank alone cannot do is an error on all of them."""
+    folders = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folders, 0)
+    folder = pathlib.Path(folders[0])
+    if rank == 0:
+        save_float8_checkpoint(_saved(), folder / "one.safetensors")
+    sharded = _saved()
+    for part in (sharded.mlp, sharded.torchao):
+        fully_shard(part)
+    fully_shard(sharded, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16), reshard_after_forward=False)
+    for step in range(2):  # the second time behind a forward, which leaves parameters gathered, in bfloat16
+        config = save_float8_checkpoint(sharded, folder)
+        assert config["ignore"] == [] and sorted(os.listdir(folder)) == ["config.json", "model.safetensors", "one.safetensors"]
+        assert (folder / "model.safetensors").read_bytes() == (folder / "one.safetensors").read_bytes()
+        dist.barrier()
+        sharded(torch.ones(2, WIDTH))
+    tensor_parallel = _saved()
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for layer, dim in ((tensor_parallel.own, 0), (tensor_parallel.mlp.down_proj, 1)):
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Shard(dim)]))
+    save_float8_checkpoint(tensor_parallel, folder / "tp.safetensors")
+    assert (folder / "tp.safetensors").read_bytes() == (folder / "one.safetensors").read_bytes()
+
+    gathered = nn.Sequential(nn.Linear(32, 32, bias=False))
+    nn.init.constant_(gathered[0].weight, 0.5)
+    config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+    fully_shard(float8.convert_to_float8_training(gathered, config=config))
+    save_float8_checkpoint(gathered, folder / "gathered.safetensors")
+    plain = nn.Sequential(nn.Linear(32, 32, bias=False))
+    load_float8_checkpoint(plain, folder / "gathered.safetensors", layers="frozen")
+    assert (plain[0].dequantize() == 0.5).all()
+
+    other = _saved()
+    if rank == 1:
+        other.norm = nn.LayerNorm(WIDTH, elementwise_affine=False)
+    _refused("the ranks hold different models (norm.weight, norm.bias differ: ", fully_shard(other), folder)
+    lost = _saved()
+    if rank == 1:
+        lost.register_buffer("phase", torch.zeros(1, dtype=torch.complex64))
+    _refused('"phase": is torch.complex64, which safetensors files lack', fully_shard(lost), folder)
+    _refused("inside: cannot be written: Not a directory", sharded, folder / "one.safetensors" / "inside")
+    try:
+        load_float8_checkpoint(sharded, folder)
+    except LinearError as error:
+        assert "is sharded (a DTensor): load before fully_shard()" in str(error)
+    else:
+        raise AssertionError("loaded into shards")
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder)
+
+
 CHECKS = [
+    check_checkpoints,
     check_ddp,
     check_fsdp,
     check_bfloat16,

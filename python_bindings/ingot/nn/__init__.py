@@ -4,7 +4,8 @@ from .._pytorch import require_import
 
 require_import("ingot.nn")
 
-from ._checkpoint import CheckpointReport, float8_quantization_config, load_float8_checkpoint, save_float8_checkpoint
+from ._checkpoint import CheckpointReport, load_float8_checkpoint
+from ._checkpoint_save import float8_quantization_config, save_float8_checkpoint
 from ._delayed import sync_amax_history
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear

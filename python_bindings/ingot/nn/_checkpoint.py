@@ -1,159 +1,417 @@
-"""FP8 checkpoints in the layouts of public models: loaded into layers with quantized weights, and written from them.
+"""load_float8_checkpoint(): FP8 checkpoints in the layouts of public models, loaded whole or not at all.
 
-Files are read and written by the core (docs/checkpoints.md), so that no other package is needed.
+First everything is looked up and checked, then all values are read, and only then the model changes; an error on the way
+takes the changes back. Files are read by the core (docs/checkpoints.md), so that no other package is needed.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import pathlib
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
+from torch.nn.parameter import UninitializedTensorMixin
 
-from .. import _core
-from ..float8.config import ScalingGranularity
+from .._text import printable, some_of
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
+from ..float8.stateful_float8_linear import StatefulFloat8Linear
 from ..torch._errors import LinearError
 from . import _codes
+from ._checkpoint_files import Reader
+from ._checkpoint_layouts import SCALES, check_quantization, scale_kind, scale_of, spread
+from ._checkpoint_names import Place, places, put, trains_a_copy
+from ._checkpoint_ranks import is_sharded
+from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
-from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
+from ._frozen_linear import FrozenFloat8Linear
+from ._mlp import GatedMlp
 from ._weight_only import WeightOnlyLinear
 
-_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F8_E8M0": torch.float8_e8m0fnu,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
-_SCALE_OF_RECIPE = {
-    "tensorwise": "tensor",
-    "rowwise": "row",
-    "rowwise_folded": "row",
-    "rowwise_with_gw_hp": "row",
-    "blockwise": "128x128",
-}
+_KINDS = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
+_QUANTIZED = (WeightOnlyLinear, FrozenFloat8Linear)
 _OF_INPUT = ("input_scale", "activation_scale")
+_OF_CACHE = ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_output_scale")
+_SUBJECT = "load_float8_checkpoint"
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointReport:
-    """What load_float8_checkpoint() did: layers in FP8, tensors that the model wanted and the checkpoint lacks, and
-    those that the model has no place for."""
+    """What load_float8_checkpoint() did. str() is a few lines.
+
+    layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; buffers that no
+    checkpoint has, and that are on meta, are among them: the caller has to make them. unexpected: tensors that the model
+    has no place for. decoded: weights that the checkpoint has in FP8 and the model in high precision, with their values.
+    """
 
     layers: tuple[str, ...]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
+    decoded: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.layers)} layers are FP8: {some_of(self.layers)}" if self.layers else "no layer is FP8"]
+        for what, names in (
+            ("FP8 weights decoded into weights of higher precision", self.decoded),
+            ("tensors of the model that the checkpoint lacks", self.missing),
+            ("tensors of the checkpoint that the model has no place for", self.unexpected),
+        ):
+            if names:
+                lines.append(f"{len(names)} {what}: {some_of(names)}")
+        return "\n".join(lines)
 
 
-class _Reader:
-    """The tensors of a checkpoint, by name."""
-
-    def __init__(self, path: str) -> None:
-        self._files = _core.SafetensorsCheckpoint(path)
-        self.path = path
-        self.names = set(self._files.names())
-
-    def dtype(self, name: str) -> Optional[torch.dtype]:
-        """None for a tensor that is not there."""
-        return _TYPES.get(self._files.facts(name)[0]) if name in self.names else None
-
-    def read(self, name: str) -> torch.Tensor:
-        kind, shape, size = self._files.facts(name)
-        dtype = _TYPES.get(kind)
-        if dtype is None:
-            raise LinearError(f'{self.path} tensor "{name}": has the type {kind}, which PyTorch lacks')
-        tensor = torch.empty(shape, dtype=dtype)
-        self._files.read_into(name, tensor.data_ptr(), size)
-        return tensor
-
-    def one_of(self, prefix: str, names: tuple[str, ...]) -> Optional[str]:
-        found = [prefix + name for name in names if prefix + name in self.names]
-        if len(found) > 1:
-            raise LinearError(f'{self.path} tensor "{found[0]}": "{found[1]}" is there too: leave one of them')
-        return found[0] if found else None
+# ---- the plan: what goes where -------------------------------------------------------------------------------------
 
 
-def _scale_kind(shape: tuple[int, ...], codes: torch.Tensor, where: str) -> str:
-    rows, columns = codes.shape
-    if all(size == 1 for size in shape) and len(shape) <= 2:
-        return "tensor"
-    if tuple(shape) == (rows,):
-        return "row"
-    for scale in ("row", "128x128", "1x128"):
-        if tuple(shape) == _codes.scale_shape(scale, rows, columns):
-            return scale
-    raise LinearError(
-        f"{where}: has shape {tuple(shape)}, but a weight {tuple(codes.shape)} has one factor, one for each row, each "
-        "128 x 128 block or each 128 elements of a row"
-    )
+@dataclasses.dataclass
+class _Target:
+    """A parameter or buffer, and the tensors of the file that are its values, one below the other."""
+
+    place: Place
+    key: str
+    tensor: torch.Tensor
+    sources: list[str]
+
+    @property
+    def is_parameter(self) -> bool:
+        return self.key in self.place.module._parameters
 
 
-def _quantization(path: pathlib.Path) -> dict[str, Any]:
-    """The quantization_config of the config.json beside the files; {} if there is none."""
-    file = (path if path.is_dir() else path.parent) / "config.json"
-    if not file.exists():
-        return {}
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LinearError(f"{file}: is no JSON: {error}") from None
-    return found.get("quantization_config") or {}
+class _Plan:
+    """What a load will do. Making it reads nothing but names, shapes and dtypes, and raises what does not fit."""
 
+    def __init__(self, model: torch.nn.Module, reader: Reader, kind: type) -> None:
+        self.reader, self._kind = reader, kind
+        self.used: set[str] = set()
+        self.layers: dict[torch.nn.Module, list[Place]] = {}
+        self.targets: list[_Target] = []
+        self.missing: list[str] = []
+        self.decoded: list[str] = []
+        self.scales_of: dict[torch.nn.Module, dict[str, str]] = {}  # buffers of delayed scales: own names, and the file's
+        self.left_on_meta: list[str] = []
+        self.places = list(places(model))
+        for place in self.places:
+            self._check(place)
+        self._find_layers()
+        loaded: set[int] = set()  # parameters may be tied: one name is enough
+        for place in self.places:
+            if place.module not in self.layers:
+                self._find_tensors(place, loaded)
+        tensors = dict(self._named_parameters())
+        self.missing = [name for name in self.missing if id(tensors.get(name)) not in loaded]
 
-def _check_quantization(config: dict[str, Any], where: str) -> None:
-    """Refuses what this does not read. What the files hold decides the rest."""
-    method = config.get("quant_method", "fp8")
-    if method == "fp8":
-        block = config.get("weight_block_size")
-        if block is not None and list(block) != [128, 128]:
-            raise LinearError(f"{where} weight_block_size: is {block}, but blocks are [128, 128]")
-    elif method == "compressed-tensors":
-        kind = config.get("format")
-        if kind != "float-quantized":
-            raise LinearError(f'{where} format: is {kind!r}, but of compressed-tensors "float-quantized" is read')
-    elif method != "fbgemm_fp8":
-        raise LinearError(f"{where} quant_method: {method!r} is none of fp8, compressed-tensors, fbgemm_fp8")
+    def _named_parameters(self):
+        for place in self.places:
+            for key, tensor in place.module._parameters.items():
+                if tensor is not None and place.module not in self.layers:
+                    yield place.prefix + key, tensor
 
+    def _check(self, place: Place) -> None:
+        for key, tensor in [*place.module._parameters.items(), *place.module._buffers.items()]:
+            if isinstance(tensor, UninitializedTensorMixin):
+                raise LinearError(
+                    f'{_SUBJECT} "{printable(place.prefix + key)}": has no shape yet: run the model once before'
+                )
+            if tensor is not None and is_sharded(tensor):
+                raise LinearError(
+                    f'{_SUBJECT} "{printable(place.prefix + key)}": is sharded (a DTensor): load before fully_shard() or '
+                    "parallelize_module()"
+                )
+        if trains_a_copy(place.module):
+            raise LinearError(
+                f'{_SUBJECT} "{printable(place.name)}": PEFT trains a copy of this module, which would keep its values: load '
+                "before get_peft_model()"
+            )
 
-def _layer_of(reader: _Reader, prefix: str, module: torch.nn.Module, kind: type, device, dtype) -> torch.nn.Module:
-    where = f'{reader.path} tensor "{prefix}weight"'
-    codes = reader.read(prefix + "weight")
-    if codes.dim() != 2 or tuple(codes.shape) != (module.out_features, module.in_features):
+    def loads(self, module: torch.nn.Module) -> bool:
+        """Does this load give the module, or a part of it, any tensor?"""
+        return any(module in (target.place.module, target.place.parent) for target in self.targets)
+
+    # ---- layers that become FP8 ----
+
+    def _find_layers(self) -> None:
+        codes = _codes.FLOAT8.values()
+        wanted = [
+            place
+            for place in self.places
+            if _is_replaceable(place) and self.reader.dtype(place.prefix + "weight") in codes
+        ]
+        linear = {place.module for place in wanted}
+        alone: set[int] = set()  # weights that another module needs too, and that the file has under no name of its
+        for place in self.places:
+            if place.module not in linear:
+                for key, tensor in place.module._parameters.items():
+                    if tensor is not None and place.prefix + key not in self.reader.names:
+                        alone.add(id(tensor))
+        for place in wanted:
+            if id(place.module._parameters.get("weight")) in alone:
+                continue  # its values go to the weight that both share
+            if place.parent is None:
+                raise LinearError(f"{_SUBJECT} model: is a linear layer, which cannot be replaced in place")
+            if place.module not in self.layers:
+                self._check_layer(place)
+            self.layers.setdefault(place.module, []).append(place)
+            names = ["weight", *SCALES, *_OF_INPUT] + (["bias"] if place.module.bias is not None else [])
+            self.used.update(place.prefix + name for name in names)
+
+    def _check_layer(self, place: Place) -> None:
+        reader, prefix, module = self.reader, place.prefix, place.module
+        where = reader.where(prefix + "weight")
+        shape = reader.facts(prefix + "weight")[1]
+        if shape != (module.out_features, module.in_features):
+            raise LinearError(
+                f"{where}: has shape {shape}, but the model's layer has ({module.out_features}, {module.in_features})"
+            )
+        scales = scale_of(reader, prefix + "weight")
+        scale_kind(reader.facts(scales)[1], *shape, reader.where(scales))
+        reader.one_of(prefix, _OF_INPUT)
+        if module.bias is not None:
+            if prefix + "bias" not in reader.names:
+                raise LinearError(
+                    f'{reader.path}: has no tensor "{printable(prefix)}bias", which the model\'s layer asks for'
+                )
+            self._check_tensor(prefix + "bias", module.bias)
+
+    def layer_of(self, place: Place, device) -> torch.nn.Module:
+        reader, prefix, module = self.reader, place.prefix, place.module
+        device = device or ("cpu" if module.weight.is_meta else module.weight.device)
+        dtype = getattr(module, "compute_dtype", getattr(module, "activation_dtype", module.weight.dtype))
+        codes, scales = reader.read(prefix + "weight").to(device), scale_of(reader, prefix + "weight")
+        factors = reader.read(scales)
+        kind = scale_kind(tuple(factors.shape), *codes.shape, reader.where(scales))
+        bias = None if module.bias is None else reader.read(prefix + "bias").to(device=device, dtype=dtype)
+        options = {"scale": kind, "dtype": dtype, "layer_name": place.name or "linear"}
+        layer = self._kind.from_codes(codes, factors.to(device), bias, **options)
+        input_scale = reader.one_of(prefix, _OF_INPUT)
+        if input_scale is not None and self._kind is FrozenFloat8Linear:
+            layer.input_scale = reader.read(input_scale).reshape(1).to(device=device, dtype=torch.float32)
+        return layer.train(module.training)
+
+    # ---- all other tensors ----
+
+    def _find_tensors(self, place: Place, loaded: set[int]) -> None:
+        module = place.module
+        keeps_scales = isinstance(module, (KeepsScales, StatefulFloat8Linear))
+        for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            name = place.prefix + key
+            if tensor is None:
+                continue
+            if keeps_scales and key.startswith("fp8_"):
+                found = self.scales_of.setdefault(module, {})
+                if name in self.reader.names:
+                    found[key] = name
+                    self._check_tensor(name, tensor)
+                    self.used.add(name)
+            elif key in module._non_persistent_buffers_set:
+                if tensor.is_meta:
+                    self.left_on_meta.append(name)
+            elif isinstance(module, _QUANTIZED) and name in self.reader.names:
+                self._refuse_quantized(place)
+            elif sources := self._sources(place, key):
+                self._check_tensor(sources, tensor)
+                self.targets.append(_Target(place, key, tensor, sources))
+                loaded.add(id(tensor))
+                self.used.update(sources)
+            else:
+                self.missing.append(name)
+
+    def _sources(self, place: Place, key: str) -> list[str]:
+        """The file's tensors of this one; none if it lacks them. What a GatedMlp has as one weight may be two there."""
+        name = place.prefix + key
+        if name in self.reader.names:
+            return [name]
+        if isinstance(place.parent, GatedMlp) and place.key == "gate_up_proj":
+            above = place.name.removesuffix("gate_up_proj")
+            parts = [f"{above}{part}.{key}" for part in ("gate_proj", "up_proj")]
+            if all(part in self.reader.names for part in parts):
+                return parts
+        return []
+
+    def _refuse_quantized(self, place: Place) -> None:
+        name = place.prefix + "weight"
+        stored = self.reader.facts(name)[0] if name in self.reader.names else None
         raise LinearError(
-            f"{where}: has shape {tuple(codes.shape)}, but the model's layer has ({module.out_features}, "
-            f"{module.in_features})"
+            f"{self.reader.where(name)}: is {'missing' if stored is None else str(stored).removeprefix('torch.')}, but the "
+            f"model's layer is a {type(place.module).__name__}: load what state_dict() has saved by load_state_dict(), and a "
+            "checkpoint in high precision before quantize_()"
         )
-    scale_name = reader.one_of(prefix, ("weight_scale", "weight_scale_inv"))
-    if scale_name is None:
-        raise LinearError(f"{where}: comes without factors: neither weight_scale nor weight_scale_inv is there")
-    scales = reader.read(scale_name)
-    scale = _scale_kind(tuple(scales.shape), codes, f'{reader.path} tensor "{scale_name}"')
-    bias = reader.read(prefix + "bias") if prefix + "bias" in reader.names else None
-    if bias is None and module.bias is not None:
-        raise LinearError(f'{reader.path}: has no tensor "{prefix}bias", which the model\'s layer asks for')
-    options = {"scale": scale, "dtype": dtype, "layer_name": prefix[:-1] or "linear"}
-    codes, scales = codes.to(device), scales.to(device)
-    bias = None if bias is None else bias.to(device=device, dtype=dtype)
-    layer = kind.from_codes(codes, scales, bias, **options)
-    input_scale = reader.one_of(prefix, _OF_INPUT)
-    if input_scale is not None and kind is FrozenFloat8Linear:
-        layer.input_scale = reader.read(input_scale).reshape(1).to(device=device, dtype=torch.float32)
-    return layer.train(module.training)
+
+    def _check_tensor(self, names: Union[str, list[str]], tensor: torch.Tensor) -> None:
+        names = [names] if isinstance(names, str) else names
+        shapes = []
+        for name in names:
+            dtype, shape = self.reader.facts(name)
+            shapes.append(shape)
+            if dtype in _codes.FLOAT8.values() and dtype != tensor.dtype:
+                if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
+                    self._refuse_dtype(name, dtype, tensor)
+                scales = scale_of(self.reader, name)
+                self._check_scales(scales)
+                self.used.update([scales, *(name.removesuffix("weight") + each for each in _OF_INPUT)])
+                self.decoded.append(name)
+            elif dtype != tensor.dtype and not (_is_high(dtype) and _is_high(tensor.dtype)):
+                integers = not (dtype.is_floating_point or tensor.dtype.is_floating_point)
+                if not integers or torch.bool in (dtype, tensor.dtype):
+                    self._refuse_dtype(name, dtype, tensor)
+        shape = shapes[0]
+        if len(shapes) > 1:
+            same = all(each and each[1:] == shape[1:] for each in shapes)
+            shape = (sum(each[0] for each in shapes), *shape[1:]) if same else shapes
+        if shape != tuple(tensor.shape):
+            raise LinearError(
+                f"{self.reader.where(names[0])}: has shape {shape}, but the model has {tuple(tensor.shape)}"
+            )
+
+    def _check_scales(self, name: str) -> None:
+        dtype = self.reader.facts(name)[0]
+        if not _is_high(dtype) and dtype != torch.float8_e8m0fnu:
+            found = str(dtype).removeprefix("torch.")
+            raise LinearError(f"{self.reader.where(name)}: is {found}, but factors are F32, BF16, F16 or F8_E8M0")
+
+    def _refuse_dtype(self, name: str, dtype: torch.dtype, tensor: torch.Tensor) -> None:
+        raise LinearError(
+            f"{self.reader.where(name)}: is {str(dtype).removeprefix('torch.')}, but the model has "
+            f"{str(tensor.dtype).removeprefix('torch.')}, to which that is not converted"
+        )
+
+    def value_of(self, target: _Target) -> torch.Tensor:
+        """On the host, in the model's dtype."""
+        parts = [self._part(name, target.tensor.dtype) for name in target.sources]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _part(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        value = self.reader.read(name)
+        if value.dtype in _codes.FLOAT8.values() and value.dtype != dtype:
+            scales = scale_of(self.reader, name)
+            factors = spread(self.reader.read(scales).float(), tuple(value.shape), self.reader.where(scales))
+            value = value.float() * factors
+        return value.to(dtype)
+
+
+def _is_high(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype.itemsize >= 2
+
+
+def _is_replaceable(place: Place) -> bool:
+    """Does a layer of codes compute what this one does?"""
+    module = place.module
+    if isinstance(module, _QUANTIZED):
+        return True
+    if not isinstance(module, torch.nn.Linear) or "weight" not in module._parameters or "forward" in vars(module):
+        return False
+    if isinstance(module, Float8Linear):
+        return not getattr(module.options, "activation", "")
+    if isinstance(module, NonDynamicallyQuantizableLinear):  # torch.nn.MultiheadAttention multiplies by its weight itself
+        return False
+    return isinstance(module, TorchaoFloat8Linear) or type(module).forward is torch.nn.Linear.forward
+
+
+# ---- changing the model --------------------------------------------------------------------------------------------
+
+
+class _Changes:
+    """Changes of a model that can be taken back."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def take_back(self) -> None:
+        for undo in reversed(self._undo):
+            undo()
+
+    def replace(self, place: Place, layer: torch.nn.Module) -> None:
+        for name, value in vars(place.module).items():
+            if name in _HOOKS:
+                layer.__dict__[name] = value  # the dict itself, so that its handles go on to work
+        self._undo.append(lambda: put(place, place.module))
+        put(place, layer)
+
+    def assign(self, tensors: dict[str, Any], key: str, value: torch.Tensor) -> None:
+        old = tensors[key]
+        self._undo.append(lambda: tensors.__setitem__(key, old))
+        tensors[key] = value
+
+    def copy(self, tensor: torch.Tensor, value: torch.Tensor, where: str) -> None:
+        with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+            old = tensor.detach().to("cpu", copy=True)
+
+            def undo() -> None:
+                with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
+                    tensor.copy_(old)
+
+            try:
+                tensor.copy_(value)
+            except RuntimeError as error:
+                raise LinearError(f"{where}: cannot be written into the model's tensor: {error}") from None
+            self._undo.append(undo)
+
+    def load_scales(self, module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+        """As load_state_dict() does: the scales of a checkpoint that has any go on, others begin anew."""
+        before = {**vars(module), "_buffers": module._buffers}
+
+        def undo() -> None:
+            vars(module).clear()
+            vars(module).update(before)
+
+        self._undo.append(undo)
+        of_scales = {key: each for key, each in module._buffers.items() if key.startswith("fp8_") and each is not None}
+        module._buffers = {**module._buffers, **{key: each.clone() for key, each in of_scales.items()}}
+        if any(each.is_meta for each in of_scales.values()):
+            module._reset_scales() if isinstance(module, KeepsScales) else module.create_buffers()
+        errors: list[str] = []
+        module._load_from_state_dict(state or {"": torch.empty(0)}, "", {}, False, [], [], errors)
+        if errors:
+            raise LinearError(f"{_SUBJECT}: {errors[0]}")
+
+
+_HOOKS = {name for name in vars(torch.nn.Module()) if "hooks" in name}
+
+
+def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values: list[torch.Tensor], scales) -> None:
+    changes = _Changes()
+    try:
+        made: dict[torch.Tensor, torch.Tensor] = {}  # in the place of those on meta, which several modules may have
+        for target, value in zip(plan.targets, values):
+            if target.tensor.is_meta:
+                made[target.tensor] = value
+            else:
+                changes.copy(target.tensor, value, plan.reader.where(target.sources[0]))
+        for place in plan.places:
+            for tensors in (place.module._parameters, place.module._buffers):
+                for key, tensor in list(tensors.items()):
+                    if tensor is not None and tensor in made:
+                        changes.assign(tensors, key, made[tensor])
+        for module, state in scales.items():
+            changes.load_scales(module, state)
+        for module, of_module in plan.layers.items():
+            for place in of_module:
+                changes.replace(place, layers[module])
+    except BaseException:
+        changes.take_back()
+        raise
+
+
+def _made(target: _Target, value: torch.Tensor, device) -> torch.Tensor:
+    """What takes the place of a tensor on meta."""
+    value = value.to(device or "cpu")
+    if not target.is_parameter:
+        return value
+    parameter = torch.nn.Parameter(value, requires_grad=target.tensor.requires_grad)
+    vars(parameter).update(vars(target.tensor))
+    return parameter
+
+
+def _refuse_rest(reader: Reader, missing: list[str], unexpected: list[str]) -> None:
+    if not missing and unexpected and all(name.rpartition(".")[2] in _OF_CACHE for name in unexpected):
+        raise LinearError(
+            f"{reader.path}: has scales of the KV cache, {some_of(unexpected)}, which the model has no place for: "
+            "strict=False leaves them aside"
+        )
+    if missing or unexpected:
+        what, which = ("lacks", missing) if missing else ("has no place in the model for", unexpected)
+        raise LinearError(f"{reader.path}: {what} {some_of(which)}: give the model it was made for, or strict=False")
 
 
 def load_float8_checkpoint(
@@ -166,231 +424,38 @@ def load_float8_checkpoint(
 ) -> CheckpointReport:
     """Loads a checkpoint into `model`, whose linear layers become FP8 where the checkpoint has FP8 codes of them.
 
-    path: a .safetensors file, its index, or a folder; a config.json there says how the weights are stored (fp8,
-    compressed-tensors' float-quantized, fbgemm_fp8), and what the files hold decides each layer: one factor, rows, 128
-    x 128 blocks or groups of 128, as weight_scale or weight_scale_inv. layers: "weight_only" makes WeightOnlyLinear,
-    "frozen" FrozenFloat8Linear. Layers stay on their device, or go to `device`; those on meta need it, or go to the
-    CPU. Other tensors are loaded as load_state_dict() does. Raises LinearError, an ingot.Error that names file and
-    tensor, for what does not fit, and with strict also for tensors that are missing or have no place.
+    path: a .safetensors file, its index, or a folder (model.safetensors, or else the index); a config.json there says how
+    the weights are stored (fp8, compressed-tensors' float-quantized, fbgemm_fp8, modelopt's FP8), and what the files hold
+    decides each layer: one factor, rows, 128 x 128 blocks or groups of 128, as weight_scale or weight_scale_inv. layers:
+    "weight_only" makes WeightOnlyLinear, "frozen" FrozenFloat8Linear, each with the hooks of the layer whose place it
+    takes. Layers stay on their device, or go to `device`; those on meta need it, or go to the CPU.
+
+    Other tensors are loaded as load_state_dict() does, and FP8 codes of them (of modules of several parts, embeddings,
+    stacked experts, layers with an activation) with their factors multiplied in. Names are those of the model without
+    wrappers (torch.compile, checkpoint_wrapper, DDP, PEFT, whose adapters stay as they are).
+
+    A load is whole or nothing: all is checked and read first, and an error leaves the model as it was. A model on meta
+    needs no memory but the checkpoint's; another one needs both until the end. Raises LinearError, an ingot.Error that
+    names file and tensor, for what does not fit, and with strict also for tensors that are missing or have no place.
     """
-    kinds = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
-    if layers not in kinds:
-        raise LinearError(f"load_float8_checkpoint layers: {layers!r} is none of {', '.join(kinds)}")
-    reader = _Reader(os.fspath(path))
-    _check_quantization(_quantization(pathlib.Path(path)), f"{path} quantization_config")
-    used: set[str] = set()
-    made: dict[torch.nn.Module, torch.nn.Module] = {}
-    names: list[str] = []
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        prefix = f"{name}." if name else ""
-        own = isinstance(module, (torch.nn.Linear, WeightOnlyLinear))
-        if not own or reader.dtype(prefix + "weight") not in _codes.FLOAT8.values():
-            continue
-        if not name:
-            raise LinearError("load_float8_checkpoint model: is a linear layer, which cannot be replaced in place")
-        if module not in made:
-            place = device or ("cpu" if module.weight.is_meta else module.weight.device)
-            dtype = getattr(module, "compute_dtype", getattr(module, "activation_dtype", module.weight.dtype))
-            made[module] = _layer_of(reader, prefix, module, kinds[layers], place, dtype)
-            names.append(name)
-        parent, _, key = name.rpartition(".")
-        setattr(model.get_submodule(parent), key, made[module])
-        used.update(prefix + part for part in ("weight", "weight_scale", "weight_scale_inv", "bias", *_OF_INPUT))
-    missing = _load_others(model, reader, set(made.values()), used, device)
-    unexpected = sorted(reader.names - used)
-    if strict and (missing or unexpected):
-        what, which = ("lacks", missing) if missing else ("has no place in the model for", unexpected)
-        shown = ", ".join(which[:3]) + (f" and {len(which) - 3} more" if len(which) > 3 else "")
-        raise LinearError(f"{path}: {what} {shown}: give the model it was made for, or strict=False")
-    return CheckpointReport(tuple(names), tuple(missing), tuple(unexpected))
-
-
-def _load_others(model, reader: _Reader, made: set, used: set[str], device) -> list[str]:
-    """Loads all tensors outside of the layers in FP8. Returns the names that are missing."""
-    missing: list[str] = []
-    replaced: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
-    loaded: set[int] = set()  # parameters may be tied: one name is enough
-    for name, module in model.named_modules(remove_duplicate=False):
-        if module in made:
-            continue
-        for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
-            full = f"{name}.{key}" if name else key
-            if tensor is None or key in module._non_persistent_buffers_set:
-                continue
-            if full not in reader.names:
-                missing.append(full)
-                continue
-            used.add(full)
-            value = reader.read(full)
-            if value.shape != tensor.shape:
-                raise LinearError(
-                    f'{reader.path} tensor "{full}": has shape {tuple(value.shape)}, but the model has '
-                    f"{tuple(tensor.shape)}"
-                )
-            loaded.add(id(tensor))
-            if not tensor.is_meta:
-                with torch.no_grad():
-                    tensor.copy_(value)
-                continue
-            value = value.to(device=device or "cpu", dtype=tensor.dtype)
-            if key in module._parameters:
-                value = replaced[tensor] = torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
-                module._parameters[key] = value
-            else:
-                module._buffers[key] = value
-    for module in model.modules():  # what is tied to a parameter that was on meta
-        for key, tensor in module._parameters.items():
-            if tensor is not None and tensor in replaced:
-                module._parameters[key] = replaced[tensor]
-                loaded.add(id(replaced[tensor]))
-    tensors = dict(model.named_parameters(remove_duplicate=False))
-    return [name for name in missing if name not in tensors or id(tensors[name]) not in loaded]
-
-
-# ---- saving --------------------------------------------------------------------------------------------------------
-
-
-def _trained_with(module: Union[Float8Linear, TorchaoFloat8Linear]) -> tuple[Optional[str], bool]:
-    """How training casts the weight, so that what is stored has the codes that it multiplied by: what shares a factor,
-    None for high precision, and whether scales are powers of two."""
-    if isinstance(module, Float8Linear):
-        kind = _SCALE_OF_RECIPE.get(module.options.recipe)
-        return kind, kind == "row"
-    config = module.config
-    rows = config.cast_config_weight.scaling_granularity == ScalingGranularity.AXISWISE
-    return "row" if rows else "tensor", config.round_scales_to_power_of_2
-
-
-def _float8_of(module: torch.nn.Module, name: str, scale: Optional[str]):
-    """(codes, factors, scale kind, input scale) of a layer that is stored in FP8; None for others."""
-    if isinstance(module, FrozenFloat8Linear):
-        return module.codes(), module.weight_scale, module.scale, module.input_scale
-    if isinstance(module, WeightOnlyLinear):
-        if module.weight_dtype not in ("e4m3fn", "e5m2") or module.scale not in (*RECIPE_OF, "1x128"):
-            raise LinearError(
-                f'save_float8_checkpoint "{name}": has {module.weight_dtype} weights with scale={module.scale}, for '
-                "which there is no public layout: save its state_dict()"
-            )
-        return module.codes().view(_codes.FLOAT8[module.weight_dtype]), module.weight_scale, module.scale, None
-    if not isinstance(module, (Float8Linear, TorchaoFloat8Linear)):
-        return None
-    own, pow2 = _trained_with(module)
-    kind = scale or own
-    if kind is None:
-        return None
-    codes, factors = _codes.cast(module.weight, "e4m3fn", kind, pow2, name)
-    return codes.view(torch.float8_e4m3fn), factors, kind, None
-
-
-def float8_quantization_config(scale: str, ignored: list[str], static: bool = False) -> dict[str, Any]:
-    """What config.json says of a model whose linear layers have such factors, for transformers and inference engines:
-    quant_method "fp8" for blocks, else compressed-tensors' float-quantized. `ignored` are linear layers in high
-    precision; static: activations have an input_scale."""
-    if scale == "128x128":
-        return {
-            "quant_method": "fp8",
-            "activation_scheme": "static" if static else "dynamic",
-            "weight_block_size": [128, 128],
-            "modules_to_not_convert": list(ignored),
-        }
-    number = {"num_bits": 8, "type": "float", "symmetric": True}
-    rows = scale == "row"
-    weights = {**number, "strategy": "channel" if rows else "tensor", "dynamic": False}
-    inputs = {**number, "strategy": "token" if rows and not static else "tensor", "dynamic": not static}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": "float-quantized",
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}},
-        "ignore": list(ignored),
+    if layers not in _KINDS:
+        raise LinearError(f"{_SUBJECT} layers: {printable(layers)!r} is none of {', '.join(_KINDS)}")
+    reader = Reader(os.fspath(path))
+    check_quantization(reader.config, reader.path)
+    plan = _Plan(model, reader, _KINDS[layers])
+    unexpected = sorted(reader.names - plan.used)
+    if strict:
+        _refuse_rest(reader, plan.missing, unexpected)
+    made = {module: plan.layer_of(of_module[0], device) for module, of_module in plan.layers.items()}
+    values = []
+    for target in plan.targets:
+        value = plan.value_of(target)
+        values.append(_made(target, value, device) if target.tensor.is_meta else value)
+    scales = {
+        module: {key: reader.read(name) for key, name in names.items()}
+        for module, names in plan.scales_of.items()
+        if names or plan.loads(module)
     }
-
-
-def save_float8_checkpoint(
-    model: torch.nn.Module,
-    path: Union[str, os.PathLike],
-    *,
-    scale: Optional[str] = None,
-    scale_name: Optional[str] = None,
-) -> dict[str, Any]:
-    """Writes a model: FP8 layers as codes and factors, all other tensors as they are. Returns its quantization_config.
-
-    Stored in FP8 are FrozenFloat8Linear, WeightOnlyLinear of e4m3fn and e5m2, and trained Float8Linear layers, whose
-    weight is cast as their recipe casts it, or with `scale` ("tensor", "row" or "128x128"). path: a .safetensors file,
-    or a folder, which gets model.safetensors and a config.json with quantization_config, beside what was in it or in
-    the model's `config`. scale_name: weight_scale or weight_scale_inv; default: as engines expect for the layout. All
-    bits of codes and factors come back by load_float8_checkpoint(). Raises LinearError for layers of several layouts,
-    or of none.
-    """
-    tensors: dict[str, torch.Tensor] = {}
-    scales: dict[str, str] = {}
-    ignored: list[str] = []
-    static = False
-    in_float8: dict[torch.nn.Module, Any] = {}
-    seen: set[int] = set()
-    if scale is not None and scale not in RECIPE_OF:
-        raise LinearError(f"save_float8_checkpoint scale: {scale!r} is none of {', '.join(RECIPE_OF)}")
-    for name, module in model.named_modules():
-        prefix = f"{name}." if name else ""
-        stored = _float8_of(module, name, scale)
-        if stored is not None:
-            codes, factors, kind, input_scale = in_float8[module] = stored
-            scales[name] = kind
-            tensors[prefix + "weight"] = codes
-            tensors[prefix + (scale_name or ("weight_scale_inv" if kind == "128x128" else "weight_scale"))] = factors
-            if input_scale is not None:
-                tensors[prefix + "input_scale"] = input_scale
-                static = True
-            if module.bias is not None:
-                tensors[prefix + "bias"] = module.bias
-            continue
-        if isinstance(module, torch.nn.Linear):
-            ignored.append(name)
-        for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
-            if tensor is None or key in module._non_persistent_buffers_set or id(tensor) in seen:
-                continue
-            seen.add(id(tensor))
-            tensors[prefix + key] = tensor
-    kinds = set(scales.values())
-    if not kinds:
-        raise LinearError("save_float8_checkpoint model: has no FP8 layer: convert or quantize some of its layers first")
-    if len(kinds) > 1:
-        raise LinearError(
-            f"save_float8_checkpoint model: has FP8 layers with factors of {' and of '.join(sorted(kinds))}, expected one "
-            "kind: quantize all of them with the same scale"
-        )
-    config = float8_quantization_config(kinds.pop(), ignored, static)
-    path = pathlib.Path(path)
-    if path.suffix == ".safetensors":
-        _write(path, tensors)
-        return config
-    path.mkdir(parents=True, exist_ok=True)
-    _write(path / "model.safetensors", tensors)
-    _write_config(path / "config.json", model, config)
-    return config
-
-
-def _write(file: pathlib.Path, tensors: dict[str, torch.Tensor]) -> None:
-    kept = []  # as long as their addresses are used
-    entries = []
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _NAMES:
-            raise LinearError(f'save_float8_checkpoint "{name}": is {tensor.dtype}, which safetensors files lack')
-        if tensor.is_meta:
-            raise LinearError(f'save_float8_checkpoint "{name}": is on meta, without values')
-        on_host = tensor.detach().cpu().contiguous()
-        kept.append(on_host)
-        bytes_of = on_host.numel() * on_host.element_size()
-        entries.append((name, _NAMES[tensor.dtype], list(on_host.shape), on_host.data_ptr(), bytes_of))
-    _core.write_safetensors(os.fspath(file), entries, {"format": "pt"})
-
-
-def _write_config(file: pathlib.Path, model: torch.nn.Module, quantization: dict[str, Any]) -> None:
-    config: dict[str, Any] = {}
-    own = getattr(model, "config", None)
-    if file.exists():
-        config = json.loads(file.read_text(encoding="utf-8"))
-    elif hasattr(own, "to_diff_dict"):
-        config = json.loads(own.to_json_string())
-    config["quantization_config"] = quantization
-    file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    _change(plan, made, values, scales)
+    names = tuple(of_module[0].name for of_module in plan.layers.values())
+    return CheckpointReport(names, (*plan.missing, *plan.left_on_meta), tuple(unexpected), tuple(plan.decoded))

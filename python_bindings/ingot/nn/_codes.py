@@ -81,6 +81,20 @@ def cast(weight: torch.Tensor, dtype: str, scale: str, pow2: bool, name: str) ->
     return codes, factors.reshape(shape)
 
 
+def aligned(codes: torch.Tensor) -> torch.Tensor:
+    """Tensors of a file may begin anywhere in memory, and kernels read 16 bytes at a time."""
+    plain = type(codes) in (torch.Tensor, torch.nn.Parameter) and not codes.is_meta
+    return codes.detach().clone() if plain and codes.data_ptr() % 16 else codes
+
+
+def align_assigned(state_dict, prefix: str, local_metadata) -> None:
+    """For load_state_dict(assign=True), which makes tensors of a file the layer's own."""
+    if local_metadata.get("assign_to_params_buffers"):
+        for key in (f"{prefix}weight", f"{prefix}weight_scale", f"{prefix}bias"):
+            if key in state_dict:
+                state_dict[key] = aligned(state_dict[key])
+
+
 def packed(codes: torch.Tensor, form: WeightFormat, name: str, out_features: int, in_features: int) -> torch.Tensor:
     """Codes in plain rows, in the format's layout."""
     if form.layout == "row_major":
@@ -154,10 +168,10 @@ def float_factors(scales: torch.Tensor, scale: str, out_features: int, in_featur
     if scale == "mx":
         if scales.dtype not in (torch.uint8, torch.float8_e8m0fnu):
             raise LinearError(f"{subject} scales: is {scales.dtype}, but MX scales are float8_e8m0fnu or its bits")
-        return scales.reshape(shape).contiguous().view(torch.uint8)
+        return aligned(scales.reshape(shape).contiguous().view(torch.uint8))
     if scales.dtype not in (*ops.HIGH_PRECISION, torch.float8_e8m0fnu):
         raise LinearError(f"{subject} scales: is {scales.dtype}, expected float32, bfloat16, float16 or float8_e8m0fnu")
-    return scales.reshape(shape).to(torch.float32).contiguous()
+    return aligned(scales.reshape(shape).to(torch.float32).contiguous())
 
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -165,7 +165,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
             )
         factors = _codes.float_factors(scales, scale, *codes.shape, subject)
         new = cls._empty(codes.shape[1], codes.shape[0], dtype, bias, codes.dtype, scale, layer_name)
-        new._take(codes.detach().contiguous(), factors.to(codes.device), bias)
+        new._take(_codes.aligned(codes.detach().contiguous()), factors.to(codes.device), bias)
         return new
 
     @classmethod
@@ -277,4 +277,5 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
             return
         if scale is not None and scale.numel() == self.weight_scale.numel():
             state_dict[prefix + "weight_scale"] = scale.reshape(self.weight_scale.shape).to(torch.float32)
+        _codes.align_assigned(state_dict, prefix, local_metadata)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)

@@ -192,7 +192,7 @@ class WeightOnlyLinear(ShowsWeight):
             batch_invariant=batch_invariant,
             layer_name=layer_name,
         )
-        rows = codes.detach().contiguous().view(torch.uint8)
+        rows = _codes.aligned(codes.detach().contiguous()).view(torch.uint8)
         if rows.shape[1] != new._facts().code_bytes:
             raise LinearError(f"{subject} codes: has rows of {rows.shape[1]} bytes, expected {new._facts().code_bytes}")
         new._take(rows, factors.to(codes.device), bias)
@@ -351,6 +351,7 @@ class WeightOnlyLinear(ShowsWeight):
         if problem:
             error_msgs.append(f"{self._subject} {prefix}weight: {problem}")
             return
+        _codes.align_assigned(state_dict, prefix, local_metadata)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)
         self._settle()
 
@@ -385,7 +386,7 @@ class WeightOnlyLinear(ShowsWeight):
         if weight.numel() != expected:
             return f"has {weight.numel()} bytes, but one of {sizes[1:]} has {expected}: give the layer's own state"
         if layout != self.layout:
-            codes = _codes.unpacked(weight, self._form._replace(layout=layout), *sizes)
+            codes = _codes.unpacked(_codes.aligned(weight), self._form._replace(layout=layout), *sizes)
             state_dict[prefix + "weight"] = _codes.packed(codes, self._form, *sizes)
             state_dict[prefix + "packing"] = self._packing()
         return ""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from .._core import Error
+from .._text import without_controls
 
 _PREFIX = "ingot: "
 
 
 class LinearError(Error, RuntimeError):
     """Tensors or options that a layer cannot take, or a device's error. The message names the layer."""
+
+    def __init__(self, *texts) -> None:
+        super().__init__(*(without_controls(text) if isinstance(text, str) else text for text in texts))
 
 
 def from_operator(error: RuntimeError) -> RuntimeError:

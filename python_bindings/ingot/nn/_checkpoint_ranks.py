@@ -1,0 +1,79 @@
+"""Checkpoints of models whose parameters are sharded (FSDP2, tensor parallelism): all ranks take part in gathering each
+tensor, and one of them writes."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Callable, Iterable, Optional
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from .._text import some_of
+from ..float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
+from ..torch._errors import LinearError
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, DTensor)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without its shards: of a DTensor all of it, on each rank, by a collective."""
+    tensor = tensor.detach()
+    if not isinstance(tensor, DTensor):
+        return tensor._tensor if isinstance(tensor, WeightWithDynamicFloat8CastTensor) else tensor
+    local, mesh = tensor._local_tensor, tensor.device_mesh
+    if isinstance(local, WeightWithDynamicFloat8CastTensor):
+        local = local._tensor
+    if local.device.type != mesh.device_type:  # as FSDP's offloading leaves it
+        local = local.to(mesh.device_type)
+    sizes = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(local, mesh, tensor.placements, run_check=False, **sizes).full_tensor()
+
+
+class Ranks:
+    """Those that hold the shards of a model's tensors; one rank alone if no tensor has shards."""
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        self._meshes: list[Any] = []
+        for tensor in tensors:
+            if isinstance(tensor, DTensor) and tensor.device_mesh not in self._meshes:
+                self._meshes.append(tensor.device_mesh)
+        self.several = bool(self._meshes)
+        self.writes = True
+
+    def _all(self, value: Any, joined: Callable[[list[Any]], Any]) -> Any:
+        """What is joined of all ranks' values, on each of them: along one dimension of a mesh after the other."""
+        for mesh in self._meshes:
+            for dim in range(mesh.ndim):
+                group = mesh.get_group(dim)
+                values: list[Any] = [None] * dist.get_world_size(group)
+                dist.all_gather_object(values, value, group=group)
+                value = joined(values)
+        return value
+
+    def raise_first(self, fault: Optional[str]) -> None:
+        """Raises the error of any rank on all of them, so that none waits for another."""
+        first = self._all(fault, lambda faults: next((each for each in faults if each), None))
+        if first:
+            raise LinearError(first)
+
+    def agree(self, subject: str, facts: dict[str, str], fault: Optional[str]) -> None:
+        """Refuses, on all ranks, a fault of one of them and models that differ: what one gathers and another lacks would
+        be waited for for ever. Says which rank writes."""
+        self.raise_first(fault)
+        if not self._meshes:
+            return
+        digest = hashlib.sha256("\n".join(f"{name} {fact}" for name, fact in facts.items()).encode()).hexdigest()
+        digests = self._all({digest}, lambda sets: set().union(*sets))
+        if len(digests) > 1:
+            known = self._all([facts], lambda lists: [each for one in lists for each in one])
+            names = dict.fromkeys(name for each in known for name in each)
+            differ = [name for name in names if len({each.get(name) for each in known}) > 1]
+            first = differ[0] if differ else ""
+            found = " and ".join(sorted({each.get(first, "absent") for each in known}))
+            what = f"{some_of(differ)} differ: {found}" if differ else "their tensors come in another order"
+            raise LinearError(f"{subject}: the ranks hold different models ({what}): load and convert the same on all ranks")
+        self.writes = self._all(dist.get_rank(), min) == dist.get_rank()

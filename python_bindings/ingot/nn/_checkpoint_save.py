@@ -1,0 +1,315 @@
+"""save_float8_checkpoint(): FP8 weights written in the layouts of public models."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+from typing import Any, Optional, Union
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from .._text import printable, some_of
+from ..float8.config import ScalingGranularity, ScalingType
+from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
+from ..torch._errors import LinearError
+from ..torch._operators import HIGH_PRECISION
+from . import _codes
+from ._checkpoint_files import NAMES, write_folder, write_tensors
+from ._checkpoint_names import Place, is_adapted, places, unwrapped
+from ._checkpoint_ranks import Ranks, is_sharded, whole
+from ._delayed import KeepsScales
+from ._float8_linear import Float8Linear
+from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
+from ._norm_linear import _NormLinear
+from ._parts import LinearParameters
+from ._weight_only import WeightOnlyLinear
+
+_SCALE_OF_RECIPE = {
+    "tensorwise": "tensor",
+    "delayed": "tensor",
+    "rowwise": "row",
+    "rowwise_folded": "row",
+    "rowwise_with_gw_hp": "row",
+    "blockwise": "128x128",
+}
+_SCALE_NAMES = ("weight_scale", "weight_scale_inv")
+_SUBJECT = "save_float8_checkpoint"
+
+
+@dataclasses.dataclass
+class _Float8:
+    """A weight that is stored in FP8: codes and factors that are there (factors), or a weight to cast."""
+
+    name: str  # of the layer
+    weight: torch.Tensor
+    kind: str  # what shares a factor
+    pow2: bool = False
+    factors: Optional[torch.Tensor] = None
+
+
+@dataclasses.dataclass
+class _Contents:
+    """What a file gets, in its order: tensors as they are, and weights in FP8."""
+
+    tensors: dict[str, Union[torch.Tensor, _Float8]] = dataclasses.field(default_factory=dict)
+    ignored: list[str] = dataclasses.field(default_factory=list)
+    static: bool = False
+
+    @property
+    def float8(self) -> list[_Float8]:
+        return [each for each in self.tensors.values() if isinstance(each, _Float8)]
+
+    def sources(self) -> dict[str, torch.Tensor]:
+        return {name: e.weight if isinstance(e, _Float8) else e for name, e in self.tensors.items()}
+
+
+def _trained_with(module: torch.nn.Module, recipes: dict[torch.nn.Module, str]) -> tuple[Optional[str], bool]:
+    """How training casts the weight, so that what is stored has the codes that it multiplied by: what shares a factor,
+    None for high precision, and whether scales are powers of two. recipes: of the weights that a module around them
+    multiplies by."""
+    if isinstance(module, TorchaoFloat8Linear):
+        config = module.config
+        if config.cast_config_weight.scaling_type == ScalingType.DISABLED:
+            return None, False
+        rows = config.cast_config_weight.scaling_granularity == ScalingGranularity.AXISWISE
+        return "row" if rows else "tensor", config.round_scales_to_power_of_2
+    recipe = recipes.get(module)
+    if recipe is None and isinstance(module, (Float8Linear, _NormLinear)):
+        recipe = module.options.recipe
+    kind = _SCALE_OF_RECIPE.get(recipe or "")
+    return kind, kind == "row"
+
+
+def _of_training(module: torch.nn.Module, key: str) -> bool:
+    """Is this a buffer of delayed or static scales?"""
+    return isinstance(module, (KeepsScales, TorchaoFloat8Linear)) and key.startswith("fp8_") and key in module._buffers
+
+
+class _Collector:
+    def __init__(self, model: torch.nn.Module, scale: Optional[str], scale_name: Optional[str]) -> None:
+        self._scale, self._scale_name = scale, scale_name
+        self._recipes: dict[torch.nn.Module, str] = {}
+        self._seen: set[int] = set()
+        self.contents = _Contents()
+        all_places = list(places(model))
+        self._tied = {
+            id(parameter)
+            for place in all_places
+            if not isinstance(place.module, (torch.nn.Linear, LinearParameters, _NormLinear))
+            for parameter in place.module._parameters.values()
+            if parameter is not None
+        }
+        modules: set[torch.nn.Module] = set()
+        for place in all_places:
+            if place.module not in modules:
+                modules.add(place.module)
+                self._take(place)
+
+    def _take(self, place: Place) -> None:
+        module, contents = place.module, self.contents
+        if is_adapted(place):
+            raise LinearError(
+                f'{_SUBJECT} "{printable(place.name)}": has adapters of PEFT, which such a checkpoint has no place for: '
+                "save them by the PEFT model's save_pretrained(), and pass its unload() here, or merge them first"
+            )
+        recipe = getattr(getattr(module, "options", None), "recipe", None)
+        for part in module._modules.values():
+            if isinstance(part, LinearParameters) and recipe is not None:
+                self._recipes[part] = recipe
+        stored = self._float8_of(module, place.name)
+        if stored is not None:
+            contents.tensors[place.prefix + "weight"] = stored
+            if isinstance(module, FrozenFloat8Linear) and module.input_scale is not None:
+                contents.tensors[place.prefix + "input_scale"] = module.input_scale
+                contents.static = True
+        elif isinstance(module, (torch.nn.Linear, LinearParameters, _NormLinear)):
+            contents.ignored.append(place.name)
+        quantized = isinstance(module, (FrozenFloat8Linear, WeightOnlyLinear))
+        for key, tensor in [*module._parameters.items(), *({} if quantized else module._buffers).items()]:
+            if tensor is None or key in module._non_persistent_buffers_set or _of_training(module, key):
+                continue
+            if id(tensor) not in self._seen and not (stored is not None and key == "weight"):
+                self._seen.add(id(tensor))
+                contents.tensors[place.prefix + key] = tensor
+
+    def _float8_of(self, module: torch.nn.Module, name: str) -> Optional[_Float8]:
+        if isinstance(module, FrozenFloat8Linear):
+            return _Float8(name, module.codes(), module.scale, factors=module.weight_scale)
+        if isinstance(module, WeightOnlyLinear):
+            if module.weight_dtype not in ("e4m3fn", "e5m2") or module.scale not in (*RECIPE_OF, "1x128"):
+                raise LinearError(
+                    f'{_SUBJECT} "{printable(name)}": has {module.weight_dtype} weights with scale={module.scale}, for '
+                    "which there is no public layout: save its state_dict()"
+                )
+            codes = module.codes().view(_codes.FLOAT8[module.weight_dtype])
+            return _Float8(name, codes, module.scale, factors=module.weight_scale)
+        if not isinstance(module, (Float8Linear, TorchaoFloat8Linear, LinearParameters, _NormLinear)):
+            return None
+        own, pow2 = _trained_with(module, self._recipes)
+        kind = self._scale or own
+        if kind is None or id(module.weight) in self._tied:  # what an embedding shares is stored once, as it is
+            return None
+        return _Float8(name, module.weight, kind, pow2)
+
+
+def _fault(contents: _Contents) -> Optional[str]:
+    """Why these tensors cannot be written; None if they can."""
+    for name, each in contents.tensors.items():
+        tensor = each.weight if isinstance(each, _Float8) else each
+        where = f'{_SUBJECT} "{printable(name)}"'
+        if tensor.is_meta:
+            return f"{where}: is on meta, without values: load the model first"
+        if tensor.layout != torch.strided or tensor.is_nested:
+            return f"{where}: is no plain tensor ({tensor.layout}), which safetensors files lack: call .to_dense() on it"
+        if tensor.dtype not in NAMES:
+            return f"{where}: is {tensor.dtype}, which safetensors files lack"
+        if isinstance(each, _Float8) and each.factors is None and tensor.dtype not in HIGH_PRECISION:
+            return f"{where}: is {tensor.dtype}, but FP8 is cast from float32, float16 and bfloat16: convert it with .to()"
+    kinds: dict[str, list[str]] = {}
+    for each in contents.float8:
+        kinds.setdefault(each.kind, []).append(each.name or "the model itself")
+    if not kinds:
+        return (
+            f"{_SUBJECT} model: has no layer that is stored in FP8: quantize_() it first, train with a recipe that casts the "
+            "weights, or pass scale= for modules of ingot.nn in high precision"
+        )
+    if len(kinds) > 1:
+        found = ", ".join(f"{kind} ({some_of(names, 1)})" for kind, names in sorted(kinds.items()))
+        return (
+            f"{_SUBJECT} model: has FP8 layers with factors of several kinds, {found}, and config.json can name one: pass "
+            "scale=, which casts trained layers with factors of that kind"
+        )
+    return None
+
+
+def float8_quantization_config(scale: str, ignored: list[str], static: bool = False) -> dict[str, Any]:
+    """What config.json says of a model whose linear layers have such factors, for transformers and inference engines:
+    quant_method "fp8" for blocks, else compressed-tensors' float-quantized. `ignored` are linear layers in high
+    precision; static: activations have an input_scale."""
+    if scale == "128x128":
+        return {
+            "quant_method": "fp8",
+            "activation_scheme": "static" if static else "dynamic",
+            "weight_block_size": [128, 128],
+            "modules_to_not_convert": list(ignored),
+        }
+    number = {"num_bits": 8, "type": "float", "symmetric": True}
+    rows = scale == "row"
+    weights = {**number, "strategy": "channel" if rows else "tensor", "dynamic": False}
+    inputs = {**number, "strategy": "token" if rows and not static else "tensor", "dynamic": not static}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "float-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}},
+        "ignore": list(ignored),
+    }
+
+
+def save_float8_checkpoint(
+    model: torch.nn.Module,
+    path: Union[str, os.PathLike],
+    *,
+    scale: Optional[str] = None,
+    scale_name: Optional[str] = None,
+) -> dict[str, Any]:
+    """Writes a model: FP8 layers as codes and factors, all other tensors as they are. Returns its quantization_config.
+
+    Stored in FP8 are FrozenFloat8Linear, WeightOnlyLinear of e4m3fn and e5m2, and the weights of trained Float8Linear
+    layers and of the modules of several parts (GatedMlp ...), cast as their recipe casts them, or with `scale` ("tensor",
+    "row" or "128x128"). Other linear layers, and those that share their weight with an embedding, stay as they are and are
+    listed as not converted. path: a .safetensors file, or a folder, which gets model.safetensors and a config.json, that
+    of the model's `config` or what was there, with quantization_config. Names are those of the model without wrappers
+    (torch.compile, checkpoint_wrapper, DDP). scale_name: weight_scale or weight_scale_inv; default: as engines expect for
+    the layout. All bits of codes and factors come back by load_float8_checkpoint().
+
+    A save that fails or is killed leaves the old checkpoint or the new one, whole; what the new one replaces in a folder,
+    also model-xxxxx-of-xxxxx.safetensors and their index, is then removed, as by transformers' save_pretrained(). With
+    sharded parameters (fully_shard, DTensor) all ranks call this; each tensor is gathered, and the lowest rank writes.
+    Raises LinearError for layers of several layouts or of none, for adapters of PEFT, and for ranks whose models differ.
+    """
+    for what, value, known in (("scale", scale, tuple(RECIPE_OF)), ("scale_name", scale_name, _SCALE_NAMES)):
+        if value is not None and value not in known:
+            raise LinearError(f"{_SUBJECT} {what}: {printable(value)!r} is none of {', '.join(known)}")
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()  # else it may hold a gathered copy, in 16 bits
+    ranks = Ranks([*model.parameters(), *model.buffers()])
+    contents, fault = _Contents(), None
+    try:
+        contents = _Collector(model, scale, scale_name).contents
+        fault = _fault(contents)
+    except LinearError as error:
+        fault = str(error)
+    ranks.agree(_SUBJECT, {name: _facts(each) for name, each in contents.tensors.items()}, fault)
+    config = float8_quantization_config(contents.float8[0].kind, contents.ignored, contents.static)
+    tensors, fault = _gathered(contents, scale_name, ranks)
+    if ranks.writes and fault is None:
+        try:
+            _write(pathlib.Path(path), tensors, unwrapped(model), config)
+        except LinearError as error:
+            fault = str(error)
+        except Exception as error:  # the other ranks wait for its end
+            if not ranks.several:
+                raise
+            fault = f"{_SUBJECT}: {error}"
+    ranks.raise_first(fault)
+    return config
+
+
+def _facts(each: Union[torch.Tensor, _Float8]) -> str:
+    """What ranks that gather a tensor together must agree on."""
+    tensor = each.weight if isinstance(each, _Float8) else each
+    text = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+    if isinstance(each, _Float8):
+        text += f", FP8 with scale={each.kind}" + (", powers of two" if each.pow2 else "")
+    return text + (f", {getattr(tensor, 'placements')}" if is_sharded(tensor) else "")
+
+
+def _gathered(contents: _Contents, scale_name: Optional[str], ranks: Ranks):
+    """The file's tensors on the host, of the rank that writes, and what has gone wrong with one of them. Every rank
+    takes part in each gathering, also after an error."""
+    tensors: dict[str, torch.Tensor] = {}
+    fault: Optional[str] = None
+    for name, each in contents.tensors.items():
+        value = whole(each.weight if isinstance(each, _Float8) else each)
+        if not ranks.writes or fault is not None:
+            continue
+        try:
+            if isinstance(each, _Float8):
+                codes, factors = value, each.factors
+                if factors is None:
+                    codes, factors = _codes.cast(value, "e4m3fn", each.kind, each.pow2, each.name)
+                    codes = codes.view(torch.float8_e4m3fn)
+                of_kind = "weight_scale_inv" if each.kind == "128x128" else "weight_scale"
+                tensors[name] = _on_host(codes)
+                tensors[name.removesuffix("weight") + (scale_name or of_kind)] = _on_host(factors)
+            else:
+                tensors[name] = _on_host(value)
+        except Exception as error:
+            if not ranks.several:
+                raise
+            fault = f"{_SUBJECT} {name}: {error}"
+    return tensors, fault
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().cpu().contiguous()
+
+
+def _write(path: pathlib.Path, tensors: dict[str, torch.Tensor], model: torch.nn.Module, quantization) -> None:
+    if path.suffix == ".safetensors":
+        write_tensors(path, tensors)
+        return
+
+    def changes(old: Optional[dict[str, Any]]) -> dict[str, Any]:
+        config, own = dict(old or {}), getattr(model, "config", None)
+        if hasattr(own, "to_diff_dict"):
+            config = json.loads(own.to_json_string())
+            config["architectures"] = config.get("architectures") or [type(model).__name__]
+        return {**config, "quantization_config": quantization}
+
+    write_folder(path, tensors, changes)
