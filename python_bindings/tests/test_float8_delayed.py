@@ -207,6 +207,79 @@ def test_layers_with_different_histories_and_formats():
             assert scale == amax_to_scale(history.max(), dtype, layer.config.round_scales_to_power_of_2), role
 
 
+def relative(got, expected):
+    return ((got.double() - expected).norm() / expected.norm()).item()
+
+
+@pytest.mark.parametrize("operators", [True, False])
+def test_a_tensor_has_no_scale_before_it_has_values(operators):
+    """Each by itself: a weight of zeros, gradients that overflow, then small values; the layer had not run at all before
+    the first step. Float64 is the reference."""
+    torch.manual_seed(0)
+    layer = convert(nn.Linear(32, 32, bias=False), config_of())
+    if not operators:
+        layer._operator_casts = None
+    nn.init.zeros_(layer.weight)
+    x, g = torch.randn(64, 32), torch.randn(64, 32)
+    float8.sync_float8_amax_and_scale_history(layer)
+    assert not layer.fp8_amax_history_input.any() and not layer.is_amax_initialized
+    layer(x).backward(torch.full_like(g, float("inf")))
+    float8.sync_float8_amax_and_scale_history(layer)
+    assert not layer.is_amax_initialized and not layer.fp8_amax_history_grad_output.any()
+    with torch.no_grad():
+        layer.weight.normal_(0, 1e-4)
+    loaded = convert(nn.Linear(32, 32, bias=False), config_of())
+    loaded.load_state_dict(layer.state_dict())
+    assert loaded._started == layer._started == (True, False, False)
+    for step in range(3):
+        for each in (layer, loaded):
+            each.zero_grad()
+            y = each(x)
+            y.backward(1e-6 * g)
+            assert relative(y.detach(), x.double() @ each.weight.detach().double().T) < 0.05
+            assert relative(each.weight.grad, (1e-6 * g).double().T @ x.double()) < 0.1
+            float8.sync_float8_amax_and_scale_history(each)
+            assert each.is_amax_initialized
+    # A history of zeros leaves the scale; later steps of zeros are no step without it.
+    scale = layer.fp8_scale_grad_output.clone()
+    for _ in range(5):
+        layer(x).backward(0 * g)
+        float8.sync_float8_amax_and_scale_history(layer)
+    assert torch.equal(layer.fp8_scale_grad_output, scale) and not layer.fp8_amax_history_grad_output.any()
+
+
+def test_a_second_call_enters_the_same_maxima():
+    layer = convert(nn.Linear(16, 8), config_of())
+    layer(torch.full((4, 16), 3.0)).sum().backward()
+    for _ in range(2):
+        float8.sync_float8_amax_and_scale_history(layer)
+    assert layer.fp8_amax_history_input.tolist() == [3.0, 3.0, 3.0, 0.0]
+
+
+def test_memory_without_values():
+    """From meta, and in the middle of training."""
+    kinds = (ScalingType.DELAYED, ScalingType.STATIC, ScalingType.DELAYED)
+    with torch.device("meta"):
+        meta = nn.Linear(16, 8)
+    layer = convert(meta, config_of(*kinds))
+    fresh = convert(nn.Linear(16, 8), config_of(*kinds))
+    layer.to_empty(device="cpu")
+    assert all(map(torch.equal, layer.buffers(), fresh.buffers()))
+    with torch.device("meta"):
+        meta = nn.Linear(16, 8)
+    assigned = convert(meta, config_of(*kinds))
+    assigned.load_state_dict(nn.Linear(16, 8).state_dict(), assign=True)
+    assert all(map(torch.equal, assigned.buffers(), fresh.buffers()))
+    nn.init.ones_(layer.weight), nn.init.ones_(layer.bias)
+    layer(torch.randn(4, 16)).sum().backward()
+    float8.sync_float8_amax_and_scale_history(layer)
+    before = [each.clone() for each in layer.buffers()]
+    layer.to_empty(device="cpu")
+    assert all(map(torch.equal, layer.buffers(), before)) and layer.is_amax_initialized
+    layer.reset_parameters()
+    assert all(map(torch.equal, layer.buffers(), fresh.buffers())) and not layer.is_amax_initialized
+
+
 def test_sync_is_a_few_operations_for_all_layers():
     """What a GPU would launch does not grow with the model."""
 

@@ -347,6 +347,43 @@ class FeedForward(nn.Module):
         return self.out_proj(torch.nn.functional.silu(self.w1(x)) * self.w2(x))
 
 
+def check_delayed_of_a_group(rank):
+    """Layers that this rank has alone, and ones that a rank has not run or has loaded: nothing waits for the other rank."""
+    delayed = CastConfig(scaling_type=ScalingType.DELAYED)
+    config = Float8LinearConfig(
+        cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed
+    )
+    groups = [dist.new_group([each]) for each in range(WORLD)]
+
+    def layers(count):
+        torch.manual_seed(0)
+        return float8.convert_to_float8_training(nn.Sequential(*(nn.Linear(8, 8) for _ in range(count))), config=config)
+
+    def run(model, size):
+        model(torch.full((4, 8), size)).sum().backward()
+
+    expert = layers(1)
+    run(expert, 1.0 + 9 * rank)  # a first step reduces nothing: the other rank may not run the layer
+    float8.sync_float8_amax_and_scale_history(expert, group=groups[rank])
+    run(expert, 1.0 + 9 * rank)
+    float8.sync_float8_amax_and_scale_history(expert, reduce=False)
+    assert expert[0].fp8_amax_history_input[0] == 1.0 + 9 * rank and expert[0].is_amax_initialized
+    with pytest.raises(ingot.Error, match="the ranks hold different layers: 2 with delayed scales on one, 3 on another"):
+        float8.sync_float8_amax_and_scale_history(layers(2 + rank))
+    shared, loaded = layers(1), layers(1)
+    if rank == 0:
+        run(shared, 3.0)
+    else:
+        loaded.load_state_dict(expert.state_dict())
+    run(loaded, 2.0)
+    both = nn.ModuleList([shared, loaded])
+    for _ in range(2):
+        float8.sync_float8_amax_and_scale_history(both)
+    assert all(each[0].is_amax_initialized for each in both)
+    assert shared[0].fp8_amax_history_input[:2].tolist() == [3.0, 3.0]
+    assert shared[0].fp8_scale_input == torch.tensor(448 / 3.0)
+
+
 def check_tensor_parallel(rank):
     mesh = init_device_mesh("cpu", (WORLD,))
     torch.manual_seed(0)
@@ -433,6 +470,7 @@ CHECKS = [
     check_state_dict,
     check_ddp,
     check_delayed,
+    check_delayed_of_a_group,
     check_tensor_parallel,
     check_tensor_parallel_refuses,
     check_distributed_tensors,

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ingot
+import ingot.float8 as float8
 import ingot.nn
 import ingot.torch
 from ingot.torch import LinearError
@@ -119,6 +120,40 @@ def test_modules_of_several_parts_are_prepared():
     for name in ("norm", "active", "mlp", "gated", "shared", "packed", "frozen"):
         others = torch.nn.ModuleDict({other: parts[other] for other in parts if other != name})
         assert set(lines(recording_of(others, 32, "h200")[0])) < everything, name
+
+
+def test_a_dry_run_leaves_no_trace_in_delayed_scales():
+    """Nor in gradients and random numbers; and it prepares the steps after the first ones, too."""
+    cast = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+    of_float8 = float8.Float8LinearConfig(cast_config_input=cast, cast_config_weight=cast, cast_config_grad_output=cast)
+    layers = [ingot.nn.Mlp(64, 96, norm="rms", recipe="delayed"), ingot.nn.Float8Linear(64, 64, recipe="delayed")]
+    layers.append(float8.StatefulFloat8Linear.from_float(torch.nn.Linear(64, 80), of_float8))
+    model = torch.nn.ModuleList(layers).bfloat16()
+    for parameter in model.parameters():
+        parameter.main_grad = torch.full_like(parameter, 3.0)
+
+    def state():
+        tensors = [*model.state_dict().values(), *(each.main_grad for each in model.parameters()), torch.get_rng_state()]
+        names = ("_has_run", "_syncs", "_starts", "scales_started", "is_amax_initialized")
+        flags = [getattr(each, name, None) for each in model.modules() for name in names]
+        return [each.clone() for each in tensors], flags, [each.grad for each in model.parameters()]
+
+    def same(before, after):
+        assert all(map(torch.equal, before[0], after[0])) and before[2] == after[2]
+        assert all(a is b or a == b for a, b in zip(before[1], after[1], strict=True))
+
+    texts = []
+    for _ in range(2):
+        before = state()
+        texts.append(set(lines(recording_of(model, 32, "h200")[0])))
+        same(before, state())
+        for layer in model:
+            layer(torch.randn(32, 64).bfloat16()).float().square().sum().backward()
+        ingot.nn.sync_amax_history(model)
+        float8.sync_float8_amax_and_scale_history(model)
+        assert model[0].scales_started and model[2].is_amax_initialized
+        model.zero_grad()
+    assert texts[0] == texts[1] and "amax_history reduce=max" in {line.split(" 1 1")[0] for line in texts[1]}
 
 
 def test_a_dry_run_changes_nothing():

@@ -87,13 +87,19 @@ def _maybe_initialize_amaxes_scales_for_float8_cast(
     is_initialized: bool,
     reduce_amax: bool,
 ) -> None:
-    """Fills the buffers of delayed scaling from the tensor itself, in the first step, which is then as dynamic."""
+    """Makes the scale from the tensor itself, as dynamic scaling does, where no step has made one: where the history has
+    nothing but zeros and what is not finite. The device decides. The history is filled by the step's end."""
     if is_initialized:
         return
     amax = tensor_to_amax(x, reduce_amax=reduce_amax)
     cur_amax.fill_(amax)
-    amax_history[0] = amax
-    scale.copy_(amax_history_to_scale(amax_history, float8_dtype, scale_fn_name))
+    own = amax_history_to_scale(amax.reshape(1), float8_dtype, scale_fn_name)
+    scale.copy_(torch.where(has_seen(amax_history), scale, own))
+
+
+def has_seen(amax_history: torch.Tensor) -> torch.Tensor:
+    """Has a history, or each of several, a maximum of which a scale can be made: finite, and above 0?"""
+    return torch.nan_to_num(amax_history, nan=0.0, posinf=0.0).any(-1)
 
 
 @torch._dynamo.allow_in_graph

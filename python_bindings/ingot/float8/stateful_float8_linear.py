@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 
 from ..torch._checks import refuse_batched_gradients
-from ..torch._scale_buffers import keep_buffers_of_scales
+from ..torch._scale_buffers import as_buffers_of_scales, keep_buffers_of_scales
 from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
 from ._weights import is_foreign
 from .config import CastConfig, Float8LinearConfig, ScalingType
@@ -18,6 +18,7 @@ from .float8_scaling_utils import (
     NoopFwToFloat8BwDynamic,
     NoopFwToFloat8BwStatic,
     _maybe_initialize_amaxes_scales_for_float8_cast,
+    has_seen,
     hp_tensor_to_float8_delayed,
     hp_tensor_to_float8_dynamic,
     hp_tensor_to_float8_static,
@@ -64,7 +65,7 @@ class _StatefulLinear(torch.autograd.Function):
         def scale_of_grad_output() -> torch.Tensor:
             if amax is not None:
                 _maybe_initialize_amaxes_scales_for_float8_cast(
-                    grad_output, amax, history, scale, *ctx.start, reduce_amax=True
+                    grad_output, amax, history, scale, *ctx.start, reduce_amax=False
                 )
             return scale
 
@@ -80,8 +81,8 @@ class StatefulFloat8Linear(Float8Linear):
     With delayed scaling each of input, weight and grad_output has three f32 buffers: `fp8_amax_*` (1), the maximum of
     this step; `fp8_amax_history_*` (history_len), those of earlier steps; `fp8_scale_*` (1), the scale made of them. A
     cast uses the scale that is there and writes the maximum; sync_float8_amax_and_scale_history() makes the next
-    scale. The first step is as dynamic scaling, unless the config has `enable_amax_init=False`. A static scale is the
-    buffer `fp8_static_scale_*`.
+    scale. A tensor of which only zeros, or nothing finite, have been seen has no scale yet, and is cast as with dynamic
+    scaling, unless the config has `enable_amax_init=False`. A static scale is the buffer `fp8_static_scale_*`.
 
     Forward and backward are one operator of Ingot's each; PyTorch's operations compute operands that come in FP8, and
     `emulate=True`.
@@ -96,7 +97,6 @@ class StatefulFloat8Linear(Float8Linear):
         super()._use_config(config)
         casts = (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)
         self.has_any_delayed_scaling = any(cast.scaling_type is ScalingType.DELAYED for cast in casts)
-        self.is_amax_initialized = not config.enable_amax_init
         self.create_buffers()
 
     def _casts(self) -> Tuple[Tuple[str, CastConfig], ...]:
@@ -106,6 +106,9 @@ class StatefulFloat8Linear(Float8Linear):
     def create_buffers(self) -> None:
         """Makes the buffers, or makes them anew, on the weight's device."""
         device = self.weight.device
+        self.is_amax_initialized = not self.config.enable_amax_init
+        self._has_run = False  # while scales are missing
+        self._syncs = 0  # since then, as long as they are
         for role, cast in self._casts():
             if self.has_any_delayed_scaling:
                 largest = torch.finfo(cast.target_dtype).max
@@ -129,14 +132,50 @@ class StatefulFloat8Linear(Float8Linear):
     def _apply(self, fn, recurse: bool = True):
         before = dict(self._buffers)
         result = super()._apply(fn, recurse)
-        keep_buffers_of_scales(self, before)
+        if not keep_buffers_of_scales(self, before):
+            self.create_buffers()  # they were on meta, and no values came with the memory
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
-        history = state_dict.get(f"{prefix}fp8_amax_history_input")
-        if history is not None and not history.is_meta and bool((history != 0).any()):
-            self.is_amax_initialized = True
+        as_buffers_of_scales(self)
+        on_meta = any(buffer.is_meta for name, buffer in self._buffers.items() if name.startswith("fp8_"))
+        if on_meta and not self.weight.is_meta:
+            self.create_buffers()  # the weight came with a checkpoint that has no scales
+        elif f"{prefix}fp8_amax_history_input" in state_dict and self.has_any_delayed_scaling and not on_meta:
+            histories = torch.stack([self._of(role)[1] for role in ROLES])
+            self._note_started(has_seen(histories).tolist())
+
+    @property
+    def is_amax_initialized(self) -> bool:
+        """Has every tensor with delayed scaling a scale of earlier steps? As of the last time that it was looked at, by
+        sync_float8_amax_and_scale_history()."""
+        return all(self._started)
+
+    @is_amax_initialized.setter
+    def is_amax_initialized(self, initialized: bool) -> None:
+        delayed = [cast.scaling_type is ScalingType.DELAYED for _, cast in self._casts()]
+        self._started = tuple(initialized or not each for each in delayed)
+
+    def _states_to_prepare(self, device: torch.device):
+        """Leads ingot.torch.prepare() through the first steps and the others, and back to this state."""
+        kept = self._started, self._has_run
+        try:
+            for self.is_amax_initialized in (False, True):
+                yield
+        finally:
+            self._started, self._has_run = kept
+
+    def _note_started(self, started: Sequence[bool]) -> None:
+        """Notes the tensors that have a scale, of input, weight and grad_output."""
+        self._started = tuple(before or bool(each) for before, each in zip(self._started, started))
+
+    def _is_started(self, role: str) -> bool:
+        """May the tensor's scale be used as it is?"""
+        started = self._started[ROLES.index(role)]
+        if not started:
+            self._has_run = True
+        return started
 
     def _of(self, role: str) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns the buffers amax, history and scale of a tensor."""
@@ -169,8 +208,8 @@ class StatefulFloat8Linear(Float8Linear):
             scale,
             self.config.delayed_scaling_config.scale_fn_name,
             cast.target_dtype,
-            self.is_amax_initialized,
-            reduce_amax=True,
+            self._is_started(role),
+            reduce_amax=False,
         )
         # The codes are kept for backward, so their scale must not be the buffer, which the next step changes.
         return hp_tensor_to_float8_delayed(
@@ -189,7 +228,7 @@ class StatefulFloat8Linear(Float8Linear):
             output,
             *self._of("grad_output"),
             self.config.delayed_scaling_config.scale_fn_name,
-            self.is_amax_initialized,
+            self._is_started("grad_output"),
             self.linear_mm_config,
             dtype,
         )
@@ -207,8 +246,8 @@ class StatefulFloat8Linear(Float8Linear):
                 *self._of(role),
                 self.config.delayed_scaling_config.scale_fn_name,
                 cast.target_dtype,
-                self.is_amax_initialized,
-                reduce_amax=True,
+                self._is_started(role),
+                reduce_amax=False,
             )
         return self._of(role)[2]
 
@@ -229,7 +268,7 @@ class StatefulFloat8Linear(Float8Linear):
             if cast.scaling_type is ScalingType.DELAYED:
                 state = self._of("grad_output")
             function = self.config.delayed_scaling_config.scale_fn_name
-            rest = (*state, function, cast.target_dtype, self.is_amax_initialized, *plan, name)
+            rest = (*state, function, cast.target_dtype, self._is_started("grad_output"), *plan, name)
             output, amaxes = call(_StatefulLinear.apply, name, *operands, *rest)
         else:
             output, amaxes = call(run_forward, name, None, *operands, *plan)

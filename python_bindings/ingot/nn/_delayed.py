@@ -94,15 +94,16 @@ class KeepsScales(torch.nn.Module):
             self._has_run, self._syncs = True, 0
         return DelayedScales(self.fp8_scale, amax, self._starts)
 
-    def _states_to_prepare(self):
-        """Leads ingot.torch.prepare() through the states whose steps launch different kernels, and back to this one."""
+    def _states_to_prepare(self, device: torch.device):
+        """Leads ingot.torch.prepare() through the states whose steps launch different kernels, and back to this one.
+        device: that of the tensors that stand in for the buffers."""
         if self.options.recipe != "delayed":
             yield
             return
         kept = self._starts, self._waits, self._has_run, self._syncs
         try:
             for scales in (1.0, 2.0):
-                self._use_scales([scales] * self.fp8_scale.numel())
+                self._use_scales([scales] * self.fp8_scale.numel(), torch.empty(0, device=device))
                 yield
         finally:
             self._starts, self._waits, self._has_run, self._syncs = kept

@@ -70,7 +70,15 @@ def _stand_in(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, requires_grad=tensor.requires_grad)
 
 
-def _run_layer(layer: torch.nn.Module, tokens: int, dtype: Optional[torch.dtype], device: torch.device) -> None:
+def _run_layer(layer: torch.nn.Module, counts: Tuple[int, ...], *rest) -> None:
+    """_run_in_a_state() for each number of tokens. A layer with delayed scales runs in the state of its first steps and in
+    that of the others, which launch different kernels, and then is in its own."""
+    for _ in layer._states_to_prepare(rest[-1]) if hasattr(layer, "_states_to_prepare") else (None,):
+        for tokens in counts:
+            _run_in_a_state(layer, tokens, *rest)
+
+
+def _run_in_a_state(layer: torch.nn.Module, tokens: int, dtype: Optional[torch.dtype], device: torch.device) -> None:
     """Forward as in inference; then, if gradients are on, forward and backward: with and without a gradient of the
     input, with one of the output that is a matrix, and one that is a single element, as that of a sum is."""
     whole = _WithoutHooks(layer)
@@ -137,8 +145,7 @@ def recording_of(
     dry.enter()
     try:
         for layer in _kinds(layers):
-            for count in counts:
-                _run_layer(layer, count, dtype, torch.device("cpu"))
+            _run_layer(layer, counts, dtype, torch.device("cpu"))
     finally:
         dry.leave()
     return dry.recording(), layers, left_out
@@ -212,6 +219,5 @@ def prepare(
 def _run_on_gpu(layers: list, counts: Tuple[int, ...], dtype: Any, device: torch.device) -> None:
     with torch.cuda.device(device):
         for layer in _kinds(layers):
-            for count in counts:
-                _run_layer(layer, count, dtype, device)
+            _run_layer(layer, counts, dtype, device)
         torch.cuda.synchronize()
