@@ -1,5 +1,6 @@
 #include "ingot/runtime/error.h"
 
+#include <string_view>
 #include <utility>
 
 #include "ingot/runtime/util/printable.h"
@@ -8,6 +9,13 @@ namespace ingot {
 namespace {
 
 constexpr std::string_view kBetween = ": ";
+constexpr std::size_t kLongestSubject = 4096;  // the longest path
+constexpr std::size_t kLongestMessage = 16384;
+
+// A line of megabytes in a file is no message.
+std::string cut(std::string_view text, std::size_t most) {
+  return std::string(text.substr(0, most)) + (text.size() > most ? "..." : "");
+}
 
 }  // namespace
 
@@ -27,11 +35,12 @@ std::string_view name(ErrorCode code) {
 Error::Error(ErrorCode code, std::string subject, const std::string& message, std::string log)
     // It may quote a file, a name or a variable, and is printed on a terminal. A NUL would also end what() there, and
     // whoever looks after the subject would read past the end.
-    : std::runtime_error(without_controls(subject + std::string(kBetween) + message)),
+    : std::runtime_error(
+          without_controls(cut(subject, kLongestSubject) + std::string(kBetween) + cut(message, kLongestMessage))),
       code_(code),
       subject_(std::move(subject)),
       log_(std::move(log)) {}
 
-std::string Error::message() const { return what() + subject_.size() + kBetween.size(); }
+std::string Error::message() const { return what() + cut(subject_, kLongestSubject).size() + kBetween.size(); }
 
 }  // namespace ingot

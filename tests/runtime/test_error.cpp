@@ -46,6 +46,12 @@ BOOST_AUTO_TEST_CASE(no_control_character_reaches_a_terminal) {
   BOOST_TEST(error.message() == "is?? ?\?m \xc3\xa4\n\tb");
 }
 
+BOOST_AUTO_TEST_CASE(an_endless_text_is_cut) {
+  const Error error(ErrorCode::invalid_spec, std::string(1'000'000, 's'), std::string(1'000'000, 'm'));
+  BOOST_TEST(std::string(error.what()) == std::string(4096, 's') + "...: " + std::string(16384, 'm') + "...");
+  BOOST_TEST(error.message() == std::string(16384, 'm') + "...");
+}
+
 BOOST_AUTO_TEST_CASE(codes_have_names) {
   BOOST_TEST(name(ErrorCode::invalid_spec) == "invalid_spec");
   BOOST_TEST(name(ErrorCode::invalid_argument) == "invalid_argument");
