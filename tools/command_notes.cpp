@@ -109,7 +109,7 @@ CommandNotes warm_notes() {
                    {"ingot warm --set llama3-8b --list", "only print the kernels"},
                    {"INGOT_CACHE_TIERS=model.bundle ingot warm --set llama3-8b --check", "is anything missing?"}},
       .exit_codes = {kWell,
-                     {"1", "a kernel failed, --check found one missing, or another error, which stderr tells"},
+                     {"1", "a kernel failed, is not kept or (--check) missing, or another error, which stderr tells"},
                      kWrongUsage,
                      {"130", "it was interrupted (Ctrl-C, SIGTERM); run it again to go on"}},
       .environment = variables({"INGOT_CACHE_DIR", "INGOT_CACHE_MAX_BYTES", "INGOT_CACHE_TIERS", "INGOT_CACHE_MODE",

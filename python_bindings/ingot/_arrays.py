@@ -271,7 +271,7 @@ def host_values(array: Any, dtype: type, what: str) -> np.ndarray:
             raise Error(f"{what}: is {str(tensor.dtype).removeprefix('torch.')}; give real numbers")
         array = tensor.to(torch.float32 if tensor.element_size() < 8 else torch.float64).numpy()
     values = _on_host(array, what)
-    is_real = values.dtype.kind in "biufO" or values.dtype.name in FROM_LONG_NAME
+    is_real = values.dtype.kind in "biuf" or values.dtype.name in FROM_LONG_NAME
     try:
         if is_real:
             return np.asarray(values, dtype, order="C")
@@ -296,12 +296,26 @@ def host_codes(array: Any, dtype: str, what: str) -> np.ndarray:
         if codes.itemsize == 1:
             return np.asarray(codes.view(np.uint8), order="C")
     if codes.dtype.kind not in "iu" and codes.size:
-        raise Error(f"{what}: is {codes.dtype.name}; give codes of {dtype}, or their bits in uint8")
+        raise Error(f"{what}: is {codes.dtype.name}; give {f'codes of {dtype}, or ' if dtype in _NAMES else ''}bytes in uint8")
     if codes.dtype == np.int8:
         codes = codes.view(np.uint8)
     if codes.size and not (codes.min() >= 0 and codes.max() <= 255):
         raise Error(f"{what}: has integers from {codes.min()} to {codes.max()}; codes are from 0 to 255")
     return np.asarray(codes, np.uint8, order="C")
+
+
+_KINDS = {str: "a text", bool: "True or False", int: "a whole number"}
+
+
+def option(value: Any, kind: type, what: str) -> Any:
+    """Returns an option's value as the core takes it, or refuses one of another kind by its name."""
+    if kind is bool and isinstance(value, np.bool_):
+        return bool(value)
+    if kind is int and isinstance(value, np.integer):
+        return int(value)
+    if not isinstance(value, kind):
+        raise Error(f"{what}: expected {_KINDS[kind]}, got a {type(value).__name__}")
+    return value
 
 
 def file_name(file: Any, what: str) -> str:

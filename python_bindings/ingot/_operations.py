@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import arrays_of, dtype_name, host_codes, host_values
+from ._arrays import SIZE, arrays_of, dtype_name, host_codes, host_values, option
 from ._context import Context, context_of
 
 
@@ -139,7 +139,8 @@ def cast(
     call = _core.CastCall(
         in_dtype=in_dtype, out_dtype=out, scale=scale, transposed_scale=transposed_scale or "", of=of or "",
         sum="" if sum is None else dtype_name(sum),
-        given=scales is not None, pow2=pow2, unrounded=unrounded, fast=fast,
+        given=scales is not None, pow2=option(pow2, bool, "cast pow2"),
+        unrounded=option(unrounded, bool, "cast unrounded"), fast=option(fast, bool, "cast fast"),
     )  # fmt: skip
     read = [read_input(arrays, inputs[name], f"cast input {name}") for name, _ in kinds]
     given = {"scales": scales, "transposed_scales": transposed_scales}
@@ -207,7 +208,7 @@ def read_floats(arrays: Any, array: Any, what: str) -> Any:
 def _expression_inputs(of: str | None, inputs: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     """Returns the names and kinds of an expression's inputs. `inputs` must have all of them; it may have more, because a
     derivative often reads fewer inputs than its expression."""
-    kinds = [] if of is None else _core.expression_inputs(of)[1]
+    kinds = [] if of is None else _core.expression_inputs(option(of, str, "expression"))[1]
     wanted, found = [name for name, _ in kinds], list(inputs or {})
     if of is None and found:
         raise _core.Error(f"inputs: there is no expression (of=) that would read {found}")
@@ -233,18 +234,18 @@ def _any_matrix(of: str | None, kinds: list[tuple[str, str]], inputs: Mapping[st
 
 def derivative(of: str, by: str = "x") -> str:
     """Returns the partial derivative of an expression (see cast) by x or by one of its inputs, as an expression."""
-    return _core.derivative(of, by)
+    return _core.derivative(option(of, str, "expression"), option(by, str, "by"))
 
 
 def backward(of: str, by: str = "x", grad: str = "grad") -> str:
     """Returns grad * derivative(of, by), as an expression: the gradient by `by`, given the gradient `grad` of the value."""
-    return _core.backward(of, by, grad)
+    return _core.backward(option(of, str, "expression"), option(by, str, "by"), option(grad, str, "grad"))
 
 
 def evaluate(of: str, /, x: Any = None, **inputs: Any) -> np.ndarray:
     """Returns the values of an expression (see cast) in float64, computed on the CPU, as a reference. x and matrices are
     [rows, cols] or broadcast to it; name[col] and name[col:f32] are [cols], name[row] is [rows]."""
-    uses_x, _ = _core.expression_inputs(of)
+    uses_x, _ = _core.expression_inputs(option(of, str, "expression"))
     if uses_x and x is None:
         raise _core.Error("evaluate x: is missing, but the expression uses it")
     kinds = _expression_inputs(of, inputs)
@@ -299,7 +300,8 @@ def gemm(
     result = arrays.empty((rows(first, layout[0] == "n"), rows(second, layout[1] == "t")), out)
     context = context_of(context, arrays.device)
     _core.gemm(
-        context, operand_a, operand_b, added, bias_dtype, arrays.bits(result), out, fast_accumulation, arrays.stream
+        context, operand_a, operand_b, added, bias_dtype, arrays.bits(result), out,
+        option(fast_accumulation, bool, "gemm fast_accumulation"), arrays.stream,
     )  # fmt: skip
     return result
 
@@ -314,9 +316,12 @@ def _matrix(x: Any, what: str) -> Any:
 
 def _operand(arrays: Any, x: Any, k_major: bool, what: str) -> Any:
     if not isinstance(x, Float8Array):
-        return _core.Operand(*read_input(arrays, x, what), None, "tensor", k_major)
+        bits, dtype = read_input(arrays, x, what)
+        if dtype not in ("f32", "bf16", "f16") and dtype in SIZE:
+            raise _core.Error(f"{what}: has codes of {dtype} without their factors; give the Float8Array of cast()")
+        return _core.Operand(bits, dtype, None, "tensor", k_major)
     factors = read_floats(arrays, x.factors, f"{what} factors").reshape(-1)
-    return _core.Operand(arrays.codes(x.codes, x.dtype, f"{what} codes"), x.dtype, factors, x.scale, k_major)
+    return _core.Operand(arrays.codes(x.codes, x.dtype, f"{what} codes"), x.dtype, factors, option(x.scale, str, f"{what} scale"), k_major)
 
 
 def encode(x: Any, dtype: Any) -> np.ndarray:

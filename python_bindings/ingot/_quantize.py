@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import PACKED_BITS, arrays_of, dtype_name, host_codes
+from ._arrays import PACKED_BITS, arrays_of, dtype_name, host_codes, option
 from ._context import Context, context_of
 
 
@@ -58,9 +58,11 @@ def float_quantize(
     what = "float_quantize input"
     arrays = arrays_of(x, what)
     in_dtype = arrays.dtype(x, what)
-    for name, bits in (("exponent_bits", exponent_bits), ("mantissa_bits", mantissa_bits)):
-        if not isinstance(bits, int) or not 0 <= bits <= 32:
-            raise _core.Error(f"float_quantize {name}: is {bits!r}, but must be a number from 0 to 7")
+    exponent_bits = option(exponent_bits, int, "float_quantize exponent_bits")
+    mantissa_bits = option(mantissa_bits, int, "float_quantize mantissa_bits")
+    for name, count in (("exponent_bits", exponent_bits), ("mantissa_bits", mantissa_bits)):
+        if not 0 <= count <= 32:  # beyond what the core reads; it knows the bounds
+            raise _core.Error(f"float_quantize {name}: is {count}, but must be at most 7")
     if out is None:
         result = arrays.empty(tuple(x.shape), in_dtype)
         to = arrays.bits(result)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _core
-from ._arrays import FROM_LONG_NAME, PACKED_BITS, arrays_of, dtype_name, file_name
+from ._arrays import FROM_LONG_NAME, PACKED_BITS, arrays_of, dtype_name, file_name, option
 from ._context import Context, context_for, context_of
 from ._operations import read_input
 
@@ -50,7 +50,7 @@ class WeightOnlyLinear:
         code_dtype = dtype_name(dtype)
         if code_dtype in PACKED_BITS and scale != "mx":
             raise _core.Error(f'WeightOnlyLinear dtype: {code_dtype} is made only with MX scales: set scale="mx"')
-        options = _core.WeightOnlyOptions(code_dtype, scale, pow2, layout, batch_invariant, epilogue or "")
+        options = _options(code_dtype, scale, pow2, layout, batch_invariant, epilogue)
         context = context_of(context, arrays.device)
         bits, in_dtype = read_input(arrays, weight, what)
         return cls(_core.WeightOnlyLinear.quantize(context, bits, in_dtype, options, arrays.stream))
@@ -83,7 +83,7 @@ class WeightOnlyLinear:
         arrays = arrays_of(codes, "WeightOnlyLinear codes")
         code_dtype = dtype_name(dtype if dtype is not None else arrays.dtype(codes, "WeightOnlyLinear codes"))
         _check_codes(arrays, codes, code_dtype)
-        options = _core.WeightOnlyOptions(code_dtype, scale, False, layout, batch_invariant, epilogue or "")
+        options = _options(code_dtype, scale, False, layout, batch_invariant, epilogue)
         arrays.own(scales, "WeightOnlyLinear scales")
         if len(scales.shape) == 0:
             scales = scales.reshape(1)
@@ -95,8 +95,9 @@ class WeightOnlyLinear:
         return cls(
             _core.WeightOnlyLinear.from_codes(
                 context, arrays.bits(codes, "WeightOnlyLinear codes"), arrays.bits(scales, "WeightOnlyLinear scales"),
-                _scale_dtype(arrays, scales, scale), convention,
-                in_features, options, arrays.stream,
+                _scale_dtype(arrays, scales, scale),
+                option(convention, str, "WeightOnlyLinear convention"),
+                option(in_features, int, "WeightOnlyLinear in_features"), options, arrays.stream,
             )
         )  # fmt: skip
 
@@ -113,16 +114,17 @@ class WeightOnlyLinear:
     ) -> WeightOnlyLinear:
         """Loads a layer that save() wrote, onto the device ("auto", "cpu" or "cuda:N")."""
         context = context_for(device) if context is None else context_of(context, device)
+        name = option(name, str, "WeightOnlyLinear name")
         return cls(_core.WeightOnlyLinear.load(context, file_name(file, "WeightOnlyLinear file"), name, batch_invariant, epilogue or "", 0))
 
     def save(self, file: str | os.PathLike[str], name: str = "") -> None:
         """Writes a .safetensors file with weight, weight_scale and their metadata (src/nn/weight_only_state.h). `name` is
         a prefix of these names: "layers.0.wq."."""
-        self._core.save(file_name(file, "WeightOnlyLinear file"), name, 0)
+        self._core.save(file_name(file, "WeightOnlyLinear file"), option(name, str, "WeightOnlyLinear name"), 0)
 
     def with_layout(self, layout: str) -> WeightOnlyLinear:
         """Returns a layer with the same codes and factors in another layout."""
-        return WeightOnlyLinear(self._core.with_layout(layout, 0))
+        return WeightOnlyLinear(self._core.with_layout(option(layout, str, "WeightOnlyLinear layout"), 0))
 
     def __call__(
         self,
@@ -207,6 +209,17 @@ class WeightOnlyLinear:
             f"WeightOnlyLinear({self.in_features} -> {self.out_features}, {self.dtype}, scale={self.scale!r}, "
             f"layout={self.layout!r}, {self.device})"
         )
+
+
+def _options(dtype: str, scale: Any, pow2: Any, layout: Any, batch_invariant: Any, epilogue: Any) -> Any:
+    return _core.WeightOnlyOptions(
+        dtype,
+        option(scale, str, "WeightOnlyLinear scale"),
+        option(pow2, bool, "WeightOnlyLinear pow2"),
+        option(layout, str, "WeightOnlyLinear layout"),
+        option(batch_invariant, bool, "WeightOnlyLinear batch_invariant"),
+        option(epilogue or "", str, "WeightOnlyLinear epilogue"),
+    )
 
 
 def _check_codes(arrays: Any, codes: Any, code_dtype: str) -> None:

@@ -148,7 +148,16 @@ REFUSED = {
     ),
     "pack_codes codes: holds f32": lambda: ingot.pack_codes(X, "e2m1fn"),
     "unpack_codes cols: is -1, but": lambda: ingot.unpack_codes(np.zeros((2, 3), np.uint8), "e2m1fn", -1),
-    "float_quantize exponent_bits: is '4'": lambda: ingot.float_quantize(X, "4", 3),
+    "cast fast: expected True or False, got a str": lambda: ingot.cast(X, fast="no"),
+    "expression: expected a text, got a int": lambda: ingot.cast(X, of=3),
+    "expression: expected a text, got a NoneType": lambda: ingot.derivative(None),
+    "gemm fast_accumulation: expected True or False": lambda: ingot.gemm(X, X, fast_accumulation=None),
+    "gemm a: has codes of e4m3fn without their factors": lambda: ingot.gemm(ingot.cast(X).codes, X),
+    "WeightOnlyLinear layout: expected a text": lambda: ingot.WeightOnlyLinear.quantize(X, layout=None),
+    "WeightOnlyLinear scale: expected a text": lambda: ingot.WeightOnlyLinear.quantize(X, scale=None),
+    "encode x: is object; give real numbers": lambda: ingot.encode(None, "e4m3fn"),
+    "unpack_codes packed: is object; give bytes in uint8": lambda: ingot.unpack_codes(None, "e2m1fn", 2),
+    "float_quantize exponent_bits: expected a whole number, got a str": lambda: ingot.float_quantize(X, "4", 3),
     "WeightOnlyLinear bias: is a list": lambda: ingot.WeightOnlyLinear.quantize(X)(X.astype(np.float16), [1.0]),
     "WeightOnlyLinear scales: is a NoneType": lambda: ingot.WeightOnlyLinear.from_codes(
         np.zeros((2, 3), np.uint8), None, "e4m3fn"
