@@ -403,10 +403,18 @@ def test_a_model_of_transformers(tmp_path):
     first = transformers.LlamaForCausalLM(config).bfloat16().eval()
     tokens = torch.arange(12).reshape(1, 12)
     expected = first(tokens).logits.double()
+    names = {name for name, each in first.named_modules() if isinstance(each, torch.nn.Linear)}
+    mlp = first.model.layers[0].mlp
+    mlp = GatedMlp.from_parts((mlp.gate_proj, mlp.up_proj), mlp.down_proj, recipe="blockwise")
+    first.model.layers[0].mlp = mlp
     quantize_(first, FrozenFloat8Config(scale="128x128"), filter_fn=lambda _, name: name != "lm_head")
-    save_float8_checkpoint(first, tmp_path)
+    ignored = save_float8_checkpoint(first, tmp_path)["modules_to_not_convert"]
+    reader = Reader(str(tmp_path))  # each layer that transformers has is FP8, or is listed as not
+    in_float8 = {name for name in names if reader.dtype(f"{name}.weight") == torch.float8_e4m3fn}
+    assert in_float8 | set(ignored) == names and not in_float8 & set(ignored)
+    assert all(f"{name}.weight_scale_inv" in reader.names for name in in_float8)
     saved = json.loads((tmp_path / "config.json").read_text())
-    assert saved["hidden_size"] == 128 and saved["quantization_config"]["quant_method"] == "fp8"
+    assert saved["hidden_size"] == 128 and saved["architectures"] == ["LlamaForCausalLM"] and saved["quantization_config"]["quant_method"] == "fp8"
     second = transformers.LlamaForCausalLM(config).bfloat16().eval()
     assert len(load_float8_checkpoint(second, tmp_path).layers) == 7
     with torch.no_grad():

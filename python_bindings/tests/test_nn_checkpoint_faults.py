@@ -262,7 +262,8 @@ def test_buffers_that_no_file_has(tmp_path):
     assert not any("fp8_" in name for name in Reader(str(tmp_path)).names)
     loaded = made("meta")
     report = load_float8_checkpoint(loaded, tmp_path)
-    assert report.missing == ("0.table",) and report.decoded == ("0.gate_up_proj.weight", "0.down_proj.weight")
+    assert report.missing == ("0.table",) and str(report).endswith("and they are on meta: make them: 0.table")
+    assert report.decoded == ("0.gate_up_proj.weight", "0.down_proj.weight")
     loaded[0].table = torch.ones(3)
     loaded[0](torch.randn(4, K, dtype=torch.bfloat16)).sum().backward()
     started = copy.deepcopy(saved)
@@ -490,11 +491,49 @@ def test_two_savers(tmp_path, monkeypatch):
     assert torch.equal(loaded_from(tmp_path)[1], frozen(1)[0].dequantize())
 
 
+def test_weights_that_are_not_finite(tmp_path):
+    for value in (float("inf"), float("nan")):
+        made = torch.nn.Sequential(Float8Linear(K, N))
+        with torch.no_grad():
+            made[0].weight[3, 5] = value
+        with pytest.raises(ingot.Error, match='"0.weight": has values that are Inf or NaN, which would spoil all that share'):
+            save_float8_checkpoint(made, tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_fsdp_of_flat_parameters(tmp_path):
+    """FullyShardedDataParallel's own way to whole parameters serves a save."""
+    dist = torch.distributed
+    if not dist.is_available():
+        pytest.skip("PyTorch was built without torch.distributed")
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        plain = torch.nn.Sequential(Float8Linear(K, N), torch.nn.LayerNorm(N))
+        save_float8_checkpoint(plain, tmp_path / "plain.safetensors")
+        for flat in (False, True):
+            wrapped = FullyShardedDataParallel(copy.deepcopy(plain), device_id=torch.device("cpu"), use_orig_params=not flat)
+            for call in (save_float8_checkpoint, load_float8_checkpoint):
+                with pytest.raises(ingot.Error, match=r"keeps its parameters in one flat tensor: call this within Fully"):
+                    call(wrapped, tmp_path / "plain.safetensors")
+            with FullyShardedDataParallel.summon_full_params(wrapped):
+                save_float8_checkpoint(wrapped, tmp_path / "m.safetensors")
+            assert (tmp_path / "m.safetensors").read_bytes() == (tmp_path / "plain.safetensors").read_bytes()
+    finally:
+        dist.destroy_process_group()
+
+
 def test_folders_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ingot.Error, match="file: cannot be written: File exists"):
         save_float8_checkpoint(frozen(0), tmp_path / "file")
     (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ingot.Error, match="embedded null byte"):
+        save_float8_checkpoint(frozen(0), "a\0b")
+    with pytest.raises(ingot.Error, match="model: is a dict, expected a torch.nn.Module"):
+        save_float8_checkpoint({}, tmp_path)
     with pytest.raises(ingot.Error, match="config.json: holds a list"):
         save_float8_checkpoint(frozen(0), tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["config.json", "file"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Callable, Optional, Union
+from typing import Any, Callable, Iterable, Optional, Union
 
 import torch
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -21,7 +21,7 @@ from ..torch._errors import LinearError
 from . import _codes
 from ._checkpoint_files import Reader
 from ._checkpoint_layouts import SCALES, check_quantization, scale_kind, scale_of, spread
-from ._checkpoint_names import Place, places, put, trains_a_copy
+from ._checkpoint_names import Place, check_model, places, put, trains_a_copy
 from ._checkpoint_ranks import is_sharded
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
@@ -29,6 +29,7 @@ from ._frozen_linear import FrozenFloat8Linear
 from ._mlp import GatedMlp
 from ._weight_only import WeightOnlyLinear
 
+_OF_WEIGHT_ONLY = (torch.bfloat16, torch.float16)
 _KINDS = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
 _QUANTIZED = (WeightOnlyLinear, FrozenFloat8Linear)
 _OF_INPUT = ("input_scale", "activation_scale")
@@ -43,12 +44,14 @@ class CheckpointReport:
     layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; buffers that no
     checkpoint has, and that are on meta, are among them: the caller has to make them. unexpected: tensors that the model
     has no place for. decoded: weights that the checkpoint has in FP8 and the model in high precision, with their values.
+    note: what the caller has yet to do ("" if nothing).
     """
 
     layers: tuple[str, ...]
     missing: tuple[str, ...]
     unexpected: tuple[str, ...]
     decoded: tuple[str, ...] = ()
+    note: str = ""
 
     def __str__(self) -> str:
         lines = [f"{len(self.layers)} layers are FP8: {some_of(self.layers)}" if self.layers else "no layer is FP8"]
@@ -59,7 +62,7 @@ class CheckpointReport:
         ):
             if names:
                 lines.append(f"{len(names)} {what}: {some_of(names)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self.note] if self.note else [])])
 
 
 # ---- the plan: what goes where -------------------------------------------------------------------------------------
@@ -438,7 +441,8 @@ def load_float8_checkpoint(
     needs no memory but the checkpoint's; another one needs both until the end. Raises LinearError, an ingot.Error that
     names file and tensor, for what does not fit, and with strict also for tensors that are missing or have no place.
     """
-    if layers not in _KINDS:
+    check_model(_SUBJECT, model)
+    if not isinstance(layers, str) or layers not in _KINDS:
         raise LinearError(f"{_SUBJECT} layers: {printable(layers)!r} is none of {', '.join(_KINDS)}")
     reader = Reader(os.fspath(path))
     check_quantization(reader.config, reader.path)
@@ -458,4 +462,14 @@ def load_float8_checkpoint(
     }
     _change(plan, made, values, scales)
     names = tuple(of_module[0].name for of_module in plan.layers.values())
-    return CheckpointReport(names, (*plan.missing, *plan.left_on_meta), tuple(unexpected), tuple(plan.decoded))
+    missing = (*plan.missing, *plan.left_on_meta)
+    return CheckpointReport(names, missing, tuple(unexpected), tuple(plan.decoded), _note(plan, made.values()))
+
+
+def _note(plan: _Plan, layers: Iterable[torch.nn.Module]) -> str:
+    notes = []
+    if any(isinstance(each, WeightOnlyLinear) and each.activation_dtype not in _OF_WEIGHT_ONLY for each in layers):
+        notes.append("these layers take bfloat16 or float16: call .bfloat16() on the model, or use torch.autocast")
+    if plan.left_on_meta:
+        notes.append(f"no checkpoint has these buffers, and they are on meta: make them: {some_of(plan.left_on_meta)}")
+    return "\n".join(notes)

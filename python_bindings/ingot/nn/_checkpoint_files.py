@@ -128,7 +128,7 @@ class Reader:
         else:
             self._files = _core.SafetensorsCheckpoint(os.fspath(given))
             self.config = read_json(given.parent / CONFIG) or {}
-        self.path = printable(path)
+        self.path = path
         self.names = set(self._files.names())
 
     def dtype(self, name: str) -> Optional[torch.dtype]:
@@ -180,8 +180,8 @@ def write_folder(folder: pathlib.Path, tensors: dict[str, torch.Tensor], changes
         folder.mkdir(parents=True, exist_ok=True)
         with _alone_in(folder):
             _replace(folder, tensors, changes)
-    except OSError as error:
-        raise LinearError(f"{printable(folder)}: cannot be written: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: of a name with a NUL
+        raise LinearError(f"{folder}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _replace(folder: pathlib.Path, tensors: dict[str, torch.Tensor], changes) -> None:
@@ -262,7 +262,7 @@ def _alone_in(folder: pathlib.Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LinearError(
-                f"{printable(folder)}: another process is saving into this folder: give each a folder of its own, or save "
+                f"{folder}: another process is saving into this folder: give each a folder of its own, or save "
                 "on one rank"
             ) from None
         except OSError:

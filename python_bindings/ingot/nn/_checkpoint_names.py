@@ -77,6 +77,11 @@ def places(model: torch.nn.Module) -> Iterator[Place]:
     return visit(Place("", model, None, ""))
 
 
+def check_model(subject: str, model: torch.nn.Module) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise LinearError(f"{subject} model: is a {type(model).__name__}, expected a torch.nn.Module")
+
+
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     return next(places(model)).module
 

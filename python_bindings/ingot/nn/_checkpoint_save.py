@@ -18,7 +18,7 @@ from ..torch._errors import LinearError
 from ..torch._operators import HIGH_PRECISION
 from . import _codes
 from ._checkpoint_files import NAMES, write_folder, write_tensors
-from ._checkpoint_names import Place, is_adapted, places, unwrapped
+from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
 from ._checkpoint_ranks import Ranks, is_sharded, whole
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
@@ -231,6 +231,7 @@ def save_float8_checkpoint(
     sharded parameters (fully_shard, DTensor) all ranks call this; each tensor is gathered, and the lowest rank writes.
     Raises LinearError for layers of several layouts or of none, for adapters of PEFT, and for ranks whose models differ.
     """
+    check_model(_SUBJECT, model)
     for what, value, known in (("scale", scale, tuple(RECIPE_OF)), ("scale_name", scale_name, _SCALE_NAMES)):
         if value is not None and value not in known:
             raise LinearError(f"{_SUBJECT} {what}: {printable(value)!r} is none of {', '.join(known)}")
@@ -284,6 +285,11 @@ def _gathered(contents: _Contents, scale_name: Optional[str], ranks: Ranks):
                 if factors is None:
                     codes, factors = _codes.cast(value, "e4m3fn", each.kind, each.pow2, each.name)
                     codes = codes.view(torch.float8_e4m3fn)
+                    if not factors.isfinite().all():
+                        raise LinearError(
+                            f'{_SUBJECT} "{printable(name)}": has values that are Inf or NaN, which would spoil all that share '
+                            "their factor: mend the weight first"
+                        )
                 of_kind = "weight_scale_inv" if each.kind == "128x128" else "weight_scale"
                 tensors[name] = _on_host(codes)
                 tensors[name.removesuffix("weight") + (scale_name or of_kind)] = _on_host(factors)
@@ -292,7 +298,7 @@ def _gathered(contents: _Contents, scale_name: Optional[str], ranks: Ranks):
         except Exception as error:
             if not ranks.several:
                 raise
-            fault = f"{_SUBJECT} {name}: {error}"
+            fault = str(error) if isinstance(error, LinearError) else f'{_SUBJECT} "{printable(name)}": {error}'
     return tensors, fault
 
 
