@@ -546,6 +546,28 @@ def test_own_initialisation_of_quantized_layers(kind):
         assert torch.equal(made(zeros), empty(zeros))
 
 
+def misaligned(tensor):
+    """A copy that begins at no multiple of 16 bytes, as in a safetensors file or a flat buffer."""
+    raw = torch.empty(tensor.nbytes + 24, dtype=torch.uint8)
+    at = (-raw.data_ptr()) % 16 + 8
+    return raw[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_misaligned_states_and_buffers(kind):
+    layer, x = kind.from_float(plain()), torch.randn(2, 32, dtype=torch.bfloat16)
+    expected = layer(x)
+    state = {key: misaligned(value) for key, value in layer.state_dict().items()}
+    options = [{"layout": "packed"}, {"layout": "row_major"}] if kind is WeightOnlyLinear else [{}]
+    for option in options:
+        for assign in (False, True):
+            made = kind(32, 24, dtype=torch.bfloat16, **option)
+            made.load_state_dict(state, assign=assign)
+            assert torch.equal(made(x), expected)
+    layer._buffers["weight"] = misaligned(layer.weight.codes)
+    assert torch.equal(layer(x), expected) and torch.equal(layer.dequantize(), made.dequantize())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_made_in_inference_mode_train_what_is_before_them(kind):
     with torch.inference_mode():

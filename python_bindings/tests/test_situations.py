@@ -615,13 +615,10 @@ MENDING = {
     "second_derivative",
     "weights_of_zeros",
     "infinite_first_step",
-    "misaligned_and_strided",
     "main_grad_of_some_inputs",
     "blocks_compiled_one_by_one",
     "exported",
     "flops_counted",
-    "hooks_and_conversion",
-    "unclear_inputs",
 }
 
 

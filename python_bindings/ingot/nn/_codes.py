@@ -131,15 +131,15 @@ def _table_of_trace(dtype: str) -> tuple[float, ...]:
 def _code_values(codes: torch.Tensor, dtype: str, in_features: int) -> torch.Tensor:
     if dtype in FLOAT8:
         return codes.view(FLOAT8[dtype]).to(torch.float32)
-    rows = codes.shape[0]
+    rows, size = codes.shape
     if PACKED_BITS[dtype] == 4:
         single = torch.stack([codes & 15, codes >> 4], -1)
     else:  # four codes in three bytes, the lowest bits first
-        three = codes.reshape(rows, -1, 3).to(torch.int32)
+        three = codes.reshape(rows, size // 3, 3).to(torch.int32)
         word = three[..., 0] | (three[..., 1] << 8) | (three[..., 2] << 16)
         single = torch.stack([(word >> shift) & 63 for shift in (0, 6, 12, 18)], -1)
     table = torch.tensor(_table_of_trace(dtype), dtype=torch.float32, device=codes.device)
-    return table[single.reshape(rows, -1)[:, :in_features].to(torch.int64)]
+    return table[single.reshape(rows, size * 8 // PACKED_BITS[dtype])[:, :in_features].to(torch.int64)]
 
 
 def dequantized(codes: torch.Tensor, factors: torch.Tensor, dtype: str, scale: str, in_features: int) -> torch.Tensor:

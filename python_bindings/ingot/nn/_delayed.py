@@ -9,7 +9,7 @@ import torch
 
 from ..torch import DelayedScales
 from ..torch._amax_ranks import largest_of_ranks
-from ..torch._checks import refuse
+from ..torch._checks import is_dense, refuse
 from ..torch._module_operators import masks_of, starts_of
 from ..torch._operators import sync_amax_history as sync_slots
 from ..torch._scale_buffers import as_buffers_of_scales, has_scale, is_time_to_look, keep_buffers_of_scales, read_scales
@@ -90,7 +90,7 @@ class KeepsScales(torch.nn.Module):
             self._reset_scales()  # parameters came with a checkpoint that has no scales
             amax = self.fp8_amax
         # Not in a compiled graph, which would be compiled again for it.
-        if not torch.compiler.is_compiling() and not self._has_run and torch.is_grad_enabled() and input.numel():
+        if not torch.compiler.is_compiling() and not self._has_run and torch.is_grad_enabled() and holds_rows(input):
             self._has_run, self._syncs = True, 0
         return DelayedScales(self.fp8_scale, amax, self._starts)
 
@@ -146,6 +146,11 @@ class KeepsScales(torch.nn.Module):
             self._use_scales(self.fp8_scale.reshape(-1).tolist())
         elif scale is None and any(key.startswith(prefix) for key in state_dict):
             self._reset_scales()
+
+
+def holds_rows(input: Any) -> bool:
+    """Does it have elements? What is no dense tensor is refused later."""
+    return is_dense(input) and input.numel() > 0
 
 
 def is_delayed(module: Any) -> bool:

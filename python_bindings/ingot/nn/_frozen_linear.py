@@ -22,7 +22,7 @@ from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import take_the_rest
 from ..torch._operators import HIGH_PRECISION
 from . import _codes
-from ._weight_values import ShowsWeight
+from ._weight_values import ShowsWeight, align_state
 
 # The recipe that reads a weight's factors in both directions (docs/checkpoints.md), by what shares a factor.
 RECIPE_OF = {"tensor": "tensorwise", "row": "rowwise_folded", "128x128": "blockwise"}
@@ -213,6 +213,8 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         try:
             return self._run(input, codes, weight_ops.frozen_plan(*key))
         except RuntimeError as error:
+            if self._realigned():
+                return self.forward(input)
             raise layer_error(error, self._subject) from None
 
     def _run(self, input: torch.Tensor, codes: torch.Tensor, plan: int) -> torch.Tensor:
@@ -262,6 +264,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         return self
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs):
+        align_state(state_dict, prefix)
         weight = state_dict.get(prefix + "weight")
         if weight is not None and weight.dtype != self._stored().dtype:
             error_msgs.append(

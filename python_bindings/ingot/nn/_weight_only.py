@@ -25,7 +25,7 @@ from ..torch._modules import take_the_rest
 from ..torch._operators import HIGH_PRECISION
 from ..torch._weight_operators import WeightFormat
 from . import _codes
-from ._weight_values import ShowsWeight
+from ._weight_values import ShowsWeight, align_state
 
 
 @torch.compiler.assume_constant_result
@@ -233,6 +233,8 @@ class WeightOnlyLinear(ShowsWeight):
         try:
             return self._run(input, codes, bias, self._facts().number, 1 if self._is_settled() else 0)
         except RuntimeError as error:
+            if self._realigned():
+                return self.forward(input)
             raise layer_error(error, self._subject) from None
 
     def _records(self, input: torch.Tensor) -> bool:
@@ -357,6 +359,7 @@ class WeightOnlyLinear(ShowsWeight):
 
     def _take_state(self, state_dict, prefix: str) -> str:
         """Gives a stored weight this layer's layout. Returns why it cannot be loaded, or ""."""
+        align_state(state_dict, prefix)
         weight, packing = state_dict.get(prefix + "weight"), state_dict.get(prefix + "packing")
         if weight is None:
             return ""

@@ -108,6 +108,18 @@ def _refuse_writes(schema: Any, args: Any, kwargs: Any) -> None:
                 each._refuse()
 
 
+def is_misaligned(tensor: torch.Tensor) -> bool:
+    return not tensor.is_meta and tensor.data_ptr() % 16 != 0
+
+
+def align_state(state_dict: dict, prefix: str) -> None:
+    """Copies a layer's tensors where kernels cannot read them: safetensors files place them anywhere."""
+    for name in ("weight", "weight_scale"):
+        tensor = state_dict.get(prefix + name)
+        if type(tensor) is torch.Tensor and is_misaligned(tensor):
+            state_dict[prefix + name] = tensor.clone()
+
+
 class ShowsWeight(torch.nn.Module):
     """A layer whose buffer `weight` holds codes, and whose attribute `weight` shows their values. The codes as they are
     stored are in state_dict() and named_buffers(), and are `weight.codes`; codes() returns them in plain rows."""
@@ -132,6 +144,16 @@ class ShowsWeight(torch.nn.Module):
         if type(codes) is WeightValues:
             codes = self._buffers["weight"] = codes.codes
         return codes
+
+    def _realigned(self) -> bool:
+        """After an error: copies buffers that do not begin at a multiple of 16 bytes, such as slices of a larger tensor.
+        Was there one? A captured graph would own the copy."""
+        if self._stored().is_cuda and torch.cuda.is_current_stream_capturing():
+            return False
+        found = [key for key, each in self._buffers.items() if each is not None and is_misaligned(each)]
+        for key in found:
+            self._buffers[key] = self._buffers[key].detach().clone()
+        return bool(found)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "weight" and isinstance(value, torch.Tensor):
