@@ -31,6 +31,15 @@ bool is_utf8(const std::string& text) {
   }
 }
 
+constexpr float kNoScale = 1.0F;
+
+// Ever rarer, because the scales of some tensors never come: of a frozen weight of zeros, say.
+bool is_time_to_look(std::int64_t steps) {
+  if (steps <= 3) return true;
+  const auto bits = static_cast<std::uint64_t>(steps);
+  return steps >= 16 && std::has_single_bit(bits) && std::countr_zero(bits) % 2 == 0;
+}
+
 // The memory in floats: first one array over all slots for each quantity, then the histories.
 struct Arrays {
   std::size_t slots;
@@ -77,6 +86,7 @@ const DelayedScaling::Slot& DelayedScaling::at(int slot) const {
 }
 
 bool DelayedScaling::has_scale(int slot) const { return at(slot).has_scale; }
+bool DelayedScaling::needs_start(int slot) const { return !at(slot).has_scale || at(slot).missing; }
 
 // ---- memory ------------------------------------------------------------------------------------------------------
 
@@ -85,7 +95,7 @@ std::vector<std::uint32_t> DelayedScaling::initial() const {
   const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
   std::vector<std::uint32_t> values(arrays.size(), 0);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    values[arrays.scale() + i] = std::bit_cast<std::uint32_t>(1.0F);
+    values[arrays.scale() + i] = std::bit_cast<std::uint32_t>(kNoScale);
     values[arrays.limits() + i] = std::bit_cast<std::uint32_t>(fp8_max(slots_[i].dtype));
     values[arrays.pow2() + i] = std::bit_cast<std::uint32_t>(slots_[i].pow2 ? 1.0F : 0.0F);
   }
@@ -144,9 +154,10 @@ Tensor DelayedScaling::amaxes() const { return tensors(0, size()).amax; }
 
 void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
   const std::string subject = fmt::format("delayed scaling slot \"{}\"", at(slot).name);
-  if (at(slot).has_scale) refuse(subject, "has its first scale already; start() is for slots without (has_scale())");
+  if (!needs_start(slot)) refuse(subject, "has its first scale already; start() is for slots without (has_scale())");
   check_stream(stream, *backend_);
-  if (backend_->capturing(stream)) {
+  const bool captures = backend_->capturing(stream);
+  if (captures && !has_scale(slot)) {
     refuse(subject,
            "is started while the stream is capturing a graph, whose replays would start it anew; run the step once "
            "before capturing it");
@@ -155,12 +166,32 @@ void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
   const AmaxHistoryTensors one = tensors(slot, 1);
   backend_->amax({.in = input.dtype, .scale = kTensorwise}, {.input = input, .amax = one.amax}, stream);
   backend_->amax_history(spec(), one, stream);
-  slots_[static_cast<std::size_t>(slot)].has_scale = true;
+  if (captures) return;
+  Slot& started = slots_[static_cast<std::size_t>(slot)];
+  started.has_scale = true;
+  started.missing = false;
+  started.is_new = true;
 }
 
 void DelayedScaling::sync_amax_history(Stream& stream) {
   if (memory_.data() == nullptr) return;
   backend_->amax_history(spec(), tensors(0, size()), stream);
+  if (!backend_->capturing(stream)) look_at_new_slots(stream);
+}
+
+// A slot that is not looked at is started again, which is right whether it has a scale or not.
+void DelayedScaling::look_at_new_slots(Stream& stream) {
+  bool looks = false;
+  for (Slot& slot : slots_) {
+    if (slot.is_new) looks |= is_time_to_look(++slot.new_steps);
+  }
+  std::vector<float> scales(slots_.size(), kNoScale);
+  if (looks)
+    backend_->copy_to_host(scales.data(), tensors(0, size()).scale.data, scales.size() * sizeof(float), stream);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (slots_[i].is_new) slots_[i].missing = scales[i] == kNoScale;
+    slots_[i].is_new = false;
+  }
 }
 
 // ---- state -------------------------------------------------------------------------------------------------------
@@ -213,6 +244,10 @@ void DelayedScaling::load(std::string_view text, Stream& stream) {
     }
     found[i] = true;
     slots[i].has_scale = saved.has_scale;
+    slots[i].missing = saved.has_scale && saved.scale == std::bit_cast<std::uint32_t>(kNoScale) &&
+                       std::ranges::all_of(saved.history, [](std::uint32_t amax) { return amax == 0; });
+    slots[i].is_new = false;
+    slots[i].new_steps = 0;
     values[arrays.scale() + i] = saved.scale;
     values[arrays.amax() + i] = saved.amax;
     std::ranges::copy(saved.history, values.begin() + static_cast<std::ptrdiff_t>(arrays.history(i)));

@@ -5,7 +5,7 @@
 //   DelayedScaling scaling(context.backend(), {.history_length = 16});
 //   const int slot = scaling.add("layers.0.wq.input", Dtype::e4m3fn);
 //   each step:
-//     if (!scaling.has_scale(slot)) scaling.start(slot, x, stream);
+//     if (scaling.needs_start(slot)) scaling.start(slot, x, stream);
 //     backend.cast({... .source = ScaleSource::given}, {... .scales = scaling.scale(slot), .amax = scaling.amax(slot)},
 //                  stream);
 //     data-parallel trainers: all-reduce(max) scaling.amaxes()
@@ -15,7 +15,9 @@
 // defines how a step updates it. The rule is torchao's with one exception: a slot whose history is all zeros keeps its
 // scale, where torchao would take 1e12 times FP8_MAX. So a slot that was never started keeps the scale 1 and an empty
 // history; a step that leaves a layer out records 0 for it; and a layer that is left out until its history is all zeros
-// continues with its last scale.
+// continues with its last scale. A slot of which only zeros, or (where `finite`) overflows, have been seen has no scale
+// either, and is to be started in each step until it has: sync_amax_history() reads which of the slots that the step
+// has started are still at 1.
 //
 // The device memory is allocated once, by the first start(), load() or allocate(), and never moves, because captured
 // graphs hold its addresses. All slots must be added before. Casts that use an object, start() and sync_amax_history()
@@ -71,18 +73,24 @@ class INGOT_API DelayedScaling {
   // sync_amax_history(), all ranks have the same scales from the first sync on.
   Tensor amaxes() const;
 
-  // Has start() or load() given the slot a first scale? The host keeps track of this; nothing is read from the device.
+  // Has the slot been started, by start() or load()? The host keeps track of this; nothing is read from the device.
   bool has_scale(int slot) const;
+  // Is the slot to be started before it is cast next: has it not been, or was there nothing to make a scale of?
+  bool needs_start(int slot) const;
 
   // Starts a slot: the amax of `input` (f32, bf16 or f16; any shape) becomes the first entry of its history and
   // determines its scale, so that a cast of the same data gives what dynamic scaling gives. If the data are all zeros,
-  // or overflow where `finite`, the scale stays 1. Throws Error{invalid_argument} if the slot already has a scale, and
-  // while the stream is capturing, because every replay of the graph would start the slot anew.
+  // or overflow where `finite`, the scale stays 1, and the slot needs a start in the next step, too. Throws
+  // Error{invalid_argument} if the slot needs none, and for its first start while the stream is capturing, because
+  // every replay of the graph would start the slot anew. A later one may be captured: its replays make a scale of the
+  // history and the data.
   void start(int slot, const Tensor& input, Stream& stream);
 
   // To be called once per step for the whole model, after all casts of the step and before those of the next. Moves the
   // current maxima into the histories, clears them, and computes all scales anew, in one launch that a graph can
-  // capture. Does nothing before the memory is allocated.
+  // capture. Does nothing before the memory is allocated. After a step that has started slots it waits for the stream
+  // and reads their scales; of a slot that stays without one, in its steps 1, 2, 3, 16, 64, 256, and so on. A captured
+  // call reads nothing.
   void sync_amax_history(Stream& stream);
 
   // Returns scales, current maxima and histories as one line of JSON. Floats are stored as their bits, so that load()
@@ -98,6 +106,9 @@ class INGOT_API DelayedScaling {
     Dtype dtype;
     bool pow2;
     bool has_scale;
+    bool missing = false;        // has_scale, but nothing has been seen to make a scale of
+    bool is_new = false;         // started since the last sync_amax_history()
+    std::int64_t new_steps = 0;  // in which it was
   };
 
   const Slot& at(int slot) const;
@@ -106,6 +117,7 @@ class INGOT_API DelayedScaling {
   Tensor view(std::size_t first, int count) const;
   std::vector<std::uint32_t> initial() const;
   void write(const std::vector<std::uint32_t>& values, Stream& stream);
+  void look_at_new_slots(Stream& stream);
 
   Backend* backend_;
   DelayedScalingOptions options_;

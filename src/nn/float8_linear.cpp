@@ -122,22 +122,22 @@ void Float8Linear::make_constants(Stream& stream) {
   constants_ = linear_constants(plan_, *backend_, region_of(constant_memory_), stream);
 }
 
-bool Float8Linear::has_scale(int slot) const { return slot < 0 || options_.delayed->has_scale(slot); }
+bool Float8Linear::needs_start(int slot) const { return slot >= 0 && options_.delayed->needs_start(slot); }
 
 LinearScale Float8Linear::scale_of(const LinearScale& fixed, int slot) const {
-  if (slot < 0 || !has_scale(slot)) return fixed;
+  if (slot < 0 || !options_.delayed->has_scale(slot)) return fixed;
   return {.scale = options_.delayed->scale(slot), .amax = options_.delayed->amax(slot)};
 }
 
-// The first scale comes from the first data.
+// The first scale comes from the first data that have any.
 void Float8Linear::start_scale(int slot, const Tensor& data, Stream& stream) {
-  if (!has_scale(slot)) options_.delayed->start(slot, data, stream);
+  if (needs_start(slot)) options_.delayed->start(slot, data, stream);
 }
 
 // Only the first step writes an expression's values for it.
 template <class Values>
 void Float8Linear::start_scale_of_values(int slot, const Tensor& like, Stream& stream, const Values& values) {
-  if (has_scale(slot)) return;
+  if (!needs_start(slot)) return;
   OwnerMemory memory;
   Tensor made = matrix(nullptr, like.dtype, like.rows, like.cols, backend_->device());
   made.data = memory.renew(*backend_, byte_span(made, "values"), stream).data;
@@ -214,7 +214,7 @@ void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
 void Float8Linear::start_weight(const Tensor& weight, std::int64_t tokens, Stream& stream) {
   if (weight_is_cast(weight)) return;
   // The first delayed scale is computed in the order of the layer's own stream.
-  if (!has_scale(slots_.weight) || !uses_side(tokens, most_beside_forward_, stream)) return;
+  if (needs_start(slots_.weight) || !uses_side(tokens, most_beside_forward_, stream)) return;
   const WeightCastTensors cast = prepare_weight(weight, stream);
   options_.side->wait_for(stream);
   is_beside_ = true;

@@ -220,7 +220,7 @@ class INGOT_API Float8Linear : private LinearPart {
   LinearBackwardTensors backward_tensors(const LinearBackward& tensors) const;
   Buffer& workspace() { return (options_.workspace != nullptr ? *options_.workspace : own_workspace_).memory; }
   bool observes_values() const { return options_.observer != nullptr && options_.observer->wants_values(); }
-  bool has_scale(int slot) const;
+  bool needs_start(int slot) const;
   // The scale of a tensor that is about to be cast; made of `data` if it is a delayed scale's first cast.
   LinearScale scale_of(const LinearScale& fixed, int slot) const;
   void start_scale(int slot, const Tensor& data, Stream& stream);

@@ -228,6 +228,51 @@ BOOST_AUTO_TEST_CASE(slots_without_data_keep_their_scale) {
   BOOST_TEST(scale(zeros, 0) == 1.0F);
 }
 
+// A slot of which nothing was seen to make a scale of is started again in the next step, each by itself; which slots
+// those are is read ever more rarely, and in no step that starts none.
+BOOST_AUTO_TEST_CASE(slots_start_when_there_is_something_to_start_with) {
+  CountingBackend counting(*backend, &stream);
+  Stream on(counting);
+  DelayedScaling scaling(counting, {.history_length = 2, .finite = true});
+  for (const char* const name : {"used", "zeros", "overflow"}) scaling.add(name, Dtype::e4m3fn);
+  const auto start_with = [&](int slot, float amax) {
+    std::vector<float> values{0.0F, amax};
+    scaling.start(slot, row(values), on);
+  };
+  start_with(0, 2.0F);
+  start_with(1, 0.0F);
+  start_with(2, kInf);
+  for (int slot = 0; slot < 3; ++slot) BOOST_TEST(!scaling.needs_start(slot));  // in the step that has started it
+  scaling.sync_amax_history(on);
+  BOOST_TEST(!scaling.needs_start(0));
+  BOOST_TEST((scaling.needs_start(1) && scaling.needs_start(2)));
+  DelayedScaling loaded(*backend, {.history_length = 2, .finite = true});
+  for (const char* const name : {"overflow", "zeros", "used"}) loaded.add(name, Dtype::e4m3fn);
+  loaded.load(scaling.save(on), stream);
+  BOOST_TEST((loaded.needs_start(0) && loaded.needs_start(1) && !loaded.needs_start(2)));
+
+  start_with(2, 1e-3F);
+  BOOST_TEST(scale(scaling, 2) == reference_scale(Dtype::e4m3fn, false, 1e-3F));
+  scaling.sync_amax_history(on);
+  BOOST_TEST(!scaling.needs_start(2));
+  BOOST_TEST(message([&] { start_with(2, 1.0F); }).find("has its first scale already") != std::string::npos);
+  int reads = 0;
+  for (int step = 2; step <= 100; ++step) {
+    start_with(1, 0.0F);
+    const int before = counting.copies_to_host;
+    scaling.sync_amax_history(on);
+    reads += counting.copies_to_host - before;
+    BOOST_TEST(scaling.needs_start(1));
+  }
+  BOOST_TEST(reads == 4);  // 2, 3, 16, 64
+  start_with(1, 4.0F);
+  scaling.sync_amax_history(on);
+  BOOST_TEST(scale(scaling, 1) == 112.0F);
+  const int before = counting.copies_to_host;
+  for (int step = 0; step < 40; ++step) scaling.sync_amax_history(on);
+  BOOST_TEST(counting.copies_to_host == before);
+}
+
 // Data-parallel: after an all-reduce of the maxima, all ranks have the same scales, whatever their own data were.
 BOOST_AUTO_TEST_CASE(ranks_that_reduce_their_maxima_agree) {
   constexpr int kRanks = 3;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/float8_linear.h"
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
@@ -172,6 +173,30 @@ BOOST_AUTO_TEST_CASE(stay_1_for_zeros) {
   const DeviceMatrix weight(zeros(kLinear.out_features, kLinear.in_features), Dtype::bf16, *backend, stream);
   cast_weight(plan, *backend, {.weight = weight, .into = part.weight, .scale = part.scales.weight}, {.stream = stream});
   BOOST_TEST(scale_of(part.scales.weight) == 1.0F);
+}
+
+// A layer whose weight is zeros in its first step casts that of the second as dynamic scaling does.
+BOOST_AUTO_TEST_CASE(a_layer_whose_weight_begins_at_zero) {
+  DelayedScaling scaling(*backend, {.finite = true});
+  Float8Linear layer(*backend, kLinear, delayed(), {.name = "zero", .delayed = &scaling});
+  Float8Linear dynamic(*backend, kLinear, tensorwise(), {.name = "dynamic"});
+  const auto dtype = Dtype::bf16;
+  const DeviceMatrix input(Random(3).normal(kShape.tokens, kLinear.in_features, dtype), dtype, *backend, stream);
+  const DeviceMatrix none(zeros(kLinear.out_features, kLinear.in_features), dtype, *backend, stream);
+  Matrix small = Random(4).weight(kLinear.out_features, kLinear.in_features, dtype);
+  for (double& value : small.values) value *= 0x1p-14;
+  const DeviceMatrix bias(zeros(1, kLinear.out_features), dtype, *backend, stream);
+  const DeviceMatrix weight(small, dtype, *backend, stream);
+  const auto output_of = [&](Float8Linear& of, const DeviceMatrix& with) {
+    const DeviceMatrix output = DeviceMatrix::poisoned(kShape.tokens, kLinear.out_features, dtype, *backend, stream);
+    of.forward({.input = input, .weight = with, .bias = bias, .output = output, .keep_for_backward = false}, stream);
+    return output.read(stream).values;
+  };
+  output_of(layer, none);
+  scaling.sync_amax_history(stream);
+  BOOST_TEST((output_of(layer, weight) == output_of(dynamic, weight)));
+  scaling.sync_amax_history(stream);
+  BOOST_TEST(!scaling.needs_start(1));
 }
 
 BOOST_AUTO_TEST_CASE(refuse_too_little_memory) {
