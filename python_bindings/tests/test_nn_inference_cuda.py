@@ -8,7 +8,15 @@ torch = pytest.importorskip("torch")
 
 from gpu_memory import check_memory_is_pytorchs
 
-from ingot.nn import Float8Linear, FrozenFloat8Linear, WeightOnlyLinear
+import ingot
+from ingot.nn import (
+    Float8Linear,
+    FrozenFloat8Linear,
+    GatedMlp,
+    WeightOnlyLinear,
+    load_float8_checkpoint,
+    save_float8_checkpoint,
+)
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -145,3 +153,38 @@ def test_main_grad(recipe):
         layer(inputs(64).cuda()).backward(grad_output)
     assert fused.weight.grad is None
     assert close(fused.weight.main_grad - 1, plain_layer.weight.grad.cpu(), 0.01)
+
+
+@pytest.mark.parametrize("kind", ["weight_only", "frozen"])
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "blockwise"])
+def test_checkpoints_of_the_gpu(tmp_path, recipe, kind):
+    """Written from the GPU they are the file of the CPU; loads put values there, and one that fails changes nothing."""
+
+    def made(linear, device):
+        mlp = GatedMlp(K, N, recipe=recipe, dtype=torch.bfloat16, device=device)
+        return torch.nn.Sequential(linear(K, K, dtype=torch.bfloat16, device=device), mlp)
+
+    torch.manual_seed(0)
+    trained = made(lambda *sizes, **more: Float8Linear(*sizes, recipe=recipe, **more), "cpu")
+    save_float8_checkpoint(trained, tmp_path / "cpu.safetensors")
+    save_float8_checkpoint(copy.deepcopy(trained).cuda(), tmp_path / "gpu.safetensors")
+    assert (tmp_path / "gpu.safetensors").read_bytes() == (tmp_path / "cpu.safetensors").read_bytes()
+    on_cpu = made(torch.nn.Linear, "cpu")
+    load_float8_checkpoint(on_cpu, tmp_path / "cpu.safetensors", layers=kind)
+    x = inputs()
+    expected = on_cpu(x)
+    for device in ("cuda", "meta"):
+        loaded = made(torch.nn.Linear, device)
+        report = load_float8_checkpoint(loaded, tmp_path / "cpu.safetensors", layers=kind, device="cuda")
+        assert report.layers == ("0",) and all(each.is_cuda for each in loaded.state_dict().values())
+        assert torch.equal(loaded[0].dequantize().cpu(), on_cpu[0].dequantize())
+        for name, tensor in loaded[1].named_parameters():
+            assert torch.equal(tensor.cpu(), on_cpu[1].get_parameter(name))
+        assert close(loaded(x.cuda()), expected, 0.06)
+    other = made(torch.nn.Linear, "cuda")
+    other.register_buffer("missing", torch.ones(1, device="cuda"))
+    before = {name: (id(each), each.clone()) for name, each in other.state_dict(keep_vars=True).items()}
+    with pytest.raises(ingot.Error, match="lacks missing"):
+        load_float8_checkpoint(other, tmp_path / "cpu.safetensors", layers=kind)
+    after = other.state_dict(keep_vars=True)
+    assert all(id(after[name]) == at and torch.equal(after[name], value) for name, (at, value) in before.items())
