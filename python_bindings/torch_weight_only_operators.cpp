@@ -235,12 +235,23 @@ nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options,
   return nb::make_tuple(number, facts[0], facts[1], facts[2]);
 }
 
+// Waits for PyTorch's current stream on a device, -1 for the CPU. Captures of other threads go on, which a wait for the
+// device would break. Returns false, and waits for nothing, if the stream itself is captured.
+bool synchronize(int index) {
+  const nb::gil_scoped_release released;
+  const TorchRun place(index < 0 ? Device{} : Device{DeviceType::cuda, index});
+  if (place.backend().capturing(place.stream())) return false;
+  place.backend().synchronize(place.stream());
+  return true;
+}
+
 }  // namespace
 
 std::span<const TorchOperator> weight_only_operators() { return kOperators; }
 
 void bind_torch_weight_only(nb::module_& module) {
   module.attr("packed_layout_version") = kPackedLayoutVersion;
+  module.def("torch_synchronize", &synchronize, "index"_a);
   module.def("torch_weight_only_plan", &add_plan, "subject"_a, "options"_a, "out_features"_a, "in_features"_a);
 }
 

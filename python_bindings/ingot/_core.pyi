@@ -209,4 +209,6 @@ class WeightOnlyLinear:
 
 packed_layout_version: int = 3
 
+def torch_synchronize(index: int) -> bool: ...
+
 def torch_weight_only_plan(subject: str, options: WeightOnlyOptions, out_features: int, in_features: int) -> tuple: ...

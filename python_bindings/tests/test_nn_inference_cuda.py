@@ -1,6 +1,7 @@
 """ingot.nn's layers with quantized weights on a GPU: the CPU's values, graphs, moves, compilers and main_grad."""
 
 import copy
+import threading
 
 import pytest
 
@@ -76,6 +77,61 @@ def test_a_weight_that_was_just_written():
         layer.weight_scale.copy_(other.weight_scale)
         layer.bias.data.copy_(other.bias)
         assert torch.equal(layer(x), expected)
+
+
+def test_factors_that_were_just_written():
+    """Alone, by a kernel that takes longer than a launch: the next forward reads the new ones."""
+    layer = WeightOnlyLinear.from_float(plain().cuda())
+    x = inputs(1).cuda()
+    expected, factors = 2 * layer(x), layer.weight_scale.clone()
+    layer.bias.data.mul_(2)
+    busy = torch.ones(1 << 26, device="cuda")
+    for new, right in ((2 * factors, True), (factors, False)) * 10:
+        busy.mul_(1.0)
+        layer.weight_scale.copy_(new)
+        assert torch.equal(layer(x), expected) == right
+
+
+def test_inference_tensors_that_were_just_written():
+    with torch.inference_mode():
+        layer = WeightOnlyLinear.from_float(plain().cuda())
+        assert layer._is_settled()
+        x, expected = inputs(1).cuda(), None
+        layer.weight_scale = layer.weight_scale.clone()
+        busy = torch.ones(1 << 26, device="cuda")
+        factors = layer.weight_scale.clone()
+        expected = layer(x) - layer.bias
+        for _ in range(10):
+            busy.mul_(1.0)
+            layer.weight_scale.copy_(2 * factors)
+            assert not layer._is_settled() and close(layer(x) - layer.bias, (2 * expected).cpu(), 0.01)
+            layer.weight_scale.copy_(factors)
+            layer(x)
+
+
+def test_a_layer_settles_while_another_thread_captures():
+    """Under the capture mode that forbids a wait for the device in all threads."""
+    x = torch.ones(4, device="cuda")
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    found = []
+
+    def load():
+        torch.cuda.set_stream(torch.cuda.Stream())
+        layer = WeightOnlyLinear.from_float(plain())
+        found.append(layer.cuda()._is_settled())
+
+    WeightOnlyLinear.from_float(plain()).cuda()(inputs(1).cuda())  # kernels are loaded, which a capture forbids too
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(capture_error_mode="thread_local")
+        y = x * 2
+        thread = threading.Thread(target=load)
+        thread.start()
+        thread.join()
+        graph.capture_end()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert found == [True] and torch.equal(y, 2 * x)
 
 
 def test_memory_is_pytorchs():

@@ -4,12 +4,14 @@ import copy
 import io
 import pickle
 import shutil
+from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import ingot
+from ingot import _core
 from ingot.nn import Float8Linear, Float8WeightOnlyConfig, MXWeightOnlyConfig, WeightOnlyLinear, quantize_
 
 N, K = 72, 160
@@ -319,3 +321,37 @@ def test_operators_refuse_other_tensors():
         operators.weight_only_linear(inputs(), quantized.weight.codes[:3].clone(), quantized.weight_scale, plan, 0)
     with pytest.raises(RuntimeError, match='WeightOnlyLinear "wq" weight_scale: must be float32'):
         operators.weight_only_linear(inputs(), quantized.weight.codes, quantized.weight_scale.double(), plan, 0)
+
+
+def test_a_layer_waits_for_writes_of_weight_and_factors():
+    """Once for each, whichever alias was written or replaced; inference tensors, whose writes are not counted, are never
+    read early."""
+    layer = WeightOnlyLinear.from_float(torch.nn.Linear(32, 16, dtype=torch.bfloat16))
+    x = torch.ones(1, 32, dtype=torch.bfloat16)
+    writes = (
+        lambda: layer.weight_scale.mul_(2),
+        lambda: layer.weight_scale.view(-1)[:1].zero_(),
+        lambda: layer.weight_scale.detach().zero_(),
+        lambda: layer.codes(),
+        lambda: layer.weight.codes.zero_(),
+        lambda: setattr(layer, "weight_scale", layer.weight_scale.clone()),
+        lambda: layer.load_state_dict(layer.state_dict()),
+        lambda: layer.to(torch.float16).to(torch.bfloat16),
+    )
+    with mock.patch.object(_core, "torch_synchronize", wraps=_core.torch_synchronize) as waits:
+        for write in writes:
+            layer(x)
+            layer(x)
+            before = waits.call_count
+            write()
+            layer(x)
+            assert (waits.call_count > before) == (write is not writes[3])
+    with torch.inference_mode():
+        made = WeightOnlyLinear.from_float(torch.nn.Linear(32, 16, dtype=torch.bfloat16)).to(torch.float16)
+        assert made._is_settled() and not made.weight_scale.is_inference()
+        made.weight_scale = made.weight_scale.clone()
+        assert made.weight_scale.is_inference() and not made._is_settled()
+    with mock.patch.object(_core, "torch_synchronize", return_value=False):  # as while the stream is captured
+        layer.weight_scale.mul_(2)
+        assert not layer._is_settled()
+    assert layer._is_settled()

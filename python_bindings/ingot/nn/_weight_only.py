@@ -74,7 +74,7 @@ class WeightOnlyLinear(ShowsWeight):
     replaces them, or waits for the device before the next forward under torch.compile or in a captured graph.
     """
 
-    _settled = None  # the weight that the device has finished writing, and its version
+    _settled = None  # the codes and factors that the device has finished writing, and their versions
 
     def __init__(
         self,
@@ -199,7 +199,9 @@ class WeightOnlyLinear(ShowsWeight):
         return new
 
     @torch.inference_mode(False)
+    @torch.inference_mode(False)  # the layer watches for writes, which inference tensors do not count
     def _take(self, codes, factors, bias) -> None:
+        codes, factors = (each.clone() if each.is_inference() else each for each in (codes, factors))
         self.weight = _codes.packed(codes, self._form, self.layer_name, self.out_features, self.in_features)
         self.weight_scale = factors
         self.packing = self._packing().to(codes.device)
@@ -311,22 +313,28 @@ class WeightOnlyLinear(ShowsWeight):
 
     # ---- being moved, loaded and copied ----
 
-    def _settle(self) -> None:
-        """Waits until the device has written the weight: kernels may then read it before the work ahead has ended."""
-        weight = self._stored()
-        if weight.is_cuda and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize(weight.device)
-            self._settled = (weakref.ref(weight), _version(weight))
+    def _settle(self) -> bool:
+        """Waits until the device has written the weight and its factors: kernels may then read them before the work
+        ahead has ended. Returns False where it cannot: while this stream is captured, and for inference tensors, whose
+        writes are not counted."""
+        self._settled = None
+        codes, factors = self._stored(), self.weight_scale
+        if type(codes) is not torch.Tensor or codes.is_meta or codes.is_inference() or factors.is_inference():
+            return False
+        versions = codes._version, factors._version
+        if not _core.torch_synchronize(codes.device.index if codes.is_cuda else -1):
+            return False
+        self._settled = (weakref.ref(codes), weakref.ref(factors), *versions)
+        return True
 
     def _is_settled(self) -> bool:
-        settled, weight = self._settled, self._stored()
-        if settled is not None and settled[0]() is weight and settled[1] == _version(weight):
-            return True
-        if not weight.is_cuda:
-            return True
-        self._settle()
-        return self._settled is not None and self._settled[0]() is weight and self._settled[1] == _version(weight)
+        settled, codes, factors = self._settled, self._stored(), self.weight_scale
+        if settled is not None and settled[0]() is codes and settled[1]() is factors:
+            if settled[2] == codes._version and settled[3] == factors._version:
+                return True
+        return self._settle()
 
+    @torch.inference_mode(False)
     def _apply(self, fn, recurse: bool = True):
         dtype = _codes.dtype_after(fn, self.activation_dtype, self._stored().device)
         packing = self.packing
@@ -398,7 +406,3 @@ class WeightOnlyLinear(ShowsWeight):
         state = self.__dict__.copy()
         state.pop("_settled", None)  # of this process's memory
         return state
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
