@@ -594,11 +594,11 @@ BOOST_AUTO_TEST_CASE(nothing_is_compiled_that_is_not_kept) {
   BOOST_TEST(full.err.find(" cannot be written: File too large, so what is compiled would not be kept (0 compiled") !=
                  std::string::npos,
              full.err);
-  const Outcome evicted = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=150000", small + " --json");
+  const Outcome evicted = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=100000", small + " --json --shard 2/3");
   BOOST_TEST(evicted.code == 1);
   BOOST_TEST(evicted.json().at("compiled") == evicted.json().at("kernels"));
   BOOST_TEST(evicted.json().at("lost").get<int>() > 0);
-  const Outcome none = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=1", "--recipe rowwise");
+  const Outcome none = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=1", small + " --shard 6/7");
   BOOST_TEST(none.code == 1);
   BOOST_TEST(none.err.find("(is its limit, INGOT_CACHE_MAX_BYTES, too small?)") != std::string::npos, none.err);
   std::ofstream(command.path("empty")) << "";
