@@ -565,6 +565,7 @@ BOOST_AUTO_TEST_CASE(show_machine_code) {
   const Result failed = with_program("echo it is no use; exit 3");
   BOOST_TEST(failed.code == 1);
   CHECK_CONTAINS(failed.err, "nvdisasm cannot read the machine code: it is no use\n");
+  BOOST_TEST(failed.out == "");  // not even the first pass's heading
   fs::remove(folder / "nvdisasm");
   const Result none = run("show " + kOnePass + " --sass", "PATH=/usr/bin:/bin");
   if (fs::exists("/usr/bin/nvdisasm")) return;
