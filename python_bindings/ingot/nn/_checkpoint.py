@@ -18,6 +18,7 @@ from .._text import printable, some_of
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
 from ..float8.stateful_float8_linear import StatefulFloat8Linear
 from ..torch._errors import LinearError
+from ..torch._modules import take_hooks
 from . import _codes
 from ._checkpoint_files import Reader
 from ._checkpoint_layouts import SCALES, check_quantization, scale_kind, scale_of, spread
@@ -325,10 +326,12 @@ class _Changes:
             undo()
 
     def replace(self, place: Place, layer: torch.nn.Module) -> None:
-        for name, value in vars(place.module).items():
-            if name in _HOOKS:
-                layer.__dict__[name] = value  # the dict itself, so that its handles go on to work
-        self._undo.append(lambda: put(place, place.module))
+        def undo() -> None:
+            take_hooks(layer, place.module)
+            put(place, place.module)
+
+        take_hooks(place.module, layer)
+        self._undo.append(undo)
         put(place, layer)
 
     def assign(self, tensors: dict[str, Any], key: str, value: torch.Tensor) -> None:
@@ -367,9 +370,6 @@ class _Changes:
         module._load_from_state_dict(state or {"": torch.empty(0)}, "", {}, False, [], [], errors)
         if errors:
             raise LinearError(f"{_SUBJECT}: {errors[0]}")
-
-
-_HOOKS = {name for name in vars(torch.nn.Module()) if "hooks" in name}
 
 
 def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values: list[torch.Tensor], scales) -> None:

@@ -9,7 +9,7 @@ import torch
 from ..torch import LinearOptions, NormLinearOptions, linear, norm_linear
 from ..torch._errors import LinearError
 from ..torch._module_calls import check_module_recipe
-from ..torch._modules import check_replaceable, in_place_of
+from ..torch._modules import activation_of, check_replaceable, in_place_of
 from ..torch._operators import HIGH_PRECISION
 from ._delayed import KeepsScales
 from ._parts import NamedLayer
@@ -100,7 +100,8 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         another cannot replace."""
         if not isinstance(module, torch.nn.Linear):
             raise LinearError(f"Float8Linear.from_float: takes a torch.nn.Linear, got a {type(module).__name__}")
-        check_replaceable("Float8Linear.from_float", module)
+        activation = activation or activation_of(module)
+        check_replaceable("Float8Linear.from_float", module, activation)
         options = _options(recipe, layer_name, activation, fast_math)
         new = in_place_of(module, cls)
         new._use(options, history_length)

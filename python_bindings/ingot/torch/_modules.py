@@ -28,8 +28,13 @@ def is_ingot_layer(module: Any) -> bool:
     return isinstance(getattr(module, "layer_name", None), str)
 
 
-def reason_against_replacing(layer: torch.nn.Module) -> str:
-    """Why another module's forward cannot take the place of this linear layer's, or ""."""
+def activation_of(layer: torch.nn.Module) -> str:
+    """What an ingot.nn.Float8Linear applies to its output; "" of any other layer."""
+    return getattr(getattr(layer, "options", None), "activation", "")
+
+
+def reason_against_replacing(layer: torch.nn.Module, activation: str = "") -> str:
+    """Why another module's forward, which applies this activation, cannot take the place of this linear layer's, or ""."""
     if isinstance(layer, NonDynamicallyQuantizableLinear):
         return "torch.nn.MultiheadAttention multiplies by its weight itself"
     if isinstance(layer, FSDPModule):
@@ -38,6 +43,8 @@ def reason_against_replacing(layer: torch.nn.Module) -> str:
         return "its weight is no parameter: a hook or parametrization computes it"
     if "weight" in layer._buffers:
         return "its weight is quantized already: make a torch.nn.Linear of its dequantize()"
+    if activation_of(layer) not in ("", activation):
+        return f"its activation {activation_of(layer)!r} would be lost: make a torch.nn.Linear of its weight and bias first"
     has_own_forward = not is_ingot_layer(layer) and type(layer).forward is not torch.nn.Linear.forward
     if has_own_forward or "forward" in vars(layer):
         return f"{type_name(layer)} has a forward of its own"
@@ -48,9 +55,9 @@ def reason_against_replacing(layer: torch.nn.Module) -> str:
     return ""
 
 
-def check_replaceable(subject: str, layer: torch.nn.Module) -> None:
-    reason = reason_against_replacing(layer)
-    if reason:
+def check_replaceable(subject: str, layer: torch.nn.Module, activation: str = "") -> None:
+    reason = reason_against_replacing(layer, activation)
+    if reason:  # a predicate of the layer, or a sentence
         refuse(subject, f"the layer {reason}" if reason.startswith("is ") else reason)
 
 
