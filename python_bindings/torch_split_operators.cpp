@@ -81,9 +81,11 @@ void quantize_input(TorchValue* stack) {
   TorchRegion codes(codes_bytes(plan.plan, tokens, pass), device);
   TorchRegion saved(pass == LinearPass::training ? plan.saved_bytes(tokens) : 0, device);
   const CastSpec& spec = plan.plan.input_of(pass).spec;
-  const Float8View views = codes_in(plan, tokens, saved, codes, device);
-  CastTensors tensors{
-      .input = input.view, .codes = views.codes, .transposed = views.transposed, .factors = views.factors};
+  // No tokens have no codes, but perhaps a factor, which no GEMM reads.
+  const TorchRegion factor(tokens == 0 ? codes_bytes(plan.plan, 1, pass) : 0, device);
+  const Float8View views = codes_in(plan, tokens, saved, tokens == 0 ? factor : codes, device);
+  CastTensors tensors{.input = input.view, .codes = views.codes, .factors = views.factors};
+  if (spec.transposed) tensors.transposed = views.transposed;
   if (spec.transposed_scale) tensors.transposed_factors = views.transposed_factors;
   const ObservedRange range(place.run().observer, plan.plan.name, "cast");  // of no layer: several may share it
   place.backend().cast(spec, tensors, place.stream());
@@ -166,6 +168,7 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
   const Dtype dtype = *plan.dtypes.output;
   TorchTensor output =
       TorchTensor::empty(sizes_with_last(arguments.input.sizes(), columns), torch_dtype(dtype), device);
+  if (tokens == 0) return give(stack, {&output});
   const Float8View a = codes_in(cast, tokens, saved, codes, device);
   const Float8View b = weight_codes(plan, weight.region(), device);
   LayerObserver* const observer = place.run().observer;

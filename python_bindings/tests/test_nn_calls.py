@@ -211,6 +211,49 @@ def test_batched_gradients(which):
             assert torch.equal(grads(of, is_grads_batched=True), torch.stack([grads(each) for each in of]))
 
 
+SIZES = ((0, 8, 3), (8, 0, 3), (0, 0, 3), (8, 16, 0), (0, 8, 0))  # in_features, out_features, tokens
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("which", ALL)
+def test_sizes_of_zero(which):
+    """Outputs are zeros or the bias, gradients zeros, but the last bias's: the number of tokens."""
+    for n_in, n_out, tokens in SIZES:
+        for recipe in RECIPES if which in NN else (None,):
+            layer = ALL[which](n_in=n_in, n_out=n_out, **({} if recipe is None else {"recipe": recipe}))
+            for at in range(2):  # the first call and later ones
+                layer.zero_grad()
+                x = torch.randn(tokens, n_in).bfloat16().requires_grad_()
+                outputs = layer(x)
+                outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+                torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
+                assert x.grad.shape == x.shape and x.grad.isfinite().all(), recipe
+                sizes = [n_in if "mlp" in type(layer).__name__.lower() else n_out] * len(outputs)
+                assert [y.shape for y in outputs] == [(tokens, size) for size in sizes]
+                for name, parameter in layer.named_parameters():
+                    assert parameter.grad.shape == parameter.shape and parameter.grad.isfinite().all(), (recipe, name)
+                if type(layer).__name__ in ("Float8Linear", "RMSNormLinear") and "silu" not in which and n_in == 0:
+                    assert torch.equal(outputs[0], layer.bias.detach().expand(tokens, n_out))
+                    assert torch.equal(layer.bias.grad, torch.full_like(layer.bias, tokens))
+            with torch.no_grad():
+                layer(x)
+            layer(x.detach())
+
+
+@pytest.mark.parametrize("which", ["Float8Linear", "GatedMlp of two", "float8 rowwise"])
+def test_no_tokens_compiled(which):
+    for recipe in RECIPES if which in NN else (None,):
+        torch._dynamo.reset()
+        layer = ALL[which](**({} if recipe is None else {"recipe": recipe}))
+        call = torch.compile(layer, backend="aot_eager", dynamic=True)
+        for tokens in (16, 0):
+            x = torch.randn(tokens, K).bfloat16().requires_grad_()
+            call(x).sum().backward()
+            assert x.grad.shape == x.shape
+        with torch.no_grad():
+            assert call(x).shape[0] == 0
+
+
 def message(call):
     with pytest.raises(ingot.Error) as caught:
         call()

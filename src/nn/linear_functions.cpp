@@ -214,7 +214,8 @@ Float8View cast_weight(const LinearPlan& plan, Backend& backend, const WeightCas
 
 Float8View linear_input_codes(const LinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
                               const MemoryRegion& scratch, Device device) {
-  const LinearPass pass = saved.data != nullptr ? LinearPass::training : LinearPass::inference;
+  const bool keeps = saved.data != nullptr || plan.saves_no_bytes(tokens);
+  const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   return input_codes(plan, {plan, tokens, pass, false}, saved, scratch, device);
 }
 

@@ -278,7 +278,8 @@ LinearWeightMemory LinearPlan::weight_memory() const {
   places.floats(memory.factors, scale_count(spec.scale, out, in));
   if (spec.transposed_scale) places.floats(memory.transposed_factors, scale_count(*spec.transposed_scale, out, in));
   if (weight.is_fixed()) places.floats(memory.amax, 1);
-  memory.bytes = places.bytes();
+  // Codes of a layer without features take some too: that there is memory says that there are codes.
+  memory.bytes = std::max(places.bytes(), kLinearAlignment);
   return memory;
 }
 

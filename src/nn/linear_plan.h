@@ -171,6 +171,10 @@ struct INGOT_API LinearPlan {
   // for runs whose observer wants values. They compute a few integers: cheap enough for every call.
   LinearWeightMemory weight_memory() const;
   LinearSavedMemory saved_memory(std::int64_t tokens) const;
+  // Does saved memory of an empty input take no bytes? Then a null region does not say that nothing is kept.
+  bool saves_no_bytes(std::int64_t tokens) const {
+    return (tokens == 0 || shape.in_features == 0) && saved_memory(tokens).bytes == 0;
+  }
   LinearForwardScratch forward_scratch(std::int64_t tokens, LinearPass pass = LinearPass::training,
                                        bool observed = false) const;
   // `expands`: for a grad_output that is given as one element.

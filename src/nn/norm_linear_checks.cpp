@@ -21,7 +21,8 @@ void check_gradients_of_norm(const ModuleChecker& check, const NormLinearPlan& p
   if (parameters && !plan.has_gamma()) {
     check.refuse("grad_gamma", "or grad_beta is given, but the layer was made without gamma and beta");
   }
-  if (parameters && !is_given(t.grad_input)) {
+  const bool is_empty = plan.linear.shape.in_features == 0 && t.saved->tokens == 0;  // as a default tensor is
+  if (parameters && !is_given(t.grad_input) && !is_empty) {
     check.refuse("grad_input", "is missing, but grad_gamma is computed beside it: give it memory");
   }
   if (is_given(t.grad_input) && plan.has_gamma() && !is_given(t.grad_gamma)) {

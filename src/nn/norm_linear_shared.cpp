@@ -19,7 +19,8 @@ struct LayerRegions {
 // The layer's own parts of the module's memory.
 LayerRegions layer_regions(const NormLinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
                            const MemoryRegion& scratch) {
-  const LinearPass pass = saved.data != nullptr ? LinearPass::training : LinearPass::inference;
+  const bool keeps = saved.data != nullptr || plan.linear.saves_no_bytes(tokens);
+  const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   const NormLinearSavedMemory kept = plan.saved_memory(tokens);
   const NormLinearForwardScratch used = plan.forward_scratch(tokens, pass);
   return {.pass = pass,

@@ -42,6 +42,11 @@ def _cast(
     )
 
 
+def _rows_of(tensor: torch.Tensor) -> torch.Tensor:
+    """(..., features) as a matrix, which may be empty."""
+    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.unsqueeze(0)
+
+
 def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Returns a @ b. In high precision b has the dtype of a, which an f32 weight beside bf16 inputs has not."""
     if a.dtype != b.dtype and not tensor_already_casted_to_fp8(a) and not tensor_already_casted_to_fp8(b):
@@ -72,7 +77,7 @@ class matmul_with_hp_or_float8_args(torch.autograd.Function):
         input = _cast(input_hp, config.cast_config_input, GemmInputRole.INPUT, -1, linear_mm_config, config)
         weight_t = _cast(weight_hp_t, config.cast_config_weight, GemmInputRole.WEIGHT, 0, linear_mm_config, config)
         shape = input.shape
-        output = _mm(input.reshape(-1, shape[-1]), weight_t)
+        output = _mm(_rows_of(input), weight_t)
         return output.reshape(*shape[:-1], output.shape[-1])
 
     @staticmethod
@@ -84,7 +89,7 @@ class matmul_with_hp_or_float8_args(torch.autograd.Function):
         refuse_batched_gradients("Float8Linear", grad_output)
         input, weight_t = ctx.saved_tensors
         shape = grad_output.shape
-        grad_output = grad_output.reshape(-1, shape[-1])
+        grad_output = _rows_of(grad_output)
         grad_output_cast = _cast_grad_output(ctx, grad_output)
         grad_input = grad_weight_t = None
         if ctx.needs_input_grad[0]:
@@ -115,7 +120,7 @@ def _grad_weight(ctx, grad_output: torch.Tensor, grad_output_cast: torch.Tensor,
         grad_output = grad_output_cast
     else:
         grad_output = _cast(grad_output, cast, GemmInputRole.GRAD_OUTPUT, 0, ctx.linear_mm_config, config)
-    input = input.reshape(-1, input.shape[-1])
+    input = _rows_of(input)
     cast = config.cast_config_input_for_grad_weight
     input = _cast(input, cast, GemmInputRole.INPUT, 0, ctx.linear_mm_config, config)
     return _mm(grad_output.t(), input)
