@@ -72,7 +72,7 @@ TorchFunctions look_up_all() {
 
 void require(std::int32_t code, const char* what) {
   if (code == 0) return;
-  throw Error(ErrorCode::cuda_failed, what, "failed in PyTorch: out of memory perhaps; its own message is on stderr");
+  throw Error(ErrorCode::cuda_failed, what, "failed in PyTorch, whose own message is on stderr");
 }
 
 }  // namespace
@@ -104,9 +104,13 @@ TorchTensor TorchTensor::empty(std::span<const std::int64_t> sizes, std::int32_t
   const TorchFunctions& torch = torch_functions();
   TorchHandle handle = nullptr;
   const bool is_cpu = device.type == DeviceType::cpu || TorchDryRun::of_thread() != nullptr;
-  require(torch.empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
-                              is_cpu ? torch.cpu : torch.cuda, is_cpu ? 0 : device.index, &handle),
-          "memory for a tensor");
+  const std::int32_t code =
+      torch.empty_strided(static_cast<std::int64_t>(sizes.size()), sizes.data(), strides.data(), dtype,
+                          is_cpu ? torch.cpu : torch.cuda, is_cpu ? 0 : device.index, &handle);
+  if (code != 0) {  // PyTorch does not say why, but of memory there is one reason
+    throw Error(ErrorCode::out_of_memory, "memory for a tensor",
+                "failed in PyTorch, whose own message is on stderr: use fewer tokens, or free what is not needed");
+  }
   return TorchTensor(handle);
 }
 

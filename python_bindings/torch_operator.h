@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstdint>
 #include <initializer_list>
+#include <new>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -31,13 +32,20 @@ struct TorchOperator {
   TorchKernel kernel;
 };
 
-// PyTorch turns a std::exception into a RuntimeError; by the prefix Python makes an ingot.Error of it again.
+// PyTorch turns a std::exception into a RuntimeError; by the prefix Python makes an ingot.Error of it again, and one of
+// memory a torch.OutOfMemoryError too.
+inline std::string prefix_of(const Error& error) {
+  return error.code() == ErrorCode::out_of_memory ? "ingot: out of memory: " : "ingot: ";
+}
+
 template <void (*kRun)(TorchValue*)>
 void torch_kernel(TorchValue* stack, std::uint64_t /*arguments*/, std::uint64_t /*results*/) {
   try {
     kRun(stack);
   } catch (const Error& error) {
-    throw std::runtime_error(std::string("ingot: ") + error.what());
+    throw std::runtime_error(prefix_of(error) + error.what());
+  } catch (const std::bad_alloc&) {
+    throw std::runtime_error("ingot: out of memory: the host has none for the tensors of a call: use fewer tokens");
   }
 }
 

@@ -7,10 +7,27 @@ from typing import Optional
 import torch
 from torch.distributed._tensor import DTensor
 
+from ..torch._errors import from_operator
 from ..torch._operators import HIGH_PRECISION
 
-_quantize = torch.ops.ingot.quantize.default
-_gemm = torch.ops.ingot.gemm.default
+
+def _quantize(*arguments):
+    return _run(torch.ops.ingot.quantize.default, *arguments)
+
+
+def _gemm(*arguments):
+    return _run(torch.ops.ingot.gemm.default, *arguments)
+
+
+def _run(operator, *arguments):
+    """An operator, whose errors are Ingot's."""
+    if torch.compiler.is_compiling():
+        return operator(*arguments)
+    try:
+        return operator(*arguments)
+    except RuntimeError as error:
+        raise from_operator(error) from None
+
 
 # By the numbers that the operators take.
 _FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from .._core import Error
 from .._text import without_controls
 
 _PREFIX = "ingot: "
+_MEMORY = "out of memory: "
 
 
 class LinearError(Error, RuntimeError):
@@ -15,8 +18,15 @@ class LinearError(Error, RuntimeError):
         super().__init__(*(without_controls(text) if isinstance(text, str) else text for text in texts))
 
 
+class OutOfMemoryError(LinearError, torch.OutOfMemoryError):
+    """The device, or the host, has no memory for a call."""
+
+
 def from_operator(error: RuntimeError) -> RuntimeError:
     """The ingot error that an operator raised, as PyTorch passed it on; other errors are returned as they are."""
     first_line = str(error).split("\n", 1)[0]
     at = first_line.find(_PREFIX)
-    return error if at < 0 else LinearError(first_line[at + len(_PREFIX) :])
+    if at < 0:
+        return error
+    message = first_line[at + len(_PREFIX) :]
+    return OutOfMemoryError(message) if message.startswith(_MEMORY) else LinearError(message)
