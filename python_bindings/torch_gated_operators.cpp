@@ -126,7 +126,7 @@ void backward(TorchValue* stack) {
   constexpr std::size_t kScales = 5 + kMainGrads;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
   const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const auto bits = static_cast<std::int64_t>(stack[kPlan + 1]);
+  const std::int64_t bits = asked(static_cast<std::int64_t>(stack[kPlan + 1]), kWeight, arguments.main_grad);
   const LinearPlan& plan = of.plan.linear;
   const LinearGradients wants{
       .input = (bits & (kGate | kUp)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};

@@ -112,7 +112,8 @@ void backward(TorchValue* stack) {
   constexpr std::size_t kScales = 6 + kMainGrads;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
   const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const auto bits = static_cast<std::int64_t>(stack[kPlan + 1]);
+  auto bits = static_cast<std::int64_t>(stack[kPlan + 1]);
+  bits = asked(asked(bits, kUpWeight, main_grads[0]), kDownWeight, main_grads[1]);
   const MlpPlan& plan = of.plan;
   const MlpGradients wants{.input = (bits & (kInput | kGamma)) != 0,
                            .up_weight = (bits & kUpWeight) != 0,

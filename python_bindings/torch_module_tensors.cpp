@@ -1,5 +1,7 @@
 #include "torch_module_tensors.h"
 
+#include <nanobind/nanobind.h>
+
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -150,6 +152,20 @@ NormGradients::NormGradients(const NormLinearPlan& plan, bool wanted, const Torc
     : input(wanted, sizes_of_input(plan.linear, grad_output), plan.linear.dtypes.input, device),
       gamma(wanted && plan.has_gamma(), features(plan.linear), dtype_of_norm(plan, of_gamma), device),
       beta(wanted && plan.has_beta(), features(plan.linear), dtype_of_norm(plan, of_gamma), device) {}
+
+std::int64_t asked(std::int64_t wants, std::int64_t weight, const TorchTensor& main_grad) {
+  if ((wants & kAsksEngine) == 0 || (wants & weight) == 0 || !is_main_grad(main_grad)) return wants;
+  namespace nb = nanobind;
+  const nb::gil_scoped_acquire lock;
+  const nb::object ask = nb::module_::import_("ingot.torch._main_grad").attr("engine_wants");
+  const nb::object answer = ask(reinterpret_cast<std::uintptr_t>(main_grad.data()));
+  if (answer.is_none()) {
+    throw Error(ErrorCode::invalid_argument, "main_grad",
+                "cannot be told apart in a compiled graph, where gradients of some weights are asked for and of others "
+                "not: ask for all or none of them, or do not compile");
+  }
+  return nb::cast<bool>(answer) ? wants : wants & ~weight;
+}
 
 Tensor main_grad_of(const LinearPlan& plan, const TorchTensor& tensor, Device device) {
   const TensorName name{plan.subject, "main_grad"};

@@ -122,6 +122,12 @@ struct NormGradients {
   TorchResult input, gamma, beta;
 };
 
+// A bit of a backward's `wants`, of a compiled graph, whose operators are the same whatever gradients are asked for: the
+// engine is asked while the backward runs.
+inline constexpr std::int64_t kAsksEngine = std::int64_t{1} << 17;
+// `wants` without the weight's bit if the engine wants no gradient of the weight that has this main_grad.
+std::int64_t asked(std::int64_t wants, std::int64_t weight, const TorchTensor& main_grad);
+
 // The matrix that a gradient of this layer's weight is added to, in place. Throws Error{invalid_argument} for one on
 // another device, and for one whose rows are not contiguous.
 Tensor main_grad_of(const LinearPlan& plan, const TorchTensor& tensor, Device device);

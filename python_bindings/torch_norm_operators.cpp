@@ -101,7 +101,7 @@ void backward(TorchValue* stack) {
   constexpr std::size_t kScales = 6 + kMainGrads;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
   const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const auto bits = static_cast<std::int64_t>(stack[kPlan + 1]);
+  const std::int64_t bits = asked(static_cast<std::int64_t>(stack[kPlan + 1]), kWeight, main_grad);
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
   const LinearGradients wants{

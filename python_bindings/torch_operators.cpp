@@ -402,9 +402,10 @@ void linear_backward_operator(TorchValue* stack) {
 // The same, but the gradient of the weight is added to main_grad. Returns grad_input and grad_bias.
 void linear_backward_into_operator(TorchValue* stack) {
   BackwardArguments arguments = backward_arguments(stack);
-  const TorchTensor main_grad = tensor_of(stack[5]);
-  Gradients gradients =
-      backward(arguments, static_cast<std::int64_t>(stack[6]), static_cast<std::int64_t>(stack[7]), main_grad);
+  TorchTensor main_grad = tensor_of(stack[5]);
+  const std::int64_t wants = asked(static_cast<std::int64_t>(stack[7]), kWeight, main_grad);
+  if ((wants & kWeight) == 0) main_grad = TorchTensor();
+  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[6]), wants, main_grad);
   give(stack, {&gradients.input, &gradients.bias});
 }
 

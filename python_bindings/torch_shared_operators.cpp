@@ -261,7 +261,8 @@ void backward(TorchValue* stack) {
   TorchCall call(first_grad.view.device, first_grad.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = first_grad.view.rows;
-  const auto wants = static_cast<std::int64_t>(stack[kPlan + 1]);
+  auto wants = static_cast<std::int64_t>(stack[kPlan + 1]);
+  for (std::size_t at = 0; at < kMainGrads; ++at) wants = asked(wants, kWeight << (2 * at), arguments.main_grads[at]);
   const auto layers = static_cast<std::int64_t>(plan.count());
   if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), layers, first.subject);
   const bool wants_input = (wants & (kInput | kGamma)) != 0;

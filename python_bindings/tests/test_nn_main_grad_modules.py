@@ -103,6 +103,7 @@ def test_float32_sums_are_exact(which, recipe):
 
 CALLS = {
     "eager": lambda layer: layer,
+    "compiled": lambda layer: torch.compile(layer, backend="aot_eager", fullgraph=True),
     "checkpointed": lambda layer: lambda x: checkpoint(layer, x, use_reentrant=False),
 }
 
@@ -112,7 +113,8 @@ CALLS = {
 def test_gradients_asked_for_in_parts(which, how):
     """As pipelines do that compute inputs' gradients first and weights' later: a weight's is added when it is asked for.
     Of torch.autograd.grad() it is the result, and main_grad stays."""
-    for recipe in ("tensorwise", "high_precision"):
+    torch._dynamo.reset()
+    for recipe in ("tensorwise",) if how == "compiled" else ("tensorwise", "high_precision"):
         plain, fused = make(which, recipe, torch.float32), make(which, recipe, torch.float32)
         weights, expected = weights_of(fused), step(plain, 1, torch.float32)
         grads = [weight.grad for weight in weights_of(plain)]
@@ -126,10 +128,14 @@ def test_gradients_asked_for_in_parts(which, how):
         (grad,) = torch.autograd.grad(outputs, x, of, retain_graph=True)
         assert torch.equal(grad, expected[-1])
         assert not any(weight.main_grad.any() for weight in weights)
-        for weight, of_plain in zip(weights, grads, strict=True):
-            torch.autograd.backward(outputs, of, inputs=[weight], retain_graph=True)
-            assert torch.equal(weight.main_grad, of_plain)
-        assert equal(torch.autograd.grad(outputs, weights, of, retain_graph=True), grads)
+        if how == "compiled" and len(weights) > 1:  # a graph may add to copies
+            with pytest.raises(RuntimeError, match="ask for all or none of them"):
+                torch.autograd.backward(outputs, of, inputs=weights[:1], retain_graph=True)
+        for some in [weights] if how == "compiled" else [[weight] for weight in weights]:
+            torch.autograd.backward(outputs, of, inputs=some, retain_graph=True)
+        assert equal([weight.main_grad for weight in weights], grads)
+        got = torch.autograd.grad(outputs, weights, of, retain_graph=True, allow_unused=True)
+        assert equal(got, grads) if how != "compiled" else got == (None,) * len(weights)  # a graph returns none
         assert equal([weight.main_grad for weight in weights], grads)
         torch.autograd.backward(outputs, of)
         assert torch.equal(x.grad, expected[-1])

@@ -12,7 +12,7 @@ from . import _split_operators as split_ops
 from ._checks import check_layer, is_transformed, layer_error, refuse, refuse_transforms
 from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager
 from ._errors import from_operator
-from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
+from ._main_grad import ASKS_ENGINE, Asks, asks_for, converted, dummy_gradient, main_grad_of
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 # Asked when this is imported: older versions of PyTorch cannot trace the question.
@@ -177,6 +177,7 @@ def _gradients(ctx, grad_output, main_grad, wants):
     weight = codes if weight is None else weight
     plan = ctx.plan
     if torch.compiler.is_compiling():
+        wants = wants if main_grad is None else wants | ASKS_ENGINE
         return _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants)
     try:
         if not ctx.lets_go or not wants & ops.INPUT or not wants & ops.WEIGHT:

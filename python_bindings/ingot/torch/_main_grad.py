@@ -67,6 +67,32 @@ def asks_for(ctx, edge: int, weight: torch.Tensor) -> Asks:
         return Asks.RETURNS
 
 
+# A bit of a backward's `wants`: in a compiled graph engine_wants() is asked for each main_grad while it runs.
+ASKS_ENGINE = 1 << 17
+
+
+def _executes(node) -> bool:
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # torch.autograd.grad() returns its gradient
+        return False
+
+
+def engine_wants(address: int) -> Optional[bool]:
+    """For an operator of a compiled backward: does the engine want the gradient of the weight whose main_grad is at this
+    address? A graph may have copied it: None if the engine wants those of some of the graph's weights only."""
+    node = torch._C._current_autograd_node()
+    wanted = {}
+    for each, _ in () if node is None else node.next_functions:
+        main_grad = getattr(getattr(each, "variable", None), "main_grad", None)
+        if main_grad is not None:
+            wanted[main_grad.data_ptr()] = _executes(each)
+    if address in wanted:
+        return wanted[address]
+    answers = set(wanted.values())
+    return None if len(answers) > 1 else answers != {False}
+
+
 def dummy_gradient(weight: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     """What Megatron's hook of the weight wants to see, once it is told that main_grad is up to date."""
     weight = parameter_of(weight)

@@ -21,7 +21,7 @@ from ._checks import (
 )
 from ._errors import LinearError
 from ._linear import RECIPES, casts_weight_again
-from ._main_grad import Asks, asks_for, converted, dummy_gradient
+from ._main_grad import ASKS_ENGINE, Asks, asks_for, converted, dummy_gradient
 from ._module_operators import Activation, Layer, Norm
 
 _ADD = {"norm_linear": ops.add_norm_linear, "mlp": ops.add_mlp, "shared_linear": ops.add_shared_linear}
@@ -217,7 +217,7 @@ def _asked_main_grads(ctx, weights: dict[int, int]):
     """The bits of what this backward wants, and the main_grads that it adds to, None in the places of others."""
     wants, main_grads = ctx.wants, ctx.main_grads or (None,) * len(weights)
     if ctx.weights is None:
-        return wants, main_grads
+        return wants if ctx.main_grads is None else wants | ASKS_ENGINE, main_grads
     asked = []
     for bit, edge_and_weight, main_grad in zip(weights.values(), ctx.weights, main_grads):
         if main_grad is not None:
