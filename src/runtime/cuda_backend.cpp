@@ -187,8 +187,13 @@ class CudaBackend final : public Backend {
   }
 
   bool capturing(const Stream& stream) const override {
-    const CurrentContext current = launcher_.make_current();
+    const CurrentContext current = launcher_.make_current(stream);
     return launcher_.capturing(stream);
+  }
+
+  std::uint64_t capture_number(const Stream& stream) const override {
+    const CurrentContext current = launcher_.make_current(stream);
+    return capture_zeros_.capture_number(stream.handle());
   }
 
   void* zeros_of_capture(const Stream& stream, std::size_t bytes) override {
@@ -238,10 +243,10 @@ class CudaBackend final : public Backend {
   void destroy_fence(void* fence) noexcept override { destroy_event(fence); }
   void wait(const Stream& stream, const Stream& other, void* fence) override {
     check_stream(other, *this);
-    const CurrentContext current = begin(stream);
-    driver().check(api().cuEventRecord(static_cast<CUevent>(fence), other.handle()), "cuEventRecord");
-    driver().check(api().cuStreamWaitEvent(stream.handle(), static_cast<CUevent>(fence), CU_EVENT_WAIT_DEFAULT),
-                   "cuStreamWaitEvent");
+    check_stream(stream, *this);
+    const CurrentContext current = launcher_.make_current(other.handle() == nullptr ? other : stream);
+    if (current.is_callers() && other.handle() == nullptr) return wait_in_callers(stream, other);
+    wait_by(static_cast<CUevent>(fence), stream, other);
   }
 
   void* create_mark() override { return create_event(CU_EVENT_DEFAULT); }
@@ -270,6 +275,26 @@ class CudaBackend final : public Backend {
  private:
   const Driver& driver() const { return launcher_.driver(); }
   const Driver::Api& api() const { return driver().api(); }
+
+  void wait_by(CUevent event, const Stream& stream, const Stream& other) const {
+    driver().check(api().cuEventRecord(event, other.handle()), "cuEventRecord");
+    const CUresult result = api().cuStreamWaitEvent(stream.handle(), event, CU_EVENT_WAIT_DEFAULT);
+    if (result == CUDA_ERROR_STREAM_CAPTURE_ISOLATION || result == CUDA_ERROR_STREAM_CAPTURE_MERGE) {
+      throw Error(
+          ErrorCode::invalid_argument, "Stream::wait_for",
+          "the stream is capturing a graph, and the other one takes no part in that capture; let the other wait "
+          "for this one first, which makes it join");
+    }
+    driver().check(result, "cuStreamWaitEvent");
+  }
+
+  // An event is recorded in the context that it was made in. The driver keeps it until it is no longer needed.
+  void wait_in_callers(const Stream& stream, const Stream& other) const {
+    CUevent event = nullptr;
+    driver().check(api().cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+    const std::unique_ptr<CUevent_st, decltype(api().cuEventDestroy)> destroyed(event, api().cuEventDestroy);
+    wait_by(event, stream, other);
+  }
 
   // The driver knows of each byte whether it is memory of any kind. Parts of one tensor may be allocations of their own
   // that were mapped side by side.
@@ -306,10 +331,10 @@ class CudaBackend final : public Backend {
     operation(spec, tensors, stream, launcher_, services...);
   }
 
-  // Every call starts here. The context is current as long as the result lives.
+  // Every call on a stream starts here. The context is current as long as the result lives.
   [[nodiscard]] CurrentContext begin(const Stream& stream) const {
     check_stream(stream, *this);
-    return launcher_.make_current();
+    return launcher_.make_current(stream);
   }
 
   // The host side may be reused when a copy returns, so a copy waits; a graph would read that memory later instead.

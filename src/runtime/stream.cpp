@@ -50,15 +50,38 @@ void* Stream::zeros(std::size_t bytes) {
   }
   void* const data = allocator_ == nullptr ? zeros_.data() : zeros_block_.data();
   const std::size_t now = allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes();
-  if (now != before) zeros_hold_ = false;
-  if (!zeros_hold_) backend_->fill_zero(data, now, *this);
-  zeros_hold_ = true;
+  if (now != before) {
+    zeros_hold_ = false;
+    zeros_cleared_in_ = 0;
+  }
+  if (!zeros_hold_) clear_zeros(data, now);
   return data;
 }
 
+// A capture of the caller's only records it: that serves the rest of this capture, and nothing else.
+void Stream::clear_zeros(void* data, std::size_t bytes) {
+  const std::uint64_t capture = backend_->capture_number(*this);
+  if (capture != 0 && capture == zeros_cleared_in_) return;
+  backend_->fill_zero(data, bytes, *this);
+  zeros_hold_ = capture == 0;
+  zeros_cleared_in_ = capture;
+}
+
 void Stream::spoil_zeros() noexcept {
+  try {
+    if (captured_into_ != nullptr) return captured_into_->clear_zeros(*this);
+    if (backend_->capture_number(*this) != 0) {
+      if (allocator_ != nullptr) backend_->spoil_zeros_of_capture(*this);
+      void* const data = allocator_ == nullptr ? zeros_.data() : zeros_block_.data();
+      if (data != nullptr) {
+        backend_->fill_zero(data, allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes(), *this);
+      }
+      return;
+    }
+  } catch (const Error&) {  // a capture that records no more is broken, and never replayed
+  }
   zeros_hold_ = false;
-  if (allocator_ != nullptr) backend_->spoil_zeros_of_capture(*this);
+  zeros_cleared_in_ = 0;
 }
 
 StreamAllocator& Stream::needed_allocator() const {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "ingot/api.h"
 #include "ingot/runtime/backend.h"
@@ -29,10 +30,13 @@ class INGOT_API Stream {
   Stream& operator=(Stream&&) = delete;
 
   // Work enqueued here from now on starts after all work enqueued so far on `other`, a stream of the same backend. If
-  // one of the two is capturing a graph, the other joins the capture. Throws Error{cuda_failed, invalid_argument}.
+  // `other` is capturing a graph, this stream joins the capture. A stream that is capturing waits for streams of its
+  // capture only: others join first, by waiting for it. Throws Error{cuda_failed, invalid_argument}.
   void wait_for(const Stream& other);
 
   CUstream_st* handle() const { return handle_; }
+  // Has this object made the stream?
+  bool is_owned() const { return owned_; }
   Backend& backend() const { return *backend_; }
   // Null if the memory is the backend's.
   StreamAllocator* allocator() const { return allocator_; }
@@ -43,7 +47,9 @@ class INGOT_API Stream {
   void* scratch(std::size_t bytes);
   // Likewise, but filled with zeros, which each operation must restore, because the next one relies on them. The
   // replays of a graph that the caller captured, and not Graph, must therefore run in one order with all other work of
-  // this object. With an allocator small zeros are the captured graph's own, and its replays free of that.
+  // this object. With an allocator small zeros are the captured graph's own, and its replays free of that. (All that is
+  // instantiated from one captured graph has its addresses, of zeros and scratch memory too, and must run in one
+  // order.)
   void* zeros(std::size_t bytes);
   // Memory of the allocator for one call of several operations, beside their scratch(): at least `bytes`, aligned to
   // 256 bytes. It goes back when the block does. While a Graph captures this stream it is memory of that graph, for its
@@ -55,7 +61,8 @@ class INGOT_API Stream {
   bool has_scratch(std::size_t bytes) const {
     return captured_into_ != nullptr || allocator_ != nullptr || scratch_.bytes() >= bytes;
   }
-  // Call this after an operation failed halfway: the zeros are cleared before their next use.
+  // Call this after an operation failed halfway: the zeros are cleared before their next use. What a capture has
+  // recorded of it spoils them in each replay, so the capture records their clearing.
   void spoil_zeros() noexcept;
 
  private:
@@ -63,6 +70,7 @@ class INGOT_API Stream {
   friend class StreamUse;
 
   StreamAllocator& needed_allocator() const;
+  void clear_zeros(void* data, std::size_t bytes);
 
   Backend* backend_;
   CUstream_st* handle_;
@@ -73,8 +81,9 @@ class INGOT_API Stream {
   Buffer scratch_;
   Buffer zeros_;
   bool zeros_hold_ = true;
-  GraphScratch* captured_into_ = nullptr;   // while a Graph captures this stream
-  void* fence_ = nullptr;                   // of wait_for(); created by its first call
+  std::uint64_t zeros_cleared_in_ = 0;     // if they do not hold: the caller's capture that has recorded their clearing
+  GraphScratch* captured_into_ = nullptr;  // while a Graph captures this stream
+  void* fence_ = nullptr;                  // of wait_for(); created by its first call
   std::atomic<const void*> user_{nullptr};  // the thread whose StreamUse has it
 };
 

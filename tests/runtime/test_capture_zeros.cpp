@@ -130,6 +130,29 @@ BOOST_AUTO_TEST_CASE(that_are_spoiled_are_not_given_again_in_this_capture) {
   zeros->spoil(nullptr);
 }
 
+// Each replay would spoil the region again for what the capture recorded before.
+BOOST_AUTO_TEST_CASE(that_are_spoiled_are_cleared_in_the_capture) {
+  static CUstream cleared = nullptr;
+  Driver::Api counting = api;
+  counting.cuMemsetD8Async = [](CUdeviceptr, unsigned char, std::size_t, CUstream on) {
+    cleared = on;
+    return CUDA_SUCCESS;
+  };
+  const auto over = Driver::over(counting, 0, {driver->context(0), [](CUctx_st*) {}});
+  CaptureZeros regions(*over, 0);
+  CUstream one = capturing();
+  BOOST_TEST(regions.of(one, 4) != nullptr);
+  cleared = nullptr;
+  regions.spoil(one);
+  BOOST_TEST(cleared == one);
+  cleared = nullptr;
+  regions.spoil(one);  // the next region has not been given yet
+  BOOST_TEST(cleared == nullptr);
+  BOOST_TEST(regions.capture_number(one) != 0U);
+  destroy(end(one));
+  BOOST_TEST(regions.capture_number(one) == 0U);
+}
+
 BOOST_AUTO_TEST_CASE(of_graphs_that_outlive_them_are_given_back_to_nobody) {
   CUstream one = capturing();
   BOOST_TEST(zeros->of(one, 4) != nullptr);

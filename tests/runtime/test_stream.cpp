@@ -195,3 +195,32 @@ BOOST_AUTO_TEST_CASE(scratch_does_not_grow_during_capture) {
              "is allocated during capture: run the step once before capturing it");
   BOOST_TEST(stream.scratch(1000) == data);
 }
+
+// What a capture of the caller's records clears nothing yet.
+BOOST_AUTO_TEST_CASE(zeros_whose_clearing_a_capture_records_are_cleared_again_outside) {
+  FakeBackend backend;
+  Stream stream(backend);
+  auto* const zeros = static_cast<unsigned char*>(stream.zeros(100));
+  stream.spoil_zeros();
+  backend.is_capturing = true;
+  std::memset(zeros, 1, 100);
+  BOOST_TEST(stream.zeros(100) == zeros);
+  BOOST_TEST(zeros[7] == 0, "the capture clears them");
+  zeros[7] = 1;
+  stream.zeros(100);
+  BOOST_TEST(zeros[7] == 1, "once");
+  backend.is_capturing = false;
+  stream.zeros(100);
+  BOOST_TEST(zeros[7] == 0, "and so does the work that runs");
+  zeros[7] = 1;
+  stream.zeros(100);
+  BOOST_TEST(zeros[7] == 1);
+
+  backend.is_capturing = true;
+  stream.spoil_zeros();
+  BOOST_TEST(zeros[7] == 0, "each replay spoils them, and clears them");
+  backend.is_capturing = false;
+  zeros[7] = 1;
+  stream.zeros(100);
+  BOOST_TEST(zeros[7] == 1, "an operation that is only recorded has spoiled nothing");
+}

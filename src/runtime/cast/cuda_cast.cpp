@@ -146,7 +146,8 @@ bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
 }
 
 // How blocks share the rows, if rows have blocks of their own; otherwise `blocks` is 0.
-CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, const Launcher& launcher) {
+CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, const Stream& stream,
+                             const Launcher& launcher) {
   using Launch = CastRowsWideLaunch;
   const Tensor& input = tensors.input;
   const u64 bytes = value_bytes(spec);
@@ -162,7 +163,8 @@ CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, c
                         .many_inputs = spec.pointwise.inputs().size() > 1,
                         .block_shared = launcher.block_shared_bytes(),
                         .multiprocessors = static_cast<u32>(launcher.multiprocessors()),
-                        .clusters = launcher.overlapping()});
+                        .clusters = launcher.overlapping() &&
+                                    (input.cols <= Launch::kept_cols(bytes) || launcher.room(stream).large_clusters)});
 }
 
 // `maxima` may be null.
@@ -179,7 +181,7 @@ void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, fl
                               .maxima = maxima,
                               .threads_log2 = CastRowsLaunch::threads_log2(cols, value_bytes(spec)),
                               .pow2 = spec.pow2};
-  const CastRowsWideShape wide = wide_shape(spec, tensors, launcher);
+  const CastRowsWideShape wide = wide_shape(spec, tensors, stream, launcher);
   // Nothing may be loaded during a capture, and either kernel gives the same bits.
   const Kernel* const kernel = wide.blocks == 0 ? nullptr : launcher.find(spec, Pass::wide, stream);
   if (kernel != nullptr) {
@@ -210,8 +212,13 @@ void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Str
                   CastRowsLaunch::threads(threads_log2), params, stream);
 }
 
-bool is_cluster(i64 tiles, const Launcher& launcher) {
-  return tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping();
+// The device for the tiles of casts in one launch.
+CastTilesDevice device_of(const Launcher::Room& room, const Launcher& launcher) {
+  return {.multiprocessors = room.multiprocessors, .clusters = launcher.overlapping() && room.large_clusters};
+}
+
+bool is_cluster(i64 tiles, const CastTilesDevice& device) {
+  return tiles <= CastWholeLaunch::kMostInCluster && device.clusters;
 }
 
 // The kernel that casts the tiles: the one for unaligned rows where it is faster. Nothing may be loaded during a
@@ -226,20 +233,25 @@ Pass tiles_pass(const CastSpec& spec, const CastTensors& tensors, const Stream& 
 // The kernel that casts all tiles at once, if they fit on the GPU and that is faster; otherwise null. Without an
 // expression, which a pass for the maxima would compute twice, it is faster only as a cluster
 // (docs/notes/cast_whole.md), or if that pass could not read whole vectors.
-const Kernel* whole_kernel(const CastSpec& spec, const ExtraPasses& extra, const CastTensors& tensors,
-                           const Stream& stream, const Launcher& launcher) {
+struct WholeKernel {
+  const Kernel* kernel = nullptr;
+  CastTilesDevice device{};  // what the stream can use of it
+};
+WholeKernel whole_kernel(const CastSpec& spec, const ExtraPasses& extra, const CastTensors& tensors,
+                         const Stream& stream, const Launcher& launcher) {
   const Tensor& input = tensors.input;
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
-  const i64 multiprocessors = launcher.multiprocessors();
-  if (!spec.pointwise && !is_cluster(tiles, launcher) && source_aligned(spec, tensors)) return nullptr;
-  if (tiles > multiprocessors * CastWholeLaunch::kMostPerMultiprocessor || !extra.whole) return nullptr;
+  if (tiles > launcher.multiprocessors() * CastWholeLaunch::kMostPerMultiprocessor || !extra.whole) return {};
+  const CastTilesDevice device = device_of(launcher.room(stream), launcher);
+  if (!spec.pointwise && !is_cluster(tiles, device) && source_aligned(spec, tensors)) return {};
+  if (tiles > device.multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return {};
   const Kernel* const kernel = launcher.find(spec, Pass::whole, stream);
-  if (kernel == nullptr) return nullptr;
-  return tiles <= multiprocessors * CastWholeLaunch::per_multiprocessor(kernel->resources().registers) ? kernel
-                                                                                                       : nullptr;
+  if (kernel == nullptr) return {};
+  const i64 each = CastWholeLaunch::per_multiprocessor(kernel->resources().registers);
+  return tiles <= device.multiprocessors * each ? WholeKernel{kernel, device} : WholeKernel{};
 }
 
-void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams params, const Tensor& input,
+void launch_whole(const WholeKernel& whole, const CastSpec& spec, CastTilesParams params, const Tensor& input,
                   Stream& stream, Launcher& launcher) {
   const RaisedMaxima raised = raised_maxima(input, stream);
   const auto give = [&](ScaleGranularity scale, CastOutput& output) {
@@ -251,8 +263,8 @@ void launch_whole(const Kernel& kernel, const CastSpec& spec, CastTilesParams pa
   // All blocks run at once: those of tiles of 128 rows do (whole_kernel()), and of smaller ones each has a
   // multiprocessor.
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols, 1, params.rows_log2);
-  const bool clustered = is_cluster(tiles, launcher);
-  launcher.launch(kernel, spec, Pass::whole,
+  const bool clustered = is_cluster(tiles, whole.device);
+  launcher.launch(*whole.kernel, spec, Pass::whole,
                   {.grid_x = static_cast<unsigned>(tiles),
                    .block = CastTilesLaunch::kThreads,
                    .cluster = clustered ? static_cast<unsigned>(tiles) : 1U,
@@ -309,23 +321,23 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
   const Tensor& input = tensors.input;
   // One scratch for all, because a second call would invalidate the first: kept values, sums, maxima.
   const ExtraPasses extra = extra_passes(spec);
-  const Kernel* const whole = whole_kernel(spec, extra, tensors, stream, launcher);
+  const WholeKernel in_one_launch = whole_kernel(spec, extra, tensors, stream, launcher);
+  const bool whole = in_one_launch.kernel != nullptr;
   const i64 sums = spec.sum ? ceil_div(i64{input.rows}, CastTilesLaunch::kTile) * input.cols : 0;
-  i64 scratch = (sums + (whole != nullptr ? 0 : maxima_count(spec, input))) * i64{sizeof(float)};
+  i64 scratch = (sums + (whole ? 0 : maxima_count(spec, input))) * i64{sizeof(float)};
   KeptMatrix kept = KeptMatrix::of(spec, input);
-  const bool keeps = whole == nullptr && extra.kept && computes_once(spec, kept, scratch, stream, launcher);
+  const bool keeps = !whole && extra.kept && computes_once(spec, kept, scratch, stream, launcher);
   if (!keeps) kept = {};
   scratch += kept.bytes;
-  const Pass main = whole != nullptr ? Pass::whole : keeps ? Pass::kept : tiles_pass(spec, tensors, stream, launcher);
+  const Pass main = whole ? Pass::whole : keeps ? Pass::kept : tiles_pass(spec, tensors, stream, launcher);
   u8* const memory = scratch == 0 ? nullptr : static_cast<u8*>(stream.scratch(static_cast<std::size_t>(scratch)));
   auto* const partial_sums = reinterpret_cast<float*>(memory + kept.bytes);
   params.partial_sums = partial_sums;
-  params.rows_log2 =
-      cast_tile_rows_log2(spec, main, input.rows, input.cols,
-                          {.multiprocessors = launcher.multiprocessors(), .clusters = launcher.overlapping()});
+  const CastTilesDevice all{.multiprocessors = launcher.multiprocessors(), .clusters = launcher.overlapping()};
+  params.rows_log2 = cast_tile_rows_log2(spec, main, input.rows, input.cols, whole ? in_one_launch.device : all);
   try {
-    if (whole != nullptr) {
-      launch_whole(*whole, spec, params, input, stream, launcher);
+    if (whole) {
+      launch_whole(in_one_launch, spec, params, input, stream, launcher);
     } else if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
       // Both kernels write the factors, the same ones.
       params.transposed.from = partial_sums + sums;
@@ -337,7 +349,7 @@ void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream
       maxima.give(spec.scale, params.codes);
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
-    if (whole == nullptr) {
+    if (!whole) {
       const Kernel& kernel = launcher.kernel(spec, main, stream);
       const bool computed = !spec.pointwise.empty() && !keeps;
       if (params.rows_log2 == CastTilesLaunch::kTileLog2 &&

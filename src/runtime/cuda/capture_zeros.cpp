@@ -87,6 +87,11 @@ std::optional<CaptureZeros::Capture> CaptureZeros::capture_of(CUstream stream) c
   return Capture{number, graph};
 }
 
+std::uint64_t CaptureZeros::capture_number(CUstream stream) const {
+  const std::optional<Capture> capture = capture_of(stream);
+  return capture ? capture->number : 0;
+}
+
 void* CaptureZeros::of(CUstream stream, std::size_t bytes) {
   if (stream == nullptr || bytes > kBytes) return nullptr;
   const std::optional<Capture> capture = capture_of(stream);
@@ -178,10 +183,17 @@ bool CaptureZeros::give_to(const Capture& capture, CUstream stream, void* region
 void CaptureZeros::spoil(CUstream stream) noexcept {
   const std::optional<Capture> capture = stream == nullptr ? std::nullopt : capture_of(stream);
   if (!capture) return;
-  const std::lock_guard lock(state_->mutex);
-  for (State::Used& each : state_->used) {
-    if (each.capture == capture->number && each.stream == stream) each.stream = nullptr;
+  void* spoiled = nullptr;
+  {
+    const std::lock_guard lock(state_->mutex);
+    for (State::Used& each : state_->used) {
+      if (each.capture != capture->number || each.stream != stream) continue;
+      spoiled = each.region;
+      each.stream = nullptr;
+    }
   }
+  if (spoiled == nullptr) return;
+  static_cast<void>(driver_->api().cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(spoiled), 0, kBytes, stream));
 }
 
 std::size_t CaptureZeros::used() const {

@@ -29,7 +29,10 @@ class CaptureZeros {
   // than kBytes, and where there is no memory: then the caller clears memory of its own. The device's context must be
   // current.
   void* of(CUstream stream, std::size_t bytes);
-  // An operation failed halfway and may not restore its zeros: later ones of this capture have another region.
+  // The number of the capture that the stream takes part in, of all captures of the process; 0 if in none.
+  std::uint64_t capture_number(CUstream stream) const;
+  // An operation failed halfway and may not restore its zeros: the capture records that they are cleared, since it may
+  // be replayed, and later operations of it have another region.
   void spoil(CUstream stream) noexcept;
 
   // Regions that belong to captures and graphs.

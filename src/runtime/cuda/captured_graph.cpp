@@ -40,7 +40,7 @@ class CapturedGraph final : public CapturedWork {
   }
 
   void replay(Stream& stream) override {
-    const CurrentContext current(*driver_, device_index_);
+    const CurrentContext current(*driver_, device_index_, stream.handle());
     driver_->check(driver_->api().cuGraphLaunch(executable_, stream.handle()), "cuGraphLaunch");
   }
 

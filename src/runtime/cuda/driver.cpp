@@ -178,6 +178,10 @@ int Driver::multiprocessors(int index) const {
   return static_cast<int>(resource.sm.smCount);
 }
 
+bool Driver::uses_whole_device(int index) const {
+  return state_->contexts[checked_index(index, state_->contexts.size())].is_primary;
+}
+
 bool Driver::overlaps_kernels(int index) const {
   constexpr int kGraphsOverlapFrom = 12030;
   return device_target(index).major >= 9 && state_->version >= kGraphsOverlapFrom;
@@ -186,6 +190,8 @@ bool Driver::overlaps_kernels(int index) const {
 std::string Driver::version() const {
   return fmt::format("{}.{}", state_->version / 1000, state_->version % 1000 / 10);
 }
+
+int Driver::cuda_version() const { return state_->version; }
 
 const std::string& Driver::path() const { return state_->library.path(); }
 

@@ -28,11 +28,14 @@ class Driver {
   Target device_target(int index) const;
   // Those that the context can use: a green context has a part of the device's.
   int multiprocessors(int index) const;
+  // Is the context that is used the device's primary one, which can use all of it?
+  bool uses_whole_device(int index) const;
   // The most shared memory that one block can have.
   unsigned block_shared_bytes(int index) const;
   // Does programmatic dependent launch work, in streams and in graphs? From sm_90 and CUDA 12.3 on.
   bool overlaps_kernels(int index) const;
   std::string version() const;  // "13.0"
+  int cuda_version() const;     // 13000
   const std::string& path() const;
 
   // From now on, uses the caller's context in place of its device's primary one, and returns that device's index. Call

@@ -23,6 +23,7 @@
   X(cuCtxGetCurrent)                   \
   X(cuCtxGetDevice)                    \
   X(cuCtxGetDevResource)               \
+  X(cuGreenCtxGetDevResource)          \
   X(cuMemGetInfo)                      \
   X(cuMemAlloc)                        \
   X(cuMemFree)                         \
@@ -35,6 +36,7 @@
   X(cuStreamCreate)                    \
   X(cuStreamDestroy)                   \
   X(cuStreamSynchronize)               \
+  X(cuStreamGetCtx_v2)                 \
   X(cuStreamIsCapturing)               \
   X(cuStreamBeginCapture)              \
   X(cuStreamEndCapture)                \

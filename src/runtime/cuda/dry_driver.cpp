@@ -120,6 +120,13 @@ CUresult get_resource(CUcontext context, CUdevResource* resource, CUdevResourceT
   return CUDA_SUCCESS;
 }
 
+CUresult get_green_resource(CUgreenCtx, CUdevResource*, CUdevResourceType) { return CUDA_ERROR_INVALID_CONTEXT; }
+
+CUresult get_stream_context(CUstream, CUcontext* context, CUgreenCtx* green) {
+  *green = nullptr;
+  return get_current(context);
+}
+
 CUresult get_memory(std::size_t* free, std::size_t* total) {
   *free = *total = kMemory;
   return CUDA_SUCCESS;
@@ -238,6 +245,7 @@ Driver::Api dry_functions() {
   api.cuCtxGetCurrent = get_current;
   api.cuCtxGetDevice = get_current_device;
   api.cuCtxGetDevResource = get_resource;
+  api.cuGreenCtxGetDevResource = get_green_resource;
   api.cuMemGetInfo = get_memory;
   api.cuMemAlloc = allocate;
   api.cuMemFree = succeed;
@@ -250,6 +258,7 @@ Driver::Api dry_functions() {
   api.cuStreamCreate = create_stream;
   api.cuStreamDestroy = destroy_stream;
   api.cuStreamSynchronize = succeed;
+  api.cuStreamGetCtx_v2 = get_stream_context;
   api.cuStreamIsCapturing = is_capturing;
   api.cuStreamBeginCapture = begin_capture;
   api.cuStreamEndCapture = end_capture;

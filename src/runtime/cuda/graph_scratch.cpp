@@ -32,6 +32,11 @@ void GraphScratch::end(Stream& captured) {
   backend_->synchronize(captured);
 }
 
+void GraphScratch::clear_zeros(Stream& stream) {
+  const std::vector<Buffer>& blocks = part_of(stream).zeros.blocks;
+  if (!blocks.empty()) backend_->fill_zero(blocks.back().data(), blocks.back().bytes(), stream);
+}
+
 GraphScratch::Part& GraphScratch::part_of(const Stream& stream) {
   return *std::find_if(parts_.begin(), parts_.end(), [&](const Part& part) { return part.stream == &stream; });
 }

@@ -33,6 +33,10 @@ class GraphScratch {
   }
   void* kept(const Stream& stream, std::size_t bytes) { return part_of(stream).kept.add(*backend_, bytes); }
 
+  // An operation failed halfway: what was recorded of it spoils the zeros in each replay, and so they are cleared
+  // there.
+  void clear_zeros(Stream& stream);
+
   // The capture is over: all streams leave, and what has to be zeros is. Waits for the device.
   void end(Stream& captured);
 

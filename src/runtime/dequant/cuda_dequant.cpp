@@ -1,5 +1,6 @@
 // dequant_matmul on a GPU: tries the kernels of the call's plan in turn, and launches the first that supports the
 // tensors. A spec that names its kernel has only that one.
+#include "ingot/codegen/dequant/dequant_sm90.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
 #include "ingot/runtime/dequant/dequant_rules.h"
@@ -14,7 +15,10 @@ namespace {
 const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const MatmulSize& size,
                        Stream& stream, Launcher& launcher) {
   if (spec.kernel == DequantKernel::sm90) {
-    const char* const reason = dequant_sm90_refusal(spec, tensors, launcher.target());
+    const char* reason = dequant_sm90_refusal(spec, tensors, launcher.target());
+    if (reason == nullptr && !launcher.has_room(dequant_cluster(dequant_sm90_tiling(*spec.tiling)), stream)) {
+      reason = "the stream's part of the GPU has no room for the tiling's clusters";
+    }
     if (reason == nullptr) dequant_sm90(spec, tensors, stream, launcher);
     return reason;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ingot/codegen/gemm/gemm_sm90.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/gemm/cublaslt_factors.h"
@@ -50,7 +51,10 @@ const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const M
     case GemmKernel::automatic: return "no kernel is named";
     case GemmKernel::cublaslt: return try_cublaslt(spec, tensors, size, stream, launcher, cublaslt);
     case GemmKernel::sm90: {
-      const char* const reason = sm90_refusal(spec, tensors, size, launcher.target());
+      const char* reason = sm90_refusal(spec, tensors, size, launcher.target());
+      if (reason == nullptr && !launcher.has_room(sm90_cluster_size(sm90_tiling(*spec.tiling)), stream)) {
+        reason = "the stream's part of the GPU has no room for the tiling's clusters";
+      }
       if (reason == nullptr) gemm_sm90(spec, tensors, size, stream, launcher);
       return reason;
     }

@@ -34,6 +34,22 @@ void Launcher::fill_zero(void* data, std::size_t bytes, const Stream& stream) co
                  "cuMemsetD8Async");
 }
 
+// The default stream is that of the context that is current, nearly always ours.
+Launcher::Room Launcher::room_of(CUstream_st* stream) const {
+  const Driver::Api& api = driver_->api();
+  const CUcontext ours = driver_->context(device_index_);
+  CUcontext context = nullptr;
+  CUgreenCtx green = nullptr;
+  if (stream == nullptr && api.cuCtxGetCurrent(&context) == CUDA_SUCCESS && context == ours) return room_;
+  driver_->check(api.cuStreamGetCtx_v2(stream, &context, &green), "cuStreamGetCtx_v2");
+  if (green == nullptr && context == ours) return room_;
+  CUdevResource part{};
+  driver_->check(green != nullptr ? api.cuGreenCtxGetDevResource(green, &part, CU_DEV_RESOURCE_TYPE_SM)
+                                  : api.cuCtxGetDevResource(context, &part, CU_DEV_RESOURCE_TYPE_SM),
+                 "cuGreenCtxGetDevResource");
+  return {.multiprocessors = static_cast<int>(part.sm.smCount), .large_clusters = false};
+}
+
 bool Launcher::capturing(const Stream& stream) const {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   driver_->check(driver_->api().cuStreamIsCapturing(stream.handle(), &status), "cuStreamIsCapturing");

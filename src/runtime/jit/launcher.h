@@ -26,7 +26,8 @@ class Launcher {
         cache_(&cache),
         overlapping_(driver.overlaps_kernels(device_index)),
         target_(driver.device_target(device_index)),
-        multiprocessors_(driver.multiprocessors(device_index)),
+        room_{.multiprocessors = driver.multiprocessors(device_index),
+              .large_clusters = driver.uses_whole_device(device_index)},
         block_shared_bytes_(driver.block_shared_bytes(device_index)) {}
 
   // `params` is the struct that the spec's kernel takes; `grid` is the number of blocks, at least 1.
@@ -107,15 +108,26 @@ class Launcher {
 
   const Driver& driver() const { return *driver_; }
   Target target() const { return target_; }
-  int multiprocessors() const { return multiprocessors_; }
+  int multiprocessors() const { return room_.multiprocessors; }
+  // What of the GPU a stream's work can use. The streams of a green context have a part of its multiprocessors, where
+  // clusters of more than two blocks may have no room.
+  struct Room {
+    int multiprocessors = 0;
+    bool large_clusters = true;
+  };
+  Room room(const Stream& stream) const { return stream.is_owned() ? room_ : room_of(stream.handle()); }
+  bool has_room(unsigned cluster, const Stream& stream) const { return cluster <= 2 || room(stream).large_clusters; }
   unsigned block_shared_bytes() const { return block_shared_bytes_; }  // the most that one block can have
   // True on GPUs with programmatic dependent launch (and so with clusters), if the driver supports both in graphs.
   bool overlapping() const { return overlapping_; }
   // Makes the device's context current on this thread, which may never have used CUDA before, while the result lives.
   CurrentContext make_current() const { return {*driver_, device_index_}; }
+  // The same for work on this stream, whose context may be the caller's.
+  CurrentContext make_current(const Stream& stream) const { return {*driver_, device_index_, stream.handle()}; }
 
  private:
   const Kernel& load(const KernelSpec& spec, Pass pass, const Stream& stream) const;
+  Room room_of(CUstream_st* stream) const;
   static std::span<const Pass> passes_of(const KernelSpec& spec) { return passes(spec); }
   template <class Spec>
   static std::span<const Pass> passes_of(const Spec& spec) {  // without a copy of the spec
@@ -127,7 +139,7 @@ class Launcher {
   KernelCache* cache_;
   bool overlapping_;  // may a kernel begin before the one ahead of it has ended?
   Target target_;
-  int multiprocessors_;
+  Room room_;  // of the context
   unsigned block_shared_bytes_;
   LaunchHook* hook_ = nullptr;
   std::atomic<std::int64_t> launches_{0};

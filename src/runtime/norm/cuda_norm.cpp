@@ -120,6 +120,7 @@ bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors,
   const i64 cols = tensors.input.cols;
   if (cols < NormBackwardWideLaunch::kMinCols || cols > NormBackwardWideLaunch::kMaxCols) return false;
   if (!launcher.overlapping() || !in_vectors(tensors)) return false;
+  if (!launcher.has_room(NormBackwardWideLaunch::blocks(cols), stream)) return false;
   const bool enough = tensors.input.rows >= rows_to_be_enough(spec, launcher);
   if (slot_rows != 0 && enough && launcher.may_launch(spec, Pass::main, stream)) return false;
   return launcher.may_launch(spec, Pass::wide, stream);
