@@ -1,6 +1,6 @@
 // GEMMs with factors of 1x128 groups and 128x128 blocks on cuBLASLt, on a Hopper GPU: every pair of formats, output and
 // epilogue that it takes, at sizes that fill no tile, against float64. Factors that lie as cuBLASLt reads them give the
-// same bits as those that are moved first.
+// same bits as those that are moved first. And a bias at any element.
 #include "support/gpu_test.h"
 
 #include <algorithm>
@@ -174,6 +174,38 @@ BOOST_AUTO_TEST_CASE(factors_as_cublaslt_reads_them) {
       gpu.backend().gemm(spec, tensors, gpu.stream());
       gpu.backend().copy_to_host(read.data(), data.tensors.out.data, bytes, gpu.stream());
       BOOST_TEST((moved == read), print(scale_b) << " " << size.m << "x" << size.n << "x" << size.k);
+    }
+  }
+}
+
+// A slice of a longer bias: a misaligned read would break the context. a and b are zeros, so the output is the bias.
+BOOST_AUTO_TEST_CASE(a_bias_at_any_element) {
+  MeasuredGpu gpu(context());
+  Backend& backend = gpu.backend();
+  Stream& on = gpu.stream();
+  for (const char* const dtypes : {"bf16*bf16->bf16", "f32*f32->f32"}) {
+    for (const std::int64_t n : {72, 1024}) {
+      for (const std::int64_t shift : {0, 1, 3}) {
+        const auto spec = std::get<GemmSpec>(parse(std::string("gemm ") + dtypes + " bias kernel=cublaslt"));
+        const std::int64_t size = size_of(spec.out);
+        const OwnedTensor a(backend, spec.a, 128, 64), b(backend, spec.b, n, 64), out(backend, spec.out, 128, n);
+        const OwnedTensor bias(backend, spec.out, 1, n + 16);
+        backend.fill_zero(a.view().data, static_cast<std::size_t>(128 * 64 * size), on);
+        backend.fill_zero(b.view().data, static_cast<std::size_t>(n * 64 * size), on);
+        std::vector<std::byte> given(static_cast<std::size_t>((n + 16) * size));
+        for (std::size_t i = 0; i < given.size(); ++i) given[i] = std::byte(i % 61 + 3);  // no NaN, no subnormal
+        backend.copy_from_host(bias.view().data, given.data(), given.size(), on);
+        auto* const from = static_cast<std::byte*>(bias.view().data) + shift * size;
+        const Tensor slice = vector(from, spec.out, n, backend.device());
+        backend.gemm(spec, {.a = a, .b = b, .bias = slice, .out = out}, on);
+        std::vector<std::byte> got(static_cast<std::size_t>(128 * n * size));
+        backend.copy_to_host(got.data(), out.view().data, got.size(), on);
+        for (const std::int64_t row : {0, 77, 127}) {
+          BOOST_TEST(std::memcmp(got.data() + row * n * size, given.data() + shift * size,
+                                 static_cast<std::size_t>(n * size)) == 0,
+                     dtypes << " N " << n << " shift " << shift << " row " << row);
+        }
+      }
     }
   }
 }

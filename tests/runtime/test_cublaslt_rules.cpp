@@ -247,6 +247,29 @@ BOOST_AUTO_TEST_CASE(high_precision_takes_any_shape) {
   BOOST_TEST(!call.taken());
 }
 
+// NVIDIA's library reads any a, b, c and d of 16 bits or f32 (their alignments are told to its heuristic), but a bias
+// only in vectors of 16 bytes, and does not check that.
+BOOST_AUTO_TEST_CASE(a_bias_that_is_not_aligned_is_copied) {
+  for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
+    Call call = bf16_call(64, 136, 64);
+    call.spec.a = call.spec.b = call.spec.out = dtype;
+    call.tensors.a.dtype = call.tensors.b.dtype = call.tensors.out.dtype = dtype;
+    BOOST_TEST(cublaslt_bias_bytes(call.spec, call.tensors) == 0U);
+    call.spec.bias = true;
+    for (const int bytes : {0, 2, 4, 6, 8, 14, 16, 32}) {
+      call.tensors.bias = vector(at(0x5000U + static_cast<unsigned>(bytes)), dtype, 136, kDevice);
+      const std::size_t copy = dtype == Dtype::f32 ? 768 : 512;  // 136 elements, in whole 256 bytes
+      BOOST_TEST(call.taken());
+      BOOST_TEST(cublaslt_bias_bytes(call.spec, call.tensors) == (bytes % 16 == 0 ? 0U : copy), bytes);
+    }
+    for (Tensor GemmTensors::*member : {&GemmTensors::a, &GemmTensors::b, &GemmTensors::out}) {
+      Call moved = call;
+      (moved.tensors.*member).data = at(0x70000 + static_cast<unsigned>(size_of(dtype)));
+      BOOST_TEST(moved.taken());
+    }
+  }
+}
+
 // cuBLASLt takes beta * c of the output's dtype; the library's own kernels run any other epilogue.
 BOOST_AUTO_TEST_CASE(epilogues) {
   Call call = fp8_call();

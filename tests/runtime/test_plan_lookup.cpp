@@ -20,6 +20,7 @@
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/plan_table.h"
 #include "support/fake_compiler.h"
 
 using namespace ingot;
@@ -230,4 +231,37 @@ BOOST_FIXTURE_TEST_CASE(load, DryLaunches) {
   const CastSpec spec{.scale = kTensorwise, .transposed = true, .pointwise = expression()};
   launcher.load(spec, stream);
   BOOST_TEST(only_reads([&] { launcher.load(spec, stream); }));
+}
+
+namespace {
+
+struct Entry {
+  std::size_t hash;
+  int key;
+  int value;
+};
+
+}  // namespace
+
+// The first plans for ever; of further ones the latest, so that a step that ran once is found while it is captured.
+BOOST_AUTO_TEST_CASE(a_full_table_of_plans_keeps_the_latest_too) {
+  PlanTable<Entry> table(3);
+  const auto is = [](int key) { return [key](const Entry& entry) { return entry.key == key; }; };
+  const auto hash = [](int key) { return static_cast<std::size_t>(key % 2); };  // many share one
+  const auto add = [&](int key) { table.insert({hash(key), key, 10 * key}, is(key)); };
+  const auto value = [&](int key) {
+    if (const Entry* const first = table.find(hash(key), is(key))) return first->value;
+    const std::optional<Entry> latest = table.find_latest(hash(key), is(key));
+    return latest ? latest->value : 0;
+  };
+  for (int key = 1; key <= 6; ++key) add(key);
+  for (int key = 1; key <= 6; ++key) BOOST_TEST(value(key) == 10 * key);
+  BOOST_TEST(value(4) == 40);  // now 5 is the one that was used last
+  add(7);
+  BOOST_TEST(value(5) == 0);
+  for (const int key : {1, 2, 3, 4, 6, 7}) BOOST_TEST(value(key) == 10 * key);
+  add(7);
+  for (int key = 100; key < 1000; ++key) add(key);
+  for (const int key : {1, 2, 3, 997, 998, 999}) BOOST_TEST(value(key) == 10 * key);
+  BOOST_TEST(value(996) == 0);
 }

@@ -21,12 +21,14 @@
 #include <vector>
 
 #include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt_factors.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
 #include "ingot/runtime/tuning/kernel_order.h"
 #include "ingot/runtime/util/library.h"
+#include "ingot/runtime/util/plan_table.h"
 
 namespace ingot {
 namespace {
@@ -84,15 +86,20 @@ std::int32_t scale_mode(ScaleGranularity scale) {
   return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
 }
 
-// Where cuBLASLt reads the factors of an FP8 GEMM's operands: where the call has them or, if they must be moved, in
-// copies behind the workspace.
+// Where cuBLASLt reads the bias, and the factors of an FP8 GEMM's operands: where the call has them or, if they must be
+// moved, in copies after the workspace.
 struct Factors {
   CublasltFactors order_a{}, order_b{};  // of groups
   void* a = nullptr;
   void* b = nullptr;
+  void* bias = nullptr;
 
   Factors(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace)
-      : a(tensors.factor_a.data), b(tensors.factor_b.data) {
+      : a(tensors.factor_a.data), b(tensors.factor_b.data), bias(tensors.bias.data) {
+    if (cublaslt_bias_bytes(spec, tensors) != 0) {
+      bias =
+          static_cast<std::byte*>(workspace) + CublasLt::kWorkspaceBytes + cublaslt_factor_bytes(spec, tensors, size);
+    }
     if (!has_group_factors(spec)) return;
     order_a = cublaslt_factors(tensors.factor_a, spec.scale_a, size.m, size.k);
     order_b = cublaslt_factors(tensors.factor_b, spec.scale_b, size.n, size.k);
@@ -133,7 +140,7 @@ PlanKey plan_key(const GemmSpec& spec, const GemmTensors& tensors, const MatmulS
           .align_a = alignment(tensors.a.data),
           .align_b = alignment(tensors.b.data),
           .align_out = alignment(tensors.out.data),
-          .align_bias = alignment(tensors.bias.data),
+          .align_bias = cublaslt_bias_bytes(spec, tensors) != 0 ? 256U : alignment(tensors.bias.data),
           .align_c = alignment(tensors.c.data),
           .algorithm = algorithm};
 }
@@ -151,6 +158,7 @@ std::size_t hash_of(const PlanKey& key) {
 }
 
 struct Plan {
+  std::size_t hash;
   PlanKey key;
   bool usable = false;  // false: the heuristic knows no algorithm
   cublasLtMatrixLayoutOpaque_t layout_a{};
@@ -159,33 +167,6 @@ struct Plan {
   cublasLtMatrixLayoutOpaque_t layout_out{};
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace_bytes = 0;
-};
-
-// A hash map that only grows: readers follow lists of entries that never change, writers insert new ones at the front.
-class Plans {
- public:
-  const Plan* find(const PlanKey& key) const noexcept {
-    const Entry* entry = heads_[hash_of(key) % kLists].load(std::memory_order_acquire);
-    while (entry != nullptr && entry->plan.key != key) entry = entry->next;
-    return entry == nullptr ? nullptr : &entry->plan;
-  }
-
-  // One writer at a time. Beyond kMostPlans it keeps no more.
-  void insert(const Plan& plan) {
-    if (entries_.size() >= kMostPlans) return;
-    std::atomic<const Entry*>& head = heads_[hash_of(plan.key) % kLists];
-    entries_.push_back(std::make_unique<const Entry>(Entry{plan, head.load(std::memory_order_relaxed)}));
-    head.store(entries_.back().get(), std::memory_order_release);
-  }
-
- private:
-  static constexpr std::size_t kLists = 1024;
-  struct Entry {
-    Plan plan;
-    const Entry* next;
-  };
-  std::array<std::atomic<const Entry*>, kLists> heads_{};
-  std::vector<std::unique_ptr<const Entry>> entries_;
 };
 
 }  // namespace
@@ -209,12 +190,14 @@ struct CublasLt::State {
   void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute,
            const Value& value) const;
 
-  cublasLtMatmulDescOpaque_t describe(const GemmSpec& spec, const GemmTensors& tensors, const Factors& factors) const;
+  cublasLtMatmulDescOpaque_t describe(const GemmSpec& spec, const Factors& factors) const;
   void describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& tensor) const;
   void describe(cublasLtMatrixLayoutOpaque_t& layout, const FactorMatrix& matrix) const;
   void move(const CublasltFactors& order, const void* from, void* to, cublasLtHandle_t handle,
             CUstream_st* stream) const;
-  Plan make_plan(const PlanKey& key, const GemmTensors& tensors, const Factors& factors, CUstream_st* stream);
+  void copy_bias(const GemmSpec& spec, const GemmTensors& tensors, const Factors& factors, CUstream_st* stream) const;
+  Plan make_plan(std::size_t hash, const PlanKey& key, const GemmTensors& tensors, const Factors& factors,
+                 CUstream_st* stream);
   cublasLtHandle_t handle_of(PerDevice& device);
 
   Library library;
@@ -222,7 +205,7 @@ struct CublasLt::State {
   Api api{};
   std::size_t version = 0;
   std::vector<PerDevice> devices;
-  Plans plans;
+  PlanTable<Plan> plans{kMostPlans};
   std::mutex making;  // of plans and handles
 };
 
@@ -252,8 +235,7 @@ void CublasLt::State::set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLt
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
-cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const GemmTensors& tensors,
-                                                     const Factors& factors) const {
+cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const Factors& factors) const {
   cublasLtMatmulDescOpaque_t description{};
   check(api.cublasLtMatmulDescInit_internal(&description, sizeof(description), CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescInit");
@@ -271,7 +253,7 @@ cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const
   if (spec.bias) {
     set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, std::uint32_t{CUBLASLT_EPILOGUE_BIAS});
     set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t{data_type(bias_dtype(spec))});
-    set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, tensors.bias.data);
+    set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, factors.bias);
   }
   return description;
 }
@@ -311,16 +293,27 @@ void CublasLt::State::move(const CublasltFactors& order, const void* from, void*
         "cublasLtMatrixTransform");
 }
 
+void CublasLt::State::copy_bias(const GemmSpec& spec, const GemmTensors& tensors, const Factors& factors,
+                                CUstream_st* stream) const {
+  if (cublaslt_bias_bytes(spec, tensors) == 0) return;
+  const auto bytes = static_cast<std::size_t>(tensors.bias.cols * size_of(tensors.bias.dtype));
+  driver->check(driver->api().cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(factors.bias),
+                                                reinterpret_cast<CUdeviceptr>(tensors.bias.data), bytes, stream),
+                "cuMemcpyDtoDAsync");
+}
+
+// It is made in the context that outlives a caller's green one.
 cublasLtHandle_t CublasLt::State::handle_of(PerDevice& device) {
   cublasLtHandle_t handle = device.handle.load(std::memory_order_acquire);
   if (handle != nullptr) return handle;
+  const CurrentContext current(*driver, static_cast<int>(&device - devices.data()));
   check(api.cublasLtCreate(&handle), "cublasLtCreate");
   device.handle.store(handle, std::memory_order_release);
   return handle;
 }
 
-Plan CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, const Factors& factors,
-                                CUstream_st* stream) {
+Plan CublasLt::State::make_plan(std::size_t hash, const PlanKey& key, const GemmTensors& tensors,
+                                const Factors& factors, CUstream_st* stream) {
   CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
   driver->check(driver->api().cuStreamIsCapturing(stream, &capturing), "cuStreamIsCapturing");
   if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
@@ -332,10 +325,12 @@ Plan CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, 
   }
 
   const std::lock_guard lock(making);
-  if (const Plan* there = plans.find(key)) return *there;
+  const auto matches = [&](const Plan& kept) { return kept.key == key; };
+  if (const Plan* const there = plans.find(hash, matches)) return *there;
+  if (const std::optional<Plan> there = plans.find_latest(hash, matches)) return *there;
 
-  Plan plan{.key = key};
-  cublasLtMatmulDescOpaque_t description = describe(key.spec, tensors, factors);
+  Plan plan{.hash = hash, .key = key};
+  cublasLtMatmulDescOpaque_t description = describe(key.spec, factors);
   describe(plan.layout_a, tensors.b);
   describe(plan.layout_b, tensors.a);
   describe(plan.layout_c, key.spec.epilogue.c ? tensors.c : tensors.out);
@@ -364,7 +359,7 @@ Plan CublasLt::State::make_plan(const PlanKey& key, const GemmTensors& tensors, 
     plan.workspace_bytes = candidate.workspaceSize;
     plan.usable = true;
   }
-  plans.insert(plan);
+  plans.insert(plan, matches);
   return plan;
 }
 
@@ -372,7 +367,7 @@ CublasLt::CublasLt() = default;
 CublasLt::~CublasLt() = default;
 
 std::unique_ptr<CublasLt> CublasLt::open(const std::string& cuda_root, const Driver& driver, std::string& problem) {
-  Library library = Library::open_cuda({"libcublasLt.so.13", "libcublasLt.so.12"}, cuda_root, problem);
+  Library library = Library::open_cuda("libcublasLt.so", driver.cuda_version(), cuda_root, problem);
   if (!library) return nullptr;
   std::unique_ptr<CublasLt> opened(new CublasLt);
   opened->state_ = std::make_unique<State>(std::move(library), driver);
@@ -395,25 +390,32 @@ const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, 
 }
 
 std::size_t CublasLt::workspace_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
-  return kWorkspaceBytes + cublaslt_factor_bytes(spec, tensors, size);
+  return kWorkspaceBytes + cublaslt_factor_bytes(spec, tensors, size) + cublaslt_bias_bytes(spec, tensors);
 }
 
 bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace,
                       CUstream_st* stream, int algorithm) {
   const PlanKey key = plan_key(spec, tensors, size, algorithm);
   const Factors factors(spec, tensors, size, workspace);
-  const Plan* plan = state_->plans.find(key);
-  std::optional<Plan> made;
-  if (plan == nullptr) plan = &made.emplace(state_->make_plan(key, tensors, factors, stream));
+  const std::size_t hash = hash_of(key);
+  const auto matches = [&](const Plan& kept) { return kept.key == key; };
+  const Plan* plan = state_->plans.find(hash, matches);
+  std::optional<Plan> own;
+  if (plan == nullptr) {
+    own = state_->plans.find_latest(hash, matches);
+    if (!own) own = state_->make_plan(hash, key, tensors, factors, stream);
+    plan = &*own;
+  }
   if (!plan->usable) return false;
 
-  cublasLtMatmulDescOpaque_t description = state_->describe(spec, tensors, factors);
+  cublasLtMatmulDescOpaque_t description = state_->describe(spec, factors);
   // The library takes layouts by pointers to non-const and does not write to them.
   const auto layout = [](const cublasLtMatrixLayoutOpaque_t& l) { return const_cast<cublasLtMatrixLayout_t>(&l); };
   const float alpha = 1.0F;
   const bool adds_c = spec.epilogue.c.has_value();
   const float beta = adds_c ? tensors.beta : 0.0F;
   const cublasLtHandle_t handle = state_->handle_of(state_->devices[static_cast<std::size_t>(key.device)]);
+  state_->copy_bias(spec, tensors, factors, stream);
   state_->move(factors.order_a, tensors.factor_a.data, factors.a, handle, stream);
   state_->move(factors.order_b, tensors.factor_b.data, factors.b, handle, stream);
   const cublasStatus_t status = state_->api.cublasLtMatmul(

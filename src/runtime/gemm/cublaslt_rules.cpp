@@ -87,6 +87,13 @@ const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, const 
 
 }  // namespace
 
+std::size_t cublaslt_bias_bytes(const GemmSpec& spec, const GemmTensors& tensors) {
+  constexpr std::int64_t kMultiple = 256;
+  if (!spec.bias || pointer_aligned(tensors.bias)) return 0;
+  const std::int64_t bytes = tensors.bias.cols * size_of(tensors.bias.dtype);
+  return static_cast<std::size_t>((bytes + kMultiple - 1) / kMultiple * kMultiple);
+}
+
 const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device,
                              std::size_t version) {
   if (size.m == 0 || size.n == 0 || size.k == 0) return "kernel cublaslt needs an M, an N and a K of at least 1";

@@ -13,4 +13,8 @@ namespace ingot {
 const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device,
                              std::size_t version);
 
+// The bytes, a multiple of 256, of an aligned copy of the bias, which such a call of 16-bit or f32 operands needs; 0 if
+// the bias can be read where it is. (The library does not check the bias's address.)
+std::size_t cublaslt_bias_bytes(const GemmSpec& spec, const GemmTensors& tensors);
+
 }  // namespace ingot
