@@ -1,5 +1,6 @@
 // How dequant_sm90 loads the factors of groups of k: each thread that multiplies groups' sums fetches them ahead, as k
-// ascends.
+// ascends. A stage may go past the last k: its groups there have no codes, and so sums of 0, which Inf would make NaN.
+// Their factors are 0.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -28,13 +29,15 @@ struct DequantGroups {
       : p(params), row(first_row), lane(own_lane), last((params.k - 1) / max_of(kGroup, 1U)) {}
 
   INGOT_DEVICE void fetch(float (&into)[Waves][2], u32 of) const {
-    const u32 group = min_of(4 * of + lane % 4, last);
+    const u32 wanted = 4 * of + lane % 4;
+    const u32 group = min_of(wanted, last);
     INGOT_UNROLL
     for (u32 wave = 0; wave < Waves; ++wave) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        into[wave][half] =
-            group_factor<Kind>(p.factors, p.factor_stride, min_of(row + wave * 64 + half * 8, p.n - 1), group);
+        const u32 own = min_of(row + wave * 64 + half * 8, p.n - 1);
+        const float factor = group_factor<Kind>(p.factors, p.factor_stride, own, group);
+        into[wave][half] = wanted <= last ? factor : 0.0F;
       }
     }
   }

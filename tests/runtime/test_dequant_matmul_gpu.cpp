@@ -371,6 +371,45 @@ BOOST_AUTO_TEST_CASE(factors_of_mx_at_their_ends) {
   }
 }
 
+// A stage that goes past the last k has no group there whose factor counts: the last group's may be Inf.
+BOOST_AUTO_TEST_CASE(an_infinite_factor_of_the_last_group) {
+  for (const ScaleGranularity scale : {ScaleGranularity{1, 32}, ScaleGranularity{1, 64}, ScaleGranularity{1, 128}}) {
+    for (const WeightLayout layout : kLayouts) {
+      for (const DequantKernel kernel : kernels_of(layout)) {
+        for (const auto& [m, k] : {std::pair{1, 32}, {1, 96}, {16, 160}, {200, 96}, {64, 256}}) {
+          const DequantMatmulSpec spec{.x = Dtype::bf16,
+                                       .weight = Dtype::e4m3fn,
+                                       .out = Dtype::f32,
+                                       .scale = scale,
+                                       .layout = layout,
+                                       .kernel = kernel};
+          DequantData data({.spec = spec, .m = m, .n = 130, .k = k});
+          const std::int64_t groups = (k + scale.cols - 1) / scale.cols;
+          for (std::int64_t row = 0; row < m; ++row) {
+            for (std::int64_t at = 0; at < k; ++at) data.x.set_bits(row, at, 0x3f80U);  // 1.0
+          }
+          for (std::int64_t row = 0; row < 130; ++row) {
+            for (std::int64_t at = 0; at < k; ++at) data.weight.at(row, at) = 0x38;  // 1.0
+            for (std::int64_t group = 0; group < groups; ++group) {
+              data.factors.set_bits(0, row * groups + group, group == groups - 1 ? 0x7f800000U : 0x3f800000U);
+            }
+          }
+          PlacedDequant placed(data, cuda, stream);
+          placed.enqueue(stream);
+          const GuardedMatrix out = placed.out(stream);
+          ++cases;
+          for (const std::int64_t row : {std::int64_t{0}, std::int64_t{m - 1}}) {
+            for (std::int64_t col = 0; col < 130; ++col) {
+              if (!std::isinf(out.value(row, col))) ++faults;
+            }
+          }
+          BOOST_TEST(faults == 0, print(KernelSpec(spec)) << " M " << m << " K " << k);
+        }
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(nans, OnGpu)
