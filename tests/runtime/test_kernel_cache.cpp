@@ -25,6 +25,8 @@
 #include "ingot/codegen/recording.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"
+#include "ingot/runtime/jit/kernel_file.h"
+#include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/jit/warm_up.h"
 #include "support/fake_compiler.h"
 #include "support/processes.h"
@@ -139,6 +141,37 @@ BOOST_AUTO_TEST_CASE(corrupt_entry_is_compiled_again) {
   BOOST_TEST(store.find(kernel_key(kSource, kTarget, compiler.identity())).has_value());
 }
 
+// The header of a file names the kernel, and its checksum is right, but what it holds was made from another source or
+// for another target.
+BOOST_AUTO_TEST_CASE(a_file_that_holds_another_kernel_is_not_used) {
+  const FakeCompiler compiler;
+  const KernelKey key = kernel_key(kSource, kTarget, compiler.identity());
+  const Source other{.name = kSource.name, .text = kSource.text + " "};
+  const Target elsewhere = target_for(8, 0);
+  const auto compiled_again = [&](const Source& source, Target target) {
+    KernelStore made(directory.path() / "damaged");
+    made.put(key, source, target, fake_kernel(source, target));
+    KernelCache cache(&compiler, made, kTarget, nullptr);
+    const bool right = *cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget);
+    return right && cache.stats().compiled == 1 && made.removed().quarantined == 1;
+  };
+  BOOST_TEST(compiled_again(other, kTarget));
+  BOOST_TEST(compiled_again(kSource, elsewhere));
+
+  const fs::path folder = directory.path() / "tier";
+  KernelStore(folder).put(key, other, kTarget, fake_kernel(other, kTarget));
+  std::string problem;
+  const auto tier = ReadOnlyStore::open(folder, problem);
+  BOOST_REQUIRE_MESSAGE(tier, problem);
+  KernelCache cache({.compiler = &compiler, .identity = compiler.identity(), .tiers = {tier.get()}}, off, kTarget,
+                    nullptr);
+  BOOST_TEST((*cache.compiled(kSource, kTarget) == fake_kernel(kSource, kTarget)));
+  BOOST_TEST(cache.stats().compiled == 1);
+  const KernelWanted wanted{kSource, kTarget};
+  BOOST_TEST(!decode_kernel_file(encode_kernel_file(key, other, kTarget, {}), key, problem, &wanted).has_value());
+  BOOST_TEST(problem == "holds a kernel of another source or target than its key says");
+}
+
 // A store's place is no part of a kernel's key. Runs in a mount namespace of its own, so that nothing stays mounted.
 BOOST_AUTO_TEST_CASE(a_store_serves_wherever_it_lies) {
   const FakeCompiler compiler;
@@ -228,7 +261,7 @@ BOOST_AUTO_TEST_CASE(another_build_of_the_compiler_compiles_again) {
 class FakeTier final : public KernelTier {
  public:
   FakeTier(KernelKey key, CompiledKernel kernel) : key_(key), kernel_(std::move(kernel)) {}
-  std::optional<CompiledKernel> find(const KernelKey& key) const override {
+  std::optional<CompiledKernel> find(const KernelKey& key, const KernelWanted* /*wanted*/) const override {
     ++questions;
     if (key != key_) return std::nullopt;
     return kernel_;

@@ -43,7 +43,7 @@ struct Fixture {
 class RecordTier final : public KernelTier {
  public:
   RecordTier(std::string name, std::vector<std::string> lines) : name_(std::move(name)), lines_(std::move(lines)) {}
-  std::optional<CompiledKernel> find(const KernelKey&) const override { return std::nullopt; }
+  std::optional<CompiledKernel> find(const KernelKey&, const KernelWanted*) const override { return std::nullopt; }
   std::vector<KernelEntry> list() const override { return {}; }
   std::optional<KernelFile> read(const KernelKey&, std::string&) const override { return std::nullopt; }
   void read_tuning(const TakeTuningLine& take) const override {

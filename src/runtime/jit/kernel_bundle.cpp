@@ -127,11 +127,11 @@ std::unique_ptr<KernelBundle> KernelBundle::open(const std::filesystem::path& pa
   return bundle;
 }
 
-std::optional<CompiledKernel> KernelBundle::find(const KernelKey& key) const {
+std::optional<CompiledKernel> KernelBundle::find(const KernelKey& key, const KernelWanted* wanted) const {
   const Entry* const entry = entry_of(key);
   if (entry == nullptr) return std::nullopt;
   std::string problem;
-  return decode_kernel_file(file_of(*entry), key, problem);
+  return decode_kernel_file(file_of(*entry), key, problem, wanted);
 }
 
 std::vector<KernelEntry> KernelBundle::list() const {

@@ -35,7 +35,8 @@ class KernelBundle final : public KernelTier {
   // Reads the index only. Null if the file cannot be used, with the reason in `problem` ("is truncated").
   static std::unique_ptr<KernelBundle> open(const std::filesystem::path& path, std::string& problem);
 
-  std::optional<CompiledKernel> find(const KernelKey& key) const override;
+  using KernelTier::find;
+  std::optional<CompiledKernel> find(const KernelKey& key, const KernelWanted* wanted) const override;
   std::vector<KernelEntry> list() const override;
   std::optional<KernelFile> read(const KernelKey& key, std::string& problem) const override;
   const std::string& name() const override { return name_; }

@@ -80,8 +80,9 @@ std::shared_ptr<const CompiledKernel> KernelCache::compiled(const Source& source
 
 std::optional<CompiledKernel> KernelCache::ready(const Source& source, Target target) {
   const KernelKey key = key_of(source, target);
-  if (auto found = find_in_store(key)) return found;
-  return find_in_tiers(key);
+  const KernelWanted wanted{source, target};
+  if (auto found = find_in_store(key, wanted)) return found;
+  return find_in_tiers(key, wanted);
 }
 
 bool KernelCache::can_get(const KernelSpec& spec, Pass pass) {
@@ -126,7 +127,7 @@ CompiledKernel KernelCache::find_or_compile(const Source& source, Target target,
   if (origins_.compiler == nullptr || origins_.mode == CacheMode::strict) refuse_to_compile(source, target);
   const auto start = Clock::now();
   const FileLock lock = store_->lock(key, origins_.lock_wait);
-  if (auto found = find_in_store(key)) {  // another process was compiling it
+  if (auto found = find_in_store(key, {source, target})) {  // another process was compiling it
     log({.kind = KernelEvent::Kind::from_store,
          .name = source.name,
          .target = target,
@@ -140,10 +141,11 @@ CompiledKernel KernelCache::find_or_compile(const Source& source, Target target,
 std::optional<CompiledKernel> KernelCache::find_on_disk(const Source& source, Target target, const KernelKey& key) {
   const auto start = Clock::now();
   KernelEvent event{.kind = KernelEvent::Kind::from_store, .name = source.name, .target = target, .key = key};
-  auto found = find_in_store(key);
+  const KernelWanted wanted{source, target};
+  auto found = find_in_store(key, wanted);
   if (!found) {
     event.kind = KernelEvent::Kind::from_tier;
-    found = find_in_tiers(key, &event.tier);
+    found = find_in_tiers(key, wanted, &event.tier);
   }
   if (!found) return std::nullopt;
   event.time = since(start);
@@ -153,16 +155,17 @@ std::optional<CompiledKernel> KernelCache::find_on_disk(const Source& source, Ta
 
 // The store is private: it may hold kernels of another NVRTC, from before an update or where there was none, which are
 // replaced.
-std::optional<CompiledKernel> KernelCache::find_in_store(const KernelKey& key) {
-  auto found = store_->find(key);
+std::optional<CompiledKernel> KernelCache::find_in_store(const KernelKey& key, const KernelWanted& wanted) {
+  auto found = store_->find(key, &wanted);
   if (!found || !trusts(Trust::same_build, found->toolchain, toolchain())) return std::nullopt;
   ++loaded_;
   return found;
 }
 
-std::optional<CompiledKernel> KernelCache::find_in_tiers(const KernelKey& key, std::string* tier) {
+std::optional<CompiledKernel> KernelCache::find_in_tiers(const KernelKey& key, const KernelWanted& wanted,
+                                                         std::string* tier) {
   for (std::size_t i = 0; i < origins_.tiers.size(); ++i) {
-    auto found = origins_.tiers[i]->find(key);
+    auto found = origins_.tiers[i]->find(key, &wanted);
     if (!found || !trusts(Trust::same_major, found->toolchain, toolchain())) continue;
     ++from_tiers_[i];
     if (tier != nullptr) *tier = origins_.tiers[i]->name();

@@ -111,9 +111,10 @@ class INGOT_API KernelCache {
   const Kernel& load(const KernelSpec& spec, Pass pass);
   std::shared_ptr<const CompiledKernel> compiled(const Source& source, Target target, const KernelKey& key);
   CompiledKernel find_or_compile(const Source& source, Target target, const KernelKey& key);
-  std::optional<CompiledKernel> find_in_store(const KernelKey& key);
+  std::optional<CompiledKernel> find_in_store(const KernelKey& key, const KernelWanted& wanted);
   // `tier` gets the path of the tier that has it.
-  std::optional<CompiledKernel> find_in_tiers(const KernelKey& key, std::string* tier = nullptr);
+  std::optional<CompiledKernel> find_in_tiers(const KernelKey& key, const KernelWanted& wanted,
+                                              std::string* tier = nullptr);
   CompiledKernel compile(const Source& source, Target target, const KernelKey& key);
   std::optional<CompiledKernel> find_on_disk(const Source& source, Target target, const KernelKey& key);
   CompiledKernel verified(CompiledKernel found, const Source& source, Target target, const KernelKey& key);

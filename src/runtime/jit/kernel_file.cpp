@@ -163,9 +163,14 @@ std::string encode_kernel_file(const KernelKey& key, const Source& source, Targe
   return file;
 }
 
-std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key, std::string& problem) {
+std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key, std::string& problem,
+                                                 const KernelWanted* wanted) {
   const std::optional<Payload> payload = open_payload(file, key, problem);
   if (!payload) return std::nullopt;
+  if (wanted != nullptr && (payload->source_text != wanted->source.text || payload->target != print(wanted->target))) {
+    problem = "holds a kernel of another source or target than its key says";
+    return std::nullopt;
+  }
   return kernel_of(*payload);
 }
 

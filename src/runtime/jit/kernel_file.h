@@ -34,10 +34,17 @@ INGOT_API std::optional<KernelKey> kernel_of_path(std::string_view path);
 INGOT_API std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target,
                                          const CompiledKernel& kernel);
 
+// What a kernel that is looked for was made from. Its key follows from that, but what a file's header says may not be
+// true of what it holds.
+struct KernelWanted {
+  const Source& source;
+  Target target;
+};
+
 // The kernel, if every byte is as it was written for this key; otherwise nothing, with the reason in `problem` ("is
-// truncated: ...").
+// truncated: ..."). `wanted`: null takes any source.
 INGOT_API std::optional<CompiledKernel> decode_kernel_file(std::string_view file, const KernelKey& key,
-                                                           std::string& problem);
+                                                           std::string& problem, const KernelWanted* wanted = nullptr);
 
 // Everything that a file says: the kernel, and what it was made from.
 struct KernelFile {

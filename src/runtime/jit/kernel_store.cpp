@@ -51,10 +51,10 @@ KernelStore::KernelStore(std::optional<fs::path> root, Warn warn, std::int64_t m
                               "with mode 0700 and free space to keep them on disk"}),
       max_bytes_(max_bytes) {}
 
-std::optional<CompiledKernel> KernelStore::find(const KernelKey& key) {
+std::optional<CompiledKernel> KernelStore::find(const KernelKey& key, const KernelWanted* wanted) {
   std::optional<CompiledKernel> kernel;
   directory_.read(shard(key), file_name(key), [&](std::string_view content, std::string& problem) {
-    kernel = decode_kernel_file(content, key, problem);
+    kernel = decode_kernel_file(content, key, problem, wanted);
     return kernel.has_value();
   });
   return kernel;

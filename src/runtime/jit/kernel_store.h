@@ -40,8 +40,8 @@ class INGOT_API KernelStore {
   explicit KernelStore(std::optional<std::filesystem::path> root, Warn warn = {},
                        std::int64_t max_bytes = kDefaultMaxBytes);
 
-  // Verified before it is returned.
-  std::optional<CompiledKernel> find(const KernelKey& key);
+  // Verified before it is returned, also to be made from what is wanted, unless that is null.
+  std::optional<CompiledKernel> find(const KernelKey& key, const KernelWanted* wanted = nullptr);
   // Atomic: readers see the whole file or none. On failure returns false and warns once.
   bool put(const KernelKey& key, const Source& source, Target target, const CompiledKernel& kernel);
 

@@ -22,8 +22,10 @@ class INGOT_API KernelTier {
   KernelTier(const KernelTier&) = delete;
   KernelTier& operator=(const KernelTier&) = delete;
 
-  // Verified before it is returned; nothing if the tier lacks it, or if it is damaged there. Thread-safe.
-  virtual std::optional<CompiledKernel> find(const KernelKey& key) const = 0;
+  // Verified before it is returned, also to be made from what is wanted, unless that is null; nothing if the tier lacks
+  // it, or if it is damaged there. Thread-safe.
+  std::optional<CompiledKernel> find(const KernelKey& key) const { return find(key, nullptr); }
+  virtual std::optional<CompiledKernel> find(const KernelKey& key, const KernelWanted* wanted) const = 0;
   // The tuning records beside its kernels, and what is wrong with those that cannot be read. tuning_file.h verifies
   // them.
   virtual void read_tuning(const TakeTuningLine& take) const = 0;

@@ -102,10 +102,10 @@ std::unique_ptr<ReadOnlyStore> ReadOnlyStore::open(const std::filesystem::path& 
   return std::unique_ptr<ReadOnlyStore>(new ReadOnlyStore(std::filesystem::absolute(folder, error)));
 }
 
-std::optional<CompiledKernel> ReadOnlyStore::find(const KernelKey& key) const {
+std::optional<CompiledKernel> ReadOnlyStore::find(const KernelKey& key, const KernelWanted* wanted) const {
   std::string problem;
   const std::optional<std::string> content = content_of(folder_ / kernel_file_path(key), kMaxKernelFileBytes, problem);
-  return content ? decode_kernel_file(*content, key, problem) : std::nullopt;
+  return content ? decode_kernel_file(*content, key, problem, wanted) : std::nullopt;
 }
 
 std::vector<KernelEntry> ReadOnlyStore::list() const {

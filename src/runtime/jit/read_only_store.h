@@ -17,7 +17,8 @@ class ReadOnlyStore final : public KernelTier {
   // Null if the folder cannot be used, with the reason in `problem` ("can be written by other users (mode 0777)").
   static std::unique_ptr<ReadOnlyStore> open(const std::filesystem::path& folder, std::string& problem);
 
-  std::optional<CompiledKernel> find(const KernelKey& key) const override;
+  using KernelTier::find;
+  std::optional<CompiledKernel> find(const KernelKey& key, const KernelWanted* wanted) const override;
   void read_tuning(const TakeTuningLine& take) const override;
   std::int64_t count_tuning() const override;
   std::vector<KernelEntry> list() const override;
