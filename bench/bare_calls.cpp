@@ -95,7 +95,7 @@ struct BareMatmul::State {
   State(MeasuredGpu& with, const std::string& cuda_root, const GemmTensors& of)
       : gpu(&with), tensors(of), workspace(with.backend(), CublasLt::kWorkspaceBytes) {
     std::string problem;
-    library = Library::open_cuda({"libcublasLt.so.13", "libcublasLt.so.12"}, cuda_root, problem);
+    library = Library::open_cuda("libcublasLt.so", 0, cuda_root, problem);
     if (!library) throw Error(ErrorCode::not_found, "cuBLASLt", problem);
     resolve();
     check_cublaslt(api.create(&handle), "cublasLtCreate");

@@ -50,7 +50,7 @@ void warn_on_stderr(const std::string& message) {
 // cuBLASLt's version ("13.1.0") for info(), when no context has opened the library.
 LibraryInfo find_cublaslt(const std::string& cuda_root) {
   LibraryInfo info{.name = "cuBLASLt", .version = {}, .path = {}, .problem = {}};
-  const Library library = Library::open_cuda({"libcublasLt.so.13", "libcublasLt.so.12"}, cuda_root, info.problem);
+  const Library library = Library::open_cuda("libcublasLt.so", 0, cuda_root, info.problem);
   if (!library) return info;
   info.path = library.path();
   using GetVersion = std::size_t (*)();
@@ -301,7 +301,8 @@ ContextOptions Context::Parts::with_warn(ContextOptions options) {
 }
 
 std::unique_ptr<NvrtcCompiler> Context::Parts::open_compiler() {
-  auto opened = NvrtcCompiler::open(options.cuda_root.string(), templates, compiler_problem);
+  auto opened = NvrtcCompiler::open(options.cuda_root.string(), templates, compiler_problem,
+                                    driver != nullptr ? driver->cuda_version() : 0);
   if (opened == nullptr && driver != nullptr) {
     options.warn("no NVRTC: only kernels that the store or a bundle has already can run. " + compiler_problem);
   }

@@ -136,3 +136,31 @@ BOOST_AUTO_TEST_CASE(none_means_no_cuda_library) {
   BOOST_TEST(!Library::open_cuda({"libm.so.6"}, "none", problem));
   BOOST_TEST(problem == "libm.so.6 was not looked for: INGOT_CUDA_ROOT is \"none\", which says to use no CUDA library");
 }
+
+// What CUDA 13's toolkit makes needs a driver of CUDA 13; that of CUDA 12 serves both.
+BOOST_AUTO_TEST_CASE(the_drivers_version_decides_which_toolkit_serves) {
+  const TemporaryDirectory root;
+  const std::string stem = "libingot-search-test.so";
+  plant(root.path() / "lib");
+  const fs::path planted = root.path() / "lib" / kName;
+  const fs::path newer = root.path() / "lib" / (stem + ".13");
+  const fs::path older = root.path() / "lib" / (stem + ".12");
+  fs::copy_file(planted, newer);
+  fs::remove(planted);
+  std::string problem;
+  const auto found = [&](int driver) { return Library::open_cuda(stem, driver, root.path().string(), problem).path(); };
+  BOOST_TEST(found(0) == newer.string());
+  BOOST_TEST(found(13000) == newer.string());
+  BOOST_TEST(found(12080) == "");
+  BOOST_TEST(problem.starts_with("libingot-search-test.so.12 was not found in "), problem);
+  BOOST_TEST(problem.ends_with("; " + newer.string() +
+                               " is there, but needs a driver of CUDA 13, and this one is of CUDA 12.8: update the "
+                               "driver, or install libingot-search-test.so.12"),
+             problem);
+  fs::copy_file(newer, older);
+  BOOST_TEST(found(0) == newer.string());
+  BOOST_TEST(found(13010) == newer.string());
+  BOOST_TEST(found(12080) == older.string());
+  fs::remove(newer);
+  BOOST_TEST(found(13010) == older.string());
+}

@@ -271,10 +271,10 @@ NvrtcCompiler::NvrtcCompiler() : state_(std::make_unique<State>()) {}
 NvrtcCompiler::~NvrtcCompiler() = default;
 
 std::unique_ptr<NvrtcCompiler> NvrtcCompiler::open(const std::string& cuda_root, TemplateFiles templates,
-                                                   std::string& problem) {
+                                                   std::string& problem, int driver_version) {
   std::unique_ptr<NvrtcCompiler> compiler(new NvrtcCompiler);
   State& state = *compiler->state_;
-  state.library = Library::open_cuda({"libnvrtc.so.13", "libnvrtc.so.12"}, cuda_root, problem);
+  state.library = Library::open_cuda("libnvrtc.so", driver_version, cuda_root, problem);
   if (!state.library) return nullptr;
   if (const char* missing = resolve(state.library, state.api)) {
     problem = fmt::format("{} is not an NVRTC that Ingot can use: it lacks {}", state.library.path(), missing);

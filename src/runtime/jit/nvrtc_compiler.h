@@ -13,9 +13,10 @@ namespace ingot {
 
 class INGOT_API NvrtcCompiler final : public Compiler {
  public:
-  // Null if there is no NVRTC, with the reason and the paths searched in `problem`.
+  // Null if there is no NVRTC, with the reason and the paths searched in `problem`. driver_version: what its machine
+  // code is for (Driver::cuda_version()); 0: any.
   static std::unique_ptr<NvrtcCompiler> open(const std::string& cuda_root, TemplateFiles templates,
-                                             std::string& problem);
+                                             std::string& problem, int driver_version = 0);
   ~NvrtcCompiler() override;
 
   std::string identity() const override;

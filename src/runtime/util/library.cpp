@@ -200,6 +200,25 @@ Library Library::open_cuda(const std::vector<std::string>& names, const std::str
   return {};
 }
 
+Library Library::open_cuda(const std::string& stem, int driver_version, const std::string& explicit_root,
+                           std::string& problem) {
+  constexpr int kMajor = 1000;
+  const bool is_older = driver_version != 0 && driver_version < 13 * kMajor;
+  const std::string newest = stem + ".13";
+  std::vector<std::string> names{stem + ".12"};
+  if (!is_older) names.insert(names.begin(), newest);
+  Library found = open_cuda(names, explicit_root, problem);
+  if (found || !is_older || explicit_root == kNowhere) return found;
+  std::string ignored;
+  if (const Library too_new = open_cuda({newest}, explicit_root, ignored)) {
+    problem += fmt::format(
+        "; {} is there, but needs a driver of CUDA 13, and this one is of CUDA {}.{}: update the "
+        "driver, or install {}",
+        too_new.path(), driver_version / kMajor, driver_version % kMajor / 10, names.front());
+  }
+  return found;
+}
+
 std::string find_cuda_program(const std::string& name, const std::string& explicit_root, std::string& problem) {
   std::vector<fs::path> folders;
   std::vector<std::string> texts;

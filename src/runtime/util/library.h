@@ -25,6 +25,10 @@ class INGOT_API Library {
   static constexpr std::string_view kNowhere = "none";
   static Library open_cuda(const std::vector<std::string>& names, const std::string& explicit_root,
                            std::string& problem);
+  // The same for a library of CUDA's toolkit ("libnvrtc.so"), of the newest version that works with a driver of this
+  // version (12080; 0: any): that of CUDA 13 needs a driver of CUDA 13. `problem` names one that is too new.
+  static Library open_cuda(const std::string& stem, int driver_version, const std::string& explicit_root,
+                           std::string& problem);
   // The dynamic loader searches its path for a bare name.
   static Library open(const std::string& name_or_path, std::string& problem);
 
