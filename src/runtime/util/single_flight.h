@@ -7,7 +7,6 @@
 // A child made by fork() computes anew what a thread of its parent was computing.
 #pragma once
 
-#include <sys/types.h>
 #include <unistd.h>
 
 #include <chrono>
