@@ -122,8 +122,8 @@ struct NormGradients {
   TorchResult input, gamma, beta;
 };
 
-// A bit of a backward's `wants`, of a compiled graph, whose operators are the same whatever gradients are asked for: the
-// engine is asked while the backward runs.
+// A bit of a backward's `wants`, of a compiled graph: its operators are the same whatever gradients are asked for, so
+// that the engine is asked while the backward runs.
 inline constexpr std::int64_t kAsksEngine = std::int64_t{1} << 17;
 // `wants` without the weight's bit if the engine wants no gradient of the weight that has this main_grad.
 std::int64_t asked(std::int64_t wants, std::int64_t weight, const TorchTensor& main_grad);
