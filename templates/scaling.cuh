@@ -69,11 +69,35 @@ INGOT_HOST_DEVICE bool has_scale(float scale) {
   return scale != 1.0F && float_bits(scale) - 1U < kF32Inf - 1U;  // positive and finite
 }
 
-// The factor stored beside the codes: value = code * factor. `scale` comes from scale_from_amax(): NaN stays NaN, 0
-// gives Inf.
-INGOT_HOST_DEVICE float factor_from_scale(float scale) {
+// The factor stored beside the codes: value = code * factor. `scale` comes from scale_from_amax() of this very amax: it
+// is in the range of quotient(), or NaN, which stays, or 0, which gives Inf. Shorter than factor_from_scale(), whose
+// bits it has.
+INGOT_HOST_DEVICE float factor_from_dynamic_scale(float scale) {
   if (is_nan(scale)) return float_from_bits(kF32Nan);
   return scale == 0.0F ? float_from_bits(kF32Inf) : quotient(1.0F, scale);
+}
+
+// The same for a scale that a caller gives, which may be any: 1 / scale as IEEE rounds it, with the scale's sign. A
+// scale of Inf gives NaN, because no factor restores what it was multiplied with.
+INGOT_HOST_DEVICE float factor_from_scale(float scale) {
+  const u32 bits = float_bits(scale) & 0x7fffffffU;
+  const u32 sign = float_bits(scale) ^ bits;
+  const float magnitude = float_from_bits(bits);
+  constexpr u32 kSmallest = 0x00800000U;  // 2^-126
+  constexpr u32 kLargest = 0x7e800000U;   // 2^126, with the quotient 2^-126
+  if (bits - kSmallest <= kLargest - kSmallest) return float_from_bits(float_bits(quotient(1.0F, magnitude)) | sign);
+  if (bits >= kF32Inf) return float_from_bits(kF32Nan);
+  if (bits == 0) return float_from_bits(kF32Inf | sign);
+  if (bits < kSmallest) {
+    const float inverse = quotient(1.0F, magnitude * 0x1p64F) * 0x1p64F;  // exact, or Inf
+    return float_from_bits(float_bits(inverse) | sign);
+  }
+  // A subnormal quotient: `units` of 2^-149, rounded to nearest even by its exact remainder.
+  const float unit = magnitude * 0x1p-75F * 0x1p-74F;
+  u32 units = static_cast<u32>(quotient(1.0F, unit));
+  const float twice_left = 2.0F * fused_multiply_add(-static_cast<float>(units), unit, 1.0F);
+  if (twice_left > unit || (twice_left == unit && units % 2 != 0)) ++units;
+  return float_from_bits(units | sign);
 }
 
 // codes = encode(saturate(f32(x) * scale)).

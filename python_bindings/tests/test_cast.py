@@ -98,6 +98,20 @@ def test_empty_matrices(shape, scale):
     assert np.isfinite(got.factors).all()
 
 
+@pytest.mark.parametrize("scale", ["tensor", "row", "128x128"])
+def test_scales_of_any_kind_are_given(scale):
+    """Negative, subnormal and huge ones, with the factors of IEEE's division; 0 and Inf show."""
+    given = np.array([-0.75, 3e38, -2.5e38, 1e-39, 1e-45, 8.5070592e37, 0.0, np.inf, np.nan], np.float32)
+    x = np.float32([[-3.0, 2.0, 0.5]])
+    for value in given:
+        got = ingot.cast(x, scale=scale, scales=np.array([value], np.float32))
+        with np.errstate(divide="ignore", over="ignore"):
+            expected = np.float32(np.nan) if np.isinf(value) else np.float32(1) / value
+        np.testing.assert_array_equal(got.factors.ravel(), [expected])
+        if value == -0.75:
+            np.testing.assert_allclose(got.codes.astype(np.float32) * got.factors, x, rtol=0.07)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

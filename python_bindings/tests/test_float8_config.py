@@ -107,6 +107,12 @@ REFUSED = {
     "must specify a 8-bit floating-point dtype as target_dtype, got torch.int8": lambda: CastConfig(
         target_dtype=torch.int8
     ),
+    "static_scale must be a positive, finite number, got 0.0": lambda: CastConfig(
+        scaling_type=ScalingType.STATIC, static_scale=torch.tensor(0.0)
+    ),
+    "static_scale must be a positive, finite number, got -2.0": lambda: CastConfig(
+        scaling_type=ScalingType.STATIC, static_scale=torch.tensor(-2.0)
+    ),
     "static_scale must be specified for static scaling": lambda: CastConfig(scaling_type=ScalingType.STATIC),
     r"static_scale must be a tensor with one element, got shape \(2,\)": lambda: CastConfig(
         scaling_type=ScalingType.STATIC, static_scale=torch.ones(2)

@@ -70,7 +70,8 @@ INGOT_DEVICE void cast_row_of_groups(const CastRowGroupsParams& p, i64 row, bool
     const float scale = scale_from_amax<Out>(amax_from_bits(Maxima::of(maxima)), p.pow2);
     const u32 group = offset(Maxima::index_of_lane(lane)) / static_cast<u32>(kGroup);
     if (Maxima::answers(lane) && group * static_cast<u32>(kGroup) < left) {
-      p.factors[row * p.factor_steps.row + (begin / kGroup + group) * p.factor_steps.group] = factor_from_scale(scale);
+      p.factors[row * p.factor_steps.row + (begin / kGroup + group) * p.factor_steps.group] =
+          factor_from_dynamic_scale(scale);
     }
     Out* const codes = static_cast<Out*>(p.codes) + row * p.codes_stride + begin;
     In* const result = C.result ? static_cast<In*>(p.result) + row * p.result_stride + begin : nullptr;
@@ -108,7 +109,7 @@ INGOT_DEVICE void cast_row_by_elements(const CastRowGroupsParams& p, i64 row, u3
     maximum = __reduce_max_sync(0xffffffffU, maximum);
     const float scale = scale_from_amax<Out>(amax_from_bits(maximum), p.pow2);
     if (lane % 32 == 0) {
-      p.factors[row * p.factor_steps.row + begin / kGroup * p.factor_steps.group] = factor_from_scale(scale);
+      p.factors[row * p.factor_steps.row + begin / kGroup * p.factor_steps.group] = factor_from_dynamic_scale(scale);
     }
     INGOT_UNROLL
     for (u32 i = 0; i < kEach; ++i) {

@@ -98,7 +98,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastRowsLaunch::kMaxThreads, (cast_rows_re
 
     const float scale = scale_from_amax<Out>(amax_from_bits(maximum), p.pow2);
     if (lane == 0) {
-      p.factors[row] = factor_from_scale(scale);
+      p.factors[row] = factor_from_dynamic_scale(scale);
       if (p.maxima != nullptr) p.maxima[row] = amax_from_bits(maximum);
     }
     Out* codes = static_cast<Out*>(p.codes) + row * p.codes_stride;

@@ -117,7 +117,7 @@ struct CastRowsWide {
     const float scale = scale_from_amax<Out>(amax_from_bits(maximum), p.pow2);
     const ClusterPlace at = place();
     if (at.thread() == 0) {
-      p.factors[at.index] = factor_from_scale(scale);
+      p.factors[at.index] = factor_from_dynamic_scale(scale);
       if (p.maxima != nullptr) p.maxima[at.index] = amax_from_bits(maximum);
     }
     return scale;

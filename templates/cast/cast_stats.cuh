@@ -92,7 +92,7 @@ INGOT_HOST_DEVICE void take(CastStatsPart& part, float x, [[maybe_unused]] u8 co
     const bool restored = amax_bits(decoded) < kF32Inf && amax_bits(factor) < kF32Inf;
     part.smallest_factor = min_of(part.smallest_factor, amax_bits(factor));
     part.largest_factor = max_of(part.largest_factor, amax_bits(factor));
-    part.saturated += finite && float_from_bits(bits) > kReach<Out> * factor ? 1U : 0U;
+    part.saturated += finite && float_from_bits(bits) > kReach<Out> * float_from_bits(amax_bits(factor)) ? 1U : 0U;
     part.flushed += finite && bits != 0 && decoded == 0.0F ? 1U : 0U;
     part.spoiled += finite && !restored ? 1U : 0U;
     if (finite && restored) {

@@ -148,7 +148,8 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
       bits = maximum_of_partials(output, CastTilesLaunch::kThreads, shared.warp_maxima);
     }
     scales.values[0] = scale_from_amax<Out>(amax_from_bits(bits), p.pow2);
-    if (extents.leading && threadIdx.x == 0) output.factors[extents.first] = factor_from_scale(scales.values[0]);
+    if (extents.leading && threadIdx.x == 0)
+      output.factors[extents.first] = factor_from_dynamic_scale(scales.values[0]);
   } else if constexpr (by_row(Scale)) {
     u32 bits = 0;
     if constexpr (kLocal) bits = row_maximum(values);
@@ -159,7 +160,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     if (row < at.rows) {
       scale = scale_of(extents.index(row), bits);
       if (extents.leading && RowMaxima::answers(lane)) {
-        *factor_at<Scale>(output, at, row, extents.index(row)) = factor_from_scale(scale);
+        *factor_at<Scale>(output, at, row, extents.index(row)) = factor_from_dynamic_scale(scale);
       }
     }
     INGOT_UNROLL
@@ -177,7 +178,7 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     if (threadIdx.x < at.cols) {
       const i64 index = extents.index(threadIdx.x);
       const float scale = scale_of(index, bits);
-      if (extents.leading) output.factors[index] = factor_from_scale(scale);
+      if (extents.leading) output.factors[index] = factor_from_dynamic_scale(scale);
       shared.scales[threadIdx.x] = scale;
     }
     __syncthreads();

@@ -129,7 +129,7 @@ struct NormRow {
       if (active() && lane == 0) raise_maximum(p.amax, bits);
     } else {
       scale = scale_from_amax<Codes>(amax_from_bits(bits), p.pow2);
-      if (active() && lane == 0) p.factors[row] = factor_from_scale(scale);
+      if (active() && lane == 0) p.factors[row] = factor_from_dynamic_scale(scale);
     }
   }
 

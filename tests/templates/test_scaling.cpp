@@ -24,7 +24,8 @@ void check_range(std::uint32_t begin, std::uint32_t end, std::uint32_t step) {
     const float amax = float_from_bits(static_cast<std::uint32_t>(bits));
     const float scale = ingot::scale_from_amax<F>(amax, false);
     const float expected = expected_scale<F>(amax);
-    const float factor = ingot::factor_from_scale(scale);
+    const float factor = ingot::factor_from_dynamic_scale(scale);
+    BOOST_REQUIRE_EQUAL(float_bits(factor), float_bits(ingot::factor_from_scale(scale)));
     if (float_bits(scale) != float_bits(expected) || float_bits(factor) != float_bits(1.0F / expected)) {
       BOOST_FAIL("amax " << amax << " (bits " << bits << "): scale " << scale << ", expected " << expected
                          << "; factor " << factor << ", expected " << 1.0F / expected);
@@ -59,6 +60,29 @@ BOOST_AUTO_TEST_CASE(a_power_of_two_scale_is_rounded_down) {
     const float scale = ingot::scale_from_amax<ingot::e4m3fn>(amax, true);
     const double exact = static_cast<double>(expected_scale<ingot::e4m3fn>(amax));
     BOOST_TEST(static_cast<double>(scale) == std::exp2(std::floor(std::log2(exact))));
+  }
+}
+
+// IEEE's quotient, whatever scale a caller gives: negative, subnormal, and so large that the factor is subnormal.
+BOOST_AUTO_TEST_CASE(factors_of_given_scales) {
+  const auto check = [](std::uint32_t bits) {
+    const float scale = float_from_bits(bits);
+    for (const float each : {scale, -scale}) {
+      const float factor = ingot::factor_from_scale(each);
+      if (float_bits(factor) != float_bits(1.0F / each)) {
+        BOOST_FAIL("scale " << each << " (bits " << bits << "): factor " << factor << ", expected " << 1.0F / each);
+      }
+    }
+  };
+  for (std::uint64_t bits = 0; bits < 0x7f800000U; bits += 1013) check(static_cast<std::uint32_t>(bits));
+  for (std::uint32_t bits = 0; bits < 4096; ++bits) check(bits);                       // the least subnormal ones
+  for (std::uint32_t bits = 0x7fff00; bits < 0x800100U; ++bits) check(bits);           // around 2^-126
+  for (std::uint32_t bits = 0x7e7fff00U; bits < 0x7e800100U; ++bits) check(bits);      // around 2^126
+  for (std::uint32_t bits = 0x7e800000U; bits < 0x7f800000U; bits += 61) check(bits);  // subnormal factors
+  for (std::uint32_t bits = 0x7f7ff000U; bits < 0x7f800000U; ++bits) check(bits);
+  for (const float none : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    BOOST_TEST(float_bits(ingot::factor_from_scale(none)) == ingot::kF32Nan);
+    BOOST_TEST(float_bits(ingot::factor_from_scale(-none)) == ingot::kF32Nan);
   }
 }
 

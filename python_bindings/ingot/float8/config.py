@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import logging
+import math
 from dataclasses import InitVar, dataclass
 from typing import Optional, Union
 
@@ -117,6 +118,10 @@ class CastConfig:
             raise Float8AssertionError(
                 f"static_scale must be a tensor with one element, got {_described(self.static_scale)}"
             )
+        if type(self.static_scale) is torch.Tensor and not self.static_scale.is_meta:
+            scale = float(self.static_scale)
+            if not (0 < scale < math.inf):
+                raise Float8AssertionError(f"static_scale must be a positive, finite number, got {scale}")
 
     def short_str(self) -> str:
         """Returns the config in a layer's repr, such as "dyn_ten_e4m3"."""
