@@ -251,7 +251,7 @@ TorchObservers& TorchObservers::of_process() {
 
 void TorchObservers::add(const Backend* backend, std::shared_ptr<LayerObserver> observer) {
   const std::lock_guard lock(mutex_);
-  entries_.push_back({.backend = backend, .observer = std::move(observer)});
+  entries_.push_back({.backend = backend, .observer = std::move(observer), .process = ::getpid()});
   count_.store(static_cast<int>(entries_.size()), std::memory_order_release);
 }
 
@@ -269,6 +269,7 @@ std::shared_ptr<LayerObserver> TorchObservers::find(const Backend& backend) {
   {
     const std::lock_guard lock(mutex_);
     for (const Entry& entry : entries_) {
+      if (entry.process != ::getpid()) continue;
       if (entry.backend == nullptr || entry.backend == &backend) found.push_back(entry.observer);
     }
   }

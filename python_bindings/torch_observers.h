@@ -2,6 +2,8 @@
 // its beginning, on any thread; where nobody watches that is one load and one comparison.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <memory>
 #include <vector>
@@ -32,6 +34,7 @@ class TorchObservers {
   struct Entry {
     const Backend* backend;
     std::shared_ptr<LayerObserver> observer;
+    pid_t process;  // that it watches: a forked child of it may lack a thread that an observer waits for
   };
 
   std::shared_ptr<LayerObserver> find(const Backend& backend);

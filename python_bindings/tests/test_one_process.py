@@ -129,7 +129,7 @@ import itertools, random, signal, threading, time
 from ingot.nn import Float8Linear
 
 layer = Float8Linear(64, 64, dtype=torch.bfloat16, recipe="rowwise")
-tokens = torch.ones(512, 64, dtype=torch.bfloat16)
+tokens = torch.ones(64, 64, dtype=torch.bfloat16)
 def forward():
     with torch.no_grad():
         return layer(tokens)
@@ -164,7 +164,7 @@ def first_calls(calls):
     assert not failed, failed
     assert ingot._context.context_for("auto") is ingot._context.context_for("cpu")
 
-for at, pair in enumerate(itertools.islice(itertools.cycle(itertools.combinations_with_replacement(kinds, 2)), 20)):
+for at, pair in enumerate(itertools.islice(itertools.cycle(itertools.combinations_with_replacement(kinds, 2)), 10)):
     sys.setswitchinterval(random.choice([1e-6, 5e-3]))
     in_child(lambda: first_calls([kinds[name] for name in pair]))
 sys.setswitchinterval(5e-3)
@@ -180,11 +180,12 @@ def compute(call):
         call()
         ingot.recording("cpu")
 threads = [threading.Thread(target=compute, args=(call,)) for call in (codes, forward, kinds["auto"])]
-[thread.start() for thread in threads]
-for _ in range(15):
-    in_child(computes)
-over = True
-[thread.join() for thread in threads]
+with ingot.torch.monitor(layer):  # of this process
+    [thread.start() for thread in threads]
+    for _ in range(8):
+        in_child(computes)
+    over = True
+    [thread.join() for thread in threads]
 print("fine")
 """
 

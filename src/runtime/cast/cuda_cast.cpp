@@ -242,8 +242,10 @@ WholeKernel whole_kernel(const CastSpec& spec, const ExtraPasses& extra, const C
   const Tensor& input = tensors.input;
   const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
   if (tiles > launcher.multiprocessors() * CastWholeLaunch::kMostPerMultiprocessor || !extra.whole) return {};
+  const bool aligned_copy = !spec.pointwise && source_aligned(spec, tensors);
+  if (aligned_copy && !(tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping())) return {};
   const CastTilesDevice device = device_of(launcher.room(stream), launcher);
-  if (!spec.pointwise && !is_cluster(tiles, device) && source_aligned(spec, tensors)) return {};
+  if (aligned_copy && !is_cluster(tiles, device)) return {};
   if (tiles > device.multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return {};
   const Kernel* const kernel = launcher.find(spec, Pass::whole, stream);
   if (kernel == nullptr) return {};
