@@ -573,3 +573,39 @@ def test_on_a_gpu(name):
         sync_amax_history(on_cpu)
         sync_amax_history(on_gpu)
         assert torch.allclose(on_gpu.fp8_scale.cpu(), on_cpu.fp8_scale, rtol=2**-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_captured_step_serves_every_state_of_scales():
+    """A CUDA graph of a step whose weight was zeros: its replays have the bits of eager steps, before and after it starts."""
+    torch.manual_seed(0)
+    layer = Float8Linear(64, 64, bias=False, recipe="delayed", history_length=3, dtype=torch.bfloat16).cuda()
+    torch.nn.init.zeros_(layer.weight)
+    eager = copy.deepcopy(layer)
+    x, g = (torch.randn(32, 64).bfloat16().cuda() for _ in range(2))
+
+    def whole_step(layer):
+        y = layer(x)
+        (grad,) = torch.autograd.grad(y, layer.weight, g)
+        sync_amax_history(layer)
+        return y.detach(), grad
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        whole_step(layer)
+    torch.cuda.current_stream().wait_stream(side)
+    whole_step(eager)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = whole_step(layer)
+    for at in range(4):
+        x.copy_(torch.randn(32, 64))
+        weight = 1e-4 * (1 + at) * torch.randn(64, 64)
+        with torch.no_grad():
+            layer.weight.copy_(weight)
+            eager.weight.copy_(weight)
+        graph.replay()
+        assert equal(results, whole_step(eager))
+        assert equal(layer.buffers(), eager.buffers())
+    assert eager.scales_started and not layer.scales_started
