@@ -14,8 +14,9 @@ import two_processes
 from torch import nn
 from torch.distributed._tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor.parallel import parallelize_module
+from torch.utils.checkpoint import checkpoint
 
 import ingot
 import ingot.float8 as float8
@@ -57,11 +58,11 @@ def train(net, steps, after=lambda: None):
     return losses
 
 
-def shard(net):
+def shard(net, **options):
     for layer in net:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer)
-    return fully_shard(net)
+            fully_shard(layer, **options)
+    return fully_shard(net, **options)
 
 
 def by_pytorch(net):
@@ -98,6 +99,32 @@ def check_fsdp(rank):
     net = shard(float8.convert_to_float8_training(model(), config=gathers))
     assert train(net, 5, lambda: float8.precompute_float8_dynamic_scale_for_fsdp(net)) == expected
     check_scales(net)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, net, use_reentrant):
+        super().__init__()
+        self.net, self.use_reentrant = net, use_reentrant
+
+    def forward(self, x):
+        return checkpoint(self.net, x.requires_grad_(self.use_reentrant), use_reentrant=self.use_reentrant)
+
+
+def check_ways_to_shard(rank):
+    """On meta until sharded, on the CPU between steps, not freed after forward, and under checkpointing."""
+    gathers = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+    expected = train(float8.convert_to_float8_training(model()), 3)
+    for options in ({}, {"reshard_after_forward": False}, {"offload_policy": CPUOffloadPolicy(pin_memory=False)}):
+        with torch.device("meta"):
+            net = model()
+        net = shard(float8.convert_to_float8_training(net, config=gathers), **options).to_empty(device="cpu")
+        with torch.no_grad():
+            for to, value in zip(net.parameters(), model().parameters()):
+                to.copy_(distribute_tensor(value, to.device_mesh, to.placements))
+        assert train(net, 3, lambda: float8.precompute_float8_dynamic_scale_for_fsdp(net)) == expected, options
+    for use_reentrant in (False, True):
+        net = shard(float8.convert_to_float8_training(model(), config=gathers))
+        assert train(Checkpointed(net, use_reentrant), 3) == expected
 
 
 class Block(nn.Module):
@@ -337,11 +364,11 @@ def check_delayed(rank):
 
 
 class FeedForward(nn.Module):
-    def __init__(self):
+    def __init__(self, hidden=32):
         super().__init__()
-        self.w1 = nn.Linear(16, 32, bias=False)
-        self.w2 = nn.Linear(16, 32, bias=False)
-        self.out_proj = nn.Linear(32, 16, bias=False)
+        self.w1 = nn.Linear(16, hidden, bias=False)
+        self.w2 = nn.Linear(16, hidden, bias=False)
+        self.out_proj = nn.Linear(hidden, 16, bias=False)
 
     def forward(self, x):
         return self.out_proj(torch.nn.functional.silu(self.w1(x)) * self.w2(x))
@@ -413,6 +440,33 @@ def check_tensor_parallel(rank):
             torch.testing.assert_close(each.get_parameter(name).grad.full_tensor(), parameter.grad, atol=0.1, rtol=0.1)
 
 
+def check_tensor_parallel_of_odd_sizes(rank):
+    """Parts that are not equal, and none on rank 1: right as DTensors, and refused on every rank as plain tensors."""
+    mesh = init_device_mesh("cpu", (WORLD,))
+    x = torch.randn(2, 3, 16, generator=torch.Generator().manual_seed(0))
+    for hidden in (33, 1):
+        torch.manual_seed(0)
+        whole = by_pytorch(float8.convert_to_float8_training(FeedForward(hidden)))
+        expected = whole(x)
+        expected.sum().backward()
+        for local in (False, True):
+            net = copy.deepcopy(whole)
+            first = Float8ColwiseParallel(use_local_output=local)
+            parallelize_module(net, mesh, {"w1": first, "w2": first, "out_proj": Float8RowwiseParallel()})
+            if local:
+                message = f"the {hidden} input features of .* are not equal parts on 2 ranks.*use_local_output=False"
+                with pytest.raises(RuntimeError, match=message):
+                    net(x)
+                continue
+            y = net(x)
+            y.sum().backward()
+            torch.testing.assert_close(y, expected)
+            for name, parameter in whole.named_parameters():
+                torch.testing.assert_close(
+                    net.get_parameter(name).grad.full_tensor(), parameter.grad, atol=0.1, rtol=0.1
+                )
+
+
 def check_tensor_parallel_refuses(rank):
     mesh = init_device_mesh("cpu", (WORLD,))
     rows = float8.convert_to_float8_training(nn.Linear(4, 4), config=Float8LinearConfig.from_recipe_name("rowwise"))
@@ -461,6 +515,7 @@ def check_distributed_tensors(rank):
 
 CHECKS = [
     check_fsdp,
+    check_ways_to_shard,
     check_fsdp_compiled,
     check_written_weights,
     check_ranks_that_disagree,
@@ -472,6 +527,7 @@ CHECKS = [
     check_delayed,
     check_delayed_of_a_group,
     check_tensor_parallel,
+    check_tensor_parallel_of_odd_sizes,
     check_tensor_parallel_refuses,
     check_distributed_tensors,
 ]

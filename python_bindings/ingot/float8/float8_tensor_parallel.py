@@ -13,7 +13,7 @@ from torch.distributed._tensor import DTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 
-from ._errors import Float8AssertionError, Float8NotImplementedError, Float8ValueError
+from ._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError, Float8ValueError
 from ._weights import type_name
 from .config import ScalingGranularity, ScalingType, e4m3_dtype
 from .distributed_utils import tensor_already_casted_to_fp8
@@ -44,6 +44,16 @@ def _require_supported(module: nn.Module) -> None:
         )
 
 
+def _require_equal_parts(mod: Float8Linear, part: torch.Tensor, layouts: tuple, mesh: DeviceMesh) -> None:
+    """PyTorch takes a plain tensor for one of equal parts, and ranks that see other shapes would wait for each other."""
+    is_part = any(place.is_shard() and place.dim % part.dim() == part.dim() - 1 for place in layouts)
+    if is_part and mod.in_features % mesh.size() != 0:
+        raise Float8RuntimeError(
+            f"the {mod.in_features} input features of {mod} are not equal parts on {mesh.size()} ranks, and a plain "
+            "tensor does not say so: set use_local_output=False in the styles of the layers before it"
+        )
+
+
 def _as_dtensor(tensor: torch.Tensor, mesh: DeviceMesh, layouts: tuple) -> DTensor:
     return tensor if isinstance(tensor, DTensor) else DTensor.from_local(tensor, mesh, layouts, run_check=False)
 
@@ -56,6 +66,8 @@ def _cast_input(tensor: DTensor, dtype: torch.dtype, mm_config: LinearMMConfig) 
 
 def _prepare_input(input_layouts, desired_input_layouts, mod: Float8Linear, inputs: tuple, device_mesh: DeviceMesh):
     """Casts the input; then PyTorch's style, the same for both, brings it to the layout that the layer wants."""
+    if not isinstance(inputs[0], DTensor):
+        _require_equal_parts(mod, inputs[0], input_layouts, device_mesh)
     tensor = _as_dtensor(inputs[0], device_mesh, input_layouts)
     tensor = _cast_input(tensor, mod.config.cast_config_input.target_dtype, mod.linear_mm_config)
     return ColwiseParallel._prepare_input_fn(input_layouts, desired_input_layouts, mod, (tensor,), device_mesh)

@@ -194,6 +194,10 @@ class Float8TrainingTensor(torch.Tensor):
         if not all(_is_ours_or_traced(each) for each in types):
             return NotImplemented
         if func not in FLOAT8_OPS_TABLE:
+            # Below autograd, where DTensor works, PyTorch brings operations made of others whole.
+            result = func.decompose(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
             raise Float8NotImplementedError(
                 f"attempting to run {func}, this is not supported for FP8 tensors: call to_original_precision() first"
             )

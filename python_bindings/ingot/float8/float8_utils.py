@@ -8,6 +8,7 @@ from typing import Any, Iterable, Optional, Tuple, Union
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
+from torch.distributed.tensor import DTensor, Partial, Replicate
 
 from ._errors import Float8AssertionError, Float8NotImplementedError, Float8ValueError
 from .config import ScalingGranularity, config_has_stateful_scaling, e4m3_dtype, e5m2_dtype
@@ -75,7 +76,9 @@ def tensor_to_amax(
     `reduce_amax` takes the maximum over the ranks of `device_mesh`, or of all ranks without one; it does nothing
     outside torch.distributed. An empty tensor, which a rank's shard of a small weight can be, has the maximum 0.
     """
-    if scaling_granularity is ScalingGranularity.TENSORWISE:
+    if scaling_granularity is ScalingGranularity.TENSORWISE and _has_uneven_shards(x):
+        amax = _amax_of_shards(x)
+    elif scaling_granularity is ScalingGranularity.TENSORWISE:
         amax = torch.max(torch.abs(x)) if x.numel() > 0 else x.new_zeros(())
     elif axiswise_dim is None:
         raise Float8AssertionError("unsupported: axiswise scaling without axiswise_dim; pass 0 or -1")
@@ -87,6 +90,25 @@ def tensor_to_amax(
         group = list(range(dist.get_world_size())) if device_mesh is None else device_mesh.get_group()
         amax = largest_of_ranks(amax, group)
     return amax
+
+
+def _has_uneven_shards(x: torch.Tensor) -> bool:
+    """May a rank have no element of this DTensor, whose maximum PyTorch cannot take? All ranks give one answer."""
+    if not isinstance(x, DTensor) or any(placement.is_partial() for placement in x.placements):
+        return False
+    parts = [1] * x.dim()
+    for size, placement in zip(x.device_mesh.shape, x.placements):
+        if not placement.is_replicate():
+            parts[placement.dim] *= size
+    return any(size % count != 0 for size, count in zip(x.shape, parts))
+
+
+def _amax_of_shards(x: DTensor) -> DTensor:
+    local = x.to_local()
+    amax = torch.max(torch.abs(local)) if local.numel() > 0 else local.new_zeros(())
+    layout = [Replicate() if placement.is_replicate() else Partial("max") for placement in x.placements]
+    shards = DTensor.from_local(amax, x.device_mesh, layout, run_check=False)
+    return shards.redistribute(placements=[Replicate()] * len(layout))
 
 
 def largest_of_ranks(amax: torch.Tensor, group: Any) -> torch.Tensor:
