@@ -197,7 +197,8 @@ struct DequantSums {
       if constexpr (kGrouped) {
         if ((i + 1) % kGroupTiles == 0 || i + 1 == Tiles) {
           join(of_group);
-          promote(d[0], of_group[0], groups, k + 32 * i);
+          // A tile by itself may be after the last k, within the last group, whose factor may be Inf.
+          promote(d[0], of_group[0], groups, k + 32 * i, Tiles > 1 || k < groups.p.k);
         }
       }
     }
