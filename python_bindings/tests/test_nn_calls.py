@@ -211,6 +211,78 @@ def test_batched_gradients(which):
             assert torch.equal(grads(of, is_grads_batched=True), torch.stack([grads(each) for each in of]))
 
 
+def _misaligned(tensor):
+    """The same values, one element after an aligned address, as a slice of a fused bias is."""
+    return torch.empty(tensor.numel() + 1, dtype=tensor.dtype)[1:].view(tensor.shape).copy_(tensor)
+
+
+def _strided(tensor):
+    return torch.empty(*tensor.shape[:-1], 2 * tensor.shape[-1], dtype=tensor.dtype)[..., ::2].copy_(tensor)
+
+
+def _turned(tensor):
+    return tensor.t().contiguous().t() if tensor.dim() == 2 else _strided(tensor)
+
+
+@pytest.mark.parametrize("which", ["Float8Linear", "LayerNormLinear", "Mlp", "GatedMlp of two", "float8 rowwise"])
+@pytest.mark.parametrize("place", [_misaligned, _strided, _turned])
+def test_views_compiled(which, place):
+    """The bits of contiguous parameters and inputs."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    layer = ALL[which](**({"recipe": "rowwise"} if which in NN else {}))
+    twin = copy.deepcopy(layer)
+    for parameter in twin.parameters():
+        parameter.data = place(parameter.detach())
+    compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
+    views = step(twin, call=lambda _, x: compiled(place(x.detach()).requires_grad_()), needs_input=False)
+    assert equal(step(layer, needs_input=False), views)
+
+
+@pytest.mark.parametrize("which", ALL)
+def test_hooks_run(which):
+    """Once in each step, as in the same module of PyTorch's."""
+    layer, seen = ALL[which](), []
+    layer.register_forward_pre_hook(lambda *_: seen.append("before forward"))
+    layer.register_forward_hook(lambda *_: seen.append("forward"))
+    layer.register_full_backward_pre_hook(lambda *_: seen.append("before backward"))
+    layer.register_full_backward_hook(lambda *_: seen.append("backward"))
+    count = 0
+    for parameter in layer.parameters():
+        count += 1
+        parameter.register_hook(lambda grad: seen.append("gradient"))
+        parameter.register_post_accumulate_grad_hook(lambda parameter: seen.append("accumulated"))
+    once = ["accumulated"] * count + ["backward", "before backward", "before forward", "forward"] + ["gradient"] * count
+    for _ in range(2):
+        seen.clear()
+        step(layer)
+        assert sorted(seen) == once
+
+
+@pytest.mark.parametrize("which", ALL)
+def test_values_that_are_not_finite(which):
+    """Spoil the results that they enter, from the first step on."""
+    for recipe, value in itertools.product(RECIPES if which in NN else (None,), (float("inf"), float("nan"))):
+        for where in ("input", "weight", "gradient"):
+            layer = ALL[which](**({} if recipe is None else {"recipe": recipe}))
+            weight = next(parameter for parameter in layer.parameters() if parameter.dim() == 2)
+            x = torch.randn(12, K).bfloat16()
+            (x if where == "input" else weight.data)[1, 2] = 1.0 if where == "gradient" else value
+            x.requires_grad_()
+            outputs = layer(x)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            grads = [torch.randn(y.shape).bfloat16() for y in outputs]
+            if where == "gradient":
+                grads[0][2, 1] = value
+            torch.autograd.backward(outputs, grads)
+            spoiled = {
+                "input": (outputs[0][1], weight.grad),
+                "weight": (outputs[0], x.grad),
+                "gradient": (x.grad[2], *(p.grad for p in layer.parameters() if p.dim() == 2)),
+            }[where]
+            assert not all(tensor.isfinite().all() for tensor in spoiled), (recipe, value, where)
+
+
 SIZES = ((0, 8, 3), (8, 0, 3), (0, 0, 3), (8, 16, 0), (0, 8, 0))  # in_features, out_features, tokens
 
 

@@ -113,6 +113,8 @@ CALLS = {
 def test_gradients_asked_for_in_parts(which, how):
     """As pipelines do that compute inputs' gradients first and weights' later: a weight's is added when it is asked for.
     Of torch.autograd.grad() it is the result, and main_grad stays."""
+    if how == "compiled" and torch.torch_version.TorchVersion(torch.__version__) < "2.8":
+        pytest.skip("PyTorch 2.7 refuses a second backward of a graph that has written main_grad")
     torch._dynamo.reset()
     for recipe in ("tensorwise",) if how == "compiled" else ("tensorwise", "high_precision"):
         plain, fused = make(which, recipe, torch.float32), make(which, recipe, torch.float32)
