@@ -68,3 +68,18 @@ def test_calls_of_many_tokens_leave_no_scratch(recipe):
     layer.weight.grad = x.grad = None
     torch.cuda.synchronize()
     assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.parametrize("layers", ["Float8Linear", "RMSNormLinear", "Mlp"])
+def test_no_memory_is_pytorchs_error(layers):
+    """Which trainers catch, and it is one of Ingot's. The layer computes after it."""
+    import ingot
+    from ingot import nn
+
+    layer = getattr(nn, layers)(64, 64, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(16, 64, device="cuda", dtype=torch.bfloat16)
+    expected = layer(x)
+    with pytest.raises(torch.OutOfMemoryError, match="out of memory: ") as caught:
+        layer(x[:1].expand(2**36, 64))  # 8 TB of output
+    assert isinstance(caught.value, ingot.Error)
+    assert torch.equal(layer(x), expected)

@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from ._errors import LinearError, from_operator
 from ._operators import HIGH_PRECISION
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _DEVICES = ("cpu", "cuda", "meta")
 _DTENSOR = (
     "computes with plain tensors, and got a DTensor: shard the whole module whose forward is called, not a part of it, "
@@ -23,7 +24,9 @@ def refuse(subject: str, what: str) -> NoReturn:
 
 def is_dense(tensor: object) -> bool:
     """Is it a tensor with sizes and strides? Until that is known nothing else can be asked of it."""
-    return isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided and not tensor.is_nested
+    if type(tensor) not in _PLAIN and not isinstance(tensor, torch.Tensor):  # which takes longer to ask
+        return False
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def check_dense(subject: str, name: str, tensor: torch.Tensor) -> None:
