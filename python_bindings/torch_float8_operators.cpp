@@ -26,8 +26,8 @@ constexpr std::array kFormats{Dtype::e4m3fn, Dtype::e5m2, Dtype::e4m3fnuz, Dtype
 constexpr std::array kOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};
 
 template <std::size_t kCount>
-Dtype dtype_at(const std::array<Dtype, kCount>& dtypes, TorchValue number, const char* what) {
-  if (number < kCount) return dtypes[number];
+Dtype dtype_at(const std::array<Dtype, kCount>& dtypes, std::int64_t number, const char* what) {
+  if (const auto at = static_cast<std::size_t>(number); at < kCount) return dtypes[at];
   throw Error(ErrorCode::invalid_argument, what, "is no number of a dtype: use the functions of ingot.float8");
 }
 
@@ -76,17 +76,17 @@ ScaleGranularity granularity_of(const TorchTensor& scale, const Tensor& input) {
 }
 
 // Returns the codes, in the shape of the input, and the maxima, in the shape of the scale.
-void quantize(TorchValue* stack) {
-  const TorchTensor tensor = tensor_of(stack[0]);
-  const TorchTensor scale = tensor_of(stack[1]);
-  const Dtype format = dtype_at(kFormats, stack[2], "quantize format");
+void quantize(TorchArguments& all, TorchValue* stack) {
+  const TorchTensor& tensor = all[0];
+  const TorchTensor& scale = all[1];
+  const Dtype format = dtype_at(kFormats, all.integer(2), "quantize format");
   static const std::string kSubject = "quantize";
   const TorchMatrix input = matrix_of(tensor, {kSubject, "input"});
   const Device device = input.view.device;
   const Vector scales(scale, "quantize scale", device);
   const CastSpec spec{
       .in = input.view.dtype, .out = format, .scale = granularity_of(scale, input.view), .source = ScaleSource::given};
-  const TorchRun place(device);
+  const TorchRun place(device, all);
   TorchTensor codes = TorchTensor::empty(tensor.sizes(), torch_dtype(format), device);
   TorchTensor amax = TorchTensor::empty(scale.sizes(), torch_dtype(Dtype::f32), device);
   const std::size_t bytes = static_cast<std::size_t>(scales.view.cols) * sizeof(float);
@@ -154,15 +154,11 @@ ScaleGranularity granularity_of(const Vector& factors, std::int64_t rows, const 
 }
 
 // Returns (a * factor_a) @ (b * factor_b), summed in f32 and rounded once.
-void gemm(TorchValue* stack) {
-  const TorchTensor a_tensor = tensor_of(stack[0]);
-  const TorchTensor factor_a_tensor = tensor_of(stack[1]);
-  const TorchTensor b_tensor = tensor_of(stack[2]);
-  const TorchTensor factor_b_tensor = tensor_of(stack[3]);
-  const Dtype out = dtype_at(kOutputs, stack[4], "gemm output");
-  const bool fast_accumulation = stack[5] != 0;
-  const Codes a(a_tensor, "gemm a");
-  const Codes b(b_tensor, "gemm b");
+void gemm(TorchArguments& all, TorchValue* stack) {
+  const Dtype out = dtype_at(kOutputs, all.integer(4), "gemm output");
+  const bool fast_accumulation = all.integer(5) != 0;
+  const Codes a(all[0], "gemm a");
+  const Codes b(all[2], "gemm b");
   const Device device = a.view.device;
   if (b.view.device != device) {
     refuse("gemm b", "is on " + print(b.view.device) + " and a on " + print(device) + ": move one with .to()");
@@ -170,8 +166,8 @@ void gemm(TorchValue* stack) {
   if (a.cols != b.rows) {
     refuse("gemm b", "has " + std::to_string(b.rows) + " rows, but a has " + std::to_string(a.cols) + " columns");
   }
-  const Vector factor_a(factor_a_tensor, "gemm factor_a", device);
-  const Vector factor_b(factor_b_tensor, "gemm factor_b", device);
+  const Vector factor_a(all[1], "gemm factor_a", device);
+  const Vector factor_b(all[3], "gemm factor_b", device);
   const GemmSpec spec{.a = a.view.dtype,
                       .b = b.view.dtype,
                       .out = out,
@@ -180,7 +176,7 @@ void gemm(TorchValue* stack) {
                       .scale_a = granularity_of(factor_a, a.rows, "gemm factor_a"),
                       .scale_b = granularity_of(factor_b, b.cols, "gemm factor_b"),
                       .fast_accumulation = fast_accumulation};
-  const TorchRun place(device, a.rows);
+  const TorchRun place(device, all, a.rows);
   const std::array<std::int64_t, 2> sizes{a.rows, b.cols};
   TorchTensor product = TorchTensor::empty(sizes, torch_dtype(out), device);
   place.backend().gemm(spec,
@@ -198,22 +194,18 @@ void gemm(TorchValue* stack) {
 // The step of `amax.numel()` slots, in place (AmaxHistorySpec). history has a row for each; formats two rows: FP8_MAX
 // of each slot, and 1 where its scales are powers of two, else 0. A step that overflows is one that a trainer skips:
 // its maxima of Inf and NaN count as 0, so that the scales of later steps do not know of it.
-void sync_amax_history(TorchValue* stack) {
-  const TorchTensor amax_tensor = tensor_of(stack[0]);
-  const TorchTensor history_tensor = tensor_of(stack[1]);
-  const TorchTensor scale_tensor = tensor_of(stack[2]);
-  const TorchTensor formats_tensor = tensor_of(stack[3]);
-  const std::optional<Device> device = amax_tensor.device();
+void sync_amax_history(TorchArguments& all, TorchValue* /*stack*/) {
+  const std::optional<Device> device = all[0].device();
   if (!device) refuse("sync_amax_history amax", "is neither on the CPU nor on a CUDA device");
   const auto dense = [&](const TorchTensor& tensor, const char* what) {
     Vector made(tensor, what, *device);
     if (made.copy.handle() != nullptr) refuse(what, "is not contiguous: give one that is");
     return made.view;
   };
-  const Tensor amax = dense(amax_tensor, "sync_amax_history amax");
-  const Tensor history = dense(history_tensor, "sync_amax_history history");
-  const Tensor scale = dense(scale_tensor, "sync_amax_history scale");
-  const Tensor formats = dense(formats_tensor, "sync_amax_history formats");
+  const Tensor amax = dense(all[0], "sync_amax_history amax");
+  const Tensor history = dense(all[1], "sync_amax_history history");
+  const Tensor scale = dense(all[2], "sync_amax_history scale");
+  const Tensor formats = dense(all[3], "sync_amax_history formats");
   const std::int64_t slots = amax.cols;
   if (slots == 0) return;
   if (scale.cols != slots || formats.cols != 2 * slots || history.cols == 0 || history.cols % slots != 0) {
@@ -222,7 +214,7 @@ void sync_amax_history(TorchValue* stack) {
                                     " numbers of formats and " + std::to_string(history.cols) +
                                     " of histories: expected two numbers and a history for each slot");
   }
-  const TorchRun place(*device);
+  const TorchRun place(*device, all);
   auto* const of_formats = static_cast<float*>(formats.data);
   place.backend().amax_history({.finite = true},
                                {.amax = amax,
@@ -233,14 +225,13 @@ void sync_amax_history(TorchValue* stack) {
                                place.stream());
 }
 
-constexpr std::array<TorchOperator, 3> kOperators{{
-    {"quantize", "quantize(Tensor input, Tensor scale, int format) -> (Tensor, Tensor)", torch_kernel<quantize>},
-    {"gemm", "gemm(Tensor a, Tensor factor_a, Tensor b, Tensor factor_b, int output, int fast_accumulation) -> Tensor",
-     torch_kernel<gemm>},
-    {"sync_amax_history",
-     "sync_amax_history(Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats) -> ()",
-     torch_kernel<sync_amax_history>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<quantize, "quantize(Tensor input, Tensor scale, int format) -> (Tensor, Tensor)">,
+    kTorchOperator<
+        gemm,
+        "gemm(Tensor a, Tensor factor_a, Tensor b, Tensor factor_b, int output, int fast_accumulation) -> Tensor">,
+    kTorchOperator<sync_amax_history,
+                   "sync_amax_history(Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats) -> ()">};
 
 }  // namespace
 

@@ -13,8 +13,8 @@
 #include "ingot/nn/recipes.h"
 #include "operations.h"
 #include "torch_memory.h"
+#include "torch_module_plans.h"
 #include "torch_operator.h"
-#include "torch_plan_table.h"
 #include "torch_run.h"
 #include "torch_weight_operand.h"
 
@@ -31,8 +31,9 @@ TorchPlanTable<LinearPlan>& plans() {
 
 // What both directions run with.
 struct FrozenCall {
-  FrozenCall(const LinearPlan& of, const TorchTensor& codes, const TorchTensor& factors, Device device)
-      : plan(of), place(device) {
+  FrozenCall(const LinearPlan& of, const TorchArguments& arguments, const TorchTensor& codes,
+             const TorchTensor& factors, Device device)
+      : plan(of), place(device, arguments) {
     const auto [in, out, bias] = plan.shape;
     const CastSpec& spec = plan.weight.spec;
     const std::int64_t count = scale_count(spec.scale, out, in);
@@ -48,21 +49,14 @@ struct FrozenCall {
   LinearScales scales{};
 };
 
-struct ForwardArguments {
-  TorchTensor input;
-  TorchTensor codes;
-  TorchTensor factors;
-  TorchTensor bias;
-  std::int64_t plan;
-};
-
-void forward(TorchValue* stack, const ForwardArguments& arguments) {
-  const LinearPlan& plan = plans().at(arguments.plan);
-  const Device device = device_of(arguments.input, {plan.subject, "input"});
-  const TorchMatrix input = columns_of(arguments.input, {plan.subject, "input"}, plan.shape.in_features, device);
-  const FrozenCall call(plan, arguments.codes, arguments.factors, device);
+// `of_bias`: null for a layer that has none.
+void forward(TorchArguments& all, TorchValue* stack, const TorchTensor* of_bias, std::int64_t number) {
+  const LinearPlan& plan = all.plan(plans(), number);
+  const Device device = device_of(all[0], {plan.subject, "input"});
+  const TorchMatrix input = columns_of(all[0], {plan.subject, "input"}, plan.shape.in_features, device);
+  const FrozenCall call(plan, all, all[1], all[2], device);
   const std::int64_t tokens = input.view.rows;
-  TorchTensor output = TorchTensor::empty(sizes_with_last(arguments.input.sizes(), plan.shape.out_features),
+  TorchTensor output = TorchTensor::empty(sizes_with_last(all[0].sizes(), plan.shape.out_features),
                                           torch_dtype(*plan.dtypes.output), device);
   const TorchRegion scratch(plan.forward_scratch(tokens, LinearPass::inference, call.place.observes_values()).bytes,
                             device);
@@ -73,41 +67,25 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
       .scales = call.scales,
       .scratch = scratch.region()};
   TorchMatrix bias;
-  if (arguments.bias.handle() != nullptr) {
-    bias = columns_of(arguments.bias, {plan.subject, "bias"}, plan.shape.out_features, device);
+  if (of_bias != nullptr) {
+    bias = columns_of(*of_bias, {plan.subject, "bias"}, plan.shape.out_features, device);
     tensors.bias = bias.view;
   }
   linear_forward(plan, call.place.backend(), tensors, call.place.run());
   give(stack, {&output});
 }
 
-void forward_operator(TorchValue* stack) {
-  const ForwardArguments arguments{.input = tensor_of(stack[0]),
-                                   .codes = tensor_of(stack[1]),
-                                   .factors = tensor_of(stack[2]),
-                                   .bias = {},
-                                   .plan = static_cast<std::int64_t>(stack[3])};
-  forward(stack, arguments);
-}
+void forward_operator(TorchArguments& all, TorchValue* stack) { forward(all, stack, nullptr, all.integer(3)); }
 
-void forward_bias_operator(TorchValue* stack) {
-  const ForwardArguments arguments{.input = tensor_of(stack[0]),
-                                   .codes = tensor_of(stack[1]),
-                                   .factors = tensor_of(stack[2]),
-                                   .bias = tensor_of(stack[3]),
-                                   .plan = static_cast<std::int64_t>(stack[4])};
-  forward(stack, arguments);
-}
+void forward_bias_operator(TorchArguments& all, TorchValue* stack) { forward(all, stack, &all[3], all.integer(4)); }
 
 // The weight's codes are transposed anew each time: kept, they would take as much memory again.
-void backward_operator(TorchValue* stack) {
-  const TorchTensor gradient = tensor_of(stack[0]);
-  const TorchTensor codes = tensor_of(stack[1]);
-  const TorchTensor factors = tensor_of(stack[2]);
-  const LinearPlan& plan = plans().at(static_cast<std::int64_t>(stack[3]));
+void backward_operator(TorchArguments& all, TorchValue* stack) {
+  const TorchTensor& gradient = all[0];
+  const LinearPlan& plan = all.plan(plans(), all.integer(3));
   const Device device = device_of(gradient, {plan.subject, "grad_output"});
   const TorchMatrix grad_output = matrix_or_element_of(gradient, {plan.subject, "grad_output"});
-  FrozenCall call(plan, codes, factors, device);
+  FrozenCall call(plan, all, all[1], all[2], device);
   const std::int64_t tokens = tokens_of(gradient);
   const auto [in, out, bias] = plan.shape;
 
@@ -138,27 +116,22 @@ void backward_operator(TorchValue* stack) {
   give(stack, {&grad_input});
 }
 
-constexpr std::array<TorchOperator, 3> kOperators{{
-    {"frozen_linear", "frozen_linear(Tensor input, Tensor codes, Tensor factors, int plan) -> Tensor",
-     torch_kernel<forward_operator>},
-    {"frozen_linear_bias",
-     "frozen_linear_bias(Tensor input, Tensor codes, Tensor factors, Tensor bias, int plan) -> Tensor",
-     torch_kernel<forward_bias_operator>},
-    {"frozen_linear_backward",
-     "frozen_linear_backward(Tensor grad_output, Tensor codes, Tensor factors, int plan) -> Tensor",
-     torch_kernel<backward_operator>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<forward_operator, "frozen_linear(Tensor input, Tensor codes, Tensor factors, int plan) -> Tensor">,
+    kTorchOperator<forward_bias_operator,
+                   "frozen_linear_bias(Tensor input, Tensor codes, Tensor factors, Tensor bias, int plan) -> Tensor">,
+    kTorchOperator<backward_operator,
+                   "frozen_linear_backward(Tensor grad_output, Tensor codes, Tensor factors, int plan) -> Tensor">};
 
 // The recipe must read the weight's factors in both directions (docs/checkpoints.md). `input` and `bias` are dtypes; an
 // empty `bias` is none.
-std::int64_t add_plan(const std::string& recipe_name, const std::string& name, const std::string& code_dtype,
-                      std::int64_t in_features, std::int64_t out_features, const std::string& input,
-                      const std::string& bias) {
+std::int64_t add_plan(const std::string& recipe_name, const std::string& code_dtype, std::int64_t in_features,
+                      std::int64_t out_features, const std::string& input, const std::string& bias) {
   LinearConfig config = recipe(recipe_name);
   config.grad_weight = {};  // and so none of its casts
   config.output.b->dtype = config.grad_input.b->dtype = dtype_of(code_dtype, "codes");
   if (config.input == OtherCodes::folded) config.input = OtherCodes::together;
-  LinearPlanOptions options{.name = name,
+  LinearPlanOptions options{.name = placeholder(0),
                             .config = config,
                             .shape = {.in_features = in_features, .out_features = out_features, .bias = !bias.empty()},
                             .dtypes = {.input = dtype_of(input, "input")},
@@ -166,7 +139,7 @@ std::int64_t add_plan(const std::string& recipe_name, const std::string& name, c
   if (!bias.empty()) options.dtypes.bias = dtype_of(bias, "bias");
   LinearPlan plan = linear_plan(options);
   const std::uint64_t identity = plan.identity;
-  return plans().add(identity, std::move(plan));
+  return plans().add(identity, std::move(plan), {sizes_text(in_features, out_features)});
 }
 
 }  // namespace
@@ -174,8 +147,9 @@ std::int64_t add_plan(const std::string& recipe_name, const std::string& name, c
 std::span<const TorchOperator> frozen_linear_operators() { return kOperators; }
 
 void bind_torch_frozen(nb::module_& module) {
-  module.def("torch_frozen_plan", &add_plan, "recipe"_a, "name"_a, "code_dtype"_a, "in_features"_a, "out_features"_a,
-             "input"_a, "bias"_a);
+  module.def("torch_frozen_plan", &add_plan, "recipe"_a, "code_dtype"_a, "in_features"_a, "out_features"_a, "input"_a,
+             "bias"_a);
+  bind_names(module, "torch_name_frozen", plans());
 }
 
 }  // namespace ingot::python

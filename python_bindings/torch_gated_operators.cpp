@@ -57,24 +57,22 @@ struct GateOperands {
 // Returns output, and what backward needs beside gate and up. kDelayed: the stack holds delayed scales, behind the
 // other tensors.
 template <bool kDelayed>
-void forward(TorchValue* stack) {
-  const TorchTensor gate = tensor_of(stack[0]);
-  const TorchTensor up = tensor_of(stack[1]);
-  const TorchTensor weight = tensor_of(stack[2]);
-  const TorchTensor bias = tensor_of(stack[3]);
+void forward(TorchArguments& all, TorchValue* stack) {
+  const TorchTensor& gate = all[0];
+  const TorchTensor& up = all[1];
   constexpr std::size_t kScales = 4;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const auto keep = static_cast<std::int64_t>(stack[kPlan + 1]);
+  const GatedModule& of = all.plan(plans(), all.integer(kPlan));
+  const std::int64_t keep = all.integer(kPlan + 1);
   const LinearPlan& plan = of.plan.linear;
   const Device device = gate.device().value_or(Device{});
   const GateOperands input(plan, gate, up, device);
   const std::int64_t tokens = input.gate.view.rows;
-  TorchCall call(device, tokens);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 1, plan.subject);
+  TorchCall call(device, all, tokens);
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 1, plan.subject);
   const bool keeps = (keep & kKeepSaved) != 0;
 
-  const LayerOperands operands(plan, weight, bias, device);
+  const LayerOperands operands(plan, all[2], all[3], device);
   TorchResult output(true, sizes_with_last(gate.sizes(), plan.shape.out_features), *plan.dtypes.output, device);
   TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
@@ -91,11 +89,13 @@ void forward(TorchValue* stack) {
   if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
   linear_forward(plan, call.backend(), tensors, call.run());
   TorchTensor published = std::move(kept).publish();
+  call.note(all, published);
   give(stack, {&output.tensor, &published});
 }
 
 struct BackwardArguments {
-  TorchTensor grad_output, gate, up, weight, saved, main_grad;
+  const TorchTensor &grad_output, &gate, &up, &weight;
+  TorchTensor& saved;
 };
 
 // The gradient of gate or up, through the activation.
@@ -115,26 +115,22 @@ TorchResult flow_back(const GatedLinearPlan& plan, const Pointwise& expression, 
 // Returns the gradients of gate, up, weight and bias; those that are not wanted are empty, and so is that of the weight
 // where it is added to a main_grad.
 template <std::size_t kMainGrads, bool kDelayed = false>
-void backward(TorchValue* stack) {
-  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
-                              .gate = tensor_of(stack[1]),
-                              .up = tensor_of(stack[2]),
-                              .weight = tensor_of(stack[3]),
-                              .saved = tensor_of(stack[4]),
-                              .main_grad = {}};
-  if constexpr (kMainGrads > 0) arguments.main_grad = tensor_of(stack[5]);
+void backward(TorchArguments& all, TorchValue* stack) {
+  const BackwardArguments arguments{all[0], all[1], all[2], all[3], all[4]};
+  const TorchTensor none;
+  const TorchTensor& main_grad = kMainGrads > 0 ? all[5] : none;
   constexpr std::size_t kScales = 5 + kMainGrads;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const GatedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const std::int64_t bits = asked(static_cast<std::int64_t>(stack[kPlan + 1]), kWeight, arguments.main_grad);
+  const GatedModule& of = all.plan(plans(), all.integer(kPlan));
+  const std::int64_t bits = asked(all.integer(kPlan + 1), kWeight, main_grad);
   const LinearPlan& plan = of.plan.linear;
   const LinearGradients wants{
       .input = (bits & (kGate | kUp)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
   const Device device = grad_output.view.device;
   const std::int64_t tokens = grad_output.view.rows;
-  TorchCall call(device, tokens);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 1, plan.subject);
+  TorchCall call(device, all, tokens);
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 1, plan.subject);
   const GateOperands input(plan, arguments.gate, arguments.up, device);
 
   const TorchKept kept(std::move(arguments.saved), of.kept(tokens),
@@ -142,7 +138,7 @@ void backward(TorchValue* stack) {
                        {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   const TorchResult grad_values(wants.input, arguments.gate.sizes(), plan.dtypes.input, device);
-  LayerGradients gradients(plan, wants.weight, wants.bias, device, arguments.main_grad);
+  LayerGradients gradients(plan, wants.weight, wants.bias, device, main_grad);
   const WeightOfBackward weight(plan, wants.input, arguments.weight, kept.codes(), of.casts_whole_weights_again, call);
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   linear_backward(plan, call.backend(),
@@ -151,7 +147,7 @@ void backward(TorchValue* stack) {
                    .grad_input = grad_values.view,
                    .grad_weight = gradients.weight.view,
                    .grad_bias = gradients.bias.view,
-                   .accumulate = wants.weight && is_main_grad(arguments.main_grad),
+                   .accumulate = wants.weight && is_main_grad(main_grad),
                    .input = input.gate.view,
                    .weight = weight.matrix.view,
                    .prologue_inputs = {input.up.view},
@@ -166,32 +162,30 @@ void backward(TorchValue* stack) {
   give(stack, {&grad_gate, &grad_up, &gradients.weight.tensor, &gradients.bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 5> kOperators{{
-    {"gated_linear_forward",
-     "gated_linear_forward(Tensor gate, Tensor up, Tensor weight, Tensor bias, int plan, int keep) -> (Tensor, Tensor)",
-     torch_kernel<forward<false>>},
-    {"gated_linear_forward_delayed",
-     "gated_linear_forward_delayed(Tensor gate, Tensor up, Tensor weight, Tensor bias, Tensor scale, Tensor(a!) amax,"
-     " Tensor starts, int plan, int keep) -> (Tensor, Tensor)",
-     torch_kernel<forward<true>>},
-    {"gated_linear_backward",
-     "gated_linear_backward(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved, int plan,"
-     " int wants) -> (Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<0>>},
-    {"gated_linear_backward_into",
-     "gated_linear_backward_into(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
-     " Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<1>>},
-    {"gated_linear_backward_delayed",
-     "gated_linear_backward_delayed(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
-     " Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, Tensor starts, int plan, int wants)"
-     " -> (Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<1, true>>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<forward<false>,
+                   "gated_linear_forward(Tensor gate, Tensor up, Tensor weight, Tensor bias, int plan, int keep) -> "
+                   "(Tensor, Tensor)">,
+    kTorchOperator<forward<true>,
+                   "gated_linear_forward_delayed(Tensor gate, Tensor up, Tensor weight, Tensor bias, Tensor scale, "
+                   "Tensor(a!) amax,"
+                   " Tensor starts, int plan, int keep) -> (Tensor, Tensor)">,
+    kTorchOperator<
+        backward<0>,
+        "gated_linear_backward(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved, int plan,"
+        " int wants) -> (Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<backward<1>,
+                   "gated_linear_backward_into(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
+                   " Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<1, true>,
+        "gated_linear_backward_delayed(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
+        " Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, Tensor starts, int plan, int wants)"
+        " -> (Tensor, Tensor, Tensor, Tensor)">};
 
-GatedLinearPlan gated_plan(const MlpPlanOptions& options, const std::string& name) {
+GatedLinearPlan gated_plan(const MlpPlanOptions& options) {
   const MlpPlan mlp = mlp_plan(options);  // it reads the activation, and derives it
-  LinearPlan layer = linear_plan({.name = name,
+  LinearPlan layer = linear_plan({.name = placeholder(0),
                                   .config = options.config,
                                   .shape = mlp.down.shape,
                                   .dtypes = options.dtypes,
@@ -208,9 +202,8 @@ std::span<const TorchOperator> gated_linear_operators() { return kOperators; }
 void bind_torch_gated_linear(nb::module_& module) {
   module.def(
       "torch_gated_linear_plan",
-      [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t hidden,
-         std::int64_t out_features, const DtypeTexts& dtypes, bool grad_weight, const std::string& activation,
-         bool fast_math, bool weight_again) {
+      [](const std::string& subject, const std::string& recipe_name, std::int64_t hidden, std::int64_t out_features,
+         const DtypeTexts& dtypes, bool grad_weight, const std::string& activation, bool fast_math, bool weight_again) {
         GatedLinearPlan plan =
             gated_plan({.config = config_of(recipe_name, weight_again),
                         .shape = {.features = out_features, .hidden = hidden, .bias = dtypes[2].has_value()},
@@ -218,16 +211,16 @@ void bind_torch_gated_linear(nb::module_& module) {
                         .activation = activation,
                         .fast_math = fast_math,
                         .grad_weight = grad_weight,
-                        .subject = subject},
-                       name);
+                        .subject = subject});
         const LinearPlan layer = plan.linear;
         return add_module(
             plans(), layer.identity,
             GatedModule(std::move(plan), layer.weight_memory().bytes, casts_whole_again(layer, weight_again)),
-            {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
+            {sizes_text(hidden, out_features)}, {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
       },
-      "subject"_a, "name"_a, "recipe"_a, "hidden"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "activation"_a,
-      "fast_math"_a, "weight_again"_a);
+      "subject"_a, "recipe"_a, "hidden"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "activation"_a, "fast_math"_a,
+      "weight_again"_a);
+  bind_names(module, "torch_name_gated_linear", plans());
 }
 
 }  // namespace ingot::python

@@ -44,27 +44,21 @@ MlpLayerForward layer_forward(const LayerOperands& operands, const MemoryRegion&
 
 // gamma, beta and biases are read only if the MLP has them.
 struct ForwardArguments {
-  TorchTensor input, gamma, beta, up_weight, up_bias, down_weight, down_bias;
+  const TorchTensor &input, &gamma, &beta, &up_weight, &up_bias, &down_weight, &down_bias;
 };
 
 // Returns output, and what backward needs. kDelayed: the stack holds delayed scales, behind the other tensors.
 template <bool kDelayed>
-void forward(TorchValue* stack) {
-  const ForwardArguments arguments{.input = tensor_of(stack[0]),
-                                   .gamma = tensor_of(stack[1]),
-                                   .beta = tensor_of(stack[2]),
-                                   .up_weight = tensor_of(stack[3]),
-                                   .up_bias = tensor_of(stack[4]),
-                                   .down_weight = tensor_of(stack[5]),
-                                   .down_bias = tensor_of(stack[6])};
+void forward(TorchArguments& all, TorchValue* stack) {
+  const ForwardArguments arguments{all[0], all[1], all[2], all[3], all[4], all[5], all[6]};
   constexpr std::size_t kScales = 7;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const auto keep = static_cast<std::int64_t>(stack[kPlan + 1]);
+  const MlpModule& of = all.plan(plans(), all.integer(kPlan));
+  const std::int64_t keep = all.integer(kPlan + 1);
   const MlpPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
-  TorchCall call(input.view.device, input.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 2, plan.subject);
+  TorchCall call(input.view.device, all, input.view.rows);
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 2, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -89,31 +83,27 @@ void forward(TorchValue* stack) {
       .scratch = scratch.region()};
   mlp_forward(plan, call.backend(), tensors, call.run());
   TorchTensor published = std::move(kept).publish();
+  call.note(all, published);
   give(stack, {&output.tensor, &published});
 }
 
 // input, gamma and the weights are read only if the plan reads them again.
 struct BackwardArguments {
-  TorchTensor grad_output, input, gamma, up_weight, down_weight, saved;
+  const TorchTensor &grad_output, &input, &gamma, &up_weight, &down_weight;
+  TorchTensor& saved;
 };
 
 // Returns the gradients of input, gamma, beta, up_weight, up_bias, down_weight and down_bias; those that are not wanted
 // are empty, and so are those of weights that are added to a main_grad.
 template <std::size_t kMainGrads, bool kDelayed = false>
-void backward(TorchValue* stack) {
-  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
-                              .input = tensor_of(stack[1]),
-                              .gamma = tensor_of(stack[2]),
-                              .up_weight = tensor_of(stack[3]),
-                              .down_weight = tensor_of(stack[4]),
-                              .saved = tensor_of(stack[5])};
-  std::array<TorchTensor, 2> main_grads;
-  for (std::size_t at = 0; at < kMainGrads; ++at) main_grads[at] = tensor_of(stack[6 + at]);
+void backward(TorchArguments& all, TorchValue* stack) {
+  const BackwardArguments arguments{all[0], all[1], all[2], all[3], all[4], all[5]};
+  std::array<TorchTensor, 2> none;
+  const std::span<const TorchTensor> main_grads = kMainGrads > 0 ? all.from(6) : std::span<TorchTensor>(none);
   constexpr std::size_t kScales = 6 + kMainGrads;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const MlpModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  auto bits = static_cast<std::int64_t>(stack[kPlan + 1]);
-  bits = asked(asked(bits, kUpWeight, main_grads[0]), kDownWeight, main_grads[1]);
+  const MlpModule& of = all.plan(plans(), all.integer(kPlan));
+  const std::int64_t bits = asked(asked(all.integer(kPlan + 1), kUpWeight, main_grads[0]), kDownWeight, main_grads[1]);
   const MlpPlan& plan = of.plan;
   const MlpGradients wants{.input = (bits & (kInput | kGamma)) != 0,
                            .up_weight = (bits & kUpWeight) != 0,
@@ -121,8 +111,8 @@ void backward(TorchValue* stack) {
                            .down_weight = (bits & kDownWeight) != 0,
                            .down_bias = (bits & kDownBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
-  TorchCall call(grad_output.view.device, grad_output.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 2, plan.subject);
+  TorchCall call(grad_output.view.device, all, grad_output.view.rows);
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 2, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
@@ -179,31 +169,30 @@ void backward(TorchValue* stack) {
                &down.weight.tensor, &down.bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 5> kOperators{{
-    {"mlp_forward",
-     "mlp_forward(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias, Tensor down_weight,"
-     " Tensor down_bias, int plan, int keep) -> (Tensor, Tensor)",
-     torch_kernel<forward<false>>},
-    {"mlp_forward_delayed",
-     "mlp_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias,"
-     " Tensor down_weight, Tensor down_bias, Tensor scale, Tensor(a!) amax, Tensor starts, int plan, int keep)"
-     " -> (Tensor, Tensor)",
-     torch_kernel<forward<true>>},
-    {"mlp_backward",
-     "mlp_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight, Tensor saved,"
-     " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<0>>},
-    {"mlp_backward_into",
-     "mlp_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
-     " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, int plan, int wants)"
-     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<2>>},
-    {"mlp_backward_delayed",
-     "mlp_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
-     " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, Tensor scale, Tensor(c!) amax,"
-     " Tensor starts, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<2, true>>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<
+        forward<false>,
+        "mlp_forward(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias, Tensor down_weight,"
+        " Tensor down_bias, int plan, int keep) -> (Tensor, Tensor)">,
+    kTorchOperator<
+        forward<true>,
+        "mlp_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias,"
+        " Tensor down_weight, Tensor down_bias, Tensor scale, Tensor(a!) amax, Tensor starts, int plan, int keep)"
+        " -> (Tensor, Tensor)">,
+    kTorchOperator<backward<0>,
+                   "mlp_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight, "
+                   "Tensor saved,"
+                   " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<2>,
+        "mlp_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
+        " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, int plan, int wants)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<2, true>,
+        "mlp_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
+        " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, Tensor scale, Tensor(c!) amax,"
+        " Tensor starts, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">};
 
 }  // namespace
 
@@ -212,10 +201,10 @@ std::span<const TorchOperator> mlp_operators() { return kOperators; }
 void bind_torch_mlp(nb::module_& module) {
   module.def(
       "torch_mlp_plan",
-      [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t features,
-         std::int64_t hidden, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
-         const std::string& activation, bool fast_math, bool weight_again) {
-        const MlpPlan plan = mlp_plan({.name = name,
+      [](const std::string& subject, const std::string& recipe_name, std::int64_t features, std::int64_t hidden,
+         const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm, const std::string& activation,
+         bool fast_math, bool weight_again) {
+        const MlpPlan plan = mlp_plan({.name = placeholder(0),
                                        .config = config_of(recipe_name, weight_again),
                                        .shape = {.features = features, .hidden = hidden, .bias = dtypes[2].has_value()},
                                        .dtypes = linear_dtypes(dtypes),
@@ -227,12 +216,14 @@ void bind_torch_mlp(nb::module_& module) {
         return add_module(
             plans(), plan.identity,
             MlpModule(plan, codes_of_up(plan) + codes_of_down(plan), casts_whole_again(plan.down, weight_again)),
+            {sizes_text(features, hidden)},
             {.input_for_input = plan.up.norm.has_value(),
              .input_for_weight = plan.up.backward_reads_input({.input = false, .bias = false}),
              .weight = plan.down.grad_input_reads_weight()});
       },
-      "subject"_a, "name"_a, "recipe"_a, "features"_a, "hidden"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(),
-      "activation"_a, "fast_math"_a, "weight_again"_a);
+      "subject"_a, "recipe"_a, "features"_a, "hidden"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(), "activation"_a,
+      "fast_math"_a, "weight_again"_a);
+  bind_names(module, "torch_name_mlp", plans());
 }
 
 }  // namespace ingot::python

@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <array>
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/norm_linear_plan.h"
@@ -64,16 +66,27 @@ struct ReadAgain {
   bool output = false;
 };
 
-// Adds a module's plan to those of its family. Returns (number, saved bytes of 0 tokens, saved bytes of each 128
-// tokens, bytes of codes, and those of ReadAgain).
+// function(number, names): the number of this plan for layers of these names.
+template <class Plan>
+void bind_names(nanobind::module_& module, const char* function, TorchPlanTable<Plan>& plans) {
+  module.def(
+      function,
+      [&plans](std::int64_t number, std::vector<std::string> names) {
+        return plans.add_names(number, std::move(names));
+      },
+      nanobind::arg("number"), nanobind::arg("names"));
+}
+
+// Adds a module's plan to those of its family. `sizes`: of each layer that has a name. Returns (number, saved bytes of
+// 0 tokens, saved bytes of each 128 tokens, bytes of codes, and those of ReadAgain).
 template <class Plan>
 nanobind::tuple add_module(TorchPlanTable<TorchModule<Plan>>& plans, std::uint64_t identity, TorchModule<Plan> module,
-                           ReadAgain reads) {
+                           std::vector<std::string> sizes, ReadAgain reads) {
   reads.weight |= module.casts_whole_weights_again;
   if (module.casts_whole_weights_again) identity = mix(identity + 1);
   const TorchSavedSize saved = module.saved;
   const std::size_t codes = module.weight_bytes;
-  const std::int64_t number = plans.add(identity, std::move(module));
+  const std::int64_t number = plans.add(identity, std::move(module), std::move(sizes));
   return nanobind::make_tuple(number, saved.constant, saved.per_unit, codes, reads.input_for_input,
                               reads.input_for_weight, reads.weight, reads.output);
 }

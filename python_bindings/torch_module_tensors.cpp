@@ -55,8 +55,8 @@ TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& 
   return vector;
 }
 
-TorchDelayedScales delayed_scales(const TorchValue* stack) {
-  return {.scale = tensor_of(stack[0]), .amax = tensor_of(stack[1]), .starts = tensor_of(stack[2])};
+TorchDelayedScales delayed_scales(TorchArguments& arguments, std::size_t at) {
+  return {.scale = &arguments[at], .amax = &arguments[at + 1], .starts = &arguments[at + 2]};
 }
 
 void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject) {
@@ -71,9 +71,9 @@ void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::
                 "must be contiguous float32 of " + std::to_string(kScalesOfLayer * layers) +
                     " elements on the layer's device, for input, weight and grad_output of each layer");
   };
-  require(delayed.scale, "delayed scale");
-  require(delayed.amax, "delayed amax");
-  const std::span<const std::int64_t> starts = delayed.starts.sizes();
+  require(*delayed.scale, "delayed scale");
+  require(*delayed.amax, "delayed amax");
+  const std::span<const std::int64_t> starts = delayed.starts->sizes();
   const auto none_or_some = [](std::int64_t size) { return size >= kNoneStarts && size < kNoneStarts + kAllStart; };
   if (starts.size() <= static_cast<std::size_t>(layers) ||
       !std::ranges::all_of(starts.first(static_cast<std::size_t>(layers)), none_or_some)) {
@@ -81,17 +81,17 @@ void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::
                 "must be an empty tensor of " + std::to_string(layers) +
                     " sizes from 2 to 9, and another: give a bool, or what a module of ingot.nn gives");
   }
-  delayed_ = std::move(delayed);
+  delayed_ = delayed;
 }
 
 std::int64_t TorchCall::starts(std::int64_t layer) const {
-  if (delayed_.starts.handle() == nullptr) return 0;
-  return delayed_.starts.sizes()[static_cast<std::size_t>(layer)] - kNoneStarts;
+  if (delayed_.starts == nullptr) return 0;
+  return delayed_.starts->sizes()[static_cast<std::size_t>(layer)] - kNoneStarts;
 }
 
 LinearScale TorchCall::delayed_scale(const Cast& cast, std::int64_t at, bool starts) {
-  const Tensor amax = vector(static_cast<float*>(delayed_.amax.data()) + at, Dtype::f32, 1, device());
-  const Tensor scale = vector(static_cast<float*>(delayed_.scale.data()) + at, Dtype::f32, 1, device());
+  const Tensor amax = vector(static_cast<float*>(delayed_.amax->data()) + at, Dtype::f32, 1, device());
+  const Tensor scale = vector(static_cast<float*>(delayed_.scale->data()) + at, Dtype::f32, 1, device());
   if (!starts) return {.scale = scale, .amax = amax};
   LinearScale made = starting_scale(backend(), cast, amax, region(kStartingScaleBytes), stream());
   made.start->known = scale;
@@ -100,7 +100,7 @@ LinearScale TorchCall::delayed_scale(const Cast& cast, std::int64_t at, bool sta
 
 LinearScales TorchCall::scales(const LinearPlan& plan, std::int64_t layer) {
   LinearScales made = constants(plan);
-  if (delayed_.scale.handle() == nullptr) return made;
+  if (delayed_.scale == nullptr) return made;
   const auto add = [&](LinearScale& scale, const std::optional<Cast>& cast, std::int64_t row) {
     if (!cast || cast->scaling != Scaling::delayed) return;
     scale = delayed_scale(*cast, kScalesOfLayer * layer + row, (starts(layer) >> row & 1) != 0);

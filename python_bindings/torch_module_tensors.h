@@ -31,16 +31,16 @@ TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& 
 
 // Delayed scales of a module's layers, as its operators take them: f32 [layers, 3], for input, weight and grad_output.
 struct TorchDelayedScales {
-  TorchTensor scale;
-  TorchTensor amax;  // is raised to the largest |value| that is cast with each scale
+  const TorchTensor* scale = nullptr;
+  const TorchTensor* amax = nullptr;  // is raised to the largest |value| that is cast with each scale
   // An empty tensor whose sizes say, for each layer, which scales may be missing: 2, + 1 input, + 2 weight, + 4
   // grad_output. A missing one (has_scale(), on the device) is made of the data of its cast, as dynamic scaling does.
   // Sizes, because a compiled graph takes them for variables, and is not compiled again when a tensor gets its scale.
-  TorchTensor starts;
+  const TorchTensor* starts = nullptr;
 };
 inline constexpr std::size_t kDelayedTensors = 3;
-// Those at this place of an operator's stack.
-TorchDelayedScales delayed_scales(const TorchValue* stack);
+// Those at this place of an operator's arguments.
+TorchDelayedScales delayed_scales(TorchArguments& arguments, std::size_t at);
 
 // What a call of a module runs with.
 class TorchCall : public TorchRun {

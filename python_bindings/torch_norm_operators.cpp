@@ -33,26 +33,22 @@ TorchPlanTable<NormLinearModule>& plans() {
 
 // gamma, beta and bias are read only if the layer has them.
 struct ForwardArguments {
-  TorchTensor input, gamma, beta, weight, bias;
+  const TorchTensor &input, &gamma, &beta, &weight, &bias;
 };
 
 // Returns output, and what backward needs. kDelayed: the stack holds delayed scales, behind the other tensors.
 template <bool kDelayed>
-void forward(TorchValue* stack) {
-  const ForwardArguments arguments{.input = tensor_of(stack[0]),
-                                   .gamma = tensor_of(stack[1]),
-                                   .beta = tensor_of(stack[2]),
-                                   .weight = tensor_of(stack[3]),
-                                   .bias = tensor_of(stack[4])};
+void forward(TorchArguments& all, TorchValue* stack) {
+  const ForwardArguments arguments{all[0], all[1], all[2], all[3], all[4]};
   constexpr std::size_t kScales = 5;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const auto keep = static_cast<std::int64_t>(stack[kPlan + 1]);
+  const NormLinearModule& of = all.plan(plans(), all.integer(kPlan));
+  const std::int64_t keep = all.integer(kPlan + 1);
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
   const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
-  TorchCall call(input.view.device, input.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 1, plan.subject);
+  TorchCall call(input.view.device, all, input.view.rows);
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 1, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -78,37 +74,34 @@ void forward(TorchValue* stack) {
   if (of.weight_bytes > 0) cast_weight_beside(layer, call.backend(), kept.codes(), side, tensors);
   norm_linear_forward(plan, call.backend(), tensors, call.run());
   TorchTensor published = std::move(kept).publish();
+  call.note(all, published);
   give(stack, {&output.tensor, &published});
 }
 
 // input, gamma, weight and output are read only if the plan reads them again.
 struct BackwardArguments {
-  TorchTensor grad_output, input, gamma, weight, output, saved;
+  const TorchTensor &grad_output, &input, &gamma, &weight, &output;
+  TorchTensor& saved;
 };
 
 // Returns the gradients of input, gamma, beta, weight and bias; those that are not wanted are empty, and so is that of
 // the weight where it is added to a main_grad.
 template <std::size_t kMainGrads, bool kDelayed = false>
-void backward(TorchValue* stack) {
-  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
-                              .input = tensor_of(stack[1]),
-                              .gamma = tensor_of(stack[2]),
-                              .weight = tensor_of(stack[3]),
-                              .output = tensor_of(stack[4]),
-                              .saved = tensor_of(stack[5])};
-  TorchTensor main_grad;
-  if constexpr (kMainGrads > 0) main_grad = tensor_of(stack[6]);
+void backward(TorchArguments& all, TorchValue* stack) {
+  const BackwardArguments arguments{all[0], all[1], all[2], all[3], all[4], all[5]};
+  const TorchTensor none;
+  const TorchTensor& main_grad = kMainGrads > 0 ? all[6] : none;
   constexpr std::size_t kScales = 6 + kMainGrads;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const NormLinearModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const std::int64_t bits = asked(static_cast<std::int64_t>(stack[kPlan + 1]), kWeight, main_grad);
+  const NormLinearModule& of = all.plan(plans(), all.integer(kPlan));
+  const std::int64_t bits = asked(all.integer(kPlan + 1), kWeight, main_grad);
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
   const LinearGradients wants{
       .input = (bits & (kInput | kGamma)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
-  TorchCall call(grad_output.view.device, grad_output.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), 1, plan.subject);
+  TorchCall call(grad_output.view.device, all, grad_output.view.rows);
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 1, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
@@ -153,29 +146,28 @@ void backward(TorchValue* stack) {
        {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients.weight.tensor, &gradients.bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 5> kOperators{{
-    {"norm_linear_forward",
-     "norm_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, int plan, int keep)"
-     " -> (Tensor, Tensor)",
-     torch_kernel<forward<false>>},
-    {"norm_linear_forward_delayed",
-     "norm_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, Tensor scale,"
-     " Tensor(a!) amax, Tensor starts, int plan, int keep) -> (Tensor, Tensor)",
-     torch_kernel<forward<true>>},
-    {"norm_linear_backward",
-     "norm_linear_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output, Tensor saved,"
-     " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<0>>},
-    {"norm_linear_backward_into",
-     "norm_linear_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
-     " Tensor saved, Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<1>>},
-    {"norm_linear_backward_delayed",
-     "norm_linear_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
-     " Tensor saved, Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, Tensor starts, int plan, int wants)"
-     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<1, true>>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<
+        forward<false>,
+        "norm_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, int plan, int keep)"
+        " -> (Tensor, Tensor)">,
+    kTorchOperator<
+        forward<true>,
+        "norm_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, Tensor scale,"
+        " Tensor(a!) amax, Tensor starts, int plan, int keep) -> (Tensor, Tensor)">,
+    kTorchOperator<backward<0>,
+                   "norm_linear_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output, "
+                   "Tensor saved,"
+                   " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<1>,
+        "norm_linear_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
+        " Tensor saved, Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<1, true>,
+        "norm_linear_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
+        " Tensor saved, Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, Tensor starts, int plan, int wants)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)">};
 
 }  // namespace
 
@@ -184,11 +176,11 @@ std::span<const TorchOperator> norm_linear_operators() { return kOperators; }
 void bind_torch_norm_linear(nb::module_& module) {
   module.def(
       "torch_norm_linear_plan",
-      [](const std::string& subject, const std::string& name, const std::string& recipe_name, std::int64_t in_features,
+      [](const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
          std::int64_t out_features, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
          const std::string& activation, bool fast_math, bool weight_again) {
         const NormLinearPlan plan = norm_linear_plan(
-            {.linear = {.name = name,
+            {.linear = {.name = placeholder(0),
                         .config = config_of(recipe_name, weight_again),
                         .shape = {.in_features = in_features,
                                   .out_features = out_features,
@@ -202,13 +194,15 @@ void bind_torch_norm_linear(nb::module_& module) {
         const LinearPlan& layer = plan.linear;
         return add_module(plans(), plan.identity,
                           NormLinearModule(plan, layer.weight_memory().bytes, casts_whole_again(layer, weight_again)),
+                          {sizes_text(in_features, out_features)},
                           {.input_for_input = plan.norm.has_value(),
                            .input_for_weight = plan.backward_reads_input({.input = false, .bias = false}),
                            .weight = layer.grad_input_reads_weight(),
                            .output = layer.gradient.of_output()});
       },
-      "subject"_a, "name"_a, "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a,
-      "norm"_a.none(), "activation"_a, "fast_math"_a, "weight_again"_a);
+      "subject"_a, "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(),
+      "activation"_a, "fast_math"_a, "weight_again"_a);
+  bind_names(module, "torch_name_norm_linear", plans());
 }
 
 }  // namespace ingot::python

@@ -23,6 +23,7 @@
 #include "ingot/nn/trace_ranges.h"
 #include "ingot/runtime/error.h"
 #include "operations.h"
+#include "torch_names.h"
 
 namespace ingot::python {
 namespace {
@@ -251,6 +252,7 @@ TorchObservers& TorchObservers::of_process() {
 
 void TorchObservers::add(const Backend* backend, std::shared_ptr<LayerObserver> observer) {
   const std::lock_guard lock(mutex_);
+  if (entries_.empty()) forget_noted_names();
   entries_.push_back({.backend = backend, .observer = std::move(observer), .process = ::getpid()});
   count_.store(static_cast<int>(entries_.size()), std::memory_order_release);
 }

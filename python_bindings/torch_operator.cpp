@@ -2,6 +2,11 @@
 
 namespace ingot::python {
 
+std::string TorchArguments::named(std::string_view message) const {
+  if (called_ == nullptr || message.find(kPlaceholder) == std::string_view::npos) return std::string(message);
+  return with_names(message, names());
+}
+
 void give(TorchValue* stack, std::initializer_list<TorchTensor*> results) {
   for (TorchTensor* result : results) *stack++ = reinterpret_cast<TorchValue>(result->release());
 }

@@ -23,6 +23,7 @@
 #include "operations.h"
 #include "torch_library.h"
 #include "torch_memory.h"
+#include "torch_module_plans.h"
 #include "torch_module_tensors.h"
 #include "torch_operator.h"
 #include "torch_plans.h"
@@ -50,10 +51,10 @@ void require_device(const TorchPlan& plan, const char* name, const Tensor& tenso
 
 // What a call runs with.
 struct Call {
-  Call(const TorchPlan& of, Device on, std::int64_t tokens)
+  Call(const TorchPlan& of, Device on, const TorchArguments& arguments, std::int64_t tokens)
       : plan(of.plan),
         device(on),
-        where(on, tokens),
+        where(on, arguments, tokens),
         backend(where.backend()),
         stream(where.stream()),
         scales(where.constants(plan)) {}
@@ -80,9 +81,9 @@ class GivenScales {
  public:
   explicit GivenScales(std::size_t count) : count_(count) {}
 
-  void add(LinearScale& scale, const char* name, TorchTensor tensor) {
+  void add(LinearScale& scale, const char* name, const TorchTensor& tensor) {
     if (next_ == count_) throw Error(ErrorCode::invalid_argument, name, "is one scale too many");
-    tensors_[next_++] = {&scale, name, std::move(tensor)};
+    tensors_[next_++] = {&scale, name, &tensor};
   }
   // Clears the maxima and places them; `scales` are those that were added.
   void place(const Call& call) {
@@ -93,12 +94,12 @@ class GivenScales {
     for (std::size_t at = 0; at < next_; ++at) {
       const Given& each = tensors_[at];
       std::int64_t elements = 1;
-      for (const std::int64_t size : each.tensor.sizes()) elements *= size;
-      if (elements != 1 || each.tensor.dtype() != Dtype::f32 || each.tensor.device() != call.device) {
+      for (const std::int64_t size : each.tensor->sizes()) elements *= size;
+      if (elements != 1 || each.tensor->dtype() != Dtype::f32 || each.tensor->device() != call.device) {
         throw Error(ErrorCode::invalid_argument, TensorName{call.plan.subject, each.name}.text(),
                     "must be float32 of one element on the layer's device");
       }
-      *each.scale = {.scale = vector(each.tensor.data(), Dtype::f32, 1, call.device),
+      *each.scale = {.scale = vector(each.tensor->data(), Dtype::f32, 1, call.device),
                      .amax = vector(amax + at, Dtype::f32, 1, call.device)};
     }
   }
@@ -110,7 +111,7 @@ class GivenScales {
   struct Given {
     LinearScale* scale = nullptr;
     const char* name = "";
-    TorchTensor tensor{};
+    const TorchTensor* tensor = nullptr;
   };
 
   std::size_t count_;
@@ -155,29 +156,30 @@ struct Float8Weight {
 };
 
 struct ForwardArguments {
-  TorchTensor input;
-  TorchTensor weight;
-  TorchTensor bias;
+  TorchArguments& all;
+  const TorchTensor& input;
+  const TorchTensor& weight;
+  const TorchTensor* bias;
   std::int64_t plan;
   std::int64_t keep;
   GivenScales* given = nullptr;
-  TorchTensor factor{};  // of a weight in FP8
+  const TorchTensor* factor = nullptr;  // of a weight in FP8
 };
 
 // Returns output, saved and codes. Saved memory is kept for the gradient of the weight, codes for that of the input.
 void forward(TorchValue* stack, const ForwardArguments& arguments) {
-  const TorchPlan& plan = torch_plans().at(arguments.plan);
+  const TorchPlan& plan = arguments.all.plan(torch_plans(), arguments.plan);
   const TorchMatrix input = matrix_of(arguments.input, name_of(plan, "input"));
   std::optional<Float8Weight> float8;
   TorchMatrix weight;
-  if (arguments.factor.handle() != nullptr) {
-    float8.emplace(plan, arguments.weight, arguments.factor, input.view.device);
+  if (arguments.factor != nullptr) {
+    float8.emplace(plan, arguments.weight, *arguments.factor, input.view.device);
   } else {
     weight = matrix_of(arguments.weight, name_of(plan, "weight"));
     require_device(plan, "weight", weight.view, input.view.device);
   }
   const std::int64_t tokens = input.view.rows;
-  Call call(plan, input.view.device, tokens);
+  Call call(plan, input.view.device, arguments.all, tokens);
   if (arguments.given != nullptr) call.give(*arguments.given);
   const bool keeps_saved = (arguments.keep & kWeight) != 0;
 
@@ -197,8 +199,8 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
       .saved = keeps_saved ? &saved : nullptr,
       .scratch = {scratch.data(), scratch_bytes}};
   TorchMatrix bias;
-  if (arguments.bias.handle() != nullptr && plan.plan.shape.bias) {
-    bias = matrix_of(arguments.bias, name_of(plan, "bias"));
+  if (arguments.bias != nullptr && plan.plan.shape.bias) {
+    bias = matrix_of(*arguments.bias, name_of(plan, "bias"));
     tensors.bias = bias.view;
   }
   TorchSide side(call.where, faster_with_side(plan.plan, tokens) && !float8 && plan.weight_bytes > 0);
@@ -212,66 +214,47 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
   TorchTensor kept = std::move(saved_memory).publish();
   TorchTensor kept_codes =
       (arguments.keep & kInput) != 0 ? std::move(codes).publish() : TorchTensor::empty_bytes(0, call.device);
+  call.where.note(arguments.all, kept);
+  call.where.note(arguments.all, kept_codes);
   give(stack, {&output, &kept, &kept_codes});
 }
 
-void linear_forward_operator(TorchValue* stack) {
-  const ForwardArguments arguments{.input = tensor_of(stack[0]),
-                                   .weight = tensor_of(stack[1]),
-                                   .bias = {},
-                                   .plan = static_cast<std::int64_t>(stack[2]),
-                                   .keep = static_cast<std::int64_t>(stack[3])};
-  forward(stack, arguments);
+void linear_forward_operator(TorchArguments& all, TorchValue* stack) {
+  forward(stack, {all, all[0], all[1], nullptr, all.integer(2), all.integer(3)});
 }
 
-void linear_forward_bias_operator(TorchValue* stack) {
-  const ForwardArguments arguments{.input = tensor_of(stack[0]),
-                                   .weight = tensor_of(stack[1]),
-                                   .bias = tensor_of(stack[2]),
-                                   .plan = static_cast<std::int64_t>(stack[3]),
-                                   .keep = static_cast<std::int64_t>(stack[4])};
-  forward(stack, arguments);
+void linear_forward_bias_operator(TorchArguments& all, TorchValue* stack) {
+  forward(stack, {all, all[0], all[1], &all[2], all.integer(3), all.integer(4)});
 }
 
 // The same with scales that the caller gives for input and weight where the plan has delayed ones, and returns as well
 // the maxima of both. What the plan lacks has any tensor in its place.
-void linear_forward_scaled_operator(TorchValue* stack) {
+void linear_forward_scaled_operator(TorchArguments& all, TorchValue* stack) {
   GivenScales given(2);
-  ForwardArguments arguments{.input = tensor_of(stack[0]),
-                             .weight = tensor_of(stack[1]),
-                             .bias = tensor_of(stack[2]),
-                             .plan = static_cast<std::int64_t>(stack[5]),
-                             .keep = static_cast<std::int64_t>(stack[6]),
-                             .given = &given};
-  given.add(given.scales.input, "scale of input", tensor_of(stack[3]));
-  given.add(given.scales.weight, "scale of weight", tensor_of(stack[4]));
-  forward(stack, arguments);
+  given.add(given.scales.input, "scale of input", all[3]);
+  given.add(given.scales.weight, "scale of weight", all[4]);
+  forward(stack, {all, all[0], all[1], &all[2], all.integer(5), all.integer(6), &given});
   give(stack + 3, {&given.amaxes()});
 }
 
 // The same for a weight in FP8. Its codes are the caller's, so nothing of it is kept: returns output and saved.
-void linear_forward_float8_operator(TorchValue* stack) {
-  ForwardArguments arguments{.input = tensor_of(stack[0]),
-                             .weight = tensor_of(stack[1]),
-                             .bias = tensor_of(stack[3]),
-                             .plan = static_cast<std::int64_t>(stack[4]),
-                             .keep = static_cast<std::int64_t>(stack[5]) & kWeight,
-                             .factor = tensor_of(stack[2])};
+void linear_forward_float8_operator(TorchArguments& all, TorchValue* stack) {
   std::array<TorchValue, 3> results{};
-  forward(results.data(), arguments);
-  static_cast<void>(tensor_of(results[2]));
+  forward(results.data(), {all, all[0], all[1], &all[3], all.integer(4), all.integer(5) & kWeight, nullptr, &all[2]});
+  const TorchTensor no_codes(std::bit_cast<TorchHandle>(results[2]));
   stack[0] = results[0];
   stack[1] = results[1];
 }
 
 struct BackwardArguments {
-  TorchTensor grad_output;
-  TorchTensor input;  // read only if the plan reads it again, and so the weight
-  TorchTensor weight;
-  TorchTensor saved;
-  TorchTensor codes;
+  TorchArguments& all;
+  const TorchTensor& grad_output;
+  const TorchTensor& input;  // read only if the plan reads it again, and so the weight
+  const TorchTensor& weight;
+  TorchTensor& saved;
+  TorchTensor* codes;
   GivenScales* given = nullptr;
-  TorchTensor factor{};  // of a weight in FP8
+  const TorchTensor* factor = nullptr;  // of a weight in FP8
 };
 
 void require_bytes(const TorchPlan& plan, const char* name, const MemoryRegion& region, std::size_t bytes) {
@@ -312,7 +295,8 @@ class Gradients {
 
 // The weight for grad_input: its codes, or the weight itself where the plan reads it again.
 struct WeightOperand {
-  WeightOperand(const TorchPlan& plan, BackwardArguments& arguments, const Call& call, LinearBackwardTensors& tensors) {
+  WeightOperand(const TorchPlan& plan, const BackwardArguments& arguments, const Call& call,
+                LinearBackwardTensors& tensors) {
     const Device device = call.device;
     if (plan.reads_weight()) {
       matrix = matrix_of(arguments.weight, name_of(plan, "weight"));
@@ -325,7 +309,7 @@ struct WeightOperand {
       tensors.codes =
           cast_weight(plan.plan, call.backend, {.weight = matrix.view, .into = codes.region()}, call.where.run());
     } else if (plan.weight_bytes > 0) {
-      codes = TorchRegion(std::move(arguments.codes), device);
+      codes = TorchRegion(std::move(*arguments.codes), device);
       require_bytes(plan, "codes", codes.region(), plan.weight_bytes);
       tensors.codes = weight_codes(plan.plan, codes.region(), device);
     }
@@ -336,21 +320,22 @@ struct WeightOperand {
 };
 
 // The gradients that are wanted: that of the weight is added to main_grad if there is one, else it is a tensor.
-Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64_t bits, const TorchTensor& main_grad) {
-  const TorchPlan& plan = torch_plans().at(number);
-  const bool accumulates = main_grad.handle() != nullptr;
+Gradients backward(const BackwardArguments& arguments, std::int64_t number, std::int64_t bits,
+                   const TorchTensor* main_grad = nullptr) {
+  const TorchPlan& plan = arguments.all.plan(torch_plans(), number);
+  const bool accumulates = main_grad != nullptr;
   const LinearGradients wants{
       .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchMatrix grad_output = matrix_or_element_of(arguments.grad_output, name_of(plan, "grad_output"));
   const std::int64_t tokens = tokens_of(arguments.grad_output);
-  Call call(plan, grad_output.view.device, tokens);
+  Call call(plan, grad_output.view.device, arguments.all, tokens);
   if (arguments.given != nullptr) call.give(*arguments.given);
 
   const TorchRegion saved_memory(std::move(arguments.saved), call.device);
   if (wants.weight) require_bytes(plan, "saved", saved_memory.region(), plan.saved_bytes(tokens));
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.plan.identity, .tokens = tokens, .kept = true};
   Gradients gradients(plan.plan, wants, arguments.grad_output, call.device, !accumulates);
-  if (accumulates) gradients.weight_view = main_grad_of(plan.plan, main_grad, call.device);
+  if (accumulates) gradients.weight_view = main_grad_of(plan.plan, *main_grad, call.device);
   LinearBackwardTensors tensors{.saved = &saved,
                                 .grad_output = grad_output.view,
                                 .grad_input = gradients.input_view,
@@ -365,8 +350,8 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
   }
   std::optional<WeightOperand> weight;
   TorchRegion transposed;
-  if (wants.input && arguments.factor.handle() != nullptr) {
-    const Float8Weight float8(plan, arguments.weight, arguments.factor, call.device);
+  if (wants.input && arguments.factor != nullptr) {
+    const Float8Weight float8(plan, arguments.weight, *arguments.factor, call.device);
     transposed = TorchRegion(float8.bytes(), call.device);
     tensors.codes = float8.for_grad_input(call, transposed.region().data);
   } else if (wants.input) {
@@ -383,101 +368,78 @@ Gradients backward(BackwardArguments& arguments, std::int64_t number, std::int64
   return gradients;
 }
 
-BackwardArguments backward_arguments(const TorchValue* stack) {
-  return {.grad_output = tensor_of(stack[0]),
-          .input = tensor_of(stack[1]),
-          .weight = tensor_of(stack[2]),
-          .saved = tensor_of(stack[3]),
-          .codes = tensor_of(stack[4])};
+BackwardArguments backward_arguments(TorchArguments& all, GivenScales* given = nullptr) {
+  return {all, all[0], all[1], all[2], all[3], &all[4], given};
 }
 
 // Returns grad_input, grad_weight and grad_bias; those that are not wanted are empty.
-void linear_backward_operator(TorchValue* stack) {
-  BackwardArguments arguments = backward_arguments(stack);
-  Gradients gradients =
-      backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]), TorchTensor());
+void linear_backward_operator(TorchArguments& all, TorchValue* stack) {
+  Gradients gradients = backward(backward_arguments(all), all.integer(5), all.integer(6));
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
 }
 
 // The same, but the gradient of the weight is added to main_grad. Returns grad_input and grad_bias.
-void linear_backward_into_operator(TorchValue* stack) {
-  BackwardArguments arguments = backward_arguments(stack);
-  TorchTensor main_grad = tensor_of(stack[5]);
-  const std::int64_t wants = asked(static_cast<std::int64_t>(stack[7]), kWeight, main_grad);
-  if ((wants & kWeight) == 0) main_grad = TorchTensor();
-  Gradients gradients = backward(arguments, static_cast<std::int64_t>(stack[6]), wants, main_grad);
+void linear_backward_into_operator(TorchArguments& all, TorchValue* stack) {
+  const std::int64_t wants = asked(all.integer(7), kWeight, all[5]);
+  const TorchTensor* const main_grad = (wants & kWeight) != 0 ? &all[5] : nullptr;
+  Gradients gradients = backward(backward_arguments(all), all.integer(6), wants, main_grad);
   give(stack, {&gradients.input, &gradients.bias});
 }
 
 // The same with scales that the caller gives for grad_output, and for the weight where backward casts it again. Returns
 // as well the maxima of both.
-void linear_backward_scaled_operator(TorchValue* stack) {
+void linear_backward_scaled_operator(TorchArguments& all, TorchValue* stack) {
   GivenScales given(2);
-  BackwardArguments arguments = backward_arguments(stack);
-  arguments.given = &given;
-  given.add(given.scales.grad_output, "scale of grad_output", tensor_of(stack[5]));
-  given.add(given.scales.weight, "scale of weight", tensor_of(stack[6]));
-  Gradients gradients =
-      backward(arguments, static_cast<std::int64_t>(stack[7]), static_cast<std::int64_t>(stack[8]), TorchTensor());
+  given.add(given.scales.grad_output, "scale of grad_output", all[5]);
+  given.add(given.scales.weight, "scale of weight", all[6]);
+  Gradients gradients = backward(backward_arguments(all, &given), all.integer(7), all.integer(8));
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias, &given.amaxes()});
 }
 
 // The same for a weight in FP8.
-void linear_backward_float8_operator(TorchValue* stack) {
-  BackwardArguments arguments{.grad_output = tensor_of(stack[0]),
-                              .input = tensor_of(stack[1]),
-                              .weight = tensor_of(stack[2]),
-                              .saved = tensor_of(stack[4]),
-                              .codes = {},
-                              .factor = tensor_of(stack[3])};
-  Gradients gradients =
-      backward(arguments, static_cast<std::int64_t>(stack[5]), static_cast<std::int64_t>(stack[6]), {});
+void linear_backward_float8_operator(TorchArguments& all, TorchValue* stack) {
+  const BackwardArguments arguments{all, all[0], all[1], all[2], all[4], nullptr, nullptr, &all[3]};
+  Gradients gradients = backward(arguments, all.integer(5), all.integer(6));
   give(stack, {&gradients.input, &gradients.weight, &gradients.bias});
 }
 
-constexpr std::array<TorchOperator, 8> kOperators{{
-    {"linear_forward", "linear_forward(Tensor input, Tensor weight, int plan, int keep) -> (Tensor, Tensor, Tensor)",
-     torch_kernel<linear_forward_operator>},
-    {"linear_forward_bias",
-     "linear_forward_bias(Tensor input, Tensor weight, Tensor bias, int plan, int keep) -> (Tensor, Tensor, Tensor)",
-     torch_kernel<linear_forward_bias_operator>},
-    {"linear_backward",
-     "linear_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, int plan, int wants)"
-     " -> (Tensor, Tensor, Tensor)",
-     torch_kernel<linear_backward_operator>},
-    {"linear_forward_scaled",
-     "linear_forward_scaled(Tensor input, Tensor weight, Tensor bias, Tensor scale_input, Tensor scale_weight, int "
-     "plan, "
-     "int keep) -> (Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<linear_forward_scaled_operator>},
-    {"linear_backward_scaled",
-     "linear_backward_scaled(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, "
-     "Tensor scale_grad_output, Tensor scale_weight, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<linear_backward_scaled_operator>},
-    {"linear_backward_into",
-     "linear_backward_into(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes, "
-     "Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor)",
-     torch_kernel<linear_backward_into_operator>},
-    {"linear_forward_float8",
-     "linear_forward_float8(Tensor input, Tensor weight, Tensor factor, Tensor bias, int plan, int keep) -> "
-     "(Tensor, Tensor)",
-     torch_kernel<linear_forward_float8_operator>},
-    {"linear_backward_float8",
-     "linear_backward_float8(Tensor grad_output, Tensor input, Tensor weight, Tensor factor, Tensor saved, int plan, "
-     "int wants) -> (Tensor, Tensor, Tensor)",
-     torch_kernel<linear_backward_float8_operator>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<linear_forward_operator,
+                   "linear_forward(Tensor input, Tensor weight, int plan, int keep) -> (Tensor, Tensor, Tensor)">,
+    kTorchOperator<linear_forward_bias_operator,
+                   "linear_forward_bias(Tensor input, Tensor weight, Tensor bias, int plan, int keep)"
+                   " -> (Tensor, Tensor, Tensor)">,
+    kTorchOperator<linear_backward_operator,
+                   "linear_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes,"
+                   " int plan, int wants) -> (Tensor, Tensor, Tensor)">,
+    kTorchOperator<linear_forward_scaled_operator,
+                   "linear_forward_scaled(Tensor input, Tensor weight, Tensor bias, Tensor scale_input,"
+                   " Tensor scale_weight, int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<linear_backward_scaled_operator,
+                   "linear_backward_scaled(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes,"
+                   " Tensor scale_grad_output, Tensor scale_weight, int plan, int wants)"
+                   " -> (Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<linear_backward_into_operator,
+                   "linear_backward_into(Tensor grad_output, Tensor input, Tensor weight, Tensor saved, Tensor codes,"
+                   " Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor)">,
+    kTorchOperator<linear_forward_float8_operator,
+                   "linear_forward_float8(Tensor input, Tensor weight, Tensor factor, Tensor bias, int plan, int keep)"
+                   " -> (Tensor, Tensor)">,
+    kTorchOperator<linear_backward_float8_operator,
+                   "linear_backward_float8(Tensor grad_output, Tensor input, Tensor weight, Tensor factor,"
+                   " Tensor saved, int plan, int wants) -> (Tensor, Tensor, Tensor)">};
 
-void accept(std::int32_t code, const char* what) {
+void accept(std::int32_t code, const std::string& what) {
   if (code != 0) throw Error(ErrorCode::invalid_argument, what, "PyTorch refused the operator: are there two Ingots?");
 }
 
 void implement(TorchLibraryOpaque* library, const TorchOperator& each) {
   const TorchFunctions& torch = torch_functions();
+  const std::string name = each.name();
   const bool versioned = torch.implement_versioned != nullptr;
-  accept(versioned ? torch.implement_versioned(library, each.name, each.kernel, torch.version())
-                   : torch.implement(library, each.name, each.kernel),
-         each.name);
+  accept(versioned ? torch.implement_versioned(library, name.c_str(), each.kernel, torch.version())
+                   : torch.implement(library, name.c_str(), each.kernel),
+         name);
 }
 
 void register_all() {
@@ -488,7 +450,7 @@ void register_all() {
       {kOperators, float8_operators(), split_linear_operators(), weight_only_operators(), frozen_linear_operators(),
        norm_linear_operators(), mlp_operators(), shared_linear_operators(), gated_linear_operators()}};
   for (const auto& family : families) {
-    for (const TorchOperator& each : family) accept(torch.define(library, each.schema), each.name);
+    for (const TorchOperator& each : family) accept(torch.define(library, each.schema.data()), each.name());
   }
   for (const char* key : {"CPU", "CUDA"}) {
     accept(torch.library_kernels("ingot", key, __FILE__, __LINE__, &library), key);
@@ -505,13 +467,13 @@ void register_once() {
 
 // Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads input, backward reads weight).
 // `weight_again`: backward casts the weight once more, and forward keeps none of its codes.
-nb::tuple add_plan(LinearConfig config, const std::string& name, std::int64_t in_features, std::int64_t out_features,
+nb::tuple add_plan(LinearConfig config, std::int64_t in_features, std::int64_t out_features,
                    const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight, bool weight_again) {
   weight_again = weight_again && is_float8(config.grad_input);
   if (weight_again) config = casting_weight_again(config);
   const auto& [input, weight, bias] = dtypes;
   LinearPlanOptions options{
-      .name = name,
+      .name = placeholder(0),
       .config = config,
       .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
       .dtypes = {.input = dtype_of(input.value_or(""), "input"), .weight = dtype_of(weight.value_or(""), "weight")},
@@ -519,7 +481,7 @@ nb::tuple add_plan(LinearConfig config, const std::string& name, std::int64_t in
   if (bias) options.dtypes.bias = dtype_of(*bias, "bias");
   TorchPlans& plans = torch_plans();
   const std::int64_t number = plans.add(linear_plan(options), weight_again);
-  const TorchPlan& plan = plans.at(number);
+  const TorchPlan& plan = *plans.at(number).plan;
   return nb::make_tuple(number, plan.saved_constant, plan.saved_per_unit, plan.weight_bytes,
                         grad_weight && plan.plan.grad_weight_reads_input(), plan.reads_weight());
 }
@@ -585,21 +547,24 @@ void bind_torch(nb::module_& module) {
   module.attr("torch_many_tokens") = TorchStreams::kManyTokens;
   module.def(
       "torch_linear_plan",
-      [](const std::string& recipe_name, const std::string& name, std::int64_t in_features, std::int64_t out_features,
+      [](const std::string& recipe_name, std::int64_t in_features, std::int64_t out_features,
          const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight, bool weight_again) {
-        return add_plan(recipe(recipe_name), name, in_features, out_features, dtypes, grad_weight, weight_again);
+        return add_plan(recipe(recipe_name), in_features, out_features, dtypes, grad_weight, weight_again);
       },
-      "recipe"_a, "name"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "weight_again"_a);
+      "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "weight_again"_a);
   module.def(
       "torch_linear_plan_of_casts",
       [](const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
-         bool weight_again, const std::array<bool, 3>& given, const std::string& name, std::int64_t in_features,
-         std::int64_t out_features, const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight) {
-        return add_plan(config_of(casts, pow2, fast_accumulation, given), name, in_features, out_features, dtypes,
+         bool weight_again, const std::array<bool, 3>& given, std::int64_t in_features, std::int64_t out_features,
+         const std::array<std::optional<std::string>, 3>& dtypes, bool grad_weight) {
+        return add_plan(config_of(casts, pow2, fast_accumulation, given), in_features, out_features, dtypes,
                         grad_weight, weight_again);
       },
-      "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "given"_a, "name"_a, "in_features"_a,
-      "out_features"_a, "dtypes"_a, "grad_weight"_a);
+      "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "given"_a, "in_features"_a, "out_features"_a,
+      "dtypes"_a, "grad_weight"_a);
+  // What stands in the place of layers' names in plans' texts.
+  module.attr("torch_placeholders") = nb::make_tuple(placeholder(0), placeholder(1), placeholder(2));
+  bind_names(module, "torch_name_linear", torch_plans());
 }
 
 }  // namespace ingot::python

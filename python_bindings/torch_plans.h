@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/linear_plan.h"
@@ -39,7 +41,9 @@ class TorchPlans : public TorchPlanTable<TorchPlan> {
   std::int64_t add(LinearPlan plan, bool weight_again = false) {
     TorchPlan added(std::move(plan), weight_again);
     const std::uint64_t identity = added.plan.identity;
-    return TorchPlanTable::add(added.casts_whole_weight_again ? mix(identity + 1) : identity, std::move(added));
+    std::vector<std::string> sizes{sizes_text(added.plan.shape.in_features, added.plan.shape.out_features)};
+    return TorchPlanTable::add(added.casts_whole_weight_again ? mix(identity + 1) : identity, std::move(added),
+                               std::move(sizes));
   }
 };
 

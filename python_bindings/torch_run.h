@@ -19,14 +19,11 @@ namespace ingot::python {
 class TorchRun {
  public:
   // On the device's context and PyTorch's current stream, unless this thread's calls are a dry run's. `tokens`: how
-  // many rows the call's matrices have, for a call of GEMMs.
-  explicit TorchRun(Device device, std::int64_t tokens = 0)
-      : device_(device),
-        dry_(TorchDryRun::of_thread()),
-        context_(dry_ == nullptr ? &shared_context(device) : nullptr),
-        backend_(dry_ == nullptr ? context_->context().backend() : dry_->backend()),
-        stream_(dry_ == nullptr ? context_->torch_streams().current(backend_, own_, tokens) : dry_->stream()),
-        observer_(TorchObservers::of_process().of(backend_)) {}
+  // many rows the call's matrices have, for a call of GEMMs. `arguments`: they say what observers call the layers.
+  TorchRun(Device device, const TorchArguments& arguments, std::int64_t tokens = 0)
+      : TorchRun(device, &arguments, tokens) {}
+  // Not for calls of layers.
+  explicit TorchRun(Device device) : TorchRun(device, nullptr, 0) {}
 
   Device device() const { return device_; }
   Backend& backend() const { return backend_; }
@@ -40,9 +37,29 @@ class TorchRun {
   LinearRun run(Stream* side = nullptr) const { return {.stream = stream_, .side = side, .observer = observer_.get()}; }
   // Whether values that a cast computes on the way are written for an observer: the scratch memory needs room for them.
   bool observes_values() const { return observer_ != nullptr && observer_->wants_values(); }
+  // Where the call is observed, the later calls of its layers which take what it leaves have their names.
+  void note(const TorchArguments& arguments, const TorchTensor& left, bool shared = false) const {
+    if (observer_ != nullptr) note_names(*arguments.called(), left, observer_->names(), shared);
+  }
 
  private:
   friend class TorchSide;
+
+  TorchRun(Device device, const TorchArguments* arguments, std::int64_t tokens)
+      : device_(device),
+        dry_(TorchDryRun::of_thread()),
+        context_(dry_ == nullptr ? &shared_context(device) : nullptr),
+        backend_(dry_ == nullptr ? context_->context().backend() : dry_->backend()),
+        stream_(dry_ == nullptr ? context_->torch_streams().current(backend_, own_, tokens) : dry_->stream()),
+        observer_(observer_of(backend_, arguments)) {}
+
+  static std::unique_ptr<NamedObserver> observer_of(const Backend& backend, const TorchArguments* arguments) {
+    if (arguments == nullptr) return nullptr;
+    std::shared_ptr<LayerObserver> all = TorchObservers::of_process().of(backend);
+    if (all == nullptr) return nullptr;
+    return std::make_unique<NamedObserver>(
+        std::move(all), arguments->called() == nullptr ? std::vector<std::string>{} : arguments->names());
+  }
 
   Device device_;
   TorchDryRun* dry_;
@@ -50,7 +67,7 @@ class TorchRun {
   Backend& backend_;
   std::optional<TorchStream> own_{};
   Stream& stream_;
-  std::shared_ptr<LayerObserver> observer_;
+  std::unique_ptr<NamedObserver> observer_;
 };
 
 // A second stream beside that of a small call which PyTorch captures: a replay is faster if what does not wait for each

@@ -44,11 +44,6 @@ MemoryRegion codes_of(const SharedLinearPlan& plan, const TorchKept& kept, std::
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 
-struct ForwardArguments {
-  TorchTensor input, gamma, beta;
-  std::array<TorchTensor, kMostLayers> weights{}, biases{};
-};
-
 // One forward's memory and tensors.
 struct Forward {
   const SharedLinearPlan& plan;
@@ -104,21 +99,17 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
 // Returns three outputs, the third empty if there are two layers, and what backward needs. kDelayed: the stack holds
 // delayed scales, behind the other tensors. All layers cast the input with the first layer's scale.
 template <bool kDelayed>
-void forward(TorchValue* stack) {
-  ForwardArguments arguments{.input = tensor_of(stack[0]), .gamma = tensor_of(stack[1]), .beta = tensor_of(stack[2])};
-  for (std::size_t at = 0; at < kMostLayers; ++at) {
-    arguments.weights[at] = tensor_of(stack[3 + 2 * at]);
-    arguments.biases[at] = tensor_of(stack[4 + 2 * at]);
-  }
+void forward(TorchArguments& all, TorchValue* stack) {
+  const std::span<const TorchTensor> layer_tensors = all.from(3);  // weight and bias of each
   constexpr std::size_t kScales = 3 + 2 * kMostLayers;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const SharedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
-  const auto keep = static_cast<std::int64_t>(stack[kPlan + 1]);
+  const SharedModule& of = all.plan(plans(), all.integer(kPlan));
+  const std::int64_t keep = all.integer(kPlan + 1);
   const SharedLinearPlan& plan = of.plan;
-  const TorchMatrix input = matrix_of(arguments.input, {plan.first.subject, "input"});
-  TorchCall call(input.view.device, input.view.rows);
+  const TorchMatrix input = matrix_of(all[0], {plan.first.subject, "input"});
+  TorchCall call(input.view.device, all, input.view.rows);
   const auto layers = static_cast<std::int64_t>(plan.count());
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), layers, plan.first.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), layers, plan.first.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -128,14 +119,13 @@ void forward(TorchValue* stack) {
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   // The first layer's scratch holds the codes that the others read.
   const TorchRegion scratch(plan.first.forward_scratch(tokens, pass, run.call.observes_values()).bytes, device);
-  const NormOperands norm(plan.first, arguments.gamma, arguments.beta, device);
+  const NormOperands norm(plan.first, all[1], all[2], device);
   std::vector<TorchResult> outputs;
   outputs.reserve(kMostLayers);
   for (std::size_t at = 0; at < plan.count(); ++at) {
     const LinearPlan& layer = plan.layer(at);
-    const LayerOperands operands(layer, arguments.weights[at], arguments.biases[at], device);
-    outputs.emplace_back(true, sizes_with_last(arguments.input.sizes(), layer.shape.out_features), *layer.dtypes.output,
-                         device);
+    const LayerOperands operands(layer, layer_tensors[2 * at], layer_tensors[2 * at + 1], device);
+    outputs.emplace_back(true, sizes_with_last(all[0].sizes(), layer.shape.out_features), *layer.dtypes.output, device);
     if (at == 0) {
       forward_of_first(run, norm, operands, outputs[at], scratch.region());
     } else {
@@ -144,24 +134,25 @@ void forward(TorchValue* stack) {
   }
   while (outputs.size() < kMostLayers) outputs.emplace_back(false, std::array<std::int64_t, 1>{}, Dtype::f32, device);
   TorchTensor published = std::move(kept).publish();
+  call.note(all, published);
   give(stack, {&outputs[0].tensor, &outputs[1].tensor, &outputs[2].tensor, &published});
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
 struct BackwardArguments {
-  std::array<TorchTensor, kMostLayers> grad_outputs{};
-  TorchTensor input, gamma;
-  std::array<TorchTensor, kMostLayers> weights{};
-  TorchTensor saved;
-  std::array<TorchTensor, kMostLayers> main_grads{};
+  std::span<const TorchTensor> grad_outputs;
+  const TorchTensor &input, &gamma;
+  std::span<const TorchTensor> weights;
+  TorchTensor& saved;
+  std::span<const TorchTensor> main_grads;
 };
 
 // One backward's memory and tensors.
 struct Backward {
   const SharedLinearPlan& plan;
   TorchCall& call;
-  BackwardArguments& arguments;
+  const BackwardArguments& arguments;
   std::int64_t tokens;
   std::int64_t wants;
   SharedSavedMemory places;
@@ -245,26 +236,27 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
 // Returns the gradients of input, gamma, beta and of each layer's weight and bias; those that are not wanted are empty,
 // and so are those of weights that are added to a main_grad.
 template <std::size_t kMainGrads, bool kDelayed = false>
-void backward(TorchValue* stack) {
-  BackwardArguments arguments{.input = tensor_of(stack[3]), .gamma = tensor_of(stack[4]), .saved = tensor_of(stack[8])};
-  for (std::size_t at = 0; at < kMostLayers; ++at) {
-    arguments.grad_outputs[at] = tensor_of(stack[at]);
-    arguments.weights[at] = tensor_of(stack[5 + at]);
-  }
-  for (std::size_t at = 0; at < kMainGrads; ++at) arguments.main_grads[at] = tensor_of(stack[9 + at]);
+void backward(TorchArguments& all, TorchValue* stack) {
+  std::array<TorchTensor, kMostLayers> none;
+  const BackwardArguments arguments{.grad_outputs = all.from(0),
+                                    .input = all[3],
+                                    .gamma = all[4],
+                                    .weights = all.from(5),
+                                    .saved = all[8],
+                                    .main_grads = kMainGrads > 0 ? all.from(9) : std::span<TorchTensor>(none)};
   constexpr std::size_t kScales = 9 + kMainGrads;
   constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const SharedModule& of = plans().at(static_cast<std::int64_t>(stack[kPlan]));
+  const SharedModule& of = all.plan(plans(), all.integer(kPlan));
   const SharedLinearPlan& plan = of.plan;
   const NormLinearPlan& first = plan.first;
   const TorchMatrix first_grad = matrix_of(arguments.grad_outputs[0], {first.linear.subject, "grad_output"});
-  TorchCall call(first_grad.view.device, first_grad.view.rows);
+  TorchCall call(first_grad.view.device, all, first_grad.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = first_grad.view.rows;
-  auto wants = static_cast<std::int64_t>(stack[kPlan + 1]);
+  std::int64_t wants = all.integer(kPlan + 1);
   for (std::size_t at = 0; at < kMainGrads; ++at) wants = asked(wants, kWeight << (2 * at), arguments.main_grads[at]);
   const auto layers = static_cast<std::int64_t>(plan.count());
-  if constexpr (kDelayed) call.use(delayed_scales(stack + kScales), layers, first.subject);
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), layers, first.subject);
   const bool wants_input = (wants & (kInput | kGamma)) != 0;
   const bool needs_codes =
       wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight() && !of.casts_whole_weights_again;
@@ -321,45 +313,44 @@ void backward(TorchValue* stack) {
                &gradients[2].weight.tensor, &gradients[2].bias.tensor});
 }
 
-constexpr std::array<TorchOperator, 5> kOperators{{
-    {"shared_linear_forward",
-     "shared_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0, Tensor weight1,"
-     " Tensor bias1, Tensor weight2, Tensor bias2, int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<forward<false>>},
-    {"shared_linear_forward_delayed",
-     "shared_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0,"
-     " Tensor weight1, Tensor bias1, Tensor weight2, Tensor bias2, Tensor scale, Tensor(a!) amax, Tensor starts,"
-     " int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<forward<true>>},
-    {"shared_linear_backward",
-     "shared_linear_backward(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input, Tensor gamma,"
-     " Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, int plan, int wants)"
-     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<0>>},
-    {"shared_linear_backward_into",
-     "shared_linear_backward_into(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
-     " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
-     " Tensor(b!) main_grad1, Tensor(c!) main_grad2, int plan, int wants)"
-     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<kMostLayers>>},
-    {"shared_linear_backward_delayed",
-     "shared_linear_backward_delayed(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
-     " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
-     " Tensor(b!) main_grad1, Tensor(c!) main_grad2, Tensor scale, Tensor(d!) amax, Tensor starts, int plan,"
-     " int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
-     torch_kernel<backward<kMostLayers, true>>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<
+        forward<false>,
+        "shared_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0, Tensor weight1,"
+        " Tensor bias1, Tensor weight2, Tensor bias2, int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        forward<true>,
+        "shared_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0,"
+        " Tensor weight1, Tensor bias1, Tensor weight2, Tensor bias2, Tensor scale, Tensor(a!) amax, Tensor starts,"
+        " int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<backward<0>,
+                   "shared_linear_backward(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor "
+                   "input, Tensor gamma,"
+                   " Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, int plan, int wants)"
+                   " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<kMostLayers>,
+        "shared_linear_backward_into(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
+        " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
+        " Tensor(b!) main_grad1, Tensor(c!) main_grad2, int plan, int wants)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<kMostLayers, true>,
+        "shared_linear_backward_delayed(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
+        " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
+        " Tensor(b!) main_grad1, Tensor(c!) main_grad2, Tensor scale, Tensor(d!) amax, Tensor starts, int plan,"
+        " int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">};
 
-// A layer's name, out_features, and the dtypes of its weight and bias.
-using LayerText = std::tuple<std::string, std::int64_t, std::string, std::optional<std::string>>;
+// A layer's out_features, and the dtypes of its weight and bias.
+using LayerText = std::tuple<std::int64_t, std::string, std::optional<std::string>>;
 
 SharedLinearPlan shared_plan(const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
                              const std::string& input_dtype, const std::vector<LayerText>& layers, bool grad_weight,
                              const std::optional<NormText>& norm, bool weight_again) {
   SharedLinearPlan plan;
-  for (const auto& [name, out_features, weight, bias] : layers) {
+  for (const auto& [out_features, weight, bias] : layers) {
     LinearPlanOptions options{
-        .name = name,
+        .name = placeholder(plan.identity == 0 ? 0 : plan.count()),
         .config = config_of(recipe_name, weight_again),
         .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
         .dtypes = linear_dtypes({input_dtype, weight, bias}),
@@ -398,10 +389,14 @@ void bind_torch_shared_linear(nb::module_& module) {
         const ReadAgain reads{.input_for_input = plan.first.norm.has_value(),
                               .input_for_weight = plan.first.backward_reads_input({.input = false, .bias = false}),
                               .weight = plan.first.linear.grad_input_reads_weight()};
-        return add_module(plans(), identity, SharedModule(std::move(plan), codes, casts_again), reads);
+        std::vector<std::string> sizes;
+        for (const LayerText& layer : layers) sizes.push_back(sizes_text(in_features, std::get<0>(layer)));
+        return add_module(plans(), identity, SharedModule(std::move(plan), codes, casts_again), std::move(sizes),
+                          reads);
       },
       "subject"_a, "recipe"_a, "in_features"_a, "input_dtype"_a, "layers"_a, "grad_weight"_a, "norm"_a.none(),
       "weight_again"_a);
+  bind_names(module, "torch_name_shared_linear", plans());
 }
 
 }  // namespace ingot::python

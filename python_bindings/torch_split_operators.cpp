@@ -70,14 +70,13 @@ void require_bytes(const LinearPlan& plan, const char* name, const TorchRegion& 
 }
 
 // Returns the codes for the output GEMM and, if it is kept, what backward needs for grad_weight.
-void quantize_input(TorchValue* stack) {
-  const TorchTensor tensor = tensor_of(stack[0]);
-  const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[1]));
-  const LinearPass pass = pass_of(plan, static_cast<std::int64_t>(stack[2]));
-  const TorchMatrix input = matrix_of(tensor, {plan.plan.subject, "input"});
+void quantize_input(TorchArguments& all, TorchValue* stack) {
+  const TorchPlan& plan = all.plan(torch_plans(), all.integer(1));
+  const LinearPass pass = pass_of(plan, all.integer(2));
+  const TorchMatrix input = matrix_of(all[0], {plan.plan.subject, "input"});
   const Device device = input.view.device;
   const std::int64_t tokens = input.view.rows;
-  const TorchRun place(device);
+  const TorchRun place(device, all);
   TorchRegion codes(codes_bytes(plan.plan, tokens, pass), device);
   TorchRegion saved(pass == LinearPass::training ? plan.saved_bytes(tokens) : 0, device);
   const CastSpec& spec = plan.plan.input_of(pass).spec;
@@ -95,24 +94,25 @@ void quantize_input(TorchValue* stack) {
 }
 
 // Returns the weight's codes and factors, as linear_forward keeps them.
-void quantize_weight(TorchValue* stack) {
-  const TorchTensor tensor = tensor_of(stack[0]);
-  const TorchPlan& plan = torch_plans().at(static_cast<std::int64_t>(stack[1]));
-  const TorchMatrix weight = matrix_of(tensor, {plan.plan.subject, "weight"});
-  const TorchRun place(weight.view.device);
+void quantize_weight(TorchArguments& all, TorchValue* stack) {
+  const TorchPlan& plan = all.plan(torch_plans(), all.integer(1));
+  const TorchMatrix weight = matrix_of(all[0], {plan.plan.subject, "weight"});
+  const TorchRun place(weight.view.device, all);
   TorchRegion codes(plan.weight_bytes, place.device());
   const ObservedRange range(place.run().observer, plan.plan.name, "forward");
   cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, place.run());
   TorchTensor kept = std::move(codes).publish();
+  place.note(all, kept);
   give(stack, {&kept});
 }
 
 struct GemmArguments {
-  TorchTensor input;  // for its sizes
-  TorchTensor codes;
-  TorchTensor saved;
-  TorchTensor weight_codes;
-  TorchTensor bias;
+  TorchArguments& all;
+  const TorchTensor& input;  // for its sizes
+  TorchTensor& codes;
+  TorchTensor& saved;
+  TorchTensor& weight_codes;
+  const TorchTensor* bias;
   std::int64_t input_plan;
   std::int64_t plan;
 };
@@ -151,12 +151,13 @@ void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const CastSp
 }
 
 // Returns the output.
-void gemm_output(TorchValue* stack, GemmArguments arguments) {
-  const TorchPlan& cast = torch_plans().at(arguments.input_plan);
-  const LinearPlan& plan = torch_plans().at(arguments.plan).plan;
+void gemm_output(TorchValue* stack, const GemmArguments& arguments) {
+  const LinearPlan& plan = arguments.all.plan(torch_plans(), arguments.plan).plan;
+  const TorchPlan& cast = *torch_plans().at(arguments.input_plan).plan;
   const Device device = arguments.input.device().value_or(Device{});
   const std::int64_t tokens = tokens_of(arguments.input);
-  const TorchRun place(device, tokens);
+  const TorchRun place(device, arguments.all, tokens);
+  place.note(arguments.all, arguments.saved, true);
   const TorchRegion saved(std::move(arguments.saved), device);
   const TorchRegion codes(std::move(arguments.codes), device);
   const TorchRegion weight(std::move(arguments.weight_codes), device);
@@ -187,7 +188,7 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
   TorchMatrix bias;
   TorchRegion rounded_bias;
   if (plan.shape.bias) {
-    bias = matrix_of(arguments.bias, {plan.subject, "bias"});
+    bias = matrix_of(*arguments.bias, {plan.subject, "bias"});
     if (plan.rounds_bias()) rounded_bias = rounded(plan, place, bias.view);
     tensors.bias = bias.view;
   }
@@ -199,43 +200,28 @@ void gemm_output(TorchValue* stack, GemmArguments arguments) {
   give(stack, {&output});
 }
 
-void gemm_output_operator(TorchValue* stack) {
-  gemm_output(stack, {.input = tensor_of(stack[0]),
-                      .codes = tensor_of(stack[1]),
-                      .saved = tensor_of(stack[2]),
-                      .weight_codes = tensor_of(stack[3]),
-                      .bias = {},
-                      .input_plan = static_cast<std::int64_t>(stack[4]),
-                      .plan = static_cast<std::int64_t>(stack[5])});
+void gemm_output_operator(TorchArguments& all, TorchValue* stack) {
+  gemm_output(stack, {all, all[0], all[1], all[2], all[3], nullptr, all.integer(4), all.integer(5)});
 }
 
-void gemm_output_bias_operator(TorchValue* stack) {
-  gemm_output(stack, {.input = tensor_of(stack[0]),
-                      .codes = tensor_of(stack[1]),
-                      .saved = tensor_of(stack[2]),
-                      .weight_codes = tensor_of(stack[3]),
-                      .bias = tensor_of(stack[4]),
-                      .input_plan = static_cast<std::int64_t>(stack[5]),
-                      .plan = static_cast<std::int64_t>(stack[6])});
+void gemm_output_bias_operator(TorchArguments& all, TorchValue* stack) {
+  gemm_output(stack, {all, all[0], all[1], all[2], all[3], &all[4], all.integer(5), all.integer(6)});
 }
 
-constexpr std::array<TorchOperator, 4> kOperators{{
-    {"quantize_input", "quantize_input(Tensor input, int plan, int keep) -> (Tensor, Tensor)",
-     torch_kernel<quantize_input>},
-    {"quantize_weight", "quantize_weight(Tensor weight, int plan) -> Tensor", torch_kernel<quantize_weight>},
-    {"gemm_output",
-     "gemm_output(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, int input_plan, int plan) -> Tensor",
-     torch_kernel<gemm_output_operator>},
-    {"gemm_output_bias",
-     "gemm_output_bias(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, Tensor bias, int input_plan, "
-     "int plan) -> Tensor",
-     torch_kernel<gemm_output_bias_operator>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<quantize_input, "quantize_input(Tensor input, int plan, int keep) -> (Tensor, Tensor)">,
+    kTorchOperator<quantize_weight, "quantize_weight(Tensor weight, int plan) -> Tensor">,
+    kTorchOperator<gemm_output_operator,
+                   "gemm_output(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, int input_plan,"
+                   " int plan) -> Tensor">,
+    kTorchOperator<gemm_output_bias_operator,
+                   "gemm_output_bias(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, Tensor bias,"
+                   " int input_plan, int plan) -> Tensor">};
 
 // Returns (number, bytes of codes for each TorchPlan::kTokensPerUnit tokens without and with gradients) of the plan
 // that casts this plan's input; None if its forward does not come apart.
 std::optional<nb::tuple> add_input_plan(std::int64_t number) {
-  const LinearPlan& plan = torch_plans().at(number).plan;
+  const LinearPlan& plan = torch_plans().at(number).plan->plan;
   LinearPlan input = input_plan(plan);
   if (!casts_alike(plan, input)) return std::nullopt;
   const std::size_t inference = codes_bytes(input, 1, LinearPass::inference);

@@ -16,8 +16,8 @@
 #include "ingot/runtime/util/digest.h"
 #include "operations.h"
 #include "torch_memory.h"
+#include "torch_module_plans.h"
 #include "torch_operator.h"
-#include "torch_plan_table.h"
 #include "torch_run.h"
 #include "torch_weight_operand.h"
 
@@ -67,71 +67,45 @@ TorchPlanTable<WeightOnlyPlan>& plans() {
   return *plans;
 }
 
-struct MatmulArguments {
-  TorchTensor input;
-  TorchTensor weight;
-  TorchTensor factors;
-  TorchTensor bias;
-  std::int64_t plan;
-  bool constant;
-};
-
-void multiply(TorchValue* stack, const MatmulArguments& arguments) {
-  const WeightOnlyPlan& plan = plans().at(arguments.plan);
-  const Device device = device_of(arguments.input, plan.name("input"));
-  const TorchMatrix input = columns_of(arguments.input, plan.name("input"), plan.in_features, device);
+// The integers `plan` and `constant` are at `integers`. `of_bias`: null for a layer that has none.
+void multiply(TorchArguments& all, TorchValue* stack, const TorchTensor* of_bias, std::size_t integers) {
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(integers));
+  const Device device = device_of(all[0], plan.name("input"));
+  const TorchMatrix input = columns_of(all[0], plan.name("input"), plan.in_features, device);
   const Dtype dtype = input.view.dtype;
   if (dtype == Dtype::f32) {
     throw Error(ErrorCode::invalid_argument, plan.name("input").text(),
                 "is float32, but activations are bfloat16 or float16: convert them with .to(), or use torch.autocast");
   }
-  const bool has_bias = arguments.bias.handle() != nullptr;
+  const bool has_bias = of_bias != nullptr;
   TorchMatrix bias;
   if (has_bias) {
-    bias = columns_of(arguments.bias, plan.name("bias"), plan.out_features, device);
+    bias = columns_of(*of_bias, plan.name("bias"), plan.out_features, device);
     if (bias.view.dtype != dtype) {  // f32 beside bf16, under autocast
-      TorchTensor rounded = TorchTensor::empty(arguments.bias.sizes(), torch_dtype(dtype), device);
-      rounded.copy_from(arguments.bias);
+      TorchTensor rounded = TorchTensor::empty(of_bias->sizes(), torch_dtype(dtype), device);
+      rounded.copy_from(*of_bias);
       bias = {.view = matrix(rounded.data(), dtype, 1, plan.out_features, device), .copy = std::move(rounded)};
     }
   }
   DequantMatmulTensors tensors{
       .x = input.view,
-      .weight = plan.weight(bytes_of(arguments.weight, plan.name("weight"), plan.weight_bytes(), device), device),
-      .factors =
-          vector(factors_of(arguments.factors, plan.name("weight_scale"), plan.factors(), plan.factor_dtype(), device),
-                 plan.factor_dtype(), plan.factors(), device),
+      .weight = plan.weight(bytes_of(all[1], plan.name("weight"), plan.weight_bytes(), device), device),
+      .factors = vector(factors_of(all[2], plan.name("weight_scale"), plan.factors(), plan.factor_dtype(), device),
+                        plan.factor_dtype(), plan.factors(), device),
       .bias = bias.view,
       .out = {},
-      .constant_weight = arguments.constant};
-  const TorchRun place(device);
+      .constant_weight = all.integer(integers + 1) != 0};
+  const TorchRun place(device, all);
   TorchTensor output =
-      TorchTensor::empty(sizes_with_last(arguments.input.sizes(), plan.out_features), torch_dtype(dtype), device);
+      TorchTensor::empty(sizes_with_last(all[0].sizes(), plan.out_features), torch_dtype(dtype), device);
   tensors.out = matrix(output.data(), dtype, input.view.rows, plan.out_features, device);
   place.backend().dequant_matmul(plan.specs[(dtype == Dtype::f16 ? 2U : 0U) + (has_bias ? 1U : 0U)], tensors,
                                  place.stream());
   give(stack, {&output});
 }
 
-void matmul_operator(TorchValue* stack) {
-  const MatmulArguments arguments{.input = tensor_of(stack[0]),
-                                  .weight = tensor_of(stack[1]),
-                                  .factors = tensor_of(stack[2]),
-                                  .bias = {},
-                                  .plan = static_cast<std::int64_t>(stack[3]),
-                                  .constant = stack[4] != 0};
-  multiply(stack, arguments);
-}
-
-void matmul_bias_operator(TorchValue* stack) {
-  const MatmulArguments arguments{.input = tensor_of(stack[0]),
-                                  .weight = tensor_of(stack[1]),
-                                  .factors = tensor_of(stack[2]),
-                                  .bias = tensor_of(stack[3]),
-                                  .plan = static_cast<std::int64_t>(stack[4]),
-                                  .constant = stack[5] != 0};
-  multiply(stack, arguments);
-}
+void matmul_operator(TorchArguments& all, TorchValue* stack) { multiply(all, stack, nullptr, 3); }
+void matmul_bias_operator(TorchArguments& all, TorchValue* stack) { multiply(all, stack, &all[3], 4); }
 
 TorchTensor empty_codes(const WeightOnlyPlan& plan, Device device) {
   const std::array<std::int64_t, 2> sizes{plan.out_features, plan.code_bytes()};
@@ -139,12 +113,12 @@ TorchTensor empty_codes(const WeightOnlyPlan& plan, Device device) {
 }
 
 // Returns codes in plain rows, and factors.
-void cast_operator(TorchValue* stack) {
-  const TorchTensor values = tensor_of(stack[0]);
-  const WeightOnlyPlan& plan = plans().at(static_cast<std::int64_t>(stack[1]));
+void cast_operator(TorchArguments& all, TorchValue* stack) {
+  const TorchTensor& values = all[0];
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(1));
   const Device device = device_of(values, plan.name("weight"));
   const TorchMatrix weight = columns_of(values, plan.name("weight"), plan.in_features, device);
-  const TorchRun place(device);
+  const TorchRun place(device, all);
   TorchTensor codes = empty_codes(plan, device);
   const std::array<std::int64_t, 1> count{plan.factors()};
   TorchTensor factors = plan.mx ? TorchTensor::empty_bytes(static_cast<std::size_t>(plan.factors()), device)
@@ -166,14 +140,14 @@ void cast_operator(TorchValue* stack) {
 }
 
 // Codes in plain rows to the plan's packed layout, or back.
-void pack(TorchValue* stack, bool unpack) {
-  const TorchTensor from = tensor_of(stack[0]);
-  const WeightOnlyPlan& plan = plans().at(static_cast<std::int64_t>(stack[1]));
+void pack(TorchArguments& all, TorchValue* stack, bool unpack) {
+  const TorchTensor& from = all[0];
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(1));
   const TensorName name = plan.name("weight");
   if (!is_packed(plan.layout)) throw Error(ErrorCode::invalid_argument, name.text(), "is not to be packed");
   const Device device = device_of(from, name);
   void* const data = bytes_of(from, name, unpack ? plan.weight_bytes() : plan.out_features * plan.code_bytes(), device);
-  const TorchRun place(device);
+  const TorchRun place(device, all);
   TorchTensor to = unpack ? empty_codes(plan, device)
                           : TorchTensor::empty_bytes(static_cast<std::size_t>(plan.weight_bytes()), device);
   place.backend().pack_weight({.weight = plan.dtype, .layout = plan.layout, .unpack = unpack},
@@ -183,21 +157,18 @@ void pack(TorchValue* stack, bool unpack) {
   give(stack, {&to});
 }
 
-void pack_operator(TorchValue* stack) { pack(stack, false); }
-void unpack_operator(TorchValue* stack) { pack(stack, true); }
+void pack_operator(TorchArguments& all, TorchValue* stack) { pack(all, stack, false); }
+void unpack_operator(TorchArguments& all, TorchValue* stack) { pack(all, stack, true); }
 
-constexpr std::array<TorchOperator, 5> kOperators{{
-    {"weight_only_linear",
-     "weight_only_linear(Tensor input, Tensor weight, Tensor factors, int plan, int constant) -> Tensor",
-     torch_kernel<matmul_operator>},
-    {"weight_only_linear_bias",
-     "weight_only_linear_bias(Tensor input, Tensor weight, Tensor factors, Tensor bias, int plan, int constant) -> "
-     "Tensor",
-     torch_kernel<matmul_bias_operator>},
-    {"weight_cast", "weight_cast(Tensor weight, int plan) -> (Tensor, Tensor)", torch_kernel<cast_operator>},
-    {"weight_pack", "weight_pack(Tensor codes, int plan) -> Tensor", torch_kernel<pack_operator>},
-    {"weight_unpack", "weight_unpack(Tensor packed, int plan) -> Tensor", torch_kernel<unpack_operator>},
-}};
+constexpr std::array kOperators{
+    kTorchOperator<matmul_operator,
+                   "weight_only_linear(Tensor input, Tensor weight, Tensor factors, int plan, int constant) -> Tensor">,
+    kTorchOperator<matmul_bias_operator,
+                   "weight_only_linear_bias(Tensor input, Tensor weight, Tensor factors, Tensor bias, int plan, int "
+                   "constant) -> Tensor">,
+    kTorchOperator<cast_operator, "weight_cast(Tensor weight, int plan) -> (Tensor, Tensor)">,
+    kTorchOperator<pack_operator, "weight_pack(Tensor codes, int plan) -> Tensor">,
+    kTorchOperator<unpack_operator, "weight_unpack(Tensor packed, int plan) -> Tensor">};
 
 // Returns (number, bytes of a row of codes, bytes of the weight, number of factors).
 nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options, std::int64_t out_features,
@@ -231,7 +202,7 @@ nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options,
   const auto facts = std::array<std::int64_t, 3>{plan.code_bytes(), plan.weight_bytes(), plan.factors()};
   std::uint64_t identity = 0;
   std::memcpy(&identity, digest(text).data(), sizeof(identity));
-  const std::int64_t number = plans().add(identity, std::move(plan));
+  const std::int64_t number = plans().add(identity, std::move(plan), {sizes_text(in_features, out_features)});
   return nb::make_tuple(number, facts[0], facts[1], facts[2]);
 }
 
@@ -253,6 +224,7 @@ void bind_torch_weight_only(nb::module_& module) {
   module.attr("packed_layout_version") = kPackedLayoutVersion;
   module.def("torch_synchronize", &synchronize, "index"_a);
   module.def("torch_weight_only_plan", &add_plan, "subject"_a, "options"_a, "out_features"_a, "in_features"_a);
+  bind_names(module, "torch_name_weight_only", plans());
 }
 
 }  // namespace ingot::python

@@ -211,8 +211,8 @@ def test_opcheck(keep):
     tensors = of_gate(torch.float32, rows=(20,))
     gate, up, w, b = (each.detach() for each in tensors.values())
     layer = operators.Layer(K, H, torch.float32, torch.float32)
-    arguments = ("gated", "fc", "rowwise", SILU, None, False, torch.float32, True, (layer,))
-    plan, _ = operators.add_gated_linear(*arguments)
+    arguments = ("gated_linear", "gated", ("fc",), "rowwise", SILU, None, False, torch.float32, True, (layer,))
+    plan, _ = operators.add_plan(*arguments)
     torch.library.opcheck(operators.GATED_LINEAR.forward, (gate, up, w, b, plan, keep))
     if keep == 0:
         return
@@ -244,12 +244,12 @@ def test_messages():
     with pytest.raises(ingot.Error, match='gated linear "wo" main_grad: is torch.float32 of shape'):
         w.main_grad = torch.zeros(3)
         gated_linear(gate, up, w, b, options)
-    plan, _ = operators.add_gated_linear(
-        "gated", "fc", "rowwise", SILU, None, False, torch.bfloat16, True,
+    plan, _ = operators.add_plan(
+        "gated_linear", "gated", ("fc",), "rowwise", SILU, None, False, torch.bfloat16, True,
         (operators.Layer(K, H, torch.bfloat16, None),),
     )
-    with pytest.raises(RuntimeError, match="gated up: must have the shape and dtype of the gate"):
+    with pytest.raises(RuntimeError, match="up: must have the shape and dtype of the gate"):
         operators.GATED_LINEAR.forward(gate, up[:, :49], w, b, plan, 0)
-    with pytest.raises(RuntimeError, match="gated saved: has 7 bytes, but a forward of this plan and size leaves"):
+    with pytest.raises(RuntimeError, match="saved: has 7 bytes, but a forward of this plan and size leaves"):
         saved = torch.zeros(7, dtype=torch.uint8)
         operators.GATED_LINEAR.backward(torch.randn(3, 50, K).bfloat16(), gate, up, w, saved, plan, 15)

@@ -304,7 +304,7 @@ def test_messages_of_operators():
     x, w, _ = (t.detach() for t in tensors(torch.float32, rows=(20,)))
     facts = operators.add_plan("rowwise", "wq", 96, 80, torch.float32, torch.float32, None, True)
     _, saved, codes = operators.linear_forward(x, w, facts.number, 3)
-    with pytest.raises(RuntimeError, match="this process has no such plan"):
+    with pytest.raises(RuntimeError, match="this process has no plan of this number"):
         operators.linear_forward(x, w, 12345, 3)
     with pytest.raises(RuntimeError, match='linear "wq" saved: has 7 bytes, but a forward of this plan'):
         operators.linear_backward(torch.randn(20, 80), x, w, saved[:7].clone(), codes, facts.number, 2)

@@ -109,13 +109,13 @@ def test_messages_of_operators():
     layer = operators.Layer(8, 16, torch.float32, None)
     norm = operators.Norm("rms", "1e-05", False)
     no_activation, silu = operators.Activation(""), operators.Activation("silu(x) * up")
-    plan, _ = operators.add_norm_linear("layer", "wq", "rowwise", no_activation, norm, True, torch.float32, True, (layer,))
+    plan, _ = operators.add_plan("norm_linear", "layer", ("wq",), "rowwise", no_activation, norm, True, torch.float32, True, (layer,))
     _, saved = operators.NORM_LINEAR.forward(x, gamma, gamma, w, w, plan, 3)
-    with pytest.raises(RuntimeError, match="this process has no such plan"):
+    with pytest.raises(RuntimeError, match="this process has no plan of this number"):
         operators.NORM_LINEAR.forward(x, gamma, gamma, w, w, 12345, 3)
-    with pytest.raises(RuntimeError, match="layer saved: has 7 bytes, but a forward of this plan and size leaves"):
+    with pytest.raises(RuntimeError, match="saved: has 7 bytes, but a forward of this plan and size leaves"):
         operators.NORM_LINEAR.backward(torch.randn(20, 8), x, gamma, w, w, saved[:7].clone(), plan, 1)
     layers = (operators.Layer(24, 16, torch.float32, None), operators.Layer(16, 12, torch.float32, None))
-    plan, _ = operators.add_mlp("mlp", "mlp", "rowwise", silu, None, False, torch.float32, True, layers)
-    with pytest.raises(RuntimeError, match="mlp saved: has 0 bytes, but a forward"):
+    plan, _ = operators.add_plan("mlp", "mlp", ("mlp",), "rowwise", silu, None, False, torch.float32, True, layers)
+    with pytest.raises(RuntimeError, match="saved: has 0 bytes, but a forward"):
         operators.MLP.backward(x, x, x, x, x, saved[:0].clone(), plan, 1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
 from ..torch._checks import check_dense, is_dense, is_transformed, refuse_batched_gradients, refuse_transforms
 from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of, reason_against_replacing
+from ..torch._names import register
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
 from ._gathered_linear import gathered_linear, is_gathered
@@ -198,6 +199,7 @@ class Float8Linear(torch.nn.Linear):
         self.scaling_type_weight = config.cast_config_weight.scaling_type
         self.scaling_type_grad_output = config.cast_config_grad_output.scaling_type
         self.linear_mm_config = _mm_config(config)
+        register(self)
         self.keep_weight_codes(self.keeps_weight_codes)
 
     def keep_weight_codes(self, keep: bool = True) -> None:
@@ -207,6 +209,14 @@ class Float8Linear(torch.nn.Linear):
         casts = _casts_of(self.config, keep)
         self._operator_casts = None if casts is None or (any(casts.given) and not self._gives_scales) else casts
         self._operator_plans = PlanTable()
+
+    def named_weights(self) -> List[Tuple[str, Optional[torch.Tensor]]]:
+        """The weight with the layer's name."""
+        return [(self.layer_name or "Float8Linear", self.weight)]
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        super().__setstate__(state)
+        register(self)
 
     def _refuse(self, error: type, what: str) -> None:
         name = f'"{self.layer_name}", ' if self.layer_name else ""

@@ -13,6 +13,7 @@ from .._operations import decode as decode_on_host
 from ..torch import _operators as ops
 from ..torch import _weight_operators as weight_ops
 from ..torch._errors import LinearError, from_operator
+from ..torch._module_calls import interned
 from ..torch._modules import check_replaceable
 from ..torch._weight_operators import WeightFormat
 
@@ -38,7 +39,7 @@ def weight_format(dtype, scale: str, pow2: bool, layout: str, batch_invariant: b
         if value not in known:
             near = f": did you mean {value}fn?" if f"{value}fn" in known else ""
             raise LinearError(f"{subject} {what}: {value!r} is none of {', '.join(known)}{near}")
-    return WeightFormat(name, scale, pow2, layout, batch_invariant)
+    return interned(WeightFormat(name, scale, pow2, layout, batch_invariant))
 
 
 def scale_shape(scale: str, out_features: int, in_features: int) -> tuple[int, ...]:
@@ -107,13 +108,18 @@ def unpacked(weight: torch.Tensor, form: WeightFormat, name: str, out_features: 
     """The inverse: uint8 (out_features, bytes of a row)."""
     if form.layout == "row_major":
         return weight
-    plan = _plan_number(name, form, out_features, in_features)
+    if torch.compiler.is_compiling():
+        plan = plan_of_trace(*form, out_features, in_features)
+    else:
+        plan = weight_ops.weight_plan(name, form, out_features, in_features).number
     return weight_ops.weight_unpack(weight, plan)
 
 
 @torch.compiler.assume_constant_result
-def _plan_number(name, form, out_features, in_features) -> int:
-    return weight_ops.weight_plan(name, form, out_features, in_features).number
+def plan_of_trace(dtype, scale, pow2, layout, batch_invariant, out_features, in_features) -> int:
+    """The number of a weight's plan for a graph."""
+    form = WeightFormat(dtype, scale, pow2, layout, batch_invariant)
+    return weight_ops.weight_plan(None, form, out_features, in_features).number
 
 
 @functools.lru_cache(maxsize=None)

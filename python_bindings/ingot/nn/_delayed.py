@@ -11,6 +11,7 @@ from ..torch import DelayedScales
 from ..torch._amax_ranks import largest_of_ranks
 from ..torch._checks import is_dense, refuse
 from ..torch._module_operators import masks_of, starts_of
+from ..torch._names import register
 from ..torch._operators import sync_amax_history as sync_slots
 from ..torch._scale_buffers import as_buffers_of_scales, has_scale, is_time_to_look, keep_buffers_of_scales, read_scales
 
@@ -31,6 +32,7 @@ class KeepsScales(torch.nn.Module):
     ) -> None:
         """To be called when parameters and options are there. layers: None for a module that is one layer. sharing: how
         many of the layers, the first ones, cast one input, with the first one's scale."""
+        register(self)
         if not isinstance(history_length, int) or history_length < 1:
             refuse(subject, f"history_length: is {history_length!r}, expected a number of steps, 1 or more")
         self.history_length = history_length
@@ -39,6 +41,10 @@ class KeepsScales(torch.nn.Module):
             return self._make_buffers((3,) if layers is None else (layers, 3))
         for name in _BUFFERS:  # of a layer that had delayed scales, and is made anew without
             self._buffers.pop(name, None)
+
+    def __setstate__(self, state) -> None:
+        super().__setstate__(state)
+        register(self)
 
     def _make_buffers(self, sizes: tuple[int, ...]) -> None:
         device = next(self.parameters()).device

@@ -20,6 +20,7 @@ from ..torch._checks import (
 from ..torch._errors import LinearError, from_operator
 from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import take_the_rest
+from ..torch._names import register
 from ..torch._operators import HIGH_PRECISION
 from . import _codes
 from ._weight_values import ShowsWeight, align_state
@@ -31,7 +32,7 @@ _CODES = ("weight", "weight_scale", "input_scale")
 
 @torch.compiler.assume_constant_result
 def _plan_of_trace(*arguments) -> int:
-    return weight_ops.frozen_plan(*arguments)
+    return weight_ops.frozen_plan(None, *arguments)
 
 
 class _Frozen(torch.autograd.Function):
@@ -99,6 +100,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         torch.nn.Module.__init__(self)
         self.in_features, self.out_features = in_features, out_features
         self.layer_name = layer_name
+        register(self)
         self.compute_dtype = dtype or torch.get_default_dtype()
         form = _codes.weight_format(weight_dtype, scale, False, "row_major", False, self._subject)
         if form.dtype not in ("e4m3fn", "e5m2"):
@@ -200,7 +202,6 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
             refuse_transforms(self._subject)
         bias_dtype = None if self.bias is None else self.bias.dtype
         key = (
-            self.layer_name,
             RECIPE_OF[self.scale],
             self.weight_dtype,
             self.out_features,
@@ -209,17 +210,18 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
             bias_dtype,
         )
         if torch.compiler.is_compiling():
-            return self._run(input, codes, _plan_of_trace(*key))
+            # Without the name, which a compiler would guard: equal layers share a graph.
+            return self._run(input, codes, _plan_of_trace(*key), "FrozenFloat8Linear")
         try:
-            return self._run(input, codes, weight_ops.frozen_plan(*key))
+            return self._run(input, codes, weight_ops.frozen_plan(self.layer_name, *key), self._subject)
         except RuntimeError as error:
             if self._realigned():
                 return self.forward(input)
             raise layer_error(error, self._subject) from None
 
-    def _run(self, input: torch.Tensor, codes: torch.Tensor, plan: int) -> torch.Tensor:
+    def _run(self, input: torch.Tensor, codes: torch.Tensor, plan: int, subject: str) -> torch.Tensor:
         if torch.is_grad_enabled():
-            return _Frozen.apply(input, codes, self.weight_scale, self.bias, plan, self._subject)
+            return _Frozen.apply(input, codes, self.weight_scale, self.bias, plan, subject)
         return _forward(input, codes, self.weight_scale, self.bias, plan)
 
     def codes(self) -> torch.Tensor:
@@ -237,6 +239,10 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.weight_dtype}, scale={self.scale}"
+
+    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
+        """The weight with the layer's name."""
+        return [(self.layer_name, self._stored())]
 
     @property
     def values_dtype(self) -> torch.dtype:
@@ -256,6 +262,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
     def __setstate__(self, state):
         super().__setstate__(state)
         self._buffers["weight"] = self._buffers["weight"].view(_codes.FLOAT8[self.weight_dtype])
+        register(self)
 
     def _apply(self, fn, recurse: bool = True):
         dtype = _codes.dtype_after(fn, self.compute_dtype, self._stored().device)

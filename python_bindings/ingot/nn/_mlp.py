@@ -24,6 +24,15 @@ class _MlpLayer(NamedLayer, KeepsScales):
     def in_features(self) -> int:
         return self.down_proj.out_features
 
+    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
+        names = {"gate_proj": ".gate", "up_proj": ".up", "down_proj": ".down"} if "gate_proj" in self._modules else {}
+        parts = ("gate_up_proj", "gate_proj", "up_proj", "down_proj")
+        return [
+            (self.options.name + names.get(part, ""), self._modules[part].weight)
+            for part in parts
+            if part in self._modules
+        ]
+
     def extra_repr(self) -> str:
         fast_math = ", fast_math=True" if self.options.fast_math else ""
         return f"activation={self.options.activation!r}, recipe={self.options.recipe}{fast_math}"

@@ -29,6 +29,10 @@ class KeepsWeightCodes:
 class NamedLayer(KeepsWeightCodes):
     """A module whose options hold the name that messages, monitors and traces call it by."""
 
+    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
+        """The weights, each with the name of its layer."""
+        return [(self.options.name, self.weight)]
+
     @property
     def layer_name(self) -> str:
         return self.options.name

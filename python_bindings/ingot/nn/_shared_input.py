@@ -79,6 +79,10 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
         self.options = SharedLinearOptions(recipe, names, norm_options(norm, in_features, zero_centred, subject))
         self._keep_scales(subject, history_length, len(layers), sharing=len(layers))
 
+    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
+        """The weights, each with the name of its layer."""
+        return [(name, self._modules[part].weight) for name, part in zip(self.options.names, self._layer_names)]
+
     @property
     def layer_name(self) -> str:
         """What stands in front of the layers' names in messages, monitors and traces."""
@@ -165,6 +169,10 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
     if not 2 <= len(layers) <= 3:
         refuse(subject, f"got {len(layers)} layers, but two or three can share an input: call it several times")
     first = layers[0].options
-    options = _options_of(first.recipe, tuple([layer.options.name for layer in layers]), first.keep_weight_codes)
+    # A compiler would guard the names: equal layers share a graph.
+    names = ("0", "1", "2")[: len(layers)]
+    if not torch.compiler.is_compiling():
+        names = tuple([layer.options.name for layer in layers])
+    options = _options_of(first.recipe, names, first.keep_weight_codes)
     weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
     return shared_linear(input, weights, biases, options=options)

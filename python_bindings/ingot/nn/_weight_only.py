@@ -21,16 +21,13 @@ from ..torch._checks import (
 )
 from ..torch._errors import LinearError
 from ..torch._linear import in_autocasts_dtype
+from ..torch._module_calls import interned
 from ..torch._modules import take_the_rest
+from ..torch._names import register
 from ..torch._operators import HIGH_PRECISION
 from ..torch._weight_operators import WeightFormat
 from . import _codes
 from ._weight_values import ShowsWeight, align_state
-
-
-@torch.compiler.assume_constant_result
-def _plan_of_trace(name, form, out_features, in_features) -> int:
-    return weight_ops.weight_plan(name, form, out_features, in_features).number
 
 
 class _WeightOnly(torch.autograd.Function):
@@ -97,7 +94,8 @@ class WeightOnlyLinear(ShowsWeight):
         self.layout_choice = layout
         first = "packed" if layout == "auto" else layout
         self._form = _codes.weight_format(weight_dtype, scale, False, first, batch_invariant, self._subject)
-        self._form = self._form._replace(layout=self._best_layout())
+        self._form = interned(self._form._replace(layout=self._best_layout()))
+        register(self)
         facts = self._facts()
         shape = (facts.weight_bytes,) if self._form.layout != "row_major" else (out_features, facts.code_bytes)
         kind = torch.uint8 if scale == "mx" else torch.float32
@@ -230,10 +228,12 @@ class WeightOnlyLinear(ShowsWeight):
         if is_transformed(input, bias, records=self._records(input)):
             refuse_transforms(self._subject)
         if torch.compiler.is_compiling():
-            plan = _plan_of_trace(self.layer_name, self._form, self.out_features, self.in_features)
-            return self._run(input, codes, bias, plan, 1)
+            plan = _codes.plan_of_trace(*self._form, self.out_features, self.in_features)
+            # Without the name, which a compiler would guard: equal layers share a graph.
+            return self._run(input, codes, bias, None, plan, 1)
         try:
-            return self._run(input, codes, bias, self._facts().number, 1 if self._is_settled() else 0)
+            constant = 1 if self._is_settled() else 0
+            return self._run(input, codes, bias, self.layer_name, self._facts().number, constant)
         except RuntimeError as error:
             if self._realigned():
                 return self.forward(input)
@@ -242,9 +242,9 @@ class WeightOnlyLinear(ShowsWeight):
     def _records(self, input: torch.Tensor) -> bool:
         return torch.is_grad_enabled() and (input.requires_grad or (self.bias is not None and self.bias.requires_grad))
 
-    def _run(self, input, codes, bias, plan: int, constant: int) -> torch.Tensor:
+    def _run(self, input, codes, bias, name: Optional[str], plan: int, constant: int) -> torch.Tensor:
         if self._records(input):
-            layer = (self.layer_name, self._form, self.out_features, self.in_features)
+            layer = (name, self._form, self.out_features, self.in_features)
             return _WeightOnly.apply(input, codes, self.weight_scale, bias, layer, plan, constant)
         return _multiply(input, codes, self.weight_scale, bias, plan, constant)
 
@@ -295,6 +295,10 @@ class WeightOnlyLinear(ShowsWeight):
     @property
     def _subject(self) -> str:
         return f'WeightOnlyLinear "{self.layer_name}"'
+
+    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
+        """The weight with the layer's name."""
+        return [(self.layer_name, self._stored())]
 
     def _facts(self) -> weight_ops.WeightFacts:
         return weight_ops.weight_plan(self.layer_name, self._form, self.out_features, self.in_features)
@@ -349,7 +353,7 @@ class WeightOnlyLinear(ShowsWeight):
     def _change_layout(self, layout: str) -> None:
         if layout == self._form.layout:
             return
-        new = self._form._replace(layout=layout)
+        new = interned(self._form._replace(layout=layout))
         if not self._stored().is_meta:
             sizes = (self.layer_name, self.out_features, self.in_features)
             self.weight = _codes.packed(_codes.unpacked(self._stored(), self._form, *sizes), new, *sizes)
@@ -406,3 +410,8 @@ class WeightOnlyLinear(ShowsWeight):
         state = self.__dict__.copy()
         state.pop("_settled", None)  # of this process's memory
         return state
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        self._form = interned(self._form)
+        register(self)

@@ -20,9 +20,10 @@ _backward = ops.linear_backward._op
 _transforms_are_active = torch._C._are_functorch_transforms_active
 
 
-def refuse_second_derivative(name: str) -> NoReturn:
+def refuse_second_derivative(name: Optional[str]) -> NoReturn:
+    subject = "linear" if name is None else f'linear "{name}"'
     raise LinearError(
-        f'linear "{name}" backward: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use '
+        f'{subject} backward: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): use '
         "torch.nn.functional.linear for this layer"
     )
 

@@ -23,6 +23,7 @@ from ._module_calls import (
     run,
     weight_of,
 )
+from ._names import PLACEHOLDERS, with_names
 from ._operators import PlanTable
 
 
@@ -42,10 +43,11 @@ class GatedLinearOptions:
     fast_math: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "subject", f'gated linear "{self.name}"')
+        object.__setattr__(self, "_subject", f'gated linear "{PLACEHOLDERS[0]}"')
+        object.__setattr__(self, "subject", with_names(self._subject, (self.name,)))
         check_module_recipe(self.subject, self.recipe)
         object.__setattr__(self, "_plans", PlanTable())
-        object.__setattr__(self, "_names", self.name)
+        object.__setattr__(self, "_names", (self.name,))
         object.__setattr__(self, "_norm", None)
         of_gate = mlp_activation_of(self.subject, self.activation, True, self.fast_math)
         object.__setattr__(self, "_activation", of_gate)

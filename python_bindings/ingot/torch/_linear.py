@@ -77,8 +77,8 @@ class LinearOptions:
 
 
 @torch.compiler.assume_constant_result
-def _plan_of_trace(config, name, out_features, in_features, *rest):
-    facts = ops.add_plan(config, name, in_features, out_features, *rest)
+def _plan_of_trace(config, out_features, in_features, *rest):
+    facts = ops.add_plan(config, None, in_features, out_features, *rest)
     return facts.number, facts.reads_input, facts.reads_weight, split_ops.add_input_plan(facts)
 
 
@@ -224,9 +224,10 @@ def run_linear(
         bias_dtype = None if bias is None else bias.dtype
         out_features, in_features = weight.shape
         facts = _plan_of_trace(
-            config, name, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again
+            config, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again
         )
-        return _run(input, weight, bias, name, *facts, main_grad)
+        # Without the name, which a compiler would guard: equal layers share a graph.
+        return _run(input, weight, bias, None, *facts, main_grad)
     try:
         plan = _plan_of_eager(config, name, plans, input, weight, bias, weight_again)
         return _run(input, weight, bias, name, *plan, main_grad=main_grad)

@@ -28,6 +28,7 @@ from ._module_calls import (
 )
 from ._main_grad import main_grad_of
 from ._norm_linear import beta_of
+from ._names import PLACEHOLDERS, with_names
 from ._operators import PlanTable
 from ._shared_linear import SharedLinearOptions, shared_linear
 
@@ -51,11 +52,12 @@ class MlpOptions:
     fast_math: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "subject", f'MLP "{self.name}"')
+        object.__setattr__(self, "_subject", f'MLP "{PLACEHOLDERS[0]}"')
+        object.__setattr__(self, "subject", with_names(self._subject, (self.name,)))
         check_module_recipe(self.subject, self.recipe)
         activation = self.activation or ("silu" if self.gated else "gelu")
         object.__setattr__(self, "_plans", PlanTable())
-        object.__setattr__(self, "_names", self.name)
+        object.__setattr__(self, "_names", (self.name,))
         object.__setattr__(self, "_norm", norm_of(self.norm))
         of_mlp = mlp_activation_of(self.subject, activation, self.gated, self.fast_math)
         object.__setattr__(self, "_activation", of_mlp)
@@ -213,8 +215,8 @@ def mlp(
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and (up_weight.requires_grad or down_weight.requires_grad)
     main_grads = (
-        main_grad_of(up_weight, f"{options.subject} up weight"),
-        main_grad_of(down_weight, f"{options.subject} down weight"),
+        main_grad_of(up_weight, options.subject, "up weight "),
+        main_grad_of(down_weight, options.subject, "down weight "),
     )
     up_weight = weight_of(up_weight, input, options.recipe)
     down_weight = weight_of(down_weight, input, options.recipe)

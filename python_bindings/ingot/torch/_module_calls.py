@@ -24,9 +24,6 @@ from ._linear import RECIPES, casts_weight_again
 from ._main_grad import ASKS_ENGINE, Asks, asks_for, converted, dummy_gradient
 from ._module_operators import Activation, Layer, Norm
 
-_ADD = {"norm_linear": ops.add_norm_linear, "mlp": ops.add_mlp, "shared_linear": ops.add_shared_linear}
-_ADD["gated_linear"] = ops.add_gated_linear
-
 
 @dataclasses.dataclass(frozen=True)
 class NormOptions:
@@ -66,10 +63,18 @@ def check_module_recipe(subject: str, recipe: str) -> None:
         refuse(subject, f"recipe: {recipe!r} is none of {', '.join(RECIPES)}, delayed")
 
 
+_KNOWN: dict = {}
+
+
+def interned(value):
+    """The first of all equal values: a compiler guards a tuple by its identity."""
+    return _KNOWN.setdefault(value, value)
+
+
 def norm_of(options: Optional[NormOptions]) -> Optional[Norm]:
     if options is None:
         return None
-    return Norm(options.kind, None if options.eps is None else repr(float(options.eps)), options.zero_centred)
+    return interned(Norm(options.kind, None if options.eps is None else repr(float(options.eps)), options.zero_centred))
 
 
 def activation_text(activation: str, gated: bool = False) -> str:
@@ -83,7 +88,7 @@ def activation_of(subject: str, activation: str, fast_math: bool) -> Activation:
     """Of a layer's output: an expression of x."""
     text = activation_text(activation)
     _named(_core.torch_check_activation, subject, text)
-    return Activation(text, fast_math)
+    return interned(Activation(text, fast_math))
 
 
 def mlp_activation_of(subject: str, activation: str, gated: bool, fast_math: bool) -> Activation:
@@ -92,7 +97,7 @@ def mlp_activation_of(subject: str, activation: str, gated: bool, fast_math: boo
     if _named(_core.torch_check_mlp_activation, subject, text) != gated:
         what = "has no `up`, which a gated MLP multiplies" if gated else "has `up`, which only a gated MLP has"
         refuse(subject, f"activation: {text!r} {what}: change it, or gated")
-    return Activation(text, fast_math)
+    return interned(Activation(text, fast_math))
 
 
 def _named(function, *arguments):
@@ -112,8 +117,8 @@ def layer_of(weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Layer:
 
 
 @torch.compiler.assume_constant_result
-def _plan_of_trace(family, *arguments):
-    return _ADD[family](*arguments)
+def _plan_of_trace(family, subject, *arguments):
+    return ops.add_plan(family, subject, None, *arguments)
 
 
 def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[DelayedScales]):
@@ -159,13 +164,14 @@ def run(
     affine = gamma is not None
     needs_codes = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     again = casts_weight_again(options.keep_weight_codes, input, needs_codes)
-    fixed = (options.subject, options._names, options.recipe, options._activation, options._norm)
-    subject = options.subject
+    fixed = (options.recipe, options._activation, options._norm)
+    # A compiler would guard the names: equal modules share a graph.
+    subject = options._subject if torch.compiler.is_compiling() else options.subject
     state = _state_of(subject, options.recipe, input, delayed)
     if not torch.is_grad_enabled() and delayed is not None:
         state = (state[0], torch.zeros_like(state[1]), state[2])  # a forward without gradients notes no maxima
     if torch.compiler.is_compiling():
-        plan, reads = _plan_of_trace(family, *fixed, affine, input.dtype, trains_weight, layers, again)
+        plan, reads = _plan_of_trace(family, options._subject, *fixed, affine, input.dtype, trains_weight, layers, again)
         if torch.is_grad_enabled():
             return function.apply(*tensors, plan, reads, subject, *main_grads, *state)
         return forward(*tensors, plan, *state)
@@ -173,7 +179,8 @@ def run(
     try:
         plan = options._plans.get(key)
         if plan is None:
-            plan = options._plans[key] = _named(_ADD[family], *fixed, *key)
+            of_layers = (family, options._subject, options._names)
+            plan = options._plans[key] = _named(ops.add_plan, *of_layers, *fixed, *key)
         if torch.is_grad_enabled():
             return function.apply(*tensors, *plan, subject, *main_grads, *state)
         return forward(*tensors, plan[0], *state)

@@ -3,12 +3,14 @@ kernels that tell compilers the results' shapes."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Sequence
+import functools
+from typing import Callable, NamedTuple, Optional, Sequence
 
 import torch
 
 from .. import _core
-from ._operators import HIGH_PRECISION, TOKENS_PER_UNIT
+from .._core import Error
+from ._operators import HIGH_PRECISION, TOKENS_PER_UNIT, named_error
 
 
 class Operators(NamedTuple):
@@ -125,42 +127,40 @@ def _norm(norm: Optional[Norm], affine: bool, input_dtype: torch.dtype):
     return norm.kind, affine, torch.finfo(input_dtype).eps if norm.eps is None else float(norm.eps), norm.zero_centred
 
 
-def add_norm_linear(
-    subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False
+@functools.lru_cache(maxsize=None)
+def _plan_of_norm_linear(
+    subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again
 ):
-    """The plan of a layer with a norm in front and an activation behind it. `subject` is what messages call it.
-    weight_again: backward casts the weights once more, and forward keeps no codes of them. Returns the plan's number and
-    READS bits; equal arguments give one number, in every process."""
     (layer,) = layers
     dtypes = _dtypes(input_dtype, layer)
     norm_text = _norm(norm, affine, input_dtype)
     sizes = (layer.in_features, layer.out_features)
     added = _core.torch_norm_linear_plan(
-        subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, *activation, weight_again
+        subject, recipe, *sizes, dtypes, trains_weight, norm_text, *activation, weight_again
     )
     return _add(_NORM_LINEARS, layers, norm, affine, added)
 
 
-def add_mlp(subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False):
-    """The plan of an MLP of two layers, whose dtypes are equal, with a norm in front; as add_norm_linear()."""
+@functools.lru_cache(maxsize=None)
+def _plan_of_mlp(subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again):
     up, down = layers
     dtypes = _dtypes(input_dtype, up)
     norm_text = _norm(norm, affine, input_dtype)
     sizes = (up.in_features, down.in_features)
     added = _core.torch_mlp_plan(
-        subject, name, recipe, *sizes, dtypes, trains_weight, norm_text, *activation, weight_again
+        subject, recipe, *sizes, dtypes, trains_weight, norm_text, *activation, weight_again
     )
     return _add(_MLPS, layers, norm, affine, added)
 
 
-def add_shared_linear(
-    subject, names, recipe, _activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False
+@functools.lru_cache(maxsize=None)
+def _plan_of_shared_linear(
+    subject, recipe, _activation, norm, affine, input_dtype, trains_weight, layers, weight_again
 ):
-    """The plan of two or three layers that share an input, with a norm in front; as add_norm_linear()."""
     of_layers = []
-    for name, layer in zip(names, layers):
+    for layer in layers:
         _, weight, bias = _dtypes(input_dtype, layer)
-        of_layers.append((name, layer.out_features, weight, bias))
+        of_layers.append((layer.out_features, weight, bias))
     input_text, norm_text = HIGH_PRECISION[input_dtype], _norm(norm, affine, input_dtype)
     in_features = layers[0].in_features
     added = _core.torch_shared_linear_plan(
@@ -169,17 +169,64 @@ def add_shared_linear(
     return _add(_SHARED, layers, norm, affine, added)
 
 
-def add_gated_linear(
-    subject, name, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again=False
+@functools.lru_cache(maxsize=None)
+def _plan_of_gated_linear(
+    subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again
 ):
-    """The plan of a layer whose input is an activation of a gate and up; as add_norm_linear(), without a norm."""
     (layer,) = layers
     sizes = (layer.in_features, layer.out_features)
     dtypes = _dtypes(input_dtype, layer)
     added = _core.torch_gated_linear_plan(
-        subject, name, recipe, *sizes, dtypes, trains_weight, *activation, weight_again
+        subject, recipe, *sizes, dtypes, trains_weight, *activation, weight_again
     )
     return _add(_GATED, layers, norm, affine, added)
+
+
+class _Family(NamedTuple):
+    plan: Callable
+    name: Callable
+    known: dict
+
+
+_FAMILIES = {
+    "norm_linear": _Family(_plan_of_norm_linear, _core.torch_name_norm_linear, _NORM_LINEARS),
+    "mlp": _Family(_plan_of_mlp, _core.torch_name_mlp, _MLPS),
+    "shared_linear": _Family(_plan_of_shared_linear, _core.torch_name_shared_linear, _SHARED),
+    "gated_linear": _Family(_plan_of_gated_linear, _core.torch_name_gated_linear, _GATED),
+}
+
+
+def add_plan(
+    family: str,
+    subject: str,
+    names: Optional[Sequence[str]],
+    recipe: str,
+    activation: Optional[Activation],
+    norm: Optional[Norm],
+    affine: bool,
+    input_dtype: torch.dtype,
+    trains_weight: bool,
+    layers: tuple[Layer, ...],
+    weight_again: bool = False,
+) -> tuple[int, int]:
+    """The plan of a module: a norm, a layer and its activation ("norm_linear"), an MLP of two layers whose dtypes are
+    equal ("mlp"), two or three layers that share an input ("shared_linear"), a layer whose input is an activation of a
+    gate and up ("gated_linear"). `subject` is what messages call it, with PLACEHOLDERS for the names of its layers.
+    names: these; None for a graph, which equal modules share. weight_again: backward casts the weights once more, and
+    forward keeps no codes of them. Returns the plan's number and READS bits; equal arguments give one number, in every
+    process with this version of Ingot."""
+    plan, name, known = _FAMILIES[family]
+    try:
+        number, reads = plan(
+            subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again
+        )
+    except Error as error:
+        raise named_error(error, *(names or ())) from None
+    if names is not None:
+        named = name(number, list(names))
+        known[named] = known[number]
+        number = named
+    return number, reads
 
 
 # ---- fake kernels ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from ._module_calls import (
     weight_of,
 )
 from ._main_grad import main_grad_of
+from ._names import PLACEHOLDERS, with_names
 from ._operators import PlanTable
 
 
@@ -47,10 +48,11 @@ class NormLinearOptions:
 
     def __post_init__(self) -> None:
         kind = "" if self.norm is None else "RMSNorm " if self.norm.kind == "rms" else "LayerNorm "
-        object.__setattr__(self, "subject", f'{kind}linear "{self.name}"')
+        object.__setattr__(self, "_subject", f'{kind}linear "{PLACEHOLDERS[0]}"')
+        object.__setattr__(self, "subject", with_names(self._subject, (self.name,)))
         check_module_recipe(self.subject, self.recipe)
         object.__setattr__(self, "_plans", PlanTable())
-        object.__setattr__(self, "_names", self.name)
+        object.__setattr__(self, "_names", (self.name,))
         object.__setattr__(self, "_norm", norm_of(self.norm))
         object.__setattr__(self, "_activation", activation_of(self.subject, self.activation, self.fast_math))
 

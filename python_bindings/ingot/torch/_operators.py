@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple, Optional, Union
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from .. import _core
 from .._core import Error
 from .._pytorch import is_too_old
+from ._names import with_names
 
 TOKENS_PER_UNIT = _core.torch_tokens_per_unit
 # So many make calls whose allocations, and second cast of a weight, cost little beside their GEMMs.
@@ -81,25 +83,23 @@ class Casts(NamedTuple):
     given: tuple[bool, bool, bool] = (False, False, False)
 
 
-def add_plan(
+@functools.lru_cache(maxsize=None)  # as many as a model has kinds of layers
+def _plan(
     config: Union[str, Casts],
-    name: str,
     in_features: int,
     out_features: int,
     input_dtype: torch.dtype,
     weight_dtype: torch.dtype,
     bias_dtype: Optional[torch.dtype],
     trains_weight: bool,
-    weight_again: bool = False,
+    weight_again: bool,
 ) -> PlanFacts:
-    """The plan of a layer; `config` is a recipe's name or the casts. weight_again: as Casts has it, of a recipe. Equal
-    arguments give one number, in every process."""
     dtypes = (
         HIGH_PRECISION[input_dtype],
         HIGH_PRECISION[weight_dtype],
         None if bias_dtype is None else HIGH_PRECISION[bias_dtype],
     )
-    arguments = (name, in_features, out_features, dtypes, trains_weight)
+    arguments = (in_features, out_features, dtypes, trains_weight)
     if isinstance(config, str):
         added = _core.torch_linear_plan(config, *arguments, weight_again)
     else:
@@ -119,6 +119,39 @@ def add_plan(
     )
     _PLANS[number] = facts
     return facts
+
+
+def add_plan(
+    config: Union[str, Casts],
+    name: Optional[str],
+    in_features: int,
+    out_features: int,
+    input_dtype: torch.dtype,
+    weight_dtype: torch.dtype,
+    bias_dtype: Optional[torch.dtype],
+    trains_weight: bool,
+    weight_again: bool = False,
+) -> PlanFacts:
+    """The plan of a layer; `config` is a recipe's name or the casts. weight_again: as Casts has it, of a recipe.
+
+    name: what messages and observers call the layer. None for a graph, which equal layers share: then the layer is found
+    by its weight. Layers that differ only in their names have one plan. Equal arguments give one number, in every process
+    with this version of Ingot."""
+    of_plan = (in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight, weight_again)
+    try:
+        facts = _plan(config, *of_plan)
+    except Error as error:
+        raise named_error(error, name) from None
+    if name is None:
+        return facts
+    number = _core.torch_name_linear(facts.number, [name])
+    _PLANS[number] = facts
+    return facts._replace(number=number)
+
+
+def named_error(error: Error, *names: Optional[str]) -> Error:
+    """The error of a plan, whose texts have placeholders for the names of layers."""
+    return type(error)(with_names(str(error), [name or "unnamed" for name in names]))
 
 
 def _bytes(like: torch.Tensor, count) -> torch.Tensor:

@@ -12,8 +12,8 @@ from ._errors import from_operator
 
 
 @torch.compiler.assume_constant_result
-def _plan_of_trace(config, name, out_features, in_features, *rest):
-    facts = ops.add_plan(config, name, in_features, out_features, *rest)
+def _plan_of_trace(config, out_features, in_features, *rest):
+    facts = ops.add_plan(config, None, in_features, out_features, *rest)
     return facts.number, facts.reads_input, facts.reads_weight
 
 
@@ -26,7 +26,7 @@ def plan_of(
     trains_weight = torch.is_grad_enabled() and weight.requires_grad
     key = (*weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again)
     if torch.compiler.is_compiling():
-        return _plan_of_trace(config, name, *key)
+        return _plan_of_trace(config, *key)
     plan = plans.get(key)
     if plan is None:
         facts = ops.add_plan(config, name, key[1], key[0], *key[2:])

@@ -25,9 +25,14 @@ from ._module_calls import (
 )
 from ._main_grad import main_grad_of
 from ._norm_linear import beta_of
+from ._names import PLACEHOLDERS
 from ._operators import PlanTable
 
 _MOST = 3
+
+
+def _subject(names) -> str:
+    return "shared input of " + ", ".join(f'linear "{name}"' for name in names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,8 +50,9 @@ class SharedLinearOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(self.names))
-        subject = "shared input of " + ", ".join(f'linear "{name}"' for name in self.names)
-        object.__setattr__(self, "subject", subject)
+        object.__setattr__(self, "subject", _subject(self.names))
+        object.__setattr__(self, "_count", len(self.names))
+        object.__setattr__(self, "_subject", _subject(PLACEHOLDERS[: len(self.names)]))
         check_module_recipe(self.subject, self.recipe)
         object.__setattr__(self, "_plans", PlanTable())
         object.__setattr__(self, "_names", self.names)
@@ -166,20 +172,22 @@ def shared_linear(
     """
     subject = options.subject
     biases = (None,) * len(weights) if biases is None else biases
-    if not 2 <= len(weights) <= _MOST or len(biases) != len(weights) or len(options.names) != len(weights):
+    if not 2 <= len(weights) <= _MOST or len(biases) != len(weights) or options._count != len(weights):
         refuse(
             subject,
-            f"has {len(weights)} weights, {len(biases)} biases and {len(options.names)} names, expected two or three "
+            f"has {len(weights)} weights, {len(biases)} biases and {options._count} names, expected two or three "
             "of each; None stands for a bias that a layer lacks",
         )
-    for name, weight, bias in zip(options.names, weights, biases):
+    # A compiler would guard the names: equal modules share a graph.
+    names = ("0", "1", "2") if torch.compiler.is_compiling() else options.names
+    for name, weight, bias in zip(names, weights, biases):
         check_layer(f'linear "{name}"', input, weight, bias)
     input = in_autocasts_dtype(input)
     if options.norm is not None:
         check_norm(subject, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
-    main_grads = [main_grad_of(weight, f'linear "{name}"') for name, weight in zip(options.names, weights)]
+    main_grads = [main_grad_of(weight, f'linear "{name}"') for name, weight in zip(names, weights)]
     main_grads += [None] * (_MOST - len(weights))
     weights = [weight_of(weight, input, options.recipe) for weight in weights]
     layers = tuple(layer_of(weight, bias) for weight, bias in zip(weights, biases))

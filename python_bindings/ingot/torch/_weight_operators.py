@@ -9,6 +9,8 @@ import torch
 
 from .. import _core
 from . import _operators as ops
+from .._core import Error
+from ._names import PLACEHOLDERS
 
 weight_only_linear = torch.ops.ingot.weight_only_linear.default
 weight_only_linear_bias = torch.ops.ingot.weight_only_linear_bias.default
@@ -47,14 +49,15 @@ _WEIGHTS: dict[int, WeightFacts] = {}
 _FROZEN: dict[int, tuple[int, int]] = {}  # (out_features, in_features)
 
 
+_SUBJECT = f'WeightOnlyLinear "{PLACEHOLDERS[0]}"'
+
+
 @functools.lru_cache(maxsize=None)
-def weight_plan(name: str, weight_format: WeightFormat, out_features: int, in_features: int) -> WeightFacts:
-    """The plan of a weight; `name` is what messages call its layer. Raises ingot.Error for an unknown format."""
+def _weight_plan(weight_format: WeightFormat, out_features: int, in_features: int) -> WeightFacts:
     dtype, scale, pow2, layout, batch_invariant = weight_format
     options = _core.WeightOnlyOptions(dtype, scale, pow2, layout, batch_invariant, "")
-    subject = f'WeightOnlyLinear "{name}"'
     number, code_bytes, weight_bytes, factors = _core.torch_weight_only_plan(
-        subject, options, out_features, in_features
+        _SUBJECT, options, out_features, in_features
     )
     facts = WeightFacts(number, out_features, in_features, code_bytes, weight_bytes, factors, scale == "mx")
     _WEIGHTS[number] = facts
@@ -62,8 +65,23 @@ def weight_plan(name: str, weight_format: WeightFormat, out_features: int, in_fe
 
 
 @functools.lru_cache(maxsize=None)
+def weight_plan(name: Optional[str], weight_format: WeightFormat, out_features: int, in_features: int) -> WeightFacts:
+    """The plan of a weight; `name` is what messages call its layer, and None for a graph, which equal layers share. Raises
+    ingot.Error for an unknown format."""
+    try:
+        facts = _weight_plan(weight_format, out_features, in_features)
+    except Error as error:
+        raise ops.named_error(error, name) from None
+    if name is None:
+        return facts
+    number = _core.torch_name_weight_only(facts.number, [name])
+    _WEIGHTS[number] = facts
+    return facts._replace(number=number)
+
+
+@functools.lru_cache(maxsize=None)
 def frozen_plan(
-    name: str,
+    name: Optional[str],
     recipe: str,
     code_dtype: str,
     out_features: int,
@@ -71,11 +89,16 @@ def frozen_plan(
     input_dtype: torch.dtype,
     bias_dtype: Optional[torch.dtype],
 ) -> int:
-    """The number of the plan of a layer whose weight is frozen."""
+    """The number of the plan of a layer whose weight is frozen; `name` as weight_plan() has it."""
     bias = "" if bias_dtype is None else ops.HIGH_PRECISION[bias_dtype]
-    number = _core.torch_frozen_plan(
-        recipe, name, code_dtype, in_features, out_features, ops.HIGH_PRECISION[input_dtype], bias
-    )
+    try:
+        number = _core.torch_frozen_plan(
+            recipe, code_dtype, in_features, out_features, ops.HIGH_PRECISION[input_dtype], bias
+        )
+    except Error as error:
+        raise ops.named_error(error, name) from None
+    if name is not None:
+        number = _core.torch_name_frozen(number, [name])
     _FROZEN[number] = (out_features, in_features)
     return number
 

@@ -1,0 +1,196 @@
+"""Plans of PyTorch's operators: equal layers share one, and a graph, and keep their names; refused calls keep nothing."""
+
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import ingot.torch
+from ingot import float8
+from ingot.nn import (
+    Float8Linear,
+    FrozenFloat8Linear,
+    GatedMlp,
+    LayerNormLinear,
+    Mlp,
+    RMSNormLinear,
+    SharedInputLinears,
+    WeightOnlyLinear,
+    shared_input,
+)
+from ingot.torch import _module_operators as module_operators
+from ingot.torch import _operators as operators
+from ingot.torch import _weight_operators as weight_operators
+
+K = 32
+
+
+def of_float8(name, **config):
+    layer = float8.Float8Linear.from_float(torch.nn.Linear(K, K), config=float8.Float8LinearConfig(**config))
+    layer.layer_name = name
+    return layer
+
+
+def delayed(name):
+    return Float8Linear(K, K, recipe="delayed", layer_name=name)
+
+
+class OneInput(torch.nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.q, self.k = (Float8Linear(K, K, layer_name=f"{name}.{part}") for part in "qk")
+
+    def forward(self, x):
+        return shared_input(x, self.q, self.k)
+
+
+LAYERS = {
+    "Float8Linear": lambda name: Float8Linear(K, K, recipe="rowwise", layer_name=name),
+    "activation": lambda name: Float8Linear(K, K, activation="silu", layer_name=name),
+    "delayed": delayed,
+    "RMSNormLinear": lambda name: RMSNormLinear(K, K, recipe="rowwise", layer_name=name),
+    "LayerNormLinear": lambda name: LayerNormLinear(K, K, layer_name=name),
+    "Mlp": lambda name: Mlp(K, 48, recipe="blockwise", norm="rms", layer_name=name),
+    "GatedMlp": lambda name: GatedMlp(K, 48, layer_name=name),
+    "gate and up": lambda name: GatedMlp.from_parts(
+        (torch.nn.Linear(K, 48), torch.nn.Linear(K, 48)), torch.nn.Linear(48, K), layer_name=name
+    ),
+    "SharedInputLinears": lambda name: SharedInputLinears(K, {"q": K, "k": K}, layer_name=name),
+    "shared_input": OneInput,
+    "FrozenFloat8Linear": lambda name: FrozenFloat8Linear.from_float(torch.nn.Linear(K, K), layer_name=name),
+    "WeightOnlyLinear": lambda name: WeightOnlyLinear.from_float(torch.nn.Linear(K, K), layer_name=name),
+    "ingot.float8": of_float8,
+}
+
+
+class Block(torch.nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        y = self.layer(x)
+        return x + (y[0] * y[1] if isinstance(y, tuple) else y)
+
+
+def blocks_of(which, count):
+    torch.manual_seed(0)
+    blocks = torch.nn.Sequential(*(Block(LAYERS[which](f"blocks.{at}.fc")) for at in range(count))).bfloat16()
+    for block in blocks:
+        block.compile(fullgraph=True, backend="aot_eager")
+    return blocks
+
+
+@pytest.mark.parametrize("which", LAYERS)
+def test_equal_blocks_that_are_compiled_one_by_one_share_a_graph_and_keep_their_names(which):
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    blocks = blocks_of(which, 10)
+    trains = which not in ("FrozenFloat8Linear", "WeightOnlyLinear")
+    x = torch.randn(4, K).bfloat16().requires_grad_(trains)
+    expected = Block.forward(blocks[0], x)
+    with ingot.torch.monitor(device="cpu") as monitor:
+        y = blocks[:2](x)
+        if trains:
+            y.sum().backward()
+    y = blocks(x)
+    assert y.dtype == torch.bfloat16 and torch.equal(blocks[0](x), expected)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 2
+    if which == "WeightOnlyLinear":  # it is observed by profilers alone
+        return
+    found = {each["layer"].split(".")[1] for each in monitor.records() if each["tensor"] == "output"}
+    assert found == {"0", "1"}, [each["layer"] for each in monitor.records()]
+    assert all(each["layer"].startswith(("blocks.0.fc", "blocks.1.fc")) for each in monitor.records())
+    if trains:
+        of_backward = {each["layer"].split(".")[1] for each in monitor.records() if each["tensor"] == "grad_weight"}
+        assert of_backward == {"0", "1"}
+
+
+def test_a_name_that_is_given_later_needs_no_compilation():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    model = torch.nn.ModuleDict({"up": Float8Linear(K, K), "down": Float8Linear(K, K)})
+    compiled = torch.compile(lambda x: model["down"](model["up"](x)), backend="aot_eager", fullgraph=True)
+    x = torch.randn(4, K)
+    compiled(x)
+    with ingot.torch.monitor(model) as monitor:  # names them
+        compiled(x)
+    assert {each["layer"] for each in monitor.records()} == {"up", "down"}
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def test_errors_of_graphs_name_the_layer_or_describe_it():
+    layer = Float8Linear(K, 48, recipe="rowwise", layer_name="blocks.0.fc")
+    facts = operators.add_plan("rowwise", None, K, 48, *(torch.float32,) * 3, True)
+    with pytest.raises(RuntimeError, match='ingot: linear "blocks.0.fc" input: must be float32'):
+        operators.linear_forward_bias(torch.randn(4, K).double(), layer.weight, layer.bias, facts.number, 0)
+    copies = [weakref.ref(layer)]
+    del layer
+    gc.collect()
+    assert copies[0]() is None  # to be found keeps no layer alive
+    with pytest.raises(RuntimeError, match='ingot: linear "unnamed, 32 -> 48" input: must be float32'):
+        operators.linear_forward_bias(torch.randn(4, K).double(), torch.randn(48, K), torch.ones(48), facts.number, 0)
+
+
+def test_layers_that_differ_in_their_names_have_one_plan():
+    arguments = (K, 48, *(torch.float32,) * 3, True)
+    numbers = [operators.add_plan("rowwise", name, *arguments).number for name in ("a", "b", "a", None, None)]
+    assert numbers[0] == numbers[2] != numbers[1] and numbers[3] == numbers[4] not in numbers[:3]
+    assert operators.facts_of(numbers[0]) is operators.facts_of(numbers[1]) is operators.facts_of(numbers[3])
+
+
+def test_plans_of_many_layers_take_time_and_memory_in_proportion():
+    """Time is counted in table look-ups: of 20000 layers no plan is made, and no table is copied."""
+    made = []
+    arguments = ("tensorwise", None, K, 48, *(torch.float32,) * 3, True)
+    operators.add_plan(*arguments)
+    before = operators._plan.cache_info().misses
+    for at in range(20000):
+        made.append(operators.add_plan("tensorwise", f"layers.{at}", *arguments[2:]).number)
+    assert len(set(made)) == 20000 and operators._plan.cache_info().misses == before
+    output, _, _ = operators.linear_forward_bias(torch.ones(2, K), torch.ones(48, K), torch.ones(48), made[-1], 0)
+    torch.testing.assert_close(output, torch.full((2, 48), K + 1.0))
+
+
+def refused_calls():
+    """A call of each operator with tensors, all refused: by the first tensor, or because there is no such plan."""
+    packets = [name for name in dir(torch.ops.ingot) if not name.startswith("_")]
+    schemas = [schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("ingot::")]
+    assert len(schemas) > 30 and len(packets) > 10
+    for schema in schemas:
+        kinds = [str(argument.type) for argument in schema.arguments]
+        if kinds[0] == "Tensor":
+            yield getattr(torch.ops.ingot, schema.name.removeprefix("ingot::")), kinds
+
+
+def test_refused_calls_give_all_their_tensors_back():
+    for operator, kinds in refused_calls():
+        for number in (12345, 54321):
+            tensors = [torch.zeros(3, 5, dtype=torch.complex64) for _ in range(kinds.count("Tensor"))]
+            arguments = [tensors[at] if kind == "Tensor" else number for at, kind in enumerate(kinds)]
+            counts = [each._use_count() for each in tensors]
+            with pytest.raises(RuntimeError):
+                operator(*arguments)
+            assert [each._use_count() for each in tensors] == counts, operator
+
+
+
+def test_a_call_that_its_plan_refuses_gives_all_its_tensors_back():
+    layer = RMSNormLinear(K, K, recipe="delayed")
+    x = torch.randn(4, K)
+    layer(x)
+    plan = next(iter(layer.options._plans.values()))[0]
+    seen = []
+
+    def refused(x):
+        scale, amax, starts = layer._delayed(x)
+        tensors = [x, layer.norm.weight, layer.norm.weight, layer.weight, layer.weight, scale, amax, starts]
+        counts = [each._use_count() for each in tensors]
+        with pytest.raises(RuntimeError, match="input: must be float32"):
+            module_operators.NORM_LINEAR.forward_delayed(*tensors, plan, 0)
+        seen.append([each._use_count() for each in tensors] == counts)
+
+    refused(x.double())
+    assert seen == [True]
