@@ -170,3 +170,19 @@ def test_layers_of_one_input_compiled(recipe, mode):
         got = [y.detach().clone(), *(each.clone() for each in torch.autograd.grad(y, [*layers.parameters()], gradient))]
         for name, a, e in zip(("y", *(name for name, _ in layers.named_parameters())), got, expected, strict=True):
             assert torch.equal(a, e), f"step {at}: {name} differs in {int((a != e).sum())} of {a.numel()} elements"
+
+
+def test_a_compiled_layer_of_a_gathered_weight_has_eagers_bits():
+    """Inductor divides float32 approximately: the factor of a scale must not come from such a kernel."""
+    layer = Float8Linear.from_float(torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16), Float8LinearConfig())
+    compiled = torch.compile(torch.func.functional_call, fullgraph=False, dynamic=False)
+    x = torch.randn(32, 64, device="cuda", dtype=torch.bfloat16)
+    for seed in range(24):  # as many scales
+        weight = torch.randn(64, 64, generator=torch.Generator().manual_seed(seed)).to("cuda", torch.bfloat16)
+        gathered = hp_tensor_to_float8_dynamic(
+            weight, torch.float8_e4m3fn, layer.linear_mm_config, gemm_input_role=GemmInputRole.WEIGHT
+        )
+        tensors = {"weight": gathered, "bias": layer.bias.detach()}
+        with torch.no_grad():
+            plain = torch.func.functional_call(layer, tensors, (x,))
+            assert torch.equal(compiled(layer, tensors, (x,)), plain), seed

@@ -10,6 +10,7 @@ from ..torch import _operators as ops
 from ..torch._checks import refuse_double_backward
 from ..torch._errors import from_operator
 from ..torch._scaled_linear import call, plan_of
+from ._kernels import factor_of
 from .float8_training_tensor import Float8TrainingTensor
 
 
@@ -44,7 +45,7 @@ class _GatheredLinear(torch.autograd.Function):
         refuse_double_backward(f'linear "{ctx.name}"')
         saved, input, weight = ctx.saved_tensors
         codes = saved if weight is None else weight._data
-        factor = saved if weight is None else weight._scale.reciprocal()
+        factor = saved if weight is None else factor_of(weight._scale)
         try:
             grads = ops.linear_backward_float8(
                 grad_output, saved if input is None else input, codes, factor, saved, ctx.plan, ctx.wants
@@ -56,7 +57,7 @@ class _GatheredLinear(torch.autograd.Function):
 
 
 def _forward(input, weight, bias, plan: int, keep: int):
-    factor = weight._scale.reciprocal()
+    factor = factor_of(weight._scale)
     return ops.linear_forward_float8(input, weight._data, factor, factor if bias is None else bias, plan, keep)
 
 

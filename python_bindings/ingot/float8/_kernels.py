@@ -76,6 +76,14 @@ def quantized(tensor: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> 
     return codes.reshape(tensor.shape)
 
 
+def factor_of(scale: torch.Tensor) -> torch.Tensor:
+    """1 / scale in float32, rounded once. A kernel that Inductor makes divides float32 approximately, but float64 exactly,
+    and a quotient that is rounded to float64 first becomes the same float32."""
+    if torch.compiler.is_compiling() or type(scale) is not torch.Tensor:  # it is traced
+        return scale.to(torch.float64).reciprocal().to(torch.float32)
+    return scale.to(torch.float32).reciprocal()
+
+
 def product(
     a: torch.Tensor,
     a_scale: torch.Tensor,
@@ -88,6 +96,4 @@ def product(
     None where Ingot's kernels do not compute it."""
     if a.device.type not in _DEVICES or output_dtype not in _OUTPUTS:
         return None
-    factors = (scale.to(torch.float32).reciprocal() for scale in (a_scale, b_scale))
-    factor_a, factor_b = factors
-    return _gemm(a, factor_a, b, factor_b, _OUTPUTS.index(output_dtype), use_fast_accum)
+    return _gemm(a, factor_of(a_scale), b, factor_of(b_scale), _OUTPUTS.index(output_dtype), use_fast_accum)
