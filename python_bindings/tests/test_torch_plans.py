@@ -6,6 +6,7 @@ import weakref
 import pytest
 
 torch = pytest.importorskip("torch")
+from torch.utils.flop_counter import FlopCounterMode
 
 import ingot.torch
 from ingot import float8
@@ -194,3 +195,42 @@ def test_a_call_that_its_plan_refuses_gives_all_its_tensors_back():
 
     refused(x.double())
     assert seen == [True]
+
+
+# ---- FLOPs -----------------------------------------------------------------------------------------------------------
+
+T = 6
+OF_MODULES = {  # sizes of the layers' GEMMs, N K of each
+    **{name: [K * K] for name in ("Float8Linear", "activation", "delayed", "RMSNormLinear", "LayerNormLinear")},
+    **{name: [K * K] for name in ("FrozenFloat8Linear", "WeightOnlyLinear", "ingot.float8")},
+    "Mlp": [48 * K, 48 * K],
+    "GatedMlp": [96 * K, 48 * K],
+    "gate and up": [48 * K] * 3,
+    "SharedInputLinears": [K * K] * 2,
+    "shared_input": [K * K] * 2,
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("which", LAYERS)
+def test_flops_are_counted(which, compiled):
+    torch._dynamo.reset()
+    block = Block(LAYERS[which]("fc")).bfloat16()
+    run = torch.compile(block, backend="aot_eager") if compiled else block
+    x = torch.randn(2, T // 2, K).bfloat16().requires_grad_()
+    trains_weight = any(parameter.requires_grad for parameter in block.parameters())
+    forward = 2 * T * sum(OF_MODULES[which])
+    run(x).sum().backward()  # compiled before the counter is there
+    with FlopCounterMode(display=False) as counter:
+        y = run(x)
+    assert counter.get_total_flops() == forward
+    with FlopCounterMode(display=False) as counter:
+        y.sum().backward()
+    assert counter.get_total_flops() == (2 if trains_weight else 1) * forward
+    with FlopCounterMode(display=False) as counter:
+        run(x.detach()).sum().backward() if trains_weight else run(x.detach())
+    of_layers = [2 * T * each for each in OF_MODULES[which]]
+    through = of_layers[-1] if which in ("GatedMlp", "gate and up") else 0  # the gradient of the hidden values
+    if which in ("RMSNormLinear", "LayerNormLinear", "Mlp"):  # the norm's gradients are those of its values
+        through = forward
+    assert counter.get_total_flops() == (2 * forward + through if trains_weight else forward)
