@@ -1,6 +1,8 @@
 """Plans of PyTorch's operators: equal layers share one, and a graph, and keep their names; refused calls keep nothing."""
 
 import gc
+import subprocess
+import sys
 import weakref
 
 import pytest
@@ -234,3 +236,42 @@ def test_flops_are_counted(which, compiled):
     if which in ("RMSNormLinear", "LayerNormLinear", "Mlp"):  # the norm's gradients are those of its values
         through = forward
     assert counter.get_total_flops() == (2 * forward + through if trains_weight else forward)
+
+
+# ---- programs of torch.export ----------------------------------------------------------------------------------------
+
+RUN = """
+import sys, torch, ingot.nn
+from torch.utils.flop_counter import FlopCounterMode
+for at, flops in enumerate(map(int, sys.argv[2:])):
+    program = torch.export.load(f"{sys.argv[1]}/{at}.pt2").module()
+    x, y, gradient = torch.load(f"{sys.argv[1]}/{at}.pt")
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        assert torch.equal(program(x), y), at
+    assert counter.get_total_flops() == flops, (at, counter.get_total_flops(), flops)
+    x.requires_grad_()
+    program(x).sum().backward()
+    assert torch.equal(x.grad, gradient), at
+try:
+    torch.ops.ingot.layer([x], '{"layer": "of another version"}')
+except ingot.Error as error:
+    print(error)
+"""
+
+
+def test_exported_programs_run_in_another_process_with_the_same_bits(tmp_path):
+    torch._dynamo.reset()
+    flops = []
+    for at, which in enumerate(LAYERS):
+        block = Block(LAYERS[which](f"blocks.{at}")).bfloat16()
+        x = torch.randn(4, K).bfloat16()
+        torch.export.save(torch.export.export(block, (x,)), f"{tmp_path}/{at}.pt2")
+        of_grad = x.clone().requires_grad_()
+        y = block(of_grad)
+        y.sum().backward()
+        torch.save((x, y.detach(), of_grad.grad), f"{tmp_path}/{at}.pt")
+        flops.append(2 * 4 * sum(OF_MODULES[which]))
+    run = [sys.executable, "-c", RUN, str(tmp_path), *map(str, flops)]
+    result = subprocess.run(run, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert "knows no such layer" in result.stdout and "export the program again with this version" in result.stdout

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..torch._checks import check_dense, is_dense, is_transformed, refuse_batched_gradients, refuse_transforms
+from ..torch._exported import is_exporting
 from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import in_place_of, reason_against_replacing
 from ..torch._names import register
@@ -134,7 +136,7 @@ def _mm_config(config: Float8LinearConfig) -> LinearMMConfig:
     )
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)  # the last in programs that torch.export traces
 
 _FLOAT8_NAMES = {
     torch.float8_e4m3fn: "e4m3fn",
@@ -258,7 +260,8 @@ class Float8Linear(torch.nn.Linear):
         runs_as_operators = self._runs_as_operators(input, weight)
         self._check_transforms(input, None if runs_as_operators else True)
         # A compiler would guard each layer's name and compile alike blocks again for each.
-        name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
+        compiles = torch.compiler.is_compiling() and not is_exporting()
+        name = "Float8Linear" if compiles else self.layer_name or "Float8Linear"
         if runs_as_operators:
             return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
         if self._takes_gathered(input, weight):

@@ -7,6 +7,7 @@ from typing import Any, Optional, Sequence, Tuple
 import torch
 
 from ..torch._checks import refuse_batched_gradients
+from ..torch._exported import export_layer, is_exporting
 from ..torch._scale_buffers import as_buffers_of_scales, keep_buffers_of_scales
 from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
 from ._weights import is_foreign
@@ -260,8 +261,11 @@ class StatefulFloat8Linear(Float8Linear):
         scales = [self._given_scale(role, cast, each) for (role, cast), each in zip(self._casts(), tensors)]
         any_scale = first_given(*scales)
         scale_input, scale_weight, scale_grad_output = (any_scale if each is None else each for each in scales)
-        plan = plan_of(self._operator_casts, name, self._operator_plans, input, weight, bias)
         operands = (input, weight, bias, scale_input, scale_weight)
+        if torch.compiler.is_compiling() and is_exporting():  # a program that computes, and notes no maxima
+            name = self.layer_name or "Float8Linear"
+            return export_layer("scaled", operands, config=self._operator_casts, name=name)[0]
+        plan = plan_of(self._operator_casts, name, self._operator_plans, input, weight, bias)
         if torch.is_grad_enabled():
             cast = self.config.cast_config_grad_output
             state = (None, None, scale_grad_output)

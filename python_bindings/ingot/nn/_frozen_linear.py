@@ -18,6 +18,7 @@ from ..torch._checks import (
     refuse_transforms,
 )
 from ..torch._errors import LinearError, from_operator
+from ..torch._exported import export_layer, is_exporting
 from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import take_the_rest
 from ..torch._names import register
@@ -69,6 +70,15 @@ def _grad_input(grad_output, codes, factors, plan: int) -> torch.Tensor:
         return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
     except RuntimeError as error:
         raise from_operator(error) from None
+
+
+def run_frozen(input, codes, factors, bias, name: str, key) -> torch.Tensor:
+    """A layer of an exported program. key: the recipe, and the codes' format."""
+    bias_dtype = None if bias is None else bias.dtype
+    plan = weight_ops.frozen_plan(name, *key, *codes.shape, input.dtype, bias_dtype)
+    if torch.is_grad_enabled():
+        return _Frozen.apply(input, codes, factors, bias, plan, f'FrozenFloat8Linear "{name}"')
+    return _forward(input, codes, factors, bias, plan)
 
 
 class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
@@ -210,6 +220,9 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
             bias_dtype,
         )
         if torch.compiler.is_compiling():
+            if is_exporting():
+                facts = {"name": self.layer_name, "key": (RECIPE_OF[self.scale], self.weight_dtype)}
+                return export_layer("frozen", (input, codes, self.weight_scale, self.bias), **facts)[0]
             # Without the name, which a compiler would guard: equal layers share a graph.
             return self._run(input, codes, _plan_of_trace(*key), "FrozenFloat8Linear")
         try:

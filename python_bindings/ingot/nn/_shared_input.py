@@ -9,6 +9,7 @@ import torch
 
 from ..torch import SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
+from ..torch._exported import export_layer, is_exporting
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
 from ._parts import KeepsWeightCodes, LinearParameters, NormModule, make_norm, norm_options, norm_parameters
@@ -169,6 +170,12 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
     if not 2 <= len(layers) <= 3:
         refuse(subject, f"got {len(layers)} layers, but two or three can share an input: call it several times")
     first = layers[0].options
+    if torch.compiler.is_compiling() and is_exporting():
+        pairs = [tensor for layer in layers for tensor in (layer.weight, layer.bias)]
+        tensors = (input, None, None, *pairs, *(None,) * (9 - len(pairs)))
+        names = tuple([layer.options.name for layer in layers])
+        facts = {"recipe": first.recipe, "names": names, "norm": None}
+        return tuple(export_layer("shared_linear", tensors, **facts, activation="", fast_math=False))
     # A compiler would guard the names: equal layers share a graph.
     names = ("0", "1", "2")[: len(layers)]
     if not torch.compiler.is_compiling():

@@ -20,6 +20,7 @@ from ..torch._checks import (
     refuse_transforms,
 )
 from ..torch._errors import LinearError
+from ..torch._exported import export_layer, is_exporting
 from ..torch._linear import in_autocasts_dtype
 from ..torch._module_calls import interned
 from ..torch._modules import take_the_rest
@@ -54,6 +55,14 @@ def _multiply(input, weight, factors, bias, plan: int, constant: int) -> torch.T
     if bias is None:
         return weight_ops.weight_only_linear(input, weight, factors, plan, constant)
     return weight_ops.weight_only_linear_bias(input, weight, factors, bias, plan, constant)
+
+
+def run_weight_only(input, weight, factors, bias, layer) -> torch.Tensor:
+    """A layer of an exported program. layer: its name, the weight's format, out_features and in_features."""
+    plan = weight_ops.weight_plan(*layer).number
+    if torch.is_grad_enabled():
+        return _WeightOnly.apply(input, weight, factors, bias, layer, plan, 0)
+    return _multiply(input, weight, factors, bias, plan, 0)
 
 
 class WeightOnlyLinear(ShowsWeight):
@@ -228,6 +237,10 @@ class WeightOnlyLinear(ShowsWeight):
         if is_transformed(input, bias, records=self._records(input)):
             refuse_transforms(self._subject)
         if torch.compiler.is_compiling():
+            if is_exporting():
+                facts = {"name": self.layer_name, "form": tuple(self._form), "packing": _core.packed_layout_version}
+                tensors = (input, codes, self.weight_scale, bias)
+                return export_layer("weight_only", tensors, sizes=(self.out_features, self.in_features), **facts)[0]
             plan = _codes.plan_of_trace(*self._form, self.out_features, self.in_features)
             # Without the name, which a compiler would guard: equal layers share a graph.
             return self._run(input, codes, bias, None, plan, 1)

@@ -8,6 +8,7 @@ import math
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
+from . import _exported as exported
 from . import _module_operators as modules
 from . import _operators as ops
 from . import _weight_operators as weights
@@ -113,3 +114,26 @@ def _weight_only(input, *rest, out_shape=None, **__) -> int:
 @_formula("frozen_linear", "frozen_linear_bias", "frozen_linear_backward")
 def _frozen(input, *rest, out_shape=None, **__) -> int:
     return 2 * _tokens(input) * math.prod(weights._FROZEN[rest[-1]])
+
+
+# ---- layers of exported programs ----
+
+_WEIGHTS = {
+    "linear": (1,),
+    "scaled": (1,),
+    "frozen": (1,),
+    "norm_linear": (3,),
+    "mlp": (3, 5),
+    "shared_linear": (3, 5, 7),
+    "gated_linear": (2,),
+}
+
+
+@_formula("layer")
+def _layer(tensors, what, *_, out_shape=None, **__) -> int:
+    layer = exported._parsed(what)
+    shapes = layer.all_tensors(tensors)
+    if layer.kind == "weight_only":
+        return 2 * _tokens(shapes[0]) * math.prod(layer.facts["sizes"])
+    weights = [shapes[at] for at in _WEIGHTS[layer.kind] if shapes[at] is not None]
+    return 2 * _tokens(shapes[0]) * sum(map(math.prod, weights))

@@ -12,6 +12,7 @@ from . import _split_operators as split_ops
 from ._checks import check_layer, is_transformed, layer_error, refuse, refuse_transforms
 from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager
 from ._errors import from_operator
+from ._exported import export_layer, is_exporting
 from ._main_grad import ASKS_ENGINE, Asks, asks_for, converted, dummy_gradient, main_grad_of
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
@@ -220,6 +221,8 @@ def run_linear(
     """linear() without its checks. `config` and weight_again are as add_plan()'s, and `plans` belongs to this config and
     name. The gradient of the weight is added to main_grad if there is one."""
     if torch.compiler.is_compiling():
+        if is_exporting():
+            return export_layer("linear", (input, weight, bias), config=config, name=name)[0]
         trains_weight = torch.is_grad_enabled() and weight.requires_grad
         bias_dtype = None if bias is None else bias.dtype
         out_features, in_features = weight.shape

@@ -20,6 +20,7 @@ from ._checks import (
     refuse_transforms,
 )
 from ._errors import LinearError
+from ._exported import export_layer, is_exporting
 from ._linear import RECIPES, casts_weight_again
 from ._main_grad import ASKS_ENGINE, Asks, asks_for, converted, dummy_gradient
 from ._module_operators import Activation, Layer, Norm
@@ -171,6 +172,8 @@ def run(
     if not torch.is_grad_enabled() and delayed is not None:
         state = (state[0], torch.zeros_like(state[1]), state[2])  # a forward without gradients notes no maxima
     if torch.compiler.is_compiling():
+        if is_exporting():
+            return _export(family, options, tensors, state)
         plan, reads = _plan_of_trace(family, options._subject, *fixed, affine, input.dtype, trains_weight, layers, again)
         if torch.is_grad_enabled():
             return function.apply(*tensors, plan, reads, subject, *main_grads, *state)
@@ -186,6 +189,15 @@ def run(
         return forward(*tensors, plan[0], *state)
     except RuntimeError as error:
         raise layer_error(error, subject) from None
+
+
+def _export(family: str, options, tensors, state):
+    norm = getattr(options, "norm", None)
+    norm = None if norm is None else (norm.kind, norm.eps, norm.zero_centred)
+    text, fast_math = options._activation or ("", False)
+    facts = {"recipe": options.recipe, "names": options._names, "norm": norm}
+    results = export_layer(family, (*tensors, *state), **facts, activation=text, fast_math=fast_math)
+    return results[0] if family != "shared_linear" else tuple(results)
 
 
 def forward_of(operators: ops.Operators, tensors, plan: int, keep: int, scale, amax, starts):
