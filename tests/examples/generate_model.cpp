@@ -313,7 +313,7 @@ BOOST_AUTO_TEST_CASE(weights_that_do_not_fit_are_refused) {
   fs::resize_file(files.folder() / "model.safetensors", 5000);
   check_contains(files.refusal(ErrorCode::io_failed), {"model.safetensors", "cut short"});
   fs::remove(files.folder() / "model.safetensors");
-  check_contains(files.refusal(ErrorCode::not_found), {"neither model.safetensors.index.json nor model.safetensors"});
+  check_contains(files.refusal(ErrorCode::not_found), {"neither model.safetensors nor model.safetensors.index.json"});
 }
 
 // ---- Kernels -----------------------------------------------------------------------------------------------------

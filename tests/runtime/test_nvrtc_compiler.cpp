@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(bytes_that_are_no_text) {
     const auto error = refused([&] { compiler->compile({"a kernel \xff", text}, kHopper); });
     if (!error.threw) continue;
     BOOST_TEST((error.code == ErrorCode::compile_failed));
-    BOOST_TEST(contains(error.message, "a kernel \xff: NVRTC "), error.message);
+    BOOST_TEST(contains(error.message, "a kernel ?: NVRTC "), error.message);
   }
 }
 

@@ -4,8 +4,6 @@
 #include <string>
 #include <string_view>
 
-#include "ingot/api.h"
-
 namespace ingot {
 
 // The text cut to one or two lines of a terminal, with "?" for each byte that is not printable ASCII.
@@ -14,6 +12,6 @@ std::string printable(std::string_view text);
 // The whole text with "?" for each byte of a control character but a new line and a tab, those of Unicode (C2 80 to
 // C2 9F) too, and for each byte that is no part of UTF-8, which Python could not make a message of. Each byte stays one
 // byte.
-INGOT_API std::string without_controls(std::string text);
+std::string without_controls(std::string text);
 
 }  // namespace ingot
