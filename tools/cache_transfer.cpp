@@ -126,7 +126,7 @@ class Exporting {
     const Interrupts interrupts;
     const auto stop = [&interrupts] { return interrupts.pending(); };
     read_records(stop);
-    read_recordings();
+    read_recordings(stop);
     Exported exported;
     exported.kernels = export_kernels(
         store_.kernels, store_.identity, [this](const KernelFile& file) { return wanted(file); }, stop);
@@ -162,7 +162,7 @@ class Exporting {
   }
 
   // A recording does not say on which GPU the next run will be: what any known one may need is needed.
-  void read_recordings() {
+  void read_recordings(const std::function<bool()>& stop) {
     Recording recording;
     for (const fs::path& file : options_.recordings) {
       const RecordingFile read = read_usable_recording(file);
@@ -176,7 +176,7 @@ class Exporting {
     for (const Gpu& gpu : known_gpus()) {
       if (!is_wanted(gpu.target)) continue;
       const TunedKernels tuned(tuned_for(gpu));
-      for (const auto& [spec, pass] : kernels_of(recording, matmul_device(gpu), {.tuned = tuned})) {
+      for (const auto& [spec, pass] : kernels_of(recording, matmul_device(gpu), {.tuned = tuned, .stop = stop})) {
         needed_.insert(generate(spec, pass).text);
       }
     }

@@ -1,9 +1,13 @@
 #include "ingot/codegen/recorded_kernels.h"
 
+#include <cstddef>
+#include <functional>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
@@ -105,11 +109,6 @@ bool are_of_one_recipe(const GemmSpec& first, const GemmSpec& second) {
   return has_group_factors(first) || has_group_factors(second) ? groups : first.scale_a == second.scale_a;
 }
 
-bool are_gradients(const GemmCall& first, const GemmCall& second) {
-  const bool sizes = second.size == MatmulSize{.m = first.size.k, .n = first.size.n, .k = first.size.m};
-  return sizes && are_of_one_recipe(first.spec, second.spec);
-}
-
 class KernelList {
  public:
   KernelList(const MatmulDevice& device, bool with_candidates) : device_(device), with_candidates_(with_candidates) {}
@@ -146,16 +145,29 @@ class KernelList {
   std::unordered_set<std::string> sources_;
 };
 
+struct HashSize {
+  std::size_t operator()(const MatmulSize& size) const { return hash_with(0, size); }
+};
+
 // What runs on this device compute in one launch, whichever device was recorded.
-std::vector<GemmPairSpec> gradient_pairs(const Recording& recording, const MatmulDevice& device) {
+std::vector<GemmPairSpec> gradient_pairs(const Recording& recording, const MatmulDevice& device,
+                                         const std::function<bool()>& stopped) {
   std::vector<GemmCall> gemms;
+  std::unordered_map<MatmulSize, std::vector<std::size_t>, HashSize> by_size;
   for (const MatmulCall& matmul : recording.matmuls()) {
-    if (const auto* const gemm = std::get_if<GemmSpec>(&matmul.spec)) gemms.push_back({*gemm, matmul.size});
+    const auto* const gemm = std::get_if<GemmSpec>(&matmul.spec);
+    if (gemm == nullptr) continue;
+    by_size[matmul.size].push_back(gemms.size());
+    gemms.push_back({*gemm, matmul.size});
   }
   std::vector<GemmPairSpec> pairs;
   for (const GemmCall& first : gemms) {
-    for (const GemmCall& second : gemms) {
-      if (!are_gradients(first, second)) continue;
+    if (stopped()) break;
+    const auto found = by_size.find({.m = first.size.k, .n = first.size.n, .k = first.size.m});
+    if (found == by_size.end()) continue;
+    for (const std::size_t at : found->second) {
+      const GemmCall& second = gemms[at];
+      if (!are_of_one_recipe(first.spec, second.spec)) continue;
       if (const auto pair = choose_gemm_pair(first, second, device)) pairs.push_back(*pair);
     }
   }
@@ -178,7 +190,7 @@ std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevic
     options.tuned.for_each(matmul, [&](const MatmulSpec& chosen) { std::visit(add, chosen); });
     std::visit([&](const auto& spec) { list.add_matmul(spec, matmul.size); }, matmul.spec);
   }
-  for (const GemmPairSpec& pair : gradient_pairs(recording, device)) {
+  for (const GemmPairSpec& pair : gradient_pairs(recording, device, stopped)) {
     if (stopped()) break;
     list.add(pair);
   }
