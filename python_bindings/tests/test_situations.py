@@ -611,20 +611,11 @@ def _run(name, which):
     return str(caught.value)
 
 
-# Being mended: situations in which some module fails.
-MENDING = {
-    "weights_of_zeros",
-    "blocks_compiled_one_by_one",
-    "exported",
-    "flops_counted",
-}
 
 
 @pytest.mark.parametrize("which", SITUATIONS)
 @pytest.mark.parametrize("name", KINDS)
-def test_situation(name, which, request):
-    if which in MENDING:
-        request.applymarker(pytest.mark.xfail(strict=False))
+def test_situation(name, which):
     _run(name, which)
 
 
