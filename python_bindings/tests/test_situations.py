@@ -469,6 +469,8 @@ def autocast_with_f32_weights(name):
 
 @situation
 def blocks_compiled_one_by_one(name):
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8):
+        pytest.skip("PyTorch 2.7 compiles equal layers apart")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     x = tokens()

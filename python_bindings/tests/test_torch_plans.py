@@ -86,6 +86,13 @@ def blocks_of(which, count):
     return blocks
 
 
+# PyTorch 2.7's Dynamo guards what later versions do not: equal blocks have more graphs there.
+NEEDS_2_8 = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8), reason="PyTorch 2.7 compiles equal layers apart"
+)
+
+
+@NEEDS_2_8
 @pytest.mark.parametrize("which", LAYERS)
 def test_equal_blocks_that_are_compiled_one_by_one_share_a_graph_and_keep_their_names(which):
     torch._dynamo.reset()
@@ -111,6 +118,7 @@ def test_equal_blocks_that_are_compiled_one_by_one_share_a_graph_and_keep_their_
         assert of_backward == {"0", "1"}
 
 
+@NEEDS_2_8
 def test_a_name_that_is_given_later_needs_no_compilation():
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
