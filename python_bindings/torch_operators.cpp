@@ -21,6 +21,7 @@
 #include "ingot/nn/recipes.h"
 #include "ingot/runtime/backend.h"
 #include "operations.h"
+#include "torch_float8_weight.h"
 #include "torch_library.h"
 #include "torch_memory.h"
 #include "torch_module_plans.h"
@@ -120,41 +121,6 @@ class GivenScales {
   TorchTensor amaxes_{};
 };
 
-// A weight that comes in FP8 with one factor, as FSDP gathers it: codes [N, K] and a f32 of one element.
-struct Float8Weight {
-  Float8Weight(const TorchPlan& plan, const TorchTensor& tensor, const TorchTensor& factor_tensor, Device device) {
-    const LinearShape& shape = plan.plan.shape;
-    const auto refuse = [&](const char* part, const char* why) {
-      throw Error(ErrorCode::invalid_argument, name_of(plan, part).text(), why);
-    };
-    const std::optional<Dtype> dtype = tensor.float8_dtype();
-    const std::array<std::int64_t, 2> sizes{shape.out_features, shape.in_features};
-    const std::array<std::int64_t, 2> strides{shape.in_features, 1};
-    if (!dtype || tensor.device() != device || !std::ranges::equal(tensor.sizes(), sizes) ||
-        (shape.in_features * shape.out_features > 0 && !std::ranges::equal(tensor.strides(), strides))) {
-      refuse("weight", "must be FP8 of [out_features, in_features] on the input's device, by rows: gather it so");
-    }
-    if (factor_tensor.dtype() != Dtype::f32 || factor_tensor.device() != device ||
-        !std::ranges::all_of(factor_tensor.sizes(), [](std::int64_t size) { return size == 1; })) {
-      refuse("factor of weight", "must be float32 of one element on the input's device");
-    }
-    codes = matrix(tensor.data(), *dtype, shape.out_features, shape.in_features, device);
-    factor = vector(factor_tensor.data(), Dtype::f32, 1, device);
-  }
-
-  Float8View for_output() const { return {.codes = codes, .factors = factor}; }
-  // For grad_input, transposed into `memory`, of as many bytes as the weight has elements.
-  Float8View for_grad_input(const Call& call, void* memory) const {
-    const Tensor transposed = matrix(memory, codes.dtype, codes.cols, codes.rows, call.device);
-    call.backend.relayout({.transposed = true}, {.input = codes, .output = transposed}, call.stream);
-    return {.transposed = transposed, .transposed_factors = factor};
-  }
-  std::size_t bytes() const { return static_cast<std::size_t>(codes.rows * codes.cols); }
-
-  Tensor codes{};
-  Tensor factor{};
-};
-
 struct ForwardArguments {
   TorchArguments& all;
   const TorchTensor& input;
@@ -173,7 +139,7 @@ void forward(TorchValue* stack, const ForwardArguments& arguments) {
   std::optional<Float8Weight> float8;
   TorchMatrix weight;
   if (arguments.factor != nullptr) {
-    float8.emplace(plan, arguments.weight, *arguments.factor, input.view.device);
+    float8.emplace(plan.plan, arguments.weight, *arguments.factor, input.view.device);
   } else {
     weight = matrix_of(arguments.weight, name_of(plan, "weight"));
     require_device(plan, "weight", weight.view, input.view.device);
@@ -351,9 +317,9 @@ Gradients backward(const BackwardArguments& arguments, std::int64_t number, std:
   std::optional<WeightOperand> weight;
   TorchRegion transposed;
   if (wants.input && arguments.factor != nullptr) {
-    const Float8Weight float8(plan, arguments.weight, *arguments.factor, call.device);
+    const Float8Weight float8(plan.plan, arguments.weight, *arguments.factor, call.device);
     transposed = TorchRegion(float8.bytes(), call.device);
-    tensors.codes = float8.for_grad_input(call, transposed.region().data);
+    tensors.codes = float8.for_grad_input(call.backend, call.stream, transposed.region().data);
   } else if (wants.input) {
     weight.emplace(plan, arguments, call, tensors);
   }

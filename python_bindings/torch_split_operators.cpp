@@ -1,6 +1,7 @@
 // A linear layer's forward in parts, for compilers, which can then cast an input that several layers share once, and
 // choose what backward keeps: torch.ops.ingot.quantize_input, quantize_weight and gemm_output. Together they compute
-// what linear_forward does, from the same casts and GEMM; linear_backward takes what they leave.
+// what linear_forward does, from the same casts and GEMM; linear_backward takes what they leave. gemm_output_float8
+// takes a weight in FP8 in place of what quantize_weight returns.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 
@@ -12,6 +13,7 @@
 
 #include "ingot/nn/linear_functions.h"
 #include "operations.h"
+#include "torch_float8_weight.h"
 #include "torch_memory.h"
 #include "torch_operator.h"
 #include "torch_plans.h"
@@ -111,7 +113,6 @@ struct GemmArguments {
   const TorchTensor& input;  // for its sizes
   TorchTensor& codes;
   TorchTensor& saved;
-  TorchTensor& weight_codes;
   const TorchTensor* bias;
   std::int64_t input_plan;
   std::int64_t plan;
@@ -150,8 +151,9 @@ void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const CastSp
   observer.cast(event, stream);
 }
 
-// Returns the output.
-void gemm_output(TorchValue* stack, const GemmArguments& arguments) {
+// Returns the output. weight_of(plan, device) gives the weight's codes.
+template <typename WeightOf>
+void gemm_output(TorchValue* stack, const GemmArguments& arguments, const WeightOf& weight_of) {
   const LinearPlan& plan = arguments.all.plan(torch_plans(), arguments.plan).plan;
   const TorchPlan& cast = *torch_plans().at(arguments.input_plan).plan;
   const Device device = arguments.input.device().value_or(Device{});
@@ -160,18 +162,16 @@ void gemm_output(TorchValue* stack, const GemmArguments& arguments) {
   place.note(arguments.all, arguments.saved, true);
   const TorchRegion saved(std::move(arguments.saved), device);
   const TorchRegion codes(std::move(arguments.codes), device);
-  const TorchRegion weight(std::move(arguments.weight_codes), device);
   const LinearPass pass = saved.region().bytes > 0 ? LinearPass::training : LinearPass::inference;
   if (pass == LinearPass::training) require_bytes(plan, "saved", saved, cast.saved_bytes(tokens));
   require_bytes(plan, "codes", codes, codes_bytes(cast.plan, tokens, pass));
-  require_bytes(plan, "weight codes", weight, plan.weight_memory().bytes);
+  const Float8View b = weight_of(plan, device);
   const std::int64_t columns = plan.shape.out_features;
   const Dtype dtype = *plan.dtypes.output;
   TorchTensor output =
       TorchTensor::empty(sizes_with_last(arguments.input.sizes(), columns), torch_dtype(dtype), device);
   if (tokens == 0) return give(stack, {&output});
   const Float8View a = codes_in(cast, tokens, saved, codes, device);
-  const Float8View b = weight_codes(plan, weight.region(), device);
   LayerObserver* const observer = place.run().observer;
   const ObservedRange forward(observer, plan.name, "forward");
   TorchMatrix values;
@@ -200,12 +200,28 @@ void gemm_output(TorchValue* stack, const GemmArguments& arguments) {
   give(stack, {&output});
 }
 
+// With what quantize_weight returned.
+void gemm_output_of_bytes(TorchValue* stack, const GemmArguments& arguments, TorchTensor& weight_codes_tensor) {
+  const TorchRegion weight(std::move(weight_codes_tensor), arguments.input.device().value_or(Device{}));
+  gemm_output(stack, arguments, [&](const LinearPlan& plan, Device device) {
+    require_bytes(plan, "weight codes", weight, plan.weight_memory().bytes);
+    return weight_codes(plan, weight.region(), device);
+  });
+}
+
 void gemm_output_operator(TorchArguments& all, TorchValue* stack) {
-  gemm_output(stack, {all, all[0], all[1], all[2], all[3], nullptr, all.integer(4), all.integer(5)});
+  gemm_output_of_bytes(stack, {all, all[0], all[1], all[2], nullptr, all.integer(4), all.integer(5)}, all[3]);
 }
 
 void gemm_output_bias_operator(TorchArguments& all, TorchValue* stack) {
-  gemm_output(stack, {all, all[0], all[1], all[2], all[3], &all[4], all.integer(5), all.integer(6)});
+  gemm_output_of_bytes(stack, {all, all[0], all[1], all[2], &all[4], all.integer(5), all.integer(6)}, all[3]);
+}
+
+// With a weight in FP8. Without a bias any tensor stands in its place.
+void gemm_output_float8_operator(TorchArguments& all, TorchValue* stack) {
+  gemm_output(
+      stack, {all, all[0], all[1], all[2], &all[5], all.integer(6), all.integer(7)},
+      [&](const LinearPlan& plan, Device device) { return Float8Weight(plan, all[3], all[4], device).for_output(); });
 }
 
 constexpr std::array kOperators{
@@ -216,7 +232,10 @@ constexpr std::array kOperators{
                    " int plan) -> Tensor">,
     kTorchOperator<gemm_output_bias_operator,
                    "gemm_output_bias(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, Tensor bias,"
-                   " int input_plan, int plan) -> Tensor">};
+                   " int input_plan, int plan) -> Tensor">,
+    kTorchOperator<gemm_output_float8_operator,
+                   "gemm_output_float8(Tensor input, Tensor codes, Tensor saved, Tensor weight, Tensor factor,"
+                   " Tensor bias, int input_plan, int plan) -> Tensor">};
 
 // Returns (number, bytes of codes for each TorchPlan::kTokensPerUnit tokens without and with gradients) of the plan
 // that casts this plan's input; None if its forward does not come apart.

@@ -11,7 +11,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import ingot.float8 as float8
-from ingot.float8 import Float8Linear, Float8LinearConfig, LinearMMConfig
+from ingot.float8 import Float8Linear, Float8LinearConfig, GemmInputRole, LinearMMConfig
 from ingot.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
 
 
@@ -72,6 +72,38 @@ def test_a_shared_input_is_cast_once(recipe):
     assert forward.count("ingot.quantize_input.default") == 1
     assert forward.count("ingot.gemm_output_bias.default") == 3
     assert backward.count("ingot.linear_backward.default") == 3
+
+
+def test_a_gathered_weight_leaves_the_graph_as_it_is():
+    """Inductor keeps f32 between the operations of 16 bits that it fuses: a block has the same bits with a gathered weight
+    only if it finds the same operators around them."""
+    torch.manual_seed(0)
+    layer = Float8Linear(48, 32)
+    gathered = copy.copy(layer)
+    gathered._parameters = {"bias": layer.bias}
+    cast = hp_tensor_to_float8_dynamic(
+        layer.weight.detach(), torch.float8_e4m3fn, layer.linear_mm_config, gemm_input_role=GemmInputRole.WEIGHT
+    )
+    gathered.weight = cast.requires_grad_()
+    x = torch.randn(16, 48, requires_grad=True)
+    graphs, outputs = [], []
+
+    def note(graph, inputs):
+        graphs.append([str(node.target) for node in graph.graph.nodes if "ingot" in str(node.target)])
+        return make_boxed_func(graph.forward)
+
+    for of in (layer, gathered):
+        torch._dynamo.reset()
+        backend = aot_autograd(fw_compiler=note, partition_fn=min_cut_rematerialization_partition)
+        outputs.append(torch.compile(of, backend=backend, fullgraph=True)(x))
+        outputs[-1].sum().backward()
+    assert torch.equal(*outputs)
+    assert graphs == [
+        ["ingot.quantize_input.default", "ingot.quantize_weight.default", "ingot.gemm_output_bias.default"],
+        ["ingot.linear_backward.default"],
+        ["ingot.quantize_input.default", "ingot.gemm_output_float8.default"],
+        ["ingot.linear_backward_float8.default"],
+    ]
 
 
 def test_rows_are_dynamic():

@@ -13,6 +13,7 @@ from ingot.float8.float8_linear import matmul_with_hp_or_float8_args
 from ingot.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
 
 from ingot.torch import _operators as operators
+from ingot.torch import _split_operators as split_operators
 
 
 class Seen(TorchDispatchMode):
@@ -107,7 +108,14 @@ def test_opcheck_and_messages_of_gathered_weights():
     tests = ("test_autograd_registration", "test_faketensor")
     arguments = (x, weight, factor, b, facts.number, 2)
     torch.library.opcheck(operators.linear_forward_float8, arguments, test_utils=tests)
-    _, saved = operators.linear_forward_float8(*arguments)
+    output, saved = operators.linear_forward_float8(*arguments)
+    input_plan = split_operators.add_input_plan(facts)
+    codes, kept = split_operators.quantize_input(x, input_plan, 1)
+    in_parts = (x, codes, kept, weight, factor, b, input_plan, facts.number)
+    torch.library.opcheck(split_operators.gemm_output_float8, in_parts, test_utils=tests)
+    assert torch.equal(split_operators.gemm_output_float8(*in_parts), output) and torch.equal(kept, saved)
+    with pytest.raises(RuntimeError, match='linear "wq" weight: must be FP8 of .out_features, in_features. on'):
+        split_operators.gemm_output_float8(*in_parts[:3], weight[:79], *in_parts[4:])
     arguments = (torch.randn(20, 80), x, weight, factor, saved, facts.number, 7)
     torch.library.opcheck(operators.linear_backward_float8, arguments, test_utils=tests)
     for wrong in (weight[:79], weight.t().contiguous().t(), torch.randn(80, 96)):

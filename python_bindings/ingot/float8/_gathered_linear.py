@@ -1,4 +1,6 @@
-"""A linear layer whose weight comes in FP8, as FSDP gathers it: one operator forward and one backward."""
+"""A linear layer whose weight comes in FP8, as FSDP gathers it: one operator forward and one backward. For a compiler
+the cast and the GEMM of forward are operators apart, as those of a layer that casts its weight are, so that it fuses the
+operations around both layers alike, and both have the same bits."""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from typing import Optional
 import torch
 
 from ..torch import _operators as ops
+from ..torch import _split_operators as split_ops
 from ..torch._checks import refuse_double_backward
 from ..torch._errors import from_operator
 from ..torch._scaled_linear import call, plan_of
@@ -29,13 +32,13 @@ def is_gathered(weight: torch.Tensor, casts: Optional[ops.Casts]) -> bool:
 @torch._dynamo.allow_in_graph
 class _GatheredLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, weight, bias, plan, reads_input, name):
+    def forward(ctx, input, weight, bias, plan, reads_input, input_plan, name):
         needs = ctx.needs_input_grad
         ctx.plan, ctx.name = plan, name
         ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
         if bias is not None and needs[2]:
             ctx.wants |= ops.BIAS
-        output, saved = _forward(input, weight, bias, plan, ops.WEIGHT if needs[1] else 0)
+        output, saved = _forward(input, weight, bias, plan, input_plan, ops.WEIGHT if needs[1] else 0)
         # The weight itself, whose memory FSDP frees and fills again, and not its codes.
         ctx.save_for_backward(saved, input if needs[1] and reads_input else None, weight if needs[0] else None)
         return output
@@ -53,12 +56,15 @@ class _GatheredLinear(torch.autograd.Function):
         except RuntimeError as error:
             raise from_operator(error) from None
         bits = (ops.INPUT, ops.WEIGHT, ops.BIAS)
-        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, bits)), *(None,) * 3)
+        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, bits)), *(None,) * 4)
 
 
-def _forward(input, weight, bias, plan: int, keep: int):
+def _forward(input, weight, bias, plan: int, input_plan: int, keep: int):
     factor = factor_of(weight._scale)
-    return ops.linear_forward_float8(input, weight._data, factor, factor if bias is None else bias, plan, keep)
+    arguments = (input, weight._data, factor, factor if bias is None else bias)
+    if input_plan >= 0:
+        return split_ops.forward_float8(*arguments, input_plan, plan, keep)
+    return ops.linear_forward_float8(*arguments, plan, keep)
 
 
 def gathered_linear(
@@ -71,6 +77,7 @@ def gathered_linear(
 ) -> torch.Tensor:
     """Returns input @ weight.T + bias for a weight that is_gathered(). Its gradient has the dtype that it shows."""
     plan, reads_input, _ = plan_of(casts, name, plans, input, weight, bias)
+    input_plan = split_ops.input_plan_of_trace(plan) if torch.compiler.is_compiling() else -1
     if torch.is_grad_enabled():
-        return call(_GatheredLinear.apply, name, input, weight, bias, plan, reads_input, name)
-    return call(_forward, name, input, weight, bias, plan, 0)[0]
+        return call(_GatheredLinear.apply, name, input, weight, bias, plan, reads_input, input_plan, name)
+    return call(_forward, name, input, weight, bias, plan, input_plan, 0)[0]

@@ -42,7 +42,7 @@ def _backward(grad_output, *rest, out_shape=None, **__) -> int:
     return 2 * _tokens(grad_output) * facts.out_features * facts.in_features * _bits(wants, ops.INPUT, ops.WEIGHT)
 
 
-@_formula("gemm_output", "gemm_output_bias")
+@_formula("gemm_output", "gemm_output_bias", "gemm_output_float8")
 def _gemm_output(input, *rest, out_shape=None, **__) -> int:
     facts = ops.facts_of(rest[-1])
     return 2 * _tokens(input) * facts.out_features * facts.in_features

@@ -16,6 +16,7 @@ quantize_input = torch.ops.ingot.quantize_input.default
 quantize_weight = torch.ops.ingot.quantize_weight.default
 gemm_output = torch.ops.ingot.gemm_output.default
 gemm_output_bias = torch.ops.ingot.gemm_output_bias.default
+gemm_output_float8 = torch.ops.ingot.gemm_output_float8.default
 
 
 class InputPlan(NamedTuple):
@@ -40,6 +41,12 @@ def add_input_plan(facts: ops.PlanFacts) -> int:
     return number
 
 
+@torch.compiler.assume_constant_result
+def input_plan_of_trace(plan: int) -> int:
+    """add_input_plan() of this plan, for a graph that is being traced."""
+    return add_input_plan(ops.facts_of(plan))
+
+
 def forward(input, weight, bias, input_plan: int, plan: int, keep: int):
     """As linear_forward: returns the output, what is saved for grad_weight and the weight's codes."""
     keeps_saved = 1 if keep & ops.WEIGHT else 0
@@ -50,6 +57,12 @@ def forward(input, weight, bias, input_plan: int, plan: int, keep: int):
     else:
         output = gemm_output_bias(input, codes, saved, weight_codes, bias, input_plan, plan)
     return output, saved, weight_codes
+
+
+def forward_float8(input, weight, factor, bias, input_plan: int, plan: int, keep: int):
+    """As linear_forward_float8: returns the output and what is saved for grad_weight."""
+    codes, saved = quantize_input(input, input_plan, 1 if keep & ops.WEIGHT else 0)
+    return gemm_output_float8(input, codes, saved, weight, factor, bias, input_plan, plan), saved
 
 
 def _bytes(like: torch.Tensor, count) -> torch.Tensor:
@@ -81,4 +94,9 @@ def _(input, codes, saved, weight_codes, input_plan, plan):
 
 @torch.library.register_fake("ingot::gemm_output_bias")
 def _(input, codes, saved, weight_codes, bias, input_plan, plan):
+    return _fake_output(input, plan)
+
+
+@torch.library.register_fake("ingot::gemm_output_float8")
+def _(input, codes, saved, weight, factor, bias, input_plan, plan):
     return _fake_output(input, plan)
