@@ -167,9 +167,11 @@ WeightCastTensors Float8Linear::list_weight(const Tensor& weight, Stream& stream
   return prepare_weight(weight, stream);
 }
 
-// A cast that is only recorded leaves the codes as they were, and so whether they are those of the weight.
-void Float8Linear::weight_was_cast(const Stream& stream) {
-  if (!backend_->capturing(stream)) weight_is_current_ = true;
+// A cast that is only recorded leaves the codes as they were, and so whose they are.
+void Float8Linear::weight_was_cast(const Tensor& weight, const Stream& stream) {
+  if (backend_->capturing(stream)) return;
+  cast_weight_ = weight;
+  weight_is_current_ = true;
 }
 
 // ---- the side stream -----------------------------------------------------------------------------------------------

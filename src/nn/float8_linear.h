@@ -171,7 +171,7 @@ class INGOT_API Float8Linear : private LinearPart {
   // Casts the weight among others: memory and a scale for it, and that its codes are there.
   friend class WeightCasts;
   WeightCastTensors list_weight(const Tensor& weight, Stream& stream);
-  void weight_was_cast(const Stream& stream);
+  void weight_was_cast(const Tensor& weight, const Stream& stream);
   void before_forward(LinearPass pass, LinearForwardTensors& tensors, Stream& stream) override;
   void after_forward(const LinearForwardTensors& tensors, Stream& stream) override;
   Stream* before_backward(LinearBackwardTensors& tensors, Stream& stream) override;

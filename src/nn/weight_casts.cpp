@@ -1,5 +1,7 @@
 #include "ingot/nn/weight_casts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "ingot/nn/gated_mlp.h"
@@ -35,23 +37,39 @@ Float8View WeightCasts::add(const LinearPlan& plan, const WeightCastTensors& ten
   return codes;
 }
 
-void WeightCasts::add(Float8Linear& layer, const Tensor& weight, Stream& stream) {
+void WeightCasts::check(Float8Linear& layer, const Tensor& weight, const Stream& stream) const {
   if (layer.backend_ != backend_) {
     refuse_argument("WeightCasts layer", "belongs to another backend than the casts: make both from one");
   }
+  if (std::ranges::find(layers_, &layer, &Listed::layer) != layers_.end()) {
+    refuse_argument("WeightCasts layer",
+                    fmt::format("\"{}\" was added before, and has memory for the codes of one weight: make other casts "
+                                "for another weight",
+                                layer.name()));
+  }
   // A weight without a dtype of its own has the input's.
   if (!layer.options_.weight_dtype && is_high_precision(weight.dtype)) layer.plan_for(weight.dtype);
+  if (layer.plan_.weight.any) check_weight(layer.plan_, *backend_, weight, stream);
+}
+
+void WeightCasts::add_checked(Float8Linear& layer, const Tensor& weight, Stream& stream) {
   if (!layer.plan_.weight.any) return;
-  check_weight(layer.plan_, *backend_, weight, stream);
   add(layer.plan_, layer.list_weight(weight, stream), stream);
-  layers_.push_back(&layer);
+  layers_.push_back({.layer = &layer, .weight = weight});
+}
+
+void WeightCasts::add(Float8Linear& layer, const Tensor& weight, Stream& stream) {
+  check(layer, weight, stream);
+  add_checked(layer, weight, stream);
 }
 
 void WeightCasts::add(NormLinear& layer, const Tensor& weight, Stream& stream) { add(layer.linear_, weight, stream); }
 
 void WeightCasts::add(Mlp& layer, const Tensor& up_weight, const Tensor& down_weight, Stream& stream) {
-  add(layer.up_, up_weight, stream);
-  add(layer.down_, down_weight, stream);
+  check(layer.up_, up_weight, stream);
+  check(layer.down_, down_weight, stream);
+  add_checked(layer.up_, up_weight, stream);
+  add_checked(layer.down_, down_weight, stream);
 }
 
 void WeightCasts::add(GatedMlp& layer, const Tensor& gate_up_weight, const Tensor& down_weight, Stream& stream) {
@@ -70,7 +88,7 @@ void WeightCasts::run(Stream& stream) {
     }
     kind.list->run(stream);
   }
-  for (Float8Linear* layer : layers_) layer->weight_was_cast(stream);
+  for (const auto& [layer, weight] : layers_) layer->weight_was_cast(weight, stream);
 }
 
 std::size_t WeightCasts::size() const {

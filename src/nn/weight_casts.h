@@ -38,7 +38,8 @@ class INGOT_API WeightCasts {
   explicit WeightCasts(Backend& backend) : backend_(&backend) {}
 
   // Nothing is added where the recipe has no FP8 codes of the weight. The first delayed scale is made of the weight's
-  // values, as a forward makes it. Throw what a forward throws for the weight.
+  // values, as a forward makes it. Throw what a forward throws for the weight, and Error{invalid_argument} for a layer
+  // that was added before.
   void add(Float8Linear& layer, const Tensor& weight, Stream& stream);
   void add(NormLinear& layer, const Tensor& weight, Stream& stream);
   void add(Mlp& layer, const Tensor& up_weight, const Tensor& down_weight, Stream& stream);
@@ -63,10 +64,19 @@ class INGOT_API WeightCasts {
   };
 
   void add_cast(const CastSpec& spec, const CastTensors& tensors);
+  // Of what add() takes, before it changes anything but the dtype of the layer's plan.
+  void check(Float8Linear& layer, const Tensor& weight, const Stream& stream) const;
+  void add_checked(Float8Linear& layer, const Tensor& weight, Stream& stream);
+
+  // A layer whose codes run() writes, and the weight that it makes them of.
+  struct Listed {
+    Float8Linear* layer;
+    Tensor weight;
+  };
 
   Backend* backend_;
   std::vector<Kind> kinds_;
-  std::vector<Float8Linear*> layers_;
+  std::vector<Listed> layers_;
 };
 
 }  // namespace ingot

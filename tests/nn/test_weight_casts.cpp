@@ -197,6 +197,33 @@ BOOST_AUTO_TEST_CASE(weight_changed_and_another_weight_still_count) {
   BOOST_TEST((layers.results() != first));
 }
 
+// Between two runs a layer casts another weight itself: its codes are then overwritten, and it casts that weight again.
+BOOST_AUTO_TEST_CASE(a_run_is_of_the_weights_that_were_added) {
+  for (const bool normed : {false, true}) {
+    Layers layers(tensorwise(), backend, stream);
+    WeightCasts casts(backend);
+    layers.add_to(casts);
+    Random random(8);
+    const auto other = layers.make(random, kIn, kIn, Dtype::bf16);
+    const auto outputs = [&](const Tensor& weight) {
+      if (normed) {
+        layers.normed.forward({.input = *layers.x, .weight = weight, .output = *layers.y1}, stream);
+      } else {
+        layers.plain.forward({.input = *layers.x, .weight = weight, .output = *layers.y1}, stream);
+      }
+      return layers.y1->bytes(stream);
+    };
+    casts.run(stream);
+    const auto of_other = outputs(*other);
+    casts.run(stream);
+    BOOST_TEST((outputs(*other) == of_other));
+    casts.run(stream);
+    const std::int64_t before = casts_so_far();
+    BOOST_TEST((outputs(*layers.weights[normed ? 1 : 0]) != of_other));
+    BOOST_TEST(casts_so_far() - before == 1);  // the input's
+  }
+}
+
 // The list writes where the codes were, so they stay.
 BOOST_AUTO_TEST_CASE(a_released_layer_keeps_the_codes_of_a_list) {
   Layers layers(blockwise(), backend, stream);
@@ -310,7 +337,15 @@ BOOST_AUTO_TEST_CASE(wrong_weights_are_refused) {
   WeightCasts foreign(*other);
   BOOST_TEST(refusal([&] { foreign.add(layers.plain, *layers.weights[0], stream); }) ==
              "WeightCasts layer: belongs to another backend than the casts: make both from one");
+  // Of an MLP both weights or none are added.
+  BOOST_TEST(refusal([&] { casts.add(layers.mlp, *layers.weights[2], small, stream); }) != "");
   BOOST_TEST(casts.size() == 0U);
+  layers.add_to(casts);
+  BOOST_TEST(refusal([&] { casts.add(layers.plain, *layers.weights[1], stream); }) ==
+             "WeightCasts layer: \"plain\" was added before, and has memory for the codes of one weight: make other "
+             "casts for another weight");
+  casts.run(stream);
+  BOOST_TEST(casts.size() == 4U);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
