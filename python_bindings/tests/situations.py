@@ -162,7 +162,8 @@ def state_of(module) -> dict:
 
 
 def tokens(count=TOKENS, dtype=torch.bfloat16, features=IN, seed=1) -> torch.Tensor:
-    return torch.randn(count, features, generator=torch.Generator().manual_seed(seed)).to(DEVICE, dtype)
+    values = torch.randn(count, features, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+    return values.to(DEVICE, dtype)
 
 
 def outputs_of(module, x) -> tuple:
@@ -173,7 +174,7 @@ def outputs_of(module, x) -> tuple:
 def gradients_of(outputs) -> list[torch.Tensor]:
     """What the loss gives each output: random, and the same in every call."""
     generator = torch.Generator().manual_seed(2)
-    return [torch.randn(y.shape, generator=generator).to(DEVICE, y.dtype) for y in outputs]
+    return [torch.randn(y.shape, generator=generator, dtype=torch.float32).to(DEVICE, y.dtype) for y in outputs]
 
 
 def step(module, x, call: Optional[Callable] = None, input_grad: bool = True) -> dict:

@@ -398,6 +398,12 @@ def test_norms_of_other_libraries(centred):
         RMSNormLinear.from_parts(norm, layer, zero_centred=not centred)
     with pytest.raises(ingot.Error, match="takes a torch.nn.LayerNorm, got a LibraryRMSNorm"):
         LayerNormLinear.from_parts(norm, layer, zero_centred=centred)
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            RMSNormLinear.from_parts(norm, layer, zero_centred=centred)
+    finally:
+        torch.set_default_dtype(torch.float32)
     made.reset_parameters()
     assert (norm.weight == (0 if centred else 1)).all()
 

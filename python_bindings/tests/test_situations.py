@@ -115,6 +115,37 @@ def change_of_dtype(name):
 
 
 @situation
+def other_defaults(name):
+    """Made, trained and loaded while the default dtype and the default device are others, as in transformers' loading."""
+    module, x = _of_kind(name)
+    state = copy.deepcopy(module.state_dict())
+    want = _two_steps(module, x)
+    for dtype in (torch.bfloat16, torch.float64):
+        torch.set_default_dtype(dtype)
+        try:
+            module = make(name)
+            module.load_state_dict(state)
+            assert_equal(want, _two_steps(module, x))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    with torch.device("meta"):
+        module.load_state_dict(state)
+        module.half().bfloat16()
+        if name in _CONVERSIONS:
+            model = torch.nn.Sequential(torch.nn.Linear(IN, OUT, dtype=torch.bfloat16, device=DEVICE))
+            _CONVERSIONS[name](model)
+            outputs_of(model, x)
+        sync(module)
+    assert_close(expected_step(name, module, x), step(module, x))
+
+
+def _two_steps(module, x):
+    step(module, x)
+    sync(module)
+    return step(module, x)
+
+
+@situation
 def two_threads_call_first(name):
     module, x = _of_kind(name)
     want = [y.detach() for y in outputs_of(copy.deepcopy(module), x)]

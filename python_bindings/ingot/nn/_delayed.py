@@ -48,9 +48,11 @@ class KeepsScales(torch.nn.Module):
 
     def _make_buffers(self, sizes: tuple[int, ...]) -> None:
         device = next(self.parameters()).device
-        self.register_buffer("fp8_amax", torch.zeros(sizes, device=device))
-        self.register_buffer("fp8_amax_history", torch.zeros(*sizes, self.history_length, device=device))
-        self.register_buffer("fp8_scale", torch.ones(sizes, device=device))
+        # The default dtype may be another one, as it is while transformers makes a model.
+        place = {"dtype": torch.float32, "device": device}
+        self.register_buffer("fp8_amax", torch.zeros(sizes, **place))
+        self.register_buffer("fp8_amax_history", torch.zeros(*sizes, self.history_length, **place))
+        self.register_buffer("fp8_scale", torch.ones(sizes, **place))
         self._has_run = False  # eagerly, with gradients and tokens
         self._syncs = 0  # while scales are missing, since the first such run
         self._of_formats: Optional[torch.Tensor] = None
@@ -120,7 +122,7 @@ class KeepsScales(torch.nn.Module):
         device = self._buffers["fp8_amax"].device
         kept = self._of_formats
         if kept is None or kept.device != device or kept.shape[1] != slots:
-            kept = torch.zeros(2, slots, device=device)
+            kept = torch.zeros(2, slots, dtype=torch.float32, device=device)
             for at, largest in enumerate(_LARGEST):
                 kept[0, at :: len(_LARGEST)].fill_(largest)
             self._of_formats = kept

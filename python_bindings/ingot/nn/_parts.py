@@ -137,12 +137,14 @@ def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, sub
     if weight is None or weight.is_meta or hasattr(weight, "device_mesh") or _eps_of(norm) is None:
         refuse(subject, f"from_parts: cannot try what a {name} without values or eps computes: give it them first")
     trial = copy.deepcopy(norm).float()
-    generator = torch.Generator().manual_seed(0)
+    # Whatever the default device and dtype are.
+    place = {"generator": torch.Generator().manual_seed(0), "device": "cpu", "dtype": torch.float32}
     for parameter in trial.parameters():
-        parameter.copy_(torch.rand(parameter.shape, generator=generator) + 0.5)
+        parameter.copy_(torch.rand(parameter.shape, **place) + 0.5)
     eps, bias = _eps_of(norm), getattr(trial, "bias", None)
     # The second row is as small as eps, the third has a mean.
-    x = torch.randn(3, features, generator=generator) * torch.tensor([[1.0], [eps**0.5], [1.0]])
+    x = torch.randn(3, features, **place)
+    x[1] *= eps**0.5
     x[2] += 3
     x = x.to(weight.device)
     found = trial(x)

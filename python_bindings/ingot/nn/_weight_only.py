@@ -111,7 +111,7 @@ class WeightOnlyLinear(ShowsWeight):
         self.register_buffer("weight", torch.zeros(shape, dtype=torch.uint8, device=device))
         scales = _codes.scale_shape(scale, out_features, in_features)
         self.register_buffer("weight_scale", torch.zeros(scales, dtype=kind, device=device))
-        self.register_buffer("packing", self._packing().to(device))
+        self.register_buffer("packing", self._packing(device))
         if bias:
             values = torch.zeros(out_features, dtype=self.activation_dtype, device=device)
             self.bias = torch.nn.Parameter(values, requires_grad=False)
@@ -211,7 +211,7 @@ class WeightOnlyLinear(ShowsWeight):
         codes, factors = (each.clone() if each.is_inference() else each for each in (codes, factors))
         self.weight = _codes.packed(codes, self._form, self.layer_name, self.out_features, self.in_features)
         self.weight_scale = factors
-        self.packing = self._packing().to(codes.device)
+        self.packing = self._packing(codes.device)
         if bias is not None:
             self.bias = _codes.frozen_bias(bias, codes.device)
         self._settle()
@@ -264,7 +264,7 @@ class WeightOnlyLinear(ShowsWeight):
     def reset_parameters(self) -> None:
         """Zeros, as a new layer has: values come from a cast or a checkpoint."""
         _codes.clear(self)
-        self.packing = self._packing().to(self.packing.device)
+        self.packing = self._packing(self.packing.device)
         self._settle()
 
     def codes(self) -> torch.Tensor:
@@ -322,11 +322,11 @@ class WeightOnlyLinear(ShowsWeight):
         half = self.activation_dtype == torch.float16 and self._form.dtype not in PACKED_BITS
         return "packed_f16" if half else "packed"
 
-    def _packing(self) -> torch.Tensor:
+    def _packing(self, device=None) -> torch.Tensor:
         """The version of packed layouts, then the layout, the format and the scale, by their places in the lists."""
         form = self._form
         places = (_codes.LAYOUTS.index(form.layout), _codes.FORMATS.index(form.dtype), _codes.SCALES.index(form.scale))
-        return torch.tensor([_core.packed_layout_version, *places], dtype=torch.int32)
+        return torch.tensor([_core.packed_layout_version, *places], dtype=torch.int32, device=device)
 
     # ---- being moved, loaded and copied ----
 
@@ -357,7 +357,7 @@ class WeightOnlyLinear(ShowsWeight):
         packing = self.packing
         _codes.apply_to_codes(self, ("weight_scale",), lambda: super(WeightOnlyLinear, self)._apply(fn, recurse))
         if self.packing is not packing:  # to_empty() leaves it without values
-            self.packing = self._packing().to(self.packing.device)
+            self.packing = self._packing(self.packing.device)
         self.activation_dtype = dtype
         self._change_layout(self._best_layout())
         self._settle()
@@ -371,7 +371,7 @@ class WeightOnlyLinear(ShowsWeight):
             sizes = (self.layer_name, self.out_features, self.in_features)
             self.weight = _codes.packed(_codes.unpacked(self._stored(), self._form, *sizes), new, *sizes)
         self._form = new
-        self.packing = self._packing().to(self.packing.device)
+        self.packing = self._packing(self.packing.device)
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs):
         problem = self._take_state(state_dict, prefix)
@@ -416,7 +416,7 @@ class WeightOnlyLinear(ShowsWeight):
         if layout != self.layout:
             codes = _codes.unpacked(_codes.aligned(weight), self._form._replace(layout=layout), *sizes)
             state_dict[prefix + "weight"] = _codes.packed(codes, self._form, *sizes)
-            state_dict[prefix + "packing"] = self._packing()
+            state_dict[prefix + "packing"] = self._packing(weight.device)
         return ""
 
     def __getstate__(self):

@@ -70,7 +70,7 @@ def _layers_of(model: torch.nn.Module, layers: Sequence[torch.nn.Module], amaxes
         text = repr((names, [tuple(amax.shape) for amax in amaxes]))
         hashed = zlib.crc32(text.encode()) & 0xFFFFFF  # exact in float32
         head = torch.tensor([count, -count, hashed, -hashed], dtype=torch.float32, device=device)
-        padding = torch.zeros(max(0, _FIRST - _HEAD - slots), device=device)
+        padding = torch.zeros(max(0, _FIRST - _HEAD - slots), dtype=torch.float32, device=device)
         found = by_key[key] = _Layers(head, padding, [])
     return found
 
