@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "ingot/codegen/types/spec_words.h"
@@ -32,6 +33,12 @@ bool is_utf8(const std::string& text) {
 }
 
 constexpr float kNoScale = 1.0F;
+
+// Has nothing been seen to make a scale of? A scale of 1 with a maximum is one, often of powers of two.
+bool is_missing(std::uint32_t scale, std::span<const std::uint32_t> history) {
+  return scale == std::bit_cast<std::uint32_t>(kNoScale) &&
+         std::ranges::all_of(history, [](std::uint32_t amax) { return amax == 0; });
+}
 
 // Ever rarer, because the scales of some tensors never come: of a frozen weight of zeros, say.
 bool is_time_to_look(std::int64_t steps) {
@@ -181,15 +188,18 @@ void DelayedScaling::sync_amax_history(Stream& stream) {
 
 // A slot that is not looked at is started again, which is right whether it has a scale or not.
 void DelayedScaling::look_at_new_slots(Stream& stream) {
+  if (std::ranges::none_of(slots_, &Slot::is_new)) return;
   bool looks = false;
   for (Slot& slot : slots_) {
     if (slot.is_new) looks |= is_time_to_look(++slot.new_steps);
   }
-  std::vector<float> scales(slots_.size(), kNoScale);
-  if (looks)
-    backend_->copy_to_host(scales.data(), tensors(0, size()).scale.data, scales.size() * sizeof(float), stream);
+  std::vector<std::uint32_t> values = initial();
+  if (looks) backend_->copy_to_host(values.data(), memory_.data(), values.size() * sizeof(std::uint32_t), stream);
+  const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].is_new) slots_[i].missing = scales[i] == kNoScale;
+    if (slots_[i].is_new) {
+      slots_[i].missing = is_missing(values[arrays.scale() + i], {&values[arrays.history(i)], arrays.length});
+    }
     slots_[i].is_new = false;
   }
 }
@@ -244,8 +254,7 @@ void DelayedScaling::load(std::string_view text, Stream& stream) {
     }
     found[i] = true;
     slots[i].has_scale = saved.has_scale;
-    slots[i].missing = saved.has_scale && saved.scale == std::bit_cast<std::uint32_t>(kNoScale) &&
-                       std::ranges::all_of(saved.history, [](std::uint32_t amax) { return amax == 0; });
+    slots[i].missing = saved.has_scale && is_missing(saved.scale, saved.history);
     slots[i].is_new = false;
     slots[i].new_steps = 0;
     values[arrays.scale() + i] = saved.scale;

@@ -17,7 +17,7 @@
 // history; a step that leaves a layer out records 0 for it; and a layer that is left out until its history is all zeros
 // continues with its last scale. A slot of which only zeros, or (where `finite`) overflows, have been seen has no scale
 // either, and is to be started in each step until it has: sync_amax_history() reads which of the slots that the step
-// has started are still at 1.
+// has started are still at 1 and have a history of zeros.
 //
 // The device memory is allocated once, by the first start(), load() or allocate(), and never moves, because captured
 // graphs hold its addresses. All slots must be added before. Casts that use an object, start() and sync_amax_history()
@@ -89,8 +89,8 @@ class INGOT_API DelayedScaling {
   // To be called once per step for the whole model, after all casts of the step and before those of the next. Moves the
   // current maxima into the histories, clears them, and computes all scales anew, in one launch that a graph can
   // capture. Does nothing before the memory is allocated. After a step that has started slots it waits for the stream
-  // and reads their scales; of a slot that stays without one, in its steps 1, 2, 3, 16, 64, 256, and so on. A captured
-  // call reads nothing.
+  // and reads their scales and histories; of a slot that stays without one, in its steps 1, 2, 3, 16, 64, 256, and so
+  // on. A captured call reads nothing.
   void sync_amax_history(Stream& stream);
 
   // Returns scales, current maxima and histories as one line of JSON. Floats are stored as their bits, so that load()

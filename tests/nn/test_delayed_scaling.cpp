@@ -273,6 +273,26 @@ BOOST_AUTO_TEST_CASE(slots_start_when_there_is_something_to_start_with) {
   BOOST_TEST(counting.copies_to_host == before);
 }
 
+// 1 is a scale like any other where a maximum has made it, as those between 224 and 448 do with powers of two.
+BOOST_AUTO_TEST_CASE(a_scale_of_1_is_started_once) {
+  DelayedScaling scaling(*backend, {.history_length = 3});
+  scaling.add("pow2", Dtype::e4m3fn, true);
+  scaling.add("exact", Dtype::e4m3fn);
+  for (const int slot : {0, 1}) start(scaling, slot, slot == 0 ? 300.0F : 448.0F);
+  for (int step = 0; step < 3; ++step) {
+    for (const int slot : {0, 1}) {
+      BOOST_TEST(scale(scaling, slot) == 1.0F);
+      BOOST_TEST(!scaling.needs_start(slot));
+      element(scaling.amax(slot)) = 300.0F;
+    }
+    scaling.sync_amax_history(stream);
+  }
+  DelayedScaling loaded(*backend, {.history_length = 3});
+  for (const char* const name : {"exact", "pow2"}) loaded.add(name, Dtype::e4m3fn, name[0] == 'p');
+  loaded.load(scaling.save(stream), stream);
+  BOOST_TEST((!loaded.needs_start(0) && !loaded.needs_start(1)));
+}
+
 // Data-parallel: after an all-reduce of the maxima, all ranks have the same scales, whatever their own data were.
 BOOST_AUTO_TEST_CASE(ranks_that_reduce_their_maxima_agree) {
   constexpr int kRanks = 3;
