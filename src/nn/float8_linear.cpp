@@ -208,6 +208,7 @@ void Float8Linear::forward(const LinearForward& tensors, Stream& stream) {
   check_forward(tensors, stream);
   const Call call(*this, stream);
   plan_for(tensors.input.dtype);
+  saved_stamp_.kept = false;  // before the weight's codes change
   LinearForwardTensors all = forward_tensors(tensors);
   start_weight(tensors.weight, tensors.input.rows, stream);
   run_pass(tensors.keep_for_backward ? LinearPass::training : LinearPass::inference, tensors, all, use, stream);
@@ -262,10 +263,10 @@ void Float8Linear::run_pass(LinearPass pass, const LinearForward& tensors, Linea
     all.saved = &saved_stamp_;
   }
   all.scratch = use.scratch_or(workspace(), *backend_, bytes.forward[static_cast<std::size_t>(pass)]);
+  if (pass != LinearPass::inference) saved_ = tensors;  // before it is kept, whatever fails after that
   watched_forward(plan_.subject, plan_, *backend_, all, stream, [&] {
     enqueue_forward_part(plan_, *backend_, all, pass, {.stream = stream, .observer = options_.observer}, this);
   });
-  if (pass != LinearPass::inference) saved_ = tensors;
 }
 
 void Float8Linear::recompute(const LinearForward& tensors, Stream& stream) {

@@ -45,10 +45,12 @@ Mlp::Mlp(Backend& backend, MlpShape shape, LinearConfig config, const MlpOptions
       down_(backend, plan_.down.shape, plan_.down.config, layer_options(options, plan_.down, options.output_dtype)) {}
 
 // What is kept is of another plan then; a forward, which begins with this, forgets it.
-const MlpPlan& Mlp::plan_of(Dtype dtype) {
-  if (dtype == plan_options_.dtypes.input || !is_high_precision(dtype)) return plan_;
-  plan_options_.dtypes.input = dtype;
-  return plan_ = mlp_plan(plan_options_);
+void Mlp::plan_for(Dtype dtype) {
+  if (dtype == plan_options_.dtypes.input || !is_high_precision(dtype)) return;
+  MlpPlanOptions options = plan_options_;
+  options.dtypes.input = dtype;
+  plan_ = mlp_plan(options);
+  plan_options_ = std::move(options);
 }
 
 MlpForwardTensors Mlp::forward_tensors(const MlpForward& tensors) {
@@ -77,9 +79,10 @@ MlpBackwardTensors Mlp::backward_tensors(const MlpBackward& tensors) const {
 }
 
 void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
+  LayerCall use(plan_.subject, stream, nullptr, plan_.name);
   const std::int64_t tokens = tensors.input.rows;
-  const MlpPlan& plan = plan_of(tensors.input.dtype);
-  LayerCall use(plan.subject, stream, nullptr, plan.name);
+  plan_for(tensors.input.dtype);
+  const MlpPlan& plan = plan_;
   MlpForwardTensors all = forward_tensors(tensors);
   saved_stamp_.kept = false;
   if (pass != LinearPass::inference) {
@@ -96,10 +99,10 @@ void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
     up_.start_weight(tensors.up_weight, tokens, stream);
     down_.start_weight(tensors.down_weight, tokens, stream);
   }
+  if (pass != LinearPass::inference) saved_ = tensors;  // before it is kept, whatever fails after that
   watched_forward(plan.subject, plan, *backend_, all, stream, [&] {
     enqueue_mlp_pass(plan, *backend_, all, pass, run_on(stream), {&up_, &down_});
   });
-  if (pass != LinearPass::inference) saved_ = tensors;
 }
 
 void Mlp::forward(const MlpForward& tensors, Stream& stream) {
@@ -109,7 +112,7 @@ void Mlp::forward(const MlpForward& tensors, Stream& stream) {
 void Mlp::recompute(const MlpForward& tensors, Stream& stream) { run_pass(LinearPass::recompute, tensors, stream); }
 
 void Mlp::backward(const MlpBackward& tensors, Stream& stream) {
-  const MlpPlan& plan = plan_of(saved_.input.dtype);
+  const MlpPlan& plan = plan_;
   LayerCall use(plan.subject, stream, nullptr, plan.name);
   MlpBackwardTensors all = backward_tensors(tensors);
   if (saved_stamp_.kept) {

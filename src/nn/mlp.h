@@ -99,8 +99,8 @@ class INGOT_API Mlp {
 
  private:
   friend class WeightCasts;
-  // The plan, made anew for inputs of another dtype than that of the calls so far.
-  const MlpPlan& plan_of(Dtype dtype);
+  // As Float8Linear's.
+  void plan_for(Dtype dtype);
   static MlpForwardTensors forward_tensors(const MlpForward& tensors);
   MlpBackwardTensors backward_tensors(const MlpBackward& tensors) const;
   void run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream);

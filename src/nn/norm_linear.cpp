@@ -93,9 +93,9 @@ void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Str
   const Float8Linear::Call call(linear_, stream);
   linear_.plan_for(plan.linear.dtypes.input);
   if (pass != LinearPass::recompute) linear_.start_weight(tensors.weight, tokens, stream);
+  if (pass != LinearPass::inference) saved_ = tensors;  // before it is kept, whatever fails after that
   watched_forward(plan.subject, plan, *backend_, all, stream,
                   [&] { enqueue_norm_linear_pass(plan, *backend_, all, pass, run, &linear_); });
-  if (pass != LinearPass::inference) saved_ = tensors;
 }
 
 void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {

@@ -825,6 +825,19 @@ BOOST_AUTO_TEST_CASE(a_failed_forward_leaves_nothing_to_go_back_to) {
       "Float8Linear backward: has no forward() before it that kept what it needs: run forward() first, or recompute()");
   linear.forward(device.forward(false), on);
   BOOST_CHECK_NO_THROW(linear.backward(device.backward(false), on));
+
+  // A cast on the side stream has overwritten the codes, though it then failed.
+  Stream side(failing);
+  Float8Linear beside(failing, {16, 8}, tensorwise(), {.side = &side});
+  beside.forward(device.forward(false), on);
+  beside.weight_changed();
+  failing.after_cast = [](const CastSpec&, const CastTensors&, Stream&) {
+    throw Error(ErrorCode::cuda_failed, "cast", "failed");
+  };
+  BOOST_CHECK_THROW(beside.forward(device.forward(false), on), Error);
+  failing.after_cast = nullptr;
+  BOOST_TEST(
+      refusal([&] { beside.backward(device.backward(false), on); }).starts_with("Float8Linear backward: has no"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

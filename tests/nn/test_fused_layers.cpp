@@ -294,6 +294,29 @@ BOOST_AUTO_TEST_CASE(a_gated_mlp_is_near_its_formula) {
   }
 }
 
+// A dtype that the plan refuses leaves the MLP as it was: it refuses it again, and goes back to what it kept.
+BOOST_AUTO_TEST_CASE(a_refused_dtype_changes_no_mlp) {
+  Mlp mlp(*backend, {16, 32}, high_precision(), {.weight_dtype = Dtype::bf16});
+  Random random(4);
+  const DeviceMatrix x = make(random.normal(4, 16, Dtype::bf16), Dtype::bf16), f32 = make(zeros(4, 16), Dtype::f32),
+                     up = make(random.normal(32, 16, Dtype::bf16), Dtype::bf16),
+                     down = make(random.normal(16, 32, Dtype::bf16), Dtype::bf16);
+  const DeviceMatrix y = empty(4, 16, Dtype::bf16), first = empty(4, 16, Dtype::bf16),
+                     again = empty(4, 16, Dtype::bf16);
+  BOOST_TEST(refusal([&] { mlp.backward({.grad_output = x, .grad_input = first}, stream); }) ==
+             "Mlp backward: has no forward() before it: run forward() first");
+  mlp.forward({.input = x, .up_weight = up, .down_weight = down, .output = y}, stream);
+  mlp.backward({.grad_output = x, .grad_input = first}, stream);
+  const auto wrong = [&] {
+    return refusal([&] { mlp.forward({.input = f32, .up_weight = up, .down_weight = down, .output = y}, stream); });
+  };
+  const std::string message = wrong();
+  BOOST_TEST(message.find("has f32 for the input and bf16 for the weight") != std::string::npos, message);
+  BOOST_TEST(wrong() == message);
+  mlp.backward({.grad_output = x, .grad_input = again}, stream);
+  check_same(again, first, "backward");
+}
+
 BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
   BOOST_TEST(
       refusal([&] {
