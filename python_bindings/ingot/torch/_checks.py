@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Optional
+from typing import NoReturn, Optional, Protocol, Union
 
 import torch
 from torch.autograd import forward_ad
@@ -18,8 +18,20 @@ _DTENSOR = (
 )
 
 
-def refuse(subject: str, what: str) -> NoReturn:
-    raise LinearError(f"{subject} {what}")
+class HasSubject(Protocol):
+    """A layer's options."""
+
+    subject: str
+
+
+# What messages begin with: 'linear "fc"', or the options that have it. A compiler guards each text that a check is given,
+# and would compile a layer again for each name: what layers call within a graph gets the options, and only a refusal
+# reads their text.
+Subject = Union[str, HasSubject]
+
+
+def refuse(subject: Subject, what: str) -> NoReturn:
+    raise LinearError(f"{subject if isinstance(subject, str) else subject.subject} {what}")
 
 
 def is_dense(tensor: object) -> bool:
@@ -29,7 +41,7 @@ def is_dense(tensor: object) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
-def check_dense(subject: str, name: str, tensor: torch.Tensor) -> None:
+def check_dense(subject: Subject, name: str, tensor: torch.Tensor) -> None:
     if is_dense(tensor):
         return
     if not isinstance(tensor, torch.Tensor):
@@ -43,7 +55,7 @@ def check_dense(subject: str, name: str, tensor: torch.Tensor) -> None:
     refuse(subject, f"{name}: is {tensor.layout}, expected a dense tensor: convert it with .to_dense()")
 
 
-def check_input(subject: str, input: torch.Tensor, in_features: int) -> None:
+def check_input(subject: Subject, input: torch.Tensor, in_features: int) -> None:
     check_dense(subject, "input", input)
     if input.dim() == 0 or input.shape[-1] != in_features:
         refuse(subject, f"input: has shape {tuple(input.shape)}, expected (..., {in_features})")
@@ -51,7 +63,7 @@ def check_input(subject: str, input: torch.Tensor, in_features: int) -> None:
         refuse(subject, f"input: is on {input.device}, but Ingot computes on the CPU and on CUDA: move it with .to()")
 
 
-def check_tensor(subject: str, name: str, tensor: torch.Tensor, input: torch.Tensor) -> None:
+def check_tensor(subject: Subject, name: str, tensor: torch.Tensor, input: torch.Tensor) -> None:
     """Its dtype, and that it is where the input is."""
     if tensor.dtype not in HIGH_PRECISION:
         refuse(subject, f"{name}: is {tensor.dtype}, expected float32, float16 or bfloat16: convert it with .to()")
@@ -68,27 +80,27 @@ def in_one_place(input: torch.Tensor, *tensors: Optional[torch.Tensor]) -> bool:
     return True
 
 
-def refuse_places(subject: str, input: torch.Tensor, /, **tensors: Optional[torch.Tensor]) -> None:
+def refuse_places(subject: Subject, input: torch.Tensor, /, **tensors: Optional[torch.Tensor]) -> None:
     """Says which of the tensors is not where the input is."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device != input.device:
             refuse(subject, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")
 
 
-def check_weight(subject: str, name: str, weight: torch.Tensor) -> None:
+def check_weight(subject: Subject, name: str, weight: torch.Tensor) -> None:
     check_dense(subject, name, weight)
     if weight.dim() != 2:
         refuse(subject, f"{name}: has shape {tuple(weight.shape)}, expected (out_features, in_features)")
 
 
-def check_vector(subject: str, name: str, vector: torch.Tensor, count: int) -> None:
+def check_vector(subject: Subject, name: str, vector: torch.Tensor, count: int) -> None:
     check_dense(subject, name, vector)
     if tuple(vector.shape) != (count,):
         refuse(subject, f"{name}: has shape {tuple(vector.shape)}, expected ({count},)")
 
 
 def check_layer(
-    subject: str,
+    subject: Subject,
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: Optional[torch.Tensor],
@@ -105,7 +117,7 @@ def check_layer(
 
 
 def check_norm(
-    subject: str, input: torch.Tensor, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor], kind: str
+    subject: Subject, input: torch.Tensor, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor], kind: str
 ) -> None:
     """A norm's tensors, beside an input that autocast has converted already."""
     if beta is not None and (kind == "rms" or gamma is None):
@@ -155,7 +167,7 @@ def is_transformed(*tensors: Optional[torch.Tensor], records: Optional[bool] = N
     )
 
 
-def refuse_transforms(subject: str) -> NoReturn:
+def refuse_transforms(subject: Subject) -> NoReturn:
     refuse(
         subject,
         "cannot run under torch.func transforms (vmap, grad, jvp) and in forward mode: give it the whole batch, which may "
@@ -176,7 +188,7 @@ def layer_error(error: RuntimeError, subject: str) -> RuntimeError:
     return from_operator(error)
 
 
-def check_plain(subject: str, *tensors: torch.Tensor) -> None:
+def check_plain(subject: Subject, *tensors: torch.Tensor) -> None:
     """For what no operator sees: none of the tensors is a DTensor."""
     if any(hasattr(tensor, "device_mesh") for tensor in tensors):
         refuse(subject, _DTENSOR)
@@ -191,7 +203,7 @@ def _is_batched(tensor: torch.Tensor) -> bool:
     return False
 
 
-def refuse_batched_gradients(subject: str, grad_output: torch.Tensor) -> None:
+def refuse_batched_gradients(subject: Subject, grad_output: torch.Tensor) -> None:
     """Within a backward that has a state or looks at values."""
     if not torch.compiler.is_compiling() and _is_batched(grad_output):
         refuse(
@@ -201,7 +213,7 @@ def refuse_batched_gradients(subject: str, grad_output: torch.Tensor) -> None:
         )
 
 
-def refuse_double_backward(subject: str) -> None:
+def refuse_double_backward(subject: Subject) -> None:
     """Within a backward: create_graph=True asks for a gradient that there is not."""
     if torch.is_grad_enabled():
         refuse(

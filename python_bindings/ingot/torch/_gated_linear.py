@@ -122,18 +122,17 @@ def gated_linear(
     The activation is computed within the cast to FP8, and written nowhere. Backward keeps gate, up and FP8 codes. Raises
     LinearError, an ingot.Error that names the layer.
     """
-    subject = options.subject
-    check_layer(subject, gate, weight, bias, ("weight", "bias"))
-    check_dense(subject, "up", up)
+    check_layer(options, gate, weight, bias, ("weight", "bias"))
+    check_dense(options, "up", up)
     gate, up = in_autocasts_dtype(gate), in_autocasts_dtype(up)
     if up.shape != gate.shape or up.dtype != gate.dtype or up.device != gate.device:
         refuse(
-            subject,
+            options,
             f"up: is {up.dtype} of shape {tuple(up.shape)} on {up.device}, expected the gate's {gate.dtype} of shape "
             f"{tuple(gate.shape)} on {gate.device}",
         )
     trains_weight = torch.is_grad_enabled() and weight.requires_grad
-    main_grads = (main_grad_of(weight, subject),)
+    main_grads = (main_grad_of(weight, options),)
     weight = weight_of(weight, gate, options.recipe)
     tensors, layers = (gate, up, weight, bias), (layer_of(weight, bias),)
     operands = (options, gate, None, tensors, layers, trains_weight, main_grads, delayed)

@@ -259,11 +259,11 @@ def linear(
         output = run_eager(options._eager_plans, input, weight, bias)
         if output is not None:
             return output
-    check_layer(options.subject, input, weight, bias)
+    check_layer(options, input, weight, bias)
     if is_transformed(input, weight, bias):
-        refuse_transforms(options.subject)
+        refuse_transforms(options)
     given = input, weight
-    main_grad = main_grad_of(weight, options.subject)
+    main_grad = main_grad_of(weight, options)
     input = in_autocasts_dtype(input)
     if options.recipe == "high_precision":
         weight = converted(weight, input.dtype)

@@ -7,11 +7,11 @@ from typing import Optional
 
 import torch
 
-from ._checks import refuse
+from ._checks import Subject, refuse
 from ._operators import HIGH_PRECISION
 
 
-def main_grad_of(weight: torch.Tensor, subject: str, part: str = "") -> Optional[torch.Tensor]:
+def main_grad_of(weight: torch.Tensor, subject: Subject, part: str = "") -> Optional[torch.Tensor]:
     """The attribute main_grad of a weight; None if it has none, or if this call is for no gradient of it. Raises
     LinearError, with the layer's name `subject` and the weight's `part` in it, for one that cannot be added to."""
     main_grad = getattr(weight, "main_grad", None)

@@ -152,36 +152,35 @@ def _infer(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan,
 
 
 def _check(input, up_weight, up_bias, down_weight, down_bias, options: MlpOptions) -> None:
-    subject = options.subject
-    check_layer(subject, input, up_weight, up_bias, ("up weight", "up bias"))
-    check_weight(subject, "down weight", down_weight)
+    check_layer(options, input, up_weight, up_bias, ("up weight", "up bias"))
+    check_weight(options, "down weight", down_weight)
     features, hidden = down_weight.shape
     rows, columns = up_weight.shape
     if features != columns:
         refuse(
-            subject,
+            options,
             f"down weight: has shape {(features, hidden)}, expected ({columns}, hidden): its output has as many "
             "features as the input",
         )
     if rows != hidden * (2 if options.gated else 1):
         what = "twice as many rows, the gate's and then the others" if options.gated else "as many rows"
         refuse(
-            subject,
+            options,
             f"up weight: has shape {(rows, columns)} beside a down weight of {(features, hidden)}, expected {what}",
         )
     if (up_bias is None) != (down_bias is None):
-        refuse(subject, "bias: only one of the two layers has one: give both one, of zeros perhaps, or neither")
-    check_tensor(subject, "down weight", down_weight, input)
+        refuse(options, "bias: only one of the two layers has one: give both one, of zeros perhaps, or neither")
+    check_tensor(options, "down weight", down_weight, input)
     if down_bias is not None:
-        check_vector(subject, "down bias", down_bias, features)
-        check_tensor(subject, "down bias", down_bias, input)
+        check_vector(options, "down bias", down_bias, features)
+        check_tensor(options, "down bias", down_bias, input)
         if up_bias.dtype != down_bias.dtype:
             refuse(
-                subject, f"down bias: is {down_bias.dtype}, but that of up is {up_bias.dtype}: convert one with .to()"
+                options, f"down bias: is {down_bias.dtype}, but that of up is {up_bias.dtype}: convert one with .to()"
             )
     if up_weight.dtype != down_weight.dtype:
         refuse(
-            subject, f"down weight: is {down_weight.dtype}, but that of up is {up_weight.dtype}: convert one with .to()"
+            options, f"down weight: is {down_weight.dtype}, but that of up is {up_weight.dtype}: convert one with .to()"
         )
 
 
@@ -211,12 +210,12 @@ def mlp(
     _check(input, up_weight, up_bias, down_weight, down_bias, options)
     input = in_autocasts_dtype(input)
     if options.norm is not None:
-        check_norm(options.subject, input, norm_weight, norm_bias, options.norm.kind)
+        check_norm(options, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and (up_weight.requires_grad or down_weight.requires_grad)
     main_grads = (
-        main_grad_of(up_weight, options.subject, "up weight "),
-        main_grad_of(down_weight, options.subject, "down weight "),
+        main_grad_of(up_weight, options, "up weight "),
+        main_grad_of(down_weight, options, "down weight "),
     )
     up_weight = weight_of(up_weight, input, options.recipe)
     down_weight = weight_of(down_weight, input, options.recipe)

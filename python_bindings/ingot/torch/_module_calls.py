@@ -161,7 +161,7 @@ def run(
     main_grads are those of the weights, or None for each that has none; state: the fields of DelayedScales, or None
     for each."""
     if is_transformed(*tensors):
-        refuse_transforms(options.subject)
+        refuse_transforms(options)
     affine = gamma is not None
     needs_codes = any(tensor is not None and tensor.requires_grad for tensor in tensors)
     again = casts_weight_again(options.keep_weight_codes, input, needs_codes)

@@ -139,14 +139,13 @@ def norm_linear(
     and FP8 codes; of a fused activation it keeps the layer's output, in the input's dtype. Raises LinearError, an
     ingot.Error that names the layer.
     """
-    subject = options.subject
-    check_layer(subject, input, weight, bias)
+    check_layer(options, input, weight, bias)
     input = in_autocasts_dtype(input)
     if options.norm is not None:
-        check_norm(subject, input, norm_weight, norm_bias, options.norm.kind)
+        check_norm(options, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and weight.requires_grad
-    main_grads = (main_grad_of(weight, subject),)
+    main_grads = (main_grad_of(weight, options),)
     weight = weight_of(weight, input, options.recipe)
     tensors = (input, norm_weight, norm_bias, weight, bias)
     layers = (layer_of(weight, bias),)

@@ -170,11 +170,10 @@ def shared_linear(
     cast once, and backward keeps its codes once. The input's gradient is the sum of the layers', rounded once. Raises
     LinearError, an ingot.Error that names the layers.
     """
-    subject = options.subject
     biases = (None,) * len(weights) if biases is None else biases
     if not 2 <= len(weights) <= _MOST or len(biases) != len(weights) or options._count != len(weights):
         refuse(
-            subject,
+            options,
             f"has {len(weights)} weights, {len(biases)} biases and {options._count} names, expected two or three "
             "of each; None stands for a bias that a layer lacks",
         )
@@ -184,7 +183,7 @@ def shared_linear(
         check_layer(f'linear "{name}"', input, weight, bias)
     input = in_autocasts_dtype(input)
     if options.norm is not None:
-        check_norm(subject, input, norm_weight, norm_bias, options.norm.kind)
+        check_norm(options, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
     main_grads = [main_grad_of(weight, f'linear "{name}"') for name, weight in zip(names, weights)]
