@@ -397,7 +397,7 @@ def test_a_model_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.LlamaConfig(
         vocab_size=64, hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=1, dtype="bfloat16",
+        num_key_value_heads=1, dtype="float32",
     )  # fmt: skip
     torch.manual_seed(0)
     first = transformers.LlamaForCausalLM(config).bfloat16().eval()
@@ -415,6 +415,7 @@ def test_a_model_of_transformers(tmp_path):
     assert all(f"{name}.weight_scale_inv" in reader.names for name in in_float8)
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["hidden_size"] == 128 and saved["architectures"] == ["LlamaForCausalLM"] and saved["quantization_config"]["quant_method"] == "fp8"
+    assert saved["dtype"] == "bfloat16"  # what the model is, not what it was made as
     second = transformers.LlamaForCausalLM(config).bfloat16().eval()
     assert len(load_float8_checkpoint(second, tmp_path).layers) == 7
     with torch.no_grad():

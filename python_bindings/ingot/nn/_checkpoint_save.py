@@ -316,6 +316,9 @@ def _write(path: pathlib.Path, tensors: dict[str, torch.Tensor], model: torch.nn
         if hasattr(own, "to_diff_dict"):
             config = json.loads(own.to_json_string())
             config["architectures"] = config.get("architectures") or [type(model).__name__]
+            dtype = getattr(model, "dtype", None)  # as save_pretrained(): .to() leaves the config's as it was
+            if dtype in (torch.float32, torch.bfloat16, torch.float16):
+                config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
         return {**config, "quantization_config": quantization}
 
     write_folder(path, tensors, changes)
