@@ -26,6 +26,7 @@ from ingot.nn import (
     SharedInputLinears,
     WeightOnlyLinear,
     quantize_,
+    shared_input,
 )
 
 CONFIGS = [Float8WeightOnlyConfig(), FrozenFloat8Config()]
@@ -367,6 +368,49 @@ def test_a_linear_layer_compiled_by_itself():
             replace(model)
         with pytest.raises(ingot.Error, match="the model is compiled already"):
             replace(torch.compile(plain(), backend="eager"))
+
+
+class OthersLinear(nn.Linear):
+    """Of another library, and with an attribute that Ingot's layers have, too."""
+
+    layer_name = "wq"
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class OwnFloat8Linear(Float8Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_forward_of_its_own_is_not_lost():
+    for kind in (OthersLinear, OwnFloat8Linear):
+        layer, x = kind(32, 24), torch.randn(8, 32)
+        for replace in (
+            Float8Linear.from_float,
+            WeightOnlyLinear.from_float,
+            FrozenFloat8Linear.from_float,
+            lambda each: Mlp.from_parts(each, nn.Linear(24, 32)),
+            lambda each: SharedInputLinears.from_parts({"q": each, "k": nn.Linear(32, 24)}),
+        ):
+            with pytest.raises(ingot.Error, match=f"{kind.__name__} has a forward of its own"):
+                replace(layer)
+        model = nn.Sequential(layer)
+        want, report = model(x), quantize_(model, FrozenFloat8Config())
+        assert not report.converted and torch.equal(model(x), want)
+    left_alone = quantize_(nn.Sequential(OthersLinear(32, 24)), FrozenFloat8Config()).left_alone
+    assert "OthersLinear has a forward of its own" in left_alone["0"]
+    patched = Float8Linear(32, 24)
+    patched.forward = lambda x: x
+    for each in (layer, patched):
+        with pytest.raises(ingot.Error, match='"linear" has a forward of its own'):
+            shared_input(x, Float8Linear(32, 24), each)
+    block = nn.Sequential(Float8Linear(32, 24))
+    block.layer_name = "block 3"
+    with ingot.torch.monitor(nn.ModuleDict({"b": block})) as monitor:
+        block(x)
+    assert {record["layer"] for record in monitor.records()} == {"b.0"}
 
 
 class LibraryRMSNorm(nn.Module):

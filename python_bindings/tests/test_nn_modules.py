@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.nn.functional as F
+from torch.nn.utils import prune
 
 import ingot.torch
 from ingot.nn import (
@@ -43,6 +44,37 @@ def step(module, x, names=None):
 
 def equal(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_weights_that_hooks_of_parts_would_compute():
+    """Parts are never called, so their hooks do not run: the weight would stay as it was, in silence."""
+    computes = (
+        torch.nn.utils.weight_norm,
+        torch.nn.utils.spectral_norm,
+        lambda part: prune.random_unstructured(part, "weight", 0.5),
+    )
+    makers = {
+        "up_proj": lambda: Mlp(24, 40),
+        "gate_up_proj": lambda: GatedMlp(24, 40),
+        "q": lambda: SharedInputLinears(24, {"q": 24, "k": 24}),
+        "norm": lambda: RMSNormLinear(24, 40),
+    }
+    for name, make in makers.items():
+        for compute in computes if name == "up_proj" else computes[2:]:
+            module = make()
+            part = getattr(module, name)
+            compute(part)
+            with pytest.raises(LinearError, match=rf"weight: a hook of the {type(part).__name__} computes it \(\w+\)"):
+                module(X)
+    layers = [Float8Linear(24, 40), Float8Linear(24, 40)]
+    torch.nn.utils.spectral_norm(layers[1])
+    with pytest.raises(LinearError, match="a hook of the Float8Linear computes it .SpectralNorm"):
+        shared_input(X, *layers)
+    module = Mlp(24, 40)
+    torch.nn.utils.parametrizations.spectral_norm(module.up_proj)
+    before = module.up_proj.weight.clone()
+    step(module, X, names=[])
+    assert not torch.equal(module.up_proj.weight, before)  # its power iteration goes on
 
 
 class Gated(torch.nn.Module):

@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ..torch._checks import check_dense, is_dense, is_transformed, refuse_batched_gradients, refuse_transforms
 from ..torch._exported import is_exporting
 from ..torch._linear import in_autocasts_dtype, run_linear
-from ..torch._modules import in_place_of, reason_against_replacing
+from ..torch._modules import IngotLayer, in_place_of, reason_against_replacing
 from ..torch._names import register
 from ..torch._operators import Casts, PlanTable
 from ._errors import Float8RuntimeError, Float8TypeError
@@ -176,7 +176,7 @@ def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[
     return _KNOWN_CASTS.setdefault(made, made)
 
 
-class Float8Linear(torch.nn.Linear):
+class Float8Linear(IngotLayer, torch.nn.Linear):
     """torch.nn.Linear whose GEMMs run in FP8.
 
     Takes inputs (..., in_features) of float32, float16 or bfloat16, of any size, and returns (..., out_features) in

@@ -10,7 +10,16 @@ import torch
 from ..torch import MlpOptions, mlp, mlp_of_gate_and_up
 from ..torch._checks import refuse
 from ._delayed import KeepsScales
-from ._parts import LinearParameters, NamedLayer, NormModule, make_norm, norm_options, norm_parameters, require_linear
+from ._parts import (
+    LinearParameters,
+    NamedLayer,
+    NormModule,
+    make_norm,
+    norm_options,
+    norm_parameters,
+    parameters_of,
+    require_linear,
+)
 
 _Pair = tuple[torch.nn.Linear, torch.nn.Linear]
 
@@ -103,10 +112,11 @@ class Mlp(_MlpLayer):
         return new.train(up.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        up, down = self.up_proj, self.down_proj
-        of_norm = norm_parameters(self.norm)
-        weights, biases = (up.weight, down.weight), (up.bias, down.bias)
-        return mlp(input, *weights, *biases, *of_norm, self.options, self._delayed(input))
+        options = self.options
+        up, up_bias = parameters_of(self.up_proj, options)
+        down, down_bias = parameters_of(self.down_proj, options)
+        of_norm = norm_parameters(self.norm, options)
+        return mlp(input, up, down, up_bias, down_bias, *of_norm, options, self._delayed(input))
 
 
 class GatedMlp(_MlpLayer):
@@ -189,14 +199,16 @@ class GatedMlp(_MlpLayer):
         return new.train(down.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        joined, down, norm = self._modules.get("gate_up_proj"), self.down_proj, norm_parameters(self.norm)
+        options, joined = self.options, self._modules.get("gate_up_proj")
+        down, down_bias = parameters_of(self.down_proj, options)
+        norm = norm_parameters(self.norm, options)
         if joined is not None:
-            weights, biases = (joined.weight, down.weight), (joined.bias, down.bias)
-            return mlp(input, *weights, *biases, *norm, self.options, self._delayed(input))
-        gate, up = self.gate_proj, self.up_proj
-        weights, biases = (gate.weight, up.weight), (gate.bias, up.bias)
-        of_down = (down.weight, biases, down.bias)
-        return mlp_of_gate_and_up(input, weights, *of_down, *norm, self.options, self._delayed(input))
+            both, bias = parameters_of(joined, options)
+            return mlp(input, both, down, bias, down_bias, *norm, options, self._delayed(input))
+        gate, gate_bias = parameters_of(self.gate_proj, options)
+        up, up_bias = parameters_of(self.up_proj, options)
+        of_down = (down, (gate_bias, up_bias), down_bias)
+        return mlp_of_gate_and_up(input, (gate, up), *of_down, *norm, options, self._delayed(input))
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
         """gate_proj and up_proj of a checkpoint are laid side by side where the module has them as one."""

@@ -112,7 +112,7 @@ class _NormLinear(NamedLayer, KeepsScales):
         self._reset_scales()
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        of_norm = norm_parameters(self.norm)
+        of_norm = norm_parameters(self.norm, self.options)
         return norm_linear(input, *of_norm, self.weight, self.bias, self.options, self._delayed(input))
 
     def extra_repr(self) -> str:

@@ -11,12 +11,12 @@ import torch
 
 from ..torch import NormOptions
 from ..torch._checks import refuse
-from ..torch._modules import check_replaceable
+from ..torch._modules import IngotLayer, check_replaceable
 
 NormModule = torch.nn.Module  # a LayerNorm or RMSNorm, or another library's that computes the same
 
 
-class KeepsWeightCodes:
+class KeepsWeightCodes(IngotLayer):
     """A module whose options say whether it keeps its weights' codes."""
 
     def keep_weight_codes(self, keep: Optional[bool] = True) -> None:
@@ -162,11 +162,36 @@ def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, sub
     refuse(subject, f"from_parts: a {name} computes something else than a torch.nn.LayerNorm and a torch.nn.RMSNorm do")
 
 
-def norm_parameters(norm: Optional[NormModule]):
-    """Its weight and bias, or None in their places."""
+def norm_parameters(norm: Optional[NormModule], options):
+    """Its weight and bias, or None in their places. options: of the module around it, whose name errors have."""
     if norm is None:
         return None, None
+    if norm._forward_pre_hooks:
+        _require_parameter(norm, options)
     return norm.weight, getattr(norm, "bias", None)
+
+
+def parameters_of(part: torch.nn.Module, options):
+    """The weight and bias of a part that is never called itself, with what a parametrization makes of them. Raises
+    LinearError for a weight that a hook would have to compute. options: as norm_parameters() takes them."""
+    parameters = part._parameters
+    # torch.nn.Module finds an attribute that is a parameter by Python of its own.
+    if not torch.compiler.is_compiling() and "weight" in parameters and "bias" in parameters:
+        return parameters["weight"], parameters["bias"]
+    if part._forward_pre_hooks:
+        _require_parameter(part, options)
+    return part.weight, part.bias
+
+
+def _require_parameter(part: torch.nn.Module, options) -> None:
+    if "weight" in part._parameters or "parametrizations" in part._modules:
+        return
+    hooks = ", ".join(getattr(type(hook), "__name__", "hook") for hook in part._forward_pre_hooks.values())
+    refuse(
+        options.subject,
+        f"weight: a hook of the {type(part).__name__} computes it ({hooks}), and does not run, since the module around it "
+        "computes all parts itself: use torch.nn.utils.parametrizations, or make pruning permanent with prune.remove()",
+    )
 
 
 def make_norm(

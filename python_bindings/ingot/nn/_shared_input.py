@@ -10,9 +10,18 @@ import torch
 from ..torch import SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
 from ..torch._exported import export_layer, is_exporting
+from ..torch._modules import has_own_forward, type_name
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
-from ._parts import KeepsWeightCodes, LinearParameters, NormModule, make_norm, norm_options, norm_parameters
+from ._parts import (
+    KeepsWeightCodes,
+    LinearParameters,
+    NormModule,
+    make_norm,
+    norm_options,
+    norm_parameters,
+    parameters_of,
+)
 
 
 def _names(module: str, layers: Iterable[str]) -> tuple[str, ...]:
@@ -120,9 +129,10 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
         return new.train(next(iter(layers.values())).training)
 
     def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        layers = [self._modules[name] for name in self._layer_names]
-        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-        return shared_linear(input, weights, biases, *norm_parameters(self.norm), self.options, self._delayed(input))
+        options = self.options
+        weights, biases = zip(*[parameters_of(self._modules[name], options) for name in self._layer_names])
+        norm = norm_parameters(self.norm, options)
+        return shared_linear(input, weights, biases, *norm, options, self._delayed(input))
 
     def extra_repr(self) -> str:
         return f"recipe={self.options.recipe}"
@@ -152,6 +162,8 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
     for layer in layers:
         if not isinstance(layer, Float8Linear):
             refuse(subject, f"takes ingot.nn.Float8Linear, got a {type(layer).__name__}: convert it by from_float()")
+        if type(layer) is not Float8Linear and has_own_forward(layer) or "forward" in layer.__dict__:
+            refuse(subject, f'"{layer.options.name}" has a forward of its own ({type_name(layer)}): call that layer itself')
         if getattr(layer.options, "activation", ""):
             name = layer.options.name
             refuse(subject, f'takes layers without an activation, "{name}" has one: call that layer itself')
@@ -181,5 +193,5 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
     if not torch.compiler.is_compiling():
         names = tuple([layer.options.name for layer in layers])
     options = _options_of(first.recipe, names, first.keep_weight_codes)
-    weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+    weights, biases = zip(*[parameters_of(layer, options) for layer in layers])
     return shared_linear(input, weights, biases, options=options)

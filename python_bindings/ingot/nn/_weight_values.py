@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from ..torch._errors import LinearError
+from ..torch._modules import IngotLayer
 
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -120,7 +121,7 @@ def align_state(state_dict: dict, prefix: str) -> None:
             state_dict[prefix + name] = tensor.clone()
 
 
-class ShowsWeight(torch.nn.Module):
+class ShowsWeight(IngotLayer, torch.nn.Module):
     """A layer whose buffer `weight` holds codes, and whose attribute `weight` shows their values. The codes as they are
     stored are in state_dict() and named_buffers(), and are `weight.codes`; codes() returns them in plain rows."""
 

@@ -6,12 +6,10 @@ from typing import Iterator, Optional, Tuple
 
 import torch
 
+from ._modules import is_ingot_layer
+
 # Names that a layer has when it was given none.
 _UNNAMED = ("", "linear", "mlp", "norm_linear")
-
-
-def _is_layer(module: torch.nn.Module) -> bool:
-    return isinstance(getattr(module, "layer_name", None), str)
 
 
 def ingot_layers(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module]]:
@@ -22,7 +20,7 @@ def ingot_layers(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module]
         if id(module) in seen:
             return
         seen.add(id(module))
-        if _is_layer(module):
+        if is_ingot_layer(module):
             yield path, module
             return
         for name, child in module.named_children():

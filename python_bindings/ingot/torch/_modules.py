@@ -23,9 +23,25 @@ def type_name(value: object) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+class IngotLayer:
+    """What the layers of ingot.nn and ingot.float8 are, and modules of other libraries are not, whatever attributes they
+    have."""
+
+    layer_name: str
+
+
 def is_ingot_layer(module: Any) -> bool:
-    """Is it a layer of ingot.nn or ingot.float8?"""
-    return isinstance(getattr(module, "layer_name", None), str)
+    """Is it a layer of ingot.nn or ingot.float8, or of a class that is made of one?"""
+    return isinstance(module, IngotLayer)
+
+
+def has_own_forward(layer: torch.nn.Module) -> bool:
+    """Does it compute something else than torch.nn.Linear, or than the layer of Ingot that its class is made of?"""
+    forward = type(layer).forward
+    if "forward" in vars(layer):
+        return True
+    is_ours = is_ingot_layer(layer) and str(getattr(forward, "__module__", "")).partition(".")[0] == "ingot"
+    return forward is not torch.nn.Linear.forward and not is_ours
 
 
 def activation_of(layer: torch.nn.Module) -> str:
@@ -45,8 +61,7 @@ def reason_against_replacing(layer: torch.nn.Module, activation: str = "") -> st
         return "its weight is quantized already: make a torch.nn.Linear of its dequantize()"
     if activation_of(layer) not in ("", activation):
         return f"its activation {activation_of(layer)!r} would be lost: make a torch.nn.Linear of its weight and bias first"
-    has_own_forward = not is_ingot_layer(layer) and type(layer).forward is not torch.nn.Linear.forward
-    if has_own_forward or "forward" in vars(layer):
+    if has_own_forward(layer):
         return f"{type_name(layer)} has a forward of its own"
     if vars(layer).get("_compiled_call_impl") is not None:
         return "is compiled already: convert before compile()"
