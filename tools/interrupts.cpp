@@ -1,8 +1,17 @@
 #include "interrupts.h"
 
+#include <unistd.h>
+
 #include <ctime>
 
+#include "exit_codes.h"
+
 namespace ingot::tools {
+namespace {
+
+void end(int /*signal*/) { _exit(kStopped); }
+
+}  // namespace
 
 Interrupts::Interrupts() {
   sigemptyset(&held_);
@@ -26,6 +35,20 @@ bool Interrupts::pending() const {
   sigemptyset(&waiting);
   sigpending(&waiting);
   return sigismember(&waiting, SIGINT) == 1 || sigismember(&waiting, SIGTERM) == 1;
+}
+
+InterruptsEnd::InterruptsEnd() {
+  struct sigaction action {};
+  action.sa_handler = end;
+  sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &before_[i]);
+    if (before_[i].sa_handler != SIG_IGN) sigaction(kSignals[i], &action, nullptr);
+  }
+}
+
+InterruptsEnd::~InterruptsEnd() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
 }
 
 }  // namespace ingot::tools

@@ -157,6 +157,7 @@ int tune_and_report(Context& context, const std::vector<PlannedGemm>& planned, c
 }  // namespace
 
 int tune(const TuneOptions& options) {
+  const InterruptsEnd interrupts_end;
   const std::vector<PlannedGemm> planned = plan({.mnk = options.mnk,
                                                  .set = options.set,
                                                  .tokens = parse_tokens(options.tokens),

@@ -300,6 +300,7 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
 }  // namespace
 
 int warm(const WarmOptions& given) {
+  const InterruptsEnd interrupts_end;
   if (given.sets.empty() && given.layers.empty() && given.recordings.empty()) {
     throw UsageError("ingot warm",
                      "nothing to warm: name a model (--set), a file of layers (--layers) or a recording (--recording)");

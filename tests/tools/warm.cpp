@@ -1,4 +1,5 @@
 // `ingot warm`: its plan, its files of layers, its worker processes, and the whole command with a bundle, on the CPU.
+#include <fmt/format.h>
 #include <boost/test/unit_test.hpp>
 
 #include <pty.h>
@@ -481,6 +482,25 @@ class Command {
     return kernels;
   }
 
+  // Sends the signal as soon as the program handles it.
+  Outcome run_until_it_plans(const std::string& arguments, int signal) const {
+    const std::string command = text(store(), arguments);
+    const pid_t process = test::start_process([&] {
+      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      return 1;
+    });
+    const auto is_handled = [&] {
+      const std::string status = read(fmt::format("/proc/{}/status", process));
+      const std::size_t at = status.find("SigCgt:");
+      if (at == std::string::npos) return false;
+      return (std::strtoull(status.c_str() + at + 7, nullptr, 16) >> static_cast<unsigned>(signal - 1) & 1U) != 0;
+    };
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!is_handled() && std::chrono::steady_clock::now() < deadline) ::usleep(1000);
+    ::kill(process, signal);
+    return result(test::wait_for(process));
+  }
+
   // Sends the signal as soon as the store has more kernels than before. Minus a signal that has ended the program.
   Outcome run_until_one_more(const std::string& arguments, int signal) const {
     const int before = kernels_in_store();
@@ -696,6 +716,17 @@ BOOST_AUTO_TEST_CASE(stopped_or_killed_it_goes_on) {
   BOOST_TEST(json.at("compiled").get<int>() > 0, "there was nothing left to go on with");
   BOOST_TEST(json.at("there").get<int>() + json.at("compiled").get<int>() == json.at("kernels").get<int>());
   BOOST_TEST(command.kernels_in_store() == json.at("kernels").get<int>());
+}
+
+// What would plan for half a minute ends at once, with the code that the manual states.
+BOOST_AUTO_TEST_CASE(stopped_while_it_plans) {
+  const Command command;
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const Outcome stopped = command.run_until_it_plans("--tokens 1-16384 --json", signal);
+    BOOST_TEST(stopped.code == 130);
+    BOOST_TEST(stopped.out.empty());
+  }
+  BOOST_TEST(command.kernels_in_store() == 0);
 }
 
 // A kernel that does not compile is told, costs no other, and is missing in the bundle.
