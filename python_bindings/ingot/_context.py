@@ -50,5 +50,5 @@ def stats(device: str = "auto") -> dict[str, Any]:
 
 def recording(device: str = "auto") -> str:
     """Returns what the device's context was asked for so far, each kernel and each matmul, as the text of a recording
-    (docs/recordings.md). On the CPU that is what a GPU would have been asked for."""
+    (docs/recordings.md): the first 65,536 of each. On the CPU that is what a GPU would have been asked for."""
     return context_for(device).recording()

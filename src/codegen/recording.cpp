@@ -72,6 +72,10 @@ bool Recording::add(const KernelSpec& kernel) {
   return true;
 }
 
+bool Recording::has(const MatmulCall& matmul) const {
+  return known_matmuls_.contains({.spec = without_kernel(matmul.spec), .size = matmul.size});
+}
+
 bool Recording::add(const MatmulCall& matmul) {
   const MatmulCall call{.spec = without_kernel(matmul.spec), .size = matmul.size};
   if (!known_matmuls_.insert(call).second) return false;

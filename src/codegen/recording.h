@@ -30,6 +30,8 @@ class INGOT_API Recording {
   bool add(const KernelSpec& kernel);
   bool add(const MatmulCall& matmul);
   void add(const Recording& other);
+  bool has(const KernelSpec& kernel) const { return known_kernels_.contains(kernel); }
+  bool has(const MatmulCall& matmul) const;
 
   const std::vector<KernelSpec>& kernels() const { return kernels_; }
   const std::vector<MatmulCall>& matmuls() const { return matmuls_; }

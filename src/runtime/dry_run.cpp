@@ -1,6 +1,8 @@
 #include "ingot/runtime/dry_run.h"
 
+#include <cstddef>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -50,7 +52,7 @@ struct DryRun::Parts {
   DryCompiler compiler;
   KernelStore store;
   KernelCache cache;
-  Recorder recorder;
+  Recorder recorder{{}, {}, std::numeric_limits<std::size_t>::max()};  // all that is run: it ends with this object
   std::unique_ptr<Backend> backend;
 };
 

@@ -118,6 +118,37 @@ BOOST_AUTO_TEST_CASE(without_a_file_it_keeps_what_it_is_told) {
   BOOST_TEST((recorder.recording().kernels() == std::vector<KernelSpec>{RelayoutSpec{}}));
 }
 
+// A program with ever new sizes keeps the first ones, in memory and in the file, and does not lose kernels for them.
+BOOST_AUTO_TEST_CASE(it_does_not_grow_for_ever) {
+  const auto warn = [this](const std::string& line) { warnings.push_back(line); };
+  {
+    Recorder recorder(file, warn, 3);
+    for (std::int64_t m = 1; m <= 3; ++m) recorder.note(GemmSpec{}, {m, 8, 8});
+    for (std::int64_t m = 1; m <= 3; ++m) recorder.note(GemmSpec{}, {m, 8, 8});
+    BOOST_TEST(warnings.empty());
+    for (std::int64_t m = 4; m <= 9; ++m) recorder.note(GemmSpec{}, {m, 8, 8});
+    recorder.note(KernelSpec(RelayoutSpec{}));
+    BOOST_TEST(recorder.recording().matmuls().size() == 3U);
+    BOOST_TEST(recorder.recording().kernels().size() == 1U);
+  }
+  BOOST_REQUIRE(warnings.size() == 1U);
+  check_contains(warnings[0], {"recording " + file.string(), "at most 3 kernels and as many matmuls"});
+  Recorder next(file, warn, 3);
+  next.note(GemmSpec{}, {9, 8, 8});
+  next.note(GemmSpec{}, {2, 8, 8});
+  BOOST_TEST(next.recording().matmuls().size() == 2U);
+  const RecordingFile read = read_recording(file);
+  BOOST_TEST(read.recording.matmuls().size() == 3U);
+  BOOST_TEST(read.recording.kernels().size() == 1U);
+  BOOST_TEST(warnings.size() == 2U);
+
+  // Nobody asked for what is kept without a file.
+  Recorder alone({}, warn, 3);
+  for (std::int64_t m = 1; m <= 9; ++m) alone.note(GemmSpec{}, {m, 8, 8});
+  BOOST_TEST(alone.recording().matmuls().size() == 3U);
+  BOOST_TEST(warnings.size() == 2U);
+}
+
 BOOST_AUTO_TEST_CASE(threads_and_processes_share_it) {
   std::vector<pid_t> writers;
   for (int w = 0; w < 4; ++w) {

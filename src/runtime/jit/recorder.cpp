@@ -12,7 +12,15 @@
 
 namespace ingot {
 
-Recorder::Recorder(std::filesystem::path file, Warn warn) : file_(std::move(file)), warn_(std::move(warn)) {
+namespace {
+
+std::size_t count(const Recording& recording, const KernelSpec&) { return recording.kernels().size(); }
+std::size_t count(const Recording& recording, const MatmulCall&) { return recording.matmuls().size(); }
+
+}  // namespace
+
+Recorder::Recorder(std::filesystem::path file, Warn warn, std::size_t most)
+    : file_(std::move(file)), warn_(std::move(warn)), most_(most) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file_, error)) return;
   try {
@@ -37,9 +45,21 @@ Recording Recorder::recording() const {
 
 template <class Noted>
 void Recorder::add(const Noted& noted) {
+  bool is_full = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!recording_.add(noted) || file_.empty() || !in_file_.add(noted)) return;
+    if (recording_.has(noted)) return;
+    is_full = count(recording_, noted) >= most_;
+    if (!is_full) recording_.add(noted);
+    if (file_.empty() || in_file_.has(noted)) return;
+    is_full = is_full || count(in_file_, noted) >= most_;
+    if (!is_full) in_file_.add(noted);
+  }
+  if (is_full) {
+    return warn_once(
+        fmt::format("recording {}: has at most {} kernels and as many matmuls, so the rest is not noted; pad "
+                    "sizes so that fewer differ",
+                    file_.string(), most_));
   }
   const std::string problem = append_line(file_, print(noted));
   if (!problem.empty()) warn_once(fmt::format("recording {} cannot be written: {}", file_.string(), problem));

@@ -2,8 +2,12 @@
 // kernels are looked up for the first time and plans are made, never on the way to a launch. With a file it also
 // appends a line for each: processes may share the file, each line is one write, and what the file has already is not
 // repeated by those that start later.
+//
+// It keeps the first kMostRecorded kernels and as many matmuls, and a file is given no more either, so that a program
+// with ever new sizes needs no more memory with each step. What comes after them is not noted.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -14,12 +18,14 @@
 
 namespace ingot {
 
+inline constexpr std::size_t kMostRecorded = 65536;
+
 class INGOT_API Recorder {
  public:
   using Warn = std::function<void(const std::string&)>;
 
-  // A file that cannot be read or written, or that has damaged lines, only causes a warning, and only one.
-  explicit Recorder(std::filesystem::path file = {}, Warn warn = {});
+  // A file that cannot be read or written, that has damaged lines or is full only causes a warning, and only one.
+  explicit Recorder(std::filesystem::path file = {}, Warn warn = {}, std::size_t most = kMostRecorded);
 
   // Thread-safe. A matmul whose sizes are not all above 0 is not noted.
   void note(const KernelSpec& kernel);
@@ -35,6 +41,7 @@ class INGOT_API Recorder {
 
   std::filesystem::path file_;
   Warn warn_;
+  std::size_t most_;
   mutable ForkMutex mutex_;  // guards the rest; not held while a file is written
   Recording recording_;
   Recording in_file_;
