@@ -6,6 +6,7 @@ import dataclasses
 from typing import Optional
 
 import torch
+from torch.fx.experimental import symbolic_shapes
 
 from . import _operators as ops
 from . import _split_operators as split_ops
@@ -39,6 +40,18 @@ def check_recipe(subject: str, recipe: str) -> None:
         )
 
 
+if hasattr(symbolic_shapes, "guard_or_false"):
+
+    def _is_known(fact) -> bool:
+        """In a graph: one of sizes that are data (an expert's tokens) may be unknown, and is false then."""
+        return symbolic_shapes.guard_or_false(fact)
+
+else:  # PyTorch 2.7
+
+    def _is_known(fact) -> bool:
+        return True if fact else False
+
+
 def casts_weight_again(keep: Optional[bool], input: torch.Tensor, needs_codes: bool) -> bool:
     """Does backward cast the weights again, or does forward keep their codes for it? `keep` is what the layer's options
     say; None leaves it to the tokens. Either gives the same bits. needs_codes: is a gradient wanted that
@@ -47,8 +60,10 @@ def casts_weight_again(keep: Optional[bool], input: torch.Tensor, needs_codes: b
         return False
     if keep is not None:
         return not keep
-    # A branch, because in a graph with dynamic sizes a comparison is no bool.
-    return True if input.numel() >= ops.MANY_TOKENS * input.size(-1) else False
+    if torch.compiler.is_compiling():
+        # A program is for any number of tokens, and its layers decide it when they run.
+        return False if is_exporting() else _is_known(input.numel() >= ops.MANY_TOKENS * input.size(-1))
+    return input.numel() >= ops.MANY_TOKENS * input.size(-1)
 
 
 @dataclasses.dataclass(frozen=True)
