@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ingot.torch
+from ingot.nn import RMSNormLinear
 from ingot.torch import LinearError, MlpOptions, NormLinearOptions, NormOptions, mlp, norm_linear, shared_linear
 from ingot.torch import _module_operators as operators
 
@@ -21,6 +22,8 @@ def test_messages_of_norm_linear():
     x, gamma, w = torch.randn(5, 16), torch.ones(16), torch.randn(8, 16)
     named = NormLinearOptions("rowwise", "wq")
     prefix = 'RMSNorm linear "wq" '
+    text = message(lambda: torch.fx.symbolic_trace(RMSNormLinear(16, 8)))
+    assert "is traced by torch.fx, which cannot look into a layer: make the layer a leaf" in text
     text = message(lambda: norm_linear(x[:, :9], gamma, None, w, None, named))
     assert text == prefix + "input: has shape (5, 9), expected (..., 16)"
     text = message(lambda: norm_linear(x, gamma[:3], None, w, None, named))

@@ -207,6 +207,17 @@ def test_compiled_layers_that_share_a_cast_both_report_it():
         assert q == k
 
 
+def test_a_layer_that_is_taken_apart_hides_no_other():
+    torch._dynamo.reset()
+    apart = [ingot.nn.Float8Linear(64, 64), ingot.nn.Mlp(64, 64)]
+    del apart[0].weight, apart[1].up_proj
+    model = two_layers()
+    compiled = torch.compile(model["up"], backend="eager")
+    with ingot.torch.monitor(model) as monitor:
+        compiled(torch.randn(8, 64).bfloat16())
+    assert {record["layer"] for record in monitor.records()} == {"up"}
+
+
 def test_names_that_were_given_stay():
     model = two_layers()
     model["up"].layer_name = "mine"

@@ -44,6 +44,12 @@ def is_dense(tensor: object) -> bool:
 def check_dense(subject: Subject, name: str, tensor: torch.Tensor) -> None:
     if is_dense(tensor):
         return
+    if isinstance(tensor, torch.fx.Proxy):
+        refuse(
+            subject,
+            f"{name}: is traced by torch.fx, which cannot look into a layer: make the layer a leaf (is_leaf_module() of a "
+            "torch.fx.Tracer), or use torch.export",
+        )
     if not isinstance(tensor, torch.Tensor):
         refuse(subject, f"{name}: is a {type(tensor).__name__}, expected a torch.Tensor: torch.as_tensor() makes one")
     if tensor.is_nested:

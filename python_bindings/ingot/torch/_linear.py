@@ -24,9 +24,10 @@ _AUTOCAST_DEVICES = tuple(
 
 
 def in_autocasts_dtype(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in autocast's dtype if autocast is on for its device."""
+    """The tensor in autocast's dtype if autocast is on for its device. One of float64, or of no floats, stays as it is, as in
+    PyTorch."""
     device = tensor.device.type
-    if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device):
+    if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device) and tensor.dtype in ops.HIGH_PRECISION:
         return tensor.to(torch.get_autocast_dtype(device))
     return tensor
 

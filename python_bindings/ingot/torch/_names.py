@@ -45,14 +45,21 @@ def _name_at(address: int) -> Optional[str]:
     layer = layer() if layer is not None else None
     if layer is None:
         return None
-    name, weight = layer.named_weights()[place]
+    try:
+        name, weight = layer.named_weights()[place]
+    except Exception:
+        return None
     return name if _address(weight) == address else None  # what was there may be elsewhere by now
 
 
 def _look_at_all_layers() -> None:
     _found.clear()
     for layer in list(_LAYERS):
-        for place, (_, weight) in enumerate(layer.named_weights()):
+        try:
+            weights = layer.named_weights()
+        except Exception:  # it is being changed, or taken apart: others have their names still
+            continue
+        for place, (_, weight) in enumerate(weights):
             address = _address(weight)
             if address:
                 _found.setdefault(address, (weakref.ref(layer), place))
