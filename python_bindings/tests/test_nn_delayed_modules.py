@@ -1,6 +1,7 @@
 """Delayed scales of modules made of several parts: norms, activations, MLPs and layers that share an input."""
 
 import copy
+import dataclasses
 import io
 
 import pytest
@@ -508,6 +509,9 @@ def test_messages():
     assert message(lambda: Float8Linear(24, 40, recipe="delay")).endswith("rowwise_with_gw_hp, blockwise, delayed")
     assert message(lambda: RMSNormLinear(24, 40, recipe="rowwize")).endswith("rowwise_with_gw_hp, blockwise, delayed")
     x, w = torch.randn(4, 24), torch.randn(40, 24)
+    changed = RMSNormLinear(24, 40)
+    changed.options = dataclasses.replace(changed.options, recipe="delayed")
+    assert 'recipe: was set to "delayed" after the module was made' in message(lambda: changed(x))
     options = NormLinearOptions("delayed", "fc", None)
     assert message(lambda: norm_linear(x, None, None, w, None, options)) == (
         'linear "fc" delayed: is missing, but the recipe is "delayed": give DelayedScales, or use a module of ingot.nn, '

@@ -146,6 +146,54 @@ def _two_steps(module, x):
 
 
 @situation
+def float64_and_back(name):
+    """A layer in float64 refuses its calls in a sentence; converted back it goes on."""
+    module, x = _of_kind(name)
+    step(module, x)
+    sync(module)
+    module.double()
+    for given in (x, x.double()) if KINDS[name].package == "nn" else ():  # torchao's layer takes float64
+        with pytest.raises(ingot.Error, match="is torch.float64, expected|must be float32, bfloat16 or float16"):
+            module(given)
+    module.bfloat16()
+    assert_close(expected_step(name, module, x), step(module, x))
+
+
+@situation
+def parameters_swapped(name):
+    """As PyTorch is to convert and load in future: tensors change places, where others do not refer to them."""
+    module, x = _of_kind(name)
+    step(module, x)
+    sync(module)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        module.zero_grad()
+        module.half().bfloat16()
+        module.load_state_dict(copy.deepcopy(module.state_dict()))
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert_close(expected_step(name, module, x), step(module, x))
+
+
+@situation
+def buffers_converted_in_place(name):
+    """As FullyShardedDataParallel does with MixedPrecision(buffer_dtype=torch.bfloat16)."""
+    module, x = _of_kind(name)
+    step(module, x)
+    sync(module)
+    converted = [each for each in module.buffers() if each.is_floating_point()]
+    for buffer in converted:
+        buffer.data = buffer.data.bfloat16()
+    if converted and not KINDS[name].trains:  # its values are not there any more
+        with pytest.raises(ingot.Error, match="weight(_scale)?: was converted to torch.bfloat16, and is to stay"):
+            module(x)
+        return "is refused"
+    assert_close(expected_step(name, module, x), step(module, x))
+    sync(module)
+    assert all(each.dtype == torch.float32 for each in module.buffers() if each.is_floating_point())
+
+
+@situation
 def two_threads_call_first(name):
     module, x = _of_kind(name)
     want = [y.detach() for y in outputs_of(copy.deepcopy(module), x)]
@@ -418,6 +466,13 @@ def copies(name):
         for twin in twins:
             assert_equal(want, step(twin, x))
         sync(module)
+    shallow = copy.copy(module)
+    if not KINDS[name].trains:  # parameters are shared, and so is their dtype; the order of codes is not
+        shallow.half()
+        assert_close(want, step(module, x), 40.0)
+    elif KINDS[name].package == "nn":
+        shallow._reset_scales()  # has scales of its own
+        assert_close(expected_step(name, module, x), step(module, x))
 
 
 def _misaligned(tensor):
@@ -622,12 +677,14 @@ def unclear_inputs(name):
         None,
     )
     for value in inputs:
-        try:
-            module(value)
-        except ingot.Error as error:
-            assert len(str(error)) > 20
-        else:
-            raise AssertionError(f"takes {type(value).__name__}")
+        for autocast in (False, True):
+            try:
+                with torch.autocast(DEVICE, torch.bfloat16, enabled=autocast):
+                    module(value)
+            except ingot.Error as error:
+                assert len(str(error)) > 20
+            else:
+                raise AssertionError(f"takes {type(value).__name__}")
 
 
 # What a module refuses, by situation: the sentence that its error has to have.

@@ -287,6 +287,8 @@ class StatefulFloat8Linear(Float8Linear):
             return torch.nn.functional.linear(input, self.weight, self.bias)
         input = self._checked(input)
         self._check_transforms(input, records=True)
+        if not torch.compiler.is_compiling() and next(iter(self._buffers.values())).dtype != torch.float32:
+            as_buffers_of_scales(self)  # MixedPrecision(buffer_dtype=...) of FullyShardedDataParallel writes .data
         if self._runs_as_operators(input, self.weight):
             return self._run_operators(input)
         config = self.config

@@ -42,6 +42,10 @@ class KeepsScales(torch.nn.Module):
         for name in _BUFFERS:  # of a layer that had delayed scales, and is made anew without
             self._buffers.pop(name, None)
 
+    def __getstate__(self):
+        """A shallow copy has a dict of buffers of its own: what the module knows of its scales is not in that dict."""
+        return {**self.__dict__, "_buffers": dict(self._buffers)}
+
     def __setstate__(self, state) -> None:
         super().__setstate__(state)
         register(self)
@@ -93,6 +97,8 @@ class KeepsScales(torch.nn.Module):
         """For a call of the module's function; None of another recipe."""
         if self.options.recipe != "delayed":
             return None
+        if not torch.compiler.is_compiling():
+            self._check_buffers()
         amax = self.fp8_amax
         if amax.is_meta and not next(self.parameters()).is_meta:
             self._reset_scales()  # parameters came with a checkpoint that has no scales
@@ -101,6 +107,17 @@ class KeepsScales(torch.nn.Module):
         if not torch.compiler.is_compiling() and not self._has_run and torch.is_grad_enabled() and holds_rows(input):
             self._has_run, self._syncs = True, 0
         return DelayedScales(self.fp8_scale, amax, self._starts)
+
+    def _check_buffers(self) -> None:
+        amax = self._buffers.get("fp8_amax")
+        if amax is None:
+            refuse(
+                self.options.subject,
+                'recipe: was set to "delayed" after the module was made, which has no buffers for scales: make it with '
+                "that recipe, by from_float() or from_parts()",
+            )
+        if amax.dtype != torch.float32:  # MixedPrecision(buffer_dtype=...) of FullyShardedDataParallel writes .data
+            as_buffers_of_scales(self)
 
     def _states_to_prepare(self, device: torch.device):
         """Leads ingot.torch.prepare() through the states whose steps launch different kernels, and back to this one.

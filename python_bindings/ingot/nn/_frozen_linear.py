@@ -228,6 +228,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         try:
             return self._run(input, codes, weight_ops.frozen_plan(self.layer_name, *key), self._subject)
         except RuntimeError as error:
+            self._refuse_converted(_codes.FLOAT8[self.weight_dtype])
             if self._realigned():
                 return self.forward(input)
             raise layer_error(error, self._subject) from None

@@ -248,6 +248,7 @@ class WeightOnlyLinear(ShowsWeight):
             constant = 1 if self._is_settled() else 0
             return self._run(input, codes, bias, self.layer_name, self._facts().number, constant)
         except RuntimeError as error:
+            self._refuse_converted(torch.uint8)
             if self._realigned():
                 return self.forward(input)
             raise layer_error(error, self._subject) from None
@@ -379,6 +380,7 @@ class WeightOnlyLinear(ShowsWeight):
             error_msgs.append(f"{self._subject} {prefix}weight: {problem}")
             return
         _codes.align_assigned(state_dict, prefix, local_metadata)
+        self._settled = None  # torch.utils.swap_tensors() refuses tensors that are referred to weakly
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)
         self._settle()
 
@@ -420,7 +422,8 @@ class WeightOnlyLinear(ShowsWeight):
         return ""
 
     def __getstate__(self):
-        state = self.__dict__.copy()
+        # A shallow copy may lay its codes out otherwise, so it has a dict of buffers of its own.
+        state = {**self.__dict__, "_buffers": dict(self._buffers)}
         state.pop("_settled", None)  # of this process's memory
         return state
 

@@ -146,6 +146,16 @@ class ShowsWeight(IngotLayer, torch.nn.Module):
             codes = self._buffers["weight"] = codes.codes
         return codes
 
+    def _refuse_converted(self, codes: torch.dtype) -> None:
+        """After an error: refuses buffers whose .data somebody has converted, where the values are not there any more."""
+        for name, expected in (("weight", (codes,)), ("weight_scale", (torch.float32, torch.uint8))):
+            found = self._buffers[name].dtype
+            if found not in expected:
+                raise LinearError(
+                    f"{self._subject} {name}: was converted to {found}, and is to stay {expected[0]}: leave the buffers alone "
+                    "(MixedPrecision of FullyShardedDataParallel without buffer_dtype), and load the layer's state again"
+                )
+
     def _realigned(self) -> bool:
         """After an error: copies buffers that do not begin at a multiple of 16 bytes, such as slices of a larger tensor.
         Was there one? A captured graph would own the copy."""

@@ -10,6 +10,7 @@ import torch
 from .. import _core
 from . import _operators as ops
 from .._core import Error
+from ._errors import LinearError
 from ._names import PLACEHOLDERS
 
 weight_only_linear = torch.ops.ingot.weight_only_linear.default
@@ -90,6 +91,11 @@ def frozen_plan(
     bias_dtype: Optional[torch.dtype],
 ) -> int:
     """The number of the plan of a layer whose weight is frozen; `name` as weight_plan() has it."""
+    if bias_dtype is not None and bias_dtype not in ops.HIGH_PRECISION:
+        raise LinearError(
+            f'FrozenFloat8Linear "{name or "unnamed"}" bias: is {bias_dtype}, expected float32, float16 or bfloat16: convert '
+            "it with .to()"
+        )
     bias = "" if bias_dtype is None else ops.HIGH_PRECISION[bias_dtype]
     try:
         number = _core.torch_frozen_plan(
