@@ -202,8 +202,9 @@ void gemm_output(TorchValue* stack, const GemmArguments& arguments, const Weight
 
 // With what quantize_weight returned.
 void gemm_output_of_bytes(TorchValue* stack, const GemmArguments& arguments, TorchTensor& weight_codes_tensor) {
-  const TorchRegion weight(std::move(weight_codes_tensor), arguments.input.device().value_or(Device{}));
+  TorchRegion weight;
   gemm_output(stack, arguments, [&](const LinearPlan& plan, Device device) {
+    weight = TorchRegion(std::move(weight_codes_tensor), device);  // not before the call has found its layer's name
     require_bytes(plan, "weight codes", weight, plan.weight_memory().bytes);
     return weight_codes(plan, weight.region(), device);
   });
