@@ -327,4 +327,6 @@ def file_name(file: Any, what: str) -> str:
         raise Error(f"{what}: expected a path, got {type(file).__name__}") from None
     except UnicodeEncodeError:
         raise Error(f"{what}: {name!r} is not UTF-8; rename it") from None
+    if not name or "\0" in name:
+        raise Error(f"{what}: {name!r} names nothing; give a file's name")
     return name

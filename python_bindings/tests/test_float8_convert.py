@@ -2,6 +2,7 @@
 
 import copy
 import importlib.util
+import weakref
 
 import pytest
 
@@ -265,3 +266,54 @@ def test_a_config_that_is_a_name():
         float8.convert_to_float8_training(nn.Sequential(nn.Linear(16, 16)), config="rowwise")
     with pytest.raises(ingot.Error, match="Float8Linear.from_float " + message):
         Float8Linear.from_float(nn.Linear(16, 16), config="rowwise")
+
+
+GATHERED = Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+
+
+def tied():
+    model = nn.Sequential(nn.Linear(16, 16, bias=False), nn.ReLU(), nn.Linear(16, 16, bias=False))
+    model[2].weight = model[0].weight
+    return model
+
+
+@pytest.mark.parametrize("holder", [None, weakref.ref], ids=["free", "held"])
+def test_a_weight_to_gather_stays_the_same_parameter(holder):
+    """That of tied layers, of an optimizer, and of hooks. Where a weak reference forbids it, all layers get the new one."""
+    model, calls = tied(), []
+    weight = model[0].weight
+    weight.no_decay, weight.grad = True, torch.ones(16, 16)
+    weight.register_post_accumulate_grad_hook(lambda _: calls.append("accumulated"))
+    handle = weight.register_hook(lambda _: calls.append("gradient"))
+    held = holder and holder(weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    float8.convert_to_float8_training(model, config=GATHERED)
+    assert isinstance(model[0].weight, float8.WeightWithDynamicFloat8CastTensor)
+    assert model[2].weight is model[0].weight and model[0].weight.no_decay and model[0].weight.grad.sum() == 256
+    assert held is not None or model[0].weight is weight
+    before = model[0].weight.detach().clone()
+    model(torch.randn(4, 16)).sum().backward()
+    assert calls == ["gradient", "accumulated"]
+    handle.remove()
+    model(torch.randn(4, 16)).sum().backward()
+    assert calls == ["gradient", "accumulated", "accumulated"]
+    if held is None:
+        optimizer.step()
+        assert not torch.equal(model[0].weight.detach(), before)
+
+
+def test_a_weight_to_gather_that_a_layer_left_alone_has_too():
+    model = tied()
+    float8.convert_to_float8_training(model, config=GATHERED, module_filter_fn=lambda layer, name: name != "2")
+    report = float8.conversion_report(model)
+    assert not report.converted and "shares its weight with 2, which" in report.layers[0].reason
+    assert type(model[0].weight) is nn.Parameter
+
+
+def test_an_assigned_weight_is_gathered_too():
+    state = nn.Sequential(nn.Linear(16, 8)).state_dict()
+    with torch.device("meta"):
+        model = float8.convert_to_float8_training(nn.Sequential(nn.Linear(16, 8)), config=GATHERED)
+    model.load_state_dict(state, assign=True)
+    assert isinstance(model[0].weight, float8.WeightWithDynamicFloat8CastTensor)
+    assert torch.equal(model[0].weight._tensor, state["0.weight"])

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ingot
-from ingot import _core
+from ingot import _core, float8
 from ingot.nn import (
     Float8Linear,
     Float8WeightOnlyConfig,
@@ -491,3 +491,16 @@ def test_messages_of_saving(tmp_path):
     odd.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))
     with pytest.raises(ingot.Error, match='"phase": is torch.complex64, which safetensors files lack'):
         save_float8_checkpoint(odd, file)
+
+
+def test_a_weight_on_meta_that_fsdp_gathers_in_float8(tmp_path):
+    """Becomes such a weight, not a plain one that FSDP would gather in high precision."""
+    values = torch.randn(8, 16)
+    write(tmp_path / "a.safetensors", {"0.weight": values})
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(16, 8, bias=False))
+        config = float8.Float8LinearConfig(enable_fsdp_float8_all_gather=True)
+        float8.convert_to_float8_training(model, config=config)
+    load_float8_checkpoint(model, tmp_path / "a.safetensors")
+    assert isinstance(model[0].weight, float8.WeightWithDynamicFloat8CastTensor)
+    assert torch.equal(model[0].weight._tensor, values)

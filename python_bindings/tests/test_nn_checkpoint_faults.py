@@ -530,10 +530,35 @@ def test_folders_that_cannot_be_written(tmp_path):
     with pytest.raises(ingot.Error, match="file: cannot be written: File exists"):
         save_float8_checkpoint(frozen(0), tmp_path / "file")
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ingot.Error, match="embedded null byte"):
+    with pytest.raises(ingot.Error, match="names nothing"):
         save_float8_checkpoint(frozen(0), "a\0b")
     with pytest.raises(ingot.Error, match="model: is a dict, expected a torch.nn.Module"):
         save_float8_checkpoint({}, tmp_path)
     with pytest.raises(ingot.Error, match="config.json: holds a list"):
         save_float8_checkpoint(frozen(0), tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["config.json", "file"]
+
+
+@pytest.mark.parametrize(
+    "path, message",
+    [
+        ("", "path: '' names nothing"),
+        ("a\0b", "names nothing"),
+        (None, "path: expected a path, got NoneType"),
+        (os.fsdecode(b"\xff"), "is not UTF-8; rename it"),
+    ],
+    ids=["empty", "nul", "none", "bytes"],
+)
+def test_paths_that_name_nothing(tmp_path, monkeypatch, path, message):
+    monkeypatch.chdir(tmp_path)
+    first = model()
+    quantize_(first, FrozenFloat8Config())
+    with pytest.raises(ingot.Error, match="save_float8_checkpoint " + ".*" + message):
+        save_float8_checkpoint(first, path)
+    with pytest.raises(ingot.Error, match="load_float8_checkpoint " + ".*" + message):
+        load_float8_checkpoint(first, path)
+    assert os.listdir(tmp_path) == []
+    save_float8_checkpoint(first, os.fsencode(tmp_path / "out"))
+    (tmp_path / "out" / "config.json").write_text('{"transformers_weights": "\\ud800"}')
+    with pytest.raises(ingot.Error, match="transformers_weights: is .*, expected the name of a file"):
+        load_float8_checkpoint(first, os.fsencode(tmp_path / "out"))

@@ -84,13 +84,19 @@ def _reason_of_weight(layer: nn.Linear) -> str:
     return ""
 
 
-def _tied_elsewhere(module: nn.Module) -> Dict[int, str]:
-    """Returns the parameters of modules other than linear layers, by id, with the module's name."""
+def _tied_elsewhere(module: nn.Module, becomes_float8: Callable[[nn.Module, str], bool]) -> Dict[int, str]:
+    """Returns the parameters, by id, that a module has which does not become an FP8 layer, with the module's name.
+    `becomes_float8` is asked of linear layers that share their weight."""
+    users: Dict[int, List[Tuple[str, nn.Module]]] = {}
+    for name, each in module.named_modules():
+        for parameter in each.parameters(recurse=False):
+            users.setdefault(id(parameter), []).append((name, each))
     return {
-        id(parameter): name
-        for name, each in module.named_modules()
-        if not isinstance(each, nn.Linear)
-        for parameter in each.parameters(recurse=False)
+        parameter: name
+        for parameter, of_parameter in users.items()
+        if len(of_parameter) > 1
+        for name, each in of_parameter
+        if not isinstance(each, nn.Linear) or not becomes_float8(each, name)
     }
 
 
@@ -109,15 +115,22 @@ class ConversionRecorder:
         for layer, (name, text) in order.items():
             if module_filter_fn is None or module_filter_fn(layer, name):
                 raise Float8RuntimeError(f"convert_to_float8_training: {text}")
-        self._tied = _tied_elsewhere(module) if config.enable_fsdp_float8_all_gather else {}
+        self._tied = _tied_elsewhere(module, self._may_become) if config.enable_fsdp_float8_all_gather else {}
         self._names: Dict[nn.Module, str] = {}
         self._reasons: Dict[nn.Module, str] = {}
 
-    def accepts(self, layer: nn.Linear, name: str) -> bool:
-        """Is this layer to be converted?"""
+    def _reason(self, layer: nn.Linear, name: str) -> str:
         reason = reason_to_leave_alone(layer)
         if not reason and self._filter is not None and not self._filter(layer, name):
             reason = "module_filter_fn leaves it out"
+        return reason
+
+    def _may_become(self, layer: nn.Linear, name: str) -> bool:
+        return isinstance(layer, Float8Linear) or not self._reason(layer, name)
+
+    def accepts(self, layer: nn.Linear, name: str) -> bool:
+        """Is this layer to be converted?"""
+        reason = self._reason(layer, name)
         if not reason and id(layer.weight) in self._tied:
             other = self._tied[id(layer.weight)]
             reason = f"shares its weight with {other}, which cannot take it gathered in FP8"

@@ -20,7 +20,7 @@ from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingT
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from .float8_training_tensor import GemmInputRole, LinearMMConfig, ScaledMMConfig
-from .fsdp_utils import WeightWithDynamicFloat8CastTensor
+from .fsdp_utils import gathered_in_float8
 
 
 def _cast(
@@ -47,7 +47,7 @@ def _cast(
 
 def _rows_of(tensor: torch.Tensor) -> torch.Tensor:
     """(..., features) as a matrix, which may be empty."""
-    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.unsqueeze(0)
+    return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, tensor.shape[0])
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -287,8 +287,10 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
         return plain and (weight.dtype == input.dtype or all(cast.scaling_type is not disabled for cast in casts))
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """Checkpoints load with and without the buffers of delayed and static scaling, strictly too."""
+        """Checkpoints load with and without the buffers of delayed and static scaling, strictly too. A tensor that is
+        assigned (assign=True) is gathered by FSDP as the one before."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        self._wrap_weight()
         for keys in (missing, unexpected):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
 
@@ -326,12 +328,7 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
     def _wrap_weight(self) -> None:
         """Gives FSDP2 a weight that it gathers in FP8, if the config asks for it."""
         weight = self.weight
-        if not self.config.enable_fsdp_float8_all_gather or isinstance(weight, WeightWithDynamicFloat8CastTensor):
-            return
-        wrapped = WeightWithDynamicFloat8CastTensor(
-            weight.detach(),
-            self.linear_mm_config,
-            self.config.cast_config_weight.target_dtype,
-            round_scales_to_power_of_2=self.config.round_scales_to_power_of_2,
-        )
-        self.weight = torch.nn.Parameter(wrapped, requires_grad=weight.requires_grad)
+        if self.config.enable_fsdp_float8_all_gather and type(weight) is torch.nn.Parameter:
+            target_dtype = self.config.cast_config_weight.target_dtype
+            rounds = self.config.round_scales_to_power_of_2
+            self.weight = gathered_in_float8(weight, self.linear_mm_config, target_dtype, rounds)

@@ -292,6 +292,35 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
         return None
 
 
+_GATHERED_AS = "_gathered_as"
+
+
+def gathered_in_float8(
+    weight: nn.Parameter, linear_mm_config: LinearMMConfig, dtype: torch.dtype, rounds: bool
+) -> nn.Parameter:
+    """Makes a parameter one that FSDP2 gathers in FP8, and returns it. It stays the same object with its gradient, hooks and
+    attributes, so that layers which share it and optimizers that have it keep it. Only where PyTorch cannot exchange what
+    an object holds, because a graph or a weak reference does too, another object takes its place, in all such layers."""
+    if _GATHERED_AS in vars(weight):
+        return vars(weight)[_GATHERED_AS]
+    cast = WeightWithDynamicFloat8CastTensor(
+        weight.detach(), linear_mm_config, dtype, round_scales_to_power_of_2=rounds
+    )
+    other = nn.Parameter(cast, requires_grad=weight.requires_grad)
+    attributes, grad = dict(vars(weight)), weight.grad
+    hooks, post_hooks = weight._backward_hooks, weight._post_accumulate_grad_hooks
+    try:
+        torch.utils.swap_tensors(weight, other)
+        gathered = weight
+    except RuntimeError:
+        gathered = vars(weight)[_GATHERED_AS] = other
+    vars(gathered).update(attributes)
+    gathered.grad = grad
+    # To assign them is what registers them with the tensor that the object now has.
+    gathered._backward_hooks, gathered._post_accumulate_grad_hooks = hooks, post_hooks
+    return gathered
+
+
 # The names that torchao 0.9 had for weights with other scales. Here a weight is gathered with the scale of its own
 # maximum, whatever scales the layer has.
 WeightWithDelayedFloat8CastTensor = WeightWithDynamicFloat8CastTensor

@@ -14,8 +14,10 @@ import torch
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import UninitializedTensorMixin
 
+from .._arrays import file_name
 from .._text import printable, some_of
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
+from ..float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
 from ..float8.stateful_float8_linear import StatefulFloat8Linear
 from ..torch._errors import LinearError
 from ..torch._modules import take_hooks
@@ -401,8 +403,10 @@ def _made(target: _Target, value: torch.Tensor, device) -> torch.Tensor:
     value = value.to(device or "cpu")
     if not target.is_parameter:
         return value
+    if isinstance(target.tensor, WeightWithDynamicFloat8CastTensor):  # FSDP will gather it in FP8
+        value = target.tensor._like(value)
     parameter = torch.nn.Parameter(value, requires_grad=target.tensor.requires_grad)
-    vars(parameter).update(vars(target.tensor))
+    vars(parameter).update({key: each for key, each in vars(target.tensor).items() if key not in vars(parameter)})
     return parameter
 
 
@@ -444,7 +448,7 @@ def load_float8_checkpoint(
     check_model(_SUBJECT, model)
     if not isinstance(layers, str) or layers not in _KINDS:
         raise LinearError(f"{_SUBJECT} layers: {printable(layers)!r} is none of {', '.join(_KINDS)}")
-    reader = Reader(os.fspath(path))
+    reader = Reader(file_name(path, f"{_SUBJECT} path"))
     check_quantization(reader.config, reader.path)
     plan = _Plan(model, reader, _KINDS[layers])
     unexpected = sorted(reader.names - plan.used)

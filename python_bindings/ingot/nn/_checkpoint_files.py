@@ -110,7 +110,8 @@ def _entry_of(folder: pathlib.Path, config: dict[str, Any]) -> pathlib.Path:
     name = config.get(_OTHER_WEIGHTS)
     if name is None:
         return folder
-    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+    known = isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
+    if not known or any("\ud800" <= each <= "\udfff" for each in name):  # no name in UTF-8 has halves of characters
         raise LinearError(
             f"{folder / CONFIG} {_OTHER_WEIGHTS}: is {printable(name)!r}, expected the name of a file in this folder"
         )

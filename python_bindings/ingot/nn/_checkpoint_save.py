@@ -11,6 +11,8 @@ from typing import Any, Optional, Union
 import torch
 from torch.distributed.fsdp import FSDPModule
 
+from .._arrays import file_name
+from .._core import Error
 from .._text import printable, some_of
 from ..float8.config import ScalingGranularity, ScalingType
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
@@ -250,8 +252,8 @@ def save_float8_checkpoint(
     tensors, fault = _gathered(contents, scale_name, ranks)
     if ranks.writes and fault is None:
         try:
-            _write(pathlib.Path(path), tensors, unwrapped(model), config)
-        except LinearError as error:
+            _write(pathlib.Path(file_name(path, f"{_SUBJECT} path")), tensors, unwrapped(model), config)
+        except Error as error:
             fault = str(error)
         except Exception as error:  # the other ranks wait for its end
             if not ranks.several:
