@@ -170,6 +170,7 @@ void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
            "before capturing it");
   }
   allocate(stream);
+  if (input.empty()) return;
   const AmaxHistoryTensors one = tensors(slot, 1);
   backend_->amax({.in = input.dtype, .scale = kTensorwise}, {.input = input, .amax = one.amax}, stream);
   backend_->amax_history(spec(), one, stream);

@@ -64,6 +64,7 @@ class INGOT_API DelayedScaling {
 
   // Allocates the memory if it is not there yet, for callers that need its addresses before the first step.
   void allocate(Stream& stream);
+  bool is_allocated() const { return memory_.data() != nullptr; }
 
   // The slot's scale and current maximum, each f32[1], as Backend::cast() takes them. Throw Error{invalid_argument}
   // before the memory is allocated.
@@ -80,7 +81,8 @@ class INGOT_API DelayedScaling {
 
   // Starts a slot: the amax of `input` (f32, bf16 or f16; any shape) becomes the first entry of its history and
   // determines its scale, so that a cast of the same data gives what dynamic scaling gives. If the data are all zeros,
-  // or overflow where `finite`, the scale stays 1, and the slot needs a start in the next step, too. Throws
+  // or overflow where `finite`, the scale stays 1, and the slot needs a start in the next step, too. Without data, as
+  // of a micro-batch without tokens, nothing is started, and the next data are the first. Throws
   // Error{invalid_argument} if the slot needs none, and for its first start while the stream is capturing, because
   // every replay of the graph would start the slot anew. A later one may be captured: its replays make a scale of the
   // history and the data.

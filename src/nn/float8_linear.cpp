@@ -125,7 +125,7 @@ void Float8Linear::make_constants(Stream& stream) {
 bool Float8Linear::needs_start(int slot) const { return slot >= 0 && options_.delayed->needs_start(slot); }
 
 LinearScale Float8Linear::scale_of(const LinearScale& fixed, int slot) const {
-  if (slot < 0 || !options_.delayed->has_scale(slot)) return fixed;
+  if (slot < 0 || !options_.delayed->is_allocated()) return fixed;
   return {.scale = options_.delayed->scale(slot), .amax = options_.delayed->amax(slot)};
 }
 

@@ -389,6 +389,36 @@ BOOST_AUTO_TEST_CASE(delayed_scales_follow_the_maxima) {
   }
 }
 
+// The first micro-batch of the first step has no tokens (a mixture of experts, say): the first data are the second's.
+BOOST_AUTO_TEST_CASE(a_micro_batch_without_tokens_starts_no_delayed_scale) {
+  for (const char* const epilogue : {"", "silu(x)"}) {
+    HostInputs host = make_inputs({16, 32, 24}, Dtype::f32, Dtype::f32, 3);
+    for (double& value : host.input.values) value = static_cast<float>(value * 1e-4);
+    for (double& value : host.grad_output.values) value = static_cast<float>(value * 1e-7);
+    const LinearCase device(host, Dtype::f32, Dtype::f32, *backend, stream);
+    const LinearCase none(make_inputs({0, 32, 24}, Dtype::f32, Dtype::f32, 4), Dtype::f32, Dtype::f32, *backend,
+                          stream);
+    const auto step = [&](bool first_without_tokens) {
+      DelayedScaling scales(*backend);
+      LinearFusion fusion;
+      if (*epilogue != '\0') fusion.epilogue = parse_pointwise(epilogue);
+      Float8Linear linear(*backend, {32, 24}, delayed(), {.name = "layer", .fusion = fusion, .delayed = &scales});
+      if (first_without_tokens) {
+        LinearForward empty = none.forward(false);
+        empty.weight = device.weight;
+        linear.forward(empty, stream);
+        linear.backward(none.backward(false), stream);
+        BOOST_TEST((scales.needs_start(0) && !scales.needs_start(1) && scales.needs_start(2)));
+      }
+      linear.forward(device.forward(false), stream);
+      linear.backward(device.backward(false), stream);
+      return device.result_bytes(stream);
+    };
+    const std::vector<std::uint8_t> expected = step(false);
+    BOOST_TEST((step(true) == expected), "epilogue " << epilogue);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(delayed_scales_need_a_place) {
   BOOST_TEST(refusal([&] {
                Float8Linear(*backend, {16, 8}, delayed());
