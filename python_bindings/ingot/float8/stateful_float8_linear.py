@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence, Tuple
 import torch
 
 from ..torch._checks import refuse_batched_gradients
-from ..torch._exported import export_layer, is_exporting
+from ..torch._exported import export_layer, is_exporting, refuse_training
 from ..torch._scale_buffers import as_buffers_of_scales, keep_buffers_of_scales
 from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
 from ._weights import is_foreign
@@ -65,15 +65,28 @@ class _StatefulLinear(torch.autograd.Function):
 
         def scale_of_grad_output() -> torch.Tensor:
             if amax is not None:
-                _maybe_initialize_amaxes_scales_for_float8_cast(
-                    grad_output, amax, history, scale, *ctx.start, reduce_amax=False
-                )
+                start_scale(grad_output, amax, history, scale, *ctx.start)
             return scale
 
         grads, amaxes = run_backward(ctx, ctx.name, grad_output, scale_of_grad_output)
         if amax is not None:
             amax.copy_(amaxes[:1])
         return (*grads, *(None,) * 12)
+
+
+def start_scale(*arguments: Any) -> None:
+    """As _maybe_initialize_amaxes_scales_for_float8_cast(), without the maxima of other ranks."""
+    _maybe_initialize_amaxes_scales_for_float8_cast(*arguments, reduce_amax=False)
+
+
+def run_scaled(config, name: str, plans, operands: tuple, state: Sequence, start: tuple):
+    """Forward, and later backward: returns the output, and the maxima of input and weight. operands: input, weight, bias
+    and the scales of input and weight; state: the buffers amax, history and scale of grad_output, of which a static or
+    dynamic one has the last alone; start: what makes the first scale of grad_output."""
+    plan = plan_of(config, name, plans, *operands[:3])
+    if torch.is_grad_enabled():
+        return call(_StatefulLinear.apply, name, *operands, *state, *start, *plan, name)
+    return call(run_forward, name, None, *operands, *plan)
 
 
 class StatefulFloat8Linear(Float8Linear):
@@ -242,18 +255,14 @@ class StatefulFloat8Linear(Float8Linear):
         if cast.scaling_type is ScalingType.STATIC:
             return getattr(self, f"fp8_static_scale_{role}")
         if tensor is not None:
-            _maybe_initialize_amaxes_scales_for_float8_cast(
-                tensor,
-                *self._of(role),
-                self.config.delayed_scaling_config.scale_fn_name,
-                cast.target_dtype,
-                self._is_started(role),
-                reduce_amax=False,
-            )
+            function = self.config.delayed_scaling_config.scale_fn_name
+            start_scale(tensor, *self._of(role), function, cast.target_dtype, self._is_started(role))
         return self._of(role)[2]
 
     def _run_operators(self, input: torch.Tensor) -> torch.Tensor:
         """Forward, and later backward, as one operator of Ingot's each."""
+        if torch.compiler.is_compiling() and is_exporting():
+            return self._export(input)
         weight, bias = self.weight, self.bias
         # A compiler would guard each layer's name and compile alike blocks again for each.
         name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
@@ -262,32 +271,41 @@ class StatefulFloat8Linear(Float8Linear):
         any_scale = first_given(*scales)
         scale_input, scale_weight, scale_grad_output = (any_scale if each is None else each for each in scales)
         operands = (input, weight, bias, scale_input, scale_weight)
-        if torch.compiler.is_compiling() and is_exporting():  # a program that computes, and notes no maxima
-            name = self.layer_name or "Float8Linear"
-            return export_layer("scaled", operands, config=self._operator_casts, name=name)[0]
-        plan = plan_of(self._operator_casts, name, self._operator_plans, input, weight, bias)
-        if torch.is_grad_enabled():
-            cast = self.config.cast_config_grad_output
-            state = (None, None, scale_grad_output)
-            if cast.scaling_type is ScalingType.DELAYED:
-                state = self._of("grad_output")
-            function = self.config.delayed_scaling_config.scale_fn_name
-            rest = (*state, function, cast.target_dtype, self._is_started("grad_output"), *plan, name)
-            output, amaxes = call(_StatefulLinear.apply, name, *operands, *rest)
-        else:
-            output, amaxes = call(run_forward, name, None, *operands, *plan)
+        cast, function = self.config.cast_config_grad_output, self.config.delayed_scaling_config.scale_fn_name
+        delays = cast.scaling_type is ScalingType.DELAYED
+        state = self._of("grad_output") if delays else (None, None, scale_grad_output)
+        # Only where a backward may come does the layer run for the first time.
+        started = not torch.is_grad_enabled() or self._is_started("grad_output")
+        start = (function, cast.target_dtype, started)
+        output, amaxes = run_scaled(self._operator_casts, name, self._operator_plans, operands, state, start)
         with torch.no_grad():
             for at, (role, cast) in enumerate(self._casts()[:2]):
                 if cast.scaling_type is ScalingType.DELAYED:
                     self._of(role)[0].copy_(amaxes[at : at + 1])
         return output
 
+    def _export(self, input: torch.Tensor) -> torch.Tensor:
+        """As one operator, which also makes first scales, and writes no buffer."""
+        tensors = [input, self.weight, self.bias]
+        for (role, cast), started in zip(self._casts(), self._started):
+            tensors += [None if started else self._of(role)[1], self._given_scale(role, cast, None)]
+        facts = {
+            "config": self._operator_casts,
+            "name": self.layer_name or "Float8Linear",
+            "function": self.config.delayed_scaling_config.scale_fn_name,
+            "dtypes": tuple([str(cast.target_dtype).removeprefix("torch.") for _, cast in self._casts()]),
+        }
+        return export_layer("scaled", tensors, **facts)[0]
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if is_foreign(self.weight):
             return torch.nn.functional.linear(input, self.weight, self.bias)
         input = self._checked(input)
         self._check_transforms(input, records=True)
-        if not torch.compiler.is_compiling() and next(iter(self._buffers.values())).dtype != torch.float32:
+        if torch.compiler.is_compiling():
+            if self.has_any_delayed_scaling and is_exporting():
+                refuse_training(self, f'linear "{self.layer_name or "Float8Linear"}"')
+        elif next(iter(self._buffers.values())).dtype != torch.float32:
             as_buffers_of_scales(self)  # MixedPrecision(buffer_dtype=...) of FullyShardedDataParallel writes .data
         if self._runs_as_operators(input, self.weight):
             return self._run_operators(input)

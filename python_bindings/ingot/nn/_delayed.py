@@ -10,6 +10,7 @@ import torch
 from ..torch import DelayedScales
 from ..torch._amax_ranks import largest_of_ranks
 from ..torch._checks import is_dense, refuse
+from ..torch._exported import is_exporting, refuse_training
 from ..torch._module_operators import masks_of, starts_of
 from ..torch._names import register
 from ..torch._operators import sync_amax_history as sync_slots
@@ -104,7 +105,10 @@ class KeepsScales(torch.nn.Module):
             self._reset_scales()  # parameters came with a checkpoint that has no scales
             amax = self.fp8_amax
         # Not in a compiled graph, which would be compiled again for it.
-        if not torch.compiler.is_compiling() and not self._has_run and torch.is_grad_enabled() and holds_rows(input):
+        if torch.compiler.is_compiling():
+            if is_exporting():
+                refuse_training(self, self.options.subject)
+        elif not self._has_run and torch.is_grad_enabled() and holds_rows(input):
             self._has_run, self._syncs = True, 0
         return DelayedScales(self.fp8_scale, amax, self._starts)
 

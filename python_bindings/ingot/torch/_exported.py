@@ -37,6 +37,15 @@ def is_exporting() -> bool:
         return False
 
 
+def refuse_training(module: torch.nn.Module, subject: str) -> None:
+    """Of a module with delayed scales, which no program keeps up."""
+    if module.training and torch.is_grad_enabled():
+        raise LinearError(
+            f"{subject}: torch.export of a module that trains: its delayed scales would stay as they are now, because "
+            "nothing makes new ones of a program's maxima: call eval() before, or train with another recipe"
+        )
+
+
 @torch.compiler.assume_constant_result
 def _text(kind: str, has: tuple[bool, ...], facts: tuple[tuple[str, Any], ...]) -> str:
     return json.dumps({"layer": kind, "ingot": _core.__version__, "has": has, **dict(facts)})
@@ -96,7 +105,8 @@ def _norm_of(facts: Dict[str, Any]):
 def _delayed(tensors: tuple):
     from ._module_calls import DelayedScales
 
-    return None if tensors[0] is None else DelayedScales(*tensors)
+    scale, amax, starts = tensors
+    return None if scale is None else DelayedScales(scale, torch.zeros_like(amax), starts)
 
 
 def _norm_linear(facts: Dict[str, Any]) -> Callable:
@@ -142,16 +152,23 @@ def _gated_linear(facts: Dict[str, Any]) -> Callable:
 
 
 def _scaled(facts: Dict[str, Any]) -> Callable:
-    from ._scaled_linear import plan_of, run_forward
+    from ..float8.stateful_float8_linear import run_scaled, start_scale
 
     casts, pow2, fast, again, given = facts["config"]
     config = ops.Casts(tuple(tuple(each) for each in casts), pow2, tuple(fast), again, tuple(given))
+    starts = [(facts["function"], getattr(torch, dtype), False) for dtype in facts["dtypes"]]
     plans = ops.PlanTable()
 
-    def run(input, weight, bias, scale_input, scale_weight):
-        with torch.no_grad():
-            plan = plan_of(config, facts["name"], plans, input, weight, bias)
-            return list(run_forward(None, input, weight, bias, scale_input, scale_weight, *plan))
+    def run(input, weight, bias, *state):
+        histories, scales = state[::2], [None if each is None else each.clone() for each in state[1::2]]
+        for at, value in enumerate((input, weight)):
+            if histories[at] is not None:
+                start_scale(value, torch.empty_like(scales[at]), histories[at], scales[at], *starts[at])
+        any_scale = next(each for each in scales if each is not None)
+        scale_input, scale_weight, scale = (any_scale if each is None else each for each in scales)
+        of_grad = (None, None, scale) if histories[2] is None else (torch.empty_like(scale), histories[2], scale)
+        operands = (input, weight, bias, scale_input, scale_weight)
+        return list(run_scaled(config, facts["name"], plans, operands, of_grad, starts[2]))
 
     return run
 
