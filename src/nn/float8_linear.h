@@ -28,7 +28,8 @@
 //
 // On a Stream with a StreamAllocator all of this memory is the allocator's, as OwnerMemory says: scratch for the time
 // of a call, what forward() keeps until the next forward(), release_saved() or release(), the weight's codes until
-// release(). Constants of a few bytes are allocated once in any case.
+// release(). Constants of a few bytes are allocated once in any case. What a captured forward() keeps is memory of its
+// graph: its backward() belongs into that graph, or must run while the graph lives.
 #pragma once
 
 #include <array>
@@ -130,6 +131,7 @@ class INGOT_API Float8Linear : private LinearPart {
   // scales without a DelayedScaling.
   Float8Linear(Backend& backend, LinearShape shape, LinearConfig config, LinearOptions options = {});
 
+  // If it throws, what the forward before it kept may be gone: backward() then says so.
   void forward(const LinearForward& tensors, Stream& stream);
   // Makes what backward() needs after a forward() that kept nothing. Takes the same tensors with the same values. If
   // backward needs an epilogue's preactivation, this runs the output GEMM again and writes the output; otherwise, the

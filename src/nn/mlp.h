@@ -77,6 +77,7 @@ class INGOT_API Mlp {
   // Throws as Float8Linear does, and Error{invalid_spec} for an activation that is no expression of x, or of x and up.
   Mlp(Backend& backend, MlpShape shape, LinearConfig config, const MlpOptions& options = {});
 
+  // As Float8Linear::forward().
   void forward(const MlpForward& tensors, Stream& stream);
   // Makes what backward() needs after a forward() that kept nothing. Takes the same tensors with the same values.
   void recompute(const MlpForward& tensors, Stream& stream);

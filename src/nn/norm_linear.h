@@ -59,6 +59,7 @@ class INGOT_API NormLinear {
   NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config,
              const LinearOptions& options = {});
 
+  // As Float8Linear::forward().
   void forward(const NormLinearForward& tensors, Stream& stream);
   // As Float8Linear::recompute().
   void recompute(const NormLinearForward& tensors, Stream& stream);
