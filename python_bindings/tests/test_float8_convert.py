@@ -199,6 +199,8 @@ def test_expected_gain():
         assert row.gain is None and row.gain_note.startswith("there is no GPU here")
     with pytest.raises(ingot.Error, match="h300"):
         gain_of(None, tokens=8192, gpu="h300")
+    with pytest.raises(ValueError, match="tokens: is 0, expected a number of rows from 1"):
+        gain_of(None, tokens=0, gpu="h200")
 
 
 def test_swap_with_a_function_of_ones_own():
@@ -317,3 +319,12 @@ def test_an_assigned_weight_is_gathered_too():
     model.load_state_dict(state, assign=True)
     assert isinstance(model[0].weight, float8.WeightWithDynamicFloat8CastTensor)
     assert torch.equal(model[0].weight._tensor, state["0.weight"])
+
+
+def test_scales_that_a_layer_keeps_are_not_ignored():
+    """A Float8Linear has no buffers for them, and computed with dynamic scales."""
+    config = Float8LinearConfig(cast_config_input=float8.CastConfig(scaling_type=float8.ScalingType.DELAYED))
+    for make in (Float8Linear.from_float, lambda _, config: Float8Linear(16, 16, config=config)):
+        with pytest.raises(ingot.Error, match="has delayed or static scales, which a StatefulFloat8Linear keeps"):
+            make(nn.Linear(16, 16), config=config)
+    assert float8.StatefulFloat8Linear.from_float(nn.Linear(16, 16), config).fp8_scale_input == 1

@@ -22,6 +22,7 @@ from ingot.nn import (
     GatedMlp,
     LayerNormLinear,
     Mlp,
+    MXWeightOnlyConfig,
     RMSNormLinear,
     SharedInputLinears,
     WeightOnlyLinear,
@@ -467,3 +468,29 @@ def test_norms_that_compute_something_else():
         layer, x = nn.Linear(32, 24), torch.randn(8, 32)
         made = RMSNormLinear.from_parts(norm, layer, zero_centred=kind is GemmaRMSNorm, recipe="high_precision")
         assert close(made(x), layer(norm(x)), 0.001)
+
+
+DELAYED = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+
+
+@pytest.mark.parametrize("config", [Float8WeightOnlyConfig(), MXWeightOnlyConfig(), FrozenFloat8Config()], ids=repr)
+@pytest.mark.parametrize(
+    "options", [{"cast_config_input": DELAYED}, {"enable_fsdp_float8_all_gather": True}], ids=["delayed", "gathered"]
+)
+def test_layers_trained_with_any_scales_are_quantized(config, options):
+    plain = nn.Sequential(nn.Linear(64, 32))
+    trained = copy.deepcopy(plain)
+    float8.convert_to_float8_training(trained, config=float8.Float8LinearConfig(**options))
+    assert quantize_(trained, config).converted == quantize_(plain, config).converted == ("0",)
+    assert trained.state_dict().keys() == plain.state_dict().keys()
+    assert torch.equal(trained[0].dequantize(), plain[0].dequantize())
+
+
+def test_layers_on_meta_are_left_alone():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+        float8.convert_to_float8_training(model, module_filter_fn=lambda layer, name: name == "0")
+    reason = "its weight is on meta, without values"
+    assert quantize_(model, Float8WeightOnlyConfig()).left_alone == {"0": reason, "1": reason}
+    with pytest.raises(ingot.Error, match="config: is the class Float8WeightOnlyConfig, expected"):
+        quantize_(model, Float8WeightOnlyConfig)

@@ -10,7 +10,7 @@ import torch.nn as nn
 
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing
-from ._errors import Float8RuntimeError
+from ._errors import Float8RuntimeError, Float8ValueError
 from ._gain import expected_gain, recipe_of
 from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import Float8LinearConfig
@@ -70,10 +70,11 @@ def reason_to_leave_alone(layer: nn.Linear) -> str:
     """Returns why FP8 cannot replace a layer, or "" if it can."""
     if is_ingot_layer(layer):
         return "is FP8 already" if isinstance(layer, Float8Linear) else f"is a {type(layer).__name__} of ingot.nn already"
-    return reason_against_replacing(layer) or _reason_of_weight(layer)
+    return reason_against_replacing(layer) or reason_of_weight(layer)
 
 
-def _reason_of_weight(layer: nn.Linear) -> str:
+def reason_of_weight(layer: nn.Linear) -> str:
+    """Returns why a layer's weight cannot be cast, or ""."""
     weight = layer._parameters.get("weight")
     if weight is None:
         return "its weight is no parameter: a hook or parametrization computes it"
@@ -158,6 +159,8 @@ def conversion_report(model: nn.Module, *, tokens: Optional[int] = None, gpu: Op
     layer is expected to run forward and backward. That is on `gpu`, such as "h200", or the GPU at hand; where there is
     neither or nothing was measured, the note says so.
     """
+    if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
+        raise Float8ValueError(f"conversion_report tokens: is {tokens!r}, expected a number of rows from 1")
     rows: List[LayerConversion] = []
     for name, layer, owner in linear_layers(model):
         row = _described(name, layer, owner)

@@ -13,10 +13,17 @@ from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import IngotLayer, in_place_of, reason_against_replacing
 from ..torch._names import register
 from ..torch._operators import Casts, PlanTable
-from ._errors import Float8RuntimeError, Float8TypeError
+from ._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ._gathered_linear import gathered_linear, is_gathered
 from ._weights import HIGH_PRECISION, is_foreign, type_name
-from .config import CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType, checked_config
+from .config import (
+    CastConfig,
+    Float8LinearConfig,
+    ScalingGranularity,
+    ScalingType,
+    checked_config,
+    config_has_stateful_scaling,
+)
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from .float8_training_tensor import GemmInputRole, LinearMMConfig, ScaledMMConfig
@@ -196,6 +203,11 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
         self._wrap_weight()
 
     def _use_config(self, config: Float8LinearConfig) -> None:
+        if config_has_stateful_scaling(config) and not self._gives_scales:
+            raise Float8ValueError(
+                "Float8Linear config: has delayed or static scales, which a StatefulFloat8Linear keeps: make the layer by "
+                "StatefulFloat8Linear.from_float(), or by convert_to_float8_training()"
+            )
         self.config = config
         self.scaling_type_input = config.cast_config_input.scaling_type
         self.scaling_type_weight = config.cast_config_weight.scaling_type

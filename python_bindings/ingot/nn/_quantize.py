@@ -7,7 +7,7 @@ from typing import Callable, Optional, Union
 
 import torch
 
-from ..float8._conversion import reason_to_leave_alone
+from ..float8._conversion import reason_of_weight, reason_to_leave_alone
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
 from ..float8.float8_linear_utils import swap_linear_layers
 from ..torch._errors import LinearError
@@ -101,11 +101,10 @@ def reason_to_keep(layer: torch.nn.Module) -> str:
     """Why a layer's weight cannot be quantized; "" if it can."""
     if isinstance(layer, (WeightOnlyLinear, FrozenFloat8Linear)):
         return "is quantized already"
-    if type(layer) in (Float8Linear, TorchaoFloat8Linear):
-        if layer.weight.dtype in _codes.ops.HIGH_PRECISION and type(layer.weight) is torch.nn.Parameter:
-            return reason_against_replacing(layer)
-        return f"its weight is a {type(layer.weight).__name__} of {layer.weight.dtype}"
-    reason = reason_to_leave_alone(layer)
+    if isinstance(layer, (Float8Linear, TorchaoFloat8Linear)):
+        reason = reason_against_replacing(layer) or reason_of_weight(layer)
+    else:
+        reason = reason_to_leave_alone(layer)
     if not reason and layer.weight.is_meta:
         return "its weight is on meta, without values"
     if not reason and hasattr(layer.weight, "device_mesh"):
@@ -144,14 +143,16 @@ def quantize_(
 
     filter_fn(layer, name) says which linear layers to replace; without it all. device: where weights are cast and then
     stay, one layer after the other. A layer that several modules share stays shared, and a second call changes nothing.
-    What is replaced is an nn.Linear itself, or a Float8Linear; subclasses with a forward of their own are left alone.
+    What is replaced is an nn.Linear itself, or a Float8Linear with whatever scales; subclasses with a forward of their own
+    are left alone.
     A layer that shares its weight with another module is left alone, since codes would be one more copy.
     Raises LinearError for a model that is itself a linear layer, for one that is sharded or wrapped already, and for a
     config that the layers refuse.
     """
-    if not hasattr(config, "make"):
+    if isinstance(config, type) or not hasattr(config, "make"):
+        found = f"the class {config.__name__}" if isinstance(config, type) else f"a {type(config).__name__}"
         raise LinearError(
-            f"quantize_ config: is a {type(config).__name__}, expected Float8WeightOnlyConfig, MXWeightOnlyConfig or "
+            f"quantize_ config: is {found}, expected Float8WeightOnlyConfig, MXWeightOnlyConfig or "
             "FrozenFloat8Config of ingot.nn"
         )
     if isinstance(model, torch.nn.Linear):
