@@ -162,6 +162,19 @@ def test_round_trip(tmp_path, kind, scale):
     assert torch.equal(first(TOKENS), second(TOKENS))
 
 
+def test_loads_under_other_defaults(tmp_path):
+    """As within transformers' contexts; what inference_mode() has loaded passes gradients on."""
+    saved = model()
+    quantize_(saved, FrozenFloat8Config())
+    save_float8_checkpoint(saved, tmp_path)
+    loaded, tokens = model(), torch.arange(6)
+    with torch.device("meta"), torch.inference_mode():
+        load_float8_checkpoint(loaded, tmp_path, layers="frozen")
+    assert torch.equal(loaded(tokens), saved(tokens))
+    loaded(tokens).sum().backward()
+    assert loaded.embed.weight.grad.isfinite().all() and not loaded.down.weight.codes.is_inference()
+
+
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_folded", "blockwise"])
 def test_trained_weights_are_saved_as_they_were_multiplied(tmp_path, recipe):
     """Without a bias, forward of the loaded layer is that of the trained one, to the bit."""

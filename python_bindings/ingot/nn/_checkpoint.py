@@ -421,6 +421,7 @@ def _refuse_rest(reader: Reader, missing: list[str], unexpected: list[str]) -> N
         raise LinearError(f"{reader.path}: {what} {some_of(which)}: give the model it was made for, or strict=False")
 
 
+@torch.inference_mode(False)  # what is loaded may be trained, or saved for backward
 def load_float8_checkpoint(
     model: torch.nn.Module,
     path: Union[str, os.PathLike],

@@ -148,7 +148,7 @@ class Reader:
 
     def read(self, name: str) -> torch.Tensor:
         dtype, shape = self.facts(name)
-        tensor = torch.empty(shape, dtype=dtype)
+        tensor = torch.empty(shape, dtype=dtype, device="cpu")
         self._files.read_into(name, tensor.data_ptr(), self._files.facts(name)[2])
         return tensor
 
