@@ -201,3 +201,39 @@ def test_layers_made_in_inference_mode_train_what_is_before_them(kind):
     for each in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), copy.deepcopy(layer).share_memory()):
         (grad,) = torch.autograd.grad(each(x).sum(), x)
         assert torch.equal(each(x), expected(x)) and torch.equal(grad, torch.autograd.grad(expected(x).sum(), x)[0])
+
+
+@pytest.mark.parametrize("how", ["cpu", "disk", "dispatch"])
+def test_accelerate_offloads_layers(how, tmp_path):
+    """Codes stay where they compute unless `offload_buffers` is set; the parts of a module come only with it."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def offload(model, **options):
+        options["offload_buffers"] = True
+        folder = str(tmp_path / str(len(list(tmp_path.iterdir()))))
+        if how == "cpu":
+            return accelerate.cpu_offload(model, "cpu", **options)
+        if how == "disk":
+            return accelerate.disk_offload(model, folder, "cpu", **options)
+        return accelerate.dispatch_model(model, {"0": "disk"}, main_device="cpu", offload_dir=folder, **options)
+
+    x = torch.randn(3, 32, dtype=torch.bfloat16)
+    makers = [kind.from_float for kind in (*KINDS, ingot.nn.Float8Linear)]
+    makers.append(lambda linear: WeightOnlyLinear.from_float(linear, "e2m1fn", "mx"))
+    for make in makers:
+        layer = make(plain())
+        model, twin = nn.Sequential(layer), copy.deepcopy(layer)
+        with torch.no_grad():
+            expected = layer(x)
+            offload(model)
+            assert all(each.is_meta for each in [*layer.buffers(), *layer.parameters()])
+            for _ in range(2):
+                assert torch.equal(model(x), expected)
+            accelerate.hooks.remove_hook_from_submodules(model)
+            assert torch.equal(model(x), expected)
+            assert torch.equal(layer.weight.float(), twin.weight.float())
+    mlp = ingot.nn.GatedMlp(32, 48, norm="rms", dtype=torch.bfloat16)
+    expected = mlp(x)
+    with pytest.raises(ingot.Error, match="is on meta and .* list the class of this module in its preload_module_classes"):
+        offload(nn.Sequential(copy.deepcopy(mlp)))(x)
+    assert torch.equal(offload(nn.Sequential(mlp), preload_module_classes=["GatedMlp"])(x), expected)

@@ -136,6 +136,8 @@ class ShowsWeight(IngotLayer, torch.nn.Module):
         dtype = self.values_dtype
         if torch.compiler.is_compiling():
             return self.dequantize().to(dtype)
+        if "_hf_hook" in self.__dict__ and self._stored().is_meta:
+            return self._stored()  # accelerate asks what to put back in its place
         like = torch.empty(self.out_features, self.in_features, dtype=dtype, device="meta")
         return WeightValues(self, like, lambda: self.dequantize().to(dtype), self._stored())
 

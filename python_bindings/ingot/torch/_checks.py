@@ -90,7 +90,13 @@ def refuse_places(subject: Subject, input: torch.Tensor, /, **tensors: Optional[
     """Says which of the tensors is not where the input is."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device != input.device:
-            refuse(subject, f"{name}: is on {tensor.device} and the input on {input.device}: move one with .to()")
+            remedy = "move one with .to()"
+            if tensor.is_meta:
+                remedy = (
+                    "load its values, after to_empty(); where accelerate offloads the model, list the class of this module "
+                    "in its preload_module_classes, because it loads the parts of a module only when they are called"
+                )
+            refuse(subject, f"{name}: is on {tensor.device} and the input on {input.device}: {remedy}")
 
 
 def check_weight(subject: Subject, name: str, weight: torch.Tensor) -> None:
