@@ -1,11 +1,11 @@
 """What the subpackages for PyTorch ask of it."""
 
-_OLDEST = (2, 7)
+OLDEST = (2, 7)
 
 
-def is_too_old(version: str) -> bool:
+def is_older(version: str, than: tuple[int, int]) -> bool:
     """Of a version of PyTorch, such as "2.11.0+cu130"."""
-    return tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < _OLDEST
+    return tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < than
 
 
 def require_import(package: str) -> None:
@@ -21,5 +21,5 @@ def require_pytorch(package: str) -> None:
     require_import(package)
     import torch
 
-    if is_too_old(torch.__version__):
+    if is_older(torch.__version__, OLDEST):
         raise ImportError(f"{package} needs PyTorch 2.7 or newer, and this is {torch.__version__}: upgrade it")

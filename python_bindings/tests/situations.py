@@ -21,6 +21,7 @@ from ingot.nn import (
     WeightOnlyLinear,
     sync_amax_history,
 )
+from torch_module_cases import sqnr
 
 IN, OUT, TOKENS = 32, 48, 24
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -208,12 +209,6 @@ def expected_step(name: str, module, x) -> dict:
     if KINDS[name].trains:
         results |= {key: value.grad for key, value in state.items()}
     return results
-
-
-def sqnr(expected, actual) -> float:
-    """In decibels; a NaN in either is a NaN here, which no bound holds for."""
-    error = (expected.double() - actual.double()).norm().clamp(min=1e-30)
-    return float(20 * torch.log10(expected.double().norm().clamp(min=1e-25) / error))
 
 
 def assert_close(expected: dict, actual: dict, bound: float = 15.0) -> None:

@@ -12,7 +12,7 @@ import ingot
 import ingot.torch
 from ingot.nn import Float8Linear, GatedMlp, LayerNormLinear, Mlp, RMSNormLinear, SharedInputLinears
 from ingot.torch import _module_operators as operators
-from torch_module_cases import equal
+from torch_module_cases import PYTORCH_2_7, equal
 
 RECIPES = ingot.torch.RECIPES
 K, H = 96, 112
@@ -113,7 +113,7 @@ CALLS = {
 def test_gradients_asked_for_in_parts(which, how):
     """As pipelines do that compute inputs' gradients first and weights' later: a weight's is added when it is asked for.
     Of torch.autograd.grad() it is the result, and main_grad stays."""
-    if how == "compiled" and torch.torch_version.TorchVersion(torch.__version__) < "2.8":
+    if how == "compiled" and PYTORCH_2_7:
         pytest.skip("PyTorch 2.7 refuses a second backward of a graph that has written main_grad")
     torch._dynamo.reset()
     for recipe in ("tensorwise",) if how == "compiled" else ("tensorwise", "high_precision"):

@@ -21,14 +21,9 @@ from ingot.nn import (
     shared_input,
 )
 from ingot.torch import LinearError
+from torch_module_cases import sqnr
 
 X = torch.randn(5, 24, generator=torch.Generator().manual_seed(0))
-
-
-def sqnr(expected, actual):
-    """In decibels; a NaN in either is a NaN here, which no bound holds for."""
-    error = (expected - actual.double()).norm().clamp(min=1e-30)
-    return 20 * torch.log10(expected.norm() / error).item()
 
 
 def step(module, x, names=None):

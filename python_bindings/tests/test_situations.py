@@ -35,12 +35,12 @@ from situations import (
     gradients_of,
     make,
     outputs_of,
-    sqnr,
     state_of,
     step,
     sync,
     tokens,
 )
+from torch_module_cases import PYTORCH_2_7, sqnr
 
 # ---- situations: each takes a module's name, and returns or raises ---------------------------------------------------
 
@@ -555,7 +555,7 @@ def autocast_with_f32_weights(name):
 
 @situation
 def blocks_compiled_one_by_one(name):
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8):
+    if PYTORCH_2_7:
         pytest.skip("PyTorch 2.7 compiles equal layers apart")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

@@ -13,6 +13,7 @@ from gpu_memory import check_memory_is_pytorchs
 import ingot.nn
 import ingot.torch
 from ingot.torch import LinearOptions, linear
+from torch_module_cases import sqnr
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -28,11 +29,6 @@ def tensors(m, k, n, dtype=torch.bfloat16, device="cpu"):
 def step(x, w, b, options, grad_output):
     y = linear(x, w, b, options)
     return [y.detach(), *torch.autograd.grad(y, (x, w, b), grad_output)]
-
-
-def sqnr(expected, actual):
-    expected, actual = expected.double(), actual.double().cpu()
-    return float(20 * torch.log10(expected.norm() / (expected - actual).norm().clamp(min=1e-30)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

@@ -14,14 +14,10 @@ import ingot.torch
 from ingot import _core
 from ingot.torch import LinearError, LinearOptions, linear
 from ingot.torch import _operators as operators
+from torch_module_cases import sqnr
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 FLOAT8 = [recipe for recipe in ingot.torch.RECIPES if recipe != "high_precision"]
-
-
-def sqnr(expected, actual):
-    """In decibels; a NaN in either is a NaN here, which no bound holds for."""
-    return float(20 * torch.log10(expected.norm() / (expected - actual.double()).norm()))
 
 
 def tensors(dtype, bias_dtype=None, weight_dtype=None, rows=(3, 50), seed=0):

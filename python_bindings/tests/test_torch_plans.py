@@ -26,6 +26,7 @@ from ingot.nn import (
 from ingot.torch import _module_operators as module_operators
 from ingot.torch import _operators as operators
 from ingot.torch import _weight_operators as weight_operators
+from torch_module_cases import PYTORCH_2_7
 
 K = 32
 
@@ -86,10 +87,7 @@ def blocks_of(which, count):
     return blocks
 
 
-# PyTorch 2.7's Dynamo guards what later versions do not: equal blocks have more graphs there.
-NEEDS_2_8 = pytest.mark.skipif(
-    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 8), reason="PyTorch 2.7 compiles equal layers apart"
-)
+NEEDS_2_8 = pytest.mark.skipif(PYTORCH_2_7, reason="PyTorch 2.7 compiles equal layers apart")
 
 
 @NEEDS_2_8

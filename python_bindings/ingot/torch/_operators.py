@@ -9,7 +9,7 @@ import torch
 
 from .. import _core
 from .._core import Error
-from .._pytorch import is_too_old
+from .._pytorch import OLDEST, is_older
 from ._names import with_names
 
 TOKENS_PER_UNIT = _core.torch_tokens_per_unit
@@ -23,7 +23,7 @@ INPUT, WEIGHT, BIAS = 1, 2, 4
 
 def require_torch(version: str) -> None:
     """Raises ingot.Error if this version of PyTorch is too old."""
-    if is_too_old(version):
+    if is_older(version, OLDEST):
         raise Error(f"ingot.torch: needs PyTorch 2.7 or later, this is {version}: upgrade it")
 
 
