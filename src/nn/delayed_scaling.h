@@ -92,7 +92,8 @@ class INGOT_API DelayedScaling {
   // current maxima into the histories, clears them, and computes all scales anew, in one launch that a graph can
   // capture. Does nothing before the memory is allocated. After a step that has started slots it waits for the stream
   // and reads their scales and histories; of a slot that stays without one, in its steps 1, 2, 3, 16, 64, 256, and so
-  // on. A captured call reads nothing.
+  // on, so that one that never sees data is not read for ever. A step whose slots all have scales, and a captured call,
+  // read nothing.
   void sync_amax_history(Stream& stream);
 
   // Returns scales, current maxima and histories as one line of JSON. Floats are stored as their bits, so that load()
