@@ -342,7 +342,8 @@ def test_inputs_that_are_no_dense_tensors(which):
         "input: is a list, expected a torch.Tensor: torch.as_tensor() makes one": [[0.0] * K],
         "input: is torch.sparse_coo, expected a dense tensor: convert it with .to_dense()": x.to_sparse(),
         "input: is a nested tensor, expected one size for each dimension: give its .values(), rows of all parts, or pad "
-        "it with torch.nested.to_padded_tensor()": jagged,
+        "it with torch.nested.to_padded_tensor(); a torch.nn.TransformerEncoder that makes it of a padding mask makes none "
+        "with use_nested_tensor = False, which ingot.nn's conversions of models set": jagged,
     }
     for grads in (False, True):
         with torch.set_grad_enabled(grads):

@@ -56,7 +56,8 @@ def check_dense(subject: Subject, name: str, tensor: torch.Tensor) -> None:
         refuse(
             subject,
             f"{name}: is a nested tensor, expected one size for each dimension: give its .values(), rows of all parts, or "
-            "pad it with torch.nested.to_padded_tensor()",
+            "pad it with torch.nested.to_padded_tensor(); a torch.nn.TransformerEncoder that makes it of a padding mask makes "
+            "none with use_nested_tensor = False, which ingot.nn's conversions of models set",
         )
     refuse(subject, f"{name}: is {tensor.layout}, expected a dense tensor: convert it with .to_dense()")
 
