@@ -243,6 +243,17 @@ void add_completion(CLI::App& app, const tools::CommandText& tree, tools::Comple
   command->callback([&] { tools::completion(tree, options); });
 }
 
+// "$UNSET" must not be taken for an option that is not given.
+void refuse_empty_names(CLI::App& app) {
+  for (CLI::Option* const option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    if (!type.ends_with(tools::kFileValue) && !type.ends_with(tools::kFolderValue)) continue;
+    option->check(
+        [](const std::string& name) { return std::string(name.empty() ? "\"\" names nothing; give a name" : ""); });
+  }
+  for (CLI::App* const command : app.get_subcommands({})) refuse_empty_names(*command);
+}
+
 bool has_command(const CLI::App& app, const std::string& name) {
   return !app.get_subcommands([&](const CLI::App* command) { return command->get_name() == name; }).empty();
 }
@@ -280,6 +291,7 @@ int run(int argc, char** argv) {
   add_completion(app, tree, completion);
   app.set_help_all_flag("--help-all", "Print the help of all commands and exit");  // now: of the program alone
   tree = tools::command_tree(app);
+  refuse_empty_names(app);
   tools::add_notes(app);
 
   if (argc > 1 && argv[1][0] != '-' && !has_command(app, argv[1])) {

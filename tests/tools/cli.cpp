@@ -162,7 +162,12 @@ BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
                                 "man foo",
                                 "completion fish",
                                 "show garbage",
-                                "show 'amax bf16 scale=row' --target sm_1"}) {
+                                "show 'amax bf16 scale=row' --target sm_1",
+                                "show 'amax bf16 scale=row' --cubin ''",
+                                "warm --set llama3-8b --bundle ''",
+                                "tune --list --set llama3-8b --manifest ''",
+                                "cache export ''",
+                                "man --folder ''"}) {
     const Result result = run(arguments);
     BOOST_TEST(result.code == 2, "`ingot " << arguments << "` ended with " << result.code);
     BOOST_TEST(result.out == "");
@@ -183,6 +188,7 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
         "ingot show: the following arguments were not expected: bf16 scale=row; a spec is one argument: put it in "
         "quotes; see `ingot show --help`");
   check("warm --jobs 0", "ingot warm: --jobs: Value 0 not in range 1 to 4096; see `ingot warm --help`");
+  check("man --folder ''", "ingot man: --folder: \"\" names nothing; give a name; see `ingot man --help`");
   check("bench --list gemm", "ingot bench: --list excludes the name of a benchmark; see `ingot bench --help`");
   check(
       "bench",
