@@ -406,6 +406,40 @@ def test_kinds_of_config(tmp_path, method):
     assert load_float8_checkpoint(model(), tmp_path).layers == ("up", "down")
 
 
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+CHANNELS = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"weights": {"strategy": "channel"}}},
+}
+
+
+@pytest.mark.parametrize(
+    "rows, name, shape, config, expected",
+    [
+        (96, "weight_scale_inv", (1, 1), None, "128x128"),
+        (96, "weight_scale", (1, 1), BLOCKS, "128x128"),
+        (96, "weight_scale_inv", (1, 1), {**CHANNELS, "config_groups": {"g": {"weights": {"strategy": "tensor"}}}}, "tensor"),
+        (96, "weight_scale", (1, 1), None, "tensor"),
+        (96, "weight_scale_inv", (), {"quant_method": "fp8"}, "tensor"),
+        (200, "weight_scale_inv", (1, 1), BLOCKS, "tensor"),
+        (1, "weight_scale", (1, 1), CHANNELS, "row"),
+        (1, "weight_scale", (1,), {"quant_method": "fbgemm_fp8"}, "row"),
+        (96, "weight_scale", (1,), {**CHANNELS, "config_groups": {"g": {"weights": {"strategy": []}}, "h": 3}}, "tensor"),
+    ],
+)
+def test_one_factor_of_a_small_weight(tmp_path, rows, name, shape, config, expected):
+    """It is that of a block or a row where the model's other layers have these, and activations are cast accordingly."""
+    codes = torch.randn(rows, 64).to(torch.float8_e4m3fn)
+    write(tmp_path / "model.safetensors", {"0.weight": codes, f"0.{name}": torch.full(shape, 0.5)})
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
+    loaded = torch.nn.Sequential(torch.nn.Linear(64, rows, bias=False))
+    load_float8_checkpoint(loaded, tmp_path, layers="frozen")
+    assert loaded[0].scale == expected
+    assert torch.equal(loaded[0].dequantize(), codes.float() / 2)
+
+
 def test_a_model_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     config = transformers.LlamaConfig(

@@ -171,7 +171,7 @@ class _Plan:
                 f"{where}: has shape {shape}, but the model's layer has ({module.out_features}, {module.in_features})"
             )
         scales = scale_of(reader, prefix + "weight")
-        scale_kind(reader.facts(scales)[1], *shape, reader.where(scales))
+        scale_kind(reader, scales, *shape)
         reader.one_of(prefix, _OF_INPUT)
         if module.bias is not None:
             if prefix + "bias" not in reader.names:
@@ -185,8 +185,7 @@ class _Plan:
         device = device or ("cpu" if module.weight.is_meta else module.weight.device)
         dtype = getattr(module, "compute_dtype", getattr(module, "activation_dtype", module.weight.dtype))
         codes, scales = reader.read(prefix + "weight").to(device), scale_of(reader, prefix + "weight")
-        factors = reader.read(scales)
-        kind = scale_kind(tuple(factors.shape), *codes.shape, reader.where(scales))
+        factors, kind = reader.read(scales), scale_kind(reader, scales, *codes.shape)
         bias = None if module.bias is None else reader.read(prefix + "bias").to(device=device, dtype=dtype)
         options = {"scale": kind, "dtype": dtype, "layer_name": place.name or "linear"}
         layer = self._kind.from_codes(codes, factors.to(device), bias, **options)
@@ -434,7 +433,8 @@ def load_float8_checkpoint(
 
     path: a .safetensors file, its index, or a folder (model.safetensors, or else the index); a config.json there says how
     the weights are stored (fp8, compressed-tensors' float-quantized, fbgemm_fp8, modelopt's FP8), and what the files hold
-    decides each layer: one factor, rows, 128 x 128 blocks or groups of 128, as weight_scale or weight_scale_inv. layers:
+    decides each layer: one factor, rows, 128 x 128 blocks or groups of 128, as weight_scale or weight_scale_inv; the one
+    factor of a weight of one block or row is that of a block or row if config.json, or else the name, says so. layers:
     "weight_only" makes WeightOnlyLinear, "frozen" FrozenFloat8Linear, each with the hooks of the layer whose place it
     takes. Layers stay on their device, or go to `device`; those on meta need it, or go to the CPU.
 

@@ -3,7 +3,8 @@ factors of codes."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Optional
 
 import torch
 
@@ -13,6 +14,7 @@ from . import _codes
 from ._checkpoint_files import Reader
 
 SCALES = ("weight_scale", "weight_scale_inv")
+_KIND_OF_STRATEGY = {"tensor": "tensor", "channel": "row", "block": "128x128"}  # of compressed-tensors
 
 
 def check_quantization(config: dict[str, Any], where: str) -> None:
@@ -49,6 +51,23 @@ def check_quantization(config: dict[str, Any], where: str) -> None:
         )
 
 
+def configured_kind(config: dict[str, Any]) -> Optional[str]:
+    """What shares a factor by a checked config.json; None if it does not say."""
+    found = config.get("quantization_config")
+    if not isinstance(found, dict):
+        return None
+    method = found.get("quant_method", "fp8")
+    if method == "fp8":
+        return "128x128" if found.get("weight_block_size") else None
+    if method == "compressed-tensors":
+        groups = found.get("config_groups")
+        groups = list(groups.values()) if isinstance(groups, dict) else []
+        weights = [each.get("weights") for each in groups if isinstance(each, dict)]
+        found_kinds = {_KIND_OF_STRATEGY.get(str(each.get("strategy"))) for each in weights if isinstance(each, dict)}
+        return found_kinds.pop() if len(found_kinds) == 1 else None
+    return "row" if method == "fbgemm_fp8" else None
+
+
 def scale_of(reader: Reader, name: str) -> str:
     """The name of the factors of the FP8 codes that have this name."""
     prefix, is_weight, _ = name.rpartition("weight")
@@ -68,9 +87,14 @@ def scale_of(reader: Reader, name: str) -> str:
     )
 
 
-def scale_kind(shape: tuple[int, ...], rows: int, columns: int, where: str) -> str:
+def scale_kind(reader: Reader, name: str, rows: int, columns: int) -> str:
+    """What shares a factor, by the shape of the factors. One factor may also be that of a weight with one block or one row,
+    whose activations are cast as other layers' are: then config.json decides, or else the name."""
+    shape, where = reader.facts(name)[1], reader.where(name)
     if all(size == 1 for size in shape) and len(shape) <= 2:
-        return "tensor"
+        by_name = "128x128" if len(shape) == 2 and name.endswith("weight_scale_inv") else "tensor"
+        kind = configured_kind(reader.config) or by_name
+        return kind if math.prod(_codes.scale_shape(kind, rows, columns)) == 1 else "tensor"
     if shape == (rows,):
         return "row"
     for scale in ("row", "128x128", "1x128"):
