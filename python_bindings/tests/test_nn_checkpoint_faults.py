@@ -127,6 +127,13 @@ FAULTS = {
     "experts without factors": (_without("experts_scale"), '"experts": comes without factors: neither experts_scale nor'),
     "shape of factors": (_with(experts_scale=torch.ones(5)), r'"experts_scale": has shape \(5,\), but FP8 codes \(3, 48'),
     "factors of integers": (_with(experts_scale=torch.ones(1, dtype=torch.int32)), "is int32, but factors are F32, BF16"),
+    "factors of NaN": (_with(up__weight_scale=torch.full((N, 1), torch.nan)), '"up.weight_scale": has factors that are NaN'),
+    "factors of Inf": (_with(up__weight_scale=torch.full((N, 1), torch.inf)), "Inf or negative, but a factor is finite"),
+    "negative factors": (_with(embed__weight_scale=-torch.ones(N, 1)), '"embed.weight_scale": has factors that are NaN'),
+    "powers of two that are NaN": (
+        _with(experts_scale=torch.full((3,), 255, dtype=torch.uint8).view(torch.float8_e8m0fnu)),
+        '"experts_scale": has factors that are NaN, Inf or negative',
+    ),
     "floats of integers": (_with(norm__bias=torch.ones(K, dtype=torch.int32)), "is int32, but the model has bfloat16"),
     "integers of floats": (_with(steps=torch.ones(1)), '"steps": is float32, but the model has int64, to which that is'),
     "two kinds of factors": (_with(up__weight_scale_inv=torch.ones(1)), '"up.weight_scale_inv" is there too: leave one'),

@@ -23,7 +23,7 @@ from ..torch._errors import LinearError
 from ..torch._modules import take_hooks
 from . import _codes
 from ._checkpoint_files import Reader
-from ._checkpoint_layouts import SCALES, check_quantization, scale_kind, scale_of, spread
+from ._checkpoint_layouts import SCALES, check_quantization, read_scales, scale_kind, scale_of, spread
 from ._checkpoint_names import Place, check_model, places, put, trains_a_copy
 from ._checkpoint_ranks import is_sharded
 from ._delayed import KeepsScales
@@ -185,7 +185,7 @@ class _Plan:
         device = device or ("cpu" if module.weight.is_meta else module.weight.device)
         dtype = getattr(module, "compute_dtype", getattr(module, "activation_dtype", module.weight.dtype))
         codes, scales = reader.read(prefix + "weight").to(device), scale_of(reader, prefix + "weight")
-        factors, kind = reader.read(scales), scale_kind(reader, scales, *codes.shape)
+        factors, kind = read_scales(reader, scales), scale_kind(reader, scales, *codes.shape)
         bias = None if module.bias is None else reader.read(prefix + "bias").to(device=device, dtype=dtype)
         options = {"scale": kind, "dtype": dtype, "layer_name": place.name or "linear"}
         layer = self._kind.from_codes(codes, factors.to(device), bias, **options)
@@ -290,7 +290,7 @@ class _Plan:
         value = self.reader.read(name)
         if value.dtype in _codes.FLOAT8.values() and value.dtype != dtype:
             scales = scale_of(self.reader, name)
-            factors = spread(self.reader.read(scales).float(), tuple(value.shape), self.reader.where(scales))
+            factors = spread(read_scales(self.reader, scales).float(), tuple(value.shape), self.reader.where(scales))
             value = value.float() * factors
         return value.to(dtype)
 

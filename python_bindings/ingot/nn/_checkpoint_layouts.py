@@ -107,6 +107,18 @@ def scale_kind(reader: Reader, name: str, rows: int, columns: int) -> str:
     )
 
 
+def read_scales(reader: Reader, name: str) -> torch.Tensor:
+    """Factors, on the host, where looking at their values waits for no device. A factor of 0 is that of zeros."""
+    scales = reader.read(name)
+    values = scales.float()
+    if not ((values >= 0) & (values < math.inf)).all():
+        raise LinearError(
+            f"{reader.where(name)}: has factors that are NaN, Inf or negative, but a factor is finite and at least 0: the "
+            "file is damaged, or stores something else by this name"
+        )
+    return scales
+
+
 def spread(scales: torch.Tensor, shape: tuple[int, ...], where: str) -> torch.Tensor:
     """Factors for each element of codes of any rank: along a dimension there is one, one for each index, or one for each
     128. Those of fewer dimensions belong to the first."""
