@@ -455,7 +455,12 @@ def test_a_model_of_transformers(tmp_path):
     mlp = GatedMlp.from_parts((mlp.gate_proj, mlp.up_proj), mlp.down_proj, recipe="blockwise")
     first.model.layers[0].mlp = mlp
     quantize_(first, FrozenFloat8Config(scale="128x128"), filter_fn=lambda _, name: name != "lm_head")
+    first.generation_config.update(max_new_tokens=7, do_sample=True, temperature=0.5)
     ignored = save_float8_checkpoint(first, tmp_path)["modules_to_not_convert"]
+    first.generation_config.save_pretrained(tmp_path / "own")  # what generate() does by default, as save_pretrained() keeps
+    written, own = (json.loads((folder / "generation_config.json").read_text()) for folder in (tmp_path, tmp_path / "own"))
+    assert written == own and written["max_new_tokens"] == 7 and written["temperature"] == 0.5
+    assert not list(tmp_path.glob("generation_config.json.*"))
     reader = Reader(str(tmp_path))  # each layer that transformers has is FP8, or is listed as not
     in_float8 = {name for name in names if reader.dtype(f"{name}.weight") == torch.float8_e4m3fn}
     assert in_float8 | set(ignored) == names and not in_float8 & set(ignored)

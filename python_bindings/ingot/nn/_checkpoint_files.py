@@ -4,7 +4,8 @@ the new one, whole.
 A folder's weights and its config.json are two files, which no call of the system replaces together. So the new weights
 come under a name that no other save has, and config.json, which is renamed into place, names it for as long as it takes
 ("transformers_weights", as transformers has it): that rename is the one step from the old checkpoint to the new one. Then
-the weights get their common name too, and config.json loses the entry.
+the weights get their common name too, and config.json loses the entry. A generation_config.json, which has defaults of
+calls, is written before and renamed last.
 """
 
 from __future__ import annotations
@@ -50,9 +51,12 @@ NAMES = {dtype: name for name, dtype in TYPES.items()}
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 _OTHER_WEIGHTS = "transformers_weights"  # config.json's entry
 _MOST_JSON = 100_000_000
-_LEFT_BY_A_SAVE = re.compile(r"(model\.[0-9a-f]{8}\.(safetensors(\.[0-9a-f]{16}\.partial)?|link)|config\.json\.[0-9a-f]{8})")
+_LEFT_BY_A_SAVE = re.compile(
+    r"model\.[0-9a-f]{8}\.(safetensors(\.[0-9a-f]{16}\.partial)?|link)|(generation_)?config\.json\.[0-9a-f]{8}"
+)
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -170,8 +174,9 @@ def write_tensors(file: pathlib.Path, tensors: dict[str, torch.Tensor]) -> None:
     _core.write_safetensors(os.fspath(file), entries, {"format": "pt"})
 
 
-def write_folder(folder: pathlib.Path, tensors: dict[str, torch.Tensor], changes) -> None:
-    """model.safetensors and config.json, which changes(the old one, or None) returns anew.
+def write_folder(folder: pathlib.Path, tensors: dict[str, torch.Tensor], changes, generation=None) -> None:
+    """model.safetensors and config.json, which changes(the old one, or None) returns anew; and generation_config.json,
+    where there is one (generation, an object).
 
     Killed at any step it leaves the old checkpoint or the new one; a full disk leaves the old one. What an earlier save
     has left, and the shards of the old checkpoint with their index, are removed once the new one is whole. Raises
@@ -180,20 +185,23 @@ def write_folder(folder: pathlib.Path, tensors: dict[str, torch.Tensor], changes
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _alone_in(folder):
-            _replace(folder, tensors, changes)
+            _replace(folder, tensors, changes, generation)
     except (OSError, ValueError) as error:  # ValueError: of a name with a NUL
         raise LinearError(f"{folder}: cannot be written: {getattr(error, 'strerror', None) or error}") from None
 
 
-def _replace(folder: pathlib.Path, tensors: dict[str, torch.Tensor], changes) -> None:
+def _replace(folder: pathlib.Path, tensors: dict[str, torch.Tensor], changes, generation) -> None:
     old = read_json(folder / CONFIG)
     new = changes(None if old is None else {key: old[key] for key in old if key != _OTHER_WEIGHTS})
     own = secrets.token_hex(4)
     weights, link, config = folder / f"model.{own}.safetensors", folder / f"model.{own}.link", folder / f"{CONFIG}.{own}"
+    of_generation = folder / f"{GENERATION}.{own}"
     needed = False  # does config.json name the new weights by their own name?
     try:
         write_tensors(weights, tensors)
         _keep_mode(folder / WEIGHTS, weights)
+        if generation is not None:
+            _write_json(of_generation, generation)
         if old is not None and old != new:
             try:
                 os.link(weights, link)
@@ -207,23 +215,33 @@ def _replace(folder: pathlib.Path, tensors: dict[str, torch.Tensor], changes) ->
         if old != new:
             _put(folder, config, new)
         needed = False
+        if generation is not None:
+            _rename(of_generation, folder / GENERATION)
         _remove_stale(folder)
     except BaseException:
-        for each in (link, config) if needed else (link, config, weights):
+        for each in (link, config, of_generation, *(() if needed else (weights,))):
             with contextlib.suppress(OSError):
                 each.unlink()
         raise
 
 
 def _put(folder: pathlib.Path, temporary: pathlib.Path, config: dict[str, Any]) -> None:
-    """config.json, on the disk before it is renamed and after."""
-    with open(temporary, "x", encoding="utf-8") as file:
-        file.write(json.dumps(config, indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    _keep_mode(folder / CONFIG, temporary)
-    os.replace(temporary, folder / CONFIG)
-    _flush(folder)
+    _write_json(temporary, config)
+    _rename(temporary, folder / CONFIG)
+
+
+def _write_json(file: pathlib.Path, value: dict[str, Any]) -> None:
+    """A new file, on the disk before this returns."""
+    with open(file, "x", encoding="utf-8") as opened:
+        opened.write(json.dumps(value, indent=2) + "\n")
+        opened.flush()
+        os.fsync(opened.fileno())
+
+
+def _rename(temporary: pathlib.Path, file: pathlib.Path) -> None:
+    _keep_mode(file, temporary)
+    os.replace(temporary, file)
+    _flush(file.parent)
 
 
 def _keep_mode(old: pathlib.Path, new: pathlib.Path) -> None:

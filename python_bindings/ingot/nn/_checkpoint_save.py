@@ -224,9 +224,10 @@ def save_float8_checkpoint(
     layers and of the modules of several parts (GatedMlp ...), cast as their recipe casts them, or with `scale` ("tensor",
     "row" or "128x128"). Other linear layers, and those that share their weight with an embedding, stay as they are and are
     listed as not converted. path: a .safetensors file, or a folder, which gets model.safetensors and a config.json, that
-    of the model's `config` or what was there, with quantization_config. Names are those of the model without wrappers
-    (torch.compile, checkpoint_wrapper, DDP). scale_name: weight_scale or weight_scale_inv; default: as engines expect for
-    the layout. All bits of codes and factors come back by load_float8_checkpoint().
+    of the model's `config` or what was there, with quantization_config, and generation_config.json for a model that
+    has one. Names are those of the model without wrappers (torch.compile, checkpoint_wrapper, DDP). scale_name:
+    weight_scale or weight_scale_inv; default: as engines expect for the layout. All bits of codes and factors come back by
+    load_float8_checkpoint().
 
     A save that fails or is killed leaves the old checkpoint or the new one, whole; what the new one replaces in a folder,
     also model-xxxxx-of-xxxxx.safetensors and their index, is then removed, as by transformers' save_pretrained(). With
@@ -323,4 +324,12 @@ def _write(path: pathlib.Path, tensors: dict[str, torch.Tensor], model: torch.nn
                 config["torch_dtype" if "torch_dtype" in config else "dtype"] = str(dtype).removeprefix("torch.")
         return {**config, "quantization_config": quantization}
 
-    write_folder(path, tensors, changes)
+    write_folder(path, tensors, changes, _generation_of(model))
+
+
+def _generation_of(model: torch.nn.Module) -> Optional[dict[str, Any]]:
+    """The defaults of generate(), of a model of transformers that has them."""
+    config = getattr(model, "generation_config", None)
+    if not hasattr(config, "to_json_string") or not getattr(model, "can_generate", lambda: True)():
+        return None
+    return json.loads(config.to_json_string())
