@@ -313,7 +313,7 @@ def option(value: Any, kind: type, what: str) -> Any:
         return bool(value)
     if kind is int and isinstance(value, np.integer):
         return int(value)
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise Error(f"{what}: expected {_KINDS[kind]}, got a {type(value).__name__}")
     return value
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import _core
-from ._arrays import SIZE, arrays_of, dtype_name, host_codes, host_values, option
+from ._arrays import PACKED_BITS, SIZE, arrays_of, dtype_name, host_codes, host_values, option
 from ._context import Context, context_of
 
 
@@ -335,9 +335,14 @@ def encode(x: Any, dtype: Any) -> np.ndarray:
 
 def decode(codes: Any, dtype: Any) -> np.ndarray:
     """Returns the exact float32 values of FP8, FP6 or FP4 codes, or of MX scales (e8m0fnu), one per element. Any shape;
-    runs on the CPU."""
+    runs on the CPU. Raises Error for codes with more bits than the format has."""
     name = dtype_name(dtype)
     raw = host_codes(codes, name, "decode codes")
+    bits = PACKED_BITS.get(name, 8)
+    if bits < 8 and raw.size and raw.max() >> bits:
+        at = int((raw >> bits != 0).argmax())
+        code = int(raw.reshape(-1)[at])
+        raise _core.Error(f"decode codes: code {at} is {code:#04x}, but those of {name} have {bits} bits: mask the others")
     values = np.empty(raw.size, np.float32)
     _core.decode(raw.reshape(-1), name, values)
     return values.reshape(raw.shape)

@@ -91,7 +91,8 @@ def unpack_codes(packed: Any, dtype: Any, cols: int) -> np.ndarray:
     raw = host_codes(packed, "u8" if name in PACKED_BITS else name, "unpack_codes packed")
     if raw.ndim != 2:
         raise _core.Error(f"unpack_codes: packed rows have {raw.ndim} dimensions, expected 2; reshape them")
-    if not isinstance(cols, (int, np.integer)) or cols < 0 or _least_bytes(name, cols) > raw.shape[1]:
+    cols = option(cols, int, "unpack_codes cols")
+    if cols < 0 or _least_bytes(name, cols) > raw.shape[1]:
         raise _core.Error(
             f"unpack_codes cols: is {cols!r}, but rows of {raw.shape[1]} bytes hold 0 to "
             f"{raw.shape[1] * 8 // PACKED_BITS.get(name, 8)} codes of {name}"
