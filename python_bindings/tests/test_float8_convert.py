@@ -11,7 +11,7 @@ from torch import nn
 
 import ingot
 import ingot.float8 as float8
-from ingot.float8 import Float8Linear, Float8LinearConfig
+from ingot.float8 import Float8Linear, Float8LinearConfig, float8_linear_utils
 from ingot.float8.float8_linear_utils import (
     _auto_filter_for_recipe,
     _auto_filter_for_rowwise,
@@ -244,6 +244,29 @@ def test_auto_filters(sizes):
         assert function(layer, "a.layer", ["embed", "norm"]) is keeps
         assert function(layer, "model.embedding.layer", ["embed", "norm"]) is False
         assert function(nn.ReLU(), "a.layer", []) is False
+
+
+@pytest.mark.parametrize(
+    "function, what",
+    [
+        (float8.convert_to_float8_training, "convert_to_float8_training module"),
+        (float8_linear_utils.swap_linear_with_float8_linear, "convert_to_float8_training module"),
+        (float8.conversion_report, "conversion_report model"),
+        (lambda model: float8_linear_utils.swap_linear_layers(model, nn.Identity), "swap_linear_layers module"),
+    ],
+)
+def test_what_is_no_model(function, what):
+    with pytest.raises(ingot.Error, match=f"^{what}: is a NoneType, expected a torch.nn.Module$"):
+        function(None)
+
+
+def test_filters_that_are_no_function():
+    expected = "is a str, expected a function that says of a layer whether to convert it"
+    for name in ("module_filter_fn", "linear_layer_filter"):
+        with pytest.raises(ingot.Error, match=f"^swap_linear_with_float8_linear {name}: {expected}"):
+            float8_linear_utils.swap_linear_with_float8_linear(Mlp(), **{name: "up"})
+    with pytest.raises(ingot.Error, match=f"^convert_to_float8_training module_filter_fn: {expected}"):
+        float8.convert_to_float8_training(Mlp(), module_filter_fn="up")
 
 
 def test_auto_filters_refused():

@@ -281,6 +281,10 @@ def test_messages():
         WeightOnlyLinear.from_codes(torch.zeros(N, K).to(torch.float8_e5m2), torch.ones(N), weight_dtype="e4m3fn")
     with pytest.raises(ingot.Error, match="quantize_ model: is itself a linear layer"):
         quantize_(plain(), Float8WeightOnlyConfig())
+    with pytest.raises(ingot.Error, match="quantize_ model: is a NoneType, expected a torch.nn.Module"):
+        quantize_(None, Float8WeightOnlyConfig())
+    with pytest.raises(ingot.Error, match=r"quantize_ filter_fn: is a str, expected a function \(layer, name\) that says"):
+        quantize_(torch.nn.Sequential(torch.nn.Linear(4, 4)), Float8WeightOnlyConfig(), filter_fn="up")
     with pytest.raises(ingot.Error, match="quantize_ config: is a int, expected Float8WeightOnlyConfig"):
         quantize_(model(), 3)
 

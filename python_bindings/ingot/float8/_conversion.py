@@ -10,7 +10,7 @@ import torch.nn as nn
 
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing
-from ._errors import Float8RuntimeError, Float8ValueError
+from ._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ._gain import expected_gain, recipe_of
 from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import Float8LinearConfig
@@ -101,6 +101,18 @@ def _tied_elsewhere(module: nn.Module, becomes_float8: Callable[[nn.Module, str]
     }
 
 
+def check_module(what: str, module: nn.Module) -> None:
+    if not isinstance(module, nn.Module):
+        raise Float8TypeError(f"{what}: is a {type(module).__name__}, expected a torch.nn.Module")
+
+
+def check_filter(what: str, function: object) -> None:
+    if function is not None and not callable(function):
+        raise Float8TypeError(
+            f"{what}: is a {type(function).__name__}, expected a function that says of a layer whether to convert it"
+        )
+
+
 class ConversionRecorder:
     """The filter of one conversion, which remembers what it said of each layer. Raises RuntimeError for a model that
     should have been converted before it was sharded."""
@@ -159,6 +171,7 @@ def conversion_report(model: nn.Module, *, tokens: Optional[int] = None, gpu: Op
     layer is expected to run forward and backward. That is on `gpu`, such as "h200", or the GPU at hand; where there is
     neither or nothing was measured, the note says so.
     """
+    check_module("conversion_report model", model)
     if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
         raise Float8ValueError(f"conversion_report tokens: is {tokens!r}, expected a number of rows from 1")
     rows: List[LayerConversion] = []

@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 
 from ..torch._modules import leave_fast_paths
-from ._conversion import ConversionRecorder
+from ._conversion import ConversionRecorder, check_filter, check_module
 from ._delayed import sync_float8_amax_and_scale_history
 from ._errors import Float8AssertionError, Float8NotImplementedError
 from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType, checked_config, config_has_stateful_scaling
@@ -44,6 +44,8 @@ def swap_linear_layers(
     that has several names is replaced once, by one layer. A module that is itself a linear layer cannot be replaced in
     place: its replacement is returned. Raises AssertionError if it has children.
     """
+    check_module("swap_linear_layers module", module)
+    check_filter("swap_linear_layers module_filter_fn", module_filter_fn)
 
     def is_wanted(layer: nn.Module, name: str) -> bool:
         return isinstance(layer, nn.Linear) and (module_filter_fn is None or module_filter_fn(layer, name))
@@ -95,6 +97,8 @@ def convert_to_float8_training(
     already, or compiled by themselves.
     """
     config = checked_config("convert_to_float8_training", config)
+    check_module("convert_to_float8_training module", module)
+    check_filter("convert_to_float8_training module_filter_fn", module_filter_fn)
     kind = StatefulFloat8Linear if config_has_stateful_scaling(config) else Float8Linear
     recorder = ConversionRecorder(module, module_filter_fn, config)
 
@@ -120,6 +124,8 @@ def swap_linear_with_float8_linear(
 ) -> nn.Module:
     """The name and arguments that convert_to_float8_training() had until mid 2024. `module_cls` is not needed; names in
     `skip_fqn_list` and layers that `linear_layer_filter` refuses stay as they are."""
+    check_filter("swap_linear_with_float8_linear linear_layer_filter", linear_layer_filter)
+    check_filter("swap_linear_with_float8_linear module_filter_fn", module_filter_fn)
     skipped = set(skip_fqn_list or ())
 
     def is_wanted(layer: nn.Module, name: str) -> bool:

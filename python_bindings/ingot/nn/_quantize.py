@@ -14,6 +14,7 @@ from ..torch._errors import LinearError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
 from ..torch._modules import order_of, reason_against_replacing
 from . import _codes
+from ._checkpoint_names import check_model
 from ._float8_linear import Float8Linear
 from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
 from ._weight_only import WeightOnlyLinear
@@ -154,6 +155,12 @@ def quantize_(
         raise LinearError(
             f"quantize_ config: is {found}, expected Float8WeightOnlyConfig, MXWeightOnlyConfig or "
             "FrozenFloat8Config of ingot.nn"
+        )
+    check_model("quantize_", model)
+    if filter_fn is not None and not callable(filter_fn):
+        raise LinearError(
+            f"quantize_ filter_fn: is a {type(filter_fn).__name__}, expected a function (layer, name) that says whether to "
+            "replace the layer"
         )
     if isinstance(model, torch.nn.Linear):
         raise LinearError(
