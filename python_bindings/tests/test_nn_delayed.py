@@ -298,6 +298,23 @@ def test_opcheck(keep):
         torch.library.opcheck(operators.linear_backward_scaled, arguments)
 
 
+def test_made_in_inference_mode():
+    """Its scales are written by steps outside of that mode, as those of torchao's layers."""
+    config = float8.Float8LinearConfig(**dict.fromkeys(
+        ("cast_config_input", "cast_config_weight", "cast_config_grad_output"),
+        float8.CastConfig(scaling_type=float8.ScalingType.DELAYED),
+    ))  # fmt: skip
+    with torch.inference_mode():
+        made = delayed()
+        of_torchao = float8.convert_to_float8_training(torch.nn.Linear(24, 16), config=config)
+    with torch.no_grad():
+        made(batch(0))
+        sync_amax_history(made)
+        of_torchao(batch(0))
+        float8.sync_float8_amax_and_scale_history(of_torchao)
+    assert of_torchao.fp8_amax_history_input.max() == batch(0).abs().max()
+
+
 def test_messages():
     x, w, b = torch.randn(20, 96), torch.randn(80, 96), torch.randn(80)
     facts = operators.add_plan("delayed", "wq", 96, 80, *(torch.float32,) * 3, True)

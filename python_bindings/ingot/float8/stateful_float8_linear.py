@@ -117,6 +117,7 @@ class StatefulFloat8Linear(Float8Linear):
         config = self.config
         return tuple(zip(ROLES, (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)))
 
+    @torch.inference_mode(False)  # steps write them, also outside of the mode that the layer is made in
     def create_buffers(self) -> None:
         """Makes the buffers, or makes them anew, on the weight's device."""
         device = self.weight.device

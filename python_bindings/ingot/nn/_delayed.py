@@ -51,6 +51,7 @@ class KeepsScales(torch.nn.Module):
         super().__setstate__(state)
         register(self)
 
+    @torch.inference_mode(False)  # steps write them, also outside of the mode that the module is made in
     def _make_buffers(self, sizes: tuple[int, ...]) -> None:
         device = next(self.parameters()).device
         # The default dtype may be another one, as it is while transformers makes a model.
