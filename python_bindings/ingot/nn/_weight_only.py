@@ -352,6 +352,14 @@ class WeightOnlyLinear(ShowsWeight):
                 return True
         return self._settle()
 
+    def _states_to_prepare(self, device: torch.device):
+        """Keeps what is known of the weight while ingot.torch.prepare() has another one stand in for it."""
+        settled = self._settled
+        try:
+            yield
+        finally:
+            self._settled = settled
+
     @torch.inference_mode(False)
     def _apply(self, fn, recurse: bool = True):
         dtype = _codes.dtype_after(fn, self.activation_dtype, self._stored().device)
