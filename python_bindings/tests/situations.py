@@ -3,13 +3,22 @@ for each situation, its formula in float64, and one training step of it."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import datetime
+import json
+import pathlib
+import traceback
 from typing import Callable, Optional
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
-from ingot import float8
+from ingot import Error, float8
 from ingot.nn import (
     Float8Linear,
     FrozenFloat8Linear,
@@ -19,6 +28,7 @@ from ingot.nn import (
     RMSNormLinear,
     SharedInputLinears,
     WeightOnlyLinear,
+    save_float8_checkpoint,
     sync_amax_history,
 )
 from torch_module_cases import sqnr
@@ -192,6 +202,47 @@ def step(module, x, call: Optional[Callable] = None, input_grad: bool = True) ->
     return results | {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
 
 
+def plain_parts(name: str) -> list[torch.nn.Module]:
+    """The layers of PyTorch that from_parts() makes the module of."""
+    torch.manual_seed(5)
+    place = {"dtype": torch.bfloat16, "device": DEVICE}
+    first, down = torch.nn.Linear(IN, OUT, **place), torch.nn.Linear(OUT, IN, **place)
+    norm = torch.nn.RMSNorm(IN, 1e-5, **place)
+    if name.startswith("RMSNormLinear"):
+        return [norm, first]
+    if name == "LayerNormLinear":
+        return [torch.nn.LayerNorm(IN, **place), first]
+    if name == "Mlp":
+        return [first, down]
+    if name in ("GatedMlp", "GatedMlp delayed"):
+        joined = torch.nn.Linear(IN, 2 * OUT, **place)
+        return [joined, down, norm] if name == "GatedMlp" else [joined, down]
+    if name == "GatedMlp of parts":
+        return [*(torch.nn.Linear(IN, OUT, False, **place) for _ in range(2)), down]
+    if name.startswith("SharedInputLinears"):
+        return [first, torch.nn.Linear(IN, OUT, **place)]
+    return [first]
+
+
+def from_parts(name: str, parts: list[torch.nn.Module]) -> torch.nn.Module:
+    """The module of those layers, with the options that make() gives it."""
+    like = make(name)
+    kind = type(like)
+    if KINDS[name].package == "float8":
+        return float8.convert_to_float8_training(torch.nn.Sequential(*parts), config=like.config)[0]
+    if not KINDS[name].trains:
+        options = {"weight_dtype": like.weight_dtype, "scale": like.scale} if kind is WeightOnlyLinear else {}
+        return kind.from_float(*parts, **options)
+    recipe = like.options.recipe
+    if kind is Float8Linear:
+        return kind.from_float(*parts, recipe, activation=getattr(like.options, "activation", ""))
+    if kind is SharedInputLinears:
+        return kind.from_parts(dict(zip("qk", parts, strict=True)), recipe=recipe)
+    if name == "GatedMlp of parts":
+        return kind.from_parts(parts[:2], *parts[2:], recipe=recipe)
+    return kind.from_parts(*parts, recipe=recipe)
+
+
 def sync(module) -> None:
     """Ends a step of a module whose scales have a state."""
     sync_amax_history(module)
@@ -209,6 +260,101 @@ def expected_step(name: str, module, x) -> dict:
     if KINDS[name].trains:
         results |= {key: value.grad for key, value in state.items()}
     return results
+
+
+def run_rank(rank: int, folder: str) -> None:
+    """What each of two processes runs for ranks_that_loaded_other_states(): its results by module, as JSON in `folder`."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60)
+    )
+    results = {}
+    for at, name in enumerate(KINDS):
+        try:
+            _on_rank(rank, name, f"{folder}/{at}")
+            results[name] = "right"
+        except Exception as error:
+            results[name] = f"rank {rank}: {type(error).__name__}: {error} {traceback.format_exc()[-600:]}"
+    with open(f"{folder}/{rank}", "w") as file:
+        json.dump(results, file)
+    dist.destroy_process_group()
+
+
+def _by_all(value) -> list:
+    """The values of all ranks, each printed."""
+    found = [None] * 2
+    dist.all_gather_object(found, str(value))
+    return found
+
+
+def _same_on_both(tensors) -> None:
+    for tensor in tensors:
+        low, high = tensor.float(), tensor.float()
+        dist.all_reduce(low, dist.ReduceOp.MIN)
+        dist.all_reduce(high, dist.ReduceOp.MAX)
+        assert torch.equal(low, high)
+
+
+def _on_rank(rank: int, name: str, folder: str) -> None:
+    """Rank 0 goes on with what a module has learnt in two steps; rank 1 begins, with the same weights."""
+    x, trained = tokens(seed=rank), make(name)
+    for _ in range(2):
+        step(trained, 4 * x)
+        sync_amax_history(trained, reduce=False)
+        float8.sync_float8_amax_and_scale_history(trained, reduce=False)
+    state = copy.deepcopy(trained.state_dict())
+
+    def loaded():
+        module = make(name)
+        if rank == 0:
+            module.load_state_dict(state)
+        return module
+
+    module = loaded()
+    for _ in range(3):
+        assert_close(expected_step(name, module, x), step(module, x))
+        sync(module)
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        parallel = DistributedDataParallel(loaded())
+        for _ in range(2):
+            got = step(parallel.module, x, lambda _, given: parallel(given))
+            want = {key: value for key, value in expected_step(name, trained, x).items() if key not in got}
+            assert not want, f"DDP lacks {sorted(want)}"
+            assert_close({"output 0": expected_step(name, trained, x)["output 0"]}, got)
+            _same_on_both([got[key] for key, _ in parallel.module.named_parameters()])
+            sync(parallel.module)
+    whole = loaded()
+    if not KINDS[name].trains:  # gloo sends no FP8
+        whole.load_state_dict(state)
+    sharded = fully_shard(whole)
+    if KINDS[name].trains:
+        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        set_model_state_dict(sharded, dict(state) if rank == 0 else {}, options=options)
+    _saved_by_both(rank, sharded, trained, folder)
+    for _ in range(2):
+        want = expected_step(name, trained, x)
+        assert_close({key: value for key, value in want.items() if "put" in key}, step(sharded, x))
+        sync(sharded)
+    _same_on_both([each for key, each in sharded.named_buffers() if key.startswith("fp8_scale")])
+
+
+def _saved_by_both(rank: int, sharded, whole, folder: str) -> None:
+    """One checkpoint with the bytes that one process writes, or one error on both."""
+    results = []
+    for model, path in ((sharded, f"{folder}-both.safetensors"), (whole, f"{folder}-one.safetensors")):
+        try:
+            if model is sharded or rank == 0:
+                save_float8_checkpoint(torch.nn.Sequential(model), path)
+            results.append("saved")
+        except Error as error:
+            results.append(str(error))
+    found = _by_all(results[0])
+    assert len(set(found)) == 1, found
+    if rank == 0:
+        assert results[0] == results[1], results
+        if results[0] == "saved":
+            one, both = (pathlib.Path(f"{folder}-{by}.safetensors").read_bytes() for by in ("one", "both"))
+            assert one == both, "the file differs from that of one process"
 
 
 def assert_close(expected: dict, actual: dict, bound: float = 15.0) -> None:

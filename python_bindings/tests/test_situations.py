@@ -7,7 +7,9 @@ with one sentence (REFUSED). `python test_situations.py` prints the matrix as a 
 import copy
 import functools
 import io
+import json
 import os
+import pathlib
 import pickle
 import re
 import subprocess
@@ -22,7 +24,11 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
 import ingot
+import ingot.torch
+import situations
+import two_processes
 from ingot import float8
+from ingot.torch._prepare import recording_of
 from situations import (
     DEVICE,
     IN,
@@ -32,9 +38,11 @@ from situations import (
     assert_close,
     assert_equal,
     expected_step,
+    from_parts,
     gradients_of,
     make,
     outputs_of,
+    plain_parts,
     state_of,
     step,
     sync,
@@ -623,6 +631,196 @@ def exported(name):
     assert _exported()[name] == "right", _exported()[name]
 
 
+@functools.cache
+def _of_two_ranks() -> dict:
+    """What two processes that have loaded other things say of each module: "right", or what is wrong."""
+    if not torch.distributed.is_available():
+        pytest.skip("PyTorch was built without torch.distributed")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            two_processes.spawn(situations.run_rank, (folder,))
+        except Exception as error:
+            problem = f"a process ended: {str(error).strip().splitlines()[-1]}"
+            return dict.fromkeys(KINDS, problem)
+        results = [json.loads(pathlib.Path(folder, str(rank)).read_text()) for rank in range(two_processes.WORLD)]
+    return {name: next((of[name] for of in results if of[name] != "right"), "right") for name in KINDS}
+
+
+@situation
+def ranks_that_loaded_other_states(name):
+    """One rank goes on with a checkpoint, the other begins (situations.run_rank)."""
+    assert _of_two_ranks()[name] == "right", _of_two_ranks()[name]
+
+
+def _traces(module):
+    """All that a module is: tensors, and what else its parts have in attributes, hooks aside."""
+    tensors = {key: value.clone() for key, value in [*module.named_parameters(), *module.named_buffers()]}
+    plain = (bool, int, float, str, tuple, type(None))
+    attributes = {
+        (path, key): value
+        for path, part in module.named_modules()
+        for key, value in vars(part).items()
+        if isinstance(value, plain)
+    }
+    return tensors | {"random numbers": torch.get_rng_state()}, attributes
+
+
+@situation
+def prepared(name):
+    """prepare() leaves no trace, before the first step and after it; the bits are those of a module without it."""
+    module, x = _of_kind(name)
+    twin = copy.deepcopy(module)
+    if DEVICE == "cpu":
+        with pytest.raises(ingot.Error, match="there is no GPU here to load kernels on: name the GPU"):
+            ingot.torch.prepare(module, TOKENS)
+    for _ in range(2):
+        tensors, attributes = _traces(module)
+        if DEVICE == "cpu":  # prepare() for a named GPU, without its compiler
+            recording, layers, left_out = recording_of(module, TOKENS, "h200")
+            assert len(layers) + len(left_out) == 1 and (recording or left_out)
+        else:
+            ingot.torch.prepare(module, TOKENS)
+        after = _traces(module)
+        assert_equal(tensors, after[0])
+        assert attributes == after[1]
+        assert all(parameter.grad is None for parameter in module.parameters())
+        assert_equal(step(twin, x), step(module, x))
+        for each in (twin, module):
+            sync(each)
+            each.zero_grad()
+    assert_equal(dict(twin.named_buffers()), dict(module.named_buffers()))
+
+
+@situation
+def green_context(name):
+    """On the default stream of a green context and on one of its own, after a kernel that takes long."""
+    if DEVICE == "cpu" or not hasattr(torch.cuda, "green_contexts"):
+        pytest.skip("needs a GPU, and a PyTorch with green contexts")
+    module, x = _of_kind(name)
+    want = step(copy.deepcopy(module), x)
+    outputs = {key: value for key, value in want.items() if key.startswith("output")}
+    long = torch.randn(8192, 8192, device=DEVICE, dtype=torch.bfloat16)
+    context = torch.cuda.green_contexts.GreenContext.create(num_sms=32, device_id=torch.cuda.current_device())
+
+    def inside():
+        given = torch.zeros_like(x)
+        for _ in range(4):
+            long @ long
+        given.copy_(x)
+        results = [y.detach() for y in outputs_of(copy.deepcopy(module), given)]
+        torch.cuda.synchronize()
+        assert_equal(outputs, {f"output {at}": y for at, y in enumerate(results)})
+        assert_equal(want, step(copy.deepcopy(module), given, _and_wait))
+        torch.cuda.synchronize()
+
+    torch.cuda.synchronize()
+    context.set_context()
+    try:
+        inside()
+    finally:
+        context.pop_context()
+    with torch.cuda.stream(context.Stream()):
+        inside()
+
+
+def _and_wait(module, x):
+    """Autograd's thread for backward is not in the green context, and PyTorch does not wait for its default stream."""
+    outputs = module(x)
+    torch.cuda.synchronize()
+    return outputs
+
+
+@situation
+def optimizer_made_before(name):
+    """An optimizer of the layers that a module is then converted from trains the module's parameters."""
+    layers = plain_parts(name)
+    parameters = [each for layer in layers for each in layer.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=1 / 128)
+    module, x = from_parts(name, layers), tokens()
+    trained = [each for each in module.parameters() if each.requires_grad]
+    assert {id(each) for each in trained} <= {id(each) for each in parameters}
+    assert len(trained) == len(parameters) or not KINDS[name].trains
+    for _ in range(3):
+        assert_close(expected_step(name, module, x), step(module, x), 10.0)
+        before = {key: each.detach().clone() for key, each in module.named_parameters()}
+        optimizer.step()
+        optimizer.zero_grad()
+        sync(module)
+        for key, each in module.named_parameters():
+            assert torch.equal(before[key], each) != each.requires_grad, key
+    assert_close(expected_step(name, module, x), step(module, x), 10.0)
+
+
+@situation
+def weight_tied_later(name):
+    """After a step, each weight is given to a module's parameter, and then replaced by another module's."""
+    module, x = _of_kind(name)
+    step(module, x)
+    sync(module)
+    if not KINDS[name].trains:
+        with pytest.raises(ingot.Error, match="weight: is a buffer of codes .*, and cannot become a Parameter of torch"):
+            module.weight = torch.nn.Embedding(OUT, IN, dtype=x.dtype, device=DEVICE).weight
+        assert_close(expected_step(name, module, x), step(module, x))
+        return "is refused"
+    for replaces in (False, True):
+        tied = {}
+        for path, part in module.named_modules():
+            weight = part._parameters.get("weight")
+            if weight is None or weight.dim() != 2:
+                continue
+            key = f"{path}.weight".lstrip(".")
+            tied[key] = torch.nn.Embedding(*weight.shape, dtype=weight.dtype, device=DEVICE)
+            if replaces:
+                tied[key].weight.data.copy_(-weight.flip(0))
+                part.weight = tied[key].weight
+            else:
+                tied[key].weight = weight
+        for _ in range(2):
+            assert_close(expected_step(name, module, x), step(module, x))
+            sync(module)
+            for other in tied.values():
+                grad = other.weight.grad.clone()
+                other(torch.zeros(1, dtype=torch.long, device=DEVICE)).sum().backward()
+                assert sqnr(grad[0].double() + 1, other.weight.grad[0]) > 40
+                with torch.no_grad():
+                    other.weight.mul_(-0.75)
+        assert_close(expected_step(name, module, x), step(module, x))
+        twin, others = copy.deepcopy((module, tied))
+        twin.half()
+        for key, other in others.items():
+            assert twin.get_parameter(key) is other.weight and other.weight.dtype == torch.float16
+
+
+@situation
+def loaded_by_assignment(name):
+    """load_state_dict(assign=True): from meta, before the first step and after it, of another dtype, mapped memory."""
+    other = make(name, seed=7)
+    x = tokens()
+    step(other, x)
+    sync(other)
+    states = {"copied": copy.deepcopy(other.state_dict())}
+    buffer = tempfile.NamedTemporaryFile()
+    torch.save(other.state_dict(), buffer.name)
+    states["mapped"] = torch.load(buffer.name, mmap=True, weights_only=True, map_location=DEVICE)
+    started, new = make(name), make(name)
+    step(started, x)
+    sync(started)
+    started.zero_grad()
+    for state in states.values():
+        for module in (new, started, make(name, device="meta")):
+            module.load_state_dict(state, assign=True)
+            assert_close(expected_step(name, other, x), step(module, x))
+            sync(module)
+            assert_close(expected_step(name, other, x), step(module, x))
+    half = copy.deepcopy(other).half()
+    module = make(name)
+    step(module, x)
+    sync(module)
+    module.zero_grad()
+    module.load_state_dict(copy.deepcopy(half.state_dict()), assign=True)
+    assert_close(expected_step(name, half, x.half()), step(module, x.half()))
+
+
 @situation
 def flops_counted(name):
     module, x = _of_kind(name)
@@ -713,6 +911,16 @@ def _run(name, which):
 
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Of PyTorch's: so little work takes longer on more."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("which", SITUATIONS)
 @pytest.mark.parametrize("name", KINDS)
 def test_situation(name, which):
@@ -731,6 +939,7 @@ def test_every_module_is_listed():
 if __name__ == "__main__":
     import time
 
+    torch.set_num_threads(1)
     print("| |", " | ".join(SITUATIONS), "|")
     print("|---" * (len(SITUATIONS) + 1) + "|")
     problems, spent = {}, {}
@@ -740,6 +949,8 @@ if __name__ == "__main__":
             begin = time.time()
             try:
                 cells.append(_run(of, which))
+            except pytest.skip.Exception as reason:
+                cells.append(f"skipped: {reason}")
             except BaseException as error:
                 cells.append("WRONG")
                 problems[of, which] = f"{type(error).__name__}: {str(error).splitlines()[0][:150] if str(error) else ''}"
