@@ -123,7 +123,7 @@ def test_autocast_within_a_graph():
         assert compiled(torch.randn(4, 16)).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("backend, starts", [("eager", False), ("aot_eager", True), ("inductor", False)])
+@pytest.mark.parametrize("backend, starts", [("eager", False), ("aot_eager", False), ("inductor", True)])
 def test_delayed_scaling_within_a_graph(backend, starts):
     if backend == "inductor" and shutil.which("g++") is None:
         pytest.skip("inductor compiles with g++")
@@ -167,3 +167,36 @@ def test_alike_blocks_share_a_compilation():
         x = block(x)
     x.sum().backward()
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("backend, emulate", [("aot_eager", False), ("aot_eager", True), ("eager", False)])
+def test_a_scale_that_starts_compiles_nothing_again(backend, emulate):
+    """The weight has a scale after the first step, the input after its first tokens, and grad_output once it is not 0."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    delayed = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+    config = Float8LinearConfig(
+        cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed, emulate=emulate
+    )
+    eager = float8.convert_to_float8_training(torch.nn.Linear(16, 32), config=config)
+    layer = copy.deepcopy(eager)
+    counter = CompileCounterWithBackend(backend)
+    compiled = torch.compile(layer, backend=counter, fullgraph=True, dynamic=True)
+    noted, counts = [], []
+    for rows, size in ((0, 1), (8, 0), (8, 1e-3), (8, 1e-3), (16, 1)):
+        x, results = torch.randn(rows, 16), []
+        for each, call in ((eager, eager), (layer, compiled)):
+            each.zero_grad()
+            given = x.clone().requires_grad_()
+            y = call(given)
+            results.append((y, *torch.autograd.grad((size * y).sum(), (given, each.weight, each.bias))))
+            results[-1] += tuple(buffer.clone() for buffer in each.buffers())
+            float8.sync_float8_amax_and_scale_history(each)
+            results[-1] += tuple(buffer.clone() for buffer in each.buffers())
+        assert all(map(torch.equal, *results))
+        assert eager._started == layer._started
+        noted.append(layer._started)
+        counts.append(counter.frame_count)
+    started = [(False, True, False), (True, True, False), (True, True, True)]
+    assert noted == [*started, started[-1], started[-1]]
+    assert counts == [1, 2, 2, 2, 2]  # no tokens are a graph of PyTorch's

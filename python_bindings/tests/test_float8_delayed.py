@@ -281,15 +281,16 @@ def test_memory_without_values():
 
 
 def test_sync_is_a_few_operations_for_all_layers():
-    """What a GPU would launch does not grow with the model."""
+    """What a GPU would launch does not grow with the model, nor before its layers have scales."""
 
-    def operations(count):
-        layers = [convert(nn.Linear(8, 8), config_of()) for _ in range(count)]
+    def operations(count, starts):
+        layers = [convert(nn.Linear(8, 8), config_of(enable_amax_init=starts)) for _ in range(count)]
         with CountedOperations() as counted:
             float8.sync_float8_amax_and_scale_history(nn.ModuleList(layers))
         return counted.calls
 
-    assert operations(2) == operations(9) <= 11
+    assert operations(2, False) == operations(9, False) <= 14
+    assert operations(2, True) == operations(9, True) <= 40
 
 
 def test_sync_without_layers_warns(caplog):

@@ -51,9 +51,9 @@ def sync_float8_amax_and_scale_history(
     for function in functions:
         _require_max(function)
     reduces = reduce and dist.is_available() and dist.is_initialized()
-    # What has not run has nothing to enter; but another rank may have run it.
-    running = [layer for layer in delayed if reduces or layer._has_run or layer.is_amax_initialized]
-    places = _places(running)
+    # Compiled layers do not note that they have run, and what has not run enters nothing.
+    delayed = [layer for layer in delayed if not layer._buffers["fp8_amax_input"].is_meta]
+    places = _places(delayed)
     groups = [list(alike) for _, alike in itertools.groupby(places, key=lambda place: place.kind)]
     stacks = [torch.stack([place.history for place in alike]) for alike in groups]
     waits = any(place.waits for place in places)
@@ -62,7 +62,7 @@ def sync_float8_amax_and_scale_history(
         amaxes = _of_this_step(amaxes, places, torch.cat([has_seen(stack) for stack in stacks]))
     if reduces:
         joined = [] if amaxes is None else [amaxes]
-        largest_of_ranks("sync_float8_amax_and_scale_history", model, running, joined, group)
+        largest_of_ranks("sync_float8_amax_and_scale_history", model, delayed, joined, group)
         if places:
             torch._foreach_copy_([place.amax for place in places], list(amaxes.split(1)))
     if not places:
@@ -70,7 +70,7 @@ def sync_float8_amax_and_scale_history(
     of_groups = amaxes.split([len(alike) for alike in groups])
     largest = [_update(*each) for each in zip(groups, stacks, of_groups)]
     if waits:
-        _look([layer for layer in running if not layer.is_amax_initialized], places, largest)
+        _look([layer for layer in delayed if not layer.is_amax_initialized], places, largest)
 
 
 class _Place(NamedTuple):

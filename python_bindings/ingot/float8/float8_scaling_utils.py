@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Union
 
 import torch
 
+from ..torch._module_operators import masks_of
 from .config import ScalingGranularity
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_training_tensor import (
@@ -102,6 +103,52 @@ def has_seen(amax_history: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(amax_history, nan=0.0, posinf=0.0).any(-1)
 
 
+_ROLES = (GemmInputRole.INPUT, GemmInputRole.WEIGHT, GemmInputRole.GRAD_OUTPUT)  # of the bits of starts_of()'s masks
+
+_library = torch.library.Library("ingot", "FRAGMENT")
+_library.define(
+    "start_scale(Tensor value, Tensor(a!) amax, Tensor history, Tensor(b!) scale, Tensor starts,"
+    " str function, ScalarType dtype, int role, bool reduces) -> ()"
+)
+_start = torch.ops.ingot.start_scale.default
+
+
+def _start_where_missing(value, amax, history, scale, starts, function, dtype, role, reduces) -> None:
+    is_started = not masks_of(starts)[0] >> role & 1
+    _maybe_initialize_amaxes_scales_for_float8_cast(value, amax, history, scale, function, dtype, is_started, reduces)
+
+
+_library.impl("start_scale", _start_where_missing, "CPU")
+_library.impl("start_scale", _start_where_missing, "CUDA")
+
+
+@torch.library.register_fake("ingot::start_scale")
+def _(*arguments):
+    return None
+
+
+def start_scale(
+    value: torch.Tensor,
+    amax: torch.Tensor,
+    history: torch.Tensor,
+    scale: torch.Tensor,
+    function: str,
+    dtype: torch.dtype,
+    started: Union[bool, torch.Tensor],
+    role: GemmInputRole = GemmInputRole.GRAD_OUTPUT,
+    reduces: bool = False,
+) -> None:
+    """As _maybe_initialize_amaxes_scales_for_float8_cast(). In a graph `started` is starts_of() the layer's mask, and the
+    operator reads the bit of `role` in its size: one graph serves a layer before and after it has scales."""
+    if started is True:
+        return
+    if started is False:
+        _maybe_initialize_amaxes_scales_for_float8_cast(value, amax, history, scale, function, dtype, False, reduces)
+        return
+    with torch.no_grad():
+        _start(value, amax, history, scale, started, function, dtype, _ROLES.index(role), reduces)
+
+
 @torch._dynamo.allow_in_graph
 class NoopFwToFloat8BwDynamic(torch.autograd.Function):
     """Passes a tensor on, and casts its gradient with a dynamic scale."""
@@ -138,7 +185,7 @@ class NoopFwToFloat8BwDelayed(torch.autograd.Function):
         fp8_amax_history_grad_output: torch.Tensor,
         fp8_scale_grad_output: torch.Tensor,
         scale_fn_name: str,
-        is_amax_initialized: bool,
+        is_amax_initialized: Union[bool, torch.Tensor],
         linear_mm_config: LinearMMConfig,
         target_dtype: torch.dtype,
     ):
@@ -155,9 +202,8 @@ class NoopFwToFloat8BwDelayed(torch.autograd.Function):
         amax, history, scale = ctx.buffers
         dtype = ctx.target_dtype
         if not tensor_already_casted_to_fp8(grad):
-            _maybe_initialize_amaxes_scales_for_float8_cast(
-                grad, amax, history, scale, ctx.scale_fn_name, dtype, ctx.is_amax_initialized, reduce_amax=True
-            )
+            state = (amax, history, scale, ctx.scale_fn_name, dtype, ctx.is_amax_initialized)
+            start_scale(grad, *state, reduces=True)
             grad = hp_tensor_to_float8_delayed(
                 grad, scale, dtype, amax, ctx.linear_mm_config, GemmInputRole.GRAD_OUTPUT
             )

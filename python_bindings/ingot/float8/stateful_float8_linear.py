@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple, Union
 
 import torch
+import torch.distributed as dist
 
 from ..torch._checks import refuse_batched_gradients
 from ..torch._exported import export_layer, is_exporting, refuse_training
+from ..torch._module_operators import starts_of
 from ..torch._scale_buffers import as_buffers_of_scales, keep_buffers_of_scales
 from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
 from ._weights import is_foreign
 from .config import CastConfig, Float8LinearConfig, ScalingType
 from .distributed_utils import tensor_already_casted_to_fp8
-from .float8_linear import Float8Linear, matmul_with_hp_or_float8_args
+from .float8_linear import _PLAIN, Float8Linear, matmul_with_hp_or_float8_args
 from .float8_scaling_utils import (
     NoopFwToFloat8BwDelayed,
     NoopFwToFloat8BwDynamic,
     NoopFwToFloat8BwStatic,
-    _maybe_initialize_amaxes_scales_for_float8_cast,
     has_seen,
     hp_tensor_to_float8_delayed,
     hp_tensor_to_float8_dynamic,
     hp_tensor_to_float8_static,
+    start_scale,
 )
 from .float8_training_tensor import GemmInputRole
 
@@ -46,7 +48,7 @@ class _StatefulLinear(torch.autograd.Function):
         scale: torch.Tensor,
         scale_fn_name: str,
         target_dtype: torch.dtype,
-        is_amax_initialized: bool,
+        is_amax_initialized: Union[bool, torch.Tensor],
         plan: int,
         reads_input: bool,
         reads_weight: bool,
@@ -72,11 +74,6 @@ class _StatefulLinear(torch.autograd.Function):
         if amax is not None:
             amax.copy_(amaxes[:1])
         return (*grads, *(None,) * 12)
-
-
-def start_scale(*arguments: Any) -> None:
-    """As _maybe_initialize_amaxes_scales_for_float8_cast(), without the maxima of other ranks."""
-    _maybe_initialize_amaxes_scales_for_float8_cast(*arguments, reduce_amax=False)
 
 
 def run_scaled(config, name: str, plans, operands: tuple, state: Sequence, start: tuple):
@@ -121,9 +118,8 @@ class StatefulFloat8Linear(Float8Linear):
     def create_buffers(self) -> None:
         """Makes the buffers, or makes them anew, on the weight's device."""
         device = self.weight.device
-        self.is_amax_initialized = not self.config.enable_amax_init
-        self._has_run = False  # while scales are missing
-        self._syncs = 0  # since then, as long as they are
+        self._has_run = False  # eagerly, while scales are missing
+        self._syncs = 0  # while they are
         for role, cast in self._casts():
             if self.has_any_delayed_scaling:
                 largest = torch.finfo(cast.target_dtype).max
@@ -134,6 +130,7 @@ class StatefulFloat8Linear(Float8Linear):
             if cast.static_scale is not None:
                 scale = cast.static_scale.detach().to(device=device, dtype=torch.float32)
                 self._buffer(f"fp8_static_scale_{role}", scale.reshape(1).clone())
+        self.is_amax_initialized = not self.config.enable_amax_init
 
     def _buffer(self, name: str, value: torch.Tensor) -> None:
         self.register_buffer(name, value.to(torch.float32))
@@ -149,6 +146,8 @@ class StatefulFloat8Linear(Float8Linear):
         result = super()._apply(fn, recurse)
         if not keep_buffers_of_scales(self, before):
             self.create_buffers()  # they were on meta, and no values came with the memory
+        elif self.has_any_delayed_scaling and self._starts.device != self._buffers["fp8_amax_input"].device:
+            self._use_started(self._started)
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, *args: Any) -> None:
@@ -170,26 +169,40 @@ class StatefulFloat8Linear(Float8Linear):
     @is_amax_initialized.setter
     def is_amax_initialized(self, initialized: bool) -> None:
         delayed = [cast.scaling_type is ScalingType.DELAYED for _, cast in self._casts()]
-        self._started = tuple(initialized or not each for each in delayed)
+        self._use_started([initialized or not each for each in delayed])
+
+    def _use_started(self, started: Sequence[bool]) -> None:
+        """Sets which tensors have a scale, of input, weight and grad_output; for graphs as starts_of() has it."""
+        self._started = tuple(started)
+        if self.has_any_delayed_scaling:
+            mask = sum(1 << at for at, each in enumerate(started) if not each)
+            self._starts = starts_of((mask,), self._buffers["fp8_amax_input"].device)
 
     def _states_to_prepare(self, device: torch.device):
         """Leads ingot.torch.prepare() through the first steps and the others, and back to this state."""
-        kept = self._started, self._has_run
+        names = ("_started", "_starts", "_has_run", "_syncs")
+        kept = {name: self.__dict__[name] for name in names if name in self.__dict__}
         try:
             for self.is_amax_initialized in (False, True):
                 yield
         finally:
-            self._started, self._has_run = kept
+            self.__dict__.update(kept)
 
     def _note_started(self, started: Sequence[bool]) -> None:
         """Notes the tensors that have a scale, of input, weight and grad_output."""
-        self._started = tuple(before or bool(each) for before, each in zip(self._started, started))
+        now = tuple(before or bool(each) for before, each in zip(self._started, started))
+        if now != self._started:
+            self._use_started(now)
 
-    def _is_started(self, role: str) -> bool:
-        """May the tensor's scale be used as it is?"""
+    def _is_started(self, role: str, tensor: torch.Tensor) -> Union[bool, torch.Tensor]:
+        """May the tensor's scale be used as it is? As start_scale() takes it. tensor: is of the type of what is cast."""
+        if torch.compiler.is_compiling() and type(tensor) in _PLAIN and not is_exporting():
+            return self._starts
         started = self._started[ROLES.index(role)]
-        if not started:
+        if not started and not self._has_run:
             self._has_run = True
+            if not (dist.is_available() and dist.is_initialized()):  # ranks look in the same steps
+                self._syncs = 0
         return started
 
     def _of(self, role: str) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -216,16 +229,8 @@ class StatefulFloat8Linear(Float8Linear):
             scale = getattr(self, f"fp8_static_scale_{role}")
             return hp_tensor_to_float8_static(tensor, scale, cast.target_dtype, self.linear_mm_config, gemm_role)
         amax, history, scale = self._of(role)
-        _maybe_initialize_amaxes_scales_for_float8_cast(
-            tensor,
-            amax,
-            history,
-            scale,
-            self.config.delayed_scaling_config.scale_fn_name,
-            cast.target_dtype,
-            self._is_started(role),
-            reduce_amax=False,
-        )
+        state = (amax, history, scale, self.config.delayed_scaling_config.scale_fn_name, cast.target_dtype)
+        start_scale(tensor, *state, self._is_started(role, tensor), gemm_role)
         # The codes are kept for backward, so their scale must not be the buffer, which the next step changes.
         return hp_tensor_to_float8_delayed(
             tensor, scale.clone(), cast.target_dtype, amax, self.linear_mm_config, gemm_role
@@ -243,7 +248,7 @@ class StatefulFloat8Linear(Float8Linear):
             output,
             *self._of("grad_output"),
             self.config.delayed_scaling_config.scale_fn_name,
-            self._is_started("grad_output"),
+            self._is_started("grad_output", output),
             self.linear_mm_config,
             dtype,
         )
@@ -256,8 +261,8 @@ class StatefulFloat8Linear(Float8Linear):
         if cast.scaling_type is ScalingType.STATIC:
             return getattr(self, f"fp8_static_scale_{role}")
         if tensor is not None:
-            function = self.config.delayed_scaling_config.scale_fn_name
-            start_scale(tensor, *self._of(role), function, cast.target_dtype, self._is_started(role))
+            state = (*self._of(role), self.config.delayed_scaling_config.scale_fn_name, cast.target_dtype)
+            start_scale(tensor, *state, self._is_started(role, tensor), GemmInputRole(role))
         return self._of(role)[2]
 
     def _run_operators(self, input: torch.Tensor) -> torch.Tensor:
@@ -276,7 +281,7 @@ class StatefulFloat8Linear(Float8Linear):
         delays = cast.scaling_type is ScalingType.DELAYED
         state = self._of("grad_output") if delays else (None, None, scale_grad_output)
         # Only where a backward may come does the layer run for the first time.
-        started = not torch.is_grad_enabled() or self._is_started("grad_output")
+        started = not torch.is_grad_enabled() or self._is_started("grad_output", input)
         start = (function, cast.target_dtype, started)
         output, amaxes = run_scaled(self._operator_casts, name, self._operator_plans, operands, state, start)
         with torch.no_grad():
