@@ -23,6 +23,11 @@ def step(layer, x):
     return [y.detach(), x.grad, *(parameter.grad.clone() for parameter in layer.parameters())]
 
 
+def delayed_config(**options):
+    cast = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+    return Float8LinearConfig(cast_config_input=cast, cast_config_weight=cast, cast_config_grad_output=cast, **options)
+
+
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp"])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_whole_graph(backend, recipe):
@@ -129,10 +134,7 @@ def test_delayed_scaling_within_a_graph(backend, starts):
         pytest.skip("inductor compiles with g++")
     torch._dynamo.reset()
     torch.manual_seed(0)
-    delayed = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
-    config = Float8LinearConfig(
-        cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed, enable_amax_init=starts
-    )
+    config = delayed_config(enable_amax_init=starts)
     layer = float8.convert_to_float8_training(torch.nn.Linear(16, 16), config=config)
     eager, compiled = copy.deepcopy(layer), torch.compile(copy.deepcopy(layer), backend=backend, fullgraph=True)
     for _ in range(3):
@@ -174,10 +176,7 @@ def test_a_scale_that_starts_compiles_nothing_again(backend, emulate):
     """The weight has a scale after the first step, the input after its first tokens, and grad_output once it is not 0."""
     torch._dynamo.reset()
     torch.manual_seed(0)
-    delayed = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
-    config = Float8LinearConfig(
-        cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed, emulate=emulate
-    )
+    config = delayed_config(emulate=emulate)
     eager = float8.convert_to_float8_training(torch.nn.Linear(16, 32), config=config)
     layer = copy.deepcopy(eager)
     counter = CompileCounterWithBackend(backend)
