@@ -33,7 +33,8 @@ class TorchArguments {
     }
   }
 
-  // The tensors at this place and behind it; those that are moved out are not asked for the layers' names.
+  // The tensor at `at`, and all from `at` on. A TorchRun finds the layer's name by these tensors: make it before one of
+  // them is moved out.
   TorchTensor& operator[](std::size_t at) { return tensors_[at]; }
   std::span<TorchTensor> from(std::size_t at) { return tensors_.subspan(at); }
   std::int64_t integer(std::size_t at) const { return static_cast<std::int64_t>(stack_[at]); }
