@@ -18,8 +18,8 @@
 #include <variant>
 
 #include "ingot/codegen/types/gpu.h"
-#include "ingot/nn/layer_runs.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/planning/layer_runs.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/dry_run.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/linear_gemms.h"
+#include "ingot/nn/recipe/linear_gemms.h"
 
 namespace ingot::bench {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/modules/float8_linear.h"
 
 namespace ingot::bench {
 namespace {

@@ -2,9 +2,9 @@
 // Float8Linear does by owning it. For comparing what both cost the host.
 #pragma once
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/linear_functions.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/buffer.h"
 
 namespace ingot::bench {

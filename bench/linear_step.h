@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/norm_linear.h"
 #include "ingot/runtime/measure/random_data.h"
 #include "ingot/runtime/measure/replay.h"
 #include "linear_cases.h"

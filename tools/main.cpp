@@ -16,7 +16,7 @@
 #include "documents.h"
 #include "exit_codes.h"
 #include "help_formatter.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/printable.h"

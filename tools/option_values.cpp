@@ -6,8 +6,8 @@
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/gpu.h"
 #include "ingot/codegen/types/target.h"
-#include "ingot/nn/known_models.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/known_models.h"
+#include "ingot/nn/recipe/recipes.h"
 
 namespace ingot::tools {
 namespace {

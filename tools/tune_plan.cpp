@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "ingot/codegen/dequant/dequant_granularities.h"
-#include "ingot/nn/known_models.h"
-#include "ingot/nn/linear_gemms.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/known_models.h"
+#include "ingot/nn/recipe/linear_gemms.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"
 

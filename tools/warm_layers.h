@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/layer_runs.h"
+#include "ingot/nn/planning/layer_runs.h"
 
 namespace ingot::tools {
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/weight_only.h"
+#include "ingot/nn/weights/weight_only.h"
 #include "machine.h"
 #include "model_shape.h"
 #include "op_runner.h"

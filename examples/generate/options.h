@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/weight_only.h"
+#include "ingot/nn/weights/weight_only.h"
 #include "model_shape.h"
 
 namespace CLI {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/safetensors.h"
+#include "ingot/nn/weights/safetensors.h"
 #include "machine.h"
 #include "model_shape.h"
 #include "op_runner.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ingot/nn/linear_weight.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
+#include "ingot/nn/weights/linear_weight.h"
 
 namespace lora {
 namespace {

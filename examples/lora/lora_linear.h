@@ -13,8 +13,8 @@
 #include <string>
 #include <variant>
 
-#include "ingot/nn/float8_checkpoint.h"
-#include "ingot/nn/linear_functions.h"
+#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/weights/float8_checkpoint.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"

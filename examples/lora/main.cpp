@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/standard_output.h"

@@ -3,8 +3,8 @@
 #include <bit>
 #include <cmath>
 
-#include "ingot/nn/linear_weight.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
+#include "ingot/nn/weights/linear_weight.h"
 #include "training/schedule.h"
 
 namespace lora {

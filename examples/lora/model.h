@@ -10,8 +10,8 @@
 #include <optional>
 #include <vector>
 
-#include "ingot/nn/config.h"
-#include "ingot/nn/linear_fusion.h"
+#include "ingot/nn/linear/linear_fusion.h"
+#include "ingot/nn/recipe/config.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/float8_linear.h"
-#include "ingot/nn/norm_linear.h"
-#include "ingot/nn/weight_casts.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/float8_linear.h"
+#include "ingot/nn/modules/norm_linear.h"
+#include "ingot/nn/modules/weight_casts.h"
 #include "op_runner.h"
 #include "options.h"
 #include "training/loss.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <vector>
 
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"
 #include "option_checks.h"
 

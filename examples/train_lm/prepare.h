@@ -6,7 +6,7 @@
 
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/gpu.h"
-#include "ingot/nn/config.h"
+#include "ingot/nn/recipe/config.h"
 #include "ingot/runtime/context.h"
 #include "options.h"
 

@@ -20,7 +20,7 @@
 #include "copy_operation.h"
 #include "gemm_host_cost.h"
 #include "host_cost.h"
-#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/modules/float8_linear.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/measure/timing.h"

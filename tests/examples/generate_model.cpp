@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "generate_reference.h"
-#include "ingot/nn/safetensors.h"
+#include "ingot/nn/weights/safetensors.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "report.h"

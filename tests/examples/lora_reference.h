@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context.h"
 #include "model.h"
 #include "nn/reference.h"

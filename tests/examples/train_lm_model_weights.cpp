@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "ingot/nn/linear_functions.h"
-#include "ingot/nn/recipes.h"
-#include "ingot/nn/weight_casts.h"
+#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/modules/weight_casts.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context.h"
 #include "nn/reference.h"
 #include "options.h"

@@ -26,7 +26,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "support/expect_error.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"

@@ -4,7 +4,7 @@
 
 #include "fuzz/input_file.h"
 #include "fuzz/targets.h"
-#include "ingot/nn/delayed_scaling_state.h"
+#include "ingot/nn/recipe/delayed_scaling_state.h"
 #include "ingot/runtime/util/checksummed_line.h"
 #include "tools/warm_layers.h"
 

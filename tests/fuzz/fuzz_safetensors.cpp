@@ -6,7 +6,7 @@
 
 #include "fuzz/input_file.h"
 #include "fuzz/targets.h"
-#include "ingot/nn/safetensors.h"
+#include "ingot/nn/weights/safetensors.h"
 #include "ingot/runtime/util/little_endian.h"
 #include "ingot/runtime/util/write_file.h"
 #include "support/temporary_directory.h"

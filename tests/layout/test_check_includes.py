@@ -66,7 +66,7 @@ WRONG = {
     ),
     "src/codegen/types/locks.cpp": ("#include <mutex>\n", ["includes <mutex>, but codegen is pure", "src/runtime/"]),
     "src/runtime/util/layers.h": (
-        '#include "ingot/nn/config.h"\n',
+        '#include "ingot/nn/recipe/config.h"\n',
         ["it belongs in src/nn/, as what knows layers belongs there"],
     ),
     "src/runtime/gemm/kernel.cuh": ("#pragma once\n", ["a .cuh file belongs in templates/"]),

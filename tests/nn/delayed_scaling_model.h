@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/delayed_scaling_state.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/recipe/delayed_scaling_state.h"
 
 namespace ingot::test {
 

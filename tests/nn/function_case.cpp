@@ -1,6 +1,6 @@
 #include "nn/function_case.h"
 
-#include "ingot/nn/linear_checks.h"
+#include "ingot/nn/linear/linear_checks.h"
 
 namespace ingot::test {
 

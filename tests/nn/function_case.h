@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/linear_functions.h"
+#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/runtime/buffer.h"
 #include "nn/linear_case.h"
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/float8_linear.h"
 #include "nn/reference.h"
 
 namespace ingot::test {

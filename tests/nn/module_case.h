@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/gated_mlp.h"
-#include "ingot/nn/mlp.h"
-#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/gated_mlp.h"
+#include "ingot/nn/modules/mlp.h"
+#include "ingot/nn/modules/norm_linear.h"
 #include "nn/function_case.h"
 
 namespace ingot::test {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
 #include "numerics.cuh"

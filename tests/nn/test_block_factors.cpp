@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/float8_linear.h"
-#include "ingot/nn/float8_tensor.h"
-#include "ingot/nn/monitor.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/linear/float8_tensor.h"
+#include "ingot/nn/modules/float8_linear.h"
+#include "ingot/nn/observe/monitor.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/gemm/cublaslt_factors.h"
 #include "ingot/runtime/gemm/gemm_shape.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"
 
 using namespace ingot;

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/conversion.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/planning/conversion.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "support/expect_error.h"
 

@@ -1,6 +1,6 @@
 // Delayed scaling on the CPU reference: bit for bit against a model in float64 and std::deque, saving and loading its
 // state, and its refusals.
-#include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/modules/delayed_scaling.h"
 
 #include <bit>
 #include <boost/test/unit_test.hpp>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling_state.h"
+#include "ingot/nn/recipe/delayed_scaling_state.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/digest.h"

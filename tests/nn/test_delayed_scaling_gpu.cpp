@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
+#include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/current_context.h"

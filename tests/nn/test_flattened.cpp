@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/flattened.h"
-#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/flattened.h"
+#include "ingot/nn/modules/float8_linear.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "nn/linear_case.h"
 

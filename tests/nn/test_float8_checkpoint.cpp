@@ -1,6 +1,6 @@
 // FP8 weights in and out of files: the layouts of public checkpoints, each recipe with frozen codes against float64,
 // codes that come back to the bit, and every refusal.
-#include "ingot/nn/float8_checkpoint.h"
+#include "ingot/nn/weights/float8_checkpoint.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/inference_linear.h"
-#include "ingot/nn/linear_weight.h"
+#include "ingot/nn/modules/inference_linear.h"
+#include "ingot/nn/weights/linear_weight.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/float8_linear.h"
-#include "ingot/nn/gated_mlp.h"
-#include "ingot/nn/monitor.h"
-#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/float8_linear.h"
+#include "ingot/nn/modules/gated_mlp.h"
+#include "ingot/nn/modules/norm_linear.h"
+#include "ingot/nn/observe/monitor.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"

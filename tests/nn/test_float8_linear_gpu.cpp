@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/float8_linear.h"
-#include "ingot/nn/inference_linear.h"
-#include "ingot/nn/linear_weight.h"
-#include "ingot/nn/owned_saved.h"
-#include "ingot/nn/prepare.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/float8_linear.h"
+#include "ingot/nn/modules/inference_linear.h"
+#include "ingot/nn/modules/owned_saved.h"
+#include "ingot/nn/planning/prepare.h"
+#include "ingot/nn/weights/linear_weight.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"

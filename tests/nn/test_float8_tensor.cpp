@@ -1,5 +1,5 @@
 // cast_to() on the CPU reference: its outputs, and the specs that it refuses and leaves to Backend::cast().
-#include "ingot/nn/float8_tensor.h"
+#include "ingot/nn/linear/float8_tensor.h"
 
 #include <boost/test/unit_test.hpp>
 

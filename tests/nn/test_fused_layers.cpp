@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/gated_mlp.h"
-#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/gated_mlp.h"
+#include "ingot/nn/modules/norm_linear.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/linear_case.h"

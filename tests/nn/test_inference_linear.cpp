@@ -1,6 +1,6 @@
 // The W8A8 layer from a checkpoint's codes, on the CPU: its output against float64 for every pair of scales, what it
 // allocates, and its refusals.
-#include "ingot/nn/inference_linear.h"
+#include "ingot/nn/modules/inference_linear.h"
 
 #include <boost/test/unit_test.hpp>
 

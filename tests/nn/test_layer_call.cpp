@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/gated_mlp.h"
-#include "ingot/nn/owned_saved.h"
+#include "ingot/nn/modules/gated_mlp.h"
+#include "ingot/nn/modules/owned_saved.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/float8_tensor.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/linear/float8_tensor.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/graph.h"

@@ -1,5 +1,5 @@
 // A dry run of a layer asks for the same kernels and sizes as a real one.
-#include "ingot/nn/layer_runs.h"
+#include "ingot/nn/planning/layer_runs.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -16,8 +16,8 @@
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/recorded_kernels.h"
-#include "ingot/nn/linear_gemms.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/linear_gemms.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/jit/recorder.h"

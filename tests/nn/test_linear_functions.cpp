@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/modules/float8_linear.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/float8_linear.h"
-#include "ingot/nn/linear_gemms.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/float8_linear.h"
+#include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/tuning/matmul_manifest.h"

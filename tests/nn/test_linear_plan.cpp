@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/linear_plan.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/linear/linear_plan.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 

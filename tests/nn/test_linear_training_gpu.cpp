@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/gated_mlp.h"
-#include "ingot/nn/mlp.h"
-#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/gated_mlp.h"
+#include "ingot/nn/modules/mlp.h"
+#include "ingot/nn/modules/norm_linear.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/gated_mlp.h"
+#include "ingot/nn/modules/gated_mlp.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"

@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/gated_mlp.h"
-#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/gated_mlp.h"
+#include "ingot/nn/modules/norm_linear.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"

@@ -1,6 +1,6 @@
 // Monitor on the CPU backend: the statistics of casts with known values, the names in its warnings, and the files that
 // it writes.
-#include "ingot/nn/monitor.h"
+#include "ingot/nn/observe/monitor.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "ingot/codegen/types/gpu.h"
-#include "ingot/nn/npy.h"
+#include "ingot/nn/observe/npy.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"

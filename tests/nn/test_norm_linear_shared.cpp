@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/modules/norm_linear.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"

@@ -1,13 +1,13 @@
 // NvtxRanges with a fake NVTX library of the test tree (support/fake_nvtx.cpp), without a library, and with an
 // incomplete one.
-#include "ingot/nn/nvtx_ranges.h"
+#include "ingot/nn/observe/nvtx_ranges.h"
 
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
-#include "ingot/nn/observer.h"
+#include "ingot/nn/observe/observer.h"
 #include "ingot/runtime/measure/nvtx.h"
 #include "ingot/runtime/util/library.h"
 #include "support/temporary_directory.h"

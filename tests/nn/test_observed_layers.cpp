@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/monitor.h"
-#include "ingot/nn/norm_linear.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/norm_linear.h"
+#include "ingot/nn/observe/monitor.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/util/read_file.h"
 #include "nn/linear_case.h"

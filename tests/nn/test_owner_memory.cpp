@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/gated_mlp.h"
-#include "ingot/nn/inference_linear.h"
-#include "ingot/nn/linear_weight.h"
-#include "ingot/nn/weight_casts.h"
+#include "ingot/nn/modules/gated_mlp.h"
+#include "ingot/nn/modules/inference_linear.h"
+#include "ingot/nn/modules/weight_casts.h"
+#include "ingot/nn/weights/linear_weight.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"

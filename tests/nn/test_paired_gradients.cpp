@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "nn/counting_backend.h"

@@ -1,6 +1,6 @@
 // Reading and writing safetensors: against a file that the test builds by hand, every refusal, and twenty thousand
 // damaged files.
-#include "ingot/nn/safetensors.h"
+#include "ingot/nn/weights/safetensors.h"
 
 #include <boost/test/unit_test.hpp>
 

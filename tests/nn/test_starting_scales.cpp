@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/delayed_scaling.h"
-#include "ingot/nn/float8_linear.h"
-#include "ingot/nn/recipes.h"
+#include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/float8_linear.h"
+#include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/module_case.h"

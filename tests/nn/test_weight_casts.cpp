@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "ingot/codegen/types/gpu.h"
-#include "ingot/nn/gated_mlp.h"
-#include "ingot/nn/mlp.h"
-#include "ingot/nn/norm_linear.h"
-#include "ingot/nn/weight_casts.h"
+#include "ingot/nn/modules/gated_mlp.h"
+#include "ingot/nn/modules/mlp.h"
+#include "ingot/nn/modules/norm_linear.h"
+#include "ingot/nn/modules/weight_casts.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/graph.h"

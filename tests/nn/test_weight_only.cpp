@@ -1,6 +1,6 @@
 // WeightOnlyLinear on the CPU reference: results against float64 over codes that the test decodes, quantize() and
 // from_codes(), saved state and files, and every refusal.
-#include "ingot/nn/weight_only.h"
+#include "ingot/nn/weights/weight_only.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/weight_only_state.h"
+#include "ingot/nn/weights/weight_only_state.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"

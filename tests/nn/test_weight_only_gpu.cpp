@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/weight_only.h"
+#include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"

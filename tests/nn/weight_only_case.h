@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_granularities.h"
-#include "ingot/nn/weight_only.h"
+#include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
 #include "nn/reference.h"

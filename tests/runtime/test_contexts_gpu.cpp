@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/nn/float8_linear.h"
+#include "ingot/nn/modules/float8_linear.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "nn/linear_case.h"

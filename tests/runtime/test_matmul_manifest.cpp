@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/nn/float8_linear.h"
-#include "ingot/nn/weight_only.h"
+#include "ingot/nn/modules/float8_linear.h"
+#include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/jit/recording_file.h"

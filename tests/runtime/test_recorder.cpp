@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/nn/float8_linear.h"
-#include "ingot/nn/weight_only.h"
+#include "ingot/nn/modules/float8_linear.h"
+#include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/jit/recording_file.h"

@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/nn/observer.h"
-#include "ingot/nn/trace_ranges.h"
+#include "ingot/nn/observe/observer.h"
+#include "ingot/nn/observe/trace_ranges.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/nn/monitor.h"
+#include "ingot/nn/observe/monitor.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/error.h"

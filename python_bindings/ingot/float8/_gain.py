@@ -1,4 +1,4 @@
-"""What FP8 is expected to gain on a layer: the core's estimate (src/nn/linear_gain.h), for a config of this package."""
+"""What FP8 is expected to gain on a layer: the core's estimate (src/nn/planning/linear_gain.h), for a config of this package."""
 
 from __future__ import annotations
 

@@ -1,0 +1,110 @@
+#include "arrays/arrays.h"
+
+#include <cstdint>
+
+#include "ingot/runtime/error.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+
+constexpr bool is_any(Dtype) { return true; }
+
+[[noreturn]] void refuse(const char* what, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, what, message);
+}
+
+Device device_of(int type, int index, const char* what) {
+  if (type == nb::device::cpu::value || type == nb::device::cuda_host::value) return {DeviceType::cpu, 0};
+  if (type == nb::device::cuda::value) return {DeviceType::cuda, index};
+  refuse(what, "lies on a device that is neither the CPU nor a CUDA GPU (DLPack device type " + std::to_string(type) +
+                   "); move it first");
+}
+
+template <class Array>
+Tensor tensor_of(const Array& array, const std::string& dtype_name, std::size_t dimensions, const char* what) {
+  const Dtype dtype = dtype_of(dtype_name, what);
+  if (array.ndim() != dimensions) {
+    refuse(what, "has " + std::to_string(array.ndim()) + " dimensions, expected " + std::to_string(dimensions) +
+                     "; reshape it");
+  }
+  if (array.itemsize() != static_cast<std::size_t>(size_of(dtype))) {
+    refuse(what, "has elements of " + std::to_string(array.itemsize()) + " bytes, but " + std::string(name(dtype)) +
+                     " has " + std::to_string(size_of(dtype)));
+  }
+  const bool is_matrix = dimensions == 2;
+  const auto rows = is_matrix ? static_cast<std::int64_t>(array.shape(0)) : 1;
+  const auto cols = static_cast<std::int64_t>(array.shape(dimensions - 1));
+  if (cols > 1 && rows > 0 && array.stride(dimensions - 1) != 1) {
+    refuse(what, "has a stride of " + std::to_string(array.stride(dimensions - 1)) +
+                     " elements between columns, expected 1; make it contiguous");
+  }
+  const bool has_pitch = is_matrix && rows > 1;
+  return Tensor{.data = const_cast<void*>(static_cast<const void*>(array.data())),
+                .dtype = dtype,
+                .rows = rows,
+                .cols = cols,
+                .row_stride = has_pitch ? array.stride(0) : cols,
+                .device = device_of(array.device_type(), array.device_id(), what)};
+}
+
+}  // namespace
+
+Dtype dtype_of(const std::string& name, const char* what) {
+  if (const std::optional<Dtype> dtype = parse_dtype(name)) return *dtype;
+  refuse(what, "unknown dtype \"" + name + "\"; expected " + one_of(dtypes_that<is_any>()));
+}
+
+std::string one_of(std::span<const Dtype> dtypes) {
+  std::string text;
+  for (std::size_t i = 0; i < dtypes.size(); ++i) {
+    text.append(i == 0 ? "" : i + 1 < dtypes.size() ? ", " : " or ").append(name(dtypes[i]));
+  }
+  return text;
+}
+
+Tensor matrix_of(const Input& array, const std::string& dtype, const char* what) {
+  return tensor_of(array, dtype, 2, what);
+}
+Tensor matrix_of(const Output& array, const std::string& dtype, const char* what) {
+  return tensor_of(array, dtype, 2, what);
+}
+namespace {
+
+template <class Array>
+Tensor packed_codes_of(const Array& array, const std::string& dtype_name, std::int64_t cols, const char* what) {
+  const Dtype dtype = dtype_of(dtype_name, what);
+  if (!is_sub_byte(dtype)) return tensor_of(array, dtype_name, 2, what);
+  Tensor codes = tensor_of(array, "u8", 2, what);
+  if (cols < 0 || codes.cols < row_bytes(dtype, cols)) {
+    refuse(what, "has rows of " + std::to_string(codes.cols) + " bytes, but " + std::to_string(cols) + " codes of " +
+                     dtype_name + " take " + std::to_string(row_bytes(dtype, cols)));
+  }
+  if (codes.rows > 1 && codes.row_stride * 8 % bits_of(dtype) != 0) {
+    refuse(what, "has " + std::to_string(codes.row_stride) + " bytes from row to row, but rows of " + dtype_name +
+                     " must begin a multiple of 3 bytes apart");
+  }
+  const int unit = packed_unit(dtype);
+  codes.dtype = dtype;
+  codes.cols = cols;
+  codes.row_stride = codes.rows > 1 ? codes.row_stride * 8 / bits_of(dtype) : (cols + unit - 1) / unit * unit;
+  return codes;
+}
+
+}  // namespace
+
+Tensor codes_of(const Input& array, const std::string& dtype, std::int64_t cols, const char* what) {
+  return packed_codes_of(array, dtype, cols, what);
+}
+Tensor codes_of(const Output& array, const std::string& dtype, std::int64_t cols, const char* what) {
+  return packed_codes_of(array, dtype, cols, what);
+}
+Tensor vector_of(const Input& array, const std::string& dtype, const char* what) {
+  return tensor_of(array, dtype, 1, what);
+}
+Tensor vector_of(const Output& array, const std::string& dtype, const char* what) {
+  return tensor_of(array, dtype, 1, what);
+}
+
+}  // namespace ingot::python

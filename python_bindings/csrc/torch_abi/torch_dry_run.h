@@ -1,0 +1,46 @@
+// A dry run of PyTorch's layers: while a thread is in one, its operators run on the CUDA backend without a GPU
+// (runtime/dry_run.h), which notes what they ask for and computes nothing. Their tensors are on the CPU and nobody
+// reads or writes them, so large ones take no memory of the system.
+#pragma once
+
+#include <atomic>
+#include <string>
+
+#include "ingot/runtime/dry_run.h"
+#include "torch_abi/torch_one.h"
+#include "torch_abi/torch_streams.h"
+
+namespace ingot::python {
+
+class TorchDryRun {
+ public:
+  // Throws Error{invalid_argument} that lists the names.
+  explicit TorchDryRun(const std::string& gpu);
+  ~TorchDryRun();
+  TorchDryRun(const TorchDryRun&) = delete;
+  TorchDryRun& operator=(const TorchDryRun&) = delete;
+
+  // The dry run that this thread is in; nearly always null, by one load and one comparison.
+  static TorchDryRun* of_thread() { return running_.load(std::memory_order_relaxed) == 0 ? nullptr : current(); }
+
+  // Of this thread, until leave().
+  void enter();
+  void leave();
+
+  Device device() { return dry_.backend().device(); }
+  Backend& backend() { return dry_.backend(); }
+  Stream& stream() { return stream_.stream(); }
+  Tensor one() { return one_.of(dry_.backend()); }
+  Recording recording() const { return dry_.recording(); }
+
+ private:
+  static TorchDryRun* current();
+
+  static std::atomic<int> running_;  // threads that are in one
+
+  DryRun dry_;
+  TorchStream stream_;
+  TorchOne one_;
+};
+
+}  // namespace ingot::python

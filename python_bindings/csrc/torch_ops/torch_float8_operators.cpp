@@ -1,0 +1,240 @@
+// The operators of FP8 tensors on their own: torch.ops.ingot.quantize, a cast with given scales,
+// torch.ops.ingot.gemm, a product of codes, and torch.ops.ingot.sync_amax_history, the step of delayed scales.
+// ingot.float8 computes with them what is no whole layer: weights that are gathered in FP8, inputs that another rank
+// has cast, tensors that a program casts itself.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/runtime/backend.h"
+#include "ingot/runtime/error.h"
+#include "torch_abi/torch_memory.h"
+#include "torch_ops/torch_operator.h"
+#include "torch_ops/torch_run.h"
+
+namespace ingot::python {
+namespace {
+
+// By the number that an operator takes.
+constexpr std::array kFormats{Dtype::e4m3fn, Dtype::e5m2, Dtype::e4m3fnuz, Dtype::e5m2fnuz};
+constexpr std::array kOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};
+
+template <std::size_t kCount>
+Dtype dtype_at(const std::array<Dtype, kCount>& dtypes, std::int64_t number, const char* what) {
+  if (const auto at = static_cast<std::size_t>(number); at < kCount) return dtypes[at];
+  throw Error(ErrorCode::invalid_argument, what, "is no number of a dtype: use the functions of ingot.float8");
+}
+
+[[noreturn]] void refuse(const char* what, const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, what, why);
+}
+
+std::int64_t count(std::span<const std::int64_t> sizes) {
+  std::int64_t product = 1;
+  for (const std::int64_t size : sizes) product *= size;
+  return product;
+}
+
+// Scales or factors: f32, one after the other.
+struct Vector {
+  Vector(const TorchTensor& tensor, const char* what, Device device) {
+    if (tensor.dtype() != Dtype::f32) refuse(what, "must be float32: convert it with .to()");
+    if (tensor.device() != device) {
+      refuse(what, "is on another device than the tensor that it belongs to: move one with .to()");
+    }
+    const std::span<const std::int64_t> sizes = tensor.sizes();
+    const bool contiguous = tensor.is_contiguous();
+    if (!contiguous) {
+      copy = TorchTensor::empty(sizes, torch_dtype(Dtype::f32), device);
+      copy.copy_from(tensor);
+    }
+    view = vector(contiguous ? tensor.data() : copy.data(), Dtype::f32, count(sizes), device);
+  }
+
+  TorchTensor copy{};
+  Tensor view{};
+};
+
+// ---- quantize ------------------------------------------------------------------------------------------------------
+
+// (rows, 1) scales rows, (1, columns) columns.
+ScaleGranularity granularity_of(const TorchTensor& scale, const Tensor& input) {
+  const std::span<const std::int64_t> sizes = scale.sizes();
+  const std::int64_t scales = count(sizes);
+  if (scales == 1) return kTensorwise;
+  if (sizes.back() == 1 && scales == input.rows) return kRowwise;
+  if (sizes.back() == input.cols && scales == input.cols) return kColumnwise;
+  refuse("quantize scale", "has " + std::to_string(scales) + " elements, expected 1, one for each of " +
+                               std::to_string(input.rows) + " rows, or one for each of " + std::to_string(input.cols) +
+                               " columns");
+}
+
+// Returns the codes, in the shape of the input, and the maxima, in the shape of the scale.
+void quantize(TorchArguments& all, TorchValue* stack) {
+  const TorchTensor& tensor = all[0];
+  const TorchTensor& scale = all[1];
+  const Dtype format = dtype_at(kFormats, all.integer(2), "quantize format");
+  static const std::string kSubject = "quantize";
+  const TorchMatrix input = matrix_of(tensor, {kSubject, "input"});
+  const Device device = input.view.device;
+  const Vector scales(scale, "quantize scale", device);
+  const CastSpec spec{
+      .in = input.view.dtype, .out = format, .scale = granularity_of(scale, input.view), .source = ScaleSource::given};
+  const TorchRun place(device, all);
+  TorchTensor codes = TorchTensor::empty(tensor.sizes(), torch_dtype(format), device);
+  TorchTensor amax = TorchTensor::empty(scale.sizes(), torch_dtype(Dtype::f32), device);
+  const std::size_t bytes = static_cast<std::size_t>(scales.view.cols) * sizeof(float);
+  const TorchRegion factors(bytes, device);
+  const auto floats = [&](void* data) { return vector(data, Dtype::f32, scales.view.cols, device); };
+  place.backend().fill_zero(amax.data(), bytes, place.stream());
+  place.backend().cast(spec,
+                       {.input = input.view,
+                        .codes = matrix(codes.data(), format, input.view.rows, input.view.cols, device),
+                        .factors = floats(factors.region().data),
+                        .scales = scales.view,
+                        .amax = floats(amax.data())},
+                       place.stream());
+  give(stack, {&codes, &amax});
+}
+
+// ---- gemm ----------------------------------------------------------------------------------------------------------
+
+// The row stride of a matrix whose rows lie one after the other; nullopt if they do not.
+std::optional<std::int64_t> stride_of_rows(std::int64_t rows, std::int64_t cols, std::int64_t row_stride,
+                                           std::int64_t col_stride) {
+  if (cols > 1 && col_stride != 1) return std::nullopt;
+  if (rows <= 1 || cols == 0) return cols;
+  return row_stride >= cols ? std::optional(row_stride) : std::nullopt;
+}
+
+// A matrix of codes, by rows or by columns, or a copy by rows of one that lies otherwise.
+struct Codes {
+  Codes(const TorchTensor& tensor, const char* what) {
+    const std::optional<Dtype> dtype = tensor.float8_dtype();
+    if (!dtype) refuse(what, "is not FP8: cast it first");
+    const std::optional<Device> device = tensor.device();
+    if (!device) refuse(what, "is neither on the CPU nor on a CUDA device");
+    const std::span<const std::int64_t> sizes = tensor.sizes();
+    if (sizes.size() != 2) refuse(what, "has " + std::to_string(sizes.size()) + " dimensions, expected a matrix");
+    const std::span<const std::int64_t> strides = tensor.strides();
+    rows = sizes[0];
+    cols = sizes[1];
+    std::optional<std::int64_t> stride = stride_of_rows(rows, cols, strides[0], strides[1]);
+    by_columns = !stride;
+    if (by_columns) stride = stride_of_rows(cols, rows, strides[1], strides[0]);
+    void* data = tensor.data();
+    if (!stride) {
+      copy = TorchTensor::empty(sizes, torch_dtype(*dtype), *device);
+      copy.copy_from(tensor);
+      data = copy.data();
+      stride = cols;
+      by_columns = false;
+    }
+    view = by_columns ? matrix(data, *dtype, cols, rows, *device) : matrix(data, *dtype, rows, cols, *device);
+    view.row_stride = *stride;
+  }
+
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  bool by_columns = false;
+  TorchTensor copy{};
+  Tensor view{};
+};
+
+ScaleGranularity granularity_of(const Vector& factors, std::int64_t rows, const char* what) {
+  if (factors.view.cols == 1) return kTensorwise;
+  if (factors.view.cols == rows) return kRowwise;
+  refuse(what, "has " + std::to_string(factors.view.cols) + " elements, expected 1 or " + std::to_string(rows));
+}
+
+// Returns (a * factor_a) @ (b * factor_b), summed in f32 and rounded once.
+void gemm(TorchArguments& all, TorchValue* stack) {
+  const Dtype out = dtype_at(kOutputs, all.integer(4), "gemm output");
+  const bool fast_accumulation = all.integer(5) != 0;
+  const Codes a(all[0], "gemm a");
+  const Codes b(all[2], "gemm b");
+  const Device device = a.view.device;
+  if (b.view.device != device) {
+    refuse("gemm b", "is on " + print(b.view.device) + " and a on " + print(device) + ": move one with .to()");
+  }
+  if (a.cols != b.rows) {
+    refuse("gemm b", "has " + std::to_string(b.rows) + " rows, but a has " + std::to_string(a.cols) + " columns");
+  }
+  const Vector factor_a(all[1], "gemm factor_a", device);
+  const Vector factor_b(all[3], "gemm factor_b", device);
+  const GemmSpec spec{.a = a.view.dtype,
+                      .b = b.view.dtype,
+                      .out = out,
+                      .layout_a = a.by_columns ? Layout::mn_major : Layout::k_major,
+                      .layout_b = b.by_columns ? Layout::k_major : Layout::mn_major,
+                      .scale_a = granularity_of(factor_a, a.rows, "gemm factor_a"),
+                      .scale_b = granularity_of(factor_b, b.cols, "gemm factor_b"),
+                      .fast_accumulation = fast_accumulation};
+  const TorchRun place(device, all, a.rows);
+  const std::array<std::int64_t, 2> sizes{a.rows, b.cols};
+  TorchTensor product = TorchTensor::empty(sizes, torch_dtype(out), device);
+  place.backend().gemm(spec,
+                       {.a = a.view,
+                        .b = b.view,
+                        .factor_a = factor_a.view,
+                        .factor_b = factor_b.view,
+                        .out = matrix(product.data(), out, a.rows, b.cols, device)},
+                       place.stream());
+  give(stack, {&product});
+}
+
+// ---- delayed scales ------------------------------------------------------------------------------------------------
+
+// The step of `amax.numel()` slots, in place (AmaxHistorySpec). history has a row for each; formats two rows: FP8_MAX
+// of each slot, and 1 where its scales are powers of two, else 0. A step that overflows is one that a trainer skips:
+// its maxima of Inf and NaN count as 0, so that the scales of later steps do not know of it.
+void sync_amax_history(TorchArguments& all, TorchValue* /*stack*/) {
+  const std::optional<Device> device = all[0].device();
+  if (!device) refuse("sync_amax_history amax", "is neither on the CPU nor on a CUDA device");
+  const auto dense = [&](const TorchTensor& tensor, const char* what) {
+    Vector made(tensor, what, *device);
+    if (made.copy.handle() != nullptr) refuse(what, "is not contiguous: give one that is");
+    return made.view;
+  };
+  const Tensor amax = dense(all[0], "sync_amax_history amax");
+  const Tensor history = dense(all[1], "sync_amax_history history");
+  const Tensor scale = dense(all[2], "sync_amax_history scale");
+  const Tensor formats = dense(all[3], "sync_amax_history formats");
+  const std::int64_t slots = amax.cols;
+  if (slots == 0) return;
+  if (scale.cols != slots || formats.cols != 2 * slots || history.cols == 0 || history.cols % slots != 0) {
+    refuse("sync_amax_history", "has maxima of " + std::to_string(slots) + " slots, scales of " +
+                                    std::to_string(scale.cols) + ", " + std::to_string(formats.cols) +
+                                    " numbers of formats and " + std::to_string(history.cols) +
+                                    " of histories: expected two numbers and a history for each slot");
+  }
+  const TorchRun place(*device, all);
+  auto* const of_formats = static_cast<float*>(formats.data);
+  place.backend().amax_history({.finite = true},
+                               {.amax = amax,
+                                .history = matrix(history.data, Dtype::f32, slots, history.cols / slots, *device),
+                                .scale = scale,
+                                .limits = vector(of_formats, Dtype::f32, slots, *device),
+                                .pow2 = vector(of_formats + slots, Dtype::f32, slots, *device)},
+                               place.stream());
+}
+
+constexpr std::array kOperators{
+    kTorchOperator<quantize, "quantize(Tensor input, Tensor scale, int format) -> (Tensor, Tensor)">,
+    kTorchOperator<
+        gemm,
+        "gemm(Tensor a, Tensor factor_a, Tensor b, Tensor factor_b, int output, int fast_accumulation) -> Tensor">,
+    kTorchOperator<sync_amax_history,
+                   "sync_amax_history(Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats) -> ()">};
+
+}  // namespace
+
+std::span<const TorchOperator> float8_operators() { return kOperators; }
+
+}  // namespace ingot::python

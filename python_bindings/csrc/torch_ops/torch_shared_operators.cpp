@@ -1,0 +1,402 @@
+// The operators of two or three linear layers that share their input (q, k and v; gate and up), perhaps behind a norm:
+// the first layer casts the input, or the norm's values, and the others take its codes (linear_functions.h,
+// norm_linear_functions.h).
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ingot/codegen/types/spec_hash.h"
+#include "ingot/nn/linear/memory_places.h"
+#include "ingot/nn/modules/norm_linear_functions.h"
+#include "module.h"
+#include "torch_ops/torch_module_plans.h"
+#include "torch_ops/torch_module_tensors.h"
+#include "torch_ops/torch_shared_plan.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// Bits of backward's `wants`; the gradients of gamma and beta come together. A layer's two bits begin at kLayer << 2 i.
+constexpr std::int64_t kInput = 1;
+constexpr std::int64_t kGamma = 2;
+constexpr std::int64_t kWeight = 4;
+constexpr std::int64_t kBias = 8;
+
+using SharedModule = TorchModule<SharedLinearPlan>;
+
+TorchPlanTable<SharedModule>& plans() {
+  static auto* const plans = new TorchPlanTable<SharedModule>;  // never destroyed: threads may call until the end
+  return *plans;
+}
+
+MemoryRegion codes_of(const SharedLinearPlan& plan, const TorchKept& kept, std::size_t at) {
+  return kept.codes(plan.codes_begin(at), plan.layer(at).weight_memory().bytes);
+}
+
+// ---- forward -------------------------------------------------------------------------------------------------------
+
+// One forward's memory and tensors.
+struct Forward {
+  const SharedLinearPlan& plan;
+  TorchCall& call;
+  const TorchMatrix& input;
+  const TorchKept& kept;
+  SharedSavedMemory places;
+  bool keeps;
+
+  MemoryRegion saved(std::size_t at) const { return part_of(kept.saved(), places.begin[at], places.size[at]); }
+};
+
+void forward_of_first(const Forward& run, const NormOperands& norm, const LayerOperands& operands,
+                      const TorchResult& output, const MemoryRegion& scratch) {
+  LinearSaved saved{.memory = run.saved(0)};
+  NormLinearForwardTensors tensors{.input = run.input.view,
+                                   .gamma = norm.gamma.view,
+                                   .beta = norm.beta.view,
+                                   .weight = operands.weight.view,
+                                   .bias = operands.bias.view,
+                                   .output = output.view,
+                                   .scales = run.call.scales(run.plan.first.linear),
+                                   .saved = run.keeps ? &saved : nullptr,
+                                   .scratch = scratch};
+  if (const MemoryRegion codes = codes_of(run.plan, run.kept, 0); codes.bytes > 0) tensors.weight_into = codes;
+  norm_linear_forward(run.plan.first, run.call.backend(), tensors, run.call.run());
+}
+
+void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& operands, const TorchResult& output,
+                      const MemoryRegion& scratch_of_first) {
+  const LinearPlan& layer = run.plan.layer(at);
+  const std::int64_t tokens = run.input.view.rows;
+  const Device device = run.call.device();
+  const MemoryRegion first = run.saved(0);
+  const Tensor values = norm_linear_input_values(run.plan.first, tokens, first, scratch_of_first, device);
+  LinearSaved saved{.memory = run.saved(at)};
+  const LinearPass pass = run.keeps ? LinearPass::training : LinearPass::inference;
+  const TorchRegion scratch(layer.forward_scratch(tokens, pass, run.call.observes_values()).bytes, device);
+  LinearForwardTensors tensors{.input = values.data != nullptr ? values : run.input.view,
+                               .weight = operands.weight.view,
+                               .bias = operands.bias.view,
+                               .output = output.view,
+                               .scales = run.call.scales(layer, static_cast<std::int64_t>(at)),
+                               .saved = run.keeps ? &saved : nullptr,
+                               .scratch = scratch.region()};
+  if (const MemoryRegion codes = codes_of(run.plan, run.kept, at); codes.bytes > 0) tensors.weight_into = codes;
+  if (layer.given_input.any) {
+    tensors.given_input = norm_linear_input_codes(run.plan.first, tokens, first, scratch_of_first, device);
+  }
+  linear_forward(layer, run.call.backend(), tensors, run.call.run());
+}
+
+// Returns three outputs, the third empty if there are two layers, and what backward needs. kDelayed: the stack holds
+// delayed scales, behind the other tensors. All layers cast the input with the first layer's scale.
+template <bool kDelayed>
+void forward(TorchArguments& all, TorchValue* stack) {
+  const std::span<const TorchTensor> layer_tensors = all.from(3);  // weight and bias of each
+  constexpr std::size_t kScales = 3 + 2 * kMostLayers;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const SharedModule& of = all.plan(plans(), all.integer(kPlan));
+  const std::int64_t keep = all.integer(kPlan + 1);
+  const SharedLinearPlan& plan = of.plan;
+  const TorchMatrix input = matrix_of(all[0], {plan.first.subject, "input"});
+  TorchCall call(input.view.device, all, input.view.rows);
+  const auto layers = static_cast<std::int64_t>(plan.count());
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), layers, plan.first.subject);
+  const Device device = call.device();
+  const std::int64_t tokens = input.view.rows;
+  const bool keeps = (keep & kKeepSaved) != 0;
+
+  TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
+  const Forward run{plan, call, input, kept, keeps ? plan.saved_memory(tokens) : SharedSavedMemory{}, keeps};
+  const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
+  // The first layer's scratch holds the codes that the others read.
+  const TorchRegion scratch(plan.first.forward_scratch(tokens, pass, run.call.observes_values()).bytes, device);
+  const NormOperands norm(plan.first, all[1], all[2], device);
+  std::vector<TorchResult> outputs;
+  outputs.reserve(kMostLayers);
+  for (std::size_t at = 0; at < plan.count(); ++at) {
+    const LinearPlan& layer = plan.layer(at);
+    const LayerOperands operands(layer, layer_tensors[2 * at], layer_tensors[2 * at + 1], device);
+    outputs.emplace_back(true, sizes_with_last(all[0].sizes(), layer.shape.out_features), *layer.dtypes.output, device);
+    if (at == 0) {
+      forward_of_first(run, norm, operands, outputs[at], scratch.region());
+    } else {
+      forward_of_other(run, at, operands, outputs[at], scratch.region());
+    }
+  }
+  while (outputs.size() < kMostLayers) outputs.emplace_back(false, std::array<std::int64_t, 1>{}, Dtype::f32, device);
+  TorchTensor published = std::move(kept).publish();
+  call.note(all, published);
+  give(stack, {&outputs[0].tensor, &outputs[1].tensor, &outputs[2].tensor, &published});
+}
+
+// ---- backward ------------------------------------------------------------------------------------------------------
+
+struct BackwardArguments {
+  std::span<const TorchTensor> grad_outputs;
+  const TorchTensor &input, &gamma;
+  std::span<const TorchTensor> weights;
+  TorchTensor& saved;
+  std::span<const TorchTensor> main_grads;
+};
+
+// One backward's memory and tensors.
+struct Backward {
+  const SharedLinearPlan& plan;
+  TorchCall& call;
+  const BackwardArguments& arguments;
+  std::int64_t tokens;
+  std::int64_t wants;
+  SharedSavedMemory places;
+  TorchKept kept;
+  bool casts_whole_weights_again = false;
+  TorchMatrix input{};
+
+  bool wants_input() const { return (wants & (kInput | kGamma)) != 0; }
+  bool wants_weight(std::size_t at) const { return (wants & (kWeight << (2 * at))) != 0; }
+  bool accumulates(std::size_t at) const { return wants_weight(at) && is_main_grad(arguments.main_grads[at]); }
+  bool wants_bias(std::size_t at) const { return (wants & (kBias << (2 * at))) != 0; }
+  MemoryRegion saved(std::size_t at) const { return part_of(kept.saved(), places.begin[at], places.size[at]); }
+  LinearSaved stamped(std::size_t at, std::uint64_t identity) const {
+    return {.memory = saved(at), .plan = identity, .tokens = tokens, .kept = true};
+  }
+  TorchMatrix grad_output(std::size_t at) const {
+    return operand_of(arguments.grad_outputs[at], {plan.layer(at).subject, "grad_output"}, call.device());
+  }
+};
+
+void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& grad_input, LayerGradients& gradients,
+                       const std::array<Tensor, 2>& grad_values) {
+  const NormLinearPlan& plan = run.plan.first;
+  const Device device = run.call.device();
+  const LinearSaved saved = run.stamped(0, plan.identity);
+  const LinearGradients wants{.input = run.wants_input(), .weight = run.wants_weight(0), .bias = run.wants_bias(0)};
+  const TorchMatrix grad_output = run.grad_output(0);
+  const WeightOfBackward weight(plan.linear, wants.input, run.arguments.weights[0], codes_of(run.plan, run.kept, 0),
+                                run.casts_whole_weights_again, run.call);
+  TorchMatrix gamma;
+  if (plan.has_gamma() && wants.input) {
+    gamma = vector_in(run.arguments.gamma, plan.linear.dtypes.input, {plan.subject, "gamma"}, device);
+  }
+  const TorchRegion scratch(plan.backward_scratch(run.tokens, wants, run.call.observes_values()).bytes, device);
+  norm_linear_backward(plan, run.call.backend(),
+                       {.saved = &saved,
+                        .grad_output = grad_output.view,
+                        .grad_input = grad_input,
+                        .grad_gamma = norm.gamma.view,
+                        .grad_beta = norm.beta.view,
+                        .grad_weight = gradients.weight.view,
+                        .grad_bias = gradients.bias.view,
+                        .accumulate = run.accumulates(0),
+                        .input = run.input.view,
+                        .gamma = gamma.view,
+                        .weight = weight.matrix.view,
+                        .codes = weight.codes,
+                        .scales = run.call.scales(plan.linear),
+                        .scratch = scratch.region(),
+                        .grad_values = grad_values},
+                       run.call.run());
+}
+
+void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_input, LayerGradients& gradients) {
+  const LinearPlan& layer = run.plan.layer(at);
+  const Device device = run.call.device();
+  const LinearSaved saved = run.stamped(at, layer.identity);
+  const LinearGradients wants{.input = run.wants_input(), .weight = run.wants_weight(at), .bias = run.wants_bias(at)};
+  const TorchMatrix grad_output = run.grad_output(at);
+  const WeightOfBackward weight(layer, wants.input, run.arguments.weights[at], codes_of(run.plan, run.kept, at),
+                                run.casts_whole_weights_again, run.call);
+  const Tensor values = norm_linear_input_values(run.plan.first, run.tokens, run.saved(0), {}, device);
+  const TorchRegion scratch(layer.backward_scratch(run.tokens, wants, run.call.observes_values()).bytes, device);
+  LinearBackwardTensors tensors{.saved = &saved,
+                                .grad_output = grad_output.view,
+                                .grad_input = grad_input,
+                                .grad_weight = gradients.weight.view,
+                                .grad_bias = gradients.bias.view,
+                                .accumulate = run.accumulates(at),
+                                .input = values.data != nullptr ? values : run.input.view,
+                                .weight = weight.matrix.view,
+                                .codes = weight.codes,
+                                .scales = run.call.scales(layer, static_cast<std::int64_t>(at)),
+                                .scratch = scratch.region()};
+  if (layer.given_input.any && wants.weight) {
+    tensors.given_input = norm_linear_input_codes(run.plan.first, run.tokens, run.saved(0), {}, device);
+  }
+  linear_backward(layer, run.call.backend(), tensors, run.call.run());
+}
+
+// Returns the gradients of input, gamma, beta and of each layer's weight and bias; those that are not wanted are empty,
+// and so are those of weights that are added to a main_grad.
+template <std::size_t kMainGrads, bool kDelayed = false>
+void backward(TorchArguments& all, TorchValue* stack) {
+  std::array<TorchTensor, kMostLayers> none;
+  const BackwardArguments arguments{.grad_outputs = all.from(0),
+                                    .input = all[3],
+                                    .gamma = all[4],
+                                    .weights = all.from(5),
+                                    .saved = all[8],
+                                    .main_grads = kMainGrads > 0 ? all.from(9) : std::span<TorchTensor>(none)};
+  constexpr std::size_t kScales = 9 + kMainGrads;
+  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
+  const SharedModule& of = all.plan(plans(), all.integer(kPlan));
+  const SharedLinearPlan& plan = of.plan;
+  const NormLinearPlan& first = plan.first;
+  const TorchMatrix first_grad = matrix_of(arguments.grad_outputs[0], {first.linear.subject, "grad_output"});
+  TorchCall call(first_grad.view.device, all, first_grad.view.rows);
+  const Device device = call.device();
+  const std::int64_t tokens = first_grad.view.rows;
+  std::int64_t wants = all.integer(kPlan + 1);
+  for (std::size_t at = 0; at < kMainGrads; ++at) wants = asked(wants, kWeight << (2 * at), arguments.main_grads[at]);
+  const auto layers = static_cast<std::int64_t>(plan.count());
+  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), layers, first.subject);
+  const bool wants_input = (wants & (kInput | kGamma)) != 0;
+  const bool needs_codes =
+      wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight() && !of.casts_whole_weights_again;
+  Backward run{plan,
+               call,
+               arguments,
+               tokens,
+               wants,
+               plan.saved_memory(tokens),
+               TorchKept(std::move(arguments.saved), of.kept(tokens), needs_codes, {first.subject, "saved"}, device),
+               of.casts_whole_weights_again};
+  const bool wants_weight = run.wants_weight(0) || run.wants_weight(1) || run.wants_weight(2);
+  if (first.backward_reads_input({.input = wants_input, .weight = wants_weight, .bias = false})) {
+    run.input = operand_of(arguments.input, {first.subject, "input"}, device);
+  }
+
+  NormGradients norm(first, wants_input, arguments.grad_outputs[0], arguments.gamma, device);
+  std::vector<LayerGradients> gradients;
+  gradients.reserve(kMostLayers);
+  for (std::size_t at = 0; at < kMostLayers; ++at) {
+    const bool is_layer = at < plan.count();
+    gradients.emplace_back(plan.layer(is_layer ? at : 0), is_layer && run.wants_weight(at),
+                           is_layer && run.wants_bias(at), device, arguments.main_grads[at]);
+  }
+  // Each layer's gradient of the shared values. Without a norm the last layer's lies where their sum will: they are
+  // added from the last to the first, as autograd adds those of separate layers.
+  const std::size_t last = plan.count() - 1;
+  std::array<TorchTensor, kMostLayers> memory;
+  std::array<Tensor, kMostLayers> of_values{};
+  for (std::size_t at = 0; wants_input && at < plan.count(); ++at) {
+    const bool in_result = at == (first.norm ? 0 : last);
+    if (in_result) {
+      of_values[at] = norm.input.view;
+      continue;
+    }
+    TorchResult made(true, norm.input.tensor.sizes(), first.linear.dtypes.input, device);
+    of_values[at] = made.view;
+    memory[at] = std::move(made.tensor);
+  }
+  for (std::size_t at = last; at > 0; --at) backward_of_other(run, at, of_values[at], gradients[at]);
+  const std::array<Tensor, 2> behind_norm =
+      first.norm ? std::array<Tensor, 2>{of_values[1], of_values[2]} : std::array<Tensor, 2>{};
+  backward_of_first(run, norm, of_values[0], gradients[0], behind_norm);
+  if (wants_input && !first.norm) {
+    const std::array<Tensor, 2> others =
+        last == 2 ? std::array{of_values[1], of_values[0]} : std::array{of_values[0], Tensor{}};
+    call.backend().elementwise(first.add_grad_values[last - 1],
+                               {.input = norm.input.view, .inputs = {others[0], others[1]}, .output = norm.input.view},
+                               call.stream());
+  }
+  if ((wants & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
+  give(stack, {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients[0].weight.tensor,
+               &gradients[0].bias.tensor, &gradients[1].weight.tensor, &gradients[1].bias.tensor,
+               &gradients[2].weight.tensor, &gradients[2].bias.tensor});
+}
+
+constexpr std::array kOperators{
+    kTorchOperator<
+        forward<false>,
+        "shared_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0, Tensor weight1,"
+        " Tensor bias1, Tensor weight2, Tensor bias2, int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        forward<true>,
+        "shared_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0,"
+        " Tensor weight1, Tensor bias1, Tensor weight2, Tensor bias2, Tensor scale, Tensor(a!) amax, Tensor starts,"
+        " int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<backward<0>,
+                   "shared_linear_backward(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor "
+                   "input, Tensor gamma,"
+                   " Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, int plan, int wants)"
+                   " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<kMostLayers>,
+        "shared_linear_backward_into(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
+        " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
+        " Tensor(b!) main_grad1, Tensor(c!) main_grad2, int plan, int wants)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
+    kTorchOperator<
+        backward<kMostLayers, true>,
+        "shared_linear_backward_delayed(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
+        " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
+        " Tensor(b!) main_grad1, Tensor(c!) main_grad2, Tensor scale, Tensor(d!) amax, Tensor starts, int plan,"
+        " int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">};
+
+// A layer's out_features, and the dtypes of its weight and bias.
+using LayerText = std::tuple<std::int64_t, std::string, std::optional<std::string>>;
+
+SharedLinearPlan shared_plan(const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
+                             const std::string& input_dtype, const std::vector<LayerText>& layers, bool grad_weight,
+                             const std::optional<NormText>& norm, bool weight_again) {
+  SharedLinearPlan plan;
+  for (const auto& [out_features, weight, bias] : layers) {
+    LinearPlanOptions options{
+        .name = placeholder(plan.identity == 0 ? 0 : plan.count()),
+        .config = config_of(recipe_name, weight_again),
+        .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
+        .dtypes = linear_dtypes({input_dtype, weight, bias}),
+        .grad_weight = grad_weight};
+    if (plan.identity == 0) {
+      plan.first = norm_linear_plan({.linear = options, .norm = norm_options(norm), .subject = subject});
+      plan.identity = plan.first.identity;
+    } else {
+      options.given_input = true;
+      plan.others.push_back(linear_plan(options));
+      plan.identity = mix(plan.identity + 1) + plan.others.back().identity;
+    }
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::span<const TorchOperator> shared_linear_operators() { return kOperators; }
+
+void bind_torch_shared_linear(nb::module_& module) {
+  module.def(
+      "torch_shared_linear_plan",
+      [](const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
+         const std::string& input_dtype, const std::vector<LayerText>& layers, bool grad_weight,
+         const std::optional<NormText>& norm, bool weight_again) {
+        if (layers.size() < 2 || layers.size() > kMostLayers) {
+          throw Error(ErrorCode::invalid_argument, subject,
+                      "has " + std::to_string(layers.size()) + " layers, but two or three can share an input");
+        }
+        SharedLinearPlan plan =
+            shared_plan(subject, recipe_name, in_features, input_dtype, layers, grad_weight, norm, weight_again);
+        const std::size_t codes = plan.codes_begin(plan.count());
+        const std::uint64_t identity = plan.identity;
+        const bool casts_again = casts_whole_again(plan.first.linear, weight_again);
+        const ReadAgain reads{.input_for_input = plan.first.norm.has_value(),
+                              .input_for_weight = plan.first.backward_reads_input({.input = false, .bias = false}),
+                              .weight = plan.first.linear.grad_input_reads_weight()};
+        std::vector<std::string> sizes;
+        for (const LayerText& layer : layers) sizes.push_back(sizes_text(in_features, std::get<0>(layer)));
+        return add_module(plans(), identity, SharedModule(std::move(plan), codes, casts_again), std::move(sizes),
+                          reads);
+      },
+      "subject"_a, "recipe"_a, "in_features"_a, "input_dtype"_a, "layers"_a, "grad_weight"_a, "norm"_a.none(),
+      "weight_again"_a);
+  bind_names(module, "torch_name_shared_linear", plans());
+}
+
+}  // namespace ingot::python

@@ -1,0 +1,230 @@
+// The operators of weights in 8, 6 and 4 bits: cast a weight, pack its codes in the order of the tensor cores and back,
+// and multiply by it (Backend::dequant_matmul). Memory is PyTorch's; ingot/nn/_weight_only.py is the layer over them.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "arrays/arrays.h"
+#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/types/divided_up.h"
+#include "ingot/nn/weights/weight_only.h"
+#include "ingot/runtime/util/digest.h"
+#include "module.h"
+#include "torch_abi/torch_memory.h"
+#include "torch_abi/torch_weight_operand.h"
+#include "torch_ops/torch_module_plans.h"
+#include "torch_ops/torch_operator.h"
+#include "torch_ops/torch_run.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+struct WeightOnlyPlan {
+  std::string subject{};  // what messages call the layer
+  Dtype dtype = Dtype::e4m3fn;
+  bool mx = false;
+  ScaleGranularity scale = kRowwise;
+  bool pow2 = false;
+  WeightLayout layout = WeightLayout::packed;
+  std::int64_t out_features = 0;
+  std::int64_t in_features = 0;
+  // For x of bf16 and f16, each without and with a bias.
+  std::array<DequantMatmulSpec, 4> specs{};
+
+  Dtype factor_dtype() const { return mx ? Dtype::e8m0fnu : Dtype::f32; }
+  std::int64_t factors() const { return scale_count(scale, out_features, in_features); }
+  // Codes in plain rows, each of whole groups of codes that fill whole bytes.
+  std::int64_t code_stride() const {
+    const auto unit = static_cast<std::int64_t>(packed_unit(dtype));
+    return divided_up(in_features, unit) * unit;
+  }
+  std::int64_t code_bytes() const { return row_bytes(dtype, code_stride()); }
+  std::int64_t weight_bytes() const {
+    return is_packed(layout) ? packed_weight_bytes(dtype, out_features, in_features) : out_features * code_bytes();
+  }
+  TensorName name(const char* tensor) const { return {subject, tensor}; }
+
+  Tensor codes(void* data, Device device) const {
+    Tensor codes = matrix(data, dtype, out_features, in_features, device);
+    codes.row_stride = code_stride();
+    return codes;
+  }
+  Tensor weight(void* data, Device device) const {
+    return is_packed(layout) ? vector(data, Dtype::u8, weight_bytes(), device) : codes(data, device);
+  }
+};
+
+TorchPlanTable<WeightOnlyPlan>& plans() {
+  static auto* const plans = new TorchPlanTable<WeightOnlyPlan>;  // never destroyed: as torch_operators.cpp's
+  return *plans;
+}
+
+// The integers `plan` and `constant` are at `integers`. `of_bias`: null for a layer that has none.
+void multiply(TorchArguments& all, TorchValue* stack, const TorchTensor* of_bias, std::size_t integers) {
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(integers));
+  const Device device = device_of(all[0], plan.name("input"));
+  const TorchMatrix input = columns_of(all[0], plan.name("input"), plan.in_features, device);
+  const Dtype dtype = input.view.dtype;
+  if (dtype == Dtype::f32) {
+    throw Error(ErrorCode::invalid_argument, plan.name("input").text(),
+                "is float32, but activations are bfloat16 or float16: convert them with .to(), or use torch.autocast");
+  }
+  const bool has_bias = of_bias != nullptr;
+  TorchMatrix bias;
+  if (has_bias) {
+    bias = columns_of(*of_bias, plan.name("bias"), plan.out_features, device);
+    if (bias.view.dtype != dtype) {  // f32 beside bf16, under autocast
+      TorchTensor rounded = TorchTensor::empty(of_bias->sizes(), torch_dtype(dtype), device);
+      rounded.copy_from(*of_bias);
+      bias = {.view = matrix(rounded.data(), dtype, 1, plan.out_features, device), .copy = std::move(rounded)};
+    }
+  }
+  DequantMatmulTensors tensors{
+      .x = input.view,
+      .weight = plan.weight(bytes_of(all[1], plan.name("weight"), plan.weight_bytes(), device), device),
+      .factors = vector(factors_of(all[2], plan.name("weight_scale"), plan.factors(), plan.factor_dtype(), device),
+                        plan.factor_dtype(), plan.factors(), device),
+      .bias = bias.view,
+      .out = {},
+      .constant_weight = all.integer(integers + 1) != 0};
+  const TorchRun place(device, all);
+  TorchTensor output =
+      TorchTensor::empty(sizes_with_last(all[0].sizes(), plan.out_features), torch_dtype(dtype), device);
+  tensors.out = matrix(output.data(), dtype, input.view.rows, plan.out_features, device);
+  place.backend().dequant_matmul(plan.specs[(dtype == Dtype::f16 ? 2U : 0U) + (has_bias ? 1U : 0U)], tensors,
+                                 place.stream());
+  give(stack, {&output});
+}
+
+void matmul_operator(TorchArguments& all, TorchValue* stack) { multiply(all, stack, nullptr, 3); }
+void matmul_bias_operator(TorchArguments& all, TorchValue* stack) { multiply(all, stack, &all[3], 4); }
+
+TorchTensor empty_codes(const WeightOnlyPlan& plan, Device device) {
+  const std::array<std::int64_t, 2> sizes{plan.out_features, plan.code_bytes()};
+  return TorchTensor::empty(sizes, torch_functions().bytes, device);
+}
+
+// Returns codes in plain rows, and factors.
+void cast_operator(TorchArguments& all, TorchValue* stack) {
+  const TorchTensor& values = all[0];
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(1));
+  const Device device = device_of(values, plan.name("weight"));
+  const TorchMatrix weight = columns_of(values, plan.name("weight"), plan.in_features, device);
+  const TorchRun place(device, all);
+  TorchTensor codes = empty_codes(plan, device);
+  const std::array<std::int64_t, 1> count{plan.factors()};
+  TorchTensor factors = plan.mx ? TorchTensor::empty_bytes(static_cast<std::size_t>(plan.factors()), device)
+                                : TorchTensor::empty(count, torch_functions().f32, device);
+  if (plan.mx) {
+    const Tensor scales =
+        matrix(factors.data(), Dtype::e8m0fnu, plan.out_features, divided_up(plan.in_features, 32), device);
+    place.backend().quantize_mx({.in = weight.view.dtype, .out = plan.dtype},
+                                {.input = weight.view, .codes = plan.codes(codes.data(), device), .scales = scales},
+                                place.stream());
+  } else {
+    place.backend().cast({.in = weight.view.dtype, .out = plan.dtype, .scale = plan.scale, .pow2 = plan.pow2},
+                         {.input = weight.view,
+                          .codes = plan.codes(codes.data(), device),
+                          .factors = vector(factors.data(), Dtype::f32, plan.factors(), device)},
+                         place.stream());
+  }
+  give(stack, {&codes, &factors});
+}
+
+// Codes in plain rows to the plan's packed layout, or back.
+void pack(TorchArguments& all, TorchValue* stack, bool unpack) {
+  const TorchTensor& from = all[0];
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(1));
+  const TensorName name = plan.name("weight");
+  if (!is_packed(plan.layout)) throw Error(ErrorCode::invalid_argument, name.text(), "is not to be packed");
+  const Device device = device_of(from, name);
+  void* const data = bytes_of(from, name, unpack ? plan.weight_bytes() : plan.out_features * plan.code_bytes(), device);
+  const TorchRun place(device, all);
+  TorchTensor to = unpack ? empty_codes(plan, device)
+                          : TorchTensor::empty_bytes(static_cast<std::size_t>(plan.weight_bytes()), device);
+  place.backend().pack_weight({.weight = plan.dtype, .layout = plan.layout, .unpack = unpack},
+                              {.codes = plan.codes(unpack ? to.data() : data, device),
+                               .packed = plan.weight(unpack ? data : to.data(), device)},
+                              place.stream());
+  give(stack, {&to});
+}
+
+void pack_operator(TorchArguments& all, TorchValue* stack) { pack(all, stack, false); }
+void unpack_operator(TorchArguments& all, TorchValue* stack) { pack(all, stack, true); }
+
+constexpr std::array kOperators{
+    kTorchOperator<matmul_operator,
+                   "weight_only_linear(Tensor input, Tensor weight, Tensor factors, int plan, int constant) -> Tensor">,
+    kTorchOperator<matmul_bias_operator,
+                   "weight_only_linear_bias(Tensor input, Tensor weight, Tensor factors, Tensor bias, int plan, int "
+                   "constant) -> Tensor">,
+    kTorchOperator<cast_operator, "weight_cast(Tensor weight, int plan) -> (Tensor, Tensor)">,
+    kTorchOperator<pack_operator, "weight_pack(Tensor codes, int plan) -> Tensor">,
+    kTorchOperator<unpack_operator, "weight_unpack(Tensor packed, int plan) -> Tensor">};
+
+// Returns (number, bytes of a row of codes, bytes of the weight, number of factors).
+nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options, std::int64_t out_features,
+                   std::int64_t in_features) {
+  if (out_features < 0 || in_features < 0) {
+    throw Error(ErrorCode::invalid_argument, subject, "has a negative size: features are counts");
+  }
+  WeightOnlyPlan plan{.subject = subject,
+                      .dtype = options.dtype,
+                      .mx = options.mx,
+                      .scale = options.mx ? kRowGroups32 : options.scale,
+                      .pow2 = options.pow2,
+                      .layout = layout_of_bits(options.dtype, options.layout),
+                      .out_features = out_features,
+                      .in_features = in_features};
+  std::string text =
+      subject + "|" + std::to_string(out_features) + "|" + std::to_string(in_features) + (plan.pow2 ? "|pow2" : "|");
+  for (std::size_t i = 0; i < plan.specs.size(); ++i) {
+    const Dtype x = i / 2 != 0 ? Dtype::f16 : Dtype::bf16;
+    plan.specs[i] = {.x = x,
+                     .weight = plan.dtype,
+                     .out = x,
+                     .scale = plan.scale,
+                     .factors = plan.factor_dtype(),
+                     .layout = plan.layout,
+                     .bias = i % 2 != 0,
+                     .batch_invariant = options.batch_invariant};
+    validate(KernelSpec(plan.specs[i]));
+    text += "|" + print(KernelSpec(plan.specs[i]));
+  }
+  const auto facts = std::array<std::int64_t, 3>{plan.code_bytes(), plan.weight_bytes(), plan.factors()};
+  std::uint64_t identity = 0;
+  std::memcpy(&identity, digest(text).data(), sizeof(identity));
+  const std::int64_t number = plans().add(identity, std::move(plan), {sizes_text(in_features, out_features)});
+  return nb::make_tuple(number, facts[0], facts[1], facts[2]);
+}
+
+// Waits for PyTorch's current stream on a device, -1 for the CPU. Captures of other threads go on, which a wait for the
+// device would break. Returns false, and waits for nothing, if the stream itself is captured.
+bool synchronize(int index) {
+  const nb::gil_scoped_release released;
+  const TorchRun place(index < 0 ? Device{} : Device{DeviceType::cuda, index});
+  if (place.backend().capturing(place.stream())) return false;
+  place.backend().synchronize(place.stream());
+  return true;
+}
+
+}  // namespace
+
+std::span<const TorchOperator> weight_only_operators() { return kOperators; }
+
+void bind_torch_weight_only(nb::module_& module) {
+  module.attr("packed_layout_version") = kPackedLayoutVersion;
+  module.def("torch_synchronize", &synchronize, "index"_a);
+  module.def("torch_weight_only_plan", &add_plan, "subject"_a, "options"_a, "out_features"_a, "in_features"_a);
+  bind_names(module, "torch_name_weight_only", plans());
+}
+
+}  // namespace ingot::python

@@ -1,0 +1,120 @@
+#include "ingot/nn/linear/float8_tensor.h"
+
+#include <string>
+
+#include <fmt/format.h>
+
+#include "ingot/codegen/types/divided_up.h"
+#include "ingot/nn/linear/tensor_checks.h"
+#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/error.h"
+
+#include "scaling.cuh"
+
+namespace ingot {
+namespace {
+
+// Refuses outputs that a Float8Tensor cannot hold.
+void check_outputs(const CastSpec& spec) {
+  const auto refuse = [&](const char* what) {
+    throw Error(ErrorCode::invalid_argument, print(spec),
+                std::string("cast_to() makes only codes and their dynamic factors; use Backend::cast() for ") + what);
+  };
+  if (spec.source == ScaleSource::given) refuse("given scales");
+  if (!spec.pointwise.inputs().empty()) refuse("an expression with further inputs");
+  if (spec.result) refuse("the result");
+  if (spec.sum) refuse("the sum");
+}
+
+}  // namespace
+
+std::int64_t code_pitch(std::int64_t cols) {
+  const std::int64_t unit = cols < 64 ? 1 : cols < 512 ? 16 : 64;
+  return divided_up(cols, unit) * unit;
+}
+
+CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
+                       Stream& stream) {
+  static_cast<void>(byte_span(input, "input"));  // refuses sizes that the outputs' could not follow
+  CastTensors tensors{.input = input, .factors = {}};
+  const auto codes = [&](OwnedTensor& to, std::int64_t rows, std::int64_t cols) {
+    to.resize(backend, spec.out, rows, cols, stream, code_pitch(cols));
+    return to.view();
+  };
+  const auto factors = [&](OwnedTensor& to, ScaleGranularity scale) {
+    to.resize(backend, Dtype::f32, 1, scale_count(scale, input.rows, input.cols), stream);
+    return to.view();
+  };
+  if (spec.codes) tensors.codes = codes(*parts.codes, input.rows, input.cols);
+  if (spec.transposed) tensors.transposed = codes(*parts.transposed, input.cols, input.rows);
+  tensors.factors = factors(*parts.factors, spec.scale);
+  if (spec.transposed_scale) {
+    tensors.transposed_factors = factors(*parts.transposed_factors, *spec.transposed_scale);
+  }
+  return tensors;
+}
+
+void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream) {
+  check_outputs(spec);
+  backend.cast(spec, outputs_of(parts, spec, input, backend, stream), stream);
+}
+
+void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream) {
+  cast_to(parts_of(out), spec, input, backend, stream);
+}
+
+// Maxima, a history of one step, and each slot's FP8_MAX and pow2, as amax_history takes them.
+std::size_t scales_scratch_bytes(const CastSpec& spec, std::int64_t rows, std::int64_t cols) {
+  return static_cast<std::size_t>(4 * scale_count(spec.scale, rows, cols)) * sizeof(float);
+}
+
+void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scales, const MemoryRegion& scratch,
+                  Backend& backend, Stream& stream) {
+  validate(spec);
+  validate(AmaxSpec{.in = spec.in, .scale = spec.scale});
+  if (spec.source == ScaleSource::given || spec.pointwise) {
+    throw Error(ErrorCode::invalid_argument, print(spec),
+                "write_scales() makes dynamic scales of the input itself: leave out `given` and the expression");
+  }
+  const std::int64_t count = scale_count(spec.scale, input.rows, input.cols);
+  check_vector("write_scales scales", scales, Dtype::f32, count, backend.device(), "one for each scale of the cast");
+  const std::size_t bytes = scales_scratch_bytes(spec, input.rows, input.cols);
+  if (count != 0 && (scratch.data == nullptr || scratch.bytes < bytes)) {
+    refuse_argument("write_scales scratch",
+                    fmt::format("has {} bytes, but the scales need {}: scales_scratch_bytes() tells",
+                                scratch.data == nullptr ? 0 : scratch.bytes, bytes));
+  }
+  if (count == 0) return;
+  float* const memory = static_cast<float*>(scratch.data);
+  const auto part = [&](int index) { return vector(memory + index * count, Dtype::f32, count, backend.device()); };
+  const Tensor maxima = part(0);
+  Tensor history = part(1);
+  history.rows = count;
+  history.cols = history.row_stride = 1;
+  backend.amax({.in = spec.in, .scale = spec.scale}, {.input = input, .amax = maxima}, stream);
+  const auto filled = [&](const Tensor& values, float value) {
+    backend.fill(static_cast<float*>(values.data), value, static_cast<std::size_t>(count), stream);
+    return values;
+  };
+  // Where all values are 0, a history leaves the scale as it is.
+  filled(scales, scale_from_amax(0.0F, fp8_max(spec.out), spec.pow2));
+  backend.amax_history({.reduction = AmaxReduction::most_recent},
+                       {.amax = maxima,
+                        .history = history,
+                        .scale = scales,
+                        .limits = filled(part(2), fp8_max(spec.out)),
+                        .pow2 = filled(part(3), spec.pow2 ? 1.0F : 0.0F)},
+                       stream);
+}
+
+Tensor factors_by_group(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
+  if (scale.rows != 1 || scale.cols == 0 || factors.empty()) return factors;
+  return matrix(factors.data, Dtype::f32, divided_up(cols, scale.cols), rows, factors.device);
+}
+
+Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
+  if (scale.rows <= 1 || scale.cols == 0) return factors;
+  return matrix(factors.data, Dtype::f32, divided_up(rows, scale.rows), divided_up(cols, scale.cols), factors.device);
+}
+
+}  // namespace ingot

@@ -1,0 +1,162 @@
+// Names the tensors of a linear layer's call by the layer's name, and refuses those that break a rule: what the checks
+// of linear_checks.h are made of.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/linear/tensor_checks.h"
+
+namespace ingot {
+
+// A message is formatted only if a rule is broken.
+class LinearChecker {
+ public:
+  LinearChecker(const LinearPlan& plan, const Backend& backend) : plan_(&plan), device_(backend.device()) {}
+
+  [[noreturn]] void refuse(const char* name, const std::string& message) const {
+    refuse_argument(fmt::format("{} {}", plan_->subject, name).c_str(), message);
+  }
+
+  void dtype(const NamedTensor& named, std::initializer_list<Dtype> allowed, const char* why) const {
+    if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
+    std::string names;
+    for (const Dtype dtype : allowed) names += fmt::format("{}{}", names.empty() ? "" : " or ", ingot::name(dtype));
+    if (!is_given(*named.tensor)) refuse(named.name, fmt::format("is missing; it must be {}{}", names, why));
+    refuse(named.name, fmt::format("is {}, but must be {}{}", ingot::name(named.tensor->dtype), names, why));
+  }
+
+  void shape(const NamedTensor& named, std::int64_t rows, std::int64_t cols, const char* meaning) const {
+    const Tensor& tensor = *named.tensor;
+    if (tensor.rows == rows && tensor.cols == cols) return;
+    if (!is_given(tensor)) {
+      refuse(named.name, fmt::format("is missing; it must be [{}, {}] = {}", rows, cols, meaning));
+    }
+    refuse(named.name, fmt::format("is {}, but must be [{}, {}] = {}", describe(tensor), rows, cols, meaning));
+  }
+
+  void memory(const NamedTensor& named) const {
+    try {
+      check_memory(named.name, *named.tensor, device_);
+    } catch (const Error& error) {
+      refuse(named.name, error.message());
+    }
+  }
+
+  void all(const NamedTensor& named, Dtype dtype, const char* why, std::int64_t rows, std::int64_t cols,
+           const char* meaning) const {
+    this->dtype(named, {dtype}, why);
+    shape(named, rows, cols, meaning);
+    memory(named);
+  }
+
+  // An input of an expression is named by `of` alone, a tensor of the call with the layer.
+  void disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) const {
+    for (const NamedTensor& other : others) {
+      if (!overlap(*written.tensor, *other.tensor)) continue;
+      refuse(written.name, fmt::format("overlaps {} {}: give it memory of its own", plan_->subject, other.name));
+    }
+  }
+  void disjoint_from_input(const NamedTensor& written, const char* of, const Tensor& input) const {
+    if (overlap(*written.tensor, input))
+      refuse(written.name, fmt::format("overlaps {}: give it memory of its own", of));
+  }
+
+  // The inputs of an expression: matrices [rows, cols] and column vectors of the values' dtype, column vectors of f32,
+  // and row vectors of f32.
+  void prologue_inputs(const PointwiseTensors& tensors, std::int64_t rows) const {
+    inputs(kPrologueInputs, plan_->fusion.prologue, plan_->dtypes.input, tensors, rows, plan_->shape.in_features);
+  }
+  void epilogue_inputs(const PointwiseTensors& tensors, std::int64_t rows) const {
+    inputs(kEpilogueInputs, plan_->fusion.epilogue, *plan_->dtypes.output, tensors, rows, plan_->shape.out_features);
+  }
+
+  void stream(const Backend& backend, const Stream& stream) const {
+    if (&stream.backend() == &backend) return;
+    refuse("stream", "belongs to another backend than the layer: make it from the layer's backend");
+  }
+
+  // `of`: the tensor that is cast with it.
+  void scale(const char* of, const LinearCast& cast, const LinearScale& scale) const {
+    if (!cast.any || cast.scaling == Scaling::dynamic) return;
+    const auto check = [&](const char* part, const Tensor& tensor) {
+      if (tensor.data != nullptr && tensor.dtype == Dtype::f32 && tensor.rows == 1 && tensor.cols == 1 &&
+          tensor.device == device_) {
+        return;
+      }
+      refuse(fmt::format("scales.{}.{}", of, part).c_str(),
+             fmt::format("is {}, but must be f32[1, 1] on {}: {}", describe(tensor), print(device_),
+                         cast.scaling == Scaling::fixed ? "linear_constants() makes fixed scales"
+                                                        : "a delayed scale is the caller's"));
+    };
+    check("scale", scale.scale);
+    if (cast.scaling == Scaling::delayed) check("amax", scale.amax);
+  }
+
+  void one(const LinearScales& scales) const {
+    if (scales.one.data != nullptr || !plan_->folds()) return;
+    refuse("scales.one", "is missing; the config folds factors: linear_constants() makes it");
+  }
+
+  // One set of the weight's codes, and its factors.
+  void codes(const NamedTensor& codes, std::int64_t rows, std::int64_t cols, const NamedTensor& factors,
+             ScaleGranularity scale) const {
+    const Dtype dtype = plan_->weight.any ? plan_->weight.spec.out : plan_->weight_again.spec.out;
+    const char* const why = ": cast_weight() makes codes of the weight";
+    if (!is_given(*codes.tensor) && rows != 0 && cols != 0) {
+      refuse(codes.name, fmt::format("is missing; it must be {}[{}, {}]{}", name(dtype), rows, cols, why));
+    }
+    all(codes, dtype, ", the weight's format", rows, cols, "the weight as its GEMM reads it");
+    const std::int64_t count = scale_count(scale, plan_->shape.out_features, plan_->shape.in_features);
+    if (!is_given(*factors.tensor) && count != 0) {
+      refuse(factors.name, fmt::format("is missing; codes come with their factors, f32[1, {}], one for each {}", count,
+                                       print(scale)));
+    }
+    this->dtype(factors, {Dtype::f32}, ", as factors are");
+    if (factors.tensor->rows != 1 || factors.tensor->cols != count) {
+      refuse(factors.name, fmt::format("is {}, but must be [1, {}] = one factor for each {} of the weight",
+                                       describe(*factors.tensor), count, print(scale)));
+    }
+    memory(factors);
+  }
+
+  const LinearPlan& plan() const { return *plan_; }
+
+ private:
+  using InputNames = std::array<const char*, kMaxPointwiseInputs>;
+  static constexpr InputNames kPrologueInputs{"prologue_inputs[0]", "prologue_inputs[1]", "prologue_inputs[2]",
+                                              "prologue_inputs[3]"};
+  static constexpr InputNames kEpilogueInputs{"epilogue_inputs[0]", "epilogue_inputs[1]", "epilogue_inputs[2]",
+                                              "epilogue_inputs[3]"};
+
+  void inputs(const InputNames& names, const Pointwise& expression, Dtype values, const PointwiseTensors& tensors,
+              std::int64_t rows, std::int64_t cols) const {
+    const auto inputs = expression.inputs();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const NamedTensor named{names[i], &tensors[i]};
+      if (i >= inputs.size()) {
+        if (!is_given(tensors[i])) continue;
+        refuse(named.name, fmt::format("is given, but the layer's expression there has {} inputs", inputs.size()));
+      }
+      using Kind = PointwiseInput::Kind;
+      const Kind kind = inputs[i].kind;
+      dtype(named, {kind == Kind::row || kind == Kind::column_f32 ? Dtype::f32 : values}, "");
+      shape(named, kind == Kind::matrix ? rows : 1, kind == Kind::row ? rows : cols,
+            kind == Kind::matrix ? "a matrix beside x"
+            : kind == Kind::row  ? "a value for each row"
+                                 : "a value for each column");
+      memory(named);
+    }
+  }
+
+  const LinearPlan* plan_;
+  Device device_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,411 @@
+#include "ingot/nn/linear/linear_checks.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "ingot/nn/linear/layer_call.h"
+#include "ingot/nn/linear/linear_checker.h"
+#include "ingot/nn/linear/tensor_checks.h"
+
+namespace ingot {
+namespace {
+
+void check_input(const LinearChecker& check, const LinearForwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const NamedTensor input{"input", &t.input};
+  const std::int64_t in = plan.shape.in_features;
+  if (!is_given(t.input) && in != 0) {
+    check.refuse(input.name, fmt::format("is missing; it must have {} columns = in_features", in));
+  }
+  check.dtype(input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+  check.dtype(input, {plan.dtypes.input}, ", the plan's dtype");
+  if (t.input.cols == in) return;
+  check.refuse(input.name, fmt::format("is {}, but must have {} columns = in_features", describe(t.input), in));
+}
+
+void check_bias(const LinearChecker& check, const LinearForwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const NamedTensor bias{"bias", &t.bias};
+  if (!plan.shape.bias) {
+    if (!is_given(t.bias)) return;
+    check.refuse(bias.name, "is given, but the layer was made without one: set bias in its LinearShape");
+  }
+  const bool narrow = *plan.dtypes.output == Dtype::f32 && is_float8(plan.config.output);
+  check.shape(bias, 1, plan.shape.out_features, "a vector of out_features");
+  check.dtype(bias, {*plan.dtypes.bias},
+              plan.rounds_bias() ? ", the plan's dtype"
+              : narrow           ? ": an FP8 GEMM with f32 output takes a bf16 bias"
+                                 : ", as input is");
+  check.memory(bias);
+}
+
+// Why a tensor has this dtype.
+const char* because(const LinearPlan& plan, Dtype dtype) {
+  return dtype == plan.dtypes.input ? ", as input is" : ", the plan's dtype";
+}
+
+// An FP8 GEMM writes any dtype; one in high precision that of its operands, or f32.
+void check_gradient_dtype(const LinearChecker& check, const NamedTensor& gradient, const GemmConfig& gemm) {
+  const Dtype dtype = check.plan().dtypes.input;
+  const Dtype output = *check.plan().dtypes.output;
+  if (is_float8(gemm)) {
+    check.dtype(gradient, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+  } else if (output != dtype) {
+    check.refuse(gradient.name,
+                 fmt::format("is wanted, but its GEMM is in high precision, whose operands have one dtype, and "
+                             "grad_output is {} beside {}: choose a recipe that casts grad_output for it",
+                             name(output), name(dtype)));
+  } else if (dtype == Dtype::f32) {
+    check.dtype(gradient, {dtype}, ", as input is");
+  } else {
+    check.dtype(gradient, {dtype, Dtype::f32}, "");
+  }
+}
+
+void check_gradients(const LinearChecker& check, const LinearBackwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const auto [in, out, bias] = plan.shape;
+  const Dtype dtype = *plan.dtypes.output;
+  const std::int64_t tokens = t.saved->tokens;
+  const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
+  const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
+  const bool one = expands_grad_output(plan, t);
+  check.all({"grad_output", &t.grad_output}, dtype, because(plan, dtype), one ? 1 : tokens, one ? 1 : out,
+            "[rows of the last forward's input, out_features]");
+  if (is_given(t.grad_input)) {
+    const NamedTensor grad_input{"grad_input", &t.grad_input};
+    check_gradient_dtype(check, grad_input, plan.config.grad_input);
+    check.shape(grad_input, tokens, in, "[rows of the last forward's input, in_features]");
+    check.memory(grad_input);
+  }
+  if (t.accumulate && !is_given(t.grad_weight)) {
+    check.refuse(grad_weight.name, "is missing, but accumulate asks for it to be added to");
+  }
+  if (is_given(t.grad_weight)) {
+    if (!plan.trains_weight) {
+      check.refuse(grad_weight.name,
+                   "is given, but the plan was made without it, so forward kept nothing for it: set "
+                   "LinearPlanOptions::grad_weight");
+    }
+    check_gradient_dtype(check, grad_weight, plan.config.grad_weight);
+    check.shape(grad_weight, out, in, "[out_features, in_features]");
+    check.memory(grad_weight);
+  }
+  if (!is_given(t.grad_bias)) return;
+  if (!bias) check.refuse(grad_bias.name, "is given, but the layer was made without a bias");
+  check.dtype(grad_bias, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+  check.shape(grad_bias, 1, out, "a vector of out_features");
+  check.memory(grad_bias);
+}
+
+// Several results come from one grad_output: a result written over it, or over another result, would corrupt the next
+// one. The tensors of the forward matter only where this config reads them again.
+void check_results_apart(const LinearChecker& check, const LinearBackwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const NamedTensor grad_output{"grad_output", &t.grad_output};
+  const NamedTensor grad_input{"grad_input", &t.grad_input};
+  const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
+  const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
+  check.disjoint(grad_input, {grad_output, grad_weight, grad_bias});
+  check.disjoint(grad_weight, {grad_output, grad_bias});
+  check.disjoint(grad_bias, {grad_output});
+  const bool reads_input = !is_float8(plan.config.grad_weight) || plan.config.input == OtherCodes::again;
+  for (const NamedTensor& result : {grad_input, grad_weight, grad_bias}) {
+    if (plan.gradient.of_output()) check.disjoint(result, {{"output", &t.output}});
+    for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+      if (reads_input) check.disjoint_from_input(result, "an input of the prologue", t.prologue_inputs[i]);
+      check.disjoint_from_input(result, "an input of the epilogue", t.epilogue_inputs[i]);
+    }
+    if (reads_input) check.disjoint(result, {{"input", &t.input}});
+    if (plan.grad_input_reads_weight()) check.disjoint(result, {{"weight", &t.weight}});
+  }
+}
+
+void check_stamp(const LinearChecker& check, const LinearSaved* saved) {
+  if (saved == nullptr || !saved->kept) {
+    check.refuse("backward", "has no forward() before it that kept what it needs: run forward() first, or recompute()");
+  }
+  if (saved->plan == check.plan().identity) return;
+  check.refuse("saved", "was written by a forward of another plan: give this backward what its own forward kept");
+}
+
+// One set of the given input's codes, [rows, cols], and its factors.
+void check_given(const LinearChecker& check, const NamedTensor& codes, std::int64_t rows, std::int64_t cols,
+                 const NamedTensor& factors, ScaleGranularity scale) {
+  if (!is_given(*codes.tensor) && rows != 0 && cols != 0) {
+    check.refuse(codes.name,
+                 "is missing, but the plan was made with given_input: linear_input_codes() has those of the layer that "
+                 "casts it");
+  }
+  check.all(codes, check.plan().given_input.spec.out, ", the input's format", rows, cols,
+            "the input as its GEMM reads it");
+  // Those of a row's groups may lie by group, as linear_input_codes() has them, or row by row.
+  if (scale.rows == 1 && scale.cols != 0 && factors.tensor->rows > 1) {
+    return check.all(factors, Dtype::f32, ", as factors are", scale_count(scale, 1, cols), rows,
+                     "a row of factors for each group of columns");
+  }
+  check.all(factors, Dtype::f32, ", as factors are", 1, scale_count(scale, rows, cols),
+            "a factor for each scale of the input");
+}
+
+void refuse_given(const LinearChecker& check, const Float8View& input) {
+  if (check.plan().given_input.any || (!is_given(input.codes) && !is_given(input.transposed))) return;
+  check.refuse("given_input", "is given, but the plan casts its input itself: set LinearPlanOptions::given_input");
+}
+
+void check_given_of_forward(const LinearChecker& check, const LinearForwardTensors& t) {
+  refuse_given(check, t.given_input);
+  const CastSpec& spec = check.plan().given_input.spec;
+  if (!check.plan().given_input.any || !spec.codes) return;
+  check_given(check, {"given_input.codes", &t.given_input.codes}, t.input.rows, t.input.cols,
+              {"given_input.factors", &t.given_input.factors}, spec.scale);
+}
+
+void check_given_of_backward(const LinearChecker& check, const LinearBackwardTensors& t) {
+  refuse_given(check, t.given_input);
+  const CastSpec& spec = check.plan().given_input.spec;
+  if (!check.plan().given_input.any || !spec.transposed || !is_given(t.grad_weight)) return;
+  const std::int64_t tokens = t.saved->tokens;
+  const std::int64_t in = check.plan().shape.in_features;
+  check_given(check, {"given_input.transposed", &t.given_input.transposed}, in, tokens,
+              {"given_input.transposed_factors", &t.given_input.transposed_factors},
+              transposed(spec.transposed_scale.value_or(spec.scale)));
+}
+
+// What forward had and backward reads again.
+void check_read_again(const LinearChecker& check, const LinearBackwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const auto [in, out, bias] = plan.shape;
+  const std::int64_t tokens = t.saved->tokens;
+  const LinearGradients wants = wanted_gradients(t);
+  const bool codes_are_given = plan.weight_again.any && is_given(t.codes.transposed);
+  if (wants.input && plan.grad_input_reads_weight() && !codes_are_given) {
+    check.all({"weight", &t.weight}, *plan.dtypes.weight, ": this config reads it again for grad_input", out, in,
+              "[out_features, in_features]");
+  }
+  if (wants.weight && plan.grad_weight_reads_input()) {
+    check.all({"input", &t.input}, plan.dtypes.input, ": this config reads it again for grad_weight", tokens, in,
+              "[rows of the last forward's input, in_features]");
+    if (plan.input_again.any) check.prologue_inputs(t.prologue_inputs, tokens);
+  }
+  if (plan.gradient.of_output()) {
+    check.all({"output", &t.output}, *plan.dtypes.output, ": the epilogue's derivative is computed from it", tokens,
+              out, "[rows of the last forward's input, out_features]");
+  }
+  check.epilogue_inputs(t.epilogue_inputs, tokens);
+}
+
+void check_codes_of_backward(const LinearChecker& check, const LinearBackwardTensors& t) {
+  const LinearPlan& plan = check.plan();
+  const auto [in, out, bias] = plan.shape;
+  if (!is_given(t.grad_input) || !is_float8(plan.config.grad_input)) return;
+  const NamedTensor transposed{"codes.transposed", &t.codes.transposed};
+  const NamedTensor factors{"codes.factors", &t.codes.factors};
+  const NamedTensor own{"codes.transposed_factors", &t.codes.transposed_factors};
+  if (plan.weight_again.any) {
+    if (is_given(t.codes.transposed)) check.codes(transposed, in, out, own, plan.weight_again.spec.scale);
+    return;
+  }
+  const CastSpec& spec = plan.weight.spec;
+  check.codes(transposed, in, out, spec.transposed_scale ? own : factors, spec.transposed_scale.value_or(spec.scale));
+}
+
+bool share_memory(const MemoryRegion& region, const Tensor& tensor) {
+  if (region.data == nullptr || tensor.empty()) return false;
+  const auto* const begin = static_cast<const std::byte*>(region.data);
+  const auto* const data = static_cast<const std::byte*>(tensor.data);
+  return data < begin + region.bytes && begin < data + byte_span(tensor, "tensor");
+}
+
+void check_apart(const LinearChecker& check, const char* what, MemoryRegion region, std::size_t bytes,
+                 std::initializer_list<NamedTensor> tensors) {
+  region.bytes = bytes;
+  for (const NamedTensor& tensor : tensors) {
+    if (!share_memory(region, *tensor.tensor)) continue;
+    check.refuse(what, fmt::format("overlaps {}: give it memory of its own", tensor.name));
+  }
+}
+
+void check_regions_apart(const LinearChecker& check, MemoryRegion saved, std::size_t saved_bytes,
+                         const MemoryRegion& scratch, std::size_t scratch_bytes) {
+  saved.bytes = saved_bytes;
+  const auto bytes = static_cast<std::int64_t>(scratch_bytes);
+  const Tensor used{.data = scratch.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = bytes, .row_stride = bytes};
+  if (bytes == 0 || scratch.data == nullptr || !share_memory(saved, used)) return;
+  check.refuse("saved", "overlaps the scratch: give it memory of its own");
+}
+
+void check_scratch(const LinearPlan& plan, const MemoryRegion& scratch, std::size_t bytes, const Stream& stream) {
+  if (bytes == 0 || (scratch.data == nullptr && gives_scratch(stream))) return;
+  if (scratch.data == nullptr) {
+    refuse_argument(fmt::format("{} scratch", plan.subject).c_str(), missing_scratch(bytes));
+  }
+  check_region(plan, "scratch", scratch, bytes);
+}
+
+bool observer_wants_values(const LinearRun& run) { return run.observer != nullptr && run.observer->wants_values(); }
+
+void check_forward_memory(const LinearChecker& check, const LinearForwardTensors& t, const LinearRun& run,
+                          LinearPass pass) {
+  const LinearPlan& plan = check.plan();
+  const std::int64_t tokens = t.input.rows;
+  const std::size_t scratch = plan.forward_scratch(tokens, pass, observer_wants_values(run)).bytes;
+  check_scratch(plan, t.scratch, scratch, run.stream);
+  check_apart(check, "scratch", t.scratch, scratch,
+              {{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}});
+  if (pass == LinearPass::inference) return;
+  const std::size_t saved = plan.saved_memory(tokens).bytes;
+  check_region(plan, "saved", t.saved->memory, saved);
+  check_apart(check, "saved", t.saved->memory, saved,
+              {{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}});
+  check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);
+}
+
+}  // namespace
+
+void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& region, std::size_t bytes) {
+  if (bytes == 0) return;
+  const auto refuse = [&](const std::string& message) {
+    refuse_argument(fmt::format("{} {}", plan.subject, what).c_str(), message);
+  };
+  if (region.data == nullptr) {
+    refuse(fmt::format("is missing; it must have {} bytes: the plan tells how much memory a call needs", bytes));
+  }
+  if (region.bytes < bytes) {
+    refuse(fmt::format("has {} bytes, but needs {}: the plan tells how much memory a call needs", region.bytes, bytes));
+  }
+  if (reinterpret_cast<std::uintptr_t>(region.data) % kLinearAlignment != 0) {
+    refuse(
+        fmt::format("begins at {}, but must begin at a multiple of {} bytes", fmt::ptr(region.data), kLinearAlignment));
+  }
+}
+
+void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+                           const Stream& stream, bool weight_is_given) {
+  const LinearChecker check(plan, backend);
+  const auto [in, out, bias] = plan.shape;
+  check.stream(backend, stream);
+  check_input(check, t);
+  const NamedTensor input{"input", &t.input};
+  const NamedTensor weight{"weight", &t.weight};
+  const NamedTensor output{"output", &t.output};
+  const bool has_weight = weight_is_given || plan.output_reads_weight();
+  if (has_weight) check.dtype(weight, {*plan.dtypes.weight}, because(plan, *plan.dtypes.weight));
+  check.dtype(output, {*plan.dtypes.output}, because(plan, *plan.dtypes.output));
+  if (has_weight) check.shape(weight, out, in, "[out_features, in_features]");
+  check.shape(output, t.input.rows, out, "[rows of input, out_features]");
+  check.memory(input);
+  if (has_weight) check.memory(weight);
+  check.memory(output);
+  check_bias(check, t);
+  check.disjoint(output, {input, weight, {"bias", &t.bias}});
+  check.prologue_inputs(t.prologue_inputs, t.input.rows);
+  check.epilogue_inputs(t.epilogue_inputs, t.input.rows);
+  for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+    check.disjoint_from_input(output, "an input of the prologue", t.prologue_inputs[i]);
+    check.disjoint_from_input(output, "an input of the epilogue", t.epilogue_inputs[i]);
+  }
+}
+
+void refuse_one_element(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
+  if (!expands_grad_output(plan, tensors)) return;
+  refuse_argument(
+      fmt::format("{} grad_output", plan.subject).c_str(),
+      "is [1, 1], which stands for a whole matrix in a linear layer alone; here give [tokens, out_features]");
+}
+
+void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
+                            const Stream& stream) {
+  const LinearChecker check(plan, backend);
+  check.stream(backend, stream);
+  check_stamp(check, t.saved);
+  check_gradients(check, t);
+  check_results_apart(check, t);
+}
+
+void check_linear_forward(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+                          const LinearRun& run) {
+  const LinearChecker check(plan, backend);
+  check_forward_tensors(plan, backend, t, run.stream, is_given(t.weight));
+  if (t.weight_into) {
+    check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
+  } else if (!plan.output_reads_weight()) {
+    check_weight_codes(plan, backend, t.codes);
+  }
+  check_given_of_forward(check, t);
+  const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  check.scale("input", plan.input_of(pass), t.scales.input);
+  check_forward_memory(check, t, run, pass);
+}
+
+void check_linear_recompute(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+                            const LinearRun& run) {
+  const LinearChecker check(plan, backend);
+  if (t.saved == nullptr) check.refuse("saved", "is missing; it is what recompute makes");
+  if (plan.recomputes_output()) return check_linear_forward(plan, backend, t, run);
+  check.stream(backend, run.stream);
+  check_input(check, t);
+  check.memory({"input", &t.input});
+  check.prologue_inputs(t.prologue_inputs, t.input.rows);
+  check.scale("input", plan.input_of(LinearPass::recompute), t.scales.input);
+  if (t.weight_into) {
+    check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
+  }
+  check_forward_memory(check, t, run, LinearPass::recompute);
+}
+
+void check_linear_backward(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
+                           const LinearRun& run) {
+  const LinearChecker check(plan, backend);
+  check_backward_tensors(plan, backend, t, run.stream);
+  check_read_again(check, t);
+  check_codes_of_backward(check, t);
+  check_given_of_backward(check, t);
+  const LinearGradients wants = wanted_gradients(t);
+  check.scale("grad_output", plan.grad_output_of(wants).cast, t.scales.grad_output);
+  if (wants.weight) check.scale("input", plan.input_again, t.scales.input);
+  if (wants.input && !is_given(t.codes.transposed)) check.scale("weight", plan.weight_again, t.scales.weight);
+  if (plan.grad_output_of(wants).folds) check.one(t.scales);
+  const std::size_t saved = plan.saved_memory(t.saved->tokens).bytes;
+  const std::size_t scratch =
+      plan.backward_scratch(t.saved->tokens, wants, observer_wants_values(run), expands_grad_output(plan, t)).bytes;
+  check_region(plan, "saved", t.saved->memory, saved);
+  check_scratch(plan, t.scratch, scratch, run.stream);
+  check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);
+  const std::initializer_list<NamedTensor> tensors{{"grad_output", &t.grad_output},
+                                                   {"grad_input", &t.grad_input},
+                                                   {"grad_weight", &t.grad_weight},
+                                                   {"grad_bias", &t.grad_bias}};
+  check_apart(check, "scratch", t.scratch, scratch, tensors);
+  check_apart(check, "saved", t.saved->memory, saved, tensors);
+}
+
+void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes) {
+  LinearChecker(plan, backend)
+      .codes({"codes.codes", &codes.codes}, plan.shape.out_features, plan.shape.in_features,
+             {"codes.factors", &codes.factors}, plan.weight.spec.scale);
+}
+
+void check_weight(const LinearPlan& plan, const Backend& backend, const Tensor& weight, const Stream& stream) {
+  const LinearChecker check(plan, backend);
+  check.stream(backend, stream);
+  if (!plan.weight.any) return;
+  check.all({"weight", &weight}, *plan.dtypes.weight, ", the plan's dtype", plan.shape.out_features,
+            plan.shape.in_features, "[out_features, in_features]");
+}
+
+void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& t,
+                       const LinearRun& run) {
+  check_weight(plan, backend, t.weight, run.stream);
+  if (!plan.weight.any) return;
+  const LinearChecker check(plan, backend);
+  check.scale("weight", plan.weight, t.scale);
+  const std::size_t bytes = plan.weight_memory().bytes;
+  check_region(plan, "into", t.into, bytes);
+  check_apart(check, "into", t.into, bytes, {{"weight", &t.weight}});
+}
+
+}  // namespace ingot

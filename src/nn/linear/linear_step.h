@@ -1,0 +1,43 @@
+// What the files of linear_functions.h share: a call, its casts and GEMMs, and what observers are told of them.
+#pragma once
+
+#include <cstdint>
+
+#include "ingot/nn/linear/linear_functions.h"
+
+namespace ingot {
+
+// What all parts of one call share.
+struct LinearStep {
+  const LinearPlan& plan;
+  Backend& backend;
+  const LinearRun& run;
+  bool observes_values = false;
+
+  LinearStep(const LinearPlan& of, Backend& on, const LinearRun& with)
+      : plan(of), backend(on), run(with), observes_values(with.observer != nullptr && with.observer->wants_values()) {}
+  Device device() const { return backend.device(); }
+};
+
+// A cast's names for observers.
+struct LinearCastNames {
+  const char* tensor = "";         // "input", "weight", "grad_output"
+  const char* of_codes = "";       // the GEMM that reads the codes
+  const char* of_transposed = "";  // the GEMM that reads the transposed codes
+};
+
+// `observed`: where to write an expression's values if only an observer wants them.
+void cast(const LinearStep& step, const LinearCastNames& names, const CastSpec& spec, CastTensors& tensors,
+          const Tensor& observed, Stream& stream);
+
+// Gives a cast whose other tensors are there the scale of the caller. A fixed scale's amax is written to scratch,
+// because calls that run at once may share the scale.
+void give_scale(const LinearStep& step, CastTensors& tensors, const LinearCast& of, const LinearScale& scale,
+                const Tensor& scratch, Stream& stream);
+
+// Tells the observer of a GEMM; multiply() also enqueues it.
+void report(const LinearStep& step, const char* role, const GemmSpec& spec, const GemmTensors& tensors, Stream& stream);
+void multiply(const LinearStep& step, const char* role, const GemmSpec& spec, const GemmTensors& tensors,
+              Stream& stream);
+
+}  // namespace ingot

@@ -1,0 +1,43 @@
+// Lays out the memory of a layer, or of a module of several parts: gives each tensor and each part's own region the
+// next place, at a multiple of kLinearAlignment.
+#pragma once
+
+#include "ingot/nn/linear/float8_tensor.h"
+#include "ingot/nn/linear/linear_memory.h"
+
+namespace ingot {
+
+class MemoryPlaces {
+ public:
+  void values(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols) {
+    matrix(place, dtype, rows, cols, cols);
+  }
+  // Codes of FP8, whose rows begin where GEMMs can load them.
+  void codes(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols) {
+    matrix(place, dtype, rows, cols, code_pitch(cols));
+  }
+  void floats(TensorPlace& place, std::int64_t count) { values(place, Dtype::f32, 1, count); }
+  // Returns where it begins.
+  std::size_t region(std::size_t bytes) {
+    const std::size_t begin = bytes_;
+    bytes_ += (bytes + kLinearAlignment - 1) / kLinearAlignment * kLinearAlignment;
+    return begin;
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void matrix(TensorPlace& place, Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t row_stride) {
+    place = {.dtype = dtype, .rows = rows, .cols = cols, .row_stride = row_stride, .offset = bytes_, .used = true};
+    region(static_cast<std::size_t>(rows * row_stride * size_of(dtype)));
+  }
+
+  std::size_t bytes_ = 0;
+};
+
+// A part's own region within its module's. A null region stays null.
+inline MemoryRegion part_of(const MemoryRegion& region, std::size_t begin, std::size_t bytes) {
+  if (region.data == nullptr) return {};
+  return {static_cast<std::byte*>(region.data) + begin, bytes};
+}
+
+}  // namespace ingot

@@ -1,0 +1,220 @@
+#include "ingot/nn/modules/mlp_functions.h"
+
+#include <algorithm>
+
+#include "ingot/nn/linear/layer_call.h"
+#include "ingot/nn/linear/linear_checks.h"
+#include "ingot/nn/linear/linear_part_calls.h"
+#include "ingot/nn/linear/memory_places.h"
+#include "ingot/nn/linear/memory_watch.h"
+#include "ingot/nn/modules/mlp_parts.h"
+#include "ingot/nn/modules/norm_linear_parts.h"
+
+namespace ingot {
+namespace {
+
+// Columns of a matrix, from `begin` on.
+Tensor columns(const Tensor& of, std::int64_t begin, std::int64_t count) {
+  Tensor view = of;
+  view.cols = count;
+  if (view.data != nullptr) view.data = static_cast<std::byte*>(view.data) + begin * size_of(view.dtype);
+  return view;
+}
+
+void stamp(const MlpPlan& plan, const MlpForwardTensors& tensors) {
+  if (tensors.saved == nullptr) return;
+  tensors.saved->plan = plan.identity;
+  tensors.saved->tokens = tensors.input.rows;
+  tensors.saved->kept = true;
+  tensors.saved->sums = {};  // of another forward
+}
+
+LinearSaved kept_by(std::uint64_t plan, std::int64_t tokens, const MemoryRegion& memory) {
+  return {.memory = memory, .plan = plan, .tokens = tokens, .kept = true};
+}
+
+// The gradient of gate (x) or up through the activation.
+void flow_back(const MlpPlan& plan, Backend& backend, const MlpBackwardParts& parts, const Pointwise& expression,
+               const Tensor& output, Stream& stream) {
+  PointwiseTensors inputs{};
+  std::ranges::transform(expression.inputs(), inputs.begin(), [&](const PointwiseInput& input) {
+    return input.name == "up" ? parts.second : parts.grad_activation;
+  });
+  backend.elementwise({.in = parts.first.dtype, .pointwise = expression, .fast_math = plan.fast_math},
+                      {.input = parts.first, .inputs = inputs, .output = output}, stream);
+}
+
+}  // namespace
+
+MlpGradients wanted_gradients(const MlpBackwardTensors& t) {
+  return {.input = is_given(t.grad_input),
+          .up_weight = is_given(t.up.grad_weight),
+          .up_bias = is_given(t.up.grad_bias),
+          .down_weight = is_given(t.down.grad_weight),
+          .down_bias = is_given(t.down.grad_bias)};
+}
+
+MlpForwardParts forward_parts(const MlpPlan& plan, Device device, const MlpForwardTensors& t, LinearPass pass,
+                              bool observed) {
+  const std::int64_t tokens = t.input.rows;
+  const std::int64_t hidden = plan.shape.hidden;
+  const MlpForwardScratch places = plan.forward_scratch(tokens, pass, observed);
+  const MemoryRegion scratch = part_of(t.scratch, places.parts_begin, places.parts_bytes);
+  MlpForwardParts parts;
+  Tensor values = places.hidden.in(t.scratch, device);
+  if (t.saved != nullptr) {
+    const MlpSavedMemory saved = plan.saved_memory(tokens);
+    values = saved.hidden.in(t.saved->memory, device);
+    parts.up_saved.memory = part_of(t.saved->memory, saved.up_begin, saved.up.bytes);
+    parts.down_saved.memory = part_of(t.saved->memory, saved.down_begin, saved.down.bytes);
+  }
+  parts.up = {.input = t.input,
+              .gamma = t.gamma,
+              .beta = t.beta,
+              .weight = t.up.weight,
+              .bias = t.up.bias,
+              .output = values,
+              .codes = t.up.codes,
+              .weight_into = t.up.weight_into,
+              .codes_from = t.up.codes_from,
+              .scales = t.up.scales,
+              .scratch = scratch};
+  parts.down = {.input = columns(values, 0, hidden),
+                .weight = t.down.weight,
+                .bias = t.down.bias,
+                .output = t.output,
+                .codes = t.down.codes,
+                .weight_into = t.down.weight_into,
+                .codes_from = t.down.codes_from,
+                .scales = t.down.scales,
+                .scratch = scratch};
+  if (plan.gated) parts.down.prologue_inputs[0] = columns(values, hidden, hidden);
+  return parts;
+}
+
+MlpBackwardParts backward_parts(const MlpPlan& plan, Device device, const MlpBackwardTensors& t, bool observed) {
+  const std::int64_t tokens = t.saved->tokens;
+  const std::int64_t hidden = plan.shape.hidden;
+  const MlpSavedMemory saved = plan.saved_memory(tokens);
+  const MlpBackwardScratch places = plan.backward_scratch(tokens, wanted_gradients(t), observed);
+  const MemoryRegion& kept = t.saved->memory;
+  const MemoryRegion scratch = part_of(t.scratch, places.parts_begin, places.parts_bytes);
+  const Tensor values = saved.hidden.in(kept, device);
+  const Tensor grad_values = places.grad_hidden.in(t.scratch, device);
+  MlpBackwardParts parts{.first = columns(values, 0, hidden),
+                         .grad_activation = places.grad_activation.in(t.scratch, device),
+                         .grad_first = columns(grad_values, 0, hidden)};
+  if (plan.gated) parts.second = columns(values, hidden, hidden);
+  if (plan.gated) parts.grad_second = columns(grad_values, hidden, hidden);
+  parts.down_saved = kept_by(plan.down.identity, tokens, part_of(kept, saved.down_begin, saved.down.bytes));
+  parts.up_saved = kept_by(plan.up.identity, tokens, part_of(kept, saved.up_begin, saved.up.bytes));
+  parts.down = {.grad_output = t.grad_output,
+                .grad_input = parts.grad_activation,
+                .grad_weight = t.down.grad_weight,
+                .grad_bias = t.down.grad_bias,
+                .accumulate = t.accumulate && is_given(t.down.grad_weight),
+                .input = parts.first,
+                .weight = t.down.weight,
+                .prologue_inputs = {parts.second},
+                .codes = t.down.codes,
+                .scales = t.down.scales,
+                .scratch = scratch};
+  parts.up = {.grad_output = grad_values,
+              .grad_input = t.grad_input,
+              .grad_gamma = t.grad_gamma,
+              .grad_beta = t.grad_beta,
+              .grad_weight = t.up.grad_weight,
+              .grad_bias = t.up.grad_bias,
+              .accumulate = t.accumulate && is_given(t.up.grad_weight),
+              .input = t.input,
+              .gamma = t.gamma,
+              .beta = t.beta,
+              .weight = t.up.weight,
+              .codes = t.up.codes,
+              .scales = t.up.scales,
+              .scratch = scratch};
+  return parts;
+}
+
+void enqueue_mlp_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,
+                      const LinearRun& run, const MlpOwners& owners) {
+  if (tensors.saved != nullptr) tensors.saved->kept = false;
+  MlpForwardParts parts = forward_parts(plan, backend.device(), tensors, pass, observes_values(run));
+  if (tensors.saved != nullptr) {
+    parts.up.saved = &parts.up_saved;
+    parts.down.saved = &parts.down_saved;
+  }
+  enqueue_norm_linear_pass(plan.up, backend, parts.up, pass_of_up(pass), run, owners.up);
+  enqueue_forward_part(plan.down, backend, parts.down, pass, run, owners.down);
+  stamp(plan, tensors);
+}
+
+void enqueue_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors,
+                          const LinearRun& run, const MlpOwners& owners) {
+  MlpBackwardParts parts = backward_parts(plan, backend.device(), tensors, observes_values(run));
+  parts.down.saved = &parts.down_saved;
+  parts.up.saved = &parts.up_saved;
+  enqueue_backward_part(plan.down, backend, parts.down, run, owners.down);
+  if (!wanted_gradients(tensors).reaches_up()) return;
+  flow_back(plan, backend, parts, plan.by_x, parts.grad_first, run.stream);
+  if (plan.gated) flow_back(plan, backend, parts, plan.by_up, parts.grad_second, run.stream);
+  finish_backward_part(run, wanted_gradients(tensors).of_down(), owners.down);
+  enqueue_norm_linear_backward(plan.up, backend, parts.up, run, owners.up);
+}
+
+namespace {
+
+// A forward or recompute with all of its checks, which are also of tensors that lie in the scratch.
+void run_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,
+              const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
+  const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
+  call.with_scratch(tensors, nullptr, bytes, [&](const MlpForwardTensors& all) {
+    check_mlp_pass(plan, backend, all, pass, run, false);
+    watched_forward(plan.subject, plan, backend, all, run.stream,
+                    [&] { enqueue_mlp_pass(plan, backend, all, pass, run); });
+  });
+}
+
+}  // namespace
+
+void mlp_forward(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, const LinearRun& run) {
+  run_pass(plan, backend, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference, run);
+}
+
+void mlp_recompute(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, const LinearRun& run) {
+  run_pass(plan, backend, tensors, LinearPass::recompute, run);
+}
+
+bool multiplies_together(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors) {
+  const MlpGradients wants = wanted_gradients(tensors);
+  if (tensors.saved == nullptr || !wants.reaches_up()) return false;
+  const auto pairs = [&](const LinearPlan& layer, std::optional<Dtype> input, const Tensor& weight) {
+    LinearGradientDtypes gradients{.input = input};
+    if (is_given(weight)) gradients.weight = weight.dtype;
+    gradients.accumulate = tensors.accumulate && is_given(weight);
+    return multiplies_together(layer, backend, tensors.saved->tokens, gradients);
+  };
+  const Dtype values = plan.up.linear.dtypes.input;
+  std::optional<Dtype> input;
+  if (wants.input) input = plan.up.norm ? values : tensors.grad_input.dtype;
+  return pairs(plan.down, values, tensors.down.grad_weight) && pairs(plan.up.linear, input, tensors.up.grad_weight);
+}
+
+void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
+  const MlpGradients wants = wanted_gradients(tensors);
+  Stream* const of_down = run.side_for(wants.of_down());
+  Stream* const side = of_down != nullptr ? of_down : run.side_for(wants.of_up());
+  const auto bytes = [&]() -> std::size_t {
+    if (tensors.saved == nullptr) return 0;  // which is then refused
+    return plan.backward_scratch(tensors.saved->tokens, wants, observes_values(run)).bytes;
+  };
+  call.with_scratch(tensors, side, bytes, [&](const MlpBackwardTensors& all) {
+    check_mlp_backward(plan, backend, all, run, false);
+    if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, all, run.stream);
+    enqueue_mlp_backward(plan, backend, all, run);
+  });
+}
+
+}  // namespace ingot

@@ -1,0 +1,305 @@
+#include "ingot/nn/observe/monitor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "ingot/nn/observe/npy.h"
+#include "ingot/runtime/error.h"
+
+namespace ingot {
+namespace {
+
+[[noreturn]] void refuse(const char* subject, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, subject, message);
+}
+
+double fraction(std::uint64_t count, std::int64_t of) {
+  return of == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(of);
+}
+
+// The spec's line without its first word: what was cast to what.
+std::string describe(const CastStatsSpec& spec) { return print(spec).substr(std::string_view("cast_stats ").size()); }
+
+// Formats 0 as "0", and small fractions with enough digits to differ from it.
+std::string percent(double share) { return share == 0 ? "0" : fmt::format("{:.3g}%", 100 * share); }
+
+std::string scale_range(const CastStats& stats) {
+  const auto same = stats.smallest_factor == stats.largest_factor;
+  return same ? fmt::format("{:.3g}", stats.largest_factor)
+              : fmt::format("{:.3g} .. {:.3g}", stats.smallest_factor, stats.largest_factor);
+}
+
+// Factors of groups that lie by group, row by row.
+std::vector<std::byte> row_by_row(const std::vector<std::byte>& by_group, std::int64_t groups, std::int64_t rows) {
+  std::vector<std::byte> factors(by_group.size());
+  const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index) * sizeof(float); };
+  for (std::int64_t g = 0; g < groups; ++g) {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      std::memcpy(&factors[at(r * groups + g)], &by_group[at(g * rows + r)], sizeof(float));
+    }
+  }
+  return factors;
+}
+
+// Copies a tensor to the host as dense rows.
+std::vector<std::byte> fetch(const Tensor& tensor, Backend& backend, Stream& stream) {
+  std::vector<std::byte> memory(byte_span(tensor, "dump"));
+  backend.copy_to_host(memory.data(), tensor.data, memory.size(), stream);
+  const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
+  const auto width = static_cast<std::size_t>(tensor.cols) * size;
+  const auto pitch = static_cast<std::size_t>(tensor.row_stride) * size;
+  for (std::size_t r = 1; r < static_cast<std::size_t>(tensor.rows) && pitch != width; ++r) {
+    std::memmove(memory.data() + r * width, memory.data() + r * pitch, width);
+  }
+  memory.resize(static_cast<std::size_t>(tensor.rows) * width);
+  return memory;
+}
+
+float f16_value(std::uint16_t bits) {
+  const double sign = (bits & 0x8000U) != 0 ? -1.0 : 1.0;
+  const int exponent = (bits >> 10U) & 0x1fU;
+  const auto mantissa = static_cast<double>(bits & 0x3ffU);
+  if (exponent == 31) {
+    return mantissa != 0 ? std::nanf("") : static_cast<float>(sign) * std::numeric_limits<float>::infinity();
+  }
+  return static_cast<float>(sign *
+                            (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024.0 + mantissa, exponent - 25)));
+}
+
+// Converts high-precision elements to f32, exactly.
+std::vector<std::byte> as_f32(std::vector<std::byte> elements, Dtype dtype) {
+  if (dtype == Dtype::f32) return elements;
+  std::vector<std::byte> wide(2 * elements.size());
+  for (std::size_t i = 0; i < elements.size() / 2; ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, elements.data() + 2 * i, 2);
+    const std::uint32_t bf16_value = std::uint32_t{bits} << 16U;
+    float value = 0;
+    if (dtype == Dtype::bf16) {
+      std::memcpy(&value, &bf16_value, 4);
+    } else {
+      value = f16_value(bits);
+    }
+    std::memcpy(wide.data() + 4 * i, &value, 4);
+  }
+  return wide;
+}
+
+nlohmann::ordered_json to_json(const MonitorRecord& record) {
+  const CastStats& stats = record.stats;
+  nlohmann::ordered_json line{{"step", record.step},
+                              {"layer", record.layer},
+                              {"tensor", record.tensor},
+                              {"kind", record.is_cast() ? "cast" : "gemm"},
+                              {"dtype", name(record.spec.in)},
+                              {"elements", record.elements},
+                              {"amax", stats.amax},
+                              {"smallest", stats.smallest},
+                              {"nan", stats.nan_count},
+                              {"inf", stats.inf_count}};
+  if (!record.is_cast()) return line;
+  line["gemms"] = record.gemms;
+  line["codes"] = name(*record.spec.out);
+  line["scale"] = print(record.spec.scale);
+  line["transposed"] = record.spec.transposed;
+  line["smallest_factor"] = stats.smallest_factor;
+  line["largest_factor"] = stats.largest_factor;
+  line["saturated"] = stats.saturated;
+  line["flushed"] = stats.flushed;
+  line["spoiled"] = stats.spoiled;
+  line["sqnr_db"] = record.sqnr();
+  return line;
+}
+
+}  // namespace
+
+double MonitorRecord::saturated_fraction() const { return fraction(stats.saturated, elements); }
+double MonitorRecord::flushed_fraction() const { return fraction(stats.flushed, elements); }
+double MonitorRecord::sqnr() const {
+  if (stats.sum_of_squared_errors == 0) return std::numeric_limits<double>::infinity();
+  return 10 * std::log10(stats.sum_of_squares / stats.sum_of_squared_errors);
+}
+
+Monitor::Monitor(Backend& backend, MonitorOptions options) : backend_(&backend), options_(std::move(options)) {
+  if (options_.every < 1) refuse("Monitor every", fmt::format("is {}, but must be 1 or more steps", options_.every));
+  if (options_.history < 1) {
+    refuse("Monitor history", fmt::format("is {}, but must be 1 or more steps", options_.history));
+  }
+  if (!options_.warn) {
+    options_.warn = [](const std::string& line) { fmt::print(stderr, "ingot: {}\n", line); };
+  }
+}
+
+// Is this stream's work in one order with that of the step so far? The CPU's is done when its call returns.
+bool Monitor::is_in_order(const Stream& stream) const {
+  return !in_step_ || backend_->device().type == DeviceType::cpu || handle_ == stream.handle();
+}
+
+void Monitor::require_one_stream(const Stream& stream) {
+  if (&stream.backend() != backend_) {
+    refuse("Monitor stream", "belongs to another backend than the monitor: make one for each");
+  }
+  if (!is_in_order(stream)) {
+    refuse("Monitor stream",
+           "differs from the one before in this step: a monitor observes the layers of one stream; make one for each");
+  }
+}
+
+bool Monitor::may_observe(const Stream& stream) {
+  require_one_stream(stream);
+  if (!backend_->capturing(stream)) return true;
+  if (!told_of_capture_) options_.warn("the monitor observes nothing while the stream is capturing a graph");
+  told_of_capture_ = true;
+  return false;
+}
+
+// A step's results reuse the memory of the previous step's, which step_done() has read.
+Tensor Monitor::next_slot() {
+  const std::size_t block = running_.size() / kSlots;
+  if (block == blocks_.size()) blocks_.emplace_back(*backend_, kSlots * sizeof(CastStats));
+  auto* const slots = static_cast<std::byte*>(blocks_[block].data());
+  return vector(slots + running_.size() % kSlots * sizeof(CastStats), Dtype::f32, kCastStatsWords, backend_->device());
+}
+
+void Monitor::observe(const CastStatsSpec& spec, CastStatsTensors tensors, MonitorRecord record, Stream& stream) {
+  tensors.stats = next_slot();
+  backend_->cast_stats(spec, tensors, stream);
+  record.step = step_;
+  record.spec = spec;
+  record.elements = tensors.input.rows * tensors.input.cols;
+  running_.push_back(std::move(record));
+  in_step_ = true;
+  handle_ = stream.handle();
+}
+
+void Monitor::cast(const CastEvent& event, Stream& stream) {
+  if (!observing() && dumps_.empty()) return;
+  const Tensor& values = event.values;
+  const bool nowhere = values.data == nullptr && values.rows == 0 && values.cols == 0;
+  if (nowhere || !may_observe(stream)) return;
+  if (!dumps_.empty()) write_dumps(event, stream);
+  if (!observing()) return;
+  observe({.in = values.dtype, .out = event.codes.dtype, .scale = event.scale, .transposed = event.transposed},
+          {.input = values, .codes = event.codes, .factors = event.factors, .stats = {}},
+          {.layer = std::string(event.layer),
+           .tensor = std::string(event.tensor),
+           .gemms = std::string(event.gemms),
+           .spec = {},
+           .stats = {}},
+          stream);
+}
+
+void Monitor::gemm(const GemmEvent& event, Stream& stream) {
+  const Tensor& out = event.tensors.out;
+  if (!observing() || is_fp8(out.dtype) || !may_observe(stream)) return;
+  observe({.in = out.dtype}, {.input = out, .stats = {}},
+          {.layer = std::string(event.layer), .tensor = std::string(event.role), .gemms = {}, .spec = {}, .stats = {}},
+          stream);
+}
+
+void Monitor::step_done(Stream& stream) {
+  if (!running_.empty()) {
+    require_one_stream(stream);
+    std::vector<CastStats> results(running_.size());
+    for (std::size_t first = 0; first < results.size(); first += kSlots) {
+      const std::size_t count = std::min(kSlots, results.size() - first);
+      backend_->copy_to_host(&results[first], blocks_[first / kSlots].data(), count * sizeof(CastStats), stream);
+    }
+    for (std::size_t i = 0; i < results.size(); ++i) running_[i].stats = results[i];
+    warn_of(running_);
+    kept_.push_back(std::move(running_));
+    if (kept_.size() > static_cast<std::size_t>(options_.history)) kept_.pop_front();
+  }
+  running_.clear();
+  in_step_ = false;
+  std::erase_if(dumps_, [](const Dump& dump) { return dump.step.has_value(); });
+  ++step_;
+}
+
+// Warns once per tensor, even if several of its casts saw the fault.
+void Monitor::warn_of(std::span<const MonitorRecord> step) const {
+  const MonitorRecord* told = nullptr;
+  for (const MonitorRecord& record : step) {
+    if (!record.is_broken()) continue;
+    if (told != nullptr && told->layer == record.layer && told->tensor == record.tensor &&
+        told->is_cast() == record.is_cast()) {
+      continue;
+    }
+    const CastStats& stats = record.stats;
+    std::string line = fmt::format("step {}: {} {} of {} has {} NaN and {} Inf among its {} elements", record.step,
+                                   record.is_cast() ? "tensor" : "the result", record.tensor, record.layer,
+                                   stats.nan_count, stats.inf_count, record.elements);
+    if (stats.spoiled != 0) line += fmt::format("; scaling makes {} finite elements NaN or Inf", stats.spoiled);
+    options_.warn(line);
+    told = &record;
+  }
+}
+
+std::vector<MonitorRecord> Monitor::records() const {
+  std::vector<MonitorRecord> all;
+  for (const auto& step : kept_) all.insert(all.end(), step.begin(), step.end());
+  return all;
+}
+
+std::string Monitor::table() const {
+  if (kept_.empty()) return "no step has been observed\n";
+  constexpr const char* kRow = "{:<24} {:<12} {:<26} {:>10} {:>21} {:>9} {:>9} {:>8} {:>8} {:>7}\n";
+  const auto row = [](const auto&... cells) { return fmt::format(fmt::runtime(kRow), cells...); };
+  std::string text = fmt::format("step {}\n", kept_.back().front().step);
+  text += row("layer", "tensor", "what", "amax", "factor", "saturated", "flushed", "nan", "inf", "SQNR dB");
+  for (const MonitorRecord& record : kept_.back()) {
+    const CastStats& stats = record.stats;
+    const bool cast = record.is_cast();
+    const std::string amax = fmt::format("{:.4g}", stats.amax);
+    text +=
+        row(record.layer, record.tensor, cast ? describe(record.spec) : "GEMM, " + std::string(name(record.spec.in)),
+            amax, cast ? scale_range(stats) : "", cast ? percent(record.saturated_fraction()) : "",
+            cast ? percent(record.flushed_fraction()) : "", stats.nan_count, stats.inf_count,
+            cast ? fmt::format("{:.1f}", record.sqnr()) : "");
+  }
+  return text;
+}
+
+std::string Monitor::json_lines() const {
+  std::string text;
+  if (kept_.empty()) return text;
+  // A layer's name may have bytes that are no UTF-8; JSON shows U+FFFD in their place.
+  for (const MonitorRecord& record : kept_.back()) {
+    text += to_json(record).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  }
+  return text;
+}
+
+void Monitor::dump(std::string layer, std::string tensor, std::filesystem::path folder) {
+  dumps_.push_back({.layer = std::move(layer), .tensor = std::move(tensor), .folder = std::move(folder)});
+}
+
+// One step may write both sets of codes of a tensor; step_done() then forgets the request.
+void Monitor::write_dumps(const CastEvent& event, Stream& stream) {
+  for (Dump& dump : dumps_) {
+    if (dump.layer != event.layer || dump.tensor != event.tensor) continue;
+    dump.step = step_;
+    std::string file = fmt::format("{}.{}.step{}", dump.layer, dump.tensor, step_);
+    std::ranges::replace(file, '/', '_');
+    const auto write = [&](const char* what, const Tensor& tensor) {
+      std::vector<std::byte> elements = fetch(tensor, *backend_, stream);
+      const Dtype dtype = is_fp8(tensor.dtype) ? tensor.dtype : Dtype::f32;
+      write_npy(dump.folder / fmt::format("{}.{}.npy", file, what), dtype, tensor.rows, tensor.cols,
+                dtype == tensor.dtype ? elements : as_f32(std::move(elements), tensor.dtype));
+    };
+    write("values", event.values);
+    write(event.transposed ? "transposed" : "codes", event.codes);
+    const Tensor& factors = event.factors;
+    write_npy(dump.folder / fmt::format("{}.{}factors.npy", file, event.transposed ? "transposed_" : ""), Dtype::f32, 1,
+              factors.rows * factors.cols, row_by_row(fetch(factors, *backend_, stream), factors.rows, factors.cols));
+  }
+}
+
+}  // namespace ingot

@@ -1,0 +1,80 @@
+// Runs layers as a trainer or a decoder does, with tensors of their own that hold zeros. On a DryRun this finds out
+// which kernels a model will need, before there is a model or a GPU:
+//
+//   DryRun dry(gpu_named("h200"));
+//   run_training(dry.backend(), {.layers = training_layers(model), .recipes = {rowwise()}, .tokens = {8192}});
+//
+// Another backend runs the same steps, for comparison. A captured graph asks for no more than the steps before it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ingot/api.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/nn/recipe/config.h"
+#include "ingot/nn/recipe/known_models.h"
+#include "ingot/nn/weights/weight_only.h"
+#include "ingot/runtime/backend.h"
+
+namespace ingot {
+
+// linear: Float8Linear. The others: RMSNormLinear, LayerNormLinear, GatedMlp, LayerNormMlp with gelu(x), and GatedMlp
+// behind an RMSNorm.
+enum class TrainedLayerKind : std::uint8_t {
+  linear,
+  rms_norm_linear,
+  layer_norm_linear,
+  gated_mlp,
+  layer_norm_mlp,
+  rms_norm_gated_mlp
+};
+
+struct TrainedLayer {
+  std::string name{};
+  TrainedLayerKind kind = TrainedLayerKind::linear;
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;  // of an MLP: its hidden features
+  bool bias = false;              // of an MLP: of both of its layers
+};
+
+struct TrainingRun {
+  std::vector<TrainedLayer> layers{};
+  std::vector<LinearConfig> recipes{};
+  std::vector<std::int64_t> tokens{};
+  Dtype dtype = Dtype::bf16;
+  Dtype grad_weight = Dtype::bf16;  // the run's dtype or f32
+  bool accumulate = false;          // gradients of weights are also added to those of the micro-batch before
+  bool recompute = false;           // also forward passes that keep nothing, and recomputation
+  bool weight_lists = false;        // weights are also cast by a WeightCasts
+};
+
+// Two steps of each layer with each recipe and number of tokens: delayed scales begin in the first. Throws what the
+// layers throw.
+INGOT_API void run_training(Backend& backend, const TrainingRun& run);
+
+struct DecodedLayer {
+  std::string name{};
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+  bool f32_output = false;  // as of logits; otherwise the activations' dtype
+  bool bias = false;
+};
+
+struct DecodingRun {
+  std::vector<DecodedLayer> layers{};
+  std::vector<WeightOnlyOptions> weights{};
+  std::vector<std::int64_t> tokens{};  // decoded at once
+  Dtype dtype = Dtype::bf16;           // of the activations: bf16 or f16
+  bool high_precision = false;         // also with weights of the activations' dtype
+};
+
+// Quantizes each layer's weight and runs the layer. Throws what WeightOnlyLinear throws.
+INGOT_API void run_decoding(Backend& backend, const DecodingRun& run);
+
+// A known model's layers. Its head writes f32 when it decodes.
+INGOT_API std::vector<TrainedLayer> training_layers(const KnownModel& model);
+INGOT_API std::vector<DecodedLayer> decoding_layers(const KnownModel& model);
+
+}  // namespace ingot

@@ -1,0 +1,202 @@
+#include "ingot/nn/weights/float8_checkpoint.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <span>
+#include <utility>
+
+#include "ingot/codegen/types/divided_up.h"
+#include "ingot/nn/weights/stored_scales.h"
+#include "ingot/nn/weights/weight_only_checks.h"
+#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/printable.h"
+
+namespace ingot {
+namespace {
+
+using Found = SafetensorsCheckpoint::Found;
+using Shape = std::vector<std::int64_t>;
+
+constexpr std::array kGranularities{kTensorwise, kRowwise, kBlocks, kRowGroups};
+
+const char* name_of(ScaleName name) { return name == ScaleName::weight_scale ? "weight_scale" : "weight_scale_inv"; }
+
+Shape shape_of(ScaleGranularity scale, std::int64_t n, std::int64_t k) {
+  if (scale == kTensorwise) return {1};
+  return {divided_up(n, scale.rows), scale.cols == 0 ? 1 : divided_up(k, scale.cols)};
+}
+
+// ---- loading -------------------------------------------------------------------------------------------------------
+
+[[noreturn]] void refuse(const Found& found, const std::string& message) {
+  const StoredTensor& tensor = *found.tensor;
+  throw Error(ErrorCode::invalid_argument, found.file->path().string(),
+              fmt::format("the tensor \"{}\" is {} [{}]{}", printable(tensor.name), tensor.type,
+                          fmt::join(tensor.shape, ", "), message));
+}
+
+// The tensor that has one of two names; none if it has neither.
+std::optional<Found> find_one(const SafetensorsCheckpoint& checkpoint, const std::string& name, const char* first,
+                              const char* second) {
+  const bool has_first = checkpoint.has(name + first);
+  if (has_first && checkpoint.has(name + second)) {
+    refuse(checkpoint.at(name + first),
+           fmt::format(", and \"{}{}\" is there too: leave one of them", printable(name), second));
+  }
+  if (has_first) return checkpoint.at(name + first);
+  if (checkpoint.has(name + second)) return checkpoint.at(name + second);
+  return std::nullopt;
+}
+
+Found find_codes(const SafetensorsCheckpoint& checkpoint, const std::string& name) {
+  if (!checkpoint.has(name + "weight")) {
+    throw Error(ErrorCode::not_found, checkpoint.path().string(),
+                fmt::format("has no weight \"{}\", which would be a tensor \"{}weight\": give the prefix of the "
+                            "tensor's name, with its last dot",
+                            printable(name), printable(name)));
+  }
+  const Found found = checkpoint.at(name + "weight");
+  const StoredTensor& tensor = *found.tensor;
+  if (tensor.dtype != Dtype::e4m3fn && tensor.dtype != Dtype::e5m2) {
+    refuse(found, ", but FP8 weights are F8_E4M3 or F8_E5M2: cast_weight() takes weights in high precision");
+  }
+  if (tensor.shape.size() != 2) refuse(found, ", but must be a matrix [out_features, in_features]");
+  if (const std::string fault = weight_size_fault(tensor.shape[0], tensor.shape[1]); !fault.empty()) {
+    refuse(found, ": " + fault);
+  }
+  return found;
+}
+
+std::vector<float> read_scales(const Found& found) {
+  const std::optional<Dtype> dtype = found.tensor->dtype;
+  if (!dtype || (!is_high_precision(*dtype) && *dtype != Dtype::e8m0fnu)) {
+    refuse(found, ", but scales are F32, BF16, F16 or F8_E8M0");
+  }
+  return scale_values(*dtype, found.file->read(*found.tensor));
+}
+
+bool is_single(const Shape& shape) { return shape.empty() || shape == Shape{1} || shape == Shape{1, 1}; }
+
+ScaleGranularity granularity_of(const Found& scale, std::int64_t n, std::int64_t k) {
+  const Shape& shape = scale.tensor->shape;
+  if (is_single(shape)) return kTensorwise;
+  if (shape == Shape{n}) return kRowwise;
+  for (const ScaleGranularity each : {kRowwise, kBlocks, kRowGroups}) {
+    if (shape == shape_of(each, n, k)) return each;
+  }
+  refuse(scale,
+         fmt::format(", but the weight [{}, {}] has one factor, [{}, 1] for rows, [{}] for 128 x 128 blocks or "
+                     "[{}] for groups of a row",
+                     n, k, n, fmt::join(shape_of(kBlocks, n, k), ", "), fmt::join(shape_of(kRowGroups, n, k), ", ")));
+}
+
+// ---- factors -------------------------------------------------------------------------------------------------------
+
+// The rows or columns of one part, of `size`; 0 is all of them.
+std::int64_t extent(int of_scale, std::int64_t size) {
+  return of_scale == 0 || of_scale >= size ? std::max<std::int64_t>(size, 1) : of_scale;
+}
+
+}  // namespace
+
+Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, const std::string& name) {
+  const Found codes = find_codes(checkpoint, name);
+  const std::optional<Found> scale = find_one(checkpoint, name, "weight_scale", "weight_scale_inv");
+  if (!scale) {
+    refuse(codes,
+           fmt::format(", but comes without factors: neither \"{}weight_scale\" nor \"{}weight_scale_inv\" is there",
+                       printable(name), printable(name)));
+  }
+  Float8WeightState state{
+      .dtype = *codes.tensor->dtype, .out_features = codes.tensor->shape[0], .in_features = codes.tensor->shape[1]};
+  state.scale = granularity_of(*scale, state.out_features, state.in_features);
+  state.factors = read_scales(*scale);
+  if (const std::optional<Found> input = find_one(checkpoint, name, "input_scale", "activation_scale")) {
+    if (!is_single(input->tensor->shape)) refuse(*input, ", but a static activation scale is one number");
+    state.input_factor = read_scales(*input)[0];
+  }
+  state.codes = codes.file->read(*codes.tensor);
+  return state;
+}
+
+std::optional<std::vector<float>> factors_for(const Float8WeightState& state, ScaleGranularity scale) {
+  const std::int64_t n = state.out_features;
+  const std::int64_t k = state.in_features;
+  const std::int64_t rows = extent(scale.rows, n);
+  const std::int64_t cols = extent(scale.cols, k);
+  const std::int64_t rows_here = extent(state.scale.rows, n);
+  const std::int64_t cols_here = extent(state.scale.cols, k);
+  const bool within_rows = rows_here >= n || rows_here % rows == 0;
+  const bool within_cols = cols_here >= k || cols_here % cols == 0;
+  if (scale == state.scale) return state.factors;
+  if (!within_rows || !within_cols) return std::nullopt;
+  std::vector<float> factors(static_cast<std::size_t>(scale_count(scale, n, k)));
+  const std::int64_t in_row = divided_up(std::max<std::int64_t>(k, 1), cols);
+  const std::int64_t in_row_here = divided_up(std::max<std::int64_t>(k, 1), cols_here);
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const auto index = static_cast<std::int64_t>(i);
+    const std::int64_t row = index / in_row * rows / rows_here;
+    const std::int64_t col = index % in_row * cols / cols_here;
+    factors[i] = state.factors[static_cast<std::size_t>(row * in_row_here + col)];
+  }
+  return factors;
+}
+
+// ---- saving --------------------------------------------------------------------------------------------------------
+
+void check_float8_weight(const std::string& subject, const Float8WeightState& state) {
+  const auto refuse_state = [&](const std::string& message) {
+    throw Error(ErrorCode::invalid_argument, subject, message);
+  };
+  const std::int64_t n = state.out_features;
+  const std::int64_t k = state.in_features;
+  if (state.dtype != Dtype::e4m3fn && state.dtype != Dtype::e5m2) {
+    refuse_state(fmt::format("has codes of {}, but FP8 weights are e4m3fn or e5m2", name(state.dtype)));
+  }
+  if (!among(kGranularities, state.scale)) {
+    refuse_state(fmt::format("has scale={}, but it must be {}", print(state.scale), one_of(kGranularities)));
+  }
+  if (const std::string fault = weight_size_fault(n, k); !fault.empty()) refuse_state(fault);
+  if (state.codes.size() != static_cast<std::size_t>(n * k)) {
+    refuse_state(fmt::format("has {} bytes of codes, but [{}, {}] has {}", state.codes.size(), n, k, n * k));
+  }
+  if (const std::int64_t count = scale_count(state.scale, n, k);
+      state.factors.size() != static_cast<std::size_t>(count)) {
+    refuse_state(fmt::format("has {} factors, but [{}, {}] with scale={} has {}: codes come with their factors",
+                             state.factors.size(), n, k, print(state.scale), count));
+  }
+}
+
+std::vector<TensorToStore> tensors_to_store(const std::string& name, const Float8WeightState& state,
+                                            ScaleName scale_name) {
+  check_float8_weight(fmt::format("Float8WeightState \"{}\"", printable(name)), state);
+  const std::string f32(safetensors_type(Dtype::f32));
+  std::vector<TensorToStore> tensors{{.name = name + "weight",
+                                      .type = std::string(safetensors_type(state.dtype)),
+                                      .shape = {state.out_features, state.in_features},
+                                      .bytes = state.codes},
+                                     {.name = name + name_of(scale_name),
+                                      .type = f32,
+                                      .shape = shape_of(state.scale, state.out_features, state.in_features),
+                                      .bytes = std::as_bytes(std::span(state.factors))}};
+  if (state.input_factor) {
+    tensors.push_back({.name = name + "input_scale",
+                       .type = f32,
+                       .shape = {1},
+                       .bytes = std::as_bytes(std::span(&*state.input_factor, 1))});
+  }
+  return tensors;
+}
+
+void save_float8_weights(const std::filesystem::path& file, const std::map<std::string, Float8WeightState>& weights,
+                         ScaleName scale_name) {
+  std::vector<TensorToStore> tensors;
+  for (const auto& [name, state] : weights) {
+    for (TensorToStore& tensor : tensors_to_store(name, state, scale_name)) tensors.push_back(std::move(tensor));
+  }
+  write_safetensors(file, tensors, {{"format", "pt"}});  // which some readers require
+}
+
+}  // namespace ingot

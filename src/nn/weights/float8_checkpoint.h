@@ -1,0 +1,70 @@
+// FP8 weights of linear layers as public checkpoints store them and inference engines read them. Of a layer "wq.", the
+// prefix of its tensors' names, a file has
+//
+//   wq.weight         the codes: F8_E4M3 or F8_E5M2 [N, K]
+//   wq.weight_scale   or wq.weight_scale_inv: the factors, value = code * factor. F32, BF16, F16 or F8_E8M0:
+//                     [], [1] or [1, 1] for the tensor; [N] or [N, 1] for rows; [ceil(N / 128), ceil(K / 128)] for
+//                     blocks; [N, ceil(K / 128)] for groups of a row
+//   wq.input_scale    or wq.activation_scale: if activations have a static scale: their factor, value = code * factor
+//
+// Both names mean the same factor, by which codes are dequantized: weight_scale_inv (DeepSeek) is not its inverse.
+// Ingot's own scales (CastSpec, Cast::scale) are the other way round, code = encode(value * scale).
+//
+//   const auto checkpoint = SafetensorsCheckpoint::open("DeepSeek-V3");
+//   const Float8WeightState state = load_float8_weight(checkpoint, "model.layers.0.self_attn.o_proj.");
+//   const Float8View codes = weight_from_state(plan, backend, state, region, stream);   // linear_weight.h
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ingot/api.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
+#include "ingot/nn/weights/safetensors.h"
+
+namespace ingot {
+
+// A weight in FP8 on the host.
+struct Float8WeightState {
+  Dtype dtype = Dtype::e4m3fn;           // or e5m2
+  ScaleGranularity scale = kTensorwise;  // or kRowwise, kBlocks, kRowGroups
+  std::int64_t out_features = 0;         // N
+  std::int64_t in_features = 0;          // K
+  std::vector<std::byte> codes{};        // [N, K], dense rows
+  std::vector<float> factors{};          // scale_count(scale, N, K), row by row; value = code * factor
+  // Of static activation scales: the value of an input's code is code * input_factor.
+  std::optional<float> input_factor{};
+};
+
+// How the factors are called in a file.
+enum class ScaleName : std::uint8_t { weight_scale, weight_scale_inv };
+
+// Loads the weight of that name. Throws Error{not_found} if there is no such weight; Error{invalid_argument} for a
+// weight that is not in FP8, codes without factors or with two sets of them, and factors whose shape or dtype fits
+// none of the layouts above; Error{io_failed}.
+INGOT_API Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, const std::string& name);
+
+// The factors of the same values for another granularity: those of a larger part are repeated for the smaller parts
+// that it consists of, such as one factor of the whole tensor for each row. nullopt where a part would have several.
+INGOT_API std::optional<std::vector<float>> factors_for(const Float8WeightState& state, ScaleGranularity scale);
+
+// Throws Error{invalid_argument} if bytes, factors and sizes do not fit each other.
+INGOT_API void check_float8_weight(const std::string& subject, const Float8WeightState& state);
+
+// What write_safetensors() takes for this weight, for files that hold more than weights in FP8. It views the state, and
+// stores factors as F32. Throws as check_float8_weight() does.
+INGOT_API std::vector<TensorToStore> tensors_to_store(const std::string& name, const Float8WeightState& state,
+                                                      ScaleName scale_name = ScaleName::weight_scale);
+
+// Writes a file of these weights, keyed by name, from which load_float8_weight() restores each bit.
+INGOT_API void save_float8_weights(const std::filesystem::path& file,
+                                   const std::map<std::string, Float8WeightState>& weights,
+                                   ScaleName scale_name = ScaleName::weight_scale);
+
+}  // namespace ingot
