@@ -21,8 +21,6 @@ endif()
 
 include(public_headers)
 ingot_public_headers(${PROJECT_SOURCE_DIR}/src public_headers)
-list(REMOVE_ITEM public_headers version.h)
-install(FILES ${PROJECT_BINARY_DIR}/include/ingot/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/ingot)
 foreach(header IN LISTS public_headers)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS src/${header})
   cmake_path(GET header PARENT_PATH folder)

@@ -7,6 +7,8 @@ Wings: on each floor a file lies in its family's room, or in a room that no fami
 rooms ahead of it in the lists below, so that they have no circles. Files at a floor's root are apart: they join the rooms
 together, and any room may include them.
 
+<ingot/...> resolves in a fresh clone, before any build, by the links of src/include/ingot.
+
 Nothing in src reads the environment but src/runtime/util/environment.cpp, which gives a setuid program none of it.
 
 What is installed (ingot.h and all that it includes in turn) includes only the standard library and POSIX.
@@ -167,6 +169,9 @@ class Checker:
 
     def check_quoted(self, floor, file, within, include, includes):
         target, path = floor_of(include, self.root)
+        if include.startswith("ingot/") and not (self.root / "src/include" / include).is_file():
+            self.refuse(file, f"includes {include}, which is no file of src/include: its links make ingot/<path> what an "
+                        "install has")
         if include in AT_THE_ROOT and floor != "templates":
             return
         if floor == "templates" and target != floor:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # pip_install.sh <source tree> <python>
-# What `pip install .` builds and installs: the Python module and the program `ingot`, with its man pages and completions.
+# What `pip install .` builds and installs: the Python module and the program `ingot`, with its man pages and completions;
+# and that a source distribution and an archive of the repository have headers where the sources look for them.
 #
 # Environment:
 #   INGOT_WHEEL=<yes|no>   install it, which takes minutes, and use it; no: only hold what would be built and installed
@@ -33,6 +34,23 @@ if [ "${INGOT_WHEEL:-no}" = yes ]; then
     [ -s "$work/venv/$file" ] || fail "$file is not installed"
   done
   exit
+fi
+
+# resolves <tree>: the public header, and all that it includes, by nothing but what is in the tree.
+resolves() {
+  c++ -std=c++20 -fsyntax-only -I "$1/src/include" -x c++ - <<< '#include <ingot/ingot.h>' || fail "<ingot/...> does not resolve in $2"
+}
+
+step "includes of a source distribution, and of an archive of the repository"
+(cd "$source_dir" && "$python" -c 'import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])' "$work") > "$work/log" ||
+  { cat "$work/log"; exit 1; }
+mkdir "$work/sdist" "$work/archive"
+tar xzf "$work"/ingot-*.tar.gz -C "$work/sdist" --strip-components 1
+resolves "$work/sdist" "a source distribution"
+if find "$work/sdist/src/include" -name '*.cpp' | grep .; then fail "the sources above are in the distribution twice"; fi
+if git -C "$source_dir" rev-parse --verify -q HEAD > "$work/log"; then
+  git -C "$source_dir" archive HEAD src | tar xf - -C "$work/archive"
+  resolves "$work/archive" "an archive of the repository"
 fi
 
 step "configure as pip does"

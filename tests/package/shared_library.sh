@@ -36,7 +36,7 @@ library=$(find "$prefix" -name libingot.so)
 [ -z "$(find "$prefix" -name libingot.a)" ] || fail "libingot.a is installed, too"
 
 step "its name and what it exports"
-version=$(sed -n 's/^#define INGOT_VERSION_STRING "\(.*\)"/\1/p' "$prefix/include/ingot/version.h")
+version=$(sed -nE 's/^#define INGOT_VERSION_PARTS ([0-9]+), ([0-9]+), ([0-9]+)$/\1.\2.\3/p' "$prefix/include/ingot/version.h")
 readelf -d "$library" | grep -F "[libingot.so.${version%.*}]" || fail "the SONAME is not libingot.so.${version%.*}"
 nm -D --defined-only -C "$library" > "$work/names"
 python3 -B "$source_dir/tests/layout/check_exports.py" "$source_dir" "$work/names"
