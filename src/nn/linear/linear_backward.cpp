@@ -325,7 +325,7 @@ void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackw
                      const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   check_linear_backward(plan, backend, tensors, run);
-  if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, tensors, run.stream);
+  watch_backward(plan, backend, tensors, run.stream);
   const ObservedRange range(run.observer, plan.name, "backward");
   const LinearGradients wants = wanted_gradients(tensors);
   const auto bytes = [&] {

@@ -134,7 +134,7 @@ void stamp(const LinearPlan& plan, const LinearForwardTensors& tensors) {
   tensors.saved->plan = plan.identity;
   tensors.saved->tokens = tensors.input.rows;
   tensors.saved->kept = true;
-  tensors.saved->sums = {};  // of another forward
+  tensors.saved->sums.clear();  // of another forward
 }
 
 }  // namespace
@@ -257,7 +257,7 @@ void run_forward(const LayerCall& call, const LinearPlan& plan, Backend& backend
   const auto bytes = [&] {
     return plan.forward_scratch(tensors.input.rows, pass, LinearStep(plan, backend, run).observes_values).bytes;
   };
-  watched_forward(plan.subject, plan, backend, tensors, run.stream, [&] {
+  watched_forward(plan, backend, tensors, run.stream, [&] {
     call.with_scratch(tensors, nullptr, bytes, [&](const LinearForwardTensors& all) {
       if (pass == LinearPass::recompute) return enqueue_linear_recompute(plan, backend, all, run);
       enqueue_linear_forward(plan, backend, all, run);

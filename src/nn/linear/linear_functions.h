@@ -18,10 +18,11 @@
 // A weight that is frozen, gathered or kept in FP8 is given as codes and factors alone; see docs/stateless_layers.md.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string_view>
+#include <vector>
 
 #include "ingot/api.h"
 #include "ingot/nn/linear/float8_tensor.h"
@@ -87,10 +88,10 @@ INGOT_API Float8View cast_weight(const LinearPlan& plan, Backend& backend, const
 // Where cast_weight() writes, without a call.
 INGOT_API Float8View weight_codes(const LinearPlan& plan, const MemoryRegion& region, Device device);
 
-// Sums of what backward reads again, by which ContextOptions::check_memory sees that it changed. 0: not noted.
-inline constexpr std::size_t kWatchedMemory = 11;
-struct MemorySums {
-  std::array<std::uint64_t, kWatchedMemory> of{};
+// The sum of something that backward reads again, by which ContextOptions::check_memory sees that it changed.
+struct MemorySum {
+  std::string_view name;
+  std::uint64_t sum;
 };
 
 // What a forward leaves for its backward: memory of the caller, and a stamp by which backward recognises it.
@@ -100,7 +101,7 @@ struct LinearSaved {
   std::uint64_t plan = 0;
   std::int64_t tokens = 0;
   bool kept = false;
-  MemorySums sums{};
+  std::vector<MemorySum> sums{};  // only where memory is checked
 };
 
 // As LinearForward (float8_linear.h), with M = input.rows.

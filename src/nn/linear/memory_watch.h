@@ -1,40 +1,136 @@
-// What layers look for where ContextOptions::check_memory asks for it, which a host cannot see otherwise: memory that
-// was freed, and memory that changed between a forward and its backward though the backward reads it again. Each look
-// copies that memory to the host and waits for the stream.
+// Debug check (ContextOptions::check_memory): detects memory of a call that was freed, and memory that was modified
+// between a forward and the backward that reads it again. Each check copies that memory to the host and waits for the
+// stream.
+//
+// A layer or module has two functions of its plan and its tensors, which the templates below find by their types:
+// check_held() passes all memory of a call to an AllocationCheck, watch() what backward reads again to a Watch.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
 #include "ingot/nn/linear/linear_functions.h"
-#include "ingot/nn/modules/mlp_functions.h"
-#include "ingot/nn/modules/norm_linear_functions.h"
 
 namespace ingot {
 
-// Before a call enqueues anything, behind the checks of its arguments. `subject`: the layer, in messages.
-void look_at_forward(const std::string& subject, Backend& backend, const LinearForwardTensors& tensors, Stream& stream);
-void look_at_forward(const std::string& subject, Backend& backend, const NormLinearForwardTensors& tensors,
-                     Stream& stream);
-void look_at_forward(const std::string& subject, Backend& backend, const MlpForwardTensors& tensors, Stream& stream);
-void look_at_backward(const std::string& subject, const LinearPlan& plan, Backend& backend,
-                      const LinearBackwardTensors& tensors, Stream& stream);
-void look_at_backward(const std::string& subject, const NormLinearPlan& plan, Backend& backend,
-                      const NormLinearBackwardTensors& tensors, Stream& stream);
-void look_at_backward(const std::string& subject, const MlpPlan& plan, Backend& backend,
-                      const MlpBackwardTensors& tensors, Stream& stream);
+// Refuses memory that no allocation holds.
+class AllocationCheck {
+ public:
+  // Throws for a stream that is capturing. `subject`: the layer, in messages.
+  AllocationCheck(const std::string& subject, const Backend& backend, const Stream& stream);
 
-// Behind a forward or a recompute that keeps anything: notes what backward reads again in tensors.saved->sums.
-void remember_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors, Stream& stream);
-void remember_forward(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors,
-                      Stream& stream);
-void remember_forward(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, Stream& stream);
+  void operator()(const char* name, const MemoryRegion& region) const;
+  void operator()(const char* name, const Tensor& tensor) const;
+  void operator()(const char* name, const Float8View& codes) const;
+  void operator()(const char* name, const PointwiseTensors& inputs) const;
 
-// enqueue() between the two looks of a forward; without checks, enqueue() alone.
+  // Those that a call has, whichever its layer.
+  template <class Tensors>
+  void call(const Tensors& t) const {
+    if (t.saved != nullptr) (*this)("saved", t.saved->memory);
+    (*this)("scratch", t.scratch);
+    (*this)("input", t.input);
+    if constexpr (requires { t.gamma; }) {
+      (*this)("gamma", t.gamma);
+      (*this)("beta", t.beta);
+    }
+    if constexpr (requires { t.output; }) (*this)("output", t.output);
+    if constexpr (requires { t.prologue_inputs; }) (*this)("an input of the prologue", t.prologue_inputs);
+    if constexpr (requires { t.epilogue_inputs; }) (*this)("an input of the epilogue", t.epilogue_inputs);
+    if constexpr (requires { t.given_input; }) (*this)("given_input", t.given_input);
+    if constexpr (requires { t.grad_output; }) {
+      (*this)("grad_output", t.grad_output);
+      (*this)("grad_input", t.grad_input);
+    }
+    if constexpr (requires { t.grad_gamma; }) {
+      (*this)("grad_gamma", t.grad_gamma);
+      (*this)("grad_beta", t.grad_beta);
+    }
+  }
+  // Those of one weight.
+  template <class Tensors>
+  void weight(const char* weight, const char* codes, const Tensors& t) const {
+    (*this)(weight, t.weight);
+    (*this)(codes, t.codes);
+    if constexpr (requires { t.weight_into; }) {
+      (*this)("bias", t.bias);
+      if (t.weight_into) (*this)(codes, *t.weight_into);
+    } else {
+      (*this)("grad_weight", t.grad_weight);
+      (*this)("grad_bias", t.grad_bias);
+    }
+  }
+
+ private:
+  const std::string* subject_;
+  const Backend* backend_;
+};
+
+inline constexpr const char* kKeepValues = "keep its values until the backward is done";
+
+// Notes sums on behalf of a forward, or compares with those that it noted.
+class Watch {
+ public:
+  Watch(LinearSaved& saved, Backend& backend, Stream& stream) : backend_(&backend), stream_(&stream), notes_(&saved) {}
+  Watch(const std::string& subject, const LinearSaved& saved, Backend& backend, Stream& stream)
+      : backend_(&backend), stream_(&stream), subject_(&subject), expected_(&saved) {}
+
+  // A sum is of all these tensors, so it needs all that forward had. `remedy` ends the message.
+  void operator()(const char* name, std::span<const Tensor> tensors, const char* remedy = kKeepValues);
+  void operator()(const char* name, const Tensor& tensor) { (*this)(name, {&tensor, 1}); }
+  // The saved memory itself, of this size.
+  void saved(std::size_t bytes);
+  // A weight as grad_input's GEMM reads it.
+  template <class Tensors>
+  void weight(const LinearPlan& plan, const Tensors& t, const char* weight, const char* codes) {
+    Float8View read = t.codes;
+    if constexpr (requires { t.weight_into; }) {
+      if (t.weight_into) read = weight_codes(plan, *t.weight_into, backend_->device());
+    }
+    this->weight(plan, t.weight, read, weight, codes);
+  }
+
+ private:
+  void weight(const LinearPlan& plan, const Tensor& tensor, const Float8View& read, const char* weight,
+              const char* codes);
+
+  Backend* backend_;
+  Stream* stream_;
+  const std::string* subject_ = nullptr;
+  LinearSaved* notes_ = nullptr;
+  const LinearSaved* expected_ = nullptr;
+};
+
+// Of a forward all that some backward reads again, of a backward what this one does.
+void watch(Watch& watch, const LinearPlan& plan, const LinearForwardTensors& tensors);
+void watch(Watch& watch, const LinearPlan& plan, const LinearBackwardTensors& tensors);
+
+void check_held(const AllocationCheck& check, const auto& tensors) {
+  check.call(tensors);
+  check.weight("weight", "codes", tensors);
+}
+
+// enqueue() of a forward or recompute whose arguments were checked, between its two checks.
 template <class Plan, class Tensors, class Enqueue>
-void watched_forward(const std::string& subject, const Plan& plan, Backend& backend, const Tensors& tensors,
-                     Stream& stream, const Enqueue& enqueue) {
+void watched_forward(const Plan& plan, Backend& backend, const Tensors& tensors, Stream& stream,
+                     const Enqueue& enqueue) {
   if (!backend.checks_memory()) return enqueue();
-  look_at_forward(subject, backend, tensors, stream);
+  check_held(AllocationCheck(plan.subject, backend, stream), tensors);
   enqueue();
-  if (tensors.saved != nullptr) remember_forward(plan, backend, tensors, stream);
+  if (tensors.saved == nullptr) return;
+  Watch note(*tensors.saved, backend, stream);
+  watch(note, plan, tensors);
+}
+
+// Before a backward enqueues anything, after the checks of its arguments.
+template <class Plan, class Tensors>
+void watch_backward(const Plan& plan, Backend& backend, const Tensors& tensors, Stream& stream) {
+  if (!backend.checks_memory()) return;
+  check_held(AllocationCheck(plan.subject, backend, stream), tensors);
+  Watch compare(plan.subject, *tensors.saved, backend, stream);
+  watch(compare, plan, tensors);
 }
 
 }  // namespace ingot

@@ -264,7 +264,7 @@ void Float8Linear::run_pass(LinearPass pass, const LinearForward& tensors, Linea
   }
   all.scratch = use.scratch_or(workspace(), *backend_, bytes.forward[static_cast<std::size_t>(pass)]);
   if (pass != LinearPass::inference) saved_ = tensors;  // before it is kept, whatever fails after that
-  watched_forward(plan_.subject, plan_, *backend_, all, stream, [&] {
+  watched_forward(plan_, *backend_, all, stream, [&] {
     enqueue_forward_part(plan_, *backend_, all, pass, {.stream = stream, .observer = options_.observer}, this);
   });
 }
@@ -283,7 +283,7 @@ void Float8Linear::backward(const LinearBackward& tensors, Stream& stream) {
   LayerCall use(plan_.subject, stream, nullptr, options_.name);
   LinearBackwardTensors all = backward_tensors(tensors);
   check_backward_tensors(plan_, *backend_, all, stream);
-  if (backend_->checks_memory()) look_at_backward(plan_.subject, plan_, *backend_, all, stream);
+  watch_backward(plan_, *backend_, all, stream);
   const Call call(*this, stream);
   const LinearRun run{.stream = stream, .observer = options_.observer};
   const LinearGradients wants = wanted_gradients(all);

@@ -1,7 +1,6 @@
 #include "ingot/nn/modules/mlp.h"
 
 #include "ingot/nn/linear/layer_call.h"
-#include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/modules/mlp_parts.h"
 
 namespace ingot {
@@ -100,7 +99,7 @@ void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
     down_.start_weight(tensors.down_weight, tokens, stream);
   }
   if (pass != LinearPass::inference) saved_ = tensors;  // before it is kept, whatever fails after that
-  watched_forward(plan.subject, plan, *backend_, all, stream, [&] {
+  watched_forward(plan, *backend_, all, stream, [&] {
     enqueue_mlp_pass(plan, *backend_, all, pass, run_on(stream), {&up_, &down_});
   });
 }
@@ -121,7 +120,7 @@ void Mlp::backward(const MlpBackward& tensors, Stream& stream) {
                        plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(all), up_.observes_values()).bytes);
   }
   check_mlp_backward(plan, *backend_, all, run_on(stream), true);
-  if (backend_->checks_memory()) look_at_backward(plan.subject, plan, *backend_, all, stream);
+  watch_backward(plan, *backend_, all, stream);
   const Float8Linear::Call second(down_, stream);
   const Float8Linear::Call first(up_, stream);
   enqueue_mlp_backward(plan, *backend_, all, run_on(stream), {&up_, &down_});

@@ -6,7 +6,6 @@
 #include "ingot/nn/linear/linear_checks.h"
 #include "ingot/nn/linear/linear_part_calls.h"
 #include "ingot/nn/linear/memory_places.h"
-#include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/modules/mlp_parts.h"
 #include "ingot/nn/modules/norm_linear_parts.h"
 
@@ -26,11 +25,26 @@ void stamp(const MlpPlan& plan, const MlpForwardTensors& tensors) {
   tensors.saved->plan = plan.identity;
   tensors.saved->tokens = tensors.input.rows;
   tensors.saved->kept = true;
-  tensors.saved->sums = {};  // of another forward
+  tensors.saved->sums.clear();  // of another forward
 }
 
 LinearSaved kept_by(std::uint64_t plan, std::int64_t tokens, const MemoryRegion& memory) {
   return {.memory = memory, .plan = plan, .tokens = tokens, .kept = true};
+}
+
+template <class Tensors>
+void check_call(const AllocationCheck& check, const Tensors& t) {
+  check.call(t);
+  check.weight("up.weight", "up.codes", t.up);
+  check.weight("down.weight", "down.codes", t.down);
+}
+
+template <class Tensors>
+void watch_call(Watch& watch, const MlpPlan& plan, const Tensors& t, const MlpGradients& wants) {
+  watch.saved(plan.saved_memory(t.saved->tokens).bytes);
+  watch_norm(watch, plan.up, t, wants.of_up());
+  if (wants.input) watch.weight(plan.up.linear, t.up, "weight", "codes");
+  if (wants.reaches_up()) watch.weight(plan.down, t.down, "down.weight", "down.codes");
 }
 
 // The gradient of gate (x) or up through the activation.
@@ -162,6 +176,15 @@ void enqueue_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwa
   enqueue_norm_linear_backward(plan.up, backend, parts.up, run, owners.up);
 }
 
+void check_held(const AllocationCheck& check, const MlpForwardTensors& t) { check_call(check, t); }
+void check_held(const AllocationCheck& check, const MlpBackwardTensors& t) { check_call(check, t); }
+void watch(Watch& watch, const MlpPlan& plan, const MlpForwardTensors& t) {
+  watch_call(watch, plan, t, MlpGradients{});
+}
+void watch(Watch& watch, const MlpPlan& plan, const MlpBackwardTensors& t) {
+  watch_call(watch, plan, t, wanted_gradients(t));
+}
+
 namespace {
 
 // A forward or recompute with all of its checks, which are also of tensors that lie in the scratch.
@@ -171,8 +194,7 @@ void run_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& te
   const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
   call.with_scratch(tensors, nullptr, bytes, [&](const MlpForwardTensors& all) {
     check_mlp_pass(plan, backend, all, pass, run, false);
-    watched_forward(plan.subject, plan, backend, all, run.stream,
-                    [&] { enqueue_mlp_pass(plan, backend, all, pass, run); });
+    watched_forward(plan, backend, all, run.stream, [&] { enqueue_mlp_pass(plan, backend, all, pass, run); });
   });
 }
 
@@ -212,7 +234,7 @@ void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensor
   };
   call.with_scratch(tensors, side, bytes, [&](const MlpBackwardTensors& all) {
     check_mlp_backward(plan, backend, all, run, false);
-    if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, all, run.stream);
+    watch_backward(plan, backend, all, run.stream);
     enqueue_mlp_backward(plan, backend, all, run);
   });
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ingot/nn/linear/linear_parts.h"
+#include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/modules/mlp_functions.h"
 #include "ingot/nn/modules/norm_linear_functions.h"
 
@@ -41,6 +42,12 @@ void enqueue_mlp_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTen
                       const LinearRun& run, const MlpOwners& owners = {});
 void enqueue_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors,
                           const LinearRun& run, const MlpOwners& owners = {});
+
+// As memory_watch.h says.
+void check_held(const AllocationCheck& check, const MlpForwardTensors& tensors);
+void check_held(const AllocationCheck& check, const MlpBackwardTensors& tensors);
+void watch(Watch& watch, const MlpPlan& plan, const MlpForwardTensors& tensors);
+void watch(Watch& watch, const MlpPlan& plan, const MlpBackwardTensors& tensors);
 
 // What they ask of their arguments. `owner`: asks only for the caller's tensors.
 void check_mlp_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,

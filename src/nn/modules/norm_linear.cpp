@@ -2,7 +2,6 @@
 
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checks.h"
-#include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/modules/norm_linear_parts.h"
 
 namespace ingot {
@@ -94,7 +93,7 @@ void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Str
   linear_.plan_for(plan.linear.dtypes.input);
   if (pass != LinearPass::recompute) linear_.start_weight(tensors.weight, tokens, stream);
   if (pass != LinearPass::inference) saved_ = tensors;  // before it is kept, whatever fails after that
-  watched_forward(plan.subject, plan, *backend_, all, stream,
+  watched_forward(plan, *backend_, all, stream,
                   [&] { enqueue_norm_linear_pass(plan, *backend_, all, pass, run, &linear_); });
 }
 
@@ -117,7 +116,7 @@ void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
         plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(tensors), linear_.observes_values()).bytes);
   }
   check_norm_linear_backward(plan, *backend_, all, run, true);
-  if (backend_->checks_memory()) look_at_backward(plan.subject, plan, *backend_, all, stream);
+  watch_backward(plan, *backend_, all, stream);
   const Float8Linear::Call call(linear_, stream);
   enqueue_norm_linear_backward(plan, *backend_, all, run, &linear_);
 }

@@ -4,7 +4,6 @@
 #include "ingot/nn/linear/linear_checks.h"
 #include "ingot/nn/linear/linear_part_calls.h"
 #include "ingot/nn/linear/memory_places.h"
-#include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/modules/norm_linear_parts.h"
 
 namespace ingot {
@@ -37,7 +36,16 @@ void stamp(const NormLinearPlan& plan, const NormLinearForwardTensors& tensors) 
   tensors.saved->plan = plan.identity;
   tensors.saved->tokens = tensors.input.rows;
   tensors.saved->kept = true;
-  tensors.saved->sums = {};  // of another forward
+  tensors.saved->sums.clear();  // of another forward
+}
+
+template <class Tensors>
+void watch_call(Watch& watch, const NormLinearPlan& plan, const Tensors& t, const LinearGradients& wants) {
+  watch.saved(plan.saved_memory(t.saved->tokens).bytes);
+  watch_norm(watch, plan, t, wants);
+  if (wants.input) watch.weight(plan.linear, t, "weight", "codes");
+  if (plan.linear.gradient.of_output()) watch("output", t.output);
+  watch("an input of the epilogue", t.epilogue_inputs);
 }
 
 }  // namespace
@@ -143,6 +151,14 @@ void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
   if (plan.norm && is_given(tensors.grad_input)) backend.norm_backward(parts.norm_spec, parts.norm, run.stream);
 }
 
+void watch(Watch& watch, const NormLinearPlan& plan, const NormLinearForwardTensors& t) {
+  watch_call(watch, plan, t, LinearGradients{});
+}
+
+void watch(Watch& watch, const NormLinearPlan& plan, const NormLinearBackwardTensors& t) {
+  watch_call(watch, plan, t, wanted_gradients(t));
+}
+
 namespace {
 
 // A forward or recompute with all of its checks, which are also of tensors that lie in the scratch.
@@ -152,8 +168,7 @@ void run_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForw
   const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
   call.with_scratch(tensors, nullptr, bytes, [&](const NormLinearForwardTensors& all) {
     check_norm_linear_pass(plan, backend, all, pass, run, false);
-    watched_forward(plan.subject, plan, backend, all, run.stream,
-                    [&] { enqueue_norm_linear_pass(plan, backend, all, pass, run); });
+    watched_forward(plan, backend, all, run.stream, [&] { enqueue_norm_linear_pass(plan, backend, all, pass, run); });
   });
 }
 
@@ -189,7 +204,7 @@ void norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const No
   };
   call.with_scratch(tensors, run.side_for(wants), bytes, [&](const NormLinearBackwardTensors& all) {
     check_norm_linear_backward(plan, backend, all, run, false);
-    if (backend.checks_memory()) look_at_backward(plan.subject, plan, backend, all, run.stream);
+    watch_backward(plan, backend, all, run.stream);
     enqueue_norm_linear_backward(plan, backend, all, run);
   });
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ingot/nn/linear/linear_parts.h"
+#include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/modules/norm_linear_functions.h"
 
 namespace ingot {
@@ -40,6 +41,15 @@ void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
 void add_grad_values(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
                      const Tensor& sum, Stream& stream);
 void check_grad_values(const NormLinearPlan& plan, const Backend& backend, const NormLinearBackwardTensors& tensors);
+
+// As memory_watch.h says.
+void watch(Watch& watch, const NormLinearPlan& plan, const NormLinearForwardTensors& tensors);
+void watch(Watch& watch, const NormLinearPlan& plan, const NormLinearBackwardTensors& tensors);
+template <class Tensors>
+void watch_norm(Watch& watch, const NormLinearPlan& plan, const Tensors& t, const LinearGradients& wants) {
+  if (plan.backward_reads_input(wants)) watch("input", t.input);
+  if (plan.norm && wants.input) watch("gamma", t.gamma);
+}
 
 // What they ask of their arguments. `owner`: asks only for the caller's tensors, as NormLinear does, whose codes,
 // scales and memory are its own.
