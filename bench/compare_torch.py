@@ -27,6 +27,7 @@ import sys
 import types
 from typing import Any, Callable
 
+import results_form
 import torch_eager
 import torch_gemm
 import torch_host
@@ -293,7 +294,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--weight-only", action="store_true", help="GEMMs with weights in 8 and 4 bits")
     parser.add_argument("--deepgemm", metavar="PATH", help="with --gemm: a checkout of DeepGEMM that is built")
     parser.add_argument("--ingot", help="what bench_cast, bench_gemm or bench_linear --json wrote, to compare with")
-    parser.add_argument("--commit", default="", help="with --eager: of the code, where it is no git checkout")
+    parser.add_argument("--commit", default="", help="of the code, where it is no git checkout")
     parser.add_argument("--json", help="write all figures to this file")
     parser.add_argument("--filter", default="", help="only cases with this text in their name")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds: does it run, not how fast")
@@ -365,11 +366,11 @@ def main() -> int:
         print(f"skipped: no CUDA device for PyTorch {torch.__version__}")
         return SKIPPED
 
+    head = torch_machine.machine(torch, "cuda", options.commit)
+
     def write(found: dict[str, Any]) -> None:
         if options.json:
-            with open(options.json, "w", encoding="utf-8") as file:
-                json.dump(found, file, indent=1)
-                file.write("\n")
+            results_form.write(options.json, {"benchmark": found["benchmark"], **head, **found})
 
     found, text = measured(torch, options, write)
     print(text, end="")

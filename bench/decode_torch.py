@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
-import json
 import statistics
 import sys
 import time
 from typing import Any, Callable
+
+import results_form
+import torch_machine
 
 try:
     import torch
@@ -172,7 +173,6 @@ def main() -> int:
     parser.add_argument("--json", help="file for the results")
     options = parser.parse_args()
     try:
-        import ingot
         from ingot.nn import Float8WeightOnlyConfig, MXWeightOnlyConfig, quantize_
     except ImportError as error:
         print(f"decode_torch: {error}: it needs the package ingot", file=sys.stderr)
@@ -228,20 +228,14 @@ def main() -> int:
         results.append(result)
         print(f"{name:16} {rate:9.1f} {base / middle:8.2f} {differences.get(name, 0.0):17.4f}", flush=True)
     if options.json:
-        device = torch.cuda.get_device_name() if options.device != "cpu" else "cpu"
         sizes = ("hidden", "intermediate", "heads", "layers", "vocabulary", "length", "steps", "rounds")
         found_all = {
             "benchmark": "decode_torch",
-            "device": device,
-            "torch": torch.__version__,
-            "ingot": ingot.__version__,
-            "date": datetime.date.today().isoformat(),
+            **torch_machine.machine(torch, options.device),
             "model": {size: getattr(options, size) for size in sizes},
             "results": results,
         }
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(found_all, file, indent=1)
-            file.write("\n")
+        results_form.write(options.json, found_all)
     return 0
 
 

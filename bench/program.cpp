@@ -58,6 +58,39 @@ nlohmann::ordered_json header(const std::string& benchmark, const Machine& m) {
           {"commit", m.commit},     {"processor", m.processor}};
 }
 
-void write_json(const std::string& path, const nlohmann::ordered_json& json) { write_file(path, {json.dump(1), "\n"}); }
+namespace {
+
+constexpr std::size_t kWidth = 120;   // characters of a line that is not a case
+constexpr std::size_t kCase = 2'000;  // characters of a case; a longer one gets a line for each of its parts
+
+void add_lines(std::string& text, const std::string& before, const nlohmann::ordered_json& value,
+               const std::string& after, std::size_t depth) {
+  const std::string indent(depth, ' ');
+  const std::string line = indent + before + value.dump() + after;
+  const bool plain =
+      std::ranges::none_of(value, [](const nlohmann::ordered_json& each) { return each.is_structured(); });
+  const bool whole = (plain && depth > 1) || line.size() <= (depth == 1 ? kWidth : kCase);
+  if (depth > 0 && (!value.is_structured() || value.empty() || whole)) {
+    text += line + '\n';
+    return;
+  }
+  text += indent + before + (value.is_object() ? "{\n" : "[\n");
+  std::size_t left = value.size();
+  for (const auto& [name, each] : value.items()) {
+    const std::string label = value.is_object() ? nlohmann::ordered_json(name).dump() + ": " : "";
+    add_lines(text, label, each, --left > 0 ? "," : "", depth + 1);
+  }
+  text += indent + (value.is_object() ? '}' : ']') + after + '\n';
+}
+
+}  // namespace
+
+std::string results_text(const nlohmann::ordered_json& json) {
+  std::string text;
+  add_lines(text, "", json, "", 0);
+  return text;
+}
+
+void write_json(const std::string& path, const nlohmann::ordered_json& json) { write_file(path, {results_text(json)}); }
 
 }  // namespace ingot::bench

@@ -33,7 +33,10 @@ std::optional<ContextOptions> cuda_options();
 // The first fields of every results file: what was measured, on which machine.
 nlohmann::ordered_json header(const std::string& benchmark, const Machine& machine);
 
-// Throws Error{io_failed} if the file cannot be written.
+// A results file: its head a field a line, then one case on a line. bench/results_form.py has the same form.
+std::string results_text(const nlohmann::ordered_json& json);
+
+// Writes results_text(). Throws Error{io_failed} if the file cannot be written.
 void write_json(const std::string& path, const nlohmann::ordered_json& json);
 
 }  // namespace ingot::bench

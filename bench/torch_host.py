@@ -18,12 +18,12 @@ smallest time of all rounds is shown. The parts:
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import time
 from typing import Any, Callable, NamedTuple
 
+import results_form
 import torch_machine
 
 SIZE = 256
@@ -251,9 +251,7 @@ def main() -> int:
     if options.json:
         facts = torch_machine.machine(torch, options.device, options.commit)
         found = {"benchmark": "torch_host", **facts, "size": SIZE, "results": results}
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(found, file, indent=1)
-            file.write("\n")
+        results_form.write(options.json, found)
     return 1 if any("wrong" in one for one in results) else 0
 
 

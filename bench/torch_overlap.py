@@ -9,11 +9,11 @@ or later and PyTorch 2.8 or later; nothing of Ingot. Writes microseconds of a st
 from __future__ import annotations
 
 import argparse
-import json
 import pathlib
 import statistics
 from typing import Any, Callable
 
+import results_form
 from torch_eager import rotated
 from torch_machine import machine
 from torch_timing import Replay
@@ -91,7 +91,7 @@ def main() -> None:
         us[f"{n}, {copies}"] = {name: statistics.median(values) for name, values in samples.items()}
         print(n, copies, {name: round(value, 1) for name, value in us[f"{n}, {copies}"].items()})
     found = {"benchmark": "overlap", **machine(torch, "cuda", options.commit), "us": us}
-    options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    results_form.write(options.json, found)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@
 #include "kernel_lookup.h"
 #include "linear_functions_step.h"
 #include "machine.h"
+#include "program.h"
 #include "random_inputs.h"
 #include "read_ceiling.h"
 #include "report.h"
@@ -591,6 +592,20 @@ BOOST_AUTO_TEST_CASE(the_report_judges_by_the_larger_ceiling) {
   BOOST_TEST(text.find("     0.750") != std::string::npos);
   BOOST_TEST(text.find("short") != std::string::npos);
   BOOST_TEST(text.find("WRONG  codes: first at index 7") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(results_have_a_case_on_a_line) {
+  const std::string name(100, 'x');
+  const std::string curve(3'000, '0');  // a case of a curve is one line, however long
+  BOOST_TEST(results_text({{"benchmark", "b"},
+                           {"copy", {{"before", 1}, {"after", 2.5}}},
+                           {"cases", {{{"case", name}, {"us", {1, 2}}}, {{"case", name}, {"us", 3}}}},
+                           {"runs", {{{"codes", {curve}}, {"of", nullptr}}}},
+                           {"none", nlohmann::ordered_json::array()}}) ==
+             "{\n \"benchmark\": \"b\",\n \"copy\": {\"before\":1,\"after\":2.5},\n \"cases\": [\n  {\"case\":\"" +
+                 name + "\",\"us\":[1,2]},\n  {\"case\":\"" + name +
+                 "\",\"us\":3}\n ],\n \"runs\": [\n  {\n   \"codes\": [\"" + curve +
+                 "\"],\n   \"of\": null\n  }\n ],\n \"none\": []\n}\n");
 }
 
 BOOST_AUTO_TEST_CASE(the_drivers_version_is_found) {

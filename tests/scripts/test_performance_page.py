@@ -1,5 +1,6 @@
 """test_performance_page.py <repository>: docs/performance.md is what scripts/performance_page.py writes of
-bench/results, and the script says of other results what is in them, and no more."""
+bench/results, and the script says of other results what is in them, and no more. Those files have the head and the form
+of bench/results_form.py."""
 
 import json
 import pathlib
@@ -200,7 +201,32 @@ def check_an_empty_folder() -> None:
         assert text.startswith("# Performance\n") and "##" not in text, text
 
 
+def check_the_form_of_results() -> None:
+    form = [sys.executable, "-B", str(ROOT / "bench/results_form.py")]
+
+    def checked(folder: str) -> str:
+        done = subprocess.run([*form, "--check", folder], capture_output=True, text=True, check=False)
+        return "right" if done.returncode == 0 else done.stdout
+
+    assert checked(str(ROOT / "bench/results")) == "right", checked(str(ROOT / "bench/results"))
+    with tempfile.TemporaryDirectory() as name:
+        file = pathlib.Path(name) / "cast_h100.json"
+        found = {**RUN, "benchmark": "cast", "driver": "580", "nvrtc": "13.0", "cases": [us(1 / 3)] * 9}
+        file.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        assert "has 54 lines instead of 19: run bench/results_form.py on it" in checked(name), checked(name)
+        subprocess.run([*form, str(file)], check=True)
+        assert checked(name) == "right" and json.loads(file.read_text(encoding="utf-8")) == found
+        file.write_text(json.dumps({"benchmark": "cast", "date": "2026-11-25"}), encoding="utf-8")
+        assert "its head lacks device, driver, commit" in checked(name), checked(name)
+        file.write_text(json.dumps({**found, "nvrtc": ""}), encoding="utf-8")
+        assert "its head lacks a version" in checked(name), checked(name)
+        subprocess.run([*form, str(file)], check=True)
+        file.write_text("\n" * 2000 + file.read_text(encoding="utf-8"), encoding="utf-8")
+        assert "lines, at most 2000: keep what a page" in checked(name), checked(name)
+
+
 check_the_committed_page()
+check_the_form_of_results()
 check_what_a_page_says()
 check_an_empty_folder()
 print("the page is the results'")

@@ -120,8 +120,8 @@ void cast_weight_beside(const LinearPlan& plan, Backend& backend, const MemoryRe
 }
 
 // Does a TorchSide make a layer faster with so many tokens? Small layers with an FP8 GEMM, it does. A layer in high
-// precision is slower with one, because its GEMMs slow each other (bench_linear, 1024 cubed: 30.6 us with it and 28.3
-// without, bench/results/linear_eager_h200.json).
+// precision is slower with one, because its GEMMs slow each other (bench_linear on an H200, 1024 cubed: 30.6 us with
+// it and 28.3 without).
 inline bool faster_with_side(const LinearPlan& plan, std::int64_t tokens) {
   if (!is_float8(plan.config.output) && !is_float8(plan.config.grad_input)) return false;
   return LinearOptions::is_small(tokens, plan.shape.in_features, plan.shape.out_features);
