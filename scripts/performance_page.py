@@ -564,14 +564,14 @@ SECTIONS = (
     ),
     (
         "Epilogues",
-        "Speed as a share of the same kernel's without the epilogue. More: [notes/epilogues.md](notes/epilogues.md).",
+        "Speed as a share of the same kernel's without the epilogue. More: [notes/gemm.md](notes/gemm.md#epilogues).",
         epilogues,
     ),
     (
         "Gradients",
         "The GEMMs of a layer's two gradients, microseconds in two launches and in one, and in brackets how many times as "
         "fast one is; * where the library of that commit took one (since then neither of 1536 cubed in bf16 nor, with FP8, "
-        "below 5e8 products). More: [notes/gemm_pair.md](notes/gemm_pair.md).",
+        "below 5e8 products). More: [notes/gemm.md](notes/gemm.md#two-gemms-in-one-launch).",
         gradients,
     ),
     ("Choice without tuning", "How tuning works: [tuning.md](tuning.md).", choices),

@@ -27,7 +27,7 @@ struct CastWholeLaunch {
 };
 
 // A barrier for all blocks of a launch. A cluster has its own barrier, which is faster than a word in the L2
-// (docs/notes/cast_whole.md).
+// (docs/notes/casts.md).
 struct GridMeeting {
   u32* words;
 

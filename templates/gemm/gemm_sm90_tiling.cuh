@@ -45,7 +45,7 @@ inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 
 inline constexpr u32 kSm90StagingBytes = 2048;   // per warp: 16 rows of 128 bytes of the output
 inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that are walked through together
 // Does each lane that has read a stage say so, instead of one for its warp? compute-sanitizer's racecheck does not
-// follow a lane that arrives for others behind __syncwarp() (docs/notes/gemm_sm90.md): scripts/gpu_check.sh sets this
+// follow a lane that arrives for others behind __syncwarp() (docs/notes/gemm.md): scripts/gpu_check.sh sets this
 // for it.
 inline constexpr bool kSm90EachLaneReleases = false;
 

@@ -1,4 +1,4 @@
-// What is fuzzed (F17 of docs/notes/faults.md): every parser of something that another program, another version or a
+// What is fuzzed (F17 of docs/notes/checks.md): every parser of something that another program, another version or a
 // stranger may have written. A target takes any bytes, and ends the test (by an exception that is no ingot::Error, or a
 // crash) if the parser does not cope or if what it has read does not come back from its own text. It returns whether
 // the parser has accepted the input.

@@ -1,6 +1,6 @@
 // kill -9 at every system call of what writes to disk: a kernel's compile and publication, a tuning record, a file that
 // is replaced (bundles, exports, safetensors), a line of a recording. A child process is traced and killed at its first
-// call, then at its second, until it ends by itself (F1 of docs/notes/faults.md).
+// call, then at its second, until it ends by itself (F1 of docs/notes/checks.md).
 #include <boost/test/unit_test.hpp>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Many processes on one store: who compiles what, while others evict, clear, stop, die and fork (F6, F8, F10, F12 and
-// F13 of docs/notes/faults.md). INGOT_FAULTS_LONG=1 repeats everything many times (label nightly).
+// F13 of docs/notes/checks.md). INGOT_FAULTS_LONG=1 repeats everything many times (label nightly).
 #include <boost/test/unit_test.hpp>
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // Every system call of what reads and writes the store fails once, and then all from there on, with every error that a
-// file system may give (F3 of docs/notes/faults.md; F9: what network file systems add). The result then comes from
+// file system may give (F3 of docs/notes/checks.md; F9: what network file systems add). The result then comes from
 // memory, with one warning at most; no good file is lost; and the next run is as if nothing had been.
 #include <boost/test/unit_test.hpp>
 

@@ -1,4 +1,4 @@
-// Counts the injections of one row of the fault matrix (docs/notes/faults.md) and prints it as a line:
+// Counts the injections of one row of the fault matrix (docs/notes/checks.md) and prints it as a line:
 //
 //   F1: 412 injections, 0 wrong kernels, 0 crashes, 0 hangs
 #pragma once

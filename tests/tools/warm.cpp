@@ -343,7 +343,7 @@ BOOST_AUTO_TEST_CASE(a_worker_that_dies_is_replaced) {
   for (const std::size_t job : {0U, 2U, 3U, 5U}) BOOST_TEST(texts[job] == "done");
 }
 
-// What a compiler in its worker may do, in every order and beside jobs that work (F11 of docs/notes/faults.md).
+// What a compiler in its worker may do, in every order and beside jobs that work (F11 of docs/notes/checks.md).
 BOOST_AUTO_TEST_CASE(workers_that_abort_crash_hang_and_answer_garbage) {
   const auto say = [](const std::string& bytes) {  // on the worker's socket, whichever that is
     for (int file = 3; file < 64; ++file) static_cast<void>(::send(file, bytes.data(), bytes.size(), MSG_NOSIGNAL));

@@ -189,10 +189,10 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
 namespace {
 
 // Beyond so many products cuBLASLt's kernels for factors of groups gain on gemm_sm90, which the estimates do not show:
-// with blocks by group they are 1 % ahead at 8192 cubed and 4 to 6 % at 16384 (an H200, docs/notes/gemm_sm90.md).
+// with blocks by group they are 1 % ahead at 8192 cubed and 4 to 6 % at 16384 (an H200, docs/notes/gemm.md).
 constexpr double kMostGroupedProducts = 5e11;
 
-// bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm_sm90.md): where an operand
+// bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm.md): where an operand
 // does not lie along k, as in both gradients, gemm_sm90's choice runs at 0.99 to 1.04 of cuBLASLt's best from 3000 x
 // 4096 x 4096 to 8192 cubed, and needs no cleared memory. Below that a whole step is 2 to 4 % slower; above, and with a
 // k of 28672, the GEMM itself is. Where both operands lie along k the two kernels are equal, and cuBLASLt needs no

@@ -22,7 +22,7 @@ constexpr int kSmallTile = 128 * 128;
 constexpr double kLeastFullOf16Bits = 0.75;
 
 // With an FP8 GEMM from so many products on. Smaller layers are faster with a side stream, which hides all of
-// grad_weight's GEMM behind grad_input's and what follows it (docs/notes/gemm_pair.md); and the results of a layer with
+// grad_weight's GEMM behind grad_input's and what follows it (docs/notes/gemm.md); and the results of a layer with
 // a side stream are those of one without, to the bit.
 constexpr double kLeastProductsInFp8 = 5e8;
 

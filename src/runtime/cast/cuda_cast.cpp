@@ -232,7 +232,7 @@ Pass tiles_pass(const CastSpec& spec, const CastTensors& tensors, const Stream& 
 
 // The kernel that casts all tiles at once, if they fit on the GPU and that is faster; otherwise null. Without an
 // expression, which a pass for the maxima would compute twice, it is faster only as a cluster
-// (docs/notes/cast_whole.md), or if that pass could not read whole vectors.
+// (docs/notes/casts.md), or if that pass could not read whole vectors.
 struct WholeKernel {
   const Kernel* kernel = nullptr;
   CastTilesDevice device{};  // what the stream can use of it

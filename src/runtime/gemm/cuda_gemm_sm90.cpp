@@ -30,7 +30,7 @@ struct Box {
 };
 
 // Rows that do not start at a sector pair gain nothing from prefetching what lies next to them, which makes them a
-// tenth slower (docs/notes/gemm_sm90.md).
+// tenth slower (docs/notes/gemm.md).
 CUtensorMapL2promotion promotion(cuuint64_t stride) {
   return stride % 64 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 }
