@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from ..torch._amax_ranks import largest_of_ranks
 from ..torch._scale_buffers import is_time_to_look
+from ..torch._scaled_linear import has_seen
 from ._errors import Float8ValueError
-from .float8_scaling_utils import has_seen
 from .float8_utils import EPS, _require_max, _round_scale_down_to_power_of_2
 from .stateful_float8_linear import StatefulFloat8Linear
 

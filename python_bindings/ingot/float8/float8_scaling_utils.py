@@ -6,7 +6,7 @@ from typing import Optional, Union
 
 import torch
 
-from ..torch._module_operators import masks_of
+from ..torch._scaled_linear import start_of_maximum, start_scale
 from .config import ScalingGranularity
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_training_tensor import (
@@ -15,7 +15,7 @@ from .float8_training_tensor import (
     cast_with_own_scale,
     hp_tensor_and_scale_to_float8,
 )
-from .float8_utils import amax_history_to_scale, tensor_to_amax, tensor_to_scale
+from .float8_utils import _require_max, tensor_to_amax, tensor_to_scale
 
 
 def hp_tensor_to_float8_dynamic(
@@ -88,65 +88,11 @@ def _maybe_initialize_amaxes_scales_for_float8_cast(
     is_initialized: bool,
     reduce_amax: bool,
 ) -> None:
-    """Makes the scale from the tensor itself, as dynamic scaling does, where no step has made one: where the history has
-    nothing but zeros and what is not finite. The device decides. The history is filled by the step's end."""
+    """start_of_maximum() of a tensor of any class, unless the layer has started."""
     if is_initialized:
         return
-    amax = tensor_to_amax(x, reduce_amax=reduce_amax)
-    cur_amax.fill_(amax)
-    own = amax_history_to_scale(amax.reshape(1), float8_dtype, scale_fn_name)
-    scale.copy_(torch.where(has_seen(amax_history), scale, own))
-
-
-def has_seen(amax_history: torch.Tensor) -> torch.Tensor:
-    """Has a history, or each of several, a maximum of which a scale can be made: finite, and above 0?"""
-    return torch.nan_to_num(amax_history, nan=0.0, posinf=0.0).any(-1)
-
-
-_ROLES = (GemmInputRole.INPUT, GemmInputRole.WEIGHT, GemmInputRole.GRAD_OUTPUT)  # of the bits of starts_of()'s masks
-
-_library = torch.library.Library("ingot", "FRAGMENT")
-_library.define(
-    "start_scale(Tensor value, Tensor(a!) amax, Tensor history, Tensor(b!) scale, Tensor starts,"
-    " str function, ScalarType dtype, int role, bool reduces) -> ()"
-)
-_start = torch.ops.ingot.start_scale.default
-
-
-def _start_where_missing(value, amax, history, scale, starts, function, dtype, role, reduces) -> None:
-    is_started = not masks_of(starts)[0] >> role & 1
-    _maybe_initialize_amaxes_scales_for_float8_cast(value, amax, history, scale, function, dtype, is_started, reduces)
-
-
-_library.impl("start_scale", _start_where_missing, "CPU")
-_library.impl("start_scale", _start_where_missing, "CUDA")
-
-
-@torch.library.register_fake("ingot::start_scale")
-def _(*arguments):
-    return None
-
-
-def start_scale(
-    value: torch.Tensor,
-    amax: torch.Tensor,
-    history: torch.Tensor,
-    scale: torch.Tensor,
-    function: str,
-    dtype: torch.dtype,
-    started: Union[bool, torch.Tensor],
-    role: GemmInputRole = GemmInputRole.GRAD_OUTPUT,
-    reduces: bool = False,
-) -> None:
-    """As _maybe_initialize_amaxes_scales_for_float8_cast(). In a graph `started` is starts_of() the layer's mask, and the
-    operator reads the bit of `role` in its size: one graph serves a layer before and after it has scales."""
-    if started is True:
-        return
-    if started is False:
-        _maybe_initialize_amaxes_scales_for_float8_cast(value, amax, history, scale, function, dtype, False, reduces)
-        return
-    with torch.no_grad():
-        _start(value, amax, history, scale, started, function, dtype, _ROLES.index(role), reduces)
+    _require_max(scale_fn_name)
+    start_of_maximum(tensor_to_amax(x, reduce_amax=reduce_amax), cur_amax, amax_history, scale, float8_dtype)
 
 
 @torch._dynamo.allow_in_graph
@@ -202,8 +148,12 @@ class NoopFwToFloat8BwDelayed(torch.autograd.Function):
         amax, history, scale = ctx.buffers
         dtype = ctx.target_dtype
         if not tensor_already_casted_to_fp8(grad):
-            state = (amax, history, scale, ctx.scale_fn_name, dtype, ctx.is_amax_initialized)
-            start_scale(grad, *state, reduces=True)
+            started = ctx.is_amax_initialized
+            if isinstance(started, torch.Tensor):
+                start_scale(grad, amax, history, scale, dtype, started, reduces=True)
+            else:
+                state = (amax, history, scale, ctx.scale_fn_name, dtype)
+                _maybe_initialize_amaxes_scales_for_float8_cast(grad, *state, started, reduce_amax=True)
             grad = hp_tensor_to_float8_delayed(
                 grad, scale, dtype, amax, ctx.linear_mm_config, GemmInputRole.GRAD_OUTPUT
             )

@@ -10,11 +10,9 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
+from ..torch._scaled_linear import EPS, scale_of
 from ._errors import Float8AssertionError, Float8NotImplementedError, Float8ValueError
 from .config import ScalingGranularity, config_has_stateful_scaling, e4m3_dtype, e5m2_dtype
-
-# The smallest amax that a scale is made of, so that a tensor of zeros has a scale.
-EPS = 1e-12
 
 IS_ROCM = torch.version.hip is not None and torch.cuda.is_available()
 
@@ -52,7 +50,7 @@ def amax_to_scale(
 ) -> torch.Tensor:
     """Returns the f32 scale, of the shape of `amax`, that brings a maximum to the largest value of `float8_dtype`. The
     division is in f64, where eager and compiled PyTorch agree. Raises ValueError if `float8_dtype` is not FP8."""
-    scale = (_largest(float8_dtype) / torch.clamp(amax.to(torch.float64), min=EPS)).to(torch.float32)
+    scale = scale_of(amax, _largest(float8_dtype))
     return _round_scale_down_to_power_of_2(scale) if round_scales_to_power_of_2 else scale
 
 

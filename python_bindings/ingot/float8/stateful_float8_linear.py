@@ -7,11 +7,10 @@ from typing import Any, Optional, Sequence, Tuple, Union
 import torch
 import torch.distributed as dist
 
-from ..torch._checks import refuse_batched_gradients
 from ..torch._exported import export_layer, is_exporting, refuse_training
 from ..torch._module_operators import starts_of
 from ..torch._scale_buffers import as_buffers_of_scales, keep_buffers_of_scales
-from ..torch._scaled_linear import call, first_given, plan_of, run_backward, run_forward
+from ..torch._scaled_linear import first_given, has_seen, run_scaled, start_scale
 from ._weights import is_foreign
 from .config import CastConfig, Float8LinearConfig, ScalingType
 from .distributed_utils import tensor_already_casted_to_fp8
@@ -20,70 +19,14 @@ from .float8_scaling_utils import (
     NoopFwToFloat8BwDelayed,
     NoopFwToFloat8BwDynamic,
     NoopFwToFloat8BwStatic,
-    has_seen,
+    _maybe_initialize_amaxes_scales_for_float8_cast,
     hp_tensor_to_float8_delayed,
     hp_tensor_to_float8_dynamic,
     hp_tensor_to_float8_static,
-    start_scale,
 )
 from .float8_training_tensor import GemmInputRole
 
 ROLES = ("input", "weight", "grad_output")
-
-
-@torch._dynamo.allow_in_graph
-class _StatefulLinear(torch.autograd.Function):
-    """Forward and backward of a StatefulFloat8Linear, whose buffers of grad_output it keeps up."""
-
-    @staticmethod
-    def forward(
-        ctx,
-        input: torch.Tensor,
-        weight: torch.Tensor,
-        bias: Optional[torch.Tensor],
-        scale_input: torch.Tensor,
-        scale_weight: torch.Tensor,
-        amax: Optional[torch.Tensor],
-        amax_history: Optional[torch.Tensor],
-        scale: torch.Tensor,
-        scale_fn_name: str,
-        target_dtype: torch.dtype,
-        is_amax_initialized: Union[bool, torch.Tensor],
-        plan: int,
-        reads_input: bool,
-        reads_weight: bool,
-        name: str,
-    ):
-        # Not saved tensors: two forwards before a backward both write these buffers, and saved tensors refuse that.
-        ctx.buffers = (amax, amax_history, scale)
-        ctx.name = name
-        ctx.start = (scale_fn_name, target_dtype, is_amax_initialized)
-        return run_forward(ctx, input, weight, bias, scale_input, scale_weight, plan, reads_input, reads_weight)
-
-    @staticmethod
-    def backward(ctx, grad_output, _):
-        refuse_batched_gradients(f'linear "{ctx.name}"', grad_output)
-        amax, history, scale = ctx.buffers
-
-        def scale_of_grad_output() -> torch.Tensor:
-            if amax is not None:
-                start_scale(grad_output, amax, history, scale, *ctx.start)
-            return scale
-
-        grads, amaxes = run_backward(ctx, ctx.name, grad_output, scale_of_grad_output)
-        if amax is not None:
-            amax.copy_(amaxes[:1])
-        return (*grads, *(None,) * 12)
-
-
-def run_scaled(config, name: str, plans, operands: tuple, state: Sequence, start: tuple):
-    """Forward, and later backward: returns the output, and the maxima of input and weight. operands: input, weight, bias
-    and the scales of input and weight; state: the buffers amax, history and scale of grad_output, of which a static or
-    dynamic one has the last alone; start: what makes the first scale of grad_output."""
-    plan = plan_of(config, name, plans, *operands[:3])
-    if torch.is_grad_enabled():
-        return call(_StatefulLinear.apply, name, *operands, *state, *start, *plan, name)
-    return call(run_forward, name, None, *operands, *plan)
 
 
 class StatefulFloat8Linear(Float8Linear):
@@ -213,6 +156,15 @@ class StatefulFloat8Linear(Float8Linear):
             getattr(self, f"fp8_scale_{role}"),
         )
 
+    def _start(self, tensor: torch.Tensor, role: str, cast: CastConfig) -> None:
+        """Makes the tensor's scale in a first step."""
+        started = self._is_started(role, tensor)
+        if isinstance(started, torch.Tensor):
+            start_scale(tensor, *self._of(role), cast.target_dtype, started, ROLES.index(role))
+        elif not started:
+            state = (*self._of(role), self.config.delayed_scaling_config.scale_fn_name, cast.target_dtype)
+            _maybe_initialize_amaxes_scales_for_float8_cast(tensor, *state, False, reduce_amax=False)
+
     def _cast_with_state(self, tensor: torch.Tensor, role: str, cast: CastConfig) -> torch.Tensor:
         if tensor_already_casted_to_fp8(tensor):
             return tensor
@@ -228,9 +180,8 @@ class StatefulFloat8Linear(Float8Linear):
         if cast.scaling_type is ScalingType.STATIC:
             scale = getattr(self, f"fp8_static_scale_{role}")
             return hp_tensor_to_float8_static(tensor, scale, cast.target_dtype, self.linear_mm_config, gemm_role)
-        amax, history, scale = self._of(role)
-        state = (amax, history, scale, self.config.delayed_scaling_config.scale_fn_name, cast.target_dtype)
-        start_scale(tensor, *state, self._is_started(role, tensor), gemm_role)
+        amax, _, scale = self._of(role)
+        self._start(tensor, role, cast)
         # The codes are kept for backward, so their scale must not be the buffer, which the next step changes.
         return hp_tensor_to_float8_delayed(
             tensor, scale.clone(), cast.target_dtype, amax, self.linear_mm_config, gemm_role
@@ -261,8 +212,7 @@ class StatefulFloat8Linear(Float8Linear):
         if cast.scaling_type is ScalingType.STATIC:
             return getattr(self, f"fp8_static_scale_{role}")
         if tensor is not None:
-            state = (*self._of(role), self.config.delayed_scaling_config.scale_fn_name, cast.target_dtype)
-            start_scale(tensor, *state, self._is_started(role, tensor), GemmInputRole(role))
+            self._start(tensor, role, cast)
         return self._of(role)[2]
 
     def _run_operators(self, input: torch.Tensor) -> torch.Tensor:
@@ -277,12 +227,12 @@ class StatefulFloat8Linear(Float8Linear):
         any_scale = first_given(*scales)
         scale_input, scale_weight, scale_grad_output = (any_scale if each is None else each for each in scales)
         operands = (input, weight, bias, scale_input, scale_weight)
-        cast, function = self.config.cast_config_grad_output, self.config.delayed_scaling_config.scale_fn_name
+        cast = self.config.cast_config_grad_output
         delays = cast.scaling_type is ScalingType.DELAYED
         state = self._of("grad_output") if delays else (None, None, scale_grad_output)
         # Only where a backward may come does the layer run for the first time.
         started = not torch.is_grad_enabled() or self._is_started("grad_output", input)
-        start = (function, cast.target_dtype, started)
+        start = (cast.target_dtype, started)
         output, amaxes = run_scaled(self._operator_casts, name, self._operator_plans, operands, state, start)
         with torch.no_grad():
             for at, (role, cast) in enumerate(self._casts()[:2]):
@@ -298,7 +248,6 @@ class StatefulFloat8Linear(Float8Linear):
         facts = {
             "config": self._operator_casts,
             "name": self.layer_name or "Float8Linear",
-            "function": self.config.delayed_scaling_config.scale_fn_name,
             "dtypes": tuple([str(cast.target_dtype).removeprefix("torch.") for _, cast in self._casts()]),
         }
         return export_layer("scaled", tensors, **facts)[0]

@@ -19,9 +19,9 @@ from .._text import printable, some_of
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
 from ..float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
 from ..float8.stateful_float8_linear import StatefulFloat8Linear
+from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._modules import take_hooks
-from . import _codes
 from ._checkpoint_files import Reader
 from ._checkpoint_layouts import SCALES, check_quantization, read_scales, scale_kind, scale_of, spread
 from ._checkpoint_names import Place, check_model, places, put, trains_a_copy

@@ -9,8 +9,8 @@ from typing import Any, Optional
 import torch
 
 from .._text import printable
+from ..torch import _codes
 from ..torch._errors import LinearError
-from . import _codes
 from ._checkpoint_files import Reader
 
 SCALES = ("weight_scale", "weight_scale_inv")

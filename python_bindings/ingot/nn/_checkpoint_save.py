@@ -16,9 +16,9 @@ from .._core import Error
 from .._text import printable, some_of
 from ..float8.config import ScalingGranularity, ScalingType
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
+from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._operators import HIGH_PRECISION
-from . import _codes
 from ._checkpoint_files import NAMES, write_folder, write_tensors
 from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
 from ._checkpoint_ranks import Ranks, is_sharded, whole

@@ -6,79 +6,37 @@ from typing import Optional
 
 import torch
 
-from ..torch import _weight_operators as weight_ops
+from ..torch import _codes
 from ..torch._checks import (
     check_dense,
     in_one_place,
     is_dense,
     is_transformed,
     layer_error,
-    refuse_double_backward,
     refuse_places,
     refuse_transforms,
 )
-from ..torch._errors import LinearError, from_operator
+from ..torch._errors import LinearError
 from ..torch._exported import export_layer, is_exporting
 from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import take_the_rest
 from ..torch._names import register
 from ..torch._operators import HIGH_PRECISION
-from . import _codes
-from ._weight_values import ShowsWeight, align_state
+from ..torch._stored_linear import run_frozen
+from ._weight_values import (
+    ShowsWeight,
+    align_assigned,
+    align_state,
+    apply_to_codes,
+    checked_linear,
+    clear,
+    dtype_after,
+    frozen_bias,
+)
 
 # The recipe that reads a weight's factors in both directions (docs/checkpoints.md), by what shares a factor.
 RECIPE_OF = {"tensor": "tensorwise", "row": "rowwise_folded", "128x128": "blockwise"}
 _CODES = ("weight", "weight_scale", "input_scale")
-
-
-@torch.compiler.assume_constant_result
-def _plan_of_trace(*arguments) -> int:
-    return weight_ops.frozen_plan(None, *arguments)
-
-
-class _Frozen(torch.autograd.Function):
-    """Backward gives the gradient of the input, from the codes that forward read; nothing else is kept."""
-
-    @staticmethod
-    def forward(ctx, input, codes, factors, bias, plan, subject):
-        ctx.plan, ctx.subject = plan, subject
-        ctx.save_for_backward(codes, factors)
-        return _forward(input, codes, factors, bias, plan)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        refuse_double_backward(ctx.subject)
-        codes, factors = ctx.saved_tensors
-        grad_input = grad_bias = None
-        if ctx.needs_input_grad[0]:
-            grad_input = _grad_input(grad_output, codes, factors, ctx.plan)
-        if ctx.needs_input_grad[3]:
-            grad_bias = grad_output.reshape(-1, grad_output.shape[-1]).sum(0)
-        return grad_input, None, None, grad_bias, None, None
-
-
-def _forward(input, codes, factors, bias, plan: int) -> torch.Tensor:
-    if bias is None:
-        return weight_ops.frozen_linear(input, codes, factors, plan)
-    return weight_ops.frozen_linear_bias(input, codes, factors, bias, plan)
-
-
-def _grad_input(grad_output, codes, factors, plan: int) -> torch.Tensor:
-    if torch.compiler.is_compiling():
-        return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
-    try:
-        return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
-    except RuntimeError as error:
-        raise from_operator(error) from None
-
-
-def run_frozen(input, codes, factors, bias, name: str, key) -> torch.Tensor:
-    """A layer of an exported program. key: the recipe, and the codes' format."""
-    bias_dtype = None if bias is None else bias.dtype
-    plan = weight_ops.frozen_plan(name, *key, *codes.shape, input.dtype, bias_dtype)
-    if torch.is_grad_enabled():
-        return _Frozen.apply(input, codes, factors, bias, plan, f'FrozenFloat8Linear "{name}"')
-    return _forward(input, codes, factors, bias, plan)
 
 
 class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
@@ -147,7 +105,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         """Casts the weight of a linear layer, on its device, and takes its hooks, mode, and whatever else was set on it.
         pow2 rounds scales to powers of two. Raises LinearError for what is no torch.nn.Linear of float32, float16 or
         bfloat16, or computes its weight."""
-        bias = _codes.checked_linear(module, f'FrozenFloat8Linear.from_float "{layer_name}"')
+        bias = checked_linear(module, f'FrozenFloat8Linear.from_float "{layer_name}"')
         sizes = (module.in_features, module.out_features)
         new = cls._empty(*sizes, module.weight.dtype, bias, weight_dtype, scale, layer_name)
         new.train(module.training)
@@ -191,7 +149,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         self.weight = codes.view(_codes.FLOAT8[self.weight_dtype])
         self.weight_scale = factors
         if bias is not None:
-            self.bias = _codes.frozen_bias(bias, codes.device)
+            self.bias = frozen_bias(bias, codes.device)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         if not is_dense(input):
@@ -210,33 +168,18 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
             refuse_places(self._subject, input, weight=codes, weight_scale=self.weight_scale, bias=self.bias)
         if is_transformed(input, self.bias):
             refuse_transforms(self._subject)
-        bias_dtype = None if self.bias is None else self.bias.dtype
-        key = (
-            RECIPE_OF[self.scale],
-            self.weight_dtype,
-            self.out_features,
-            self.in_features,
-            input.dtype,
-            bias_dtype,
-        )
+        tensors, key = (input, codes, self.weight_scale, self.bias), (RECIPE_OF[self.scale], self.weight_dtype)
         if torch.compiler.is_compiling():
             if is_exporting():
-                facts = {"name": self.layer_name, "key": (RECIPE_OF[self.scale], self.weight_dtype)}
-                return export_layer("frozen", (input, codes, self.weight_scale, self.bias), **facts)[0]
-            # Without the name, which a compiler would guard: equal layers share a graph.
-            return self._run(input, codes, _plan_of_trace(*key), "FrozenFloat8Linear")
+                return export_layer("frozen", tensors, name=self.layer_name, key=key)[0]
+            return run_frozen(*tensors, None, key)
         try:
-            return self._run(input, codes, weight_ops.frozen_plan(self.layer_name, *key), self._subject)
+            return run_frozen(*tensors, self.layer_name, key)
         except RuntimeError as error:
             self._refuse_converted(_codes.FLOAT8[self.weight_dtype])
             if self._realigned():
                 return self.forward(input)
             raise layer_error(error, self._subject) from None
-
-    def _run(self, input: torch.Tensor, codes: torch.Tensor, plan: int, subject: str) -> torch.Tensor:
-        if torch.is_grad_enabled():
-            return _Frozen.apply(input, codes, self.weight_scale, self.bias, plan, subject)
-        return _forward(input, codes, self.weight_scale, self.bias, plan)
 
     def codes(self) -> torch.Tensor:
         """The codes as they are stored: float8 (out_features, in_features)."""
@@ -249,7 +192,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
 
     def reset_parameters(self) -> None:
         """Zeros, as a new layer has: values come from a cast or a checkpoint."""
-        _codes.clear(self)
+        clear(self)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.weight_dtype}, scale={self.scale}"
@@ -279,8 +222,8 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         register(self)
 
     def _apply(self, fn, recurse: bool = True):
-        dtype = _codes.dtype_after(fn, self.compute_dtype, self._stored().device)
-        _codes.apply_to_codes(self, _CODES, lambda: super(FrozenFloat8Linear, self)._apply(fn, recurse))
+        dtype = dtype_after(fn, self.compute_dtype, self._stored().device)
+        apply_to_codes(self, _CODES, lambda: super(FrozenFloat8Linear, self)._apply(fn, recurse))
         self.compute_dtype = dtype
         return self
 
@@ -301,5 +244,5 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
             return
         if scale is not None and scale.numel() == self.weight_scale.numel():
             state_dict[prefix + "weight_scale"] = scale.reshape(self.weight_scale.shape).to(torch.float32)
-        _codes.align_assigned(state_dict, prefix, local_metadata)
+        align_assigned(state_dict, prefix, local_metadata)
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)

@@ -10,10 +10,10 @@ import torch
 from ..float8._conversion import reason_of_weight, reason_to_leave_alone
 from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
 from ..float8.float8_linear_utils import swap_linear_layers
+from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
 from ..torch._modules import order_of, reason_against_replacing
-from . import _codes
 from ._checkpoint_names import check_model
 from ._float8_linear import Float8Linear
 from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear

@@ -9,6 +9,7 @@ import torch
 
 from .. import _core
 from .._arrays import PACKED_BITS
+from ..torch import _codes
 from ..torch import _weight_operators as weight_ops
 from ..torch._checks import (
     check_dense,
@@ -26,43 +27,17 @@ from ..torch._module_calls import interned
 from ..torch._modules import take_the_rest
 from ..torch._names import register
 from ..torch._operators import HIGH_PRECISION
-from ..torch._weight_operators import WeightFormat
-from . import _codes
-from ._weight_values import ShowsWeight, align_state
-
-
-class _WeightOnly(torch.autograd.Function):
-    """The gradient of the input is a product with the decoded weight: slow, but there for adapters beside the layer."""
-
-    @staticmethod
-    def forward(ctx, input, weight, factors, bias, layer, plan, constant):
-        ctx.layer = layer
-        ctx.save_for_backward(weight, factors)
-        return _multiply(input, weight, factors, bias, plan, constant)
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        weight, factors = ctx.saved_tensors
-        name, form, out_features, in_features = ctx.layer
-        codes = _codes.unpacked(weight, form, name, out_features, in_features)
-        values = _codes.dequantized(codes, factors, form.dtype, form.scale, in_features).to(grad_output.dtype)
-        grad_input = grad_output @ values if ctx.needs_input_grad[0] else None
-        grad_bias = grad_output.reshape(-1, out_features).sum(0) if ctx.needs_input_grad[3] else None
-        return grad_input, None, None, grad_bias, None, None, None
-
-
-def _multiply(input, weight, factors, bias, plan: int, constant: int) -> torch.Tensor:
-    if bias is None:
-        return weight_ops.weight_only_linear(input, weight, factors, plan, constant)
-    return weight_ops.weight_only_linear_bias(input, weight, factors, bias, plan, constant)
-
-
-def run_weight_only(input, weight, factors, bias, layer) -> torch.Tensor:
-    """A layer of an exported program. layer: its name, the weight's format, out_features and in_features."""
-    plan = weight_ops.weight_plan(*layer).number
-    if torch.is_grad_enabled():
-        return _WeightOnly.apply(input, weight, factors, bias, layer, plan, 0)
-    return _multiply(input, weight, factors, bias, plan, 0)
+from ..torch._stored_linear import records, run_weight_only
+from ._weight_values import (
+    ShowsWeight,
+    align_assigned,
+    align_state,
+    apply_to_codes,
+    checked_linear,
+    clear,
+    dtype_after,
+    frozen_bias,
+)
 
 
 class WeightOnlyLinear(ShowsWeight):
@@ -135,7 +110,7 @@ class WeightOnlyLinear(ShowsWeight):
         """Casts the weight of a linear layer, on its device, and takes its hooks, mode, and whatever else was set on it.
         pow2 rounds scales to powers of two. Raises LinearError for what is no torch.nn.Linear or computes its weight,
         and for FP6 and FP4 without scale="mx"."""
-        bias = _codes.checked_linear(module, f'WeightOnlyLinear.from_float "{layer_name}"')
+        bias = checked_linear(module, f'WeightOnlyLinear.from_float "{layer_name}"')
         new = cls._empty(module, bias, weight_dtype, scale, layout, batch_invariant, layer_name)
         codes, factors = _codes.cast(module.weight, new._form.dtype, scale, pow2, layer_name)
         new._take(codes, factors, bias)
@@ -205,7 +180,6 @@ class WeightOnlyLinear(ShowsWeight):
         new._take(rows, factors.to(codes.device), bias)
         return new
 
-    @torch.inference_mode(False)
     @torch.inference_mode(False)  # the layer watches for writes, which inference tensors do not count
     def _take(self, codes, factors, bias) -> None:
         codes, factors = (each.clone() if each.is_inference() else each for each in (codes, factors))
@@ -213,7 +187,7 @@ class WeightOnlyLinear(ShowsWeight):
         self.weight_scale = factors
         self.packing = self._packing(codes.device)
         if bias is not None:
-            self.bias = _codes.frozen_bias(bias, codes.device)
+            self.bias = frozen_bias(bias, codes.device)
         self._settle()
 
     # ---- computing ----
@@ -234,37 +208,27 @@ class WeightOnlyLinear(ShowsWeight):
         bias, codes = self.bias, self._stored()
         if not in_one_place(input, codes, self.weight_scale, bias):
             refuse_places(self._subject, input, weight=codes, weight_scale=self.weight_scale, bias=bias)
-        if is_transformed(input, bias, records=self._records(input)):
+        if is_transformed(input, bias, records=records(input, bias)):
             refuse_transforms(self._subject)
+        tensors, sizes = (input, codes, self.weight_scale, bias), (self.out_features, self.in_features)
         if torch.compiler.is_compiling():
             if is_exporting():
                 facts = {"name": self.layer_name, "form": tuple(self._form), "packing": _core.packed_layout_version}
-                tensors = (input, codes, self.weight_scale, bias)
-                return export_layer("weight_only", tensors, sizes=(self.out_features, self.in_features), **facts)[0]
-            plan = _codes.plan_of_trace(*self._form, self.out_features, self.in_features)
+                return export_layer("weight_only", tensors, sizes=sizes, **facts)[0]
             # Without the name, which a compiler would guard: equal layers share a graph.
-            return self._run(input, codes, bias, None, plan, 1)
+            return run_weight_only(*tensors, (None, self._form, *sizes), _codes.plan_of_trace(*self._form, *sizes), 1)
         try:
             constant = 1 if self._is_settled() else 0
-            return self._run(input, codes, bias, self.layer_name, self._facts().number, constant)
+            return run_weight_only(*tensors, (self.layer_name, self._form, *sizes), self._facts().number, constant)
         except RuntimeError as error:
             self._refuse_converted(torch.uint8)
             if self._realigned():
                 return self.forward(input)
             raise layer_error(error, self._subject) from None
 
-    def _records(self, input: torch.Tensor) -> bool:
-        return torch.is_grad_enabled() and (input.requires_grad or (self.bias is not None and self.bias.requires_grad))
-
-    def _run(self, input, codes, bias, name: Optional[str], plan: int, constant: int) -> torch.Tensor:
-        if self._records(input):
-            layer = (name, self._form, self.out_features, self.in_features)
-            return _WeightOnly.apply(input, codes, self.weight_scale, bias, layer, plan, constant)
-        return _multiply(input, codes, self.weight_scale, bias, plan, constant)
-
     def reset_parameters(self) -> None:
         """Zeros, as a new layer has: values come from a cast or a checkpoint."""
-        _codes.clear(self)
+        clear(self)
         self.packing = self._packing(self.packing.device)
         self._settle()
 
@@ -362,9 +326,9 @@ class WeightOnlyLinear(ShowsWeight):
 
     @torch.inference_mode(False)
     def _apply(self, fn, recurse: bool = True):
-        dtype = _codes.dtype_after(fn, self.activation_dtype, self._stored().device)
+        dtype = dtype_after(fn, self.activation_dtype, self._stored().device)
         packing = self.packing
-        _codes.apply_to_codes(self, ("weight_scale",), lambda: super(WeightOnlyLinear, self)._apply(fn, recurse))
+        apply_to_codes(self, ("weight_scale",), lambda: super(WeightOnlyLinear, self)._apply(fn, recurse))
         if self.packing is not packing:  # to_empty() leaves it without values
             self.packing = self._packing(self.packing.device)
         self.activation_dtype = dtype
@@ -387,7 +351,7 @@ class WeightOnlyLinear(ShowsWeight):
         if problem:
             error_msgs.append(f"{self._subject} {prefix}weight: {problem}")
             return
-        _codes.align_assigned(state_dict, prefix, local_metadata)
+        align_assigned(state_dict, prefix, local_metadata)
         self._settled = None  # torch.utils.swap_tensors() refuses tensors that are referred to weakly
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)
         self._settle()

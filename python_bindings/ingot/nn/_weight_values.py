@@ -9,8 +9,10 @@ from typing import Any, Callable, NoReturn, Optional
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ..torch import _codes
 from ..torch._errors import LinearError
-from ..torch._modules import IngotLayer
+from ..torch._modules import IngotLayer, check_replaceable
+from ..torch._operators import HIGH_PRECISION
 
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 
@@ -119,6 +121,69 @@ def align_state(state_dict: dict, prefix: str) -> None:
         tensor = state_dict.get(prefix + name)
         if type(tensor) is torch.Tensor and is_misaligned(tensor):
             state_dict[prefix + name] = tensor.clone()
+
+
+def align_assigned(state_dict, prefix: str, local_metadata) -> None:
+    """For load_state_dict(assign=True), which makes tensors of a file the layer's own."""
+    if local_metadata.get("assign_to_params_buffers"):
+        for key in (f"{prefix}weight", f"{prefix}weight_scale", f"{prefix}bias"):
+            if key in state_dict:
+                state_dict[key] = _codes.aligned(state_dict[key])
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@torch.no_grad()
+def clear(module: torch.nn.Module) -> None:
+    """Zeros in the buffers of a layer's codes and factors, and in its bias."""
+    module._stored().view(torch.uint8).zero_()
+    module.weight_scale.zero_()
+    if module.bias is not None:
+        module.bias.zero_()
+
+
+def frozen_bias(bias: torch.Tensor, device: torch.device) -> torch.nn.Parameter:
+    """A bias that is not trained."""
+    values = bias.detach().to(device)
+    return torch.nn.Parameter(values.clone() if values.is_inference() else values, requires_grad=False)
+
+
+def apply_to_codes(module: torch.nn.Module, names: tuple[str, ...], apply) -> None:
+    """Runs nn.Module._apply while these buffers look like integers: .to(dtype), .half() and their like must not convert
+    codes and factors, but move them."""
+    dtypes = {}
+    for name in names:
+        buffer = module._buffers.get(name)
+        if buffer is not None and buffer.dtype.is_floating_point:
+            dtypes[name] = buffer.dtype
+            module._buffers[name] = buffer.view(_INTEGERS[buffer.element_size()])
+    try:
+        apply()
+    finally:
+        for name, dtype in dtypes.items():
+            module._buffers[name] = module._buffers[name].view(dtype)
+
+
+def dtype_after(apply_function, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """What _apply's function makes of this dtype, where it is still a layer's."""
+    after = apply_function(torch.empty(0, dtype=dtype, device=device)).dtype
+    return after if after in HIGH_PRECISION else dtype
+
+
+def checked_linear(module: torch.nn.Module, subject: str) -> Optional[torch.Tensor]:
+    """The bias of a linear layer whose weight can be cast. Raises LinearError for anything else."""
+    if not isinstance(module, torch.nn.Linear):
+        raise LinearError(f"{subject}: takes a torch.nn.Linear, got a {type(module).__name__}")
+    check_replaceable(subject, module)
+    weight = module._parameters.get("weight")
+    if weight is None:
+        raise LinearError(f"{subject} module: its weight is no parameter: remove the hook that computes it")
+    if weight.dtype not in HIGH_PRECISION:
+        raise LinearError(f"{subject} weight: is {weight.dtype}, expected float32, float16 or bfloat16")
+    if weight.is_meta:
+        raise LinearError(f"{subject} weight: is on meta, without values: load the model first")
+    return module.bias
 
 
 class ShowsWeight(IngotLayer, torch.nn.Module):

@@ -11,6 +11,7 @@ from .._pytorch import require_import
 
 require_import("ingot.torch")
 
+from . import _exported_layers as _exported_layers  # programs run by it
 from . import _flops as _flops  # PyTorch counts by it
 from ._errors import LinearError
 from ._gated_linear import GatedLinearOptions, gated_linear

@@ -1,26 +1,21 @@
 """Layers in programs that torch.export makes: one operator, torch.ops.ingot.layer, whose text says what the layer is.
 
 A plan's number means nothing to another process, so an exported program has the text instead, from which the process that
-runs it makes the plan again. It needs `import ingot.nn` and nothing of the model's code. The operator has a gradient: its
-backward runs the layer once more."""
+runs it makes the plan again (_exported_layers.py). It needs `import ingot.nn` and nothing of the model's code."""
 
 from __future__ import annotations
 
-import functools
 import json
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import torch
 
 from .. import _core
-from . import _operators as ops
 from ._errors import LinearError
 
-_library = torch.library.Library("ingot", "FRAGMENT")
-_library.define("layer(Tensor[] tensors, str what) -> Tensor[]")
+library = torch.library.Library("ingot", "FRAGMENT")
+library.define("layer(Tensor[] tensors, str what) -> Tensor[]")
 _layer = torch.ops.ingot.layer.default
-
-_NAMES = {name: dtype for dtype, name in ops.HIGH_PRECISION.items()}
 
 
 @torch.compiler.assume_constant_result
@@ -55,205 +50,3 @@ def export_layer(kind: str, tensors: Sequence[Optional[torch.Tensor]], **facts: 
     """The results of a layer, as one operator of the program that is exported. facts: what JSON can hold."""
     has = tuple([each is not None for each in tensors])
     return _layer([each for each in tensors if each is not None], _text(kind, has, tuple(facts.items())))
-
-
-# ---- in the process that runs the program ----
-
-
-class _Layer:
-    """What a text says, with the plans that the layer has used."""
-
-    def __init__(self, what: str) -> None:
-        try:
-            self.facts: Dict[str, Any] = json.loads(what)
-            self.kind, self.has = self.facts["layer"], self.facts["has"]
-            run, self.sizes = _KINDS[self.kind]
-        except (KeyError, TypeError, ValueError):
-            raise LinearError(
-                f"torch.ops.ingot.layer: this Ingot is {_core.__version__} and knows no such layer: {what[:200]!r}: export "
-                "the program again with this version"
-            ) from None
-        self.run = run(self.facts)
-
-    def all_tensors(self, tensors: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:
-        """With None in the places of those that the layer lacks."""
-        given = iter(tensors)
-        return [next(given) if has else None for has in self.has]
-
-
-@functools.lru_cache(maxsize=None)  # as many as the programs have layers
-def _parsed(what: str) -> _Layer:
-    return _Layer(what)
-
-
-def _linear(facts: Dict[str, Any]) -> Callable:
-    from ._linear import run_linear
-
-    config, plans = facts["config"], ops.PlanTable()
-    if not isinstance(config, str):
-        casts, pow2, fast, again, given = config
-        config = ops.Casts(tuple(tuple(each) for each in casts), pow2, tuple(fast), again, tuple(given))
-    return lambda input, weight, bias: [run_linear(input, weight, bias, config, facts["name"], plans)]
-
-
-def _norm_of(facts: Dict[str, Any]):
-    from ._module_calls import NormOptions
-
-    return None if facts["norm"] is None else NormOptions(*facts["norm"])
-
-
-def _delayed(tensors: tuple):
-    from ._module_calls import DelayedScales
-
-    scale, amax, starts = tensors
-    return None if scale is None else DelayedScales(scale, torch.zeros_like(amax), starts)
-
-
-def _norm_linear(facts: Dict[str, Any]) -> Callable:
-    from ._norm_linear import NormLinearOptions, norm_linear
-
-    options = NormLinearOptions(
-        facts["recipe"], facts["names"][0], _norm_of(facts), facts["activation"], None, facts["fast_math"]
-    )
-    return lambda *tensors: [norm_linear(*tensors[:5], options, _delayed(tensors[5:]))]
-
-
-def _mlp(facts: Dict[str, Any]) -> Callable:
-    from ._mlp import MlpOptions, mlp
-
-    gated = "up" in facts["activation"]
-    options = MlpOptions(
-        facts["recipe"], facts["names"][0], gated, facts["activation"], _norm_of(facts), None, facts["fast_math"]
-    )
-
-    def run(input, gamma, beta, up, up_bias, down, down_bias, *state):
-        return [mlp(input, up, down, up_bias, down_bias, gamma, beta, options, _delayed(state))]
-
-    return run
-
-
-def _shared_linear(facts: Dict[str, Any]) -> Callable:
-    from ._shared_linear import SharedLinearOptions, shared_linear
-
-    options, count = SharedLinearOptions(facts["recipe"], tuple(facts["names"]), _norm_of(facts)), len(facts["names"])
-
-    def run(input, gamma, beta, *rest):
-        weights, biases = rest[:6:2][:count], rest[1:6:2][:count]
-        return list(shared_linear(input, weights, biases, gamma, beta, options, _delayed(rest[6:])))
-
-    return run
-
-
-def _gated_linear(facts: Dict[str, Any]) -> Callable:
-    from ._gated_linear import GatedLinearOptions, gated_linear
-
-    options = GatedLinearOptions(facts["recipe"], facts["names"][0], facts["activation"], None, facts["fast_math"])
-    return lambda *tensors: [gated_linear(*tensors[:4], options, _delayed(tensors[4:]))]
-
-
-def _scaled(facts: Dict[str, Any]) -> Callable:
-    from ..float8.stateful_float8_linear import run_scaled, start_scale
-
-    casts, pow2, fast, again, given = facts["config"]
-    config = ops.Casts(tuple(tuple(each) for each in casts), pow2, tuple(fast), again, tuple(given))
-    starts = [(facts["function"], getattr(torch, dtype), False) for dtype in facts["dtypes"]]
-    plans = ops.PlanTable()
-
-    def run(input, weight, bias, *state):
-        histories, scales = state[::2], [None if each is None else each.clone() for each in state[1::2]]
-        for at, value in enumerate((input, weight)):
-            if histories[at] is not None:
-                start_scale(value, torch.empty_like(scales[at]), histories[at], scales[at], *starts[at])
-        any_scale = next(each for each in scales if each is not None)
-        scale_input, scale_weight, scale = (any_scale if each is None else each for each in scales)
-        of_grad = (None, None, scale) if histories[2] is None else (torch.empty_like(scale), histories[2], scale)
-        operands = (input, weight, bias, scale_input, scale_weight)
-        return list(run_scaled(config, facts["name"], plans, operands, of_grad, starts[2]))
-
-    return run
-
-
-def _weight_only(facts: Dict[str, Any]) -> Callable:
-    from ..nn._weight_only import run_weight_only
-    from ._weight_operators import WeightFormat
-
-    if facts["packing"] != _core.packed_layout_version and facts["form"][3] != "row_major":
-        raise LinearError(
-            f'WeightOnlyLinear "{facts["name"]}": its weight is packed as version {facts["packing"]} has it, and this Ingot '
-            f"packs as version {_core.packed_layout_version}: export the program again"
-        )
-    layer = (facts["name"], WeightFormat(*facts["form"]), *facts["sizes"])
-    return lambda input, weight, factors, bias: [run_weight_only(input, weight, factors, bias, layer)]
-
-
-def _frozen(facts: Dict[str, Any]) -> Callable:
-    from ..nn._frozen_linear import run_frozen
-
-    return lambda input, codes, factors, bias: [run_frozen(input, codes, factors, bias, facts["name"], facts["key"])]
-
-
-def _like(input: torch.Tensor, features) -> torch.Tensor:
-    return input.new_empty((*input.shape[:-1], features))
-
-
-# By the kind of a layer: what makes its function of its tensors, and the results of a fake call.
-_KINDS: Dict[str, tuple] = {
-    "linear": (_linear, lambda facts, tensors: [_like(tensors[0], tensors[1].shape[0])]),
-    "norm_linear": (_norm_linear, lambda facts, tensors: [_like(tensors[0], tensors[3].shape[0])]),
-    "mlp": (_mlp, lambda facts, tensors: [_like(tensors[0], tensors[5].shape[0])]),
-    "shared_linear": (
-        _shared_linear,
-        lambda facts, tensors: [
-            _like(tensors[0], tensors[3 + 2 * at].shape[0]) for at in range(len(facts["names"]))
-        ],
-    ),
-    "gated_linear": (_gated_linear, lambda facts, tensors: [_like(tensors[0], tensors[2].shape[0])]),
-    "scaled": (
-        _scaled,
-        lambda facts, tensors: [
-            _like(tensors[0], tensors[1].shape[0]),
-            tensors[0].new_empty((2,), dtype=torch.float32),
-        ],
-    ),
-    "weight_only": (_weight_only, lambda facts, tensors: [_like(tensors[0], facts["sizes"][0])]),
-    "frozen": (_frozen, lambda facts, tensors: [_like(tensors[0], tensors[1].shape[0])]),
-}
-
-
-def _run(tensors: Sequence[torch.Tensor], what: str) -> List[torch.Tensor]:
-    layer = _parsed(what)
-    return layer.run(*layer.all_tensors(tensors))
-
-
-def _run_alone(tensors: List[torch.Tensor], what: str) -> List[torch.Tensor]:
-    with torch.no_grad():
-        return _run(tensors, what)
-
-
-_library.impl("layer", _run_alone, "CPU")
-_library.impl("layer", _run_alone, "CUDA")
-
-
-@torch.library.register_fake("ingot::layer")
-def _(tensors, what):
-    layer = _parsed(what)
-    return layer.sizes(layer.facts, layer.all_tensors(tensors))
-
-
-def _note(ctx, inputs, output) -> None:
-    tensors, ctx.what = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _backward(ctx, grads):
-    inputs = [each.detach().requires_grad_(each.requires_grad) for each in ctx.saved_tensors]
-    with torch.enable_grad():
-        outputs = _run(inputs, ctx.what)
-    wanted = [each for each in inputs if each.requires_grad]
-    pairs = [(output, grad) for output, grad in zip(outputs, grads) if output.requires_grad and grad is not None]
-    results, of_results = [output for output, _ in pairs], [grad for _, grad in pairs]
-    by_input = iter(torch.autograd.grad(results, wanted, of_results, allow_unused=True))
-    return [next(by_input) if each.requires_grad else None for each in inputs], None
-
-
-torch.library.register_autograd("ingot::layer", _backward, setup_context=_note)

@@ -8,7 +8,7 @@ import math
 import torch
 from torch.utils.flop_counter import register_flop_formula
 
-from . import _exported as exported
+from . import _exported_layers as exported
 from . import _module_operators as modules
 from . import _operators as ops
 from . import _weight_operators as weights

@@ -1,21 +1,19 @@
-"""Weights as codes and factors: how values are cast, packed and decoded, and how modules carry them unchanged."""
+"""Weights as codes and factors: how values are cast, packed and decoded."""
 
 from __future__ import annotations
 
 import functools
-from typing import Optional
 
 import torch
 
 from .. import _core
 from .._arrays import PACKED_BITS, dtype_name
 from .._operations import decode as decode_on_host
-from ..torch import _operators as ops
-from ..torch import _weight_operators as weight_ops
-from ..torch._errors import LinearError, from_operator
-from ..torch._module_calls import interned
-from ..torch._modules import check_replaceable
-from ..torch._weight_operators import WeightFormat
+from . import _operators as ops
+from . import _weight_operators as weight_ops
+from ._errors import LinearError, from_operator
+from ._module_calls import interned
+from ._weight_operators import WeightFormat
 
 FORMATS = ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn", "e2m1fn")
 SCALES = ("tensor", "row", "1x128", "1x64", "1x32", "128x128", "mx")
@@ -86,14 +84,6 @@ def aligned(codes: torch.Tensor) -> torch.Tensor:
     """Tensors of a file may begin anywhere in memory, and kernels read 16 bytes at a time."""
     plain = type(codes) in (torch.Tensor, torch.nn.Parameter) and not codes.is_meta
     return codes.detach().clone() if plain and codes.data_ptr() % 16 else codes
-
-
-def align_assigned(state_dict, prefix: str, local_metadata) -> None:
-    """For load_state_dict(assign=True), which makes tensors of a file the layer's own."""
-    if local_metadata.get("assign_to_params_buffers"):
-        for key in (f"{prefix}weight", f"{prefix}weight_scale", f"{prefix}bias"):
-            if key in state_dict:
-                state_dict[key] = aligned(state_dict[key])
 
 
 def packed(codes: torch.Tensor, form: WeightFormat, name: str, out_features: int, in_features: int) -> torch.Tensor:
@@ -178,58 +168,3 @@ def float_factors(scales: torch.Tensor, scale: str, out_features: int, in_featur
     if scales.dtype not in (*ops.HIGH_PRECISION, torch.float8_e8m0fnu):
         raise LinearError(f"{subject} scales: is {scales.dtype}, expected float32, bfloat16, float16 or float8_e8m0fnu")
     return aligned(scales.reshape(shape).to(torch.float32).contiguous())
-
-
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-@torch.no_grad()
-def clear(module: torch.nn.Module) -> None:
-    """Zeros in the buffers of a layer's codes and factors, and in its bias."""
-    module._stored().view(torch.uint8).zero_()
-    module.weight_scale.zero_()
-    if module.bias is not None:
-        module.bias.zero_()
-
-
-def frozen_bias(bias: torch.Tensor, device: torch.device) -> torch.nn.Parameter:
-    """A bias that is not trained."""
-    values = bias.detach().to(device)
-    return torch.nn.Parameter(values.clone() if values.is_inference() else values, requires_grad=False)
-
-
-def apply_to_codes(module: torch.nn.Module, names: tuple[str, ...], apply) -> None:
-    """Runs nn.Module._apply while these buffers look like integers: .to(dtype), .half() and their like must not convert
-    codes and factors, but move them."""
-    dtypes = {}
-    for name in names:
-        buffer = module._buffers.get(name)
-        if buffer is not None and buffer.dtype.is_floating_point:
-            dtypes[name] = buffer.dtype
-            module._buffers[name] = buffer.view(_INTEGERS[buffer.element_size()])
-    try:
-        apply()
-    finally:
-        for name, dtype in dtypes.items():
-            module._buffers[name] = module._buffers[name].view(dtype)
-
-
-def dtype_after(apply_function, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What _apply's function makes of this dtype, where it is still a layer's."""
-    after = apply_function(torch.empty(0, dtype=dtype, device=device)).dtype
-    return after if after in ops.HIGH_PRECISION else dtype
-
-
-def checked_linear(module: torch.nn.Module, subject: str) -> Optional[torch.Tensor]:
-    """The bias of a linear layer whose weight can be cast. Raises LinearError for anything else."""
-    if not isinstance(module, torch.nn.Linear):
-        raise LinearError(f"{subject}: takes a torch.nn.Linear, got a {type(module).__name__}")
-    check_replaceable(subject, module)
-    weight = module._parameters.get("weight")
-    if weight is None:
-        raise LinearError(f"{subject} module: its weight is no parameter: remove the hook that computes it")
-    if weight.dtype not in ops.HIGH_PRECISION:
-        raise LinearError(f"{subject} weight: is {weight.dtype}, expected float32, float16 or bfloat16")
-    if weight.is_meta:
-        raise LinearError(f"{subject} weight: is on meta, without values: load the model first")
-    return module.bias

@@ -1,0 +1,113 @@
+"""Linear layers whose weight is stored as codes and factors: ingot.nn's WeightOnlyLinear and FrozenFloat8Linear below their
+modules, and in exported programs."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+
+from . import _codes
+from . import _weight_operators as weight_ops
+from ._checks import refuse_double_backward
+from ._errors import from_operator
+
+# ---- activations in 16 bits ----
+
+
+class _WeightOnly(torch.autograd.Function):
+    """The gradient of the input is a product with the decoded weight: slow, but there for adapters beside the layer."""
+
+    @staticmethod
+    def forward(ctx, input, weight, factors, bias, layer, plan, constant):
+        ctx.layer = layer
+        ctx.save_for_backward(weight, factors)
+        return _multiply(input, weight, factors, bias, plan, constant)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        weight, factors = ctx.saved_tensors
+        name, form, out_features, in_features = ctx.layer
+        codes = _codes.unpacked(weight, form, name, out_features, in_features)
+        values = _codes.dequantized(codes, factors, form.dtype, form.scale, in_features).to(grad_output.dtype)
+        grad_input = grad_output @ values if ctx.needs_input_grad[0] else None
+        grad_bias = grad_output.reshape(-1, out_features).sum(0) if ctx.needs_input_grad[3] else None
+        return grad_input, None, None, grad_bias, None, None, None
+
+
+def _multiply(input, weight, factors, bias, plan: int, constant: int) -> torch.Tensor:
+    if bias is None:
+        return weight_ops.weight_only_linear(input, weight, factors, plan, constant)
+    return weight_ops.weight_only_linear_bias(input, weight, factors, bias, plan, constant)
+
+
+def records(input: torch.Tensor, bias: Optional[torch.Tensor]) -> bool:
+    """Will there be a backward? The weight has no gradient."""
+    return torch.is_grad_enabled() and (input.requires_grad or (bias is not None and bias.requires_grad))
+
+
+def run_weight_only(input, weight, factors, bias, layer, plan: Optional[int] = None, constant: int = 0) -> torch.Tensor:
+    """layer: its name, the weight's format, out_features and in_features. plan: the number of its plan, if that is known.
+    constant: 1 if the device has written the weight, and kernels may read it before the work ahead has ended."""
+    if plan is None:
+        plan = weight_ops.weight_plan(*layer).number
+    if records(input, bias):
+        return _WeightOnly.apply(input, weight, factors, bias, layer, plan, constant)
+    return _multiply(input, weight, factors, bias, plan, constant)
+
+
+# ---- activations in FP8 ----
+
+
+class _Frozen(torch.autograd.Function):
+    """Backward gives the gradient of the input, from the codes that forward read; nothing else is kept."""
+
+    @staticmethod
+    def forward(ctx, input, codes, factors, bias, plan, subject):
+        ctx.plan, ctx.subject = plan, subject
+        ctx.save_for_backward(codes, factors)
+        return _forward(input, codes, factors, bias, plan)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        refuse_double_backward(ctx.subject)
+        codes, factors = ctx.saved_tensors
+        grad_input = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_input = _grad_input(grad_output, codes, factors, ctx.plan)
+        if ctx.needs_input_grad[3]:
+            grad_bias = grad_output.reshape(-1, grad_output.shape[-1]).sum(0)
+        return grad_input, None, None, grad_bias, None, None
+
+
+def _forward(input, codes, factors, bias, plan: int) -> torch.Tensor:
+    if bias is None:
+        return weight_ops.frozen_linear(input, codes, factors, plan)
+    return weight_ops.frozen_linear_bias(input, codes, factors, bias, plan)
+
+
+def _grad_input(grad_output, codes, factors, plan: int) -> torch.Tensor:
+    if torch.compiler.is_compiling():
+        return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
+    try:
+        return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
+    except RuntimeError as error:
+        raise from_operator(error) from None
+
+
+@torch.compiler.assume_constant_result
+def _plan_of_trace(*arguments) -> int:
+    return weight_ops.frozen_plan(None, *arguments)
+
+
+def run_frozen(input, codes, factors, bias, name: str, key) -> torch.Tensor:
+    """key: the recipe, and the codes' format."""
+    facts = (*key, *codes.shape, input.dtype, None if bias is None else bias.dtype)
+    if torch.compiler.is_compiling():
+        # Without the name, which a compiler would guard: equal layers share a graph.
+        plan, subject = _plan_of_trace(*facts), "FrozenFloat8Linear"
+    else:
+        plan, subject = weight_ops.frozen_plan(name, *facts), f'FrozenFloat8Linear "{name}"'
+    if torch.is_grad_enabled():
+        return _Frozen.apply(input, codes, factors, bias, plan, subject)
+    return _forward(input, codes, factors, bias, plan)
