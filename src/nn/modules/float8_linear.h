@@ -106,7 +106,7 @@ struct LinearOptions {
   // A second stream of the same backend, for work off the critical path: the weight's cast runs there beside the
   // input's, and grad_weight's GEMM beside grad_input's. Each call, even one that throws, leaves its own stream waiting
   // for that work, so nothing changes for the caller, and a captured graph contains both streams' work. It pays for
-  // small layers (docs/layer_speed.md). Layers with more than kLargestBeside multiplications, observed layers, steps
+  // small layers (docs/performance.md). Layers with more than kLargestBeside multiplications, observed layers, steps
   // whose memory is checked (ContextOptions::check_memory), captures with more tokens than any step before, and
   // backwards whose two GEMMs are one launch (Backend::gemm_pair) do not use it. The side stream has memory of its own,
   // which graphs go on using: layers that share a side stream must share their main stream too, and their graph replays

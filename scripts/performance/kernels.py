@@ -1,0 +1,223 @@
+"""Tables of kernels: casts, GEMMs, weight-only matmuls, compiles."""
+
+from __future__ import annotations
+
+from performance.results import Json, Results, geometric, median, percent, table, times
+
+MODES = (
+    *("tensor fast", "row fast", "tensor accurate", "row accurate"),
+    *("blocks", "blocks read", "groups", "groups read"),
+)
+
+
+# ---- casts -----------------------------------------------------------------------------------------------------------
+
+
+def casts(results: Results) -> list[str]:
+    lines = []
+    for device, file, found in results.of("cast"):
+        torch = results.of_device("cast_torch", device)
+        compiled = {(c["case"], c["rows"]): median(c) for c in torch["cases"]} if torch else {}
+        rows = []
+        for case in found["cases"]:
+            us = median(case)
+            if us is None or (case["rows"], case["cols"]) != (8192, 8192):
+                continue
+            theirs = compiled.get((case["case"], 8192))
+            target = case.get("target")
+            rows.append(
+                (
+                    case["case"],
+                    f"{us:.1f}",
+                    f"{case['of_copy_ceiling']:.3f}",
+                    "-" if target is None else f"{target:.2f}",
+                    times(theirs / us if theirs else None),
+                )
+            )
+        lines += [results.source(file, found) + "; 8192 x 8192, bf16 to e4m3fn:", ""]
+        lines += table(("work", "us", "of a copy's speed", "target", "times as fast as torch.compile"), rows)
+        lines += ["All sizes, of a copy's speed; transposed codes of 2998, 3000 and 3001 rows start at any address:", ""]
+        lines += casts_by_size(found["cases"])
+        lines += casts_again(results, device)
+    return lines
+
+
+def casts_again(results: Results, device: str) -> list[str]:
+    """Cases that a later commit changed, measured without the others: cast_again_<device>.json."""
+    lines = []
+    for of, file, found in results.of("cast_again"):
+        if of == device:
+            lines += [results.source(file, found) + "; what has changed since, of a copy's speed:", ""]
+            lines += casts_by_size(found["cases"])
+    return lines
+
+
+def casts_by_size(cases: list[dict]) -> list[str]:
+    """A column for each size, by columns; and the same compared with copies of the same size, if they were measured."""
+    lines = by_size(cases, "of_copy_ceiling")
+    if any("of_same_size_copy" in case for case in cases):
+        lines += ["The same, of the speed of a copy of as many bytes, timed alternately with each:", ""]
+        lines += by_size(cases, "of_same_size_copy")
+    return lines
+
+
+def by_size(cases: list[dict], ratio: str) -> list[str]:
+    rows: dict[str, dict[tuple[int, int], str]] = {}
+    for case in cases:
+        if median(case) is not None:
+            rows.setdefault(case["case"], {})[case["rows"], case["cols"]] = f"{case[ratio]:.2f}"
+    sizes = sorted({size for row in rows.values() for size in row}, key=lambda size: (size[1], size[0]))
+    cells = ([work, *(row.get(size, "-") for size in sizes)] for work, row in rows.items())
+    return table(("work", *(f"{m}x{n}" for m, n in sizes)), cells)
+
+
+# ---- GEMMs -----------------------------------------------------------------------------------------------------------
+
+
+def split(case: str) -> tuple[str, str]:
+    shape, _, mode = case.partition(", ")
+    return shape, mode
+
+
+def gemm_times(case: Json) -> tuple[float | None, float | None]:
+    """Ingot's time and that of cuBLASLt's best algorithm."""
+    ours = [final["us"]["median"] for final in case["finals"] if final["kernel"].startswith("sm90") and "us" in final]
+    theirs = [f["us"]["median"] for f in case["finals"] if f["kernel"].startswith("cublaslt") and "us" in f]
+    return min(ours, default=None), min(theirs, default=None)
+
+
+def gemms(results: Results) -> list[str]:
+    lines = []
+    for device, file, found in results.of("gemm"):
+        shapes: dict[str, dict[str, str]] = {}
+        over_bf16: dict[str, list[float]] = {}
+        for case in found["cases"]:
+            shape, mode = split(case["case"])
+            ours, theirs = gemm_times(case)
+            if mode not in MODES or ours is None:
+                continue
+            fast = case["bf16_us"] / ours if "bf16_us" in case else None
+            if fast is not None:
+                over_bf16.setdefault(mode, []).append(fast)
+            beside = f" ({theirs / ours:.2f})" if theirs is not None else ""
+            shapes.setdefault(shape, {})[mode] = times(fast) + beside
+        modes = [mode for mode in MODES if any(mode in row for row in shapes.values())]
+        rows = [[shape, *(row.get(mode, "-") for mode in modes)] for shape, row in shapes.items()]
+        rows.append(["geometric mean", *(times(geometric(over_bf16.get(mode, []))) for mode in modes)])
+        lines += [results.source(file, found) + ":", ""]
+        lines += table(("M x K x N", *modes), rows)
+        lines += deep_gemm(results, device)
+    return lines
+
+
+def deep_gemm(results: Results, device: str) -> list[str]:
+    theirs, ours = results.of_device("deepgemm", device), results.of_device("gemm_blocks", device)
+    if theirs is None or ours is None:
+        return []
+    peers = {case["case"]: median(case) for case in theirs["cases"]}
+    ratios = []
+    for case in ours["cases"]:
+        us, peer = gemm_times(case)[0], peers.get(case["case"])
+        if us is not None and peer is not None:
+            ratios.append(peer / us)
+    if not ratios:
+        return []
+    return [
+        f"Blocks compared with DeepGEMM {theirs['deep_gemm']}, one after the other in a session: {times(geometric(ratios))} "
+        f"of its speed on the geometric mean of {len(ratios)} shapes, {times(min(ratios))} at worst, "
+        f"{times(max(ratios))} at best ({results.source(f'gemm_blocks_{device}.json', ours)}).",
+        "",
+    ]
+
+
+def epilogues(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("gemm"):
+        rows: dict[str, dict[str, str]] = {}
+        for case in found["cases"]:
+            shape, mode = split(case["case"])
+            sums, comma, epilogue = mode.partition(", ")
+            plain = next((median(f) for f in case["finals"] if f["kernel"] == "without epilogue"), None)
+            ours = gemm_times(case)[0]
+            if comma and plain is not None and ours is not None:
+                rows.setdefault(epilogue, {})[f"{shape}, {sums}"] = f"{plain / ours:.3f}"
+        columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+        if rows:
+            lines += [results.source(file, found) + ":", ""]
+            cells = ([epilogue, *(row.get(column, "-") for column in columns)] for epilogue, row in rows.items())
+            lines += table(("epilogue", *columns), cells)
+    return lines
+
+
+def choices(results: Results) -> list[str]:
+    lines = []
+    newest = {}  # of each device's lists
+    for name in ("choice", "gemm_untuned", "gemm_untuned_2", "gemm_untuned_3"):
+        newest |= {device: (file, found) for device, file, found in results.of(name)}
+    for file, found in newest.values():
+        summary = found["summary"]
+        lines += [
+            f"Without tuning, {summary['near']} of {summary['measured']} GEMMs that nothing was fitted on run within "
+            f"{percent(1 - summary['limit'], digits=0)} of the best that tuning finds; "
+            f"{times(summary['geometric'])} of it on the geometric mean, {times(summary['worst'])} at worst. "
+            f"{results.source(file, found)}.",
+            "",
+        ]
+    return lines
+
+
+# ---- weight-only -----------------------------------------------------------------------------------------------------
+
+
+def weight_only(results: Results) -> list[str]:
+    lines = []
+    for device, file, found in results.of("weight_only"):
+        shapes: dict[str, dict[int, str]] = {}
+        for case in found["cases"]:
+            us = median(case.get("ours", {}))
+            if us is None or "e4m3fn" not in case["spec"] or "scale=row" not in case["spec"]:
+                continue
+            shapes.setdefault(split(case["case"])[0], {})[case["m"]] = (
+                f"{case['bf16_us'] / us:.2f} ({case['read_us'] / us:.2f})"
+            )
+        tokens = sorted({m for row in shapes.values() for m in row})
+        rows = [[shape, *(row.get(m, "-") for m in tokens)] for shape, row in shapes.items()]
+        lines += [results.source(file, found) + ", e4m3fn with a scale for each row:", ""]
+        lines += table(("weight", *(f"M = {m}" for m in tokens)), rows)
+        lines += weight_only_peers(results, device, found)
+    return lines
+
+
+def weight_only_peers(results: Results, device: str, ours: Json) -> list[str]:
+    lines = []
+    for of, file, found in results.of("weight_only_torch"):
+        if of != device:
+            continue
+        rows = []
+        for case in found["cases"]:
+            same = (c for c in ours["cases"] if all(c[extent] == case[extent] for extent in ("m", "n", "k")))
+            us = next((median(c["ours"]) for c in same if "e4m3fn" in c["spec"] and "scale=row" in c["spec"]), None)
+            theirs = median(case)
+            if theirs is not None and us is not None:
+                rows.append((f"{case['n']}x{case['k']}, M = {case['m']}", case["mode"], f"{theirs:.1f}", f"{us:.1f}"))
+        lines += [results.source(file, found) + ", in another session:", ""]
+        lines += table(("weight", "peer", "us", "Ingot, us"), rows)
+    return lines
+
+
+# ---- compiling and calling -------------------------------------------------------------------------------------------
+
+
+def compiles(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("compile"):
+        processor = {kernel["kernel"]: kernel["processor_ms"]["median"] for kernel in found["kernels"]}
+        empty = processor.get("an empty kernel")
+        rows = [
+            (name, f"{ms:.0f}", f"{ms / empty:.1f}" if empty else "-")
+            for name, ms in processor.items()
+            if name != "an empty kernel"
+        ]
+        lines += [results.source(file, found) + f"; an empty kernel takes {empty:.0f} ms:" if empty else "", ""]
+        lines += table(("kernel", "ms of a processor", "empty kernels"), rows)
+    return lines

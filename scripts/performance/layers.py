@@ -1,0 +1,232 @@
+"""Tables of layers and whole models: steps, gradients, decoding, training, what calls cost the host."""
+
+from __future__ import annotations
+
+import json
+from typing import Optional
+
+from performance.kernels import split
+from performance.results import LAYER, RECIPES, Json, Results, median, percent, plot, table, times
+
+
+def gradients(results: Results) -> list[str]:
+    """Ways in the order of bench_gradients: two launches, then one, if there can be one."""
+    lines = []
+    for _, file, found in results.of("gradients"):
+        rows: dict[str, dict[str, str]] = {}
+        for case in found["cases"]:
+            size, kind = split(case["case"])
+            apart = median(case["ways"][0])
+            one = median(case["ways"][1]) if len(case["ways"]) > 1 else None
+            if apart is None:
+                continue
+            cell = f"{apart:.1f}" if one is None else f"{apart:.1f} / {one:.1f} ({times(apart / one)})"
+            chosen = next((at for at, way in enumerate(case["ways"]) if way["chosen"]), 0)
+            rows.setdefault(size, {})[kind] = cell + (" *" if chosen else "")
+        kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
+        cells = ([size, *(row.get(kind, "-") for kind in kinds)] for size, row in rows.items())
+        lines += [results.source(file, found) + ":", "", *table(("tokens x in x out", *kinds), cells)]
+    return lines
+
+
+def square(case: Json) -> bool:
+    return case["tokens"] == case["in_features"] == case["out_features"]
+
+
+def layers(results: Results) -> list[str]:
+    lines = []
+    for device, file, found in results.of("linear"):
+        lines += [results.source(file, found) + ":", ""]
+        for work in dict.fromkeys(case["work"] for case in found["cases"]):
+            rows = [row for case in found["cases"] if case["work"] == work for row in layer_rows(case)]
+            lines += table((work, "bf16, us", *RECIPES), rows)
+        lines += plot(results, f"linear_{device}.svg", "speed over Ingot's bf16 by recipe and size")
+    return lines
+
+
+def layer_rows(case: Json) -> list[list[str]]:
+    """A case on one stream and, where it was measured, with a second one."""
+    name = str(case["tokens"]) if square(case) else case["case"].removesuffix(" " + case["work"])
+    rows = []
+    for side in (False, True):
+        of = {r["recipe"].removesuffix(" +side"): r for r in case["recipes"] if bool(r.get("side_stream")) == side}
+        own = median(of.get("high_precision", {}))
+        if own is not None:
+            speeds = (times(of[recipe].get("over_bf16")) if recipe in of else "-" for recipe in RECIPES)
+            rows.append([name + (", side stream" if side else ""), f"{own:.1f}", *speeds])
+    return rows
+
+
+def kept(results: Results) -> list[str]:
+    """What a recipe keeps for backward and how accurate it is, of the largest square Linear and the largest other."""
+    lines = []
+    for _, file, found in results.of("linear"):
+        alone = [case for case in found["cases"] if case["work"] == "linear"]
+        for shape in (True, False):
+            of_shape = [case for case in alone if square(case) == shape and case["tokens"] == 8192]
+            if not of_shape:
+                continue
+            case = max(of_shape, key=lambda case: case["out_features"])
+            bytes_of_bf16 = 2 * case["tokens"] * case["in_features"]
+            rows = [
+                (
+                    r["recipe"],
+                    f"{r['saved_bytes'] / 1e6:.2f} = {r['saved_bytes'] / bytes_of_bf16:.4f}",
+                    times(r.get("over_bf16")),
+                    *(decibels(r["db_beside_bf16"][part]) for part in ("output", "grad_input", "grad_weight")),
+                )
+                for r in case["recipes"]
+                if "db_beside_bf16" in r and not r.get("side_stream")
+            ]
+            lines += [f"{case['case']}, {results.source(file, found)}:", ""]
+            head = ("recipe", "MB kept, of bf16's input", "over bf16", "output, dB", "grad_input, dB", "grad_weight, dB")
+            lines += table(head, rows)
+    return lines
+
+
+def decibels(value: float) -> str:
+    return "the same bits" if value >= 200 else f"{value:.1f}"
+
+
+def decoding(results: Results) -> list[str]:
+    lines = []
+    for path in sorted(results.folder.glob("generate_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        plain = next((run["tokens_per_second"] for run in found["runs"] if run["weights"] == "bf16"), None)
+        rows = [
+            (
+                run["weights"],
+                f"{run['tokens_per_second']:.0f}",
+                times(run["tokens_per_second"] / plain if plain else None),
+                f"{run['gigabytes_per_second'] / 1000:.2f}",
+            )
+            for run in found["runs"]
+        ]
+        model = f"{found['layers']} layers of {found['hidden']} and {found['intermediate']}, batch {found['batch']}"
+        lines += [results.source(path.name, found) + f", {model}:", ""]
+        lines += table(("weights", "tokens/s", "over bf16", "TB/s of weights"), rows)
+    return lines
+
+
+def decoding_in_pytorch(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("decode_torch"):
+        rows = [(one["weights"], f"{one['tokens_per_second']:.0f}", times(one["of_bf16"])) for one in found["results"]]
+        model = f"{found['model']['layers']} layers of {found['model']['hidden']} and {found['model']['intermediate']}"
+        lines += [results.source(file, found) + f", {model}, batch 1:", ""]
+        lines += table(("weights", "tokens/s", "of bf16"), rows)
+    return lines
+
+
+def host(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("linear"):
+        costs = found.get("host_us_of_a_256_step")
+        if isinstance(costs, dict):
+            rows = [(recipe, f"{us:.1f}") for recipe, us in costs.items()]
+            lines += [results.source(file, found) + ":", "", *table(("recipe", "us"), rows)]
+    return lines
+
+
+def speed(value: Optional[float]) -> str:
+    """None where a run noted no speed: --shared-gpu."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def training(results: Results) -> list[str]:
+    lines = []
+    for path in sorted(results.folder.glob("train_sweep_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        recipes = [r for r in RECIPES if any(r in c["recipes"] for c in found["compared"])]
+        rows = []
+        for case in found["compared"]:
+            cells = [f"{case['text']}, {case['blocks']} blocks", percent(case["bf16_spread"])]
+            for recipe in recipes:
+                one = case["recipes"].get(recipe)
+                cells.append(f"{speed(one['speed'])} ({percent(one['gap'], '+')})" if one else "-")
+            if case["recipes"]:
+                rows.append(cells)
+        lines += [results.source(path.name, found) + ":", ""]
+        lines += table(("text, size", "bf16's seeds differ by", *recipes), rows)
+    return lines
+
+
+def losses_of_gpt(results: Results) -> list[str]:
+    lines = []
+    for device, file, found in results.of("train_gpt_losses"):
+        by_variant: dict[str, list[Json]] = {}
+        for run in found["runs"]:
+            by_variant.setdefault(run["variant"], []).append(run)
+        rows = []
+        for variant, runs in by_variant.items():
+            values = ", ".join(f"{run['validation_loss']:.4f}" for run in runs)
+            rows.append((variant, values, f"{max(run['peak_bytes'] or 0 for run in runs) / 2**20:.0f}"))
+        shape = found["settings"]["shape"]
+        model = f"{shape['blocks']} blocks of {shape['width']}, {found['settings']['tokens_per_step']} tokens a step"
+        lines += [results.source(file, {**found["machine"], **found}) + f"; {model}, losses by seed:", ""]
+        lines += table(("variant", "validation loss", "peak MiB"), rows)
+        lines += [f"- {'holds' if one['holds'] else 'FAILS'}: {one['line']}" for one in found["verdicts"]] + [""]
+        lines += plot(results, f"train_gpt_losses_{device}.svg", "losses of a GPT in bf16 and with every recipe")
+    return lines
+
+
+def speeds_of_gpt(results: Results) -> list[str]:
+    """One table for each device; a file has one width or more."""
+    lines = []
+    devices: dict[str, list[tuple[str, Json]]] = {}
+    for path in sorted(results.folder.glob("train_gpt_speed_*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        devices.setdefault(found["machine"]["device"], []).append((path.name, found))
+    for files in devices.values():
+        rows: dict[str, dict[int, str]] = {}
+        for _, found in files:
+            rates = {c["variant"]: c for c in found["cases"] if "tokens_per_second" in c}
+            compiled = rates.get("torch:bf16+compile")
+            for variant, case in rates.items():  # a ratio is one of the same run
+                rate = case["tokens_per_second"]["median"]
+                ratio = rate / compiled["tokens_per_second"]["median"] if compiled else None
+                rows.setdefault(variant, {}).setdefault(case["width"], f"{rate:.0f} ({times(ratio)})")
+        widths = sorted({width for row in rows.values() for width in row}, reverse=True)
+        lines += [f"{files[0][1]['settings']['tokens']} tokens a step:", ""]
+        lines += [f"- {results.source(name, found['machine'])}" for name, found in files] + [""]
+        cells = ([variant, *(row.get(width, "-") for width in widths)] for variant, row in rows.items())
+        lines += table(("variant", *(f"width {width}" for width in widths)), cells)
+    return lines
+
+
+def from_pytorch(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("eager"):
+        us: dict[str, dict[int, float]] = {}
+        for case in found["cases"]:
+            if case["work"] == LAYER and "gpu_us" in case:
+                us.setdefault(case["layer"], {})[case["size"]] = case["gpu_us"]["median"]
+        sizes = sorted({size for row in us.values() for size in row})
+        compiled = us.get("torch bf16, compiled", {})
+        rows = []
+        for layer, row in us.items():
+            cells = (f"{row[n]:.0f} ({times(compiled.get(n, 0) / row[n])})" if n in row else "-" for n in sizes)
+            rows.append([layer, *cells])
+        lines += [results.source(file, found) + ":", "", *table(("layer", *(f"n = {n}" for n in sizes)), rows)]
+    return lines
+
+
+def host_from_pytorch(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("torch_host"):
+        rows = [
+            (
+                one["recipe"],
+                f"{one['rank']}-D",
+                "yes" if one["bias"] else "no",
+                *(f"{one['parts'][part]:.0f}" for part in ("core", "operator", "autograd", "module")),
+                f"{one['us']['ingot module']:.0f}",
+                f"{one['us']['nn.Linear bf16']:.0f}",
+                times(one["us"]["ingot module"] / one["us"]["nn.Linear bf16"]),
+            )
+            for one in found["results"]
+            if "us" in one
+        ]
+        head = ("recipe", "input", "bias", "core", "operator", "autograd", "module", "us", "bf16, us", "of bf16's time")
+        lines += [results.source(file, found) + ":", "", *table(head, rows)]
+    return lines

@@ -1,0 +1,76 @@
+"""The files of a folder of benchmark results, and how figures are written on the page."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import re
+from collections.abc import Iterable
+from typing import Any
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RECIPES = ("tensorwise", "delayed", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
+LAYER = "layernorm, linear, sigmoid"  # what is compared with torch.compile
+
+Json = dict[str, Any]
+
+
+class Results:
+    """The files of one folder, and what they are called on the page."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.link = "../bench/results/" if folder.resolve() == ROOT / "bench/results" else ""
+
+    def named(self, file: str) -> str:
+        return f"[{file}]({self.link}{file})"
+
+    def source(self, file: str, found: Json) -> str:
+        """Where figures come from: device, commit, date and file."""
+        parts = [found.get("device", ""), found.get("torch", ""), found.get("commit", ""), found.get("date", "")]
+        labels = ("", "PyTorch ", "commit ", "")
+        told = ", ".join(label + str(part) for label, part in zip(labels, parts, strict=True) if part)
+        return f"{told} ({self.named(file)})"
+
+    def of(self, name: str) -> list[tuple[str, str, Json]]:
+        """(device, file name, content) of each file <name>_<device>.json, or of bench_<name>.json."""
+        found = []
+        for path in sorted(self.folder.glob(f"{name}_*.json")) + sorted(self.folder.glob(f"bench_{name}.json")):
+            match = re.fullmatch(rf"{name}_([a-z]+[0-9]+[a-z0-9]*)\.json", path.name)
+            if match or path.name == f"bench_{name}.json":
+                device = match[1] if match else ""
+                found.append((device, path.name, json.loads(path.read_text(encoding="utf-8"))))
+        return found
+
+    def of_device(self, name: str, device: str) -> Json | None:
+        """The results of another benchmark on the same device."""
+        return next((content for of, _, content in self.of(name) if of == device), None)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    head = list(head)
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows] + [""]
+
+
+def percent(share: float, sign: str = "", digits: int = 2) -> str:
+    return f"{100 * share:{sign}.{digits}f} %"
+
+
+def times(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.2f}"
+
+
+def geometric(ratios: Iterable[float]) -> float | None:
+    logs = [math.log(ratio) for ratio in ratios]
+    return math.exp(sum(logs) / len(logs)) if logs else None
+
+
+def median(case: Json) -> float | None:
+    return case["us"]["median"] if "us" in case else None
+
+
+def plot(results: Results, file: str, words: str) -> list[str]:
+    """A picture of docs/, shown on the page."""
+    return [f"![{words}]({file})", ""] if results.link and (ROOT / "docs" / file).exists() else []
