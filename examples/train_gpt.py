@@ -14,7 +14,7 @@ A variant names who computes the linear layers of the blocks, the recipe, and wh
 with the reason. Everything else, down to the order of the text, is the same for all.
 
 The text is the King James Bible of Debian's packages bible-kjv and bible-kjv-text, or a file (--text).
-docs/train_gpt.md says what the figures mean. Exit codes: 0; 1 for errors, and with --strict where something that is to
+docs/training.md says what the figures mean. Exit codes: 0; 1 for errors, and with --strict where something that is to
 hold does not; 2 for wrong options.
 """
 

@@ -103,7 +103,7 @@ SECTIONS = (
         "all. Other formats: [weight_only.md](weight_only.md#speed).",
         kernels.weight_only,
     ),
-    ("Decoding", "A Llama in CUDA graphs. More: [decoding.md](decoding.md).", layers.decoding),
+    ("Decoding", "A Llama in CUDA graphs. More: [weight_only.md](weight_only.md#a-llama-decoder).", layers.decoding),
     (
         "Decoding in PyTorch",
         "A Llama with WeightOnlyLinear in CUDA graphs, from eager and compiled, over bf16 run in the same way. More: "
@@ -113,18 +113,18 @@ SECTIONS = (
     (
         "Training",
         "Tokens per second over Ingot's bf16, and in brackets how far the validation loss is from bf16's. How it is "
-        "compared: [training_runs.md](training_runs.md).",
+        "compared: [training.md](training.md#a-language-model-in-c).",
         layers.training,
     ),
     (
         "Training in PyTorch: speed",
         "Tokens per second of a GPT, and in brackets times as fast as torch.compile's bf16; variants without +compile run "
-        "from eager. More: [train_gpt.md](train_gpt.md).",
+        "from eager. More: [training.md](training.md#a-gpt-in-pytorch).",
         layers.speeds_of_gpt,
     ),
     (
         "Training in PyTorch: losses",
-        "A GPT after 800 steps. More: [train_gpt.md](train_gpt.md).",
+        "A GPT after 800 steps. More: [training.md](training.md#a-gpt-in-pytorch).",
         layers.losses_of_gpt,
     ),
     (

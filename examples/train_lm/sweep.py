@@ -8,7 +8,7 @@ trained is not trained again, so a sweep that was stopped goes on by the same co
         --out bench/results/train_sweep_h200.json -- --size large --steps 600
 
 A text without a file is train_lm's own, the King James Bible. --train BLOCKS:RECIPES may be given again and again;
-`every` stands for all recipes. Options behind -- go to every run. docs/training_runs.md says what a whole sweep takes.
+`every` stands for all recipes. Options behind -- go to every run. docs/training.md says what a whole sweep takes.
 
 Runs are compared by the validation loss, which is of the same windows for every run of a text. The spread of bf16 is
 that of its seeds, (largest - smallest) / mean; a recipe's gap is the mean over the seeds of fp8 / bf16 - 1 with the

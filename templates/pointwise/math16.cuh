@@ -5,7 +5,7 @@
 // A fused cast evaluates these functions in a loop over a tensor that streams from memory, where every instruction
 // counts. Hence no branch (except at the ends of the logarithms and roots), no table, and no correction that the
 // following rounding would hide. The polynomials are minimax fits made for this file (Remez's exchange;
-// Lawson's weights for the quotient and the constrained ones). docs/math.md lists instruction counts and errors.
+// Lawson's weights for the quotient and the constrained ones). docs/pointwise.md lists instruction counts and errors.
 #pragma once
 
 #include "pointwise/math_exact.cuh"
