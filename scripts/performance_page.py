@@ -79,8 +79,10 @@ SECTIONS = (
     ),
     (
         "GEMMs",
-        "Times as fast as cuBLASLt's best bf16 kernel; in brackets over cuBLASLt's best for the same FP8 GEMM. What "
-        "the columns mean: [gemm.md](gemm.md#speed).",
+        "TFLOPS of `sm90` in the tiling that the cost model chose, bf16 output; times as fast as cuBLASLt's best bf16 kernel; "
+        "and in brackets over the best of cuBLASLt's algorithms for the same FP8 GEMM (up to eight, in the same run). Tensor "
+        "and row: one scale, or one for each row. Accurate: each 128 of K summed apart. Blocks: 1x128 groups by 128x128 "
+        "blocks. What bounds them: [notes/gemm.md](notes/gemm.md).",
         kernels.gemms,
     ),
     (
@@ -99,8 +101,10 @@ SECTIONS = (
     ("Casts and norms", "What bounds them: [notes/casts.md](notes/casts.md), [notes/norms.md](notes/norms.md).", kernels.casts),
     (
         "Weight-only",
-        "Times as fast as with a bf16 weight; in brackets the share of the speed at which the weight can be read at "
-        "all. Other formats: [weight_only.md](weight_only.md#speed).",
+        "Microseconds of the library's own choice, without tuning, of constant weights that are not in the L2, each result "
+        "checked; times as fast as cuBLASLt's best with a bf16 weight; and in brackets the share of the speed at which the "
+        "weight can be read at all. M is the number of tokens. What bounds them: "
+        "[notes/dequant_matmul.md](notes/dequant_matmul.md).",
         kernels.weight_only,
     ),
     ("Decoding", "A Llama in CUDA graphs. More: [weight_only.md](weight_only.md#a-llama-decoder).", layers.decoding),

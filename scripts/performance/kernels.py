@@ -99,8 +99,8 @@ def gemms(results: Results) -> list[str]:
             fast = case["bf16_us"] / ours if "bf16_us" in case else None
             if fast is not None:
                 over_bf16.setdefault(mode, []).append(fast)
-            beside = f" ({theirs / ours:.2f})" if theirs is not None else ""
-            shapes.setdefault(shape, {})[mode] = times(fast) + beside
+            over = f" ({theirs / ours:.2f})" if theirs is not None else ""
+            shapes.setdefault(shape, {})[mode] = f"{tflops(case, ours)}{times(fast)}{over}"
         modes = [mode for mode in MODES if any(mode in row for row in shapes.values())]
         rows = [[shape, *(row.get(mode, "-") for mode in modes)] for shape, row in shapes.items()]
         rows.append(["geometric mean", *(times(geometric(over_bf16.get(mode, []))) for mode in modes)])
@@ -108,6 +108,10 @@ def gemms(results: Results) -> list[str]:
         lines += table(("M x K x N", *modes), rows)
         lines += deep_gemm(results, device)
     return lines
+
+
+def tflops(case: Json, us: float) -> str:
+    return f"{2e-6 * case['m'] * case['n'] * case['k'] / us:.0f}, " if "m" in case else ""
 
 
 def deep_gemm(results: Results, device: str) -> list[str]:
@@ -178,14 +182,30 @@ def weight_only(results: Results) -> list[str]:
             if us is None or "e4m3fn" not in case["spec"] or "scale=row" not in case["spec"]:
                 continue
             shapes.setdefault(split(case["case"])[0], {})[case["m"]] = (
-                f"{case['bf16_us'] / us:.2f} ({case['read_us'] / us:.2f})"
+                f"{us:.1f}, {case['bf16_us'] / us:.2f} ({case['read_us'] / us:.2f})"
             )
         tokens = sorted({m for row in shapes.values() for m in row})
         rows = [[shape, *(row.get(m, "-") for m in tokens)] for shape, row in shapes.items()]
         lines += [results.source(file, found) + ", e4m3fn with a scale for each row:", ""]
         lines += table(("weight", *(f"M = {m}" for m in tokens)), rows)
-        lines += weight_only_peers(results, device, found)
+        lines += weight_only_peers(results, device, found) + weight_only_formats(results, device)
     return lines
+
+
+def weight_only_formats(results: Results, device: str) -> list[str]:
+    found = results.of_device("weight_only_formats", device)
+    if found is None:
+        return []
+    rows: dict[str, dict[int, str]] = {}
+    for case in found["cases"]:
+        us = median(case.get("ours", {}))
+        if us is not None:
+            rows.setdefault(case["spec"].removeprefix("dequant_matmul "), {})[case["m"]] = f"{us:.1f}"
+    tokens = sorted({m for row in rows.values() for m in row})
+    shape = f"{found['cases'][0]['n']} x {found['cases'][0]['k']}"
+    lines = [results.source(f"weight_only_formats_{device}.json", found) + f", {shape}, us:", ""]
+    cells = ([f"`{spec}`", *(row.get(m, "-") for m in tokens)] for spec, row in rows.items())
+    return lines + table(("other formats", *(f"M = {m}" for m in tokens)), cells)
 
 
 def weight_only_peers(results: Results, device: str, ours: Json) -> list[str]:
