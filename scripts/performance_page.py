@@ -133,7 +133,7 @@ SECTIONS = (
     ),
     (
         "Compiling a kernel",
-        "The first time; from then on it comes from the store. More: [notes/compile_time.md](notes/compile_time.md).",
+        "Milliseconds of a processor the first time; from then on it comes from the store. More: [notes/compile_time.md](notes/compile_time.md).",
         kernels.compiles,
     ),
     ("The host's share", "Of a layer's step, forward and backward, of 256 x 256 x 256.", layers.host),

@@ -37,7 +37,7 @@ class Results:
         """(device, file name, content) of each file <name>_<device>.json, or of bench_<name>.json."""
         found = []
         for path in sorted(self.folder.glob(f"{name}_*.json")) + sorted(self.folder.glob(f"bench_{name}.json")):
-            match = re.fullmatch(rf"{name}_([a-z]+[0-9]+[a-z0-9]*)\.json", path.name)
+            match = re.fullmatch(rf"{name}_([a-z]+[0-9]+[a-z0-9]*|cpu)\.json", path.name)
             if match or path.name == f"bench_{name}.json":
                 device = match[1] if match else ""
                 found.append((device, path.name, json.loads(path.read_text(encoding="utf-8"))))
