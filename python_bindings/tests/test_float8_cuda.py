@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 import ingot.float8 as float8
 from ingot.float8 import Float8Linear, Float8LinearConfig, GemmInputRole, LinearMMConfig, ScalingGranularity
-from ingot.float8._scaled_product import scaled_product
+from ingot.float8.float8_ops import scaled_product
 from ingot.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
 from ingot.float8.float8_utils import compute_error
 

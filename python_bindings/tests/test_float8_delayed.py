@@ -230,7 +230,7 @@ def test_a_tensor_has_no_scale_before_it_has_values(operators):
         layer.weight.normal_(0, 1e-4)
     loaded = convert(nn.Linear(32, 32, bias=False), config_of())
     loaded.load_state_dict(layer.state_dict())
-    assert loaded._started == layer._started == (True, False, False)
+    assert loaded._starts.shape == layer._starts.shape == (2 + 0b110, 0)
     for step in range(3):
         for each in (layer, loaded):
             each.zero_grad()
@@ -291,6 +291,38 @@ def test_sync_is_a_few_operations_for_all_layers():
 
     assert operations(2, False) == operations(9, False) <= 14
     assert operations(2, True) == operations(9, True) <= 40
+
+
+def test_one_call_makes_the_scales_of_both_packages():
+    """By either name, with the numbers of calls for each layer by itself."""
+    torch.manual_seed(0)
+    layers = [ingot.nn.Float8Linear(16, 16, recipe="delayed"), convert(nn.Linear(16, 16), config_of()), nn.Linear(16, 16)]
+    model = nn.Sequential(*layers)
+    alone, by_name, by_list = (copy.deepcopy(model) for _ in range(3))
+    for size in (1.0, 4.0, 0.5, 0.0):
+        for each in (model, alone, by_name, by_list):
+            each(size * torch.ones(4, 16)).sum().backward()
+        ingot.nn.sync_amax_history(model)
+        float8.sync_float8_amax_and_scale_history(by_name)
+        float8.sync_float8_amax_and_scale_history(by_list, float8.get_float8_layers(by_list))
+        ingot.nn.sync_amax_history(alone[0])
+        float8.sync_float8_amax_and_scale_history(alone[1])
+        for each in (model, by_name, by_list):
+            assert all(map(torch.equal, each.buffers(), alone.buffers()))
+            assert each[0].scales_started and each[1].scales_started
+    assert model[0].fp8_amax_history[0, 1] == 0.5 and model[1].fp8_amax_history_input[0] > 0
+
+
+def test_a_state_without_scales_begins_anew():
+    """Also one of a layer that has not run: its histories say that there is no scale."""
+    x, layer = torch.randn(4, 16), convert(nn.Linear(16, 8), config_of())
+    states = [copy.deepcopy(layer.state_dict()), {"weight": layer.weight.detach(), "bias": layer.bias.detach()}]
+    for state in states:
+        layer(x).sum().backward()
+        float8.sync_float8_amax_and_scale_history(layer)
+        assert layer.scales_started
+        layer.load_state_dict(state)
+        assert not layer.scales_started and layer.fp8_scale_input.item() == 1 and not layer.fp8_amax_history_input.any()
 
 
 def test_sync_without_layers_warns(caplog):

@@ -20,7 +20,6 @@ from torch.utils.checkpoint import checkpoint
 
 import ingot
 import ingot.float8 as float8
-from ingot.float8 import _delayed
 from ingot.float8 import CastConfig, Float8LinearConfig, ScalingType, WeightWithDynamicFloat8CastTensor
 from ingot.float8.distributed_utils import tensor_already_casted_to_fp8
 from ingot.float8.float8_scaling_utils import NoopFwToFloat8BwDynamic, hp_tensor_to_float8_dynamic
@@ -350,17 +349,20 @@ def check_ddp(rank):
 
 
 def check_delayed(rank):
-    """Maxima are those of all ranks."""
+    """Maxima are those of all ranks, for layers of both packages by one collective."""
     delayed = CastConfig(scaling_type=ScalingType.DELAYED)
     config = Float8LinearConfig(
         cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed, enable_amax_init=False
     )
     layer = float8.convert_to_float8_training(nn.Linear(4, 4), config=config)
-    layer(torch.full((2, 4), 1.0 + rank)).sum().backward()
-    with mock.patch.object(_delayed, "largest_of_ranks", wraps=_delayed.largest_of_ranks) as reduces:
-        float8.sync_float8_amax_and_scale_history(layer)
+    other = ingot.nn.Float8Linear(4, 4, recipe="delayed")
+    for each in (layer, other):
+        each(torch.full((2, 4), 1.0 + rank)).sum().backward()
+    with mock.patch.object(dist, "all_reduce", wraps=dist.all_reduce) as reduces:
+        float8.sync_float8_amax_and_scale_history(nn.ModuleList([layer, other]))
     assert reduces.call_count == 1 and layer.fp8_amax_input.item() == WORLD
     assert layer.fp8_amax_history_input[0].item() == WORLD and layer.fp8_scale_input.item() == 448 / WORLD
+    assert other.fp8_amax_history[0, 0] == WORLD and other.fp8_scale[0] == 448 / WORLD
 
 
 class FeedForward(nn.Module):

@@ -12,8 +12,7 @@ torch = pytest.importorskip("torch")
 import ingot
 import ingot.float8 as float8
 from ingot.float8 import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
-from ingot.float8._scaled_product import scaled_product
-from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, implements
+from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, implements, scaled_product
 from ingot.float8.float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from ingot.float8.float8_training_tensor import choose_scaled_mm_config, hp_tensor_and_scale_to_float8
 from ingot.float8.float8_utils import FP8_TYPES, compute_error, tensor_to_scale

@@ -10,6 +10,7 @@ require_pytorch("ingot.float8")
 
 import torch
 
+from . import float8_ops as float8_ops  # what Float8TrainingTensor's operations do
 from ._conversion import ConversionReport, LayerConversion, conversion_report
 from ._replace import replace_torchao
 from .config import (

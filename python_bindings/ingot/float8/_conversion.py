@@ -8,12 +8,12 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 import torch.nn as nn
 
+from .. import _core
+from .._context import context_for
+from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
-from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing
-from ._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
-from ._gain import expected_gain, recipe_of
-from ._weights import HIGH_PRECISION, is_foreign, type_name
-from .config import Float8LinearConfig
+from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight
+from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType
 from .float8_linear import Float8Linear
 
 _ATTRIBUTE = "_float8_left_alone"
@@ -71,18 +71,6 @@ def reason_to_leave_alone(layer: nn.Linear) -> str:
     if is_ingot_layer(layer):
         return "is FP8 already" if isinstance(layer, Float8Linear) else f"is a {type(layer).__name__} of ingot.nn already"
     return reason_against_replacing(layer) or reason_of_weight(layer)
-
-
-def reason_of_weight(layer: nn.Linear) -> str:
-    """Returns why a layer's weight cannot be cast, or ""."""
-    weight = layer._parameters.get("weight")
-    if weight is None:
-        return "its weight is no parameter: a hook or parametrization computes it"
-    if is_foreign(weight):
-        return f"its weight is a {type_name(weight)}"
-    if weight.dtype not in HIGH_PRECISION:
-        return f"its weight is {str(weight.dtype).removeprefix('torch.')}, and FP8 takes float32, float16 and bfloat16"
-    return ""
 
 
 def _tied_elsewhere(module: nn.Module, becomes_float8: Callable[[nn.Module, str], bool]) -> Dict[int, str]:
@@ -204,3 +192,35 @@ def _with_gain(row: LayerConversion, owner: nn.Module, tokens: int, gpu: Optiona
     recipe = recipe_of(owner.config) if hasattr(owner, "config") else owner.options.recipe
     gain, note = expected_gain(recipe, tokens, row.in_features, row.out_features, gpu)
     return dataclasses.replace(row, gain=gain, gain_note=note)
+
+
+# ---- the core's estimate (src/nn/planning/linear_gain.h) for a config of this package ----
+
+
+def recipe_of(config: Float8LinearConfig) -> Optional[str]:
+    """Returns the name of the core's recipe that casts as `config` does, or None for casts of one's own."""
+    casts = (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)
+    if all(cast.scaling_type is ScalingType.DELAYED for cast in casts):
+        return "delayed"
+    for name in Float8LinearRecipeName:
+        other = Float8LinearConfig.from_recipe_name(name)
+        if all(getattr(config, field) == getattr(other, field) for field in _cast_fields()):
+            return name.value
+    return None
+
+
+def _cast_fields() -> Tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(Float8LinearConfig) if field.name.startswith("cast_config"))
+
+
+def expected_gain(
+    recipe: Optional[str], tokens: int, in_features: int, out_features: int, gpu: Optional[str]
+) -> Tuple[Optional[float], str]:
+    """Returns the time of a step in 16 bits over that in FP8, and what the number rests on; None where nothing is
+    known. `recipe`: the core's name, or None for casts that are no recipe's. Raises ingot.Error for a GPU that is not known by name."""
+    if recipe is None:
+        return None, "no estimate for casts that are no recipe's"
+    context = context_for("cpu" if gpu else "auto")
+    if not gpu and context.device == "cpu":
+        return None, 'there is no GPU here: name one, as gpu="h200"'
+    return _core.expected_gain(context, recipe, tokens, in_features, out_features, gpu or "")

@@ -12,7 +12,8 @@ from ..torch import _operators as ops
 from ..torch import _split_operators as split_ops
 from ..torch._checks import refuse_double_backward
 from ..torch._errors import from_operator
-from ..torch._scaled_linear import call, plan_of
+from ..torch._linear import plan_of
+from ..torch._scaled_linear import call
 from ._kernels import factor_of
 from .float8_training_tensor import Float8TrainingTensor
 
@@ -76,8 +77,7 @@ def gathered_linear(
     plans: ops.PlanTable,
 ) -> torch.Tensor:
     """Returns input @ weight.T + bias for a weight that is_gathered(). Its gradient has the dtype that it shows."""
-    plan, reads_input, _ = plan_of(casts, name, plans, input, weight, bias)
-    input_plan = split_ops.input_plan_of_trace(plan) if torch.compiler.is_compiling() else -1
+    plan, reads_input, _, input_plan = plan_of(casts, name, plans, input, weight, bias)
     if torch.is_grad_enabled():
         return call(_GatheredLinear.apply, name, input, weight, bias, plan, reads_input, input_plan, name)
     return call(_forward, name, input, weight, bias, plan, input_plan, 0)[0]

@@ -11,6 +11,9 @@ from typing import Any, Dict, List, Optional
 
 import torch
 
+from .float8_training_tensor import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig
+from .fsdp_utils import WeightWithDynamicFloat8CastTensor
+
 _PACKAGE = "torchao.float8"
 _SUBMODULES = (
     "config",
@@ -120,8 +123,6 @@ def _rebind(originals: Dict[str, ModuleType], ours: Dict[str, ModuleType]) -> No
 
 def _allow_old_names_in_checkpoints() -> None:
     """Lets torch.load(weights_only=True) read what was saved as torchao's classes."""
-    from . import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, WeightWithDynamicFloat8CastTensor
-
     homes = {
         "float8_training_tensor": (Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig),
         "float8_tensor": (GemmInputRole, LinearMMConfig, ScaledMMConfig),

@@ -17,8 +17,8 @@ from typing import Optional, Union
 
 import torch
 
+from ..torch._errors import Float8AssertionError, Float8TypeError
 from ..torch._linear import RECIPES
-from ._errors import Float8AssertionError, Float8TypeError
 
 logger = logging.getLogger(__name__)
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from .. import nn
 from ..torch._checks import check_dense, is_dense, is_transformed, refuse_batched_gradients, refuse_transforms
+from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ..torch._exported import is_exporting
 from ..torch._linear import in_autocasts_dtype, run_linear
-from ..torch._modules import IngotLayer, in_place_of, reason_against_replacing
+from ..torch._modules import KNOWN_TENSORS, in_place_of, reason_against_replacing, type_name
 from ..torch._names import register
-from ..torch._operators import Casts, PlanTable
-from ._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
+from ..torch._operators import HIGH_PRECISION, Casts, PlanTable
 from ._gathered_linear import gathered_linear, is_gathered
-from ._weights import HIGH_PRECISION, is_foreign, type_name
 from .config import (
     CastConfig,
     Float8LinearConfig,
@@ -26,8 +27,8 @@ from .config import (
 )
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
-from .float8_training_tensor import GemmInputRole, LinearMMConfig, ScaledMMConfig
-from .fsdp_utils import gathered_in_float8
+from .float8_training_tensor import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig
+from .fsdp_utils import WeightWithDynamicFloat8CastTensor, gathered_in_float8
 
 
 def _cast(
@@ -143,6 +144,14 @@ def _mm_config(config: Float8LinearConfig) -> LinearMMConfig:
     )
 
 
+_KNOWN_WEIGHTS = (*KNOWN_TENSORS, Float8TrainingTensor, WeightWithDynamicFloat8CastTensor)
+
+
+def is_foreign(weight: torch.Tensor) -> bool:
+    """Is this a tensor of another library's class, which multiplies in a way of its own?"""
+    return type(weight) not in _KNOWN_WEIGHTS
+
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)  # the last in programs that torch.export traces
 
 _FLOAT8_NAMES = {
@@ -157,7 +166,7 @@ _FLOAT8_NAMES = {
 _KNOWN_CASTS: Dict[Casts, Casts] = {}
 
 
-def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[Casts]:
+def _casts_of(config: Float8LinearConfig) -> Optional[Casts]:
     """The config as ingot.torch takes it; None if a format is not known."""
     casts = (
         config.cast_config_input,
@@ -179,12 +188,32 @@ def _casts_of(config: Float8LinearConfig, keeps_weight_codes: bool) -> Optional[
     gemms = (config.gemm_config_output, config.gemm_config_grad_input, config.gemm_config_grad_weight)
     fast_accumulation = tuple(gemm.use_fast_accum for gemm in gemms)
     given = tuple(cast.scaling_type in (ScalingType.DELAYED, ScalingType.STATIC) for cast in casts[:3])
-    made = Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, not keeps_weight_codes, given)
-    return _KNOWN_CASTS.setdefault(made, made)
+    return Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, True, given)
 
 
-class Float8Linear(IngotLayer, torch.nn.Linear):
-    """torch.nn.Linear whose GEMMs run in FP8.
+@dataclasses.dataclass(frozen=True)
+class ConfigOptions:
+    """What ingot.nn's layer has in its options, of a config: its casts, None where PyTorch's operations compute it; its
+    name in messages; and whether forward keeps the weight's codes for backward."""
+
+    casts: Optional[Casts]
+    name: str = ""
+    keep_weight_codes: Optional[bool] = False
+
+    def __post_init__(self) -> None:
+        casts = self.casts and self.casts._replace(weight_again=not self.keep_weight_codes)
+        object.__setattr__(self, "casts", casts and _KNOWN_CASTS.setdefault(casts, casts))
+        object.__setattr__(self, "full_name", self.name or "Float8Linear")
+        object.__setattr__(self, "subject", f'linear "{self.full_name}"')
+        object.__setattr__(self, "_plans", PlanTable())
+
+    def __reduce__(self):
+        """Copies and pickles have no plans: their numbers are of this process."""
+        return ConfigOptions, (self.casts, self.name, self.keep_weight_codes)
+
+
+class Float8Linear(nn.Float8Linear):
+    """ingot.nn's layer with torchao's configs in the place of recipes: torch.nn.Linear whose GEMMs run in FP8.
 
     Takes inputs (..., in_features) of float32, float16 or bfloat16, of any size, and returns (..., out_features) in
     that dtype, or in autocast's. Parameters, and so checkpoints, are those of torch.nn.Linear. `config` is the
@@ -193,12 +222,10 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
     Raises ingot.Error for another shape or dtype of the input.
     """
 
-    layer_name: str = ""
-    keeps_weight_codes: bool = False
     _gives_scales: bool = False  # does forward give the operators delayed and static scales?
 
     def __init__(self, *args: Any, config: Optional[Float8LinearConfig] = None, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        torch.nn.Linear.__init__(self, *args, **kwargs)
         self._use_config(Float8LinearConfig() if config is None else config)
         self._wrap_weight()
 
@@ -213,24 +240,38 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
         self.scaling_type_weight = config.cast_config_weight.scaling_type
         self.scaling_type_grad_output = config.cast_config_grad_output.scaling_type
         self.linear_mm_config = _mm_config(config)
+        casts = _casts_of(config)
+        self.options = ConfigOptions(casts if casts is None or self._gives_scales or not any(casts.given) else None)
         register(self)
-        self.keep_weight_codes(self.keeps_weight_codes)
 
-    def keep_weight_codes(self, keep: bool = True) -> None:
+    def keep_weight_codes(self, keep: Optional[bool] = True) -> None:
         """From now on forward keeps the weight's codes for backward, 2 bytes for each element, or backward casts the
         weight once more. Under FSDP, which gathers the weight again for backward, kept codes would be a second copy."""
-        self.keeps_weight_codes = keep
-        casts = _casts_of(self.config, keep)
-        self._operator_casts = None if casts is None or (any(casts.given) and not self._gives_scales) else casts
-        self._operator_plans = PlanTable()
+        super().keep_weight_codes(bool(keep))
+
+    @property
+    def keeps_weight_codes(self) -> bool:
+        return bool(self.options.keep_weight_codes)
+
+    @property
+    def _operator_casts(self) -> Optional[Casts]:
+        return self.options.casts
+
+    @_operator_casts.setter
+    def _operator_casts(self, casts: Optional[Casts]) -> None:
+        self.options = dataclasses.replace(self.options, casts=casts)
+
+    def _cast_of_weight(self) -> Tuple[Optional[str], bool]:
+        """For checkpoints: what shares a factor, None in high precision; are scales powers of two?"""
+        cast = self.config.cast_config_weight
+        if cast.scaling_type is ScalingType.DISABLED:
+            return None, False
+        kind = "row" if cast.scaling_granularity is ScalingGranularity.AXISWISE else "tensor"
+        return kind, self.config.round_scales_to_power_of_2
 
     def named_weights(self) -> List[Tuple[str, Optional[torch.Tensor]]]:
         """The weight with the layer's name."""
-        return [(self.layer_name or "Float8Linear", self.weight)]
-
-    def __setstate__(self, state: Dict[str, Any]) -> None:
-        super().__setstate__(state)
-        register(self)
+        return [(self.options.full_name, self.weight)]
 
     def _refuse(self, error: type, what: str) -> None:
         name = f'"{self.layer_name}", ' if self.layer_name else ""
@@ -273,11 +314,12 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
         self._check_transforms(input, None if runs_as_operators else True)
         # A compiler would guard each layer's name and compile alike blocks again for each.
         compiles = torch.compiler.is_compiling() and not is_exporting()
-        name = "Float8Linear" if compiles else self.layer_name or "Float8Linear"
+        options = self.options
+        name = "Float8Linear" if compiles else options.full_name
         if runs_as_operators:
-            return run_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
+            return run_linear(input, weight, self.bias, options.casts, name, options._plans)
         if self._takes_gathered(input, weight):
-            return gathered_linear(input, weight, self.bias, self._operator_casts, name, self._operator_plans)
+            return gathered_linear(input, weight, self.bias, options.casts, name, options._plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
         return output if self.bias is None else output + self.bias.to(output.dtype)
 
@@ -286,11 +328,11 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
         emulates = self.config.emulate or self.linear_mm_config.output.emulate
         if emulates or type(input) not in _PLAIN:
             return False
-        return is_gathered(weight, self._operator_casts) and type(self.bias) in (*_PLAIN, type(None))
+        return is_gathered(weight, self.options.casts) and type(self.bias) in (*_PLAIN, type(None))
 
     def _runs_as_operators(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
-        if self._operator_casts is None or self.config.emulate or self.linear_mm_config.output.emulate:
+        if self.options.casts is None or self.config.emulate or self.linear_mm_config.output.emulate:
             return False
         plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in HIGH_PRECISION
         # In high precision both operands of a GEMM have one dtype.
@@ -299,12 +341,9 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
         return plain and (weight.dtype == input.dtype or all(cast.scaling_type is not disabled for cast in casts))
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """Checkpoints load with and without the buffers of delayed and static scaling, strictly too. A tensor that is
-        assigned (assign=True) is gathered by FSDP as the one before."""
+        """A tensor that is assigned (assign=True) is gathered by FSDP as the one before."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         self._wrap_weight()
-        for keys in (missing, unexpected):
-            keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
 
     def extra_repr(self) -> str:
         config = self.config
@@ -319,7 +358,7 @@ class Float8Linear(IngotLayer, torch.nn.Linear):
             ("go_gw", config.cast_config_grad_output_for_grad_weight, config.cast_config_grad_output),
         )
         parts += [f"{name}:{cast.short_str()}" for name, cast, first in others if cast != first]
-        return f"{super().extra_repr()}, cast_configs={','.join(parts)}"
+        return f"{torch.nn.Linear.extra_repr(self)}, cast_configs={','.join(parts)}"
 
     @classmethod
     def from_float(cls, mod: torch.nn.Linear, config: Optional[Float8LinearConfig] = None) -> "Float8Linear":

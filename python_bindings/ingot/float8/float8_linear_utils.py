@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Callable, Dict, List, Optional, Union
+from typing import Any, Callable, List, Optional, Sequence, Union
 
 import torch
 import torch.nn as nn
 
-from ..torch._modules import leave_fast_paths
+from ..nn._delayed import is_delayed, sync_scales
+from ..torch._errors import Float8AssertionError, Float8NotImplementedError
+from ..torch._modules import replace_layers
 from ._conversion import ConversionRecorder, check_filter, check_module
-from ._delayed import sync_float8_amax_and_scale_history
-from ._errors import Float8AssertionError, Float8NotImplementedError
 from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType, checked_config, config_has_stateful_scaling
 from .float8_linear import Float8Linear
 from .stateful_float8_linear import StatefulFloat8Linear
@@ -57,25 +57,7 @@ def swap_linear_layers(
             )
         return from_float_func(module)
 
-    replaced: Dict[nn.Module, nn.Module] = {}
-    visited = set()
-
-    def visit(parent: nn.Module, prefix: str) -> None:
-        visited.add(parent)
-        for key, child in list(parent._modules.items()):
-            if child is None:
-                continue
-            name = f"{prefix}.{key}" if prefix else key
-            if child not in visited:
-                visit(child, name)
-                if is_wanted(child, name):
-                    replaced[child] = from_float_func(child)
-            if child in replaced:
-                parent._modules[key] = replaced[child]
-
-    visit(module, "")
-    if replaced:
-        leave_fast_paths(module)
+    replace_layers(module, is_wanted, from_float_func)
     return module
 
 
@@ -146,8 +128,31 @@ def linear_requires_sync(config: Float8LinearConfig) -> bool:
 
 
 def get_float8_layers(model: torch.nn.Module) -> List[Float8Linear]:
-    """Returns the FP8 layers of a model."""
-    return [layer for layer in model.modules() if isinstance(layer, Float8Linear)]
+    """Returns the FP8 layers of a model; those of ingot.nn too that need sync_float8_amax_and_scale_history()."""
+    return [layer for layer in model.modules() if isinstance(layer, Float8Linear) or is_delayed(layer)]
+
+
+def sync_float8_amax_and_scale_history(
+    model: torch.nn.Module,
+    fp8_layers: Optional[Sequence[torch.nn.Module]] = None,
+    group: Any = None,
+    *,
+    reduce: bool = True,
+) -> None:
+    """Makes the scales of the next step from the maxima of this one; to be called once in every step, after backward. It is
+    ingot.nn.sync_amax_history() under torchao's name: either serves all layers of a model, of both packages.
+
+    The maxima are those of the last forward and backward, as torchao's; a second call enters them again. A scale stays as
+    it is where all of its history is 0. A tensor of which only zeros, or nothing finite, have been seen has no scale, and
+    later steps do not know of it: forward and backward cast it with that of its own maximum.
+
+    `group` and `reduce` are as there. `fp8_layers`, from get_float8_layers(), saves the walk through the model. Layers
+    without delayed scaling are passed over; without any layer there is a warning. Raises ValueError for layers with
+    different scale functions.
+    """
+    layers = model.modules() if fp8_layers is None else fp8_layers
+    if not sync_scales("sync_float8_amax_and_scale_history", model, layers, group, reduce):
+        log.warning("sync_float8_amax_and_scale_history: there is no layer with delayed scaling")
 
 
 def _auto_filter_for_recipe(

@@ -3,21 +3,19 @@ follows its elements."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch.utils._pytree import tree_map
 
-from ._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError
-from ._scaled_product import add_bias, emulated_product, scaled_product
-from .float8_training_tensor import Float8TrainingTensor, choose_scaled_mm_config
+from ..torch._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError
+from . import _kernels as kernels
+from .float8_training_tensor import FLOAT8_OPS_TABLE, Float8TrainingTensor, choose_scaled_mm_config
 from .float8_utils import to_fp8_saturated
 
 aten = torch.ops.aten
 c10d_functional = torch.ops.c10d_functional
 _c10d_functional = torch.ops._c10d_functional
-
-FLOAT8_OPS_TABLE: Dict[Any, Callable] = {}
 
 
 def implements(aten_ops) -> Callable:
@@ -34,6 +32,35 @@ def implements(aten_ops) -> Callable:
         return function
 
     return enter
+
+
+def scaled_product(
+    a: torch.Tensor,
+    a_scale: torch.Tensor,
+    b: torch.Tensor,
+    b_scale: torch.Tensor,
+    output_dtype: torch.dtype,
+    use_fast_accum: bool,
+) -> torch.Tensor:
+    """Returns (a / a_scale) @ (b / b_scale) for FP8 `a` (M, K) and `b` (K, N). The f32 scales are scalars, or (M, 1)
+    and (1, N). Sums are f32 and are rounded once. Ingot's kernels compute it on the CPU and on CUDA devices."""
+    product = kernels.product(a, a_scale, b, b_scale, output_dtype, use_fast_accum)
+    if product is not None:
+        return product
+    product = torch.mm(a.to(torch.float32), b.to(torch.float32))
+    return (product * a_scale.reciprocal() * b_scale.reciprocal()).to(output_dtype)
+
+
+def emulated_product(
+    a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor, output_dtype: torch.dtype
+) -> torch.Tensor:
+    """Returns the same product of operands that are decoded first, which is what torchao.float8 emulates."""
+    return torch.mm(a.to(torch.float32) / a_scale, b.to(torch.float32) / b_scale).to(output_dtype)
+
+
+def add_bias(product: torch.Tensor, bias: Optional[torch.Tensor]) -> torch.Tensor:
+    """Returns product + bias in the dtype of the product."""
+    return product if bias is None else product + bias.to(product.dtype)
 
 
 def _is_tensorwise(tensor: Float8TrainingTensor) -> bool:

@@ -13,8 +13,8 @@ from torch.distributed._tensor import DTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 
-from ._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError, Float8ValueError
-from ._weights import type_name
+from ..torch._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError, Float8ValueError
+from ..torch._modules import type_name
 from .config import ScalingGranularity, ScalingType, e4m3_dtype
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_linear import Float8Linear

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import enum
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 import torch
 from torch.distributed._tensor import DTensor
 
+from ..torch._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError
 from . import _kernels as kernels
-from ._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError
 from .float8_utils import to_fp8_saturated
 
 
@@ -64,6 +64,10 @@ def choose_scaled_mm_config(
     return a
 
 
+# What PyTorch's operations do to it, by operation: functions (op, args, kwargs), which float8_ops enters.
+FLOAT8_OPS_TABLE: Dict[Any, Callable] = {}
+
+
 class Float8TrainingTensor(torch.Tensor):
     """FP8 codes (`_data`), the f32 scale by which the tensor was multiplied (`_scale`), and the dtype that it had
     (`_orig_dtype`), which is also the dtype that it shows.
@@ -74,6 +78,8 @@ class Float8TrainingTensor(torch.Tensor):
     Views, copies, transposes, joins, collectives and matrix products are in float8_ops. Raises NotImplementedError for
     other operations (to_original_precision() comes first), and AssertionError for another `axiswise_dim`.
     """
+
+    is_of_ingot = True
 
     _data: torch.Tensor
     _scale: torch.Tensor
@@ -188,8 +194,6 @@ class Float8TrainingTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        from .float8_ops import FLOAT8_OPS_TABLE
-
         # Another subclass, such as DTensor, unwraps itself first and comes back with what it holds.
         if not all(_is_ours_or_traced(each) for each in types):
             return NotImplemented

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
+from ..torch._errors import Float8AssertionError, Float8NotImplementedError, Float8ValueError
 from ..torch._scaled_linear import EPS, scale_of
-from ._errors import Float8AssertionError, Float8NotImplementedError, Float8ValueError
 from .config import ScalingGranularity, config_has_stateful_scaling, e4m3_dtype, e5m2_dtype
 
 IS_ROCM = torch.version.hip is not None and torch.cuda.is_available()

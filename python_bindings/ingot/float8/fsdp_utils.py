@@ -13,7 +13,7 @@ import torch.nn as nn
 from torch.distributed._tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from ._errors import Float8RuntimeError
+from ..torch._errors import Float8RuntimeError
 from .float8_scaling_utils import hp_tensor_to_float8_dynamic
 from .float8_training_tensor import (
     Float8TrainingTensor,
@@ -86,6 +86,8 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
     drops it, so that an old one is never used. So does another dtype. Who writes past PyTorch, by a raw pointer, says so with
     weights_changed().
     """
+
+    is_of_ingot = True
 
     @staticmethod
     def __new__(

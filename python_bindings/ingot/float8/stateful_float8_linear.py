@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Sequence, Tuple, Union
+import itertools
+from collections import Counter
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
-import torch.distributed as dist
 
-from ..torch._exported import export_layer, is_exporting, refuse_training
-from ..torch._module_operators import starts_of
-from ..torch._scale_buffers import as_buffers_of_scales, keep_buffers_of_scales
-from ..torch._scaled_linear import first_given, has_seen, run_scaled, start_scale
-from ._weights import is_foreign
+from ..nn._scale_buffers import as_buffers_of_scales
+from ..torch._errors import Float8ValueError
+from ..torch._exported import export_layer, is_exporting
+from ..torch._module_operators import masks_of
+from ..torch._scaled_linear import EPS, first_given, has_seen, run_scaled, start_scale
 from .config import CastConfig, Float8LinearConfig, ScalingType
 from .distributed_utils import tensor_already_casted_to_fp8
-from .float8_linear import _PLAIN, Float8Linear, matmul_with_hp_or_float8_args
+from .float8_linear import _PLAIN, Float8Linear, is_foreign, matmul_with_hp_or_float8_args
 from .float8_scaling_utils import (
     NoopFwToFloat8BwDelayed,
     NoopFwToFloat8BwDynamic,
@@ -25,6 +26,7 @@ from .float8_scaling_utils import (
     hp_tensor_to_float8_static,
 )
 from .float8_training_tensor import GemmInputRole
+from .float8_utils import _require_max, _round_scale_down_to_power_of_2
 
 ROLES = ("input", "weight", "grad_output")
 
@@ -42,10 +44,11 @@ class StatefulFloat8Linear(Float8Linear):
     `emulate=True`.
 
     Buffers stay f32 whatever the layer is converted to. They are saved in checkpoints, and checkpoints without them
-    load.
+    load. What is known of the scales, and when they are made, is as in every module of ingot.nn (KeepsScales).
     """
 
     _gives_scales = True
+    _first_buffer, _told_by = "fp8_amax_input", "fp8_amax_history_input"
 
     def _use_config(self, config: Float8LinearConfig) -> None:
         super()._use_config(config)
@@ -57,12 +60,13 @@ class StatefulFloat8Linear(Float8Linear):
         config = self.config
         return tuple(zip(ROLES, (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)))
 
-    @torch.inference_mode(False)  # steps write them, also outside of the mode that the layer is made in
     def create_buffers(self) -> None:
         """Makes the buffers, or makes them anew, on the weight's device."""
+        self._make_buffers(keeps_static=False)
+
+    @torch.inference_mode(False)  # steps write them, also outside of the mode that the layer is made in
+    def _make_buffers(self, keeps_static: bool = True) -> None:
         device = self.weight.device
-        self._has_run = False  # eagerly, while scales are missing
-        self._syncs = 0  # while they are
         for role, cast in self._casts():
             if self.has_any_delayed_scaling:
                 largest = torch.finfo(cast.target_dtype).max
@@ -70,83 +74,87 @@ class StatefulFloat8Linear(Float8Linear):
                 self._buffer(f"fp8_amax_{role}", torch.full((1,), largest, device=device))
                 self._buffer(f"fp8_amax_history_{role}", torch.zeros(length, device=device))
                 self._buffer(f"fp8_scale_{role}", torch.ones(1, device=device))
-            if cast.static_scale is not None:
-                scale = cast.static_scale.detach().to(device=device, dtype=torch.float32)
-                self._buffer(f"fp8_static_scale_{role}", scale.reshape(1).clone())
-        self.is_amax_initialized = not self.config.enable_amax_init
+            self._make_static_scale(role, cast, keeps_static)
+        self._waits = False
+        if self.has_any_delayed_scaling:
+            self._start_anew()
+            self.is_amax_initialized = not self.config.enable_amax_init
+
+    def _make_static_scale(self, role: str, cast: CastConfig, keeps: bool = True) -> None:
+        """keeps: a buffer with a value stays."""
+        static = self._buffers.get(f"fp8_static_scale_{role}")
+        if cast.static_scale is not None and (not keeps or static is None or static.is_meta):
+            scale = cast.static_scale.detach().to(device=self.weight.device, dtype=torch.float32)
+            self._buffer(f"fp8_static_scale_{role}", scale.reshape(1).clone())
 
     def _buffer(self, name: str, value: torch.Tensor) -> None:
         self.register_buffer(name, value.to(torch.float32))
 
-    def reset_parameters(self) -> None:
-        """Initialises parameters as torch.nn.Linear does, and the buffers."""
-        super().reset_parameters()
-        if hasattr(self, "config"):
+    def _reset_scales(self) -> None:
+        if "config" in self.__dict__:  # not while torch.nn.Linear makes the layer
             self.create_buffers()
 
-    def _apply(self, fn, recurse: bool = True):
-        before = dict(self._buffers)
-        result = super()._apply(fn, recurse)
-        if not keep_buffers_of_scales(self, before):
-            self.create_buffers()  # they were on meta, and no values came with the memory
-        elif self.has_any_delayed_scaling and self._starts.device != self._buffers["fp8_amax_input"].device:
-            self._use_started(self._started)
-        return result
+    @torch.inference_mode(False)
+    def _load_from_state_dict(self, state_dict, prefix, *rest) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        for role, cast in self._casts():
+            self._make_static_scale(role, cast)  # the weight may have come with a checkpoint without scales
 
-    def _load_from_state_dict(self, state_dict, prefix, *args: Any) -> None:
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        as_buffers_of_scales(self)
-        on_meta = any(buffer.is_meta for name, buffer in self._buffers.items() if name.startswith("fp8_"))
-        if on_meta and not self.weight.is_meta:
-            self.create_buffers()  # the weight came with a checkpoint that has no scales
-        elif f"{prefix}fp8_amax_history_input" in state_dict and self.has_any_delayed_scaling and not on_meta:
-            histories = torch.stack([self._of(role)[1] for role in ROLES])
-            self._note_started(has_seen(histories).tolist())
+    # ---- which tensors have a scale ----
+
+    def _used(self) -> Sequence[int]:
+        casts = self._casts()
+        return [sum(1 << at for at, (_, cast) in enumerate(casts) if cast.scaling_type is ScalingType.DELAYED)]
+
+    def _telling(self) -> List[torch.Tensor]:
+        return [self._buffers[f"fp8_amax_history_{role}"] for role in ROLES]
+
+    def _masks(self, told: Sequence[Sequence[float]]) -> List[int]:
+        if not self.config.enable_amax_init:
+            return [0]
+        missing = sum(1 << at for at, history in enumerate(told) if not any(0 < each < float("inf") for each in history))
+        return [missing & self._used()[0]]
 
     @property
     def is_amax_initialized(self) -> bool:
-        """Has every tensor with delayed scaling a scale of earlier steps? As of the last time that it was looked at, by
-        sync_float8_amax_and_scale_history()."""
-        return all(self._started)
+        """torchao's name of scales_started."""
+        return self.scales_started
 
     @is_amax_initialized.setter
     def is_amax_initialized(self, initialized: bool) -> None:
-        delayed = [cast.scaling_type is ScalingType.DELAYED for _, cast in self._casts()]
-        self._use_started([initialized or not each for each in delayed])
-
-    def _use_started(self, started: Sequence[bool]) -> None:
-        """Sets which tensors have a scale, of input, weight and grad_output; for graphs as starts_of() has it."""
-        self._started = tuple(started)
         if self.has_any_delayed_scaling:
-            mask = sum(1 << at for at, each in enumerate(started) if not each)
-            self._starts = starts_of((mask,), self._buffers["fp8_amax_input"].device)
+            self.scales_started = initialized
 
-    def _states_to_prepare(self, device: torch.device):
-        """Leads ingot.torch.prepare() through the first steps and the others, and back to this state."""
-        names = ("_started", "_starts", "_has_run", "_syncs")
-        kept = {name: self.__dict__[name] for name in names if name in self.__dict__}
-        try:
-            for self.is_amax_initialized in (False, True):
-                yield
-        finally:
-            self.__dict__.update(kept)
-
-    def _note_started(self, started: Sequence[bool]) -> None:
-        """Notes the tensors that have a scale, of input, weight and grad_output."""
-        now = tuple(before or bool(each) for before, each in zip(self._started, started))
-        if now != self._started:
-            self._use_started(now)
+    def _has_started(self, role: str) -> bool:
+        return not self._waits or not masks_of(self._starts)[0] >> ROLES.index(role) & 1
 
     def _is_started(self, role: str, tensor: torch.Tensor) -> Union[bool, torch.Tensor]:
         """May the tensor's scale be used as it is? As start_scale() takes it. tensor: is of the type of what is cast."""
         if torch.compiler.is_compiling() and type(tensor) in _PLAIN and not is_exporting():
             return self._starts
-        started = self._started[ROLES.index(role)]
-        if not started and not self._has_run:
-            self._has_run = True
-            if not (dist.is_available() and dist.is_initialized()):  # ranks look in the same steps
-                self._syncs = 0
-        return started
+        return self._has_started(role)
+
+    @staticmethod
+    def _step(modules: List["StatefulFloat8Linear"]):
+        """As torchao: the maxima stay where they are, and what is not finite enters the histories."""
+        functions = {layer.config.delayed_scaling_config.scale_fn_name for layer in modules}
+        if len(functions) > 1:
+            raise Float8ValueError(f"All layers must have the same scale_fn recipe, got {sorted(functions)}")
+        for function in functions:
+            _require_max(function)
+        places = _places(modules)
+        groups = [list(alike) for _, alike in itertools.groupby(places, key=lambda place: place.kind)]
+        stacks = [torch.stack([place.history for place in alike]) for alike in groups]
+        amaxes = torch.cat([place.amax for place in places])
+        if any(place.waits for place in places):
+            amaxes = _of_this_step(amaxes, places, torch.cat([has_seen(stack) for stack in stacks]))
+        reduced = yield [amaxes]
+        if reduced:
+            torch._foreach_copy_([place.amax for place in places], list(amaxes.split(1)))
+        for each in zip(groups, stacks, amaxes.split([len(alike) for alike in groups])):
+            _update(*each)
+
+    # ---- computing ----
 
     def _of(self, role: str) -> Tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Returns the buffers amax, history and scale of a tensor."""
@@ -221,7 +229,8 @@ class StatefulFloat8Linear(Float8Linear):
             return self._export(input)
         weight, bias = self.weight, self.bias
         # A compiler would guard each layer's name and compile alike blocks again for each.
-        name = "Float8Linear" if torch.compiler.is_compiling() else self.layer_name or "Float8Linear"
+        options = self.options
+        name = "Float8Linear" if torch.compiler.is_compiling() else options.full_name
         tensors = (input, weight, None)
         scales = [self._given_scale(role, cast, each) for (role, cast), each in zip(self._casts(), tensors)]
         any_scale = first_given(*scales)
@@ -231,9 +240,9 @@ class StatefulFloat8Linear(Float8Linear):
         delays = cast.scaling_type is ScalingType.DELAYED
         state = self._of("grad_output") if delays else (None, None, scale_grad_output)
         # Only where a backward may come does the layer run for the first time.
-        started = not torch.is_grad_enabled() or self._is_started("grad_output", input)
+        started = not delays or not torch.is_grad_enabled() or self._is_started("grad_output", input)
         start = (cast.target_dtype, started)
-        output, amaxes = run_scaled(self._operator_casts, name, self._operator_plans, operands, state, start)
+        output, amaxes = run_scaled(options.casts, name, options._plans, operands, state, start)
         with torch.no_grad():
             for at, (role, cast) in enumerate(self._casts()[:2]):
                 if cast.scaling_type is ScalingType.DELAYED:
@@ -243,11 +252,11 @@ class StatefulFloat8Linear(Float8Linear):
     def _export(self, input: torch.Tensor) -> torch.Tensor:
         """As one operator, which also makes first scales, and writes no buffer."""
         tensors = [input, self.weight, self.bias]
-        for (role, cast), started in zip(self._casts(), self._started):
-            tensors += [None if started else self._of(role)[1], self._given_scale(role, cast, None)]
+        for role, cast in self._casts():
+            tensors += [None if self._has_started(role) else self._of(role)[1], self._given_scale(role, cast, None)]
         facts = {
-            "config": self._operator_casts,
-            "name": self.layer_name or "Float8Linear",
+            "config": self.options.casts,
+            "name": self.options.full_name,
             "dtypes": tuple([str(cast.target_dtype).removeprefix("torch.") for _, cast in self._casts()]),
         }
         return export_layer("scaled", tensors, **facts)[0]
@@ -257,11 +266,10 @@ class StatefulFloat8Linear(Float8Linear):
             return torch.nn.functional.linear(input, self.weight, self.bias)
         input = self._checked(input)
         self._check_transforms(input, records=True)
-        if torch.compiler.is_compiling():
-            if self.has_any_delayed_scaling and is_exporting():
-                refuse_training(self, f'linear "{self.layer_name or "Float8Linear"}"')
-        elif next(iter(self._buffers.values())).dtype != torch.float32:
+        if not torch.compiler.is_compiling() and next(iter(self._buffers.values())).dtype != torch.float32:
             as_buffers_of_scales(self)  # MixedPrecision(buffer_dtype=...) of FullyShardedDataParallel writes .data
+        if self.has_any_delayed_scaling:
+            self._note_run(input)
         if self._runs_as_operators(input, self.weight):
             return self._run_operators(input)
         config = self.config
@@ -270,3 +278,62 @@ class StatefulFloat8Linear(Float8Linear):
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, config)
         output = self._cast_gradient_of(output)
         return output if self.bias is None else output + self.bias.to(output.dtype)
+
+
+# ---- the step of all layers together ----
+
+
+class _Place(NamedTuple):
+    """One tensor's buffers, its format, and what its history must have in common with others to be stacked."""
+
+    amax: torch.Tensor
+    history: torch.Tensor
+    scale: torch.Tensor
+    dtype: torch.dtype
+    kind: Tuple[int, bool]  # the history's length, and whether scales are rounded to powers of two
+    waits: bool  # it may have no scale yet
+
+
+def _places(layers: List[StatefulFloat8Linear]) -> List[_Place]:
+    """Those of all layers, kinds and formats together. Buffers are read from the dict that has them: for a hundred layers
+    nn.Module's way to them takes longer than all operations."""
+    places = []
+    for layer in layers:
+        buffers, config = layer._buffers, layer.config
+        kind = (config.delayed_scaling_config.history_len, config.round_scales_to_power_of_2)
+        for role, cast in layer._casts():
+            of_role = [buffers[f"fp8_{name}_{role}"] for name in ("amax", "amax_history", "scale")]
+            places.append(_Place(*of_role, cast.target_dtype, kind, not layer._has_started(role)))
+    return sorted(places, key=lambda place: (place.kind, str(place.dtype)))
+
+
+def _of_this_step(amaxes: torch.Tensor, places: List[_Place], seen: torch.Tensor) -> torch.Tensor:
+    """The maxima without those of tensors that have no scale and that nothing has been seen of in this step either: FP8_MAX,
+    which the buffer begins with, or what is not finite."""
+    initial = [torch.finfo(place.dtype).max if place.waits else -1.0 for place in places]
+    initial = torch.tensor(initial, dtype=torch.float32, device="cpu")  # whatever the default ones are
+    initial = initial.to(amaxes.device, non_blocking=True)
+    keeps = seen | (initial < 0) | (torch.isfinite(amaxes) & (amaxes != initial))
+    return torch.where(keeps, amaxes, 0.0)
+
+
+def _update(places: List[_Place], stack: torch.Tensor, amaxes: torch.Tensor) -> None:
+    """Of one kind: new histories and scales."""
+    histories = [place.history for place in places]
+    earlier = stack[:, :-1]
+    if stack.shape[1] > 1 and any(place.waits for place in places):
+        # A history that begins has its first maximum twice: also as that of the step before, which made the first scale.
+        earlier[:, 0].copy_(torch.where(has_seen(stack), stack[:, 0], amaxes))
+    stack = torch.cat([amaxes.unsqueeze(1), earlier], dim=1)
+    largest = torch.amax(stack, dim=1)
+    # The arithmetic of amax_to_scale(), for all formats at once.
+    scales = largest.double().clamp_(min=EPS).reciprocal_()
+    counts = Counter(place.dtype for place in places)
+    for part, dtype in zip(scales.split(list(counts.values())), counts):
+        part.mul_(torch.finfo(dtype).max)
+    scales = scales.float()
+    if places[0].kind[1]:
+        scales = _round_scale_down_to_power_of_2(scales)
+    scales = torch.where(largest == 0, torch.cat([place.scale for place in places]), scales)
+    new = [*stack.unbind(), *scales.split(1)]
+    torch._foreach_copy_([*histories, *(place.scale for place in places)], new)

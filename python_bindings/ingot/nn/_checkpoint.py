@@ -16,16 +16,13 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from .._arrays import file_name
 from .._text import printable, some_of
-from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
-from ..float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
-from ..float8.stateful_float8_linear import StatefulFloat8Linear
 from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._modules import take_hooks
 from ._checkpoint_files import Reader
 from ._checkpoint_layouts import SCALES, check_quantization, read_scales, scale_kind, scale_of, spread
 from ._checkpoint_names import Place, check_model, places, put, trains_a_copy
-from ._checkpoint_ranks import is_sharded
+from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
@@ -198,7 +195,7 @@ class _Plan:
 
     def _find_tensors(self, place: Place, loaded: set[int]) -> None:
         module = place.module
-        keeps_scales = isinstance(module, (KeepsScales, StatefulFloat8Linear))
+        keeps_scales = isinstance(module, KeepsScales)
         for key, tensor in [*module._parameters.items(), *module._buffers.items()]:
             name = place.prefix + key
             if tensor is None:
@@ -310,7 +307,7 @@ def _is_replaceable(place: Place) -> bool:
         return not getattr(module.options, "activation", "")
     if isinstance(module, NonDynamicallyQuantizableLinear):  # torch.nn.MultiheadAttention multiplies by its weight itself
         return False
-    return isinstance(module, TorchaoFloat8Linear) or type(module).forward is torch.nn.Linear.forward
+    return type(module).forward is torch.nn.Linear.forward
 
 
 # ---- changing the model --------------------------------------------------------------------------------------------
@@ -366,7 +363,7 @@ class _Changes:
         of_scales = {key: each for key, each in module._buffers.items() if key.startswith("fp8_") and each is not None}
         module._buffers = {**module._buffers, **{key: each.clone() for key, each in of_scales.items()}}
         if any(each.is_meta for each in of_scales.values()):
-            module._reset_scales() if isinstance(module, KeepsScales) else module.create_buffers()
+            module._reset_scales()
         errors: list[str] = []
         module._load_from_state_dict(state or {"": torch.empty(0)}, "", {}, False, [], [], errors)
         if errors:
@@ -402,7 +399,7 @@ def _made(target: _Target, value: torch.Tensor, device) -> torch.Tensor:
     value = value.to(device or "cpu")
     if not target.is_parameter:
         return value
-    if isinstance(target.tensor, WeightWithDynamicFloat8CastTensor):  # FSDP will gather it in FP8
+    if is_gathered_in_float8(target.tensor):  # FSDP will gather it in FP8
         value = target.tensor._like(value)
     parameter = torch.nn.Parameter(value, requires_grad=target.tensor.requires_grad)
     vars(parameter).update({key: each for key, each in vars(target.tensor).items() if key not in vars(parameter)})

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from .._text import some_of
-from ..float8.fsdp_utils import WeightWithDynamicFloat8CastTensor
 from ..torch._errors import LinearError
 
 
@@ -19,14 +18,21 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, DTensor)
 
 
+def is_gathered_in_float8(tensor: torch.Tensor) -> bool:
+    """Is it one of ingot.float8's weights that FSDP gathers in FP8? Those hold the weight as `_tensor`."""
+    return getattr(type(tensor), "is_of_ingot", False) and hasattr(tensor, "_tensor")
+
+
+def _held(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor._tensor if is_gathered_in_float8(tensor) else tensor
+
+
 def whole(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor without its shards: of a DTensor all of it, on each rank, by a collective."""
     tensor = tensor.detach()
     if not isinstance(tensor, DTensor):
-        return tensor._tensor if isinstance(tensor, WeightWithDynamicFloat8CastTensor) else tensor
-    local, mesh = tensor._local_tensor, tensor.device_mesh
-    if isinstance(local, WeightWithDynamicFloat8CastTensor):
-        local = local._tensor
+        return _held(tensor)
+    local, mesh = _held(tensor._local_tensor), tensor.device_mesh
     if local.device.type != mesh.device_type:  # as FSDP's offloading leaves it
         local = local.to(mesh.device_type)
     sizes = {"shape": tensor.shape, "stride": tensor.stride()}

@@ -14,8 +14,6 @@ from torch.distributed.fsdp import FSDPModule
 from .._arrays import file_name
 from .._core import Error
 from .._text import printable, some_of
-from ..float8.config import ScalingGranularity, ScalingType
-from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
 from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._operators import HIGH_PRECISION
@@ -72,12 +70,8 @@ def _trained_with(module: torch.nn.Module, recipes: dict[torch.nn.Module, str]) 
     """How training casts the weight, so that what is stored has the codes that it multiplied by: what shares a factor,
     None for high precision, and whether scales are powers of two. recipes: of the weights that a module around them
     multiplies by."""
-    if isinstance(module, TorchaoFloat8Linear):
-        config = module.config
-        if config.cast_config_weight.scaling_type == ScalingType.DISABLED:
-            return None, False
-        rows = config.cast_config_weight.scaling_granularity == ScalingGranularity.AXISWISE
-        return "row" if rows else "tensor", config.round_scales_to_power_of_2
+    if hasattr(module, "_cast_of_weight"):  # a layer of ingot.float8
+        return module._cast_of_weight()
     recipe = recipes.get(module)
     if recipe is None and isinstance(module, (Float8Linear, _NormLinear)):
         recipe = module.options.recipe
@@ -87,7 +81,7 @@ def _trained_with(module: torch.nn.Module, recipes: dict[torch.nn.Module, str]) 
 
 def _of_training(module: torch.nn.Module, key: str) -> bool:
     """Is this a buffer of delayed or static scales?"""
-    return isinstance(module, (KeepsScales, TorchaoFloat8Linear)) and key.startswith("fp8_") and key in module._buffers
+    return isinstance(module, KeepsScales) and key.startswith("fp8_") and key in module._buffers
 
 
 class _Collector:
@@ -148,7 +142,7 @@ class _Collector:
                 )
             codes = module.codes().view(_codes.FLOAT8[module.weight_dtype])
             return _Float8(name, codes, module.scale, factors=module.weight_scale)
-        if not isinstance(module, (Float8Linear, TorchaoFloat8Linear, LinearParameters, _NormLinear)):
+        if not isinstance(module, (Float8Linear, LinearParameters, _NormLinear)):
             return None
         own, pow2 = _trained_with(module, self._recipes)
         kind = self._scale or own

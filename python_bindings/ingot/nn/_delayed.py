@@ -3,18 +3,24 @@ saves the pass that finds its own maximum."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 import torch
 
 from ..torch import DelayedScales
-from ..torch._amax_ranks import largest_of_ranks
 from ..torch._checks import is_dense, refuse
 from ..torch._exported import is_exporting, refuse_training
 from ..torch._module_operators import masks_of, starts_of
 from ..torch._names import register
 from ..torch._operators import sync_amax_history as sync_slots
-from ..torch._scale_buffers import as_buffers_of_scales, has_scale, is_time_to_look, keep_buffers_of_scales, read_scales
+from ._scale_buffers import (
+    as_buffers_of_scales,
+    has_scale,
+    is_time_to_look,
+    keep_buffers_of_scales,
+    largest_of_ranks,
+    read_scales,
+)
 
 # FP8_MAX of each tensor's format: input, weight, grad_output.
 _LARGEST = (448.0, 448.0, 57344.0)
@@ -26,7 +32,14 @@ class KeepsScales(torch.nn.Module):
     """A module whose recipe may be "delayed". Then it has buffers, float32 whatever it is converted to, for input, weight
     and grad_output of each of its layers: `fp8_amax` (layers, 3), the maxima since the last sync_amax_history();
     `fp8_amax_history` (layers, 3, history_length), those of earlier steps, the newest first; `fp8_scale` (layers, 3), where
-    1 is a scale that is not made yet. A module that is one layer has them without the first dimension."""
+    1 is a scale that is not made yet. A module that is one layer has them without the first dimension.
+
+    Which tensors have a scale is known on the host too, as of the last time that it was looked at: `_starts` has it as
+    starts_of() does, for operators and graphs, and `_waits` says whether any has none. ingot.float8's layers keep the same
+    in torchao's buffers and step as torchao does; for them _make_buffers(), _used(), _telling(), _masks() and _step() are
+    others, and so is the name of the first of the buffers."""
+
+    _first_buffer, _told_by = "fp8_amax", "fp8_scale"
 
     def _keep_scales(
         self, subject: str, history_length: int, layers: Optional[int] = None, sharing: Optional[int] = None
@@ -37,9 +50,9 @@ class KeepsScales(torch.nn.Module):
         if not isinstance(history_length, int) or history_length < 1:
             refuse(subject, f"history_length: is {history_length!r}, expected a number of steps, 1 or more")
         self.history_length = history_length
-        self._sharing = sharing or 1
+        self._layers, self._sharing = layers, sharing or 1
         if self.options.recipe == "delayed":
-            return self._make_buffers((3,) if layers is None else (layers, 3))
+            return self._make_buffers()
         for name in _BUFFERS:  # of a layer that had delayed scales, and is made anew without
             self._buffers.pop(name, None)
 
@@ -51,26 +64,44 @@ class KeepsScales(torch.nn.Module):
         super().__setstate__(state)
         register(self)
 
+    # ---- the buffers ----
+
     @torch.inference_mode(False)  # steps write them, also outside of the mode that the module is made in
-    def _make_buffers(self, sizes: tuple[int, ...]) -> None:
-        device = next(self.parameters()).device
+    def _make_buffers(self) -> None:
+        sizes = (3,) if self._layers is None else (self._layers, 3)
         # The default dtype may be another one, as it is while transformers makes a model.
-        place = {"dtype": torch.float32, "device": device}
+        place = {"dtype": torch.float32, "device": next(self.parameters()).device}
         self.register_buffer("fp8_amax", torch.zeros(sizes, **place))
         self.register_buffer("fp8_amax_history", torch.zeros(*sizes, self.history_length, **place))
         self.register_buffer("fp8_scale", torch.ones(sizes, **place))
+        self._of_formats: Optional[torch.Tensor] = None
+        self._start_anew()
+
+    def _start_anew(self) -> None:
         self._has_run = False  # eagerly, with gradients and tokens
         self._syncs = 0  # while scales are missing, since the first such run
-        self._of_formats: Optional[torch.Tensor] = None
-        self._use_scales([1.0] * self.fp8_scale.numel())
+        self._note_missing(self._used())
 
-    def _use_scales(self, scales: Sequence[float], empty: Optional[torch.Tensor] = None) -> None:
-        """Notes which tensors have a scale, so that their casts need not ask for it on the device. empty: as starts_of()'s."""
-        masks = []
-        for layer in range(0, len(scales), 3):
-            used = _ALL if layer == 0 or layer // 3 >= self._sharing else _ALL - 1
-            masks.append(used & sum(1 << at for at in range(3) if not has_scale(scales[layer + at])))
-        self._starts = starts_of(masks, self._buffers["fp8_amax"].device, empty)
+    def _used(self) -> Sequence[int]:
+        """The tensors of each layer that have delayed scales: bits 1, 2 and 4 for input, weight and grad_output."""
+        return [_ALL if at == 0 or at >= self._sharing else _ALL - 1 for at in range(self._layers or 1)]
+
+    def _telling(self) -> List[torch.Tensor]:
+        """The buffers that say which tensors have a scale."""
+        return [self._buffers["fp8_scale"]]
+
+    def _masks(self, told: Sequence[Sequence[float]]) -> List[int]:
+        """The tensors of each layer that have none, by the values of _telling()."""
+        (scales,) = told
+        return [
+            used & sum(1 << at for at in range(3) if not has_scale(scales[3 * layer + at]))
+            for layer, used in enumerate(self._used())
+        ]
+
+    def _note_missing(self, masks: Sequence[int], empty: Optional[torch.Tensor] = None) -> None:
+        """Notes which tensors have no scale, so that the casts of others need not ask for it on the device. empty: as
+        starts_of()'s."""
+        self._starts = starts_of(masks, self._buffers[self._first_buffer].device, empty)
         self._waits = any(masks)
 
     @property
@@ -81,11 +112,11 @@ class KeepsScales(torch.nn.Module):
     @scales_started.setter
     def scales_started(self, started: bool) -> None:
         """For a caller that writes the scales itself. Of a module that has not started, each tensor's scale is asked for."""
-        self._use_scales([2.0 if started else 1.0] * self.fp8_scale.numel())
+        self._note_missing([0 if started else used for used in self._used()])
 
     def _reset_scales(self) -> None:
         if is_delayed(self):
-            self._make_buffers(tuple(self.fp8_amax.shape))
+            self._make_buffers()
 
     def reset_parameters(self) -> None:
         """Initialises the parameters that the module has itself, as PyTorch's module of its kind does, and the buffers of
@@ -94,6 +125,8 @@ class KeepsScales(torch.nn.Module):
         if of_kind is not None:
             of_kind()
         self._reset_scales()
+
+    # ---- a call ----
 
     def _delayed(self, input: torch.Tensor) -> Optional[DelayedScales]:
         """For a call of the module's function; None of another recipe."""
@@ -105,13 +138,16 @@ class KeepsScales(torch.nn.Module):
         if amax.is_meta and not next(self.parameters()).is_meta:
             self._reset_scales()  # parameters came with a checkpoint that has no scales
             amax = self.fp8_amax
+        self._note_run(input)
+        return DelayedScales(self.fp8_scale, amax, self._starts)
+
+    def _note_run(self, input: torch.Tensor) -> None:
         # Not in a compiled graph, which would be compiled again for it.
         if torch.compiler.is_compiling():
             if is_exporting():
                 refuse_training(self, self.options.subject)
         elif not self._has_run and torch.is_grad_enabled() and holds_rows(input):
             self._has_run, self._syncs = True, 0
-        return DelayedScales(self.fp8_scale, amax, self._starts)
 
     def _check_buffers(self) -> None:
         amax = self._buffers.get("fp8_amax")
@@ -127,16 +163,56 @@ class KeepsScales(torch.nn.Module):
     def _states_to_prepare(self, device: torch.device):
         """Leads ingot.torch.prepare() through the states whose steps launch different kernels, and back to this one.
         device: that of the tensors that stand in for the buffers."""
-        if self.options.recipe != "delayed":
+        if not is_delayed(self):
             yield
             return
         kept = self._starts, self._waits, self._has_run, self._syncs
         try:
-            for scales in (1.0, 2.0):
-                self._use_scales([scales] * self.fp8_scale.numel(), torch.empty(0, device=device))
+            for masks in (self._used(), [0] * len(self._used())):
+                self._note_missing(masks, torch.empty(0, device=device))
                 yield
         finally:
             self._starts, self._waits, self._has_run, self._syncs = kept
+
+    # ---- being moved and loaded ----
+
+    def _apply(self, fn, recurse: bool = True):
+        before = dict(self._buffers)
+        result = super()._apply(fn, recurse)
+        if not keep_buffers_of_scales(self, before):
+            self._reset_scales()  # they were on meta, and no values came with the memory
+        elif is_delayed(self) and self._starts.device != self._buffers[self._first_buffer].device:
+            self._note_missing(masks_of(self._starts))
+        return result
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
+        """Checkpoints load with and without the buffers, strictly too. The scales of one that has any go on; one that has
+        the module's parameters alone begins anew."""
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        for keys in (missing, unexpected):
+            keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
+        as_buffers_of_scales(self)
+        if not is_delayed(self):
+            return
+        loaded, here = state_dict.get(prefix + self._told_by), self._buffers[self._told_by]
+        if loaded is not None and not loaded.is_meta and not here.is_meta:
+            self._syncs = 0
+            self._note_missing(self._masks([each.reshape(-1).tolist() for each in self._telling()]))
+        elif loaded is None and any(key.startswith(prefix) for key in state_dict):
+            self._make_buffers()
+
+    # ---- a step ----
+
+    @staticmethod
+    def _step(modules: List["KeepsScales"]):
+        """The step of modules of one device: yields their maxima, which the caller may raise to those of all ranks, and
+        then makes scales of them. The caller sends whether it has done so."""
+        yield [module._buffers["fp8_amax"] for module in modules]
+        by_shape: Dict[Any, List[KeepsScales]] = {}
+        for module in modules:
+            by_shape.setdefault(module._buffers["fp8_amax_history"].shape, []).append(module)
+        for alike in by_shape.values():
+            _sync(alike)
 
     def _formats(self, slots: int) -> torch.Tensor:
         """What sync_slots() takes of the formats of so many slots, kept for the next step. No buffer: no checkpoint is to
@@ -150,33 +226,6 @@ class KeepsScales(torch.nn.Module):
             self._of_formats = kept
         return kept
 
-    def _apply(self, fn, recurse: bool = True):
-        before = dict(self._buffers)
-        result = super()._apply(fn, recurse)
-        if not is_delayed(self):
-            return result
-        if not keep_buffers_of_scales(self, before):
-            self._reset_scales()  # they were on meta, and no values came with the memory
-        elif self._starts.device != self._buffers["fp8_amax"].device:
-            self._starts = starts_of(masks_of(self._starts), self._buffers["fp8_amax"].device)
-        return result
-
-    def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """Checkpoints load with and without the buffers, strictly too. The scales of one that has any go on; one that has
-        the module's parameters alone begins anew."""
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
-        for keys in (missing, unexpected):
-            keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
-        if not is_delayed(self):
-            return
-        as_buffers_of_scales(self)
-        scale = state_dict.get(f"{prefix}fp8_scale")
-        if scale is not None and not scale.is_meta and not self.fp8_scale.is_meta:
-            self._syncs = 0
-            self._use_scales(self.fp8_scale.reshape(-1).tolist())
-        elif scale is None and any(key.startswith(prefix) for key in state_dict):
-            self._reset_scales()
-
 
 def holds_rows(input: Any) -> bool:
     """Does it have elements? What is no dense tensor is refused later."""
@@ -184,13 +233,12 @@ def holds_rows(input: Any) -> bool:
 
 
 def is_delayed(module: Any) -> bool:
-    return isinstance(module, KeepsScales) and "fp8_amax" in module._buffers
+    return isinstance(module, KeepsScales) and module._first_buffer in module._buffers
 
 
-@torch.no_grad()
 def sync_amax_history(model: torch.nn.Module, group: Any = None, *, reduce: bool = True) -> None:
     """Makes the scales of the next step from the maxima of this one, for all modules of the model with delayed scales
-    together; to be called once in every step, after the backward of the last micro-batch.
+    together, layers of ingot.float8 too; to be called once in every step, after the backward of the last micro-batch.
 
     The maxima since the last call enter the histories, and are cleared; a scale is FP8_MAX divided by the largest of its
     history, and stays as it is where all of that are 0. A maximum that is Inf or NaN counts as 0. A tensor of which only
@@ -206,33 +254,53 @@ def sync_amax_history(model: torch.nn.Module, group: Any = None, *, reduce: bool
     Until every tensor of the model has a scale, calls 1, 2, 3, 16, 64, 256, and so on since the first run of a module that
     lacks some read the scales to know which; after that nothing is read back.
     """
-    modules = [module for module in model.modules() if is_delayed(module) and not module._buffers["fp8_amax"].is_meta]
-    if reduce:
-        amaxes = [module._buffers["fp8_amax"] for module in modules]
-        largest_of_ranks("sync_amax_history", model, modules, amaxes, group)
-    by_shape: Dict[Any, List[KeepsScales]] = {}
-    for module in modules:
-        history = module._buffers["fp8_amax_history"]
-        by_shape.setdefault((history.device, history.shape), []).append(module)
-    for alike in by_shape.values():
-        _sync(alike)
-    _look([module for module in modules if module._waits])
+    sync_scales("sync_amax_history", model, model.modules(), group, reduce)
+
+
+@torch.no_grad()
+def sync_scales(
+    who: str, model: torch.nn.Module, modules: Iterable[torch.nn.Module], group: Any, reduce: bool
+) -> List[KeepsScales]:
+    """sync_amax_history() of those of these modules that have delayed scales, which are returned."""
+    delayed = [module for module in modules if is_delayed(module)]
+    found = [module for module in delayed if not module._buffers[module._first_buffer].is_meta]
+    alike: Dict[Any, List[KeepsScales]] = {}
+    for module in found:
+        alike.setdefault((module._step, module._buffers[module._first_buffer].device), []).append(module)
+    steps = [step(of_step) for (step, _), of_step in alike.items()]
+    maxima = [amax for step in steps for amax in next(step)]
+    reduced = reduce and largest_of_ranks(who, model, found, maxima, group)
+    for step in steps:
+        try:
+            step.send(reduced)
+        except StopIteration:
+            pass
+    _look([module for module in found if module._waits])
+    return delayed
 
 
 def _look(modules: List[KeepsScales]) -> None:
     """Looks which scales are there now, at times."""
+    if not modules:
+        return
     due = []
     for module in modules:
         module._syncs += 1
         if is_time_to_look(module._syncs):
             due.append(module)
-    found = read_scales([module._buffers["fp8_scale"] for module in due])
+    telling = [module._telling() for module in due]
+    told = iter(read_scales([each for of_module in telling for each in of_module]))
     empty: Dict[torch.device, torch.Tensor] = {}
-    for module, scales in zip(due, found):
-        device = module._buffers["fp8_scale"].device
+    for module, of_module in zip(due, telling):
+        values = [each for _, each in zip(of_module, told)]
+        if len(values) < len(of_module):
+            return  # nothing could be read
+        device = of_module[0].device
         if device not in empty:
             empty[device] = torch.empty(0, device=device)
-        module._use_scales(scales, empty[device])
+        # A scale that was there is there, also after a history of zeros.
+        masks = [now & before for now, before in zip(module._masks(values), masks_of(module._starts))]
+        module._note_missing(masks, empty[device])
 
 
 def _begin(history: torch.Tensor, amax: torch.Tensor) -> None:

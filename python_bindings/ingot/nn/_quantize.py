@@ -7,13 +7,10 @@ from typing import Callable, Optional, Union
 
 import torch
 
-from ..float8._conversion import reason_of_weight, reason_to_leave_alone
-from ..float8.float8_linear import Float8Linear as TorchaoFloat8Linear
-from ..float8.float8_linear_utils import swap_linear_layers
 from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
-from ..torch._modules import order_of, reason_against_replacing
+from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers
 from ._checkpoint_names import check_model
 from ._float8_linear import Float8Linear
 from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
@@ -102,10 +99,9 @@ def reason_to_keep(layer: torch.nn.Module) -> str:
     """Why a layer's weight cannot be quantized; "" if it can."""
     if isinstance(layer, (WeightOnlyLinear, FrozenFloat8Linear)):
         return "is quantized already"
-    if isinstance(layer, (Float8Linear, TorchaoFloat8Linear)):
-        reason = reason_against_replacing(layer) or reason_of_weight(layer)
-    else:
-        reason = reason_to_leave_alone(layer)
+    if is_ingot_layer(layer) and not isinstance(layer, Float8Linear):
+        return f"is a {type(layer).__name__} of ingot.nn already"
+    reason = reason_against_replacing(layer) or reason_of_weight(layer)
     if not reason and layer.weight.is_meta:
         return "its weight is on meta, without values"
     if not reason and hasattr(layer.weight, "device_mesh"):
@@ -175,6 +171,8 @@ def quantize_(
             raise LinearError(f"quantize_: {text.replace('convert', 'quantize')}")
 
     def wanted(layer: torch.nn.Module, name: str) -> bool:
+        if not isinstance(layer, torch.nn.Linear):
+            return False
         reason = reason_to_keep(layer)
         if not reason and filter_fn is not None and not filter_fn(layer, name):
             reason = "filter_fn leaves it out"
@@ -197,7 +195,7 @@ def quantize_(
         in_float32 |= layer.weight.dtype == torch.float32 and isinstance(new, WeightOnlyLinear)
         return new
 
-    swap_linear_layers(model, replace, module_filter_fn=wanted)
+    replace_layers(model, wanted, replace)
     note = (
         "these layers take bfloat16 or float16, and the model was float32: call .bfloat16() on it, or use torch.autocast"
         if in_float32

@@ -160,7 +160,7 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
     """
     subject = "shared_input"
     for layer in layers:
-        if not isinstance(layer, Float8Linear):
+        if not isinstance(layer, Float8Linear) or not hasattr(layer.options, "recipe"):
             refuse(subject, f"takes ingot.nn.Float8Linear, got a {type(layer).__name__}: convert it by from_float()")
         if type(layer) is not Float8Linear and has_own_forward(layer) or "forward" in layer.__dict__:
             refuse(subject, f'"{layer.options.name}" has a forward of its own ({type_name(layer)}): call that layer itself')

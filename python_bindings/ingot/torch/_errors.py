@@ -1,4 +1,4 @@
-"""Errors of ingot.torch, and how the operators' messages come back as such."""
+"""Errors of ingot.torch and ingot.float8, and how the operators' messages come back as such."""
 
 from __future__ import annotations
 
@@ -20,6 +20,30 @@ class LinearError(Error, RuntimeError):
 
 class OutOfMemoryError(LinearError, torch.OutOfMemoryError):
     """The device, or the host, has no memory for a call."""
+
+
+# Each of ingot.float8's is also what torchao.float8 raises in its place, so that trainers which catch AssertionError,
+# ValueError, NotImplementedError or RuntimeError need no change.
+
+
+class Float8AssertionError(Error, AssertionError):
+    """A config or an operand that does not fit: torchao.float8 asserts here."""
+
+
+class Float8ValueError(Error, ValueError):
+    """A value that is none of those expected."""
+
+
+class Float8NotImplementedError(Error, NotImplementedError):
+    """An operation that has no meaning for FP8 tensors."""
+
+
+class Float8RuntimeError(Error, RuntimeError):
+    """A shape or a copy that an FP8 tensor cannot have."""
+
+
+class Float8TypeError(Error, TypeError):
+    """An object of the wrong kind."""
 
 
 def from_operator(error: RuntimeError) -> RuntimeError:

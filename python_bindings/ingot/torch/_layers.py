@@ -35,7 +35,6 @@ def name_layers(model: torch.nn.Module) -> Tuple[str, ...]:
     for path, layer in ingot_layers(model):
         if layer.layer_name in _UNNAMED and path:
             layer.layer_name = path
-            getattr(layer, "_operator_plans", {}).clear()  # plans have the name, too
         names.append(layer.layer_name)
     return tuple(names)
 

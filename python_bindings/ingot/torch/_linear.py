@@ -99,15 +99,19 @@ def _plan_of_trace(config, out_features, in_features, *rest):
     return facts.number, facts.reads_input, facts.reads_weight, split_ops.add_input_plan(facts)
 
 
-def _plan_of_eager(config, name, plans, input, weight, bias, weight_again):
-    """(its number, does backward read the input again, and the weight?)"""
+def plan_of(config, name, plans: ops.PlanTable, input, weight, bias, weight_again: bool = False):
+    """(its number, does backward read the input again, and the weight?, the plan of the input in a graph, else -1). config
+    and weight_again are as add_plan()'s, and `plans` belongs to this config and name."""
     trains_weight = torch.is_grad_enabled() and weight.requires_grad
     bias_dtype = None if bias is None else bias.dtype
     key = (weight.shape, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again)
+    if torch.compiler.is_compiling():
+        # Without the name, which a compiler would guard: equal layers share a graph.
+        return _plan_of_trace(config, *weight.shape, *key[1:])
     plan = plans.get(key)
     if plan is None:
         facts = ops.add_plan(config, name, weight.shape[1], weight.shape[0], *key[1:])
-        plan = plans[key] = (facts.number, facts.reads_input, facts.reads_weight)
+        plan = plans[key] = (facts.number, facts.reads_input, facts.reads_weight, -1)
     return plan
 
 
@@ -221,7 +225,7 @@ def _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants):
     return grad_input, None, grad_bias
 
 
-def _run(input, weight, bias, name, plan, reads_input, reads_weight, input_plan=-1, main_grad=None):
+def _run(input, weight, bias, name, plan, reads_input, reads_weight, input_plan, main_grad):
     if main_grad is not None and torch.is_grad_enabled() and weight.requires_grad:
         return _LinearIntoMainGrad.apply(
             input, weight, bias, name, plan, reads_input, reads_weight, input_plan, main_grad
@@ -239,17 +243,11 @@ def run_linear(
     if torch.compiler.is_compiling():
         if is_exporting():
             return export_layer("linear", (input, weight, bias), config=config, name=name)[0]
-        trains_weight = torch.is_grad_enabled() and weight.requires_grad
-        bias_dtype = None if bias is None else bias.dtype
-        out_features, in_features = weight.shape
-        facts = _plan_of_trace(
-            config, out_features, in_features, input.dtype, weight.dtype, bias_dtype, trains_weight, weight_again
-        )
-        # Without the name, which a compiler would guard: equal layers share a graph.
-        return _run(input, weight, bias, None, *facts, main_grad)
+        plan = plan_of(config, None, plans, input, weight, bias, weight_again)
+        return _run(input, weight, bias, None, *plan, main_grad)
     try:
-        plan = _plan_of_eager(config, name, plans, input, weight, bias, weight_again)
-        return _run(input, weight, bias, name, *plan, main_grad=main_grad)
+        plan = plan_of(config, name, plans, input, weight, bias, weight_again)
+        return _run(input, weight, bias, name, *plan, main_grad)
     except RuntimeError as error:
         raise layer_error(error, f'linear "{name}"') from None
 
@@ -295,5 +293,5 @@ def _note_eager_plan(options: LinearOptions, input, weight, bias, again: bool) -
     """For run_eager(), of a call that went well."""
     if input.device.type == "meta" or input.numel() >= ops.MANY_TOKENS * input.shape[-1]:
         return
-    plan = _plan_of_eager(options.recipe, options.name, options._plans, input, weight, bias, again)
-    options._eager_plans[eager_key(input, weight, bias)] = EagerPlan(options.name, *plan, input)
+    plan = plan_of(options.recipe, options.name, options._plans, input, weight, bias, again)
+    options._eager_plans[eager_key(input, weight, bias)] = EagerPlan(options.name, *plan[:3], input)

@@ -5,16 +5,29 @@ from __future__ import annotations
 
 import copy
 import weakref
-from typing import Any, Dict, Tuple, Type, TypeVar
+from typing import Any, Callable, Dict, Tuple, Type, TypeVar
 
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed._tensor import DTensor
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parallel import DistributedDataParallel
 
 from ._checks import refuse
+from ._operators import HIGH_PRECISION
 
 Module = TypeVar("Module", bound=torch.nn.Module)
+
+# Weights that a layer can cast itself; classes of ingot.float8 say so by an attribute, is_of_ingot.
+KNOWN_TENSORS = (
+    torch.Tensor,
+    torch.nn.Parameter,
+    DTensor,
+    AsyncCollectiveTensor,
+    torch._subclasses.fake_tensor.FakeTensor,
+    torch._subclasses.functional_tensor.FunctionalTensor,
+)
 
 
 def type_name(value: object) -> str:
@@ -70,6 +83,18 @@ def reason_against_replacing(layer: torch.nn.Module, activation: str = "") -> st
     return ""
 
 
+def reason_of_weight(layer: torch.nn.Module) -> str:
+    """Why a linear layer's weight cannot be cast, or ""."""
+    weight = layer._parameters.get("weight")
+    if weight is None:
+        return "its weight is no parameter: a hook or parametrization computes it"
+    if type(weight) not in KNOWN_TENSORS and not getattr(type(weight), "is_of_ingot", False):
+        return f"its weight is a {type_name(weight)}"
+    if weight.dtype not in HIGH_PRECISION:
+        return f"its weight is {str(weight.dtype).removeprefix('torch.')}, and FP8 takes float32, float16 and bfloat16"
+    return ""
+
+
 def check_replaceable(subject: str, layer: torch.nn.Module, activation: str = "") -> None:
     reason = reason_against_replacing(layer, activation)
     if reason:  # a predicate of the layer, or a sentence
@@ -85,6 +110,32 @@ def in_place_of(module: torch.nn.Module, kind: Type[Module]) -> Module:
         new.__dict__[name] = copy.copy(value) if isinstance(value, (dict, set)) else value
     take_hooks(module, new)
     return new
+
+
+def replace_layers(
+    model: torch.nn.Module, is_wanted: Callable[[torch.nn.Module, str], bool], made_of: Callable[[Any], torch.nn.Module]
+) -> None:
+    """Puts made_of(layer) in the place of each module within the model that is_wanted(module, name), after those within
+    it. One that has several names is replaced once, by one layer."""
+    replaced: Dict[torch.nn.Module, torch.nn.Module] = {}
+    visited = set()
+
+    def visit(parent: torch.nn.Module, prefix: str) -> None:
+        visited.add(parent)
+        for key, child in list(parent._modules.items()):
+            if child is None:
+                continue
+            name = f"{prefix}.{key}" if prefix else key
+            if child not in visited:
+                visit(child, name)
+                if is_wanted(child, name):
+                    replaced[child] = made_of(child)
+            if child in replaced:
+                parent._modules[key] = replaced[child]
+
+    visit(model, "")
+    if replaced:
+        leave_fast_paths(model)
 
 
 def take_hooks(module: torch.nn.Module, new: torch.nn.Module) -> None:

@@ -41,12 +41,6 @@ def add_input_plan(facts: ops.PlanFacts) -> int:
     return number
 
 
-@torch.compiler.assume_constant_result
-def input_plan_of_trace(plan: int) -> int:
-    """add_input_plan() of this plan, for a graph that is being traced."""
-    return add_input_plan(ops.facts_of(plan))
-
-
 def forward(input, weight, bias, input_plan: int, plan: int, keep: int):
     """As linear_forward: returns the output, what is saved for grad_weight and the weight's codes."""
     keeps_saved = 1 if keep & ops.WEIGHT else 0

@@ -1,7 +1,9 @@
-"""The maxima of delayed scales over the ranks of a group, with a check that all ranks hold the same layers."""
+"""What modules with scales in buffers share: their conversion, when they look which delayed scales have been made, and the
+maxima over the ranks of a group, with a check that all ranks hold the same layers."""
 
 from __future__ import annotations
 
+import math
 import weakref
 import zlib
 from typing import Any, List, NamedTuple, Sequence
@@ -9,7 +11,59 @@ from typing import Any, List, NamedTuple, Sequence
 import torch
 import torch.distributed as dist
 
-from ._errors import LinearError
+from ..torch._errors import LinearError
+
+
+def _buffers_of_scales(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: buffer for name, buffer in module._buffers.items() if name.startswith("fp8_") and buffer is not None}
+
+
+def keep_buffers_of_scales(module: torch.nn.Module, before: dict[str, torch.Tensor | None]) -> bool:
+    """Gives a module's buffers of scales, named fp8_*, the float32 values from before its conversion, on the device that
+    they have now: whatever converted them may have rounded them, or be to_empty(). before: the module's buffers then.
+    False if they had no values, on meta, and now have memory."""
+    for name, buffer in _buffers_of_scales(module).items():
+        old = before[name]
+        if buffer is old or buffer.is_meta:
+            continue
+        if old.is_meta:
+            return False
+        module._buffers[name] = old.to(buffer.device)
+    return True
+
+
+def as_buffers_of_scales(module: torch.nn.Module) -> None:
+    """After load_state_dict(), which may have assigned tensors of the checkpoint: float32 and contiguous."""
+    for name, buffer in _buffers_of_scales(module).items():
+        if buffer.dtype != torch.float32 or not buffer.is_contiguous():
+            module._buffers[name] = buffer.to(torch.float32).contiguous()
+
+
+def has_scale(scale: float) -> bool:
+    """As has_scale() of templates/scaling.cuh: 1 is a delayed scale that no maximum has made yet."""
+    return 0 < scale < math.inf and scale != 1
+
+
+def is_time_to_look(syncs: int) -> bool:
+    """Is a step in which scales are missing one of those that look for them? Those are ever rarer, because the scales of
+    some tensors never come: of an expert without tokens, or of a frozen weight of zeros."""
+    return syncs <= 3 or (syncs >= 16 and syncs & (syncs - 1) == 0 and syncs.bit_length() % 2 == 1)
+
+
+def read_scales(scales: Sequence[torch.Tensor]) -> List[List[float]]:
+    """The values, read from each device once. None are read where they cannot be: while a graph is captured, say."""
+    if not scales or not all(type(each) is torch.Tensor for each in scales):
+        return []
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return []
+    values = {}
+    for device in {each.device for each in scales}:
+        of_device = [each.reshape(-1) for each in scales if each.device == device]
+        values[device] = iter(torch.cat(of_device).tolist())
+    return [[next(values[each.device]) for _ in range(each.numel())] for each in scales]
+
+
+# ---- over the ranks of a group ----
 
 # What is reduced first, on every rank the same number of elements, whatever it holds: a collective whose sizes differ
 # hangs or aborts. What exceeds it follows in another, when it is known that all ranks have that.
@@ -29,21 +83,21 @@ _KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
 def largest_of_ranks(
     who: str, model: torch.nn.Module, layers: Sequence[torch.nn.Module], amaxes: Sequence[torch.Tensor], group: Any
-) -> None:
+) -> bool:
     """Raises the maxima to the largest of all ranks of `group`: a ProcessGroup, a DeviceMesh, or None for the default
     group. The number of collectives and the size of the first depend on nothing that a rank has alone. Without
-    torch.distributed there is nothing to do.
+    torch.distributed there is nothing to do. Returns whether there was.
 
     Raises LinearError, before anything has changed, where the ranks' layers differ, on every rank that reads it: on the CPU
     always, on a GPU once for a model.
     """
     if not dist.is_available() or not dist.is_initialized():
-        return
+        return False
     group = group.get_group() if hasattr(group, "get_group") else group
     if dist.get_rank(group) < 0:
         raise LinearError(f"{who} group: this rank is not in it: give the group that it is in, or reduce=False")
     if dist.get_world_size(group) == 1:
-        return
+        return False
     device = amaxes[0].device if amaxes else next((each.device for each in model.parameters()), torch.device("cpu"))
     count = sum(amax.numel() for amax in amaxes)
     known = _layers_of(model, layers, amaxes, (len(layers), count, device, id(group)))
@@ -58,6 +112,7 @@ def largest_of_ranks(
     if amaxes:
         parts = joined[_HEAD : _HEAD + count].split([amax.numel() for amax in amaxes])
         torch._foreach_copy_(list(amaxes), [part.view_as(amax) for part, amax in zip(parts, amaxes)])
+    return True
 
 
 def _layers_of(model: torch.nn.Module, layers: Sequence[torch.nn.Module], amaxes, key: tuple) -> _Layers:
