@@ -2,7 +2,6 @@
 
 import copy
 import io
-import pickle
 import shutil
 
 import pytest
@@ -224,8 +223,6 @@ def test_checkpoints():
     assert not fresh.scales_started
     # And with buffers that a layer has no use for.
     Float8Linear(24, 40, recipe="rowwise").load_state_dict(state, strict=True)
-    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert equal(step(copied, batch(8)), step(layer, batch(8)))
 
 
 def test_buffers_stay_float32():

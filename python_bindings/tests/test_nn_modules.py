@@ -250,7 +250,6 @@ def test_float8_linear_with_an_activation():
     assert sqnr(expected, layer(X)) >= 18
     assert layer.weight is plain.weight
     assert "activation='gelu'" in repr(layer)
-    assert equal(step(copy.deepcopy(layer), X), step(layer, X))
     expression = Float8Linear.from_float(plain, "rowwise", activation="x * sigmoid(1.702 * x)")
     torch.testing.assert_close(expression(X), Float8Linear.from_float(plain, "rowwise", activation="quick_gelu")(X))
 

@@ -131,15 +131,6 @@ def test_only_the_gradients_that_are_wanted(recipe):
                 assert torch.equal(grad, everything[name]), (wanted, name)
 
 
-def test_empty_inputs():
-    x, w, b = tensors(torch.float32, rows=(0, 5))
-    y = linear(x, w, b)
-    assert y.shape == (0, 5, 80)
-    y.sum().backward()
-    assert x.grad.shape == x.shape
-    assert torch.equal(w.grad, torch.zeros_like(w))
-
-
 def test_forwards_before_backwards_in_any_order():
     x, w, b = tensors(torch.float32)
     options = LinearOptions("rowwise")

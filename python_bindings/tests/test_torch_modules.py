@@ -151,15 +151,3 @@ def test_only_the_gradients_that_are_wanted(recipe, case):
         for name, grad in zip(wanted, torch.autograd.grad(outputs, [given[n] for n in wanted], grad_outputs)):
             # What a cast sums, or multiplies, beside its codes may be summed elsewhere.
             torch.testing.assert_close(grad, everything[name], msg=lambda text: f"{name}: {text}")
-
-
-@pytest.mark.parametrize("case", FEW)
-def test_empty_inputs(case):
-    _, ours, tensors = CASES[case]("tensorwise", rows=(0, 5))
-    got, grad_outputs = step(ours, tensors)
-    assert got[0].shape[:-1] == (0, 5)
-    names = [name for name, t in tensors.items() if t is not None]
-    for name, grad in zip(names, got[len(grad_outputs) :], strict=True):
-        assert grad.shape == tensors[name].shape
-        if name in ("w", "up", "down", "w0", "w1"):
-            assert torch.count_nonzero(grad) == 0
