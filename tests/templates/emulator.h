@@ -33,6 +33,8 @@
 
 #include <thread>
 #else
+#undef _FORTIFY_SOURCE  // its longjmp() refuses to go to another stack
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -83,14 +85,21 @@ void run_threads(unsigned threads, const Enter& enter, const Body& body) {
 
 #else
 
-// The fibers of this host thread.
-struct Fibers {
+// A fiber begins by setcontext(), and goes on by _longjmp(), which, unlike swapcontext(), makes no system call.
+struct Fiber {
   static constexpr std::size_t kStackBytes = 256 * 1024;
 
-  std::vector<std::unique_ptr<std::byte[]>> stacks{};  // kept for the next launch
-  std::vector<ucontext_t> contexts{};
+  std::unique_ptr<std::byte[]> stack{new std::byte[kStackBytes]};
+  ucontext_t beginning{};
+  jmp_buf place{};
+  bool begun = false;
+};
+
+// The fibers of this host thread.
+struct Fibers {
+  std::deque<Fiber> all{};  // kept for the next launch
   std::deque<unsigned> ready{};
-  ucontext_t caller{};
+  jmp_buf caller{};
   unsigned running = 0;
   std::function<void(unsigned)> enter{};
   std::function<void(unsigned)> body{};
@@ -105,6 +114,14 @@ inline unsigned take_next() {
   return fibers.running;
 }
 
+[[noreturn]] inline void go_on_with(unsigned next) {
+  Fiber& fiber = fibers.all[next];
+  if (fiber.begun) _longjmp(fiber.place, 1);
+  fiber.begun = true;
+  setcontext(&fiber.beginning);
+  std::abort();  // setcontext() failed
+}
+
 // Goes on with the next fiber that can run. Returns when fiber `from` is the next one again.
 inline void run_next(unsigned from) {
   if (fibers.ready.empty()) {
@@ -112,8 +129,7 @@ inline void run_next(unsigned from) {
     std::abort();
   }
   const unsigned next = take_next();
-  if (next == from) return;
-  swapcontext(&fibers.contexts[from], &fibers.contexts[next]);
+  if (next != from && _setjmp(fibers.all[from].place) == 0) go_on_with(next);
 }
 
 class Barrier {
@@ -140,10 +156,14 @@ class Barrier {
   std::vector<unsigned> waiting_{};
 };
 
-inline void enter_fiber() {
-  fibers.body(fibers.running);
-  if (fibers.ready.empty()) return;  // to the caller: it was the last one
-  setcontext(&fibers.contexts[take_next()]);
+// What a fiber runs: the body, and in the next launch again.
+[[noreturn]] inline void run_bodies() {
+  for (;;) {
+    fibers.body(fibers.running);
+    if (_setjmp(fibers.all[fibers.running].place) != 0) continue;
+    if (fibers.ready.empty()) _longjmp(fibers.caller, 1);  // it was the last one
+    go_on_with(take_next());
+  }
 }
 
 // Runs body(t) for each of `threads` threads. `enter(t)` is called whenever thread t begins to run or runs on.
@@ -151,18 +171,15 @@ template <class Enter, class Body>
 void run_threads(unsigned threads, const Enter& enter, const Body& body) {
   fibers.enter = enter;
   fibers.body = body;
-  fibers.contexts.resize(threads);
-  while (fibers.stacks.size() < threads) fibers.stacks.emplace_back(new std::byte[Fibers::kStackBytes]);
-  for (unsigned t = 0; t < threads; ++t) {
-    ucontext_t& context = fibers.contexts[t];
-    getcontext(&context);
-    context.uc_stack.ss_sp = fibers.stacks[t].get();
-    context.uc_stack.ss_size = Fibers::kStackBytes;
-    context.uc_link = &fibers.caller;
-    makecontext(&context, enter_fiber, 0);
-    fibers.ready.push_back(t);
+  while (fibers.all.size() < threads) {
+    Fiber& fiber = fibers.all.emplace_back();
+    getcontext(&fiber.beginning);
+    fiber.beginning.uc_stack.ss_sp = fiber.stack.get();
+    fiber.beginning.uc_stack.ss_size = Fiber::kStackBytes;
+    makecontext(&fiber.beginning, run_bodies, 0);
   }
-  swapcontext(&fibers.caller, &fibers.contexts[take_next()]);
+  for (unsigned t = 0; t < threads; ++t) fibers.ready.push_back(t);
+  if (_setjmp(fibers.caller) == 0) go_on_with(take_next());
 }
 
 #endif
