@@ -38,6 +38,8 @@
 #include "support/refused.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_parts)
+
 using namespace ingot;
 using namespace ingot::bench;
 
@@ -615,3 +617,5 @@ BOOST_AUTO_TEST_CASE(the_drivers_version_is_found) {
   BOOST_TEST(processor_name("processor\t: 0\nmodel name\t: A CPU @ 2 GHz\nflags\t: x\n") == "A CPU @ 2 GHz");
   BOOST_TEST(processor_name("") == "");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

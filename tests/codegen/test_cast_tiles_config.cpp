@@ -8,6 +8,8 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 
+BOOST_AUTO_TEST_SUITE(test_cast_tiles_config)
+
 using namespace ingot;
 
 namespace {
@@ -97,3 +99,5 @@ BOOST_AUTO_TEST_CASE(rows_of_a_tile) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

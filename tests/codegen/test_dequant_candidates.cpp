@@ -11,6 +11,8 @@
 #include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/codegen/kernel_spec.h"
 
+BOOST_AUTO_TEST_SUITE(test_dequant_candidates)
+
 using namespace ingot;
 
 namespace {
@@ -160,3 +162,5 @@ BOOST_AUTO_TEST_CASE(sizes_near_two_to_the_63_are_the_slowest) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -9,6 +9,8 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "support/spec_errors.h"
 
+BOOST_AUTO_TEST_SUITE(test_dequant_spec)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -291,3 +293,5 @@ BOOST_AUTO_TEST_CASE(bytes_of_packed_weights) {
   const std::int64_t most = std::int64_t{1} << 31U;
   BOOST_TEST(packed_weight_bytes(Dtype::e4m3fn, most, most) == (std::int64_t{1} << 62U) + (std::int64_t{1} << 33U));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -15,6 +15,8 @@ struct print_log_value<Dtype> {
 };
 }  // namespace boost::test_tools::tt_detail
 
+BOOST_AUTO_TEST_SUITE(test_dtype)
+
 BOOST_AUTO_TEST_CASE(names_are_the_fields) {
   BOOST_TEST(name(Dtype::f32) == "f32");
   BOOST_TEST(name(Dtype::bf16) == "bf16");
@@ -141,3 +143,5 @@ BOOST_AUTO_TEST_CASE(every_dtype_has_a_name_in_safetensors_or_is_known_to_have_n
     names.emplace_back(facts.safetensors);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -7,6 +7,8 @@
 #include "ingot/codegen/gemm/gemm_call.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_call)
+
 using namespace ingot;
 using test::check_contains;
 using test::error_of;
@@ -46,3 +48,5 @@ BOOST_AUTO_TEST_CASE(hashes_differ) {
   }
   BOOST_TEST(hashes.size() == 4U);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -8,6 +8,8 @@
 
 #include "ingot/codegen/gemm/gemm_candidates.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_candidates)
+
 using namespace ingot;
 
 namespace {
@@ -161,3 +163,5 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
   BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt kernel=simt", kLarge) == (Names{"simt"}),
              boost::test_tools::per_element());
 }
+
+BOOST_AUTO_TEST_SUITE_END()

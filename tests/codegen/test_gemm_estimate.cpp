@@ -9,6 +9,8 @@
 
 #include "ingot/codegen/gemm/gemm_call.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_estimate)
+
 using namespace ingot;
 
 namespace {
@@ -207,3 +209,5 @@ BOOST_AUTO_TEST_CASE(sizes_near_two_to_the_63_are_the_slowest) {
     BOOST_TEST(print_mma_tiling(choose_mma_tiling({}, {kMost, 1, 1}, kH200)) == "128x128");
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -7,6 +7,8 @@
 #include "ingot/codegen/gemm/gemm_pair_choice.h"
 #include "ingot/codegen/kernel_spec.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_pair_choice)
+
 using namespace ingot;
 
 namespace {
@@ -90,3 +92,5 @@ BOOST_AUTO_TEST_CASE(named_kernels_are_a_pair_of_any_size_or_none) {
   BOOST_TEST(
       !chosen(of_both("e4m3fn*e4m3fn->bf16 nt kernel=sm90:128x128:2x1:6:cooperative"), 512, 512, 512).has_value());
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -8,6 +8,8 @@
 #include "ingot/codegen/pointwise/pointwise_render.h"
 #include "ingot/runtime/error.h"
 
+BOOST_AUTO_TEST_SUITE(test_generate)
+
 using namespace ingot;
 
 namespace {
@@ -473,3 +475,5 @@ BOOST_AUTO_TEST_CASE(gemm_mma_is_named_by_its_tile) {
   BOOST_TEST(grouped.find("groups kernel=mma:128x128\n") != std::string::npos, grouped);
   BOOST_TEST(grouped == of("gemm e5m2*e5m2->bf16 scale=1x128,1x128 bias kernel=mma"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

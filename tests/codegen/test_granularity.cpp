@@ -13,6 +13,8 @@
 #include "ingot/codegen/types/template_text.h"
 #include "support/dequant_case.h"
 
+BOOST_AUTO_TEST_SUITE(test_granularity)
+
 using namespace ingot;
 
 BOOST_AUTO_TEST_CASE(printed_form) {
@@ -116,3 +118,5 @@ BOOST_AUTO_TEST_CASE(a_list_in_words) {
   BOOST_TEST(one_of(kCastGranularities) == "tensor, row, col, 1x128, 128x1 or 128x128");
   BOOST_TEST(one_of(kDequantGranularities) == "tensor, row, 1x128, 1x64, 1x32 or 128x128");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

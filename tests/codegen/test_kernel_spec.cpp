@@ -12,6 +12,8 @@
 #include "ingot/runtime/error.h"
 #include "support/spec_errors.h"
 
+BOOST_AUTO_TEST_SUITE(test_kernel_spec)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -747,3 +749,5 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   holds(message_of([&] { validate(unknown); }),
         "kernel is 9, which is not valid; it must be automatic, cublaslt, sm90, mma or simt");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

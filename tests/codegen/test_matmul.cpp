@@ -7,6 +7,8 @@
 
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_matmul)
+
 using namespace ingot;
 using ingot::test::refused;
 
@@ -80,3 +82,5 @@ BOOST_AUTO_TEST_CASE(a_size_that_no_tensor_has_is_refused) {
   BOOST_TEST(message("1 1 9223372036854775807") ==
              line + "1 1 9223372036854775807: k is 9223372036854775807, but may be at most 281474976710656 (2^48)");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

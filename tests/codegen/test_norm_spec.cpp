@@ -9,6 +9,8 @@
 #include "ingot/runtime/error.h"
 #include "support/spec_errors.h"
 
+BOOST_AUTO_TEST_SUITE(test_norm_spec)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -209,3 +211,5 @@ BOOST_AUTO_TEST_CASE(hashes_do_not_collide) {
   for (const KernelSpec& spec : specs) hashes.insert(hash_value(spec));
   BOOST_TEST(hashes.size() == specs.size());
 }
+
+BOOST_AUTO_TEST_SUITE_END()

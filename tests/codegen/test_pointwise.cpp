@@ -14,6 +14,8 @@
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_pointwise)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -364,3 +366,5 @@ BOOST_AUTO_TEST_CASE(evaluate_refuses_a_wrong_number_of_inputs) {
   BOOST_TEST(error_of([] { evaluate(parse_pointwise("x * gate"), 1.0); }, ErrorCode::invalid_argument) ==
              "x * gate: 0 inputs are given, but the expression has 1 besides x");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

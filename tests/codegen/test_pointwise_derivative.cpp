@@ -11,6 +11,8 @@
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_pointwise_derivative)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -213,3 +215,5 @@ BOOST_AUTO_TEST_CASE(refusals) {
   check_contains(error([&] { derivative(parse_pointwise(product), "x"); }),
                  {"its derivative by x is too long: more than 512 operations"});
 }
+
+BOOST_AUTO_TEST_SUITE_END()

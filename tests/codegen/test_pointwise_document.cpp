@@ -9,6 +9,8 @@
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/pointwise/pointwise_functions.h"
 
+BOOST_AUTO_TEST_SUITE(test_pointwise_document)
+
 using namespace ingot;
 
 namespace {
@@ -40,3 +42,5 @@ BOOST_AUTO_TEST_CASE(the_tables_are_the_lists) {
   for (const std::string& row : expected) BOOST_TEST(found.contains(row), "docs/pointwise.md lacks: " << row << " |");
   for (const std::string& row : found) BOOST_TEST(expected.contains(row), "no such function: " << row << " |");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

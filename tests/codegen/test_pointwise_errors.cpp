@@ -8,6 +8,8 @@
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_pointwise_errors)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -185,3 +187,5 @@ BOOST_AUTO_TEST_CASE(of_a_long_text_the_neighbourhood_is_shown) {
                                  text.substr(text.size() - 57) + " + $" + text.substr(1, 59) + "...\n" +
                                  std::string(65, ' ') + "^");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -13,6 +13,8 @@
 #include "ingot/runtime/stream.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_pointwise_gpu)
+
 namespace {
 
 struct Fixture {
@@ -77,6 +79,8 @@ BOOST_AUTO_TEST_CASE(same_bits_as_the_cpu) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -14,6 +14,8 @@
 #include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/pointwise/pointwise_program.h"
 
+BOOST_AUTO_TEST_SUITE(test_pointwise_lowering)
+
 using namespace ingot;
 
 namespace {
@@ -146,3 +148,5 @@ BOOST_AUTO_TEST_CASE(rounds_once) {
   BOOST_TEST(value(parse_pointwise("x^2 - 1"), x) == 0x1p-11F + 0x1p-24F);
   BOOST_TEST(value(parse_pointwise("1 - x^2"), x) == -(0x1p-11F + 0x1p-24F));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

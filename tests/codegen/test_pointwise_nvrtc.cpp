@@ -12,6 +12,8 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 
+BOOST_AUTO_TEST_SUITE(test_pointwise_nvrtc)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -42,3 +44,5 @@ BOOST_AUTO_TEST_CASE(rendered_text_compiles_cleanly) {
     expect_clean(*compiler, precision, target_for(9, 0));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -12,6 +12,8 @@
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_pointwise_program)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -192,3 +194,5 @@ BOOST_AUTO_TEST_CASE(refuses_a_wrong_number_of_inputs) {
   BOOST_TEST(error_of([&] { program.run(1, &x, {}, &x); }, ErrorCode::invalid_argument) ==
              "x * gate: 0 inputs are given, but the expression has 1 besides x");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -15,6 +15,8 @@
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_pointwise_render)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -174,3 +176,5 @@ BOOST_AUTO_TEST_CASE(program_and_compiled_text_agree_to_the_bit) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

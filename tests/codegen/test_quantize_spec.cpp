@@ -8,6 +8,8 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "support/spec_errors.h"
 
+BOOST_AUTO_TEST_SUITE(test_quantize_spec)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -122,3 +124,5 @@ BOOST_AUTO_TEST_CASE(each_is_one_kernel_of_its_own) {
   }
   BOOST_TEST(texts.size() == listed_specs().size());
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -18,6 +18,8 @@
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/types/gpu.h"
 
+BOOST_AUTO_TEST_SUITE(test_recording)
+
 using namespace ingot;
 
 namespace {
@@ -273,5 +275,7 @@ BOOST_AUTO_TEST_CASE(tuned_kernels_of_the_recorded_matmuls_are_added) {
     BOOST_TEST(has(all, each) == (each.kernel != GemmKernel::cublaslt));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -4,6 +4,8 @@
 #include <boost/test/unit_test.hpp>
 #include <string>
 
+BOOST_AUTO_TEST_SUITE(test_source_files)
+
 using namespace ingot;
 
 namespace {
@@ -131,3 +133,5 @@ BOOST_AUTO_TEST_CASE(the_embedded_templates_read_nothing_else) {
   const ForeignFiles foreign(templates);
   for (const auto& [name, text] : templates) BOOST_TEST(!foreign.first("#include \"" + name + "\""), name);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

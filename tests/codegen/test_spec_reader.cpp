@@ -9,6 +9,8 @@
 
 #include "tests/support/spec_errors.h"
 
+BOOST_AUTO_TEST_SUITE(test_spec_reader)
+
 using namespace ingot;
 using test::message_of;
 
@@ -89,3 +91,5 @@ BOOST_AUTO_TEST_CASE(values_and_what_was_expected) {
              "op: \"f8\" is no dtype; expected bf16 or f16");
   BOOST_TEST(message_of([&] { reader.halves("ab", "->", "<a>-><b>"); }) == "op: \"ab\" must be <a>-><b>");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

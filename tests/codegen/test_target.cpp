@@ -9,6 +9,8 @@
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_target)
+
 using namespace ingot;
 
 BOOST_AUTO_TEST_CASE(printed_form) {
@@ -60,3 +62,5 @@ BOOST_AUTO_TEST_CASE(gpus_by_name) {
   test::check_contains(test::error_of([] { gpu_named("h300"); }, ErrorCode::invalid_argument),
                        {"GPU: \"h300\" must be one of a100, l4, ", "h100-pcie, h200", "rtx-pro-6000"});
 }
+
+BOOST_AUTO_TEST_SUITE_END()

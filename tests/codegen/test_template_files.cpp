@@ -15,6 +15,8 @@
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/error.h"
 
+BOOST_AUTO_TEST_SUITE(test_template_files)
+
 using namespace ingot;
 namespace fs = std::filesystem;
 
@@ -184,3 +186,5 @@ BOOST_AUTO_TEST_CASE(an_unreadable_template_is_an_error_that_names_it) {
     BOOST_TEST(contains(message, "broken.cuh: this template cannot be read"), message);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

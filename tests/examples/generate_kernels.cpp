@@ -21,6 +21,8 @@ using ingot::threadIdx;
 #include "generate/ops.cuh"
 
 namespace generate::test {
+BOOST_AUTO_TEST_SUITE(test_generate_kernels)
+
 namespace {
 
 std::size_t index(i64 i) { return static_cast<std::size_t>(i); }
@@ -244,4 +246,7 @@ BOOST_AUTO_TEST_CASE(gates) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace generate::test

@@ -21,6 +21,8 @@
 #include "support/temporary_directory.h"
 
 namespace generate::test {
+BOOST_AUTO_TEST_SUITE(test_generate_model)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -472,4 +474,7 @@ BOOST_AUTO_TEST_CASE(a_report_says_what_was_measured) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace generate::test

@@ -5,6 +5,8 @@
 #include "ingot/runtime/context.h"
 
 namespace generate::test {
+BOOST_AUTO_TEST_SUITE(test_generate_model_gpu)
+
 namespace {
 
 // The bounds of generate_model.cpp.
@@ -53,4 +55,7 @@ BOOST_AUTO_TEST_CASE(replays_give_the_same_bits) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace generate::test

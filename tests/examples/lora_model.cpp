@@ -13,6 +13,8 @@
 #include "lora_reference.h"
 
 namespace lora::test {
+BOOST_AUTO_TEST_SUITE(test_lora_model)
+
 namespace {
 
 ingot::ContextOptions cpu_options() {
@@ -101,4 +103,7 @@ BOOST_AUTO_TEST_CASE(steps_on_a_gpu_cast_no_frozen_weight) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace lora::test

@@ -4,6 +4,8 @@
 #include "lora_reference.h"
 
 namespace lora::test {
+BOOST_AUTO_TEST_SUITE(test_lora_model_gpu)
+
 namespace {
 
 // gpu_check.sh runs this suite under compute-sanitizer too.
@@ -28,4 +30,7 @@ BOOST_AUTO_TEST_CASE(training_goes_as_beside_bf16) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace lora::test

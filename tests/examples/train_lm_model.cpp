@@ -26,6 +26,8 @@
 #include "training/schedule.h"
 
 namespace train_lm::test {
+BOOST_AUTO_TEST_SUITE(test_train_lm_model)
+
 namespace {
 
 using ingot::ErrorCode;
@@ -484,4 +486,7 @@ BOOST_AUTO_TEST_CASE(the_plot_has_both_curves_and_only_numbers) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace train_lm::test

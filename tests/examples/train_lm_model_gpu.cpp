@@ -11,6 +11,8 @@
 #include "trainer.h"
 
 namespace train_lm::test {
+BOOST_AUTO_TEST_SUITE(test_train_lm_model_gpu)
+
 namespace {
 
 // gpu_check.sh runs this suite under compute-sanitizer too.
@@ -75,4 +77,7 @@ BOOST_AUTO_TEST_CASE(graphs_change_no_loss) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace train_lm::test

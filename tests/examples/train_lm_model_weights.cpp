@@ -24,6 +24,8 @@
 #include "training/schedule.h"
 
 namespace train_lm::test {
+BOOST_AUTO_TEST_SUITE(test_train_lm_model_weights)
+
 namespace {
 
 using ingot::Dtype;
@@ -237,4 +239,7 @@ BOOST_AUTO_TEST_CASE(primary_weights_are_the_cast_of_their_masters) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace train_lm::test

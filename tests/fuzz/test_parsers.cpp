@@ -16,6 +16,8 @@
 #include "fuzz/mutate.h"
 #include "fuzz/targets.h"
 
+BOOST_AUTO_TEST_SUITE(test_parsers)
+
 using namespace ingot;
 namespace fs = std::filesystem;
 
@@ -80,3 +82,5 @@ BOOST_AUTO_TEST_CASE(seeds_and_their_mutations) {
   }
   std::printf("F17: %d injections, %d findings\n", all, found);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -22,6 +22,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_block_factors)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -146,5 +148,7 @@ BOOST_AUTO_TEST_CASE(a_dump_has_them_row_by_row) {
   BOOST_TEST(file.find("'shape': (1, 800)") != std::string::npos);
   BOOST_TEST(std::memcmp(file.data() + file.size() - bytes, factors.data, bytes) == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -7,6 +7,8 @@
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"
 
+BOOST_AUTO_TEST_SUITE(test_config)
+
 using namespace ingot;
 
 namespace {
@@ -250,3 +252,5 @@ BOOST_AUTO_TEST_CASE(fast_accumulation_is_for_fp8) {
              "linear config: fast_accumulation is set for the grad_input GEMM, but is for FP8 operands only: "
              "high-precision ones always sum in f32");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

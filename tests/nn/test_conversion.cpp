@@ -17,6 +17,8 @@
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_conversion)
+
 using namespace ingot;
 
 namespace {
@@ -248,3 +250,5 @@ BOOST_AUTO_TEST_CASE(the_gpu_at_hand) {
   BOOST_TEST(refusal([] { gain_gpu(TuningMachine{.device = "CPU reference"}); }) ==
              "gain_gpu: the machine \"CPU reference\" has no GPU: name a known one, as gpu_named(\"h200\")");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

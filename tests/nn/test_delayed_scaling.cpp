@@ -21,6 +21,8 @@
 #include "support/expect_error.h"
 #include "support/fake_backend.h"
 
+BOOST_AUTO_TEST_SUITE(test_delayed_scaling)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -577,5 +579,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_made_or_started_during_a_capture) {
   BOOST_TEST(message([&] { scaling.start(0, {}, on); }) == started);
   BOOST_TEST(message([&] { scaling.load(text, on); }) == made);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

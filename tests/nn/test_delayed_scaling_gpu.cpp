@@ -21,6 +21,8 @@
 #include "support/expect_error.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_delayed_scaling_gpu)
+
 namespace {
 
 // One context for the program, so that a kernel is compiled once.
@@ -230,4 +232,7 @@ BOOST_AUTO_TEST_CASE(a_capture_of_the_first_step_is_refused) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -12,6 +12,8 @@
 #include "ingot/runtime/cpu_backend.h"
 #include "nn/linear_case.h"
 
+BOOST_AUTO_TEST_SUITE(test_flattened)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -75,3 +77,5 @@ BOOST_AUTO_TEST_CASE(quality_of_inputs_of_more_dimensions) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

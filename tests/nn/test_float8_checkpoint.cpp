@@ -21,6 +21,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_float8_checkpoint)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -408,5 +410,7 @@ BOOST_AUTO_TEST_CASE(a_state_must_fit_itself_and_the_plan) {
              "Float8WeightState \"wq.\": has 0 factors, but [200, 300] with scale=tensor has 1: codes come with their "
              "factors");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -20,6 +20,8 @@
 #include "nn/linear_case.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_float8_linear)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -869,5 +871,7 @@ BOOST_AUTO_TEST_CASE(a_failed_forward_leaves_nothing_to_go_back_to) {
   BOOST_TEST(
       refusal([&] { beside.backward(device.backward(false), on); }).starts_with("Float8Linear backward: has no"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

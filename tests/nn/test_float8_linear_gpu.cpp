@@ -27,6 +27,8 @@
 #include "support/share.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_float8_linear_gpu)
+
 namespace {
 
 // One context for the program, so that a kernel is compiled once.
@@ -499,6 +501,8 @@ BOOST_AUTO_TEST_CASE(a_steady_step_allocates_nothing) {
   }
   BOOST_TEST(counting.allocations == before);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

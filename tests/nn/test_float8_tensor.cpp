@@ -16,6 +16,8 @@
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_float8_tensor)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -169,3 +171,5 @@ BOOST_FIXTURE_TEST_CASE(what_a_float8_tensor_has_no_place_for, Fixture) {
   sum.sum = Dtype::f32;
   BOOST_TEST(refusal(sum) == print(sum) + kRefusal + "the sum");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -16,6 +16,8 @@
 #include "ingot/runtime/error.h"
 #include "nn/linear_case.h"
 
+BOOST_AUTO_TEST_SUITE(test_fused_layers)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -387,5 +389,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
   BOOST_TEST(refusal([&] { bare.forward({.input = x, .gamma = v, .weight = w, .output = y}, stream); }) ==
              "NormLinear gamma: or beta is given, but the layer was made without them: set affine in its shape");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

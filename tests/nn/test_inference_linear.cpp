@@ -14,6 +14,8 @@
 #include "nn/reference.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_inference_linear)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -164,5 +166,7 @@ BOOST_AUTO_TEST_CASE(refuses_what_does_not_fit) {
              "InferenceLinear \"wq\" output: is bf16[3, 150] on cpu, but must be [2, 150] = [rows of input, "
              "out_features]");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -29,6 +29,8 @@
 #include "support/expect_error.h"
 #include "support/fake_compiler.h"
 
+BOOST_AUTO_TEST_SUITE(test_layer_call)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -743,5 +745,7 @@ BOOST_AUTO_TEST_CASE(nested_calls_are_captured_with_memory_of_their_own) {
   BOOST_TEST(inner.seen[0] != outer.seen[0]);
   BOOST_TEST(next.seen[0] == outer.seen[0]);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -14,6 +14,8 @@
 #include "nn/module_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_layer_functions_gpu)
+
 namespace {
 
 Context& context() {
@@ -193,6 +195,8 @@ BOOST_AUTO_TEST_CASE(scales_of_casts_have_the_cpus_bits) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

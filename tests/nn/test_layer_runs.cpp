@@ -24,6 +24,8 @@
 #include "ingot/runtime/stream.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_layer_runs)
+
 using namespace ingot;
 using test::check_contains;
 using test::error_of;
@@ -290,5 +292,7 @@ BOOST_AUTO_TEST_CASE(how_many_kernels_a_model_of_8_billion_parameters_takes) {
   BOOST_TEST(decoders.size() == 46U);
   BOOST_TEST(count_matmuls(decoders) == 41U);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -20,6 +20,8 @@
 #include "nn/function_case.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_linear_functions)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -1074,5 +1076,7 @@ BOOST_AUTO_TEST_CASE(a_given_input_must_fit) {
              }) ==
              "linear \"k\" given_input: is set, but there is a prologue: it belongs to the layer that casts the input");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

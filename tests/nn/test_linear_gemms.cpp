@@ -16,6 +16,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_linear_gemms)
+
 using namespace ingot;
 
 namespace {
@@ -92,3 +94,5 @@ BOOST_AUTO_TEST_CASE(a_config_that_is_none) {
                            ErrorCode::invalid_spec),
                        {"incompatible operand precision for output"});
 }
+
+BOOST_AUTO_TEST_SUITE_END()

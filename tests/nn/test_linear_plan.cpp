@@ -13,6 +13,8 @@
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_linear_plan)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -201,5 +203,7 @@ BOOST_AUTO_TEST_CASE(refuses_what_cannot_be) {
   mixed.output.a.reset();
   BOOST_CHECK_THROW(linear_plan({.config = mixed}), Error);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -22,6 +22,8 @@
 #include "nn/linear_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_linear_training_gpu)
+
 namespace {
 
 using Bytes = std::vector<std::uint8_t>;
@@ -318,6 +320,8 @@ BOOST_AUTO_TEST_CASE(mlps_behind_norms_are_near_their_formula) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -15,6 +15,8 @@
 #include "nn/module_case.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_memory_watch)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -359,5 +361,7 @@ BOOST_AUTO_TEST_CASE(captured_steps_cannot_be_looked_at) {
   BOOST_TEST(refusal([&] { layer.backward(device.backward(true), device.forward(true), kept.saved, stream); }) ==
              capturing);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -22,6 +22,8 @@
 #include "nn/module_case.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_module_functions)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -828,5 +830,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_module_is_refused) {
   BOOST_TEST(refusal([&] { mlp.forward(forward, stream); }) ==
              "Mlp gamma: or beta is given, but the MLP has no norm in front: set norm in its options");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

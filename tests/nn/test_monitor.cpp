@@ -26,6 +26,8 @@
 #include "support/temporary_directory.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_monitor)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -395,4 +397,7 @@ BOOST_AUTO_TEST_CASE(dumps_16_bits_with_a_row_stride) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

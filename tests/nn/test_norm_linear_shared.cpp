@@ -13,6 +13,8 @@
 #include "nn/function_case.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_norm_linear_shared)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -245,5 +247,7 @@ BOOST_AUTO_TEST_CASE(wrong_gradients_of_others_are_refused) {
   BOOST_TEST(refused([](NormLinearBackwardTensors& t) { t.grad_values[1] = t.grad_input; }) ==
              of + "1]: overlaps grad_input: give it memory of its own");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -12,6 +12,8 @@
 #include "ingot/runtime/util/library.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_nvtx_ranges)
+
 using namespace ingot;
 namespace fs = std::filesystem;
 
@@ -111,3 +113,5 @@ BOOST_AUTO_TEST_CASE(several_observers_are_told_in_order_and_ended_in_reverse) {
   { const ObservedRange range(&both, "l", "forward"); }
   BOOST_TEST(log == "a+l.forward b+l.forward b- a- ");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

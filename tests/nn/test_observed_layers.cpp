@@ -16,6 +16,8 @@
 #include "nn/linear_case.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_observed_layers)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -190,5 +192,7 @@ BOOST_AUTO_TEST_CASE(a_dump_in_an_unobserved_step_has_the_fused_values) {
   }
   BOOST_TEST(count >= 6);  // values, codes and factors of both tensors
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

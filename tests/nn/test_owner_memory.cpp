@@ -21,6 +21,8 @@
 #include "support/counting_allocator.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_owner_memory)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -367,5 +369,7 @@ BOOST_AUTO_TEST_CASE(an_inference_layer_takes_its_scratch_there) {
   BOOST_TEST(allocator.most_bytes == layer.plan().forward_scratch(kShape.tokens, LinearPass::inference).bytes);
   BOOST_TEST(allocator.live.empty());
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -15,6 +15,8 @@
 #include "nn/counting_backend.h"
 #include "nn/module_case.h"
 
+BOOST_AUTO_TEST_SUITE(test_paired_gradients)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -122,5 +124,7 @@ BOOST_AUTO_TEST_CASE(a_side_stream_is_forked_and_not_used) {
   norm_linear_backward(functions.plan, counting, tensors, {.stream = stream});
   BOOST_TEST(counting.paired.size() == 1U);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

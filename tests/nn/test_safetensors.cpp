@@ -25,6 +25,8 @@
 #include "support/temporary_directory.h"
 
 namespace ingot {
+BOOST_AUTO_TEST_SUITE(test_safetensors)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -501,4 +503,7 @@ BOOST_AUTO_TEST_CASE(damaged_files_are_read_consistently_or_refused) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot

@@ -16,6 +16,8 @@
 #include "nn/module_case.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_starting_scales)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -204,5 +206,7 @@ BOOST_AUTO_TEST_CASE(refuse_too_little_memory) {
   const auto act = [&] { starting_scale(*backend, {.dtype = Dtype::e4m3fn}, {}, small, stream); };
   BOOST_TEST(error_of(act, ErrorCode::invalid_argument) == "starting scale into: has 19 bytes, but must have 20");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

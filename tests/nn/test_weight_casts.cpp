@@ -19,6 +19,8 @@
 #include "nn/function_case.h"
 #include "support/expect_error.h"
 
+BOOST_AUTO_TEST_SUITE(test_weight_casts)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -347,5 +349,7 @@ BOOST_AUTO_TEST_CASE(wrong_weights_are_refused) {
   casts.run(stream);
   BOOST_TEST(casts.size() == 4U);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -22,6 +22,8 @@
 #include "support/fake_backend.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_weight_only)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -755,5 +757,7 @@ BOOST_AUTO_TEST_CASE(of_files) {
                  {"WeightOnlyState \"a.\": is of a weight [2147483648, 2147483648], a size that is negative or too "
                   "large for any device"});
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -19,6 +19,8 @@
 #include "support/share.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_weight_only_gpu)
+
 namespace {
 
 // One context for the program, so that a kernel is compiled once.
@@ -188,6 +190,8 @@ BOOST_AUTO_TEST_CASE(a_captured_call_replays_to_the_same_bits) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -14,6 +14,8 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/autotuner.h"
 
+BOOST_AUTO_TEST_SUITE(test_autotuner)
+
 using namespace ingot;
 
 namespace {
@@ -253,3 +255,5 @@ BOOST_AUTO_TEST_CASE(compiled_side_by_side) {
   autotune(candidates(8), measurer, {.threads = 4});
   BOOST_TEST(measurer.at_once == 4);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -15,6 +15,8 @@
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_autotuner_gpu)
+
 using namespace ingot;
 
 namespace {
@@ -218,3 +220,5 @@ BOOST_FIXTURE_TEST_CASE(small_a_kernel_that_is_missing_in_a_capture_is_told, Fix
     test::check_contains(error, {"run the step once before capturing it"});
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

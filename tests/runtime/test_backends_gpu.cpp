@@ -40,6 +40,8 @@
 #include "support/share.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_backends_gpu)
+
 namespace {
 
 // One context for the program, so that a kernel is compiled once.
@@ -788,4 +790,7 @@ BOOST_AUTO_TEST_CASE(two_threads_with_a_stream_each) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -8,6 +8,8 @@
 #include "support/fake_backend.h"
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_buffer)
+
 using namespace ingot;
 using ingot::test::FakeBackend;
 using ingot::test::refused;
@@ -156,3 +158,5 @@ BOOST_AUTO_TEST_CASE(owned_tensors_reshape_in_place) {
   const auto error = refused([&] { OwnedTensor(backend, Dtype::f32, -1, 4); });
   BOOST_TEST(error.message == "tensor: is f32[-1, 4] on cpu; sizes and strides must not be negative");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -20,6 +20,8 @@
 #include "support/expect_error.h"
 #include "support/fake_compiler.h"
 
+BOOST_AUTO_TEST_SUITE(test_callers_streams)
+
 using namespace ingot;
 using test::check_contains;
 using test::error_of;
@@ -247,5 +249,7 @@ BOOST_AUTO_TEST_CASE(a_stream_with_fewer_multiprocessors_has_no_launch_that_need
   }
   static_cast<void>(calls.dry.cuStreamDestroy(whole));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

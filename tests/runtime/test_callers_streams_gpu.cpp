@@ -17,6 +17,8 @@
 #include "ingot/runtime/stream.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_callers_streams_gpu)
+
 namespace {
 
 Context& context() {
@@ -169,6 +171,8 @@ BOOST_AUTO_TEST_CASE(operations_run_on_a_part_of_the_multiprocessors) {
     BOOST_CHECK_NO_THROW(backend.synchronize(on_green));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

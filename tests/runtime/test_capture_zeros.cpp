@@ -18,6 +18,8 @@
 #include "ingot/runtime/stream.h"
 #include "support/counting_allocator.h"
 
+BOOST_AUTO_TEST_SUITE(test_capture_zeros)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -208,5 +210,7 @@ BOOST_AUTO_TEST_CASE(serve_streams_with_an_allocator) {
   BOOST_TEST(allocator.given == 2);
   destroy(end(handle));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -18,6 +18,8 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cast_by_group)
+
 namespace {
 
 struct Fixture {
@@ -138,6 +140,8 @@ BOOST_AUTO_TEST_CASE(what_a_cast_says_of_other_shapes) {
              "cast_stats factors: is f32[6, 3] on cpu; it must be [1, 18]: one for each group of 128 in a row of the "
              "input, row by row, or [3, 6]: those of each group of columns in a row of their own");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

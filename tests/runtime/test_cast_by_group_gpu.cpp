@@ -10,6 +10,8 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cast_by_group_gpu)
+
 namespace {
 
 struct Fixture {
@@ -60,4 +62,7 @@ BOOST_AUTO_TEST_CASE(statistics_read_either_order) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -11,6 +11,8 @@
 #include "support/expect_error.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cast_list)
+
 namespace {
 
 struct Fixture {
@@ -101,4 +103,7 @@ BOOST_AUTO_TEST_CASE(another_backends_stream_is_refused) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

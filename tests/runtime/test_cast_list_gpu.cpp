@@ -4,6 +4,8 @@
 #include "support/cast_list_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cast_list_gpu)
+
 namespace {
 
 struct Fixture {
@@ -36,4 +38,7 @@ BOOST_AUTO_TEST_CASE(two_launches_for_all) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

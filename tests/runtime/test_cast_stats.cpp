@@ -18,6 +18,8 @@
 #include "support/refused.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cast_stats)
+
 namespace {
 
 CastStats stats_of(const GuardedMatrix& words) {
@@ -254,4 +256,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

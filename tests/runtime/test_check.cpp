@@ -19,6 +19,8 @@
 #include "support/fake_backend.h"
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_check)
+
 using namespace ingot;
 using ingot::test::refused;
 
@@ -645,3 +647,5 @@ BOOST_AUTO_TEST_CASE(a_spec_that_cannot_exist_is_refused_first) {
   BOOST_TEST((error.code == ErrorCode::invalid_spec));
   BOOST_TEST(contains(error.message, "out is bf16"), error.message);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -8,6 +8,8 @@
 #include "ingot/runtime/cast/amax_history_operation.h"
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_check_amax_history)
+
 using namespace ingot;
 using ingot::test::refused;
 
@@ -94,3 +96,5 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
              "f32[1, 4] on cpu" +
                  own);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -8,6 +8,8 @@
 #include "ingot/runtime/dequant/check_dequant.h"
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_check_dequant)
+
 using namespace ingot;
 using ingot::test::refused;
 
@@ -211,3 +213,5 @@ BOOST_AUTO_TEST_CASE(outputs_have_memory_of_their_own) {
              "pack_weight codes: is e4m3fn[70, 100] on cpu; its memory overlaps that of pack_weight packed, which is "
              "u8[1, 16896] on cpu; an output needs memory of its own");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

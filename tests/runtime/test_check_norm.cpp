@@ -9,6 +9,8 @@
 #include "ingot/runtime/norm/check_norm.h"
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_check_norm)
+
 using namespace ingot;
 using ingot::test::refused;
 
@@ -294,3 +296,5 @@ BOOST_AUTO_TEST_CASE(a_spec_that_cannot_exist_is_refused_first) {
   const auto backward = refused([] { check(NormBackwardSpec{.sums = Dtype::bf16}, backward_tensors(), kCpu); });
   BOOST_TEST((backward.code == ErrorCode::invalid_spec));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

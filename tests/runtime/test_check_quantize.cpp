@@ -8,6 +8,8 @@
 #include "ingot/runtime/quantize/check_quantize.h"
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_check_quantize)
+
 using namespace ingot;
 using ingot::test::refused;
 
@@ -144,3 +146,5 @@ BOOST_AUTO_TEST_CASE(specs_are_checked_first) {
   BOOST_TEST((refused([] { check(FloatQuantizeSpec{.exponent_bits = 9}, float_tensors(), kCpu); }).code ==
               ErrorCode::invalid_spec));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -7,6 +7,8 @@
 
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_check_scales)
+
 using namespace ingot;
 
 namespace {
@@ -52,3 +54,5 @@ BOOST_AUTO_TEST_CASE(as_many_as_the_matrix_has_scales) {
   BOOST_TEST(test::refused([] { check_256x300({}); }).message ==
              "some factors: is missing; it must be f32[1, 12]: one for each block of 64 x 128 of it, row by row");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

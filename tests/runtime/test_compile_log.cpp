@@ -3,6 +3,8 @@
 
 #include <boost/test/unit_test.hpp>
 
+BOOST_AUTO_TEST_SUITE(test_compile_log)
+
 using namespace ingot;
 
 namespace {
@@ -89,3 +91,5 @@ BOOST_AUTO_TEST_CASE(a_line_that_the_file_does_not_have_shows_its_end) {
   BOOST_TEST(with_numbered_source(near, "/ingot/x.cu", "one\ntwo\n", {}) ==
              near + "\n/ingot/x.cu:\n      1 | one\n      2 | two\n");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -16,6 +16,8 @@
 #include "support/temporary_directory.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_contexts_gpu)
+
 namespace {
 
 constexpr CaseShape kShape{128, 256, 384};
@@ -94,6 +96,8 @@ BOOST_AUTO_TEST_CASE(a_stream_of_another_context_is_refused) {
     return std::string(error.what()).find("belongs to another backend than the layer") != std::string::npos;
   });
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

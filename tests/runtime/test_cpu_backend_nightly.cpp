@@ -11,6 +11,8 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cpu_backend_nightly)
+
 namespace {
 
 // A few rows or columns of a dimension; the last ones lie past 2^31 elements.
@@ -166,4 +168,7 @@ BOOST_FIXTURE_TEST_CASE(past_2_to_the_31_elements, Fixture) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -17,6 +17,8 @@
 #include "support/gemm_on_gpu.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cublaslt_groups_gpu)
+
 namespace {
 
 Context& context() {
@@ -209,6 +211,8 @@ BOOST_AUTO_TEST_CASE(a_bias_at_any_element) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -7,6 +7,8 @@
 
 #include "ingot/runtime/gemm/cublaslt_factors.h"
 
+BOOST_AUTO_TEST_SUITE(test_cublaslt_rules)
+
 namespace {
 
 using namespace ingot;
@@ -339,3 +341,5 @@ BOOST_AUTO_TEST_CASE(every_refusal_says_why) {
   BOOST_TEST(bf16_call(std::int64_t{1} << 31, 16, 16).refusal() ==
              "kernel cublaslt takes sizes, and pitches in bytes, below 2^31");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

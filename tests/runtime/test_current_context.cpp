@@ -13,6 +13,8 @@
 #include "ingot/runtime/error.h"
 #include "support/processes.h"
 
+BOOST_AUTO_TEST_SUITE(test_current_context)
+
 using namespace ingot;
 
 namespace {
@@ -104,3 +106,5 @@ BOOST_AUTO_TEST_CASE(an_error_in_a_forked_child_names_the_cause) {
   BOOST_TEST(!message().ends_with(cause));
   BOOST_TEST(test::run_in_process([&] { return message().ends_with(cause) ? 0 : 1; }) == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -8,6 +8,8 @@
 #include "support/dequant_case.h"
 #include "support/share.h"
 
+BOOST_AUTO_TEST_SUITE(test_dequant_matmul)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -165,3 +167,5 @@ BOOST_FIXTURE_TEST_CASE(layouts_and_numbers_of_rows_give_the_same_bits, OnCpu) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

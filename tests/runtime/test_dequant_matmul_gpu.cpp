@@ -19,6 +19,8 @@
 #include "support/expect_error.h"
 #include "support/share.h"
 
+BOOST_AUTO_TEST_SUITE(test_dequant_matmul_gpu)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -689,5 +691,7 @@ BOOST_AUTO_TEST_CASE(a_named_kernel_says_why_it_does_not_take_a_call) {
                  {"kernel sm90 needs rows of x at multiples of 16 bytes; leave kernel out to have the library choose"});
   check_contains(message({.spec = spec, .m = 3, .n = 64, .k = 0}), {"kernel sm90 needs a K of at least 1"});
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -10,6 +10,8 @@
 #include "ingot/runtime/measure/dequant_operands.h"
 #include "ingot/runtime/stream.h"
 
+BOOST_AUTO_TEST_SUITE(test_dequant_operands)
+
 using namespace ingot;
 
 namespace {
@@ -56,3 +58,5 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -6,6 +6,8 @@
 
 #include "ingot/runtime/dequant/dequant_params.h"
 
+BOOST_AUTO_TEST_SUITE(test_dequant_params)
+
 using namespace ingot;
 using namespace ingot::cuda;
 
@@ -66,3 +68,5 @@ BOOST_AUTO_TEST_CASE(a_slice_is_the_call_for_its_tokens) {
     BOOST_TEST(moved == (input.name == "gate" ? 32 * 34 * 2 : input.name == "each" ? 32 * 4 : 0), input.name);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -15,6 +15,8 @@
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_dequant_plans)
+
 using namespace ingot;
 
 namespace {
@@ -145,5 +147,7 @@ BOOST_AUTO_TEST_CASE(too_many_tiles) {
   BOOST_TEST(sm90_refusal(1, large, 64) == beyond);
   BOOST_TEST(sm90_refusal(1, 1, large) == beyond);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -37,6 +37,8 @@
 #include "support/expect_error.h"
 #include "support/fake_compiler.h"
 
+BOOST_AUTO_TEST_SUITE(test_dry_run)
+
 using namespace ingot;
 using test::check_contains;
 using test::error_of;
@@ -744,5 +746,7 @@ BOOST_FIXTURE_TEST_CASE(a_graph_is_for_its_own_backend, GraphFixture) {
              "replaying it, or make the context on a GPU");
   BOOST_TEST(!called);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -17,6 +17,8 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_elementwise)
+
 namespace {
 
 BOOST_FIXTURE_TEST_SUITE(on_the_cpu, CpuCases)
@@ -91,4 +93,7 @@ BOOST_AUTO_TEST_CASE(values_do_not_depend_on_the_number_of_threads) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -13,6 +13,8 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_elementwise_gpu)
+
 namespace {
 
 struct Fixture {
@@ -67,4 +69,7 @@ BOOST_FIXTURE_TEST_CASE(calls_in_place_follow_each_other, Fixture) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

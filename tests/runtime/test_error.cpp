@@ -4,6 +4,8 @@
 #include <boost/test/unit_test.hpp>
 #include <string>
 
+BOOST_AUTO_TEST_SUITE(test_error)
+
 using namespace ingot;
 
 BOOST_AUTO_TEST_CASE(says_what_it_speaks_of_first) {
@@ -62,3 +64,5 @@ BOOST_AUTO_TEST_CASE(codes_have_names) {
   BOOST_TEST(name(ErrorCode::io_failed) == "io_failed");
   BOOST_TEST(name(static_cast<ErrorCode>(99)) == "unknown error");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

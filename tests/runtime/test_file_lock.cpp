@@ -12,6 +12,8 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_file_lock)
+
 using namespace ingot;
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
@@ -127,5 +129,7 @@ BOOST_AUTO_TEST_CASE(nothing_to_lock, *boost::unit_test::timeout(60)) {
   BOOST_TEST(!FileLock(AT_FDCWD, directory.path() / "link", 0, 60s).held());
   BOOST_TEST(!std::filesystem::exists(directory.path() / "elsewhere"));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -12,6 +12,8 @@
 #include "support/quantize_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_float_quantize)
+
 namespace {
 
 struct Fixture {
@@ -101,4 +103,7 @@ BOOST_AUTO_TEST_CASE(empty_matrices) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

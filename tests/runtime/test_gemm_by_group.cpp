@@ -22,6 +22,8 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_by_group)
+
 namespace {
 
 struct Fixture {
@@ -176,6 +178,8 @@ BOOST_AUTO_TEST_CASE(transposed_codes_are_operands_as_they_are) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

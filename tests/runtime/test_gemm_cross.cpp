@@ -12,6 +12,8 @@
 #include "ingot/runtime/context.h"
 #include "support/gemm_checker.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_cross)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -179,3 +181,5 @@ BOOST_AUTO_TEST_CASE(the_checkers_kernels_compile) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

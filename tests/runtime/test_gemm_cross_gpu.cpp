@@ -22,6 +22,8 @@
 #include "support/share.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_cross_gpu)
+
 namespace {
 
 // Tuning records would change what the library chooses.
@@ -324,4 +326,7 @@ BOOST_AUTO_TEST_CASE(every_cell) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -12,6 +12,8 @@
 #include "ingot/runtime/measure/output_error.h"
 #include "ingot/runtime/stream.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_data)
+
 using namespace ingot;
 
 namespace {
@@ -68,3 +70,5 @@ BOOST_FIXTURE_TEST_CASE(values_differ, Fixture) {
   BOOST_TEST(!equal(row(one.tensors.a, 0), row(one.tensors.b, 0)));
   BOOST_TEST(!equal(row(one.tensors.a, 0), row(other.tensors.a, 0)));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -12,6 +12,8 @@
 #include "support/epilogue_reference.h"
 #include "support/run_case.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_epilogue)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -120,5 +122,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_output_is_seen) {
     BOOST_TEST(found.starts_with(what), what << ": " << found);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

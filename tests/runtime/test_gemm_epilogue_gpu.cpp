@@ -22,6 +22,8 @@
 #include "support/share.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_epilogue_gpu)
+
 namespace {
 
 Context& context() {
@@ -240,4 +242,7 @@ BOOST_AUTO_TEST_CASE(in_place) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

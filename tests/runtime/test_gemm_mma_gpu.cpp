@@ -15,6 +15,8 @@
 #include "support/gemm_on_gpu.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_mma_gpu)
+
 namespace {
 
 Context& context() {
@@ -228,4 +230,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

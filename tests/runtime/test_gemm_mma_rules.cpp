@@ -7,6 +7,8 @@
 
 #include "ingot/runtime/gemm/gemm_params.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_mma_rules)
+
 namespace {
 
 using namespace ingot;
@@ -51,3 +53,5 @@ BOOST_AUTO_TEST_CASE(how_rows_are_copied) {
   BOOST_TEST(copied(0x1002, 48) == 0U);
   BOOST_TEST(copied(0x1000, 47) == 0U);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -11,6 +11,8 @@
 #include "ingot/runtime/measure/gemm_operands.h"
 #include "ingot/runtime/stream.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_operands)
+
 using namespace ingot;
 
 namespace {
@@ -172,3 +174,5 @@ BOOST_FIXTURE_TEST_CASE(every_operand_and_output_matters, Fixture) {
   *static_cast<float*>(last(of_plain).amax.data) *= 1.01F;
   BOOST_TEST(contains(of_plain.fault(), "but that of the output is"), of_plain.fault());
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -21,6 +21,8 @@
 #include "support/gemm_on_gpu.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_pair_gpu)
+
 namespace {
 
 Context& context() {
@@ -194,4 +196,7 @@ BOOST_AUTO_TEST_CASE(takes_two_launches_where_tensors_do_not_fit) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -11,6 +11,8 @@
 #include "ingot/runtime/tuning/matmul_manifest.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_pair_plans)
+
 using namespace ingot;
 
 namespace {
@@ -83,5 +85,7 @@ BOOST_AUTO_TEST_CASE(a_full_table_keeps_what_it_has) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

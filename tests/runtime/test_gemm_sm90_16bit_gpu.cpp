@@ -17,6 +17,8 @@
 #include "support/gemm_on_gpu.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_sm90_16bit_gpu)
+
 namespace {
 
 Context& context() {
@@ -196,4 +198,7 @@ BOOST_AUTO_TEST_CASE(refuses_by_name) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

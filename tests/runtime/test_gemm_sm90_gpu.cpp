@@ -16,6 +16,8 @@
 #include "support/gemm_on_gpu.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_sm90_gpu)
+
 namespace {
 
 Context& context() {
@@ -289,4 +291,7 @@ BOOST_AUTO_TEST_CASE(say_why) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 
+BOOST_AUTO_TEST_SUITE(test_gemm_sm90_rules)
+
 namespace {
 
 using namespace ingot;
@@ -145,3 +147,5 @@ BOOST_AUTO_TEST_CASE(factors_of_groups) {
     BOOST_TEST(by_group.refusal() == "kernel sm90 takes factors of groups at row strides below 2^32");
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -9,6 +9,8 @@
 #include "support/gemm_on_gpu.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_staged_gpu)
+
 namespace {
 
 Context& context() {
@@ -80,6 +82,8 @@ BOOST_AUTO_TEST_CASE(where_it_pays) {
   BOOST_TEST(launches({.spec = along, .shape = {4096, 4096, 4090}, .placement = {6, 0}}) == 1);
   expect_right({.spec = along, .shape = {1024, 1024, 1018}, .placement = {6, 0}});
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -22,6 +22,8 @@
 #include "support/gemm_on_gpu.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_stream_k_gpu)
+
 namespace {
 
 Context& context() {
@@ -305,4 +307,7 @@ BOOST_AUTO_TEST_CASE(a_capture_that_needs_memory_is_refused) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -27,6 +27,8 @@
 #include "support/watchdog.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_stress_gpu)
+
 namespace {
 
 constexpr std::size_t kLaunches = 10000;
@@ -290,5 +292,7 @@ BOOST_AUTO_TEST_CASE(two_threads_give_the_bits_of_one) {
   std::cout << launched << " launches of " << known.size() << " GEMMs\n";
   BOOST_TEST(launched >= kLaunches);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ingot::test

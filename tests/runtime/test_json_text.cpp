@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+BOOST_AUTO_TEST_SUITE(test_json_text)
+
 using namespace ingot;
 using Json = nlohmann::json;
 
@@ -68,3 +70,5 @@ BOOST_AUTO_TEST_CASE(fields_are_named_that_do_not_fit) {
   BOOST_TEST(fault_of([&] { json_array(json, "o"); }) == "has \"o\": an object, which is not an array");
   BOOST_TEST(fault_of([&] { json_field(json.at("a"), "n"); }) == "is not a JSON object");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -12,6 +12,8 @@
 #include "ingot/runtime/stream.h"
 #include "support/run_case.h"
 
+BOOST_AUTO_TEST_SUITE(test_kept_values)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -124,5 +126,7 @@ BOOST_AUTO_TEST_CASE(scratch_for_captures) {
   BOOST_TEST(stream.has_scratch(std::size_t{1} << 20));
   BOOST_TEST(!stream.has_scratch(std::size_t{1} << 30));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

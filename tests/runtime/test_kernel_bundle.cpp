@@ -30,6 +30,8 @@
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_kernel_bundle)
+
 using namespace ingot;
 using test::Item;
 namespace fs = std::filesystem;
@@ -674,5 +676,7 @@ BOOST_AUTO_TEST_CASE(export_takes_what_this_ingot_would_find) {
              test::file_of(store.root(), damaged).string() + " is truncated: 10 bytes, of at least 48");
   BOOST_TEST(fs::exists(test::file_of(store.root(), damaged)), "exporting moves nothing");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

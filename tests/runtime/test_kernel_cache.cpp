@@ -32,6 +32,8 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_kernel_cache)
+
 using namespace ingot;
 using namespace std::chrono_literals;
 using test::fake_kernel;
@@ -792,5 +794,7 @@ BOOST_AUTO_TEST_CASE(killed_while_compiling) {
   BOOST_TEST((std::chrono::steady_clock::now() - start < 30s), "the dead process's lock was waited for");
   BOOST_TEST(test::wait_for(child) == -SIGKILL);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -9,6 +9,8 @@
 
 #include "ingot/runtime/jit/kernel_file.h"
 
+BOOST_AUTO_TEST_SUITE(test_kernel_file)
+
 using namespace ingot;
 
 namespace {
@@ -180,3 +182,5 @@ BOOST_AUTO_TEST_CASE(a_path_and_its_key) {
     BOOST_TEST(!kernel_of_path(other).has_value(), other);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -16,6 +16,8 @@
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/kernel_key.h"
 
+BOOST_AUTO_TEST_SUITE(test_kernel_key)
+
 using namespace ingot;
 
 namespace {
@@ -137,3 +139,5 @@ BOOST_AUTO_TEST_CASE(printed_form) {
   key = {0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0xff, 0, 0, 0, 0, 0, 0, 0x10};
   BOOST_TEST(print(key) == "0123456789abcdefff00000000000010");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

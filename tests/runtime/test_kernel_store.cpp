@@ -18,6 +18,8 @@
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_kernel_store)
+
 using namespace ingot;
 using test::files_in;
 using test::Item;
@@ -445,5 +447,7 @@ BOOST_AUTO_TEST_CASE(clearing_takes_only_what_is_ours) {
   BOOST_TEST(foreign.left.size() == 2U);
   BOOST_TEST(fs::exists(file(item)));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -28,6 +28,8 @@
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_kernel_store_faults)
+
 using namespace ingot;
 using test::file_of;
 using test::Item;
@@ -621,3 +623,5 @@ BOOST_FIXTURE_TEST_CASE(processes_at_once, Fixture) {
   }
   for (const pid_t child : children) BOOST_TEST(test::wait_for(child) == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -11,6 +11,8 @@
 
 #include "ingot/runtime/jit/kernel_table.h"
 
+BOOST_AUTO_TEST_SUITE(test_kernel_table)
+
 using namespace ingot;
 
 namespace {
@@ -127,3 +129,5 @@ BOOST_AUTO_TEST_CASE(hit_costs_nanoseconds) {
   BOOST_TEST(one < 1000.0);
   BOOST_TEST(all < 1000.0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

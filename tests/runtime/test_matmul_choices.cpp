@@ -18,6 +18,8 @@
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_matmul_choices)
+
 using namespace ingot;
 using test::check_contains;
 using test::machine;
@@ -269,5 +271,7 @@ BOOST_AUTO_TEST_CASE(files_of_records) {
   BOOST_TEST(fs::is_symlink(directory.path() / "link"));
   BOOST_TEST((read_tuning_file(file).records == std::vector{record(3)}));
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

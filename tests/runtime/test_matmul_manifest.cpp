@@ -29,6 +29,8 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_matmul_manifest)
+
 using namespace ingot;
 using test::check_contains;
 using test::error_of;
@@ -349,5 +351,7 @@ BOOST_AUTO_TEST_CASE(a_training_step_is_recorded) {
              "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor 32 64 48\n"
              "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor 48 64 32\n");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

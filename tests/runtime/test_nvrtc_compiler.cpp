@@ -26,6 +26,8 @@
 #include "support/refused.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_nvrtc_compiler)
+
 using namespace ingot;
 using ingot::test::refused;
 using ingot::test::TemporaryDirectory;
@@ -447,3 +449,5 @@ BOOST_AUTO_TEST_CASE(cold_compile_of_a_cast_kernel_is_fast) {
       wall[7], wall.front(), wall.back(), processor[7], yardstick[7], first);
   BOOST_TEST(processor[7] < 10 * yardstick[7]);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+BOOST_AUTO_TEST_SUITE(test_output_error)
+
 using namespace ingot;
 
 namespace {
@@ -88,3 +90,5 @@ BOOST_AUTO_TEST_CASE(sizes) {
   BOOST_TEST(root_mean_square(std::vector{3.0F, -3.0F}) == 3.0F);
   BOOST_TEST(root_mean_square({}) == 0.0F);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

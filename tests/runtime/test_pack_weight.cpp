@@ -10,6 +10,8 @@
 #include "ingot/runtime/context.h"
 #include "support/dequant_case.h"
 
+BOOST_AUTO_TEST_SUITE(test_pack_weight)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -153,3 +155,5 @@ BOOST_FIXTURE_TEST_CASE(empty_weights, Packer) {
     BOOST_TEST(fault == 1.0F);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

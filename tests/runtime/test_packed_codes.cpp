@@ -10,6 +10,8 @@
 #include "support/random.h"
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_packed_codes)
+
 using namespace ingot;
 using ingot::test::refused;
 
@@ -78,3 +80,5 @@ BOOST_AUTO_TEST_CASE(refusals) {
   BOOST_TEST(error.message == "pack_codes: code 2 is 0x40, but those of e3m2fn have 6 bits: mask the others");
   BOOST_TEST((error.code == ErrorCode::invalid_argument));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -23,6 +23,8 @@
 #include "ingot/runtime/util/plan_table.h"
 #include "support/fake_compiler.h"
 
+BOOST_AUTO_TEST_SUITE(test_plan_lookup)
+
 using namespace ingot;
 
 namespace {
@@ -265,3 +267,5 @@ BOOST_AUTO_TEST_CASE(a_full_table_of_plans_keeps_the_latest_too) {
   for (const int key : {1, 2, 3, 997, 998, 999}) BOOST_TEST(value(key) == 10 * key);
   BOOST_TEST(value(996) == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

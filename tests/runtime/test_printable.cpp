@@ -4,6 +4,8 @@
 #include <boost/test/unit_test.hpp>
 #include <string>
 
+BOOST_AUTO_TEST_SUITE(test_printable)
+
 using ingot::printable;
 using ingot::without_controls;
 
@@ -32,3 +34,5 @@ BOOST_AUTO_TEST_CASE(a_whole_text_keeps_its_letters_and_lines) {
   const std::string longest(5000, 'a');
   BOOST_TEST(without_controls(longest) == longest);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

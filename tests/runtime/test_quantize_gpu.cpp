@@ -10,6 +10,8 @@
 #include "support/quantize_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_quantize_gpu)
+
 namespace {
 
 struct Fixture {
@@ -80,4 +82,7 @@ BOOST_FIXTURE_TEST_CASE(rounded_values_are_the_cpus, Fixture) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -12,6 +12,8 @@
 #include "support/quantize_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_quantize_mx)
+
 namespace {
 
 struct Fixture {
@@ -134,4 +136,7 @@ BOOST_AUTO_TEST_CASE(known_bytes) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

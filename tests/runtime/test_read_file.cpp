@@ -14,6 +14,8 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_read_file)
+
 using namespace ingot;
 using test::check_contains;
 using test::error_of;
@@ -91,5 +93,7 @@ BOOST_AUTO_TEST_CASE(what_may_not_be_read_is_refused) {
                return refusal(file).find("cannot be read: Permission denied") == std::string::npos ? 1 : 0;
              }) == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

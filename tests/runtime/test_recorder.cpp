@@ -27,6 +27,8 @@
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_recorder)
+
 using namespace ingot;
 using test::check_contains;
 using test::error_of;
@@ -316,5 +318,7 @@ BOOST_AUTO_TEST_CASE(tuning_records_of_gpus_of_that_size) {
   BOOST_TEST(tuned_matmuls(records, matmul_device(gpu_named("h20"))).size() == 1U);
   BOOST_TEST(tuned_matmuls(records, matmul_device(gpu_named("b200"))).empty());
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -15,6 +15,8 @@
 #include "ingot/runtime/util/single_flight.h"
 #include "support/processes.h"
 
+BOOST_AUTO_TEST_SUITE(test_single_flight)
+
 using namespace ingot;
 using namespace std::chrono_literals;
 
@@ -155,3 +157,5 @@ BOOST_AUTO_TEST_CASE(a_mutex_is_free_in_a_child, *boost::unit_test::timeout(60))
   }
   over = true;
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -14,6 +14,8 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_store_directory)
+
 using namespace ingot;
 namespace fs = std::filesystem;
 
@@ -121,5 +123,7 @@ BOOST_AUTO_TEST_CASE(a_folder_that_is_only_read) {
                return removed.files == 0 && removed.failed == std::vector<std::string>{expected} ? 0 : 1;
              }) == 0);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

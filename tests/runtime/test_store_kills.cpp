@@ -25,6 +25,8 @@
 #include "support/traced_process.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_store_kills)
+
 using namespace ingot;
 using test::files_in;
 using test::Item;
@@ -259,3 +261,5 @@ BOOST_FIXTURE_TEST_CASE(killed_at_every_call_of_a_recording, Fixture) {
       });
   row.finish(8);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -27,6 +27,8 @@
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_store_processes)
+
 using namespace ingot;
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
@@ -445,5 +447,7 @@ BOOST_AUTO_TEST_CASE(parent_killed_while_its_child_lives) {
   while (counts->asked == 0) std::this_thread::sleep_for(1ms);
   row.finish();
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

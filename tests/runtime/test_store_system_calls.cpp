@@ -37,6 +37,8 @@
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_store_system_calls)
+
 using namespace ingot;
 using namespace std::chrono_literals;
 using test::Call;
@@ -607,3 +609,5 @@ BOOST_FIXTURE_TEST_CASE(clock_jumps, Kernels) {
   }
   row.finish(9);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -12,6 +12,8 @@
 #include "support/fake_backend.h"
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_stream)
+
 using namespace ingot;
 using ingot::test::CountingAllocator;
 using ingot::test::FakeBackend;
@@ -224,3 +226,5 @@ BOOST_AUTO_TEST_CASE(zeros_whose_clearing_a_capture_records_are_cleared_again_ou
   stream.zeros(100);
   BOOST_TEST(zeros[7] == 1, "an operation that is only recorded has spoiled nothing");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

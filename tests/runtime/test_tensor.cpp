@@ -6,6 +6,8 @@
 
 #include "support/refused.h"
 
+BOOST_AUTO_TEST_SUITE(test_tensor)
+
 using namespace ingot;
 using ingot::test::refused;
 
@@ -79,3 +81,5 @@ BOOST_AUTO_TEST_CASE(negative_sizes_and_overflow_are_refused) {
   BOOST_TEST(byte_span(matrix(nullptr, Dtype::f32, 1, kLargest, Device{}), "x") == std::size_t{1} << 50U);
   BOOST_TEST(byte_span(matrix(nullptr, Dtype::e2m1fn, 1, kLargest, Device{}), "x") == std::size_t{1} << 47U);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

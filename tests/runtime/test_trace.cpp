@@ -23,6 +23,8 @@
 #include "support/temporary_directory.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_trace)
+
 namespace {
 
 using Json = nlohmann::json;
@@ -222,4 +224,7 @@ BOOST_AUTO_TEST_CASE(a_capture_is_refused) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -17,6 +17,8 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_trace_gpu)
+
 namespace {
 
 using Json = nlohmann::json;
@@ -137,4 +139,7 @@ BOOST_AUTO_TEST_CASE(a_monitor_reads_back_what_the_cpu_finds) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -9,6 +9,8 @@
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_tuning_record)
+
 using namespace ingot;
 using test::dequant_record;
 using test::machine;
@@ -173,3 +175,5 @@ BOOST_AUTO_TEST_CASE(the_key_covers_all_that_decides) {
   add([](TuningRecord& t) { t.date = "x"; });
   BOOST_TEST(keys.size() == 11U);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

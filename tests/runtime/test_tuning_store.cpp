@@ -26,6 +26,8 @@
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_tuning_store)
+
 using namespace ingot;
 using test::record;
 namespace fs = std::filesystem;
@@ -326,5 +328,7 @@ BOOST_AUTO_TEST_CASE(import_adds_what_is_missing) {
                error.what());
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -19,6 +19,8 @@ struct print_log_value<Dtype> {
 };
 }  // namespace boost::test_tools::tt_detail
 
+BOOST_AUTO_TEST_SUITE(test_visit)
+
 namespace {
 
 // The dtypes that a visitor calls with a type, each of which must be the dtype's own.
@@ -67,3 +69,5 @@ BOOST_AUTO_TEST_CASE(every_format_has_a_reference_of_its_own) {
     });
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

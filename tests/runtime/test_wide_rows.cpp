@@ -19,6 +19,8 @@
 #include "ingot/runtime/stream.h"
 #include "support/run_case.h"
 
+BOOST_AUTO_TEST_SUITE(test_wide_rows)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -252,5 +254,7 @@ BOOST_AUTO_TEST_CASE(on_gpus_with_clusters_only) {
     BOOST_TEST(wide("norm_backward rms bf16", {3, 18944}, {}, name.c_str()) == clusters, name);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -22,6 +22,8 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_write_file)
+
 using namespace ingot;
 using test::check_contains;
 using test::error_of;
@@ -266,5 +268,7 @@ BOOST_AUTO_TEST_CASE(a_full_disk_costs_nothing) {
   BOOST_TEST(text(file) == "old");
   BOOST_TEST(entries() == 1);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

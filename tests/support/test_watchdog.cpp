@@ -7,6 +7,8 @@
 #include <atomic>
 #include <boost/test/unit_test.hpp>
 
+BOOST_AUTO_TEST_SUITE(test_watchdog)
+
 using ingot::test::Watchdog;
 using namespace std::chrono_literals;
 
@@ -44,3 +46,5 @@ BOOST_AUTO_TEST_CASE(a_process_that_hangs_ends) {
   BOOST_TEST(WIFEXITED(status));
   BOOST_TEST(WEXITSTATUS(status) == Watchdog::kHung);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -17,6 +17,8 @@
 #include "cast/cast_stats.cuh"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cast_stats_emulated)
+
 namespace {
 
 std::vector<Case> cases_of_shapes(const KernelSpec& spec) {
@@ -86,4 +88,7 @@ BOOST_AUTO_TEST_CASE(column_groups) { check<f32, e4m3fn, false>("cast_stats f32-
 BOOST_AUTO_TEST_CASE(blocks) { check<bf16, e5m2, false>("cast_stats bf16->e5m2 scale=128x128"); }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

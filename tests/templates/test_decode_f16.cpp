@@ -7,6 +7,8 @@
 #include "ingot/codegen/types/dtype.h"
 #include "numerics.cuh"
 
+BOOST_AUTO_TEST_SUITE(test_decode_f16)
+
 namespace {
 
 using namespace ingot;
@@ -39,3 +41,5 @@ BOOST_AUTO_TEST_CASE(e4m3fn_codes) { check_format<e4m3fn>(); }
 BOOST_AUTO_TEST_CASE(e5m2_codes) { check_format<e5m2>(); }
 BOOST_AUTO_TEST_CASE(e4m3fnuz_codes) { check_format<e4m3fnuz>(); }
 BOOST_AUTO_TEST_CASE(e5m2fnuz_codes) { check_format<e5m2fnuz>(); }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -14,6 +14,8 @@
 
 #include "dequant/dequant_fragment.cuh"
 
+BOOST_AUTO_TEST_SUITE(test_dequant_fragment)
+
 namespace {
 
 using namespace ingot;
@@ -243,3 +245,5 @@ BOOST_AUTO_TEST_CASE(sizes_of_packed_weights) {
   BOOST_TEST(packed_tile_offset<e2m1fn>(1, 0, 64) == 2048U);
   BOOST_TEST(packed_fragment_offset<e2m3fn>(1, 2) == 34U * 12);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

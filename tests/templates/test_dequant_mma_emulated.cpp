@@ -18,6 +18,8 @@
 #include "dequant/pack_weight.cuh"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_dequant_mma_emulated)
+
 namespace {
 
 constexpr DequantFactors kTensor{.scale = template_granularity(kTensorwise)};
@@ -214,6 +216,8 @@ BOOST_AUTO_TEST_CASE(bias_and_expression) {
   check<e4m3fn, bf16, bf16, kRow, kPacked, kDecode, Epi>(11, 71, 130, 1, false, {}, text);
   check<e4m3fn, bf16, f32, kGroups128, kRows, kWide, Epi>(11, 71, 130, 2, false, {}, text);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

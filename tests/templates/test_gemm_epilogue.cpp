@@ -15,6 +15,8 @@
 
 #include "codegen/pointwise_rendered.inc"
 
+BOOST_AUTO_TEST_SUITE(test_gemm_epilogue)
+
 using namespace ingot;
 
 namespace {
@@ -176,3 +178,5 @@ BOOST_AUTO_TEST_CASE(nothing_changes_nothing) {
   BOOST_TEST(std::isnan(decode(gemm_output<e4m3fn>(NAN, 1.0F))));
   BOOST_TEST(decode(gemm_output<e5m2>(-1e9F, 1.0F)) == -57344.0F);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

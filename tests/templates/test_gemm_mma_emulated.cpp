@@ -20,6 +20,8 @@
 #include "gemm/gemm_mma.cuh"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_gemm_mma_emulated)
+
 namespace {
 
 constexpr MmaTiling kSmall{64, 64};
@@ -161,6 +163,8 @@ BOOST_AUTO_TEST_CASE(inputs) {
     check<bf16, bf16, f32, kSmall>("gemm bf16*bf16->f32", {67, 70, 70}, input);
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

@@ -34,6 +34,8 @@
 #include <string>
 #include <vector>
 
+BOOST_AUTO_TEST_SUITE(test_kernels_emulated)
+
 namespace {
 
 using namespace ingot;
@@ -1725,3 +1727,5 @@ BOOST_AUTO_TEST_CASE(gemm) {
   check_grouped_gemm(67, 261, 129, 128, false, true);
   check_grouped_gemm(70, 131, 257, 1, true, true);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -23,6 +23,8 @@
 #include <set>
 #include <vector>
 
+BOOST_AUTO_TEST_SUITE(test_launch_geometry)
+
 using namespace ingot;
 
 namespace {
@@ -680,3 +682,5 @@ BOOST_AUTO_TEST_CASE(tiles_of_groups) {
     }
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

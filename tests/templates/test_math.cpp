@@ -12,6 +12,8 @@
 
 #include "tests/templates/math_checks.h"
 
+BOOST_AUTO_TEST_SUITE(test_math)
+
 using namespace ingot;
 using checks::kFunctions;
 
@@ -266,3 +268,5 @@ BOOST_AUTO_TEST_CASE(bits_are_pinned) {
                "{\"" << f.name << "\", {0x" << std::hex << actual.first << "U, 0x" << actual.second << "U}},");
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -18,6 +18,8 @@
 #include "tests/templates/math_kernels.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_math_gpu)
+
 namespace {
 
 std::vector<float> make_inputs() {
@@ -198,6 +200,8 @@ BOOST_AUTO_TEST_CASE(fast_hardly_moves_codes) {
   moved("x * normal_cdf<Fast>(x)", [](float a) { return a * normal_cdf<Reproducible32>(a); });
   moved("tanh<Fast>(x)", [](float a) { return ingot::math::tanh<Reproducible32>(a); });
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()
 

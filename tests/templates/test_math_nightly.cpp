@@ -8,6 +8,8 @@
 
 #include "tests/templates/math_checks.h"
 
+BOOST_AUTO_TEST_SUITE(test_math_nightly)
+
 using namespace ingot;
 
 BOOST_AUTO_TEST_CASE(every_float) {
@@ -35,3 +37,5 @@ BOOST_AUTO_TEST_CASE(every_float) {
     BOOST_TEST(last_places[0].error <= static_cast<double>(math::kUlps32.*f.bound), f.name << ", grade 32");
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -16,6 +16,8 @@
 #include "tests/templates/fp8_oracle.h"
 #include "tests/templates/numerics_checks.h"
 
+BOOST_AUTO_TEST_SUITE(test_numerics)
+
 using namespace ingot;
 using oracle::kDefinition;
 
@@ -196,3 +198,5 @@ BOOST_AUTO_TEST_CASE(f32_stays_as_it_is_but_for_nan) {
     BOOST_REQUIRE_EQUAL(is_nan(x), std::isnan(x));
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -8,6 +8,8 @@
 
 #include "tests/templates/numerics_checks.h"
 
+BOOST_AUTO_TEST_SUITE(test_numerics_nightly)
+
 BOOST_AUTO_TEST_CASE(every_float_encodes) {
   const unsigned threads = std::max(1U, std::thread::hardware_concurrency());
   const auto mismatch = ingot::checks::first_mismatch(threads, std::uint64_t{1} << 32, [](std::uint64_t i) {
@@ -15,3 +17,5 @@ BOOST_AUTO_TEST_CASE(every_float_encodes) {
   });
   BOOST_TEST((mismatch ? mismatch->text : "") == "");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -16,6 +16,8 @@
 #include "quantize/quantize_mx.cuh"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_quantize_emulated)
+
 namespace {
 
 struct Fixture {
@@ -92,4 +94,7 @@ BOOST_AUTO_TEST_CASE(float_e7m0_of_f32) { check_float<f32, 7, 0>(); }
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+BOOST_AUTO_TEST_SUITE(test_scaling)
+
 namespace {
 
 using ingot::float_bits;
@@ -113,3 +115,5 @@ BOOST_AUTO_TEST_CASE(nan_stays_and_inf_gives_zero) {
   BOOST_TEST((ingot::scale_from_amax<ingot::e5m2>(std::numeric_limits<float>::infinity(), false) == 0.0F));
   BOOST_TEST(std::isinf(ingot::factor_from_scale(0.0F)));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

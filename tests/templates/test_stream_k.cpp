@@ -14,6 +14,8 @@
 #include "gemm/gemm_sm90_split.cuh"
 #include "ingot/codegen/types/stream_k_estimate.h"
 
+BOOST_AUTO_TEST_SUITE(test_stream_k)
+
 using namespace ingot;
 
 namespace {
@@ -187,3 +189,5 @@ BOOST_AUTO_TEST_CASE(memory) {
   BOOST_TEST(dequant_sum_bytes(kMany) == 64U * 256 * 4);
   BOOST_TEST(dequant_sum_warps(kMany) == 16U);
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -13,6 +13,8 @@
 
 #include "numerics.cuh"
 
+BOOST_AUTO_TEST_SUITE(test_sub_byte_numerics)
+
 using namespace ingot;
 using namespace ingot::test;
 
@@ -86,3 +88,5 @@ BOOST_AUTO_TEST_CASE(powers_of_two) {
   }
   BOOST_TEST(std::isnan(to_float(e8m0fnu{255})));
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -117,6 +117,8 @@
 #include "vec8.cuh"
 #include "vec8_tiles.cuh"
 
+BOOST_AUTO_TEST_SUITE(test_templates_on_host)
+
 namespace {
 
 // Instantiates the kernels, because only instantiated templates are fully checked.
@@ -258,3 +260,5 @@ BOOST_AUTO_TEST_CASE(every_template_is_included_above) {
     BOOST_TEST(text.find("#include \"" + name + "\"") != std::string::npos, name << " is not included here");
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -34,6 +34,8 @@
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
 
+BOOST_AUTO_TEST_SUITE(test_cache)
+
 using namespace ingot;
 using namespace ingot::tools;
 using nlohmann::json;
@@ -849,5 +851,7 @@ BOOST_AUTO_TEST_CASE(stopped_by_ctrl_c) {
   BOOST_TEST(run_json("stat").at("temporaries") == 0);
   BOOST_TEST_MESSAGE(stopped << " imports were stopped on their way");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -28,6 +28,8 @@
 #include "tune_session.h"
 #include "tuning_summary.h"
 
+BOOST_AUTO_TEST_SUITE(test_tune_session)
+
 using namespace ingot;
 using namespace ingot::tools;
 
@@ -323,5 +325,7 @@ BOOST_AUTO_TEST_CASE(ctrl_c_is_held_back) {
                return 0;
              }) == -SIGINT);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -43,6 +43,8 @@
 #include "warm_plan.h"
 #include "worker_processes.h"
 
+BOOST_AUTO_TEST_SUITE(test_warm)
+
 using namespace ingot;
 using namespace ingot::tools;
 namespace fs = std::filesystem;
@@ -752,3 +754,5 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_does_not_compile) {
   BOOST_REQUIRE_MESSAGE(read != nullptr, problem);
   BOOST_TEST(static_cast<int>(read->entries().size()) == json.at("compiled").get<int>());
 }
+
+BOOST_AUTO_TEST_SUITE_END()
