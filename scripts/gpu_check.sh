@@ -8,8 +8,8 @@
 # The build folder needs optimised programs and the tests: cmake --preset release -DINGOT_TESTS=ON. Without a CUDA
 # device the script ends with 77.
 #
-# The steps tests and sanitizer run their programs side by side, and the longest programs as several processes that
-# share the cases (tests/support/share.h). Each process has a time limit, and so has each step. The output folder gets
+# The steps tests and sanitizer run each test file in a process, side by side, and the longest files as several processes
+# that share the cases (tests/support/share.h). Each process has a time limit, and so has each step. The output folder gets
 # gpu_check.log, which has every process's log and the table, logs/ with one file per process, and the results of the
 # training run and the benchmarks.
 #
@@ -117,41 +117,51 @@ start_shares() {
 
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
+# The test files of the programs in the build folder: a line "<ctest entry> <program> <suite>" for each, as in
+# "runtime.backends_gpu build/tests/test_runtime_gpu test_backends_gpu".
+list_files() {
+  local program folder suite
+  for program in "$build"/tests/*_gpu; do
+    folder=$(basename "$program" _gpu)
+    folder=${folder#test_}
+    "$program" --list_content 2>&1 | sed -n 's/^\(test_[a-z0-9_]*\)\*\{0,1\}$/\1/p' | while read -r suite; do
+      printf '%s.%s %s %s\n' "${folder%%_*}" "${suite#test_}" "$program" "$suite"
+    done
+  done
+}
+
 # The longest come first, so that none is left to run alone at the end. The suite huge needs 20 GB of GPU memory: one
 # process at a time.
 tests() {
-  local program name
-  for program in "$build"/tests/*_gpu; do
-    case $program in
-      *runtime_backends_gpu) start "$(basename "$program")_huge" 580 "$program" --run_test=huge ;;
-    esac
-  done
-  for program in "$build"/tests/*_gpu; do
-    name=$(basename "$program")
+  local name program suite
+  while read -r name program suite; do
     case $name in
-      *runtime_backends_gpu | *runtime_gemm_epilogue_gpu | *runtime_dequant_matmul_gpu) ;;
-      *nn_float8_linear_gpu | *nn_weight_only_gpu) ;;
-      *runtime_gemm_cross_gpu) start "${name}_checker" 300 "$program" --run_test=small_checker ;;
-      *) start "$name" 400 "$program" ;;
+      runtime.backends_gpu) start "${name}_huge" 580 "$program" "--run_test=$suite/huge" ;;
     esac
-  done
-  for program in "$build"/tests/*_gpu; do
-    name=$(basename "$program")
+  done <<<"$files"
+  while read -r name program suite; do
     case $name in
-      *runtime_backends_gpu) start_shares "$name" 400 "$program" '--run_test=!huge' ;;
-      *runtime_gemm_cross_gpu) start_shares "$name" 400 "$program" --run_test=cross ;;
-      *runtime_gemm_epilogue_gpu | *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu)
-        start_shares "$name" 400 "$program" '--run_test=*'
+      runtime.backends_gpu | runtime.gemm_epilogue_gpu | runtime.dequant_matmul_gpu) ;;
+      nn.float8_linear_gpu | nn.weight_only_gpu) ;;
+      runtime.gemm_cross_gpu) start "${name}_checker" 300 "$program" "--run_test=$suite/small_checker" ;;
+      *) start "$name" 400 "$program" "--run_test=$suite" ;;
+    esac
+  done <<<"$files"
+  while read -r name program suite; do
+    case $name in
+      runtime.backends_gpu) start_shares "$name" 400 "$program" "--run_test=$suite" "--run_test=!$suite/huge" ;;
+      runtime.gemm_cross_gpu) start_shares "$name" 400 "$program" "--run_test=$suite/cross" ;;
+      runtime.gemm_epilogue_gpu | runtime.dequant_matmul_gpu | nn.float8_linear_gpu | nn.weight_only_gpu)
+        start_shares "$name" 400 "$program" "--run_test=$suite"
         ;;
     esac
-  done
+  done <<<"$files"
   wait
 }
 
-# sanitize <start|start_shares> <tool> <program>: its small suites under a tool of compute-sanitizer.
+# sanitize <start|start_shares> <tool> <name> <program> <suite>: its small suites under a tool of compute-sanitizer.
 sanitize() {
-  "$1" "$2_$(basename "$3")" 400 \
-    compute-sanitizer --tool "$2" --error-exitcode 9 "${ports[@]}" "$3" '--run_test=small*'
+  "$1" "$2_$3" 400 compute-sanitizer --tool "$2" --error-exitcode 9 "${ports[@]}" "$4" "--run_test=$5/small*"
 }
 
 # racecheck does not follow a lane that arrives at a barrier for its warp (templates/gemm/gemm_sm90_tiling.cuh).
@@ -161,9 +171,9 @@ make_templates_for_racecheck() {
   sed -i 's/\(kSm90EachLaneReleases = \)false/\1true/' "$out/templates/gemm/gemm_sm90_tiling.cuh"
 }
 
-# The longest come first here, too. Programs without a small suite end at once, and the table names them.
+# The longest come first here, too. Files without a small suite end at once, and the table names them.
 sanitizer() {
-  local program ports=() may_lack_suite=yes
+  local name program suite ports=() may_lack_suite=yes
   if ! command -v compute-sanitizer >/dev/null; then
     echo 'compute-sanitizer is not in PATH' >"$logs/sanitizer.log"
     echo 'sanitizer exit_127 0' >>"$results"
@@ -172,31 +182,31 @@ sanitizer() {
   # One base port serves only ten sanitizers at once.
   if compute-sanitizer --help 2>&1 | grep -q -e '--port'; then ports=(--port @port@); fi
   make_templates_for_racecheck
-  for program in "$build"/tests/*_gpu; do
-    case $program in
-      *runtime_backends_gpu)
-        sanitize start_shares memcheck "$program"
-        sanitize start_shares racecheck "$program"
+  while read -r name program suite; do
+    case $name in
+      runtime.backends_gpu)
+        sanitize start_shares memcheck "$name" "$program" "$suite"
+        sanitize start_shares racecheck "$name" "$program" "$suite"
         ;;
-      *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu)
-        sanitize start_shares memcheck "$program"
+      runtime.dequant_matmul_gpu | nn.float8_linear_gpu | nn.weight_only_gpu)
+        sanitize start_shares memcheck "$name" "$program" "$suite"
         ;;
     esac
-  done
-  for program in "$build"/tests/*_gpu; do
-    case $program in
-      *runtime_backends_gpu | *runtime_dequant_matmul_gpu | *nn_float8_linear_gpu | *nn_weight_only_gpu) ;;
-      *codegen_pointwise_gpu | *runtime_cast_list_gpu | *runtime_gemm_mma_gpu)
-        sanitize start memcheck "$program"
-        sanitize start racecheck "$program"
+  done <<<"$files"
+  while read -r name program suite; do
+    case $name in
+      runtime.backends_gpu | runtime.dequant_matmul_gpu | nn.float8_linear_gpu | nn.weight_only_gpu) ;;
+      codegen.pointwise_gpu | runtime.cast_list_gpu | runtime.gemm_mma_gpu)
+        sanitize start memcheck "$name" "$program" "$suite"
+        sanitize start racecheck "$name" "$program" "$suite"
         ;;
-      *runtime_gemm_sm90_gpu | *runtime_gemm_pair_gpu)
-        sanitize start memcheck "$program"
-        INGOT_TEMPLATES=$out/templates sanitize start racecheck "$program"
+      runtime.gemm_sm90_gpu | runtime.gemm_pair_gpu)
+        sanitize start memcheck "$name" "$program" "$suite"
+        INGOT_TEMPLATES=$out/templates sanitize start racecheck "$name" "$program" "$suite"
         ;;
-      *) sanitize start memcheck "$program" ;;
+      *) sanitize start memcheck "$name" "$program" "$suite" ;;
     esac
-  done
+  done <<<"$files"
   wait
 }
 
@@ -300,7 +310,8 @@ fi
 for step in "$@"; do
   case $step in
     tests | sanitizer)
-      compgen -G "$build/tests/*_gpu" >/dev/null && continue
+      files=$(list_files 2>/dev/null)
+      [ -n "$files" ] && continue
       echo "gpu_check.sh: $build/tests has no GPU tests: cmake --preset release -DINGOT_TESTS=ON builds them" >&2
       exit 2
       ;;

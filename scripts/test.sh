@@ -1,27 +1,64 @@
 #!/usr/bin/env bash
-# scripts/test.sh
-# Runs all tests that need no GPU: set-up, build with warnings as errors, ctest (GPU tests report that they are skipped).
-# The sanitizers have presets of their own: see CONTRIBUTING.md.
+# scripts/test.sh                    what CI runs: set-up, build with warnings as errors, and the tests that need no GPU
+# scripts/test.sh nightly [<name>]   all that CI leaves out (label nightly): it says what that is, builds it and runs it
+# scripts/test.sh <name>             builds and runs the tests of CI whose names match
+# Every run of the same tree runs the same tests. GPU tests report that they are skipped. The sanitizers have presets of
+# their own: see CONTRIBUTING.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 step() { printf '\n== %s (%d min %02d s so far)\n' "$*" $((SECONDS / 60)) $((SECONDS % 60)); }
 
-if [ $# -gt 0 ]; then
-  cmake --preset ci > /dev/null
-  entries=$(ctest --preset ci -N -R "$1" | sed -n 's/^ *Test *#[0-9]*: //p')
-  [ -n "$entries" ] || { echo "test: no test's name matches '$1'" >&2; exit 1; }
-  # The entry runtime.kernel_store is the program test_runtime_kernel_store; shares of a suite are one program. Entries
-  # that are scripts have none.
-  programs=$(sed -E 's/\.[0-9]+_of_[0-9]+$//; s/\./_/g; s/^/test_/' <<< "$entries" | sort -u)
-  targets=$(ninja -C build/ci -t targets all | sed -n 's/^\(test_[^:]*\): phony$/\1/p' | grep -xF "$programs" || true)
+# entries <preset> <name>: ctest's entries of a preset whose names match, or an error.
+entries() {
+  local found
+  found=$(ctest --preset "$1" -N -R "$2" | sed -n 's/^ *Test *#[0-9]*: //p')
+  [ -n "$found" ] || { echo "test: no test's name matches '$2'" >&2; exit 1; }
+  printf '%s\n' "$found"
+}
+
+# build_for <preset> <name>: the programs that these entries start, and what those need.
+build_for() {
+  local wanted targets
+  wanted=$(ctest --preset "$1" --show-only=json-v1 -R "$2" | python3 -c '
+import json, pathlib, sys
+for test in json.load(sys.stdin)["tests"]:
+    for word in test.get("command", []):
+        print(pathlib.Path(word).name)')
+  targets=$(ninja -C build/ci -t targets all | sed -n 's/^\([a-z][a-z0-9_]*\): phony$/\1/p' | grep -xF "$wanted" || true)
   # shellcheck disable=SC2086
   [ -z "$targets" ] || ninja -C build/ci $targets
-  INGOT_TESTS_ALL=1 exec ctest --preset ci -R "$1" -j "$(nproc)"
+}
+
+# run_tests <ctest argument...>: the slowest twenty come before ctest's closing lines.
+run_tests() {
+  ctest "$@" -j "$(nproc)" | awk '
+    function table() {
+      print "\nThe slowest twenty, in seconds:"
+      fflush()
+      sort = "sort -rn | head -n 20"
+      for (name in seconds) printf "%8.2f  %s\n", seconds[name], name | sort
+      close(sort)
+      print ""
+    }
+    /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: / { at = index($0, ": "); name = substr($0, at + 2); sub(/ .*/, "", name); seconds[name] = $(NF - 1) }
+    /^[0-9]+% tests passed/ { table() }
+    { print; fflush() }'
+}
+
+if [ $# -gt 0 ] && [ "$1" != nightly ]; then
+  cmake --preset ci > /dev/null
+  entries ci "$1" > /dev/null
+  build_for ci "$1"
+  exec ctest --preset ci -R "$1" -j "$(nproc)"
 fi
 
+preset=${1:-ci}
+name=${2:-.}
 step "set-up"
-scripts/setup.sh clang-format-14 doxygen groff-base mandoc zsh  # the last four read comments, man pages and completions
+packages=(clang-format-14 doxygen groff-base mandoc zsh)  # the last four read comments, man pages and completions
+[ "$preset" = ci ] || packages+=(clang-tidy-14)
+scripts/setup.sh "${packages[@]}"
 # Python compiles what it imports; compiling all of PyTorch and transformers takes minutes.
 pip() { .venv/bin/python -m pip install -q --no-compile --disable-pip-version-check "$@"; }
 pip numpy ml_dtypes pytest nanobind scikit-build-core
@@ -51,9 +88,19 @@ scripts/oldest_torch.sh install &
 oldest_torch=$!
 
 step "build"
-cmake --preset ci
-cmake --build --preset ci
+cmake --preset "$preset"
+if [ "$preset" = nightly ]; then
+  printf '\nNightly tests:\n%s\n\n' "$(entries nightly "$name")"
+fi
+if [ "$name" = . ]; then cmake --build --preset "$preset"; else build_for "$preset" "$name"; fi
 wait $peers $oldest_torch || true  # tests without them say that they are skipped
 
+linted=0
+if [ "$preset" = nightly ] && [ "$name" = . ]; then
+  step "clang-tidy"  # which needs the compile commands of each file, and the examples' kernels as text
+  { cmake --preset dev && cmake --build --preset dev --target example_texts && scripts/lint.sh tidy; } || linted=1
+fi
+
 step "tests"
-ctest --preset ci -j "$(nproc)"
+run_tests --preset "$preset" -R "$name"
+exit $linted

@@ -1,17 +1,43 @@
-"""INGOT_TESTS_IN_TURN=n: of all tests every n-th, from another one on each day, so that n days' runs have them all.
+"""Which of these tests CI runs: all but those with the marker `nightly`, the same every day.
 
-INGOT_TESTS_ALL=1: all, whatever that says.
+A test that starts another interpreter takes seconds, so of each kind of them CI runs one and the others are `nightly`.
+`--one-of N` takes a fixed N-th of the tests: a test belongs to it by the hash of its own name, so a new test moves no other;
+of a file that would have none it takes the one with the smallest hash.
 """
 
-import datetime
-import os
+import pathlib
+
+
+def stable_hash(name):
+    """FNV-1a of 64 bits, folded, as in tests/support/fixed_set.h."""
+    value = 0xCBF29CE484222325
+    for byte in name.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return (value ^ value >> 32) % 2**32
+
+
+def fixed_set(names, one_of):
+    """Of names like "test_cast.py::test_bits[row]" the fixed N-th, and at least one of each file."""
+    names = list(names)
+    first = {}
+    for name in sorted(names, key=stable_hash):
+        first.setdefault(name.split("::")[0], name)
+    return {name for name in names if stable_hash(name) % one_of == 0} | set(first.values())
+
+
+def pytest_addoption(parser):
+    parser.addoption("--one-of", type=int, default=1, metavar="N", help="run a fixed N-th of the tests")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "nightly: takes seconds, and CI runs another test of its kind")
 
 
 def pytest_collection_modifyitems(config, items):
-    turns = 1 if "INGOT_TESTS_ALL" in os.environ else int(os.environ.get("INGOT_TESTS_IN_TURN", "1"))
-    turn = int(os.environ.get("INGOT_TESTS_TURN", datetime.date.today().toordinal())) % turns
-    if turns > 1:
-        print(f"turn {turn + 1} of {turns}: INGOT_TESTS_TURN={turn} runs the same again")
-    dropped = [item for at, item in enumerate(items) if at % turns != turn]
-    config.hook.pytest_deselected(items=dropped)
-    items[:] = [item for at, item in enumerate(items) if at % turns == turn]
+    one_of = config.getoption("--one-of")
+    if one_of == 1:
+        return
+    names = {item: pathlib.Path(item.path).name + "::" + item.nodeid.split("::", 1)[1] for item in items}
+    chosen = fixed_set(names.values(), one_of)
+    config.hook.pytest_deselected(items=[item for item in items if names[item] not in chosen])
+    items[:] = [item for item in items if names[item] in chosen]

@@ -317,7 +317,7 @@ TRAINERS = {
 needs_torchao = pytest.mark.skipif(not HAS_TORCHAO, reason="torchao is not installed")
 
 
-@pytest.mark.parametrize("without", [pytest.param(False, marks=needs_torchao), True], ids=["with torchao", "without"])
+@pytest.mark.parametrize("without", [pytest.param(False, marks=[needs_torchao, pytest.mark.nightly]), True], ids=["with torchao", "without"])
 def test_trainers(without):
     # A dataclass looks its module up by name.
     programs = "\n".join(f"exec({program!r}, {{'__name__': '__main__'}})" for program in TRAINERS.values())
@@ -325,43 +325,37 @@ def test_trainers(without):
 
 
 @needs_torchao
-def test_what_ingot_lacks_is_torchaos():
-    run("""
-        import torch, torchao
-        from torch import nn
-        import torchao.float8.inference as inference
-        from torchao.float8 import FP8Granularity
-        from torchao.float8.inference import Float8MMConfig
-        assert inference.__name__ == "torchao.float8.inference" and Float8MMConfig.__module__ == inference.__name__
-        from torchao.quantization import Float8WeightOnlyConfig, quantize_
-        torch.manual_seed(0)
-        model = torchao.float8.convert_to_float8_training(nn.Sequential(nn.Linear(32, 32)))
-        assert type(model[0]).__module__.startswith("ingot")
-        x = torch.randn(4, 32)
-        expected = model(x)
-        quantize_(model, Float8WeightOnlyConfig())
-        assert model[0].weight.qdata.dtype == torch.float8_e4m3fn
-        with torch.no_grad():
-            error = (model(x) - expected).norm() / expected.norm()
-        assert error < 0.1, error
-        """)
-
-
-@needs_torchao
-def test_checkpoints_with_torchaos_classes_load():
+def test_what_ingot_lacks_is_torchaos_and_checkpoints_with_its_classes_load():
     program = """
     import io, sys, torch
     from torchao.float8.float8_training_tensor import LinearMMConfig
     from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
     file = io.BytesIO()
     torch.save(hp_tensor_to_float8_dynamic(torch.arange(6.0), torch.float8_e4m3fn, LinearMMConfig()), file)
-    before = {name for name in sys.modules if name.startswith("torchao.float8")}
     import ingot.float8
     ingot.float8.replace_torchao()
     file.seek(0)
     x = torch.load(file, weights_only=True)
     assert type(x) is ingot.float8.Float8TrainingTensor, type(x)
     assert torch.equal(x.to_original_precision()[5:], torch.tensor([5.0]))
+
+    import torchao
+    from torch import nn
+    import torchao.float8.inference as inference
+    from torchao.float8 import FP8Granularity
+    from torchao.float8.inference import Float8MMConfig
+    assert inference.__name__ == "torchao.float8.inference" and Float8MMConfig.__module__ == inference.__name__
+    from torchao.quantization import Float8WeightOnlyConfig, quantize_
+    torch.manual_seed(0)
+    model = torchao.float8.convert_to_float8_training(nn.Sequential(nn.Linear(32, 32)))
+    assert type(model[0]).__module__.startswith("ingot")
+    x = torch.randn(4, 32)
+    expected = model(x)
+    quantize_(model, Float8WeightOnlyConfig())
+    assert model[0].weight.qdata.dtype == torch.float8_e4m3fn
+    with torch.no_grad():
+        error = (model(x) - expected).norm() / expected.norm()
+    assert error < 0.1, error
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -519,6 +519,39 @@ def check_checkpoints(rank):
         shutil.rmtree(folder)
 
 
+def check_weight_codes(rank):
+    """FSDP gathers the weight again for backward, into the memory that forward kept."""
+
+    def train(keep, shards):
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            Float8Linear(16, 32, recipe="rowwise"),
+            nn.ReLU(),
+            Float8Linear(32, 5, recipe="rowwise_with_gw_hp"),
+            nn.ReLU(),
+            Float8Linear(5, 3, recipe="tensorwise"),
+        )
+        for layer in net:
+            if isinstance(layer, Float8Linear):
+                layer.keep_weight_codes(keep)
+                if shards:
+                    fully_shard(layer)
+        net = fully_shard(net) if shards else net
+        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+        losses = []
+        for _ in range(STEPS):
+            loss = net(torch.linspace(-1, 1, 96).reshape(6, 16)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    expected = train(True, False)
+    assert train(False, True) == expected
+    assert train(None, True) == expected
+
+
 CHECKS = [
     check_checkpoints,
     check_ddp,
@@ -533,6 +566,7 @@ CHECKS = [
     check_overflow_on_one_rank,
     check_quantized_weights,
     check_parts_that_are_sharded,
+    check_weight_codes,
 ]
 folder = two_processes.fixture(CHECKS)
 

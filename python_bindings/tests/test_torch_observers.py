@@ -370,6 +370,7 @@ for _ in range(20):
     assert result.stdout.strip() == forward + "+0 backward;+0 grad_weight;-;-;"
 
 
+@pytest.mark.nightly
 def test_nvtx_ranges_of_a_compiled_layer():
     """A forward is three operators; a cast of an input belongs to no layer, because several may share it."""
     if not (FAKE_NVTX / "lib" / "libnvtx3interop.so").exists():

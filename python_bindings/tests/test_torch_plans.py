@@ -265,6 +265,7 @@ except ingot.Error as error:
 """
 
 
+@pytest.mark.nightly
 def test_exported_programs_run_in_another_process_with_the_same_bits(tmp_path):
     torch._dynamo.reset()
     flops = []

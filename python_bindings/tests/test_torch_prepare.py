@@ -211,6 +211,7 @@ def test_layers_that_pytorch_computes_are_left_out():
     assert left_out == [("0", "PyTorch's operations emulate it")]
 
 
+@pytest.mark.nightly
 def test_kernels_are_compiled_for_a_gpu_that_is_not_here(tmp_path):
     """Once: the second time they lie in the store."""
     code = """

@@ -2,15 +2,12 @@
 
 import copy
 import gc
-import os
 import pickle
-import tempfile
 import weakref
 
 import pytest
 
 torch = pytest.importorskip("torch")
-import torch.distributed as dist
 from torch._dynamo.testing import CompileCounterWithBackend
 
 import ingot.nn
@@ -18,7 +15,6 @@ import ingot.torch
 from ingot.nn import Float8Linear, GatedMlp, RMSNormLinear, SharedInputLinears, shared_input
 from ingot.torch import _linear as linear_module
 from ingot.torch import _operators as operators
-import two_processes
 from torch_module_cases import CASES, FLOAT8, equal, step
 
 RECIPES = (*ingot.torch.RECIPES, "delayed")
@@ -258,46 +254,3 @@ def test_a_graph_is_compiled_again_where_tokens_become_many():
         assert equal(*found)
         counts.append(counter.frame_count)
     assert counts == [1, 1, 2, 2, 2]
-
-
-def _train_sharded(rank, store):
-    from torch.distributed.fsdp import fully_shard
-
-    dist.init_process_group("gloo", store=dist.FileStore(store, 2), rank=rank, world_size=2)
-
-    def train(keep, shards):
-        torch.manual_seed(0)
-        net = torch.nn.Sequential(
-            Float8Linear(16, 32, recipe="rowwise"),
-            torch.nn.ReLU(),
-            Float8Linear(32, 5, recipe="rowwise_with_gw_hp"),
-            torch.nn.ReLU(),
-            Float8Linear(5, 3, recipe="tensorwise"),
-        )
-        for layer in net:
-            if isinstance(layer, Float8Linear):
-                layer.keep_weight_codes(keep)
-                if shards:
-                    fully_shard(layer)
-        net = fully_shard(net) if shards else net
-        optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-        losses = []
-        for _ in range(3):
-            loss = net(torch.linspace(-1, 1, 96).reshape(6, 16)).square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
-        return losses
-
-    expected = train(True, False)
-    assert train(False, True) == expected
-    assert train(None, True) == expected
-    dist.destroy_process_group()
-
-
-@pytest.mark.skipif(not dist.is_available(), reason="PyTorch was built without torch.distributed")
-def test_sharded_by_fsdp():
-    """FSDP gathers the weight again for backward, into the memory that forward kept."""
-    with tempfile.TemporaryDirectory() as folder:
-        two_processes.spawn(_train_sharded, (os.path.join(folder, "store"),))

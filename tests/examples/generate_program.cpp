@@ -15,6 +15,8 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_generate_program)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -69,7 +71,7 @@ BOOST_AUTO_TEST_CASE(both_models_are_run_and_compared) {
                  {"\"weights\": \"bf16\"", "\"weights\": \"e4m3fn row\"", "\"top1\"", "\"batch\": 2"});
 }
 
-BOOST_AUTO_TEST_CASE(a_prompt_is_gone_on_with) {
+BOOST_AUTO_TEST_CASE(a_prompt_is_gone_on_with, *boost::unit_test::label("nightly")) {
   const Bench bench;
   BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=5", "--prompt=7,8,9", "--only=bf16"}) == 0, bench.log());
   const std::string tokens = bench.line("bf16: ");
@@ -82,7 +84,7 @@ BOOST_AUTO_TEST_CASE(a_prompt_is_gone_on_with) {
   check_contains(bench.line("e5m2 1x128: "), {"7 8 9 "});
 }
 
-BOOST_AUTO_TEST_CASE(formats_of_fewer_bits) {
+BOOST_AUTO_TEST_CASE(formats_of_fewer_bits, *boost::unit_test::label("nightly")) {
   const Bench bench;
   BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=3", "--dtype=e2m1fn", "--mx"}) == 0, bench.log());
   check_contains(bench.log(), {"e2m1fn mx"});
@@ -183,3 +185,5 @@ BOOST_AUTO_TEST_CASE(options_are_checked_before_anything_is_loaded) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()

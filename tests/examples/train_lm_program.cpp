@@ -31,6 +31,8 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_train_lm_program)
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -381,7 +383,7 @@ BOOST_AUTO_TEST_CASE(one_model_alone) {
 }
 
 // Twenty steps are enough to see that each recipe learns: a byte drawn at random has log(256) = 5.5.
-BOOST_AUTO_TEST_CASE(every_recipe_learns) {
+BOOST_AUTO_TEST_CASE(every_recipe_learns, *boost::unit_test::label("nightly")) {
   const Bench bench;
   std::set<std::string> losses;
   for (const ingot::Recipe& known : ingot::recipes()) {
@@ -401,7 +403,7 @@ BOOST_AUTO_TEST_CASE(every_recipe_learns) {
 
 // The validation loss is of the same windows for every seed, so the seeds' losses compare. Micro-batches train the same
 // model.
-BOOST_AUTO_TEST_CASE(seeds_agree_and_micro_batches_change_little) {
+BOOST_AUTO_TEST_CASE(seeds_agree_and_micro_batches_change_little, *boost::unit_test::label("nightly")) {
   const Bench bench;
   struct Losses {
     double bf16, fp8;
@@ -431,7 +433,7 @@ BOOST_AUTO_TEST_CASE(seeds_agree_and_micro_batches_change_little) {
 }
 
 // The kernels that a GPU would run are compiled into the store, once. Without NVRTC there are none, and it says 0.
-BOOST_AUTO_TEST_CASE(a_second_run_compiles_nothing) {
+BOOST_AUTO_TEST_CASE(a_second_run_compiles_nothing, *boost::unit_test::label("nightly")) {
   const ingot::test::TemporaryDirectory empty;
   const Bench bench(empty.path());
   BOOST_REQUIRE_MESSAGE(bench.run(bench.tiny("out", 20)) == 0, bench.log());
@@ -442,3 +444,5 @@ BOOST_AUTO_TEST_CASE(a_second_run_compiles_nothing) {
     BOOST_TEST(bench.log().find("loaded from the store 0,") == std::string::npos, bench.log());
   }
 }
+
+BOOST_AUTO_TEST_SUITE_END()

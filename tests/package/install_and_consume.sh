@@ -4,8 +4,8 @@
 # each part, the examples that train and generate, find_package, add_subdirectory.
 #
 # Environment:
-#   INGOT_EMBED=<yes|no>   build all of Ingot as a part of the user's project, which takes minutes; no: only the user's
-#                          own source (default: yes on one day in six)
+#   INGOT_EMBED=yes   build all of Ingot as a part of the user's project, which takes minutes, instead of only the user's
+#                     own source
 set -euo pipefail
 source_dir=$1 build_dir=$2 cxx=$3 launcher=${4:-}
 
@@ -103,14 +103,11 @@ cmake --build "$work/find_package"
 "$work/find_package/consume"
 
 step "add_subdirectory"
-days=$(($(date +%s) / 86400))
-embed=${INGOT_EMBED:-$([ $((days % 6)) -eq 0 ] && echo yes || echo no)}
-echo "INGOT_EMBED=$embed does the same again"
 cmake -S "$source_dir/examples/consume" -B "$work/add_subdirectory" -DINGOT_SOURCE_DIR="$source_dir"
 if cmake --build "$work/add_subdirectory" --target help | grep -E 'test_|ingot_cli'; then
   fail "a project that embeds Ingot gets the targets above, which are our own business"
 fi
-if [ "$embed" = yes ]; then
+if [ "${INGOT_EMBED:-no}" = yes ]; then
   cmake --build "$work/add_subdirectory"
   "$work/add_subdirectory/consume"
 else

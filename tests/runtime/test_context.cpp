@@ -30,6 +30,8 @@
 #include "support/refused.h"
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_context)
+
 using namespace ingot;
 namespace fs = std::filesystem;
 using ingot::test::refused;
@@ -102,7 +104,7 @@ constexpr bool kThreadsAfterFork = true;
 
 }  // namespace
 
-BOOST_TEST_GLOBAL_FIXTURE(NoGpu);
+BOOST_AUTO_TEST_SUITE(context, *boost::unit_test::fixture<NoGpu>())
 
 // A setuid program: this one, copied and given the bit, and started by nobody with INGOT_TEST_SETUID set.
 namespace {
@@ -646,3 +648,7 @@ BOOST_AUTO_TEST_CASE(warnings_go_where_they_are_sent_and_to_stderr_otherwise) {
   text << std::ifstream(captured).rdbuf();
   BOOST_TEST(text.str() == "ingot: warning: " + warnings[0] + "\n");
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE_END()

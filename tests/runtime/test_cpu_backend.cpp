@@ -1,4 +1,4 @@
-// The CPU reference against float64 (support/reference.h) on every ci case of tests/cases.h: amax and casts bit for
+// The CPU reference against float64 (support/reference.h) on ci cases of tests/cases.h: amax and casts bit for
 // bit, sums within their rounding error, and sums of small integers exactly. For a fused cast, float64 bounds the
 // values (support/pointwise_reference.h), and codes and scales must be exactly those of the values.
 #include <boost/test/unit_test.hpp>
@@ -25,9 +25,13 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cpu_backend)
+
 namespace {
 
-using Fixture = CpuCases;
+struct Fixture : CpuCases {
+  Fixture() : CpuCases(kCpuCasesInCi) {}
+};
 
 BOOST_FIXTURE_TEST_SUITE(cpu_backend, Fixture)
 
@@ -481,4 +485,7 @@ BOOST_AUTO_TEST_CASE(parallel_for_hands_on_an_exception) {
 }
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

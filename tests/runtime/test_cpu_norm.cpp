@@ -17,9 +17,13 @@
 #include "support/run_case.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_cpu_norm)
+
 namespace {
 
 struct Fixture : CpuCases {
+  Fixture() : CpuCases(kCpuCasesInCi) {}
+
   // Computes the values of a case, whatever else it writes.
   GuardedMatrix values_of(const NormSpec& spec, Case c) {
     c.spec = NormSpec{.kind = spec.kind, .in = spec.in, .affine = spec.affine, .result = true};
@@ -298,4 +302,7 @@ BOOST_AUTO_TEST_CASE(rows_of_nothing_and_eps_of_nothing) {
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test

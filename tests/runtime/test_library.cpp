@@ -9,6 +9,8 @@
 
 #include "support/temporary_directory.h"
 
+BOOST_AUTO_TEST_SUITE(test_library)
+
 using namespace ingot;
 namespace fs = std::filesystem;
 using ingot::test::TemporaryDirectory;
@@ -36,7 +38,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-BOOST_TEST_GLOBAL_FIXTURE(CleanEnvironment);
+BOOST_AUTO_TEST_SUITE(library, *boost::unit_test::fixture<CleanEnvironment>())
 
 BOOST_AUTO_TEST_CASE(opens_by_name_and_knows_the_file) {
   std::string problem;
@@ -164,3 +166,7 @@ BOOST_AUTO_TEST_CASE(the_drivers_version_decides_which_toolkit_serves) {
   fs::remove(newer);
   BOOST_TEST(found(13010) == older.string());
 }
+
+BOOST_AUTO_TEST_SUITE_END()
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,5 +1,5 @@
 // Selects a share of a program's cases, for programs that run as several processes at once: with `-- 3/8` as the last
-// arguments, every eighth case from the fourth on (0/8 begins with the first).
+// arguments, every eighth case from the fourth on (0/8 begins with the first). All shares together are all cases.
 #pragma once
 
 #include <boost/test/unit_test.hpp>

@@ -12,6 +12,8 @@
 #include "support/share.h"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_share)
+
 namespace {
 
 struct Result {
@@ -22,7 +24,8 @@ struct Result {
 // Runs the suite probe of this program.
 Result run_probe(const std::string& arguments) {
   const std::string self = boost::unit_test::framework::master_test_suite().argv[0];
-  std::FILE* const pipe = popen(("'" + self + "' --run_test=probe " + arguments + " 2>/dev/null").c_str(), "r");
+  std::FILE* const pipe =
+      popen(("'" + self + "' --run_test=test_share/probe " + arguments + " 2>/dev/null").c_str(), "r");
   BOOST_REQUIRE(pipe != nullptr);
   Result result;
   std::array<char, 256> line{};
@@ -88,5 +91,7 @@ BOOST_AUTO_TEST_CASE(one_process_runs_all) {
 BOOST_AUTO_TEST_CASE(a_share_that_is_none_fails) {
   for (const char* const share : {"-- 3/3", "-- 3", "-- -1/3"}) BOOST_TEST(run_probe(share).code != 0, share);
 }
+
+BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace ingot::test

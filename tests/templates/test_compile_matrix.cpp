@@ -1,14 +1,17 @@
-// Compiles every kernel that can be asked for, for every supported target. A spill, a stack frame, or any warning of
-// the front end or of ptxas is a failure. Needs NVRTC but no GPU.
+// Compiles the kernels that can be asked for, for the supported targets: in CI a fixed eighth, nightly all. A spill, a
+// stack frame, or any warning of the front end or of ptxas is a failure. Needs NVRTC but no GPU.
 #include <fmt/format.h>
 
 #include <boost/test/unit_test.hpp>
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,9 +27,12 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 #include "tests/cases.h"
+#include "tests/support/fixed_set.h"
 #include "tests/support/share.h"
 #include "tests/templates/math_checks.h"
 #include "tests/templates/math_kernels.h"
+
+BOOST_AUTO_TEST_SUITE(test_compile_matrix)
 
 using namespace ingot;
 
@@ -35,6 +41,7 @@ namespace {
 struct Job {
   Source source;
   Target target;
+  std::uint32_t rarer = 1;  // CI's part of these jobs is so many times smaller
 };
 
 // Empty if the kernel compiled cleanly.
@@ -74,50 +81,52 @@ const NvrtcCompiler& nvrtc() {
   return *compiler;
 }
 
-// Which of the jobs that compiled_in_ci() leaves this process compiles: an eighth, another one on each day, so that the
-// runs of eight days compile all of these. The name of a kernel and its target say in which eighth it is: a new spec
-// moves no other. (Sevenths would tie a kernel to a day of the week.) With INGOT_COMPILE_ALL=1 in the environment every
-// kernel is compiled for every target (the ctest entries of label nightly). `-- 3/8` as arguments: every eighth job
-// from the fourth on, as NVRTC's front end runs one compile at a time in a process.
+// Which jobs this process compiles: an eighth, always the same (support/fixed_set.h), and of those that others stand
+// for fewer; with `-- nightly` as arguments every kernel for every target. The name of a kernel and its target say
+// whether CI has it: a new spec moves no other. `-- 3/8`: every eighth job from the fourth on, as NVRTC's front end
+// runs one compile at a time in a process.
 class Selection {
  public:
-  static constexpr int kTurns = 8;
-
-  Selection() {
-    if (all_) return;
-    const char* const text = std::getenv("INGOT_COMPILE_TURN");
-    const auto today = std::chrono::floor<std::chrono::days>(std::chrono::system_clock::now()).time_since_epoch();
-    turn_ = text != nullptr ? std::stoul(text) : static_cast<std::size_t>(today.count() % kTurns);
-    fmt::print("turn {} of {}: INGOT_COMPILE_TURN={} compiles the same again\n", turn_ + 1, kTurns, turn_);
-  }
+  static constexpr std::uint32_t kOneOf = 8;
 
   bool all() const { return all_; }
 
   std::vector<Job> of(const std::vector<Job>& jobs) const {
-    std::vector<Job> wanted;
-    for (std::size_t i = 0; i < jobs.size(); ++i) {
-      if (all_ || turn_of(jobs[i]) == turn_ % kTurns) wanted.push_back(jobs[i]);
+    std::vector<test::NamedCase> named;
+    for (const Job& job : jobs) {
+      named.push_back(
+          {.name = job.source.name + " for " + print(job.target), .kinds = kinds_of(job), .rarer = job.rarer});
     }
     std::vector<Job> mine;
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (share_.has(i)) mine.push_back(wanted[i]);
+    std::size_t next = 0;
+    for (const std::size_t i : test::FixedSet(kOneOf).of(named)) {
+      if (share_.has(next++)) mine.push_back(jobs[i]);
     }
     return mine;
   }
 
  private:
-  static std::size_t turn_of(const Job& job) {
-    return std::hash<std::string>{}(job.source.name + print(job.target)) % kTurns;
+  static std::vector<std::string> kinds_of(const Job& job) {
+    std::vector<std::string> kinds{print(job.target)};
+    std::istringstream lines(job.source.text);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("#include")) kinds.push_back(line);
+    }
+    return kinds;
   }
 
-  bool all_ = std::getenv("INGOT_COMPILE_ALL") != nullptr;
-  std::size_t turn_ = 0;
+  bool all_ = test::runs_nightly();
   test::Share share_ = test::Share::of_arguments();
 };
 
 const Selection& selection() {
   static const Selection made;
   return made;
+}
+
+// The target of a kernel that is compiled for one: by its name, so that a new kernel moves no other.
+Target some_target(const std::string& name) {
+  return kSupportedTargets[test::stable_hash(name) % kSupportedTargets.size()];
 }
 
 // `what`: the jobs, in the line that says how many were compiled and how long that took.
@@ -144,11 +153,12 @@ bool stands_for_its_kind(const KernelSpec& spec) {
   return true;
 }
 
-// A kernel that stands for its kind is compiled for sm_90a and one other target, of the others every sixth for one.
-bool compiled_in_ci(bool stands_for_others, std::size_t index, std::size_t target) {
-  const std::size_t targets = kSupportedTargets.size();
-  if (!stands_for_others) return index % (6 * targets) == 6 * target;
-  return kSupportedTargets[target] == target_for(9, 0) || index % targets == target;
+// A kernel that stands for its kind is compiled for sm_90a and about one other target, of the others every sixth for
+// one.
+std::uint32_t rarer(bool stands_for_others, Target target) {
+  constexpr auto kTargets = static_cast<std::uint32_t>(kSupportedTargets.size());
+  if (!stands_for_others) return 6 * kTargets;
+  return target == target_for(9, 0) ? 1 : kTargets;
 }
 
 }  // namespace
@@ -156,7 +166,7 @@ bool compiled_in_ci(bool stands_for_others, std::size_t index, std::size_t targe
 BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
   struct Entry {
     Source source;
-    bool everywhere;
+    bool stands_for_others;
   };
   std::map<std::string, Entry> sources;  // by text: many specs share a kernel
   for (const KernelSpec& spec : all_valid_specs()) {
@@ -166,13 +176,9 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
     }
   }
   std::vector<Job> jobs;
-  std::size_t index = 0;
   for (const auto& [text, entry] : sources) {
-    ++index;
-    for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
-      if (selection().all() || compiled_in_ci(entry.everywhere, index, t)) {
-        jobs.push_back({entry.source, kSupportedTargets[t]});
-      }
+    for (const Target target : kSupportedTargets) {
+      jobs.push_back({entry.source, target, rarer(entry.stands_for_others, target)});
     }
   }
   expect_clean("every kernel", jobs);
@@ -183,20 +189,18 @@ BOOST_AUTO_TEST_CASE(every_kernel_for_every_target) {
 BOOST_AUTO_TEST_CASE(norms_of_wide_rows) {
   const std::set<std::int32_t> changing{3, 4, 5, 6, 8, 10, 13, 16};
   std::map<std::string, Job> jobs;
-  std::size_t index = 0;
   for (const KernelSpec& spec : all_valid_specs()) {
     if (!std::holds_alternative<NormSpec>(spec)) continue;
     NormSpec norm = std::get<NormSpec>(spec);
     const bool stands = stands_for_its_kind(spec);
     for (std::int32_t vec8s = 3; vec8s <= 16; ++vec8s) {
       norm.cols = vec8s * 4096;
-      for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
-        const Target target = kSupportedTargets[t];
+      for (const Target target : kSupportedTargets) {
         if (target.major < 9 || (target.major >= 12 && norm.in == Dtype::f32 && vec8s > 12)) continue;  // never runs
-        const bool wanted = stands ? changing.contains(vec8s) : ++index % 29 == 0;
-        if (!wanted || (!selection().all() && !compiled_in_ci(stands, index, t))) continue;
         const Source source = generate(norm);
-        jobs.emplace(source.text + print(target), Job{source, target});
+        const bool wanted =
+            stands ? changing.contains(vec8s) : test::stable_hash(source.name + print(target)) % 29 == 0;
+        if (wanted) jobs.emplace(source.text + print(target), Job{source, target, rarer(stands, target)});
       }
     }
   }
@@ -264,29 +268,26 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_pair_for_hopper) {
 }
 
 // GEMMs with decoded weights. In CI, for each format, kind of factors and kernel, those that use most registers; every
-// kernel that packs; and every tiling that is offered for some number of tokens. With INGOT_COMPILE_ALL, every spec.
+// kernel that packs; and every tiling that is offered for some number of tokens. Nightly, every spec.
 BOOST_AUTO_TEST_CASE(decoded_weights) {
   std::map<std::string, Job> jobs;
-  const auto add = [&](const KernelSpec& spec, Target target) {
+  const auto add = [&](const KernelSpec& spec, std::optional<Target> only, std::uint32_t rarer = 1) {
     const Source source = generate(spec);
-    jobs.emplace(source.text + print(target), Job{source, target});
+    const Target target = only.value_or(some_target(source.name));
+    jobs.emplace(source.text + print(target), Job{source, target, rarer});
   };
-  std::size_t index = 0;
-  const auto turn = [&] { return kSupportedTargets[index++ % kSupportedTargets.size()]; };
-  for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) add(spec, turn());
+  for (const PackWeightSpec& spec : valid_specs<PackWeightSpec>()) add(spec, {});
   for (DequantMatmulSpec spec : valid_specs<DequantMatmulSpec>()) {
     if (!selection().all() && spec.out != Dtype::f32) continue;
-    ++index;
-    if (!selection().all() && index % 3 != 0) continue;
     if (spec.kernel == DequantKernel::sm90) {
-      add(spec, target_for(9, 0));
+      add(spec, target_for(9, 0), 3);
       continue;
     }
     for (const DequantTiling& tiling :
          {DequantTiling{.tokens = 64, .rows = 64, .depth = 128, .stages = 3, .k_warps = 2},
           DequantTiling{.tokens = 32, .rows = 128, .depth = 128, .stages = 3, .k_warps = 2}}) {
       spec.tiling = tiling;
-      add(spec, turn());
+      add(spec, {}, 3);
     }
   }
   const MatmulDevice place{.target = target_for(9, 0), .multiprocessors = 132};
@@ -309,13 +310,12 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
   expect_clean("dequant_matmul", unique);
 }
 
-// GEMMs with an epilogue: gemm_simt's and gemm_mma's for every target in turn; gemm_sm90's, for operands that wgmma
+// GEMMs with an epilogue: gemm_simt's and gemm_mma's for some target each; gemm_sm90's, for operands that wgmma
 // takes, for Hopper, with the tilings that have most and fewest registers to spare, and in stream-K with fewest.
 BOOST_AUTO_TEST_CASE(every_epilogue) {
   std::vector<Job> jobs;
-  std::size_t index = 0;
   for (GemmSpec spec : test::epilogue_specs()) {
-    const Target target = kSupportedTargets[index++ % kSupportedTargets.size()];
+    const Target target = some_target(print(spec));
     spec.kernel = GemmKernel::simt;
     jobs.push_back({generate(spec), target});
     if (spec.a == Dtype::f32) continue;
@@ -377,7 +377,7 @@ BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
   expect_clean("gemm_mma", jobs);
 }
 
-// Expressions by themselves, casts with expressions, and casts with sums in every granularity: all for Hopper, every
+// Expressions by themselves, casts with expressions, and casts with sums in every granularity: all for Hopper, a
 // third for every target.
 BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   std::vector<KernelSpec> specs = test::fused_specs();
@@ -396,13 +396,11 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
     if (selection().all() || chosen) specs.emplace_back(with_sum);
   }
   std::map<std::string, Job> jobs;
-  std::size_t index = 0;
   for (const KernelSpec& spec : specs) {
-    const bool everywhere = selection().all() || index++ % 3 == 0;
     for (const Pass pass : passes(spec)) {
       const Source source = generate(spec, pass);
       for (const Target target : kSupportedTargets) {
-        if (everywhere || target == target_for(9, 0)) jobs.emplace(print(target) + source.text, Job{source, target});
+        jobs.emplace(print(target) + source.text, Job{source, target, target == target_for(9, 0) ? 1U : 3U});
       }
     }
   }
@@ -437,8 +435,7 @@ BOOST_AUTO_TEST_CASE(every_template_alone) {
   expect_clean("templates by themselves", jobs);
 }
 
-// Casts to MX and roundings to formats. In CI all casts to MX and some roundings for Hopper, and each for another
-// target in turn.
+// Casts to MX and roundings to formats. In CI of some roundings, for Hopper and about one other target each.
 BOOST_AUTO_TEST_CASE(every_quantizing_kernel) {
   std::vector<KernelSpec> specs;
   for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) specs.emplace_back(spec);
@@ -446,12 +443,9 @@ BOOST_AUTO_TEST_CASE(every_quantizing_kernel) {
     if (selection().all() || (spec.exponent_bits + spec.mantissa_bits) % 3 == 1) specs.emplace_back(spec);
   }
   std::vector<Job> jobs;
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    const Source source = generate(specs[i]);
-    for (std::size_t t = 0; t < kSupportedTargets.size(); ++t) {
-      const bool chosen = kSupportedTargets[t] == target_for(9, 0) || i % kSupportedTargets.size() == t;
-      if (selection().all() || chosen) jobs.push_back({source, kSupportedTargets[t]});
-    }
+  for (const KernelSpec& spec : specs) {
+    const Source source = generate(spec);
+    for (const Target target : kSupportedTargets) jobs.push_back({source, target, rarer(true, target)});
   }
   expect_clean("quantize_mx and float_quantize", jobs);
 }
@@ -491,3 +485,5 @@ BOOST_AUTO_TEST_CASE(faults_are_seen) {
   }
   BOOST_TEST(problems.back() == "");
 }
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -15,6 +15,7 @@
 #include "ingot/codegen/types/dtype_types.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "support/compare.h"
+#include "support/fixed_set.h"
 #include "support/run_case.h"
 
 #include "cast/column_sum.cuh"
@@ -27,6 +28,8 @@
 #include "norm/norm_rows_wide.cuh"
 
 namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_norm_emulated)
+
 namespace {
 
 template <class Kind>
@@ -57,10 +60,15 @@ struct Fixture {
   Stream stream{*cpu};
   InputMaker maker;
 
+  static constexpr std::uint32_t kOneOf = 4;  // the part of each list of cases that CI runs
+
   // `launch` runs the kernels on the tensors of a case.
   template <class Launch>
   void check(const KernelSpec& spec, const std::vector<Case>& cases, const Launch& launch) {
-    for (const Case& c : cases) {
+    std::vector<NamedCase> named;
+    for (const Case& c : cases) named.emplace_back().name = name(c);
+    for (const std::size_t i : FixedSet(kOneOf).of(named)) {
+      const Case& c = cases[i];
       const SharedMatrices inputs = maker.inputs(c);
       PlacedCase placed(c, inputs, *cpu, stream);
       launch(placed);
@@ -421,4 +429,7 @@ BOOST_AUTO_TEST_CASE(backward_rms_plain_f32) { check_backward<f32, RmsNorm, fals
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
 }  // namespace ingot::test
