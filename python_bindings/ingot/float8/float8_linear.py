@@ -191,7 +191,7 @@ def _casts_of(config: Float8LinearConfig) -> Optional[Casts]:
     return Casts(tuple(texts), config.round_scales_to_power_of_2, fast_accumulation, True, given)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)  # not frozen: Dynamo of PyTorch 2.7 would guard the name too
 class ConfigOptions:
     """What ingot.nn's layer has in its options, of a config: its casts, None where PyTorch's operations compute it; its
     name in messages; and whether forward keeps the weight's codes for backward."""
@@ -202,10 +202,10 @@ class ConfigOptions:
 
     def __post_init__(self) -> None:
         casts = self.casts and self.casts._replace(weight_again=not self.keep_weight_codes)
-        object.__setattr__(self, "casts", casts and _KNOWN_CASTS.setdefault(casts, casts))
-        object.__setattr__(self, "full_name", self.name or "Float8Linear")
-        object.__setattr__(self, "subject", f'linear "{self.full_name}"')
-        object.__setattr__(self, "_plans", PlanTable())
+        self.casts = casts and _KNOWN_CASTS.setdefault(casts, casts)
+        self.full_name = self.name or "Float8Linear"
+        self.subject = f'linear "{self.full_name}"'
+        self._plans = PlanTable()
 
     def __reduce__(self):
         """Copies and pickles have no plans: their numbers are of this process."""
