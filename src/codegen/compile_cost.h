@@ -1,5 +1,5 @@
-// How long a kernel's compile takes beside that of another: what compiles many of them begins with the longest, so that
-// none is left to run alone at the end.
+// Estimates how long a kernel takes to compile, relative to the others. Whoever compiles many kernels begins with the
+// longest, so that none is left to run alone at the end.
 #pragma once
 
 #include "ingot/codegen/kernel_spec.h"

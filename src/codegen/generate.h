@@ -1,5 +1,5 @@
-// From a spec to the translation unit that NVRTC compiles: one #include of a template header and one line that names an
-// instantiation, kKernel. Nothing else is ever text.
+// Turns a spec into the translation unit that NVRTC compiles: one #include of a template header and one line that names
+// an instantiation, kKernel. Nothing else is ever text.
 #pragma once
 
 #include <span>

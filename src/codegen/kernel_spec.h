@@ -84,7 +84,7 @@ std::vector<Spec> valid_specs() {
 }
 
 // The valid specs of all operations, in a fixed order: tests compile and run all of them. Pairs of GEMMs and the
-// operations of quantize_spec.h and dequant_spec.h are left out, as they have tests of their own.
+// operations of quantize_spec.h and dequant_spec.h are left out, as they have their own tests.
 INGOT_API std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

@@ -1,5 +1,5 @@
-// From what a run asked for to the kernels that the next one may need, on any GPU: those to compile ahead. A pure
-// function, as the choice of kernels is.
+// Lists the kernels that the next run may need, on any GPU, from a recording of what this run asked for: those to
+// compile ahead. A pure function, as the choice of kernels is.
 //
 // An operation's spec gives all its passes. A matmul gives every kernel that the library could choose for it there: its
 // whole order (gemm_order, dequant_order), because a call may refuse the first for its addresses or strides, and what

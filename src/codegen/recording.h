@@ -1,5 +1,6 @@
-// What a run asked for: each kernel that it used, by its spec, and each matmul that it ran, by its spec and size. From
-// a recording follow the kernels to have ready for the next such run (recorded_kernels.h), and the matmuls to tune.
+// A recording of what a run asked for: each kernel that it used, by its spec, and each matmul that it ran, by its spec
+// and size. It decides which kernels to compile ahead of the next such run (recorded_kernels.h), and which matmuls to
+// tune.
 //
 // As text, a line for each, which print(KernelSpec) or print(MatmulCall) makes. Empty lines and those that begin with #
 // mean nothing. So a GEMM manifest is a recording, and two recordings one after the other are their merger.
@@ -59,7 +60,7 @@ struct ParsedRecording {
   std::string first{};  // of them: "line 3: \"x\" is no k; expected ..."
 };
 
-// In time proportional to the text's length. Throws nothing of its own.
+// In time proportional to the text's length. Throws only what an allocation throws.
 INGOT_API ParsedRecording parse_recording(std::string_view text);
 
 }  // namespace ingot

@@ -148,7 +148,7 @@ class Scanner {
     return true;
   }
 
-  // To the closing quote, and the suffix of the user's literal behind it: in "a"R"b", R is no prefix. A quote that is
+  // To the closing quote, and the suffix of the user's literal after it: in "a"R"b", R is no prefix. A quote that is
   // missing ends at the end of its line.
   void skip_literal(char quote) {
     while (!at_end() && peek() != '\n') {

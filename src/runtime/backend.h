@@ -52,12 +52,12 @@ class INGOT_API CapturedWork {
   CapturedWork() = default;
 };
 
-// Threads: any number of them may call one backend at the same time, each with a stream of its own; kernels are then
+// Threads: any number of them may call one backend at the same time, each with its own stream; kernels are then
 // compiled once, and the callers that need one wait for it. A Stream is for one thread at a time, and so is what keeps
-// its results in order by one: CastList, Graph, a fence, a mark. Tensors are plain values; that work which reads and
-// writes the same memory runs in order is the caller's business, by one stream or by Stream::wait_for(). Memory
-// (allocate(), release()) is for any thread, and what one thread allocates another may release. Only
-// set_launch_hook() may not run beside launches.
+// its results in order by one: CastList, Graph, a fence, a timing event. Tensors are plain values; that work which
+// reads and writes the same memory runs in order is the caller's business, by one stream or by Stream::wait_for().
+// Memory (allocate(), release()) is for any thread, and what one thread allocates another may release. Only
+// set_launch_hook() may not run during launches.
 class INGOT_API Backend {
  public:
   virtual ~Backend() = default;
@@ -119,7 +119,7 @@ class INGOT_API Backend {
   virtual bool is_allocated(const void* device_data, std::size_t bytes) const = 0;
 
   // Do layers look for what a host cannot see: memory that changed between forward and backward, or was freed? Set by
-  // ContextOptions::check_memory; what is checked says docs/stateless_layers.md. Not for calls beside running ones.
+  // ContextOptions::check_memory; docs/stateless_layers.md says what is checked. Not to be called while others run.
   bool checks_memory() const { return checks_memory_; }
   void set_checks_memory(bool checks) { checks_memory_ = checks; }
 
@@ -136,8 +136,8 @@ class INGOT_API Backend {
   virtual void destroy_fence(void* fence) noexcept = 0;
   virtual void wait(const Stream& stream, const Stream& other, void* fence) = 0;
 
-  // Timing marks on a stream: CUDA events, or the CPU's clock. microseconds_between() takes two recorded marks and
-  // waits for both. Throws Error{cuda_failed}.
+  // Timing events on a stream ("marks"): CUDA events, or the CPU's clock. microseconds_between() takes two recorded
+  // events and waits for both. Throws Error{cuda_failed}.
   virtual void* create_mark() = 0;
   virtual void destroy_mark(void* mark) noexcept = 0;
   virtual void record_mark(void* mark, const Stream& stream) = 0;

@@ -34,8 +34,8 @@ Range check_factors(const char* what, const Tensor& factors, ScaleGranularity gr
   }
   const std::int64_t in_group = scale_count({granularity.rows, 0}, rows, cols);
   if (factors.rows == across && factors.cols == in_group) return check_matrix(what, factors, Dtype::f32, device);
-  const std::string both = fmt::format("{}, or [{}, {}]: those of each {} in a row of their own",
-                                       scales_in_words(granularity, matrix), across, in_group, groups);
+  const std::string both = fmt::format("{}, or [{}, {}]: one row for each {}", scales_in_words(granularity, matrix),
+                                       across, in_group, groups);
   return check_vector(what, factors, Dtype::f32, scale_count(granularity, rows, cols), device, both.c_str());
 }
 

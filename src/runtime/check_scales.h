@@ -1,4 +1,4 @@
-// The check of scales, factors or maxima: one for each part of a matrix that shares a scale.
+// The check of scales, scale_inv or maxima: one for each part of a matrix that shares a scale.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace ingot {
 
 // How an operation names the parts of its matrix in messages. Extents are named by their numbers, so that a new
-// granularity needs no sentence of its own.
+// granularity needs no new sentence.
 struct ScaledMatrix {
   const char* whole;   // "one for the whole tensor"
   const char* row;     // "one for each row of the input"
@@ -25,7 +25,7 @@ std::string scales_in_words(ScaleGranularity granularity, const ScaledMatrix& ma
 Range check_scales(const char* what, const Tensor& tensor, Dtype dtype, ScaleGranularity granularity, std::int64_t rows,
                    std::int64_t cols, Device device, const ScaledMatrix& matrix);
 
-// For factors of groups in a row or of blocks, which may also be a matrix with one row for each group of columns
+// For scale_inv of groups in a row or of blocks, which may also be a matrix with one row for each group of columns
 // (factor_strides.h). `groups` names those in messages: "group of K".
 Range check_factors(const char* what, const Tensor& factors, ScaleGranularity granularity, std::int64_t rows,
                     std::int64_t cols, Device device, const ScaledMatrix& matrix, const char* groups);

@@ -102,7 +102,7 @@ void check_overlaps(std::span<const Range> inputs, std::span<const Range> output
     const auto check_one = [&](const Range& other) {
       if (other.bytes == 0 || !overlap(outputs[i], other)) return;
       refuse(outputs[i].what, *outputs[i].tensor,
-             fmt::format("its memory overlaps that of {}, which is {}; an output needs memory of its own", other.what,
+             fmt::format("its memory overlaps that of {}, which is {}; an output needs its own memory", other.what,
                          describe(*other.tensor)));
     };
     for (const Range& input : inputs) check_one(input);

@@ -25,7 +25,7 @@ struct Range {
 
 Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, Device device);
 
-// `because` tells the reader of a message where the expected sizes come from.
+// `because` explains to the reader of a message where the expected sizes come from.
 Range check_matrix(const char* what, const Tensor& tensor, Dtype dtype, std::int64_t rows, std::int64_t cols,
                    Device device, const char* because);
 void check_shape(const char* what, const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* because);

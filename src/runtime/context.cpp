@@ -361,7 +361,7 @@ std::vector<const KernelTier*> Context::Parts::usable_tiers() const {
 std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
   if (driver == nullptr) return nullptr;
   auto opened = CublasLt::open(options.cuda_root.string(), *driver, cublaslt_problem);
-  if (opened == nullptr) options.warn("no cuBLASLt: all GEMMs run on kernels of Ingot's own. " + cublaslt_problem);
+  if (opened == nullptr) options.warn("no cuBLASLt: all GEMMs run on Ingot's own kernels. " + cublaslt_problem);
   return opened;
 }
 

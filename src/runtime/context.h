@@ -115,9 +115,9 @@ INGOT_API ChosenDevice choose_device(ContextOptions options);
 // Threads: any number of them may use one context, its backend, cache, stores and recorder, from its constructor's end
 // until its destructor begins; the functions below may be called at any time. What is made for one order of work (a
 // Stream, a layer with its forward and backward, a CastList, a Graph) is for one thread at a time. `warn` and `log` are
-// called from the thread that has something to tell, several at once, too. Nothing is shared between two contexts, so
-// each thread may also have one of its own; contexts on the same store wait for each other's compiles by a lock on a
-// file, as processes do.
+// called from the thread that has something to report, also from several at once. Nothing is shared between two
+// contexts, so each thread may also have its own; contexts on the same store wait for each other's compiles by a lock
+// on a file, as processes do.
 // A child made by fork() may use its parent's context, on the CPU, while the parent's other threads were in it: what
 // they were doing is lost there. CUDA cannot be used in a child: its calls fail with an error that says so.
 class INGOT_API Context {

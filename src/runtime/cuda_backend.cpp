@@ -1,6 +1,6 @@
 // The backend of one GPU, on the CUDA driver API. An operation checks its arguments, makes the GPU's context current
 // and hands over to its family (gemm/gemm_operations.h, cast/cast_operation.h, ...). Memory, streams, fences and
-// timing marks are the driver's.
+// timing events are the driver's.
 //
 // Memory comes from cuMemAlloc rather than a stream-ordered pool: it outlives streams, may be used on all of them, and
 // is allocated in the first step only.
@@ -296,7 +296,7 @@ class CudaBackend final : public Backend {
     wait_by(event, stream, other);
   }
 
-  // The driver knows of each byte whether it is memory of any kind. Parts of one tensor may be allocations of their own
+  // The driver knows of each byte whether it is memory of any kind. Parts of one tensor may be separate allocations
   // that were mapped side by side.
   bool byte_is_allocated(CUdeviceptr byte) const {
     CUmemorytype type{};

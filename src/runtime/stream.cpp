@@ -104,7 +104,7 @@ StreamBlock Stream::kept(std::size_t bytes) {
 
 namespace {
 
-// An address of this thread's own.
+// An address that only this thread has.
 const void* this_thread() {
   thread_local const char mark = 0;
   return &mark;

@@ -51,13 +51,13 @@ class INGOT_API Stream {
   // instantiated from one captured graph has its addresses, of zeros and scratch memory too, and must run in one
   // order.)
   void* zeros(std::size_t bytes);
-  // Memory of the allocator for one call of several operations, beside their scratch(): at least `bytes`, aligned to
-  // 256 bytes. It goes back when the block does. While a Graph captures this stream it is memory of that graph, for its
-  // calls one after the other. Throws Error{invalid_argument} if there is no allocator.
+  // Memory of the allocator for one call of several operations, in addition to their scratch(): at least `bytes`,
+  // aligned to 256 bytes. It goes back when the block does. While a Graph captures this stream it is memory of that
+  // graph, for its calls one after the other. Throws Error{invalid_argument} if there is no allocator.
   StreamBlock call_scratch(std::size_t bytes);
   // Likewise, for what one call leaves to a later one: a graph that captures both keeps it for them alone.
   StreamBlock kept(std::size_t bytes);
-  // May scratch() be asked for so many bytes during any capture?
+  // May scratch() be asked for this many bytes during any capture?
   bool has_scratch(std::size_t bytes) const {
     return captured_into_ != nullptr || allocator_ != nullptr || scratch_.bytes() >= bytes;
   }
@@ -98,7 +98,7 @@ class INGOT_API StreamUse {
 
   // A call of another thread is using the stream, so this one must not.
   bool refused() const { return refused_; }
-  // A call of this thread is using the stream, and this one lies within it.
+  // A call of this thread is using the stream, and this one is nested in it.
   bool nested() const { return stream_ == nullptr && !refused_; }
 
  private:

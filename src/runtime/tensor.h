@@ -23,7 +23,7 @@ INGOT_API std::string print(Device device);
 
 // A row-major matrix of rows x cols elements: element (r, c) is at data + (r * row_stride + c) * size_of(dtype). For
 // dtypes smaller than a byte, row r is at data + row_bytes(dtype, r * row_stride), and the stride is a multiple of
-// packed_unit(dtype). Vectors (factors, bias, amax) are matrices of one row. An empty matrix may have a null data
+// packed_unit(dtype). Vectors (scale_inv, bias, amax) are matrices of one row. An empty matrix may have a null data
 // pointer.
 struct Tensor {
   void* data = nullptr;

@@ -226,7 +226,7 @@ BOOST_AUTO_TEST_CASE(tilings_of_mma) {
                t.depth = 256;
                t.k_warps = 4;
              }) ==
-             "64 tokens, 64 rows and 4 units along K, but beside 64 tokens a block has 8 warps at most: its registers "
+             "64 tokens, 64 rows and 4 units along K, but with 64 tokens a block has 8 warps at most: its registers "
              "hold no more sums");
 }
 
@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(tilings_of_sm90) {
       sm90_refusal([](auto& t) { t.rows = 100; }) ==
       "100 rows in 1 waves and 1 units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 to 4 waves");
   BOOST_TEST(sm90_refusal([](auto& t) { t.stages = 30; }) ==
-             "30 stages, but shared memory has no room for so many: take 10 or fewer");
+             "30 stages, but shared memory has no room for that many: take 10 or fewer");
   BOOST_TEST(sm90_refusal([](auto& t) { t.stream_k = true; }) == "");
   const std::string_view kCut =
       "stream-K, but that takes blocks and warps that share neither K nor x: split 1, no multicast, one unit along K";
@@ -281,7 +281,7 @@ BOOST_AUTO_TEST_CASE(parse_errors) {
     BOOST_TEST(parse_error(std::string("dequant_matmul bf16*e4m3fn->bf16 kernel=sm90:") + text) ==
                "\"" + std::string(text) +
                    "\" is no tiling of sm90; expected one such as mma:16x128x128:8:2:1 (tokens x rows x depth, stages, "
-                   "split, units along K; behind it :waves2, :multicast2, :blocks2, :streamk)");
+                   "split, units along K; after it :waves2, :multicast2, :blocks2, :streamk)");
   }
 }
 

@@ -334,10 +334,10 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       "cast bf16->e4m3fn scale=tensor out=nothing: neither codes nor transposed is set, but a cast must write at "
       "least one of them");
 
-  BOOST_TEST(
-      refusal(GemmSpec{.b = Dtype::f32}) ==
-      "gemm e4m3fn*f32->bf16 nt scale=tensor,tensor: b is f32 and a is e4m3fn, but beside FP8 an operand must be "
-      "FP8, bf16 or f16");
+  BOOST_TEST(refusal(GemmSpec{.b = Dtype::f32}) ==
+             "gemm e4m3fn*f32->bf16 nt scale=tensor,tensor: b is f32 and a is e4m3fn, but with an FP8 operand the "
+             "other must be "
+             "FP8, bf16 or f16");
   BOOST_TEST(
       refusal(GemmSpec{.a = Dtype::f16}) ==
       "gemm f16*e4m3fn->bf16 nt scale=tensor,tensor: out is bf16, but must be f16 (as the high-precision operand "
@@ -474,7 +474,7 @@ BOOST_AUTO_TEST_CASE(pairs_quote_both_gemms) {
   faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative:streamk",
          "has a tiling of stream-K, which divides all multiprocessors");
   faulty(fp8 + " kernel=sm90:128x128:2x1:6:cooperative", "has a tiling with clusters, but the pair's blocks have none");
-  faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative staged=a", "stages an operand, which takes a launch of its own");
+  faulty(fp8 + " kernel=sm90:128x128:1x1:6:cooperative staged=a", "stages an operand, which takes a separate launch");
   faulty("e4m3fn*e4m3fn->bf16 tt scale=row,row kernel=sm90:128x128:1x1:6:cooperative",
          "has FP8 operands across k, which would have to be staged");
   faulty(fp8 + " bias kernel=sm90:128x128:1x1:6:cooperative", "has a bias");
@@ -699,7 +699,7 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
         "only: leave kernel out");
   holds(error("f32*f32->f32 kernel=sm90"), "a is f32 and b is f32, but kernel sm90 multiplies");
   holds(error("bf16*bf16->bf16 tn kernel=sm90 staged=a"),
-        "staged is set, but kernel sm90 reads bf16 as it lies: leave staged out");
+        "staged is set, but kernel sm90 reads bf16 as it is stored: leave staged out");
   holds(error("bf16*bf16->bf16 tn kernel=sm90:256x256:1x1:2:cooperative"), "sums in each thread");
   holds(error("e4m3fn*e4m3fn->bf16 kernel=simt:128x256:2x1:4:cooperative"),
         "tiling is 128x256:2x1:4:cooperative, but kernel is simt: sm90 and mma alone have one");

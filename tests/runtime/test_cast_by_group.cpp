@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(what_a_cast_says_of_other_shapes) {
   BOOST_TEST(
       message(at(0x10000, Dtype::f32, 6, 3)) ==
       "cast factors: is f32[6, 3] on cpu; it must be [1, 18]: one for each group of 128 in a row of the input, row "
-      "by row, or [3, 6]: those of each group of columns in a row of their own");
+      "by row, or [3, 6]: one row for each group of columns");
   BOOST_TEST(message(at(0x10000, Dtype::bf16, 3, 6)) == "cast factors: is bf16[3, 6] on cpu; the spec asks for f32");
   BOOST_TEST(
       message(at(0x10000, Dtype::f32, 3, 1), kBlocks) ==
@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(what_a_cast_says_of_other_shapes) {
                      kCpu);
              }).message ==
              "cast_stats factors: is f32[6, 3] on cpu; it must be [1, 18]: one for each group of 128 in a row of the "
-             "input, row by row, or [3, 6]: those of each group of columns in a row of their own");
+             "input, row by row, or [3, 6]: one row for each group of columns");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

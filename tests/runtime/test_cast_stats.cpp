@@ -252,7 +252,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit) {
   BOOST_TEST(
       message([](auto&, auto& t) { t.stats.data = memory + 3072; }) ==
       "cast_stats stats: is f32[1, 18] on cpu; its memory overlaps that of cast_stats factors, which is f32[1, 8] "
-      "on cpu; an output needs memory of its own");
+      "on cpu; an output needs its own memory");
 }
 
 }  // namespace

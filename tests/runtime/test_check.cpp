@@ -274,7 +274,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
   BOOST_TEST(of([](auto& t) { t.output = t.input = t.inputs[0]; }) == kNothing);
   const std::string in_between =
       ", which is bf16[4, 8] on cpu; the output may be that matrix itself, with the same address and row stride, or "
-      "memory of its own";
+      "its own memory";
   BOOST_TEST(of([](auto& t) { t.output.data = at(2); }) ==
              "elementwise output: is bf16[4, 8] on cpu; its memory overlaps that of elementwise input" + in_between);
   BOOST_TEST(of([](auto& t) {
@@ -286,7 +286,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
                  in_between);
   BOOST_TEST(of([](auto& t) { t.output.data = at(2048); }) ==
              "elementwise output: is bf16[4, 8] on cpu; its memory overlaps that of elementwise inputs[1], which is "
-             "bf16[1, 8] on cpu; an output needs memory of its own");
+             "bf16[1, 8] on cpu; an output needs its own memory");
   BOOST_TEST(contains(of([](auto& t) { t.output.data = at(3080); }), "overlaps that of elementwise inputs[2]"));
   // A vector is not a matrix, even with equal sizes.
   BOOST_TEST(contains(message(
@@ -398,15 +398,14 @@ BOOST_AUTO_TEST_CASE(factors_of_groups) {
                t.factor_b.row_stride = 5;
              }) == kNothing);
   const std::string both =
-      "it must be [1, 12]: one for each group of 128 along K, row by row, or [3, 4]: those of each group of K in a row "
-      "of their own";
+      "it must be [1, 12]: one for each group of 128 along K, row by row, or [3, 4]: one row for each group of K";
   BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 4, 3, kCpu); }) ==
              "gemm factor_a: is f32[4, 3] on cpu; " + both);
   BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = {}; }) ==
              "gemm factor_a: is missing; it must be f32" + both.substr(std::string("it must be ").size()));
   BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 4, kCpu); }) ==
              "gemm factor_b: is f32[1, 4] on cpu; it must be [1, 3]: one for each block of 128 x 128, row by row, or "
-             "[3, 1]: those of each group of K in a row of their own");
+             "[3, 1]: one row for each group of K");
   BOOST_TEST(deep(kRowGroups,
                   [](GemmTensors& t) {
                     t.factor_b = matrix(at(3072), Dtype::f32, 3, 2, kCpu);
@@ -506,12 +505,12 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
   BOOST_TEST(
       cast_message([](CastTensors& t) { t.codes.data = at(63); }) ==
       "cast codes: is e4m3fn[4, 8] on cpu; its memory overlaps that of cast input, which is bf16[4, 8] on cpu; an "
-      "output needs memory of its own");
+      "output needs its own memory");
   BOOST_TEST(cast_message([](CastTensors& t) { t.codes.data = at(64); }) == kNothing);
   BOOST_TEST(
       cast_message([](CastTensors& t) { t.transposed.data = at(1024 + 31); }) ==
       "cast transposed: is e4m3fn[8, 4] on cpu; its memory overlaps that of cast codes, which is e4m3fn[4, 8] on "
-      "cpu; an output needs memory of its own");
+      "cpu; an output needs its own memory");
   BOOST_TEST(contains(cast_message([](CastTensors& t) { t.factors.data = at(2048); }),
                       "cast factors: is f32[1, 1] on cpu; its memory overlaps that of cast transposed"));
   // Rows of one tensor inside the gaps of the other count as overlap, because the memory ranges meet.
@@ -584,7 +583,7 @@ BOOST_AUTO_TEST_CASE(epilogues_of_a_gemm) {
   BOOST_TEST(in_place(6, 0) == kNothing);
   const std::string in_between =
       "; its memory overlaps that of gemm out, which is bf16[4, 6] on cpu; c may be the output itself, with the same "
-      "address, dtype and row stride, or memory of its own";
+      "address, dtype and row stride, or its own memory";
   BOOST_TEST(in_place(8, 0) == "gemm c: is bf16[4, 6] on cpu, row stride 8" + in_between);
   BOOST_TEST(in_place(6, 2) == "gemm c: is bf16[4, 6] on cpu" + in_between);
 

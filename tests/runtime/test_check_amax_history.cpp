@@ -51,7 +51,7 @@ BOOST_AUTO_TEST_CASE(known_scales_may_be_missing) {
              "amax_history known: is f32[1, 3] on cpu; it must be [1, 4]: one for each row of the history");
   BOOST_TEST(message([](auto& t) { t.known = t.scale; }) ==
              "amax_history scale: is f32[1, 4] on cpu; its memory overlaps that of amax_history known, which is "
-             "f32[1, 4] on cpu; an output needs memory of its own");
+             "f32[1, 4] on cpu; an output needs its own memory");
 }
 
 BOOST_AUTO_TEST_CASE(a_spec_that_cannot_exist_is_refused) {
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(shapes) {
 }
 
 BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
-  const std::string own = "; an output needs memory of its own";
+  const std::string own = "; an output needs its own memory";
   BOOST_TEST(message([](auto& t) { t.scale.data = t.limits.data; }) ==
              "amax_history scale: is f32[1, 4] on cpu; its memory overlaps that of amax_history limits, which is "
              "f32[1, 4] on cpu" +

@@ -208,10 +208,10 @@ BOOST_AUTO_TEST_CASE(inputs_of_an_expression) {
 BOOST_AUTO_TEST_CASE(outputs_have_memory_of_their_own) {
   BOOST_TEST(packed_message([](auto& t) { t.out.data = t.x.data; }) ==
              "dequant_matmul out: is bf16[3, 70] on cpu; its memory overlaps that of dequant_matmul x, which is "
-             "bf16[3, 100] on cpu; an output needs memory of its own");
+             "bf16[3, 100] on cpu; an output needs its own memory");
   BOOST_TEST(pack_message([](auto& t) { t.codes.data = t.packed.data; }, {.unpack = true}) ==
              "pack_weight codes: is e4m3fn[70, 100] on cpu; its memory overlaps that of pack_weight packed, which is "
-             "u8[1, 16896] on cpu; an output needs memory of its own");
+             "u8[1, 16896] on cpu; an output needs its own memory");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

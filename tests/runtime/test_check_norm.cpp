@@ -271,19 +271,19 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
   BOOST_TEST(
       layer_message([](NormTensors& t) { t.result.data = t.input.data; }) ==
       "norm result: is bf16[4, 8] on cpu; its memory overlaps that of norm input, which is bf16[4, 8] on cpu; an "
-      "output needs memory of its own");
+      "output needs its own memory");
   BOOST_TEST(layer_message([](NormTensors& t) { t.rstd.data = t.mean.data; }) ==
              "norm rstd: is f32[1, 4] on cpu; its memory overlaps that of norm mean, which is f32[1, 4] on cpu; an "
-             "output needs memory of its own");
+             "output needs its own memory");
   BOOST_TEST(given_message([](NormTensors& t) { t.amax.data = t.scale.data; }) ==
              "norm amax: is f32[1, 1] on cpu; its memory overlaps that of norm scale, which is f32[1, 1] on cpu; an "
-             "output needs memory of its own");
+             "output needs its own memory");
   BOOST_TEST(backward_message([](NormBackwardTensors& t) { t.grad_input.data = t.grad_output.data; }) ==
              "norm_backward grad_input: is bf16[4, 8] on cpu; its memory overlaps that of norm_backward grad_output, "
-             "which is bf16[4, 8] on cpu; an output needs memory of its own");
+             "which is bf16[4, 8] on cpu; an output needs its own memory");
   BOOST_TEST(backward_message([](NormBackwardTensors& t) { t.grad_beta.data = t.grad_gamma.data; }) ==
              "norm_backward grad_beta: is f32[1, 8] on cpu; its memory overlaps that of norm_backward grad_gamma, "
-             "which is f32[1, 8] on cpu; an output needs memory of its own");
+             "which is f32[1, 8] on cpu; an output needs its own memory");
   // Inputs may share memory.
   BOOST_TEST(layer_message([](NormTensors& t) { t.beta.data = t.gamma.data; }) == kNothing);
   BOOST_TEST(backward_message([](NormBackwardTensors& t) { t.input.data = t.grad_output.data; }) == kNothing);

@@ -114,11 +114,11 @@ BOOST_AUTO_TEST_CASE(quantize_mx_refusals) {
              "each row of the input");
   BOOST_TEST(mx_message([](auto& t) { t.codes.data = at(319); }) ==
              "quantize_mx codes: is e2m1fn[4, 40] on cpu; its memory overlaps that of quantize_mx input, which is "
-             "bf16[4, 40] on cpu; an output needs memory of its own");
+             "bf16[4, 40] on cpu; an output needs its own memory");
   BOOST_TEST(mx_message([](auto& t) { t.codes.data = at(320); }) == kNothing);
   BOOST_TEST(mx_message([](auto& t) { t.scales.data = at(1024 + 79); }) ==
              "quantize_mx scales: is e8m0fnu[4, 2] on cpu; its memory overlaps that of quantize_mx codes, which is "
-             "e2m1fn[4, 40] on cpu; an output needs memory of its own");
+             "e2m1fn[4, 40] on cpu; an output needs its own memory");
   BOOST_TEST(mx_message([](auto& t) { t.scales.data = at(1024 + 80); }) == kNothing);
 }
 
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(float_quantize_refusals) {
              "float_quantize output: is bf16[3, 8] on cpu; it must be [4, 8]: the input's shape");
   const std::string overlaps =
       "its memory overlaps that of the input, which is bf16[4, 8] on cpu; the output may be the input itself, with the "
-      "same address and row stride, or memory of its own";
+      "same address and row stride, or its own memory";
   BOOST_TEST(float_message([](auto& t) { t.output.data = at(16); }) ==
              "float_quantize output: is bf16[4, 8] on cpu; " + overlaps);
   BOOST_TEST(float_message([](auto& t) {

@@ -318,7 +318,7 @@ BOOST_AUTO_TEST_CASE(every_refusal_says_why) {
   call = fp8_call();
   call.spec.layout_a = Layout::mn_major;
   call.tensors.a = matrix(at(0x1000), Dtype::e4m3fn, 48, 32, kDevice);
-  BOOST_TEST(call.refusal() == "kernel cublaslt takes FP8 operands that lie along K (nt) only");
+  BOOST_TEST(call.refusal() == "kernel cublaslt takes FP8 operands stored along K (nt) only");
   BOOST_TEST(rowwise_call().refusal(kAda) == "kernel cublaslt takes factors of rows, groups and blocks on sm_90a only");
   call = rowwise_call();
   call.spec.scale_b = kTensorwise;

@@ -558,7 +558,7 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_captured_is_refused, GraphFixture) {
 
   Stream the_default(*backend, nullptr);
   check_contains(error_of([&] { Graph(the_default, work); }, ErrorCode::invalid_argument),
-                 {"graph: the default stream cannot be captured", "use a Stream of its own"});
+                 {"graph: the default stream cannot be captured", "use another Stream"});
 
   Graph graph(stream, work);
   std::string nested, replayed;

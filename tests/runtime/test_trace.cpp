@@ -212,7 +212,7 @@ BOOST_AUTO_TEST_CASE(a_capture_is_refused) {
   Stream capturing(fake);
   fake.is_capturing = true;
   const std::string expected =
-      "trace: the stream is capturing a graph, whose launches have no times of their own: trace a step that is not "
+      "trace: the stream is capturing a graph, whose launches have no separate times: trace a step that is not "
       "captured";
   BOOST_TEST(error_of([&] { Trace(fake, capturing); }, ErrorCode::invalid_argument) == expected);
   fake.is_capturing = false;

@@ -12,7 +12,7 @@ namespace ingot {
 
 // Lists the tilings of the spec's kernel for these sizes. The kernel must not be `automatic`. If the spec has a tiling,
 // the list has only that one; if the spec is batch_invariant, only tilings whose order of summation depends on nothing
-// but the spec, N and K. The list is empty only if the kernel has no tiling for the spec's factors.
+// but the spec, N and K. The list is empty only if the kernel has no tiling for the spec's scale_inv.
 std::vector<DequantTiling> dequant_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
                                            const MatmulDevice& device);
 
@@ -23,9 +23,9 @@ std::vector<DequantMatmulSpec> dequant_kernels(const DequantMatmulSpec& spec, co
 double estimate_dequant(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& tiling,
                         const MatmulDevice& device);
 
-// Specs that each name a kernel and a tiling, best guess first: a call tries them in turn. Each but the last may refuse
-// a call for reasons that only the call knows (addresses, row strides). For a spec that names its kernel, the list has
-// only that one.
+// Specs that each name a kernel and a tiling, best guess first: a call tries them one after the other. Each but the
+// last may refuse a call for reasons that only the call knows (addresses, row strides). For a spec that names its
+// kernel, the list has only that one.
 std::vector<DequantMatmulSpec> dequant_order(const DequantMatmulSpec& spec, const MatmulSize& size,
                                              const MatmulDevice& device);
 

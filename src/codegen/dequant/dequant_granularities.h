@@ -1,4 +1,4 @@
-// The parts of a decoded weight that may share an f32 factor.
+// The parts of a decoded weight that may share an f32 scale_inv.
 #pragma once
 
 #include <array>

@@ -11,11 +11,11 @@ namespace ingot {
 // The numbers of the tiling must be positive.
 DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& tiling);
 
-// How each kernel applies the spec's factors.
+// How each kernel applies the spec's scale_inv.
 DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec);
 DequantFactors dequant_mma_factors(const DequantMatmulSpec& spec);
 
-// Can the kernel be built with this tiling, for the spec's weight and factors?
+// Can the kernel be built with this tiling, for the spec's weight and scale_inv?
 bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
 // The tiling with as many stages as shared memory holds, 32 at most; 0 stages if the kernel cannot be built.

@@ -3,7 +3,7 @@
 // The cost model: clusters of blocks work in rounds. In each round a block goes through the stages of its part of K;
 // with stream-K, each block takes an equal share of all stages instead. A stage takes as long as the slowest of these:
 // reading it; decoding it and then multiplying it; a warp's waits in each step of 32 k; the time until a stage that was
-// handed back is full again; and copying factors row by row. The first x arrives behind the prefetched codes, which
+// handed back is full again; and copying scale_inv row by row. The first x arrives after the prefetched codes, which
 // adds a delay. The total is at least the time of the memory traffic. dequant_costs.h has the constants.
 #include "ingot/codegen/dequant/dequant_sm90_candidates.h"
 
@@ -26,7 +26,7 @@ constexpr int kStreamK = 0;  // in place of a split
 
 // A block's tokens, warpgroups and waves; k of a stage; blocks on a multiprocessor; warpgroups that share a stage's k;
 // parts that K is cut into; blocks that load x for each other; and the percentage of shared memory that the stages
-// fill: the first x arrives behind all the codes that they request.
+// fill: the first x arrives after all the codes that they request.
 struct Sm90Shape {
   int tokens, groups, waves, depth, blocks, k_warps, split, multicast, percent;
 };
@@ -70,14 +70,14 @@ constexpr std::array kSm90WgmmaTokens{16, 32, 64, 128, 256};
 // over?
 bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens / 2 < m) && (tokens >= m || tokens >= 64); }
 
-// Length along K of the sums that have factors of their own in kernel sm90; 0 if none have.
+// Length along K of the sums that have their own scale_inv in kernel sm90; 0 if none have.
 int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_group(dequant_sm90_factors(spec))); }
 
 bool has_factors_of_codes(const DequantMatmulSpec& spec) { return dequant_sm90_factors(spec).into_codes; }
 
-// Does the kernel need more registers than a thread has? Where groups have factors, a thread keeps two sets of sums.
+// Does the kernel need more registers than a thread has? Where groups have scale_inv, a thread keeps two sets of sums.
 // With four warpgroups a thread has 112 registers; mma.sync with 32 tokens and long stages, and wgmma with two waves,
-// need many beside the sums.
+// need many registers besides the sums.
 bool spills(const DequantMatmulSpec& spec, const DequantTiling& t) {
   if (sum_group(spec) == 0) return false;
   return (t.rows == 256 * t.waves && t.tokens * t.waves >= 64) || (!t.wgmma && t.tokens == 32 && t.depth > 128) ||
@@ -165,7 +165,7 @@ int clusters_at_once(int multiprocessors, int blocks) {
   return std::max(1, blocks <= 2 ? whole : whole - parts / 4);
 }
 
-// Sums with factors of their own, per code.
+// Sums with their own scale_inv, per code.
 double sums_of_code(const DequantMatmulSpec& spec, const DequantTiling& t) {
   return sum_group(spec) == 0 ? 0 : static_cast<double>(t.tokens) / sum_group(spec);
 }

@@ -91,7 +91,7 @@ void read_kernel(const SpecReader& reader, std::string_view value, DequantMatmul
   reader.fail(fmt::format(
       "\"{}\" is no tiling of {}; expected one such as {} (tokens x rows x depth, stages, split, units along K{})",
       tiling, kernel, is_mma ? "16x64x128:3:1:2" : "mma:16x128x128:8:2:1",
-      is_mma ? "" : "; behind it :waves2, :multicast2, :blocks2, :streamk"));
+      is_mma ? "" : "; after it :waves2, :multicast2, :blocks2, :streamk"));
 }
 
 const char* take_option(const SpecReader& reader, const SpecOption& option, DequantMatmulSpec& spec) {

@@ -72,12 +72,12 @@ struct DequantTiling {
   bool operator==(const DequantTiling&) const = default;
 };
 
-// out[M, N] = f(factor * sum_k x(m, k) * value(w(n, k)) + bias[n]), values exact, summed in f32 and rounded once.
-// value = code * factor. The factor of a tensor or a row multiplies the sum; the factors of groups of K multiply the
+// out[M, N] = f(scale_inv * sum_k x(m, k) * value(w(n, k)) + bias[n]), values exact, summed in f32 and rounded once.
+// value = code * scale_inv (`factors`). That of a tensor or a row multiplies the sum; those of groups of K multiply the
 // sum of each group, in f32, in ascending order of K. A NaN code in row n makes all of out[:, n] NaN; a code that is an
-// Inf counts as Inf. factors: f32, of `scale`: tensor, row, 1x128, 1x64, 1x32 or 128x128; or e8m0fnu, of 1x32. Factors
-// of groups of g are stored row by row: [N, ceil(K / g)], or for 128x128 [ceil(N / 128), ceil(K / 128)]. A packed
-// weight does not record its sizes: one that was packed for others is refused only where its number of bytes differs.
+// Inf counts as Inf. factors: f32, of `scale`: tensor, row, 1x128, 1x64, 1x32 or 128x128; or e8m0fnu, of 1x32. Those of
+// groups of g are stored row by row: [N, ceil(K / g)], or for 128x128 [ceil(N / 128), ceil(K / 128)]. A packed weight
+// does not record its sizes: one that was packed for others is refused only where its number of bytes differs.
 struct DequantMatmulSpec {
   static constexpr std::string_view kWord = "dequant_matmul";
   Dtype x = Dtype::bf16;         // bf16 or f16

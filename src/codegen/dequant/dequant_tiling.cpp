@@ -56,7 +56,7 @@ std::string mma_fault(const DequantTiling& t) {
   }
   if (t.tokens == 64 && t.rows / 16 * t.k_warps > 8) {
     return fmt::format(
-        "64 tokens, {} rows and {} units along K, but beside 64 tokens a block has 8 warps at most: its "
+        "64 tokens, {} rows and {} units along K, but with 64 tokens a block has 8 warps at most: its "
         "registers hold no more sums",
         t.rows, t.k_warps);
   }
@@ -64,8 +64,8 @@ std::string mma_fault(const DequantTiling& t) {
   return {};
 }
 
-// The rules are those of templates/dequant/dequant_sm90_tiling.cuh; those that a typing error may break have messages
-// of their own.
+// The rules are those of templates/dequant/dequant_sm90_tiling.cuh; those that a typing error may break have their own
+// messages.
 std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
   if (t.k_warps != 1 && (t.wgmma || (t.k_warps != 2 && t.k_warps != 4))) {
     return fmt::format("{} units along K, but kernel sm90 has 1, 2 or 4 with mma, and 1 with wgmma", t.k_warps);
@@ -85,7 +85,7 @@ std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
   DequantTiling fewest = t;
   fewest.stages = 2;
   if (t.stages > 2 && t.stages <= 32 && dequant_sm90_exists(spec, fewest)) {
-    return fmt::format("{} stages, but shared memory has no room for so many: take {} or fewer", t.stages,
+    return fmt::format("{} stages, but shared memory has no room for that many: take {} or fewer", t.stages,
                        with_all_stages(spec, t).stages);
   }
   return fmt::format(

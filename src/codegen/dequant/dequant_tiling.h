@@ -18,7 +18,7 @@ std::optional<DequantKernel> parse_dequant_kernel(std::string_view text);
 std::string print(DequantKernel kernel, const DequantTiling& tiling);
 std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::string_view text);
 
-// Are the factors those of groups of K: 1x128, 1x64, 1x32, 128x128?
+// Is there a scale_inv for each group of K: 1x128, 1x64, 1x32, 128x128?
 bool has_group_factors(const DequantMatmulSpec& spec);
 
 // Why the spec's kernel, which must not be `automatic`, cannot be built with this tiling, for messages; empty if it

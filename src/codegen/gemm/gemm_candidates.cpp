@@ -40,7 +40,7 @@ bool sm90_may_take(const GemmSpec& spec, Target target) { return sm90_multiplies
 
 bool mma_may_take(const GemmSpec& spec, Target target) { return spec.a != Dtype::f32 && target.major >= 8; }
 
-// gemm_sm90 reads only rows of codes along k: FP8 operands that lie otherwise are staged.
+// gemm_sm90 reads only rows of codes along k: FP8 operands stored otherwise are staged.
 GemmSpec on_sm90(GemmSpec spec, const GemmTiling& tiling) {
   spec = with_tiling(spec, GemmKernel::sm90, tiling);
   if (!is_fp8(spec.a)) return spec;

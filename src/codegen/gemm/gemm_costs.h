@@ -19,12 +19,12 @@ namespace ingot {
 struct TilingCost {
   GemmTiling tiling;
   double step_ns;        // time of a step of 128 along K
-  double tile_ns;        // time of a tile beside its steps
+  double tile_ns;        // time of a tile besides its steps
   double askew;          // factor on the steps where rows do not start at multiples of 64 bytes
   double by_groups = 1;  // factor on the steps of 1x128 by 1x128
 };
 
-// For one kind of sums and factors.
+// For one kind of accumulation and scale_inv.
 struct Sm90Costs {
   double start_us;
   double bytes_per_us;  // memory bandwidth
@@ -41,7 +41,7 @@ struct CublasltCosts {
   std::array<double, 4> step_ns;  // for tiles of 128x256, 128x128, 64x128 and 64x64
   double tile_ns;
   double askew;
-  double copy_us = 0;  // of factors into the order in which cuBLASLt reads them
+  double copy_us = 0;  // of scale_inv into the order in which cuBLASLt reads it
 };
 
 namespace costs {
@@ -124,8 +124,8 @@ inline constexpr CublasltCosts kCublasltGroups{.start_us = 4.5,
                                                .tile_ns = 100,
                                                .askew = 1.3,
                                                .copy_us = 9.5};
-// What gemm_sm90's time is multiplied by where factors of a's groups lie by group instead of row by row: a load of
-// several rows' factors has fewer sectors then.
+// Multiplies gemm_sm90's time where a's scale_inv are stored by group instead of row by row: a load of several rows'
+// scale_inv has fewer sectors then.
 inline constexpr double kReadByGroup = 0.94;
 inline constexpr double kGroupsReadByGroup = 0.93;
 

@@ -58,7 +58,7 @@ bool is_light(const GemmSpec& spec) {
 
 // How tiles are distributed over multiprocessors, or over the clusters that fit.
 struct Rounds {
-  double count;  // tiles that one block computes in turn
+  double count;  // tiles that one block computes one after the other
   double busy;   // share of blocks that have work, over the whole time
   bool cut_along_k;
 };
@@ -188,14 +188,14 @@ GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int 
 
 namespace {
 
-// Beyond so many products cuBLASLt's kernels for factors of groups gain on gemm_sm90, which the estimates do not show:
-// with blocks by group they are 1 % ahead at 8192 cubed and 4 to 6 % at 16384 (an H200, docs/notes/gemm.md).
+// Above this number of products cuBLASLt's kernels for scale_inv of groups gain on gemm_sm90, which the estimates do
+// not show: with blocks by group they are 1 % ahead at 8192 cubed and 4 to 6 % at 16384 (an H200, docs/notes/gemm.md).
 constexpr double kMostGroupedProducts = 5e11;
 
-// bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm.md): where an operand
-// does not lie along k, as in both gradients, gemm_sm90's choice runs at 0.99 to 1.04 of cuBLASLt's best from 3000 x
-// 4096 x 4096 to 8192 cubed, and needs no cleared memory. Below that a whole step is 2 to 4 % slower; above, and with a
-// k of 28672, the GEMM itself is. Where both operands lie along k the two kernels are equal, and cuBLASLt needs no
+// bf16 and f16, for which cuBLASLt has no estimate. Measured on an H200 (docs/notes/gemm.md): where an operand is not
+// stored along k, as in both gradients, gemm_sm90's choice runs at 0.99 to 1.04 of cuBLASLt's best from 3000 x 4096 x
+// 4096 to 8192 cubed, and needs no cleared memory. Below that a whole step is 2 to 4 % slower; above, and with a k of
+// 28672, the GEMM itself is. Where both operands are stored along k the two kernels are equal, and cuBLASLt needs no
 // compiler.
 bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
   constexpr std::int64_t kLeast = 512;
@@ -210,7 +210,7 @@ bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
 }  // namespace
 
 // Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt,
-// but for factors of groups, where the two differ more than beta * c costs.
+// but for scale_inv of groups, where the two differ more than beta * c costs.
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool factors_as_read) {
   if (spec.epilogue.c && !has_group_factors(spec)) return false;
   if (!is_fp8(spec.a)) return prefers_sm90_for_16_bits(spec, size);

@@ -23,8 +23,8 @@ INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, con
 // theirs.
 INGOT_API double estimate_traffic(const GemmSpec& spec, const MatmulSize& size);
 
-// The time of cuBLASLt's first choice, for two FP8 operands. factors_as_read: factors of groups lie as cuBLASLt reads
-// them, so that they are not copied first.
+// The time of cuBLASLt's first choice, for two FP8 operands. factors_as_read: scale_inv of groups are stored as
+// cuBLASLt reads them, so that they are not copied first.
 INGOT_API double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors,
                                    bool factors_as_read = false);
 
@@ -36,10 +36,10 @@ INGOT_API bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int mu
                             bool factors_as_read = false);
 
 // For a spec of gemm_sm90 with a tiling: is it expected to be faster, staging included, than gemm_mma, which reads the
-// operands as they lie?
+// operands as they are stored?
 INGOT_API bool prefers_staging(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
-// For gemm_mma: the spec's own tiling, else the large tile if there are enough tiles for every multiprocessor.
+// For gemm_mma: the spec's tiling, else the large tile if there are enough tiles for every multiprocessor.
 INGOT_API GemmTiling choose_mma_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// The instantiations of templates/gemm that compute a GEMM. Layouts, factors and a bias are mostly parameters of the
+// The instantiations of templates/gemm that compute a GEMM. Layouts, scale_inv and a bias are mostly parameters of the
 // kernels, so that GEMMs which differ in nothing else share one.
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ static_assert(std::ranges::all_of(kGroupedScalesOfB,
 
 bool plain(const GemmEpilogue& epilogue) { return epilogue == GemmEpilogue{}; }
 
-// The last argument of a GEMM's kernel, where it does more than factors and bias.
+// The last argument of a GEMM's kernel, where it does more than apply scale_inv and bias.
 std::string epilogue_argument(const GemmSpec& spec) {
   const GemmEpilogue& epilogue = spec.epilogue;
   if (plain(epilogue)) return {};
@@ -44,14 +44,14 @@ std::string functor(const GemmSpec& spec, PointwisePrecision precision) {
   return spec.epilogue.pointwise ? render(spec.epilogue.pointwise, kFunctorName, precision) : std::string();
 }
 
-// Whether a has one factor or one for each row is a parameter of the kernel; b's kind of factors is a template
+// Whether a has one scale_inv or one for each row is a parameter of the kernel; b's kind of scale_inv is a template
 // argument.
 GemmSpec sm90_kernel(const GemmSpec& spec) {
   GemmSpec kernel = spec;
   const bool fp8 = is_fp8(spec.a);
   if (fp8 && !has_group_factors(spec)) kernel.scale_a = kRowwise;
   kernel.tiling = spec.tiling.value_or(gemm_tilings(spec).front());
-  // Once they are staged, FP8 operands lie as all others do.
+  // Once they are staged, FP8 operands are stored as all others are.
   if (fp8) kernel.layout_a = kernel.layout_b = Layout::k_major;
   kernel.staged_a = kernel.staged_b = false;
   return kernel;
@@ -80,7 +80,7 @@ TemplateInstance gemm_sm90(const GemmSpec& spec) {
           functor(spec, PointwisePrecision::fast)};
 }
 
-// What kernels mma and simt depend on: layouts, factors and bias are their parameters.
+// What kernels mma and simt depend on: layouts, scale_inv and bias are their parameters.
 std::string kernel_words(const GemmSpec& spec) {
   if (!plain(spec.epilogue)) {
     return print_spec(GemmSpec{.a = spec.a, .b = spec.b, .out = spec.out, .epilogue = spec.epilogue});
@@ -88,7 +88,7 @@ std::string kernel_words(const GemmSpec& spec) {
   return fmt::format("gemm {}*{}->{}", name(spec.a), name(spec.b), name(spec.out));
 }
 
-// Whether factors are of groups is a template argument here.
+// Whether scale_inv are of groups is a template argument here.
 TemplateInstance gemm_mma(const GemmSpec& spec) {
   const GemmTiling t = spec.tiling.value_or(kMmaTilings[0]);
   const bool grouped = has_group_factors(spec);

@@ -21,12 +21,12 @@ constexpr int kSmallTile = 128 * 128;
 // further tilings fit such sizes (1536 cubed on an H200: 26.8 us in two launches, 28.8 in one that is 0.73 full).
 constexpr double kLeastFullOf16Bits = 0.75;
 
-// With an FP8 GEMM from so many products on. Smaller layers are faster with a side stream, which hides all of
-// grad_weight's GEMM behind grad_input's and what follows it (docs/notes/gemm.md); and the results of a layer with
-// a side stream are those of one without, to the bit.
+// The fewest products from which a pair with an FP8 GEMM is one launch. Smaller layers are faster with a side stream,
+// which overlaps all of grad_weight's GEMM with grad_input's and what follows it (docs/notes/gemm.md); and the results
+// of a layer with a side stream are those of one without, to the bit.
 constexpr double kLeastProductsInFp8 = 5e8;
 
-// In a launch of its own.
+// In its own launch.
 double estimate_alone(const GemmCall& call, int multiprocessors) {
   const GemmTiling tiling = choose_sm90_tiling(call.spec, call.size, multiprocessors);
   const double sm90 = estimate_gemm(call.spec, call.size, tiling, multiprocessors);

@@ -1,4 +1,4 @@
-// Whether one launch computes two GEMMs (gemm_pair_spec.h), and with which tilings. A pure function.
+// Decides whether one launch computes two GEMMs (gemm_pair_spec.h), and with which tilings. A pure function.
 #pragma once
 
 #include <optional>

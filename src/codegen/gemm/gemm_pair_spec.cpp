@@ -1,4 +1,4 @@
-// The text of pairs of GEMMs, which are valid, their hash and their list.
+// Pairs of GEMMs: their text, the check of which are valid, their hash and the list of all.
 #include "ingot/codegen/gemm/gemm_pair_spec.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ std::string pair_fault(const GemmSpec& spec) {
   const GemmTiling& t = *spec.tiling;
   if (t.stream_k) return "has a tiling of stream-K, which divides all multiprocessors";
   if (t.cluster_m != 1 || t.cluster_n != 1) return "has a tiling with clusters, but the pair's blocks have none";
-  if (spec.staged_a || spec.staged_b) return "stages an operand, which takes a launch of its own";
+  if (spec.staged_a || spec.staged_b) return "stages an operand, which takes a separate launch";
   const bool along_k = spec.layout_a == Layout::k_major && spec.layout_b == Layout::k_major;
   if (is_fp8(spec.a) && !along_k) return "has FP8 operands across k, which would have to be staged";
   const GemmEpilogue& epilogue = spec.epilogue;

@@ -1,4 +1,4 @@
-// What templates/gemm/gemm_sm90_tiling.cuh needs to know of a GemmTiling and of a spec.
+// Converts a GemmTiling and a spec to the types of templates/gemm/gemm_sm90_tiling.cuh.
 #pragma once
 
 #include "ingot/codegen/gemm/gemm_spec.h"

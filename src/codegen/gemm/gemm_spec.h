@@ -1,4 +1,4 @@
-// Matrix multiplications, with the factors of FP8 operands, a bias and an epilogue.
+// Matrix multiplications, with the scale_inv of FP8 operands, a bias and an epilogue.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ namespace ingot {
 class SpecReader;
 struct TemplateInstance;
 
-// How an operand lies in memory. k_major: A as [M, K], B as [N, K] (the only layout that Hopper's FP8 tensor cores
+// How an operand is stored in memory. k_major: A as [M, K], B as [N, K] (the only layout that Hopper's FP8 tensor cores
 // take); mn_major: A as [K, M], B as [K, N].
 enum class Layout : std::uint8_t { k_major, mn_major };
 
 // What a GEMM does to its sums before it writes them, in f32, rounding after each step
 // (templates/gemm/gemm_epilogue.cuh):
-//   x = factors * sum + bias + beta * c    c[M, N] has this dtype and may be the output itself (accumulation); it is
+//   x = scale_inv * sum + bias + beta * c  c[M, N] has this dtype and may be the output itself (accumulation); it is
 //                                          not read where beta is 0
 //   preactivation[M, N] = round(x)         if set: where a backward pass differentiates
 //   value = f(x, inputs)                   pointwise, if set (pointwise_lowering.h: its own steps may be fused)
@@ -44,21 +44,20 @@ struct GemmEpilogue {
   bool operator==(const GemmEpilogue&) const = default;
 };
 
-// What shares a factor of b that applies to 128 of K; a's are then of kRowGroups.
+// The part of b that shares a scale_inv, which applies to 128 of K; a's are then of kRowGroups.
 inline constexpr std::array kGroupedScalesOfB{kBlocks, kRowGroups};
 
-// out[M, N] = factor_a * factor_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once, after the
-// epilogue.
+// out[M, N] = scale_inv_a * scale_inv_b * sum_k a(m, k) * b(n, k) + bias[n], accumulated in f32 and rounded once, after
+// the epilogue.
 //
-// FP8 operands have factors: one for the whole operand (tensorwise), or one per m or n (rowwise). High-precision
+// FP8 operands have scale_inv: one for the whole operand (tensorwise), or one per m or n (rowwise). High-precision
 // operands have none. If only one operand is FP8, the other is bf16 or f16, and the FP8 one is multiplied in that
-// dtype. Factors may also belong to groups of 128 along k (a: kRowGroups; b: kBlocks or kRowGroups). The sum of each
-// group is then multiplied by the group's factor_a * factor_b, and these products are added up; this excludes
+// dtype. scale_inv may also belong to groups of 128 along k (a: kRowGroups; b: kBlocks or kRowGroups). The sum of each
+// group is then multiplied by the group's scale_inv_a * scale_inv_b, and these products are added up; this excludes
 // fast_accumulation.
 //
-// staged: kernel sm90 reads FP8 codes in rows along k that start at multiples of 16 bytes. An operand that lies
-// otherwise is first rewritten in that order, in the stream's scratch memory: transposed if it is mn_major, else
-// copied.
+// staged: kernel sm90 reads FP8 codes in rows along k that start at multiples of 16 bytes. An operand stored otherwise
+// is first rewritten in that order, in the stream's scratch memory: transposed if it is mn_major, else copied.
 struct GemmSpec {
   static constexpr std::string_view kWord = "gemm";
   Dtype a = Dtype::e4m3fn;
@@ -79,7 +78,7 @@ struct GemmSpec {
   bool operator==(const GemmSpec&) const = default;
 };
 
-// Does each 128 of k have factors of its own?
+// Does each 128 of k have its own scale_inv?
 INGOT_API bool has_group_factors(const GemmSpec& spec);
 // Are there instructions of kernel sm90 for these operands: two of e4m3fn and e5m2, or two of bf16 or of f16?
 INGOT_API bool sm90_multiplies(const GemmSpec& spec);
@@ -87,7 +86,7 @@ INGOT_API bool sm90_multiplies(const GemmSpec& spec);
 INGOT_API bool sums_in_tensor_cores(const GemmSpec& spec);
 // The dtype of a GEMM's bias vector: out, or bf16 where out is f32 or FP8 and both operands are FP8.
 INGOT_API Dtype bias_dtype(const GemmSpec& spec);
-// The dtype of the other matrices beside a GEMM's output: out, or bf16 where out is FP8.
+// The dtype of the other matrices of a GEMM besides its output: out, or bf16 where out is FP8.
 INGOT_API Dtype epilogue_dtype(const GemmSpec& spec);
 
 // The functions that kernel_spec.h and generate.h call for every spec.

@@ -1,4 +1,4 @@
-// Which GEMMs are valid.
+// Checks which GEMMs are valid.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -77,12 +77,12 @@ void validate_high_precision_gemm(const GemmSpec& spec) {
   }
 }
 
-// bf16 or f16 beside FP8.
+// One operand is bf16 or f16, the other FP8.
 void validate_mixed_gemm(const GemmSpec& spec) {
   const bool a_is_fp8 = is_fp8(spec.a);
   const Dtype high = a_is_fp8 ? spec.b : spec.a;
   if (high == Dtype::f32) {
-    refuse(spec, fmt::format("{} is f32 and {} is {}, but beside FP8 an operand must be FP8, bf16 or f16",
+    refuse(spec, fmt::format("{} is f32 and {} is {}, but with an FP8 operand the other must be FP8, bf16 or f16",
                              a_is_fp8 ? "b" : "a", a_is_fp8 ? "a" : "b", name(a_is_fp8 ? spec.a : spec.b)));
   }
   if (spec.out != high && spec.out != Dtype::f32) {
@@ -115,7 +115,8 @@ void validate_sm90(const GemmSpec& spec) {
                              name(spec.a), name(spec.b)));
   }
   if (!is_fp8(spec.a) && (spec.staged_a || spec.staged_b)) {
-    refuse(spec, fmt::format("staged is set, but kernel sm90 reads {} as it lies: leave staged out", name(spec.a)));
+    refuse(spec,
+           fmt::format("staged is set, but kernel sm90 reads {} as it is stored: leave staged out", name(spec.a)));
   }
   if (!spec.tiling) return;
   if (const std::string fault = tiling_fault(*spec.tiling, sums_in_tensor_cores(spec)); !fault.empty()) {
@@ -132,7 +133,8 @@ void validate_sm90(const GemmSpec& spec) {
                              "fewer stages or a smaller tile",
                              bytes, kSm90SharedLimit));
   }
-  // Two sets of sums, the factors of rows of b and the position along K need more registers than a thread has.
+  // Two sets of accumulators, the scale_inv of rows of b and the coordinate along K need more registers than a thread
+  // has.
   if (spec.tiling->stream_k && spec.tiling->m > 128) {
     refuse(spec,
            fmt::format("tiling has a tile of {} rows in stream-K, but with factors of groups it must be 64 or 128",

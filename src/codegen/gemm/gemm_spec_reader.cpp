@@ -25,7 +25,7 @@ GemmTiling read_tiling(const SpecReader& reader, GemmKernel kernel, std::string_
   }
   return reader.parsed(parse_gemm_tiling, text, word, "tiling",
                        "one such as 128x256:2x1:4:cooperative or 64x128:1x1:8:pingpong (tile, cluster, stages, "
-                       "schedule), or with \":streamk\" behind it");
+                       "schedule), or with \":streamk\" after it");
 }
 
 void read_kernel(const SpecReader& reader, const SpecOption& option, GemmSpec& spec) {

@@ -29,7 +29,7 @@ struct GemmTiling {
   int cluster_m = 1;
   int cluster_n = 1;
   int stages = 4;  // of shared memory, each 128 along K
-  // The two warpgroups that multiply have tiles of their own, so that one writes while the other multiplies; otherwise
+  // The two warpgroups that multiply have their own tiles, so that one writes while the other multiplies; otherwise
   // they share each tile (cooperative).
   bool pingpong = false;
   // Tiles are cut along K, so that all multiprocessors have the same amount of work: for few rows, and for a last round

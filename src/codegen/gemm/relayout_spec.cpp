@@ -1,4 +1,4 @@
-// The text of relayout specs, their hash and their list.
+// Relayout specs: their text, their hash and the list of all.
 #include "ingot/codegen/gemm/relayout_spec.h"
 
 #include <fmt/format.h>

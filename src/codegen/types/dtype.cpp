@@ -1,6 +1,6 @@
 #include "ingot/codegen/types/dtype.h"
 
-// Compares the table with the C++ types that templates compute with.
+// Compares the dtype table with the C++ types that templates compute with.
 #include "ingot/codegen/types/dtype_types.h"
 
 namespace ingot {

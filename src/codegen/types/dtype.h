@@ -13,7 +13,7 @@ namespace ingot {
 
 // e3m2fn, e2m3fn and e2m1fn have less than a byte, as weights: rows of packed codes (row_bytes()). e8m0fnu: the powers
 // of two that scale groups of 32 of them, 2^(code - 127), 255 being NaN (OCP MX 1.0).
-// u8: bytes whose meaning is told otherwise, such as a packed weight. It stays last.
+// u8: bytes whose meaning something else defines, such as a packed weight. It stays last.
 // (GCC says that u8 would hide a type of that name, as if a scoped enum's names were not its own.)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
@@ -47,7 +47,7 @@ struct DtypeFacts {
   std::string_view safetensors{};  // the dtype's name in .safetensors files; empty: those have no such tensors
 };
 
-// In the enum's order. A new format needs, besides its line here and its name above, its struct and its place in
+// In the enum's order. A new format needs, in addition to its line here and its name above, its struct and its place in
 // `Formats` in templates/formats.cuh; src/codegen/types/dtype_types.h compares them at compile time.
 inline constexpr std::array kDtypeTable{
     DtypeFacts{.dtype = Dtype::f32, .name = "f32", .bits = 32, .kind = DtypeKind::high_precision, .safetensors = "F32"},

@@ -83,7 +83,7 @@ struct Compared {
       "kDtypeTable (dtype.h) and the type in Formats (formats.cuh) differ in bits, largest value or OCP");
   static_assert(is_same<T, f32> || is_same<T, u8> || name_of_type<T>() == kFacts.name,
                 "kDtypeTable (dtype.h) and Formats (formats.cuh) have different names at the same place");
-  static_assert(packed_unit(D) * kFacts.bits % 8 == 0, "packed_unit() (dtype.h) does not know codes of so many bits");
+  static_assert(packed_unit(D) * kFacts.bits % 8 == 0, "packed_unit() (dtype.h) does not know codes of this many bits");
   static_assert(!kFacts.mx_element || kFacts.kind == DtypeKind::fp8 || kFacts.kind == DtypeKind::sub_byte);
   static_assert(!kFacts.weight || kFacts.kind == DtypeKind::fp8 || kFacts.kind == DtypeKind::sub_byte);
 };

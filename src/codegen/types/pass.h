@@ -11,13 +11,13 @@ namespace ingot {
 //
 // The others give the same bits and are chosen by the tensors. whole: replaces first and main for matrices that are
 // small enough (templates/cast/cast_whole.cuh). unaligned: replaces main for matrices whose rows do not start at
-// multiples of 16 bytes. wide: replaces the pass that goes along the rows, for rows with a block or a cluster
-// of their own. pair: likewise, for rows of which two blocks hold one half each (templates/norm/norm_pair.cuh). keeping
-// and kept: replace first and main of a costly expression whose values are neither few nor too many: the one also
-// writes them, the other reads them.
+// multiples of 16 bytes. wide: replaces the pass that goes along the rows, for rows that have their own block or
+// cluster. pair: likewise, for rows of which two blocks hold one half each (templates/norm/norm_pair.cuh). keeping and
+// kept: replace first and main of a costly expression whose values are neither few nor too many: the one also writes
+// them, the other reads them.
 enum class Pass : std::uint8_t { first, main, finish, whole, unaligned, wide, pair, keeping, kept };
 
-// The passes that a spec may take beside the main one.
+// The passes that a spec may take in addition to the main one.
 struct ExtraPasses {
   bool first = false;
   bool finish = false;

@@ -1,4 +1,4 @@
-// What validate_spec() of every family is written with. A refusal quotes the spec's line and names the field.
+// Helpers of every family's validate_spec(). A refusal quotes the spec's line and names the field.
 #pragma once
 
 #include <fmt/format.h>

@@ -17,7 +17,7 @@ constexpr std::string_view kSpaces = " \t\r\n\v\f";
 
 bool is_space(char c) { return kSpaces.find(c) != std::string_view::npos; }
 
-// Spaces divide words, except beside "->", "*", "=" and ",", so that "bf16 -> e4m3fn" is one word, and except between
+// Spaces divide words, except next to "->", "*", "=" and ",", so that "bf16 -> e4m3fn" is one word, and except between
 // quotation marks, which are dropped: of="x + bias[col]".
 std::vector<std::string> split_words(std::string_view line) {
   std::vector<std::string> words;

@@ -60,10 +60,9 @@ void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Devi
       if (all[a].cast == all[b].cast || (!all[a].output && !all[b].output)) continue;
       if (!overlap(all[a].tensor, all[b].tensor)) continue;
       const auto& [output, other] = all[a].output ? std::pair{all[a], all[b]} : std::pair{all[b], all[a]};
-      throw Error(
-          ErrorCode::invalid_argument, output.text(),
-          fmt::format("is {}; its memory overlaps that of the {}, which is {}; an output needs memory of its own",
-                      describe(output.tensor), other.text(), describe(other.tensor)));
+      throw Error(ErrorCode::invalid_argument, output.text(),
+                  fmt::format("is {}; its memory overlaps that of the {}, which is {}; an output needs its own memory",
+                              describe(output.tensor), other.text(), describe(other.tensor)));
     }
   }
 }

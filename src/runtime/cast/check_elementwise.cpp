@@ -31,7 +31,7 @@ void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Devic
     if (!in_place(*inputs[i].tensor, tensors.output)) {
       refuse("elementwise output", tensors.output,
              fmt::format("its memory overlaps that of {}, which is {}; the output may be that matrix itself, with the "
-                         "same address and row stride, or memory of its own",
+                         "same address and row stride, or its own memory",
                          inputs[i].what, describe(*inputs[i].tensor)));
     }
     inputs[i].bytes = 0;

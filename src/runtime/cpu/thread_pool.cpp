@@ -1,5 +1,5 @@
 // The calling thread and the workers take ranges of a loop from an atomic counter until none is left. The caller
-// returns when no worker is inside the loop any more, because the loop lies on the caller's stack.
+// returns when no worker is inside the loop any more, because the loop is on the caller's stack.
 #include "ingot/runtime/cpu/thread_pool.h"
 
 #include <unistd.h>
@@ -50,7 +50,7 @@ struct ThreadPool::Workers {
   std::condition_variable changed;
   std::condition_variable left;
   Loop* loop = nullptr;
-  std::uint64_t loops = 0;  // loops begun: tells a worker a new one from the one it has just left
+  std::uint64_t loops = 0;  // loops begun: lets a worker distinguish a new one from the one it has just left
   int inside = 0;           // workers that are in *loop
   bool stopping = false;
 };

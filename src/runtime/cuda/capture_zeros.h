@@ -1,5 +1,5 @@
-// Zeros for operations that someone else's capture records (PyTorch's CUDA graphs, for example). Memory of the graph's
-// own would have to be cleared in every replay, by a node that costs a small layer two microseconds of waiting. These
+// Zeros for operations that someone else's capture records (PyTorch's CUDA graphs, for example). The graph's own memory
+// would have to be cleared in every replay, by a node that costs a small layer two microseconds of waiting. These
 // regions are cleared once, outside of the graph; every operation restores its zeros, so that they hold in each replay.
 #pragma once
 
@@ -26,7 +26,7 @@ class CaptureZeros {
 
   // The region of this stream in its capture, the same for all of its operations, aligned to 256 bytes. It is theirs
   // until the graph and all that was instantiated from it are destroyed. Null if nobody captures the stream, for more
-  // than kBytes, and where there is no memory: then the caller clears memory of its own. The device's context must be
+  // than kBytes, and where there is no memory: then the caller clears its own memory. The device's context must be
   // current.
   void* of(CUstream stream, std::size_t bytes);
   // The number of the capture that the stream takes part in, of all captures of the process; 0 if in none.

@@ -67,7 +67,7 @@ class CapturedGraph final : public CapturedWork {
 
 void check_can_capture(const Driver& driver, const Stream& stream) {
   if (stream.handle() == nullptr) {
-    refuse(ErrorCode::invalid_argument, "the default stream cannot be captured; use a Stream of its own");
+    refuse(ErrorCode::invalid_argument, "the default stream cannot be captured; use another Stream");
   }
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   driver.check(driver.api().cuStreamIsCapturing(stream.handle(), &status), "cuStreamIsCapturing");

@@ -1,4 +1,4 @@
-// What a stream captured, as the driver has it: a graph, and the executable one once it is replayed.
+// The driver's graph of what a stream captured, and its executable graph once it is replayed.
 #pragma once
 
 #include <functional>

@@ -15,7 +15,7 @@
 
 // cuda.h leaves these types open.
 struct CUctx_st {
-  // No processor has such addresses: they lie between the two halves that it can use.
+  // No processor has such addresses: they are between the two halves that it can use.
   static constexpr std::uint64_t kFirstAddress = std::uint64_t{1} << 56U;
 
   CUdevice device = 0;
@@ -132,7 +132,7 @@ CUresult get_memory(std::size_t* free, std::size_t* total) {
   return CUDA_SUCCESS;
 }
 
-// Never the same address twice, and a gap behind each piece.
+// Never the same address twice, and a gap after each piece.
 CUresult allocate(CUdeviceptr* data, std::size_t bytes) {
   constexpr std::size_t kAlignment = 256;
   if (current_context() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;

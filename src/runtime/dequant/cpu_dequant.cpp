@@ -1,11 +1,11 @@
-// out(m, n) = round(epilogue(factor * sum_k x(m, k) * value(w(n, k)) + bias)), by its definition:
+// out(m, n) = round(epilogue(scale_inv * sum_k x(m, k) * value(w(n, k)) + bias)), by its definition:
 //   sum = 0; for k ascending: sum = sum + x * value     product rounded to f32, then the sum (no fma)
-//   out = round(epilogue(sum * factor + bias))
-// With factors of groups, each group of K has a sum of its own, which starts at 0:
-//   total = 0; for groups ascending: total = total + sum * factor     each step rounded
+//   out = round(epilogue(sum * scale_inv + bias))
+// With scale_inv of groups, each group of K has its own sum, which starts at 0:
+//   total = 0; for groups ascending: total = total + sum * scale_inv     each step rounded
 //   out = round(epilogue(total + bias))
 // Nothing depends on M, on the layout of the weight or on the threads, so that every spec is batch-invariant here. A
-// packed weight is read code by code; the faults behind the codes are not needed, because a NaN code is NaN here.
+// packed weight is read code by code; the faults stored after the codes are not needed, because a NaN code is NaN here.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -123,7 +123,7 @@ float factor_at(const Tensor& factors, i64 index) {
                                      : decode(row<const e8m0fnu>(factors, 0)[index]);
 }
 
-// The factors of the weight's rows `cols` in one group of K.
+// The scale_inv of the weight's rows `cols` in one group of K.
 std::vector<float> factors_of(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Range cols, i64 k) {
   const FactorStrides strides = factor_strides(spec.scale, dequant_size(tensors).k);
   std::vector<float> factors(static_cast<std::size_t>(cols.size));
@@ -135,7 +135,7 @@ std::vector<float> factors_of(const DequantMatmulSpec& spec, const DequantMatmul
   return factors;
 }
 
-// Finishes the sums of a block: factors, bias, the expression, one rounding.
+// Epilogue of a block: scale_inv, bias, the expression, one rounding.
 class Finish {
  public:
   Finish(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors)

@@ -1,4 +1,4 @@
-// dequant_matmul on a GPU: tries the kernels of the call's plan in turn, and launches the first that supports the
+// dequant_matmul on a GPU: tries the kernels of the call's plan in order, and launches the first that supports the
 // tensors. A spec that names its kernel has only that one.
 #include "ingot/codegen/dequant/dequant_sm90.h"
 #include "ingot/runtime/dequant/dequant_operations.h"

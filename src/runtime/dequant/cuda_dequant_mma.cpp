@@ -1,8 +1,8 @@
 // dequant_matmul by kernel mma (templates/dequant/dequant_mma.cuh), usually in one launch. If a tile's K is split, the
 // stream's scratch memory holds the blocks' sums, and its zeros count the blocks that have arrived; the last block sets
 // them back to zero. A split chosen for few tokens, as that of a batch-invariant matmul is, would need unlimited
-// memory for many: so at most 64 MiB of sums exist at once (dequant_mma_slice()), and further tokens take launches of
-// their own, which reuse that memory.
+// memory for many: so at most 64 MiB of sums exist at once (dequant_mma_slice()), and further tokens take further
+// launches, which reuse that memory.
 #include <algorithm>
 
 #include "ingot/runtime/dequant/dequant_operations.h"

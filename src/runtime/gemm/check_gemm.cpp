@@ -59,7 +59,7 @@ Range check_c(const Checker& check, const GemmSpec& spec, const GemmTensors& ten
   if (overlap(c, out)) {
     refuse("gemm c", tensors.c,
            fmt::format("its memory overlaps that of gemm out, which is {}; c may be the output itself, with the same "
-                       "address, dtype and row stride, or memory of its own",
+                       "address, dtype and row stride, or its own memory",
                        describe(tensors.out)));
   }
   return c;

@@ -1,9 +1,9 @@
-// out(m, n) = round(epilogue((sum_k a(m, k) * b(n, k)) * factor_a * factor_b + bias)), the definition that the GPU's
-// fallback kernel (templates/gemm/gemm_simt.cuh) shares to the bit:
+// out(m, n) = round(epilogue((sum_k a(m, k) * b(n, k)) * scale_inv_a * scale_inv_b + bias)), the definition that the
+// GPU's fallback kernel (templates/gemm/gemm_simt.cuh) shares to the bit:
 //   sum = 0; for k ascending: sum = sum + a * b     product rounded to f32, then the sum (no fma)
-//   out = round(epilogue(((sum * factor_a) * factor_b) + bias))
-// With factors of groups, each 128 of k has a sum of its own, which starts at 0:
-//   total = 0; for groups ascending: total = total + sum * (factor_a * factor_b)     each step rounded
+//   out = round(epilogue(((sum * scale_inv_a) * scale_inv_b) + bias))
+// With scale_inv of groups, each 128 of k has its own sum, which starts at 0:
+//   total = 0; for groups ascending: total = total + sum * (scale_inv_a * scale_inv_b)     each step rounded
 //   out = round(epilogue(total + bias))
 // The blocking below moves data and changes no result: a sum stays in f32 between blocks of k, which come in order.
 #include <algorithm>
@@ -89,7 +89,7 @@ void pack(const Operand& operand, Range i_range, Range k_range, float* panels, T
   });
 }
 
-// Adds the sums of one group of k, times its factors, to the totals.
+// Adds the sums of one group of k, times its scale_inv, to the totals.
 void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, float* totals, i64 stride, Range rows,
                Range cols, i64 first_k, ThreadPool& pool) {
   const i64 k = gemm_size(spec, tensors).k;
@@ -110,7 +110,7 @@ void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, fl
   });
 }
 
-// Finishes the sums of a block: factors, bias, the epilogue (GemmEpilogue in codegen/kernel_spec.h), one rounding.
+// Epilogue of a block: scale_inv, bias, the expression (GemmEpilogue in codegen/kernel_spec.h), one rounding.
 class Finish {
  public:
   Finish(const GemmSpec& spec, const GemmTensors& tensors)

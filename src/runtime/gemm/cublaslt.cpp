@@ -79,15 +79,15 @@ cudaDataType_t data_type(Dtype dtype) {
 
 std::int32_t operation(bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
-// For an operand of a GEMM whose factors are not of the whole tensor.
+// For an operand of a GEMM whose scale_inv is not one for the whole tensor.
 std::int32_t scale_mode(ScaleGranularity scale) {
   if (scale == kRowGroups) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
   if (scale == kBlocks) return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
   return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
 }
 
-// Where cuBLASLt reads the bias, and the factors of an FP8 GEMM's operands: where the call has them or, if they must be
-// moved, in copies after the workspace.
+// Where cuBLASLt reads the bias, and the scale_inv of an FP8 GEMM's operands: where the call has them or, if they must
+// be moved, in copies after the workspace.
 struct Factors {
   CublasltFactors order_a{}, order_b{};  // of groups
   void* a = nullptr;

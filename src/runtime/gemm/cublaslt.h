@@ -29,13 +29,13 @@ class CublasLt {
   // The most algorithms that the heuristic gives for a size, best guess first.
   static constexpr int kAlgorithms = kCublasltAlgorithms;
 
-  // Of the memory that matmul() takes: kWorkspaceBytes, and with factors of groups the copies of those that cuBLASLt
-  // cannot read where they lie (cublaslt_factors.h).
+  // Of the memory that matmul() takes: kWorkspaceBytes, and with scale_inv of groups the copies of those that cuBLASLt
+  // cannot read where they are (cublaslt_factors.h).
   static std::size_t workspace_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
 
-  // Enqueues the GEMM with the heuristic's `algorithm`-th result, and before it the copies of factors. `workspace` has
-  // workspace_bytes(), aligned to 256 bytes. Returns false if the heuristic has no such result for the size (which is
-  // remembered); the caller then uses another kernel. Throws Error{cuda_failed}.
+  // Enqueues the GEMM with the heuristic's `algorithm`-th result, and before it the copies of scale_inv. `workspace`
+  // has workspace_bytes(), aligned to 256 bytes. Returns false if the heuristic has no such result for the size (which
+  // is remembered); the caller then uses another kernel. Throws Error{cuda_failed}.
   bool matmul(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace,
               CUstream_st* stream, int algorithm = 0);
 

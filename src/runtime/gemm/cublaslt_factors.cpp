@@ -8,7 +8,7 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kFactorGroup = 128;
-constexpr std::int64_t kPitchUnit = 4;           // factors of blocks: 16 bytes
+constexpr std::int64_t kPitchUnit = 4;           // scale_inv of blocks: 16 bytes
 constexpr std::uintptr_t kFactorAlignment = 16;  // bytes
 constexpr std::size_t kCopyAlignment = 256;      // bytes, of copies
 
@@ -34,7 +34,7 @@ CublasltFactors cublaslt_factors(const Tensor& factors, ScaleGranularity scale, 
   CublasltFactors result;
   result.read = by_group ? FactorMatrix{.rows = groups, .cols = parts, .pitch = parts}
                          : FactorMatrix{.rows = parts, .cols = groups, .pitch = rounded_up(groups, kPitchUnit)};
-  // Factors that lie one after the other in a single row or column may be taken either way.
+  // Those of a single row or column are contiguous and may be taken either way.
   const bool given_by_group = strides.group != 1 || ((groups == 1 || parts == 1) && by_group);
   result.given = given_by_group
                      ? FactorMatrix{.rows = groups, .cols = parts, .pitch = groups == 1 ? parts : strides.group}

@@ -1,11 +1,11 @@
-// The order in which cuBLASLt reads the factors of groups of 128 of K (its scale modes VEC128_32F and BLK128x128_32F),
-// and how factors that lie otherwise are brought into it. Pure functions.
+// The order in which cuBLASLt reads the scale_inv of groups of 128 of K (its scale modes VEC128_32F and
+// BLK128x128_32F), and how other layouts are converted to it. Pure functions.
 //
 // As row-major matrices of f32, with G = ceil(K / 128):
-//   one factor for each 1x128 group      [G, rows of the operand], without padding
-//   one factor for each 128x128 block    [ceil(rows / 128), G], rows at multiples of 4 factors
-// So factors that a cast of the operand writes row by row must be transposed, and those of blocks be copied if G is no
-// multiple of 4. Those of an operand's transpose (GemmTensors) are the other way round.
+//   one scale_inv for each 1x128 group    [G, rows of the operand], without padding
+//   one scale_inv for each 128x128 block  [ceil(rows / 128), G], rows at multiples of 4 elements
+// So scale_inv that a cast of the operand writes row by row must be transposed, and those of blocks be copied if G is
+// no multiple of 4. Those of an operand's transpose (GemmTensors) are the other way round.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,13 @@ namespace ingot {
 
 struct GemmSpec;
 
-// A row-major matrix of f32; `pitch` elements lie from one row to the next.
+// A row-major matrix of f32, with `pitch` elements from one row to the next.
 struct FactorMatrix {
   std::int64_t rows, cols, pitch;
 };
 
 struct CublasltFactors {
-  bool moved = false;       // cuBLASLt cannot read them where they lie
+  bool moved = false;       // cuBLASLt cannot read them where they are
   bool transposed = false;  // between `given` and `read`
   FactorMatrix given{};
   FactorMatrix read{};
@@ -34,10 +34,10 @@ struct CublasltFactors {
   std::size_t bytes() const;
 };
 
-// For the checked factors of an operand with `rows` rows of K (kRowGroups or kBlocks).
+// For the checked scale_inv of an operand with `rows` rows of K (kRowGroups or kBlocks).
 CublasltFactors cublaslt_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k);
 
-// Of both operands' copies, for a checked call; 0 without factors of groups.
+// Of both operands' copies, for a checked call; 0 without scale_inv of groups.
 std::size_t cublaslt_factor_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
 
 }  // namespace ingot

@@ -10,8 +10,8 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kAlignment = 16;            // bytes, of FP8 operands
-constexpr std::int64_t kRowsOfFactors = 4;         // M and N with factors of groups: 16 bytes of factors
-constexpr std::size_t kVersionOfVectors = 120900;  // the first that takes more than one factor for an operand
+constexpr std::int64_t kRowsOfFactors = 4;         // M and N with scale_inv of groups: 16 bytes of them
+constexpr std::size_t kVersionOfVectors = 120900;  // the first that takes more than one scale_inv for an operand
 
 constexpr const char* kMisaligned =
     "kernel cublaslt needs every FP8 operand, what goes with it and its output at addresses, pitches and row lengths "
@@ -49,7 +49,7 @@ const char* refused_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
 }
 
 const char* refused_factors(const GemmSpec& spec, const MatmulSize& size, Target device, std::size_t version) {
-  const bool grouped = has_group_factors(spec);  // then a valid spec has a pair of factors that cuBLASLt has too
+  const bool grouped = has_group_factors(spec);  // then a valid spec has a pair of granularities that cuBLASLt has too
   if (!grouped && spec.scale_a != spec.scale_b) {
     return "kernel cublaslt takes factors of rows for both operands or for none";
   }
@@ -73,10 +73,10 @@ const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, const 
   if (!is_ocp(spec.a) || !is_ocp(spec.b)) return "kernel cublaslt multiplies e4m3fn and e5m2 only";
   if (spec.a == Dtype::e5m2 && spec.b == Dtype::e5m2) return "kernel cublaslt does not multiply e5m2 by e5m2";
   if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
-    return "kernel cublaslt takes FP8 operands that lie along K (nt) only";
+    return "kernel cublaslt takes FP8 operands stored along K (nt) only";
   }
   if (const char* const reason = refused_factors(spec, size, device, version)) return reason;
-  // Rows of a and b are K long, rows of out N. Factors of groups may lie anywhere: they are moved if need be
+  // Rows of a and b are K long, rows of out N. scale_inv of groups may have any layout: they are copied if need be
   // (cublaslt_factors.h).
   const bool factors =
       has_group_factors(spec) || (pointer_aligned(tensors.factor_a) && pointer_aligned(tensors.factor_b));

@@ -1,5 +1,5 @@
-// gemm on a GPU: tries the kernels of the call's plan in turn, and launches the first that supports the tensors. A spec
-// that names its kernel has only that one.
+// gemm on a GPU: tries the kernels of the call's plan in order, and launches the first that supports the tensors. A
+// spec that names its kernel has only that one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ namespace {
 
 void gemm_simt(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
                Launcher& launcher) {
-  // An empty FP8 output still has a factor to write.
+  // An empty FP8 output still has a scale_inv to write.
   const i64 grid = std::max(i64{1}, GemmSimtLaunch::grid(size.m, size.n));
   launcher.launch(spec, Pass::main, grid, GemmSimtLaunch::kThreads, gemm_params(spec, tensors, size), stream);
 }

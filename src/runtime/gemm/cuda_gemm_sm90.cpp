@@ -29,8 +29,8 @@ struct Box {
   u32 cols, rows;
 };
 
-// Rows that do not start at a sector pair gain nothing from prefetching what lies next to them, which makes them a
-// tenth slower (docs/notes/gemm.md).
+// Rows that do not start at a sector pair gain nothing from prefetching what is next to them, which makes them a tenth
+// slower (docs/notes/gemm.md).
 CUtensorMapL2promotion promotion(cuuint64_t stride) {
   return stride % 64 == 0 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
 }
@@ -108,7 +108,7 @@ Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};
-  // Once they are staged, operands lie along K.
+  // Once they are staged, operands are stored along K.
   encode_operand(params.a, params.tail_a, tensors.a, spec.staged_a ? Layout::k_major : spec.layout_a,
                  {.tile = tiling.m, .blocks = tiling.cluster_n}, driver);
   encode_operand(params.b, params.tail_b, tensors.b, spec.staged_b ? Layout::k_major : spec.layout_b,

@@ -1,4 +1,4 @@
-// relayout on a GPU, and with it the staging of operands that gemm_sm90 cannot read where they lie.
+// relayout on a GPU, and with it the staging of operands that gemm_sm90 cannot read as they are stored.
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/jit/launcher.h"

@@ -1,5 +1,5 @@
 // The inner loop of the CPU's GEMM, compiled for two vector widths and chosen for the processor at hand. Both give the
-// same bits: the vectors lie along j, so that each sum is its own chain of scalar operations, and -ffp-contract=off
+// same bits: the vectors run along j, so that each sum is its own chain of scalar operations, and -ffp-contract=off
 // keeps products and sums apart.
 #include "ingot/runtime/gemm/gemm_kernel.h"
 

@@ -1,4 +1,4 @@
-// Whether one launch computes two GEMMs, worked out once for each two specs and sizes, then read without a lock. The
+// Whether one launch computes two GEMMs: decided once for each pair of specs and sizes, then read without a lock. The
 // first kMostPlans are kept (kernel_order.h).
 #pragma once
 

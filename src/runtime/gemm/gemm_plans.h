@@ -1,5 +1,5 @@
-// Which kernels to try for a GEMM, in order: first what tuning has found, then the library's own order. Worked out once
-// for each spec and size, then read without a lock. The first kMostPlans are kept (kernel_order.h).
+// Which kernels to try for a GEMM, in order: first what tuning has found, then the library's own order. Made once for
+// each spec and size, then read without a lock. The first kMostPlans are kept (kernel_order.h).
 #pragma once
 
 #include <cstddef>

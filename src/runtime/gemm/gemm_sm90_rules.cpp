@@ -6,7 +6,7 @@
 namespace ingot {
 namespace {
 
-// Can a tensor map describe it? Elements of 16 bits may also lie in rows across k.
+// Can a tensor map describe it? Elements of 16 bits may also be stored in rows across k.
 bool mappable(const Tensor& operand, Layout layout) {
   const std::int64_t size = size_of(operand.dtype);
   return (layout == Layout::k_major || size == 2) && reinterpret_cast<std::uintptr_t>(operand.data) % 16 == 0 &&

@@ -11,13 +11,13 @@ namespace ingot {
 
 // A tensor that the spec does not ask for stays a default Tensor.
 //
-// The factors of an FP8 operand are an f32 vector of scale_count elements, those of groups row by row, as a cast of the
-// operand writes them. Factors of groups may also be a matrix with a row for each group of K and any row stride:
-// f32[ceil(K / 128), rows of the operand] or, with 128x128 blocks, f32[ceil(K / 128), ceil(rows / 128)]. A cast of the
-// operand's transpose (with 128x1 groups or 128x128 blocks) writes them in this order, so its transposed codes and
-// their factors can be passed as they are.
+// The scale_inv of an FP8 operand (factor_a, factor_b) are an f32 vector of scale_count elements, those of groups row
+// by row, as a cast of the operand writes them. Those of groups may also be a matrix with a row for each group of K and
+// any row stride: f32[ceil(K / 128), rows of the operand] or, with 128x128 blocks, f32[ceil(K / 128), ceil(rows /
+// 128)]. A cast of the operand's transpose (with 128x1 groups or 128x128 blocks) writes them in this order, so its
+// transposed codes and their scale_inv can be passed as they are.
 struct GemmTensors {
-  Tensor a;  // a and b lie as GemmSpec's layouts say
+  Tensor a;  // a and b are stored as GemmSpec's layouts say
   Tensor b;
   Tensor factor_a{};
   Tensor factor_b{};

@@ -17,7 +17,8 @@ CUkernel kernel_of(void* handle) { return static_cast<CUkernel>(handle); }
   throw Error(error.code(), subject, fmt::format("{}: {}", doing, error.what()));
 }
 
-// What the number of clusters at once depends on, beside the kernel: never 0, and above the number in one word.
+// The launch shape for which the number of clusters that run at once is remembered; never 0. One word holds this key
+// above that number (kCountBits).
 constexpr unsigned kCountBits = 20;
 constexpr std::uint64_t kCountMask = (1U << kCountBits) - 1;
 std::uint64_t shape_key(const LaunchShape& shape) {
@@ -128,8 +129,8 @@ unsigned Kernel::clusters_at_once(const LaunchShape& shape) const {
   return at_once;
 }
 
-// Allows a launch this much shared memory beside the kernel's static one. Once per kernel: a cache and its kernels
-// belong to one device.
+// Allows a launch this much shared memory in addition to the kernel's static one. Once per kernel: a cache and its
+// kernels belong to one device.
 void Kernel::prepare_shared(unsigned bytes) const {
   if (bytes + static_cast<unsigned>(resources_.static_shared_bytes) <= kDefaultSharedBytes) return;
   if (shared_allowed_.load(std::memory_order_relaxed)) return;

@@ -1,4 +1,4 @@
-// The index is checked once, when the bundle is opened: its checksum, its order, and that every entry lies inside the
+// The index is checked once, when the bundle is opened: its checksum, its order, and that every entry is inside the
 // file. An entry's own checksum is verified whenever it is read.
 #include "ingot/runtime/jit/kernel_bundle.h"
 

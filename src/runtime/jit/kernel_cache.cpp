@@ -27,7 +27,7 @@ std::chrono::microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
 }
 
-// A spec that cannot exist has no passes to tell of: generate() says what is wrong with it.
+// A spec that cannot exist has no passes to report: generate() says what is wrong with it.
 std::span<const Pass> passes_of(const KernelSpec& spec) {
   static constexpr std::array kMain{Pass::main};
   try {

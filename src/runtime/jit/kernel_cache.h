@@ -34,7 +34,7 @@ class Recorder;  // runtime/jit/recorder.h
 // found on disk is compiled again and compared, if the same compiler made it.
 enum class CacheMode : std::uint8_t { automatic, strict, memory, verify };
 
-// Where a cache's kernels come from, besides the store. What is pointed to outlives the cache.
+// Where a cache's kernels come from, in addition to the store. What is pointed to outlives the cache.
 struct KernelOrigins {
   const Compiler* compiler = nullptr;  // null: no NVRTC
   std::string identity{};              // kernel_identity() of the templates; the compiler's own, if there is one

@@ -1,4 +1,4 @@
-// A kernel of a store or a tier, as far as it can be told without reading its file.
+// A kernel of a store or a tier: what is known of it without reading its file.
 #pragma once
 
 #include <cstdint>

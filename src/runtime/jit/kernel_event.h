@@ -1,4 +1,5 @@
-// What a cache tells a log: where each kernel came from, once per kernel and process, never on the way to a launch.
+// What a cache reports to a log: where each kernel came from, once per kernel and process, never on the way to a
+// launch.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,7 @@
-// What makes a compiled kernel the one that is asked for, besides its source and target: Ingot's version, the
-// templates, and the options that are passed to the compiler. The compiler itself is not part of it, so that a machine
-// without NVRTC, or with another build of it, finds the kernels that were compiled elsewhere; which compilers' kernels
-// are used is decided by Trust.
+// The identity of a compiled kernel, in addition to its source and target: Ingot's version, the templates, and the
+// options that are passed to the compiler. The compiler itself is not part of it, so that a machine without NVRTC, or
+// with another build of it, finds the kernels that were compiled elsewhere; which compilers' kernels are used is
+// decided by Trust.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ std::string kernel_identity(const TemplateFiles& templates);
 // NVRTC of its major version.
 enum class Trust : std::uint8_t { same_build, same_major };
 
-// May a kernel that `made_by` (Compiler::toolchain()) compiled be used beside the compiler `ours`? Any may if there is
-// no compiler (empty), as nothing else could run then.
+// May a kernel that `made_by` (Compiler::toolchain()) compiled be used together with the compiler `ours`? Any may if
+// there is no compiler (empty), as nothing else could run then.
 bool trusts(Trust trust, std::string_view made_by, std::string_view ours);
 
 }  // namespace ingot

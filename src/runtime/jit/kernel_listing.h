@@ -1,4 +1,5 @@
-// What a store or a tier holds, for people to see, and which of it to remove first. Nothing is changed by looking.
+// Lists the kernels of a store or a tier, for people to read, and decides which to remove first. Listing changes
+// nothing.
 #pragma once
 
 #include <chrono>

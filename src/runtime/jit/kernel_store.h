@@ -80,7 +80,7 @@ class INGOT_API KernelStore {
   bool set_aside(const KernelKey& key, const std::string& why);
   // Removes kernels as they were listed: one that has been used or replaced since then stays.
   RemovedFiles remove(const std::vector<KernelEntry>& kernels, const std::function<bool()>& stop = {}) const;
-  // Removes every kernel, what lies in the quarantine, and temporary files that are at least an hour old. The lock file
+  // Removes every kernel, what is in the quarantine, and temporary files that are at least an hour old. The lock file
   // and the folders stay, as another process may be about to use them.
   RemovedFiles clear(const std::function<bool()>& stop = {}) const;
 

@@ -26,8 +26,8 @@ class INGOT_API KernelTier {
   // it, or if it is damaged there. Thread-safe.
   std::optional<CompiledKernel> find(const KernelKey& key) const { return find(key, nullptr); }
   virtual std::optional<CompiledKernel> find(const KernelKey& key, const KernelWanted* wanted) const = 0;
-  // The tuning records beside its kernels, and what is wrong with those that cannot be read. tuning_file.h verifies
-  // them.
+  // The tuning records stored with its kernels, and what is wrong with those that cannot be read. tuning_file.h
+  // verifies them.
   virtual void read_tuning(const TakeTuningLine& take) const = 0;
   // How many there are, damaged ones too. Of a store, none is opened.
   virtual std::int64_t count_tuning() const = 0;

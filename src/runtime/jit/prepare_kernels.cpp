@@ -11,7 +11,7 @@ namespace ingot {
 
 namespace {
 
-// Calls each(kernel) for all of them, beside the warm-up's threads.
+// Calls each(kernel) for all of them, in parallel with the warm-up's threads.
 template <class Each>
 void in_turn(const std::vector<KernelPass>& kernels, const std::function<void(const PrepareProgress&)>& progress,
              const Each& each) {

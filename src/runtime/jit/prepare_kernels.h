@@ -12,7 +12,7 @@ namespace ingot {
 
 class KernelCache;
 
-// On the calling thread and on threads of its own (WarmUp). `progress` is called on the calling thread, after each
+// On the calling thread and on threads that it starts (WarmUp). `progress` is called on the calling thread, after each
 // kernel. When all have been tried, throws the error of the first, in the list's order, that failed.
 void prepare_kernels(KernelCache& cache, const std::vector<KernelPass>& kernels,
                      const std::function<void(const PrepareProgress&)>& progress);

@@ -1,4 +1,4 @@
-// How far Context::prepare() is.
+// The progress of Context::prepare().
 #pragma once
 
 #include <cstddef>

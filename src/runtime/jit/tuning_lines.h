@@ -1,5 +1,5 @@
-// Tuning records as they lie beside kernels: lines that nobody has looked into yet. What a line says is
-// runtime/tuning/tuning_record.h's. In a bundle they are a text (kernel_bundle.h); a store has a file for each:
+// Tuning records as they are stored with kernels: lines that nobody has parsed yet. runtime/tuning/tuning_record.h
+// parses them. In a bundle they are a text (kernel_bundle.h); a store has a file for each:
 //
 //   <root>/tuning/<32 hex digits>.json
 #pragma once

@@ -1,5 +1,5 @@
-// Compiles kernels ahead, on threads of its own, while the program goes on. Whoever asks the cache for one of them
-// meanwhile waits only if it is being compiled at that moment; a kernel whose turn has not come is compiled at once by
+// Compiles kernels ahead, on its own threads, while the program goes on. Whoever asks the cache for one of them
+// meanwhile waits only if it is being compiled at that moment; a kernel that is still waiting is compiled at once by
 // the thread that asks, so launches are served first.
 #pragma once
 

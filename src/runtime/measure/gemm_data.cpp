@@ -37,7 +37,7 @@ class Maker {
     return tensor;
   }
 
-  // a or b, and its factors.
+  // a or b, and its scale_inv.
   Tensor operand(Dtype dtype, Layout layout, ScaleGranularity scale, std::int64_t rows, std::int64_t k, float deviation,
                  Tensor& factors) {
     if (!is_fp8(dtype)) {

@@ -19,11 +19,11 @@ struct GemmData {
   GemmTensors tensors;
 };
 
-// How factors of 1x128 groups lie: row by row, or by group, as layers have them (CastTensors).
+// How scale_inv of 1x128 groups are stored: row by row, or by group, as layers have them (CastTensors).
 enum class FactorOrder : std::uint8_t { by_row, by_group };
 
-// Matrices without padding, each with memory of its own; outputs are uninitialized, except the amax, which is 0. The
-// values depend on `seed` and the few dozen seeds after it.
+// Matrices without padding, each in its own memory; outputs are uninitialized, except the amax, which is 0. The values
+// depend on `seed` and the few dozen seeds after it.
 GemmData make_gemm_data(RandomData& random, const GemmCall& call, std::uint64_t seed,
                         FactorOrder order = FactorOrder::by_group);
 

@@ -86,7 +86,7 @@ void GemmOperands::compute_expected() {
   }
 }
 
-// factors * sum + bias + beta * c for some of a's rows, by a GEMM of its own.
+// scale_inv * sum + bias + beta * c for some of a's rows, by a separate GEMM.
 std::vector<float> GemmOperands::sums(const Slab& slab) {
   const GemmTensors& all = copies_.back().tensors;
   GemmSpec simt = without_kernel(call_.spec);

@@ -31,8 +31,8 @@ class GemmOperands {
   void poison();
   // Why the last copy's outputs are wrong; empty if they are right. Rows from all parts of the output and the
   // preactivation are compared with what follows from the sums of kernel simt, which adds in f32 and in order: the
-  // error of each part (output_error.h) must be at most 2^-7. The amax must be that of the whole output, and the factor
-  // 1 / scale.
+  // error of each part (output_error.h) must be at most 2^-7. The amax must be that of the whole output, and the
+  // scale_inv 1 / scale.
   std::string fault();
 
  private:

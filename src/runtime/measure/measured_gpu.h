@@ -1,4 +1,4 @@
-// A GPU to measure on: a stream, its events and the driver, for what the library has no call for.
+// A GPU to measure on: a stream, its events, and the driver for what the library's interface lacks.
 #pragma once
 
 #include <cuda.h>

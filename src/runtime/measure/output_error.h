@@ -1,4 +1,4 @@
-// Measures how far outputs are from the right ones, although the sums behind them may be rounded differently.
+// Measures how far outputs are from the right ones, although their accumulations may be rounded differently.
 //
 // An error is divided by the value plus the change that an error as large as the sums themselves would cause in it. So
 // where the function of the sums is steep, the rounding that it amplifies is tolerated; where it is flat, no rounding

@@ -1,6 +1,6 @@
 // Random inputs by the gigabyte. Data affects a GPU's power, and so its clock: zeros or one repeated row would make
 // every figure look better. A block of bell-shaped values is made once on the CPU and kept in the device's memory; a
-// tensor is filled with copies of it that start at an offset of the tensor's own.
+// tensor is filled with copies of it that start at the tensor's own offset.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,7 @@ class Replay {
   Replay& operator=(const Replay&) = delete;
 
   void launch();
-  // Microseconds per call of one replay directly behind another.
+  // Microseconds per call of one replay directly after another.
   double measure();
   int calls() const { return calls_; }
   int copies() const { return copies_; }

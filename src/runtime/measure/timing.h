@@ -1,4 +1,4 @@
-// The arithmetic of measuring, without the device: medians, copies of buffers, calls per graph.
+// The arithmetic of measurements, without a device: medians, copies of buffers, calls per graph.
 #pragma once
 
 #include <cstddef>

@@ -58,7 +58,7 @@ Trace::Mark Trace::mark(const Stream& stream) {
 void Trace::require_no_capture(const Stream& stream) const {
   if (!backend_->capturing(stream)) return;
   throw Error(ErrorCode::invalid_argument, "trace",
-              "the stream is capturing a graph, whose launches have no times of their own: trace a step that is not "
+              "the stream is capturing a graph, whose launches have no separate times: trace a step that is not "
               "captured");
 }
 

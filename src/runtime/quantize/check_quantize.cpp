@@ -29,7 +29,7 @@ void check(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, D
   if (!in_place(input, tensors.output) && overlap(from, to)) {
     refuse("float_quantize output", tensors.output,
            fmt::format("its memory overlaps that of the input, which is {}; the output may be the input itself, with "
-                       "the same address and row stride, or memory of its own",
+                       "the same address and row stride, or its own memory",
                        describe(input)));
   }
 }

@@ -8,11 +8,11 @@
 
 namespace ingot {
 
-// How many sizes the plans of one kind of matmul keep, at some 500 bytes each. A program that has seen so many, each
-// step with another number of tokens for instance, works further ones out again at each call (some microseconds).
+// How many sizes the plans of one kind of matmul keep, at some 500 bytes each. A program with more sizes, with another
+// number of tokens in each step for instance, makes further plans again at each call (some microseconds).
 inline constexpr std::size_t kMostPlans = 65536;
 
-// A view of a plan that is kept, or a plan of its own.
+// A view of a plan that is kept, or its own plan.
 template <class Spec>
 class KernelOrder {
  public:

@@ -60,7 +60,7 @@ std::vector<TuningRecord> MatmulChoices::read_file() {
   return std::move(file.records);
 }
 
-// A bundle may serve several kinds of machines, so that records of others are nothing to tell, unless all are.
+// A bundle may serve several kinds of machines, so records of others are not reported, unless all are.
 void MatmulChoices::load_tier(const KernelTier& tier) {
   const TuningFile read = read_tuning_of(tier);
   if (read.damaged > 0) {

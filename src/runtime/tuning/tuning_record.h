@@ -19,7 +19,7 @@
 
 namespace ingot {
 
-// Everything that a measurement depends on besides the matmul. Records of another machine are not used.
+// Everything that a measurement depends on in addition to the matmul. Records of another machine are not used.
 struct TuningMachine {
   std::string device{};  // "NVIDIA H200"
   std::string target{};  // "sm_90a"

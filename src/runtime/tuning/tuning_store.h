@@ -1,4 +1,4 @@
-// The store of tuning records, on disk beside the kernels: <root>/tuning/<32 hex digits>.json, one line each, named by
+// The store of tuning records, on disk next to the kernels: <root>/tuning/<32 hex digits>.json, one line each, named by
 // tuning_key(). store_directory.h explains how files are published, checked and moved aside, and what a failing disk
 // costs. A process killed at any moment leaves only complete records.
 #pragma once

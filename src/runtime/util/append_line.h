@@ -6,8 +6,8 @@
 
 namespace ingot {
 
-// In one write, so that lines of several processes do not mix; on a line of its own, even after one that is torn. The
-// file is created if there is none. Empty, or why it failed.
+// In one write, so that lines of several processes do not mix; on its own line, even after one that is torn. The file
+// is created if there is none. Empty, or why it failed.
 std::string append_line(const std::filesystem::path& path, const std::string& text);
 
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// What lies in an open directory, without following links.
+// Lists an open directory, without following links.
 #pragma once
 
 #include <sys/stat.h>

@@ -1,6 +1,6 @@
 // fmt's functions, compiled once here. As a header-only library they would be compiled again in every source that
-// formats anything, which took half of the build. cmake/dependencies.cmake gives them a namespace of our own, so that a
-// program may link another fmt beside ours.
+// formats anything, which took half of the build. cmake/dependencies.cmake puts them into our own namespace, so that a
+// program may link another fmt as well.
 #ifndef FMT_HEADER_ONLY
 #include <fmt/format-inl.h>
 

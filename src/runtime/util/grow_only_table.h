@@ -19,7 +19,7 @@
 
 namespace ingot {
 
-// Entry has a member `hash` of type std::size_t. The caller's predicate tells entries with equal hashes apart.
+// Entry has a member `hash` of type std::size_t. The caller's predicate distinguishes entries with equal hashes.
 template <class Entry>
 class GrowOnlyTable {
  public:

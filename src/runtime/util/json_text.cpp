@@ -1,5 +1,5 @@
-// A pass of its own over the text, which builds nothing. (The JSON library can call back while it parses, but then
-// looks at all elements of an object at the end of each: quadratic.)
+// A separate pass over the text, which builds nothing. (The JSON library can call back while it parses, but then looks
+// at all elements of an object at the end of each: quadratic.)
 #include "ingot/runtime/util/json_text.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// "line 3, column 5" of the last of so many bytes that were read.
+// "line 3, column 5" of the last of `bytes` bytes that were read.
 std::string place_in(std::string_view text, std::size_t bytes) {
   const std::string_view before = text.substr(0, std::max<std::size_t>(bytes, 1) - 1);
   const auto line = 1 + std::ranges::count(before, '\n');

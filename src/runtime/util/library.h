@@ -42,7 +42,7 @@ class INGOT_API Library {
   std::string path_;
 };
 
-// The path of one of the toolkit's programs ("nvdisasm"), looked for beside the libraries (see open_cuda) and in PATH.
+// The path of one of the toolkit's programs ("nvdisasm"), looked for next to the libraries (see open_cuda) and in PATH.
 // If there is none, returns an empty string and sets `problem` to the paths searched and what to do.
 INGOT_API std::string find_cuda_program(const std::string& name, const std::string& explicit_root,
                                         std::string& problem);

@@ -12,8 +12,8 @@
 namespace ingot {
 
 // Throws Error{not_found} if there is no such file, Error{io_failed} if it is not a regular file, has more than `limit`
-// bytes or cannot be read, and Error{out_of_memory}. Each has the file as its subject. if_missing: what to tell a user
-// whose file is not there, after "there is no such file".
+// bytes or cannot be read, and Error{out_of_memory}. Each has the file as its subject. if_missing: the advice for a
+// user whose file is not there, after "there is no such file".
 INGOT_API std::string read_file(const std::filesystem::path& file, std::uint64_t limit,
                                 std::string_view if_missing = {});
 

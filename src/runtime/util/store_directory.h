@@ -79,7 +79,7 @@ class INGOT_API StoreDirectory {
 
   // The files whose names end with `suffix`, in folders whose names `wanted` accepts.
   std::vector<StoredFile> files(std::string_view suffix, const std::function<bool(const std::string&)>& wanted) const;
-  // Whatever lies in folders whose names `wanted` accepts: links, FIFOs and folders too.
+  // Whatever is in folders whose names `wanted` accepts: links, FIFOs and folders too.
   std::vector<StoredFile> entries(const std::function<bool(const std::string&)>& wanted) const;
   // Files that are being written, or were when their process died.
   std::vector<StoredFile> temporaries() const;
@@ -149,7 +149,7 @@ class INGOT_API StoreDirectory {
 };
 
 // $INGOT_CACHE_DIR, else $XDG_CACHE_HOME/ingot, else $HOME/.cache/ingot; empty where none is set. The last two count
-// only if they are absolute: the store never depends on the working directory, and never lies in /tmp.
+// only if they are absolute: the store never depends on the working directory, and is never in /tmp.
 INGOT_API std::filesystem::path default_store_root();
 
 }  // namespace ingot

@@ -1,4 +1,4 @@
-// Device memory of the program's own allocator, PyTorch's for example, for what operations need for the time of a step.
+// Device memory from the program's own allocator (PyTorch's, for example), which operations use during a step.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Writes files so that at any moment the old content or the new one is there, whole: into a temporary file beside the
+// Writes files so that at any moment the old content or the new one is there, whole: into a temporary file next to the
 // target, which is then renamed. What is no regular file (a device, a FIFO, the program's own standard output) is
 // written into instead, and never replaced. A link stays a link: the file that it leads to gets the content.
 #pragma once
@@ -43,11 +43,11 @@ class INGOT_API FileWriter {
   [[noreturn]] void fail(int error) const;
 
   std::filesystem::path file_;
-  FileDescriptor directory_{};      // where the target lies; none if the file is written in place
+  FileDescriptor directory_{};      // where the target is; none if the file is written in place
   std::string target_{};            // its name there
-  std::string temporary_{};         // beside it; empty once published
+  std::string temporary_{};         // next to it; empty once published
   std::optional<unsigned> mode_{};  // permissions of the old file, if there is one
-  bool made_target_ = false;        // an empty file, behind a link that led to none
+  bool made_target_ = false;        // an empty file, made through a link that led to none
   FileDescriptor descriptor_{};
 };
 
