@@ -7,18 +7,9 @@ from typing import Optional
 import torch
 
 from ..torch import _codes
-from ..torch._checks import (
-    check_dense,
-    in_one_place,
-    is_dense,
-    is_transformed,
-    layer_error,
-    refuse_places,
-    refuse_transforms,
-)
+from ..torch._checks import is_transformed, layer_error, refuse_transforms
 from ..torch._errors import LinearError
 from ..torch._exported import export_layer, is_exporting
-from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import take_the_rest
 from ..torch._names import register
 from ..torch._operators import HIGH_PRECISION
@@ -152,23 +143,10 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
             self.bias = frozen_bias(bias, codes.device)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not is_dense(input):
-            check_dense(self._subject, "input", input)
-        input = in_autocasts_dtype(input)
-        if input.dim() == 0 or input.shape[-1] != self.in_features:
-            raise LinearError(
-                f"{self._subject} input: has shape {tuple(input.shape)}, expected (..., {self.in_features})"
-            )
-        if input.dtype not in HIGH_PRECISION:
-            raise LinearError(
-                f"{self._subject} input: is {input.dtype}, expected float32, float16 or bfloat16: convert it with .to()"
-            )
-        codes = self._stored()
-        if not in_one_place(input, codes, self.weight_scale, self.bias):
-            refuse_places(self._subject, input, weight=codes, weight_scale=self.weight_scale, bias=self.bias)
+        input = self._checked(input, HIGH_PRECISION, "float32, float16 or bfloat16: convert it with .to()")
         if is_transformed(input, self.bias):
             refuse_transforms(self._subject)
-        tensors, key = (input, codes, self.weight_scale, self.bias), (RECIPE_OF[self.scale], self.weight_dtype)
+        tensors, key = (input, self._stored(), self.weight_scale, self.bias), (RECIPE_OF[self.scale], self.weight_dtype)
         if torch.compiler.is_compiling():
             if is_exporting():
                 return export_layer("frozen", tensors, name=self.layer_name, key=key)[0]
@@ -176,8 +154,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         try:
             return run_frozen(*tensors, self.layer_name, key)
         except RuntimeError as error:
-            self._refuse_converted(_codes.FLOAT8[self.weight_dtype])
-            if self._realigned():
+            if self._mended(_codes.FLOAT8[self.weight_dtype]):
                 return self.forward(input)
             raise layer_error(error, self._subject) from None
 
@@ -196,10 +173,6 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, {self.weight_dtype}, scale={self.scale}"
-
-    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
-        """The weight with the layer's name."""
-        return [(self.layer_name, self._stored())]
 
     @property
     def values_dtype(self) -> torch.dtype:

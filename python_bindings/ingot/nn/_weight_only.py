@@ -11,18 +11,9 @@ from .. import _core
 from .._arrays import PACKED_BITS
 from ..torch import _codes
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import (
-    check_dense,
-    in_one_place,
-    is_dense,
-    is_transformed,
-    layer_error,
-    refuse_places,
-    refuse_transforms,
-)
+from ..torch._checks import is_transformed, layer_error, refuse_transforms
 from ..torch._errors import LinearError
 from ..torch._exported import export_layer, is_exporting
-from ..torch._linear import in_autocasts_dtype
 from ..torch._module_calls import interned
 from ..torch._modules import take_the_rest
 from ..torch._names import register
@@ -38,6 +29,8 @@ from ._weight_values import (
     dtype_after,
     frozen_bias,
 )
+
+_INPUTS = (torch.bfloat16, torch.float16)
 
 
 class WeightOnlyLinear(ShowsWeight):
@@ -193,24 +186,11 @@ class WeightOnlyLinear(ShowsWeight):
     # ---- computing ----
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if not is_dense(input):
-            check_dense(self._subject, "input", input)
-        input = in_autocasts_dtype(input)
-        if input.dim() == 0 or input.shape[-1] != self.in_features:
-            raise LinearError(
-                f"{self._subject} input: has shape {tuple(input.shape)}, expected (..., {self.in_features})"
-            )
-        if input.dtype not in (torch.bfloat16, torch.float16):
-            raise LinearError(
-                f"{self._subject} input: is {input.dtype}, expected bfloat16 or float16: convert it with .to(), or use "
-                "torch.autocast"
-            )
-        bias, codes = self.bias, self._stored()
-        if not in_one_place(input, codes, self.weight_scale, bias):
-            refuse_places(self._subject, input, weight=codes, weight_scale=self.weight_scale, bias=bias)
+        input = self._checked(input, _INPUTS, "bfloat16 or float16: convert it with .to(), or use torch.autocast")
+        bias = self.bias
         if is_transformed(input, bias, records=records(input, bias)):
             refuse_transforms(self._subject)
-        tensors, sizes = (input, codes, self.weight_scale, bias), (self.out_features, self.in_features)
+        tensors, sizes = (input, self._stored(), self.weight_scale, bias), (self.out_features, self.in_features)
         if torch.compiler.is_compiling():
             if is_exporting():
                 facts = {"name": self.layer_name, "form": tuple(self._form), "packing": _core.packed_layout_version}
@@ -221,8 +201,7 @@ class WeightOnlyLinear(ShowsWeight):
             constant = 1 if self._is_settled() else 0
             return run_weight_only(*tensors, (self.layer_name, self._form, *sizes), self._facts().number, constant)
         except RuntimeError as error:
-            self._refuse_converted(torch.uint8)
-            if self._realigned():
+            if self._mended(torch.uint8):
                 return self.forward(input)
             raise layer_error(error, self._subject) from None
 
@@ -273,10 +252,6 @@ class WeightOnlyLinear(ShowsWeight):
     @property
     def _subject(self) -> str:
         return f'WeightOnlyLinear "{self.layer_name}"'
-
-    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
-        """The weight with the layer's name."""
-        return [(self.layer_name, self._stored())]
 
     def _facts(self) -> weight_ops.WeightFacts:
         return weight_ops.weight_plan(self.layer_name, self._form, self.out_features, self.in_features)

@@ -4,13 +4,15 @@ values are decoded for each operation, so a write would be lost."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, NoReturn, Optional
+from typing import Any, Callable, Collection, NoReturn, Optional
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from ..torch import _codes
+from ..torch._checks import check_dense, in_one_place, is_dense, refuse_places
 from ..torch._errors import LinearError
+from ..torch._linear import in_autocasts_dtype
 from ..torch._modules import IngotLayer, check_replaceable
 from ..torch._operators import HIGH_PRECISION
 
@@ -192,6 +194,7 @@ class ShowsWeight(IngotLayer, torch.nn.Module):
 
     in_features: int
     out_features: int
+    layer_name: str
     values_dtype: torch.dtype
 
     @property
@@ -212,6 +215,32 @@ class ShowsWeight(IngotLayer, torch.nn.Module):
         if type(codes) is WeightValues:
             codes = self._buffers["weight"] = codes.codes
         return codes
+
+    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
+        """The weight with the layer's name."""
+        return [(self.layer_name, self._stored())]
+
+    def _checked(self, input: torch.Tensor, dtypes: Collection[torch.dtype], expected: str) -> torch.Tensor:
+        """The input in autocast's dtype, if there is one. One that cannot be multiplied is refused. expected: says which
+        dtypes can be."""
+        if not is_dense(input):
+            check_dense(self._subject, "input", input)
+        input = in_autocasts_dtype(input)
+        if input.dim() == 0 or input.shape[-1] != self.in_features:
+            raise LinearError(
+                f"{self._subject} input: has shape {tuple(input.shape)}, expected (..., {self.in_features})"
+            )
+        if input.dtype not in dtypes:
+            raise LinearError(f"{self._subject} input: is {input.dtype}, expected {expected}")
+        codes, factors, bias = self._stored(), self.weight_scale, self.bias
+        if not in_one_place(input, codes, factors, bias):
+            refuse_places(self._subject, input, weight=codes, weight_scale=factors, bias=bias)
+        return input
+
+    def _mended(self, codes: torch.dtype) -> bool:
+        """After an error: can the call be made once more? Buffers whose values are not there any more are refused."""
+        self._refuse_converted(codes)
+        return self._realigned()
 
     def _refuse_converted(self, codes: torch.dtype) -> None:
         """After an error: refuses buffers whose .data somebody has converted, where the values are not there any more."""
