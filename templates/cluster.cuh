@@ -1,5 +1,5 @@
-// How the blocks of a cluster share a row that is too wide for the registers of one: each warp sends what it has found
-// to all blocks (distributed shared memory), and waits until its own block has everything.
+// Lets the blocks of a cluster share a row that is too wide for the registers of one: each warp sends its result to all
+// blocks (distributed shared memory), and waits until its own block has everything.
 //
 // A block may be sent something only when it has started, and not any more when it has ended. So kernels call
 // cluster_start() first and cluster_started() before they send; and no block ends before it has received everything.

@@ -135,7 +135,7 @@ INGOT_DEVICE u32 load_acquire(const u32* source) {
 #endif
 }
 
-// To global memory, also where the compiler does not see that the target lies there.
+// To global memory, also where the compiler does not see that the target is there.
 INGOT_DEVICE void store_global(u8* target, u8 value) {
 #if INGOT_ON_DEVICE
   ptx::st_global(target, value);

@@ -1,4 +1,4 @@
-// amax -> scale -> factor: the numerics contract in code, used by the kernels and by the CPU reference.
+// amax -> scale -> scale_inv: the numerics contract in code, used by the kernels and by the CPU reference.
 #pragma once
 
 #include "numerics.cuh"
@@ -45,7 +45,7 @@ INGOT_HOST_DEVICE float quotient(float numerator, float denominator) {
 //
 // The formula needs no f64, which is slow on half of the GPUs: a quotient of two f32 numbers that is rounded to f64 and
 // then to f32 is the correctly rounded f32 quotient (53 >= 2 * 24 + 2 bits; no such quotient here is subnormal), and no
-// f32 lies between 1e-12F and 1e-12.
+// f32 is between 1e-12F and 1e-12.
 INGOT_HOST_DEVICE float scale_from_amax(float amax, float fp8_max, float largest_scale, bool pow2) {
   static_assert(1e-12F < 1e-12);
   if (is_nan(amax)) return float_from_bits(kF32Nan);
@@ -69,16 +69,16 @@ INGOT_HOST_DEVICE bool has_scale(float scale) {
   return scale != 1.0F && float_bits(scale) - 1U < kF32Inf - 1U;  // positive and finite
 }
 
-// The factor stored beside the codes: value = code * factor. `scale` comes from scale_from_amax() of this very amax: it
-// is in the range of quotient(), or NaN, which stays, or 0, which gives Inf. Shorter than factor_from_scale(), whose
-// bits it has.
+// The scale_inv stored with the codes: value = code * scale_inv. `scale` comes from scale_from_amax() of this very
+// amax: it is in the range of quotient(), or NaN, which stays, or 0, which gives Inf. Shorter than factor_from_scale(),
+// whose bits it has.
 INGOT_HOST_DEVICE float factor_from_dynamic_scale(float scale) {
   if (is_nan(scale)) return float_from_bits(kF32Nan);
   return scale == 0.0F ? float_from_bits(kF32Inf) : quotient(1.0F, scale);
 }
 
 // The same for a scale that a caller gives, which may be any: 1 / scale as IEEE rounds it, with the scale's sign. A
-// scale of Inf gives NaN, because no factor restores what it was multiplied with.
+// scale of Inf gives NaN, because no scale_inv restores what it was multiplied with.
 INGOT_HOST_DEVICE float factor_from_scale(float scale) {
   const u32 bits = float_bits(scale) & 0x7fffffffU;
   const u32 sign = float_bits(scale) ^ bits;

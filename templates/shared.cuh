@@ -44,7 +44,7 @@ INGOT_DEVICE void store_shared16(u32 address, U32x4 value) {
 #endif
 }
 
-// The dynamic shared memory that each block has room for if so many share a multiprocessor. `block_shared`: the most
+// The dynamic shared memory that each block has room for if `blocks` share a multiprocessor. `block_shared`: the most
 // that one block can have in all; a multiprocessor has 1 KiB more, which it takes from each block. A block's static
 // part comes first, up to 1 KiB here.
 INGOT_HOST_DEVICE constexpr u32 dynamic_shared_room(u32 block_shared, u32 blocks) {

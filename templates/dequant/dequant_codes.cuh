@@ -1,4 +1,4 @@
-// Single codes of a weight: where a code lies in row-major and in packed storage. For uses that need no speed: packing,
+// Single codes of a weight: where a code is in row-major and in packed storage. For uses that need no speed: packing,
 // the CPU reference, and the ends of rows.
 #pragma once
 
@@ -43,7 +43,7 @@ INGOT_HOST_DEVICE u8 packed_code_at(CodeLayout layout, const u8* packed, i64 dep
   u32 code = 0;
   INGOT_UNROLL
   for (const FragmentRun& run : positions.runs) {
-    // A run lies within one half of a word; words are little-endian.
+    // A run is within one half of a word; words are little-endian.
     const u8* const half = fragment + 4 * run.word + 2 * ((k + run.other) % 2);
     code |= ((half[0] | u32{half[1]} << 8) >> run.at & ((1U << run.count) - 1U)) << run.from;
   }

@@ -190,21 +190,21 @@ INGOT_HOST_DEVICE void decode_fragment(const u32 (&words)[Fragment<W>::kWords], 
   }
 }
 
-// ---- codes times their factor ----
+// ---- codes times their scale_inv ----
 
-// A code of 6 or 4 bits times an e8m0 factor is exactly a bf16, unless it is 2^128 or more, which f32 cannot hold
+// A code of 6 or 4 bits times an e8m0 scale_inv is exactly a bf16, unless it is 2^128 or more, which f32 cannot hold
 // either. (The smallest, 2^-4 2^-127, is a subnormal number.) So the multiplication that turns such codes into bf16 may
-// include the factor; the sums then need not stop where a factor ends.
+// include the scale_inv; the sums then need not stop where a group ends.
 template <CodeFormat W, DequantActivation X>
 inline constexpr bool kTakesMxFactors = is_same<X, bf16>&& SubByteFormat<W>;
 
-// The multiplier of a spread pair, for factors up to code 127, which means 1, and some beyond.
+// The multiplier of a spread pair, for scale_inv up to code 127, which means 1, and some beyond.
 template <SubByteFormat W>
 INGOT_HOST_DEVICE constexpr u32 mx_step(u32 factor) {
-  // 2^(127 - bias) 2^(factor - 127), as the exponent field of a bf16, whose bias is 127.
+  // 2^(127 - bias) 2^(scale_inv - 127), as the exponent field of a bf16, whose bias is 127.
   return factor * 0x00800080U + static_cast<u32>(127 - W::kBias) * 0x00800080U;
 }
-// The factor itself, in both halves: 2^-127 is a subnormal number; 255 is NaN.
+// The scale_inv itself, in both halves: 2^-127 is a subnormal number; 255 is NaN.
 INGOT_HOST_DEVICE constexpr u32 mx_factor_pair(u32 factor) {
   const u32 pair = max_of(factor * 0x00800080U, 0x00400040U);
   return factor == 255 ? 0x7fc07fc0U : pair;
@@ -219,8 +219,8 @@ INGOT_HOST_DEVICE u32 multiply_bf16_pair(u32 a, u32 b) {
 #endif
 }
 
-// decode_fragment() that also multiplies by the factors (e8m0 codes) of the fragment's two rows; register i belongs to
-// row i % 2. `Large`: factors may have any code; otherwise at most 127.
+// decode_fragment() that also multiplies by the scale_inv (e8m0 codes) of the fragment's two rows; register i belongs
+// to row i % 2. `Large`: scale_inv may have any code; otherwise at most 127.
 template <SubByteFormat W, bool Large>
 INGOT_HOST_DEVICE void decode_mx_fragment(const u32 (&words)[Fragment<W>::kWords], const u32 (&factors)[2],
                                           u32 (&registers)[8]) {

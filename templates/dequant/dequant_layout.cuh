@@ -14,7 +14,7 @@
 // and mantissa to where the 16-bit format has them. Bits that move equally far cost one shift and one mask together;
 // bits that are already in place cost one mask. fragment_runs() lists the bit positions, from which decode_fragment()
 // (dequant_fragment.cuh) is built.
-//   8 bits: word 2 s + p holds registers 2 p and 2 p + 1. One lies where the 16-bit format has it; the other fills the
+//   8 bits: word 2 s + p holds registers 2 p and 2 p + 1. One is where the 16-bit format has it; the other fills the
 //           remaining bits, from which two moves bring it into place. `packed` uses bf16's positions. `packed_f16` uses
 //           f16's: whole bytes, the first register's above the second's, as conversion instructions take them; for
 //           e4m3fnuz, which has no such instruction, single bits. Either layout can be decoded to either dtype, in
@@ -36,8 +36,8 @@ inline constexpr u32 kDequantDepth = 32;       // k of a tile
 inline constexpr u32 kDequantPadding = 64;     // rows and k are padded to multiples of this
 inline constexpr u32 kDequantFragments = 128;  // fragments of a tile: 4 warps, 32 lanes
 
-// How a weight's codes lie: row by row, or in fragments whose bit positions suit bf16 or f16. `row_major` is also the
-// layout of the fragments of bytes that dequant_mma makes of codes in rows.
+// How a weight's codes are stored: row by row, or in fragments whose bit positions suit bf16 or f16. `row_major` is
+// also the layout of the fragments of bytes that dequant_mma makes of codes in rows.
 enum class CodeLayout : u32 { row_major, packed, packed_f16 };
 
 // The 16 codes of one lane: code 8 s + 2 j + h is the h-th of register j of step s.
@@ -89,7 +89,7 @@ INGOT_HOST_DEVICE constexpr FragmentPosition fragment_position(u32 warp, u32 lan
 
 // ---- codes to fragments and back ----
 
-// A run of neighbouring bits of a code: its bits [from, from + count) lie at bit `at` of a half of the word: of the
+// A run of neighbouring bits of a code: its bits [from, from + count) are at bit `at` of a half of the word: of the
 // code's own half, or (`other` = 1) of the other half.
 struct FragmentRun {
   u32 word, at, from, count;
@@ -102,7 +102,7 @@ struct FragmentRuns {
   u32 count;
 };
 
-// Where the FP8 codes of register 2 p (`first`) or 2 p + 1 lie in a word.
+// Where a word has the FP8 codes of register 2 p (`first`) or 2 p + 1.
 template <Fp8Format W>
 INGOT_HOST_DEVICE constexpr FragmentRuns fp8_runs(CodeLayout layout, u32 word, bool first) {
   static_assert(W::kMantissaBits == 3 || W::kMantissaBits == 2, "fp8_runs() lacks this format");
@@ -122,7 +122,7 @@ INGOT_HOST_DEVICE constexpr FragmentRuns fp8_runs(CodeLayout layout, u32 word, b
   return {{{word, 7, 7, 1}, {word, 0, 0, 7}, {}, {}}, 2};
 }
 
-// Where the FP6 codes of register 4 s + j lie.
+// Where the FP6 codes of register 4 s + j are.
 template <SubByteFormat W>
 INGOT_HOST_DEVICE constexpr FragmentRuns fp6_runs(u32 reg) {
   constexpr bool kLongMantissa = W::kMantissaBits == 3;
@@ -142,7 +142,7 @@ INGOT_HOST_DEVICE constexpr FragmentRuns fp6_runs(u32 reg) {
   return {{{2, lowest + 1, 5, 1}, {reg - 6, 11, 1, 4}, {2, lowest, 0, 1}, {}}, 3};
 }
 
-// Where the codes of register 4 s + j lie.
+// Where the codes of register 4 s + j are.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr FragmentRuns fragment_runs(CodeLayout layout, u32 reg) {
   constexpr u32 kSign = kCodeBits<W> - 1;

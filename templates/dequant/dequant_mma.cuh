@@ -1,5 +1,5 @@
-// out[M, N] = round(epilogue(factor * sum_k x(m, k) value(w(n, k)) + bias)) on the tensor cores of sm_80 and up
-// (mma.sync). x is bf16 or f16; the weight has codes of any format and factors of any kind, packed or in rows; any
+// out[M, N] = round(epilogue(scale_inv * sum_k x(m, k) value(w(n, k)) + bias)) on the tensor cores of sm_80 and up
+// (mma.sync). x is bf16 or f16; the weight has codes of any format and scale_inv of any kind, packed or in rows; any
 // size, stride and address. It takes what dequant_sm90 does not.
 //
 // The weight is the instruction's operand A, 16 of its rows per warp; x is operand B, 8 tokens at a time, so that few
@@ -7,10 +7,11 @@
 // there, each once per tile; only x goes through shared memory, by asynchronous copies if its rows start at multiples
 // of 16 bytes.
 //
-// Order of sums: within 16 k, the tensor cores' order; then, in f32, ascending k within a unit's stages; then the units
-// in ascending order; then, if several blocks split a tile's k, the blocks in ascending order, added by the block that
-// arrives last. With factors of groups, each 64 k (32 where a group has 32 k) has its own sum: total = total + sum *
-// factor. The order depends only on the tiling, the split and K: not on M, nor on which block arrives when.
+// Order of accumulation: within 16 k, the tensor cores' order; then, in f32, ascending k within a unit's stages; then
+// the units in ascending order; then, if several blocks split a tile's k, the blocks in ascending order, added by the
+// block that arrives last. With scale_inv of groups, each 64 k (32 where a group has 32 k) has its own sum: total =
+// total + sum * scale_inv. The order depends only on the tiling, the split and K: not on M, nor on which block arrives
+// when.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -30,7 +31,7 @@ struct DequantMmaParams {
   u32 x_copied;  // may x be copied 16 bytes at a time?
   DequantCodesSource codes;
   const void* factors;
-  u64 factor_stride;    // from one row's factors (blocks128: from one 128 rows') to the next
+  u64 factor_stride;    // from one row's scale_inv (blocks128: from one 128 rows') to the next
   const float* faults;  // of a packed weight
   const void* bias;     // null: none
   void* out;
@@ -58,7 +59,7 @@ struct DequantMmaBlock {
   static constexpr u32 kRowWarps = T.rows / 16;
   static constexpr u32 kGroup = dequant_group(Kind);
   static constexpr bool kGrouped = kGroup != 0;
-  static constexpr u32 kFactors = kGroup == 32 ? 2 : 1;  // factors of a row in a unit's 64 k
+  static constexpr u32 kFactors = kGroup == 32 ? 2 : 1;  // scale_inv of a row in a unit's 64 k
   // 2^kExponent is what decoding leaves out.
   static constexpr int kExponent = Codes::kShift + kDecodeShift<typename Codes::Decoded, X, L>;
   static constexpr float kScale = static_cast<float>(1U << kExponent);
@@ -191,7 +192,7 @@ struct DequantMmaBlock {
           multiply_add<X>(sums.d[j], a[s], b);
         }
       }
-      // Past the last k there is no group to add: sums of 0 times the factor, perhaps Inf, would give NaN.
+      // Past the last k there is no group to add: sums of 0 times the scale_inv, perhaps Inf, would give NaN.
       if (kGrouped && (half == 1 || kGroup == 32) && unit_k(stage) + (kGroup == 32 ? 32 * half : 0) < p.codes.k) {
         add_group(now.factors[kGroup == 32 ? half : 0], sums, totals);
       }
@@ -209,7 +210,7 @@ struct DequantMmaBlock {
     }
   }
 
-  // Multiplies all stages of the block: returns this unit's sums.
+  // The mainloop: multiplies all stages of the block and returns this unit's accumulators.
   INGOT_DEVICE Sums sum() const {
     Sums sums{};
     Sums totals{};

@@ -1,14 +1,14 @@
 // How dequant_mma loads a weight's codes into a warp's registers: 16 rows and 64 k at a time, in two halves of 32 k. A
 // lane has rows g and g + 8, with g = lane / 4.
 //
-// Packed codes: a half is one fragment of a lane (dequant_fragment.cuh), and k lies in the registers as the instruction
-// wants it.
+// Packed codes: a half is one fragment of a lane (dequant_fragment.cuh), and the registers have k in the order that the
+// instruction wants.
 //
 // Codes in rows: a lane loads eight neighbouring codes of each of its rows, from 8 t on with t = lane % 4, so that four
 // lanes read whole sectors. This changes the order of k within a half, and x is loaded in the same order: what the
 // instruction takes for k = 2 t, 2 t + 1, 2 t + 8 and 2 t + 9 of step s are codes 4 s to 4 s + 3 of those eight. Codes
 // of 6 and 4 bits become e4m3fn codes with the same bits, which are the values times a power of two. Rows have no
-// faults stored beside them, so NaN codes are detected here.
+// faults stored with them, so NaN codes are detected here.
 #pragma once
 
 #include "dequant/dequant_codes.cuh"

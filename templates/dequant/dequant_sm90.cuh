@@ -1,25 +1,26 @@
-// out[M, N] = factor[n] * sum_k x(m, k) w(n, k) + bias, followed by the epilogue of gemm_epilogue.cuh, on Hopper: x has
-// 16 bits, w has codes of 8, 6 or 4 bits, which are decoded on their way into the tensor cores. Any M, N, K; rows of x
-// start at multiples of 16 bytes.
+// out[M, N] = scale_inv[n] * sum_k x(m, k) w(n, k) + bias, followed by the epilogue of gemm_epilogue.cuh, on Hopper: x
+// has 16 bits, w has codes of 8, 6 or 4 bits, which are decoded on their way into the tensor cores. Any M, N, K; rows
+// of x start at multiples of 16 bytes.
 //
 // Work: for few tokens (rows of x), reading each code once, at the memory's rate; from about 64 tokens on, 2 M N K
 // operations on the 16-bit tensor cores. Weights are operand A, from registers, and tokens are the columns, so the
 // tensor cores compute out's transpose.
 //
 // Schedule: two warps keep a deep ring of stages filled. One thread of the first copies codes, packed in the order of
-// the registers (dequant_layout.cuh), as runs of bytes; all its lanes copy the factors that are multiplied into the
+// the registers (dequant_layout.cuh), as runs of bytes; all its lanes copy the scale_inv that are multiplied into the
 // codes, if there are any. One thread of the second copies tiles of x. If the weight is constant, its codes and those
-// factors are copied while the previous kernel in the stream ends. Each multiplying warpgroup has one or several times
-// 64 rows. A warp reads its fragments, decodes them (dequant_fragment.cuh) and multiplies: by mma.sync, or by wgmma, in
-// which case it decodes the next 32 or 64 k while the tensor cores multiply those before. Blocks of a cluster split a
-// tile's k, so that all SMs have work, or load x for each other (multicast). Blocks are persistent: they take tiles in
-// turn, or (stream-K) equal stretches of all tiles' k, and send their sums of another block's tile to that block
-// (stream_k.cuh). dequant_sm90_sums.cuh and dequant_sm90_output.cuh have what a multiplying warp does with a tile.
+// scale_inv are copied while the previous kernel in the stream ends. Each multiplying warpgroup has one or several
+// times 64 rows. A warp reads its fragments, decodes them (dequant_fragment.cuh) and multiplies: by mma.sync, or by
+// wgmma, in which case it decodes the next 32 or 64 k while the tensor cores multiply those before. Blocks of a cluster
+// split a tile's k, so that all SMs have work, or load x for each other (multicast). Blocks are persistent: they take
+// tiles round-robin, or (stream-K) equal stretches of all tiles' k, and send their sums of another block's tile to that
+// block (stream_k.cuh). dequant_sm90_sums.cuh has the mainloop of a multiplying warp, dequant_sm90_output.cuh its
+// epilogue store.
 //
-// Sums: the tensor cores sum in f32. With factors of groups of k, each group has its own sum, which is multiplied by
-// its factor and added in f32, in ascending k; but e8m0 factors are multiplied into codes of 6 and 4 bits where the
-// product is a bf16 (dequant_fragment.cuh). If blocks or warpgroups split k, all sums of a row go to one block
-// (distributed shared memory), which adds them in a fixed order: every launch gives the same bits.
+// Accumulation: the tensor cores sum in f32. With scale_inv of groups of k, each group has its own sum, which is
+// multiplied by its scale_inv and added in f32, in ascending k; but e8m0 scale_inv are multiplied into codes of 6 and 4
+// bits where the product is a bf16 (dequant_fragment.cuh). If blocks or warpgroups split k, all sums of a row go to one
+// block (distributed shared memory), which adds them in a fixed order: every launch gives the same bits.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"

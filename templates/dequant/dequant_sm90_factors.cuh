@@ -1,6 +1,6 @@
-// How dequant_sm90 loads the factors of groups of k: each thread that multiplies groups' sums fetches them ahead, as k
-// ascends. A stage may go past the last k: its groups there have no codes, and so sums of 0, which Inf would make NaN.
-// Their factors are 0.
+// How dequant_sm90 loads the scale_inv of groups of k: each thread that multiplies groups' sums fetches them ahead, as
+// k ascends. A stage may go past the last k: its groups there have no codes, and so sums of 0, which Inf would make
+// NaN. Their scale_inv are 0.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -13,7 +13,7 @@
 namespace ingot {
 
 #if INGOT_ON_DEVICE
-// The factors of a thread's rows, as k ascends. The four lanes that have the same rows hold the factors of four groups.
+// The scale_inv of a thread's rows, as k ascends. The four lanes that have the same rows hold those of four groups.
 template <DequantFactors Kind, u32 Waves>
 struct DequantGroups {
   static constexpr u32 kGroup = dequant_group(Kind);
@@ -46,7 +46,7 @@ struct DequantGroups {
     fetch(now, four);
     fetch(next, four + 1);
   }
-  // Makes the factors of k's group available. k ascends from call to call.
+  // Makes the scale_inv of k's group available. k ascends from call to call.
   INGOT_DEVICE void advance(u32 k) {
     const u32 of = k / kGroup / 4;
     if (of == four) return;

@@ -1,5 +1,5 @@
-// How a warp of dequant_sm90 turns the sums of its rows into output: its own, or, where blocks or warpgroups split k,
-// those that it collects from them. Factors of rows, bias and the epilogue are applied on the way.
+// The epilogue store of dequant_sm90: a warp turns the accumulators of its rows, or where blocks or warpgroups split k
+// those that it collects from them, into output. It applies scale_inv of rows, bias and the epilogue.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -28,7 +28,7 @@ struct DequantOutput {
   static constexpr u32 kShares = dequant_shares(T);
   static constexpr u32 kOwnRowTiles = dequant_rows(T) / 16 / T.split;  // of 16 rows that this block adds up and writes
   static constexpr u32 kWarps = 4 * T.groups;
-  // Factors and bias are fetched before the sums are complete, if there are registers for it; with kShares > 1 also
+  // scale_inv and bias are fetched before the mainloop has ended, if there are registers for it; with kShares > 1 also
   // only if a warp finishes the same rows for all tokens.
   static constexpr bool kEarly = dequant_sums(T, Kind) + (T.wgmma ? dequant_step(T, Kind) / 2 : 8U) * T.waves +
                                      8 * T.waves + (T.stream_k ? 72 : 56) <=
@@ -45,7 +45,7 @@ struct DequantOutput {
                              const DequantPosition<T>& at)
       : p(params), block(b), position(at) {}
 
-  // Factors and bias of four neighbouring rows: a lane writes four outputs at a time.
+  // scale_inv and bias of four neighbouring rows: a lane writes four outputs at a time.
   struct RowValues {
     float factors[4];
     float bias[4];

@@ -1,4 +1,4 @@
-// The position of a thread of dequant_sm90 that multiplies: in its block, and among a tile's rows.
+// The coordinates of a thread of dequant_sm90 that multiplies: its place in the block, and its rows of a tile.
 #pragma once
 
 #include "dequant/dequant_sm90_tiling.cuh"

@@ -29,8 +29,8 @@ struct DequantSm90Params {
   void* out;
   i64 out_stride;  // elements
   u32 m, n, k;
-  u32 factor_stride;    // for groups and blocks: from one row of factors to the next
-  u32 constant_weight;  // not 0: codes and factors were written before any launch
+  u32 factor_stride;    // for groups and blocks: from one row of scale_inv to the next
+  u32 constant_weight;  // not 0: codes and scale_inv were written before any launch
   EpilogueParams epilogue;
   StreamKParams cut;  // for stream-K
 };
@@ -44,7 +44,7 @@ struct DequantSm90Params {
 template <CodeFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantBlock {
   static constexpr u32 kWarps = 4 * T.groups;                          // warps that multiply
-  static constexpr bool kFactors = Kind.into_codes;                    // do factors come with their stage?
+  static constexpr bool kFactors = Kind.into_codes;                    // do scale_inv come with their stage?
   u32 stages, factors, inbox, scratch, full, empty, arrived, drained;  // arrived: one per inbox
   u32 rank;                                                            // among the blocks that split a tile's k
   u32 side;                                                            // among the blocks that share x
@@ -138,9 +138,9 @@ struct DequantWalk<T, true> {
 };
 
 // Two threads, each of a different warp, fill the stages: one copies codes, the other x, because issuing a copy takes a
-// thread some hundred cycles. Factors that are multiplied into the codes, a few bytes per row, are copied along with
-// them by the whole warp of the first thread: a copy issued later would wait behind everything that the ring has
-// already requested.
+// thread some hundred cycles. scale_inv that are multiplied into the codes, a few bytes per row, are copied along with
+// them by the whole warp of the first thread: a copy issued later would wait for everything that the ring has already
+// requested.
 template <CodeFormat W, DequantFactors Kind, DequantSm90Tiling T>
 struct DequantProducer {
   static constexpr u32 kBlocks = dequant_rows(T) / kDequantRows;  // blocks of 64 rows
@@ -166,7 +166,7 @@ struct DequantProducer {
   }
   INGOT_DEVICE u32 row_blocks(u32 first) const { return min_of(kBlocks, blocks - min_of(first, blocks)); }
 
-  // Runs in one thread, lane 0, or in a whole warp if factors come with the codes.
+  // Runs in one thread, lane 0, or in a whole warp if scale_inv come with the codes.
   INGOT_DEVICE void run_codes(u32 lane) {
     DequantWalk<T> walk(p, block);
     // Codes that will not be read again leave the L2 first.
@@ -235,7 +235,7 @@ struct DequantProducer {
     }
   }
 
-  // Loads the factors of a tile's rows, with a whole warp. It takes few instructions per row, because this warp also
+  // Loads the scale_inv of a tile's rows, with a whole warp. It takes few instructions per row, because this warp also
   // copies codes.
   INGOT_DEVICE void load_factors(u32 row, u32 stage, u32 lane) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
@@ -257,7 +257,7 @@ struct DequantProducer {
     ptx::cp_async_mbarrier_arrive(full);
   }
 
-  // Copies a row's factors of a stage at once, in words, or byte by byte, as their alignment allows.
+  // Copies a row's scale_inv of a stage at once, in words, or byte by byte, as their alignment allows.
   enum class FactorCopy : u32 { whole, words, bytes };
 
   // row: the first of this lane's rows.
@@ -278,7 +278,7 @@ struct DequantProducer {
     }
   }
 
-  // Copies the `there` factors that a row has, and fills the rest with zeros.
+  // Copies the `there` scale_inv that a row has, and fills the rest with zeros.
   INGOT_DEVICE static void copy_words(u32 to, const u8* from, u32 there) {
     INGOT_UNROLL
     for (u32 at = 0; at < dequant_factor_pitch(T); at += 4) {

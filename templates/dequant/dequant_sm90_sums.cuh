@@ -1,5 +1,5 @@
-// How a warp of dequant_sm90 sums its rows of a tile: it reads fragments of codes, decodes them, multiplies by mma.sync
-// or by wgmma, and applies the factors of groups.
+// The mainloop of dequant_sm90: a warp reads fragments of its rows' codes, decodes them, multiplies by mma.sync or by
+// wgmma, and applies the scale_inv of groups.
 #pragma once
 
 #include "dequant/dequant_factors.cuh"
@@ -28,7 +28,7 @@ struct DequantSums {
   static constexpr u32 kTokenTiles = T.tokens / 8;
   static constexpr u32 kSums = T.tokens / 2;
   static constexpr u32 kGroup = dequant_group(Kind);
-  // Are factors multiplied into the codes? Otherwise each group of k that shares a factor has its own sums.
+  // Are scale_inv multiplied into the codes? Otherwise each group of k that shares one has its own sums.
   static constexpr bool kFolded = Kind.into_codes;
   static_assert(!kFolded || kTakesMxFactors<W, X>);
   static constexpr bool kGrouped = kGroup != 0;
@@ -37,7 +37,7 @@ struct DequantSums {
   static constexpr u32 kPartXBytes = T.tokens * kDequantPart * 2;
   static constexpr u32 kBlockBytes = T.depth / kDequantDepth * kDequantTileBytes<W>;  // of 64 rows in a stage
   using TileSums = float[T.waves][kSums];
-  using MxWords = u32[T.waves][2];  // four factors of 32 k, for each of the two rows that a lane has in each 64
+  using MxWords = u32[T.waves][2];  // four scale_inv of 32 k, for each of the two rows that a lane has in each 64
 
   const DequantSm90Params& p;
   const DequantBlock<W, Kind, T>& block;
@@ -104,7 +104,7 @@ struct DequantSums {
     }
   }
 
-  // Loads factors that are multiplied into the codes, from the stage with which they came: that of k (a multiple of
+  // Loads scale_inv that are multiplied into the codes, from the stage with which they came: that of k (a multiple of
   // 32), in the lowest bits, and the following ones up to a multiple of 128.
   INGOT_DEVICE void mx_words(u32 slot, u32 k, MxWords& of) const {
     constexpr u32 kPitch = dequant_factor_pitch(T);
@@ -119,7 +119,8 @@ struct DequantSums {
     }
   }
 
-  // Adds a group's sums, times its factor, to the totals. (`any`: the group has sums already; otherwise adds nothing.)
+  // Adds a group's sums, times its scale_inv, to the totals. (`any`: the group has sums already; otherwise adds
+  // nothing.)
   INGOT_DEVICE static void promote(TileSums& d, const TileSums& of_group, DequantGroups<Kind, T.waves>& groups, u32 k,
                                    bool any = true) {
     groups.advance(k);
@@ -146,7 +147,7 @@ struct DequantSums {
     for (u32 i = 0; kChains == 2 && i < kSums; ++i) d[0][0][i] = d[0][0][i] + d[kChains - 1][0][i];
   }
 
-  // kBatch: tiles of 32 k that a warp loads before it multiplies. kGroupTiles: how many of them share a factor.
+  // kBatch: tiles of 32 k that a warp loads before it multiplies. kGroupTiles: how many of them share a scale_inv.
   static constexpr u32 kBatch = kPiece % 4 == 0 && T.tokens * T.waves <= 32 ? 4 : kPiece % 2 == 0 ? 2 : 1;
   static constexpr u32 kGroupTiles = kGrouped ? min_of(kGroup / 32, kBatch) : kBatch;
 
@@ -166,7 +167,7 @@ struct DequantSums {
     }
   }
 
-  // Decodes a fragment to 16 bits. mx holds, for each of its two rows, the factors of several groups of 32 k; the
+  // Decodes a fragment to 16 bits. mx holds, for each of its two rows, the scale_inv of several groups of 32 k; the
   // fragment's is byte number `byte`.
   template <bool Large>
   INGOT_DEVICE static void decode(const Words& words, [[maybe_unused]] const u32 (&mx)[2], [[maybe_unused]] u32 byte,
@@ -197,7 +198,7 @@ struct DequantSums {
       if constexpr (kGrouped) {
         if ((i + 1) % kGroupTiles == 0 || i + 1 == Tiles) {
           join(of_group);
-          // A tile by itself may be after the last k, within the last group, whose factor may be Inf.
+          // A tile by itself may be after the last k, within the last group, whose scale_inv may be Inf.
           promote(d[0], of_group[0], groups, k + 32 * i, Tiles > 1 || k < groups.p.k);
         }
       }
@@ -206,8 +207,8 @@ struct DequantSums {
 
   // Multiplies `Tiles` tiles of 32 k, from k on. codes: the address of this lane's first fragment. x: the address of
   // the 64 k of x that contain the first tile, in their second half if `odd`. Everything is loaded before anything is
-  // multiplied, then the stage is released if `last`. mx: as for decode(), with the first tile's factors in the lowest
-  // bits.
+  // multiplied, then the stage is released if `last`. mx: as for decode(), with the first tile's scale_inv in the
+  // lowest bits.
   template <u32 Tiles>
   INGOT_DEVICE void multiply_tiles(Chains& d, DequantGroups<Kind, T.waves>& groups, u32 codes, u32 x, u32 odd, u32 k,
                                    bool last, u32 slot, const MxWords& mx) const {
@@ -228,7 +229,7 @@ struct DequantSums {
     }
     if (last) release_loaded_stage(slot);
     if constexpr (kFolded) {
-      // Factors of 2 and more take longer.
+      // scale_inv of 2 and more take longer.
       u32 any = 0;
       INGOT_UNROLL
       for (u32 wave = 0; wave < T.waves; ++wave) any |= mx[wave][0] | mx[wave][1];
@@ -406,7 +407,7 @@ struct DequantSums {
     INGOT_UNROLL_BY(1)
     for (u32 at = span.begin; at < whole; ++at) {
       const u32 stage = base + ring.stage * dequant_stage_bytes<W>(T);
-      // Uniform in the warp, which only the shuffle tells ptxas: descriptors are then computed once for all lanes.
+      // Uniform in the warp, which ptxas knows only by the shuffle: descriptors are then computed once for all lanes.
       const u32 x = __shfl_sync(0xffffffffU, ptx::wgmma_address_field(stage + dequant_code_bytes<W>(T)), 0);
       // Steps come in pairs, each with its own registers.
       INGOT_UNROLL

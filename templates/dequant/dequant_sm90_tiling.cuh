@@ -44,7 +44,7 @@ INGOT_HOST_DEVICE constexpr u32 dequant_shares(const DequantSm90Tiling& t) { ret
 INGOT_HOST_DEVICE constexpr u32 dequant_cluster(const DequantSm90Tiling& t) { return t.split * t.multicast; }
 INGOT_HOST_DEVICE constexpr u32 dequant_parts(const DequantSm90Tiling& t) { return t.depth / kDequantPart; }
 
-// Sums in a thread: the tile's, and as many again for a group that has its own factor.
+// Sums in a thread: the tile's, and as many again for a group that has its own scale_inv.
 INGOT_HOST_DEVICE constexpr u32 dequant_sums(const DequantSm90Tiling& t, DequantFactors kind) {
   return t.waves * t.tokens / 2 * (dequant_group(kind) == 0 ? 1 : 2);
 }
@@ -87,13 +87,13 @@ INGOT_HOST_DEVICE constexpr u32 dequant_stage_bytes(const DequantSm90Tiling& t) 
   return dequant_code_bytes<W>(t) + dequant_x_bytes(t);
 }
 
-// Bytes of a row's factors in a stage, if they come with it: for at least 128 k.
+// Bytes of a row's scale_inv in a stage, if they come with it: for at least 128 k.
 INGOT_HOST_DEVICE constexpr u32 dequant_factor_pitch(const DequantSm90Tiling& t) { return max_of(t.depth, 128U) / 32; }
 INGOT_HOST_DEVICE constexpr u32 dequant_factor_bytes(const DequantSm90Tiling& t, DequantFactors kind) {
   return kind.into_codes ? dequant_rows(t) * dequant_factor_pitch(t) : 0;
 }
 
-// Shared memory holds the stages and their factors; if a tile's k is split, the inbox for all partial sums of this
+// Shared memory holds the stages and their scale_inv; if a tile's k is split, the inbox for all partial sums of this
 // block's rows, otherwise outputs on their way out; and the barriers: two per stage and three for the sums.
 template <CodeFormat W>
 INGOT_HOST_DEVICE constexpr u32 dequant_factors_offset(const DequantSm90Tiling& t) {
@@ -188,7 +188,7 @@ INGOT_HOST_DEVICE constexpr StreamKWork dequant_work(const DequantSm90Tiling& t,
           .steps = static_cast<u32>(ceil_div(dequant_padded(k), u64{t.depth})),
           .spare = 0};
 }
-// Memory beside the operands: for each block the sums of a tile, and a flag for each warp that has sums.
+// Memory in addition to the operands: for each block the sums of a tile, and a flag for each warp that has sums.
 INGOT_HOST_DEVICE constexpr u32 dequant_sum_warps(const DequantSm90Tiling& t) { return 4 * t.groups; }
 INGOT_HOST_DEVICE constexpr u64 dequant_sum_bytes(const DequantSm90Tiling& t) {
   return u64{dequant_rows(t)} * t.tokens * 4;

@@ -53,7 +53,7 @@ INGOT_HOST_DEVICE u32 gather_fragment(CodeLayout layout, const PackWeightParams&
   return faults;
 }
 
-// A row's fault, by which its factor is multiplied.
+// A row's fault, by which its scale_inv is multiplied.
 INGOT_HOST_DEVICE float fault_of(bool has_nan) { return has_nan ? float_from_bits(kF32Nan) : 1.0F; }
 
 INGOT_HOST_DEVICE float* packed_faults(const PackWeightParams& p, u32 bits) {

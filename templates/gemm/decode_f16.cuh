@@ -55,7 +55,7 @@ INGOT_HOST_DEVICE void decode_four(u32 codes, u32 (&pairs)[2]) {
   // Each code in the upper half of its f16.
   const u32 wide[2] = {permute_bytes<0x1404>(codes), permute_bytes<0x3424>(codes)};
   const u32 magnitudes = codes & 0x7f7f7f7fU;
-  // The top bit of each byte tells whether the code is NaN.
+  // The top bit of each byte says whether the code is NaN.
   const u32 nan = F::kFnuz ? codes & ~(magnitudes + 0x7f7f7f7fU) : magnitudes + 0x01010101U;
   const u32 nans[2] = {permute_bytes<0x9988>(nan), permute_bytes<0xbbaa>(nan)};
   // Likewise whether its exponent is at least 2.

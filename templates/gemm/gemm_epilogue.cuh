@@ -1,5 +1,6 @@
-// A GEMM's epilogue: the steps from its sums to its output, in f32, each rounded. All GEMM kernels here share it.
-//   x = factors * sum + bias              by the kernel itself
+// A GEMM's epilogue: the steps from its accumulators to its output, in f32, each rounded. All GEMM kernels here share
+// it.
+//   x = scale_inv * sum + bias            by the kernel itself
 //   x = x + beta * c                      c has the output's shape and may be the output itself; if beta is 0, c is not
 //                                         read and x stays
 //   preactivation = round(x)              written if a backward pass will need it
@@ -59,7 +60,7 @@ struct Pair {
 };
 
 // Loads a pair: in one access if `vector` (it is aligned to its size) and `both`, otherwise one by one. Unless `both`,
-// the second element lies outside the matrix and reads as 0. The loads are plain, because c may be the output.
+// the second element is outside the matrix and reads as 0. The loads are plain, because c may be the output.
 template <HighPrecision T>
 INGOT_DEVICE Pair<T> load_pair(const T* at, bool vector, bool both) {
   Pair<T> pair{};
@@ -113,7 +114,7 @@ INGOT_DEVICE void store_pair(T* at, float first, float second, bool vector, bool
   }
 }
 
-// A template argument: what is written beside the output.
+// A template argument: what is written besides the output.
 struct EpilogueConfig {
   bool preactivation = false;
   bool amax = false;
@@ -139,7 +140,7 @@ struct Epilogue {
 
   INGOT_DEVICE static bool reads_c(const EpilogueParams& p) { return kAddsC && p.beta != 0.0F; }
 
-  // Computes one value. x: factors * sum + bias.
+  // Computes one value. x: scale_inv * sum + bias.
   INGOT_DEVICE static float value(const EpilogueParams& p, i64 row, i64 col, float x) {
     if (reads_c(p)) x = x + p.beta * to_float(static_cast<const StoredC*>(p.c)[row * p.c_stride + col]);
     if constexpr (kPreactivation) {
@@ -192,14 +193,14 @@ struct Epilogue {
     }
   }
 
-  // What the values of a pair are computed from, beside x.
+  // What the values of a pair are computed from, besides x.
   struct Raw {
     Pair<StoredC> c;
     Pair<Beside> operands[kMaxInputs];  // matrices
   };
 
-  // The first of the matrices that are read: c, or an input of the expression. A kernel may load its elements in a way
-  // of its own.
+  // The first of the matrices that are read: c, or an input of the expression. A kernel may load its elements in its
+  // own way.
   INGOT_HOST_DEVICE static constexpr int first_matrix() {
     for (int i = 0; i < kOperands; ++i) {
       if (F::kKinds[i] == InputKind::matrix) return i;
@@ -210,7 +211,7 @@ struct Epilogue {
   static constexpr u32 kFirstBytes = kAddsC         ? static_cast<u32>(sizeof(StoredC))
                                      : kFirst != -1 ? static_cast<u32>(sizeof(Beside))
                                                     : 0;  // bytes of an element
-  // Is it the only matrix, and is it all that is read beside x?
+  // Is it the only matrix, and is it all that is read besides x?
   static constexpr bool kNoOtherMatrix = count_inputs<F>(InputKind::matrix) == (kAddsC || kFirst == -1 ? 0U : 1U);
   static constexpr bool kReadsNoOther = kNoOtherMatrix && F::kInputs == count_inputs<F>(InputKind::matrix);
   INGOT_DEVICE static const u8* first_at(const EpilogueParams& p, i64 row, i64 col) {
@@ -250,7 +251,7 @@ struct Epilogue {
     return raw;
   }
 
-  // Turns x and y from factors * sum + bias of the pair into its values. Keeps: the preactivation is written here.
+  // Turns x and y from scale_inv * sum + bias of the pair into its values. Keeps: the preactivation is written here.
   template <bool Keeps = true>
   INGOT_DEVICE static void apply(const EpilogueParams& p, const Vectors& v, const Raw& raw, i64 row, i64 col, bool both,
                                  float& x, float& y) {
@@ -285,7 +286,7 @@ struct Epilogue {
   }
 };
 
-// The epilogue with only sums, factors and bias.
+// The epilogue with only accumulators, scale_inv and bias.
 using PlainEpilogue = Epilogue<NoMatrix, Identity, f32>;
 
 // The last step: `value` as it is stored. scale: for an FP8 output.

@@ -1,20 +1,20 @@
-// out[M, N] = round(factor_a * factor_b * sum_k a(m, k) b(n, k) + bias) on the tensor cores of sm_80 and up (mma.sync),
-// followed by the epilogue (gemm_epilogue.cuh). It takes FP8 of any two formats, bf16 or f16, with any size, stride and
-// address: what neither cuBLASLt nor gemm_sm90 takes.
+// out[M, N] = round(scale_inv_a * scale_inv_b * sum_k a(m, k) b(n, k) + bias) on the tensor cores of sm_80 and up
+// (mma.sync), followed by the epilogue (gemm_epilogue.cuh). It takes FP8 of any two formats, bf16 or f16, with any
+// size, stride and address: what neither cuBLASLt nor gemm_sm90 takes.
 //
 // The tensor cores multiply 16-bit operands: FP8 codes are decoded exactly, to f16 (decode_f16.cuh) or, next to a bf16
 // operand, to bf16. sm_89 and later could multiply OCP codes directly, but would add in fewer bits than f32, which only
 // `fast` allows, and Hopper has no such mma.sync (ptxas decodes to f16, in every warp). So one kernel serves all
 // formats and GPUs.
 //
-// Schedule: a block computes a tile of outputs, in steps of 64 of K. Each thread copies 16 bytes at a time to slots of
-// its own in shared memory: asynchronously if rows start at multiples of 16 or 4 bytes, otherwise by loads of words or
+// Schedule: a block computes a tile of outputs, in steps of 64 of K. Each thread copies 16 bytes at a time to its own
+// slots in shared memory: asynchronously if rows start at multiples of 16 or 4 bytes, otherwise by loads of words or
 // elements. Only that thread reads its slots, so it waits for no other. It decodes them into the next step's tile while
 // the warps multiply the current step's: each code is decoded once per block, not by each warp that needs it, and a
 // step has one barrier. A tile's rows have 128 bytes, with swizzled 16-byte units.
 //
-// Sums are in f32, in the tensor cores' order, which depends only on the shape. With factors of groups of 128 of K,
-// each group has its own sum: total = total + sum * (factor_a * factor_b), as in gemm_simt.
+// Accumulation is in f32, in the tensor cores' order, which depends only on the shape. With scale_inv of groups of 128
+// of K, each group has its own sum: total = total + sum * (scale_inv_a * scale_inv_b), as in gemm_simt.
 #pragma once
 
 #include "gemm/decode_f16.cuh"
@@ -32,8 +32,8 @@ namespace ingot {
 
 struct GemmMmaParams {
   GemmParams gemm;
-  u32 factor_b_shift;      // for factors of groups: 2^n rows of b share factors
-  u32 a_copied, b_copied;  // mma_copied_bytes(); 0 where rows do not lie along k
+  u32 factor_b_shift;      // for scale_inv of groups: 2^n rows of b share them
+  u32 a_copied, b_copied;  // mma_copied_bytes(); 0 where rows are not stored along k
   u32 out_pairs;           // do all rows of out start at a multiple of two elements?
 };
 
@@ -88,7 +88,7 @@ struct MmaOperand {
   struct Chunk {
     u32 row, unit;  // of the tile, of the step
   };
-  // The position of the thread's chunk j. Neighbouring threads take neighbouring memory.
+  // The tile coordinates of the thread's chunk j. Neighbouring threads take neighbouring memory.
   INGOT_DEVICE Chunk chunk(u32 thread, u32 j) const {
     const u32 index = j * Threads + thread;
     return stride_k == 1 ? Chunk{index / kAcross, index % kAcross} : Chunk{index % Rows, index / Rows};
@@ -214,7 +214,7 @@ struct MmaOperand {
   }
 };
 
-// The sums of a warp: tiles of 16 rows by 8 columns, laid out as in multiply_add().
+// The accumulators of a warp: tiles of 16 rows by 8 columns, laid out as in multiply_add().
 template <MmaTiling T>
 struct MmaSums {
   static constexpr u32 kRows = T.m / 32;
@@ -267,7 +267,7 @@ struct MmaBlock {
             .warp_n = warp / 2 * 32};
   }
 
-  // The row and column of the thread's own outputs.
+  // The row and column of the thread's outputs.
   INGOT_DEVICE i64 row_of(u32 i, u32 half) const { return i64{a.tile} * T.m + warp_m + lane / 4 + i * 16 + half * 8; }
   INGOT_DEVICE i64 column_of(u32 j) const { return i64{b.tile} * T.n + warp_n + lane % 4 * 2 + j * 8; }
 
@@ -313,7 +313,7 @@ struct MmaBlock {
     }
   }
 
-  // The factors of the thread's rows and columns for one group of K.
+  // The scale_inv of the thread's rows and columns for one group of K.
   struct GroupFactors {
     float rows[Sums::kRows][2];
     float columns[Sums::kColumns][2];
@@ -353,13 +353,13 @@ struct MmaBlock {
     }
   }
 
-  // Sums over all of K. Each turn fetches one step, decodes another and multiplies a third.
+  // The mainloop, over all of K. Each iteration fetches one step, decodes another and multiplies a third.
   INGOT_DEVICE void sum(Sums& sums, Sums& totals) const {
     const u32 steps = static_cast<u32>(ceil_div(p.k, i64{kMmaDepth}));
     GroupFactors factors{};
     INGOT_UNROLL_BY(1)
     for (u32 turn = 0; turn < steps + kStages + 1; ++turn) {
-      const u32 decoded = turn - kStages;         // wraps around in the first turns
+      const u32 decoded = turn - kStages;         // wraps around in the first iterations
       const u32 multiplied = turn - kStages - 1;  // likewise
       if (C.group_factors && multiplied < steps && multiplied % kStepsOfGroup == 0) {
         factors = group_factors(multiplied / kStepsOfGroup);

@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-inline constexpr u32 kGemmGroup = 128;  // K per group, where groups of K have factors of their own
+inline constexpr u32 kGemmGroup = 128;  // K per group, where groups of K have their own scale_inv
 
 struct GemmParams {
   const void* a;
@@ -20,9 +20,9 @@ struct GemmParams {
   i64 a_stride_m, a_stride_k;  // elements: a(m, k) is at m * a_stride_m + k * a_stride_k
   i64 b_stride_n, b_stride_k;
   i64 out_stride;
-  i64 factor_a_stride, factor_b_stride;              // 0: one for all; otherwise from one row's factor to the next
-  i64 factor_a_group_stride, factor_b_group_stride;  // 0: no groups of K; otherwise from one group's factor to the next
-  i64 factor_b_rows;                                 // with groups: rows of b that share factors
+  i64 factor_a_stride, factor_b_stride;              // 0: one for all; otherwise from one row's scale_inv to the next
+  i64 factor_a_group_stride, factor_b_group_stride;  // 0: no groups of K; otherwise from one group's to the next
+  i64 factor_b_rows;                                 // with groups: rows of b that share scale_inv
   EpilogueParams epilogue;
 };
 

@@ -1,12 +1,12 @@
-// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on the ordinary f32 units, followed by the epilogue
-// (gemm_epilogue.cuh): any shape, stride and pair of dtypes. It takes what no tensor-core kernel takes.
+// out[M, N] = scale_inv_a * scale_inv_b * sum_k a(m, k) b(n, k) + bias on the ordinary f32 units, followed by the
+// epilogue (gemm_epilogue.cuh): any shape, stride and pair of dtypes. It takes what no tensor-core kernel takes.
 //
 // Each output is one chain in ascending k from 0: sum = sum + a * b, with the product rounded to f32, then the sum;
-// then ((sum * factor_a) * factor_b) + bias with each step rounded to f32, and the epilogue. These are the bits of the
-// CPU reference. With factors of groups of 128 of K, each group is such a chain, and total = total + sum * (factor_a *
-// factor_b), each step rounded, then + bias. If every product is exact (FP8, f16), product and sum are one fused
-// multiply-add. A block computes 64 x 64 outputs, a thread 4 x 4; shared memory holds 16 of K at a time, decoded to
-// f32.
+// then ((sum * scale_inv_a) * scale_inv_b) + bias with each step rounded to f32, and the epilogue. These are the bits
+// of the CPU reference. With scale_inv of groups of 128 of K, each group is such a chain, and total = total + sum *
+// (scale_inv_a * scale_inv_b), each step rounded, then + bias. If every product is exact (FP8, f16), product and sum
+// are one fused multiply-add. A block computes 64 x 64 outputs, a thread 4 x 4; shared memory holds 16 of K at a time,
+// decoded to f32.
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
@@ -44,7 +44,7 @@ INGOT_DEVICE void stage_operand(float (&staged)[kGemmSimtDepth][kGemmSimtPitch],
   }
 }
 
-// Adds a group's sums, times its factors, to the totals.
+// Adds a group's sums, times its scale_inv, to the totals.
 template <u32 Each>
 INGOT_DEVICE void add_group(const GemmParams& p, float (&totals)[Each][Each], float (&sums)[Each][Each], i64 m, i64 n,
                             i64 group) {

@@ -1,32 +1,31 @@
-// out[M, N] = factor_a * factor_b * sum_k a(m, k) b(n, k) + bias on Hopper's tensor cores (sm_90a), followed by the
-// epilogue (gemm_epilogue.cuh). FP8 operands have rows along k; two of bf16 or of f16 have rows along or across k, and
-// no factors. Rows start at multiples of 16 bytes; any K; out has any pitch.
+// out[M, N] = scale_inv_a * scale_inv_b * sum_k a(m, k) b(n, k) + bias on Hopper's tensor cores (sm_90a), followed by
+// the epilogue (gemm_epilogue.cuh). FP8 operands have rows along k; two of bf16 or of f16 have rows along or across k,
+// and no scale_inv. Rows start at multiples of 16 bytes; any K; out has any pitch.
 //
 // Work: 2 M N K operations at 8192 per clock and SM (bf16, f16: 4096). Each operand byte comes from the L2 once per
 // tile that needs it, half as often if two blocks of a cluster share it (multicast).
 //
-// Schedule: blocks are persistent and take tiles in turn (gemm_sm90_tiling.cuh). One thread of the producer warpgroup
-// keeps a ring of stages filled with tiles of A and B, 128 bytes deep, through the copy engine; it loads the next tile
-// while the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each tile,
-// half of its rows each (of 64 rows: half of its columns), or (ping-pong) have tiles of their own, so that one
-// multiplies while the other writes. A stage's `full` barrier counts its bytes, and the threads that load
-// factors of groups; its `empty` barrier counts the consuming warps of all blocks to which it was sent.
-// gemm_sm90_producer.cuh has the producer's half of this, gemm_sm90_sums.cuh and gemm_sm90_output.cuh what a consumer
-// does with a tile.
+// Schedule: blocks are persistent and take tiles round-robin (gemm_sm90_tiling.cuh). One thread of the producer
+// warpgroup keeps a ring of stages filled with tiles of A and B, 128 bytes deep, through the copy engine; it loads the
+// next tile while the current one ends. Two consumer warpgroups multiply with wgmma from shared memory. They share each
+// tile, half of its rows each (of 64 rows: half of its columns), or (ping-pong) have their own tiles, so that one
+// multiplies while the other writes. A stage's `full` barrier counts its bytes, and the threads that load scale_inv of
+// groups; its `empty` barrier counts the consuming warps of all blocks to which it was sent. gemm_sm90_producer.cuh has
+// the producer's half of this, gemm_sm90_sums.cuh a consumer's mainloop and gemm_sm90_output.cuh its epilogue store.
 //
 // Stream-K cuts tiles along K (stream_k.cuh); a block sends its sums of another block's tile to that block
 // (stream_k_parts.cuh). It is for few rows, where whole tiles would not use the memory's full rate, and for incomplete
 // last rounds. In fast mode, the sums of a tile are then the tensor cores' sums of each part, added in f32.
 //
-// Sums: fast mode leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32. Otherwise the tensor
-// cores sum each 128 of K, and each such part is added to a sum in f32; if registers allow, while the tensor cores
-// compute the next part. bf16 and f16 are always summed as in fast mode: their sums keep f32's bits. Factors and bias
-// are applied in f32, as in gemm_simt: ((sum * factor_a) * factor_b) + bias; a factor of the whole b is first
-// multiplied into factor_a.
+// Accumulation: fast mode leaves a tile's whole sum to the tensor cores, which keep fewer bits than f32. Otherwise the
+// tensor cores sum each 128 of K, and each such part is added to a sum in f32; if registers allow, while the tensor
+// cores compute the next part. bf16 and f16 are always summed as in fast mode: their sums keep f32's bits. scale_inv
+// and bias are applied in f32, as in gemm_simt: ((sum * scale_inv_a) * scale_inv_b) + bias; one scale_inv of the whole
+// b is first multiplied into scale_inv_a.
 //
-// Factors of groups (a: one per 128 of K in a row; b: likewise, or one per block of 128 x 128) are applied to each
-// part: sum = sum + part * (factor_a * factor_b), one fused multiply-add. A second warp of the producer's loads them
-// into the stages to which they belong (gemm_sm90_factors.cuh).
+// scale_inv of groups (a: one per 128 of K in a row; b: likewise, or one per block of 128 x 128) are applied to each
+// part: sum = sum + part * (scale_inv_a * scale_inv_b), one fused multiply-add. A second warp of the producer's loads
+// them into the stages to which they belong (gemm_sm90_factors.cuh).
 //
 // Epilogue: what it reads of other matrices is requested a chunk of columns at a time, before the first of them is
 // computed; one of those matrices is read in whole rows through the warp's shared memory, as the preactivation is
@@ -83,7 +82,7 @@ struct Sm90Consumer {
       if (position.group == 1) {
         walk.index += walk.step;
         sums.ring.advance(steps);
-        sums.pass_turn();  // the first turn belongs to the other warpgroup
+        sums.pass_turn();  // the first tile belongs to the other warpgroup
       }
       walk.step *= kSm90Consumers;
     }
@@ -137,7 +136,7 @@ struct Sm90Consumer {
     }
   }
 
-  // (64 rows of a tile have as many bytes whether they lie along K or across.)
+  // (64 rows of a tile have as many bytes whether they run along K or across.)
   INGOT_DEVICE void run() {
     constexpr u32 kApart = kSm90Step16 * kSm90Depth;
     const u32 first_row = Sm90Position<T>::kOwnRows ? position.group * 64 : 0;

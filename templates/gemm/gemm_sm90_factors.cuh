@@ -1,5 +1,5 @@
-// Factors of groups in gemm_sm90. One warp of the producer warpgroup loads them, element by element and so with any
-// strides, into the stage to which they belong; the warpgroups that multiply read them from there.
+// The scale_inv of groups in gemm_sm90. One warp of the producer warpgroup loads them, element by element and so with
+// any strides, into the stage to which they belong; the warpgroups that multiply read them from there.
 #pragma once
 
 #include "gemm/gemm_sm90_position.cuh"
@@ -15,8 +15,8 @@
 namespace ingot {
 
 #if INGOT_ON_DEVICE
-// Two neighbouring lanes load a row's factors of two steps, which share a sector if factors lie row by row. All lanes
-// arrive at the barriers of both: the instruction takes one address for a warp.
+// Two neighbouring lanes load a row's scale_inv of two steps, which share a sector if they are stored row by row. All
+// lanes arrive at the barriers of both: the instruction takes one address for a warp.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90FactorLoader {
   static constexpr bool kOfRows = sm90_factors_of_rows(C);
@@ -33,18 +33,18 @@ struct Sm90FactorLoader {
   INGOT_DEVICE Sm90FactorLoader(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 lane)
       : p(params), block(b), step_of_lane(lane % kSteps), row_of_lane(lane / kSteps) {}
 
-  // This lane's factors of a tile's rows of A, or of its rows or blocks of B.
+  // This lane's scale_inv of a tile's rows of A, or of its rows or blocks of B.
   struct Run {
     const float* from;  // the first, in the step at hand
     i64 apart;
-    u32 left;  // factors beyond that many are not loaded: they would meet only sums that nobody stores
+    u32 left;  // scale_inv beyond that many are not loaded: they would meet only sums that nobody stores
   };
   INGOT_DEVICE Run run_of(const float* factors, u32 group_stride, u32 step, u32 stride, u32 first, u32 end) const {
     const u32 at = first + row_of_lane;
     return {factors + (i64{step} * group_stride + i64{at} * stride), i64{kRows} * stride, end - min_of(at, end)};
   }
 
-  // Columns of one share have a block's factor in common.
+  // Columns of one share have a block's scale_inv in common.
   INGOT_DEVICE Run of_shares(u32 step, u32 first) const {
     const u32 column = first + row_of_lane * kColumns;
     return {p.factor_b + (i64{step} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride), 0,
@@ -105,11 +105,11 @@ struct Sm90FactorLoader {
     }
   }
 
-  // One warp runs it, beside the thread that loads the operands.
+  // One warp runs it, while another thread loads the operands.
   INGOT_DEVICE void run() { sm90_load_tiles<C>(p, block, sm90_steps(p.k), *this); }
 };
 
-// What a thread that multiplies reads of a stage's factors.
+// What a thread that multiplies reads of a stage's scale_inv.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90StageFactors {
   static constexpr bool kOfRows = sm90_factors_of_rows(C);

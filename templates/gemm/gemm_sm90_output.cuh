@@ -1,5 +1,5 @@
-// How a warp of gemm_sm90 turns the sums of a tile into output: factors and bias, the epilogue, and the way through its
-// own shared memory to memory. gemm_sm90.cuh says which way that is.
+// The epilogue store of gemm_sm90: a warp turns a tile's accumulators into output. It applies scale_inv, bias and the
+// epilogue, and stores through its own shared memory; gemm_sm90.cuh says how.
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
@@ -26,14 +26,14 @@ struct Sm90Output {
   static constexpr u32 kWaves = sm90_waves(T);
   static constexpr u32 kN = sm90_columns(T);
   static constexpr u32 kSums = kN / 2;                                 // per thread and wave
-  static constexpr u32 kColumns = kN / 128 + (kN % 128 != 0 ? 1 : 0);  // per thread, when factors are fetched
+  static constexpr u32 kColumns = kN / 128 + (kN % 128 != 0 ? 1 : 0);  // per thread, when scale_inv are fetched
   static constexpr bool kCodes = sizeof(Out) == 1;
   static constexpr u32 kChunk = kCodes ? 64 : 128 / static_cast<u32>(sizeof(Out));  // columns of a staged row
   static constexpr u32 kRowBytes = kChunk * static_cast<u32>(sizeof(Out));
   static constexpr bool kColumnFactors = is_rowwise(C.scale_b);
   static constexpr bool kGrouped = has_extents(C.scale_b);
-  static constexpr bool kFp8 = sizeof(A) == 1;       // has factors
-  static constexpr u32 kBiasAt = kGrouped ? 0 : kN;  // behind the column factors, if there may be any
+  static constexpr bool kFp8 = sizeof(A) == 1;       // has scale_inv
+  static constexpr u32 kBiasAt = kGrouped ? 0 : kN;  // after the column scale_inv, if there may be any
   // Does the copy engine store? Waiting for it takes longer than a warp takes to read its rows back and store them
   // itself. So it does only in the schedule in which another warpgroup multiplies meanwhile and has more of the shared
   // memory.
@@ -43,7 +43,7 @@ struct Sm90Output {
   const Sm90GemmParams& p;
   const Sm90Block<C>& block;
   Sm90Position<T> position;
-  u32 columns = 0;  // shared memory: this tile's column factors, then its bias
+  u32 columns = 0;  // shared memory: this tile's column scale_inv, then its bias
   u32 other_half = 0;
   float scale = 1.0F;  // for an FP8 output
   u32 largest = 0;     // |out| of this thread so far, as bits; for 16-bit output a pair of them
@@ -53,7 +53,7 @@ struct Sm90Output {
     if constexpr (kCodes) scale = *params.epilogue.scale;
   }
 
-  // Factors and bias are loaded before the sums and used after them.
+  // scale_inv and bias are loaded before the mainloop and used after it.
   struct Fetched {
     float rows[kWaves][2];
     float columns[kColumns];
@@ -82,7 +82,7 @@ struct Sm90Output {
     return fetched;
   }
 
-  // Puts column factors and bias in the warpgroup's shared memory. The previous tile had the other half of it, and
+  // Puts column scale_inv and bias in the warpgroup's shared memory. The previous tile had the other half of it, and
   // every warp has finished reading the tile before that: it has passed this barrier since.
   INGOT_DEVICE void share(const Fetched& fetched) {
     if constexpr (kColumnFactors || C.bias) {
@@ -99,7 +99,7 @@ struct Sm90Output {
     }
   }
 
-  // Applies factors and bias to two neighbouring columns of a row.
+  // Applies scale_inv and bias to two neighbouring columns of a row.
   INGOT_DEVICE void finish(float& x, float& y, float factor_row, const float (&factors)[2],
                            const float (&bias)[2]) const {
     if constexpr (kFp8 && !kGrouped) {
@@ -123,7 +123,7 @@ struct Sm90Output {
   }
 
   // The number of blocks of eight columns, an even number, whose other inputs are fetched together: as many as there
-  // are registers for beside the sums.
+  // are registers for besides the accumulators.
   static constexpr u32 kBlocks = kChunk / 8;
   static constexpr u32 kRoom = kWaves * kSums > 128 ? 4 : 32;
   INGOT_HOST_DEVICE static constexpr u32 fetched_together() {
@@ -150,14 +150,14 @@ struct Sm90Output {
 
   // The address that this lane passes to stmatrix and ldmatrix for the first two blocks of eight columns, of 16 bits
   // each. An exclusive or with 16 j makes it that of blocks j and j + 1, if j is even: rows of 128 bytes are aligned.
-  // (Beside 192 sums there is no register to keep it in from chunk to chunk.)
+  // (With 192 accumulators there is no register to keep it in from chunk to chunk.)
   INGOT_DEVICE u32 matrices_address(u32 staging) const {
     u32 own = position.lane;
     if constexpr (kWaves * kSums > 128) ptx::opaque(own);
     return row_address(staging, own % 16, own / 16);
   }
 
-  // Loads 16 rows of 128 bytes of the first matrix that the epilogue reads. What lies outside of it is left as it is:
+  // Loads 16 rows of 128 bytes of the first matrix that the epilogue reads. What is outside of it is left as it is:
   // nobody stores what is computed from that.
   INGOT_DEVICE void bring_first(u32 row, u32 column, u32 staging) const {
     const u32 rows = row < p.m ? min_of(p.m - row, 16U) : 0;
@@ -172,7 +172,7 @@ struct Sm90Output {
       ptx::cp_async_wait<0>();
     } else {
       const u32 n = column + position.lane * 2;
-      INGOT_UNROLL_BY(kWaves * kSums > 128 ? 1 : 4)  // beside 192 sums there are no registers for more
+      INGOT_UNROLL_BY(kWaves * kSums > 128 ? 1 : 4)  // with 192 accumulators there are no registers for more
       for (u32 r = n < p.n ? 0 : 16; r < rows; ++r) {
         const auto* const at = reinterpret_cast<const u16*>(Epi::first_at(p.epilogue, row + r, n));
         const u32 second = n + 1 < p.n ? at[1] : 0;
@@ -182,7 +182,7 @@ struct Sm90Output {
     __syncwarp();
   }
 
-  // Turns a chunk's sums into factors * sum + bias, and stages those as the preactivation.
+  // Turns a chunk's sums into scale_inv * sum + bias, and stages those as the preactivation.
   INGOT_DEVICE void stage_preactivation(float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 matrices) const {
     u32 words[4];
     INGOT_UNROLL
@@ -197,11 +197,11 @@ struct Sm90Output {
     }
   }
 
-  // Neither factors nor a bias are applied after the sums. As the sums are the same in each turn of the loop over
-  // chunks, the compiler would then compute the whole epilogue in front of it.
+  // Neither scale_inv nor a bias are applied after the mainloop. As the sums are the same in each iteration of the loop
+  // over chunks, the compiler would then compute the whole epilogue in front of it.
   static constexpr bool kFinishedSums = !Epi::kNothing && (!kFp8 || kGrouped) && !C.bias;
 
-  // factors * sum + bias for block j of eight columns: two neighbours of a row, and the same two eight rows below.
+  // scale_inv * sum + bias for block j of eight columns: two neighbours of a row, and the same two eight rows below.
   INGOT_DEVICE void finished(float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 j, float (&x)[4]) const {
     const u32 at = (chunk * kBlocks + j) * 4;
     const u32 local = chunk * kChunk + j * 8 + position.lane % 4 * 2;
@@ -303,7 +303,7 @@ struct Sm90Output {
     }
   }
 
-  // Counts values for the amax. inside: the chunk lies within the output, for the whole warp.
+  // Counts values for the amax. inside: the chunk is within the output, for the whole warp.
   INGOT_DEVICE void look_at(const float (&x)[4], u32 m, u32 n, bool inside) {
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) {
@@ -358,7 +358,7 @@ struct Sm90Output {
     }
   }
 
-  // Prefetches what the epilogue will read of other matrices, while the sums are computed.
+  // Prefetches what the epilogue will read of other matrices, during the mainloop.
   INGOT_DEVICE void prefetch(const Sm90TileIndex& first) const {
     constexpr u32 kAcross = kN / 32;
     INGOT_UNROLL
@@ -372,13 +372,12 @@ struct Sm90Output {
     }
   }
 
-  // A kernel without an epilogue (it may record an amax) has the code of each chunk once, one behind the other, which
-  // is up to 3 % faster than a loop. With an epilogue, only what touches the sums is there once for each chunk, since
-  // they are in registers; the rest is a loop over the chunks. Else it would take most of the time to compile the
-  // kernel.
+  // A kernel without an epilogue (it may record an amax) has the code of each chunk once, one after the other, which is
+  // up to 3 % faster than a loop. With an epilogue, only what touches the sums is there once for each chunk, since they
+  // are in registers; the rest is a loop over the chunks. Else it would take most of the time to compile the kernel.
   static constexpr bool kRolled = !Epi::kNothing;
 
-  // The factors of two rows. In a loop they are hidden from the compiler, which would otherwise multiply all sums in
+  // The scale_inv of two rows. In a loop they are hidden from the compiler, which would otherwise multiply all sums in
   // front of it, and have no registers for the products.
   struct RowFactors {
     float of[2];

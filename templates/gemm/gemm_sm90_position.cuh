@@ -1,4 +1,5 @@
-// The position of a thread of gemm_sm90 that multiplies: in its warpgroup, and among a tile's rows and columns.
+// The tile coordinates of a thread of gemm_sm90 that multiplies: its place in the warpgroup, and its rows and columns
+// of a tile.
 #pragma once
 
 #include "gemm/gemm_sm90_tiling.cuh"

@@ -16,8 +16,8 @@
 
 namespace ingot {
 
-// How b's factors lie. one: one factor for all of b; rows: one per row; in both cases a has one for all or one per row.
-// groups: one per C.scale_b, such as 128 x 128; a then has one per 1 x 128.
+// How b's scale_inv are stored. one: one for all of b; rows: one per row; in both cases a has one for all or one per
+// row. groups: one per C.scale_b, such as 128 x 128; a then has one per 1 x 128.
 struct Sm90GemmParams {
   // 128-byte swizzle; a box has rows of kSm90Depth bytes along K, as many as a block loads of a tile. a, b: for whole
   // tiles; tail_a, tail_b: for a last tile with fewer rows (sm90_tail_box). A map is not read if there is no such tile.
@@ -31,8 +31,8 @@ struct Sm90GemmParams {
   void* out;
   i64 out_stride;  // elements
   u32 m, n, k;
-  u32 factor_a_stride, factor_b_stride;  // 0: one factor for all; otherwise from one row's (or block's) to the next
-  u32 factor_a_group_stride, factor_b_group_stride;  // for groups: from one group's factor to the next
+  u32 factor_a_stride, factor_b_stride;  // 0: one scale_inv for all; otherwise from one row's (or block's) to the next
+  u32 factor_a_group_stride, factor_b_group_stride;  // for groups: from one group's scale_inv to the next
   u32 whole_vectors;                                 // do all rows of out start at multiples of 16 bytes?
   EpilogueParams epilogue;
   StreamKParams cut;

@@ -1,6 +1,6 @@
-// What gemm_sm90.cuh has for operands of bf16 and f16 beside gemm_sm90_producer.cuh: how one thread keeps the ring
-// filled, whether rows lie along K or across. (FP8 has its own functions, so that its machine code stays as it was
-// tuned.)
+// The producer of gemm_sm90 for operands of bf16 and f16, in addition to gemm_sm90_producer.cuh: one thread keeps the
+// ring filled, whether rows are stored along K or across. (FP8 has its own functions, so that its machine code stays as
+// it was tuned.)
 //
 // A tile of an operand across K is loaded in boxes of 64 columns, one after the other, each with all rows of a step:
 // 64 rows of 128 bytes, as large as 64 rows along K.

@@ -21,7 +21,8 @@ INGOT_HOST_DEVICE constexpr StreamKWork sm90_work(const Sm90Tiling& t, u32 m, u3
   return {.tiles = sm90_tiles_m(t, m) * sm90_tiles_n(t, n), .steps = steps, .spare = sm90_spare(steps)};
 }
 
-// Memory beside the operands: for each block one part, as its threads hold it, and a flag for each warp that has sums.
+// Memory in addition to the operands: for each block one part, as its threads hold it, and a flag for each warp that
+// has sums.
 inline constexpr u32 kSm90Warps = 4 * kSm90Consumers;
 INGOT_HOST_DEVICE constexpr u64 sm90_part_bytes(const Sm90Tiling& t) { return u64{t.m} * t.n * 4; }
 

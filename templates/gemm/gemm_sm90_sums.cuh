@@ -1,5 +1,5 @@
-// How one of the two warpgroups of gemm_sm90 that multiply sums a tile: the tensor cores' sums, promoted to f32 or not,
-// with factors of groups or without, and when the warpgroup takes its turn and gives its stages back.
+// The mainloop of gemm_sm90, for one of the two warpgroups that multiply: the tensor cores' sums, promoted to f32 or
+// not, with scale_inv of groups or without; the order of the warpgroups in ping-pong; and the release of stages.
 #pragma once
 
 #include "gemm/gemm_sm90_factors.cuh"
@@ -23,7 +23,7 @@ struct Sm90Sums {
   static constexpr u32 kN = sm90_columns(T);
   static constexpr u32 kSums = kN / 2;  // per thread and wave
   static constexpr bool kGrouped = has_extents(C.scale_b);
-  static constexpr bool kFp8 = sizeof(A) == 1;  // has factors
+  static constexpr bool kFp8 = sizeof(A) == 1;  // has scale_inv
   using Factors = Sm90StageFactors<C>;          // of groups
 
   const Sm90GemmParams& p;
@@ -40,7 +40,7 @@ struct Sm90Sums {
   // This warp has read the stage: each block that sends to it may send the next data.
   INGOT_DEVICE void release_stage(u32 stage) const {
     if constexpr (kSm90EachLaneReleases) return release_by_each_lane(stage);
-    if constexpr (kGrouped) __syncwarp();  // all lanes have read factors
+    if constexpr (kGrouped) __syncwarp();  // all lanes have read scale_inv
     if constexpr (sm90_cluster_size(T) > 1) {
       if (position.lane < sm90_cluster_size(T)) ptx::mbarrier_arrive_cluster(release + 8 * stage);
     } else {
@@ -56,8 +56,8 @@ struct Sm90Sums {
     }
   }
 
-  // Warpgroups that have tiles of their own multiply in turn: the next one begins when this one has seen all of its
-  // stages. (Otherwise it could not tell its stages from those of the ring's previous round.)
+  // Warpgroups that have their own tiles multiply one after the other: the next one begins when this one has seen all
+  // of its stages. (Otherwise it could not distinguish its stages from those of the ring's previous round.)
   INGOT_DEVICE void wait_for_turn() const {
     if constexpr (T.pingpong) ptx::named_barrier_sync(1 + position.group, 256);
   }
@@ -83,7 +83,7 @@ struct Sm90Sums {
     }
   }
 
-  // Behind the instructions of multiply(): keeps the compiler from moving loads of factors between them, where the
+  // Follows the instructions of multiply(): keeps the compiler from moving loads of scale_inv between them, where the
   // tensor cores would wait for the second instruction.
   INGOT_DEVICE static void keep_loads_behind() { __syncwarp(); }
 
@@ -167,13 +167,13 @@ struct Sm90Sums {
 
   struct Part {
     float sums[kPart];
-    float of_rows[2];  // factors, if it has its own
+    float of_rows[2];  // scale_inv, if it has its own
   };
   struct PartSource {
     u64 tile_a, tile_b;
   };
 
-  // Starts the current stage's part, of the first columns or of the last, and loads its factors, which are used one
+  // Starts the current stage's part, of the first columns or of the last, and loads its scale_inv, which are used one
   // part later.
   INGOT_DEVICE void begin_part(Part& part, const PartSource& from, bool last) const {
     constexpr u32 kLastColumns = (kPartsOfStep - 1) * kPartColumns * kSm90Depth / 16;
@@ -251,7 +251,7 @@ struct Sm90Sums {
     ring.advance();
   }
 
-  // Adds a part that the tensor cores have finished, times its factors.
+  // Adds a part that the tensor cores have finished, times its scale_inv.
   INGOT_DEVICE static void add_scaled(float (&d)[kSums], const float (&part)[kSums], const float (&of_rows)[2],
                                       const Factors& factors) {
     INGOT_UNROLL

@@ -13,7 +13,7 @@ struct Sm90Tiling {
   u32 m = 128, n = 256;              // outputs of a tile
   u32 cluster_m = 1, cluster_n = 1;  // blocks of a cluster: one, or two that share an operand's tile
   u32 stages = 4;                    // tiles of A and of B in flight or in use
-  bool pingpong = false;             // each warpgroup has tiles of its own; otherwise two share each tile
+  bool pingpong = false;             // each warpgroup has its own tiles; otherwise two share each tile
   bool stream_k = false;             // tiles are cut along K, so that all blocks have equal work
   bool operator==(const Sm90Tiling&) const = default;
 };
@@ -22,14 +22,14 @@ struct Sm90Tiling {
 struct GemmSm90Config {
   Sm90Tiling tiling{};
   bool fast_accumulation = false;
-  Granularity scale_b{};  // what shares a factor of b; bf16 and f16 operands have no factors
+  Granularity scale_b{};  // what shares a scale_inv of b; bf16 and f16 operands have none
   bool bias = false;
-  // bf16 and f16 only: does the operand lie across k, as [K, M] or [K, N]?
+  // bf16 and f16 only: is the operand stored across k, as [K, M] or [K, N]?
   bool across_a = false;
   bool across_b = false;
 };
 
-// Factors of b. {0, 0}: one for all of b; {1, 0}: one for each row; in both, a has one for all or one for each row.
+// scale_inv of b. {0, 0}: one for all of b; {1, 0}: one for each row; in both, a has one for all or one for each row.
 // {128, 128}, {1, 128}: one for each block or group along K; a then has one for each 1 x 128.
 INGOT_HOST_DEVICE constexpr bool sm90_has_factors(Granularity scale_b) {
   return is_tensorwise(scale_b) || is_rowwise(scale_b) || scale_b == Granularity{128, 128} ||
@@ -39,13 +39,13 @@ INGOT_HOST_DEVICE constexpr bool sm90_has_factors(Granularity scale_b) {
 inline constexpr u32 kSm90Depth = 128;         // bytes along K in a stage: one row of the 128-byte swizzle
 inline constexpr u32 kSm90Step16 = 64;         // elements of bf16 or f16 in a row of 128 bytes
 inline constexpr u32 kSm90Consumers = 2;       // warpgroups that multiply
-inline constexpr u32 kSm90FactorLoaders = 32;  // threads of the producer's warpgroup that load factors of groups
+inline constexpr u32 kSm90FactorLoaders = 32;  // threads of the producer's warpgroup that load scale_inv of groups
 inline constexpr u32 kSm90Threads = 128 * (kSm90Consumers + 1);
 inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 may have
 inline constexpr u32 kSm90StagingBytes = 2048;   // per warp: 16 rows of 128 bytes of the output
 inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that are walked through together
 // Does each lane that has read a stage say so, instead of one for its warp? compute-sanitizer's racecheck does not
-// follow a lane that arrives for others behind __syncwarp() (docs/notes/gemm.md): scripts/gpu_check.sh sets this
+// follow a lane that arrives for others after __syncwarp() (docs/notes/gemm.md): scripts/gpu_check.sh sets this
 // for it.
 inline constexpr bool kSm90EachLaneReleases = false;
 
@@ -58,7 +58,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_shares_columns(const Sm90Tiling& t) { retu
 // Columns of a warpgroup.
 INGOT_HOST_DEVICE constexpr u32 sm90_columns(const Sm90Tiling& t) { return sm90_shares_columns(t) ? t.n / 2 : t.n; }
 
-// Do rows of b within one warpgroup's columns have factors of groups that differ?
+// Do rows of b within one warpgroup's columns have scale_inv of groups that differ?
 INGOT_HOST_DEVICE constexpr bool sm90_factors_of_rows(const GemmSm90Config& config) {
   return has_extents(config.scale_b) && config.scale_b.rows % sm90_columns(config.tiling) != 0;
 }
@@ -75,23 +75,23 @@ INGOT_HOST_DEVICE constexpr u32 sm90_sums(const Sm90Tiling& t, bool promoted) {
 
 INGOT_HOST_DEVICE constexpr u32 sm90_stage_bytes(const Sm90Tiling& t) { return (t.m + t.n) * kSm90Depth; }
 
-// Factors of groups in shared memory: for each stage one of each row of A, then one of each row of B, in the order of
-// sm90_factor_place(); or, where a block of b has one factor, one for each share: the columns of a warpgroup, if the
+// scale_inv of groups in shared memory: for each stage one of each row of A, then one of each row of B, in the order of
+// sm90_factor_place(); or, where a block of b has one scale_inv, one for each share: the columns of a warpgroup, if the
 // two share the tile's columns, or all of them.
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_shares(const Sm90Tiling& t) { return t.n / sm90_columns(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_bytes(const GemmSm90Config& config) {
   if (!has_extents(config.scale_b)) return 0;
   return 4 * (config.tiling.m + (sm90_factors_of_rows(config) ? config.tiling.n + 16 : 4));
 }
-// A thread has two columns of every eight, the same of all eights. Their factors lie side by side, so that it loads
-// four with one instruction (ptxas joins the loads of two eights); the four threads that differ in their columns read
-// from different banks.
+// A thread has two columns of every eight, the same of all eights. Their scale_inv are adjacent, so that it loads four
+// with one instruction (ptxas joins the loads of two eights); the four threads that differ in their columns read from
+// different banks.
 INGOT_HOST_DEVICE constexpr u32 sm90_factor_place(const Sm90Tiling& t, u32 column) {
   return column % 8 / 2 * (t.n / 4 + 4) + column / 8 * 2 + column % 2;
 }
 
-// Shared memory: the stages; a staging area for each multiplying warp; twice for each warpgroup a tile's column factors
-// (of whole rows) and bias; two barriers per stage; factors of groups.
+// Shared memory: the stages; a staging area for each multiplying warp; twice for each warpgroup a tile's column
+// scale_inv (of whole rows) and bias; two barriers per stage; scale_inv of groups.
 INGOT_HOST_DEVICE constexpr u32 sm90_staging_offset(const Sm90Tiling& t) { return t.stages * sm90_stage_bytes(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_columns_offset(const Sm90Tiling& t) {
   return sm90_staging_offset(t) + 4 * kSm90Consumers * kSm90StagingBytes;
@@ -130,8 +130,8 @@ struct Sm90TileIndex {
   u32 m, n;  // in cluster tiles
 };
 
-// The position of the i-th cluster tile: kSm90Group rows of tiles at a time, column by column, so that the tiles that
-// run together form nearly a square and share their operands in the L2.
+// The tile coordinates of the i-th cluster tile: kSm90Group rows of tiles at a time, column by column, so that the
+// tiles that run together form nearly a square and share their operands in the L2.
 INGOT_HOST_DEVICE constexpr Sm90TileIndex sm90_tile_index(u32 i, u32 tiles_m, u32 tiles_n) {
   const u32 group = i / (kSm90Group * tiles_n);
   const u32 first = group * kSm90Group;

@@ -1,4 +1,4 @@
-// A position in a ring of stages in shared memory. `phase` is the number of completed rounds modulo 2, the parity with
+// An index into a ring of stages in shared memory. `phase` is the number of completed rounds modulo 2, the parity with
 // which a thread waits for a stage's barriers.
 #pragma once
 

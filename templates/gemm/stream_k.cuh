@@ -5,16 +5,16 @@
 // The first `shared` tiles, fewer than two per block, are laid end to end, with a unit for each step along K, and every
 // block gets an equal stretch of units. So a block begins in the middle of a tile and multiplies the rest of it, then
 // whole tiles, and ends in the middle of another. A block owns the tiles whose first steps it has: it adds the parts
-// that other blocks have summed, and writes the output. All other tiles stay whole; the blocks take them in turn.
+// that other blocks have summed, and writes the output. All other tiles stay whole; the blocks take them round-robin.
 //
 // Who waits: a block computes a later part of another block's tile first, and the owner comes to its tile last, so the
 // parts are ready then, or nearly. Stretches are dealt out from the end: the later ones, for which an owner waits,
 // belong to blocks of lower indices, which the GPU starts first. So no block waits for one that may not have started,
 // whatever else runs.
 //
-// An owner may add the others' parts before its last steps, to hide their way through the L2 behind the multiplications
-// that remain. Its stretch is longer by that many steps: these `spare` steps do not count in the length of a stretch,
-// and a tile is never cut within them.
+// An owner may add the others' parts before its last steps, so that their way through the L2 overlaps with the
+// multiplications that remain. Its stretch is longer by that many steps: these `spare` steps do not count in the length
+// of a stretch, and a tile is never cut within them.
 //
 // Bits: the cuts depend only on the sizes, the tiling and the number of blocks, and parts are added in ascending order
 // of k.

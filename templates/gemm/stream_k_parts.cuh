@@ -1,6 +1,6 @@
 // How the parts of a tile that is cut along K (stream_k.cuh) get from the block that has summed them to the tile's
 // owner: through the L2, warp by warp. A warp writes its sums as its threads hold them; the same threads of the owner
-// read them, and only a flag of that warp tells when they may. The owner clears the flag, so that the next launch finds
+// read them, and only a flag of that warp says when they may. The owner clears the flag, so that the next launch finds
 // it as this one did.
 //
 // The L2 is told to keep a part until it has been read: meanwhile more data streams through it than it holds.

@@ -8,7 +8,7 @@
 #if INGOT_ON_DEVICE
 namespace ingot::ptx {
 
-// An L2 policy: evict these lines in their turn, as by default.
+// An L2 policy: evict these lines in the usual order, as by default.
 INGOT_DEVICE u64 createpolicy_evict_normal() {
   u64 policy;
   asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));

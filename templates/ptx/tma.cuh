@@ -46,7 +46,7 @@ INGOT_DEVICE void tma_store(const TensorMap* map, u32 source, i32 x, i32 y) {
                "r"(source), "r"(x), "r"(y)
                : "memory");
 }
-// Also needed before this thread tells a barrier that it has loaded what a copy will overwrite.
+// Also needed before this thread signals a barrier that it has loaded what a copy will overwrite.
 INGOT_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 INGOT_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Waits until all of the thread's groups have read their shared memory.

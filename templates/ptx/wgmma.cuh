@@ -29,9 +29,9 @@ INGOT_DEVICE void wgmma_settle(float (&d)[Count]) {
   for (u32 i = 0; i < Count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// A descriptor tells the tensor cores where a tile lies: rows of 128 bytes in the 128-byte swizzle, the first at a
-// multiple of 1024 bytes. Bits 0 to 13 hold the address in units of 16 bytes, to which an offset along the row may be
-// added; bits 32 to 45 the distance between groups of 8 rows, in the same units; bits 62 and 63 the swizzle mode.
+// A descriptor gives the tensor cores a tile's address and layout: rows of 128 bytes in the 128-byte swizzle, the first
+// at a multiple of 1024 bytes. Bits 0 to 13 hold the address in units of 16 bytes, to which an offset along the row may
+// be added; bits 32 to 45 the distance between groups of 8 rows, in the same units; bits 62 and 63 the swizzle mode.
 // wgmma_address_field() gives bits 0 to 13.
 INGOT_DEVICE u32 wgmma_address_field(u32 address) { return (address & 0x3ffffU) >> 4; }
 INGOT_DEVICE u64 wgmma_descriptor_of(u32 place) { return place | u64{1024 >> 4} << 32 | u64{1} << 62; }

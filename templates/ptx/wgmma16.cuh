@@ -1,7 +1,7 @@
 // PTX ISA 9.7.15 "wgmma": a warpgroup multiplies a 64 x 16 tile of bf16 or f16, in registers, by a 16 x N tile in
 // shared memory, and adds the product to f32 accumulators. Warp w holds rows 16 w to 16 w + 15 of both the first tile
-// and the product. a0 to a3 are operand A of mma.m16n8k16 (templates/gemm/warp_mma.cuh); the accumulators lie as in
-// wgmma.cuh, which also has the fences. Device code only; sm_90a.
+// and the product. a0 to a3 are operand A of mma.m16n8k16 (templates/gemm/warp_mma.cuh); the accumulators are laid out
+// as in wgmma.cuh, which also has the fences. Device code only; sm_90a.
 //
 // An asm statement needs the names of all registers in its text; only macros can build that text. They are undefined at
 // the end of this file.
