@@ -61,7 +61,7 @@ class Bench {
   CopyCeiling ceiling() { return measure_copy_ceiling(gpu_, random_, options_); }
   std::vector<HostCost> host_cost() { return measure_host_cost(gpu_, random_, options_); }
 
-  // Times cases of one size in turn, and copies of as many bytes. All of them are in memory at the same time.
+  // Times cases of one size round by round, and copies of as many bytes. All of them are in memory at the same time.
   std::vector<CaseResult> run(const std::vector<CastCase>& cases) {
     std::vector<CaseResult> results;
     std::vector<std::unique_ptr<Rotation>> rotations;
@@ -135,7 +135,8 @@ class Bench {
   MeasureOptions options_;
 };
 
-// Groups cases by size. The cases of a group are timed in turn, so that they are compared under the same conditions.
+// Groups cases by size. The cases of a group are timed round by round, so that they are compared under the same
+// conditions.
 std::vector<std::vector<CastCase>> groups_of(const std::vector<CastCase>& cases) {
   std::vector<std::vector<CastCase>> groups;
   for (const CastCase& c : cases) {

@@ -1,6 +1,6 @@
 // bench_choice: is the kernel that the library takes without tuning a good one? For each GEMM of choice.h, which the
-// cost model was not fitted on, the autotuner's procedure finds the best candidate, with the library's own choice as
-// the one to beat; then the two run against each other. All kernels are compiled first, in parallel. With --calls and
+// cost model was not fitted on, the autotuner's procedure finds the best candidate, with the library's choice as the
+// one to beat; then the two run against each other. All kernels are compiled first, in parallel. With --calls and
 // --every it produces the data that the cost model is fitted to: the times of all kernels on other GEMMs.
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 // (--tilings: with every tiling) are timed briefly; then cuBLASLt's best, Ingot's choice and Ingot's best take turns in
 // a longer measurement. A GEMM with an epilogue is compared with the same kernel without it, not with cuBLASLt. --mma
 // adds gemm_mma, Ingot's kernel for what the others do not take. --host measures what a call costs the host, and
-// nothing else. With factors of groups and blocks, "untuned" is what the library launches without a tuning record.
+// nothing else. With scale_inv of groups and blocks, "untuned" is what the library launches without a tuning record.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -149,7 +149,7 @@ class Bench {
     return all;
   }
 
-  // What the library launches for such factors, and the kernel that it tries first.
+  // What the library launches for such scale_inv, and the kernel that it tries first.
   void add_untuned(const GemmCase& c, std::vector<Contender>& all) {
     const MatmulDevice device{.target = target_for(9, 0), .multiprocessors = multiprocessors_};
     const GemmSpec first = gemm_order({.spec = c.spec, .size = c.size}, device, c.cublaslts_order).front();

@@ -47,7 +47,7 @@ struct Kind {
   const char* grad_weight;
 };
 
-// As the recipes have them: bf16, tensorwise, rowwise, rowwise_with_gw_hp and blockwise; and with fast sums.
+// As the recipes have them: bf16, tensorwise, rowwise, rowwise_with_gw_hp and blockwise; and with fast accumulation.
 constexpr Kind kKinds[] = {
     {"bf16", "gemm bf16*bf16->bf16 nn", "gemm bf16*bf16->bf16 tn"},
     {"tensor", "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor", "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor"},

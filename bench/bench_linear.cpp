@@ -1,6 +1,6 @@
 // bench_linear: times a layer's step, forward and backward, with every recipe and with bf16 in the same run. Checks
-// each result before it times it, and prints a roofline of measured rates beside each time. At the end it measures what
-// a step of a small layer costs the host, by the layer's class and by its functions.
+// each result before it times it, and prints a roofline of measured rates next to each time. At the end it measures
+// what a step of a small layer costs the host, by the layer's class and by its functions.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>

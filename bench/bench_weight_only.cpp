@@ -1,7 +1,7 @@
-// bench_weight_only: times GEMMs that decode their weight on the fly, beside two yardsticks in the same run: cuBLASLt's
-// best algorithm at the same size with the weight in 16 bits, and a kernel that only reads the weight's bytes. Operands
-// rotate past the L2, and results are checked before they are timed. With --every, all offered tilings run for a few
-// rounds, and the best one then runs against the library's choice.
+// bench_weight_only: times GEMMs that decode their weight on the fly, against two yardsticks in the same run:
+// cuBLASLt's best algorithm at the same size with the weight in 16 bits, and a kernel that only reads the weight's
+// bytes. Operands rotate past the L2, and results are checked before they are timed. With --every, all offered tilings
+// run for a few rounds, and the best one then runs against the library's choice.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -306,7 +306,7 @@ int run(const Options& options) {
 }  // namespace ingot::bench
 
 int main(int argc, char** argv) {
-  CLI::App app{"Times GEMMs with weights in 8, 6 or 4 bits beside cuBLASLt's with 16-bit weights.",
+  CLI::App app{"Times GEMMs with weights in 8, 6 or 4 bits against cuBLASLt's with 16-bit weights.",
                "bench_weight_only"};
   ingot::bench::Options options;
   app.add_flag("--list", options.list, "Print the cases and exit; needs no GPU");

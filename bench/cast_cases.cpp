@@ -34,7 +34,7 @@ Work cast_work(const std::string& name, const std::string& line, Traffic traffic
           .operation = [spec](std::int64_t rows, std::int64_t cols) { return cast_operation(spec, rows, cols); }};
 }
 
-// With the factors of 1x128 groups as layers have them.
+// With the scale_inv of 1x128 groups as layers have them.
 Work by_group(Work work) {
   const auto spec = std::get<CastSpec>(parse(work.spec));
   work.name += ", factors by group";

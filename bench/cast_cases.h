@@ -15,7 +15,7 @@
 namespace ingot::bench {
 
 // Bytes per input element, one entry for each time a whole matrix is read or written: a bf16 matrix that is read twice
-// has reads = {2, 2}. Scales and factors are too small to count.
+// has reads = {2, 2}. Scales and scale_inv are too small to count.
 struct Traffic {
   std::vector<int> reads;
   std::vector<int> writes;
@@ -40,7 +40,7 @@ double ideal_bytes(const CastCase& cast_case);
 
 std::vector<CastCase> cast_cases();
 
-// With factors of 1x128 groups row by row or by group (CastTensors).
+// With scale_inv of 1x128 groups row by row or by group (CastTensors).
 Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool factors_by_group = false);
 CastTensors cast_tensors(const Tensors& tensors);
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Times PyTorch on the work of Ingot's benchmarks, in the same way (torch_timing.py): the casts of bench_cast with
 torch.compile, the GEMMs of bench_gemm with torch._scaled_mm, torch.mm and DeepGEMM (torch_gemm.py), the steps of
-bench_linear (torch_linear.py), the same steps with Ingot's PyTorch package beside them (torch_eager.py), and GEMMs with
+bench_linear (torch_linear.py), the same steps with Ingot's PyTorch package as well (torch_eager.py), and GEMMs with
 weights in 8 and 4 bits (torch_weight_only.py).
 
     python3 bench/compare_torch.py                                        # PyTorch alone
-    python3 bench/compare_torch.py --ingot cast.json --json torch.json    # beside what bench_cast --json wrote
-    python3 bench/compare_torch.py --gemm --ingot gemm.json --deepgemm ~/DeepGEMM    # beside bench_gemm --json
-    python3 bench/compare_torch.py --linear --ingot linear.json    # beside bench_linear --json
+    python3 bench/compare_torch.py --ingot cast.json --json torch.json    # with what bench_cast --json wrote
+    python3 bench/compare_torch.py --gemm --ingot gemm.json --deepgemm ~/DeepGEMM    # with bench_gemm --json
+    python3 bench/compare_torch.py --linear --ingot linear.json    # with bench_linear --json
     python3 bench/compare_torch.py --eager --ingot linear.json     # torch, torch.compile, torchao, Ingot: one run
     python3 bench/compare_torch.py --weight-only                          # with Ingot's Python module, and gemlite
     python3 bench/compare_torch.py --list                                 # the cases; no GPU
@@ -248,7 +248,7 @@ def self_check() -> None:
 
 
 def check_formulas(torch: Any) -> None:
-    """Checks that codes times factors give the input back, transposed codes match, and ideal bytes fit the outputs."""
+    """Checks that codes times scale_inv give the input, transposed codes match, and ideal bytes fit the outputs."""
     x = torch.randn(48, 80, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
     for name, (bytes_per_element, call) in works(torch, "cpu").items():
         outputs = call(x)
@@ -281,14 +281,14 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--gemm", action="store_true", help="GEMMs instead of casts")
     parser.add_argument("--linear", action="store_true", help="steps of a layer instead of casts")
     parser.add_argument(
-        "--eager", action="store_true", help="those steps from PyTorch, Ingot's package beside the others"
+        "--eager", action="store_true", help="those steps from PyTorch and from Ingot's package"
     )
     parser.add_argument(
         "--layer",
         action="append",
         metavar="NAME",
         choices=torch_eager.layer_names(),
-        help="with --eager: only this layer; may be repeated. In a process of its own a layer shares the GPU with no "
+        help="with --eager: only this layer; may be repeated. In a separate process a layer shares the GPU with no "
         f"other's streams. Names: {', '.join(torch_eager.layer_names())}",
     )
     parser.add_argument("--weight-only", action="store_true", help="GEMMs with weights in 8 and 4 bits")

@@ -45,7 +45,7 @@ struct CompileReport {
   CompilePair pair{};
 };
 
-// Compiles all kernels in turn, `rounds` times, for Hopper, whatever GPU the machine has.
+// Compiles all kernels one after the other, `rounds` times, for Hopper, whatever GPU the machine has.
 CompileReport measure_compiles(const Compiler& compiler, int rounds);
 
 std::string to_text(const CompileReport& report);

@@ -1,5 +1,5 @@
-// Helpers for benchmarks that time several candidates ("contenders") in turn. A contender has a `timing`, and a `fault`
-// that is empty if its result was right.
+// Helpers for benchmarks that time several candidates ("contenders") round by round. A contender has a `timing`, and a
+// `fault` that is empty if its result was right.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,8 @@
 
 namespace ingot::bench {
 
-// Launches the replays in turn, `launches` times in all, to bring the GPU to the power and clock that it sustains. Call
-// it before anything is timed.
+// Launches the replays one after the other, `launches` times in all, to bring the GPU to the power and clock that it
+// sustains. Call it before anything is timed.
 void warm_up(std::span<const std::unique_ptr<Replay>> replays, int launches);
 
 // Returns {"median": ..., "min": ..., "max": ...}, in microseconds.
@@ -30,7 +30,7 @@ const Contender* fastest(const std::vector<Contender>& all, const Admits& admits
   return found;
 }
 
-// Times all replays in turn and gives the i-th contender the i-th replay's timing.
+// Times all replays round by round and gives the i-th contender the i-th replay's timing.
 template <class Contender>
 void time_in_turns(const std::vector<Contender*>& contenders, std::span<const std::unique_ptr<Replay>> replays,
                    const MeasureOptions& options, int warm_up_launches) {

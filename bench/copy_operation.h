@@ -1,4 +1,4 @@
-// A copy as a kernel of Ingot's own: what a call of the same size costs that moves the same bytes and does nothing
+// A copy kernel, launched by Ingot: the cost of a call of the same size that moves the same bytes and does nothing
 // else. The copy ceiling (ceiling.h) is the speed of copies so large that a launch and the first bytes cost nothing.
 #pragma once
 

@@ -9,7 +9,7 @@ graph of one token's step.
 The model is made from a config with random weights: the layer sizes of Llama 2 7B by default, with fewer layers, as
 each costs the same. It is plain PyTorch, so that both models differ in their linear layers only. The logits are
 compared before anything is timed. Contenders take turns, and the median of all rounds is shown. A model is compared
-with bf16 as it is run itself: at batch 1, what lies between the linear layers (norms, rotary positions, attention)
+with bf16 as it is run itself: at batch 1, what is between the linear layers (norms, rotary positions, attention)
 takes a third of a token's time unless torch.compile fuses it. """
 
 from __future__ import annotations

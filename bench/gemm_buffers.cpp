@@ -15,7 +15,7 @@ namespace ingot::bench {
 namespace {
 
 constexpr double kTolerance = 0x1p-8;    // targets for bf16 output
-constexpr double kFastTolerance = 5e-3;  // for sums in the tensor cores, with K up to 16384
+constexpr double kFastTolerance = 5e-3;  // for accumulation in the tensor cores, with K up to 16384
 constexpr unsigned char kOutputPoison = 0xa5;
 constexpr std::int64_t kCheckedRows = 48;
 constexpr std::int64_t kSamplesOfRow = 4;
@@ -59,7 +59,7 @@ std::vector<double> bf16_values(MeasuredGpu& gpu, const Tensor& tensor, std::int
   return values;
 }
 
-// Dequantizes row r of an operand: codes times factors.
+// Dequantizes row r of an operand: codes times scale_inv.
 std::vector<double> values_of(MeasuredGpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
                               std::int64_t r) {
   if (codes.dtype == Dtype::bf16) return bf16_values(gpu, codes, r);

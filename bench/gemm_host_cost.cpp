@@ -1,4 +1,4 @@
-// The calls are timed in turn with what they end in: a bare launch with a parameter of the same size, or a bare
+// The calls are timed alternately with what they end in: a bare launch with a parameter of the same size, or a bare
 // cublasLtMatmul on the same operands (bare_calls.h). Each call's result is checked first.
 #include "gemm_host_cost.h"
 

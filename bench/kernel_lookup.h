@@ -1,4 +1,4 @@
-// Measures how long a launch takes to find its kernel once that is loaded: KernelCache as launches use it, beside a
+// Measures how long a launch takes to find its kernel once that is loaded: KernelCache as launches use it, against a
 // std::unordered_map with a mutex, with the same keys and hashes. The keys are the kernels that the layers of a model
 // ask for. Nothing is launched and nothing compiled (runtime/cuda/dry_driver.h), so no GPU is needed.
 #pragma once
@@ -27,7 +27,7 @@ inline constexpr double kLookupLimitNs = 50;
 
 struct LookupReport {
   std::vector<LookupCost> costs{};
-  std::size_t kernels = 0;  // that are looked up in turn
+  std::size_t kernels = 0;  // that are looked up one after the other
   std::size_t gemms = 0;
 };
 

@@ -29,8 +29,8 @@ std::vector<LinearBenchCase> linear_cases();
 double operations(const LinearBenchCase& c);
 
 // Bytes that a step's casts, norm and activation must move if each reads its tensors once (twice for scales over
-// another dimension than the row) and writes its results once. GEMMs are not counted: they hide their own traffic
-// behind their arithmetic.
+// another dimension than the row) and writes its results once. GEMMs are not counted: their traffic overlaps with their
+// arithmetic.
 double ideal_bytes(const LinearBenchCase& c, const LinearConfig& config);
 
 // Roofline: the time of a step at these rates, in us, if nothing overlaps but a GEMM's own loads and stores.

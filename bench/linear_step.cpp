@@ -178,7 +178,7 @@ std::string fault(const StepQuality& found) {
   for (const auto& [what, db] : {std::pair{"output", found.output_db},
                                  {"grad_input", found.grad_input_db},
                                  {"grad_weight", found.grad_weight_db}}) {
-    if (!(db >= kLeastSqnr)) return fmt::format("{} has {:.1f} dB beside bf16's", what, db);
+    if (!(db >= kLeastSqnr)) return fmt::format("{} has {:.1f} dB against bf16's", what, db);
   }
   return {};
 }

@@ -1,5 +1,5 @@
 // Runs one training step of a layer on the GPU, and checks its results. StepTensors are the step's tensors: there are
-// several copies, so that none is in the L2 when its turn comes, and all recipes use the same ones. RecipeSteps has the
+// several copies, so that none is in the L2 when it is used, and all recipes use the same ones. RecipeSteps has the
 // layers of one recipe, one for each copy.
 #pragma once
 
@@ -28,7 +28,7 @@ class StepTensors {
   void poison(MeasuredGpu& gpu);
 };
 
-// As many copies of the tensors as it takes to find none of them in the L2 when its turn comes.
+// As many copies of the tensors as it takes to find none of them in the L2 when it is used.
 std::vector<std::unique_ptr<StepTensors>> make_copies(MeasuredGpu& gpu, RandomData& random, const LinearSize& size);
 
 // The layers of one recipe, one for each copy of the tensors.

@@ -1,4 +1,4 @@
-// What the benchmark programs share: exit codes, error handling, and how they write their figures.
+// Shared by the benchmark programs: exit codes, error handling, and how they write their figures.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// What many samples of a short time come to, and whether a time keeps to its limit. On a machine with other work the
-// worst samples are the scheduler's, so that the 99th of 100 is told beside the median rather than the largest.
+// Summarises many samples of a short time, and checks a time against its limit. On a machine with other work the worst
+// samples are the scheduler's, so the 99th of 100 is reported with the median rather than the largest.
 #pragma once
 
 #include <cstddef>

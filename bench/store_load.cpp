@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr Target kStoreTarget{9, 0, true};
-constexpr int kInTurn = 20;  // loads from one place before the next has its turn
+constexpr int kInTurn = 20;  // loads from one place before those from the next
 constexpr const char* kSynthetic = "synthetic bytes";
 
 class Folder {

@@ -1,6 +1,6 @@
 // Measures how long a compiled kernel takes from disk to memory, its checksum verified: from a store, from another
-// user's store that is only read, and from a bundle; beside them a plain read of the store's file. All files are in the
-// page cache. Every load is compared with what was stored.
+// user's store that is only read, and from a bundle; compared with a plain read of the store's file. All files are in
+// the page cache. Every load is compared with what was stored.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +42,8 @@ inline constexpr double kBundleLimitUs = 100;
 // Why a load is wrong, or empty.
 std::string load_fault(const std::optional<CompiledKernel>& loaded, const CompiledKernel& stored);
 
-// Makes the store and the bundle in a folder of their own inside `folder`, and removes them. Without a compiler, the
-// kernels are random bytes. Each case is loaded `loads` times from each place, a few at a time in turn. Throws
-// Error{io_failed}.
+// Makes the store and the bundle in a new folder inside `folder`, and removes them. Without a compiler, the kernels are
+// random bytes. Each case is loaded `loads` times from each place, a few at a time from each. Throws Error{io_failed}.
 std::vector<LoadCost> measure_loads(const Compiler* compiler, const std::filesystem::path& folder, int loads);
 
 std::string to_text(std::span<const LoadCost> costs);

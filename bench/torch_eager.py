@@ -156,7 +156,7 @@ def prepare(
         wrong = torch_linear.fault(torch, work, call, tensors) if check else ""
         if not check:
             call(tensors)
-    except Exception as error:  # a package that fails leaves the others their turns
+    except Exception as error:  # a package that fails does not stop the others
         return None, {"left_out": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
     if wrong:
         return None, {"wrong": wrong}
@@ -218,8 +218,8 @@ def measure(
 
 
 def bench_times(ingot: dict[str, Any] | None) -> dict[tuple[str, str], float]:
-    """(case, recipe) -> microseconds of what bench_linear --json wrote. Its recipes with a side stream, which have names
-    of their own ("rowwise +side"), stand beside no layer of PyTorch's, whose operators use one stream."""
+    """(case, recipe) -> microseconds of what bench_linear --json wrote. Its recipes with a side stream have other names
+    ("rowwise +side") and are compared with no layer of PyTorch's, whose operators use one stream."""
     found: dict[tuple[str, str], float] = {}
     for case in ingot["cases"] if ingot else []:
         for recipe in case["recipes"]:

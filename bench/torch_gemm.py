@@ -1,6 +1,6 @@
 """compare_torch.py --gemm: times the GEMMs of bench_gemm in PyTorch, under the names of bench/gemm_cases.cpp:
-torch._scaled_mm with tensorwise and rowwise factors, with and without fast accumulation; torch.mm in bf16; and, given a
-checkout, DeepGEMM with factors of 1x128 groups and 128x128 blocks. Checks every result before it times it."""
+torch._scaled_mm with tensorwise and rowwise scale_inv, with and without fast accumulation; torch.mm in bf16; and, given
+a checkout, DeepGEMM with scale_inv of 1x128 groups and 128x128 blocks. Checks every result before it times it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def case_names() -> list[str]:
     return [f"{shape_name(shape)}, {mode}" for shape in SHAPES for mode in MODES]
 
 
-# ---- operands: codes and factors, value = code * factor ------------------------------------------------------------
+# ---- operands: codes and scale_inv, value = code * scale_inv ---------------------------------------------------------
 
 
 def cast(torch: Any, x: Any, amax: Any) -> tuple[Any, Any]:
@@ -72,7 +72,7 @@ def cast_rows(torch: Any, x: Any) -> tuple[Any, Any]:
 
 
 def cast_blocks(torch: Any, x: Any, rows: int) -> tuple[Any, Any]:
-    """Casts with one factor for each `rows` x 128 block, in a matrix. Sizes must be multiples of the block's."""
+    """Casts with one scale_inv for each `rows` x 128 block, in a matrix. Sizes must be multiples of the block's."""
     m, k = x.shape
     blocks = x.reshape(m // rows, rows, k // 128, 128)
     codes, factor = cast(torch, blocks, blocks.abs().amax(dim=(1, 3), keepdim=True))
@@ -80,14 +80,14 @@ def cast_blocks(torch: Any, x: Any, rows: int) -> tuple[Any, Any]:
 
 
 def values(torch: Any, codes: Any, factor: Any, rows: int = 1) -> Any:
-    """Dequantizes in float64. The factor covers the tensor, each row, or each `rows` x 128 block."""
+    """Dequantizes in float64. The scale_inv covers the tensor, each row, or each `rows` x 128 block."""
     if factor.dim() == 2 and factor.shape[1] > 1:
         factor = factor.repeat_interleave(rows, dim=0).repeat_interleave(128, dim=1)
     return codes.to(torch.float64) * factor.to(torch.float64)
 
 
 def operands(torch: Any, mode: str, shape: Shape, device: str) -> dict[str, Any]:
-    """Makes one copy of the operands of a mode. The rows of a and b lie along K."""
+    """Makes one copy of the operands of a mode. The rows of a and b are stored along K."""
     _, m, k, n = shape
     a, b = (torch.randn(rows, k, device=device, dtype=torch.bfloat16) for rows in (m, n))
     if mode == BF16:
@@ -368,7 +368,7 @@ def check_table() -> None:
 
 
 def check_formulas(torch: Any) -> None:
-    """Checks that codes times factors give the operands back, and that a right result passes and a wrong one fails."""
+    """Checks that codes times scale_inv give the operands, and that a right result passes and a wrong one fails."""
     torch.manual_seed(1)
     shape = ("", 256, 384, 128)
     for mode in MODES:

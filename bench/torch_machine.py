@@ -1,4 +1,4 @@
-"""What the results of the Python benchmarks say of the machine: device, driver, versions, date, commit."""
+"""The machine as the Python benchmarks' results describe it: device, driver, versions, date, commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def driver_version(text: str) -> str:
 
 
 def commit_of_tree() -> str:
-    """As bench_* write it: "-dirty" behind it where files differ, "unknown" where there is no git checkout."""
+    """As bench_* write it: followed by "-dirty" where files differ, "unknown" where there is no git checkout."""
     folder = pathlib.Path(__file__).parent
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""Does a pass that is bound by memory gain time beside an FP8 GEMM, which is bound by power? Times torch._scaled_mm of n
-cubed (tensorwise e4m3fn, fast accumulation, bf16 output) and copies of n x n bf16, one after the other and beside each
-other on two streams, in CUDA graphs that take turns: with all SMs, and with some left to the copies. Needs a Hopper GPU
-or later and PyTorch 2.8 or later; nothing of Ingot. Writes microseconds of a step.
+"""Does a pass that is bound by memory gain time if it overlaps with an FP8 GEMM, which is bound by power? Times
+torch._scaled_mm of n cubed (tensorwise e4m3fn, fast accumulation, bf16 output) and copies of n x n bf16, one after the
+other and at the same time on two streams, in CUDA graphs that run round by round: with all SMs, and with some left to
+the copies. Needs a Hopper GPU or later and PyTorch 2.8 or later; nothing of Ingot. Writes microseconds of a step.
 
     python bench/torch_overlap.py overlap.json
 """
@@ -22,7 +22,7 @@ CASES = ((4096, 1), (8192, 1), (8192, 2))  # n, copies in a step
 SMS_LEFT = (0, 4, 8, 16, 24)
 SETS = 4  # of operands that steps rotate through
 ROUNDS = 9  # the order moves on from one to the next; the first warms up
-GRAPH_US = 25000.0  # a replay is timed behind another one, because the clock follows the power drawn before
+GRAPH_US = 25000.0  # a replay is timed after another one, because the clock follows the power drawn before
 
 
 def replays_of(torch: Any, n: int, copies: int, stream: Any, side: Any) -> dict[str, Replay]:

@@ -16,7 +16,7 @@ def copies_for(working_set: int) -> int:
 
 
 class Replay:
-    """The CUDA graph of a call: runs on every copy of the input in turn, repeated to last about `graph_us`."""
+    """The CUDA graph of a call: runs on one copy of the input after the other, repeated to last about `graph_us`."""
 
     def __init__(
         self, torch: Any, call: Callable[[Any], Any], inputs: list[Any], graph_us: float, stream: Any

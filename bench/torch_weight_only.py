@@ -49,7 +49,7 @@ def case_names() -> list[str]:
 
 
 def weight_bytes(n: int, k: int, mode: str) -> int:
-    """Returns the bytes of the weight that a GEMM reads, without factors."""
+    """Returns the bytes of the weight that a GEMM reads, without scale_inv."""
     return n * k * 2 if mode == BF16 else n * k // 2 if "e2m1fn" in mode else n * k
 
 
@@ -111,7 +111,7 @@ def make_layer(torch: Any, mode: str, w: Any, compiled: Callable[[Any, Any, Any]
     codes, factor = cast_rows(torch, w)
     expected = values(torch, codes[rows], factor[rows])
     if mode == COMPILED:
-        # The compiled call multiplies by a bf16 factor, so the expected weight uses the rounded factor too.
+        # The compiled call multiplies by a bf16 scale_inv, so the expected weight uses the rounded one too.
         return Layer(lambda x: compiled(x, codes, factor), codes[rows].to(torch.float64) * factor[rows].to(w.dtype).double())
     return Layer(libraries["ingot"].WeightOnlyLinear.from_codes(codes, factor, scale="row"), expected)
 

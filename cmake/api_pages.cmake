@@ -1,4 +1,4 @@
-# API pages, made by Doxygen of the public headers' comments: cmake --build <build> --target api_pages. They lie in
+# API pages, made by Doxygen from the public headers' comments: cmake --build <build> --target api_pages. They are in
 # <build>/api/html. A comment that Doxygen cannot read is an error.
 find_program(INGOT_DOXYGEN doxygen)
 mark_as_advanced(INGOT_DOXYGEN)

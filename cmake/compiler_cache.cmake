@@ -1,4 +1,4 @@
-# ccache, where it is installed and this is the top-level project that chose no launcher of its own.
+# Uses ccache where it is installed, if Ingot is the top-level project and no launcher was chosen.
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(INGOT_CCACHE ccache)
   mark_as_advanced(INGOT_CCACHE)

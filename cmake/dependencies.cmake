@@ -1,5 +1,5 @@
-# What the library is built with: headers only, so that neither an installed package nor a project that embeds Ingot has
-# to find any of it again. No CUDA library is linked: they are opened at run time.
+# The libraries that Ingot is built with: headers only, so that neither an installed package nor a project that embeds
+# Ingot has to find any of it again. No CUDA library is linked: they are opened at run time.
 find_package(Threads REQUIRED GLOBAL)  # the one that the link line of a user needs
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)

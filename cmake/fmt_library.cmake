@@ -1,5 +1,5 @@
-# The target ingot_fmt: fmt's headers, with its functions compiled once in src/runtime/util/fmt_definitions.cpp and in a
-# namespace of our own. With an fmt whose functions that file does not define, it is the header-only library.
+# The target ingot_fmt: fmt's headers, with its functions compiled once in src/runtime/util/fmt_definitions.cpp and in
+# our own namespace. With an fmt whose functions that file does not define, it is the header-only library.
 set(_definitions "FMT_BEGIN_NAMESPACE=namespace fmt { inline namespace ingot_fmt {" "FMT_END_NAMESPACE=}}")
 get_target_property(_include fmt::fmt-header-only INTERFACE_INCLUDE_DIRECTORIES)
 if(NOT DEFINED INGOT_COMPILED_FMT)

@@ -1,4 +1,4 @@
-# The installed package: find_package(ingot CONFIG) gives ingot::ingot. tests/package/ proves it.
+# The installed package: find_package(ingot CONFIG) gives ingot::ingot. tests/package/ tests it.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -14,7 +14,7 @@ install(EXPORT ingotTargets NAMESPACE ingot:: DESTINATION ${INGOT_PACKAGE_FOLDER
 if(TARGET ingot_shared)
   install(TARGETS ingot_shared EXPORT ingotSharedTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ingot_shared
           EXCLUDE_FROM_ALL NAMELINK_COMPONENT ingot_shared INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  # In a folder of its own, because CMake makes one file for both exports if they go to the same one.
+  # In a separate folder, because CMake makes one file for both exports if they go to the same one.
   install(EXPORT ingotSharedTargets FILE ingotTargets.cmake NAMESPACE ingot:: DESTINATION ${INGOT_PACKAGE_FOLDER}-shared
           COMPONENT ingot_shared EXCLUDE_FROM_ALL)
 endif()

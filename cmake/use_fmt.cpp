@@ -1,4 +1,4 @@
-// Do the definitions of src/runtime/util/fmt_definitions.cpp serve what we format with?
+// Checks that the definitions of src/runtime/util/fmt_definitions.cpp suffice for the installed fmt.
 #include <fmt/format.h>
 
 #include <cstdio>

@@ -22,7 +22,7 @@ int main() {
   fill(weight, 0.125F);
   fill(input, 2);
 
-  // Codes and factors of 128 x 128 blocks, as a layer in training has them.
+  // Codes and scale_inv of 128 x 128 blocks, as a layer in training has them.
   const ingot::LinearPlan plan = ingot::linear_plan(
       {.name = "wq", .config = ingot::blockwise(), .shape = {kIn, kOut}, .dtypes = {.input = kType}});
   const ingot::Buffer memory(backend, plan.weight_memory().bytes);
@@ -42,6 +42,6 @@ int main() {
   backend.copy_to_host(&sum, output.view().data, sizeof sum, stream);
   backend.synchronize(stream);
   std::filesystem::remove(file);
-  std::printf("%zu factors; output is %.3f\n", state.factors.size(), static_cast<double>(sum));
+  std::printf("%zu scale_inv; output is %.3f\n", state.factors.size(), static_cast<double>(sum));
   return std::abs(sum - 64) < 0.01F ? 0 : 1;
 }

@@ -22,7 +22,7 @@ int main() {
   backend.copy_from_host(x.view().data, host.data(), host.size() * sizeof(float), stream);
   backend.copy_from_host(bias.view().data, shift.data(), shift.size() * sizeof(float), stream);
 
-  // silu(x) + bias[col], as codes with a factor for each row: value = code * factor. `result` gets the values
+  // silu(x) + bias[col], as codes with a scale_inv for each row: value = code * scale_inv. `result` gets the values
   // themselves.
   const ingot::CastSpec cast{.in = kType,
                              .out = kCode,
@@ -33,7 +33,7 @@ int main() {
                stream);
   backend.copy_to_host(fused.data(), values.view().data, fused.size() * sizeof(float), stream);
 
-  // The rows of x divided by their root mean squares, with codes and factors as above.
+  // The rows of x divided by their root mean squares, with codes and scale_inv as above.
   const ingot::NormSpec norm{.kind = ingot::NormKind::rms, .in = kType, .out = kCode, .result = true};
   backend.norm(norm, {.input = x, .codes = codes, .factors = factors, .result = values}, stream);
   backend.copy_to_host(normed.data(), values.view().data, normed.size() * sizeof(float), stream);

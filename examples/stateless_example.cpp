@@ -1,4 +1,4 @@
-// Two micro-batches through one layer, forward and forward, then backward and backward, in memory of the program's own.
+// Two micro-batches through one layer, forward and forward, then backward and backward, in the program's own memory.
 #include <ingot/ingot.h>
 
 #include <array>

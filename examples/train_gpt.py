@@ -2,7 +2,7 @@
 """Trains a small GPT on bytes of text in PyTorch, in bf16 and with linear layers in FP8 by Ingot, and compares them.
 
     python3 examples/train_gpt.py --out build/gpt                     # losses: bf16's seeds, then every recipe
-    python3 examples/train_gpt.py --compare --out build/gpt_speed     # tokens/s beside torch.compile and torchao
+    python3 examples/train_gpt.py --compare --out build/gpt_speed     # tokens/s against torch.compile and torchao
     python3 examples/train_gpt.py --size tiny --device cpu --steps 20 --out build/gpt_tiny    # does it run
     python3 examples/train_gpt.py --replot build/gpt.json             # draws the plot again; needs matplotlib only
 

@@ -28,7 +28,7 @@ int main() {
   backend.copy_from_host(weight.view().data, w.data(), w.size() * sizeof(float), stream);
   backend.copy_from_host(input.view().data, x.data(), x.size() * sizeof(x[0]), stream);
 
-  // e4m3fn with a factor for each row. {.dtype = ingot::Dtype::e2m1fn, .mx = true} is MXFP4. The f32 weight may go.
+  // e4m3fn with a scale_inv for each row. {.dtype = ingot::Dtype::e2m1fn, .mx = true} is MXFP4. The f32 weight may go.
   const auto made = ingot::WeightOnlyLinear::quantize(backend, weight, {.dtype = ingot::Dtype::e4m3fn}, stream);
   const auto file = std::filesystem::temp_directory_path() / "ingot_weight_only_example.safetensors";
   ingot::save_weight_only(file, {{"layers.0.wq.", made.state(stream)}});

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # scripts/coverage.sh [percent]
 # Measures how many branches of the store's and the cache's sources their tests reach, prints a table, and ends with 1 if
-# fewer than so many percent (95) of all were. Only these sources are compiled for it, with clang's coverage; everything
-# else comes from build/ci, which is built first (g++ and clang++ share the C++ library). Children that are killed count
-# too: the counters lie in a mapped file. Needs clang-14, llvm-14 and libclang-rt-14-dev.
+# fewer than the given percentage (95) of all were. Only these sources are compiled for it, with clang's coverage;
+# everything else comes from build/ci, which is built first (g++ and clang++ share the C++ library). Children that are
+# killed count too: the counters are in a mapped file. Needs clang-14, llvm-14 and libclang-rt-14-dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # scripts/fuzz.sh [seconds [target...]]
 # Runs libFuzzer, with the address and undefined-behaviour sanitizers, on every parser (tests/fuzz/targets.h), each for
-# so many seconds (60), and prints how many inputs each has had. What a fuzzer finds lies in build/fuzz/findings: add it
+# the given seconds (60), and prints how many inputs each has had. What a fuzzer finds is in build/fuzz/findings: add it
 # to tests/fuzz/corpus/<target> with the fix. Needs clang-14 and libclang-rt-14-dev.
 set -euo pipefail
 cd "$(dirname "$0")/.."

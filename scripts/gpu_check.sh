@@ -36,7 +36,7 @@ for step in "$@"; do
 done
 
 cores=$(nproc)
-# The GPUs that processes take in turns: those that the caller made visible, or all.
+# The GPUs, which processes take round-robin: those that the caller made visible, or all.
 if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
   IFS=, read -r -a devices <<<"$CUDA_VISIBLE_DEVICES"
 else
@@ -210,7 +210,7 @@ sanitizer() {
   wait
 }
 
-# alone <name> <seconds allowed> <command...>: one process and nothing beside it.
+# alone <name> <seconds allowed> <command...>: one process and nothing else at the same time.
 alone() {
   deadline=$((SECONDS + $2))
   run_logged "$@"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # scripts/oldest_torch.sh install | test [pytest argument...]
-# The oldest PyTorch that ingot.torch takes, in an environment of its own, .venv-oldest. `install` makes it: PyTorch's
+# The oldest PyTorch that ingot.torch takes, in a separate environment, .venv-oldest. `install` makes it: PyTorch's
 # build without CUDA where pip finds one, else the default build, which takes 5 GB. `test` runs the tests of ingot.torch
-# and ingot.nn there, with the extension module that PYTHONPATH names, and exits with 77 if there is no such environment.
-# With --one-of=16 it runs a fixed sixteenth of them (conftest.py).
+# and ingot.nn there, with the extension module that PYTHONPATH names, and exits with 77 if there is no such
+# environment. With --one-of=16 it runs a fixed sixteenth of them (conftest.py).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-// Checks of options where CLI11 takes too much.
+// Checks of options for which CLI11 accepts invalid values.
 #pragma once
 
 #include <fmt/format.h>

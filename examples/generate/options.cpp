@@ -94,10 +94,10 @@ void add_options(CLI::App& app, Options& options) {
       ->check(CLI::IsMember(dtypes))
       ->capture_default_str();
   auto* const scale = app.add_option("--scale", options.scale,
-                                     "granularity of the weights' factors: tensor, row, 1x128, 1x64, 1x32, 128x128")
+                                     "granularity of the weights' scale_inv: tensor, row, 1x128, 1x64, 1x32, 128x128")
                           ->check(CLI::IsMember({"tensor", "row", "1x128", "1x64", "1x32", "128x128"}))
                           ->capture_default_str();
-  app.add_flag("--mx", options.mx, "factors that are powers of two for groups of 32 (OCP MX), instead of --scale")
+  app.add_flag("--mx", options.mx, "scale_inv that are powers of two for groups of 32 (OCP MX), instead of --scale")
       ->excludes(scale);
   app.add_flag("--batch-invariant", options.batch_invariant, "a sequence's logits do not depend on the others");
   app.add_flag("--bf16-head", options.bf16_head, "leave the last layer, which gives the logits, in bf16");

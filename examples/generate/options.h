@@ -42,7 +42,7 @@ void add_options(CLI::App& app, Options& options);
 // are missing or that exist already. Throws ingot::Error.
 void check(const Options& options);
 
-// The model's sizes, from --preset or from the config.json beside --weights, with --layers. Throws ingot::Error.
+// The model's sizes, from --preset or from the config.json next to --weights, with --layers. Throws ingot::Error.
 ModelShape shape_of(const Options& options, bool on_gpu);
 // How the weights are quantised.
 ingot::WeightOnlyOptions weight_options(const Options& options);

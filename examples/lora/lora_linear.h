@@ -1,8 +1,8 @@
-// A linear layer whose weight is frozen, with a trained adapter of low rank beside it (Hu et al. 2021):
+// A linear layer whose weight is frozen, with a trained adapter of low rank next to it (Hu et al. 2021):
 //
 //   output = input @ weight^T + scale * (input @ down^T) @ up^T
 //
-// The weight is given in bf16, or as FP8 codes and factors, as a checkpoint has them: there is no copy in high
+// The weight is given in bf16, or as FP8 codes and scale_inv, as a checkpoint has them: there is no copy in high
 // precision then, forward and grad_input come from the codes, and nothing is kept for a gradient of the weight. The
 // adapter's GEMMs are in bf16. All of it are functions over plans (docs/stateless_layers.md); this class owns their
 // memory.
@@ -30,11 +30,11 @@ struct LoraOptions {
   std::int64_t rank = 16;
   double scale = 2;  // alpha / rank
   std::int64_t tokens = 0;
-  // How FP8 codes are multiplied: a recipe that takes the weight's factors in both directions (docs/checkpoints.md).
+  // How FP8 codes are multiplied: a recipe that takes the weight's scale_inv in both directions (docs/checkpoints.md).
   ingot::LinearConfig config{};
 };
 
-// A frozen weight: bf16 [N, K], which must outlive the layer, or codes and factors, which are copied to the device.
+// A frozen weight: bf16 [N, K], which must outlive the layer, or codes and scale_inv, which are copied to the device.
 using FrozenWeight = std::variant<ingot::Tensor, ingot::Float8WeightState>;
 
 class LoraLinear {

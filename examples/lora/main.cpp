@@ -1,5 +1,5 @@
-// Trains adapters of low rank beside frozen weights, first with the weights in bf16, then with their FP8 codes and
-// factors alone, and shows that the losses agree.
+// Trains adapters of low rank for frozen weights, first with the weights in bf16, then with their FP8 codes and
+// scale_inv alone, and shows that the losses agree.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ struct Options {
   std::int64_t steps = 60;
 };
 
-// The recipes that take a frozen weight's factors in both directions (docs/checkpoints.md).
+// The recipes that take a frozen weight's scale_inv in both directions (docs/checkpoints.md).
 const std::vector<std::string> kRecipes{"tensorwise", "rowwise_folded", "blockwise"};
 
 void add_options(CLI::App& app, Options& options) {
@@ -63,7 +63,7 @@ double run_base(ingot::Context& context, ingot::Stream& stream, training::OpRunn
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Trains adapters of low rank beside frozen weights in bf16 and in FP8, and compares the losses.");
+  CLI::App app("Trains adapters of low rank for frozen weights in bf16 and in FP8, and compares the losses.");
   Options options;
   add_options(app, options);
   try {

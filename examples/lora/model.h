@@ -1,5 +1,5 @@
-// What the example trains: two layers with frozen weights and adapters beside them, on a task that the frozen weights
-// alone do badly. The labels come from a teacher, which has the same frozen weights and other adapters.
+// What the example trains: two layers with frozen weights and adapters, on a task that the frozen weights alone do
+// badly. The labels come from a teacher, which has the same frozen weights and other adapters.
 //
 //   logits = second(silu(first(x)))                  loss = cross-entropy of a class that is drawn as the teacher's
 //   logits say
@@ -49,7 +49,7 @@ class Task {
   ingot::Buffer labels_;                        // u32 [tokens]
 };
 
-// Codes and factors of a weight on the device, as load_float8_weight() gives those of a checkpoint.
+// Codes and scale_inv of a weight on the device, as load_float8_weight() gives those of a checkpoint.
 ingot::Float8WeightState in_float8(ingot::Backend& backend, ingot::Stream& stream, const ingot::Tensor& weight,
                                    const ingot::LinearConfig& config);
 

@@ -1,4 +1,4 @@
-"""What the user can mend: train_gpt.py prints its message, without a traceback."""
+"""Errors that the user can mend: train_gpt.py prints their message, without a traceback."""
 
 
 class TrainGptError(Exception):

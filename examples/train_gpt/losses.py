@@ -10,7 +10,7 @@ LEAST_BOUND = 0.005  # a gap below this is never held against a recipe
 
 
 def spread(values: list[float]) -> float:
-    """How far apart values lie, relative to their mean."""
+    """How far apart values are, relative to their mean."""
     return (max(values) - min(values)) / (sum(values) / len(values))
 
 

@@ -98,7 +98,7 @@ def make_model(shape: Shape, seed: int, device: torch.device) -> Gpt:
 
 
 def twin(model: Gpt) -> Gpt:
-    """Another model with the very same parameters, so that variants of a model need no memory of their own."""
+    """Another model with the very same parameters, so that variants of a model need no further memory."""
     with torch.device("meta"):
         other = Gpt(model.shape).to(torch.bfloat16)
     for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""What a comparison leaves: a JSON file with all figures and the machine, a CSV file, and a plot, drawn by matplotlib."""
+"""The output of a comparison: a JSON file with all figures and the machine, a CSV file, and a plot (matplotlib)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def driver_version() -> str:
 
 
 def commit() -> str:
-    """The commit of the tree that this file is in, "-dirty" behind it where files differ, or "unknown"."""
+    """The commit of the tree that this file is in, followed by "-dirty" where files differ, or "unknown"."""
     command = ("git", "describe", "--always", "--dirty")
     folder = pathlib.Path(__file__).parent
     try:

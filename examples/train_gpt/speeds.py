@@ -1,5 +1,5 @@
-"""The comparison of speeds: at each width, all variants of one model take turns at training it, in an order that moves
-on by one each round. They share parameters and optimizer, so the load beside the linear layers is the same."""
+"""The comparison of speeds: at each width, all variants of one model train it round by round, in an order that moves on
+by one each round. They share parameters and optimizer, so the load besides the linear layers is the same."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def measure_width(
             contender = Contender(variant, prepare(variant, twin(base), plan.backend), optimizer, device)
             found = contender.first_loss(batch)
             contender.turn(batch, 1, timed=False)
-        except Exception as error:  # a package that fails here leaves the others their turns
+        except Exception as error:  # a package that fails here does not stop the others
             cases.append(
                 {**case, "left_out": f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"}
             )

@@ -11,7 +11,7 @@ import torch
 
 from .errors import TrainGptError
 
-VALIDATION_SHARE = 20  # one byte of so many
+VALIDATION_SHARE = 20  # one byte in 20
 BIBLE = ("bible", "-f", "gen1:1-rev22:21")
 
 
@@ -82,7 +82,7 @@ class Windows:
         return len(self.starts)
 
     def __getitem__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns inputs and targets, which are the bytes behind them, each (batch, window) of int64."""
+        """Returns inputs and targets, which are the bytes after them, each (batch, window) of int64."""
         places = self.starts[step][:, None] + torch.arange(self.window + 1, device=self.data.device)
         found = self.data[places].long()
         return found[:, :-1], found[:, 1:]

@@ -102,7 +102,7 @@ def validation_loss(model: Gpt, windows: Windows) -> float:
 
 
 def train(prepared: Prepared, windows: Windows, validation: Windows, schedule: Schedule, device: torch.device) -> Run:
-    """One whole run. Speed and memory are those behind the first steps, in which kernels are compiled."""
+    """One whole run. Speed and memory are those after the first steps, in which kernels are compiled."""
     optimizer = MasterAdamW(prepared.model.parameters())
     untimed = min(10, schedule.steps // 2)
     found = []

@@ -1,5 +1,5 @@
-// The state of a run on disk. A new file is written beside the old one and renamed over it when it is complete, so that
-// a kill -9 leaves the old file or the new one, never half a file.
+// The state of a run on disk. A new file is written next to the old one and renamed over it when it is complete, so
+// that a kill -9 leaves the old file or the new one, never half a file.
 //
 //   file     := magic "INGOTLM3" header_bytes:u64 header(JSON) checksum:u64 payload
 //   header   := the progress, and the delayed scales of the model in training

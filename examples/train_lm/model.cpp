@@ -24,7 +24,7 @@ constexpr std::int64_t kBytes = 256;
 // The embedding gradient is summed in this many parts, enough to fill a GPU.
 std::int64_t embedding_parts(std::int64_t batch) { return std::min<std::int64_t>(1024, (batch + 7) / 8); }
 
-// The options of a block's layer with an expression behind it.
+// The options of a block's layer that is followed by an expression.
 ingot::LinearOptions layer_options(ingot::LinearOptions options, const char* layer, const char* epilogue) {
   options.name += layer;
   options.fusion.epilogue = ingot::parse_pointwise(epilogue);

@@ -31,7 +31,7 @@ struct Batch {
   INGOT_HOST_DEVICE u8 target(i64 row) const { return window(row)[context]; }
 };
 
-// targets[r] = the byte behind row r's window.
+// targets[r] = the byte after row r's window.
 struct Targets {
   static constexpr const char* kName = "Targets";
   Batch batch;
@@ -65,8 +65,8 @@ struct Embed {
   }
 };
 
-// The table's gradient in parts: each of `parts` sums its share of the batch's rows, in order, into a table of its own.
-// A lane owns an embedding dimension, so that no lane waits for another and the order is always the same.
+// The table's gradient in parts: each of `parts` sums its share of the batch's rows, in order, into its own table. A
+// lane owns an embedding dimension, so that no lane waits for another and the order is always the same.
 struct EmbedBackward {
   static constexpr const char* kName = "EmbedBackward";
   static constexpr i64 kAhead = 16;

@@ -26,7 +26,7 @@ struct ModelShape {
 // How the weights of FP8 layers become codes.
 enum class WeightCodes : std::uint8_t {
   each,      // each layer casts its own, of bf16, in the forward after the optimizer's step
-  together,  // one CastList of all, behind the optimizer's step
+  together,  // one CastList of all, after the optimizer's step
   masters,   // likewise of the f32 values: there is no bf16 weight
 };
 
@@ -60,7 +60,7 @@ void add_options(CLI::App& app, Options& options);
 // Fills in the defaults, which depend on the device. Throws ingot::Error for values that make no sense.
 void complete(Options& options, bool on_gpu);
 
-// The numbers that summary.json tells of a run, beside the seed.
+// The numbers that summary.json has of a run, besides the seed.
 std::vector<std::pair<std::string, double>> settings(const Options& options);
 
 // Everything that decides a run's numbers, as one line. A checkpoint belongs to exactly one fingerprint.

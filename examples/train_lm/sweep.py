@@ -8,11 +8,11 @@ trained is not trained again, so a sweep that was stopped goes on by the same co
         --out bench/results/train_sweep_h200.json -- --size large --steps 600
 
 A text without a file is train_lm's own, the King James Bible. --train BLOCKS:RECIPES may be given again and again;
-`every` stands for all recipes. Options behind -- go to every run. docs/training.md says what a whole sweep takes.
+`every` stands for all recipes. Options after -- go to every run. docs/training.md says what a whole sweep takes.
 
 Runs are compared by the validation loss, which is of the same windows for every run of a text. The spread of bf16 is
 that of its seeds, (largest - smallest) / mean; a recipe's gap is the mean over the seeds of fp8 / bf16 - 1 with the
-same seed. A gap within twice the spread, or within 0.5 % if that is more, is one that the seeds do not tell from
+same seed. A gap within twice the spread, or within 0.5 % if that is more, is one that the seeds do not distinguish from
 nothing.
 
 Exit codes: 0 when all is trained, whatever it shows (--strict: 1 if something does not hold), 3 after --stop-after (the
@@ -75,12 +75,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--least-speed", type=float, help="tokens/s over bf16 that the fastest recipe is to have")
     parser.add_argument("--stop-after", type=float, default=math.inf, metavar="SECONDS", help="begin no run after this")
     parser.add_argument("--known", type=pathlib.Path, action="append", default=[], metavar="JSON", help=KNOWN_HELP)
-    parser.add_argument("--shared-gpu", action="store_true", help="the GPU does other work beside: note no speeds")
+    parser.add_argument("--shared-gpu", action="store_true", help="the GPU does other work as well: note no speeds")
     parser.add_argument("--strict", action="store_true", help="end with 1 if something does not hold")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="the JSON file; the plot is beside it, as .svg")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="the JSON file; the plot is next to it (.svg)")
     work = pathlib.Path("build/train_sweep")
     parser.add_argument("--work", type=pathlib.Path, default=work, help="the runs' folders")
-    parser.add_argument("options", nargs="*", help="options for every run, behind --")
+    parser.add_argument("options", nargs="*", help="options for every run, after --")
     parsed = parser.parse_args(arguments)
     parsed.texts = parsed.texts or [("bible", "")]
     parsed.train = list(dict.fromkeys(itertools.chain(*(parsed.train or [[(2, "tensorwise")]]))))
@@ -97,7 +97,7 @@ def command_of(parsed: argparse.Namespace, path: str, blocks: int, seed: int, mo
 
 
 def identity_of(command: list[str], path: str) -> str:
-    """What tells a run from others: its options and its text's bytes, wherever program and text lie."""
+    """What distinguishes a run from others: its options and its text's bytes, wherever program and text are."""
     options = ["TEXT" if path and option == path else option for option in command[1:]]
     digest = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest() if path else ""
     return " ".join([*options, digest])

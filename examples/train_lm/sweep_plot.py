@@ -1,5 +1,5 @@
 """The plot of sweep.py as an SVG file: for each text, the gap of each recipe over the number of blocks, with a point
-for each seed, and how far bf16's own seeds lie apart, in grey."""
+for each seed, and how far apart bf16's seeds are, in grey."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the runs of sweep.py show: how far bf16's seeds lie apart, each recipe's gap, how much faster it is, and whether
-that is what was wanted, a line for each."""
+"""The report on the runs of sweep.py: how far apart bf16's seeds are, each recipe's gap, how much faster it is, and
+whether that is what was wanted, a line for each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 // The operations of training that belong to no model, written once for the CPU and the GPU (common/rows.cuh says how):
 // initial values, the loss, gradient clipping and AdamW.
 //
-// What changes from step to step lies in device memory (StepValues), so that a step can be captured as a CUDA graph.
+// What changes from step to step is in device memory (StepValues), so that a step can be captured as a CUDA graph.
 // Matrices are contiguous, and every number of elements is a multiple of 8.
 #pragma once
 
