@@ -430,6 +430,21 @@ BOOST_AUTO_TEST_CASE(delayed_scales_need_a_place) {
 }
 
 // Adding the same gradient twice: in f32 exactly double; in 16 bits one rounding of the old value plus the gradient.
+BOOST_AUTO_TEST_CASE(a_layer_that_cannot_be_made_leaves_no_slots) {
+  DelayedScaling scales(*backend);
+  scales.add("taken.grad_output", Dtype::e5m2);
+  scales.add("mlp.down.weight", Dtype::e4m3fn);
+  const auto exists = [](const std::string& name) {
+    return "delayed scaling slot \"" + name + "\": already exists; each slot needs a name of its own";
+  };
+  BOOST_TEST(refusal([&] {
+               Float8Linear(*backend, {16, 8}, delayed(), {.name = "taken", .delayed = &scales});
+             }) == exists("taken.grad_output"));
+  BOOST_TEST(refusal([&] { Mlp(*backend, {16, 32}, delayed(), {.delayed = &scales}); }) == exists("mlp.down.weight"));
+  BOOST_TEST(scales.size() == 2);
+  BOOST_TEST(scales.add("taken.input", Dtype::e4m3fn) == 2);  // and their names are free
+}
+
 BOOST_AUTO_TEST_CASE(gradients_of_weights_accumulate_within_the_gemm) {
   for (const Recipe& recipe : recipes()) {
     for (const Dtype dtype : kHighPrecisionDtypes) {

@@ -138,6 +138,37 @@ BOOST_AUTO_TEST_CASE(give_an_mlp_the_bits_of_dynamic_scaling) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(give_owners_the_bits_of_dynamic_scaling) {
+  const auto check = [&](const auto& step) {
+    DelayedScaling scaling(*backend, {.finite = true});
+    BOOST_TEST((step(delayed(), scaling) == step(tensorwise(), scaling)));
+    BOOST_TEST(scaling.size() > 0);
+    for (int slot = 0; slot < scaling.size(); ++slot) BOOST_TEST(!scaling.needs_start(slot));
+    scaling.sync_amax_history(stream);
+    for (int slot = 0; slot < scaling.size(); ++slot) BOOST_TEST(!scaling.needs_start(slot));
+  };
+  for (const MlpKind& kind : kMlps) {
+    check([&](const LinearConfig& config, DelayedScaling& scaling) {
+      const MlpCase of(config, kind, Dtype::bf16, 1, *backend, stream);
+      Mlp mlp(*backend, kMlp, config, {.activation = kind.activation, .norm = kind.norm, .delayed = &scaling});
+      mlp.forward(of.forward(), stream);
+      mlp.backward(of.backward(), stream);
+      return of.result_bytes(stream);
+    });
+  }
+  for (const NormOptions& norm : kNorms) {
+    check([&](const LinearConfig& config, DelayedScaling& scaling) {
+      const NormCase of(config, norm, Dtype::bf16, 1, *backend, stream);
+      LinearFusion fusion;
+      fusion.epilogue = parse_pointwise("silu(x)");
+      NormLinear layer(norm.kind, *backend, shape_of(norm), config, {.fusion = fusion, .delayed = &scaling});
+      layer.forward(of.forward(), stream);
+      layer.backward(of.backward(), stream);
+      return of.result_bytes(stream);
+    });
+  }
+}
+
 // What LinearScale::start knows of earlier steps goes on, whatever is cast; what is no scale is made.
 BOOST_AUTO_TEST_CASE(go_on_with_the_scales_of_earlier_steps) {
   const LinearPlan plan = linear_plan({.config = delayed(), .shape = kLinear});

@@ -142,7 +142,10 @@ BOOST_AUTO_TEST_CASE(layers_take_the_codes_of_the_list) {
           alone.step();
           const std::int64_t between = casts_so_far();
           together.step();
-          BOOST_TEST(casts_so_far() - between == between - before - static_cast<std::int64_t>(casts.size()));
+          // A delayed scale that starts with a cast takes another one before it.
+          const std::int64_t of_weight = step == 0 && recipe.name == std::string_view("delayed") ? 2 : 1;
+          BOOST_TEST(casts_so_far() - between ==
+                     between - before - of_weight * static_cast<std::int64_t>(casts.size()));
           BOOST_TEST((alone.results() == together.results()), "step " << step);
           alone.change_weights(20 + step);
           alone.plain.weight_changed();

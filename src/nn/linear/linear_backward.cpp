@@ -96,6 +96,17 @@ void cast_for_both(const LinearStep& step, const LinearBackwardTensors& t, const
   cast(step, names, summing, tensors, observed, step.run.stream);
 }
 
+void write_gradient_values(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
+                           const Tensor& values) {
+  const LinearPlan& plan = step.plan;
+  const Tensor preactivation = memory.saved.preactivation.in(t.saved->memory, step.device());
+  step.backend.elementwise(plan.gradient_values,
+                           {.input = gradient_x(plan, t, preactivation),
+                            .inputs = plan.gradient.inputs(t.grad_output, t.epilogue_inputs),
+                            .output = values},
+                           step.run.stream);
+}
+
 GradOutput cast_grad_output(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory) {
   const LinearPlan& plan = step.plan;
   const LinearGradOutputCast& order = plan.grad_output_of(memory.wants);
@@ -103,7 +114,7 @@ GradOutput cast_grad_output(const LinearStep& step, const LinearBackwardTensors&
   if (order.cast.any) {
     cast_for_both(step, t, memory, order, values);
   } else if (order.values) {
-    linear_gradient_values(plan, step.backend, t, values, step.run.stream);
+    write_gradient_values(step, t, memory, values);
   }
   if (order.folds) fold_and_cast(step, t, memory, values);
   return {.values = values, .is_summed = order.sums};
@@ -250,17 +261,6 @@ void multiply_grad_output(const LinearStep& step, const LinearBackwardTensors& t
 
 }  // namespace
 
-void linear_gradient_values(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                            const Tensor& values, Stream& stream) {
-  const Tensor preactivation =
-      plan.saved_memory(tensors.saved->tokens).preactivation.in(tensors.saved->memory, backend.device());
-  backend.elementwise(plan.gradient_values,
-                      {.input = gradient_x(plan, tensors, preactivation),
-                       .inputs = plan.gradient.inputs(tensors.grad_output, tensors.epilogue_inputs),
-                       .output = values},
-                      stream);
-}
-
 bool multiplies_together(const LinearPlan& plan, Backend& backend, std::int64_t tokens,
                          const LinearGradientDtypes& gradients) {
   if (!gradients.input || !gradients.weight) return false;
@@ -271,11 +271,8 @@ bool multiplies_together(const LinearPlan& plan, Backend& backend, std::int64_t 
 }
 
 bool multiplies_together(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors) {
-  const LinearGradients wants = wanted_gradients(tensors);
-  if (tensors.saved == nullptr || !wants.input || !wants.weight) return false;
-  return multiplies_together(
-      plan, backend, tensors.saved->tokens,
-      {.input = tensors.grad_input.dtype, .weight = tensors.grad_weight.dtype, .accumulate = tensors.accumulate});
+  return tensors.saved != nullptr &&
+         multiplies_together(plan, backend, tensors.saved->tokens, gradient_dtypes(tensors));
 }
 
 bool expands_grad_output(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
@@ -284,10 +281,11 @@ bool expands_grad_output(const LinearPlan& plan, const LinearBackwardTensors& te
   return is_one && (tensors.saved->tokens != 1 || plan.shape.out_features != 1);
 }
 
+namespace {
+
 // One element to a row, which is a column of as many rows, and the row to all rows.
-Tensor expanded_grad_output(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                            const LinearRun& run) {
-  const LinearStep step(plan, backend, run);
+Tensor expanded_grad_output(const LinearStep& step, const LinearBackwardTensors& tensors) {
+  const LinearPlan& plan = step.plan;
   const Device device = step.device();
   const LinearBackwardScratch scratch =
       plan.backward_scratch(tensors.saved->tokens, wanted_gradients(tensors), step.observes_values, true);
@@ -297,28 +295,33 @@ Tensor expanded_grad_output(const LinearPlan& plan, Backend& backend, const Line
   const auto repeat = [&](const Tensor& one, const Tensor& to) {
     Tensor shape = to;  // the expression reads no x
     shape.data = nullptr;
-    backend.elementwise(plan.repeated, {.input = shape, .inputs = {one}, .output = to}, run.stream);
+    step.backend.elementwise(plan.repeated, {.input = shape, .inputs = {one}, .output = to}, step.run.stream);
   };
   repeat(tensors.grad_output, column);
   repeat(row, all);
   return all;
 }
 
-void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                             const LinearRun& run) {
-  if (expands_grad_output(plan, tensors)) {
-    LinearBackwardTensors all = tensors;
-    all.grad_output = expanded_grad_output(plan, backend, tensors, run);
-    return enqueue_linear_backward(plan, backend, all, run);
-  }
-  const LinearStep step(plan, backend, run);
-  const BackwardMemory memory(step, tensors);
-  const GradOutput grad_output = cast_grad_output(step, tensors, memory);
-  multiply_grad_output(step, tensors, memory, grad_output);
+void enqueue(const LinearStep& step, const LinearBackwardTensors& t) {
+  const BackwardMemory memory(step, t);
+  const GradOutput grad_output = cast_grad_output(step, t, memory);
+  multiply_grad_output(step, t, memory, grad_output);
   // grad_bias[N] = the sum over grad_output's rows
   if (!memory.wants.bias || grad_output.is_summed) return;
-  backend.column_sum({.in = grad_output.values.dtype, .out = tensors.grad_bias.dtype},
-                     {.input = grad_output.values, .sum = tensors.grad_bias}, run.stream);
+  step.backend.column_sum({.in = grad_output.values.dtype, .out = t.grad_bias.dtype},
+                          {.input = grad_output.values, .sum = t.grad_bias}, step.run.stream);
+}
+
+}  // namespace
+
+void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
+                             const LinearRun& run) {
+  const ObservedRange range(run.observer, plan.name, "backward");
+  const LinearStep step(plan, backend, run);
+  if (!expands_grad_output(plan, tensors)) return enqueue(step, tensors);
+  LinearBackwardTensors all = tensors;
+  all.grad_output = expanded_grad_output(step, tensors);
+  enqueue(step, all);
 }
 
 void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
@@ -326,11 +329,10 @@ void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackw
   const LayerCall call(plan.subject, run);
   check_linear_backward(plan, backend, tensors, run);
   watch_backward(plan, backend, tensors, run.stream);
-  const ObservedRange range(run.observer, plan.name, "backward");
   const LinearGradients wants = wanted_gradients(tensors);
   const auto bytes = [&] {
-    const bool observed = LinearStep(plan, backend, run).observes_values;
-    return plan.backward_scratch(tensors.saved->tokens, wants, observed, expands_grad_output(plan, tensors)).bytes;
+    return plan.backward_scratch(tensors.saved->tokens, wants, observes_values(run), expands_grad_output(plan, tensors))
+        .bytes;
   };
   call.with_scratch(tensors, run.side_for(wants), bytes,
                     [&](const LinearBackwardTensors& all) { enqueue_linear_backward(plan, backend, all, run); });

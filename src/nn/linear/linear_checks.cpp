@@ -8,6 +8,7 @@
 
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
+#include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/tensor_checks.h"
 
 namespace ingot {
@@ -246,13 +247,11 @@ void check_scratch(const LinearPlan& plan, const MemoryRegion& scratch, std::siz
   check_region(plan, "scratch", scratch, bytes);
 }
 
-bool observer_wants_values(const LinearRun& run) { return run.observer != nullptr && run.observer->wants_values(); }
-
 void check_forward_memory(const LinearChecker& check, const LinearForwardTensors& t, const LinearRun& run,
                           LinearPass pass) {
   const LinearPlan& plan = check.plan();
   const std::int64_t tokens = t.input.rows;
-  const std::size_t scratch = plan.forward_scratch(tokens, pass, observer_wants_values(run)).bytes;
+  const std::size_t scratch = plan.forward_scratch(tokens, pass, observes_values(run)).bytes;
   check_scratch(plan, t.scratch, scratch, run.stream);
   check_apart(check, "scratch", t.scratch, scratch,
               {{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}});
@@ -371,7 +370,7 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
   if (plan.grad_output_of(wants).folds) check.one(t.scales);
   const std::size_t saved = plan.saved_memory(t.saved->tokens).bytes;
   const std::size_t scratch =
-      plan.backward_scratch(t.saved->tokens, wants, observer_wants_values(run), expands_grad_output(plan, t)).bytes;
+      plan.backward_scratch(t.saved->tokens, wants, observes_values(run), expands_grad_output(plan, t)).bytes;
   check_region(plan, "saved", t.saved->memory, saved);
   check_scratch(plan, t.scratch, scratch, run.stream);
   check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);

@@ -17,6 +17,17 @@ LinearGradients wanted_gradients(const Tensors& tensors) {
           .bias = is_given(tensors.grad_bias)};
 }
 
+// What multiplies_together() asks for.
+template <class Tensors>
+LinearGradientDtypes gradient_dtypes(const Tensors& tensors) {
+  LinearGradientDtypes dtypes;
+  if (is_given(tensors.grad_input)) dtypes.input = tensors.grad_input.dtype;
+  if (!is_given(tensors.grad_weight)) return dtypes;
+  dtypes.weight = tensors.grad_weight.dtype;
+  dtypes.accumulate = tensors.accumulate;
+  return dtypes;
+}
+
 // Streams, and the tensors of the caller that are given or must be. weight_is_given: also checks a weight that this
 // forward does not read.
 void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,

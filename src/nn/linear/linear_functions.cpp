@@ -54,7 +54,9 @@ void cast_input(const LinearStep& step, const LinearForwardTensors& t, const For
       kept_values.used ? kept_values.in(kept, device) : memory.scratch.input_values.in(t.scratch, device);
   if (!order.any) {
     if (!kept_values.used && !memory.scratch.input_values.used) return;
-    return linear_input_values(plan, step.backend, t, values, step.run.stream);
+    step.backend.elementwise(plan.prologue_values, {.input = t.input, .inputs = t.prologue_inputs, .output = values},
+                             step.run.stream);
+    return;
   }
   const CastSpec& spec = order.spec;
   const Float8View codes = input_codes(plan, memory, kept, t.scratch, device);
@@ -127,14 +129,6 @@ void multiply_output(const LinearStep& step, const LinearForwardTensors& t, cons
 Float8View cast_into(const LinearStep& step, const LinearForwardTensors& t) {
   return enqueue_cast_weight(step.plan, step.backend,
                              {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, step.run);
-}
-
-void stamp(const LinearPlan& plan, const LinearForwardTensors& tensors) {
-  if (tensors.saved == nullptr) return;
-  tensors.saved->plan = plan.identity;
-  tensors.saved->tokens = tensors.input.rows;
-  tensors.saved->kept = true;
-  tensors.saved->sums.clear();  // of another forward
 }
 
 }  // namespace
@@ -221,47 +215,30 @@ Float8View linear_input_codes(const LinearPlan& plan, std::int64_t tokens, const
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
-void linear_input_values(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                         const Tensor& values, Stream& stream) {
-  backend.elementwise(plan.prologue_values,
-                      {.input = tensors.input, .inputs = tensors.prologue_inputs, .output = values}, stream);
-}
-
-void enqueue_linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                            const LinearRun& run) {
+void enqueue_linear_pass(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors, LinearPass pass,
+                         const LinearRun& run) {
+  const bool multiplies = plan.effective(pass) != LinearPass::recompute;
+  const ObservedRange range(run.observer, plan.name, multiplies ? "forward" : "recompute");
   const LinearStep step(plan, backend, run);
   if (tensors.saved != nullptr) tensors.saved->kept = false;
-  const ForwardMemory memory(step, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference);
+  if (multiplies) pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  const ForwardMemory memory(step, tensors, pass);
   cast_input(step, tensors, memory);
   const Float8View codes = tensors.weight_into ? cast_into(step, tensors) : tensors.codes;
-  if (tensors.codes_from != nullptr) run.stream.wait_for(*tensors.codes_from);
-  multiply_output(step, tensors, memory, codes);
-  stamp(plan, tensors);
-}
-
-void enqueue_linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                              const LinearRun& run) {
-  if (plan.recomputes_output()) return enqueue_linear_forward(plan, backend, tensors, run);
-  const LinearStep step(plan, backend, run);
-  tensors.saved->kept = false;
-  cast_input(step, tensors, {step, tensors, LinearPass::recompute});
-  if (tensors.weight_into) cast_into(step, tensors);
-  stamp(plan, tensors);
+  if (multiplies && tensors.codes_from != nullptr) run.stream.wait_for(*tensors.codes_from);
+  if (multiplies) multiply_output(step, tensors, memory, codes);
+  stamp(tensors.saved, plan.identity, tensors.input.rows);
 }
 
 namespace {
 
-// A forward or recompute behind its checks.
-void run_forward(const LayerCall& call, const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                 LinearPass pass, const LinearRun& run) {
-  const auto bytes = [&] {
-    return plan.forward_scratch(tensors.input.rows, pass, LinearStep(plan, backend, run).observes_values).bytes;
-  };
+// A forward or recompute after its checks.
+void run_pass(const LayerCall& call, const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+              LinearPass pass, const LinearRun& run) {
+  const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
   watched_forward(plan, backend, tensors, run.stream, [&] {
-    call.with_scratch(tensors, nullptr, bytes, [&](const LinearForwardTensors& all) {
-      if (pass == LinearPass::recompute) return enqueue_linear_recompute(plan, backend, all, run);
-      enqueue_linear_forward(plan, backend, all, run);
-    });
+    call.with_scratch(tensors, nullptr, bytes,
+                      [&](const LinearForwardTensors& all) { enqueue_linear_pass(plan, backend, all, pass, run); });
   });
 }
 
@@ -271,18 +248,14 @@ void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwar
                     const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   check_linear_forward(plan, backend, tensors, run);
-  const ObservedRange range(run.observer, plan.name, "forward");
-  run_forward(call, plan, backend, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference,
-              run);
+  run_pass(call, plan, backend, tensors, tensors.saved != nullptr ? LinearPass::training : LinearPass::inference, run);
 }
 
 void linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
                       const LinearRun& run) {
   const LayerCall call(plan.subject, run);
   check_linear_recompute(plan, backend, tensors, run);
-  const bool whole = plan.recomputes_output();
-  const ObservedRange range(run.observer, plan.name, whole ? "forward" : "recompute");
-  run_forward(call, plan, backend, tensors, whole ? LinearPass::training : LinearPass::recompute, run);
+  run_pass(call, plan, backend, tensors, plan.effective(LinearPass::recompute), run);
 }
 
 }  // namespace ingot

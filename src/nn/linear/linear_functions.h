@@ -54,6 +54,7 @@ struct LinearScale {
   // Of a delayed scale that no step has made yet: just before the cast it is made of the largest |value| that is cast,
   // which is what dynamic scaling does. One slot, with the scale above; starting_scale() makes it.
   std::optional<AmaxHistoryTensors> start{};
+  AmaxHistorySpec start_spec{};
 };
 
 // Those that the config lacks stay default tensors.
@@ -175,28 +176,16 @@ INGOT_API bool multiplies_together(const LinearPlan& plan, Backend& backend, con
 INGOT_API void linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
                                const LinearRun& run);
 
-// The same without checks and without a range for the observer, for modules that have checked all their layers before
-// they run any.
-INGOT_API void enqueue_linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                                      const LinearRun& run);
-INGOT_API void enqueue_linear_recompute(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                                        const LinearRun& run);
+// The same without checks, for modules that have checked all their layers before they run any. A pass is a forward or a
+// recompute.
+INGOT_API void enqueue_linear_pass(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
+                                   LinearPass pass, const LinearRun& run);
 INGOT_API void enqueue_linear_backward(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
                                        const LinearRun& run);
 INGOT_API Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
                                          const LinearRun& run);
 
-// Is grad_output given as one element? Then this writes all of it into the scratch and returns it;
-// enqueue_linear_backward() does so by itself.
+// Is grad_output given as one element? Then a backward writes all of it into its scratch first.
 INGOT_API bool expands_grad_output(const LinearPlan& plan, const LinearBackwardTensors& tensors);
-INGOT_API Tensor expanded_grad_output(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                                      const LinearRun& run);
-
-// The values that the input's and grad_output's casts encode, into `values` of the input's dtype. A delayed scale
-// starts from their maximum. For plans with a prologue, and with an epilogue.
-INGOT_API void linear_input_values(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,
-                                   const Tensor& values, Stream& stream);
-INGOT_API void linear_gradient_values(const LinearPlan& plan, Backend& backend, const LinearBackwardTensors& tensors,
-                                      const Tensor& values, Stream& stream);
 
 }  // namespace ingot

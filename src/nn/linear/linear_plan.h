@@ -159,6 +159,10 @@ struct INGOT_API LinearPlan {
   bool keeps_values() const { return trains_weight && fusion.prologue && !is_float8(config.grad_weight); }
   bool needs_preactivation() const;
   bool recomputes_output() const { return needs_preactivation(); }
+  // What a call of this pass does.
+  LinearPass effective(LinearPass pass) const {
+    return pass == LinearPass::recompute && recomputes_output() ? LinearPass::training : pass;
+  }
   bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
   // Is there an epilogue, and is it a pass of its own over the sum, which is rounded to the output's dtype before? Then
   // cuBLASLt, which knows no such epilogues, may multiply. In high precision that is faster than a GEMM with the

@@ -55,7 +55,7 @@ void give_scale(const LinearStep& step, CastTensors& tensors, const LinearCast& 
   CastTensors measured = tensors;
   measured.amax = scale.start->amax;
   step.backend.cast(of.spec, measured, stream);
-  step.backend.amax_history({}, *scale.start, stream);
+  step.backend.amax_history(scale.start_spec, *scale.start, stream);
 }
 
 void report(const LinearStep& step, const char* role, const GemmSpec& spec, const GemmTensors& tensors,

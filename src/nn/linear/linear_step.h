@@ -7,6 +7,17 @@
 
 namespace ingot {
 
+inline bool observes_values(const LinearRun& run) { return run.observer != nullptr && run.observer->wants_values(); }
+
+// Once a forward that keeps something is enqueued.
+inline void stamp(LinearSaved* saved, std::uint64_t plan, std::int64_t tokens) {
+  if (saved == nullptr) return;
+  saved->plan = plan;
+  saved->tokens = tokens;
+  saved->kept = true;
+  saved->sums.clear();  // of another forward
+}
+
 // What all parts of one call share.
 struct LinearStep {
   const LinearPlan& plan;
@@ -15,7 +26,7 @@ struct LinearStep {
   bool observes_values = false;
 
   LinearStep(const LinearPlan& of, Backend& on, const LinearRun& with)
-      : plan(of), backend(on), run(with), observes_values(with.observer != nullptr && with.observer->wants_values()) {}
+      : plan(of), backend(on), run(with), observes_values(ingot::observes_values(with)) {}
   Device device() const { return backend.device(); }
 };
 

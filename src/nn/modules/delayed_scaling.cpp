@@ -85,6 +85,17 @@ int DelayedScaling::add(const std::string& name, Dtype dtype, bool pow2) {
   return size() - 1;
 }
 
+int DelayedScaling::add(std::span<const DelayedSlot> slots) {
+  const int first = size();
+  try {
+    for (const auto& [name, dtype, pow2] : slots) add(name, dtype, pow2);
+  } catch (...) {
+    for (; size() > first; slots_.pop_back()) by_name_.erase(slots_.back().name);
+    throw;
+  }
+  return first;
+}
+
 const DelayedScaling::Slot& DelayedScaling::at(int slot) const {
   if (slot < 0 || slot >= size()) {
     refuse(kSubject, fmt::format("there is no slot {}: {} were added, numbered from 0", slot, size()));
@@ -159,26 +170,47 @@ Tensor DelayedScaling::amaxes() const { return tensors(0, size()).amax; }
 
 // ---- steps -------------------------------------------------------------------------------------------------------
 
-void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
-  const std::string subject = fmt::format("delayed scaling slot \"{}\"", at(slot).name);
-  if (!needs_start(slot)) refuse(subject, "has its first scale already; start() is for slots without (has_scale())");
+void DelayedScaling::prepare_start(int slot, Stream& stream) {
+  const auto refuse_start = [&](const char* why) {
+    refuse(fmt::format("delayed scaling slot \"{}\"", at(slot).name), why);
+  };
+  if (!needs_start(slot)) refuse_start("has its first scale already; start() is for slots without (has_scale())");
   check_stream(stream, *backend_);
-  const bool captures = backend_->capturing(stream);
-  if (captures && !has_scale(slot)) {
-    refuse(subject,
-           "is started while the stream is capturing a graph, whose replays would start it anew; run the step once "
-           "before capturing it");
+  if (!has_scale(slot) && backend_->capturing(stream)) {
+    refuse_start(
+        "is started while the stream is capturing a graph, whose replays would start it anew; run the step once "
+        "before capturing it");
   }
   allocate(stream);
-  if (input.empty()) return;
+}
+
+LinearScale DelayedScaling::scale_of_cast(int slot, bool has_data, Stream& stream) {
+  const bool starts = needs_start(slot);
+  if (starts) prepare_start(slot, stream);
   const AmaxHistoryTensors one = tensors(slot, 1);
-  backend_->amax({.in = input.dtype, .scale = kTensorwise}, {.input = input, .amax = one.amax}, stream);
-  backend_->amax_history(spec(), one, stream);
-  if (captures) return;
+  LinearScale made{.scale = one.scale, .amax = one.amax};
+  if (!starts || !has_data) return made;
+  made.start = one;
+  made.start_spec = spec();
+  return made;
+}
+
+// What is captured is not started: its replays are.
+void DelayedScaling::note_started(int slot, const Stream& stream) {
+  if (backend_->capturing(stream)) return;
   Slot& started = slots_[static_cast<std::size_t>(slot)];
   started.has_scale = true;
   started.missing = false;
   started.is_new = true;
+}
+
+void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
+  prepare_start(slot, stream);
+  if (input.empty()) return;
+  const AmaxHistoryTensors one = tensors(slot, 1);
+  backend_->amax({.in = input.dtype, .scale = kTensorwise}, {.input = input, .amax = one.amax}, stream);
+  backend_->amax_history(spec(), one, stream);
+  note_started(slot, stream);
 }
 
 void DelayedScaling::sync_amax_history(Stream& stream) {

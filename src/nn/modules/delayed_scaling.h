@@ -29,12 +29,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "ingot/api.h"
 #include "ingot/codegen/cast/amax_history_spec.h"
+#include "ingot/nn/linear/linear_functions.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
@@ -51,6 +53,12 @@ struct DelayedScalingOptions {
   bool finite = false;
 };
 
+struct DelayedSlot {
+  std::string name;
+  Dtype dtype;
+  bool pow2 = false;
+};
+
 class INGOT_API DelayedScaling {
  public:
   // Throws Error{invalid_argument, invalid_spec} for invalid options.
@@ -60,6 +68,8 @@ class INGOT_API DelayedScaling {
   // slot's scales down to powers of two. Throws Error{invalid_argument} for a name or dtype that breaks these rules,
   // and once the memory is allocated.
   int add(const std::string& name, Dtype dtype, bool pow2 = false);
+  // Adds all of these, one after the other, or none if it throws. Returns the first index.
+  int add(std::span<const DelayedSlot> slots);
   int size() const { return static_cast<int>(slots_.size()); }
 
   // Allocates the memory if it is not there yet, for callers that need its addresses before the first step.
@@ -79,10 +89,16 @@ class INGOT_API DelayedScaling {
   // Is the slot to be started before it is cast next: has it not been, or was there nothing to make a scale of?
   bool needs_start(int slot) const;
 
-  // Starts a slot: the amax of `input` (f32, bf16 or f16; any shape) becomes the first entry of its history and
-  // determines its scale, so that a cast of the same data gives what dynamic scaling gives. If the data are all zeros,
-  // or overflow where `finite`, the scale stays 1, and the slot needs a start in the next step, too. Without data, as
-  // of a micro-batch without tokens, nothing is started, and the next data are the first. Throws
+  // The scale of a slot for a cast by a layer (linear_functions.h). Of a slot that needs a start, and if there are data
+  // to cast, it is one that starts with them; note_started() then says that this cast is enqueued. Allocates the
+  // memory, and throws as start() does.
+  LinearScale scale_of_cast(int slot, bool has_data, Stream& stream);
+  void note_started(int slot, const Stream& stream);
+
+  // Starts a slot without a layer: the amax of `input` (f32, bf16 or f16; any shape) becomes the first entry of its
+  // history and determines its scale, so that a cast of the same data gives what dynamic scaling gives. If the data are
+  // all zeros, or overflow where `finite`, the scale stays 1, and the slot needs a start in the next step, too. Without
+  // data, as of a micro-batch without tokens, nothing is started, and the next data are the first. Throws
   // Error{invalid_argument} if the slot needs none, and for its first start while the stream is capturing, because
   // every replay of the graph would start the slot anew. A later one may be captured: its replays make a scale of the
   // history and the data.
@@ -115,6 +131,8 @@ class INGOT_API DelayedScaling {
   };
 
   const Slot& at(int slot) const;
+  // Before a slot that needs a start gets one.
+  void prepare_start(int slot, Stream& stream);
   AmaxHistoryTensors tensors(int first, int count) const;
   AmaxHistorySpec spec() const { return {.reduction = options_.reduction, .finite = options_.finite}; }
   Tensor view(std::size_t first, int count) const;

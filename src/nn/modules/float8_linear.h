@@ -38,22 +38,17 @@
 #include <optional>
 #include <string>
 
-#include "ingot/codegen/types/matmul_size.h"
-#include "ingot/nn/linear/float8_tensor.h"
+#include "ingot/api.h"
 #include "ingot/nn/linear/linear_functions.h"
-#include "ingot/nn/linear/linear_fusion.h"
-#include "ingot/nn/linear/linear_parts.h"
 #include "ingot/nn/linear/linear_plan.h"
+#include "ingot/nn/modules/linear_owner.h"
 #include "ingot/nn/modules/owner_memory.h"
-#include "ingot/nn/observe/observer.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
 
-class DelayedScaling;
 class LayerCall;
 
 // All tensors have one high-precision dtype (f32, bf16 or f16), but for those of LinearOptions, and
@@ -85,47 +80,7 @@ struct LinearBackward {
   bool accumulate = false;
 };
 
-// Memory that a layer uses only within one call: 1 byte per element of the input, 2 per element of grad_output, the
-// factors, and what a config or fusion needs besides. Layers that run on one stream can share a workspace, which must
-// outlive them. Calls on a stream with an allocator do not use it.
-struct Float8Workspace {
-  Buffer memory{};
-};
-
-struct LinearOptions {
-  std::string name = "linear";  // "layers.0.wq": names its slots in a DelayedScaling and its rows in a Monitor
-  LinearFusion fusion{};
-  // As LinearDtypes: f32 masters beside bf16 inputs, f32 logits. Default: the input's; of the bias what the output GEMM
-  // takes.
-  std::optional<Dtype> weight_dtype{};
-  std::optional<Dtype> bias_dtype{};
-  std::optional<Dtype> output_dtype{};
-  DelayedScaling* delayed = nullptr;     // the whole model's; required if the config has delayed scales
-  Float8Workspace* workspace = nullptr;  // default: the layer's own
-  LayerObserver* observer = nullptr;     // Monitor, NvtxRanges, TraceRanges ...; outlives the layer
-  // A second stream of the same backend, for work off the critical path: the weight's cast runs there beside the
-  // input's, and grad_weight's GEMM beside grad_input's. Each call, even one that throws, leaves its own stream waiting
-  // for that work, so nothing changes for the caller, and a captured graph contains both streams' work. It pays for
-  // small layers (docs/performance.md). Layers with more than kLargestBeside multiplications, observed layers, steps
-  // whose memory is checked (ContextOptions::check_memory), captures with more tokens than any step before, and
-  // backwards whose two GEMMs are one launch (Backend::gemm_pair) do not use it. The side stream has memory of its own,
-  // which graphs go on using: layers that share a side stream must share their main stream too, and their graph replays
-  // and all their other work must run in one order. The stream must outlive the layers.
-  Stream* side = nullptr;
-  // With factors of groups or blocks (the recipe blockwise), a forward of more products than this, tokens *
-  // in_features * out_features, has its epilogue in a pass of its own, so that cuBLASLt may multiply. The output is
-  // then rounded twice, and the pass computes as LinearFusion::fast_math says. 0: every forward has; infinity: none.
-  double fused_products = kFusedProducts;
-
-  static constexpr double kLargestBeside = 1e10;  // M * N * K
-  static constexpr bool is_small(std::int64_t tokens, std::int64_t in_features, std::int64_t out_features) {
-    return products_of({.m = tokens, .n = out_features, .k = in_features}) <= kLargestBeside;
-  }
-};
-
-inline MemoryRegion region_of(const Buffer& buffer) { return {buffer.data(), buffer.bytes()}; }
-
-class INGOT_API Float8Linear : private LinearPart {
+class INGOT_API Float8Linear {
  public:
   // Throws Error{invalid_spec} for an invalid config, and Error{invalid_argument} for negative sizes and for delayed
   // scales without a DelayedScaling.
@@ -141,15 +96,11 @@ class INGOT_API Float8Linear : private LinearPart {
   // what was kept, so it may be called again, for example for the other gradients.
   void backward(const LinearBackward& tensors, Stream& stream);
 
-  // Throw what forward() and backward() would throw, and launch nothing: for modules that consist of several layers.
-  void check_forward(const LinearForward& tensors, const Stream& stream) const;
-  void check_backward(const LinearBackward& tensors, const Stream& stream) const;
-
   // Tells the layer that the weight's memory has new values: the next forward() casts it again. A forward() with a
   // different weight pointer does so by itself. Until the next forward(), backward() correctly uses the codes of the
   // old values. Where it reads the caller's weight instead (high precision, OtherCodes::again), the weight must not
   // change before backward() has run.
-  void weight_changed() { weight_is_current_ = false; }
+  void weight_changed() { owner_.weight_changed(); }
   // Forgets what forward() kept: backward() then needs another forward(), or a recompute(). Memory of an allocator goes
   // back to it, other memory stays for the next forward(). Not within a capture.
   void release_saved();
@@ -159,53 +110,15 @@ class INGOT_API Float8Linear : private LinearPart {
 
   const LinearConfig& config() const { return plan_.config; }
   LinearShape shape() const { return plan_.shape; }
-  const std::string& name() const { return options_.name; }
+  const std::string& name() const { return owner_.options().name; }
   // Device memory held for the coming backward(): for FP8 the input's codes (M * K bytes) and their factors (4 bytes, 4
   // * K if rowwise, M * K / 32 if blockwise), plus a preactivation or a prologue's values where needed. Views count as
   // 0; the weight's codes and the workspace are not counted.
   std::size_t saved_bytes() const;
+  // For a WeightCasts: what casts the weight, planned for a weight of this dtype.
+  OwnedLinear linear_of(Dtype weight);
 
  private:
-  // Owners of modules with linear layers inside: their functions enqueue the work, and the layer gives scales and
-  // codes.
-  friend class NormLinear;
-  friend class Mlp;
-  // Casts the weight among others: memory and a scale for it, and that its codes are there.
-  friend class WeightCasts;
-  WeightCastTensors list_weight(const Tensor& weight, Stream& stream);
-  void weight_was_cast(const Tensor& weight, const Stream& stream);
-  void before_forward(LinearPass pass, LinearForwardTensors& tensors, Stream& stream) override;
-  void after_forward(const LinearForwardTensors& tensors, Stream& stream) override;
-  Stream* before_backward(LinearBackwardTensors& tensors, Stream& stream) override;
-  void after_backward(Stream& stream) override { join(stream); }
-  // Casts the weight on the side stream, perhaps before the input is ready.
-  void start_weight(const Tensor& weight, std::int64_t tokens, Stream& stream);
-
-  // May a step of this many tokens use the side stream, as far as the layer is concerned?
-  bool may_use_side(std::int64_t tokens) const;
-  // Does it? `most`: one of those below.
-  bool uses_side(std::int64_t tokens, std::int64_t& most, Stream& stream);
-  void join(Stream& stream);
-  // Joins the side stream when a call ends, even by an exception.
-  class Call {
-   public:
-    Call(Float8Linear& layer, Stream& stream) : layer_(&layer), stream_(&stream) {}
-    ~Call();
-    Call(const Call&) = delete;
-    Call& operator=(const Call&) = delete;
-
-   private:
-    Float8Linear* layer_;
-    Stream* stream_;
-  };
-
-  // The slots of the layer's three tensors in the DelayedScaling; -1 where scaling is not delayed.
-  struct Slots {
-    int input = -1;
-    int weight = -1;
-    int grad_output = -1;
-  };
-
   // How many bytes each pass needs for the tokens of the last step. Most steps have as many as the one before.
   struct Sizes {
     std::int64_t tokens = -1;
@@ -215,51 +128,21 @@ class INGOT_API Float8Linear : private LinearPart {
     std::array<std::size_t, 8> backward{};  // by LinearGradients::index()
   };
 
-  // Another dtype than that of the calls so far means another plan; what was kept and cast by the old one is then gone.
-  void plan_for(Dtype dtype);
+  // The plan for an input of this dtype, if that is another than plan_.
+  std::optional<LinearPlan> other_plan(Dtype input) const;
+  // What was kept and cast by the old plan is then gone.
+  void use(std::optional<LinearPlan> plan);
   const Sizes& sizes(std::int64_t tokens);
   LinearForwardTensors forward_tensors(const LinearForward& tensors) const;
   LinearBackwardTensors backward_tensors(const LinearBackward& tensors) const;
-  Buffer& workspace() { return (options_.workspace != nullptr ? *options_.workspace : own_workspace_).memory; }
-  bool observes_values() const { return options_.observer != nullptr && options_.observer->wants_values(); }
-  bool needs_start(int slot) const;
-  // The scale of a tensor that is about to be cast; made of `data` if it is a delayed scale's first cast.
-  LinearScale scale_of(const LinearScale& fixed, int slot) const;
-  void start_scale(int slot, const Tensor& data, Stream& stream);
-  template <class Values>
-  void start_scale_of_values(int slot, const Tensor& like, Stream& stream, const Values& values);
-  void start_scales_of_backward(const LinearBackwardTensors& tensors, Stream& stream);
-  void make_constants(Stream& stream);
-  bool weight_is_cast(const Tensor& weight) const;
-  // Memory and a scale for the weight's cast. It is current once that is enqueued.
-  WeightCastTensors prepare_weight(const Tensor& weight, Stream& stream);
-  // During a capture the cast is only recorded, so the codes are not there yet.
-  void weight_is_enqueued(const Stream& stream) { weight_is_current_ = !backend_->capturing(stream); }
-  void run_pass(LinearPass pass, const LinearForward& tensors, LinearForwardTensors& all, LayerCall& use,
-                Stream& stream);
+  void run_pass(LinearPass pass, const LinearForward& tensors, Stream& stream);
 
-  Backend* backend_;
-  LinearOptions options_;
   LinearPlan plan_;  // for inputs of the last call's dtype
   Sizes sizes_{};
-  Slots slots_;
-  Float8Workspace own_workspace_;
-  Buffer constant_memory_;
-  LinearScales constants_;
-
+  LinearOwner owner_;
   OwnerMemory saved_memory_;
   LinearSaved saved_stamp_{};
   LinearForward saved_{};  // the caller's tensors of the last forward()
-  OwnerMemory weight_memory_;
-  Float8View codes_;
-  Tensor cast_weight_{};  // the tensor that the codes were cast from
-  bool weight_is_current_ = false;
-  bool weight_is_listed_ = false;  // a WeightCasts writes the weight's codes, so their memory stays
-
-  bool is_beside_ = false;  // does the side stream have work that no stream waits for yet?
-  // The most tokens that it has run so far, for which its memory suffices.
-  std::int64_t most_beside_forward_ = 0;
-  std::int64_t most_beside_backward_ = 0;
 };
 
 }  // namespace ingot

@@ -10,6 +10,7 @@
 // keep, gate and up: [M, 2 * hidden] of the layer's dtype.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -80,9 +81,9 @@ class INGOT_API GatedMlp {
   void release() { mlp_.release(); }
   const LinearConfig& config() const { return mlp_.config(); }
   std::size_t saved_bytes() const { return mlp_.saved_bytes(); }
+  std::array<OwnedLinear, 2> linears_of(Dtype weight) { return mlp_.linears_of(weight); }
 
  private:
-  friend class WeightCasts;
   Mlp mlp_;
 };
 

@@ -22,12 +22,9 @@ MlpPlanOptions plan_options(const MlpShape& shape, const LinearConfig& config, c
           .layer_subject = "Float8Linear"};
 }
 
-LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan, std::optional<Dtype> output = {}) {
+LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan) {
   return {.name = plan.name,
-          .fusion = plan.fusion,
           .weight_dtype = options.weight_dtype,
-          .bias_dtype = options.bias_dtype,
-          .output_dtype = output,
           .delayed = options.delayed,
           .observer = options.observer,
           .side = options.side};
@@ -36,20 +33,29 @@ LinearOptions layer_options(const MlpOptions& options, const LinearPlan& plan, s
 }  // namespace
 
 Mlp::Mlp(Backend& backend, MlpShape shape, LinearConfig config, const MlpOptions& options)
-    : backend_(&backend),
-      plan_options_(plan_options(shape, config, options)),
+    : plan_options_(plan_options(shape, config, options)),
       plan_(mlp_plan(plan_options_)),
       shared_workspace_(options.workspace),
-      up_(backend, plan_.up.linear.shape, plan_.up.linear.config, layer_options(options, plan_.up.linear)),
-      down_(backend, plan_.down.shape, plan_.down.config, layer_options(options, plan_.down, options.output_dtype)) {}
+      up_(backend, layer_options(options, plan_.up.linear)),
+      down_(backend, layer_options(options, plan_.down)) {
+  LinearOwner::add_slots({{&up_, &plan_.up.linear}, {&down_, &plan_.down}});
+}
 
-// What is kept is of another plan then; a forward, which begins with this, forgets it.
-void Mlp::plan_for(Dtype dtype) {
-  if (dtype == plan_options_.dtypes.input || !is_high_precision(dtype)) return;
+void Mlp::plan_for(Dtype input) {
+  if (input == plan_options_.dtypes.input || !is_high_precision(input)) return;
   MlpPlanOptions options = plan_options_;
-  options.dtypes.input = dtype;
-  plan_ = mlp_plan(options);
+  options.dtypes.input = input;
+  MlpPlan made = mlp_plan(options);
+  up_.plan_changes(plan_.up.linear, made.up.linear);
+  down_.plan_changes(plan_.down, made.down);
+  plan_ = std::move(made);
   plan_options_ = std::move(options);
+  saved_stamp_.kept = false;
+}
+
+std::array<OwnedLinear, 2> Mlp::linears_of(Dtype weight) {
+  if (!up_.options().weight_dtype) plan_for(weight);
+  return {OwnedLinear{&up_, &plan_.up.linear}, OwnedLinear{&down_, &plan_.down}};
 }
 
 MlpForwardTensors Mlp::forward_tensors(const MlpForward& tensors) {
@@ -62,45 +68,52 @@ MlpForwardTensors Mlp::forward_tensors(const MlpForward& tensors) {
 }
 
 MlpBackwardTensors Mlp::backward_tensors(const MlpBackward& tensors) const {
-  return {
-      .saved = &saved_stamp_,
-      .grad_output = tensors.grad_output,
-      .grad_input = tensors.grad_input,
-      .grad_gamma = tensors.grad_gamma,
-      .grad_beta = tensors.grad_beta,
-      .accumulate = tensors.accumulate,
-      .input = saved_.input,
-      .gamma = saved_.gamma,
-      .beta = saved_.beta,
-      .up = {.grad_weight = tensors.grad_up_weight, .grad_bias = tensors.grad_up_bias, .weight = saved_.up_weight},
-      .down = {
-          .grad_weight = tensors.grad_down_weight, .grad_bias = tensors.grad_down_bias, .weight = saved_.down_weight}};
+  return {.saved = &saved_stamp_,
+          .grad_output = tensors.grad_output,
+          .grad_input = tensors.grad_input,
+          .grad_gamma = tensors.grad_gamma,
+          .grad_beta = tensors.grad_beta,
+          .accumulate = tensors.accumulate,
+          .input = saved_.input,
+          .gamma = saved_.gamma,
+          .beta = saved_.beta,
+          .up = {.grad_weight = tensors.grad_up_weight,
+                 .grad_bias = tensors.grad_up_bias,
+                 .weight = saved_.up_weight,
+                 .codes = up_.codes()},
+          .down = {.grad_weight = tensors.grad_down_weight,
+                   .grad_bias = tensors.grad_down_bias,
+                   .weight = saved_.down_weight,
+                   .codes = down_.codes()}};
 }
 
 void Mlp::run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream) {
   LayerCall use(plan_.subject, stream, nullptr, plan_.name);
+  Backend& backend = up_.backend();
   const std::int64_t tokens = tensors.input.rows;
   plan_for(tensors.input.dtype);
-  const MlpPlan& plan = plan_;
+  const LinearRun run = up_.run_on(stream);
   MlpForwardTensors all = forward_tensors(tensors);
   saved_stamp_.kept = false;
   if (pass != LinearPass::inference) {
-    saved_stamp_.memory = saved_memory_.renew(*backend_, plan.saved_memory(tokens).bytes, stream);
+    saved_stamp_.memory = saved_memory_.renew(backend, plan_.saved_memory(tokens).bytes, stream);
     all.saved = &saved_stamp_;
   }
-  all.scratch = use.scratch_or(workspace(), *backend_, plan.forward_scratch(tokens, pass, up_.observes_values()).bytes);
-  check_mlp_pass(plan, *backend_, all, pass, run_on(stream), true);
-  const Float8Linear::Call first(up_, stream);
-  const Float8Linear::Call second(down_, stream);
-  up_.plan_for(plan.down.dtypes.input);
-  down_.plan_for(plan.down.dtypes.input);
+  all.scratch = use.scratch_or(workspace(), backend, plan_.forward_scratch(tokens, pass, up_.observes_values()).bytes);
+  check_mlp_tensors(plan_, backend, all, pass, run);
+  const LinearOwner::Call first(up_, stream);
+  const LinearOwner::Call second(down_, stream);
   if (pass != LinearPass::recompute) {
-    up_.start_weight(tensors.up_weight, tokens, stream);
-    down_.start_weight(tensors.down_weight, tokens, stream);
+    up_.start_weight(plan_.up.linear, tensors.up_weight, tokens, stream);
+    down_.start_weight(plan_.down, tensors.down_weight, tokens, stream);
   }
   if (pass != LinearPass::inference) saved_ = tensors;  // before it is kept, whatever fails after that
-  watched_forward(plan, *backend_, all, stream, [&] {
-    enqueue_mlp_pass(plan, *backend_, all, pass, run_on(stream), {&up_, &down_});
+  watched_forward(plan_, backend, all, stream, [&] {
+    up_.before_forward(plan_.up.linear, pass_of_up(pass), tokens, all.up, stream);
+    down_.before_forward(plan_.down, pass, tokens, all.down, stream);
+    enqueue_mlp_pass(plan_, backend, all, pass, run);
+    up_.after_forward(all.up, stream);
+    down_.after_forward(all.down, stream);
   });
 }
 
@@ -111,19 +124,32 @@ void Mlp::forward(const MlpForward& tensors, Stream& stream) {
 void Mlp::recompute(const MlpForward& tensors, Stream& stream) { run_pass(LinearPass::recompute, tensors, stream); }
 
 void Mlp::backward(const MlpBackward& tensors, Stream& stream) {
-  const MlpPlan& plan = plan_;
-  LayerCall use(plan.subject, stream, nullptr, plan.name);
+  LayerCall use(plan_.subject, stream, nullptr, plan_.name);
+  Backend& backend = up_.backend();
+  const std::int64_t tokens = saved_stamp_.tokens;
   MlpBackwardTensors all = backward_tensors(tensors);
+  const MlpGradients wants = wanted_gradients(all);
   if (saved_stamp_.kept) {
     all.scratch =
-        use.scratch_or(workspace(), *backend_,
-                       plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(all), up_.observes_values()).bytes);
+        use.scratch_or(workspace(), backend, plan_.backward_scratch(tokens, wants, up_.observes_values()).bytes);
   }
-  check_mlp_backward(plan, *backend_, all, run_on(stream), true);
-  watch_backward(plan, *backend_, all, stream);
-  const Float8Linear::Call second(down_, stream);
-  const Float8Linear::Call first(up_, stream);
-  enqueue_mlp_backward(plan, *backend_, all, run_on(stream), {&up_, &down_});
+  check_mlp_tensors(plan_, backend, all, up_.run_on(stream));
+  watch_backward(plan_, backend, all, stream);
+  const LinearOwner::Call second(down_, stream);
+  const LinearOwner::Call first(up_, stream);
+  const LinearRun down =
+      down_.run_on(stream, down_.before_backward(plan_.down, wants.of_down(), gradient_dtypes_of_down(plan_, all),
+                                                 tokens, all.down.scales, stream));
+  LinearRun up = up_.run_on(stream);
+  if (wants.reaches_up()) {
+    up.side = up_.before_backward(plan_.up.linear, wants.of_up(), gradient_dtypes_of_up(plan_, all), tokens,
+                                  all.up.scales, stream);
+  }
+  enqueue_mlp_backward(plan_, backend, all, down, up);
+  down_.after_backward(stream);
+  if (!wants.reaches_up()) return;
+  down_.joined();
+  up_.after_backward(stream);
 }
 
 void Mlp::weights_changed() {

@@ -17,6 +17,7 @@
 // The class owns memory, scales and the weights' codes; what it computes are the functions of mlp_functions.h.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -87,9 +88,11 @@ class INGOT_API Mlp {
   // As Float8Linear::release_saved() and release().
   void release_saved();
   void release();
-  const LinearConfig& config() const { return up_.config(); }
+  const LinearConfig& config() const { return plan_.down.config; }
   // Device memory held for the coming backward().
   std::size_t saved_bytes() const;
+  // For a WeightCasts: up and down, as Float8Linear has its own.
+  std::array<OwnedLinear, 2> linears_of(Dtype weight);
 
  protected:
   static MlpOptions with_norm(NormKind kind, MlpOptions options) {
@@ -99,22 +102,19 @@ class INGOT_API Mlp {
   }
 
  private:
-  friend class WeightCasts;
-  // As Float8Linear's.
-  void plan_for(Dtype dtype);
+  // What was kept and cast by another dtype's plan is then gone.
+  void plan_for(Dtype input);
   static MlpForwardTensors forward_tensors(const MlpForward& tensors);
   MlpBackwardTensors backward_tensors(const MlpBackward& tensors) const;
   void run_pass(LinearPass pass, const MlpForward& tensors, Stream& stream);
   Buffer& workspace() { return (shared_workspace_ != nullptr ? *shared_workspace_ : own_workspace_).memory; }
-  LinearRun run_on(Stream& stream) const { return {.stream = stream, .observer = up_.options_.observer}; }
 
-  Backend* backend_;
   MlpPlanOptions plan_options_;
   MlpPlan plan_;  // for inputs of the last call's dtype
   Float8Workspace own_workspace_;
   Float8Workspace* shared_workspace_;  // default: none
-  Float8Linear up_;
-  Float8Linear down_;
+  LinearOwner up_;
+  LinearOwner down_;
   OwnerMemory saved_memory_;
   LinearSaved saved_stamp_{};
   MlpForward saved_{};  // the caller's tensors of the last forward()

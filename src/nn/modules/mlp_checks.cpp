@@ -62,57 +62,77 @@ void check_results_apart(const ModuleChecker& check, const MlpPlan& plan, const 
   }
 }
 
-}  // namespace
-
-void check_mlp_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& t, LinearPass pass,
-                    const LinearRun& run, bool owner) {
+// `check_parts`: what is asked of the layers' parts.
+template <class CheckParts>
+void check_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& t, LinearPass pass,
+                const LinearRun& run, const CheckParts& check_parts) {
   const ModuleChecker check(plan.subject);
-  const bool observed = observes_values(run);
   if (pass == LinearPass::recompute && t.saved == nullptr) {
     check.refuse("saved", "is missing; it is what recompute makes");
   }
   if (!plan.up.norm && (is_given(t.gamma) || is_given(t.beta))) {
     check.refuse("gamma", "or beta is given, but the MLP has no norm in front: set norm in its options");
   }
-  if (!owner) check_forward_memory(check, plan, t, pass, observed);
-  MlpForwardParts parts = forward_parts(plan, backend.device(), t, pass, observed);
+  MlpForwardParts parts = forward_parts(plan, backend.device(), t, pass, observes_values(run));
   if (t.saved != nullptr) {
     parts.up.saved = &parts.up_saved;
     parts.down.saved = &parts.down_saved;
   }
-  check_norm_linear_pass(plan.up, backend, parts.up, pass_of_up(pass), run, owner);
-  if (owner) {
-    check_forward_tensors(plan.down, backend, parts.down, run.stream, true);
-  } else if (pass == LinearPass::recompute) {
-    check_linear_recompute(plan.down, backend, parts.down, run);
-  } else {
-    check_linear_forward(plan.down, backend, parts.down, run);
-  }
+  check_parts(check, parts);
   check.disjoint(
       {"output", &t.output},
       {{"input", &t.input}, {names_of_first(plan).weight, &t.up.weight}, {"gamma", &t.gamma}, {"beta", &t.beta}});
 }
 
-void check_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& t, const LinearRun& run,
-                        bool owner) {
+template <class CheckParts>
+void check_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& t, const LinearRun& run,
+                    const CheckParts& check_parts) {
   const ModuleChecker check(plan.subject);
-  const bool observed = observes_values(run);
   check.stamp(t.saved, plan.identity);
   if (!plan.up.norm && (is_given(t.grad_gamma) || is_given(t.grad_beta))) {
     check.refuse("grad_gamma", "or grad_beta is given, but the MLP has no norm in front: set norm in its options");
   }
-  if (!owner) check_backward_memory(check, plan, t, observed);
-  MlpBackwardParts parts = backward_parts(plan, backend.device(), t, observed);
+  MlpBackwardParts parts = backward_parts(plan, backend.device(), t, observes_values(run));
   parts.down.saved = &parts.down_saved;
   parts.up.saved = &parts.up_saved;
-  if (owner) {
+  check_parts(check, parts);
+  check_results_apart(check, plan, t);
+}
+
+}  // namespace
+
+void check_mlp_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& t, LinearPass pass,
+                    const LinearRun& run) {
+  check_pass(plan, backend, t, pass, run, [&](const ModuleChecker& check, const MlpForwardParts& parts) {
+    check_forward_memory(check, plan, t, pass, observes_values(run));
+    check_norm_linear_pass(plan.up, backend, parts.up, pass_of_up(pass), run);
+    if (pass == LinearPass::recompute) return check_linear_recompute(plan.down, backend, parts.down, run);
+    check_linear_forward(plan.down, backend, parts.down, run);
+  });
+}
+
+void check_mlp_tensors(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& t, LinearPass pass,
+                       const LinearRun& run) {
+  check_pass(plan, backend, t, pass, run, [&](const ModuleChecker&, const MlpForwardParts& parts) {
+    check_norm_linear_tensors(plan.up, backend, parts.up, pass_of_up(pass), run);
+    check_forward_tensors(plan.down, backend, parts.down, run.stream, true);
+  });
+}
+
+void check_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& t, const LinearRun& run) {
+  check_backward(plan, backend, t, run, [&](const ModuleChecker& check, const MlpBackwardParts& parts) {
+    check_backward_memory(check, plan, t, observes_values(run));
+    check_linear_backward(plan.down, backend, parts.down, run);
+    if (wanted_gradients(t).reaches_up()) check_norm_linear_backward(plan.up, backend, parts.up, run);
+  });
+}
+
+void check_mlp_tensors(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& t, const LinearRun& run) {
+  check_backward(plan, backend, t, run, [&](const ModuleChecker&, const MlpBackwardParts& parts) {
     refuse_one_element(plan.down, parts.down);
     check_backward_tensors(plan.down, backend, parts.down, run.stream);
-  } else {
-    check_linear_backward(plan.down, backend, parts.down, run);
-  }
-  if (wanted_gradients(t).reaches_up()) check_norm_linear_backward(plan.up, backend, parts.up, run, owner);
-  check_results_apart(check, plan, t);
+    if (wanted_gradients(t).reaches_up()) check_norm_linear_tensors(plan.up, backend, parts.up, run);
+  });
 }
 
 }  // namespace ingot

@@ -4,7 +4,6 @@
 
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checks.h"
-#include "ingot/nn/linear/linear_part_calls.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/modules/mlp_parts.h"
 #include "ingot/nn/modules/norm_linear_parts.h"
@@ -18,14 +17,6 @@ Tensor columns(const Tensor& of, std::int64_t begin, std::int64_t count) {
   view.cols = count;
   if (view.data != nullptr) view.data = static_cast<std::byte*>(view.data) + begin * size_of(view.dtype);
   return view;
-}
-
-void stamp(const MlpPlan& plan, const MlpForwardTensors& tensors) {
-  if (tensors.saved == nullptr) return;
-  tensors.saved->plan = plan.identity;
-  tensors.saved->tokens = tensors.input.rows;
-  tensors.saved->kept = true;
-  tensors.saved->sums.clear();  // of another forward
 }
 
 LinearSaved kept_by(std::uint64_t plan, std::int64_t tokens, const MemoryRegion& memory) {
@@ -151,29 +142,32 @@ MlpBackwardParts backward_parts(const MlpPlan& plan, Device device, const MlpBac
 }
 
 void enqueue_mlp_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,
-                      const LinearRun& run, const MlpOwners& owners) {
+                      const LinearRun& run) {
   if (tensors.saved != nullptr) tensors.saved->kept = false;
   MlpForwardParts parts = forward_parts(plan, backend.device(), tensors, pass, observes_values(run));
   if (tensors.saved != nullptr) {
     parts.up.saved = &parts.up_saved;
     parts.down.saved = &parts.down_saved;
   }
-  enqueue_norm_linear_pass(plan.up, backend, parts.up, pass_of_up(pass), run, owners.up);
-  enqueue_forward_part(plan.down, backend, parts.down, pass, run, owners.down);
-  stamp(plan, tensors);
+  enqueue_norm_linear_pass(plan.up, backend, parts.up, pass_of_up(pass), run);
+  enqueue_linear_pass(plan.down, backend, parts.down, pass, run);
+  stamp(tensors.saved, plan.identity, tensors.input.rows);
 }
 
 void enqueue_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors,
-                          const LinearRun& run, const MlpOwners& owners) {
-  MlpBackwardParts parts = backward_parts(plan, backend.device(), tensors, observes_values(run));
+                          const LinearRun& down, const LinearRun& up) {
+  Stream& stream = down.stream;
+  MlpBackwardParts parts = backward_parts(plan, backend.device(), tensors, observes_values(down));
   parts.down.saved = &parts.down_saved;
   parts.up.saved = &parts.up_saved;
-  enqueue_backward_part(plan.down, backend, parts.down, run, owners.down);
-  if (!wanted_gradients(tensors).reaches_up()) return;
-  flow_back(plan, backend, parts, plan.by_x, parts.grad_first, run.stream);
-  if (plan.gated) flow_back(plan, backend, parts, plan.by_up, parts.grad_second, run.stream);
-  finish_backward_part(run, wanted_gradients(tensors).of_down(), owners.down);
-  enqueue_norm_linear_backward(plan.up, backend, parts.up, run, owners.up);
+  enqueue_linear_backward(plan.down, backend, parts.down, down);
+  const MlpGradients wants = wanted_gradients(tensors);
+  if (!wants.reaches_up()) return;
+  flow_back(plan, backend, parts, plan.by_x, parts.grad_first, stream);
+  if (plan.gated) flow_back(plan, backend, parts, plan.by_up, parts.grad_second, stream);
+  // Its memory is used again.
+  if (Stream* const side = down.side_for(wants.of_down())) stream.wait_for(*side);
+  enqueue_norm_linear_backward(plan.up, backend, parts.up, up);
 }
 
 void check_held(const AllocationCheck& check, const MlpForwardTensors& t) { check_call(check, t); }
@@ -193,7 +187,7 @@ void run_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& te
   const LayerCall call(plan.subject, run);
   const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
   call.with_scratch(tensors, nullptr, bytes, [&](const MlpForwardTensors& all) {
-    check_mlp_pass(plan, backend, all, pass, run, false);
+    check_mlp_pass(plan, backend, all, pass, run);
     watched_forward(plan, backend, all, run.stream, [&] { enqueue_mlp_pass(plan, backend, all, pass, run); });
   });
 }
@@ -208,19 +202,26 @@ void mlp_recompute(const MlpPlan& plan, Backend& backend, const MlpForwardTensor
   run_pass(plan, backend, tensors, LinearPass::recompute, run);
 }
 
+LinearGradientDtypes gradient_dtypes_of_down(const MlpPlan& plan, const MlpBackwardTensors& t) {
+  LinearGradientDtypes dtypes;
+  if (wanted_gradients(t).reaches_up()) dtypes.input = plan.up.linear.dtypes.input;
+  if (!is_given(t.down.grad_weight)) return dtypes;
+  dtypes.weight = t.down.grad_weight.dtype;
+  dtypes.accumulate = t.accumulate;
+  return dtypes;
+}
+
+LinearGradientDtypes gradient_dtypes_of_up(const MlpPlan& plan, const MlpBackwardTensors& t) {
+  return gradient_dtypes(
+      plan.up,
+      {.grad_output = {}, .grad_input = t.grad_input, .grad_weight = t.up.grad_weight, .accumulate = t.accumulate});
+}
+
 bool multiplies_together(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors) {
-  const MlpGradients wants = wanted_gradients(tensors);
-  if (tensors.saved == nullptr || !wants.reaches_up()) return false;
-  const auto pairs = [&](const LinearPlan& layer, std::optional<Dtype> input, const Tensor& weight) {
-    LinearGradientDtypes gradients{.input = input};
-    if (is_given(weight)) gradients.weight = weight.dtype;
-    gradients.accumulate = tensors.accumulate && is_given(weight);
-    return multiplies_together(layer, backend, tensors.saved->tokens, gradients);
-  };
-  const Dtype values = plan.up.linear.dtypes.input;
-  std::optional<Dtype> input;
-  if (wants.input) input = plan.up.norm ? values : tensors.grad_input.dtype;
-  return pairs(plan.down, values, tensors.down.grad_weight) && pairs(plan.up.linear, input, tensors.up.grad_weight);
+  if (tensors.saved == nullptr) return false;
+  const std::int64_t tokens = tensors.saved->tokens;
+  return multiplies_together(plan.down, backend, tokens, gradient_dtypes_of_down(plan, tensors)) &&
+         multiplies_together(plan.up.linear, backend, tokens, gradient_dtypes_of_up(plan, tensors));
 }
 
 void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run) {
@@ -233,9 +234,9 @@ void mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensor
     return plan.backward_scratch(tensors.saved->tokens, wants, observes_values(run)).bytes;
   };
   call.with_scratch(tensors, side, bytes, [&](const MlpBackwardTensors& all) {
-    check_mlp_backward(plan, backend, all, run, false);
+    check_mlp_backward(plan, backend, all, run);
     watch_backward(plan, backend, all, run.stream);
-    enqueue_mlp_backward(plan, backend, all, run);
+    enqueue_mlp_backward(plan, backend, all, run, run);
   });
 }
 

@@ -1,7 +1,7 @@
 // The parts that an MLP consists of, with their tensors: what mlp_functions.cpp enqueues and mlp_checks.cpp asks for.
 #pragma once
 
-#include "ingot/nn/linear/linear_parts.h"
+#include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/modules/mlp_functions.h"
 #include "ingot/nn/modules/norm_linear_functions.h"
@@ -31,17 +31,14 @@ MlpForwardParts forward_parts(const MlpPlan& plan, Device device, const MlpForwa
                               bool observed);
 MlpBackwardParts backward_parts(const MlpPlan& plan, Device device, const MlpBackwardTensors& tensors, bool observed);
 
-// The layers' owners, which give their scales and codes; without them the tensors have those.
-struct MlpOwners {
-  LinearPart* up = nullptr;
-  LinearPart* down = nullptr;
-};
-
-// The same without checks.
+// The same without checks. A backward's two runs differ in their side streams.
 void enqueue_mlp_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,
-                      const LinearRun& run, const MlpOwners& owners = {});
+                      const LinearRun& run);
 void enqueue_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors,
-                          const LinearRun& run, const MlpOwners& owners = {});
+                          const LinearRun& down, const LinearRun& up);
+// As multiplies_together() takes them.
+LinearGradientDtypes gradient_dtypes_of_down(const MlpPlan& plan, const MlpBackwardTensors& tensors);
+LinearGradientDtypes gradient_dtypes_of_up(const MlpPlan& plan, const MlpBackwardTensors& tensors);
 
 // As memory_watch.h says.
 void check_held(const AllocationCheck& check, const MlpForwardTensors& tensors);
@@ -49,10 +46,12 @@ void check_held(const AllocationCheck& check, const MlpBackwardTensors& tensors)
 void watch(Watch& watch, const MlpPlan& plan, const MlpForwardTensors& tensors);
 void watch(Watch& watch, const MlpPlan& plan, const MlpBackwardTensors& tensors);
 
-// What they ask of their arguments. `owner`: asks only for the caller's tensors.
+// What they ask of their arguments: of all, and of the caller's tensors alone, for owners of codes, scales and memory.
 void check_mlp_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,
-                    const LinearRun& run, bool owner);
-void check_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run,
-                        bool owner);
+                    const LinearRun& run);
+void check_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run);
+void check_mlp_tensors(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,
+                       const LinearRun& run);
+void check_mlp_tensors(const MlpPlan& plan, Backend& backend, const MlpBackwardTensors& tensors, const LinearRun& run);
 
 }  // namespace ingot

@@ -1,5 +1,7 @@
 #include "ingot/nn/modules/norm_linear.h"
 
+#include <utility>
+
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checks.h"
 #include "ingot/nn/modules/norm_linear_parts.h"
@@ -24,27 +26,29 @@ NormLinearPlan make_plan(NormKind kind, const NormLinearShape& shape, const Line
        .subject = "NormLinear"});
 }
 
-// The layer itself has the norm in front, so that it makes its first delayed scale of the norm's values.
-LinearOptions with_norm(LinearOptions options, const NormLinearPlan& plan) {
-  options.fusion.prologue = plan.linear.fusion.prologue;
-  return options;
-}
-
 }  // namespace
 
+// Until a call tells the input's dtype, the plan is for one that goes with every config.
 NormLinear::NormLinear(NormKind kind, Backend& backend, NormLinearShape shape, LinearConfig config,
                        const LinearOptions& options)
-    : backend_(&backend),
-      kind_(kind),
+    : kind_(kind),
       shape_(shape),
-      options_(options),
-      // Until a call tells the input's dtype, one that goes with every config.
-      plan_(make_plan(kind, shape, config, options_, options_.weight_dtype.value_or(Dtype::bf16))),
-      linear_(backend, plan_.linear.shape, plan_.linear.config, with_norm(options_, plan_)) {}
+      plan_(make_plan(kind, shape, config, options, options.weight_dtype.value_or(Dtype::bf16))),
+      owner_(backend, options) {
+  LinearOwner::add_slots({{&owner_, &plan_.linear}});
+}
 
-void NormLinear::plan_for(Dtype dtype) {
-  if (dtype == plan_.linear.dtypes.input || !is_high_precision(dtype)) return;
-  plan_ = make_plan(kind_, shape_, plan_.linear.config, options_, dtype);
+void NormLinear::plan_for(Dtype input) {
+  if (input == plan_.linear.dtypes.input || !is_high_precision(input)) return;
+  NormLinearPlan made = make_plan(kind_, shape_, plan_.linear.config, owner_.options(), input);
+  owner_.plan_changes(plan_.linear, made.linear);
+  plan_ = std::move(made);
+  saved_stamp_.kept = false;
+}
+
+OwnedLinear NormLinear::linear_of(Dtype weight) {
+  if (!owner_.options().weight_dtype) plan_for(weight);
+  return {&owner_, &plan_.linear};
 }
 
 NormLinearForwardTensors NormLinear::forward_tensors(const NormLinearForward& tensors) {
@@ -71,30 +75,33 @@ NormLinearBackwardTensors NormLinear::backward_tensors(const NormLinearBackward&
           .beta = saved_.beta,
           .weight = saved_.weight,
           .output = saved_.output,
-          .epilogue_inputs = saved_.epilogue_inputs};
+          .epilogue_inputs = saved_.epilogue_inputs,
+          .codes = owner_.codes()};
 }
 
 void NormLinear::run_pass(LinearPass pass, const NormLinearForward& tensors, Stream& stream) {
-  LayerCall use(plan_.subject, stream, nullptr, linear_.name());
+  LayerCall use(plan_.subject, stream, nullptr, owner_.options().name);
+  Backend& backend = owner_.backend();
   const std::int64_t tokens = tensors.input.rows;
   plan_for(tensors.input.dtype);
-  const NormLinearPlan& plan = plan_;
-  const LinearRun run{.stream = stream, .observer = linear_.options_.observer};
+  const LinearRun run = owner_.run_on(stream);
   NormLinearForwardTensors all = forward_tensors(tensors);
   saved_stamp_.kept = false;
   if (pass != LinearPass::inference) {
-    saved_stamp_.memory = saved_memory_.renew(*backend_, plan.saved_memory(tokens).bytes, stream);
+    saved_stamp_.memory = saved_memory_.renew(backend, plan_.saved_memory(tokens).bytes, stream);
     all.saved = &saved_stamp_;
   }
-  all.scratch = use.scratch_or(linear_.workspace(), *backend_,
-                               plan.forward_scratch(tokens, pass, linear_.observes_values()).bytes);
-  check_norm_linear_pass(plan, *backend_, all, pass, run, true);
-  const Float8Linear::Call call(linear_, stream);
-  linear_.plan_for(plan.linear.dtypes.input);
-  if (pass != LinearPass::recompute) linear_.start_weight(tensors.weight, tokens, stream);
+  all.scratch =
+      use.scratch_or(owner_.workspace(), backend, plan_.forward_scratch(tokens, pass, owner_.observes_values()).bytes);
+  check_norm_linear_tensors(plan_, backend, all, pass, run);
+  const LinearOwner::Call call(owner_, stream);
+  if (pass != LinearPass::recompute) owner_.start_weight(plan_.linear, tensors.weight, tokens, stream);
   if (pass != LinearPass::inference) saved_ = tensors;  // before it is kept, whatever fails after that
-  watched_forward(plan, *backend_, all, stream,
-                  [&] { enqueue_norm_linear_pass(plan, *backend_, all, pass, run, &linear_); });
+  watched_forward(plan_, backend, all, stream, [&] {
+    owner_.before_forward(plan_.linear, pass, tokens, all, stream);
+    enqueue_norm_linear_pass(plan_, backend, all, pass, run);
+    owner_.after_forward(all, stream);
+  });
 }
 
 void NormLinear::forward(const NormLinearForward& tensors, Stream& stream) {
@@ -106,19 +113,22 @@ void NormLinear::recompute(const NormLinearForward& tensors, Stream& stream) {
 }
 
 void NormLinear::backward(const NormLinearBackward& tensors, Stream& stream) {
-  const NormLinearPlan& plan = plan_;
-  LayerCall use(plan.subject, stream, nullptr, linear_.name());
-  const LinearRun run{.stream = stream, .observer = linear_.options_.observer};
+  LayerCall use(plan_.subject, stream, nullptr, owner_.options().name);
+  Backend& backend = owner_.backend();
+  const LinearGradients wants = wanted_gradients(tensors);
+  const std::int64_t tokens = saved_stamp_.tokens;
   NormLinearBackwardTensors all = backward_tensors(tensors);
   if (saved_stamp_.kept) {
-    all.scratch = use.scratch_or(
-        linear_.workspace(), *backend_,
-        plan.backward_scratch(saved_stamp_.tokens, wanted_gradients(tensors), linear_.observes_values()).bytes);
+    all.scratch = use.scratch_or(owner_.workspace(), backend,
+                                 plan_.backward_scratch(tokens, wants, owner_.observes_values()).bytes);
   }
-  check_norm_linear_backward(plan, *backend_, all, run, true);
-  watch_backward(plan, *backend_, all, stream);
-  const Float8Linear::Call call(linear_, stream);
-  enqueue_norm_linear_backward(plan, *backend_, all, run, &linear_);
+  check_norm_linear_tensors(plan_, backend, all, owner_.run_on(stream));
+  watch_backward(plan_, backend, all, stream);
+  const LinearOwner::Call call(owner_, stream);
+  Stream* const side =
+      owner_.before_backward(plan_.linear, wants, gradient_dtypes(plan_, all), tokens, all.scales, stream);
+  enqueue_norm_linear_backward(plan_, backend, all, owner_.run_on(stream, side));
+  owner_.after_backward(stream);
 }
 
 void NormLinear::release_saved() {
@@ -128,7 +138,7 @@ void NormLinear::release_saved() {
 }
 
 void NormLinear::release() {
-  linear_.release();
+  owner_.release();
   saved_memory_ = {};
   saved_stamp_ = {};
 }

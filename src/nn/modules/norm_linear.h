@@ -65,28 +65,27 @@ class INGOT_API NormLinear {
   void recompute(const NormLinearForward& tensors, Stream& stream);
   void backward(const NormLinearBackward& tensors, Stream& stream);
 
-  void weight_changed() { linear_.weight_changed(); }
+  void weight_changed() { owner_.weight_changed(); }
   // As Float8Linear::release_saved() and release().
   void release_saved();
   void release();
-  const LinearConfig& config() const { return linear_.config(); }
+  const LinearConfig& config() const { return plan_.linear.config; }
   // Device memory held for the coming backward(): what Float8Linear::saved_bytes() counts, and the norm's statistics.
   std::size_t saved_bytes() const;
+  // For a WeightCasts, as Float8Linear's.
+  OwnedLinear linear_of(Dtype weight);
 
  private:
-  friend class WeightCasts;
-  // As Float8Linear's.
-  void plan_for(Dtype dtype);
+  // What was kept and cast by another dtype's plan is then gone.
+  void plan_for(Dtype input);
   static NormLinearForwardTensors forward_tensors(const NormLinearForward& tensors);
   NormLinearBackwardTensors backward_tensors(const NormLinearBackward& tensors) const;
   void run_pass(LinearPass pass, const NormLinearForward& tensors, Stream& stream);
 
-  Backend* backend_;
   NormKind kind_;
   NormLinearShape shape_;
-  LinearOptions options_;
   NormLinearPlan plan_;  // for inputs of the last call's dtype
-  Float8Linear linear_;
+  LinearOwner owner_;
   OwnerMemory saved_memory_;
   LinearSaved saved_stamp_{};
   NormLinearForward saved_{};  // the caller's tensors of the last forward()

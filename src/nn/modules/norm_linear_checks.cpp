@@ -87,48 +87,68 @@ void check_backward_memory(const ModuleChecker& check, const NormLinearPlan& pla
   check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
 }
 
-}  // namespace
-
-void check_norm_linear_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& t,
-                            LinearPass pass, const LinearRun& run, bool owner) {
+// `check_layer`: what is asked of the linear layer's part.
+template <class CheckLayer>
+void check_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& t, LinearPass pass,
+                const LinearRun& run, const CheckLayer& check_layer) {
   const ModuleChecker check(plan.subject);
-  const bool observed = observes_values(run);
   if (pass == LinearPass::recompute && t.saved == nullptr) {
     check.refuse("saved", "is missing; it is what recompute makes");
   }
   if (plan.norm) check_parameters(check, plan, t);
-  if (!owner) check_forward_memory(check, plan, t, pass, observed);
-  NormLinearForwardParts parts = forward_parts(plan, backend.device(), t, pass, observed);
+  NormLinearForwardParts parts = forward_parts(plan, backend.device(), t, pass, observes_values(run));
   if (t.saved != nullptr) parts.layer.saved = &parts.layer_saved;
-  if (owner) {
-    check_forward_tensors(plan.linear, backend, parts.layer, run.stream, true);
-  } else if (pass == LinearPass::recompute) {
-    check_linear_recompute(plan.linear, backend, parts.layer, run);
-  } else {
-    check_linear_forward(plan.linear, backend, parts.layer, run);
-  }
+  check_layer(check, parts.layer);
   if (plan.norm) check_norm(check, parts.norm_spec, parts.norm, backend.device());
 }
 
-void check_norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& t,
-                                const LinearRun& run, bool owner) {
+template <class CheckLayer>
+void check_backward(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& t,
+                    const LinearRun& run, const CheckLayer& check_layer) {
   const ModuleChecker check(plan.subject);
-  const bool observed = observes_values(run);
   check.stamp(t.saved, plan.identity);
   check_gradients_of_norm(check, plan, t);
   check_read_again(check, plan, t);
   check_grad_values(plan, backend, t);
-  if (!owner) check_backward_memory(check, plan, t, observed);
-  NormLinearBackwardParts parts = backward_parts(plan, backend.device(), t, observed);
+  NormLinearBackwardParts parts = backward_parts(plan, backend.device(), t, observes_values(run));
   parts.layer.saved = &parts.layer_saved;
-  if (owner) {
-    refuse_one_element(plan.linear, parts.layer);
-    check_backward_tensors(plan.linear, backend, parts.layer, run.stream);
-  } else {
-    check_linear_backward(plan.linear, backend, parts.layer, run);
-  }
+  check_layer(check, parts.layer);
   // Before anything is added to a main gradient, which cannot be undone.
   if (plan.norm && is_given(t.grad_input)) check_norm(check, parts.norm_spec, parts.norm, backend.device());
+}
+
+}  // namespace
+
+void check_norm_linear_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& t,
+                            LinearPass pass, const LinearRun& run) {
+  check_pass(plan, backend, t, pass, run, [&](const ModuleChecker& check, const LinearForwardTensors& layer) {
+    check_forward_memory(check, plan, t, pass, observes_values(run));
+    if (pass == LinearPass::recompute) return check_linear_recompute(plan.linear, backend, layer, run);
+    check_linear_forward(plan.linear, backend, layer, run);
+  });
+}
+
+void check_norm_linear_tensors(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& t,
+                               LinearPass pass, const LinearRun& run) {
+  check_pass(plan, backend, t, pass, run, [&](const ModuleChecker&, const LinearForwardTensors& layer) {
+    check_forward_tensors(plan.linear, backend, layer, run.stream, true);
+  });
+}
+
+void check_norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& t,
+                                const LinearRun& run) {
+  check_backward(plan, backend, t, run, [&](const ModuleChecker& check, const LinearBackwardTensors& layer) {
+    check_backward_memory(check, plan, t, observes_values(run));
+    check_linear_backward(plan.linear, backend, layer, run);
+  });
+}
+
+void check_norm_linear_tensors(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& t,
+                               const LinearRun& run) {
+  check_backward(plan, backend, t, run, [&](const ModuleChecker&, const LinearBackwardTensors& layer) {
+    refuse_one_element(plan.linear, layer);
+    check_backward_tensors(plan.linear, backend, layer, run.stream);
+  });
 }
 
 }  // namespace ingot

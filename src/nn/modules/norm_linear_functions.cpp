@@ -2,7 +2,6 @@
 
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checks.h"
-#include "ingot/nn/linear/linear_part_calls.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/modules/norm_linear_parts.h"
 
@@ -29,14 +28,6 @@ PointwiseTensors prologue_inputs(const NormLinearPlan& plan, const Tensor& mean,
   if (!plan.norm || plan.writes_values) return {};
   if (!plan.has_mean()) return {rstd, gamma};
   return {mean, rstd, gamma, beta};
-}
-
-void stamp(const NormLinearPlan& plan, const NormLinearForwardTensors& tensors) {
-  if (tensors.saved == nullptr) return;
-  tensors.saved->plan = plan.identity;
-  tensors.saved->tokens = tensors.input.rows;
-  tensors.saved->kept = true;
-  tensors.saved->sums.clear();  // of another forward
 }
 
 template <class Tensors>
@@ -133,20 +124,20 @@ NormLinearBackwardParts backward_parts(const NormLinearPlan& plan, Device device
 }
 
 void enqueue_norm_linear_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors,
-                              LinearPass pass, const LinearRun& run, LinearPart* owner) {
+                              LinearPass pass, const LinearRun& run) {
   if (tensors.saved != nullptr) tensors.saved->kept = false;
   NormLinearForwardParts parts = forward_parts(plan, backend.device(), tensors, pass, observes_values(run));
   if (tensors.saved != nullptr) parts.layer.saved = &parts.layer_saved;
   if (plan.norm) backend.norm(parts.norm_spec, parts.norm, run.stream);
-  enqueue_forward_part(plan.linear, backend, parts.layer, pass, run, owner);
-  stamp(plan, tensors);
+  enqueue_linear_pass(plan.linear, backend, parts.layer, pass, run);
+  stamp(tensors.saved, plan.identity, tensors.input.rows);
 }
 
 void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
-                                  const NormLinearBackwardTensors& tensors, const LinearRun& run, LinearPart* owner) {
+                                  const NormLinearBackwardTensors& tensors, const LinearRun& run) {
   NormLinearBackwardParts parts = backward_parts(plan, backend.device(), tensors, observes_values(run));
   parts.layer.saved = &parts.layer_saved;
-  enqueue_backward_part(plan.linear, backend, parts.layer, run, owner);
+  enqueue_linear_backward(plan.linear, backend, parts.layer, run);
   add_grad_values(plan, backend, tensors, parts.norm.grad_output, run.stream);
   if (plan.norm && is_given(tensors.grad_input)) backend.norm_backward(parts.norm_spec, parts.norm, run.stream);
 }
@@ -167,7 +158,7 @@ void run_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForw
   const LayerCall call(plan.subject, run);
   const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)).bytes; };
   call.with_scratch(tensors, nullptr, bytes, [&](const NormLinearForwardTensors& all) {
-    check_norm_linear_pass(plan, backend, all, pass, run, false);
+    check_norm_linear_pass(plan, backend, all, pass, run);
     watched_forward(plan, backend, all, run.stream, [&] { enqueue_norm_linear_pass(plan, backend, all, pass, run); });
   });
 }
@@ -184,14 +175,15 @@ void norm_linear_recompute(const NormLinearPlan& plan, Backend& backend, const N
   run_pass(plan, backend, tensors, LinearPass::recompute, run);
 }
 
-// Behind a norm the linear layer's gradient of its input is in the norm's dtype.
+LinearGradientDtypes gradient_dtypes(const NormLinearPlan& plan, const NormLinearBackwardTensors& tensors) {
+  LinearGradientDtypes dtypes = gradient_dtypes(tensors);
+  if (plan.norm && dtypes.input) dtypes.input = plan.linear.dtypes.input;
+  return dtypes;
+}
+
 bool multiplies_together(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors) {
-  const LinearGradients wants = wanted_gradients(tensors);
-  if (tensors.saved == nullptr || !wants.input || !wants.weight) return false;
-  return multiplies_together(plan.linear, backend, tensors.saved->tokens,
-                             {.input = plan.norm ? plan.linear.dtypes.input : tensors.grad_input.dtype,
-                              .weight = tensors.grad_weight.dtype,
-                              .accumulate = tensors.accumulate});
+  return tensors.saved != nullptr &&
+         multiplies_together(plan.linear, backend, tensors.saved->tokens, gradient_dtypes(plan, tensors));
 }
 
 void norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
@@ -203,7 +195,7 @@ void norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const No
     return plan.backward_scratch(tensors.saved->tokens, wants, observes_values(run)).bytes;
   };
   call.with_scratch(tensors, run.side_for(wants), bytes, [&](const NormLinearBackwardTensors& all) {
-    check_norm_linear_backward(plan, backend, all, run, false);
+    check_norm_linear_backward(plan, backend, all, run);
     watch_backward(plan, backend, all, run.stream);
     enqueue_norm_linear_backward(plan, backend, all, run);
   });

@@ -2,7 +2,7 @@
 // enqueues and norm_linear_checks.cpp asks for.
 #pragma once
 
-#include "ingot/nn/linear/linear_parts.h"
+#include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/modules/norm_linear_functions.h"
 
@@ -27,15 +27,13 @@ NormLinearForwardParts forward_parts(const NormLinearPlan& plan, Device device, 
 NormLinearBackwardParts backward_parts(const NormLinearPlan& plan, Device device,
                                        const NormLinearBackwardTensors& tensors, bool observed);
 
-inline bool observes_values(const LinearRun& run) { return run.observer != nullptr && run.observer->wants_values(); }
-
-// The same without checks, for modules that have checked all their parts before they run any. `owner`: gives the
-// layer's scales and codes; null: the tensors have them.
+// The same without checks, for modules that have checked all their parts before they run any.
 void enqueue_norm_linear_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors,
-                              LinearPass pass, const LinearRun& run, LinearPart* owner = nullptr);
+                              LinearPass pass, const LinearRun& run);
 void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
-                                  const NormLinearBackwardTensors& tensors, const LinearRun& run,
-                                  LinearPart* owner = nullptr);
+                                  const NormLinearBackwardTensors& tensors, const LinearRun& run);
+// Behind a norm the linear layer's gradient of its input has the norm's dtype.
+LinearGradientDtypes gradient_dtypes(const NormLinearPlan& plan, const NormLinearBackwardTensors& tensors);
 
 // Adds the gradients by other layers to `sum`, this layer's; and what is asked of them.
 void add_grad_values(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
@@ -51,11 +49,14 @@ void watch_norm(Watch& watch, const NormLinearPlan& plan, const Tensors& t, cons
   if (plan.norm && wants.input) watch("gamma", t.gamma);
 }
 
-// What they ask of their arguments. `owner`: asks only for the caller's tensors, as NormLinear does, whose codes,
-// scales and memory are its own.
+// What they ask of their arguments: of all, and of the caller's tensors alone, for owners of codes, scales and memory.
 void check_norm_linear_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors,
-                            LinearPass pass, const LinearRun& run, bool owner);
+                            LinearPass pass, const LinearRun& run);
 void check_norm_linear_backward(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
-                                const LinearRun& run, bool owner);
+                                const LinearRun& run);
+void check_norm_linear_tensors(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors,
+                               LinearPass pass, const LinearRun& run);
+void check_norm_linear_tensors(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
+                               const LinearRun& run);
 
 }  // namespace ingot

@@ -37,43 +37,51 @@ Float8View WeightCasts::add(const LinearPlan& plan, const WeightCastTensors& ten
   return codes;
 }
 
-void WeightCasts::check(Float8Linear& layer, const Tensor& weight, const Stream& stream) const {
-  if (layer.backend_ != backend_) {
+void WeightCasts::check(const OwnedLinear& layer, const Tensor& weight, const Stream& stream) const {
+  if (&layer.owner->backend() != backend_) {
     refuse_argument("WeightCasts layer", "belongs to another backend than the casts: make both from one");
   }
-  if (std::ranges::find(layers_, &layer, &Listed::layer) != layers_.end()) {
+  if (std::ranges::find(layers_, layer.owner, &Listed::layer) != layers_.end()) {
     refuse_argument("WeightCasts layer",
                     fmt::format("\"{}\" was added before, and has memory for the codes of one weight: make other casts "
                                 "for another weight",
-                                layer.name()));
+                                layer.owner->options().name));
   }
-  // A weight without a dtype of its own has the input's.
-  if (!layer.options_.weight_dtype && is_high_precision(weight.dtype)) layer.plan_for(weight.dtype);
-  if (layer.plan_.weight.any) check_weight(layer.plan_, *backend_, weight, stream);
+  if (layer.plan->weight.any) check_weight(*layer.plan, *backend_, weight, stream);
 }
 
-void WeightCasts::add_checked(Float8Linear& layer, const Tensor& weight, Stream& stream) {
-  if (!layer.plan_.weight.any) return;
-  add(layer.plan_, layer.list_weight(weight, stream), stream);
-  layers_.push_back({.layer = &layer, .weight = weight});
+void WeightCasts::add_checked(const OwnedLinear& layer, const Tensor& weight, Stream& stream) {
+  if (!layer.plan->weight.any) return;
+  add(*layer.plan, layer.owner->list_weight(*layer.plan, weight, stream), stream);
+  layers_.push_back({.layer = layer.owner, .weight = weight});
+}
+
+void WeightCasts::add_pair(const std::array<OwnedLinear, 2>& layers, const Tensor& up, const Tensor& down,
+                           Stream& stream) {
+  check(layers[0], up, stream);
+  check(layers[1], down, stream);
+  add_checked(layers[0], up, stream);
+  add_checked(layers[1], down, stream);
 }
 
 void WeightCasts::add(Float8Linear& layer, const Tensor& weight, Stream& stream) {
-  check(layer, weight, stream);
-  add_checked(layer, weight, stream);
+  const OwnedLinear linear = layer.linear_of(weight.dtype);
+  check(linear, weight, stream);
+  add_checked(linear, weight, stream);
 }
 
-void WeightCasts::add(NormLinear& layer, const Tensor& weight, Stream& stream) { add(layer.linear_, weight, stream); }
+void WeightCasts::add(NormLinear& layer, const Tensor& weight, Stream& stream) {
+  const OwnedLinear linear = layer.linear_of(weight.dtype);
+  check(linear, weight, stream);
+  add_checked(linear, weight, stream);
+}
 
 void WeightCasts::add(Mlp& layer, const Tensor& up_weight, const Tensor& down_weight, Stream& stream) {
-  check(layer.up_, up_weight, stream);
-  check(layer.down_, down_weight, stream);
-  add_checked(layer.up_, up_weight, stream);
-  add_checked(layer.down_, down_weight, stream);
+  add_pair(layer.linears_of(up_weight.dtype), up_weight, down_weight, stream);
 }
 
 void WeightCasts::add(GatedMlp& layer, const Tensor& gate_up_weight, const Tensor& down_weight, Stream& stream) {
-  add(layer.mlp_, gate_up_weight, down_weight, stream);
+  add_pair(layer.linears_of(gate_up_weight.dtype), gate_up_weight, down_weight, stream);
 }
 
 void WeightCasts::run(Stream& stream) {

@@ -16,6 +16,7 @@
 // all the same if it has to: for another weight, or after weight_changed(). Observers see no cast of a list.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -65,12 +66,13 @@ class INGOT_API WeightCasts {
 
   void add_cast(const CastSpec& spec, const CastTensors& tensors);
   // Of what add() takes, before it changes anything but the dtype of the layer's plan.
-  void check(Float8Linear& layer, const Tensor& weight, const Stream& stream) const;
-  void add_checked(Float8Linear& layer, const Tensor& weight, Stream& stream);
+  void check(const OwnedLinear& layer, const Tensor& weight, const Stream& stream) const;
+  void add_checked(const OwnedLinear& layer, const Tensor& weight, Stream& stream);
+  void add_pair(const std::array<OwnedLinear, 2>& layers, const Tensor& up, const Tensor& down, Stream& stream);
 
   // A layer whose codes run() writes, and the weight that it makes them of.
   struct Listed {
-    Float8Linear* layer;
+    LinearOwner* layer;
     Tensor weight;
   };
 
