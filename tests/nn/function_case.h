@@ -32,6 +32,19 @@ struct FunctionSaved {
   LinearSaved saved;
 };
 
+// The same in memory of the stream's allocator, for a LinearPlan, a NormLinearPlan or an MlpPlan.
+struct AllocatedSaved {
+  template <class Plan>
+  AllocatedSaved(const Plan& plan, std::int64_t tokens, Stream& stream)
+      : block(stream.kept(plan.saved_memory(tokens).bytes)), saved{.memory = {block.data(), block.bytes()}} {}
+
+  LinearSaved* get() { return &saved; }
+  std::size_t bytes() const { return saved.memory.bytes; }
+
+  StreamBlock block;
+  LinearSaved saved;
+};
+
 class FunctionLayer {
  public:
   FunctionLayer(const LinearPlanOptions& options, Backend& backend, Stream& stream);

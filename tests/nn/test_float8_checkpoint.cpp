@@ -261,6 +261,28 @@ BOOST_AUTO_TEST_CASE(llamas_tensors_and_rows_load) {
   }
 }
 
+// One factor is that of a weight of one block if its name, or the caller, says so.
+BOOST_AUTO_TEST_CASE(one_factor_may_be_a_blocks) {
+  const std::vector<std::byte> codes(std::size_t{64} * 32), scale = bytes_of_values({0.5F}, Dtype::f32);
+  const auto loaded = [&](const char* name, std::vector<std::int64_t> shape, std::int64_t rows,
+                          std::optional<ScaleGranularity> of_one = std::nullopt) {
+    const std::filesystem::path path = folder.path() / "one.safetensors";
+    const TensorToStore tensors[] = {
+        {.name = "wq.weight", .type = "F8_E4M3", .shape = {rows, 2048 / rows}, .bytes = codes},
+        {.name = name, .type = "F32", .shape = std::move(shape), .bytes = scale}};
+    write_safetensors(path, tensors);
+    return load_float8_weight(SafetensorsCheckpoint::open(path), "wq.", of_one).scale;
+  };
+  BOOST_TEST((loaded("wq.weight_scale_inv", {1, 1}, 64) == kBlocks));
+  BOOST_TEST((loaded("wq.weight_scale_inv", {1}, 64) == kTensorwise));
+  BOOST_TEST((loaded("wq.weight_scale", {1, 1}, 64) == kTensorwise));
+  BOOST_TEST((loaded("wq.weight_scale", {1, 1}, 64, kBlocks) == kBlocks));
+  BOOST_TEST((loaded("wq.weight_scale_inv", {1, 1}, 64, kTensorwise) == kTensorwise));
+  BOOST_TEST((loaded("wq.weight_scale_inv", {1, 1}, 1) == kTensorwise));  // sixteen blocks
+  BOOST_TEST((loaded("wq.weight_scale", {1}, 1, kRowwise) == kRowwise));
+  BOOST_TEST((loaded("wq.weight_scale", {1}, 64, kRowwise) == kTensorwise));
+}
+
 // ---- recipes -------------------------------------------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(every_recipe_multiplies_the_codes_whose_scales_it_takes) {

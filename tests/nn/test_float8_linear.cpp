@@ -108,6 +108,36 @@ BOOST_AUTO_TEST_CASE(sqnr_passes_the_bars_of_torchao) {
   }
 }
 
+// [batch, sequence, features] is [batch * sequence, features]: any number of tokens has the quality of one tile's.
+BOOST_AUTO_TEST_CASE(quality_of_any_number_of_tokens) {
+  constexpr std::int64_t kIn = 16, kOut = 32;
+  for (const Recipe& recipe : recipes()) {
+    for (const Dtype dtype : kHighPrecisionDtypes) {
+      for (const bool bias : {true, false}) {
+        for (const std::int64_t tokens : {16, 2 * 16, 3 * 2 * 16, 13, 3 * 7, 2 * 3 * 5}) {
+          BOOST_TEST_CONTEXT(recipe.name << " " << name(dtype) << " bias=" << bias << " tokens=" << tokens) {
+            const Dtype bias_dtype = bias_dtype_of(recipe.config, dtype);
+            const HostInputs host = make_inputs({tokens, kIn, kOut}, dtype, bias_dtype, 7);
+            const LinearCase device(host, dtype, bias_dtype, *backend, stream);
+            DelayedScaling scales(*backend);
+            Float8Linear linear(*backend, {kIn, kOut, bias}, recipe.config, {.delayed = &scales});
+            linear.forward(device.forward(bias), stream);
+            linear.backward(device.backward(bias), stream);
+            const LinearConfig plain = high_precision();
+            const Matrix* const added = bias ? &host.bias : nullptr;
+            BOOST_TEST(sqnr(expected_output(plain, host.input, host.weight, added, dtype).value,
+                            device.output.read(stream)) >= 18.0);
+            BOOST_TEST(sqnr(expected_grad_input(plain, host.grad_output, host.weight, dtype).value,
+                            device.grad_input.read(stream)) >= 17.0);
+            BOOST_TEST(sqnr(expected_grad_weight(plain, host.grad_output, host.input, dtype).value,
+                            device.grad_weight.read(stream)) >= 17.0);
+          }
+        }
+      }
+    }
+  }
+}
+
 // The weight's cast and grad_weight's GEMM run on the side stream, ordered behind their inputs and before their
 // readers. Observed layers do not use it, nor do calls that do without one of the two.
 BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {

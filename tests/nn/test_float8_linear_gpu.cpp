@@ -14,7 +14,6 @@
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/modules/inference_linear.h"
-#include "ingot/nn/modules/owned_saved.h"
 #include "ingot/nn/planning/prepare.h"
 #include "ingot/nn/weights/linear_weight.h"
 #include "ingot/runtime/context.h"
@@ -348,7 +347,7 @@ BOOST_AUTO_TEST_CASE(functions_in_an_allocators_memory_give_the_layers_bits) {
           const LinearScales scales = linear_constants(plan, backend, region_of(constants), on);
           const Float8View codes =
               cast_weight(plan, backend, {.weight = device.weight, .into = region_of(weight)}, {.stream = on});
-          OwnedSaved saved(plan, shape.tokens, on);
+          AllocatedSaved saved(plan, shape.tokens, on);
           linear_forward(plan, backend,
                          {.input = device.input,
                           .bias = device.bias,

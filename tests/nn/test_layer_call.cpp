@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "ingot/nn/modules/gated_mlp.h"
-#include "ingot/nn/modules/owned_saved.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver_api.h"
@@ -58,7 +57,7 @@ bool has_delayed_scales(const LinearConfig& config) {
                              [](const auto* cast) { return *cast && (*cast)->scaling == Scaling::delayed; });
 }
 
-// A layer of each kind, run by its functions without scratch and with OwnedSaved.
+// A layer of each kind, run by its functions without scratch and with AllocatedSaved.
 struct LinearStep {
   LinearStep(const LinearConfig& config, const char* prologue, Backend& on, Stream& stream)
       : layer({.name = "wq",
@@ -126,7 +125,7 @@ BOOST_AUTO_TEST_CASE(scratch_that_is_left_out_comes_from_the_allocator) {
         const int allocations = counting.allocations;
         allocator.most_bytes = 0;
         {
-          OwnedSaved saved(plan, kShape.tokens, on);
+          AllocatedSaved saved(plan, kShape.tokens, on);
           BOOST_TEST(saved.bytes() == plan.saved_memory(kShape.tokens).bytes);
           BOOST_TEST(allocator.live_bytes == saved.bytes());
           linear_forward(plan, counting, step.forward(kShape.tokens, saved.get()), {.stream = on});
@@ -150,7 +149,7 @@ BOOST_AUTO_TEST_CASE(forwards_that_keep_nothing_and_recomputes_take_scratch_too)
   const LinearPlan& plan = step.layer.plan;
   linear_forward(plan, counting, step.forward(kShape.tokens, nullptr), {.stream = on});
   BOOST_TEST(allocator.most_bytes == plan.forward_scratch(kShape.tokens, LinearPass::inference).bytes);
-  OwnedSaved saved(plan, kShape.tokens, on);
+  AllocatedSaved saved(plan, kShape.tokens, on);
   linear_recompute(plan, counting, step.forward(kShape.tokens, saved.get()), {.stream = on});
   BOOST_TEST(saved.get()->kept);
   // One element for all needs more.
@@ -166,7 +165,7 @@ BOOST_AUTO_TEST_CASE(scratch_goes_back_behind_the_side_stream) {
   Stream side(counting);
   LinearStep step(rowwise(), "", counting, on);
   const LinearPlan& plan = step.layer.plan;
-  OwnedSaved saved(plan, kShape.tokens, on);
+  AllocatedSaved saved(plan, kShape.tokens, on);
   linear_forward(plan, counting, step.forward(kShape.tokens, saved.get()), {.stream = on, .side = &side});
   LinearBackwardTensors of_input = step.backward(kShape.tokens, *saved.get());
   of_input.grad_weight = {};
@@ -191,7 +190,7 @@ BOOST_AUTO_TEST_CASE(modules_wait_for_the_side_stream_if_they_use_it) {
   const MlpKind& kind = kMlps[0];
   const MlpFunctions mlp(plan_options(rowwise(), kind), NormStep::none(counting), counting, on);
   const MlpCase device(rowwise(), kind, Dtype::bf16, 1, counting, on);
-  OwnedSaved saved(mlp.plan, kShape.tokens, on);
+  AllocatedSaved saved(mlp.plan, kShape.tokens, on);
   mlp_forward(mlp.plan, counting, mlp.tensors(device.forward(), saved.get(), {}), run);
   BOOST_TEST(counting.waiting.empty());
   const auto waits = [&](const MlpBackward& backward) {
@@ -241,29 +240,14 @@ BOOST_AUTO_TEST_CASE(without_an_allocator_scratch_is_asked_for) {
   BOOST_TEST(refusal([&] {
                mlp_forward(mlp.plan, counting, mlp.tensors(device.forward(), nullptr, {}), {.stream = bare});
              }) == "MLP \"mlp\"" + asked(mlp.plan.forward_scratch(kShape.tokens, LinearPass::inference).bytes));
-  BOOST_TEST(refusal([&] { OwnedSaved(plan, kShape.tokens, bare); }) ==
+  BOOST_TEST(refusal([&] { AllocatedSaved(plan, kShape.tokens, bare); }) ==
              "stream: has no allocator to take memory from; make it with a StreamAllocator, or give the call memory");
 }
 
-BOOST_AUTO_TEST_CASE(owned_saved_memory_moves_and_is_released_once) {
-  LinearStep step(rowwise(), "", counting, on);
-  const LinearPlan& plan = step.layer.plan;
-  OwnedSaved saved(plan, kShape.tokens, on);
-  linear_forward(plan, counting, step.forward(kShape.tokens, saved.get()), {.stream = on});
-  OwnedSaved moved(std::move(saved));
-  BOOST_TEST(saved.get() == nullptr);  // NOLINT(bugprone-use-after-move): what it then is
-  saved = std::move(moved);
-  linear_backward(plan, counting, step.backward(kShape.tokens, *saved.get()), {.stream = on});
-  BOOST_TEST(allocator.live.size() == 1U);
-  saved.release();
-  saved.release();
-  BOOST_TEST(saved.get() == nullptr);
-  BOOST_TEST(std::as_const(saved).get() == nullptr);
-  BOOST_TEST(allocator.live.empty());
-  // Nothing of a frozen weight's input is kept: then there is a stamp, and no memory.
+// Nothing of a frozen weight's input is kept: then there is a stamp, and no memory.
+BOOST_AUTO_TEST_CASE(nothing_that_is_kept_takes_no_memory) {
   const LinearPlan frozen = linear_plan({.config = rowwise(), .shape = kLinear, .grad_weight = false});
-  OwnedSaved empty(frozen, kShape.tokens, on);
-  BOOST_TEST(empty.get() != nullptr);
+  const AllocatedSaved empty(frozen, kShape.tokens, on);
   BOOST_TEST(empty.bytes() == 0U);
   BOOST_TEST(allocator.live.empty());
 }
@@ -281,7 +265,7 @@ BOOST_AUTO_TEST_CASE(a_thousand_steps_of_varying_length_leave_nothing) {
   std::size_t most = 0;
   const auto step = [&](std::int64_t tokens) {
     const auto run = [&](const auto& plan, const auto& forward, const auto& backward) {
-      OwnedSaved saved(plan, tokens, on);
+      AllocatedSaved saved(plan, tokens, on);
       BOOST_REQUIRE(allocator.live_bytes == plan.saved_memory(tokens).bytes);
       forward(saved.get());
       backward(*saved.get());
@@ -531,7 +515,7 @@ struct GpuStep {
     const Float8View codes =
         cast_weight(plan, *backend, {.weight = weight, .into = {of_weight.data(), of_weight.bytes()}}, {on});
     const LinearScales scales = linear_constants(plan, *backend, region_of(constant_memory), on);
-    OwnedSaved saved(plan, tokens, on);
+    AllocatedSaved saved(plan, tokens, on);
     linear_forward(plan, *backend,
                    {.input = first(input, tokens),
                     .weight = weight,

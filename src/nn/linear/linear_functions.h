@@ -1,7 +1,7 @@
 // A linear layer as functions of tensors: they keep nothing between calls. All memory is the caller's, its sizes and
 // places are the plan's (linear_plan.h), so any number of forwards may come before a backward, on any threads and
 // streams. Scratch may be left out on a Stream with a StreamAllocator: then it is the allocator's for the time of the
-// call. OwnedSaved (owned_saved.h) takes saved memory from there.
+// call. Stream::kept() gives saved memory from there.
 //
 //   const LinearPlan plan = linear_plan({.name = "wq", .config = rowwise(), .shape = {K, N}});
 //   const Float8View codes = cast_weight(plan, backend, {.weight = w, .into = weight_region}, {stream});

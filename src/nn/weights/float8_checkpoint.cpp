@@ -79,9 +79,14 @@ std::vector<float> read_scales(const Found& found) {
 
 bool is_single(const Shape& shape) { return shape.empty() || shape == Shape{1} || shape == Shape{1, 1}; }
 
-ScaleGranularity granularity_of(const Found& scale, std::int64_t n, std::int64_t k) {
+ScaleGranularity granularity_of(const Found& scale, std::int64_t n, std::int64_t k,
+                                std::optional<ScaleGranularity> of_one) {
   const Shape& shape = scale.tensor->shape;
-  if (is_single(shape)) return kTensorwise;
+  if (is_single(shape)) {
+    const bool is_block = shape.size() == 2 && scale.tensor->name.ends_with("weight_scale_inv");
+    const ScaleGranularity one = of_one.value_or(is_block ? kBlocks : kTensorwise);
+    return scale_count(one, n, k) == 1 ? one : kTensorwise;
+  }
   if (shape == Shape{n}) return kRowwise;
   for (const ScaleGranularity each : {kRowwise, kBlocks, kRowGroups}) {
     if (shape == shape_of(each, n, k)) return each;
@@ -101,7 +106,8 @@ std::int64_t extent(int of_scale, std::int64_t size) {
 
 }  // namespace
 
-Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, const std::string& name) {
+Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, const std::string& name,
+                                     std::optional<ScaleGranularity> of_one) {
   const Found codes = find_codes(checkpoint, name);
   const std::optional<Found> scale = find_one(checkpoint, name, "weight_scale", "weight_scale_inv");
   if (!scale) {
@@ -111,7 +117,7 @@ Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, co
   }
   Float8WeightState state{
       .dtype = *codes.tensor->dtype, .out_features = codes.tensor->shape[0], .in_features = codes.tensor->shape[1]};
-  state.scale = granularity_of(*scale, state.out_features, state.in_features);
+  state.scale = granularity_of(*scale, state.out_features, state.in_features, of_one);
   state.factors = read_scales(*scale);
   if (const std::optional<Found> input = find_one(checkpoint, name, "input_scale", "activation_scale")) {
     if (!is_single(input->tensor->shape)) refuse(*input, ", but a static activation scale is one number");

@@ -48,7 +48,12 @@ enum class ScaleName : std::uint8_t { weight_scale, weight_scale_inv };
 // Loads the weight of that name. Throws Error{not_found} if there is no such weight; Error{invalid_argument} for a
 // weight that is not in FP8, codes without factors or with two sets of them, and factors whose shape or dtype fits
 // none of the layouts above; Error{io_failed}.
-INGOT_API Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, const std::string& name);
+//
+// One factor may also be that of a weight of one block, row or group, whose activations are then cast as other layers'
+// are. `of_one` says so, as a config.json does; by default it is a block's if it is a weight_scale_inv of [1, 1], which
+// is how block scales are stored, and else the tensor's.
+INGOT_API Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, const std::string& name,
+                                               std::optional<ScaleGranularity> of_one = std::nullopt);
 
 // The factors of the same values for another granularity: those of a larger part are repeated for the smaller parts
 // that it consists of, such as one factor of the whole tensor for each row. nullopt where a part would have several.
