@@ -6,7 +6,7 @@
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/gpu.h"
 #include "ingot/codegen/types/target.h"
-#include "ingot/nn/recipe/known_models.h"
+#include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 
 namespace ingot::tools {

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "ingot/codegen/dequant/dequant_granularities.h"
-#include "ingot/nn/recipe/known_models.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"

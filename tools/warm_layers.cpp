@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ingot/nn/recipe/known_models.h"
+#include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/printable.h"

@@ -21,7 +21,7 @@
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/gpu.h"
 #include "ingot/nn/planning/layer_runs.h"
-#include "ingot/nn/recipe/known_models.h"
+#include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/nn/weights/linear_weight.h"
+#include "ingot/nn/weights/float8_checkpoint.h"
 
 namespace lora {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/nn/weights/linear_weight.h"
+#include "ingot/nn/weights/float8_checkpoint.h"
 #include "training/schedule.h"
 
 namespace lora {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "ingot/nn/linear/linear_fusion.h"
+#include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/recipe/config.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"

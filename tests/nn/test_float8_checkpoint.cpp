@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "ingot/nn/modules/inference_linear.h"
-#include "ingot/nn/weights/linear_weight.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"

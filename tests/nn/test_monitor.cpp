@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "ingot/codegen/types/gpu.h"
-#include "ingot/nn/observe/npy.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"

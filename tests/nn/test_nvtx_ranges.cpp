@@ -1,6 +1,6 @@
 // NvtxRanges with a fake NVTX library of the test tree (support/fake_nvtx.cpp), without a library, and with an
 // incomplete one.
-#include "ingot/nn/observe/nvtx_ranges.h"
+#include "ingot/nn/observe/ranges.h"
 
 #include <boost/test/unit_test.hpp>
 #include <filesystem>

@@ -13,7 +13,7 @@
 #include "ingot/nn/modules/gated_mlp.h"
 #include "ingot/nn/modules/inference_linear.h"
 #include "ingot/nn/modules/weight_casts.h"
-#include "ingot/nn/weights/linear_weight.h"
+#include "ingot/nn/weights/float8_checkpoint.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "nn/counting_backend.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ingot/nn/observe/observer.h"
-#include "ingot/nn/observe/trace_ranges.h"
+#include "ingot/nn/observe/ranges.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"

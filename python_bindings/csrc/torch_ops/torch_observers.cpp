@@ -19,8 +19,7 @@
 
 #include "context.h"
 #include "ingot/nn/observe/monitor.h"
-#include "ingot/nn/observe/nvtx_ranges.h"
-#include "ingot/nn/observe/trace_ranges.h"
+#include "ingot/nn/observe/ranges.h"
 #include "ingot/runtime/error.h"
 #include "module.h"
 #include "torch_abi/torch_names.h"

@@ -75,7 +75,7 @@ class Norm(NamedTuple):
 
 class Activation(NamedTuple):
     text: str  # an expression; "" for none
-    fast_math: bool = False  # as LinearFusion::fast_math (src/nn/linear/linear_fusion.h)
+    fast_math: bool = False  # as LinearFusion::fast_math (src/nn/linear/linear_plan.h)
 
 
 class Layer(NamedTuple):

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/runtime/tensor.h"
 
@@ -24,7 +23,7 @@ struct MemoryRegion {
 };
 
 // A tensor's place in a region.
-struct INGOT_API TensorPlace {
+struct TensorPlace {
   Dtype dtype = Dtype::f32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
@@ -33,9 +32,16 @@ struct INGOT_API TensorPlace {
   bool used = false;
 
   // A default Tensor where the place is not used.
-  Tensor in(const MemoryRegion& region, Device device) const;
+  Tensor in(const MemoryRegion& region, Device device) const {
+    if (!used) return {};
+    void* const data = region.data == nullptr ? nullptr : static_cast<std::byte*>(region.data) + offset;
+    return {.data = data, .dtype = dtype, .rows = rows, .cols = cols, .row_stride = row_stride, .device = device};
+  }
   // From the first element to the end of the last.
-  std::size_t bytes() const;
+  std::size_t bytes() const {
+    if (!used || rows == 0 || cols == 0) return 0;
+    return static_cast<std::size_t>(((rows - 1) * row_stride + cols) * size_of(dtype));
+  }
   bool operator==(const TensorPlace&) const = default;
 };
 
@@ -53,7 +59,7 @@ struct LinearWeightMemory {
 };
 
 // What forward keeps for backward.
-struct INGOT_API LinearSavedMemory {
+struct LinearSavedMemory {
   TensorPlace input_transposed{};  // [K, M]: the input's codes for grad_weight
   TensorPlace input_factors{};
   TensorPlace input_values{};   // [M, K]: a prologue's values, for a grad_weight in high precision
@@ -62,7 +68,11 @@ struct INGOT_API LinearSavedMemory {
 
   std::array<TensorPlace, 4> parts() const { return {input_transposed, input_factors, input_values, preactivation}; }
   // The bytes of the tensors themselves, without what lies between them.
-  std::size_t bytes_of_parts() const;
+  std::size_t bytes_of_parts() const {
+    std::size_t sum = 0;
+    for (const TensorPlace& part : parts()) sum += part.bytes();
+    return sum;
+  }
 };
 
 // Used within one forward.

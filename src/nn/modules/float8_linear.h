@@ -42,7 +42,6 @@
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/modules/linear_owner.h"
-#include "ingot/nn/modules/owner_memory.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/stream.h"

@@ -6,7 +6,7 @@
 
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/tensor_checks.h"
-#include "ingot/nn/weights/linear_weight.h"
+#include "ingot/nn/weights/float8_checkpoint.h"
 
 namespace ingot {
 namespace {

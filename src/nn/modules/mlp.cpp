@@ -1,7 +1,7 @@
 #include "ingot/nn/modules/mlp.h"
 
 #include "ingot/nn/linear/layer_call.h"
-#include "ingot/nn/modules/mlp_parts.h"
+#include "ingot/nn/modules/module_parts.h"
 
 namespace ingot {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checks.h"
-#include "ingot/nn/modules/norm_linear_parts.h"
+#include "ingot/nn/modules/module_parts.h"
 
 namespace ingot {
 namespace {

@@ -4,14 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <string>
 #include <utility>
 
-#include "ingot/nn/observe/npy.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/util/write_file.h"
+
+#include "numerics.cuh"
 
 namespace ingot {
 namespace {
@@ -62,34 +68,41 @@ std::vector<std::byte> fetch(const Tensor& tensor, Backend& backend, Stream& str
   return memory;
 }
 
-float f16_value(std::uint16_t bits) {
-  const double sign = (bits & 0x8000U) != 0 ? -1.0 : 1.0;
-  const int exponent = (bits >> 10U) & 0x1fU;
-  const auto mantissa = static_cast<double>(bits & 0x3ffU);
-  if (exponent == 31) {
-    return mantissa != 0 ? std::nanf("") : static_cast<float>(sign) * std::numeric_limits<float>::infinity();
-  }
-  return static_cast<float>(sign *
-                            (exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024.0 + mantissa, exponent - 25)));
-}
-
 // Converts high-precision elements to f32, exactly.
 std::vector<std::byte> as_f32(std::vector<std::byte> elements, Dtype dtype) {
   if (dtype == Dtype::f32) return elements;
   std::vector<std::byte> wide(2 * elements.size());
   for (std::size_t i = 0; i < elements.size() / 2; ++i) {
-    std::uint16_t bits = 0;
+    u16 bits = 0;
     std::memcpy(&bits, elements.data() + 2 * i, 2);
-    const std::uint32_t bf16_value = std::uint32_t{bits} << 16U;
-    float value = 0;
-    if (dtype == Dtype::bf16) {
-      std::memcpy(&value, &bf16_value, 4);
-    } else {
-      value = f16_value(bits);
-    }
+    const float value = dtype == Dtype::bf16 ? to_float(bf16{bits}) : to_float(f16{bits});
     std::memcpy(wide.data() + 4 * i, &value, 4);
   }
   return wide;
+}
+
+// Writes a dense, row-major matrix as NumPy's .npy file (version 1.0 of the format, described in numpy.lib.format), and
+// replaces an existing file: f32 as '<f4', an FP8 dtype as its codes, '|u1', bf16 and f16 as their bits, '<u2'. Throws
+// Error{io_failed}, and then leaves at most a truncated file.
+void write_npy(const std::filesystem::path& file, Dtype dtype, std::int64_t rows, std::int64_t cols,
+               std::span<const std::byte> elements) {
+  constexpr std::size_t kPrefix = 10;  // magic number, version, header length
+  constexpr std::size_t kAlignment = 64;
+  const char* const type = dtype == Dtype::f32 ? "<f4" : size_of(dtype) == 1 ? "|u1" : "<u2";
+  std::string text = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}, {}), }}", type, rows, cols);
+  text.append(kAlignment - (kPrefix + text.size() + 1) % kAlignment, ' ');
+  text.push_back('\n');
+  const std::string prefix = {'\x93',
+                              'N',
+                              'U',
+                              'M',
+                              'P',
+                              'Y',
+                              1,
+                              0,
+                              static_cast<char>(text.size() & 0xffU),
+                              static_cast<char>(text.size() >> 8U)};
+  write_file(file, {prefix, text, {reinterpret_cast<const char*>(elements.data()), elements.size()}});
 }
 
 nlohmann::ordered_json to_json(const MonitorRecord& record) {

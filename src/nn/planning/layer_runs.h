@@ -8,15 +8,17 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "ingot/api.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/nn/recipe/config.h"
-#include "ingot/nn/recipe/known_models.h"
+#include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/backend.h"
+#include "ingot/runtime/context.h"
 
 namespace ingot {
 
@@ -76,5 +78,25 @@ INGOT_API void run_decoding(Backend& backend, const DecodingRun& run);
 // A known model's layers. Its head writes f32 when it decodes.
 INGOT_API std::vector<TrainedLayer> training_layers(const KnownModel& model);
 INGOT_API std::vector<DecodedLayer> decoding_layers(const KnownModel& model);
+
+// Everything that the first step would wait for, before the first step: kernels are compiled on all cores and loaded,
+// and the plans of all matmuls are made.
+//
+//   prepare(context, {.layers = training_layers(model), .recipes = {rowwise()}, .tokens = {8192}},
+//           {.progress = [](const PrepareProgress& now) { std::printf("%zu of %zu\n", now.done, now.total); }});
+
+struct PrepareOptions {
+  // Called on the calling thread, after each kernel. May throw: what it throws ends the preparation.
+  std::function<void(const PrepareProgress&)> progress{};
+  // Also runs each layer, on tensors of its own which are released again, so that cuBLASLt's choices are made, too.
+  // This needs memory for one layer at a time.
+  bool run_layers = true;
+};
+
+// Lists the kernels by a dry run, compiles and loads those that are missing (Context::prepare()), then runs the layers.
+// Does nothing on the CPU, which needs none of it. Throws what the layers throw, and Error{compile_failed, not_found,
+// cuda_failed, out_of_memory}.
+INGOT_API void prepare(Context& context, const TrainingRun& run, const PrepareOptions& options = {});
+INGOT_API void prepare(Context& context, const DecodingRun& run, const PrepareOptions& options = {});
 
 }  // namespace ingot

@@ -13,8 +13,7 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/divided_up.h"
 #include "ingot/nn/linear/tensor_checks.h"
-#include "ingot/nn/weights/stored_scales.h"
-#include "ingot/nn/weights/weight_only_checks.h"
+#include "ingot/nn/weights/stored_weights.h"
 #include "ingot/runtime/check_tensor.h"
 
 namespace ingot {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ingot/codegen/types/spec_words.h"
-#include "ingot/nn/weights/weight_only_checks.h"
+#include "ingot/nn/weights/stored_weights.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/printable.h"
 

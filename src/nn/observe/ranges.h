@@ -7,6 +7,7 @@
 #include "ingot/api.h"
 #include "ingot/nn/observe/observer.h"
 #include "ingot/runtime/measure/nvtx.h"
+#include "ingot/runtime/measure/trace.h"
 
 namespace ingot {
 
@@ -25,6 +26,19 @@ class INGOT_API NvtxRanges final : public LayerObserver {
 
  private:
   const Nvtx* nvtx_;
+};
+
+// An observer that records each layer's work as ranges of a Trace, which nest and name the launches within them.
+class INGOT_API TraceRanges final : public LayerObserver {
+ public:
+  // `trace` must outlive this object.
+  explicit TraceRanges(Trace& trace) : trace_(&trace) {}
+
+  void begin(std::string_view layer, std::string_view what) override { trace_->push(layer, what); }
+  void end() noexcept override { trace_->pop(); }
+
+ private:
+  Trace* trace_;
 };
 
 }  // namespace ingot

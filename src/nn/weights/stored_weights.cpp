@@ -1,16 +1,19 @@
-#include "ingot/nn/weights/weight_only_checks.h"
+#include "ingot/nn/weights/stored_weights.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <vector>
 
+#include "ingot/runtime/dequant/visit_weight.h"
+
 #include "dequant/dequant_fragment.cuh"
 #include "dequant/pack_weight.cuh"
-#include "ingot/runtime/dequant/visit_weight.h"
+#include "numerics.cuh"
 
 namespace ingot {
 namespace {
@@ -97,6 +100,31 @@ std::string packed_weight_fault(const PackedWeight& packed) {
     }
     return "";
   });
+}
+
+namespace {
+
+float scale_value(Dtype dtype, const std::byte* bytes) {
+  const auto read = [&]<class T>(T value) {
+    std::memcpy(&value, bytes, sizeof value);
+    return value;
+  };
+  switch (dtype) {
+    case Dtype::f32: return read(float{});
+    case Dtype::bf16: return to_float(bf16{read(std::uint16_t{})});
+    case Dtype::f16: return to_float(f16{read(std::uint16_t{})});
+    default: break;
+  }
+  return to_float(e8m0fnu{std::to_integer<std::uint8_t>(*bytes)});
+}
+
+}  // namespace
+
+std::vector<float> scale_values(Dtype dtype, std::span<const std::byte> bytes) {
+  const auto element = static_cast<std::size_t>(size_of(dtype));
+  std::vector<float> values(bytes.size() / element);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = scale_value(dtype, &bytes[i * element]);
+  return values;
 }
 
 }  // namespace ingot

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/types/dtype.h"
@@ -26,5 +27,10 @@ struct PackedWeight {
 // Says why these bytes are not as pack_weight() makes them; empty if they are. Behind the codes, pack_weight() writes
 // NaN for a row that has a NaN code and 1 for any other row, and codes of the padding are 0. Kernels rely on both.
 std::string packed_weight_fault(const PackedWeight& packed);
+
+// Scales as checkpoints store them, of f32, bf16, f16 or e8m0fnu, read on the host.
+
+// The scales' values, which f32 holds exactly. `bytes` has a whole number of them.
+std::vector<float> scale_values(Dtype dtype, std::span<const std::byte> bytes);
 
 }  // namespace ingot
