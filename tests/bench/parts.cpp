@@ -129,9 +129,9 @@ BOOST_AUTO_TEST_CASE(copies_exceed_the_cache) {
 }
 
 BOOST_AUTO_TEST_CASE(a_graph_holds_whole_turns) {
-  BOOST_TEST(calls_for(100, 8, 4000) == 40);   // 800 us a turn
-  BOOST_TEST(calls_for(5000, 2, 4000) == 2);   // one turn at least
-  BOOST_TEST(calls_for(1, 256, 1e6) == 1792);  // seven turns: at most 2000 calls
+  BOOST_TEST(calls_for(100, 8, 4000) == 40);   // 800 us a round
+  BOOST_TEST(calls_for(5000, 2, 4000) == 2);   // one round at least
+  BOOST_TEST(calls_for(1, 256, 1e6) == 1792);  // seven rounds: at most 2000 calls
   BOOST_TEST(calls_for(0, 3, 4000) % 3 == 0);
 }
 
@@ -261,7 +261,7 @@ BOOST_FIXTURE_TEST_CASE(copies_of_an_input_differ, Cpu) {
   BOOST_TEST(static_cast<const float*>(given.tensors()["x"].data)[64 * 300 - 1] == 0.5F);
 }
 
-BOOST_AUTO_TEST_CASE(kernels_of_their_own_compile) {
+BOOST_AUTO_TEST_CASE(own_kernels_compile) {
   ContextOptions options = ContextOptions::from_environment();
   options.where = ContextOptions::Where::cpu;
   options.store_root = std::filesystem::path{};
@@ -388,7 +388,7 @@ BOOST_AUTO_TEST_CASE(choices_are_counted) {
   BOOST_TEST(!summary_of({}).passes());
 }
 
-// A compiler that takes as long as it is told tells threads that work at once from those that wait for each other.
+// A compiler that takes a given time distinguishes threads that work at once from those that wait for each other.
 BOOST_AUTO_TEST_CASE(compiles_are_cold_and_counted) {
   for (const CompileCase& c : compile_cases()) {
     if (!c.spec.empty()) BOOST_CHECK_NO_THROW(parse(c.spec));

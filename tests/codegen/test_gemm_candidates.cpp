@@ -138,8 +138,8 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
   BOOST_TEST(order_of("gemm e4m3fnuz*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}),
              boost::test_tools::per_element());
   BOOST_TEST(order_of("gemm bf16*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}), boost::test_tools::per_element());
-  // bf16 and f16 lie as they may; cuBLASLt comes first where they lie along k and for small ones, but refuses
-  // epilogues.
+  // bf16 and f16 may have any layout; cuBLASLt comes first where they are stored along k and for small ones, but
+  // refuses epilogues.
   const Names cublaslt_first{"cublaslt", "sm90", "mma", "simt"};
   for (const char* const line : {"gemm bf16*bf16->bf16 tn", "gemm f16*f16->f32 nn epilogue=silu(x)*gate"}) {
     BOOST_TEST(order_of(line, kLarge) == (Names{"sm90", "cublaslt", "mma", "simt"}), boost::test_tools::per_element());
@@ -147,7 +147,7 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
   }
   BOOST_TEST(order_of("gemm bf16*bf16->bf16 nt", kLarge) == cublaslt_first, boost::test_tools::per_element());
   BOOST_TEST(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}), boost::test_tools::per_element());
-  // With factors of groups cuBLASLt is faster where there is much to do, with c too.
+  // With scale_inv of groups cuBLASLt is faster where there is much to do, with c too.
   for (const std::string scale_b : {"128x128", "1x128"}) {
     const std::string line = "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128," + scale_b;
     BOOST_TEST(

@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_16_bits) {
   BOOST_TEST(!preferred("gemm bf16*bf16->bf16 nn 2731 4096 28672"));
 }
 
-// cuBLASLt is the faster one for large GEMMs, and from a smaller size on where it has to copy no factors.
+// cuBLASLt is the faster one for large GEMMs, and from a smaller size on where it has to copy no scale_inv.
 BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_blocks) {
   const auto preferred = [](const char* line, bool factors_as_read) {
     const GemmCall call = parse_gemm_call(line);

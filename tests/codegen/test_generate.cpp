@@ -412,7 +412,7 @@ BOOST_AUTO_TEST_CASE(a_gemm_with_an_epilogue) {
         ".amax = false}>>;\n");
 }
 
-// Run-time parameters of a kernel are not part of its text, such as whether a has one factor or one per row.
+// Run-time parameters of a kernel are not part of its text, such as whether a has one scale_inv or one per row.
 BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
   const std::string text = generate(parse("gemm e4m3fn*e5m2->f16 scale=tensor,row bias fast "
                                           "kernel=sm90:128x128:2x1:6:pingpong"))
@@ -459,7 +459,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_is_named_by_its_tiling) {
              "leave kernel out, or take sm90, mma or simt");
 }
 
-// Layouts, scales, bias and `fast` are parameters, or do not matter to this kernel; factors of groups need another
+// Layouts, scales, bias and `fast` are parameters, or do not matter to this kernel; scale_inv of groups need another
 // kernel.
 BOOST_AUTO_TEST_CASE(gemm_mma_is_named_by_its_tile) {
   const auto of = [](const char* line) { return generate(parse(line)).text; };

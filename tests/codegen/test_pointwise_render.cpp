@@ -153,7 +153,7 @@ BOOST_AUTO_TEST_CASE(the_compiled_text_is_what_render_gives) {
   if (content_of(path) != expected) {
     std::ofstream("pointwise_rendered.inc") << expected;
     BOOST_ERROR(path << " is not what render() gives; if that is as it should be, replace it by the file "
-                        "pointwise_rendered.inc that now lies in the working directory");
+                        "pointwise_rendered.inc that is now in the working directory");
   }
 }
 

@@ -109,7 +109,7 @@ BOOST_AUTO_TEST_CASE(hashes_do_not_collide) {
   BOOST_TEST(hashes.size() == listed_specs().size());
 }
 
-BOOST_AUTO_TEST_CASE(each_is_one_kernel_of_its_own) {
+BOOST_AUTO_TEST_CASE(each_is_its_own_kernel) {
   BOOST_TEST(generate(parse("quantize_mx bf16->e2m1fn")).text ==
              "// quantize_mx bf16->e2m1fn\n#include \"quantize/quantize_mx.cuh\"\n"
              "constexpr auto kKernel = &ingot::quantize_mx<ingot::bf16, ingot::e2m1fn>;\n");

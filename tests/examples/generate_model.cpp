@@ -77,7 +77,7 @@ BOOST_AUTO_TEST_CASE(weights_take_the_bytes_that_they_have_bits_for) {
   BOOST_TEST(bf16.decoder().weight_bytes() == 2 * parameters);
   DecoderCase fp8(context, shape, {.weights = ingot::WeightOnlyOptions{}, .capacity = 4});
   BOOST_TEST(fp8.decoder().weight_bytes() >= parameters);
-  BOOST_TEST(fp8.decoder().weight_bytes() <= parameters * 13 / 10);  // padding, and factors of short rows
+  BOOST_TEST(fp8.decoder().weight_bytes() <= parameters * 13 / 10);  // padding, and scale_inv of short rows
   DecoderCase head(context, shape, {.weights = ingot::WeightOnlyOptions{}, .bf16_head = true, .capacity = 4});
   BOOST_TEST(head.decoder().weight_bytes() > fp8.decoder().weight_bytes() + 50 * 320);
 }
@@ -143,7 +143,7 @@ BOOST_AUTO_TEST_CASE(what_agrees) {
   BOOST_TEST(sums.result().mean_cosine == 25.0 / 30, boost::test_tools::tolerance(1e-12));
   BOOST_TEST(sums.result().sqnr_db == 10 * std::log10(60.0 / 20), boost::test_tools::tolerance(1e-12));
 
-  // A NaN does not go unseen behind other tokens.
+  // A NaN does not go unseen among other tokens.
   const std::vector<float> nans(4, std::numeric_limits<float>::quiet_NaN());
   AgreementSums with_nan;
   with_nan.add(x, x);

@@ -203,7 +203,7 @@ inline double error_of_logits(const std::vector<float>& logits, const Vector& re
   return std::sqrt(error / size);
 }
 
-// Generates behind a prompt of each sequence; at every token the logits are within `bound` of the reference's for the
+// Generates after a prompt of each sequence; at every token the logits are within `bound` of the reference's for the
 // same tokens, and what follows is their largest. Looks at every `stride`th token.
 inline void check_generation(ingot::Context& context, const ModelShape& shape, const DecoderOptions& options,
                              std::int64_t prompt, double bound, std::int64_t stride = 1) {

@@ -1,4 +1,4 @@
-// examples/lora on CUDA: the checks of lora_model.cpp, and the training at a size of its own.
+// examples/lora on CUDA: the checks of lora_model.cpp, and the training at another size.
 #include "support/gpu_test.h"
 
 #include "lora_reference.h"
@@ -21,7 +21,7 @@ BOOST_AUTO_TEST_CASE(gradients) {
 
 BOOST_AUTO_TEST_SUITE_END()
 
-BOOST_AUTO_TEST_CASE(training_goes_as_beside_bf16) {
+BOOST_AUTO_TEST_CASE(training_goes_as_with_bf16) {
   Place place(ingot::test::cuda_options(),
               {.tokens = 4096, .features = 1024, .hidden = 2048, .classes = 512, .rank = 16});
   for (const char* recipe : {"tensorwise", "rowwise_folded", "blockwise"}) {

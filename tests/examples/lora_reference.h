@@ -1,5 +1,5 @@
 // The model of examples/lora in float64, forward and backward, written from its description: the loss of a batch and
-// the gradients of the adapters. Frozen weights in FP8 are what their codes and factors mean.
+// the gradients of the adapters. Frozen weights in FP8 are what their codes and scale_inv mean.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,7 @@ inline Matrix read(const ingot::Tensor& tensor, ingot::Stream& stream) {
   return result;
 }
 
-// What a frozen weight's codes mean: code * factor.
+// What a frozen weight's codes mean: code * scale_inv.
 inline Matrix decoded(const ingot::Float8WeightState& state) {
   const ingot::ScaleGranularity scale = state.scale;
   const std::int64_t rows = scale == ingot::kBlocks ? 128 : scale == ingot::kRowwise ? 1 : state.out_features;
@@ -177,7 +177,7 @@ inline void check_gradients(Place& place, const std::optional<ingot::LinearConfi
   }
 }
 
-// Trains beside frozen weights in bf16 and in FP8; the losses fall alike.
+// Trains with frozen weights in bf16 and in FP8; the losses fall alike.
 inline void check_training(Place& place, const ingot::LinearConfig& config, const TrainOptions& options) {
   const auto losses = [&](const std::optional<ingot::LinearConfig>& frozen) {
     Model model(place.backend(), place.stream, place.ops, place.task, frozen);

@@ -242,7 +242,7 @@ def test_verdicts_of_losses():
     assert [one["holds"] for one in found] == [True, True, True, False, False, False, True]
     assert found[1]["line"] == "ingot:rowwise: loss +0.70 % against bf16, at most 0.80 %; tokens/s x 1.50"
     assert found[4]["line"] == "ingot:blockwise: peak memory x 1.001 of bf16's, at most 1.000"
-    assert not losses.compare(bf16[:1])[0]["holds"]  # one seed tells nothing
+    assert not losses.compare(bf16[:1])[0]["holds"]  # one seed shows nothing
     assert not losses.compare(others)[0]["holds"]
     assert losses.smooth([3.0] * 5) == pytest.approx([3.0] * 5)
 

@@ -132,7 +132,7 @@ class Sweep(unittest.TestCase):
                 sweep.parse(["--program", "p", "--out", "o", *wrong])
             self.assertIn(why, err.getvalue())
 
-    def test_each_number_of_blocks_has_recipes_of_its_own(self):
+    def test_each_number_of_blocks_has_its_own_recipes(self):
         options = ["--seeds", "1", "2", "3", "--train", "4:every", "--train", "2,6,8:tensorwise,blockwise"]
         parsed = sweep.parse(["--program", "p", "--out", "o", *options])
         runs = sweep.planned(parsed)
@@ -171,7 +171,7 @@ class Sweep(unittest.TestCase):
         self.assertIn(", 3 of 4 runs", (self.folder / "r" / "out.svg").read_text())
 
     def test_runs_of_other_files_are_known(self):
-        """Two sweeps, each with a text of its own, then both texts from their files: nothing is trained again."""
+        """Two sweeps, each with its own text, then both texts from their files: nothing is trained again."""
         seeds = ["--seeds", "1", "2"]
         files = []
         for name, options in (("bible", ["--text", "bible="]), ("own", ["--text", f"own={self.text}", "--shared-gpu"])):

@@ -1,4 +1,4 @@
-// JSON that users keep beside their models: states of delayed scaling, and files of layers for `ingot warm`.
+// JSON that users keep next to their models: states of delayed scaling, and files of layers for `ingot warm`.
 #include <optional>
 #include <string>
 

@@ -32,7 +32,7 @@ bool safetensors_header(std::string_view header) {
   return safetensors(file.append(header).append(64, 'x'));
 }
 
-// Beside the index lies a.safetensors, with a tensor "w".
+// Next to the index is a.safetensors, with a tensor "w".
 bool safetensors_index(std::string_view input) {
   static const test::TemporaryDirectory kFolder(
       test::memory_folder());  // a new one for every input would take most of the time

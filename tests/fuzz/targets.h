@@ -4,7 +4,7 @@
 // the parser has accepted the input.
 //
 // Formats with a checksum are fuzzed twice, by a target for the bytes as they are and by one, named sealed_..., that
-// puts a right checksum to them: else nothing would reach the parser behind it.
+// puts a right checksum to them: else nothing would reach the parser after it.
 #pragma once
 
 #include <functional>

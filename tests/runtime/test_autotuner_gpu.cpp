@@ -83,8 +83,8 @@ BOOST_FIXTURE_TEST_CASE(tunes_a_gemm, Fixture) {
   }
 }
 
-// For any spec, every candidate that takes it is right, and the chosen one stays right: it runs again and again, on all
-// copies in turn.
+// For any spec, every candidate that takes it is right, and the chosen one stays right: it runs again and again, on one
+// copy after the other.
 BOOST_FIXTURE_TEST_CASE(tunes_every_epilogue, Fixture) {
   Context context(options());
   MeasuredGpu gpu(context);

@@ -228,8 +228,8 @@ BOOST_AUTO_TEST_CASE(kept_values_agree) {
   run_all(all, [](const Case&) { return true; });
 }
 
-// Rows with a block or a cluster of their own, and what lies around them: of few and of most columns, of columns and
-// pitches that take the other kernel, with NaN, Inf and zeros.
+// Rows that have their own block or cluster, and those around them: of few and of most columns, of columns and pitches
+// that take the other kernel, with NaN, Inf and zeros.
 BOOST_AUTO_TEST_CASE(wide_rows_agree) {
   std::vector<Case> all;
   std::vector<KernelSpec> specs = all_valid_specs();
@@ -286,7 +286,7 @@ BOOST_AUTO_TEST_CASE(wide_rows_agree) {
 }
 
 // For compute-sanitizer: one spec of each kind of kernel, clusters of few blocks and of eight, and blocks that take
-// several rows of their own.
+// several whole rows.
 BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
   std::vector<Case> all;
   for (const char* const line :
@@ -305,7 +305,7 @@ BOOST_AUTO_TEST_CASE(few_wide_rows_agree) {
 }
 
 // The kernels for wide rows take the rows that they are for, and no others.
-BOOST_AUTO_TEST_CASE(wide_rows_have_kernels_of_their_own, *once()) {
+BOOST_AUTO_TEST_CASE(wide_rows_have_their_own_kernels, *once()) {
   struct Passes : LaunchHook {
     void before(const Stream&) override {}
     void after(const KernelSpec& spec, Pass pass, const Stream&) override {
@@ -618,7 +618,7 @@ BOOST_AUTO_TEST_CASE(a_capture_after_a_larger_cast_needs_no_new_kernel) {
   BOOST_TEST(fault_of(c, maker.inputs(c), small->outputs(own)) == "");
 }
 
-// The caller's own context, beside the primary context that Ingot uses.
+// The caller's own context, next to the primary context that Ingot uses.
 BOOST_AUTO_TEST_CASE(the_callers_context_is_put_back) {
   std::string missing;
   const Library library = Library::open("libcuda.so.1", missing);
@@ -673,7 +673,7 @@ Function driver_function(const Library& library, const char* symbol, Function) {
 
 }  // namespace
 
-// A context on a context of the caller's: everything runs and lies there, the primary context has no part in it.
+// A context on a context of the caller's: everything runs and is stored there, the primary context has no part in it.
 BOOST_AUTO_TEST_CASE(the_callers_context_takes_the_primary_ones_place) {
   std::string missing;
   const Library library = Library::open("libcuda.so.1", missing);

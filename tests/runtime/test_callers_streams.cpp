@@ -35,7 +35,7 @@ struct Launch {
   bool cooperative = false;
 };
 
-// What the driver's functions below see and do: they have no place of their own for it.
+// What the driver's functions below see and do: they have no other place for it.
 struct Calls {
   Driver::Api dry{};
   std::vector<Launch> launches{};
@@ -126,7 +126,7 @@ struct Fixture {
                         .transposed_scale = kColumnwise};
     backend->cast(spec, {.input = x, .codes = q, .transposed = t, .factors = rows, .transposed_factors = cols}, on);
   }
-  // Of a few tiles, which are cast in one launch: as a cluster, or in turn for all.
+  // Of a few tiles, which are cast in one launch: as a cluster, or one after the other for all.
   Launch small_cast(Stream& on, std::int64_t count, const char* expression) {
     CastSpec spec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kTensorwise, .transposed = true};
     if (*expression != '\0') spec.pointwise = parse_pointwise(expression);
@@ -214,7 +214,7 @@ BOOST_AUTO_TEST_CASE(the_default_stream_is_that_of_the_callers_green_context) {
     cast(on_default);
     BOOST_TEST(calls.launches.back().context == calls.green_context);
     cast(stream);
-    BOOST_TEST(calls.launches.back().context == calls.primary, "a stream of our own");
+    BOOST_TEST(calls.launches.back().context == calls.primary, "one of Ingot's streams");
     BOOST_TEST(small_cast(on_default, 2048, "silu(x)").context == calls.green_context);
     BOOST_TEST(!calls.launches.front().cooperative, "128 tiles, and 16 multiprocessors");
 

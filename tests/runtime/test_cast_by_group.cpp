@@ -1,5 +1,5 @@
-// Casts on the CPU whose factors of 1x128 groups form a matrix with one row for each group of columns: the bits of
-// those that go row by row, in their places. Whoever reads such factors reads them in either order.
+// Casts on the CPU whose scale_inv of 1x128 groups form a matrix with one row for each group of columns: the bits of
+// those that go row by row, in their places. Whoever reads such scale_inv reads them in either order.
 #include <boost/test/unit_test.hpp>
 #include <cstring>
 #include <memory>
@@ -28,7 +28,7 @@ struct Fixture {
   InputMaker maker;
 };
 
-// The first factor whose bits differ; empty if there is none.
+// The first scale_inv whose bits differ; empty if there is none.
 std::string factor_difference(const GuardedMatrix& by_row, const GuardedMatrix& by_group, std::int64_t rows) {
   const std::int64_t groups = by_row.cols() / rows;
   for (std::int64_t r = 0; r < rows; ++r) {

@@ -1,4 +1,5 @@
-// Casts on the GPU whose factors of 1x128 groups form a matrix with one row for each group of columns: the CPU's bits.
+// Casts on the GPU whose scale_inv of 1x128 groups form a matrix with one row for each group of columns: the CPU's
+// bits.
 #include "support/gpu_test.h"
 
 #include <memory>

@@ -67,7 +67,7 @@ CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& input
   }
   if (std::isfinite(smallest)) stats.smallest = static_cast<float>(smallest);
   stats.smallest_factor = static_cast<float>(smallest_factor);
-  if (smallest_factor > static_cast<double>(stats.largest_factor)) {  // no factor is a number
+  if (smallest_factor > static_cast<double>(stats.largest_factor)) {  // no scale_inv is a number
     stats.smallest_factor = nan_factor ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
   }
   if (nan_factor) stats.largest_factor = std::numeric_limits<float>::quiet_NaN();
@@ -172,7 +172,7 @@ BOOST_AUTO_TEST_CASE(what_is_cut_off_and_what_is_flushed) {
   BOOST_TEST(stats.sum_of_squared_errors == 64.0 * 64 + 9552.0 * 9552 + 0x1p-20 + 0x1p-24);
 }
 
-// A dynamic scale covers the amax, however it and its factor were rounded.
+// A dynamic scale covers the amax, however it and its scale_inv were rounded.
 BOOST_AUTO_TEST_CASE(a_dynamic_scale_cuts_nothing_off) {
   for (const char* const line : {"cast f32->e4m3fn scale=row out=codes", "cast f32->e5m2 scale=row out=transposed",
                                  "cast f32->e4m3fnuz scale=1x128", "cast f32->e5m2fnuz scale=128x1 out=codes"}) {

@@ -1,5 +1,5 @@
-// The checks of operations' arguments: valid calls pass, and every refusal has its message. Operations that have checks
-// of their own have a test_check_<name>.cpp.
+// The checks of operations' arguments: valid calls pass, and every refusal has its message. Operations that have their
+// own checks have a test_check_<name>.cpp.
 #include "ingot/runtime/check.h"
 
 #include <boost/test/unit_test.hpp>
@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(empty_tensors_pass_without_memory) {
          .transposed = matrix(nullptr, Dtype::e4m3fn, 8, 0, kCpu),
          .factors = vector(at(0), Dtype::f32, 1, kCpu)},
         kCpu);
-  // Without rows there are no scales: the factors may be a default Tensor.
+  // Without rows there are no scales: the scale_inv may be a default Tensor.
   check(CastSpec{.scale = kRowwise},
         {.input = matrix(nullptr, Dtype::bf16, 0, 8, kCpu),
          .codes = matrix(nullptr, Dtype::e4m3fn, 0, 8, kCpu),
@@ -350,7 +350,7 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
              "gemm factor_a: is missing; it must be f32[1, 4]: one for each of a's M rows");
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 6, kCpu); }) ==
              "gemm factor_b: is f32[1, 6] on cpu; it must be [1, 1]: one for the whole tensor");
-  // Groups of 128 along K = 32: one group per row of a; b's factors may be of blocks or of rows too.
+  // Groups of 128 along K = 32: one group per row of a; b's scale_inv may be of blocks or of rows too.
   GemmSpec grouped = kGemm;
   grouped.scale_a = kRowGroups;
   grouped.scale_b = kBlocks;
@@ -362,7 +362,7 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
   grouped.scale_b = kRowGroups;
   BOOST_TEST(gemm_message([](auto&) {}, grouped) ==
              "gemm factor_b: is f32[1, 1] on cpu; it must be [1, 6]: one for each group of 128 along K, row by row");
-  // A column vector of factors is not accepted as a row.
+  // A column vector of scale_inv is not accepted as a row.
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 4, 1, kCpu); }) ==
              "gemm factor_a: is f32[4, 1] on cpu; it must be [1, 4]: one for each of a's M rows");
   const auto error = refused([] {
@@ -372,7 +372,7 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
   BOOST_TEST(error.message == "amax amax: is f32[1, 1] on cpu; it must be [1, 4]: one for each row of the input");
 }
 
-// K = 300 has three groups: their factors lie row by row, or in three rows with any stride.
+// K = 300 has three groups: their scale_inv are stored row by row, or in three rows with any stride.
 BOOST_AUTO_TEST_CASE(factors_of_groups) {
   const auto deep = [](ScaleGranularity scale_b, auto change) {
     GemmSpec spec = kGemm;

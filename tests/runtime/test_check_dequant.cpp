@@ -205,7 +205,7 @@ BOOST_AUTO_TEST_CASE(inputs_of_an_expression) {
              "dequant_matmul inputs[2] (scale): is missing; it must be f32[1, 3]: one for each of the M rows");
 }
 
-BOOST_AUTO_TEST_CASE(outputs_have_memory_of_their_own) {
+BOOST_AUTO_TEST_CASE(outputs_have_their_own_memory) {
   BOOST_TEST(packed_message([](auto& t) { t.out.data = t.x.data; }) ==
              "dequant_matmul out: is bf16[3, 70] on cpu; its memory overlaps that of dequant_matmul x, which is "
              "bf16[3, 100] on cpu; an output needs its own memory");

@@ -427,7 +427,7 @@ BOOST_AUTO_TEST_CASE(without_nvrtc_the_cpu_works_and_a_compile_is_an_error) {
   BOOST_TEST(contains(error.message, "NVRTC"), error.message);
 }
 
-// A node without NVRTC and without a store of its own runs from a bundle, which may lie anywhere.
+// A node without NVRTC and without its own store runs from a bundle, which may be anywhere.
 BOOST_AUTO_TEST_CASE(a_bundle_serves_a_machine_without_nvrtc) {
   const TemporaryDirectory folder;
   const Source source = generate(CastSpec{.scale = kRowwise});

@@ -1,5 +1,5 @@
 // Two contexts on one GPU in one process, as a C++ program and a Python module that it embeds make them: the same bits,
-// kernels and plans of their own, and one is destroyed while the other works.
+// each with its own kernels and plans, and one is destroyed while the other works.
 #include "support/gpu_test.h"
 
 #include <cstdint>
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(two_contexts_give_the_same_bits_and_share_the_store_alone) 
     BOOST_TEST(second.stats().kernels.loaded == compiled);
     BOOST_TEST(first.stats().launches == launches);
 
-    // By turns, and at once on two threads.
+    // One after the other, and at once on two threads.
     for (int turn = 0; turn < 5; ++turn) {
       BOOST_TEST((of_first.step() == expected));
       BOOST_TEST((of_second.step() == expected));

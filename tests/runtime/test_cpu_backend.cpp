@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(a_fast_result_that_is_far_off_is_seen) {
   BOOST_TEST(fast_difference("factors", factors, other, false) == "");
   set_f32(other, 1, 1.02e-3F);
   check_contains(fast_difference("factors", factors, other, false), {"factors: first at index 1"});
-  // All outputs at once: how many codes may differ depends on whether the factors are equal.
+  // All outputs at once: how many codes may differ depends on whether the scale_inv are equal.
   near.set_bits(5, 7, codes.bits(5, 7) + 1);
   BOOST_TEST(fast_difference({{"codes", codes}, {"factors", factors}}, {{"codes", near}, {"factors", factors}}) ==
              "codes: 6 codes differ, but at most 5 may");
@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(gemm_sums_in_ascending_k) {
   }
 }
 
-// With factors of groups: sums each 128 of k separately, then total = total + sum * (factor_a * factor_b).
+// With scale_inv of groups: sums each 128 of k separately, then total = total + sum * (scale_inv_a * scale_inv_b).
 BOOST_AUTO_TEST_CASE(gemm_sums_groups_of_k) {
   for (const char* const line :
        {"gemm e4m3fn*e5m2->f32 scale=1x128,128x128", "gemm e4m3fn*e5m2->f32 scale=1x128,1x128"}) {

@@ -15,7 +15,7 @@ BOOST_AUTO_TEST_SUITE(test_cpu_backend_nightly)
 
 namespace {
 
-// A few rows or columns of a dimension; the last ones lie past 2^31 elements.
+// A few rows or columns of a dimension; the last ones are past 2^31 elements.
 std::vector<std::int64_t> samples(std::int64_t size) { return {0, 1, size / 2, size - 2, size - 1}; }
 
 struct Fixture {
@@ -64,7 +64,7 @@ struct Fixture {
     return outputs;
   }
 
-  // Checks each sampled row as a matrix of its own.
+  // Checks each sampled row as a separate matrix.
   void check_norm(const NormSpec& spec, const SharedMatrices& inputs, const Matrices& outputs) {
     const GuardedMatrix& input = *inputs.at("input");
     for (const std::int64_t r : samples(input.rows())) {

@@ -187,7 +187,7 @@ BOOST_AUTO_TEST_CASE(backward_is_the_derivative_of_forward) {
 }
 
 // Norms with codes of any granularity come from a cast with an expression of the statistics: it must give the same
-// values and, for rows, the same codes and factors.
+// values and, for rows, the same codes and scale_inv.
 BOOST_AUTO_TEST_CASE(a_cast_with_an_expression_of_the_statistics_gives_the_same) {
   for (const NormKind kind : {NormKind::layer, NormKind::rms}) {
     for (const bool affine : {false, true}) {
@@ -256,7 +256,7 @@ BOOST_AUTO_TEST_CASE(rows_of_nothing_and_eps_of_nothing) {
   BOOST_TEST(mean == std::vector<float>(2, 0.0F), boost::test_tools::per_element());
   BOOST_TEST(rstd == std::vector<float>(2, 2.0F), boost::test_tools::per_element());
 
-  // No rows: the gradients of gamma and beta are 0, and a given scale has its factor.
+  // No rows: the gradients of gamma and beta are 0, and a given scale has its scale_inv.
   std::vector<float> gamma(3, 1.0F);
   std::vector<float> sums(3, -1.0F);
   backend->norm_backward({.kind = NormKind::rms, .in = Dtype::f32, .affine = true},

@@ -1,6 +1,6 @@
-// GEMMs with factors of 1x128 groups and 128x128 blocks on cuBLASLt, on a Hopper GPU: every pair of formats, output and
-// epilogue that it takes, at sizes that fill no tile, against float64. Factors that lie as cuBLASLt reads them give the
-// same bits as those that are moved first. And a bias at any element.
+// GEMMs with scale_inv of 1x128 groups and 128x128 blocks on cuBLASLt, on a Hopper GPU: every pair of formats, output
+// and epilogue that it takes, at sizes that fill no tile, against float64. Those that are stored as cuBLASLt reads them
+// give the same bits as those that are copied first. And a bias at any element.
 #include "support/gpu_test.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ struct Fixture : GemmOnGpu {
 
   Fixture() : GemmOnGpu(context()) {}
 
-  // With a c that is added; operands, factors and c are such that every sum is exact.
+  // With a c that is added; operands, scale_inv and c are such that every sum is exact.
   void expect_exact_sum(Case c) {
     c.input = Input::integers;
     const SharedMatrices inputs = maker.inputs(c);
@@ -75,7 +75,7 @@ void bring(Backend& backend, Stream& stream, std::vector<float>& to, const Tenso
   backend.copy_to_host(to.data(), from.data, count * sizeof(float), stream);
 }
 
-// The factors as cuBLASLt reads them, in a buffer of their own.
+// The scale_inv as cuBLASLt reads them, in their own buffer.
 Tensor ordered(Backend& backend, Stream& stream, const Tensor& factors, ScaleGranularity scale, std::int64_t rows,
                std::int64_t k, std::vector<Buffer>& memory) {
   const CublasltFactors order = cublaslt_factors(factors, scale, rows, k);
@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(every_kind) {
   }
 }
 
-// Factors of an operand's transpose, one row for each group of K.
+// scale_inv of an operand's transpose, one row for each group of K.
 BOOST_AUTO_TEST_CASE(factors_by_group) {
   if (!on_hopper()) return;
   for (const char* const scale : {"128x128", "1x128"}) {

@@ -154,8 +154,8 @@ BOOST_AUTO_TEST_CASE(factors_of_groups_are_hoppers_and_need_rows_by_fours) {
   }
 }
 
-// They are moved if they lie otherwise than it reads them.
-BOOST_AUTO_TEST_CASE(factors_of_groups_lie_anywhere) {
+// They are copied if they are stored otherwise than it reads them.
+BOOST_AUTO_TEST_CASE(scale_inv_of_groups_have_any_layout) {
   for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     Call call = grouped_call(scale_b);
     call.tensors.factor_a.data = at(0x3004);
@@ -171,7 +171,7 @@ BOOST_AUTO_TEST_CASE(factors_of_groups_lie_anywhere) {
 
 namespace {
 
-// Where the factor of a row (or block of rows) and a group of K lies, counted from the matrix' first.
+// The place of the scale_inv of a row (or block of rows) and a group of K, counted from the matrix' first.
 std::int64_t place(const FactorMatrix& matrix, bool by_group, std::int64_t part, std::int64_t group) {
   const std::int64_t row = by_group ? group : part;
   const std::int64_t col = by_group ? part : group;
@@ -181,7 +181,7 @@ std::int64_t place(const FactorMatrix& matrix, bool by_group, std::int64_t part,
 
 }  // namespace
 
-// Every factor is found where GemmTensors says it lies, and is read where NVIDIA's documentation says.
+// Every scale_inv is found where GemmTensors says it is, and is read where NVIDIA's documentation says.
 BOOST_AUTO_TEST_CASE(the_order_of_factors) {
   for (const ScaleGranularity scale : {kRowGroups, kBlocks}) {
     for (const std::int64_t rows : {1, 4, 128, 132, 300}) {

@@ -51,7 +51,7 @@ struct OnGpu {
 
   ~OnGpu() { std::cout << cases << " cases\n"; }
 
-  // By turns; or all cases of a spec in one process, where other suites use its kernels too.
+  // Round-robin over the shares; or all cases of a spec in one process, where other suites use its kernels too.
   bool mine() { return share.has(index++); }
   bool mine(const DequantMatmulSpec& spec) const { return share.has(print(KernelSpec(spec))); }
 
@@ -141,7 +141,7 @@ DequantTiling tiling_of(DequantKernel kernel, std::int64_t m, int split) {
                  : DequantTiling{.wgmma = true, .tokens = 64, .rows = 128, .depth = 64, .stages = 6};
 }
 
-// Every weight, scale, activation and layout in turn; every third with f32 outputs.
+// Every weight, scale, activation and layout, one after the other; every third with f32 outputs.
 struct Combination {
   std::size_t index;
   DequantMatmulSpec spec;
@@ -228,8 +228,8 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(exact, OnGpu)
 
-// Every format, kind of factors, activation, layout and kernel, with every number of tokens; N and K vary in turn. Only
-// two tilings of each kernel are compiled here; suite `tilings` runs the others.
+// Every format, kind of scale_inv, activation, layout and kernel, with every number of tokens; N and K vary with the
+// case. Only two tilings of each kernel are compiled here; suite `tilings` runs the others.
 BOOST_AUTO_TEST_CASE(of_everything) {
   constexpr std::array<std::pair<int, int>, 4> kSizes{std::pair{141, 301}, {75, 1133}, {333, 65}, {257, 514}};
   for (const Combination& each : combinations()) {
@@ -373,7 +373,7 @@ BOOST_AUTO_TEST_CASE(factors_of_mx_at_their_ends) {
   }
 }
 
-// A stage that goes past the last k has no group there whose factor counts: the last group's may be Inf.
+// A stage that goes past the last k has no group there whose scale_inv counts: the last group's may be Inf.
 BOOST_AUTO_TEST_CASE(an_infinite_factor_of_the_last_group) {
   for (const ScaleGranularity scale : {ScaleGranularity{1, 32}, ScaleGranularity{1, 64}, ScaleGranularity{1, 128}}) {
     for (const WeightLayout layout : kLayouts) {
@@ -529,7 +529,7 @@ BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
 }
 
 // The weight is not constant: the previous kernel packs it, for longer than the GEMM takes to begin, and the kernel
-// before that one writes its factors.
+// before that one writes its scale_inv.
 BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
   if (!is_hopper()) return;
   constexpr std::array kSpecs{"dequant_matmul bf16*e4m3fn->bf16 packed scale=row kernel=sm90:mma:8x64x256:5:2:2",
@@ -572,7 +572,7 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
 
 // Stream-K's partial sums and flags pass between launches of different sizes and warp counts without any wait in
 // between, also in a graph. Groups of K are cut in the middle.
-BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
+BOOST_AUTO_TEST_CASE(cut_tiles_one_after_the_other) {
   if (!is_hopper()) return;
   struct Cut {
     const char* spec;
@@ -598,7 +598,7 @@ BOOST_AUTO_TEST_CASE(cut_tiles_behind_each_other) {
     products.set_constant(constant);
     products.poison(stream);
     all_at_once();
-    products.expect_alone(stream, "behind each other", cases);
+    products.expect_alone(stream, "one after the other", cases);
   }
   Graph captured(stream, all_at_once);
   products.poison(stream);

@@ -241,7 +241,7 @@ BOOST_AUTO_TEST_CASE(a_capture_takes_a_pair_that_is_loaded) {
   BOOST_TEST(backend.launches() - aligned == 2);
 }
 
-// Each has a driver of its own, and threads may share one.
+// Each has its own driver, and threads may share one.
 BOOST_AUTO_TEST_CASE(several_at_once) {
   DryRun l40s(gpu_named("l40s"));
   const auto run = [](DryRun& on) {

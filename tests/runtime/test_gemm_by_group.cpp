@@ -1,6 +1,6 @@
-// GEMMs on the CPU whose factors of groups form a matrix with one row for each group of K: the same bits as with
-// factors stored row by row, and right against float64. Casts write the factors of transposed codes this way, and the
-// last test feeds both, as written, to a GEMM that sums over the rows of the cast tensor.
+// GEMMs on the CPU whose scale_inv of groups form a matrix with one row for each group of K: the same bits as with
+// scale_inv stored row by row, and right against float64. Casts write the scale_inv of transposed codes this way, and
+// the last test feeds both, as written, to a GEMM that sums over the rows of the cast tensor.
 #include <algorithm>
 #include <bit>
 #include <boost/test/unit_test.hpp>
@@ -74,7 +74,7 @@ struct Source {
   }
 };
 
-// Transposed codes and their factors, as a cast writes them without gaps.
+// Transposed codes and their scale_inv, as a cast writes them without gaps.
 struct Operand {
   std::vector<std::uint8_t> codes;
   std::vector<float> factors;
@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(transposed_codes_are_operands_as_they_are) {
             sum += x * y;
             bound += off_x * y + x * off_y + off_x * off_y;
           }
-          bound += 1e-4 * sum;  // for the scales, the factors and the f32 sum
+          bound += 1e-4 * sum;  // for the scales, the scale_inv and the f32 sum
           const auto actual = static_cast<double>(out[static_cast<std::size_t>(i * k + j)]);
           BOOST_REQUIRE_MESSAGE(std::fabs(actual - sum) <= bound, rows << " rows, " << (blocks ? "blocks" : "groups")
                                                                        << ", (" << i << ", " << j << "): expected "

@@ -144,7 +144,7 @@ CpuProduct on_cpu(Cross& cross, const CrossRun& run, const GemmTensors& t) {
 
 bool close(double a, double b, double error = 1e-12) { return std::fabs(a - b) <= error * (1 + std::fabs(a)); }
 
-// Some cells of every kind: formats, factors, outputs, epilogues.
+// Some cells of every kind: formats, scale_inv, outputs, epilogues.
 std::vector<const CrossCell*> some_cells(const std::vector<CrossCell>& cells) {
   std::vector<const CrossCell*> some;
   for (std::size_t i = 0; i < cells.size(); i += 197) some.push_back(&cells[i]);
@@ -242,7 +242,7 @@ BOOST_AUTO_TEST_CASE(passes_what_is_right_and_nothing_else) {
       BOOST_TEST(off.out.first == static_cast<unsigned long long>(m * n - 1));
       write(at, right, size);
 
-      // A byte behind the output, and one that differs from the first run's poison.
+      // A byte after the output, and one that differs from the first run's poison.
       write(at + size, 0, 1);
       cross.clear_verdicts();
       cross.checker().bytes(cross.out().compared(&cross.first_verdict()->out_bytes));

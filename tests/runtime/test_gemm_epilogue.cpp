@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(more_than_a_block) {
   }
 }
 
-// Nothing to multiply and nothing to write: an FP8 output still gets its factor.
+// Nothing to multiply and nothing to write: an FP8 output still gets its scale_inv.
 BOOST_AUTO_TEST_CASE(no_elements) {
   for (const Shape shape : {Shape{0, 8, 16}, Shape{8, 0, 16}}) {
     const Case c{.spec = parse("gemm e4m3fn*e4m3fn->e5m2 also=amax"), .shape = shape};

@@ -42,7 +42,7 @@ std::vector<KernelSpec> with_tiles(const std::vector<GemmSpec>& kinds) {
   return specs;
 }
 
-// Equal and mixed formats, the 16-bit types, factors of all kinds.
+// Equal and mixed formats, the 16-bit types, scale_inv of all kinds.
 std::vector<GemmSpec> typical_kinds() {
   return {{.a = Dtype::e4m3fn, .b = Dtype::e5m2, .scale_a = kRowwise, .scale_b = kRowwise, .bias = true},
           {.a = Dtype::e4m3fnuz, .b = Dtype::e5m2fnuz, .out = Dtype::f32, .scale_b = kRowwise},
@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(one_of_each_kind) {
   }
 }
 
-// With one row of factors for each group of K; by gemm_simt as well.
+// With one row of scale_inv for each group of K; by gemm_simt as well.
 BOOST_AUTO_TEST_CASE(factors_by_group) {
   std::vector<KernelSpec> specs;
   for (GemmSpec kind : typical_kinds()) {
@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(tails, Fixture)
 
-// Every pair of M and N with both tiles; K and the kind of call vary in turn, so that each K meets each kind.
+// Every pair of M and N with both tiles; K and the kind of call vary with the case, so that each K meets each kind.
 BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
   constexpr std::array<std::int64_t, 8> kExtents{1, 7, 16, 17, 100, 127, 129, 1000};
   constexpr std::array<std::int64_t, 9> kDepths{1, 7, 16, 17, 100, 127, 129, 1000, 0};
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(kinds, Fixture)
 
-// Every pair of formats with every kind of factors; outputs vary in turn.
+// Every pair of formats with every kind of scale_inv; outputs vary with the case.
 BOOST_AUTO_TEST_CASE(of_formats) {
   std::vector<KernelSpec> specs;
   std::size_t turn = 0;

@@ -101,8 +101,8 @@ BOOST_FIXTURE_TEST_CASE(roundings_are_forgiven, Fixture) {
   }
 }
 
-// The tuner runs each candidate many times, on all copies in turn.
-BOOST_FIXTURE_TEST_CASE(again_and_in_turns, Fixture) {
+// The tuner runs each candidate many times, on one copy after the other.
+BOOST_FIXTURE_TEST_CASE(again_on_all_copies, Fixture) {
   for (const GemmSpec& spec : specs()) {
     GemmOperands operands = make(spec, kSizes[1]);
     BOOST_TEST(operands.copies() >= 2);

@@ -90,7 +90,7 @@ struct Fixture : GemmOnGpu {
   }
 };
 
-// A layer with so many tokens, input and output features.
+// A layer's size: tokens, input and output features.
 struct LayerSize {
   std::int64_t tokens, in, out;
 };
@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(pairs, Fixture)
 
-// Every tiling beside every other one. Sizes: one tile; ragged ones; more tiles than half of the multiprocessors have
+// Every tiling with every other one. Sizes: one tile; ragged ones; more tiles than half of the multiprocessors have
 // blocks, in both, in the first and in the second.
 BOOST_AUTO_TEST_CASE(every_tiling) {
   for (const Kinds& kinds : every_kind()) {

@@ -132,7 +132,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(shapes, Fixture)
 
-// The tiling in turn: each epilogue, dtype and layout has another one.
+// The tilings rotate: each epilogue, dtype and layout has another one.
 BOOST_AUTO_TEST_CASE(of_each_epilogue) {
   std::vector<KernelSpec> specs;
   std::size_t turn = 0;

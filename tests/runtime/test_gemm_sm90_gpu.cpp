@@ -33,7 +33,7 @@ std::vector<GemmTiling> tilings(const GemmSpec& kind) {
     all.push_back({128, 192, 2, 1, 5, false});
     all.push_back({128, 128, 1, 2, 6, true});
   }
-  if (kind.scale_a == kRowGroups) all.push_back({128, 128, 1, 1, 3, false});  // factors of one step at a time
+  if (kind.scale_a == kRowGroups) all.push_back({128, 128, 1, 1, 3, false});  // scale_inv of one step at a time
   return all;
 }
 
@@ -99,8 +99,8 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(tails, Fixture)
 
-// Every pair of M and N with every tiling; K varies in turn. Rowwise factors and a bias, which must not be read out of
-// bounds.
+// Every pair of M and N with every tiling; K varies with the case. Rowwise scale_inv and a bias, which must not be read
+// out of bounds.
 BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
   constexpr std::array<std::int64_t, 8> kExtents{1, 7, 16, 17, 100, 127, 129, 1000};
   constexpr std::array<std::int64_t, 7> kDepths{16, 48, 128, 144, 512, 528, 1040};
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(of_pitches) {
   }
 }
 
-// The output's rows start at multiples of 16 bytes but do not end at one: the kernel must not write the bytes behind
+// The output's rows start at multiples of 16 bytes but do not end at one: the kernel must not write the bytes after
 // them.
 BOOST_AUTO_TEST_CASE(of_rows_that_end_anywhere) {
   for (const bool fast : {true, false}) {
@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(groups, Fixture)
 
-// Factors for each 128 of K: tails of all three sizes, several tiles per block, with and without a bias.
+// scale_inv for each 128 of K: tails of all three sizes, several tiles per block, with and without a bias.
 BOOST_AUTO_TEST_CASE(of_k) {
   constexpr std::array kShapes{Shape{1, 1, 16},       Shape{256, 256, 256},  Shape{129, 100, 144},
                                Shape{17, 1000, 1040}, Shape{1000, 127, 400}, Shape{300, 392, 2064},
@@ -220,8 +220,8 @@ BOOST_AUTO_TEST_CASE(of_k) {
   }
 }
 
-// With one row of factors for each group, as casts of transposed operands write them: for both operands, and for one at
-// a time.
+// With one row of scale_inv for each group, as casts of transposed operands write them: for both operands, and for one
+// at a time.
 BOOST_AUTO_TEST_CASE(by_group) {
   constexpr std::array kShapes{Shape{1, 1, 16}, Shape{129, 100, 144}, Shape{300, 392, 2064}, Shape{1000, 127, 400}};
   for (const ScaleGranularity scale_b : kGroupedScalesOfB) {

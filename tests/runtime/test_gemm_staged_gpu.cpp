@@ -1,5 +1,6 @@
-// GEMMs on a Hopper GPU with operands that gemm_sm90 cannot read as they lie (columns along k, unaligned rows, any K).
-// Staging copies such operands to aligned rows first: its results are right, and the library stages where it pays.
+// GEMMs on a Hopper GPU with operands that gemm_sm90 cannot read as they are stored (columns along k, unaligned rows,
+// any K). Staging copies such operands to aligned rows first: its results are right, and the library stages where it
+// pays.
 #include "support/gpu_test.h"
 
 #include <vector>

@@ -72,7 +72,8 @@ BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_FIXTURE_TEST_SUITE(tails, Fixture)
 
-// Every pair of M and N with every tiling; K varies in turn: fewer steps than parts, parts of one step, all of them.
+// Every pair of M and N with every tiling; K varies with the case: fewer steps than parts, parts of one step, all of
+// them.
 BOOST_AUTO_TEST_CASE(of_m_n_and_k) {
   constexpr std::array<std::int64_t, 7> kExtents{1, 17, 64, 100, 127, 129, 1000};
   constexpr std::array<std::int64_t, 11> kDepths{16, 128, 144, 256, 384, 400, 512, 528, 640, 1040, 2064};
@@ -135,7 +136,7 @@ BOOST_AUTO_TEST_CASE(of_calls) {
   }
 }
 
-// Factors for each 128 of K: a part may begin at any of them.
+// scale_inv for each 128 of K: a part may begin at any of them.
 BOOST_AUTO_TEST_CASE(of_groups) {
   constexpr std::array kShapes{Shape{1, 1, 16},      Shape{64, 1000, 2064}, Shape{129, 100, 1168}, Shape{17, 3000, 784},
                                Shape{300, 392, 528}, Shape{60, 128, 4096},  Shape{1500, 2100, 400}};

@@ -51,7 +51,7 @@ void add(std::vector<Case>& all, const std::vector<GemmSpec>& specs, const std::
   for (const GemmSpec& spec : specs) all.push_back({.spec = spec, .shape = shapes[all.size() % shapes.size()]});
 }
 
-// Every tiling, alternating one factor and one per row, bf16 and f32, with and without a bias.
+// Every tiling, alternating one scale_inv and one per row, bf16 and f32, with and without a bias.
 std::vector<GemmSpec> sm90_specs() {
   std::vector<GemmSpec> specs;
   const auto add_tilings = [&](const GemmSpec& kind) {
@@ -119,7 +119,7 @@ std::vector<Case> stress_cases() {
                   "gemm e4m3fn*e4m3fn->f32 scale=row,row kernel=cublaslt",
                   "gemm e5m2*e4m3fn->f32 scale=tensor,tensor c=f32 kernel=cublaslt"}),
         whole);
-    // Each of them moves factors before it multiplies.
+    // Each of them copies scale_inv before it multiplies.
     add(all,
         specs_of({"gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 kernel=cublaslt",
                   "gemm e4m3fn*e4m3fn->bf16 scale=1x128,1x128 kernel=cublaslt"}),

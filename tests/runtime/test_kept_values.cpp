@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(of_costly_expressions_of_two_matrices) {
               std::vector{Pass::main}));
 }
 
-// A Graph has scratch memory of its own, and of what it captures, what was loaded before decides.
+// A Graph has its own scratch memory, and of what it captures, what was loaded before decides.
 BOOST_AUTO_TEST_CASE(in_a_graph) {
   BOOST_TEST((captured_after(kLarge, kLarge) == std::vector{Pass::keeping, Pass::kept, Pass::keeping, Pass::kept}));
 }

@@ -174,8 +174,8 @@ BOOST_AUTO_TEST_CASE(a_file_that_holds_another_kernel_is_not_used) {
   BOOST_TEST(problem == "holds a kernel of another source or target than its key says");
 }
 
-// A store's place is no part of a kernel's key. Runs in a mount namespace of its own, so that nothing stays mounted.
-BOOST_AUTO_TEST_CASE(a_store_serves_wherever_it_lies) {
+// A store's place is no part of a kernel's key. Runs in a separate mount namespace, so that nothing stays mounted.
+BOOST_AUTO_TEST_CASE(a_store_serves_wherever_it_is) {
   const FakeCompiler compiler;
   KernelCache(&compiler, store, kTarget, nullptr).compiled(kSource, kTarget);
   const auto hits = [&](const fs::path& place) {
@@ -372,7 +372,8 @@ BOOST_AUTO_TEST_CASE(memory_leaves_the_disk_alone) {
   BOOST_TEST(store.usage().files == 1);
 }
 
-// A store with a kernel that its compiler would not make: verify tells, uses what it compiled, and mends the store.
+// A store with a kernel that its compiler would not make: verify reports it, uses what it compiled, and mends the
+// store.
 BOOST_AUTO_TEST_CASE(verify_compares) {
   const FakeCompiler compiler;
   const KernelKey key = kernel_key(kSource, kTarget, "fake 1");

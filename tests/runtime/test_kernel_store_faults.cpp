@@ -309,7 +309,7 @@ BOOST_AUTO_TEST_CASE(directory_in_the_way_of_a_put) {
   BOOST_TEST(quarantined() == 1);
 }
 
-// Not even if it points to a good entry of our own.
+// Not even if it points to one of our good entries.
 BOOST_AUTO_TEST_CASE(link) {
   fs::rename(file(), directory.path() / "kept");
   fs::create_symlink(directory.path() / "kept", file());
@@ -535,7 +535,7 @@ BOOST_AUTO_TEST_CASE(the_programs_own_handler_of_sigxfsz) {
              }) == 0);
 }
 
-// Runs in a mount namespace of its own, so that nothing stays mounted in any case.
+// Runs in a separate mount namespace, so that nothing stays mounted in any case.
 BOOST_AUTO_TEST_CASE(full_disk_and_read_only_file_system) {
   constexpr int kNoMount = 77;
   const Item large("large", 1 << 20);

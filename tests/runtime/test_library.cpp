@@ -17,7 +17,7 @@ using ingot::test::TemporaryDirectory;
 
 namespace {
 
-// A library that every process has, copied under a name of our own: finding it proves which location was searched.
+// A library that every process has, copied under another name: finding it proves which location was searched.
 constexpr const char* kName = "libingot-search-test.so";
 
 void plant(const fs::path& folder) {

@@ -317,7 +317,7 @@ double processor_ms_of(pthread_t thread) {
   return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) / 1e6;
 }
 
-constexpr int kTooFewLooks = 101;  // the watching thread had to wait so long for a turn that it cannot tell
+constexpr int kTooFewLooks = 101;  // the watching thread had to wait so long for the processor that it does not know
 
 // How many percent of the first compile's processor time another thread's signals would have met another handler than
 // `own`. The time that the compiling thread was given counts, so other work on the machine does not.
@@ -408,8 +408,8 @@ BOOST_AUTO_TEST_CASE(a_signal_during_the_first_compile_reaches_the_programs_own_
 }
 
 // A signal that another thread takes meets NVRTC's handler until the keeper thread has restored the program's. On a
-// busy machine the keeper may have to wait for its turn, so three good programs of many are enough. Without the keeper,
-// the handler stands for about 30 %, and hardly one of a hundred is good.
+// busy machine the keeper may have to wait for the processor, so three good programs of many are enough. Without the
+// keeper, the handler stands for about 30 %, and hardly one of a hundred is good.
 BOOST_AUTO_TEST_CASE(another_thread_rarely_meets_nvrtcs_handler) {
   constexpr int kTrials = 50;
   constexpr int kEnough = 3;

@@ -100,7 +100,7 @@ BOOST_FIXTURE_TEST_CASE(every_code_comes_back, Packer) {
 }
 
 // For f16, codes are bytes. (test_dequant_fragment.cpp tests the bit positions of the other layouts.)
-BOOST_FIXTURE_TEST_CASE(codes_of_8_bits_lie_where_the_layout_says, Packer) {
+BOOST_FIXTURE_TEST_CASE(codes_of_8_bits_are_where_the_layout_says, Packer) {
   layout = WeightLayout::packed_f16;
   constexpr std::int64_t kRows = 100;
   constexpr std::int64_t kDepth = 90;

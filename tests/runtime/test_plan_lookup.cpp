@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::size_t kBytes = std::size_t{1} << 20U;
 
-// Memory of its own for what is allocated while `open`; never given back.
+// Separate memory for what is allocated while `open`; never given back.
 struct Pages {
   std::byte* data = nullptr;
   std::size_t used = 0;
@@ -182,7 +182,7 @@ BOOST_FIXTURE_TEST_CASE(launch, DryLaunches) {
   }));
 }
 
-// Whole calls: in one launch, in two, and of rows that have blocks of their own.
+// Whole calls: in one launch, in two, and of rows that have their own blocks.
 BOOST_FIXTURE_TEST_CASE(cast, DryLaunches) {
   const auto check = [&](const CastSpec& spec, std::int64_t rows, std::int64_t cols) {
     CastTensors tensors;

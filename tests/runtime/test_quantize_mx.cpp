@@ -32,7 +32,7 @@ struct Fixture {
       unpack_codes(spec.out, row, codes);
       std::vector<std::uint8_t> again(row.size());
       pack_codes(spec.out, codes, again);
-      if (again != row) return fmt::format("row {}: the bits behind the last code are not 0", r);
+      if (again != row) return fmt::format("row {}: the bits after the last code are not 0", r);
       for (std::int64_t c = 0; c < input.cols(); c += 32) {
         const MxGroup expected = expected_mx_group(spec.out, search, input, r, c);
         if (found.scales.bits(r, c / 32) != expected.scale) {
@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(boundaries_of_f32) {
         around.push_back(-x);
       }
     }
-    // In each group 31 of those lie below the largest element, which decides the scale.
+    // In each group 31 of those are below the largest element, which decides the scale.
     const auto groups = static_cast<std::int64_t>((around.size() + 30) / 31);
     GuardedMatrix input(Dtype::f32, 254, groups * 32);
     for (int r = 0; r < 254; ++r) {

@@ -42,7 +42,7 @@ const std::string kDigits = "0123456789abcdef";
 
 BOOST_FIXTURE_TEST_SUITE(store_directory, Fixture)
 
-// Files of other names are somebody else's, wherever they lie.
+// Files of other names are somebody else's, wherever they are.
 BOOST_AUTO_TEST_CASE(only_what_has_a_name_of_ours_is_ours) {
   const StoreDirectory store = make();
   const std::string ours = "123-" + kDigits;

@@ -219,7 +219,7 @@ BOOST_FIXTURE_TEST_CASE(killed_at_every_call_of_a_tuning_record, Fixture) {
   row.finish(15);
 }
 
-// Bundles, exports of records and safetensors files are written so. What a dead process has left beside the file is
+// Bundles, exports of records and safetensors files are written so. What a dead process has left next to the file is
 // not the file.
 BOOST_FIXTURE_TEST_CASE(killed_at_every_call_of_a_replaced_file, Fixture) {
   if (!test::can_trace()) return;

@@ -115,7 +115,7 @@ struct Fixture {
     return 0;
   }
 
-  // `meanwhile` runs in a process of its own until all others are done.
+  // `meanwhile` runs in another process until all others are done.
   void run(test::FaultRow& row, const Crowd& crowd, const std::function<void()>& meanwhile = {}) {
     fs::remove_all(root);
     new (&*counts) Counts();
@@ -131,7 +131,7 @@ struct Fixture {
     counts->go = true;
     for (const pid_t child : children) row.child_ended("a process", test::wait_for(child));
     counts->over = true;
-    row.child_ended("the process beside them", test::wait_for(other));
+    row.child_ended("the process next to them", test::wait_for(other));
     if (counts->wrong > 0) row.wrong(std::to_string(counts->wrong) + " wrong kernels");
   }
 
@@ -194,7 +194,7 @@ BOOST_AUTO_TEST_CASE(eight_processes_three_hundred_keys) {
 // A store that is far too small, whose files are removed one by one, and as a whole: kernels are compiled again, and
 // none is wrong.
 BOOST_AUTO_TEST_CASE(with_eviction_and_clear) {
-  test::FaultRow row("F6, eviction and clear beside 8 processes x 60 keys");
+  test::FaultRow row("F6, eviction and clear during 8 processes x 60 keys");
   const auto clear = [this] {
     std::error_code error;
     std::vector<fs::path> files;
@@ -312,7 +312,7 @@ BOOST_AUTO_TEST_CASE(stopped_and_dead_holders) {
   row.finish(15);
 }
 
-// What may lie where the lock belongs: the kernel is compiled without it, at once.
+// What may be where the lock belongs: the kernel is compiled without it, at once.
 BOOST_AUTO_TEST_CASE(no_lock_to_be_had) {
   test::FaultRow row("F8, no lock");
   for (const char* in_its_place : {"folder", "link", "dangling link", "fifo", "read-only file"}) {

@@ -413,7 +413,7 @@ BOOST_FIXTURE_TEST_CASE(files_replaced_and_read, Fixture) {
                         return found == before || message.starts_with(file.string() + ": ") ? "" : "half a file";
                       },
                       .after = [&]() -> std::string { return read_file(file, 1 << 20) == before ? "" : "lost"; }};
-  // A FIFO of our own, with a reader: never a device of the machine, which a wrong move would replace.
+  // A FIFO made here, with a reader: never a device of the machine, which a wrong move would replace.
   const fs::path fifo = home / "fifo";
   FileDescriptor reader;
   const Scenario in_place{.name = "write_file into a FIFO",

@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(an_allocator_that_gives_no_memory_is_named) {
   BOOST_TEST(stream.scratch(77) != nullptr);
 }
 
-// Each block is memory of its own, whatever scratch() has, and goes back by itself.
+// Each block has its own memory, whatever scratch() has, and goes back by itself.
 BOOST_AUTO_TEST_CASE(an_allocator_gives_memory_for_calls_and_for_what_they_keep) {
   FakeBackend backend;
   CUstream_st* const handle = backend.create_stream();

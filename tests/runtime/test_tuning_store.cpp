@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(loading_stops_when_asked) {
   BOOST_TEST(store.load([] { return false; }).size() == 3U);
 }
 
-BOOST_AUTO_TEST_CASE(kernels_beside_records_mind_their_own) {
+BOOST_AUTO_TEST_CASE(kernels_and_records_do_not_touch_each_other) {
   TuningStore store = make();
   BOOST_TEST(store.put(record()));
   KernelStore kernels(root);
@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(a_directory_that_is_none) {
   BOOST_TEST(warnings.size() == 1U);
 }
 
-// What someone else has put beside the records is nobody's damage.
+// What someone else has put next to the records is nobody's damage.
 BOOST_AUTO_TEST_CASE(files_of_other_names_are_left_alone) {
   TuningStore store = make();
   BOOST_TEST(store.put(record(1)));

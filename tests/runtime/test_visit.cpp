@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(visitors_take_their_dtypes_and_refuse_all_others) {
 }
 
 // The references that tests compare with have their own definition of each format.
-BOOST_AUTO_TEST_CASE(every_format_has_a_reference_of_its_own) {
+BOOST_AUTO_TEST_CASE(every_format_has_its_own_reference) {
   for (const Dtype dtype : kCodeDtypes) {
     visit_codes(dtype, [&]<class F>(Type<F>) {
       for (std::uint32_t code = 0; code < 1U << bits_of(dtype); ++code) {

@@ -1,6 +1,6 @@
 // Which rows the CUDA backend gives to the kernels for wide rows, by a dry run: a cast's rows that are wide enough for
-// a block of their own, and norms' that one block's registers do not hold, where the GPU has clusters (the passes
-// `wide` and `pair`, and norms' kernels for a number of columns). They must be readable in vectors.
+// their own block, and norms' that one block's registers do not hold, where the GPU has clusters (the passes `wide` and
+// `pair`, and norms' kernels for a number of columns). They must be readable in vectors.
 // tests/runtime/test_backends_gpu.cpp tests the results.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(of_casts_in_a_capture) {
   BOOST_TEST((hook.launched.passes == std::vector{Pass::main, Pass::main, Pass::wide, Pass::wide}));
 }
 
-// Kernels for rows of so many columns, of which a pair of blocks takes each.
+// Kernels for rows of this many columns, of which a pair of blocks takes each.
 BOOST_AUTO_TEST_CASE(of_norms) {
   constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats";
   BOOST_TEST(cols(kNorm, {3, 16384}) == 0);

@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(a_link_stays_a_link) {
   fs::create_directory(directory.path() / "folder");
   const fs::path target = directory.path() / "folder" / "target";
   fs::create_symlink("folder/target", link);
-  for (const char* const content : {"made", "replaced"}) {  // behind the link is no file yet; then there is one
+  for (const char* const content : {"made", "replaced"}) {  // the link leads to no file yet; then there is one
     write_file(link, {content});
     BOOST_TEST(fs::is_symlink(link));
     BOOST_TEST(text(target) == content);
@@ -254,7 +254,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_written_is_told) {
   check_contains(refusal(link), {"Too many levels of symbolic links"});
 }
 
-// The disk is full in the middle: the old file stays, and nothing is left beside it.
+// The disk is full in the middle: the old file stays, and nothing is left next to it.
 BOOST_AUTO_TEST_CASE(a_full_disk_costs_nothing) {
   write_file(file, {"old"});
   const int status = test::run_in_process([&] {

@@ -1,4 +1,4 @@
-// Casts that write factors of 1x128 groups by group: one for each schedule and source of scales, and their shapes.
+// Casts that write scale_inv of 1x128 groups by group: one for each schedule and source of scales, and their shapes.
 #pragma once
 
 #include <vector>

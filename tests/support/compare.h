@@ -15,7 +15,7 @@
 
 namespace ingot::test {
 
-// A result as it should be, in float64, and how far from it each element may lie.
+// A result as it should be, in float64, and how far from it each element may be.
 struct Expected {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
@@ -51,7 +51,7 @@ std::string difference(const std::string& what, std::int64_t rows, std::int64_t 
 // payload to the processor.
 std::string bit_difference(const std::string& what, const GuardedMatrix& expected, const GuardedMatrix& actual);
 
-// Requires each element to lie within its bound.
+// Requires each element to be within its bound.
 std::string value_difference(const std::string& what, const Expected& expected, const GuardedMatrix& actual);
 
 // Requires ||actual - expected|| <= tolerance * ||expected|| (Frobenius), and NaN and Inf in the same positions.

@@ -25,7 +25,7 @@ GuardedMatrix WeightCodes::rows(std::int64_t padding, std::int64_t offset) const
     for (std::int64_t c = 0; c < k; ++c) {
       const auto at_bit = static_cast<unsigned>(c) * width;
       const unsigned shift = at_bit % 8;
-      // A code of six bits may lie in two bytes.
+      // A code of six bits may span two bytes.
       std::byte* const first = row + at_bit / 8;
       const std::size_t touched = shift + width > 8 ? 2 : 1;
       std::uint32_t pair = 0;

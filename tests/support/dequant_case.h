@@ -84,7 +84,7 @@ class DequantData {
 
   double factor(std::int64_t row, std::int64_t k) const;
 
-  // Every output in float64, and how far from it a result may lie; NaN and Inf stay what they are.
+  // Every output in float64, and how far from it a result may be; NaN and Inf stay what they are.
   struct Expected {
     double value, bound;
   };
@@ -101,7 +101,7 @@ class DequantData {
   std::vector<GuardedMatrix> inputs{};
 
  private:
-  // Factors that bring the outputs to around 1.
+  // scale_inv that bring the outputs to around 1.
   void fill_factors();
 
   void add_faults();

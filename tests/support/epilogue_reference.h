@@ -19,7 +19,7 @@
 
 namespace ingot::test {
 
-// How far the tensor cores' sums may lie from the exact ones, relative to the sum of the absolute terms: they keep few
+// How far the tensor cores' sums may be from the exact ones, relative to the sum of the absolute terms: they keep few
 // bits of each product. Other tests bound their errors over a whole output.
 inline constexpr double kTensorCoreSum = 0x1p-10;
 
@@ -40,7 +40,7 @@ class EpilogueReference {
 
   static Expected rounded(Dtype dtype, Expected values);
 
-  // The result lies between the codes of the smallest and the largest value that may be encoded.
+  // The result is between the codes of the smallest and the largest value that may be encoded.
   static Expected coded(Dtype dtype, double scale, Expected values);
 
   static Expected amax_of(const GuardedMatrix& out);

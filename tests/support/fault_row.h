@@ -23,7 +23,7 @@ class FaultRow {
   void child_ended(const std::string& what, int status);
   void wrong(const std::string& what);
 
-  // Prints the line, and fails the test unless there were at least so many injections and nothing was wrong.
+  // Prints the line, and fails the test unless there were at least `at_least` injections and nothing was wrong.
   void finish(int at_least = 1) const;
 
  private:

@@ -1,4 +1,4 @@
-// What lies in a folder, for tests that look for what was left or moved there.
+// Lists a folder, for tests that look for what was left or moved there.
 #pragma once
 
 #include <filesystem>

@@ -22,7 +22,7 @@ constexpr std::uint32_t stable_hash(std::string_view name) {
 struct NamedCase {
   std::string name;
   std::vector<std::string> kinds{""};  // CI has one of each, at least
-  std::uint32_t rarer = 1;             // CI's part of such cases is so many times smaller
+  std::uint32_t rarer = 1;             // CI's part of such cases is this many times smaller
 };
 
 // The kinds of a case that is named in words, as in "cast bf16->e4m3fn scale=row 8x8": its first word with each other

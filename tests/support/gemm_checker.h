@@ -3,9 +3,9 @@
 // with tables that the host makes from the formats' definitions (reference_formats.h), and the epilogues are written
 // out here. test_gemm_cross_gpu.cpp first compares the kernels with the CPU's float64.
 //
-// An element is right if the exact value, give or take a bound, lies in the interval that rounds to it. The bound
-// covers the sum's terms and is carried through the epilogue; if the inputs are small integers it is 0, and a tie must
-// have gone to the even neighbour.
+// An element is right if the exact value, give or take a bound, is in the interval that rounds to it. The bound covers
+// the sum's terms and is carried through the epilogue; if the inputs are small integers it is 0, and a tie must have
+// gone to the even neighbour.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ struct CheckedMatrix {
 };
 
 // The sums of products, and of their absolute values. groups: the number of groups of 128 along K in a row, or 0 if
-// factors are not part of the sum; b_rows: how many neighbouring rows of b share their factors.
+// scale_inv are not part of the sum; b_rows: how many neighbouring rows of b share them.
 struct SumsParams {
   CheckedMatrix a, b;
   long long m = 0, n = 0, k = 0;

@@ -1,5 +1,5 @@
-// Lists the full cross product of GEMM kinds: every pair of formats, fast and accurate sums, every kind of factors, of
-// output and of epilogue, in some five thousand cells. Each cell has 18 GEMMs, whose M, N and K take every length
+// Lists the full cross product of GEMM kinds: every pair of formats, fast and accurate sums, every kind of scale_inv,
+// of output and of epilogue, in some five thousand cells. Each cell has 18 GEMMs, whose M, N and K take every length
 // around a tile, a vector or a row of 16 bytes, and one beyond 4096; in nine of them K is arbitrary, in the others a
 // multiple of 16, which wgmma and cuBLASLt want. Pure values: tests/runtime/test_gemm_cross.cpp checks the list, and
 // test_gemm_cross_gpu.cpp runs it.
@@ -74,7 +74,7 @@ struct CrossShape {
 // no GEMM has more than 2^31 terms: two large extents get a short K.
 CrossShape cross_shape(std::size_t row, std::size_t col, bool whole);
 
-// The diagonal of the square on which a cell's GEMMs lie: nine GEMMs, with every M, every N and every K. (M is
+// The diagonal of the square on which a cell's GEMMs are: nine GEMMs, with every M, every N and every K. (M is
 // the j-th extent and N the one `diagonal` further; the sum of both indices takes every value, because 2 and 9 have no
 // common divisor.) Neighbouring cells of the list have different diagonals.
 inline std::size_t cross_diagonal(const CrossCell& cell) { return cell.index % 9; }

@@ -32,7 +32,7 @@ inline constexpr float kScale = 2;  // for FP8 outputs: some values saturate
 enum class Role : std::uint8_t { a, b, bias, c, first, second };
 
 // The inputs of GEMMs: one long run of random elements for each dtype and kind of input, in which every matrix is a
-// view at its own offset. Other elements lie between its rows and after the last, so reading those changes the result.
+// view at its own offset. Other elements are between its rows and after the last, so reading those changes the result.
 class CrossInputs {
  public:
   explicit CrossInputs(MeasuredGpu& gpu) : gpu_(&gpu) {}
@@ -98,8 +98,8 @@ double cross_tolerance(const GemmSpec& spec, Dtype out);
 // cuBLASLt rounds some high-precision sums to the output's dtype before it adds the bias.
 bool may_round_twice(const GemmSpec& spec);
 
-// How far a sum may lie from the exact one, relative to its absolute terms. gemm_mma adds exact products in f32. The
-// FP8 tensor cores keep few bits; if they sum throughout, they lose some with each 32 of K.
+// How far a sum may be from the exact one, relative to its absolute terms. gemm_mma adds exact products in f32. The FP8
+// tensor cores keep few bits; if they sum throughout, they lose some with each 32 of K.
 double cross_sum_error(const GemmSpec& spec);
 
 class Cross {
@@ -111,7 +111,7 @@ class Cross {
   std::size_t runs() const { return runs_; }
   const std::map<std::string, std::size_t>& counts() const { return counts_; }
 
-  // All tensors of a call of this run, with the outputs placed; the GEMM's amax and factor go to `verdict`.
+  // All tensors of a call of this run, with the outputs placed; the GEMM's amax and scale_inv go to `verdict`.
   GemmTensors tensors(const CrossRun& run, Verdict* verdict, std::size_t time);
 
   JudgeParams judged(const CrossRun& run, const GemmTensors& t, Verdict* verdict);
@@ -122,7 +122,7 @@ class Cross {
     std::string of;  // what they are sums of; other operands replace them
   };
 
-  // Sums in float64, either of the operands only or including their groups' factors. The last sums of each kind are
+  // Sums in float64, either of the operands only or including their groups' scale_inv. The last sums of each kind are
   // kept.
   const Sums& sums(const CrossRun& run, const GemmTensors& t);
 

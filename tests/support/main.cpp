@@ -1,4 +1,4 @@
-// main() of the test programs that have none of their own (those of the label gpu have support/gpu_main.cpp's).
+// main() of the test programs without their own main() (those of the label gpu have support/gpu_main.cpp's).
 #include <boost/test/unit_test.hpp>
 
 int main(int argc, char** argv) {

@@ -1,7 +1,7 @@
-// The norms in float64, straight from their definitions, and how far f32 results may lie from them.
+// The norms in float64, straight from their definitions, and how far f32 results may be from them.
 //
 // To sum a row, a thread adds at most 4 + cols / 4096 groups of 8 columns; there are 3 additions within a group, 5
-// within a warp and 16 over warps: that many roundings lie between a term and the sum. If an f32 sum overflows there is
+// within a warp and 16 over warps: that many roundings are between a term and the sum. If an f32 sum overflows there is
 // no bound: Inf.
 #pragma once
 

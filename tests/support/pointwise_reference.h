@@ -1,5 +1,5 @@
 // The values of a fused cast in float64, each with a bound for what f32 arithmetic may make of it; and how far the
-// values of a fast expression may lie from those of the reproducible one.
+// values of a fast expression may be from those of the reproducible one.
 #pragma once
 
 #include <algorithm>
@@ -69,7 +69,7 @@ std::string cast_sum_fault(Dtype out, const GuardedMatrix& values, const Guarded
 
 // Compares an output of a fast expression with that of the reproducible one. Values may differ by 1e-4 of themselves
 // or, if the expression cancels, by 1e-5 of the largest value: 16-bit results by one step of their rounding, maxima and
-// factors by one step of bf16's, codes by one step; sums accumulate their terms' differences. `same_factors`: if set,
+// scale_inv by one step of bf16's, codes by one step; sums accumulate their terms' differences. `same_factors`: if set,
 // few codes may differ.
 std::string fast_difference(const std::string& what, const GuardedMatrix& expected, const GuardedMatrix& actual,
                             bool same_factors);

@@ -28,7 +28,8 @@ struct MxOutputs {
   GuardedMatrix scales;  // e8m0fnu
 };
 
-// Between rows lie `padding` elements, bytes (for FP6 three times as many) and scales; before the first row, `offset`.
+// `padding` elements, bytes (for FP6 three times as many) and scales are between rows; `offset` are before the first
+// row.
 MxOutputs poisoned_mx(Dtype out, std::int64_t rows, std::int64_t cols, Placement at);
 
 Tensor view_codes(const GuardedMatrix& codes, Dtype out, std::int64_t cols, void* base, Device device);
@@ -80,7 +81,7 @@ std::vector<MxCase> mx_cases();
 // x, of dtype `in`, rounded to the format, in float64.
 double expected_float(const CodeSearch& search, double x);
 
-// in_place: the output is the input. Otherwise `at` says how it lies.
+// in_place: the output is the input. Otherwise `at` says how it is stored.
 GuardedMatrix run_float(const FloatQuantizeSpec& spec, const GuardedMatrix& input, Placement at, bool in_place,
                         Backend& backend, Stream& stream);
 

@@ -159,7 +159,7 @@ double factor_of(const SharedMatrices& inputs, const char* name, ScaleGranularit
 }
 
 Expected GemmReference::operator()(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs, bool exact) {
-  // Factors of groups are part of the sums.
+  // scale_inv of groups are part of the sums.
   const bool grouped = has_group_factors(spec);
   const Sums own = grouped ? add_up(spec, shape, inputs) : Sums{};
   const Sums& sums = grouped ? own : sums_of(spec, shape, inputs);

@@ -26,7 +26,7 @@ GuardedMatrix amax_reference(ScaleGranularity scale, const GuardedMatrix& input)
 
 float scale_reference(const CastSpec& spec, double amax);
 
-// The scales of one output, and what is written beside its codes.
+// The scales of one output, and what is written with its codes.
 struct ScalesReference {
   GuardedMatrix scales;
   GuardedMatrix factors;
@@ -43,7 +43,7 @@ Matrices amax_history_reference(const AmaxHistorySpec& spec, const SharedMatrice
 // Every output of a cast that the spec asks for.
 Matrices cast_reference(const CastSpec& spec, const SharedMatrices& inputs);
 
-// How far an f32 sum of `terms` products, rounded to `out`, may lie from the exact value; `magnitude` is the sum of the
+// How far an f32 sum of `terms` products, rounded to `out`, may be from the exact value; `magnitude` is the sum of the
 // absolute terms. Beyond the largest value of `out` there is no bound.
 double sum_bound(Dtype out, std::int64_t terms, double value, double magnitude);
 
@@ -77,7 +77,7 @@ class GemmReference {
 
   Sums add_up(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs);
 
-  // Multiplies each element by its group's factor.
+  // Multiplies each element by its group's scale_inv.
   static void apply_factors(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs,
                             GemmOperands& operands);
 

@@ -34,7 +34,7 @@ class CodeSearch {
   // A dtype; its values end before Inf and NaN.
   explicit CodeSearch(Dtype dtype);
 
-  // The code whose value is nearest to a magnitude, the even one of two; the last code if the magnitude lies beyond it.
+  // The code whose value is nearest to a magnitude, the even one of two; the last code if the magnitude is beyond it.
   std::uint32_t nearest(double magnitude) const;
 
   double value(std::uint32_t code) const { return values_[code]; }

@@ -39,7 +39,7 @@ class InputMaker {
   SharedMatrices inputs_of(const CastSpec& spec, const Case& c);
   SharedMatrices inputs_of(const ElementwiseSpec& spec, const Case& c) { return inputs_of(cast_of_values(spec), c); }
 
-  // With these factors some values saturate, some are flushed to zero, and some do neither. Every eighth code is a
+  // With these scale_inv some values saturate, some are flushed to zero, and some do neither. Every eighth code is a
   // zero. So the codes include combinations that no cast writes.
   SharedMatrices inputs_of(const CastStatsSpec& spec, const Case& c);
 
@@ -53,7 +53,7 @@ class InputMaker {
 
   void add_parameters(NormKind kind, Dtype dtype, bool affine, Case c, SharedMatrices& made);
 
-  // The slots take the formats in turn; every third scale is a power of two.
+  // The slots rotate through the formats; every third scale is a power of two.
   static SharedMatrices inputs_of(const AmaxHistorySpec&, const Case& c);
 
   template <class Spec>
@@ -70,14 +70,14 @@ class InputMaker {
   std::shared_ptr<const GuardedMatrix> matrix(Dtype dtype, std::int64_t rows, std::int64_t cols, const Case& c,
                                               unsigned seed);
 
-  // Positive factors; powers of two if results must be exact.
+  // Positive scale_inv; powers of two if results must be exact.
   static std::shared_ptr<const GuardedMatrix> factors(std::int64_t count, const Case& c, unsigned seed);
 
   ThreadPool pool_{0};
   std::map<std::string, std::shared_ptr<const GuardedMatrix>> kept_;
 };
 
-// Factors of groups in group order, from factors in row order of an operand with `rows` rows and K = k.
+// scale_inv of groups in group order, from those in row order of an operand with `rows` rows and K = k.
 GuardedMatrix by_group(const GuardedMatrix& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k);
 
 inline constexpr float kNormEps = 1e-5F;

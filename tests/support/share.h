@@ -27,7 +27,7 @@ struct Share {
   static Share of_arguments();
 };
 
-// Deals cases out to the shares by turns, where each has kernels of its own. Every process has to ask about the same
+// Deals cases out to the shares round-robin, where each has its own kernels. Every process has to ask about the same
 // cases in the same order, so no question may depend on the share.
 class Turns {
  public:

@@ -31,7 +31,7 @@ inline constexpr int kEndOfFile = -1;
 struct Fault {
   Call call = Call::none;
   int first = 1;  // the n-th call from now on, counted from 1
-  int count = 1;  // so many calls in a row
+  int count = 1;  // this many calls in a row
   int error = 0;  // errno; 0: a read or write of fewer bytes than asked for; kEndOfFile
 };
 
@@ -48,7 +48,7 @@ class FaultInjection {
   int hits() const;   // calls that the fault has met
 };
 
-// time() is ahead by so many seconds as long as this lives.
+// time() is ahead by this many seconds as long as this lives.
 class ClockJump {
  public:
   explicit ClockJump(std::int64_t seconds);

@@ -3,10 +3,10 @@
 // whose specs begin with it ("cast", "norm_backward"; "" for all). scripts/compare_kernels.sh compares the lines of two
 // builds, or of one that reads its templates from two folders (INGOT_TEMPLATES).
 //
-// The kernels are those of every spec in the lists of valid ones; every tiling of gemm_sm90 with each kind of factors,
-// sum and output; every tiling of gemm_mma, and every one that dequant_matmul is offered for some number of tokens; and
-// the fused casts, expressions and epilogues of tests/cases.h. share: 3/8 means every eighth kernel from the fourth on,
-// because NVRTC's front end runs one compile at a time in a process.
+// The kernels are those of every spec in the lists of valid ones; every tiling of gemm_sm90 with each kind of
+// scale_inv, sum and output; every tiling of gemm_mma, and every one that dequant_matmul is offered for some number of
+// tokens; and the fused casts, expressions and epilogues of tests/cases.h. share: 3/8 means every eighth kernel from
+// the fourth on, because NVRTC's front end runs one compile at a time in a process.
 #include <fmt/format.h>
 
 #include <cstdio>

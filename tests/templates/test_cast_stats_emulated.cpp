@@ -1,5 +1,5 @@
 // Runs the kernels of cast_stats.cuh on the host, thread by thread, and compares them with the CPU backend: the same
-// bits, for whole and cut tiles, wherever the matrices lie. (tests/runtime/test_cast_stats.cpp compares the CPU backend
+// bits, for whole and cut tiles, wherever the matrices are. (tests/runtime/test_cast_stats.cpp compares the CPU backend
 // with float64.)
 #include "templates/emulator.h"
 

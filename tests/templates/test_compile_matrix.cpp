@@ -41,7 +41,7 @@ namespace {
 struct Job {
   Source source;
   Target target;
-  std::uint32_t rarer = 1;  // CI's part of these jobs is so many times smaller
+  std::uint32_t rarer = 1;  // CI's part of these jobs is this many times smaller
 };
 
 // Empty if the kernel compiled cleanly.
@@ -247,7 +247,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   expect_clean("gemm_sm90", unique);
 }
 
-// Two GEMMs in one launch: every tiling that they can have, beside itself and the next.
+// Two GEMMs in one launch: every tiling that they can have, with itself and the next.
 BOOST_AUTO_TEST_CASE(gemm_sm90_pair_for_hopper) {
   std::map<std::string, Job> jobs;
   for (const GemmPairSpec& kinds : valid_specs<GemmPairSpec>()) {
@@ -267,8 +267,8 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_pair_for_hopper) {
   expect_clean("gemm_sm90_pair", unique);
 }
 
-// GEMMs with decoded weights. In CI, for each format, kind of factors and kernel, those that use most registers; every
-// kernel that packs; and every tiling that is offered for some number of tokens. Nightly, every spec.
+// GEMMs with decoded weights. In CI, for each format, kind of scale_inv and kernel, those that use most registers;
+// every kernel that packs; and every tiling that is offered for some number of tokens. Nightly, every spec.
 BOOST_AUTO_TEST_CASE(decoded_weights) {
   std::map<std::string, Job> jobs;
   const auto add = [&](const KernelSpec& spec, std::optional<Target> only, std::uint32_t rarer = 1) {
@@ -341,7 +341,7 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
   expect_clean("epilogues", jobs);
 }
 
-// The tensor-core GEMM for every target: in CI, those tiles, kinds of operand and kinds of factors that use most
+// The tensor-core GEMM for every target: in CI, those tiles, kinds of operand and kinds of scale_inv that use most
 // registers.
 BOOST_AUTO_TEST_CASE(gemm_mma_for_every_target) {
   std::vector<std::string> lines{"e4m3fn*e4m3fn->bf16 kernel=mma:128x128",

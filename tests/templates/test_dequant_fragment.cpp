@@ -1,4 +1,4 @@
-// Packed fragments: every code of every format, at each of its 16 positions and beside any neighbours, comes back from
+// Packed fragments: every code of every format, at each of its 16 positions and with any neighbours, comes back from
 // unpack_fragment(), and from decode_fragment() as the number that the format's definition gives in float64, for both
 // activation dtypes. The layout itself is compared with the PTX ISA's picture of operand A, and sizes with numbers
 // computed by hand.

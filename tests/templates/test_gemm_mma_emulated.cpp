@@ -1,6 +1,6 @@
 // Runs templates/gemm/gemm_mma.cuh on the host, thread by thread, and compares it with float64: what its lanes load,
 // decode, swizzle, multiply (with a warp's fragments as the PTX ISA lays them out) and store, for both tiles and all
-// formats, layouts, kinds of factors, pitches and addresses. The parameters come from the runtime's own code.
+// formats, layouts, kinds of scale_inv, pitches and addresses. The parameters come from the runtime's own code.
 #include "templates/emulator.h"
 
 #include <boost/test/unit_test.hpp>
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(layouts_of_codes) {
   check<e4m3fn, e4m3fn, f32, kSmall, true>("gemm e4m3fn*e4m3fn->f32 tt scale=1x128,128x128", {20, 131, 200});
 }
 
-// bf16 or f16 beside each format; every code has a value in both.
+// bf16 or f16 with each format; every code has a value in both.
 BOOST_AUTO_TEST_CASE(one_operand_of_high_precision) {
   check<bf16, e4m3fn, f32, kSmall>("gemm bf16*e4m3fn->f32 scale=tensor,row", {70, 81, 100}, Input::integers);
   check<bf16, e4m3fn, bf16, kLarge>("gemm bf16*e4m3fn->bf16 scale=tensor,row bias", {70, 81, 100});
@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(groups) {
                                            Input::integers);
 }
 
-// Factors stored with a row for each group: for one operand, and for both.
+// scale_inv stored with a row for each group: for one operand, and for both.
 BOOST_AUTO_TEST_CASE(factors_by_group) {
   const auto check_both = [&](std::int64_t k, Input input, bool a, bool b) {
     check<e4m3fn, e4m3fn, f32, kSmall, true>({.spec = parse("gemm e4m3fn*e4m3fn->f32 scale=1x128,1x128"),

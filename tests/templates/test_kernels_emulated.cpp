@@ -1,8 +1,8 @@
 // Runs the kernels of casts, maxima, amax histories, column sums, elementwise expressions, relayouts and gemm_simt on
 // the host, thread by thread, and compares them with the formulas of the numerics contract, written out element by
-// element. Shapes lie around every boundary of the tiles; pitches are odd; outputs are poisoned and guarded. Kernels
+// element. Shapes are around every boundary of the tiles; pitches are odd; outputs are poisoned and guarded. Kernels
 // with a fused expression (those of codegen/pointwise_rendered.inc) are compared with the CPU backend. Other kernels
-// have files of their own, test_*_emulated.cpp.
+// have their own files, test_*_emulated.cpp.
 #include "templates/emulator.h"
 
 #include "ingot/runtime/cpu_backend.h"
@@ -228,7 +228,7 @@ void check_partial_sums(const Matrix<In>& x, Matrix<float>& sums, const Shape& s
   }
 }
 
-// One output of a cast with its scales, factors and maxima, and what is expected of them.
+// One output of a cast with its scales, scale_inv and maxima, and what is expected of them.
 template <class In, class Out, CastOutputConfig Scale, bool Given, bool Transposed>
 struct OutputCheck {
   Extents<Scale> extents;
@@ -237,7 +237,7 @@ struct OutputCheck {
   std::vector<float> expected_amax, expected_scale;
   std::vector<u32> readers = std::vector<u32>(1 + ceil_div(extents.rows, i64{64}) + ceil_div(extents.cols, kGroup));
   i64 groups;     // in a row
-  bool by_group;  // factors of 1x128 groups: a row for each group, with padding between the rows
+  bool by_group;  // scale_inv of 1x128 groups: a row for each group, with padding between the rows
 
   OutputCheck(const Matrix<In>& x, const Shape& s, bool pow2, bool groups_first = false)
       : extents{s.rows, s.cols},
@@ -370,7 +370,7 @@ void check_cast_rows_wide(bool pow2, u32 block_shared, const std::vector<Shape>&
   for (const Shape& s : shapes) {
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad) {
       auto x = random_matrix<In>(s.rows, s.cols, s.cols + s.pad);
-      // Wherever the largest element lies, every block has to know it.
+      // Wherever the largest element is, every block has to know it.
       for (i64 r = 0; r < s.rows; ++r)
         x.at(r, (s.cols - 1) * r / max_of(i64{1}, s.rows - 1)) = from_float<In>(-1000.0F);
       OutputCheck<In, Out, kRowScale, false, false> codes(x, s, pow2);
@@ -821,7 +821,7 @@ void check_gemm(i64 m, i64 n, i64 k, bool a_k_major, bool b_k_major, bool factor
   }
 }
 
-// Factors per 128 of K: a's for each row, b's for each `rows_of_b` rows; stored row by row, or with a row for each
+// scale_inv per 128 of K: a's for each row, b's for each `rows_of_b` rows; stored row by row, or with a row for each
 // group.
 void check_grouped_gemm(i64 m, i64 n, i64 k, i64 rows_of_b, bool a_by_group, bool b_by_group) {
   const i64 groups = ceil_div(k, i64{kGemmGroup});
@@ -1058,7 +1058,7 @@ BOOST_AUTO_TEST_CASE(cast_whole_col_tensor) {
   check_cast_whole<f32, e4m3fnuz, kColumnScale, kTensorScale>(true, false);
 }
 
-// No rows, but columns: a given scale still has its factor, and the sums are those of no elements.
+// No rows, but columns: a given scale still has its scale_inv, and the sums are those of no elements.
 BOOST_AUTO_TEST_CASE(cast_tiles_without_rows) {
   const Matrix<bf16> x(0, 16, 16);
   Matrix<e4m3fn> codes(0, 16, 16), transposed(16, 0, 1);
@@ -1139,8 +1139,8 @@ BOOST_AUTO_TEST_CASE(cast_list_groups_tensor) { check_cast_list<f16, e4m3fnuz, k
 BOOST_AUTO_TEST_CASE(cast_list_unaligned) { check_cast_list<bf16, e4m3fn, kRowScale, kColumnScale, true>(); }
 BOOST_AUTO_TEST_CASE(cast_list_blocks) { check_cast_list<bf16, e4m3fn, kBlockScale, kBlockScale>(); }
 
-// Transposed rows at every address: full tiles and parts of one, with rows that lie at all of the 16 offsets in turn,
-// and the first one at each of them.
+// Transposed rows at every address: full tiles and parts of one, with rows at each of the 16 offsets, and the first one
+// at each of them.
 BOOST_AUTO_TEST_CASE(cast_tiles_at_any_pitch) {
   std::vector<Shape> shapes;
   for (i64 odd = 0; odd < 16; ++odd) {
@@ -1626,7 +1626,7 @@ BOOST_AUTO_TEST_CASE(elementwise_without_x) {
   }
 }
 
-// A vector of f32 beside one of bf16: x * f[col:f32] + b[col], by itself and before casts in rows and in tiles.
+// A vector of f32 with one of bf16: x * f[col:f32] + b[col], by itself and before casts in rows and in tiles.
 BOOST_AUTO_TEST_CASE(columns_of_f32) {
   using Source = ValueSource<bf16, RenderedFactors>;
   const float scale = 3.0F;

@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(cast_rows_stay_in_registers) {
   BOOST_TEST(CastRowsLaunch::threads_log2(8193, 2) == 9U);
 }
 
-// All elements have a place, in registers or slots, and only the last of a thread's vec8s in registers may lie outside
+// All elements have a place, in registers or slots, and only the last of a thread's vec8s in registers may be outside
 // the row.
 BOOST_AUTO_TEST_CASE(cast_rows_wide_blocks_hold_the_row) {
   using Launch = CastRowsWideLaunch;
@@ -269,7 +269,7 @@ BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {
     for (const bool slots : {false, true}) {
       for (const i64 rows : kSizes) {
         const i64 grid = NormRowsLaunch::grid(rows, cols, slots, 132);
-        BOOST_TEST(grid >= 1);         // for the factor of a given scale
+        BOOST_TEST(grid >= 1);         // for the scale_inv of a given scale
         BOOST_TEST(grid <= kMaxGrid);  // blocks loop beyond that
         BOOST_TEST((grid == 1 || (grid - 1) * NormRowsLaunch::rows_per_block(cols) < rows));  // none is without a row
         if (slots) BOOST_TEST(grid * threads <= 132 * 1024);
@@ -626,15 +626,15 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_launches_whole_clusters) {
   BOOST_TEST(sm90_blocks(Sm90Tiling{}, 8192, 8192, 133) == 133U);
   BOOST_TEST(sm90_blocks(pair, 0x7fffff00, 0x7fffff00, 132) == 132U);  // no overflow
   static_assert(sm90_waves({.m = 256, .n = 128}) == 2 && sm90_waves({.m = 128, .n = 128, .pingpong = true}) == 2);
-  // Staging, column factors and barriers follow the stages in shared memory, each aligned.
+  // Staging, column scale_inv and barriers follow the stages in shared memory, each aligned.
   constexpr Sm90Tiling tiling{};
   static_assert(sm90_staging_offset(tiling) == 4 * 128 * (128 + 256));
   static_assert(sm90_columns_offset(tiling) % 128 == 0 && sm90_barriers_offset({.tiling = tiling}) % 8 == 0);
   static_assert(sm90_shared_bytes({.tiling = tiling}) <= kSm90SharedLimit);
 }
 
-// Each column has a place of its own, a thread's columns lie side by side, and a warp's four kinds of threads read four
-// of them from different banks.
+// Each column has its own place, a thread's columns are adjacent, and a warp's four kinds of threads read four of them
+// from different banks.
 BOOST_AUTO_TEST_CASE(gemm_sm90_places_factors_of_groups) {
   constexpr Granularity kGroups{.rows = 1, .cols = 128};
   constexpr Granularity kOfBlocks{.rows = 128, .cols = 128};

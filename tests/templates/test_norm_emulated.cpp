@@ -1,5 +1,5 @@
 // Runs the norms' kernels on the host, thread by thread, and compares them with the CPU backend: the same bits, for
-// rows that stay in registers and rows that do not, wherever the matrices lie. (tests/runtime/test_cpu_norm.cpp
+// rows that stay in registers and rows that do not, wherever the matrices are. (tests/runtime/test_cpu_norm.cpp
 // compares the CPU backend with float64.)
 #include "templates/emulator.h"
 
@@ -389,7 +389,7 @@ BOOST_AUTO_TEST_CASE(layer_result_f32) { check_forward<f32, LayerNorm, true, NoC
 BOOST_AUTO_TEST_CASE(layer_statistics) { check_forward<bf16, LayerNorm, false, NoCodes, false, false>(true, false); }
 BOOST_AUTO_TEST_CASE(rms_statistics_f16) { check_forward<f16, RmsNorm, false, NoCodes, false, false>(true, false); }
 
-// Squares that underflow make rstd infinite where eps is 0, and what lies past the end of a row must not become NaN.
+// Squares that underflow make rstd infinite where eps is 0, and what is past the end of a row must not become NaN.
 BOOST_AUTO_TEST_CASE(padding_does_not_touch_the_amax) {
   constexpr NormRowsConfig kConfig{.affine = true, .given_scale = true, .result = false};
   for (const i64 cols : {17, 131}) {

@@ -1,5 +1,5 @@
 // Runs the kernels of quantize_mx and float_quantize on the host, thread by thread, and compares them with the CPU
-// backend: the same bits, wherever the matrices lie. (tests/runtime/test_quantize_mx.cpp and test_float_quantize.cpp
+// backend: the same bits, wherever the matrices are. (tests/runtime/test_quantize_mx.cpp and test_float_quantize.cpp
 // compare the CPU backend with float64.)
 #include "templates/emulator.h"
 

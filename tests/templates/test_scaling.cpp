@@ -1,4 +1,4 @@
-// Compares scale and factor with f64 and IEEE division, for every significand and over all exponents.
+// Compares scale and scale_inv with f64 and IEEE division, for every significand and over all exponents.
 #include "scaling.cuh"
 
 #include <boost/test/unit_test.hpp>
@@ -19,7 +19,7 @@ float expected_scale(float amax) {
   return static_cast<float>(F::kMax / clamped);
 }
 
-// Returns the first amax of begin, begin + step, ... <= end whose scale or factor differs from f64's and IEEE's.
+// Returns the first amax of begin, begin + step, ... <= end whose scale or scale_inv differs from f64's and IEEE's.
 template <class F>
 void check_range(std::uint32_t begin, std::uint32_t end, std::uint32_t step) {
   for (std::uint64_t bits = begin; bits <= end; bits += step) {
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(a_power_of_two_scale_is_rounded_down) {
   }
 }
 
-// IEEE's quotient, whatever scale a caller gives: negative, subnormal, and so large that the factor is subnormal.
+// IEEE's quotient, whatever scale a caller gives: negative, subnormal, and so large that the scale_inv is subnormal.
 BOOST_AUTO_TEST_CASE(factors_of_given_scales) {
   const auto check = [](std::uint32_t bits) {
     const float scale = float_from_bits(bits);
@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(factors_of_given_scales) {
   for (std::uint32_t bits = 0; bits < 4096; ++bits) check(bits);                       // the least subnormal ones
   for (std::uint32_t bits = 0x7fff00; bits < 0x800100U; ++bits) check(bits);           // around 2^-126
   for (std::uint32_t bits = 0x7e7fff00U; bits < 0x7e800100U; ++bits) check(bits);      // around 2^126
-  for (std::uint32_t bits = 0x7e800000U; bits < 0x7f800000U; bits += 61) check(bits);  // subnormal factors
+  for (std::uint32_t bits = 0x7e800000U; bits < 0x7f800000U; bits += 61) check(bits);  // subnormal scale_inv
   for (std::uint32_t bits = 0x7f7ff000U; bits < 0x7f800000U; ++bits) check(bits);
   for (const float none : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     BOOST_TEST(float_bits(ingot::factor_from_scale(none)) == ingot::kF32Nan);
@@ -89,7 +89,7 @@ BOOST_AUTO_TEST_CASE(factors_of_given_scales) {
 }
 
 // With a given scale, an Inf must not look like the largest number.
-BOOST_AUTO_TEST_CASE(inf_is_nan_beside_a_given_scale) {
+BOOST_AUTO_TEST_CASE(inf_is_nan_with_a_given_scale) {
   const auto check = []<class Format>(Format) {
     const float inf = std::numeric_limits<float>::infinity();
     for (const float scale : {1e-3F, 1.0F, 448.0F, 1e30F}) {
