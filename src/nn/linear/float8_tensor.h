@@ -13,8 +13,8 @@
 
 namespace ingot {
 
-// value(r, c) = codes(r, c) * its factor. transposed[cols, rows] is for GEMMs that sum over rows; if it has scales of
-// its own, it has factors of its own too.
+// value(r, c) = codes(r, c) * its factor. transposed[cols, rows] is for GEMMs that sum over rows; if it has its own
+// scales, it has its own factors too.
 struct Float8Tensor {
   OwnedTensor codes;
   OwnedTensor transposed;

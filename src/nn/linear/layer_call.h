@@ -24,12 +24,12 @@ class LayerCall {
   LayerCall(const std::string& subject, Stream& stream, Stream* side = nullptr, const std::string& name = {});
   LayerCall(const std::string& subject, const LinearRun& run) : LayerCall(subject, run.stream, run.side) {}
 
-  // For a layer that owns memory: scratch of the stream's allocator until this call ends, which must be behind the work
+  // For a layer that owns memory: scratch of the stream's allocator until this call ends, which must be after the work
   // of a side stream; without an allocator `own`, which grows.
   MemoryRegion scratch_or(Buffer& own, Backend& backend, std::size_t bytes);
 
   // enqueue(tensors) with scratch: the caller's, or bytes() of the allocator's for the time of this call. `side`: the
-  // stream beside, if work is enqueued there; null otherwise.
+  // side stream, if work is enqueued there; null otherwise.
   template <class Tensors, class Bytes, class Enqueue>
   void with_scratch(const Tensors& tensors, Stream* side, const Bytes& bytes, const Enqueue& enqueue) const {
     if (tensors.scratch.data != nullptr || !gives_scratch(*stream_)) return enqueue(tensors);

@@ -228,9 +228,9 @@ GemmWork grad_weight_work(const LinearStep& step, const LinearBackwardTensors& t
   return work;
 }
 
-// `beside`: where grad_weight's work goes, if not behind grad_input's.
+// `side`: where grad_weight's work goes, if not after grad_input's.
 void multiply_apart(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
-                    const GradOutput& grad_output, Stream* beside) {
+                    const GradOutput& grad_output, Stream* side) {
   const std::string& layer = step.plan.name;
   if (memory.wants.input) {
     const ObservedRange range(step.run.observer, layer, "grad_input");
@@ -238,7 +238,7 @@ void multiply_apart(const LinearStep& step, const LinearBackwardTensors& t, cons
     multiply(step, "grad_input", work.spec, work.tensors, step.run.stream);
   }
   if (memory.wants.weight) {
-    Stream& stream = beside != nullptr ? *beside : step.run.stream;
+    Stream& stream = side != nullptr ? *side : step.run.stream;
     const ObservedRange range(step.run.observer, layer, "grad_weight");
     const GemmWork work = grad_weight_work(step, t, memory, grad_output, stream);
     multiply(step, "grad_weight", work.spec, work.tensors, stream);
@@ -248,9 +248,9 @@ void multiply_apart(const LinearStep& step, const LinearBackwardTensors& t, cons
 void multiply_grad_output(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory,
                           const GradOutput& grad_output) {
   Stream& stream = step.run.stream;
-  Stream* const beside = step.run.side_for(memory.wants);
-  if (beside != nullptr) beside->wait_for(stream);
-  if (!multiplies_together(step.plan, step.backend, t)) return multiply_apart(step, t, memory, grad_output, beside);
+  Stream* const side = step.run.side_for(memory.wants);
+  if (side != nullptr) side->wait_for(stream);
+  if (!multiplies_together(step.plan, step.backend, t)) return multiply_apart(step, t, memory, grad_output, side);
   const ObservedRange range(step.run.observer, step.plan.name, "grad_input and grad_weight");
   const GemmWork grad_input = grad_input_work(step, t, memory, grad_output);
   const GemmWork grad_weight = grad_weight_work(step, t, memory, grad_output, stream);

@@ -160,7 +160,8 @@ class LinearChecker {
   Device device_;
 };
 
-// What modules of several parts (a norm and its layer, an MLP) ask of their arguments besides what each part asks.
+// What modules of several parts (a norm and its layer, an MLP) ask of their arguments in addition to what each part
+// asks.
 class ModuleChecker {
  public:
   explicit ModuleChecker(const std::string& subject) : subject_(&subject) {}

@@ -11,9 +11,9 @@
 //                                   .codes = codes, .scratch = s}, {stream});
 //
 // Errors: Error{invalid_argument} that names the layer and the tensor, before anything is enqueued; then those of the
-// backend. A call whose stream another thread's call is using is one of them. What a host cannot see is the caller's to
-// keep: that saved memory and the tensors that backward reads again still hold what forward left there, and that no two
-// calls that may run at once share scratch or saved memory. ContextOptions::check_memory looks for it all the same.
+// backend. A call whose stream another thread's call is using is one of them. The caller must guarantee what the host
+// cannot check: saved memory and the tensors that backward reads again are unchanged, and concurrent calls share
+// neither scratch nor saved memory. ContextOptions::check_memory detects some of that, for debugging.
 //
 // A weight that is frozen, gathered or kept in FP8 is given as codes and factors alone; see docs/stateless_layers.md.
 #pragma once
@@ -36,8 +36,8 @@ namespace ingot {
 
 struct LinearRun {
   Stream& stream;
-  // linear_backward() multiplies grad_weight here beside grad_input, if both are wanted, unless one launch computes
-  // both (multiplies_together()). It leaves this stream behind the work so far, but does not wait for it: call
+  // linear_backward() multiplies grad_weight here alongside grad_input, if both are wanted, unless one launch computes
+  // both (multiplies_together()). It orders this stream after the work so far, but does not wait for it: call
   // stream.wait_for(side) before grad_weight, the scratch or what is read for it is used again, also after an error.
   // Not for runs with an observer.
   Stream* side = nullptr;
@@ -71,7 +71,7 @@ inline constexpr std::size_t kLinearConstantBytes = 4 * kLinearAlignment;
 INGOT_API LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into,
                                         Stream& stream);
 
-// A delayed scale for `cast`, in memory of its own, that starts with the data of its cast. The device writes it, as it
+// A delayed scale for `cast`, in separate memory, that starts with the data of its cast. The device writes it, as it
 // does linear_constants(). `amax`: LinearScale::amax. `into` has at least kStartingScaleBytes.
 inline constexpr std::size_t kStartingScaleBytes = 5 * sizeof(float);
 INGOT_API LinearScale starting_scale(Backend& backend, const Cast& cast, const Tensor& amax, const MemoryRegion& into,
@@ -114,7 +114,7 @@ struct LinearForwardTensors {
   PointwiseTensors prologue_inputs{};
   PointwiseTensors epilogue_inputs{};
   Float8View codes{};  // the weight's, if the output GEMM is in FP8
-  // Instead of codes: casts `weight` into this memory behind the input, as cast_weight() does. weight_codes() has the
+  // Instead of codes: casts `weight` into this memory after the input, as cast_weight() does. weight_codes() has the
   // views for backward.
   std::optional<MemoryRegion> weight_into{};
   Stream* codes_from = nullptr;  // forward waits for this stream's work so far just before it reads the codes

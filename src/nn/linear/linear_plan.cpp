@@ -401,7 +401,7 @@ LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const Li
   }
   const bool again = (wants.weight && input_again.is_fixed()) || (wants.input && weight_again.is_fixed());
   if (again || order.cast.is_fixed()) places.floats(scratch.amaxes, 3);
-  if (expands) {  // behind the others, whose places are then the same
+  if (expands) {  // after the others, whose places are then the same
     places.values(scratch.expanded, *dtypes.output, tokens, out);
     places.values(scratch.expanded_row, *dtypes.output, 1, out);
   }

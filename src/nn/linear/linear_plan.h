@@ -32,7 +32,7 @@ struct LinearFusion {
   // takes the gradient of the output: the cast of grad_output differentiates the epilogue by x and also sums the
   // gradient of the bias. The caller computes the gradients of the epilogue's other inputs.
   Pointwise epilogue{};
-  // Expressions in casts, and epilogues in passes of their own, use the GPU's own exp, tanh ... (CastSpec::fast_math).
+  // Expressions in casts, and epilogues in separate passes, use the GPU's own exp, tanh ... (CastSpec::fast_math).
   // An epilogue in an FP8 GEMM always does.
   bool fast_math = false;
 };
@@ -72,7 +72,7 @@ struct LinearDtypes {
   // Default: as input. Another one is for weights that are only cast, such as f32 master weights: the output and
   // grad_input GEMMs must be in FP8.
   std::optional<Dtype> weight{};
-  // Default: what the output GEMM takes (bias_dtype()). A bias of another one, such as f32 beside a bf16 input, is
+  // Default: what the output GEMM takes (bias_dtype()). A bias of another one, such as f32 with a bf16 input, is
   // rounded to that by each forward.
   std::optional<Dtype> bias{};
   // Of output, grad_output, and the matrices and columns of the epilogue. Default: as input. Another one is for GEMMs
@@ -145,7 +145,7 @@ struct LinearGradOutputCast {
   bool folds = false;       // factors are multiplied in: separate casts follow, folded_codes and folded_transposed
   bool sums = false;        // the cast sums the bias' gradient
   bool values = false;      // the epilogue's gradient is also written in high precision
-  bool apart = false;       // the transposed codes have factors of their own
+  bool apart = false;       // the transposed codes have their own factors
   LinearCast cast{};        // of both, with the epilogue's gradient in front; none where `folds`
 };
 
@@ -180,7 +180,7 @@ struct INGOT_API LinearPlan {
   ElementwiseSpec repeated{};  // one row for all
   EpilogueGradient gradient{};
   std::array<GemmSpec, 2> output_gemm{};  // [1]: also writes the preactivation
-  GemmSpec sum_gemm{};                    // where the epilogue is a pass of its own
+  GemmSpec sum_gemm{};                    // where the epilogue is a separate pass
   GemmSpec grad_input_gemm{};
   GemmSpec grad_weight_gemm{};  // into the input's dtype, without accumulation
 
@@ -203,7 +203,7 @@ struct INGOT_API LinearPlan {
     return pass == LinearPass::recompute && recomputes_output() ? LinearPass::training : pass;
   }
   bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
-  // Is there an epilogue, and is it a pass of its own over the sum, which is rounded to the output's dtype before? Then
+  // Is there an epilogue, and is it a separate pass over the sum, which is rounded to the output's dtype before? Then
   // cuBLASLt, which knows no such epilogues, may multiply. In high precision that is faster than a GEMM with the
   // epilogue; with factors of groups it is, where a matmul is huge (docs/notes/layers.md).
   bool runs_epilogue_apart(std::int64_t tokens) const;

@@ -164,10 +164,10 @@ void LinearOwner::weight_was_cast(const Tensor& weight, const Stream& stream) {
 void LinearOwner::start_weight(const LinearPlan& plan, const Tensor& weight, std::int64_t tokens, Stream& stream) {
   if (weight_is_cast(plan, weight)) return;
   // The first delayed scale is computed in the order of the layer's own stream.
-  if (needs_start(slots_.weight) || !uses_side(plan, tokens, most_beside_forward_, stream)) return;
+  if (needs_start(slots_.weight) || !uses_side(plan, tokens, most_on_side_forward_, stream)) return;
   const WeightCastTensors cast = prepare_weight(plan, weight, stream);
   options_.side->wait_for(stream);
-  is_beside_ = true;
+  side_is_busy_ = true;
   enqueue_cast_weight(plan, *backend_, cast, {.stream = *options_.side});
   weight_is_enqueued(*options_.side);
 }
@@ -186,16 +186,16 @@ bool LinearOwner::uses_side(const LinearPlan& plan, std::int64_t tokens, std::in
 }
 
 void LinearOwner::join(Stream& stream) {
-  if (!is_beside_) return;
+  if (!side_is_busy_) return;
   stream.wait_for(*options_.side);
-  is_beside_ = false;
+  side_is_busy_ = false;
 }
 
 LinearOwner::Call::~Call() {
   try {
     owner_->join(*stream_);
   } catch (const Error&) {  // the context is broken; the next call reports it
-    owner_->is_beside_ = false;
+    owner_->side_is_busy_ = false;
   }
 }
 
@@ -217,11 +217,11 @@ Stream* LinearOwner::before_backward(const LinearPlan& plan, const LinearGradien
   }
   scales.one = constants_.one;
   const bool small = wants.input && wants.weight && may_use_side(plan, tokens);
-  is_beside_ = small && !multiplies_together(plan, *backend_, tokens, dtypes) &&
-               uses_side(plan, tokens, most_beside_backward_, stream);
+  side_is_busy_ = small && !multiplies_together(plan, *backend_, tokens, dtypes) &&
+                  uses_side(plan, tokens, most_on_side_backward_, stream);
   // The weight's cast, which a forward runs there, needs no more memory for more tokens.
-  if (small && !backend_->capturing(stream)) most_beside_forward_ = std::max(most_beside_forward_, tokens);
-  return is_beside_ ? options_.side : nullptr;
+  if (small && !backend_->capturing(stream)) most_on_side_forward_ = std::max(most_on_side_forward_, tokens);
+  return side_is_busy_ ? options_.side : nullptr;
 }
 
 }  // namespace ingot

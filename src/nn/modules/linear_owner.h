@@ -1,6 +1,6 @@
-// What a layer keeps of a linear layer inside it from call to call, besides what a forward saves: the weight's codes,
-// scales and constants, scratch, and which work is on the side stream. Float8Linear and NormLinear have one, an Mlp has
-// two. They hand its codes and scales to the functions (linear_functions.h) as tensors.
+// What a layer keeps of a linear layer inside it from call to call, in addition to what a forward saves: the weight's
+// codes, scales and constants, scratch, and which work is on the side stream. Float8Linear and NormLinear have one, an
+// Mlp has two. They hand its codes and scales to the functions (linear_functions.h) as tensors.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +60,7 @@ struct Float8Workspace {
 struct LinearOptions {
   std::string name = "linear";  // "layers.0.wq": names its slots in a DelayedScaling and its rows in a Monitor
   LinearFusion fusion{};
-  // As LinearDtypes: f32 masters beside bf16 inputs, f32 logits. Default: the input's; of the bias what the output GEMM
+  // As LinearDtypes: f32 masters with bf16 inputs, f32 logits. Default: the input's; of the bias what the output GEMM
   // takes.
   std::optional<Dtype> weight_dtype{};
   std::optional<Dtype> bias_dtype{};
@@ -68,17 +68,17 @@ struct LinearOptions {
   DelayedScaling* delayed = nullptr;     // the whole model's; required if the config has delayed scales
   Float8Workspace* workspace = nullptr;  // default: the layer's own
   LayerObserver* observer = nullptr;     // Monitor, NvtxRanges, TraceRanges ...; outlives the layer
-  // A second stream of the same backend, for work off the critical path: the weight's cast runs there beside the
-  // input's, and grad_weight's GEMM beside grad_input's. Each call, even one that throws, leaves its own stream waiting
-  // for that work, so nothing changes for the caller, and a captured graph contains both streams' work. It pays for
-  // small layers (docs/performance.md). Layers with more than kLargestBeside multiplications, observed layers, steps
-  // whose memory is checked (ContextOptions::check_memory), captures with more tokens than any step before, and
-  // backwards whose two GEMMs are one launch (Backend::gemm_pair) do not use it. The side stream has memory of its own,
+  // A second stream of the same backend, for work off the critical path: the weight's cast runs there alongside the
+  // input's, and grad_weight's GEMM alongside grad_input's. Each call, even one that throws, leaves its own stream
+  // waiting for that work, so nothing changes for the caller, and a captured graph contains both streams' work. It pays
+  // for small layers (docs/performance.md). Layers with more than kLargestBeside multiplications, observed layers,
+  // steps whose memory is checked (ContextOptions::check_memory), captures with more tokens than any step before, and
+  // backwards whose two GEMMs are one launch (Backend::gemm_pair) do not use it. The side stream has its own memory,
   // which graphs go on using: layers that share a side stream must share their main stream too, and their graph replays
   // and all their other work must run in one order. The stream must outlive the layers.
   Stream* side = nullptr;
   // With factors of groups or blocks (the recipe blockwise), a forward of more products than this, tokens *
-  // in_features * out_features, has its epilogue in a pass of its own, so that cuBLASLt may multiply. The output is
+  // in_features * out_features, has its epilogue in a separate pass, so that cuBLASLt may multiply. The output is
   // then rounded twice, and the pass computes as LinearFusion::fast_math says. 0: every forward has; infinity: none.
   double fused_products = kFusedProducts;
 
@@ -137,7 +137,7 @@ class INGOT_API LinearOwner {
   };
   void join(Stream& stream);
   // The stream of the call waits for the side stream already.
-  void joined() { is_beside_ = false; }
+  void joined() { side_is_busy_ = false; }
 
   // Casts the weight on the side stream, perhaps before the input is ready.
   void start_weight(const LinearPlan& plan, const Tensor& weight, std::int64_t tokens, Stream& stream);
@@ -145,7 +145,7 @@ class INGOT_API LinearOwner {
   template <class Layer>
   void before_forward(const LinearPlan& plan, LinearPass pass, std::int64_t tokens, Layer& to, Stream& stream) {
     give_input_scale(plan, pass, tokens, to.scales.input, stream);
-    if (is_beside_) {
+    if (side_is_busy_) {
       to.codes_from = options_.side;
     } else if (!weight_is_cast(plan, to.weight)) {
       const WeightCastTensors cast = prepare_weight(plan, to.weight, stream);
@@ -157,7 +157,7 @@ class INGOT_API LinearOwner {
   // Once that forward is enqueued.
   template <class Layer>
   void after_forward(const Layer& given, const Stream& stream) {
-    is_beside_ = false;
+    side_is_busy_ = false;
     if (given.weight_into) weight_is_enqueued(stream);
     note_started(stream);
   }
@@ -208,10 +208,10 @@ class INGOT_API LinearOwner {
   bool weight_is_current_ = false;
   bool weight_is_listed_ = false;  // a WeightCasts writes the weight's codes, so their memory stays
 
-  bool is_beside_ = false;  // does the side stream have work that no stream waits for yet?
+  bool side_is_busy_ = false;  // does the side stream have work that no stream waits for yet?
   // The most tokens that it has run so far, for which its memory suffices.
-  std::int64_t most_beside_forward_ = 0;
-  std::int64_t most_beside_backward_ = 0;
+  std::int64_t most_on_side_forward_ = 0;
+  std::int64_t most_on_side_backward_ = 0;
 };
 
 }  // namespace ingot

@@ -17,7 +17,7 @@
 
 namespace ingot {
 
-// What one of the two layers has of its own, as in LinearForwardTensors.
+// What each of the two layers has, as in LinearForwardTensors.
 struct MlpLayerForward {
   Tensor weight{};
   Tensor bias{};

@@ -33,7 +33,7 @@ void enqueue_norm_linear_pass(const NormLinearPlan& plan, Backend& backend, cons
                               LinearPass pass, const LinearRun& run);
 void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
                                   const NormLinearBackwardTensors& tensors, const LinearRun& run);
-// Behind a norm the linear layer's gradient of its input has the norm's dtype.
+// After a norm the linear layer's gradient of its input has the norm's dtype.
 LinearGradientDtypes gradient_dtypes(const NormLinearPlan& plan, const NormLinearBackwardTensors& tensors);
 
 // Adds the gradients by other layers to `sum`, this layer's.

@@ -1,4 +1,4 @@
-// A LayerNorm or RMSNorm fused with the linear layer behind it. The layer's casts compute the normalised values from
+// A LayerNorm or RMSNorm fused with the linear layer after it. The layer's casts compute the normalised values from
 // per-row statistics; the values are written to memory only if a GEMM reads them in high precision.
 //
 //   LayerNormLinear layer(backend, {.linear = {.in_features = K, .out_features = N, .bias = true}}, rowwise());

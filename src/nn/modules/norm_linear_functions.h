@@ -1,4 +1,4 @@
-// A norm and the linear layer behind it as functions of tensors, in the way of linear_functions.h: they keep nothing
+// A norm and the linear layer after it as functions of tensors, in the way of linear_functions.h: they keep nothing
 // between calls, take their memory as those do, and throw what those throw.
 //
 //   const NormLinearPlan plan = norm_linear_plan({.linear = {.name = "wq", .config = rowwise(), .shape = {K, N}}});
@@ -58,12 +58,12 @@ struct NormLinearBackwardTensors {
   Float8View codes{};
   LinearScales scales{};
   MemoryRegion scratch{};
-  // [M, K], of the input's dtype: gradients of the normalised values by other layers behind this norm. They are added
+  // [M, K], of the input's dtype: gradients of the normalised values by other layers after this norm. They are added
   // to this layer's before the norm's backward. Only with grad_input.
   std::array<Tensor, 2> grad_values{};
 };
 
-// For other layers behind the same norm, such as k and v beside q: the normalised input's codes as a forward of this
+// For other layers after the same norm, such as k and v next to q: the normalised input's codes as a forward of this
 // plan writes them, in the way of linear_input_codes(). Those layers' plans are linear_plan()s with given_input and the
 // same recipe; their `input` is norm_linear_input_values(), or where that is none any tensor [M, K] of the input's
 // dtype, which they do not read. Their gradients of the input go into grad_values. Not where the recipe casts the input

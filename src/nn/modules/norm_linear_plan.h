@@ -1,4 +1,4 @@
-// What a norm and the linear layer behind it do, as a plain value: LinearPlan (linear_plan.h) for a layer whose input
+// What a norm and the linear layer after it do, as a plain value: LinearPlan (linear_plan.h) for a layer whose input
 // is normalised. norm_linear_functions.h runs it; NormLinear owns the memory of one.
 //
 // Most layers cast the normalised values straight from the input and each row's statistics. Where all GEMMs that read
@@ -95,7 +95,7 @@ struct INGOT_API NormLinearPlan {
   NormLinearMemory memory(std::int64_t tokens) const;
 };
 
-// Throws as linear_plan() does, and Error{invalid_argument} for a prologue beside a norm.
+// Throws as linear_plan() does, and Error{invalid_argument} for a prologue together with a norm.
 INGOT_API NormLinearPlan norm_linear_plan(const NormLinearPlanOptions& options);
 
 }  // namespace ingot

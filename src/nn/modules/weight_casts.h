@@ -9,7 +9,7 @@
 //     ... forwards and backwards; the optimizer writes the weights; DelayedScaling::sync_amax_history() ...
 //     casts.run(stream);
 //
-// The bits are those of casts one by one. The weights may be f32 masters beside bf16 inputs (LinearDtypes::weight,
+// The bits are those of casts one by one. The weights may be f32 masters with bf16 inputs (LinearDtypes::weight,
 // LinearOptions::weight_dtype): the optimizer's values become codes directly, and there is no bf16 weight.
 //
 // Layers, tensors and regions must stay where they are, and live as long as this. A layer casts its weight by itself

@@ -65,7 +65,7 @@ void run_forward(const TrainingRun& run, Layer& layer, Forward& forward, Stream&
   layer.recompute(forward, stream);
 }
 
-// Two steps. With lists the weights, which add() adds, are cast behind them.
+// Two steps. With lists the weights, which add() adds, are cast after them.
 template <class Step, class Add>
 void run_steps(const TrainingRun& run, DelayedScaling& delayed, Stream& stream, const Step& step, const Add& add) {
   step();
@@ -77,7 +77,7 @@ void run_steps(const TrainingRun& run, DelayedScaling& delayed, Stream& stream, 
   delayed.sync_amax_history(stream);
 }
 
-// What every linear layer has. FP8 GEMMs write f32 beside a bias of bf16 only.
+// What every linear layer has. FP8 GEMMs write f32 with a bias of bf16 only.
 struct LinearTensors {
   LinearTensors(const Trained& of, const Resources& resources)
       : input(resources.zeros(of.run.dtype, of.tokens, of.layer.in_features)),

@@ -1,4 +1,4 @@
-// Runs layers as a trainer or a decoder does, with tensors of their own that hold zeros. On a DryRun this finds out
+// Runs layers as a trainer or a decoder does, with their own tensors, which hold zeros. On a DryRun this finds out
 // which kernels a model will need, before there is a model or a GPU:
 //
 //   DryRun dry(gpu_named("h200"));
@@ -23,7 +23,7 @@
 namespace ingot {
 
 // linear: Float8Linear. The others: RMSNormLinear, LayerNormLinear, GatedMlp, LayerNormMlp with gelu(x), and GatedMlp
-// behind an RMSNorm.
+// after an RMSNorm.
 enum class TrainedLayerKind : std::uint8_t {
   linear,
   rms_norm_linear,
@@ -88,7 +88,7 @@ INGOT_API std::vector<DecodedLayer> decoding_layers(const KnownModel& model);
 struct PrepareOptions {
   // Called on the calling thread, after each kernel. May throw: what it throws ends the preparation.
   std::function<void(const PrepareProgress&)> progress{};
-  // Also runs each layer, on tensors of its own which are released again, so that cuBLASLt's choices are made, too.
+  // Also runs each layer, on tensors that are released again, so that cuBLASLt's choices are made, too.
   // This needs memory for one layer at a time.
   bool run_layers = true;
 };

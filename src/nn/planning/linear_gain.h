@@ -16,7 +16,7 @@ namespace ingot {
 struct TuningMachine;
 
 // What you measured on a GPU, for example with `ingot bench gemm` and `ingot bench cast`. Those that are 0 were not
-// measured. Rates of large GEMMs: small ones are taken to reach them too, behind the start of a kernel.
+// measured. Rates of large GEMMs: small ones are taken to reach them too, after the start of a kernel.
 struct GainRates {
   double float8_tflops = 0;         // FP8 GEMMs with one factor for each operand
   double float8_rows_tflops = 0;    // with a factor for each row

@@ -321,7 +321,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
   for (const auto& [name, value] : index["weight_map"].items()) {
     if (!value.is_string()) refuse(path, fmt::format("its weight_map has no file name for {}", tensor_called(name)));
     const auto file_name = value.get<std::string>();
-    // Only names of files beside the index: an index from an untrusted source must not open anything else.
+    // Only names of files next to the index: an index from an untrusted source must not open anything else.
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
       refuse(path, fmt::format("its weight_map puts {} into {}, which is not the name of a file beside it",

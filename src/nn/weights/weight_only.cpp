@@ -41,7 +41,7 @@ ScaleShape scale_shape(ScaleGranularity scale, std::int64_t n, std::int64_t k) {
   return {scale.rows == 0 ? 1 : divided_up(n, scale.rows), scale.cols == 0 ? 1 : divided_up(k, scale.cols)};
 }
 
-// Copies a tensor to the host as dense rows of its own dtype.
+// Copies a tensor to the host as dense rows of its dtype.
 std::vector<std::byte> dense_bytes(const Tensor& scales, Backend& backend, Stream& stream) {
   const auto element = static_cast<std::size_t>(size_of(scales.dtype));
   const auto row = static_cast<std::size_t>(scales.cols) * element;
