@@ -55,7 +55,7 @@ double speedup(const CaseResult& result, const RecipeResult& of) {
   return result.recipes.front().timing.median_us / of.timing.median_us;
 }
 
-// What a step costs the host, in microseconds.
+// The host's time for a step, in microseconds.
 struct HostStep {
   std::string recipe;
   double by_class = 0;

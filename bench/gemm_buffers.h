@@ -29,7 +29,7 @@ class GemmBuffers {
  private:
   GemmCase case_;
   std::vector<GemmData> copies_;
-  // What fault() has fetched of operands across K.
+  // The operands across K that fault() has fetched.
   mutable std::vector<std::byte> across_a_{};
   mutable std::vector<std::byte> across_b_{};
 };

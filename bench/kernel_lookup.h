@@ -31,7 +31,7 @@ struct LookupReport {
   std::size_t gemms = 0;
 };
 
-// What one training of Llama-3-8B with every recipe asks an H200 for.
+// The kernels that training Llama-3-8B with every recipe asks an H200 for.
 Recording trained_model();
 // All passes of its kernels.
 std::vector<KernelPass> kernels_to_find(const Recording& recording);

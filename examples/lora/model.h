@@ -1,4 +1,4 @@
-// What the example trains: two layers with frozen weights and adapters, on a task that the frozen weights alone do
+// The model of the example: two layers with frozen weights and adapters, on a task that the frozen weights alone do
 // badly. The labels come from a teacher, which has the same frozen weights and other adapters.
 //
 //   logits = second(silu(first(x)))                  loss = cross-entropy of a class that is drawn as the teacher's

@@ -42,7 +42,7 @@ ingot::Recording recording_of(const Options& options, std::span<const ingot::Lin
 void prepare(ingot::Context& context, const Options& options, std::span<const ingot::LinearConfig> configs) {
   if (context.compiler() == nullptr) return;
   const ingot::Target target = context.cache().target();
-  // What layers ask for depends on the target alone.
+  // The kernels that layers ask for depend on the target alone.
   if (const ingot::Gpu* const alike = ingot::gpu_of_target(target)) {
     const ingot::Recording recording = recording_of(options, configs, *alike);
     if (context.device().type == ingot::DeviceType::cuda) {

@@ -12,7 +12,7 @@
 
 namespace train_lm {
 
-// What training steps of these models ask the library for on that GPU.
+// The kernels that training steps of these models ask the library for on that GPU.
 ingot::Recording recording_of(const Options& options, std::span<const ingot::LinearConfig> configs,
                               const ingot::Gpu& gpu);
 

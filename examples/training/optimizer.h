@@ -28,7 +28,7 @@ struct Parameter {
   void init(OpRunner& ops, ingot::Stream& stream, double deviation, std::uint64_t seed);
   // Makes the working copy from the values, for example after a checkpoint was read.
   void values_changed(OpRunner& ops) const;
-  // What a layer is given: the working copy or, without one, the values (LinearOptions::weight_dtype is f32 then).
+  // The weight for a layer: the working copy or, without one, the values (LinearOptions::weight_dtype is f32 then).
   const ingot::Tensor& weight() const { return has_working ? working.view() : values.view(); }
 
   ingot::OwnedTensor values, first_moment, second_moment;  // f32

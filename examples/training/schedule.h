@@ -1,6 +1,6 @@
-// What changes from step to step: the learning rate, AdamW's corrections, the seed of the batch. A table of them is
-// uploaded ahead, and each step takes its line on the device, so that the host gives a step nothing and a captured step
-// can be replayed.
+// The values that change from step to step: the learning rate, AdamW's corrections, the seed of the batch. A table of
+// them is uploaded ahead, and each step takes its line on the device, so that the host gives a step nothing and a
+// captured step can be replayed.
 #pragma once
 
 #include <cstdint>

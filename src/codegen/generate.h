@@ -27,7 +27,7 @@ INGOT_API std::span<const Pass> passes(const KernelSpec& spec);
 INGOT_API std::span<const Pass> passes_with(const ExtraPasses& extra);
 INGOT_API bool has_pass(const KernelSpec& spec, Pass pass);
 
-// What follows the spec in the name of a pass's kernel: "" for the main pass, " (first pass)".
+// The suffix of a pass in a kernel's name, after the spec: "" for the main pass, " (first pass)".
 INGOT_API const char* suffix(Pass pass);
 
 // The source of one pass of a spec. Its first line is a comment with the words of the spec that the kernel depends on,

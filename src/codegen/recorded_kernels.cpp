@@ -94,8 +94,8 @@ std::vector<DequantMatmulSpec> candidates(const DequantMatmulSpec& spec, const M
   return dequant_candidates(spec, size, device);
 }
 
-// What the two GEMMs of a layer's gradients have as operands, in one of the recipes' combinations. first:
-// grad_output[M, N] @ weight[N, K], second: grad_output^T @ input[M, K].
+// Do the two GEMMs have the operands of a layer's gradients in one of the recipes? first: grad_output[M, N] @ weight[N,
+// K], second: grad_output^T @ input[M, K].
 bool are_of_one_recipe(const GemmSpec& first, const GemmSpec& second) {
   if (first.epilogue.c) return false;  // only grad_weight is added to
   const auto lies = [](const GemmSpec& spec, Layout layout_a) {
@@ -149,7 +149,7 @@ struct HashSize {
   std::size_t operator()(const MatmulSize& size) const { return hash_with(0, size); }
 };
 
-// What runs on this device compute in one launch, whichever device was recorded.
+// The pairs that runs on this device compute in one launch, whichever device was recorded.
 std::vector<GemmPairSpec> gradient_pairs(const Recording& recording, const MatmulDevice& device,
                                          const std::function<bool()>& stopped) {
   std::vector<GemmCall> gemms;

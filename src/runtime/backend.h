@@ -109,8 +109,8 @@ class INGOT_API Backend {
   virtual bool capturing(const Stream& stream) const = 0;
   // Which capture that is, of all of the process; 0 if the stream records none.
   virtual std::uint64_t capture_number(const Stream& stream) const { return capturing(stream) ? 1 : 0; }
-  // For Stream::zeros(), while someone else captures the stream: memory that the graph is given, and that holds zeros
-  // whenever it is replayed, if all operations restore them. Null where there is none.
+  // For Stream::zeros(), while someone else captures the stream: memory for the graph that holds zeros whenever it is
+  // replayed, if all operations restore them. Null where there is none.
   virtual void* zeros_of_capture(const Stream& /*stream*/, std::size_t /*bytes*/) { return nullptr; }
   // They may not hold any more: the capture clears them, and later operations of it are given others.
   virtual void spoil_zeros_of_capture(const Stream& /*stream*/) noexcept {}

@@ -92,7 +92,7 @@ struct ContextInfo {
   CacheMode cache_mode = CacheMode::automatic;
 };
 
-// What a context has done so far.
+// Counts of a context's work so far.
 struct ContextStats {
   KernelCache::Stats kernels{};
   KernelStore::Removed removed{};
@@ -139,8 +139,8 @@ class INGOT_API Context {
   // Null if NVRTC is missing.
   const Compiler* compiler() const;
   ContextInfo info() const;
-  // What has been asked for so far: every kernel and every matmul, with ContextOptions::record or without; of more than
-  // kMostRecorded (jit/recorder.h), the first.
+  // A recording of what has been asked for so far: every kernel and every matmul, with ContextOptions::record or
+  // without; of more than kMostRecorded (jit/recorder.h), the first.
   Recording recording() const;
   ContextStats stats() const;
   // Compiles the kernels of a recording for this GPU in the background, the longest first, and returns at once: those

@@ -55,7 +55,7 @@ class CpuBackend final : public Backend {
     run(spec, tensors, stream, cpu::cast);
   }
 
-  // Without a note: a list is one operation, which was noted when it was made.
+  // Not recorded: a list is one operation, which was recorded when it was made.
   void cast_of_list(const CastSpec& spec, const CastTensors& tensors, Stream& stream) {
     compute(spec, tensors, stream, cpu::cast);
   }

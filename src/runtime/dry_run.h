@@ -28,7 +28,7 @@ class INGOT_API DryRun {
 
   const Gpu& gpu() const;
   Backend& backend();
-  // What has been asked for so far.
+  // A recording of what has been asked for so far.
   Recording recording() const;
 
  private:

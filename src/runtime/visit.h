@@ -1,4 +1,4 @@
-// From a dtype, known at run time, to a type of templates/formats.cuh: visit_dtype(dtype, [&]<class T>(Type<T>) {...}).
+// Maps a dtype, known at run time, to a type of templates/formats.cuh: visit_dtype(dtype, [&]<class T>(Type<T>) {...}).
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ template <class Function>
 decltype(auto) visit_dtype(Dtype dtype, Function&& function) {
   return visit_among<kGemmDtypes>(dtype, std::forward<Function>(function));
 }
-// What MX's elements may be of.
+// Visits the dtypes that MX elements may have.
 template <class Function>
 decltype(auto) visit_mx(Dtype dtype, Function&& function) {
   return visit_among<kMxDtypes>(dtype, std::forward<Function>(function));

@@ -57,8 +57,8 @@ INGOT_HOST_DEVICE constexpr u32 dequant_mma_stages(const DequantMmaTiling& t, i6
   return static_cast<u32>(ceil_div(k, i64{dequant_mma_depth(t)}));
 }
 
-// Where several blocks split a tile's k: the memory for their sums, as their threads hold them. (A counter of the
-// blocks that have arrived is 0 before the launch and after it.)
+// If several blocks split a tile's k: the memory for their sums, in the order in which their threads hold them. (A
+// counter of the blocks that have arrived is 0 before the launch and after it.)
 INGOT_HOST_DEVICE constexpr u64 dequant_mma_part_bytes(const DequantMmaTiling& t) { return u64{t.rows} * t.tokens * 4; }
 INGOT_HOST_DEVICE constexpr u64 dequant_mma_parts_bytes(const DequantMmaTiling& t, i64 tiles, u32 split) {
   return split == 1 ? 0 : static_cast<u64>(tiles) * split * dequant_mma_part_bytes(t);

@@ -288,7 +288,7 @@ struct DequantSums {
   static constexpr u32 kStepWords = kStep / 4;
   using Fragments = u32[T.waves][kStepWords];
 
-  // What kStep k of a stage are decoded from. It is loaded a step ahead, so that nothing waits for shared memory.
+  // The operands of kStep k of a stage. They are loaded a step ahead, so that nothing waits for shared memory.
   struct Step {
     Words words[kStep / 32][T.waves];
     MxWords mx;

@@ -193,7 +193,7 @@ struct Epilogue {
     }
   }
 
-  // What the values of a pair are computed from, besides x.
+  // The operands from which the values of a pair are computed, besides x.
   struct Raw {
     Pair<StoredC> c;
     Pair<Beside> operands[kMaxInputs];  // matrices

@@ -135,7 +135,7 @@ struct MmaOperand {
     }
   }
 
-  // For rows along k that start anywhere; two chunks at a time.
+  // Fetches rows along k that start anywhere, two chunks at a time.
   INGOT_DEVICE void fetch_words(u32 thread, u32 stage, u32 step) const {
     INGOT_UNROLL_BY(1)
     for (u32 j = 0; j < kChunks; j += 2) {
@@ -222,7 +222,7 @@ struct MmaSums {
   float d[kRows][kColumns][4] = {};
 };
 
-// What the epilogue needs of the two neighbouring columns that a thread has in each 8: fetched once.
+// The epilogue's values for the two neighbouring columns that a thread has in each 8, fetched once.
 template <u32 Columns>
 struct MmaColumns {
   float factors[Columns][2];
@@ -271,7 +271,7 @@ struct MmaBlock {
   INGOT_DEVICE i64 row_of(u32 i, u32 half) const { return i64{a.tile} * T.m + warp_m + lane / 4 + i * 16 + half * 8; }
   INGOT_DEVICE i64 column_of(u32 j) const { return i64{b.tile} * T.n + warp_n + lane % 4 * 2 + j * 8; }
 
-  // Where step s arrives, and from where it is multiplied.
+  // The shared-memory address of step s.
   INGOT_DEVICE u32 stage_of(u32 s) const {
     return stages + s % kStages * (OperandA::kStageBytes + OperandB::kStageBytes);
   }

@@ -154,7 +154,7 @@ struct Sm90Consumer {
   }
 };
 
-// What a block does: it takes tiles from the blockIdx.x-th on, gridDim.x apart.
+// The body of a block: it takes tiles from the blockIdx.x-th on, gridDim.x apart.
 template <class A, class B, class Out, GemmSm90Config C, class Epi, Sm90Tiling T = C.tiling>
 INGOT_DEVICE void sm90_run(const Sm90GemmParams& p) {
   constexpr u32 kProducer = kSm90Consumers * 128;
@@ -193,7 +193,7 @@ INGOT_DEVICE void sm90_run(const Sm90GemmParams& p) {
 }
 #endif
 
-// What the templates take; a kernel asserts it also where it is compiled for the host.
+// Checks the template arguments; a kernel asserts it also where it is compiled for the host.
 template <class A, class B, GemmSm90Config C, Sm90Tiling T = C.tiling>
 INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(sm90_has_factors(C.scale_b), "gemm_sm90 has no factors of such a granularity");

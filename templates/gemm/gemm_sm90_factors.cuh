@@ -109,7 +109,7 @@ struct Sm90FactorLoader {
   INGOT_DEVICE void run() { sm90_load_tiles<C>(p, block, sm90_steps(p.k), *this); }
 };
 
-// What a thread that multiplies reads of a stage's scale_inv.
+// The scale_inv of a stage that a multiplying thread reads.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90StageFactors {
   static constexpr bool kOfRows = sm90_factors_of_rows(C);
@@ -124,7 +124,7 @@ struct Sm90StageFactors {
     of_columns = all + 4 * (T.m + place);
   }
 
-  // Of a wave's two rows of this thread; times that of b's block, if its columns share one.
+  // The scale_inv of this thread's two rows of a wave, times that of b's block if its columns share one.
   INGOT_DEVICE void rows(float (&of)[2], u32 wave) const {
     const u32 from = of_rows + 4 * wave * Sm90Position<T>::kWaveRows;
     of[0] = float_from_bits(ptx::ld_shared4(from));
@@ -136,7 +136,7 @@ struct Sm90StageFactors {
     }
   }
 
-  // Of this thread's two columns of the `eight`-th eight.
+  // The scale_inv of this thread's two columns in the `eight`-th eight.
   INGOT_DEVICE void columns(float (&of)[2], u32 eight) const {
     ptx::ld_shared_floats(of_columns + 8 * eight, of[0], of[1]);
   }

@@ -133,7 +133,7 @@ INGOT_DEVICE void sm90_load_tiles(const Sm90GemmParams& p, const Sm90Block<C>& b
   }
 }
 
-// What one block loads of an operand's rows in each step of a tile.
+// The part of an operand's rows that one block loads in each step of a tile.
 struct Sm90Slice {
   const TensorMap* map;
   i32 row;     // the first of them

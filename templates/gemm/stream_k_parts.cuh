@@ -3,7 +3,7 @@
 // read them, and only a flag of that warp says when they may. The owner clears the flag, so that the next launch finds
 // it as this one did.
 //
-// The L2 is told to keep a part until it has been read: meanwhile more data streams through it than it holds.
+// The stores ask the L2 to keep a part until it has been read: meanwhile more data streams through it than it holds.
 #pragma once
 
 #include "gemm/stream_k.cuh"

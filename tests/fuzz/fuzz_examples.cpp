@@ -1,4 +1,4 @@
-// What the examples read: the config.json of a model, and train_lm's checkpoints.
+// Files that the examples read: the config.json of a model, and train_lm's checkpoints.
 #include <cstring>
 #include <optional>
 #include <string>

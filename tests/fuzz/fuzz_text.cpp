@@ -1,4 +1,4 @@
-// What is text: recordings, tuning records, lines of specs, pointwise expressions.
+// Parsers of text: recordings, tuning records, lines of specs, pointwise expressions.
 #include <optional>
 #include <string>
 

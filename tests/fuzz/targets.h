@@ -1,6 +1,6 @@
-// What is fuzzed (F17 of docs/notes/checks.md): every parser of something that another program, another version or a
-// stranger may have written. A target takes any bytes, and ends the test (by an exception that is no ingot::Error, or a
-// crash) if the parser does not cope or if what it has read does not come back from its own text. It returns whether
+// The fuzzed parsers (F17 of docs/notes/checks.md): every parser of something that another program, another version or
+// a stranger may have written. A target takes any bytes, and ends the test (by an exception that is no ingot::Error, or
+// a crash) if the parser does not cope or if what it has read does not come back from its own text. It returns whether
 // the parser has accepted the input.
 //
 // Formats with a checksum are fuzzed twice, by a target for the bytes as they are and by one, named sealed_..., that

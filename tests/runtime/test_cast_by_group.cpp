@@ -110,7 +110,7 @@ BOOST_AUTO_TEST_CASE(statistics_read_either_order) {
   BOOST_TEST(found[0].smallest_factor < found[0].largest_factor);
 }
 
-// What cuBLASLt would have to be given a copy of, and what not.
+// Which scale_inv must be copied for cuBLASLt, and which not.
 BOOST_AUTO_TEST_CASE(cublaslt_reads_them_as_they_are) {
   const Tensor by_group = at(0x1000, Dtype::f32, 3, 6);
   BOOST_TEST(cublaslt_factors(by_group, kRowGroups, 6, 300).bytes() == 0U);

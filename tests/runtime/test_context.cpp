@@ -112,7 +112,7 @@ namespace {
 constexpr int kNotSetuid = 77;  // the file system or a sandbox ignores the bit
 constexpr const char* kPlanted = "libingot-planted.so";
 
-// What the program took from its caller: 0 if nothing.
+// The values that the program took from its caller: 0 if none.
 int run_setuid() {
   if (::getauxval(AT_SECURE) == 0) return kNotSetuid;
   try {

@@ -32,7 +32,7 @@ Context& context() {
 
 GemmSpec spec_of(const std::string& line) { return std::get<GemmSpec>(parse("gemm " + line)); }
 
-// What two GEMMs of a layer's gradients have as operands.
+// The operands of the two GEMMs of a layer's gradients.
 using Kinds = std::pair<GemmSpec, GemmSpec>;
 std::vector<Kinds> every_kind() {
   return {{spec_of("bf16*bf16->bf16 nn"), spec_of("bf16*bf16->bf16 tn")},

@@ -332,7 +332,7 @@ BOOST_AUTO_TEST_CASE(another_users_store) {
   BOOST_TEST(problem == "cannot be opened: No such file or directory");
 }
 
-// What its owner alone may read looks empty to others, and is said not to be.
+// A store that only its owner may read looks empty to others; the problem says that it is not.
 BOOST_AUTO_TEST_CASE(a_private_store_of_root) {
   const Item item("a");
   const fs::path root = directory.path() / "store";
@@ -368,7 +368,7 @@ BOOST_AUTO_TEST_CASE(a_private_store_of_root) {
   BOOST_TEST(problem_of(0755, 0755, 0644) == "");
 }
 
-// What a power failure leaves of a record is told, as other damage is, and stays where it is.
+// A record damaged by a power failure is reported, as other damage is, and stays where it is.
 // Files of other names are somebody else's, and a store may be removed while a job has it as a tier.
 BOOST_AUTO_TEST_CASE(what_another_users_store_holds) {
   const Item item("a");

@@ -139,7 +139,7 @@ BOOST_AUTO_TEST_CASE(none_means_no_cuda_library) {
   BOOST_TEST(problem == "libm.so.6 was not looked for: INGOT_CUDA_ROOT is \"none\", which says to use no CUDA library");
 }
 
-// What CUDA 13's toolkit makes needs a driver of CUDA 13; that of CUDA 12 serves both.
+// Code that CUDA 13's toolkit makes needs a driver of CUDA 13; that of CUDA 12 serves both.
 BOOST_AUTO_TEST_CASE(the_drivers_version_decides_which_toolkit_serves) {
   const TemporaryDirectory root;
   const std::string stem = "libingot-search-test.so";

@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(a_file_stands_in_for_the_store) {
   check_contains(warnings[0], {file.string(), "line 3 is truncated; 1 record is ignored"});
 }
 
-// What stands in bundles and in other users' stores is used where the store has nothing.
+// Records in bundles and in other users' stores are used where the store has none.
 BOOST_AUTO_TEST_CASE(tiers_come_after_the_store) {
   store.put(record(1));
   TuningRecord other = record(1);

@@ -1,6 +1,6 @@
-// What stands between a call and its launch copies no spec and allocates nothing. A copy of a spec shares its
-// expression, and counts that in the expression's memory: so the lookups run in a process in which that memory cannot
-// be written, and allocations are counted there.
+// The code between a call and its launch copies no spec and allocates nothing. A copy of a spec shares its expression,
+// and counts that in the expression's memory: so the lookups run in a process in which that memory cannot be written,
+// and allocations are counted there.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -51,7 +51,7 @@ struct SumsParams {
   double* magnitudes = nullptr;
 };
 
-// What was found for one GEMM. Indices count elements (wrong) and bytes.
+// The findings for one GEMM. Indices count elements (wrong) and bytes.
 struct Verdict {
   static constexpr unsigned long long kNone = ~0ULL;
   struct Errors {

@@ -1,4 +1,4 @@
-// What CI runs of long lists of cases is the same every day, and has at least one of every kind.
+// The part of long lists of cases that CI runs is the same every day, and has at least one of every kind.
 #include <boost/test/unit_test.hpp>
 
 #include <set>

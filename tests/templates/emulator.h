@@ -156,7 +156,7 @@ class Barrier {
   std::vector<unsigned> waiting_{};
 };
 
-// What a fiber runs: the body, and in the next launch again.
+// The function of a fiber: the body, and in the next launch again.
 [[noreturn]] inline void run_bodies() {
   for (;;) {
     fibers.body(fibers.running);

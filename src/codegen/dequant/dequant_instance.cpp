@@ -17,13 +17,13 @@
 namespace ingot {
 namespace {
 
-// Of templates/dequant/dequant_factors.cuh.
+// The text of a DequantFactors (templates/dequant/dequant_factors.cuh).
 FieldText factors_field(const DequantMatmulSpec& spec, const DequantFactors& factors) {
   return field("factors", aggregate_text({field("scale", spec.scale), field("e8m0", factors.e8m0),
                                           field("into_codes", factors.into_codes)}));
 }
 
-// Of templates/dequant/dequant_layout.cuh.
+// The text of a CodeLayout (templates/dequant/dequant_layout.cuh).
 std::string text_of(WeightLayout layout) { return fmt::format("ingot::CodeLayout::{}", name(layout)); }
 
 std::string epilogue(const DequantMatmulSpec& spec) {

@@ -22,7 +22,7 @@ struct GemmCall {
 
 inline std::size_t hash_value(const GemmCall& call) { return hash_with(hash_value(call.spec), call.size); }
 
-// For tables: does an entry belong to this call?
+// A predicate for tables: does an entry belong to this call?
 inline auto matching(const GemmCall& call) {
   return [&call](const auto& entry) { return entry.call == call; };
 }

@@ -9,7 +9,7 @@
 namespace ingot {
 namespace {
 
-// What one launch may take at most, as a share of the estimated time of two.
+// One launch is chosen if its estimated time is at most this share of that of two.
 constexpr double kGain = 0.95;
 // Tiles that a block may have. With more there is little to gain (bench/results/gradients_h200.json: 10 % in bf16 and
 // 6 % in FP8 at four), and small tiles are slower than their estimates, because half of the multiprocessors share less
@@ -17,8 +17,8 @@ constexpr double kGain = 0.95;
 constexpr double kMostRounds = 4;
 constexpr double kMostRoundsOfSmallTiles = 2.5;
 constexpr int kSmallTile = 128 * 128;
-// Of rounds that are not full: the share of blocks that have work. Estimates of 16 bits leave out cuBLASLt, whose
-// further tilings fit such sizes (1536 cubed on an H200: 26.8 us in two launches, 28.8 in one that is 0.73 full).
+// In a round that is not full, at least this share of blocks must have work. Estimates of 16 bits leave out cuBLASLt,
+// whose further tilings fit such sizes (1536 cubed on an H200: 26.8 us in two launches, 28.8 in one that is 0.73 full).
 constexpr double kLeastFullOf16Bits = 0.75;
 
 // The fewest products from which a pair with an FP8 GEMM is one launch. Smaller layers are faster with a side stream,
@@ -26,7 +26,7 @@ constexpr double kLeastFullOf16Bits = 0.75;
 // of a layer with a side stream are those of one without, to the bit.
 constexpr double kLeastProductsInFp8 = 5e8;
 
-// In its own launch.
+// The estimated time in a separate launch.
 double estimate_alone(const GemmCall& call, int multiprocessors) {
   const GemmTiling tiling = choose_sm90_tiling(call.spec, call.size, multiprocessors);
   const double sm90 = estimate_gemm(call.spec, call.size, tiling, multiprocessors);

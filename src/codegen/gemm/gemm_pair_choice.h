@@ -13,8 +13,8 @@ namespace ingot {
 // The GEMM on kernel sm90, with each tiling that a pair can have, in the order of gemm_tilings().
 std::vector<GemmSpec> pair_halves(const GemmSpec& spec);
 
-// What a pair can have for this GEMM: kernel sm90 with the tiling that is expected to be the fastest on half of the
-// multiprocessors. Empty if it has no such kernel, or too many tiles to gain from a pair.
+// The spec that a pair uses for this GEMM: kernel sm90 with the tiling that is expected to be the fastest on half of
+// the multiprocessors. Empty if there is no such kernel, or if there are too many tiles to gain from a pair.
 std::optional<GemmSpec> fastest_half(const GemmCall& call, int multiprocessors);
 
 // Empty where two launches are expected to be as fast, or where the device or a spec has no such kernel. Two specs that

@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-// For a >= 0 and b > 0.
+// Requires a >= 0 and b > 0.
 constexpr std::int64_t divided_up(std::int64_t a, std::int64_t b) { return a / b + (a % b == 0 ? 0 : 1); }
 
 }  // namespace ingot

@@ -135,7 +135,7 @@ constexpr bool is_code_format(Dtype dtype) { return is_fp8(dtype) || is_sub_byte
 // The formats of the OCP standard: those that FP8 tensor cores multiply.
 constexpr bool is_ocp(Dtype dtype) { return facts_of(dtype).ocp; }
 constexpr bool is_mx_element(Dtype dtype) { return facts_of(dtype).mx_element; }
-// What a weight that is decoded within a matmul may be of.
+// May a weight that is decoded within a matmul have this dtype?
 constexpr bool is_weight(Dtype dtype) { return facts_of(dtype).weight; }
 
 // Largest finite value of a format of codes: 448 of e4m3fn, 57344 of e5m2 ... 0 for the others.

@@ -29,7 +29,7 @@ inline constexpr ScaleGranularity kRowGroups64{1, 64};
 inline constexpr ScaleGranularity kRowGroups32{1, 32};
 inline constexpr ScaleGranularity kColumnGroups{128, 1};
 inline constexpr ScaleGranularity kBlocks{128, 128};
-// What a cast can do.
+// The granularities that casts support.
 inline constexpr std::array kCastGranularities{kTensorwise, kRowwise, kColumnwise, kRowGroups, kColumnGroups, kBlocks};
 
 constexpr bool among(std::span<const ScaleGranularity> granularities, ScaleGranularity granularity) {

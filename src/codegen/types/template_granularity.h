@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-// Of extents that are not negative, as those of a valid spec.
+// Requires extents that are not negative, as a valid spec has them.
 constexpr Granularity template_granularity(ScaleGranularity granularity) {
   return {.rows = static_cast<u32>(granularity.rows), .cols = static_cast<u32>(granularity.cols)};
 }

@@ -35,7 +35,7 @@ struct CaptureZeros::State {
     CUstream stream;  // null: spoiled
     void* region;
   };
-  // What a graph keeps.
+  // The user object of a graph: releases the region when the graph is destroyed.
   struct Kept {
     std::weak_ptr<State> state;
     void* region;

@@ -16,9 +16,9 @@ class CurrentContext {
  public:
   // Throws Error{cuda_failed}.
   CurrentContext(const Driver& driver, int device_index);
-  // For work on this stream. Likewise.
+  // Likewise, for work on this stream.
   CurrentContext(const Driver& driver, int device_index, CUstream stream);
-  // For a context that something else retains.
+  // Uses a context that something else retains.
   CurrentContext(const Driver::Api& api, CUcontext context);
   ~CurrentContext();
   CurrentContext(const CurrentContext&) = delete;

@@ -51,7 +51,7 @@ std::string text_of(const Driver::Api& api, CUresult result) {
 }  // namespace
 
 struct Driver::State {
-  // Of one device. The primary context is retained until the driver object is destroyed.
+  // The context of one device. A primary context is retained until the driver object is destroyed.
   struct UsedContext {
     std::atomic<CUcontext> context{nullptr};
     bool is_primary = true;

@@ -42,7 +42,7 @@ namespace {
 constexpr int kVersion = 13000;
 constexpr std::size_t kMemory = std::size_t{1} << 50U;
 
-// Of this thread, as in libcuda.
+// The current context of this thread, as in libcuda.
 CUcontext& current_context() {
   thread_local CUcontext current = nullptr;
   return current;
@@ -50,7 +50,7 @@ CUcontext& current_context() {
 
 const Gpu& gpu_of(CUdevice device) { return known_gpus()[static_cast<std::size_t>(device)]; }
 
-// For handles that stand for nothing.
+// A handle that stands for nothing.
 template <class Handle>
 Handle some_handle() {
   return reinterpret_cast<Handle>(std::uintptr_t{16});
@@ -207,7 +207,7 @@ CUresult destroy_graph(CUgraph graph) {
   return CUDA_SUCCESS;
 }
 
-// As if every capture had found something.
+// Reports one node, as if every capture had found something.
 CUresult graph_nodes(CUgraph, CUgraphNode*, std::size_t* count) {
   *count = 1;
   return CUDA_SUCCESS;
@@ -218,7 +218,7 @@ CUresult elapsed_time(float* milliseconds, CUevent, CUevent) {
   return CUDA_SUCCESS;
 }
 
-// As if one block filled a multiprocessor.
+// Computes as if one block filled a multiprocessor.
 CUresult active_clusters(int* clusters, CUfunction, const CUlaunchConfig* config) {
   unsigned blocks = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i) {

@@ -25,7 +25,7 @@ class GraphScratch {
   // From now on, until end(), the stream takes its scratch memory here.
   void join(Stream& stream);
   void leave(const Stream& stream) noexcept;
-  // For Stream's functions of the same names, while it captures. Throws Error{out_of_memory, cuda_failed}.
+  // Implement Stream's functions of the same names, while it captures. Throws Error{out_of_memory, cuda_failed}.
   void* scratch(const Stream& stream, std::size_t bytes) { return part_of(stream).scratch.reserve(*backend_, bytes); }
   void* zeros(const Stream& stream, std::size_t bytes) { return part_of(stream).zeros.reserve(*backend_, bytes); }
   void* call_scratch(const Stream& stream, std::size_t bytes) {

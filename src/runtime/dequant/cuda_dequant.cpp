@@ -11,7 +11,8 @@
 namespace ingot::cuda {
 namespace {
 
-// For a spec that names its kernel and tiling. Null if the call was enqueued, else why the kernel does not support it.
+// Requires a spec that names its kernel and tiling. Null if the call was enqueued, else why the kernel does not support
+// it.
 const char* try_kernel(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, const MatmulSize& size,
                        Stream& stream, Launcher& launcher) {
   if (spec.kernel == DequantKernel::sm90) {

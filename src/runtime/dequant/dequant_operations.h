@@ -25,10 +25,10 @@ void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, S
 // Throws Error{invalid_argument} if the spec names a kernel that does not support the call.
 void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                     Launcher& launcher, DequantPlans& plans);
-// For a spec with a tiling, and a call that dequant_sm90_refusal() accepts.
+// Requires a spec with a tiling, and a call that dequant_sm90_refusal() accepts.
 void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                   Launcher& launcher);
-// For a spec with a tiling, and a call that dequant_mma_refusal() accepts.
+// Requires a spec with a tiling, and a call that dequant_mma_refusal() accepts.
 void dequant_mma(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream,
                  Launcher& launcher);
 

@@ -10,7 +10,7 @@ namespace ingot::cuda {
 
 EpilogueParams epilogue_params(const DequantMatmulTensors& tensors);
 
-// For a spec with a tiling of kernel mma.
+// Requires a spec with a tiling of kernel mma.
 DequantMmaTiling dequant_mma_tiling(const DequantMatmulSpec& spec);
 // How many tokens one launch takes: all of them, or, if K is split, as many whole tiles as have sums of at most 64 MiB,
 // but at least one tile.
@@ -19,7 +19,7 @@ i64 dequant_mma_slice(const DequantMatmulSpec& spec, i64 m, i64 n);
 DequantMatmulTensors tokens_of(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, i64 first,
                                i64 count);
 
-// For a spec with a tiling. If that splits K, `parts` has dequant_mma_parts_bytes(), and `arrived` a zero for each
+// Requires a spec with a tiling. If that splits K, `parts` has dequant_mma_parts_bytes(), and `arrived` a zero for each
 // tile.
 DequantMmaParams dequant_mma_params(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, void* parts,
                                     void* arrived);

@@ -7,7 +7,7 @@
 
 namespace ingot {
 
-// For a spec with a tiling: why the call is not supported; null if it is.
+// Why the call is not supported; null if it is. Requires a spec with a tiling.
 const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device);
 const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const MatmulSize& size, Target device);
 

@@ -22,7 +22,8 @@ struct DequantMatmulTensors {
   Tensor weight;   // codes [N, K] of spec.weight or, if it is packed, the u8 vector that pack_weight() has written
   Tensor factors;  // scale_inv: [scale_count(spec.scale, N, K)] of spec.factors
   Tensor bias{};   // [N] of spec.x
-  // Of an epilogue, in the order of its inputs(): a matrix [M, N] or a vector [1, N] of spec.x, or f32[1, M] for [row].
+  // The inputs of an epilogue, in the order of its inputs(): a matrix [M, N] or a vector [1, N] of spec.x, or f32[1, M]
+  // for [row].
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
   Tensor out;  // [M, N] of spec.out
   // The caller promises that whatever wrote the weight and its scale_inv had ended before this call (synchronize()),

@@ -15,7 +15,7 @@
 namespace ingot {
 namespace {
 
-// Factors of a's or b's rows along K. `row` says what one for each row is.
+// Checks the scale_inv of a or b. `row` names "one for each row" in messages.
 Range check_operand_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale,
                             std::int64_t rows, std::int64_t k, Device device, const char* row) {
   if (!is_fp8(operand)) return check_absent(what, factors, "a high-precision operand has no factors");

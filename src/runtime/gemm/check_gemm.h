@@ -8,7 +8,7 @@
 namespace ingot {
 
 void check(const GemmSpec& spec, const GemmTensors& tensors, Device device);
-// Of a pair, neither of which may write what the other reads or writes.
+// Checks a pair, neither of which may write what the other reads or writes.
 void check(const GemmWork& first, const GemmWork& second, Device device);
 void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device);
 

@@ -140,7 +140,7 @@ class Finish {
     });
   }
 
-  // To be called after all blocks.
+  // Call this after all blocks.
   void end() const {
     if (is_fp8(spec_.out)) *row<float>(tensors_.factor, 0) = factor_from_scale(scale_);
     if (!spec_.epilogue.amax) return;

@@ -30,14 +30,14 @@ struct CublasltFactors {
   FactorMatrix given{};
   FactorMatrix read{};
 
-  // Of the copy, in multiples of 256; 0 if there is none.
+  // The size of the copy, in multiples of 256; 0 if there is none.
   std::size_t bytes() const;
 };
 
 // For the checked scale_inv of an operand with `rows` rows of K (kRowGroups or kBlocks).
 CublasltFactors cublaslt_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k);
 
-// Of both operands' copies, for a checked call; 0 without scale_inv of groups.
+// The size of both operands' copies, for a checked call; 0 without scale_inv of groups.
 std::size_t cublaslt_factor_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
 
 }  // namespace ingot

@@ -8,8 +8,8 @@
 
 namespace ingot {
 
-// For checked tensors: why the call is not supported; null if it is. `version` is cublasLtGetVersion()'s: 130100 for
-// 13.1.0.
+// Why the call is not supported; null if it is. Requires checked tensors. `version` is cublasLtGetVersion()'s: 130100
+// for 13.1.0.
 const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device,
                              std::size_t version);
 

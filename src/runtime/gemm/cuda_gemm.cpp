@@ -44,7 +44,8 @@ const char* try_cublaslt(const GemmSpec& spec, const GemmTensors& tensors, const
   return nullptr;
 }
 
-// For a spec that names its kernel and tiling. Null if the call was enqueued, else why the kernel does not support it.
+// Requires a spec that names its kernel and tiling. Null if the call was enqueued, else why the kernel does not support
+// it.
 const char* try_kernel(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Stream& stream,
                        Launcher& launcher, CublasLt* cublaslt) {
   switch (spec.kernel) {

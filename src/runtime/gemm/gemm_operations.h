@@ -31,16 +31,16 @@ namespace ingot::cuda {
 // Throws Error{invalid_argument} if the spec names a kernel that does not support the call. `cublaslt` may be null.
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Launcher& launcher, GemmPlans& plans,
           CublasLt* cublaslt);
-// In one launch where the plan says so and both fit it, else as gemm() computes each.
+// Computes both in one launch where the plan says so and both fit it, else each as gemm() does.
 void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream, Launcher& launcher, GemmPairPlans& pairs,
                GemmPlans& plans, CublasLt* cublaslt);
-// For a spec with a tiling, and a call that sm90_refusal() accepts.
+// Requires a spec with a tiling, and a call that sm90_refusal() accepts.
 void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Stream& stream,
                Launcher& launcher);
 // The same for both of a pair.
 void gemm_sm90_pair(const GemmPairSpec& spec, const GemmTensors& first, const GemmTensors& second, const Stream& stream,
                     Launcher& launcher);
-// For a spec with a tiling, and a call that mma_refusal() accepts.
+// Requires a spec with a tiling, and a call that mma_refusal() accepts.
 void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
               Launcher& launcher);
 // Staging: gemm_sm90 reads codes in rows along k that start at multiples of 16 bytes, so operands with another layout

@@ -24,12 +24,12 @@ class GemmPairPlans {
                 std::size_t most = kMostPlans)
       : services_(services), device_(device), available_(std::move(available)), most_(most) {}
 
-  // Where a pair is put that is no longer kept, because there are too many.
+  // Holds a pair that the table does not keep, because there are too many.
   using Own = std::optional<GemmPairSpec>;
 
-  // What choose_gemm_pair() says, if its kernel can be had: null, or a pair that lives as long as this object and
-  // `own`. Both GEMMs of a new pair are noted in the manifest, as those that run apart are: another device may run them
-  // so.
+  // The result of choose_gemm_pair(), if its kernel is available: null, or a pair that lives as long as this object and
+  // `own`. Both GEMMs of a new pair are noted in the manifest, as for two launches, because another device may use
+  // those.
   const GemmPairSpec* find(const GemmCall& first, const GemmCall& second, Own& own);
 
  private:

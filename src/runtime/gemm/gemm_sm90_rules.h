@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-// For checked tensors: why the call is not supported; null if it is.
+// Why the call is not supported; null if it is. Requires checked tensors.
 const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device);
 
 }  // namespace ingot

@@ -24,7 +24,7 @@ struct GemmTensors {
   Tensor bias{};  // [N]
   Tensor out;     // [M, N]
 
-  // Of an epilogue (GemmEpilogue). c may be `out` itself, with the same row stride, but may not overlap it otherwise.
+  // For an epilogue (GemmEpilogue). c may be `out` itself, with the same row stride, but may not overlap it otherwise.
   // If beta is 0, c is not read and may hold anything, even NaN.
   Tensor c{};  // [M, N]
   float beta = 1.0F;
@@ -33,7 +33,7 @@ struct GemmTensors {
   Tensor preactivation{};  // [M, N]
   Tensor amax{};           // f32[1], raised to the largest value: clear it before the first call
 
-  // Of an FP8 output.
+  // For an FP8 output.
   Tensor scale{};   // f32[1], read
   Tensor factor{};  // f32[1], written: 1 / scale
 };

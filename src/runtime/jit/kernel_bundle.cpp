@@ -22,7 +22,7 @@ constexpr std::size_t kInteger = sizeof(std::uint64_t);
 constexpr std::size_t kBundleHeaderBytes = kBundleMagic.size() + 2 * kInteger + sizeof(Digest);
 constexpr std::size_t kEntryBytes = sizeof(KernelKey) + 2 * kInteger;
 constexpr std::int64_t kMaxIndexBytes = std::int64_t{256} << 20;
-// Of all tuning records: nothing larger is read into memory.
+// The limit on the size of all tuning records: nothing larger is read into memory.
 constexpr std::uint64_t kMaxTuningBytes = std::uint64_t{1} << 30;
 
 // Takes integers and bytes off the front of an index.

@@ -63,7 +63,7 @@ class KernelBundle final : public KernelTier {
   std::int64_t tuning_bytes_ = 0;
 };
 
-// What a bundle is made of. Keys may repeat; the first of each counts.
+// The content of a new bundle. Keys may repeat; the first of each counts.
 struct BundleContent {
   struct Kernel {
     KernelKey key{};

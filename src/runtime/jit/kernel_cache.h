@@ -60,7 +60,7 @@ class INGOT_API KernelCache {
   // Without a compiler, a kernel that is neither in the store nor in a tier is Error{not_found}. The driver may be null
   // (no GPU): compiled() works, get() is Error{not_found}. Store and driver outlive the cache.
   KernelCache(KernelOrigins origins, KernelStore& store, Target target, const Driver* driver, int device_index = 0);
-  // From the store and the compiler alone.
+  // Uses the store and the compiler alone.
   KernelCache(const Compiler* compiler, KernelStore& store, Target target, const Driver* driver, int device_index = 0);
   ~KernelCache();
   KernelCache(const KernelCache&) = delete;
@@ -104,7 +104,7 @@ class INGOT_API KernelCache {
   Target target() const { return target_; }
   // kernel_identity() of the templates.
   const std::string& identity() const { return origins_.identity; }
-  // Of a kernel in the store and in bundles.
+  // The key of a kernel in the store and in bundles.
   KernelKey key_of(const Source& source, Target target) const;
 
  private:

@@ -34,8 +34,8 @@ INGOT_API std::optional<KernelKey> kernel_of_path(std::string_view path);
 INGOT_API std::string encode_kernel_file(const KernelKey& key, const Source& source, Target target,
                                          const CompiledKernel& kernel);
 
-// What a kernel that is looked for was made from. Its key follows from that, but what a file's header says may not be
-// true of what it holds.
+// The source and target of a kernel that is looked up. The key follows from them, but a file's header may not be true
+// of its content, so both are compared.
 struct KernelWanted {
   const Source& source;
   Target target;

@@ -63,18 +63,19 @@ class INGOT_API KernelStore {
   };
   Usage usage() const;
 
-  // Of this object: damaged files that were moved aside, and files that were removed for the limit's sake.
+  // Counts of this object: damaged files that were moved aside, and files that were removed to keep the size limit.
   struct Removed {
     std::int64_t quarantined = 0;
     std::int64_t evicted = 0;
   };
   Removed removed() const { return {.quarantined = directory_.moved_aside(), .evicted = evicted_}; }
-  // What follows is for whoever looks after a store (`ingot cache`). Looking is no use of a kernel: it changes nothing.
+  // The following functions are for the maintenance of a store (`ingot cache`). Listing and reading do not count as a
+  // use of a kernel and change nothing.
 
   // Everything with a kernel's name, in ascending order of keys, unread.
   std::vector<KernelEntry> list() const;
   std::optional<KernelFile> read(const KernelKey& key, std::string& problem);
-  // As find() does it: a damaged file is moved to the quarantine.
+  // Checks a file as find() does: a damaged one is moved to the quarantine.
   StoreDirectory::Check check(const KernelKey& key, std::optional<KernelFile>* file = nullptr);
   // Moves a kernel to the quarantine. False if it is not there or cannot be moved.
   bool set_aside(const KernelKey& key, const std::string& why);

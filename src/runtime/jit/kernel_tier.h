@@ -33,8 +33,8 @@ class INGOT_API KernelTier {
   virtual std::int64_t count_tuning() const = 0;
   // All that it has, in ascending order of keys, unread.
   virtual std::vector<KernelEntry> list() const = 0;
-  // As find(), with what the kernel was made from. `problem` says what is wrong with a kernel that is there ("does not
-  // match its checksum").
+  // Like find(), but returns the source too. `problem` says what is wrong with a kernel that is there ("does not match
+  // its checksum").
   virtual std::optional<KernelFile> read(const KernelKey& key, std::string& problem) const = 0;
   // The path that it was opened by.
   virtual const std::string& name() const = 0;

@@ -109,8 +109,8 @@ class Launcher {
   const Driver& driver() const { return *driver_; }
   Target target() const { return target_; }
   int multiprocessors() const { return room_.multiprocessors; }
-  // What of the GPU a stream's work can use. The streams of a green context have a part of its multiprocessors, where
-  // clusters of more than two blocks may have no room.
+  // The part of the GPU that a stream's work can use. The streams of a green context have a part of its
+  // multiprocessors, where clusters of more than two blocks may have no room.
   struct Room {
     int multiprocessors = 0;
     bool large_clusters = true;

@@ -1,4 +1,4 @@
-// Notes what a run asks for: the kernels that it uses, each at its first use, and its matmuls. It is told of them where
+// Notes what a run asks for: the kernels that it uses, each at its first use, and its matmuls. It is called where
 // kernels are looked up for the first time and plans are made, never on the way to a launch. With a file it also
 // appends a line for each: processes may share the file, each line is one write, and what the file has already is not
 // repeated by those that start later.
@@ -31,7 +31,7 @@ class INGOT_API Recorder {
   void note(const KernelSpec& kernel);
   void note(const MatmulSpec& matmul, const MatmulSize& size);
 
-  // What this object has been told; what was in the file before is not part of it.
+  // What this object has recorded; what was in the file before is not part of it.
   Recording recording() const;
 
  private:

@@ -18,7 +18,7 @@ struct RecordingFile {
 // Throws Error{not_found, io_failed}; the latter also for what is no regular file, and for one of more than 64 MiB,
 // which nobody has recorded.
 INGOT_API RecordingFile read_recording(const std::filesystem::path& file);
-// For one whose kernels are wanted. Also throws Error{invalid_argument} if all of its lines are damaged.
+// Reads a recording whose kernels are needed. Also throws Error{invalid_argument} if all of its lines are damaged.
 INGOT_API RecordingFile read_usable_recording(const std::filesystem::path& file);
 // Replaces the file. Throws Error{io_failed}.
 INGOT_API void write_recording(const std::filesystem::path& file, const Recording& recording);

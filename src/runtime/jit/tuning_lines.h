@@ -15,7 +15,8 @@ namespace ingot {
 
 inline constexpr const char* kTuningFolder = "tuning";
 inline constexpr std::string_view kTuningSuffix = ".json";
-// Of a record's file, which has less than 1000 as a rule: nothing larger is written, or read into memory.
+// The limit on the size of a record's file, which usually has less than 1000 bytes: nothing larger is written, or read
+// into memory.
 inline constexpr std::int64_t kMaxTuningRecordBytes = std::int64_t{1} << 20;
 
 // "<32 hex digits>.json". A file of any other name is no record.

@@ -94,7 +94,7 @@ struct WarmUp::Work {
     list = nullptr;
   }
 
-  // Of the exception that is being handled.
+  // Call this within a handler: notes the current exception.
   void note_failure(std::size_t index) {
     const std::lock_guard lock(mutex);
     if (failure && failed <= index) return;
@@ -127,7 +127,7 @@ WarmUp::WarmUp(KernelCache& cache, List list, const WarmUpOptions& options)
 WarmUp::WarmUp(KernelCache& cache, std::vector<KernelPass> kernels, const WarmUpOptions& options)
     : WarmUp(cache, List([kernels](const auto&) { return kernels; }), at_most(kernels.size(), options)) {}
 
-// What the parent's threads hold cannot be given back in a child, which has none of them.
+// In a child made by fork(), what the parent's threads hold cannot be released: those threads do not exist there.
 WarmUp::~WarmUp() {
   if (process_ != ::getpid()) {
     static_cast<void>(work_.release());

@@ -43,7 +43,7 @@ class DequantOperands {
   class Maker;
   void compute_expected(const Tensor& codes);
   std::vector<float> fetch(const Tensor& tensor, std::int64_t row) const;
-  // Of a row of the weight.
+  // The values of a row of the weight.
   std::vector<double> values(const Tensor& codes, std::int64_t row) const;
 
   Backend* backend_;

@@ -48,7 +48,7 @@ class GpuMatmuls {
 
   std::vector<MatmulSpec> candidates(const MatmulCall& call) const;
   std::unique_ptr<MatmulMeasurer> measurer(const MatmulCall& call);
-  // With these functions; as long as this object.
+  // A MatmulTuning that calls this object, which must outlive it.
   MatmulTuning tuning();
 
  private:

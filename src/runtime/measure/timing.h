@@ -15,7 +15,7 @@ struct Timing {
   int copies = 0;  // of the buffers, used in turn by the calls
 };
 
-// Of at least one value.
+// Requires at least one value.
 double median(std::vector<double> values);
 // Microseconds per call, one sample a round.
 Timing summarise(const std::vector<double>& samples_us);

@@ -43,10 +43,10 @@ class INGOT_API MatmulChoices {
   // reports its damaged ones.
   MatmulChoices(Tuning tuning, TuningSources sources, TuningMachine machine, Warn warn = {});
 
-  // For a call whose spec names no kernel: the spec with its kernel, or null if there is no record. The result lives as
-  // long as this object.
+  // The spec with its kernel for a call whose spec names none, or null if there is no record. The result lives as long
+  // as this object.
   const MatmulSpec* find(const MatmulCall& call);
-  // For tests and reports.
+  // The number of records, for tests and reports.
   std::size_t size();
 
  private:

@@ -34,7 +34,7 @@ struct MatmulManifestFile {
   std::string problem{};            // describes them, with the file's name; empty if there are none
 };
 
-// Of any recording (jit/recording_file.h), the matmuls that can be tuned. Throws what read_recording() throws.
+// Reads the matmuls that can be tuned from any recording (jit/recording_file.h). Throws what read_recording() throws.
 INGOT_API MatmulManifestFile read_matmul_manifest(const std::filesystem::path& file);
 
 }  // namespace ingot

@@ -1,4 +1,5 @@
-// What a backend needs to choose the kernels of its GEMMs and its matmuls with decoded weights, and to note them.
+// The services by which a backend chooses the kernels of its GEMMs and its matmuls with decoded weights, and records
+// them.
 #pragma once
 
 namespace ingot {

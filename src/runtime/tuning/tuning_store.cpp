@@ -80,7 +80,7 @@ std::vector<StoredFile> TuningStore::files() const {
   return regular;
 }
 
-// Whatever has a record's name.
+// All files that have a record's name.
 std::vector<StoredFile> TuningStore::entries() const {
   std::vector<StoredFile> all = directory_.entries([](const std::string& folder) { return folder == kTuningFolder; });
   std::erase_if(all, [](const StoredFile& file) { return !is_tuning_file(file.name.substr(file.name.find('/') + 1)); });

@@ -16,7 +16,8 @@ namespace ingot {
 // twice".
 INGOT_API std::string json_fault(std::string_view text, int deepest);
 
-// What is wrong with a field: "lacks \"m\"". Whoever reads a file makes an Error of it, with the file as its subject.
+// Says what is wrong with a field: "lacks \"m\"". The reader of a file converts it to an Error with the file as its
+// subject.
 class INGOT_API JsonFault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

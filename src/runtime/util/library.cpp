@@ -70,8 +70,8 @@ std::vector<fs::path> wheel_folders(const fs::path& prefix, Folders which = Fold
   return folders;
 }
 
-// The file that this code is a part of: a program, libingot.so or the Python module. Empty if it cannot be told, and in
-// a setuid program, whose file its caller may have linked to elsewhere.
+// The file that this code is a part of: a program, libingot.so or the Python module. Empty if it is unknown, and in a
+// setuid program, whose file its caller may have linked to elsewhere.
 fs::path own_file() {
   if (::getauxval(AT_SECURE) != 0) return {};
   static constexpr char kHere = 0;

@@ -60,7 +60,7 @@ class SingleFlight {
     pid_t process = 0;  // that computes it
   };
 
-  // For the exception being handled.
+  // Call this within a handler: would computing again fail in the same way?
   static bool would_be_repeated() {
     try {
       throw;

@@ -50,7 +50,7 @@ std::string random_name() {
   return text;
 }
 
-// In the past, or in the future where the clock has been set back since.
+// True in the past, and in the future too, because the clock may have been set back since.
 bool is_an_hour_away(std::time_t time) { return std::abs(std::time(nullptr) - time) > kHour; }
 
 // Did random_name() make it?
@@ -158,7 +158,7 @@ bool StoreDirectory::read(const std::string& folder, const std::string& name, co
   if (loaded.damaged) {
     quarantine(root, loaded.name, loaded.problem);
   } else if (!loaded.problem.empty()) {
-    // What is stored there may be good: it stays.
+    // The file may be good, so it stays.
     warn_once(fmt::format("store file {} {}; it was left there, {}", (root_ / loaded.name).string(), loaded.problem,
                           words_.lost));
   }
@@ -218,7 +218,7 @@ StoreDirectory::Loaded StoreDirectory::load(const FileDescriptor& root, const st
 }
 
 bool StoreDirectory::publish(const std::string& folder, const std::string& name, std::string_view content) {
-  // Where folders vanish, someone clears the store: they are made again, until too long has passed for that.
+  // If folders vanish, someone is clearing the store: they are made again, for at most kPatience.
   constexpr auto kPatience = std::chrono::seconds(1);
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   std::string problem;

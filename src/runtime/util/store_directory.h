@@ -34,7 +34,7 @@ struct StoredFile {
   bool is_regular = true;
 };
 
-// What became of files that were to be removed. Those that another process removed or used meanwhile are not told.
+// The result of removing files. Those that another process removed or used meanwhile are not counted.
 struct RemovedFiles {
   std::int64_t files = 0;
   std::int64_t bytes = 0;
@@ -65,7 +65,7 @@ class INGOT_API StoreDirectory {
   // Atomic: readers see the whole file or none. On failure returns false, warns once and sets problem().
   bool publish(const std::string& folder, const std::string& name, std::string_view content);
 
-  // What a look at a file finds, without using it. Neither `there` nor a problem: there is no such file.
+  // The result of checking a file without using it. If neither `there` nor `problem` is set, there is no such file.
   struct Check {
     bool there = false;
     std::string problem{};  // "is truncated"; empty if the file is as it was written

@@ -18,10 +18,10 @@ class INGOT_API StreamAllocator {
   StreamAllocator(const StreamAllocator&) = delete;
   StreamAllocator& operator=(const StreamAllocator&) = delete;
 
-  // At least `bytes` (never 0), at a multiple of 256. What it throws ends the operation, before anything is enqueued
-  // that would use the memory.
+  // At least `bytes` (never 0), at a multiple of 256. An exception ends the operation, before anything is enqueued that
+  // would use the memory.
   virtual void* allocate(std::size_t bytes, CUstream_st* stream) = 0;
-  // What allocate() gave, with the same bytes and stream.
+  // Releases memory of allocate(), with the same bytes and stream.
   virtual void release(void* data, std::size_t bytes, CUstream_st* stream) noexcept = 0;
 
  protected:

@@ -37,7 +37,7 @@ int own_output(const struct stat& file) {
   return -1;
 }
 
-// Empty if the path cannot be told, as for a file that has been removed meanwhile.
+// Empty if the path is unknown, as for a file that has been removed meanwhile.
 fs::path path_of(const FileDescriptor& open_file, const struct stat& status) {
   std::error_code error;
   fs::path path = fs::read_symlink(fmt::format("/proc/self/fd/{}", open_file.get()), error);
@@ -99,8 +99,8 @@ void FileWriter::publish() {
   const auto rename = [&](unsigned flags) {
     return ::renameat2(directory, temporary_.c_str(), directory, target_.c_str(), flags) == 0;
   };
-  // Where no file was seen, one may be there by now, and only a regular one is replaced. Some file systems do not know
-  // RENAME_NOREPLACE.
+  // If there was no file, one may have been created since, and only a regular one is replaced. Some file systems do not
+  // know RENAME_NOREPLACE.
   bool done = rename(mode_ ? 0 : RENAME_NOREPLACE);
   if (!done && !mode_ && (errno == EINVAL || (errno == EEXIST && is_regular(directory, target_)))) done = rename(0);
   if (!done) fail(errno);
@@ -139,7 +139,7 @@ FileWriter::Found FileWriter::look_for_target() {
     if (::fstat(there.get(), &status) != 0) fail(errno);
     if (S_ISDIR(status.st_mode)) fail(EISDIR);
     if (const int own = own_output(status); own >= 0) {
-      // What was printed before stays ahead of what is written now.
+      // Flush what was printed before, so that it precedes what is written now.
       static_cast<void>(std::fflush(nullptr));
       descriptor_ = FileDescriptor(::fcntl(own, F_DUPFD_CLOEXEC, 0));
       if (!descriptor_) fail(errno);
