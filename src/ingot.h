@@ -42,7 +42,6 @@
 #include "ingot/nn/observe/ranges.h"
 #include "ingot/nn/planning/conversion.h"
 #include "ingot/nn/planning/layer_runs.h"
-#include "ingot/nn/planning/linear_gain.h"
 #include "ingot/nn/recipe/config.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"

@@ -1,5 +1,5 @@
 // expected_gain() for Python: what FP8 is expected to gain on a linear layer (nn/linear_gain.h).
-#include "ingot/nn/planning/linear_gain.h"
+#include "ingot/nn/planning/conversion.h"
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>

@@ -194,7 +194,7 @@ def _with_gain(row: LayerConversion, owner: nn.Module, tokens: int, gpu: Optiona
     return dataclasses.replace(row, gain=gain, gain_note=note)
 
 
-# ---- the core's estimate (src/nn/planning/linear_gain.h) for a config of this package ----
+# ---- the core's estimate (src/nn/planning/conversion.h) for a config of this package ----
 
 
 def recipe_of(config: Float8LinearConfig) -> Optional[str]:

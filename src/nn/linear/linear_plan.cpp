@@ -17,7 +17,6 @@
 #include "ingot/runtime/error.h"
 
 namespace ingot {
-
 namespace {
 
 constexpr const char* kGradient = "grad_output";

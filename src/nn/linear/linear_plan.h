@@ -23,6 +23,7 @@
 
 namespace ingot {
 
+// Pointwise expressions that a linear layer fuses into its GEMMs and casts.
 struct LinearFusion {
   // The layer multiplies this expression's value, rounded to the layer's dtype, instead of its input: `silu(x) * up`.
   // x is the input; the other matrices and vectors are LinearForward::prologue_inputs. grad_input is then the gradient

@@ -9,7 +9,6 @@
 #include "ingot/nn/modules/delayed_scaling.h"
 
 namespace ingot {
-
 namespace {
 
 MemoryRegion region_of(const StreamBlock& block) { return {block.data(), block.bytes()}; }

@@ -24,7 +24,7 @@ namespace ingot {
 
 // Memory of a layer that owns what its calls leave to later ones: the backend's, or that of the stream's allocator
 // (stream_allocator.h) where the stream has one.
-
+//
 // Move-only. The backend and the allocators of all streams it was used with must outlive it. What an allocator gave
 // goes back to the stream that it was taken on, so that stream must by then wait for all others that use it. Without an
 // allocator, both functions are Buffer::reserve().

@@ -84,7 +84,6 @@ INGOT_API std::vector<DecodedLayer> decoding_layers(const KnownModel& model);
 //
 //   prepare(context, {.layers = training_layers(model), .recipes = {rowwise()}, .tokens = {8192}},
 //           {.progress = [](const PrepareProgress& now) { std::printf("%zu of %zu\n", now.done, now.total); }});
-
 struct PrepareOptions {
   // Called on the calling thread, after each kernel. May throw: what it throws ends the preparation.
   std::function<void(const PrepareProgress&)> progress{};

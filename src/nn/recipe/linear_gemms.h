@@ -39,7 +39,6 @@ INGOT_API std::array<LinearGemm, 3> linear_gemms(const LinearConfig& config, con
 
 // The linear layers of known models, by name: the sets of `ingot tune --set`. A model's layers are those of one block,
 // fused as usual (query, key and value; gate and up), and the head.
-
 struct KnownModel {
   std::string_view name;  // "llama3-8b"
   std::int64_t hidden;

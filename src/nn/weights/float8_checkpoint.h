@@ -77,7 +77,7 @@ INGOT_API void save_float8_weights(const std::filesystem::path& file,
                                    ScaleName scale_name = ScaleName::weight_scale);
 
 // The weight of a linear layer in and out in FP8: between the codes and factors on the device that a LinearPlan's GEMMs
-// read (linear_functions.h) and those on the host that checkpoints store (float8_checkpoint.h).
+// read (linear_functions.h) and those on the host, which checkpoints store.
 //
 //   const Float8View codes = weight_from_state(plan, backend, state, region, stream);   // instead of cast_weight()
 //   save_float8_weights(file, {{"layers.0.wq.", weight_state(plan, backend, codes, stream)}});
