@@ -336,8 +336,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
 
   BOOST_TEST(refusal(GemmSpec{.b = Dtype::f32}) ==
              "gemm e4m3fn*f32->bf16 nt scale=tensor,tensor: b is f32 and a is e4m3fn, but with an FP8 operand the "
-             "other must be "
-             "FP8, bf16 or f16");
+             "other must be FP8, bf16 or f16");
   BOOST_TEST(
       refusal(GemmSpec{.a = Dtype::f16}) ==
       "gemm f16*e4m3fn->bf16 nt scale=tensor,tensor: out is bf16, but must be f16 (as the high-precision operand "

@@ -210,7 +210,7 @@ BOOST_AUTO_TEST_CASE(norms_of_wide_rows) {
 }
 
 // The tensor-core GEMM of sm_90a: every candidate tiling, and with one of them every pair of formats, output, kind of
-// factors and bias. ptxas warns if it serialises wgmmas (C7510) or ignores setmaxnreg (C7508); this test then fails.
+// scale_inv and bias. ptxas warns if it serialises wgmmas (C7510) or ignores setmaxnreg (C7508); this test then fails.
 BOOST_AUTO_TEST_CASE(gemm_sm90_for_hopper) {
   std::map<std::string, Job> jobs;
   const auto add = [&](GemmSpec spec) {

@@ -65,7 +65,7 @@ inline constexpr std::array kAccurateTilings{
     TilingCost{stream_k(64, 128, 8), 334, 2970, 1.18},      TilingCost{stream_k(128, 128, 6), 536, 945, 1.09},
     TilingCost{stream_k(64, 256, 5), 1060, 713, 1},         TilingCost{stream_k(256, 128, 4), 1000, 1310, 1.03}};
 // 1x128 by 128x128. The steps of whole tiles are from eight sizes (gemm_factors_h200.json); what else there is, from
-// the 561 GEMMs. Rows askew were not measured: the factors are those of the accurate sums.
+// the 561 GEMMs. Rows askew were not measured: their ratios are those of accurate accumulation.
 inline constexpr std::array kGroupedTilings{TilingCost{{128, 128, 1, 1, 6, false}, 447, 422, 1.48, 1.45},
                                             TilingCost{{128, 128, 2, 1, 6, false}, 455, 543, 1.11, 1.43},
                                             TilingCost{{256, 128, 1, 2, 4, false}, 955, 907, 1, 1.29},

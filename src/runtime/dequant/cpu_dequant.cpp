@@ -141,7 +141,7 @@ class Finish {
   Finish(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors)
       : spec_(spec), tensors_(tensors), program_(spec.pointwise, PointwisePrecision::reproducible32) {}
 
-  // factors: empty if the sums include them.
+  // factors: scale_inv; empty if the sums include them.
   void run(const float* sums, i64 stride, Range rows, Range cols, const std::vector<float>& factors,
            ThreadPool& pool) const {
     pool.parallel_for(rows.size, 16, [&](i64 begin, i64 end) {
