@@ -214,37 +214,9 @@ void check_codes_of_backward(const LinearChecker& check, const LinearBackwardTen
   check.codes(transposed, in, out, spec.transposed_scale ? own : factors, spec.transposed_scale.value_or(spec.scale));
 }
 
-bool share_memory(const MemoryRegion& region, const Tensor& tensor) {
-  if (region.data == nullptr || tensor.empty()) return false;
-  const auto* const begin = static_cast<const std::byte*>(region.data);
-  const auto* const data = static_cast<const std::byte*>(tensor.data);
-  return data < begin + region.bytes && begin < data + byte_span(tensor, "tensor");
-}
-
-void check_apart(const LinearChecker& check, const char* what, MemoryRegion region, std::size_t bytes,
-                 std::initializer_list<NamedTensor> tensors) {
-  region.bytes = bytes;
-  for (const NamedTensor& tensor : tensors) {
-    if (!share_memory(region, *tensor.tensor)) continue;
-    check.refuse(what, fmt::format("overlaps {}: give it memory of its own", tensor.name));
-  }
-}
-
-void check_regions_apart(const LinearChecker& check, MemoryRegion saved, std::size_t saved_bytes,
-                         const MemoryRegion& scratch, std::size_t scratch_bytes) {
-  saved.bytes = saved_bytes;
-  const auto bytes = static_cast<std::int64_t>(scratch_bytes);
-  const Tensor used{.data = scratch.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = bytes, .row_stride = bytes};
-  if (bytes == 0 || scratch.data == nullptr || !share_memory(saved, used)) return;
-  check.refuse("saved", "overlaps the scratch: give it memory of its own");
-}
-
-void check_scratch(const LinearPlan& plan, const MemoryRegion& scratch, std::size_t bytes, const Stream& stream) {
-  if (bytes == 0 || (scratch.data == nullptr && gives_scratch(stream))) return;
-  if (scratch.data == nullptr) {
-    refuse_argument(fmt::format("{} scratch", plan.subject).c_str(), missing_scratch(bytes));
-  }
-  check_region(plan, "scratch", scratch, bytes);
+void check_scratch(const LinearChecker& check, const MemoryRegion& scratch, std::size_t bytes, const Stream& stream,
+                   std::initializer_list<NamedTensor> tensors) {
+  if (scratch.data != nullptr || !gives_scratch(stream)) check.scratch(scratch, bytes, tensors);
 }
 
 void check_forward_memory(const LinearChecker& check, const LinearForwardTensors& t, const LinearRun& run,
@@ -252,34 +224,19 @@ void check_forward_memory(const LinearChecker& check, const LinearForwardTensors
   const LinearPlan& plan = check.plan();
   const std::int64_t tokens = t.input.rows;
   const std::size_t scratch = plan.forward_scratch(tokens, pass, observes_values(run)).bytes;
-  check_scratch(plan, t.scratch, scratch, run.stream);
-  check_apart(check, "scratch", t.scratch, scratch,
-              {{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}});
+  const auto tensors = {
+      NamedTensor{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}};
+  check_scratch(check, t.scratch, scratch, run.stream, tensors);
   if (pass == LinearPass::inference) return;
   const std::size_t saved = plan.saved_memory(tokens).bytes;
-  check_region(plan, "saved", t.saved->memory, saved);
-  check_apart(check, "saved", t.saved->memory, saved,
-              {{"input", &t.input}, {"weight", &t.weight}, {"codes", &t.codes.codes}, {"output", &t.output}});
-  check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);
+  check.region("saved", t.saved->memory, saved, tensors);
+  check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
 }
 
 }  // namespace
 
 void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& region, std::size_t bytes) {
-  if (bytes == 0) return;
-  const auto refuse = [&](const std::string& message) {
-    refuse_argument(fmt::format("{} {}", plan.subject, what).c_str(), message);
-  };
-  if (region.data == nullptr) {
-    refuse(fmt::format("is missing; it must have {} bytes: the plan tells how much memory a call needs", bytes));
-  }
-  if (region.bytes < bytes) {
-    refuse(fmt::format("has {} bytes, but needs {}: the plan tells how much memory a call needs", region.bytes, bytes));
-  }
-  if (reinterpret_cast<std::uintptr_t>(region.data) % kLinearAlignment != 0) {
-    refuse(
-        fmt::format("begins at {}, but must begin at a multiple of {} bytes", fmt::ptr(region.data), kLinearAlignment));
-  }
+  ModuleChecker(plan.subject).region(what, region, bytes, {});
 }
 
 void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
@@ -371,15 +328,13 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
   const std::size_t saved = plan.saved_memory(t.saved->tokens).bytes;
   const std::size_t scratch =
       plan.backward_scratch(t.saved->tokens, wants, observes_values(run), expands_grad_output(plan, t)).bytes;
-  check_region(plan, "saved", t.saved->memory, saved);
-  check_scratch(plan, t.scratch, scratch, run.stream);
-  check_regions_apart(check, t.saved->memory, saved, t.scratch, scratch);
   const std::initializer_list<NamedTensor> tensors{{"grad_output", &t.grad_output},
                                                    {"grad_input", &t.grad_input},
                                                    {"grad_weight", &t.grad_weight},
                                                    {"grad_bias", &t.grad_bias}};
-  check_apart(check, "scratch", t.scratch, scratch, tensors);
-  check_apart(check, "saved", t.saved->memory, saved, tensors);
+  check.region("saved", t.saved->memory, saved, tensors);
+  check_scratch(check, t.scratch, scratch, run.stream, tensors);
+  check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
 }
 
 void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes) {
@@ -402,9 +357,7 @@ void check_weight_cast(const LinearPlan& plan, const Backend& backend, const Wei
   if (!plan.weight.any) return;
   const LinearChecker check(plan, backend);
   check.scale("weight", plan.weight, t.scale);
-  const std::size_t bytes = plan.weight_memory().bytes;
-  check_region(plan, "into", t.into, bytes);
-  check_apart(check, "into", t.into, bytes, {{"weight", &t.weight}});
+  check.region("into", t.into, plan.weight_memory().bytes, {{"weight", &t.weight}});
 }
 
 }  // namespace ingot
