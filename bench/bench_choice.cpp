@@ -18,6 +18,7 @@
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/measure/autotuner.h"
 #include "ingot/runtime/measure/gemm_measurer.h"
 #include "ingot/runtime/measure/timing.h"
@@ -80,7 +81,7 @@ class Bench {
       }
     }
     try {
-      context_->cache().warm(specs, context_->cache().target(), 0);
+      warm(context_->cache(), specs, context_->cache().target(), 0);
     } catch (const Error& error) {
       fmt::print(stderr, "bench_choice: warning: {}\n", error.what());
     }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/matmul.h"
 
 namespace ingot::bench {
 

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/gpu.h"
 #include "ingot/codegen/types/target.h"

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"

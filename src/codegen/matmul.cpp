@@ -52,6 +52,15 @@ MatmulSpec parse_matmul_spec(std::string_view line) {
   refuse(line, "is no GEMM and no dequant_matmul");
 }
 
+GemmSpec without_kernel(GemmSpec spec) {
+  spec.kernel = GemmKernel::automatic;
+  spec.tiling.reset();
+  spec.algorithm = 0;
+  spec.staged_a = false;
+  spec.staged_b = false;
+  return spec;
+}
+
 DequantMatmulSpec without_kernel(DequantMatmulSpec spec) {
   spec.kernel = DequantKernel::automatic;
   spec.tiling.reset();
@@ -91,6 +100,17 @@ MatmulCall parse_matmul_call(std::string_view line) {
   call.size.m = take_size(line, rest, "m");
   call.spec = without_kernel(parse_matmul_spec(rest));
   return call;
+}
+
+std::string print(const GemmCall& call) {
+  return fmt::format("{} {} {} {}", print(KernelSpec(call.spec)), call.size.m, call.size.n, call.size.k);
+}
+
+GemmCall parse_gemm_call(std::string_view line) {
+  const MatmulCall call = parse_matmul_call(line);
+  const auto* const gemm = std::get_if<GemmSpec>(&call.spec);
+  if (gemm == nullptr) throw Error(ErrorCode::invalid_spec, std::string(line), "is no GEMM");
+  return {.spec = *gemm, .size = call.size};
 }
 
 }  // namespace ingot

@@ -13,10 +13,24 @@
 #include <variant>
 
 #include "ingot/api.h"
-#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/kernel_spec.h"
 
 namespace ingot {
+
+// One GEMM that a program runs: its spec and its size.
+struct GemmCall {
+  GemmSpec spec{};
+  MatmulSize size{};
+  bool operator==(const GemmCall&) const = default;
+};
+
+inline std::size_t hash_value(const GemmCall& call) { return hash_with(hash_value(call.spec), call.size); }
+
+// For tables: does an entry belong to this call?
+inline auto matching(const GemmCall& call) {
+  return [&call](const auto& entry) { return entry.call == call; };
+}
 
 using MatmulSpec = std::variant<GemmSpec, DequantMatmulSpec>;
 
@@ -40,6 +54,7 @@ INGOT_API KernelSpec kernel_spec(const MatmulSpec& matmul);
 INGOT_API MatmulSpec parse_matmul_spec(std::string_view line);
 
 // The spec with the choice of its kernel left to the library.
+INGOT_API GemmSpec without_kernel(GemmSpec spec);
 INGOT_API DequantMatmulSpec without_kernel(DequantMatmulSpec spec);
 INGOT_API MatmulSpec without_kernel(const MatmulSpec& matmul);
 INGOT_API bool names_kernel(const MatmulSpec& matmul);
@@ -54,5 +69,9 @@ INGOT_API std::string kernel_of(const MatmulSpec& matmul);
 INGOT_API std::string print(const MatmulCall& call);
 // Throws Error{invalid_spec} that quotes what is wrong.
 INGOT_API MatmulCall parse_matmul_call(std::string_view line);
+
+// Likewise of GEMMs alone.
+INGOT_API std::string print(const GemmCall& call);
+INGOT_API GemmCall parse_gemm_call(std::string_view line);
 
 }  // namespace ingot

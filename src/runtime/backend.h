@@ -14,8 +14,8 @@
 #include <span>
 
 #include "ingot/api.h"
-#include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/runtime/cast/amax_history_tensors.h"
 #include "ingot/runtime/cast/amax_tensors.h"
 #include "ingot/runtime/cast/cast_stats_tensors.h"

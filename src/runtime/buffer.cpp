@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot {
 

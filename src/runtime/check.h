@@ -1,6 +1,6 @@
-// Checks of the arguments that every operation has: streams, pointers, single tensors. Each family checks its own
-// tensors, the same for both backends, in its own room (gemm/check_gemm.h, cast/cast_operation.h, ...) by overloads of
-// one function,
+// Checks of the arguments that every operation has: pointers, single tensors (streams: stream.h). Each family checks
+// its own tensors, the same for both backends, in its own room (gemm/check_gemm.h, cast/cast_operation.h, ...) by
+// overloads of one function,
 //
 //   void check(const Spec& spec, const Tensors& tensors, Device device);
 //
@@ -13,18 +13,12 @@
 
 namespace ingot {
 
-class Backend;
-class Stream;
-
 // Checks the device, sizes, row stride and pointer of one tensor, whatever its dtype: for code that is made of several
 // operations, such as a layer.
 void check_memory(const char* what, const Tensor& tensor, Device device);
 
 // Do two checked tensors share memory?
 bool overlap(const Tensor& a, const Tensor& b);
-
-// The stream must belong to the backend that is called.
-void check_stream(const Stream& stream, const Backend& backend);
 
 // Checks the pointers of a copy: they may be null only if there are no bytes to move. A fill passes its pointer twice.
 void check_pointers(const char* operation, const void* to, const void* from, std::size_t bytes);

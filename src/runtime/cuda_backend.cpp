@@ -17,7 +17,7 @@
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/capture_zeros.h"
 #include "ingot/runtime/cuda/captured_graph.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/dequant/check_dequant.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
@@ -32,6 +32,7 @@
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/quantize/check_quantize.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot {
 namespace {

@@ -5,6 +5,7 @@
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/graph_scratch.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot {
 

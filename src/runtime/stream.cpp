@@ -1,10 +1,12 @@
 #include "ingot/runtime/stream.h"
 
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/cuda/graph_scratch.h"
+#include <fmt/format.h>
+
 #include "ingot/runtime/error.h"
 
 namespace ingot {
+
+void CapturedScratch::set(Stream& stream, CapturedScratch* scratch) { stream.captured_into_ = scratch; }
 
 Stream::Stream(Backend& backend) : backend_(&backend), handle_(backend.create_stream()), owned_(true) {}
 
@@ -100,6 +102,14 @@ StreamBlock Stream::kept(std::size_t bytes) {
   StreamAllocator& allocator = needed_allocator();
   if (captured_into_ != nullptr) return StreamBlock::borrowed(captured_into_->kept(*this, bytes), bytes);
   return {allocator, handle_, bytes};
+}
+
+void check_stream(const Stream& stream, const Backend& backend) {
+  if (&stream.backend() == &backend) return;
+  throw Error(ErrorCode::invalid_argument, "stream",
+              fmt::format("belongs to another Context's backend (on {}), not to this one (on {}); make a Stream with "
+                          "this backend",
+                          print(stream.backend().device()), print(backend.device())));
 }
 
 namespace {

@@ -13,7 +13,31 @@
 
 namespace ingot {
 
-class GraphScratch;  // runtime/cuda/graph_scratch.h
+class Stream;
+
+// Where a stream takes its scratch memory while a graph captures it (runtime/cuda/graph_scratch.h).
+class INGOT_API CapturedScratch {
+ public:
+  virtual ~CapturedScratch() = default;
+  CapturedScratch(const CapturedScratch&) = delete;
+  CapturedScratch& operator=(const CapturedScratch&) = delete;
+
+  // From now on the stream takes its scratch memory here; until leave().
+  virtual void join(Stream& stream) = 0;
+  virtual void leave(const Stream& stream) noexcept = 0;
+  // For Stream's functions of the same names. Throws Error{out_of_memory, cuda_failed}.
+  virtual void* scratch(const Stream& stream, std::size_t bytes) = 0;
+  virtual void* zeros(const Stream& stream, std::size_t bytes) = 0;
+  virtual void* call_scratch(const Stream& stream, std::size_t bytes) = 0;
+  virtual void* kept(const Stream& stream, std::size_t bytes) = 0;
+  // An operation failed halfway: what was recorded of it spoils the zeros in each replay, and so they are cleared
+  // there.
+  virtual void clear_zeros(Stream& stream) = 0;
+
+ protected:
+  CapturedScratch() = default;
+  static void set(Stream& stream, CapturedScratch* scratch);
+};
 
 class INGOT_API Stream {
  public:
@@ -66,7 +90,7 @@ class INGOT_API Stream {
   void spoil_zeros() noexcept;
 
  private:
-  friend class GraphScratch;
+  friend class CapturedScratch;
   friend class StreamUse;
 
   StreamAllocator& needed_allocator() const;
@@ -81,10 +105,10 @@ class INGOT_API Stream {
   Buffer scratch_;
   Buffer zeros_;
   bool zeros_hold_ = true;
-  std::uint64_t zeros_cleared_in_ = 0;     // if they do not hold: the caller's capture that has recorded their clearing
-  GraphScratch* captured_into_ = nullptr;  // while a Graph captures this stream
-  void* fence_ = nullptr;                  // of wait_for(); created by its first call
-  std::atomic<const void*> user_{nullptr};  // the thread whose StreamUse has it
+  std::uint64_t zeros_cleared_in_ = 0;  // if they do not hold: the caller's capture that has recorded their clearing
+  CapturedScratch* captured_into_ = nullptr;  // while a Graph captures this stream
+  void* fence_ = nullptr;                     // of wait_for(); created by its first call
+  std::atomic<const void*> user_{nullptr};    // the thread whose StreamUse has it
 };
 
 // Says that this thread uses a stream for the time of a call of several operations, which another thread's would come
@@ -105,5 +129,8 @@ class INGOT_API StreamUse {
   Stream* stream_ = nullptr;  // null: nothing to give up
   bool refused_ = false;
 };
+
+// The stream must belong to the backend that is called.
+INGOT_API void check_stream(const Stream& stream, const Backend& backend);
 
 }  // namespace ingot

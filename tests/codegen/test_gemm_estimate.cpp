@@ -7,7 +7,8 @@
 #include <limits>
 #include <string>
 
-#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/gemm/gemm_sm90.h"
+#include "ingot/codegen/matmul.h"
 
 BOOST_AUTO_TEST_SUITE(test_gemm_estimate)
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/types/granularity.h"

@@ -11,7 +11,6 @@
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"

@@ -15,7 +15,7 @@
 
 #include "ingot/nn/modules/gated_mlp.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/cuda_backend.h"

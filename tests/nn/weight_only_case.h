@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"

@@ -24,12 +24,12 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/graph.h"
 #include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/util/library.h"
 #include "support/capture.h"
 #include "support/compare.h"
@@ -93,7 +93,7 @@ struct Fixture {
   // Compiles the kernels of this share's cases.
   void compile_share(std::vector<KernelSpec> specs) const {
     std::erase_if(specs, [&](const KernelSpec& spec) { return !share.has(print(spec)); });
-    context().cache().warm(specs, context().cache().target(), share.threads());
+    warm(context().cache(), specs, context().cache().target(), share.threads());
   }
 
   // The kernels that the cases name. (Which one a GEMM gets that names none depends on its size.)

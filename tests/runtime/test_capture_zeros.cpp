@@ -11,7 +11,7 @@
 
 #include "ingot/codegen/types/gpu.h"
 #include "ingot/runtime/cuda/capture_zeros.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/dry_run.h"

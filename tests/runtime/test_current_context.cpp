@@ -1,6 +1,6 @@
 // The guard that makes a CUDA context current, on a fake driver of two functions: which context is current, and how
 // often it was set.
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>

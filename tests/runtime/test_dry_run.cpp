@@ -25,7 +25,7 @@
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/cuda_backend.h"

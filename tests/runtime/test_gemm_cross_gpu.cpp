@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "ingot/runtime/context.h"
+#include "ingot/runtime/jit/warm_up.h"
 #include "support/gemm_cross.h"
 #include "support/gemm_cross_run.h"
 #include "support/share.h"
@@ -171,7 +172,7 @@ struct CheckerFixture {
       simt.kernel = GemmKernel::simt;
       specs.emplace_back(simt);
     }
-    context().cache().warm(specs, context().cache().target(), 0);
+    warm(context().cache(), specs, context().cache().target(), 0);
   }
 
   Verdict verdict(const CrossRun& run, const GemmTensors& tensors, long long only = -1, bool preactivation = false) {
@@ -294,7 +295,7 @@ BOOST_AUTO_TEST_CASE(every_cell) {
     kernels.push_back(cross_kernels(cell, target));
     specs.insert(specs.end(), kernels.back().begin(), kernels.back().end());
   }
-  context().cache().warm(specs, target, share.threads());
+  warm(context().cache(), specs, target, share.threads());
   const KernelCache::Stats before = context().cache().stats();
 
   // Cells with the same formats run the same GEMM one after the other and share its float64 sums.

@@ -15,6 +15,7 @@
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/jit/warm_up.h"
 #include "support/compare.h"
 #include "support/epilogue_reference.h"
 #include "support/gemm_on_gpu.h"
@@ -52,7 +53,7 @@ struct Fixture : GemmOnGpu {
   }
 
   void compile(const std::vector<KernelSpec>& specs) {
-    used.cache().warm(specs, used.cache().target(), share.threads());
+    warm(used.cache(), specs, used.cache().target(), share.threads());
   }
 
   void expect_right(const Case& c) {

@@ -15,7 +15,7 @@
 #include "cases.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/graph.h"
 #include "support/capture.h"
 #include "support/expect_error.h"

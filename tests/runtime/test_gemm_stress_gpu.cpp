@@ -18,9 +18,10 @@
 #include "cases.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/graph.h"
+#include "ingot/runtime/jit/warm_up.h"
 #include "support/compare.h"
 #include "support/random.h"
 #include "support/run_case.h"
@@ -253,7 +254,7 @@ std::vector<Known> run_alone(const std::vector<Case>& cases) {
     const auto& gemm = std::get<GemmSpec>(c.spec);
     if (gemm.kernel != GemmKernel::automatic && gemm.kernel != GemmKernel::cublaslt) specs.push_back(c.spec);
   }
-  context().cache().warm(specs, context().cache().target(), 0);
+  warm(context().cache(), specs, context().cache().target(), 0);
   InputMaker maker;
   Stream stream(context().backend());
   std::vector<Known> known;

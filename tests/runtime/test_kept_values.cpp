@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/dry_run.h"

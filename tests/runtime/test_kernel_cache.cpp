@@ -520,14 +520,15 @@ BOOST_AUTO_TEST_CASE(warm) {
     fs::remove_all(root);
     compiler.compiles = 0;
     KernelCache cache(&compiler, store, kTarget, nullptr);
-    cache.warm(specs, Target{8, 9, false}, threads);
+    ingot::warm(cache, specs, Target{8, 9, false}, threads);
     BOOST_TEST(compiler.compiles == static_cast<int>(texts.size()));
     KernelCache second(&compiler, store, kTarget, nullptr);
-    second.warm(specs, Target{8, 9, false}, threads);
+    ingot::warm(second, specs, Target{8, 9, false}, threads);
     BOOST_TEST(compiler.compiles == static_cast<int>(texts.size()));
     BOOST_TEST(second.stats().loaded == static_cast<std::int64_t>(texts.size()));
   }
-  KernelCache(&compiler, store, kTarget, nullptr).warm({}, kTarget, 4);
+  KernelCache none(&compiler, store, kTarget, nullptr);
+  ingot::warm(none, {}, kTarget, 4);
 }
 
 BOOST_AUTO_TEST_CASE(warm_goes_on_after_an_error) {
@@ -536,7 +537,7 @@ BOOST_AUTO_TEST_CASE(warm_goes_on_after_an_error) {
   const FakeCompiler compiler;
   KernelCache cache(&compiler, store, kTarget, nullptr);
   for (const int threads : {1, 3}) {
-    const Error error = error_of([&] { cache.warm(specs, kTarget, threads); });
+    const Error error = error_of([&] { ingot::warm(cache, specs, kTarget, threads); });
     BOOST_TEST((error.code() == ErrorCode::invalid_spec));
     BOOST_TEST(error.subject() == print(specs[1]));
   }
@@ -554,7 +555,7 @@ BOOST_AUTO_TEST_CASE(warm_throws_the_first_error_of_the_list) {
     std::vector<KernelSpec> specs{ColumnSumSpec{}};
     for (const int i : order) specs.push_back(broken[static_cast<std::size_t>(i)]);
     for (const int threads : {1, 4}) {
-      BOOST_TEST(error_of([&] { cache.warm(specs, kTarget, threads); }).subject() == print(specs[1]));
+      BOOST_TEST(error_of([&] { ingot::warm(cache, specs, kTarget, threads); }).subject() == print(specs[1]));
     }
   } while (std::ranges::next_permutation(order).found);
 }
@@ -565,7 +566,7 @@ BOOST_AUTO_TEST_CASE(warm_is_parallel) {
   const FakeCompiler compiler("fake 1", 1000ms);
   KernelCache cache(&compiler, store, kTarget, nullptr);
   const auto start = std::chrono::steady_clock::now();
-  cache.warm(specs, kTarget, 4);
+  ingot::warm(cache, specs, kTarget, 4);
   const auto took = std::chrono::steady_clock::now() - start;
   BOOST_TEST(compiler.compiles == 4);
   BOOST_TEST((took < 3500ms), "four compiles of 1 s took " << took / 1ms << " ms on four threads");

@@ -9,7 +9,7 @@
 
 #include "ingot/nn/observe/monitor.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/trace.h"
 #include "support/capture.h"

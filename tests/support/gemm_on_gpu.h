@@ -10,6 +10,7 @@
 #include "cases.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/warm_up.h"
 #include "support/compare.h"
 #include "support/expect_error.h"
 #include "support/reference.h"
@@ -39,7 +40,7 @@ struct GemmOnGpu {
   // The message of a call that must be refused before anything is launched.
   std::string refusal(const Case& c);
 
-  void compile(const std::vector<KernelSpec>& specs) { used.cache().warm(specs, used.cache().target(), 0); }
+  void compile(const std::vector<KernelSpec>& specs) { warm(used.cache(), specs, used.cache().target(), 0); }
 };
 
 }  // namespace ingot::test

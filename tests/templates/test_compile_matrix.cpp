@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/gemm/gemm_pair_choice.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/error.h"

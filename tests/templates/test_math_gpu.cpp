@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/stream.h"
 #include "tests/templates/math_checks.h"

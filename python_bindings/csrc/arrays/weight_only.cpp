@@ -16,7 +16,7 @@
 
 #include "arrays/arrays.h"
 #include "context.h"
-#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/nn/weights/weight_only_state.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/printable.h"

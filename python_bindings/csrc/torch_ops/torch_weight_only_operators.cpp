@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "arrays/arrays.h"
-#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/divided_up.h"
 #include "ingot/nn/weights/weight_only.h"

@@ -1,9 +1,10 @@
 #include "ingot/codegen/dequant/dequant_sm90.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
-#include "ingot/codegen/dequant/dequant_granularities.h"
 #include "ingot/codegen/types/template_granularity.h"
 #include "ingot/runtime/error.h"
 
@@ -99,6 +100,74 @@ u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling
 u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling, u32 blocks) {
   const u32 most = kDequantSharedTotal / (blocks + 1) - kDequantReserved;  // with this much, one more block would fit
   return std::max(dequant_sm90_shared_bytes(spec, tiling), ceil_div(most + 1, kDequantSharedUnit) * kDequantSharedUnit);
+}
+
+namespace {
+
+std::string mma_fault(const DequantTiling& t) {
+  if (t.wgmma) return "instruction wgmma, but kernel mma has mma.sync only";
+  if (t.tokens != 8 && t.tokens != 16 && t.tokens != 32 && t.tokens != 64) {
+    return fmt::format("{} tokens, but kernel mma takes 8, 16, 32 or 64", t.tokens);
+  }
+  if (t.rows != 64 && t.rows != 128) return fmt::format("{} rows, but kernel mma takes 64 or 128", t.rows);
+  if (t.k_warps != 1 && t.k_warps != 2 && t.k_warps != 4) {
+    return fmt::format("{} units along K, but kernel mma takes 1, 2 or 4", t.k_warps);
+  }
+  if (t.rows / 16 * t.k_warps > 16) {
+    return fmt::format("{} rows and {} units along K, but a block of kernel mma has 16 warps of 16 rows at most",
+                       t.rows, t.k_warps);
+  }
+  if (t.depth != 64 * t.k_warps) {
+    return fmt::format("a depth of {}, but in kernel mma it is 64 for each unit along K: {}", t.depth, 64 * t.k_warps);
+  }
+  if (t.stages != 3) return fmt::format("{} stages, but kernel mma has 3", t.stages);
+  if (t.waves != 1 || t.multicast != 1 || t.blocks != 1 || t.stream_k) {
+    return "waves, multicast, blocks or stream-K, which kernel mma has not";
+  }
+  if (t.tokens == 64 && t.rows / 16 * t.k_warps > 8) {
+    return fmt::format(
+        "64 tokens, {} rows and {} units along K, but with 64 tokens a block has 8 warps at most: its "
+        "registers hold no more sums",
+        t.rows, t.k_warps);
+  }
+  if (t.split < 1 || t.split > 64) return fmt::format("a split of {}, but it must be 1 to 64", t.split);
+  return {};
+}
+
+// The rules are those of templates/dequant/dequant_sm90_tiling.cuh; those that a typing error may break have their own
+// messages.
+std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
+  if (t.k_warps != 1 && (t.wgmma || (t.k_warps != 2 && t.k_warps != 4))) {
+    return fmt::format("{} units along K, but kernel sm90 has 1, 2 or 4 with mma, and 1 with wgmma", t.k_warps);
+  }
+  if (t.waves < 1 || t.waves > 4 || t.rows < 1 || t.rows % (64 * t.waves) != 0 ||
+      t.rows / (64 * t.waves) * t.k_warps > 4) {
+    return fmt::format(
+        "{} rows in {} waves and {} units along K, but it must be 1 to 4 warpgroups of 64 rows, times 1 "
+        "to 4 waves",
+        t.rows, t.waves, t.k_warps);
+  }
+  if (t.stream_k && (t.split != 1 || t.multicast != 1 || t.k_warps != 1)) {
+    return "stream-K, but that takes blocks and warps that share neither K nor x: split 1, no multicast, one unit "
+           "along K";
+  }
+  if (dequant_sm90_exists(spec, t)) return {};
+  DequantTiling fewest = t;
+  fewest.stages = 2;
+  if (t.stages > 2 && t.stages <= 32 && dequant_sm90_exists(spec, fewest)) {
+    return fmt::format("{} stages, but shared memory has no room for that many: take {} or fewer", t.stages,
+                       with_all_stages(spec, t).stages);
+  }
+  return fmt::format(
+      "{}, which kernel sm90 cannot be made of with such factors: its sums do not fit into registers, or "
+      "its tokens, depth, stages, split or cluster are none that it has; leave the tiling out",
+      print(DequantKernel::sm90, t));
+}
+
+}  // namespace
+
+std::string dequant_tiling_fault(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
+  return spec.kernel == DequantKernel::mma ? mma_fault(tiling) : sm90_fault(spec, tiling);
 }
 
 }  // namespace ingot

@@ -1,6 +1,9 @@
 // Converts a tiling of kernel sm90 to the type of templates/dequant/dequant_sm90_tiling.cuh, and says what follows from
-// it: whether the kernel can be built, and how much shared memory it uses.
+// it: whether the kernel can be built, and how much shared memory it uses. Says what is wrong with a tiling of any
+// kernel.
 #pragma once
+
+#include <string>
 
 #include "ingot/codegen/dequant/dequant_spec.h"
 
@@ -34,5 +37,9 @@ u32 dequant_sm90_shared_bytes(const DequantMatmulSpec& spec, const DequantTiling
 // previous kernel ends, the first multiprocessors to become free would take twice as many blocks, and the last ones
 // none.
 u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling& tiling, u32 blocks);
+
+// Why the spec's kernel, which must not be `automatic`, cannot be built with this tiling, for messages; empty if it
+// can.
+std::string dequant_tiling_fault(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
 }  // namespace ingot

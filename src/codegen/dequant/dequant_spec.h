@@ -1,6 +1,7 @@
 // Multiplications by weights that the kernel decodes: activations in bf16 or f16, weights in 8, 6 or 4 bits.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "ingot/api.h"
+#include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
@@ -52,25 +54,11 @@ struct PackWeightSpec {
   bool operator==(const PackWeightSpec&) const = default;
 };
 
-// sm90: TMA and wgmma or mma.sync, for packed weights, with the tiles of a DequantTiling. mma: mma.sync of sm_80 and
-// later, for any layout and alignment.
-enum class DequantKernel : std::uint8_t { automatic, sm90, mma };
+inline constexpr std::array kDequantActivations{Dtype::bf16, Dtype::f16};
 
-// How a kernel divides a matmul into tiles. dequant_tiling.h prints and parses it.
-struct DequantTiling {
-  bool wgmma = false;  // sm90: which instruction of the tensor cores; false: mma.sync
-  int tokens = 16;     // rows of x in a tile
-  int rows = 128;      // rows of the weight in a tile
-  int depth = 128;     // length along K of a stage in shared memory
-  int stages = 8;
-  int split = 1;          // blocks that share a tile's K; in sm90 they form a cluster
-  int k_warps = 1;        // groups of warps that share a stage's depth
-  int waves = 1;          // sm90: a warpgroup takes 64 rows this many times
-  int multicast = 1;      // sm90: tiles side by side in a cluster, which load x for each other
-  int blocks = 1;         // sm90: blocks on a multiprocessor
-  bool stream_k = false;  // sm90: tiles are cut along K, so that all multiprocessors have the same amount of work
-  bool operator==(const DequantTiling&) const = default;
-};
+// The parts of a decoded weight that may share an f32 factor.
+inline constexpr std::array kDequantGranularities{kTensorwise,  kRowwise,     kRowGroups,
+                                                  kRowGroups64, kRowGroups32, kBlocks};
 
 // out[M, N] = f(scale_inv * sum_k x(m, k) * value(w(n, k)) + bias[n]), values exact, summed in f32 and rounded once.
 // value = code * scale_inv (`factors`). That of a tensor or a row multiplies the sum; those of groups of K multiply the
@@ -93,6 +81,9 @@ struct DequantMatmulSpec {
   std::optional<DequantTiling> tiling{};  // empty: chosen for the sizes
   bool operator==(const DequantMatmulSpec&) const = default;
 };
+
+// Are the factors those of groups of K: 1x128, 1x64, 1x32, 128x128?
+inline bool has_group_factors(const DequantMatmulSpec& spec) { return spec.scale.cols != 0; }
 
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const PackWeightSpec& spec);

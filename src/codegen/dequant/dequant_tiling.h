@@ -1,13 +1,32 @@
-// Tilings of the dequant_matmul kernels: their text, and which of them a kernel can be built with.
+// The kernels of dequant_matmul, how they divide a matmul into tiles, and both as text.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "ingot/codegen/dequant/dequant_spec.h"
-
 namespace ingot {
+
+// sm90: TMA and wgmma or mma.sync, for packed weights, with the tiles of a DequantTiling. mma: mma.sync of sm_80 and
+// later, for any layout and alignment.
+enum class DequantKernel : std::uint8_t { automatic, sm90, mma };
+
+// How a kernel divides a matmul into tiles.
+struct DequantTiling {
+  bool wgmma = false;  // sm90: which instruction of the tensor cores; false: mma.sync
+  int tokens = 16;     // rows of x in a tile
+  int rows = 128;      // rows of the weight in a tile
+  int depth = 128;     // length along K of a stage in shared memory
+  int stages = 8;
+  int split = 1;          // blocks that share a tile's K; in sm90 they form a cluster
+  int k_warps = 1;        // groups of warps that share a stage's depth
+  int waves = 1;          // sm90: a warpgroup takes 64 rows this many times
+  int multicast = 1;      // sm90: tiles side by side in a cluster, which load x for each other
+  int blocks = 1;         // sm90: blocks on a multiprocessor
+  bool stream_k = false;  // sm90: tiles are cut along K, so that all multiprocessors have the same amount of work
+  bool operator==(const DequantTiling&) const = default;
+};
 
 std::string_view name(DequantKernel kernel);  // "sm90"
 std::optional<DequantKernel> parse_dequant_kernel(std::string_view text);
@@ -17,12 +36,5 @@ std::optional<DequantKernel> parse_dequant_kernel(std::string_view text);
 // the instruction and ends with the fields that are not 1, and with ":streamk" where tiles are cut along K.
 std::string print(DequantKernel kernel, const DequantTiling& tiling);
 std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::string_view text);
-
-// Is there a scale_inv for each group of K: 1x128, 1x64, 1x32, 128x128?
-bool has_group_factors(const DequantMatmulSpec& spec);
-
-// Why the spec's kernel, which must not be `automatic`, cannot be built with this tiling, for messages; empty if it
-// can.
-std::string dequant_tiling_fault(const DequantMatmulSpec& spec, const DequantTiling& tiling);
 
 }  // namespace ingot

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/matmul.h"
 
 namespace ingot {
 

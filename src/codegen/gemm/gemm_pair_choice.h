@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "ingot/codegen/gemm/gemm_call.h"
 #include "ingot/codegen/gemm/gemm_pair_spec.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/codegen/types/matmul_size.h"
 
 namespace ingot {

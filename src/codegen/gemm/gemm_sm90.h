@@ -1,6 +1,9 @@
 // Converts a GemmTiling and a spec to the types of templates/gemm/gemm_sm90_tiling.cuh.
 #pragma once
 
+#include <string>
+
+#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/gemm/gemm_tiling.h"
 #include "ingot/codegen/types/template_granularity.h"
@@ -25,5 +28,8 @@ inline Sm90Tiling sm90_tiling(const GemmTiling& t) {
 inline GemmSm90Config sm90_factors_config(const GemmSpec& spec) {
   return {.tiling = sm90_tiling(*spec.tiling), .scale_b = template_granularity(spec.scale_b)};
 }
+
+// Why no kernel can be built with this tiling, for messages; empty if one can. fast: it keeps one set of sums, not two.
+INGOT_API std::string tiling_fault(const GemmTiling& tiling, bool fast);
 
 }  // namespace ingot

@@ -52,7 +52,4 @@ INGOT_API std::optional<GemmTiling> parse_gemm_tiling(std::string_view text);
 INGOT_API std::string print_mma_tiling(const GemmTiling& tiling);
 INGOT_API std::optional<GemmTiling> parse_mma_tiling(std::string_view text);
 
-// Why no kernel can be built with this tiling, for messages; empty if one can. fast: it keeps one set of sums, not two.
-INGOT_API std::string tiling_fault(const GemmTiling& tiling, bool fast);
-
 }  // namespace ingot

@@ -1,15 +1,11 @@
 #include "ingot/codegen/pointwise/pointwise.h"
 
-#include <fmt/format.h>
-
 #include <bit>
 #include <functional>
 #include <ostream>
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/pointwise/pointwise_body.h"
-#include "ingot/codegen/pointwise/pointwise_functions.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/runtime/error.h"
 
@@ -46,25 +42,5 @@ bool Pointwise::same_body(const Pointwise& a, const Pointwise& b) {
 }
 
 std::ostream& operator<<(std::ostream& stream, const Pointwise& expression) { return stream << print(expression); }
-
-double evaluate(const Pointwise& expression, double x, std::span<const double> inputs) {
-  if (inputs.size() != expression.inputs().size()) {
-    throw Error(ErrorCode::invalid_argument, print(expression),
-                fmt::format("{} inputs are given, but the expression has {} besides x", inputs.size(),
-                            expression.inputs().size()));
-  }
-  if (expression.empty()) return x;
-  std::vector<double> values;
-  values.reserve(expression.steps().size());
-  for (const PointwiseStep& step : expression.steps()) {
-    switch (step.op) {
-      case PointwiseOp::constant: values.push_back(step.value); break;
-      case PointwiseOp::x: values.push_back(x); break;
-      case PointwiseOp::input: values.push_back(inputs[step.a]); break;
-      default: values.push_back(apply(step.op, values[step.a], values[step.b])); break;
-    }
-  }
-  return values.back();
-}
 
 }  // namespace ingot

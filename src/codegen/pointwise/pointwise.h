@@ -23,6 +23,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "ingot/api.h"
 
@@ -101,7 +102,13 @@ class INGOT_API Pointwise {
 
  private:
   friend class PointwiseGraph;
-  struct Body;
+  // What copies share; it never changes.
+  struct Body {
+    std::vector<PointwiseStep> steps;
+    std::vector<PointwiseInput> inputs;
+    bool uses_x = false;
+    std::size_t hash = 0;
+  };
   explicit Pointwise(std::shared_ptr<const Body> body) : body_(std::move(body)) {}
   static Pointwise from(Body body);
   static bool same_body(const Pointwise& a, const Pointwise& b);

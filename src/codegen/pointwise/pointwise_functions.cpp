@@ -1,9 +1,13 @@
 #include "ingot/codegen/pointwise/pointwise_functions.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 namespace {
@@ -115,6 +119,26 @@ double apply(PointwiseOp op, double a, double b) {
     case Op::minimum: return either_nan(a, b) ? kNan : std::min(a, b);
   }
   return kNan;
+}
+
+double evaluate(const Pointwise& expression, double x, std::span<const double> inputs) {
+  if (inputs.size() != expression.inputs().size()) {
+    throw Error(ErrorCode::invalid_argument, print(expression),
+                fmt::format("{} inputs are given, but the expression has {} besides x", inputs.size(),
+                            expression.inputs().size()));
+  }
+  if (expression.empty()) return x;
+  std::vector<double> values;
+  values.reserve(expression.steps().size());
+  for (const PointwiseStep& step : expression.steps()) {
+    switch (step.op) {
+      case PointwiseOp::constant: values.push_back(step.value); break;
+      case PointwiseOp::x: values.push_back(x); break;
+      case PointwiseOp::input: values.push_back(inputs[step.a]); break;
+      default: values.push_back(apply(step.op, values[step.a], values[step.b])); break;
+    }
+  }
+  return values.back();
 }
 
 }  // namespace ingot

@@ -9,7 +9,7 @@
 #include <limits>
 #include <utility>
 
-#include "ingot/codegen/pointwise/pointwise_body.h"
+#include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/pointwise/pointwise_functions.h"
 
 namespace ingot {

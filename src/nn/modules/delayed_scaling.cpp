@@ -13,6 +13,7 @@
 #include "ingot/nn/recipe/delayed_scaling_state.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot {
 namespace {

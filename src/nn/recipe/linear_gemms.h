@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/nn/recipe/config.h"
 
 namespace ingot {

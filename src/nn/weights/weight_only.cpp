@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "ingot/codegen/dequant/dequant_granularities.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/divided_up.h"
 #include "ingot/nn/linear/tensor_checks.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/stream.h"

@@ -10,7 +10,7 @@
 
 namespace ingot {
 
-class Library;  // runtime/util/library.h
+struct DriverApi;  // runtime/cuda/driver_api.h
 
 // One function pointer per entry point that we call, with cuda.h's own types. A driver that lacks any of them is
 // reported and not used at all.
@@ -18,7 +18,7 @@ class Driver {
  public:
   // Null, with the reason in `problem`, if there is no libcuda.so.1, cuInit failed or there is no device.
   static std::unique_ptr<Driver> open(std::string& problem);
-  struct Api;
+  using Api = DriverApi;
   // Functions in place of libcuda's, for one device whose primary context is `context`: see dry_driver.h.
   static std::unique_ptr<Driver> over(const Api& functions, CUdevice device, std::shared_ptr<CUctx_st> context);
   ~Driver();
@@ -56,6 +56,39 @@ class Driver {
   std::unique_ptr<Api> api_;
   struct State;
   std::unique_ptr<State> state_;
+};
+
+// Makes a CUDA context current on this thread while the object lives. Callers may use another device's context, or one
+// that they created: it is restored afterwards. A thread that had no context keeps ours, as it would keep that of
+// CUDA's runtime, so that its next call costs one query of the driver.
+//
+// The default stream is the current context's. Where that is a green context (a part of the device's multiprocessors)
+// whose memory is ours, work on the default stream runs in it: it is the stream that the caller has its own work on.
+class CurrentContext {
+ public:
+  // Throws Error{cuda_failed}.
+  CurrentContext(const Driver& driver, int device_index);
+  // For work on this stream. Likewise.
+  CurrentContext(const Driver& driver, int device_index, CUstream stream);
+  // For a context that something else retains.
+  CurrentContext(const Driver::Api& api, CUcontext context);
+  ~CurrentContext();
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+  // The driver's answer to the change of contexts. If it refused, the current context is unchanged.
+  CUresult result() const { return result_; }
+  // The caller's green context has stayed current.
+  bool is_callers() const { return is_callers_; }
+
+ private:
+  void change_to(CUcontext context);
+
+  const Driver::Api* api_;
+  CUcontext previous_ = nullptr;
+  bool changed_ = false;
+  bool is_callers_ = false;
+  CUresult result_ = CUDA_SUCCESS;
 };
 
 }  // namespace ingot

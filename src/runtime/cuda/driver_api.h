@@ -6,8 +6,6 @@
 
 #include <cuda.h>
 
-#include "ingot/runtime/cuda/driver.h"
-
 #define INGOT_DRIVER_FUNCTIONS(X)      \
   X(cuInit)                            \
   X(cuDriverGetVersion)                \
@@ -67,7 +65,7 @@
 
 namespace ingot {
 
-struct Driver::Api {
+struct DriverApi {
 #define INGOT_MEMBER(function) decltype(&::function) function = nullptr;
   INGOT_DRIVER_FUNCTIONS(INGOT_MEMBER)
 #undef INGOT_MEMBER

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 
 // cuda.h leaves these types open.

@@ -2,19 +2,17 @@
 
 #include <algorithm>
 
-#include "ingot/runtime/stream.h"
-
 namespace ingot {
 
 GraphScratch::~GraphScratch() {
   for (const Part& part : parts_) {
-    if (part.stream != nullptr) part.stream->captured_into_ = nullptr;
+    if (part.stream != nullptr) set(*part.stream, nullptr);
   }
 }
 
 void GraphScratch::join(Stream& stream) {
   parts_.push_back({.stream = &stream});
-  stream.captured_into_ = this;
+  set(stream, this);
 }
 
 void GraphScratch::leave(const Stream& stream) noexcept {
@@ -25,7 +23,7 @@ void GraphScratch::leave(const Stream& stream) noexcept {
 
 void GraphScratch::end(Stream& captured) {
   for (Part& part : parts_) {
-    if (part.stream != nullptr) part.stream->captured_into_ = nullptr;
+    if (part.stream != nullptr) set(*part.stream, nullptr);
     part.stream = nullptr;
     for (const Buffer& block : part.zeros.blocks) backend_->fill_zero(block.data(), block.bytes(), captured);
   }

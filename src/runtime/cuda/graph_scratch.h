@@ -8,34 +8,30 @@
 
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
+#include "ingot/runtime/stream.h"
 
 namespace ingot {
 
-class Stream;
-
 // One thread at a time may use it.
-class GraphScratch {
+class GraphScratch final : public CapturedScratch {
  public:
   explicit GraphScratch(Backend& backend) : backend_(&backend) {}
   // Streams that are still here leave.
-  ~GraphScratch();
-  GraphScratch(const GraphScratch&) = delete;
-  GraphScratch& operator=(const GraphScratch&) = delete;
+  ~GraphScratch() override;
 
-  // From now on, until end(), the stream takes its scratch memory here.
-  void join(Stream& stream);
-  void leave(const Stream& stream) noexcept;
-  // Implement Stream's functions of the same names, while it captures. Throws Error{out_of_memory, cuda_failed}.
-  void* scratch(const Stream& stream, std::size_t bytes) { return part_of(stream).scratch.reserve(*backend_, bytes); }
-  void* zeros(const Stream& stream, std::size_t bytes) { return part_of(stream).zeros.reserve(*backend_, bytes); }
-  void* call_scratch(const Stream& stream, std::size_t bytes) {
+  void join(Stream& stream) override;
+  void leave(const Stream& stream) noexcept override;
+  void* scratch(const Stream& stream, std::size_t bytes) override {
+    return part_of(stream).scratch.reserve(*backend_, bytes);
+  }
+  void* zeros(const Stream& stream, std::size_t bytes) override {
+    return part_of(stream).zeros.reserve(*backend_, bytes);
+  }
+  void* call_scratch(const Stream& stream, std::size_t bytes) override {
     return part_of(stream).calls.reserve(*backend_, bytes);
   }
-  void* kept(const Stream& stream, std::size_t bytes) { return part_of(stream).kept.add(*backend_, bytes); }
-
-  // An operation failed halfway: what was recorded of it spoils the zeros in each replay, and so they are cleared
-  // there.
-  void clear_zeros(Stream& stream);
+  void* kept(const Stream& stream, std::size_t bytes) override { return part_of(stream).kept.add(*backend_, bytes); }
+  void clear_zeros(Stream& stream) override;
 
   // The capture is over: all streams leave, and what has to be zeros is. Waits for the device.
   void end(Stream& captured);

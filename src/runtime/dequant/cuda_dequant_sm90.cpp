@@ -2,6 +2,7 @@
 // at once. The tensor map of x is encoded into the kernel's parameters. Stream-K uses the stream's scratch memory for
 // partial tiles that blocks hand to each other, and its zeros for flags.
 #include "ingot/codegen/dequant/dequant_sm90.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_params.h"

@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/gemm/gemm_call.h"
-#include "ingot/runtime/cuda/current_context.h"
+#include "ingot/codegen/matmul.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt_factors.h"

@@ -8,6 +8,7 @@
 
 #include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_sm90.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"

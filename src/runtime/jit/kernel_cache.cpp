@@ -9,14 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/jit/warm_up.h"
 
 namespace ingot {
 namespace {
@@ -25,17 +23,6 @@ using Clock = std::chrono::steady_clock;
 
 std::chrono::microseconds since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - start);
-}
-
-// A spec that cannot exist has no passes to report: generate() says what is wrong with it.
-std::span<const Pass> passes_of(const KernelSpec& spec) {
-  static constexpr std::array kMain{Pass::main};
-  try {
-    validate(spec);
-  } catch (const Error&) {
-    return kMain;
-  }
-  return passes(spec);
 }
 
 }  // namespace
@@ -88,15 +75,6 @@ std::optional<CompiledKernel> KernelCache::ready(const Source& source, Target ta
 bool KernelCache::can_get(const KernelSpec& spec, Pass pass) {
   if (origins_.compiler != nullptr && origins_.mode != CacheMode::strict) return true;
   return origins_.mode != CacheMode::memory && is_ready(generate(spec, pass), target_);
-}
-
-void KernelCache::warm(std::span<const KernelSpec> specs, Target target, int threads) {
-  std::vector<KernelPass> kernels;
-  for (const KernelSpec& spec : specs) {
-    for (const Pass pass : passes_of(spec)) kernels.push_back({.spec = spec, .pass = pass});
-  }
-  const int all = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  WarmUp(*this, std::move(kernels), {.target = target, .threads = all - 1}).finish();
 }
 
 KernelCache::Stats KernelCache::stats() const {

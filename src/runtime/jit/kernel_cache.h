@@ -93,10 +93,6 @@ class INGOT_API KernelCache {
   // Would get() find the kernel or compile it? False where compiling is impossible or forbidden and nothing has it yet.
   bool can_get(const KernelSpec& spec, Pass pass = Pass::main);
 
-  // A WarmUp that is waited for: compiles all passes of every spec that the store lacks, on `threads` threads (0: one
-  // per core), the calling one among them. When all have ended, throws the error of the first in `specs` that failed.
-  void warm(std::span<const KernelSpec> specs, Target target, int threads);
-
   // Tells it of every spec that is asked for the first time. Call this before any thread uses the cache.
   void record_with(Recorder* recorder) { recorder_ = recorder; }
 

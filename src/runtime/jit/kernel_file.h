@@ -22,7 +22,6 @@
 
 namespace ingot {
 
-inline constexpr std::string_view kKernelFileMagic = "INGOTK02";
 // Nothing larger is written, or read into memory.
 inline constexpr std::int64_t kMaxKernelFileBytes = std::int64_t{64} << 20;
 

@@ -1,7 +1,5 @@
 #include "ingot/runtime/jit/kernel_key.h"
 
-#include "ingot/runtime/jit/kernel_file.h"
-
 namespace ingot {
 
 KernelKey kernel_key(const Source& source, Target target, std::string_view identity) {

@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 

@@ -9,7 +9,6 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"

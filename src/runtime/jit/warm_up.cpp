@@ -54,6 +54,17 @@ WarmUpOptions at_most(std::size_t threads, WarmUpOptions options) {
   return options;
 }
 
+// A spec that cannot exist has no passes to tell of: generate() says what is wrong with it.
+std::span<const Pass> passes_of(const KernelSpec& spec) {
+  static constexpr std::array kMain{Pass::main};
+  try {
+    validate(spec);
+  } catch (const Error&) {
+    return kMain;
+  }
+  return passes(spec);
+}
+
 }  // namespace
 
 struct WarmUp::Work {
@@ -152,6 +163,15 @@ void WarmUp::finish() {
   work_->run();
   wait();
   if (work_->failure) std::rethrow_exception(work_->failure);
+}
+
+void warm(KernelCache& cache, std::span<const KernelSpec> specs, Target target, int threads) {
+  std::vector<KernelPass> kernels;
+  for (const KernelSpec& spec : specs) {
+    for (const Pass pass : passes_of(spec)) kernels.push_back({.spec = spec, .pass = pass});
+  }
+  const int all = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  WarmUp(cache, std::move(kernels), {.target = target, .threads = all - 1}).finish();
 }
 
 }  // namespace ingot

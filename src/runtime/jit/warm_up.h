@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,5 +56,9 @@ class WarmUp {
   std::unique_ptr<Work> work_;
   pid_t process_;  // which has the threads
 };
+
+// A WarmUp that is waited for: compiles all passes of every spec that the store lacks, on `threads` threads (0: one
+// per core), the calling one among them. When all have ended, throws the error of the first in `specs` that failed.
+void warm(KernelCache& cache, std::span<const KernelSpec> specs, Target target, int threads);
 
 }  // namespace ingot

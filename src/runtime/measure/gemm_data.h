@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/measure/random_data.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/runtime/measure/autotuner.h"
 #include "ingot/runtime/measure/gemm_operands.h"
 #include "ingot/runtime/measure/measured_gpu.h"

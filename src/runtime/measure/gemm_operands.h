@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/gemm/gemm_call.h"
+#include "ingot/codegen/matmul.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/measure/gemm_data.h"
 #include "ingot/runtime/measure/output_error.h"

@@ -8,7 +8,6 @@
 #include <memory>
 
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/cuda/current_context.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/stream.h"
 
