@@ -23,8 +23,6 @@
 #include "ingot/runtime/util/plan_table.h"
 #include "support/fake_compiler.h"
 
-BOOST_AUTO_TEST_SUITE(test_plan_lookup)
-
 using namespace ingot;
 
 namespace {
@@ -91,6 +89,8 @@ void operator delete(void* memory) noexcept {
   if (!pages.has(memory)) std::free(memory);
 }
 void operator delete(void* memory, std::size_t /*bytes*/) noexcept { operator delete(memory); }
+
+BOOST_AUTO_TEST_SUITE(test_plan_lookup)
 
 BOOST_AUTO_TEST_CASE(a_copy_would_show) {
   const GemmSpec spec{.epilogue = {.pointwise = expression()}};
