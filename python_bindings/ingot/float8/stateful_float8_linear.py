@@ -102,18 +102,18 @@ class StatefulFloat8Linear(Float8Linear):
 
     # ---- which tensors have a scale ----
 
-    def _used(self) -> Sequence[int]:
+    def _slots(self) -> Sequence[int]:
         casts = self._casts()
         return [sum(1 << at for at, (_, cast) in enumerate(casts) if cast.scaling_type is ScalingType.DELAYED)]
 
     def _telling(self) -> List[torch.Tensor]:
         return [self._buffers[f"fp8_amax_history_{role}"] for role in ROLES]
 
-    def _masks(self, told: Sequence[Sequence[float]]) -> List[int]:
+    def _missing(self, told: Sequence[Sequence[float]]) -> List[int]:
         if not self.config.enable_amax_init:
             return [0]
         missing = sum(1 << at for at, history in enumerate(told) if not any(0 < each < float("inf") for each in history))
-        return [missing & self._used()[0]]
+        return [missing & self._slots()[0]]
 
     @property
     def is_amax_initialized(self) -> bool:
@@ -135,7 +135,7 @@ class StatefulFloat8Linear(Float8Linear):
         return self._has_started(role)
 
     @staticmethod
-    def _step(modules: List["StatefulFloat8Linear"]):
+    def _make_scales(modules: List["StatefulFloat8Linear"]):
         """As torchao: the maxima stay where they are, and what is not finite enters the histories."""
         functions = {layer.config.delayed_scaling_config.scale_fn_name for layer in modules}
         if len(functions) > 1:

@@ -36,8 +36,8 @@ class KeepsScales(torch.nn.Module):
 
     Which tensors have a scale is known on the host too, as of the last time that it was looked at: `_starts` has it as
     starts_of() does, for operators and graphs, and `_waits` says whether any has none. ingot.float8's layers keep the same
-    in torchao's buffers and step as torchao does; for them _make_buffers(), _used(), _telling(), _masks() and _step() are
-    others, and so is the name of the first of the buffers."""
+    in torchao's buffers and step as torchao does; they have their own _make_buffers(), _slots(), _telling(), _missing() and
+    _make_scales(), and names of the buffers."""
 
     _first_buffer, _told_by = "fp8_amax", "fp8_scale"
 
@@ -50,7 +50,7 @@ class KeepsScales(torch.nn.Module):
         if not isinstance(history_length, int) or history_length < 1:
             refuse(subject, f"history_length: is {history_length!r}, expected a number of steps, 1 or more")
         self.history_length = history_length
-        self._layers, self._sharing = layers, sharing or 1
+        self._rows, self._sharing = layers, sharing or 1
         if self.options.recipe == "delayed":
             return self._make_buffers()
         for name in _BUFFERS:  # of a layer that had delayed scales, and is made anew without
@@ -68,7 +68,7 @@ class KeepsScales(torch.nn.Module):
 
     @torch.inference_mode(False)  # steps write them, also outside of the mode that the module is made in
     def _make_buffers(self) -> None:
-        sizes = (3,) if self._layers is None else (self._layers, 3)
+        sizes = (3,) if self._rows is None else (self._rows, 3)
         # The default dtype may be another one, as it is while transformers makes a model.
         place = {"dtype": torch.float32, "device": next(self.parameters()).device}
         self.register_buffer("fp8_amax", torch.zeros(sizes, **place))
@@ -80,22 +80,22 @@ class KeepsScales(torch.nn.Module):
     def _start_anew(self) -> None:
         self._has_run = False  # eagerly, with gradients and tokens
         self._syncs = 0  # while scales are missing, since the first such run
-        self._note_missing(self._used())
+        self._note_missing(self._slots())
 
-    def _used(self) -> Sequence[int]:
+    def _slots(self) -> Sequence[int]:
         """The tensors of each layer that have delayed scales: bits 1, 2 and 4 for input, weight and grad_output."""
-        return [_ALL if at == 0 or at >= self._sharing else _ALL - 1 for at in range(self._layers or 1)]
+        return [_ALL if at == 0 or at >= self._sharing else _ALL - 1 for at in range(self._rows or 1)]
 
     def _telling(self) -> List[torch.Tensor]:
         """The buffers that say which tensors have a scale."""
         return [self._buffers["fp8_scale"]]
 
-    def _masks(self, told: Sequence[Sequence[float]]) -> List[int]:
+    def _missing(self, told: Sequence[Sequence[float]]) -> List[int]:
         """The tensors of each layer that have none, by the values of _telling()."""
         (scales,) = told
         return [
             used & sum(1 << at for at in range(3) if not has_scale(scales[3 * layer + at]))
-            for layer, used in enumerate(self._used())
+            for layer, used in enumerate(self._slots())
         ]
 
     def _note_missing(self, masks: Sequence[int], empty: Optional[torch.Tensor] = None) -> None:
@@ -112,7 +112,7 @@ class KeepsScales(torch.nn.Module):
     @scales_started.setter
     def scales_started(self, started: bool) -> None:
         """For a caller that writes the scales itself. Of a module that has not started, each tensor's scale is asked for."""
-        self._note_missing([0 if started else used for used in self._used()])
+        self._note_missing([0 if started else used for used in self._slots()])
 
     def _reset_scales(self) -> None:
         if is_delayed(self):
@@ -168,7 +168,7 @@ class KeepsScales(torch.nn.Module):
             return
         kept = self._starts, self._waits, self._has_run, self._syncs
         try:
-            for masks in (self._used(), [0] * len(self._used())):
+            for masks in (self._slots(), [0] * len(self._slots())):
                 self._note_missing(masks, torch.empty(0, device=device))
                 yield
         finally:
@@ -197,14 +197,14 @@ class KeepsScales(torch.nn.Module):
         loaded, here = state_dict.get(prefix + self._told_by), self._buffers[self._told_by]
         if loaded is not None and not loaded.is_meta and not here.is_meta:
             self._syncs = 0
-            self._note_missing(self._masks([each.reshape(-1).tolist() for each in self._telling()]))
+            self._note_missing(self._missing([each.reshape(-1).tolist() for each in self._telling()]))
         elif loaded is None and any(key.startswith(prefix) for key in state_dict):
             self._make_buffers()
 
     # ---- a step ----
 
     @staticmethod
-    def _step(modules: List["KeepsScales"]):
+    def _make_scales(modules: List["KeepsScales"]):
         """The step of modules of one device: yields their maxima, which the caller may raise to those of all ranks, and
         then makes scales of them. The caller sends whether it has done so."""
         yield [module._buffers["fp8_amax"] for module in modules]
@@ -266,7 +266,7 @@ def sync_scales(
     found = [module for module in delayed if not module._buffers[module._first_buffer].is_meta]
     alike: Dict[Any, List[KeepsScales]] = {}
     for module in found:
-        alike.setdefault((module._step, module._buffers[module._first_buffer].device), []).append(module)
+        alike.setdefault((module._make_scales, module._buffers[module._first_buffer].device), []).append(module)
     steps = [step(of_step) for (step, _), of_step in alike.items()]
     maxima = [amax for step in steps for amax in next(step)]
     reduced = reduce and largest_of_ranks(who, model, found, maxima, group)
@@ -299,7 +299,7 @@ def _look(modules: List[KeepsScales]) -> None:
         if device not in empty:
             empty[device] = torch.empty(0, device=device)
         # A scale that was there is there, also after a history of zeros.
-        masks = [now & before for now, before in zip(module._masks(values), masks_of(module._starts))]
+        masks = [now & before for now, before in zip(module._missing(values), masks_of(module._starts))]
         module._note_missing(masks, empty[device])
 
 
