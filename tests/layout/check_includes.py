@@ -3,9 +3,13 @@
 Floors: what NVRTC compiles is a template; what is pure lies in src/codegen; what touches memory, a device or the disk in
 src/runtime; what knows layers in src/nn. nn includes runtime, which includes codegen; templates include only templates.
 
-Wings: on each floor a file lies in its family's room, or in a room that no family owns. A room includes itself and the
-rooms ahead of it in the lists below, so that they have no circles. Files at a floor's root are apart: they join the rooms
+Wings: on each floor a file lies in its family's room, or in a room that no family owns; src/nn, whose layers use all
+families, has rooms of the second kind only. A room includes itself and the rooms ahead of it in the lists below, so that
+they have no circles. Files at a floor's root are apart: they join the rooms
 together, and any room may include them.
+
+No circles within a room either: a header and its source count as one, and so do a Python module's imports at its head
+and within its functions (python_bindings/ingot).
 
 <ingot/...> resolves in a fresh clone, before any build, by the links of src/include/ingot.
 
@@ -14,6 +18,7 @@ Nothing in src reads the environment but src/runtime/util/environment.cpp, which
 What is installed (ingot.h and all that it includes in turn) includes only the standard library and POSIX.
 """
 
+import ast
 import pathlib
 import re
 import sys
@@ -25,6 +30,7 @@ ROOMS = {
     "templates": ["ptx", *WINGS],
     "src/codegen": ["types", *WINGS],
     "src/runtime": ["util", "cpu", "cuda", "jit", "tuning", *WINGS, "measure"],
+    "src/nn": ["observe", "recipe", "linear", "weights", "modules", "planning"],
 }
 
 # The files that stay at a floor's root, without their extensions.
@@ -35,6 +41,7 @@ ROOT_FILES = {
     + ["compile_cost", "recorded_kernels"],
     "src/runtime": ["backend", "buffer", "check", "check_tensor", "check_scales", "context", "error", "stream", "tensor"]
     + ["context_options", "cpu_backend", "cuda_backend", "dry_run", "graph", "version", "visit"],
+    "src/nn": [],
 }
 
 # Rooms without a family that work on all of them; the others know no family on any floor.
@@ -107,6 +114,8 @@ def wings_used(includes, root):
 
 def home(floor, includes, root):
     """Where on this floor a file with these includes belongs, in words."""
+    if floor == "src/nn":
+        return f"it belongs in one of {floor}/: {', '.join(ROOMS[floor])}"
     used = wings_used(includes, root)
     if used:
         return f"it uses {' and '.join(used)}, so it belongs in {floor}/{used[-1]}/"
@@ -189,7 +198,7 @@ class Checker:
         room, other = room_of(within), room_of(path)
         if room not in ROOMS[floor]:
             return  # at the root, or refused already
-        if include in JOINTS and room != "measure":
+        if include in JOINTS and room != "measure" and floor != "src/nn":
             self.refuse(file, f"includes {include}, which joins all families together: only the root of src/runtime and "
                         "measure/ may use it")
         elif target == floor and other in ROOMS[floor]:
@@ -197,7 +206,7 @@ class Checker:
             if order.index(other) > order.index(room):
                 self.refuse(file, f"includes {include}, but {room} comes before {other} (ROOMS in check_includes.py): "
                             + self.way_out(floor, room, other, includes))
-        elif target != floor and other in WINGS and room not in FOR_ALL_FAMILIES:
+        elif target != floor and other in WINGS and room not in FOR_ALL_FAMILIES and floor != "src/nn":
             if room not in WINGS:
                 self.refuse(file, f"includes {include}, but {room} knows no family; {home(floor, includes, self.root)}")
             elif WINGS.index(other) > WINGS.index(room):
@@ -210,11 +219,77 @@ class Checker:
         return f"what both need belongs in {room}/ or ahead of it"
 
 
+def circles(uses):
+    """The groups of names that use each other in a circle, each sorted. `uses`: name -> the names that it uses."""
+    reached = {}
+    for name in uses:
+        seen, ahead = set(), [name]
+        while ahead:
+            for each in uses[ahead.pop()]:
+                if each not in seen:
+                    seen.add(each)
+                    ahead.append(each)
+        reached[name] = seen
+    groups = {tuple(sorted(each for each in reached[name] if name in reached[each])) for name in uses}
+    return sorted(group for group in groups if len(group) > 1)
+
+
+def units(root):
+    """The files of src without their extensions, and which others each includes."""
+    files = [path for floor in FLOORS for path in (root / floor).rglob("*") if path.suffix in (".h", ".cpp")]
+    uses = {str(path.relative_to(root).with_suffix("")): set() for path in files}
+    for path in files:
+        unit = str(path.relative_to(root).with_suffix(""))
+        for include in includes_of(path):
+            other = "src/" + include.strip('"').removeprefix("ingot/").removesuffix(".h")
+            if other in uses and other != unit:
+                uses[unit].add(other)
+    return uses
+
+
+def imports_of(path, package):
+    """The names that a Python module imports, wherever it does, but for what is imported for type checkers alone."""
+    found, ahead = set(), [ast.parse(path.read_text())]
+    while ahead:
+        node = ahead.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        ahead.extend(ast.iter_child_nodes(node))
+        if isinstance(node, ast.Import):
+            found.update(each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*parents, *filter(None, [node.module])])
+            found.update((base, f"{base}.{each.name}") for each in node.names)
+    return found
+
+
+def modules(root):
+    """The modules of python_bindings/ingot, and which others each imports."""
+    folder = root / "python_bindings"
+    paths = {}
+    for path in [*(folder / "ingot").rglob("*.py"), folder / "ingot/_core.pyi"]:
+        parts = path.relative_to(folder).with_suffix("").parts
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    uses = {}
+    for name, path in paths.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        uses[name] = set()
+        for each in imports_of(path, package):
+            base, inner = each if isinstance(each, tuple) else (each, each)
+            uses[name].add(inner if inner in paths else base)
+        uses[name] = {each for each in uses[name] if each in paths and each != name}
+    return uses
+
+
 def check(root):
     """The problems of a tree, as sentences, and the number of includes that were read."""
     checker = Checker(root)
     for floor in ["templates", *FLOORS]:
         checker.check_floor(floor)
+    for circle in circles(units(root)) + circles(modules(root)):
+        checker.refuse(circle[0], f"is in a circle with {', '.join(circle[1:])}: what they share belongs in a file of its "
+                       "own, or they are one")
     return checker.problems, checker.checked
 
 

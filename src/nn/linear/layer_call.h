@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/linear/linear_tensors.h"
 #include "ingot/runtime/buffer.h"
 
 namespace ingot {

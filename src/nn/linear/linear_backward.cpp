@@ -275,12 +275,6 @@ bool multiplies_together(const LinearPlan& plan, Backend& backend, const LinearB
          multiplies_together(plan, backend, tensors.saved->tokens, gradient_dtypes(tensors));
 }
 
-bool expands_grad_output(const LinearPlan& plan, const LinearBackwardTensors& tensors) {
-  const Tensor& given = tensors.grad_output;
-  const bool is_one = given.rows == 1 && given.cols == 1;
-  return is_one && (tensors.saved->tokens != 1 || plan.shape.out_features != 1);
-}
-
 namespace {
 
 // One element to a row, which is a column of as many rows, and the row to all rows.

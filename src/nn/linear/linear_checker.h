@@ -11,7 +11,7 @@
 #include <string>
 
 #include "ingot/nn/linear/layer_call.h"
-#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/linear/linear_tensors.h"
 #include "ingot/nn/linear/tensor_checks.h"
 
 namespace ingot {

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/linear/linear_tensors.h"
 #include "ingot/nn/linear/tensor_checks.h"
 
 namespace ingot {

@@ -246,14 +246,6 @@ LinearScale starting_scale(Backend& backend, const Cast& cast, const Tensor& ama
   return {.scale = slot.scale, .amax = amax, .start = slot};
 }
 
-Float8View weight_codes(const LinearPlan& plan, const MemoryRegion& region, Device device) {
-  const LinearWeightMemory memory = plan.weight_memory();
-  return {.codes = memory.codes.in(region, device),
-          .transposed = memory.transposed.in(region, device),
-          .factors = memory.factors.in(region, device),
-          .transposed_factors = memory.transposed_factors.in(region, device)};
-}
-
 Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
                                const LinearRun& run) {
   const LinearStep step(plan, backend, run);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/linear/linear_tensors.h"
 
 namespace ingot {
 

@@ -11,7 +11,7 @@
 #include <span>
 #include <string>
 
-#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/linear/linear_tensors.h"
 
 namespace ingot {
 

@@ -5,6 +5,7 @@
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"
+#include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/modules/module_parts.h"
 

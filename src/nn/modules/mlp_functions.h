@@ -9,60 +9,10 @@
 //                               .saved = &saved, .scratch = s}, {stream});
 #pragma once
 
-#include <optional>
-
 #include "ingot/api.h"
-#include "ingot/nn/linear/linear_functions.h"
-#include "ingot/nn/modules/mlp_plan.h"
+#include "ingot/nn/modules/module_tensors.h"
 
 namespace ingot {
-
-// What each of the two layers has, as in LinearForwardTensors.
-struct MlpLayerForward {
-  Tensor weight{};
-  Tensor bias{};
-  Float8View codes{};
-  std::optional<MemoryRegion> weight_into{};
-  Stream* codes_from = nullptr;
-  LinearScales scales{};
-};
-
-// The first layer's weight is [H, K], or gated [2 * H, K]: the gate's rows, then those of up. Its bias likewise.
-struct MlpForwardTensors {
-  Tensor input;    // [M, K]
-  Tensor gamma{};  // [K], as NormLinearForwardTensors has them
-  Tensor beta{};
-  Tensor output;  // [M, K]
-  MlpLayerForward up{};
-  MlpLayerForward down{};
-  LinearSaved* saved = nullptr;  // null: keeps nothing
-  MemoryRegion scratch{};
-};
-
-// As in LinearBackwardTensors.
-struct MlpLayerBackward {
-  Tensor grad_weight{};
-  Tensor grad_bias{};
-  Tensor weight{};
-  Float8View codes{};
-  LinearScales scales{};
-};
-
-// input, gamma and beta are read as NormLinearBackwardTensors says.
-struct MlpBackwardTensors {
-  const LinearSaved* saved = nullptr;
-  Tensor grad_output;
-  Tensor grad_input{};
-  Tensor grad_gamma{};
-  Tensor grad_beta{};
-  bool accumulate = false;  // of the weight gradients that are given
-  Tensor input{};
-  Tensor gamma{};
-  Tensor beta{};
-  MlpLayerBackward up{};
-  MlpLayerBackward down{};
-  MemoryRegion scratch{};
-};
 
 INGOT_API MlpGradients wanted_gradients(const MlpBackwardTensors& tensors);
 

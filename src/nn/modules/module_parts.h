@@ -4,8 +4,7 @@
 
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_watch.h"
-#include "ingot/nn/modules/mlp_functions.h"
-#include "ingot/nn/modules/norm_linear_functions.h"
+#include "ingot/nn/modules/module_tensors.h"
 
 namespace ingot {
 

@@ -11,57 +11,12 @@
 //                                        .scratch = s}, {stream});
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <optional>
 
 #include "ingot/api.h"
-#include "ingot/nn/linear/linear_functions.h"
-#include "ingot/nn/modules/norm_linear_plan.h"
+#include "ingot/nn/modules/module_tensors.h"
 
 namespace ingot {
-
-// gamma and beta [K] have the input's dtype; only those that the plan has. The rest as in LinearForwardTensors.
-struct NormLinearForwardTensors {
-  Tensor input;
-  Tensor gamma{};
-  Tensor beta{};
-  Tensor weight{};
-  Tensor bias{};
-  Tensor output;
-  PointwiseTensors epilogue_inputs{};
-  Float8View codes{};
-  std::optional<MemoryRegion> weight_into{};
-  Stream* codes_from = nullptr;
-  LinearScales scales{};
-  LinearSaved* saved = nullptr;
-  MemoryRegion scratch{};
-};
-
-// grad_gamma and grad_beta [K] come with grad_input, are both f32 or both of the input's dtype, and are wanted if the
-// norm has gamma. The rest as in LinearBackwardTensors.
-struct NormLinearBackwardTensors {
-  const LinearSaved* saved = nullptr;
-  Tensor grad_output;
-  Tensor grad_input{};
-  Tensor grad_gamma{};
-  Tensor grad_beta{};
-  Tensor grad_weight{};
-  Tensor grad_bias{};
-  bool accumulate = false;
-  Tensor input{};  // input, gamma and beta: only if plan.backward_reads_input() of the gradients
-  Tensor gamma{};
-  Tensor beta{};  // only if plan.linear casts its input again (OtherCodes::again)
-  Tensor weight{};
-  Tensor output{};
-  PointwiseTensors epilogue_inputs{};
-  Float8View codes{};
-  LinearScales scales{};
-  MemoryRegion scratch{};
-  // [M, K], of the input's dtype: gradients of the normalised values by other layers after this norm. They are added
-  // to this layer's before the norm's backward. Only with grad_input.
-  std::array<Tensor, 2> grad_values{};
-};
 
 // For other layers after the same norm, such as k and v next to q: the normalised input's codes as a forward of this
 // plan writes them, in the way of linear_input_codes(). Those layers' plans are linear_plan()s with given_input and the
