@@ -13,7 +13,7 @@ out=build/coverage
 coverage=(-fprofile-instr-generate -fcoverage-mapping -mllvm -runtime-counter-relocation)
 tests=(kernel_store kernel_store_faults kernel_file kernel_key kernel_bundle kernel_cache store_directory store_kills
        store_system_calls store_processes file_lock write_file read_file tuning_store tuning_record matmul_choices
-       matmul_manifest recorder dry_run context)
+       recorder dry_run context)
 sources=(runtime/jit/kernel_store runtime/jit/kernel_file runtime/jit/kernel_bundle runtime/jit/kernel_cache
          runtime/jit/kernel_key runtime/jit/kernel_identity runtime/jit/kernel_listing runtime/jit/kernel_transfer
          runtime/jit/read_only_store runtime/jit/tuning_lines runtime/util/store_directory runtime/util/file_lock

@@ -105,7 +105,7 @@ tuned() {
       > log 2>&1 || bad=1
     rm -rf run
   done
-  bin/ingot tune --manifest tune.ingot > log 2>&1 || bad=1
+  bin/ingot tune --recording tune.ingot > log 2>&1 || bad=1
   bin/ingot tune --export records.json || bad=1
   bin/ingot warm --recording tune.ingot --tuning records.json --bundle tuned.bundle | tail -2
   chmod a+r tuned.bundle

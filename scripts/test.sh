@@ -58,7 +58,7 @@ fi
 preset=${1:-ci}
 name=${2:-.}
 step "set-up"
-packages=(clang-format-14 doxygen groff-base mandoc zsh)  # the last four read comments, man pages and completions
+packages=(clang-format-14 doxygen)
 [ "$preset" = ci ] || packages+=(clang-tidy-14)
 scripts/setup.sh "${packages[@]}"
 # Python compiles what it imports; compiling all of PyTorch and transformers takes minutes.

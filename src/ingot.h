@@ -72,7 +72,6 @@
 #include "ingot/runtime/stream.h"
 #include "ingot/runtime/tensor.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 #include "ingot/runtime/tuning/tuning_file.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/tuning/tuning_store.h"

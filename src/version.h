@@ -5,7 +5,7 @@
 #include "ingot/api.h"
 
 // Major, minor, patch. CMakeLists.txt and pyproject.toml read this line; nothing else sets the version.
-#define INGOT_VERSION_PARTS 0, 1, 0
+#define INGOT_VERSION_PARTS 0, 2, 0
 
 #define INGOT_VERSION_MAJOR INGOT_VERSION_OF(INGOT_VERSION_FIRST, INGOT_VERSION_PARTS)
 #define INGOT_VERSION_MINOR INGOT_VERSION_OF(INGOT_VERSION_SECOND, INGOT_VERSION_PARTS)

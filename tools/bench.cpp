@@ -1,22 +1,42 @@
-#include "bench.h"
-
+// The command `ingot bench`: finds a benchmark's program and becomes it.
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
+#include "commands.h"
 #include "ingot/runtime/error.h"
+#include "text.h"
 
 namespace ingot::tools {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Where benchmarks lie as seen from this program's folder: of an installation, and of a build.
+struct Benchmark {
+  std::string_view name;  // "gemm": its program is bench_gemm, its source bench/bench_gemm.cpp
+  std::string_view description;
+};
+
+constexpr std::array kBenchmarks{
+    Benchmark{"cast", "Casts and norms, against a copy in the same run"},
+    Benchmark{"choice", "The kernels chosen without tuning, against the best that tuning finds"},
+    Benchmark{"compile", "Cold compiles of kernels, one at a time and two at once; needs no GPU"},
+    Benchmark{"gemm", "FP8 GEMMs, against cuBLASLt's in the same run"},
+    Benchmark{"gradients", "The GEMMs of a layer's two gradients, in two launches and in one"},
+    Benchmark{"linear", "A linear layer's step, forward and backward, with every recipe"},
+    Benchmark{"runtime", "Lookups of loaded kernels and loads from a store and a bundle; needs no GPU"},
+    Benchmark{"weight_only", "GEMMs with weights in 8, 6 or 4 bits, against cuBLASLt's with 16-bit weights"}};
+
+// Where benchmarks are as seen from this program's folder: of an installation, and of a build.
 std::array<fs::path, 2> folders() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
@@ -38,50 +58,75 @@ fs::path find_program(std::string_view name) {
 
 void list(bool as_json) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const Benchmark& each : benchmarks()) {
+  for (const Benchmark& each : kBenchmarks) {
     const fs::path program = find_program(each.name);
     json.push_back({{"name", each.name}, {"description", each.description}, {"program", program.string()}});
     if (!as_json) fmt::print("{:<13}{}{}\n", each.name, each.description, program.empty() ? " (not built)" : "");
   }
-  if (as_json) fmt::print("{}\n", json.dump(2));
+  if (as_json) fmt::print("{}\n", dump(json));
 }
 
-}  // namespace
-
-std::span<const Benchmark> benchmarks() {
-  static constexpr std::array kBenchmarks{
-      Benchmark{"cast", "Casts and norms, against a copy in the same run"},
-      Benchmark{"choice", "The kernels chosen without tuning, against the best that tuning finds"},
-      Benchmark{"compile", "Cold compiles of kernels, one at a time and two at once; needs no GPU"},
-      Benchmark{"gemm", "FP8 GEMMs, against cuBLASLt's in the same run"},
-      Benchmark{"gradients", "The GEMMs of a layer's two gradients, in two launches and in one"},
-      Benchmark{"linear", "A linear layer's step, forward and backward, with every recipe"},
-      Benchmark{"runtime", "Lookups of loaded kernels and loads from a store and a bundle; needs no GPU"},
-      Benchmark{"weight_only", "GEMMs with weights in 8, 6 or 4 bits, against cuBLASLt's with 16-bit weights"}};
-  return kBenchmarks;
-}
-
-void bench(const BenchOptions& options) {
-  if (options.list) {
-    list(options.json);
-    return;
-  }
-  const fs::path program = find_program(options.name);
+// The benchmark takes the place of this process, whose exit code is then its own.
+void run(const std::string& name, const std::vector<std::string>& arguments) {
+  const fs::path program = find_program(name);
   if (program.empty()) {
     const auto [installed, built] = folders();
-    throw Error(ErrorCode::not_found, program_name(options.name),
+    throw Error(ErrorCode::not_found, program_name(name),
                 fmt::format("is neither in {} nor in {}; build it (cmake --build <build folder> --target {}), or "
                             "install a build that has benchmarks (INGOT_BENCH=ON)",
-                            installed.string(), built.string(), program_name(options.name)));
+                            installed.string(), built.string(), program_name(name)));
   }
   std::vector<std::string> words{program.string()};
-  words.insert(words.end(), options.arguments.begin(), options.arguments.end());
+  words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   ::execv(program.c_str(), pointers.data());
   throw Error(ErrorCode::io_failed, program.string(), "cannot be run: " + std::system_category().message(errno));
+}
+
+constexpr const char* kNotes = R"(
+Examples:
+  ingot bench --list
+      the benchmarks
+  ingot bench gemm --help
+      the options of one of them
+  ingot bench gemm --quick --filter 4096x4096x4096
+      run it; all that follows the name is its command line
+
+Exit codes:
+  0    the benchmark's own, as are all others
+  1    an error, or the benchmark is not built
+  2    the command line is wrong
+  77   skipped: the benchmark needs a GPU, and there is none)";
+
+struct BenchOptions {
+  bool list = false;
+  bool json = false;  // of the list
+};
+
+}  // namespace
+
+void add_bench(CLI::App& app) {
+  const auto options = std::make_shared<BenchOptions>();
+  CLI::App* const command = app.add_subcommand("bench", "Run a benchmark by its name");
+  command->require_subcommand(0, 1);
+  CLI::Option* const list_flag = command->add_flag("--list", options->list, "Print the benchmarks and exit");
+  command->add_flag("--json", options->json, "Print the list as JSON")->needs(list_flag);
+  for (const Benchmark& each : kBenchmarks) {
+    CLI::App* const named = command->add_subcommand(std::string(each.name), std::string(each.description));
+    named->prefix_command();
+    named->set_help_flag();
+  }
+  command->footer(kNotes);
+  command->callback([options, command] {
+    const auto chosen = command->get_subcommands();
+    if (chosen.empty() && !options->list) throw CLI::RequiredError("A benchmark");
+    if (!chosen.empty() && options->list) throw CLI::ExcludesError("--list", "the name of a benchmark");
+    if (options->list) return list(options->json);
+    run(chosen.front()->get_name(), chosen.front()->remaining());
+  });
 }
 
 }  // namespace ingot::tools

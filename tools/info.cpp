@@ -2,16 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cache_store.h"
 #include "commands.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/util/printable.h"
+#include "text.h"
 #include "tuning_summary.h"
 
 namespace ingot::tools {
@@ -84,7 +85,7 @@ nlohmann::ordered_json to_json(const ContextInfo& info, const TuningSummary& tun
 constexpr std::size_t kLabelWidth = 14;
 constexpr std::size_t kTextWidth = 84;
 
-// Lines of at most kTextWidth characters, broken at spaces; a longer word (a path) gets a line of its own.
+// Lines of at most kTextWidth characters, broken at spaces; a longer word (a path) gets its own line.
 std::vector<std::string> wrap(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream words(text);
@@ -187,31 +188,40 @@ void print_table(const ContextInfo& info, const TuningSummary& tuning) {
   }
 }
 
-}  // namespace
-
-std::string print_bytes(double bytes) {
-  if (bytes < 1024) return fmt::format("{:.0f} B", bytes);
-  const char* unit = "KiB";
-  bytes /= 1024;
-  for (const char* next : {"MiB", "GiB", "TiB"}) {
-    if (bytes < 1024) break;
-    bytes /= 1024;
-    unit = next;
-  }
-  return fmt::format("{:.1f} {}", bytes, unit);
-}
-
-void info(const InfoOptions& options) {
+void info(bool json) {
   const ContextOptions environment = ContextOptions::from_environment();
   Context context(environment);
   const ContextInfo found = context.info();
   const TuningSummary tuning =
       summarize_tuning(context.tuning(), context.tuning_store(), environment.tuning_file, context.tuning_machine());
-  if (options.json) {
-    fmt::print("{}\n", to_json(found, tuning).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
+  if (json) {
+    fmt::print("{}\n", dump(to_json(found, tuning)));
   } else {
     print_table(found, tuning);
   }
+}
+
+constexpr const char* kNotes = R"(
+Examples:
+  ingot info
+      as a table
+  INGOT_DEVICE=cpu ingot info --json
+      as JSON, without using a GPU
+
+Exit codes:
+  0    all went well
+  1    an error, described in one line on stderr
+  2    the command line is wrong)";
+
+}  // namespace
+
+void add_info(CLI::App& app) {
+  const auto json = std::make_shared<bool>(false);
+  CLI::App* const command = app.add_subcommand(
+      "info", "Device, libraries, kernel store and tuning records; what is missing and how to get it");
+  command->add_flag("--json", *json, "Print JSON");
+  command->footer(kNotes);
+  command->callback([json] { info(*json); });
 }
 
 }  // namespace ingot::tools

@@ -4,7 +4,7 @@
 
 #include <ctime>
 
-#include "exit_codes.h"
+#include "usage_error.h"
 
 namespace ingot::tools {
 namespace {

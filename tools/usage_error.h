@@ -1,4 +1,4 @@
-// What a wrong command line gets: one line that says what is wrong with it and where to read on.
+// How the program ends: its exit codes, and the error of a wrong command line.
 #pragma once
 
 #include <string>
@@ -6,27 +6,18 @@
 
 #include "ingot/runtime/error.h"
 
-namespace CLI {
-class App;
-class ParseError;
-}  // namespace CLI
-
 namespace ingot::tools {
 
-// The commands of the program, or of one of its commands: "info, show, tune or warm".
-std::string command_names(const CLI::App& app);
+inline constexpr int kFailed = 1;
+inline constexpr int kUsage = 2;
+inline constexpr int kStopped = 130;  // as a shell reports a program that Ctrl-C has ended
 
-std::string usage_error(const CLI::App& program, const CLI::ParseError& error);
-
-// A value on the command line that cannot be: the program ends with 2.
+// A value on the command line that cannot be: the program ends with kUsage.
 class UsageError : public Error {
  public:
   UsageError(std::string subject, const std::string& message)
       : Error(ErrorCode::invalid_argument, std::move(subject), message) {}
 };
-
-// Is it one, or an error of the library about an option's value ("--set: ...")?
-bool is_usage_error(const Error& error);
 
 // read() of a value of the command line: an Error that it throws becomes a UsageError.
 template <class Read>

@@ -98,7 +98,7 @@ class Worker {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail();
     socket_ = FileDescriptor(ends[0]);
-    // An answer is sent at once: whoever stops in the middle of it hangs.
+    // An answer is sent at once: a worker that stops in the middle of it hangs.
     constexpr timeval kPatience{.tv_sec = 5, .tv_usec = 0};
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
     FileDescriptor far_end(ends[1]);
@@ -236,7 +236,7 @@ void run_in_workers(std::span<const std::size_t> jobs, const WorkerOptions& opti
         idle = std::prev(workers.end());
       }
       options.begun(jobs[next]);
-      idle->begin(jobs[next], options.limit);  // if it has died meanwhile, its result will tell
+      idle->begin(jobs[next], options.limit);  // if it has died meanwhile, its result will say so
       ++next;
       ++running;
     }

@@ -1,4 +1,4 @@
-// Runs numbered jobs in processes of their own. NVRTC's front end runs one compile at a time in a process, so two
+// Runs numbered jobs in separate processes. NVRTC's front end runs one compile at a time in a process, so two
 // processes compile in half the time; and a compiler that crashes takes one job with it, not the command.
 #pragma once
 

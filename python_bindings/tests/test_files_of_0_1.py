@@ -249,7 +249,7 @@ def test_recording_and_manifest(program):
         if spec.startswith("cast"):
             assert spec in listed
     assert "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast kernel=sm90" in listed
-    status, listed, _ = program("tune", "--manifest", str(FOLDER / "manifest.gemms"), "--list")
+    status, listed, _ = program("tune", "--recording", str(FOLDER / "manifest.gemms"), "--list")
     assert status == 0 and listed.count("\n") == 4
     for call in (FOLDER / "manifest.gemms").read_text().splitlines():
         assert call in listed

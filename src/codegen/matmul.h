@@ -1,6 +1,6 @@
 // The matrix multiplications that kernels are chosen for, each spec and size by itself: GEMMs, and matmuls that decode
-// their weights. As text, a call is a line of the manifest that a run records and `ingot tune` reads: the spec, then m
-// (tokens), n (output features) and k.
+// their weights. As text, a call is a line of a recording (codegen/recording.h): the spec, then m (tokens), n (output
+// features) and k.
 //
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor 8192 4096 14336
 //   dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 4096 14336
@@ -58,8 +58,8 @@ INGOT_API GemmSpec without_kernel(GemmSpec spec);
 INGOT_API DequantMatmulSpec without_kernel(DequantMatmulSpec spec);
 INGOT_API MatmulSpec without_kernel(const MatmulSpec& matmul);
 INGOT_API bool names_kernel(const MatmulSpec& matmul);
-// Whether tuning may choose the spec's kernel: a record is then read for it, and a run's manifest names it. A choice
-// may change with M, on which a batch-invariant result must not depend.
+// Whether tuning may choose the spec's kernel: a record is then read for it. A choice may change with M, on which a
+// batch-invariant result must not depend.
 INGOT_API bool is_tuned(const GemmSpec& spec);
 INGOT_API bool is_tuned(const DequantMatmulSpec& spec);
 INGOT_API bool is_tuned(const MatmulSpec& matmul);

@@ -86,14 +86,6 @@ std::vector<DequantMatmulSpec> order(const DequantMatmulSpec& spec, const Matmul
   return dequant_order(spec, size, device);
 }
 
-std::vector<GemmSpec> candidates(const GemmSpec& spec, const MatmulSize& size, const MatmulDevice& device) {
-  return gemm_candidates({.spec = spec, .size = size}, device);
-}
-std::vector<DequantMatmulSpec> candidates(const DequantMatmulSpec& spec, const MatmulSize& size,
-                                          const MatmulDevice& device) {
-  return dequant_candidates(spec, size, device);
-}
-
 // Do the two GEMMs have the operands of a layer's gradients in one of the recipes? first: grad_output[M, N] @ weight[N,
 // K], second: grad_output^T @ input[M, K].
 bool are_of_one_recipe(const GemmSpec& first, const GemmSpec& second) {
@@ -111,7 +103,7 @@ bool are_of_one_recipe(const GemmSpec& first, const GemmSpec& second) {
 
 class KernelList {
  public:
-  KernelList(const MatmulDevice& device, bool with_candidates) : device_(device), with_candidates_(with_candidates) {}
+  explicit KernelList(const MatmulDevice& device) : device_(device) {}
 
   template <class Spec>
   void add(const Spec& spec) {
@@ -123,8 +115,6 @@ class KernelList {
   template <class Spec>
   void add_matmul(const Spec& spec, const MatmulSize& size) {
     for (const Spec& named : order(spec, size, device_)) add(named);
-    if (!with_candidates_) return;
-    for (const Spec& named : candidates(spec, size, device_)) add(named);
   }
 
   std::vector<KernelPass> take() { return std::move(kernels_); }
@@ -139,7 +129,6 @@ class KernelList {
   }
 
   MatmulDevice device_;
-  bool with_candidates_;
   std::vector<KernelPass> kernels_;
   std::unordered_set<KernelSpec, HashSpec> specs_;  // a source takes longer to make than a choice
   std::unordered_set<std::string> sources_;
@@ -178,7 +167,7 @@ std::vector<GemmPairSpec> gradient_pairs(const Recording& recording, const Matmu
 
 std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevice& device,
                                    const RecordedKernelsOptions& options) {
-  KernelList list(device, options.candidates);
+  KernelList list(device);
   const auto add = [&](const auto& spec) { list.add(spec); };
   const auto stopped = [&] { return options.stop && options.stop(); };
   for (const KernelSpec& kernel : recording.kernels()) {

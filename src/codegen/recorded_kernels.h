@@ -55,7 +55,6 @@ class TunedKernels {
 
 struct RecordedKernelsOptions {
   TunedKernels tuned{};          // those of the recording's matmuls are added
-  bool candidates = false;       // also all kernels that tuning would measure
   std::function<bool()> stop{};  // asked before each kernel and matmul; true: the rest is left out
 };
 

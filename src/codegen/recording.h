@@ -3,7 +3,7 @@
 // tune.
 //
 // As text, a line for each, which print(KernelSpec) or print(MatmulCall) makes. Empty lines and those that begin with #
-// mean nothing. So a GEMM manifest is a recording, and two recordings one after the other are their merger.
+// mean nothing. Two recordings one after the other are their merger.
 //
 //   # Ingot recording
 //   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2

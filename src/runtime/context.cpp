@@ -30,7 +30,6 @@
 #include "ingot/runtime/jit/recording_file.h"
 #include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/measure/nvtx.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/runtime/util/printable.h"
@@ -148,7 +147,6 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
   TuningStore tuning_store;
   TuningMachine machine;
   MatmulChoices choices;
-  std::unique_ptr<MatmulManifest> manifest;  // null where none is recorded
   Recorder recorder;
   std::unique_ptr<Backend> backend;
   ForkMutex warm_mutex{};  // guards warm_ups
@@ -169,7 +167,6 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
   std::vector<Tier> open_tiers() const;
   KernelOrigins origins() const;
   std::vector<const KernelTier*> usable_tiers() const;
-  std::unique_ptr<MatmulManifest> open_manifest() const;
   std::unique_ptr<NvrtcCompiler> open_compiler();
   std::unique_ptr<CublasLt> open_cublaslt();
   TuningMachine describe_machine() const;
@@ -193,15 +190,13 @@ Context::Parts::Parts(ContextOptions given)
       machine(describe_machine()),
       choices(options.tuning, {.store = &tuning_store, .file = options.tuning_file, .tiers = usable_tiers()}, machine,
               options.warn),
-      manifest(open_manifest()),
       recorder(options.record, options.warn),
       backend(driver ? make_cuda_backend(*driver, options.device_index, cache,
                                          {.cublaslt = cublaslt.get(),
                                           .choices = &choices,
-                                          .manifest = manifest.get(),
                                           .recorder = &recorder,
                                           .compiles = compiler != nullptr})
-                     : make_cpu_backend(options.cpu_threads, manifest.get(), &recorder)) {
+                     : make_cpu_backend(options.cpu_threads, &recorder)) {
   cache.record_with(&recorder);
   backend->set_checks_memory(options.check_memory);
   if (options.warm.empty()) return;
@@ -363,12 +358,6 @@ std::unique_ptr<CublasLt> Context::Parts::open_cublaslt() {
   auto opened = CublasLt::open(options.cuda_root.string(), *driver, cublaslt_problem);
   if (opened == nullptr) options.warn("no cuBLASLt: all GEMMs run on Ingot's own kernels. " + cublaslt_problem);
   return opened;
-}
-
-// A recording in the same file has the matmuls already.
-std::unique_ptr<MatmulManifest> Context::Parts::open_manifest() const {
-  if (options.gemm_manifest.empty() || options.gemm_manifest == options.record) return nullptr;
-  return std::make_unique<MatmulManifest>(options.gemm_manifest, options.warn);
 }
 
 TuningMachine Context::Parts::describe_machine() const {

@@ -46,10 +46,9 @@ struct INGOT_API ContextOptions {
   Target offline_target{};                      // what a context without a GPU compiles for
   int cpu_threads = 0;                          // INGOT_CPU_THREADS; 0 = all cores
   Tuning tuning = Tuning::on;                   // INGOT_TUNING=on|off|frozen
-  std::filesystem::path tuning_file{};    // INGOT_TUNING_FILE: records from this exported file, not from the store
-  std::filesystem::path gemm_manifest{};  // INGOT_GEMM_MANIFEST: the GEMMs that are called are noted in this file
-  std::filesystem::path record{};         // INGOT_RECORD: what is asked for is noted in this file (jit/recorder.h)
-  std::filesystem::path warm{};           // INGOT_WARM: what this recording names is compiled ahead (Context::warm)
+  std::filesystem::path tuning_file{};  // INGOT_TUNING_FILE: records from this exported file, not from the store
+  std::filesystem::path record{};       // INGOT_RECORD: what is asked for is noted in this file (jit/recorder.h)
+  std::filesystem::path warm{};         // INGOT_WARM: what this recording names is compiled ahead (Context::warm)
   // INGOT_CHECK_MEMORY=1: layers look, at a high price, for memory that changed between forward and backward or was
   // freed (docs/stateless_layers.md).
   bool check_memory = false;

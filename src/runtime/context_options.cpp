@@ -132,7 +132,9 @@ ContextOptions ContextOptions::from_environment() {
     }
     options.tuning_file = *file;
   }
-  if (const auto manifest = environment_path("INGOT_GEMM_MANIFEST")) options.gemm_manifest = *manifest;
+  if (const auto manifest = environment("INGOT_GEMM_MANIFEST")) {
+    refuse("INGOT_GEMM_MANIFEST", *manifest, "unset; set INGOT_RECORD, whose file `ingot tune --recording` reads");
+  }
   if (const auto record = environment_path("INGOT_RECORD")) options.record = *record;
   if (const auto warm = environment_path("INGOT_WARM")) options.warm = *warm;
   options.check_memory = read_flag("INGOT_CHECK_MEMORY");

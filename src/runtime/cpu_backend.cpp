@@ -33,7 +33,6 @@
 #include "ingot/runtime/quantize/check_quantize.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
 #include "ingot/runtime/stream.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 
 namespace ingot {
 namespace {
@@ -42,8 +41,7 @@ constexpr std::align_val_t kAlignment{256};
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, MatmulManifest* manifest, Recorder* recorder)
-      : pool_(threads), manifest_(manifest), recorder_(recorder) {}
+  CpuBackend(int threads, Recorder* recorder) : pool_(threads), recorder_(recorder) {}
 
   Device device() const override { return {DeviceType::cpu, 0}; }
 
@@ -220,11 +218,9 @@ class CpuBackend final : public Backend {
   template <class Spec>
   void note(const Spec& spec, const MatmulSize& size) {
     if (recorder_ != nullptr) recorder_->note(spec, size);
-    if (manifest_ != nullptr) manifest_->note(spec, size);
   }
 
   ThreadPool pool_;
-  MatmulManifest* manifest_;
   Recorder* recorder_;
   LaunchHook* hook_ = nullptr;
 };
@@ -262,8 +258,8 @@ std::unique_ptr<CastList> CpuBackend::make_cast_list(const CastSpec& spec, std::
 
 }  // namespace
 
-std::unique_ptr<Backend> make_cpu_backend(int threads, MatmulManifest* manifest, Recorder* recorder) {
-  return std::make_unique<CpuBackend>(threads, manifest, recorder);
+std::unique_ptr<Backend> make_cpu_backend(int threads, Recorder* recorder) {
+  return std::make_unique<CpuBackend>(threads, recorder);
 }
 
 }  // namespace ingot

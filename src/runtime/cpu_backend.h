@@ -9,12 +9,9 @@
 
 namespace ingot {
 
-class MatmulManifest;
 class Recorder;
 
-// threads: 0 = all cores. Every GEMM is noted in `manifest`, and what a GPU would be asked for in `recorder`; both may
-// be null.
-INGOT_API std::unique_ptr<Backend> make_cpu_backend(int threads = 0, MatmulManifest* manifest = nullptr,
-                                                    Recorder* recorder = nullptr);
+// threads: 0 = all cores. What a GPU would be asked for is noted in `recorder`, which may be null.
+INGOT_API std::unique_ptr<Backend> make_cpu_backend(int threads = 0, Recorder* recorder = nullptr);
 
 }  // namespace ingot

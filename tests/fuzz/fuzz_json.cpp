@@ -6,7 +6,7 @@
 #include "fuzz/targets.h"
 #include "ingot/nn/recipe/delayed_scaling_state.h"
 #include "ingot/runtime/util/checksummed_line.h"
-#include "tools/warm_layers.h"
+#include "warm/warm_layers.h"
 
 namespace ingot::fuzz {
 

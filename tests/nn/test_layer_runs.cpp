@@ -79,7 +79,7 @@ struct Multipliers {
 template <class Run>
 Multipliers compare_with_cpu(const std::string& what, const Run& run) {
   Recorder recorder;
-  const std::unique_ptr<Backend> cpu = make_cpu_backend(2, nullptr, &recorder);
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(2, &recorder);
   run(*cpu);
   const Recording real = recorder.recording();
   DryRun dry(gpu_named("h200"));
@@ -281,7 +281,6 @@ BOOST_AUTO_TEST_CASE(how_many_kernels_a_model_of_8_billion_parameters_takes) {
   const std::vector<KernelPass> kernels = kernels_of(training.recording(), device);
   BOOST_TEST(kernels.size() == 58U);
   BOOST_TEST(count_matmuls(kernels) == 22U);
-  BOOST_TEST(count_matmuls(kernels_of(training.recording(), device, {.candidates = true})) == 83U);
 
   DryRun decoding(gpu_named("h200"));
   run_decoding(decoding.backend(), {.layers = decoding_layers(llama3_8b()),

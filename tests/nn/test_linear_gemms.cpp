@@ -1,4 +1,4 @@
-// linear_gemms() must list exactly the GEMMs of a Float8Linear step, as the manifest of a context records them, for
+// linear_gemms() must list exactly the GEMMs of a Float8Linear step, as a context records them, for
 // every recipe and every kind of config.
 #include <boost/test/unit_test.hpp>
 
@@ -11,10 +11,8 @@
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 #include "nn/linear_case.h"
 #include "support/expect_error.h"
-#include "support/temporary_directory.h"
 
 BOOST_AUTO_TEST_SUITE(test_linear_gemms)
 
@@ -23,12 +21,10 @@ using namespace ingot;
 namespace {
 
 std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& size, Dtype dtype) {
-  const test::TemporaryDirectory directory;
   ContextOptions options;
   options.where = ContextOptions::Where::cpu;
   options.store_root = std::filesystem::path();
   options.cuda_root = "none";
-  options.gemm_manifest = directory.path() / "manifest";
   Context context(options);
   Backend& backend = context.backend();
   Stream stream(backend);
@@ -48,7 +44,8 @@ std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& siz
   linear.forward({.input = input, .weight = weight, .output = output}, stream);
   linear.backward({.grad_output = output, .grad_input = grad_input, .grad_weight = grad_weight}, stream);
   std::vector<GemmCall> gemms;
-  for (const MatmulCall& call : read_matmul_manifest(options.gemm_manifest).calls) {
+  const Recording recording = context.recording();
+  for (const MatmulCall& call : recording.matmuls()) {
     gemms.push_back({.spec = std::get<GemmSpec>(call.spec), .size = call.size});
   }
   return gemms;

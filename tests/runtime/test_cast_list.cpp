@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(inputs_may_be_shared) {
 // A GPU asks for the list's kernel and for no other.
 BOOST_AUTO_TEST_CASE(a_list_is_recorded_as_a_list_alone) {
   Recorder recorder;
-  const std::unique_ptr<Backend> recorded = make_cpu_backend(1, nullptr, &recorder);
+  const std::unique_ptr<Backend> recorded = make_cpu_backend(1, &recorder);
   Stream its_stream(*recorded);
   const ListedCast one = listed_cast(spec, 16, 32, its_stream);
   recorded->make_cast_list(spec, std::vector<CastTensors>{one.tensors}, its_stream)->run(its_stream);

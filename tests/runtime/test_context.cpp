@@ -525,6 +525,9 @@ BOOST_AUTO_TEST_CASE(what_is_seen_and_warmed_comes_from_the_environment) {
   BOOST_TEST(!options.log);
   BOOST_TEST(options.warm == "/a/recording");
   BOOST_TEST(refused_variable("INGOT_LOG", "yes") == "INGOT_LOG: is \"yes\", but must be 0 or 1");
+  BOOST_TEST(refused_variable("INGOT_GEMM_MANIFEST", "run.gemms") ==
+             "INGOT_GEMM_MANIFEST: is \"run.gemms\", but must be unset; set INGOT_RECORD, whose file `ingot tune "
+             "--recording` reads");
 }
 
 BOOST_AUTO_TEST_CASE(checks_of_memory_are_for_all_layers_of_a_context) {

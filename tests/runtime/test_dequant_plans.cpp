@@ -1,16 +1,15 @@
-// Which kernels a dequant_matmul tries, in which order, and what the manifest records of it for tuning.
+// Which kernels a dequant_matmul tries, in which order, and what is recorded of it.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "ingot/runtime/dequant/dequant_plans.h"
 #include "ingot/runtime/dequant/dequant_rules.h"
 #include "ingot/runtime/error.h"
+#include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
@@ -23,9 +22,8 @@ namespace {
 
 struct Fixture {
   test::TemporaryDirectory directory;
-  std::filesystem::path manifest_file = directory.path() / "manifest";
   TuningStore store{directory.path() / "store", {}};
-  MatmulManifest manifest{manifest_file};
+  Recorder recorder;
   MatmulDevice place{.target = target_for(9, 0), .multiprocessors = 132};
   DequantMatmulSpec spec = std::get<DequantMatmulSpec>(test::dequant_record().spec);
   MatmulSize size{.m = 16, .n = 4096, .k = 14336};
@@ -50,7 +48,7 @@ BOOST_AUTO_TEST_CASE(what_was_tuned_comes_first) {
 
 // However many sizes a program goes through, what is kept is bounded, and the answers are the same.
 BOOST_AUTO_TEST_CASE(a_full_table_keeps_what_it_has) {
-  DequantPlans few({.manifest = &manifest}, place, 2);
+  DequantPlans few({.recorder = &recorder}, place, 2);
   DequantPlans many({}, place);
   const DequantMatmulSpec* kept = nullptr;
   for (int round = 0; round < 2; ++round) {
@@ -65,10 +63,10 @@ BOOST_AUTO_TEST_CASE(a_full_table_keeps_what_it_has) {
       BOOST_TEST(kept == &order[0]);
     }
   }
-  BOOST_TEST(read_matmul_manifest(manifest_file).calls.size() == 5U);
+  BOOST_TEST(recorder.recording().matmuls().size() == 5U);
 }
 
-// A batch-invariant GEMM reads no tuning record, so the manifest does not ask for one.
+// A batch-invariant GEMM reads no tuning record.
 BOOST_AUTO_TEST_CASE(batch_invariant_products_are_not_tuned) {
   spec.batch_invariant = true;
   TuningRecord tuned = test::dequant_record(size.m);
@@ -76,18 +74,17 @@ BOOST_AUTO_TEST_CASE(batch_invariant_products_are_not_tuned) {
   std::get<DequantMatmulSpec>(tuned.chosen).batch_invariant = true;
   store.put(tuned);
   MatmulChoices choices(Tuning::on, {.store = &store}, test::machine());
-  DequantPlans plans({.choices = &choices, .manifest = &manifest}, place);
+  DequantPlans plans({.choices = &choices, .recorder = &recorder}, place);
   const auto order = plans.find(spec, size);
   const auto own = dequant_order(spec, size, place);
   BOOST_REQUIRE(order.size() == own.size());
   for (std::size_t i = 0; i < own.size(); ++i) BOOST_TEST((order[i] == own[i]));
-  BOOST_TEST(!std::filesystem::exists(manifest_file));
-
   spec.batch_invariant = false;
   plans.find(spec, size);
-  const MatmulManifestFile noted = read_matmul_manifest(manifest_file);
-  BOOST_REQUIRE(noted.calls.size() == 1U);
-  BOOST_TEST((noted.calls[0].spec == MatmulSpec(spec)));
+  const std::vector<MatmulCall> noted = recorder.recording().matmuls();
+  BOOST_REQUIRE(noted.size() == 2U);
+  BOOST_TEST(!is_tuned(noted[0].spec));
+  BOOST_TEST((noted[1].spec == MatmulSpec(spec)));
 }
 
 BOOST_AUTO_TEST_CASE(the_first_that_takes_the_call_is_run) {

@@ -1,15 +1,12 @@
-// Whether one launch computes two GEMMs, as a backend keeps it, and what the manifest and the recorder get of them.
+// Whether one launch computes two GEMMs, as a backend keeps it, and what the recorder gets of them.
 #include <boost/test/unit_test.hpp>
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/gemm/gemm_pair_plans.h"
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
-#include "support/temporary_directory.h"
 
 BOOST_AUTO_TEST_SUITE(test_gemm_pair_plans)
 
@@ -18,9 +15,6 @@ using namespace ingot;
 namespace {
 
 struct Fixture {
-  test::TemporaryDirectory directory;
-  std::filesystem::path manifest_file = directory.path() / "manifest";
-  MatmulManifest manifest{manifest_file};
   Recorder recorder;
   MatmulDevice device{.target = target_for(9, 0), .multiprocessors = 132};
   int asked = 0;
@@ -37,7 +31,7 @@ struct Fixture {
 BOOST_FIXTURE_TEST_SUITE(gemm_pair_plans, Fixture)
 
 BOOST_AUTO_TEST_CASE(a_pair_is_chosen_once_and_its_gemms_noted) {
-  GemmPairPlans plans({.manifest = &manifest, .recorder = &recorder}, device, always);
+  GemmPairPlans plans({.recorder = &recorder}, device, always);
   const GemmCall first = call("nn", 512, 256, 384);
   const GemmCall second = call("tn", 384, 256, 512);
   const GemmPairSpec* const pair = plans.find(first, second, own);
@@ -46,13 +40,12 @@ BOOST_AUTO_TEST_CASE(a_pair_is_chosen_once_and_its_gemms_noted) {
   BOOST_TEST(plans.find(first, second, own) == pair);
   BOOST_TEST(!own.has_value());
   BOOST_TEST(asked == 1);
-  BOOST_TEST(read_matmul_manifest(manifest_file).calls.size() == 2U);
   BOOST_TEST(recorder.recording().matmuls().size() == 2U);
 }
 
 // Those that run apart are noted where they run.
 BOOST_AUTO_TEST_CASE(what_runs_apart_is_not_noted) {
-  GemmPairPlans plans({.manifest = &manifest, .recorder = &recorder}, device, always);
+  GemmPairPlans plans({.recorder = &recorder}, device, always);
   for (int i = 0; i < 2; ++i) {
     BOOST_TEST(plans.find(call("nn", 8192, 4096, 4096), call("tn", 4096, 4096, 8192), own) == nullptr);
   }

@@ -269,6 +269,12 @@ BOOST_AUTO_TEST_CASE(default_root) {
   BOOST_TEST(root_with(nullptr, nullptr, "/c") == "/c/.cache/ingot");
   BOOST_TEST(root_with(nullptr, "relative", "/c") == "/c/.cache/ingot");
   BOOST_TEST(root_with(nullptr, nullptr, "relative") == "");
+  BOOST_TEST(
+      no_store_root() ==
+      "there is no store directory: INGOT_CACHE_DIR is unset, and of the others only absolute paths count, but HOME is "
+      "\"relative\"");
+  BOOST_TEST(root_with("", "mine", "yours") == "");
+  BOOST_TEST(no_store_root().ends_with("count, but XDG_CACHE_HOME is \"mine\" and HOME is \"yours\""));
   BOOST_TEST(root_with(nullptr, "", "") == "");
   BOOST_TEST(root_with(nullptr, nullptr, nullptr) == "");
 }

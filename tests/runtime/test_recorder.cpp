@@ -3,10 +3,13 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -20,8 +23,8 @@
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/jit/recording_file.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 #include "ingot/runtime/tuning/tuned_matmuls.h"
+#include "ingot/runtime/util/file_descriptor.h"
 #include "support/expect_error.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
@@ -178,6 +181,12 @@ BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_a_warning) {
   for (std::int64_t m = 1; m < 4; ++m) recorder.note(GemmSpec{}, {m, 2, 3});
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] == "recording " + file.string() + " cannot be written: No such file or directory");
+  warnings.clear();
+
+  file = "/dev/full";
+  make().note(GemmSpec{}, {1, 2, 3});
+  BOOST_REQUIRE(warnings.size() == 1U);
+  BOOST_TEST(warnings[0] == "recording /dev/full cannot be written: No space left on device");
 }
 
 // A limit on file sizes is a full disk: a part of the first line fits, and the write after it sends a signal that would
@@ -230,6 +239,86 @@ BOOST_AUTO_TEST_CASE(files_that_are_no_recordings) {
   BOOST_TEST(read_usable_recording(file).recording.empty());
 }
 
+// A message may quote arbitrary bytes.
+BOOST_AUTO_TEST_CASE(a_file_of_other_bytes) {
+  std::ofstream(file) << std::string(100000, '\x01') << "\n" << std::string(1000, '\xff');
+  const RecordingFile read = read_recording(file);
+  BOOST_TEST(read.recording.empty());
+  BOOST_TEST(read.damaged == 2);
+  BOOST_TEST(read.problem.size() < file.string().size() + 300);
+  BOOST_TEST(read.problem.find('\x01') == std::string::npos);
+}
+
+// What a power failure leaves: bytes that are 0, in every place of every kind of line.
+BOOST_AUTO_TEST_CASE(a_nul_costs_its_line_only) {
+  const std::string good = "gemm bf16*bf16->bf16 nt 8 8 8\n";
+  std::string text;
+  int damaged = 0;
+  for (const std::string line : {"gemm bf16*bf16->bf16 nt bias 8 8 8", "dequant_matmul f16*e2m1fn->f16 packed 1 2 3",
+                                 "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row epilogue=\"silu(x)\" 8 8 8"}) {
+    for (std::size_t at = 0; at < line.size(); ++at, ++damaged) {
+      std::string bad = line;
+      bad[at] = '\0';
+      text += bad + "\n" + good;
+    }
+  }
+  text += std::string(4096, '\0') + "\n" + good;
+  std::ofstream(file, std::ios::binary) << text;
+  const RecordingFile read = read_recording(file);
+  BOOST_TEST(read.recording.matmuls().size() == 1U);
+  BOOST_TEST(read.damaged == damaged + 1);
+  check_contains(read.problem, {"damaged lines are ignored; line 1: "});
+  make();
+  BOOST_TEST(warnings.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(lines_nested_too_deep) {
+  for (const char c : {'(', '['}) {
+    std::ofstream(file) << "gemm bf16*bf16->bf16 nt epilogue=\"" << std::string(200000, c) << "x\" 8 8 8\n"
+                        << "gemm bf16*bf16->bf16 nt 8 8 8\n";
+    const RecordingFile read = read_recording(file);
+    BOOST_TEST(read.recording.matmuls().size() == 1U);
+    BOOST_TEST(read.damaged == 1);
+  }
+}
+
+// Neither hangs: a FIFO that nobody reads, and one whose reader reads nothing.
+BOOST_AUTO_TEST_CASE(a_fifo_that_takes_nothing_is_a_warning) {
+  BOOST_REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  {
+    Recorder unread = make();
+    unread.note(GemmSpec{}, {1, 2, 3});
+    BOOST_REQUIRE(warnings.size() == 1U);
+    check_contains(warnings[0], {"cannot be written: nothing reads from this FIFO"});
+    warnings.clear();
+  }
+  const FileDescriptor reader(::open(file.c_str(), O_RDONLY | O_NONBLOCK));
+  Recorder recorder = make();
+  for (std::int64_t m = 1; m <= 2000; ++m) recorder.note(GemmSpec{}, {m, 2, 3});  // more than a pipe holds
+  BOOST_REQUIRE(!warnings.empty());
+  check_contains(warnings[0], {"cannot be written: Resource temporarily unavailable"});
+}
+
+BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
+  std::size_t before = 0;
+  for (int round = 0; round < 10; ++round) {
+    const pid_t writer = test::start_process([&] {
+      Recorder recorder(file);
+      for (std::int64_t m = 1;; ++m) recorder.note(GemmSpec{}, {m, round + 1, 8});
+      return 0;
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(500 + round * 700));
+    kill(writer, SIGKILL);
+    BOOST_TEST(test::wait_for(writer) == -SIGKILL);
+    const RecordingFile read = std::filesystem::exists(file) ? read_recording(file) : RecordingFile{};
+    // (Linux ends the write of a killed process at a page's edge.)
+    BOOST_TEST(read.damaged <= round + 1, read.problem);
+    BOOST_TEST(read.recording.matmuls().size() >= before);
+    before = read.recording.matmuls().size();
+  }
+  BOOST_TEST(before > 0U);
+}
+
 BOOST_AUTO_TEST_CASE(written_and_read_back) {
   Recording recording;
   recording.add(KernelSpec(RelayoutSpec{}));
@@ -240,35 +329,15 @@ BOOST_AUTO_TEST_CASE(written_and_read_back) {
                  {"cannot be written: No such file or directory"});
 }
 
-// `ingot tune --manifest` takes a recording: its kernels are no damage, and what cannot be tuned is left out.
-BOOST_AUTO_TEST_CASE(a_recording_is_a_gemm_manifest) {
-  std::ofstream(file) << "relayout copied\ngemm bf16*bf16->bf16 nt 8 8 8\n"
-                      << "dequant_matmul bf16*e4m3fn->bf16 packed scale=row batch_invariant 8 64 64\n"
-                      << "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 8 64 64\n";
-  const MatmulManifestFile manifest = read_matmul_manifest(file);
-  BOOST_TEST(manifest.damaged == 0, manifest.problem);
-  BOOST_TEST(manifest.calls.size() == 2U);
-}
-
 // Also on the CPU, where programs are tried before they run on a GPU.
 BOOST_AUTO_TEST_CASE(a_context_records_a_training_step) {
   ContextOptions options = on_the_cpu();
   options.record = file;
-  options.gemm_manifest = directory.path() / "manifest";
   Context context(options);
   BOOST_TEST(context.recording().empty());
   for (int step = 0; step < 2; ++step) run_step(context, tensorwise());
   BOOST_TEST(text() == kTensorwiseStep);
   BOOST_TEST((context.recording() == read_recording(file).recording));
-  BOOST_TEST((read_matmul_manifest(options.gemm_manifest).calls == context.recording().matmuls()));
-}
-
-BOOST_AUTO_TEST_CASE(a_recording_and_a_manifest_in_one_file_have_each_line_once) {
-  ContextOptions options = on_the_cpu();
-  options.record = options.gemm_manifest = file;
-  Context context(options);
-  run_step(context, tensorwise());
-  BOOST_TEST(text() == kTensorwiseStep);
 }
 
 BOOST_AUTO_TEST_CASE(batch_invariant_matmuls_are_recorded) {

@@ -187,7 +187,7 @@ BOOST_AUTO_TEST_CASE(of_norms_backward_in_pairs) {
 // A recording made on the CPU names the kernels that a GPU would run.
 BOOST_AUTO_TEST_CASE(of_norms_recorded_on_the_cpu) {
   Recorder recorder;
-  const std::unique_ptr<Backend> cpu = make_cpu_backend(1, nullptr, &recorder);
+  const std::unique_ptr<Backend> cpu = make_cpu_backend(1, &recorder);
   Stream stream(*cpu);
   const auto records = [&](const char* line, Shape shape, const char* kernel) {
     const Case c{.spec = parse(line), .shape = shape};

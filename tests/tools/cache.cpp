@@ -19,7 +19,6 @@
 #include <string>
 #include <vector>
 
-#include "cache_text.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/context.h"
@@ -33,6 +32,7 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
+#include "text.h"
 
 BOOST_AUTO_TEST_SUITE(test_cache)
 
@@ -309,7 +309,7 @@ BOOST_AUTO_TEST_CASE(verify_names_and_moves_what_is_damaged) {
   BOOST_TEST(found.at("damaged").at(0).at("moved") == true);
 }
 
-// A bundle is checked where it lies, and so is a store that is only read: nothing in them is moved.
+// A bundle is checked where it is, and so is a store that is only read: nothing in them is moved.
 BOOST_AUTO_TEST_CASE(verify_and_stat_of_a_tier) {
   const fs::path bundle = directory.path() / "a.bundle";
   put(generate(parse(kSpec)));
@@ -344,7 +344,7 @@ BOOST_AUTO_TEST_CASE(verify_and_stat_of_a_tier) {
   BOOST_TEST(broken.at("damaged").at(0).at("problem") == "does not match its checksum");
   BOOST_TEST(read(bundle) == bytes);
 
-  // Without --tier, those of the environment are checked beside the store.
+  // Without --tier, those of the environment are checked with the store.
   const std::string tiers = "INGOT_CACHE_TIERS='" + bundle.string() + ":/no/such/bundle'";
   const Result both = run("verify", tiers);
   BOOST_TEST(both.code == 1);
@@ -699,6 +699,8 @@ BOOST_AUTO_TEST_CASE(a_store_that_must_not_be_used) {
   BOOST_TEST(none.code == 1);
   CHECK_CONTAINS(none.err, "there is no store directory: INGOT_CACHE_DIR, XDG_CACHE_HOME and HOME are all unset");
   CHECK_CONTAINS(run("path", "INGOT_CACHE_DIR= XDG_CACHE_HOME= HOME=").err, "are all unset; set INGOT_CACHE_DIR");
+  CHECK_CONTAINS(run("path", "INGOT_CACHE_DIR= XDG_CACHE_HOME=mine HOME=").err,
+                 "but XDG_CACHE_HOME is \"mine\"; set INGOT");
   if (geteuid() != 0) return;
   fs::remove(root);
   fs::create_directory(root);

@@ -1,7 +1,6 @@
 // Runs the built program as a user would: what it prints, where, and with which exit code.
 #include <boost/test/unit_test.hpp>
 
-#include <pty.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,7 +36,7 @@ struct Result {
   std::string err;
 };
 
-// A folder of its own for each case, gone at the end.
+// A new folder for each case, removed at the end.
 class Folder {
  public:
   fs::path operator/(const std::string& name) const { return directory_.path() / name; }
@@ -96,7 +95,7 @@ BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
   for (const char* const arguments :
        {"--help", "--version", "show --help", "info", "info --json", "tune --list --set llama3-8b",
         "tune --list --json --set llama3-8b", "warm --list --set llama3-8b", "warm --list --json --set llama3-8b",
-        "--help-all", "man", "completion bash", "bench --list", "bench --list --json"}) {
+        "--help-all", "bench --list", "bench --list --json"}) {
     for (const char* const stdout_to : {">/dev/full", ">&-"}) {
       const Result result = run(arguments, "INGOT_DEVICE=cpu", stdout_to);
       BOOST_TEST(result.code == 1, arguments << " " << stdout_to << " ended with " << result.code);
@@ -106,7 +105,7 @@ BOOST_AUTO_TEST_CASE(output_that_cannot_be_written_is_an_error) {
   }
   // A message that nobody can read changes no exit code, and ends no program.
   for (const char* const stderr_to : {"2>/dev/full", "2>&-", "<&- 2>&-"}) {
-    BOOST_TEST(run("tune --list --manifest /no/such/file", "", stderr_to).code == 1, stderr_to);
+    BOOST_TEST(run("tune --list --recording /no/such/file", "", stderr_to).code == 1, stderr_to);
     BOOST_TEST(run("frobnicate", "", stderr_to).code == 2, stderr_to);
   }
   BOOST_TEST(run("--version", "", "<&- 2>&-").code == 0);
@@ -153,11 +152,8 @@ BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
                                 "bench frobnicate",
                                 "bench --list gemm",
                                 "bench --json",
-                                "completion",
-                                "man info --folder pages",
                                 "warm",
                                 "warm --set foo",
-                                "warm --set llama3-8b --shard 2/2",
                                 "warm --set llama3-8b --recipe foo",
                                 "warm --set llama3-8b --tokens x",
                                 "warm --set llama3-8b --weight-only foo",
@@ -166,15 +162,12 @@ BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
                                 "warm --set llama3-8b --list --check",
                                 "tune",
                                 "tune --list --set foo",
-                                "man foo",
-                                "completion fish",
                                 "show garbage",
                                 "show 'amax bf16 scale=row' --target sm_1",
                                 "show 'amax bf16 scale=row' --cubin ''",
                                 "warm --set llama3-8b --bundle ''",
-                                "tune --list --set llama3-8b --manifest ''",
-                                "cache export ''",
-                                "man --folder ''"}) {
+                                "tune --list --set llama3-8b --recording ''",
+                                "cache export ''"}) {
     const Result result = run(arguments);
     BOOST_TEST(result.code == 2, "`ingot " << arguments << "` ended with " << result.code);
     BOOST_TEST(result.out == "");
@@ -195,7 +188,7 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
         "ingot show: the following arguments were not expected: bf16 scale=row; a spec is one argument: put it in "
         "quotes; see `ingot show --help`");
   check("warm --jobs 0", "ingot warm: --jobs: Value 0 not in range 1 to 4096; see `ingot warm --help`");
-  check("man --folder ''", "ingot man: --folder: \"\" names nothing; give a name; see `ingot man --help`");
+  check("show amax --cubin ''", "ingot show: --cubin: \"\" names nothing; give a name; see `ingot show --help`");
   check("bench --list gemm", "ingot bench: --list excludes the name of a benchmark; see `ingot bench --help`");
   check(
       "bench",
@@ -207,45 +200,6 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
   const Result nothing = run("");
   BOOST_TEST(nothing.err.starts_with("ingot: error: a command is missing: info, show, "), nothing.err);
   BOOST_TEST(nothing.err.ends_with("; see `ingot --help`\n"), nothing.err);
-}
-
-BOOST_AUTO_TEST_CASE(man_and_completion_of_what_there_is_not) {
-  const Result page = run("man frobnicate");
-  BOOST_TEST(page.code == 2);
-  BOOST_TEST(page.err.starts_with("ingot: error: ingot man: \"frobnicate\" must be one of ingot, info, show, "),
-             page.err);
-  const Result shell = run("completion fish");
-  BOOST_TEST(shell.code == 2);
-  BOOST_TEST(shell.err == "ingot: error: ingot completion: \"fish\" must be bash or zsh\n");
-  const Result folder = run("man --folder /dev/null/pages");
-  BOOST_TEST(folder.code == 1);
-  CHECK_CONTAINS(folder.err, "ingot: error: /dev/null/pages: cannot be made: Not a directory");
-}
-
-// The source of a page is no reading; a pipe gets nothing but the page.
-BOOST_AUTO_TEST_CASE(a_page_at_a_terminal_says_how_to_read_it) {
-  const auto at_terminal = [](const char* command) {
-    int terminal = -1;
-    const pid_t child = forkpty(&terminal, nullptr, nullptr, nullptr);
-    BOOST_REQUIRE(child >= 0);
-    if (child == 0) {
-      execl(INGOT_PROGRAM, "ingot", "man", command, static_cast<char*>(nullptr));
-      _exit(127);
-    }
-    std::string shown;
-    char bytes[256];
-    for (ssize_t got = 0; (got = ::read(terminal, bytes, sizeof(bytes))) > 0;) {
-      shown.append(bytes, static_cast<std::size_t>(got));
-    }
-    ::close(terminal);
-    int status = -1;
-    waitpid(child, &status, 0);
-    BOOST_TEST(status == 0);
-    return shown;
-  };
-  CHECK_CONTAINS(at_terminal("warm"), "ingot: note: this is the page's source; to read it: ingot man warm | man -l -");
-  CHECK_CONTAINS(at_terminal(nullptr), "to read it: ingot man | man -l -");
-  BOOST_TEST(run("man warm").err == "");
 }
 
 // venv/bin/ingot, where nothing says which environment is active.
@@ -275,7 +229,7 @@ BOOST_AUTO_TEST_CASE(finds_the_wheels_of_the_environment_that_it_is_installed_in
   BOOST_TEST(finds_them());
 }
 
-// A copy of the program, with programs beside it that stand in for benchmarks.
+// A copy of the program, with programs that stand in for benchmarks.
 BOOST_AUTO_TEST_CASE(bench_becomes_the_benchmark) {
   const Folder folder;
   fs::create_directories(folder / "bin");
@@ -731,7 +685,7 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   const Result alone = run("tune --mnk 1,64,64 --list --weight-scale row");
   BOOST_TEST(alone.code == 2);
   CHECK_CONTAINS(alone.err, "--weight-scale: \"row\" must be left out without --weight-only");
-  CHECK_CONTAINS(run("tune --help").out, "beside the same matmuls in 16 bits");
+  CHECK_CONTAINS(run("tune --help").out, "and the same matmuls in 16 bits");
   const Result f16 = run("tune --mnk 16,64,128 --list --weight-only e4m3fn --activations f16");
   CHECK_CONTAINS(f16.out, "dequant_matmul f16*e4m3fn->f16 packed_f16 scale=row 16 64 128\n");
   CHECK_CONTAINS(f16.out, "gemm f16*f16->f16 nt 16 64 128\n");
@@ -752,38 +706,45 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   CHECK_CONTAINS(both.err, "--recipe: \"tensorwise\" must be left out with --weight-only, which has none");
 }
 
-BOOST_AUTO_TEST_CASE(tune_takes_a_manifest) {
+BOOST_AUTO_TEST_CASE(tune_takes_a_recording) {
   const Folder folder;
-  std::ofstream(folder / "manifest") << "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias 128 256 512\n";
-  const Result result = run("tune --list --manifest '" + (folder / "manifest").string() + "'");
+  std::ofstream(folder / "recording") << "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias 128 256 512\n";
+  const Result result = run("tune --list --recording '" + (folder / "recording").string() + "'");
   BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
   CHECK_CONTAINS(result.out, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias 128 256 512\n");
   CHECK_CONTAINS(result.out, "gemm bf16*bf16->bf16 nt bias 128 256 512\n");
   std::ofstream(folder / "weights") << "dequant_matmul f16*e2m1fn->f16 packed scale=row bias 1 256 512\n";
-  const Result weights = run("tune --list --manifest '" + (folder / "weights").string() + "'");
+  // Kernels, and matmuls that cannot be tuned, are left out.
+  std::ofstream(folder / "others") << "relayout copied\n"
+                                      "dequant_matmul bf16*e4m3fn->bf16 packed scale=row batch_invariant 8 64 64\n"
+                                      "gemm bf16*bf16->bf16 nt 8 8 8\n";
+  const Result others = run("tune --list --recording '" + (folder / "others").string() + "'");
+  CHECK_CONTAINS(others.out, "gemm bf16*bf16->bf16 nt 8 8 8\n");
+  BOOST_TEST(std::count(others.out.begin(), others.out.end(), '\n') == 1, others.out);
+  BOOST_TEST(others.err == "");
+  const Result weights = run("tune --list --recording '" + (folder / "weights").string() + "'");
   CHECK_CONTAINS(weights.out, "dequant_matmul f16*e2m1fn->f16 packed scale=row bias 1 256 512\n");
   CHECK_CONTAINS(weights.out, "gemm f16*f16->f16 nt bias 1 256 512\n");
 
   // Epilogues, too; and a torn line costs no other.
-  std::ofstream(folder / "manifest", std::ios::app) << "gemm bf16*bf16->bf16 nt 128 256\n"
-                                                       "gemm e5m2*e4m3fn->f32 nt scale=row,row c=f32 256 512 128\n";
-  const Result torn = run("tune --list --manifest '" + (folder / "manifest").string() + "'");
+  std::ofstream(folder / "recording", std::ios::app) << "gemm bf16*bf16->bf16 nt 128 256\n"
+                                                        "gemm e5m2*e4m3fn->f32 nt scale=row,row c=f32 256 512 128\n";
+  const Result torn = run("tune --list --recording '" + (folder / "recording").string() + "'");
   BOOST_REQUIRE_MESSAGE(torn.code == 0, torn.err);
   CHECK_CONTAINS(torn.out, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias 128 256 512\n");
   CHECK_CONTAINS(torn.out, "gemm e5m2*e4m3fn->f32 nt scale=row,row c=f32 256 512 128\n");
   CHECK_CONTAINS(torn.err, "ingot: warning: recording ");
-  CHECK_CONTAINS(torn.err, "manifest: 1 damaged line is ignored; line 2: \"nt\" is no m");
-  std::ofstream(folder / "manifest") << "\x7f"
-                                        "ELF\n";
-  const Result empty = run("tune --list --manifest '" + (folder / "manifest").string() + "'");
+  CHECK_CONTAINS(torn.err, "recording: 1 damaged line is ignored; line 2: \"nt\" is no m");
+  std::ofstream(folder / "recording") << "\x7f"
+                                         "ELF\n";
+  const Result empty = run("tune --list --recording '" + (folder / "recording").string() + "'");
   BOOST_TEST(empty.code == 1);
   CHECK_CONTAINS(empty.err, "there is nothing to tune");
-  const Result none = run("tune --list --manifest /no/such/manifest");
+  const Result none = run("tune --list --recording /no/such/recording");
   BOOST_TEST(none.code == 1);
-  CHECK_CONTAINS(none.err,
-                 "there is no such file; a run with INGOT_RECORD or INGOT_GEMM_MANIFEST set to this path records");
+  CHECK_CONTAINS(none.err, "there is no such file; a run with INGOT_RECORD set to this path records");
   BOOST_REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
-  const Result pipe = run("tune --list --manifest '" + (folder / "pipe").string() + "'");
+  const Result pipe = run("tune --list --recording '" + (folder / "pipe").string() + "'");
   BOOST_TEST(pipe.code == 1);
   CHECK_CONTAINS(pipe.err, "pipe: is not a regular file");
 }
@@ -822,7 +783,7 @@ BOOST_AUTO_TEST_CASE(tune_refuses_bad_options) {
   BOOST_TEST(tokens_twice.code == 2);
   BOOST_TEST(tokens_twice.out == "");
   CHECK_CONTAINS(tokens_twice.err,
-                 "--tokens: \"128\" must be left out without --set, whose tokens it gives; --mnk and a manifest have "
+                 "--tokens: \"128\" must be left out without --set, whose tokens it gives; --mnk and a recording have "
                  "their own");
   for (const char* const budget : {"", "x", "-5s", "0", "5 minutes", "nan", "1e99"}) {
     const Result result = run("tune --list --set llama3-8b --budget '" + std::string(budget) + "'");

@@ -23,9 +23,9 @@
 #include "support/processes.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"
-#include "tune_plan.h"
-#include "tune_report.h"
-#include "tune_session.h"
+#include "tune/tune_plan.h"
+#include "tune/tune_report.h"
+#include "tune/tune_session.h"
 #include "tuning_summary.h"
 
 BOOST_AUTO_TEST_SUITE(test_tune_session)

@@ -59,7 +59,7 @@ def tune(
     if not name:
         raise LinearError(
             "ingot.torch.tune: this GPU is not known by name: let the model run with INGOT_RECORD=run.ingot, and give "
-            "that to `ingot tune --manifest run.ingot`"
+            "that to `ingot tune --recording run.ingot`"
         )
     recording = recording_of(model, tokens, name, dtype)[0]
     found = _core.tune(

@@ -68,7 +68,7 @@ SpecReader::SpecReader(std::string_view line) : line_(line), words_(split_words(
 }
 
 void SpecReader::fail(const std::string& message) const {
-  throw Error(ErrorCode::invalid_spec, std::string(line_), message);
+  throw Error(ErrorCode::invalid_spec, words_.empty() ? "kernel spec" : std::string(line_), message);
 }
 
 void SpecReader::fail_as(std::string_view text, std::string_view word, std::string_view what,

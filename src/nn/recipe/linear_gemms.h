@@ -33,7 +33,7 @@ INGOT_API GemmSpec grad_input_gemm(const LinearConfig& config, Dtype dtype);
 INGOT_API GemmSpec grad_weight_gemm(const LinearConfig& config, Dtype dtype);
 
 // The GEMMs that Float8Linear runs for tensors of this dtype without bias and accumulation. (A grad_weight that is
-// added to a main gradient is a different GEMM, with c=f32 or c=bf16; a manifest records those.) Throws what
+// added to a main gradient is a different GEMM, with c=f32 or c=bf16; a recording has those.) Throws what
 // validate(config) throws.
 INGOT_API std::array<LinearGemm, 3> linear_gemms(const LinearConfig& config, const LinearSize& size, Dtype dtype);
 

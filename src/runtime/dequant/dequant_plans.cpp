@@ -11,7 +11,6 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 
 namespace ingot {
 
@@ -25,7 +24,6 @@ KernelOrder<DequantMatmulSpec> DequantPlans::find(const DequantMatmulSpec& spec,
 }
 
 DequantPlans::Entry DequantPlans::make(std::size_t hash, const DequantMatmulSpec& spec, const MatmulSize& size) const {
-  if (services_.manifest != nullptr) services_.manifest->note(spec, size);
   if (services_.recorder != nullptr) services_.recorder->note(spec, size);
   Entry entry{.hash = hash, .spec = spec, .size = size, .order = {}};
   if (services_.choices != nullptr && is_tuned(spec) && !names_kernel(spec)) {

@@ -20,7 +20,7 @@ class DequantPlans {
       : services_(services), device_(device), most_(most) {}
 
   // Specs that each name a kernel and its tiling; the first that supports the tensors is to be run. A call seen for the
-  // first time is noted in the manifest, except batch-invariant matmuls, which are not tuned.
+  // first time is noted in the recorder.
   KernelOrder<DequantMatmulSpec> find(const DequantMatmulSpec& spec, const MatmulSize& size);
 
  private:

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 
 namespace ingot {
 
@@ -22,7 +21,6 @@ std::optional<GemmPairSpec> GemmPairPlans::choose(const GemmCall& first, const G
   std::optional<GemmPairSpec> pair = choose_gemm_pair(first, second, device_);
   if (!pair || !available_(*pair)) return std::nullopt;
   for (const GemmCall* const call : {&first, &second}) {
-    if (services_.manifest != nullptr) services_.manifest->note(call->spec, call->size);
     if (services_.recorder != nullptr) services_.recorder->note(call->spec, call->size);
   }
   return pair;

@@ -28,7 +28,7 @@ class GemmPairPlans {
   using Own = std::optional<GemmPairSpec>;
 
   // The result of choose_gemm_pair(), if its kernel is available: null, or a pair that lives as long as this object and
-  // `own`. Both GEMMs of a new pair are noted in the manifest, as for two launches, because another device may use
+  // `own`. Both GEMMs of a new pair are noted in the recorder, as for two launches, because another device may use
   // those.
   const GemmPairSpec* find(const GemmCall& first, const GemmCall& second, Own& own);
 

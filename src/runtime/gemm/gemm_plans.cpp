@@ -4,7 +4,6 @@
 
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
-#include "ingot/runtime/tuning/matmul_manifest.h"
 
 namespace ingot {
 
@@ -20,7 +19,6 @@ KernelOrder<GemmSpec> GemmPlans::find(const GemmSpec& spec, const MatmulSize& si
 }
 
 GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call, bool factors_as_read) const {
-  if (services_.manifest != nullptr) services_.manifest->note(call.spec, call.size);
   if (services_.recorder != nullptr) services_.recorder->note(call.spec, call.size);
   Entry entry{.hash = hash, .call = call, .factors_as_read = factors_as_read, .order = {}};
   if (services_.choices != nullptr && call.spec.kernel == GemmKernel::automatic) {

@@ -19,7 +19,7 @@ class GemmPlans {
       : services_(services), target_(target), multiprocessors_(multiprocessors), most_(most) {}
 
   // Specs that each name a kernel, and its tiling if it has any; the first that supports the tensors is to be run. If
-  // `spec` names a kernel, there is only one. A call seen for the first time is noted in the manifest. factors_as_read:
+  // `spec` names a kernel, there is only one. A call seen for the first time is noted in the recorder. factors_as_read:
   // as gemm_order() has it.
   KernelOrder<GemmSpec> find(const GemmSpec& spec, const MatmulSize& size, bool factors_as_read = false);
 

@@ -16,8 +16,7 @@ namespace {
 constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20U;
 
 ParsedRecording parse_file(const std::filesystem::path& file) {
-  return parse_recording(
-      read_file(file, kMostBytes, "a run with INGOT_RECORD or INGOT_GEMM_MANIFEST set to this path records one there"));
+  return parse_recording(read_file(file, kMostBytes, "a run with INGOT_RECORD set to this path records one there"));
 }
 
 RecordingFile describe(const std::filesystem::path& file, ParsedRecording parsed) {

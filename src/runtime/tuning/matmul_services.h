@@ -6,14 +6,12 @@ namespace ingot {
 
 class CublasLt;
 class MatmulChoices;
-class MatmulManifest;
 class Recorder;
 
 // Each may be null.
 struct MatmulServices {
   CublasLt* cublaslt = nullptr;      // null: no GEMM runs on cuBLASLt
   MatmulChoices* choices = nullptr;  // what tuning has found
-  MatmulManifest* manifest = nullptr;
   Recorder* recorder = nullptr;
   bool compiles = true;  // false: kernels cannot be compiled here
 };

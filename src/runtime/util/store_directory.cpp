@@ -387,8 +387,7 @@ std::string StoreDirectory::distrusted() const {
 // Neither a problem nor a root means that the directory does not exist yet.
 FileDescriptor StoreDirectory::open_root(Open how, std::string& problem) const {
   if (root_.empty()) {
-    problem = switched_off_ ? "the store is switched off: its directory is the empty path"
-                            : "there is no store directory: INGOT_CACHE_DIR, XDG_CACHE_HOME and HOME are all unset";
+    problem = switched_off_ ? "the store is switched off: its directory is the empty path" : no_store_root();
     return {};
   }
   const auto open = [this] {
@@ -497,6 +496,18 @@ fs::path default_store_root() {
   if (const fs::path cache = variable("XDG_CACHE_HOME"); cache.is_absolute()) return cache / "ingot";
   if (const fs::path home = variable("HOME"); home.is_absolute()) return home / ".cache" / "ingot";
   return {};
+}
+
+std::string no_store_root() {
+  std::string relative;
+  for (const char* name : {"XDG_CACHE_HOME", "HOME"}) {
+    if (const auto value = environment(name)) {
+      relative += fmt::format("{}{} is \"{}\"", relative.empty() ? " " : " and ", name, *value);
+    }
+  }
+  const std::string none = "there is no store directory: INGOT_CACHE_DIR";
+  if (relative.empty()) return none + ", XDG_CACHE_HOME and HOME are all unset";
+  return none + " is unset, and of the others only absolute paths count, but" + relative;
 }
 
 }  // namespace ingot

@@ -151,5 +151,7 @@ class INGOT_API StoreDirectory {
 // $INGOT_CACHE_DIR, else $XDG_CACHE_HOME/ingot, else $HOME/.cache/ingot; empty where none is set. The last two count
 // only if they are absolute: the store never depends on the working directory, and is never in /tmp.
 INGOT_API std::filesystem::path default_store_root();
+// Why default_store_root() is empty, in words.
+INGOT_API std::string no_store_root();
 
 }  // namespace ingot
