@@ -13,7 +13,7 @@ from ._context import Context, context_for, context_of
 from ._operations import read_input
 
 
-class WeightOnlyLinear:
+class WeightOnlyLinear(_core.WeightOnlyLinear):
     """y[M, N] = x[M, K] @ weight[N, K]^T + bias, with x in bfloat16 or float16 and the weight in FP8, FP6 or FP4.
 
     The GEMM decodes the weight exactly, sums and applies factors in float32, and rounds once. quantize(), from_codes()
@@ -24,11 +24,9 @@ class WeightOnlyLinear:
     batch_invariant: a row of y does not depend on how many other rows there are. epilogue: an expression, as in cast(),
     of x = the sum plus bias: "silu(x)". layout: "packed" has codes in the order that tensor cores take; "packed_f16" is
     the same for layers whose x is float16, where FP8 then takes fewer instructions (FP6 and FP4 are the same in both);
-    "row_major" has plain rows. Each layout works with either dtype of x, with the same results.
+    "row_major" has plain rows. Each layout works with either dtype of x, with the same results. These options are
+    attributes, and so are in_features, out_features, device and weight_bytes, the memory of codes and factors.
     """
-
-    def __init__(self, core: Any) -> None:
-        self._core = core
 
     @classmethod
     def quantize(
@@ -53,7 +51,7 @@ class WeightOnlyLinear:
         options = _options(code_dtype, scale, pow2, layout, batch_invariant, epilogue)
         context = context_of(context, arrays.device)
         bits, in_dtype = read_input(arrays, weight, what)
-        return cls(_core.WeightOnlyLinear.quantize(context, bits, in_dtype, options, arrays.stream))
+        return cls(context, bits, in_dtype, options, arrays.stream)
 
     @classmethod
     def from_codes(
@@ -93,12 +91,10 @@ class WeightOnlyLinear:
             raise _core.Error(f"WeightOnlyLinear in_features: is {in_features}, but codes have {codes.shape[-1]} columns")
         context = context_of(context, arrays.device)
         return cls(
-            _core.WeightOnlyLinear.from_codes(
-                context, arrays.bits(codes, "WeightOnlyLinear codes"), arrays.bits(scales, "WeightOnlyLinear scales"),
-                _scale_dtype(arrays, scales, scale),
-                option(convention, str, "WeightOnlyLinear convention"),
-                option(in_features, int, "WeightOnlyLinear in_features"), options, arrays.stream,
-            )
+            context, arrays.bits(codes, "WeightOnlyLinear codes"), arrays.bits(scales, "WeightOnlyLinear scales"),
+            _scale_dtype(arrays, scales, scale),
+            option(convention, str, "WeightOnlyLinear convention"),
+            option(in_features, int, "WeightOnlyLinear in_features"), options, arrays.stream,
         )  # fmt: skip
 
     @classmethod
@@ -115,16 +111,16 @@ class WeightOnlyLinear:
         """Loads a layer that save() wrote, onto the device ("auto", "cpu" or "cuda:N")."""
         context = context_for(device) if context is None else context_of(context, device)
         name = option(name, str, "WeightOnlyLinear name")
-        return cls(_core.WeightOnlyLinear.load(context, file_name(file, "WeightOnlyLinear file"), name, batch_invariant, epilogue or "", 0))
+        return cls(context, file_name(file, "WeightOnlyLinear file"), name, batch_invariant, epilogue or "", 0)
 
     def save(self, file: str | os.PathLike[str], name: str = "") -> None:
         """Writes a .safetensors file with weight, weight_scale and their metadata (src/nn/weights/weight_only_state.h). `name` is
         a prefix of these names: "layers.0.wq."."""
-        self._core.save(file_name(file, "WeightOnlyLinear file"), option(name, str, "WeightOnlyLinear name"), 0)
+        self._save(file_name(file, "WeightOnlyLinear file"), option(name, str, "WeightOnlyLinear name"), 0)
 
     def with_layout(self, layout: str) -> WeightOnlyLinear:
         """Returns a layer with the same codes and factors in another layout."""
-        return WeightOnlyLinear(self._core.with_layout(option(layout, str, "WeightOnlyLinear layout"), 0))
+        return type(self)(self, option(layout, str, "WeightOnlyLinear layout"), 0)
 
     def __call__(
         self,
@@ -160,49 +156,11 @@ class WeightOnlyLinear:
         if not set(given) <= set(names):
             unknown = sorted(set(given) - set(names))
             raise _core.Error(f"WeightOnlyLinear inputs: {unknown} are none of the epilogue's, which are {names}")
-        self._core.forward(
+        self._forward(
             arrays.bits(rows, what), in_dtype, to, wanted, added,
             [read_input(arrays, given[name], f"WeightOnlyLinear input {name}") for name in names], arrays.stream,
         )  # fmt: skip
         return y if len(x.shape) == 2 or out is not None else y.reshape(*x.shape[:-1], self.out_features)
-
-    @property
-    def dtype(self) -> str:
-        return self._core.dtype
-
-    @property
-    def scale(self) -> str:
-        return self._core.scale
-
-    @property
-    def epilogue(self) -> str:
-        """The epilogue's text; empty if there is none."""
-        return self._core.epilogue
-
-    @property
-    def layout(self) -> str:
-        return self._core.layout
-
-    @property
-    def batch_invariant(self) -> bool:
-        return self._core.batch_invariant
-
-    @property
-    def in_features(self) -> int:
-        return self._core.in_features
-
-    @property
-    def out_features(self) -> int:
-        return self._core.out_features
-
-    @property
-    def weight_bytes(self) -> int:
-        """Device memory of codes and factors, in bytes."""
-        return self._core.weight_bytes
-
-    @property
-    def device(self) -> str:
-        return self._core.device
 
     def __repr__(self) -> str:
         return (

@@ -283,7 +283,7 @@ def test_the_core_refuses_arrays_that_are_too_short():
         "evaluate: the expression has 1 inputs, but 0 are given": lambda: core.evaluate("x * y", doubles, [], doubles.copy()),
         "evaluate: the expression has 0 inputs, but 1 are given": lambda: core.evaluate("x", doubles, [doubles], doubles.copy()),
         "scale_shape: rows are -1": lambda: core.scale_shape("row", -1, 3),
-        "WeightOnlyLinear codes: has rows of 3 bytes": lambda: core.WeightOnlyLinear.from_codes(
+        "WeightOnlyLinear codes: has rows of 3 bytes": lambda: core.WeightOnlyLinear(
             core.Context("cpu"), np.zeros((2, 3), np.uint8), np.ones((2, 1), np.uint8), "e8m0fnu", "dequantize", 2**62,
             core.WeightOnlyOptions("e3m2fn", "mx", False, "packed", False, ""), 0,
         ),

@@ -24,7 +24,7 @@ def names_of(function):
 
 
 def functions_of_stub():
-    """Name of function, or Class.function, -> the names of its parameters."""
+    """Name of function, or Class.function, -> the names of its parameters, of an overloaded one those of the first."""
     found = {}
     for node in ast.parse(STUB.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
@@ -33,7 +33,7 @@ def functions_of_stub():
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef):
                     is_property = any(ast.unparse(mark) == "property" for mark in inner.decorator_list)
-                    found[f"{node.name}.{inner.name}"] = "property" if is_property else names_of(inner)
+                    found.setdefault(f"{node.name}.{inner.name}", "property" if is_property else names_of(inner))
     return found
 
 
@@ -54,6 +54,8 @@ def functions_of_module():
             for member, inner in vars(value).items():
                 if isinstance(inner, property):
                     found[f"{name}.{member}"] = "property"
+                elif re.match("_[^_]", member):
+                    continue  # for the class in Python that is made of this one
                 elif type(inner).__name__ == "nb_method" or not member.startswith("_"):
                     found[f"{name}.{member}"] = parameters(getattr(value, member))
         elif callable(value) and not inspect.isclass(value):

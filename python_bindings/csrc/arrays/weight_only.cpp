@@ -1,5 +1,6 @@
-// Binds WeightOnlyLinear for Python: the layer together with the context that owns its memory. Options arrive as text
-// and are parsed here; the layer's own checks report errors.
+// Binds the base of ingot.WeightOnlyLinear: the layer together with the context that owns its memory. It is made of
+// values, of a checkpoint's codes, of a file, or of a layer in another layout. Options arrive as text and are parsed
+// here; the layer's own checks report errors.
 #include "ingot/nn/weights/weight_only.h"
 
 #include <nanobind/stl/optional.h>
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -142,21 +144,29 @@ PythonWeightOnly with_layout(const PythonWeightOnly& self, const std::string& la
   return PythonWeightOnly{self.context, std::move(*made)};
 }
 
+// What __init__ does with one of the functions above.
+template <typename... Arguments>
+auto made_by(PythonWeightOnly (*make)(Arguments...)) {
+  return [make](PythonWeightOnly* self, Arguments... arguments) {
+    new (self) PythonWeightOnly(make(std::forward<Arguments>(arguments)...));
+  };
+}
+
 }  // namespace
 
 void bind_weight_only(nb::module_& module) {
   nb::class_<WeightOnlyOptions>(module, "WeightOnlyOptions")
       .def(nb::new_(&options_of), "dtype"_a, "scale"_a, "pow2"_a, "layout"_a, "batch_invariant"_a, "epilogue"_a);
   nb::class_<PythonWeightOnly>(module, "WeightOnlyLinear")
-      .def_static("quantize", &quantize, "context"_a, "weight"_a, "dtype"_a, "options"_a, "stream"_a,
-                  nb::keep_alive<0, 1>())
-      .def_static("from_codes", &from_codes, "context"_a, "codes"_a, "scales"_a, "scale_dtype"_a, "convention"_a,
-                  "in_features"_a, "options"_a, "stream"_a, nb::keep_alive<0, 1>())
-      .def_static("load", &load, "context"_a, "file"_a, "name"_a, "batch_invariant"_a, "epilogue"_a, "stream"_a,
-                  nb::keep_alive<0, 1>())
-      .def("save", &save, "file"_a, "name"_a, "stream"_a)
-      .def("with_layout", &with_layout, "layout"_a, "stream"_a, nb::keep_alive<0, 1>())
-      .def("forward", &forward, "x"_a, "x_dtype"_a, "y"_a, "y_dtype"_a, "bias"_a.none(), "inputs"_a, "stream"_a)
+      .def("__init__", made_by(&quantize), "context"_a, "weight"_a, "dtype"_a, "options"_a, "stream"_a,
+           nb::keep_alive<1, 2>())
+      .def("__init__", made_by(&from_codes), "context"_a, "codes"_a, "scales"_a, "scale_dtype"_a, "convention"_a,
+           "in_features"_a, "options"_a, "stream"_a, nb::keep_alive<1, 2>())
+      .def("__init__", made_by(&load), "context"_a, "file"_a, "name"_a, "batch_invariant"_a, "epilogue"_a, "stream"_a,
+           nb::keep_alive<1, 2>())
+      .def("__init__", made_by(&with_layout), "layer"_a, "layout"_a, "stream"_a, nb::keep_alive<1, 2>())
+      .def("_save", &save, "file"_a, "name"_a, "stream"_a)
+      .def("_forward", &forward, "x"_a, "x_dtype"_a, "y"_a, "y_dtype"_a, "bias"_a.none(), "inputs"_a, "stream"_a)
       .def_prop_ro("dtype", [](const PythonWeightOnly& self) { return std::string(name(self.layer.options().dtype)); })
       .def_prop_ro("scale",
                    [](const PythonWeightOnly& self) {
