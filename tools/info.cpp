@@ -1,4 +1,4 @@
-// The command: prints the device, the libraries, the kernel store and the tuning records.
+// The command `ingot info`: prints the device, the libraries, the kernel store and the tuning records.
 #include <fmt/format.h>
 
 #include <algorithm>

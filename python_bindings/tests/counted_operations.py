@@ -1,4 +1,4 @@
-"""How many operations a call makes that a GPU would launch: views are none."""
+"""Counts the operations of a call that a GPU would launch: views are none."""
 
 from torch.utils._python_dispatch import TorchDispatchMode
 

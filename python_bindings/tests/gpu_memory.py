@@ -1,6 +1,6 @@
 """Checks that steps on a GPU take no memory from outside of PyTorch and keep none of PyTorch's.
 
-The driver tells only how much of the whole card is in use, so other processes' memory is in that figure. NVML has a
+The driver reports only how much of the whole card is in use, so other processes' memory is in that figure. NVML has a
 figure for each process, but in many containers not for those inside."""
 
 from __future__ import annotations

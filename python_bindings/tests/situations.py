@@ -1,5 +1,5 @@
-"""What the matrix of situations (test_situations.py) needs: every module of ingot.nn and ingot.float8 by name, made anew
-for each situation, its formula in float64, and one training step of it."""
+"""Helpers of the matrix of situations (test_situations.py): every module of ingot.nn and ingot.float8 by name, made
+anew for each situation, its formula in float64, and one training step of it."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ def _saved_by_both(rank: int, sharded, whole, folder: str) -> None:
 
 
 def assert_close(expected: dict, actual: dict, bound: float = 15.0) -> None:
-    """`actual` has all of `expected`, each within so many decibels; where that is all zeros, so is it."""
+    """`actual` has all of `expected`, each within `bound` decibels; where that is all zeros, so is it."""
     for name, want in expected.items():
         got = actual.get(name)
         assert got is not None, f"{name} is missing: {sorted(actual)}"

@@ -100,7 +100,7 @@ def test_empty_matrices(shape, scale):
 
 @pytest.mark.parametrize("scale", ["tensor", "row", "128x128"])
 def test_scales_of_any_kind_are_given(scale):
-    """Negative, subnormal and huge ones, with the factors of IEEE's division; 0 and Inf show."""
+    """Negative, subnormal and huge ones, with the scale_inv of IEEE's division; 0 and Inf show."""
     given = np.array([-0.75, 3e38, -2.5e38, 1e-39, 1e-45, 8.5070592e37, 0.0, np.inf, np.nan], np.float32)
     x = np.float32([[-3.0, 2.0, 0.5]])
     for value in given:

@@ -1,4 +1,4 @@
-"""What CI runs of the tests does not depend on the day, the machine or other tests."""
+"""The part of the tests that CI runs does not depend on the day, the machine or other tests."""
 
 from conftest import fixed_set, stable_hash
 

@@ -173,7 +173,7 @@ def test_layers_of_one_input_compiled(recipe, mode):
 
 
 def test_a_compiled_layer_of_a_gathered_weight_has_eagers_bits():
-    """Inductor divides float32 approximately: the factor of a scale must not come from such a kernel."""
+    """Inductor divides float32 approximately: the scale_inv of a scale must not come from such a kernel."""
     layer = Float8Linear.from_float(torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16), Float8LinearConfig())
     compiled = torch.compile(torch.func.functional_call, fullgraph=False, dynamic=False)
     x = torch.randn(32, 64, device="cuda", dtype=torch.bfloat16)

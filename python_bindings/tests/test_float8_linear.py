@@ -64,7 +64,7 @@ def test_any_size(recipe, sizes):
 
 
 def test_mixed_dtypes():
-    """f32 masters beside bf16 inputs, and frozen weights or inputs."""
+    """f32 masters with bf16 inputs, and frozen weights or inputs."""
     for recipe in RECIPES:
         layer = Float8Linear(32, 16, config=config_of(recipe))
         x = torch.randn(4, 32, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""replace_torchao(): the import lines and calls that trainers make of torchao.float8, in processes of their own, with
+"""replace_torchao(): the import lines and calls that trainers make of torchao.float8, in separate processes, with
 torchao installed and without."""
 
 import importlib.util
@@ -26,7 +26,7 @@ REPLACE = "import ingot.float8\ningot.float8.replace_torchao()\n"
 
 
 def run(code, without=False):
-    """Runs a program in a process of its own and returns what it prints."""
+    """Runs a program in a separate process and returns what it prints."""
     hide = HIDE if without else ""
     program = hide + REPLACE + textwrap.dedent(code)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

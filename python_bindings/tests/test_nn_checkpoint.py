@@ -113,7 +113,7 @@ TOKENS = torch.arange(30).reshape(2, 15)
 @pytest.mark.parametrize("kind", ["weight_only", "frozen"])
 @pytest.mark.parametrize("layout", LAYOUTS, ids="-".join)
 def test_loads(tmp_path, layout, kind, device):
-    """Each bit of codes and factors, and every other tensor."""
+    """Each bit of codes and scale_inv, and every other tensor."""
     scale, scale_name = layout
     if kind == "frozen" and scale == "1x128":
         pytest.skip("factors of groups do not serve the gradient of the input")

@@ -53,7 +53,7 @@ def write(file, tensors):
 
 
 def codes_of(weight, dims):
-    """FP8 codes with a factor for all elements along `dims`, by PyTorch's own cast."""
+    """FP8 codes with a scale_inv for all elements along `dims`, by PyTorch's own cast."""
     factors = weight.float().abs().amax(dims, keepdim=True) / 448
     return (weight.float() / factors).to(torch.float8_e4m3fn), factors
 

@@ -1,4 +1,4 @@
-"""What conversion makes of layers of other modules and libraries: encoder layers, tied weights, hooks, what nothing can
+"""Conversion of layers of other modules and libraries: encoder layers, tied weights, hooks, what nothing can
 replace, wrapped models, norms of other libraries, and the weights that the reports count."""
 
 import copy

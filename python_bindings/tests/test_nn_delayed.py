@@ -50,7 +50,7 @@ def test_the_first_step_is_as_dynamic(dtype):
 
 
 def test_steps_are_those_of_ingot_float8():
-    """Another implementation of the same rule, with buffers of its own."""
+    """Another implementation of the same rule, with its own buffers."""
     cast = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
     config = float8.Float8LinearConfig(
         cast_config_input=cast,
@@ -156,7 +156,7 @@ def test_one_update_for_all_layers():
 
 @pytest.mark.parametrize("count, expected", [(1, 1), (2, 6), (9, 6)])
 def test_operations_of_a_steady_step(count, expected):
-    """Inf and NaN take no pass of their own. What several layers have is stacked (three operations), updated and copied
+    """Inf and NaN take no further pass. What several layers have is stacked (three operations), updated and copied
     back, and their maxima are cleared."""
     model = torch.nn.Sequential(*(delayed(24, 24) for _ in range(count)))
     for at in range(2):

@@ -381,7 +381,7 @@ def test_tokens_after_empty_batches(name):
 
 
 class Model(torch.nn.Module):
-    """Dynamo of PyTorch 2.7 takes the sizes of what lies in a torch.nn.Sequential for constants."""
+    """Dynamo of PyTorch 2.7 takes the sizes of what is in a torch.nn.Sequential for constants."""
 
     def __init__(self, *modules):
         super().__init__()

@@ -1,7 +1,7 @@
 """Modules of several parts on two processes over gloo: DDP and FSDP2 give what one process gives, to the bit.
 
 Each process has half of the batch. One process that takes both halves, one after the other, and adds its gradients sums
-the same numbers: a loss is halved exactly, and so are the factors of its gradient's casts."""
+the same numbers: a loss is halved exactly, and so are the scale_inv of its gradient's casts."""
 
 import contextlib
 import functools
@@ -94,7 +94,7 @@ def loss_of(net, x):
 
 
 def train(net, step):
-    """The losses of a few steps and the parameters behind them. `step(at)` leaves gradients and returns the loss."""
+    """The losses of a few steps and the parameters after them. `step(at)` leaves gradients and returns the loss."""
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
     losses = []
     for _ in range(STEPS):
@@ -477,7 +477,7 @@ def check_checkpoints(rank):
     for part in (sharded.mlp, sharded.torchao):
         fully_shard(part)
     fully_shard(sharded, mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16), reshard_after_forward=False)
-    for step in range(2):  # the second time behind a forward, which leaves parameters gathered, in bfloat16
+    for step in range(2):  # the second time after a forward, which leaves parameters gathered, in bfloat16
         config = save_float8_checkpoint(sharded, folder)
         assert config["ignore"] == [] and sorted(os.listdir(folder)) == ["config.json", "model.safetensors", "one.safetensors"]
         assert (folder / "model.safetensors").read_bytes() == (folder / "one.safetensors").read_bytes()

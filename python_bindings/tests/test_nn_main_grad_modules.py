@@ -93,7 +93,7 @@ def test_gradients_are_added(which, recipe, main):
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise_with_gw_hp", "blockwise"])
 @pytest.mark.parametrize("which", MODULES)
 def test_float32_sums_are_exact(which, recipe):
-    """Added to zeros of float32 beside float32 weights, it is the gradient itself, to the bit."""
+    """Added to zeros of float32 with float32 weights, it is the gradient itself, to the bit."""
     plain, fused = make(which, recipe, torch.float32), make(which, recipe, torch.float32)
     for weight in weights_of(fused):
         weight.main_grad = torch.zeros_like(weight)
@@ -173,7 +173,7 @@ def test_frozen_weights_and_no_grad_leave_it(which):
 
 @pytest.mark.parametrize("which", MODULES)
 def test_megatrons_flags(which):
-    """Those of the parameter, beside a float32 one under autocast too, of which a GEMM in high precision takes a copy."""
+    """Those of the parameter, with a float32 one under autocast too, of which a GEMM in high precision takes a copy."""
     for recipe, dtype in (("tensorwise", torch.bfloat16), ("tensorwise", torch.float32), ("high_precision", torch.float32)):
         layer = make(which, recipe, dtype)
         before = give_main_grads(layer, torch.float32)

@@ -73,7 +73,7 @@ def test_weights_that_hooks_of_parts_would_compute():
 
 
 class Gated(torch.nn.Module):
-    """Llama's MLP behind its norm."""
+    """Llama's MLP after its norm."""
 
     def __init__(self, bias=False):
         super().__init__()

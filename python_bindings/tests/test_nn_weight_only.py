@@ -63,7 +63,7 @@ def test_values(case, bias, dtype):
 
 @pytest.mark.parametrize("code", FLOAT8)
 def test_codes_mean_what_pytorch_says(code):
-    """PyTorch's own conversion of the format, fnuz included, with a factor for each row."""
+    """PyTorch's own conversion of the format, fnuz included, with a scale_inv for each row."""
     quantized = WeightOnlyLinear.from_float(plain(), code, "row")
     values = quantized.codes().view(FLOAT8[code]).double() * quantized.weight_scale.double()
     assert close(quantized.dequantize(), values, 1e-7)

@@ -1,4 +1,4 @@
-"""Several of Ingot in one process: copies of the package, reloaded modules, contexts, libingot.so beside the module."""
+"""Several copies of Ingot in one process: packages, reloaded modules, contexts, libingot.so next to the module."""
 
 import ctypes
 import os
@@ -85,7 +85,7 @@ print(ingot.stats()["launched"])
 
 
 def test_nothing_of_the_modules_library_is_visible():
-    """So that neither this module nor a libingot.so beside it runs the other's functions."""
+    """So that neither this module nor a libingot.so next to it runs the other's functions."""
     module = ctypes.CDLL(_core.__file__)
     version = "_ZN5ingot7versionB5cxx11Ev"
     assert hasattr(module, "PyInit__core") and not hasattr(module, version)

@@ -479,7 +479,7 @@ def copies(name):
         shallow.half()
         assert_close(want, step(module, x), 40.0)
     elif KINDS[name].package == "nn":
-        shallow._reset_scales()  # has scales of its own
+        shallow._reset_scales()  # has its own scales
         assert_close(expected_step(name, module, x), step(module, x))
 
 
@@ -693,7 +693,7 @@ def prepared(name):
 
 @situation
 def green_context(name):
-    """On the default stream of a green context and on one of its own, after a kernel that takes long."""
+    """On the default stream of a green context and on another stream of it, after a kernel that takes long."""
     if DEVICE == "cpu" or not hasattr(torch.cuda, "green_contexts"):
         pytest.skip("needs a GPU, and a PyTorch with green contexts")
     module, x = _of_kind(name)

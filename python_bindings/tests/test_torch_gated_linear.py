@@ -102,7 +102,7 @@ def test_an_mlp_has_the_bits_of_its_layers(recipe, bias, norm):
 
 @pytest.mark.parametrize("recipe", ["rowwise", "rowwise_folded", "high_precision"])
 def test_forward_has_the_bits_of_one_weight(recipe):
-    """Where each row has scales of its own, it does not matter which matrix the row is of."""
+    """Where each row has its own scales, it does not matter which matrix the row is of."""
     tensors = of_mlp()
     options = MlpOptions(recipe, "mlp")
     joined = torch.cat((tensors["gate"], tensors["up"])), torch.cat((tensors["gate_bias"], tensors["up_bias"]))

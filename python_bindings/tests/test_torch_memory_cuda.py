@@ -49,7 +49,7 @@ def test_a_step_needs_no_more_than_bf16(recipe, of_bf16):
     assert peak(recipe) <= of_bf16
 
 
-# Compiled, rowwise_with_gw_hp holds codes beside the input that it keeps: 1.024 on an H100.
+# Compiled, rowwise_with_gw_hp holds codes in addition to the input that it keeps: 1.024 on an H100.
 @pytest.mark.parametrize("recipe, most", [("tensorwise", 1.0), ("rowwise_with_gw_hp", 1.03), ("delayed", 1.0)])
 def test_a_compiled_step_needs_no_more_than_bf16_from_eager(recipe, most, of_bf16):
     assert peak(recipe, compiled=True) <= most * of_bf16

@@ -149,5 +149,5 @@ def test_only_the_gradients_that_are_wanted(recipe, case):
         outputs = ours(**given)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         for name, grad in zip(wanted, torch.autograd.grad(outputs, [given[n] for n in wanted], grad_outputs)):
-            # What a cast sums, or multiplies, beside its codes may be summed elsewhere.
+            # Sums and products that a cast writes with its codes may be computed elsewhere.
             torch.testing.assert_close(grad, everything[name], msg=lambda text: f"{name}: {text}")

@@ -20,8 +20,8 @@ def on_gpu(tensors):
     [(recipe, case) for recipe in ingot.torch.RECIPES for case in CASES if case in FEW or recipe == "rowwise"],
 )
 def test_values_are_the_cpus(recipe, case):
-    """Sums differ, in their order and, with fast accumulation, in their bits. What a GEMM or a norm sums is cast again
-    behind it, where a code may differ: then by about FP8's own rounding."""
+    """Sums differ, in their order and, with fast accumulation, in their bits. Results of GEMMs and norms are
+    cast again, where a code may differ: then by about FP8's own rounding."""
     _, ours, tensors = CASES[case](recipe, rows=(3, 50))
     expected, grad_outputs = step(ours, tensors)
     got, _ = step(ours, on_gpu(tensors), [grad.cuda() for grad in grad_outputs])

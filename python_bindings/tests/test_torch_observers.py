@@ -59,7 +59,7 @@ def find(records, layer, tensor, kind="cast", transposed=False):
 def test_a_monitors_numbers_are_pytorchs(device):
     model = two_layers(device)
     x = random_input(device)
-    x[0, 0] = 300.0  # much is small beside it
+    x[0, 0] = 300.0  # much is small compared with it
     x[1] *= 2.0**-20
     with ingot.torch.monitor(model) as monitor:
         output = run(model, x)
@@ -263,7 +263,7 @@ def test_a_dump_holds_the_values_and_their_codes(tmp_path, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_backward_in_another_thread_is_observed(device):
-    """On a GPU autograd has a thread of its own; on the CPU one is made here."""
+    """On a GPU autograd has its own thread; on the CPU one is made here."""
     model, x = two_layers(device), random_input(device)
     with ingot.torch.monitor(model) as monitor:
         loss = run(model, x).float().sum()

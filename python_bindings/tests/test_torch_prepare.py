@@ -64,7 +64,7 @@ def lines(text):
 
 
 def asked_for(code):
-    """What layers ask for on the CPU, where they really run, in a process of its own."""
+    """What layers ask for on the CPU, where they really run, in a separate process."""
     prelude = "import torch, ingot, ingot.nn, ingot.torch\nimport sys\n"
     environment = {**os.environ, "INGOT_DEVICE": "cpu"}
     result = subprocess.run(
@@ -100,7 +100,7 @@ for at, recipe in enumerate(ingot.torch.RECIPES):
 
 
 def test_modules_of_several_parts_are_prepared():
-    """Each kind adds kernels of its own; a module's name is its path in the model."""
+    """Each kind adds its own kernels; a module's name is its path in the model."""
     nn = ingot.nn
     parts = {
         "norm": nn.LayerNormLinear(64, 96),
@@ -213,7 +213,7 @@ def test_layers_that_pytorch_computes_are_left_out():
 
 @pytest.mark.nightly
 def test_kernels_are_compiled_for_a_gpu_that_is_not_here(tmp_path):
-    """Once: the second time they lie in the store."""
+    """Once: the second time they are in the store."""
     code = """
 import json, torch, ingot, ingot.nn, ingot.torch
 model = torch.nn.Sequential(ingot.nn.Float8Linear(64, 128, bias=False, dtype=torch.bfloat16))

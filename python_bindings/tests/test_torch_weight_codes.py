@@ -93,7 +93,7 @@ def test_the_tokens_decide(recipe):
 
     per_token = 2 * 96 if recipe == "rowwise_with_gw_hp" else 96
     few, many = kept(MANY - 128), kept(MANY)
-    factors = 4 * MANY + 4096  # for each token at most one factor, and what is aligned
+    factors = 4 * MANY + 4096  # for each token at most one scale_inv, and what is aligned
     assert per_token * MANY <= many <= per_token * MANY + factors
     kept_codes = few - many + 128 * per_token
     assert codes - 1024 <= kept_codes <= codes + 1024

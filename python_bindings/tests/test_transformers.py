@@ -63,7 +63,7 @@ def run_sam(model):
     device = next(model.parameters()).device
     pixels = torch.linspace(-1, 1, 2 * 3 * 64 * 64, device=device).sin().view(2, 3, 64, 64)
     hidden = model(pixels).last_hidden_state
-    # A sum of squares would have no gradient behind a norm.
+    # A sum of squares would have no gradient after a norm.
     return hidden, (hidden * torch.linspace(0, 50, hidden.numel(), device=device).cos().view_as(hidden)).sum()
 
 
@@ -78,7 +78,7 @@ def made(name, device):
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 parameter.normal_(0, parameter.shape[1] ** -0.5)
-            parameter.copy_(parameter.bfloat16())  # to which Ingot rounds a bias beside f32 inputs
+            parameter.copy_(parameter.bfloat16())  # to which Ingot rounds a bias with f32 inputs
     return model.to(device).train()
 
 
@@ -125,7 +125,7 @@ def error(actual, expected):
 @pytest.mark.parametrize("name", MODELS)
 def test_forward_and_backward(name, recipe, device):
     """On the CPU what emulation of the same casts gives, and near the model in high precision. A GPU's GEMMs sum in
-    another order and with fewer bits, which changes codes of the layers behind: there the distance to the model in high
+    another order and with fewer bits, which changes codes of the layers after: there the distance to the model in high
     precision is that of the emulation."""
     model = made(name, device)
     exact, exact_grads = step(name, copy.deepcopy(model))

@@ -21,7 +21,7 @@ std::string kernel_identity_of(const ContextOptions& options) {
   return kernel_identity(options.templates.empty() ? embedded_templates() : read_templates(options.templates));
 }
 
-// What the stores would warn of is told by the commands themselves.
+// The commands themselves report what the stores would warn of.
 CacheStore::CacheStore()
     : options(ContextOptions::from_environment()),
       identity(kernel_identity_of(options)),

@@ -1,5 +1,5 @@
-// The command: compiles a spec and prints what came of it. Nothing is taken from the store, so the time shown is the
-// compiler's.
+// The command `ingot show`: compiles a spec and prints the result. Nothing is taken from the store, so the time shown
+// is the compiler's.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The command: plans what to tune, tunes it on this machine's GPU and prints the outcome. The work on the list itself
-// is in tune_session.h.
+// The command `ingot tune`: plans what to tune, tunes it on this machine's GPU and prints the outcome. The work on the
+// list itself is in tune_session.h.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -67,7 +67,7 @@ Dtype parse_weight(const std::string& text) {
   return *dtype;
 }
 
-// With the factors that WeightOnlyLinear::quantize() makes by default, unless the request names others.
+// With the scale_inv that WeightOnlyLinear::quantize() makes by default, unless the request names others.
 DequantMatmulSpec weight_only_spec(const TuneRequest& request) {
   constexpr std::string_view kMx = "mx";
   DequantMatmulSpec spec{.weight = parse_weight(request.weight_only)};

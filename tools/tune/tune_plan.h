@@ -26,7 +26,7 @@ struct TuneRequest {
   std::optional<std::int64_t> tokens{};
   std::string recipe{};        // only this one; empty: all
   std::string weight_only{};   // instead of the recipes' GEMMs: matmuls with packed weights of this dtype
-  std::string weight_scale{};  // those weights' factors: "tensor", "row", ..., "mx"; empty: row for FP8, else mx
+  std::string weight_scale{};  // those weights' scale_inv: "tensor", "row", ..., "mx"; empty: row for FP8, else mx
   std::string activations{};   // what those weights are packed for: "bf16" or "f16"; empty: bf16
   std::filesystem::path recording{};
   std::function<void(const std::string&)> warn = [](const std::string&) {};  // about damaged lines of the recording

@@ -1,6 +1,6 @@
-// The command: plans which kernels are needed, finds out which of them are missing, compiles those in worker processes,
-// and packs all of them into a bundle if one is wanted. Every kernel is in the store as soon as it is compiled, so the
-// next run goes on where this one was stopped.
+// The command `ingot warm`: plans which kernels are needed, finds out which of them are missing, compiles those in
+// worker processes, and packs all of them into a bundle if one is wanted. Every kernel is in the store as soon as it is
+// compiled, so the next run goes on where this one was stopped.
 #include <fmt/format.h>
 
 #include <algorithm>

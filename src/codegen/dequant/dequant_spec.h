@@ -56,7 +56,7 @@ struct PackWeightSpec {
 
 inline constexpr std::array kDequantActivations{Dtype::bf16, Dtype::f16};
 
-// The parts of a decoded weight that may share an f32 factor.
+// The parts of a decoded weight that may share an f32 scale_inv.
 inline constexpr std::array kDequantGranularities{kTensorwise,  kRowwise,     kRowGroups,
                                                   kRowGroups64, kRowGroups32, kBlocks};
 
@@ -82,7 +82,7 @@ struct DequantMatmulSpec {
   bool operator==(const DequantMatmulSpec&) const = default;
 };
 
-// Are the factors those of groups of K: 1x128, 1x64, 1x32, 128x128?
+// Is there a scale_inv for each group of K: 1x128, 1x64, 1x32, 128x128?
 inline bool has_group_factors(const DequantMatmulSpec& spec) { return spec.scale.cols != 0; }
 
 // The functions that kernel_spec.h and generate.h call for every spec.
