@@ -1,5 +1,6 @@
 """Which arrays the functions take: byte orders, strides, masks, sparse and nested tensors, arrays to write to. Each
-gives what the plain array of the same values gives, or one ingot.Error that names the argument, before anything is written."""
+gives what the plain array of the same values gives, or one ingot.Error that names the argument, before anything is
+written."""
 
 import ml_dtypes
 import numpy as np

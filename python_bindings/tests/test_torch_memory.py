@@ -51,7 +51,7 @@ def kept(recipe, compiled):
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_block_keeps_no_more_than_bf16(recipe, compiled):
     """Inputs of qkv, up and down are kept in FP8, 1 + 1 + 4 bytes for each of bf16's 2 + 2 + 8 bytes of a token and a
-    unit of width, while attention keeps its output besides the code of it that attention_out keeps: 5 bytes less in all.
+    unit of width, while attention keeps its output and attention_out keeps the code of it: 5 bytes less in all.
     Nothing of the weights is kept. rowwise_with_gw_hp keeps the inputs as bf16 does, and not a byte more."""
     of_bf16 = kept("bf16", compiled)
     if recipe in ("rowwise_with_gw_hp", "high_precision"):
