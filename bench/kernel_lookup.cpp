@@ -50,7 +50,7 @@ class NoCompiler final : public Compiler {
 // What the map is compared with the cache on: the hash that the cache's table uses.
 struct KernelHash {
   std::size_t operator()(const KernelPass& kernel) const noexcept {
-    return hash_value(kernel.spec) + static_cast<std::size_t>(kernel.pass);
+    return hash_value(kernel.spec) + kernel.pass.number();
   }
 };
 

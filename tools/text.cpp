@@ -108,18 +108,16 @@ std::string print_bytes(double bytes) {
 }
 
 const char* pass_name(Pass pass) {
-  switch (pass) {
-    case Pass::first: return "first";
-    case Pass::main: return "main";
-    case Pass::finish: return "finish";
-    case Pass::whole: return "whole";
-    case Pass::unaligned: return "unaligned";
-    case Pass::wide: return "wide";
-    case Pass::pair: return "pair";
-    case Pass::keeping: return "keeping";
-    case Pass::kept: return "kept";
+  switch (pass.variant) {
+    case Variant::standard: break;
+    case Variant::whole: return "whole";
+    case Variant::unaligned: return "unaligned";
+    case Variant::wide: return "wide";
+    case Variant::pair: return "pair";
+    case Variant::keeping: return "keeping";
+    case Variant::kept: return "kept";
   }
-  return "";
+  return pass.stage == Stage::first ? "first" : pass.stage == Stage::main ? "main" : "finish";
 }
 
 std::string dump(const nlohmann::ordered_json& json) {

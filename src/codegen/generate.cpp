@@ -13,8 +13,9 @@
 namespace ingot {
 namespace {
 
-constexpr std::array kAllPasses{Pass::first, Pass::main, Pass::finish,  Pass::whole, Pass::unaligned,
-                                Pass::wide,  Pass::pair, Pass::keeping, Pass::kept};
+constexpr std::array kAllPasses{Pass::first,     Pass::main, Pass::finish,     Pass::whole,
+                                Pass::unaligned, Pass::wide, Pass::first_wide, Pass::pair,
+                                Pass::keeping,   Pass::kept};
 
 struct PassList {
   std::array<Pass, kAllPasses.size()> passes{};
@@ -22,33 +23,36 @@ struct PassList {
   constexpr void add(Pass pass) { passes[count++] = pass; }
 };
 
-// A bit for each pass that a spec may have.
+// A bit for each of kAllPasses that a spec may have.
 constexpr std::size_t index_of(const ExtraPasses& extra) {
-  const auto bit = [](bool has, Pass pass) { return has ? std::size_t{1} << static_cast<unsigned>(pass) : 0; };
-  return bit(extra.first, Pass::first) | bit(true, Pass::main) | bit(extra.finish, Pass::finish) |
-         bit(extra.whole, Pass::whole) | bit(extra.unaligned, Pass::unaligned) | bit(extra.wide, Pass::wide) |
-         bit(extra.pair, Pass::pair) | bit(extra.kept, Pass::keeping) | bit(extra.kept, Pass::kept);
+  const std::array<bool, kAllPasses.size()> has{extra.first, true,       extra.finish, extra.whole, extra.unaligned,
+                                                extra.wide,  extra.first_wide, extra.pair, extra.kept, extra.kept};
+  std::size_t bits = 0;
+  for (std::size_t i = 0; i < has.size(); ++i) bits |= std::size_t{has[i]} << i;
+  return bits;
 }
 
 constexpr auto all_pass_lists() {
   std::array<PassList, std::size_t{1} << kAllPasses.size()> lists{};
-  for (std::size_t i = 0; i < lists.size(); ++i) {
-    for (const Pass pass : kAllPasses) {
-      if ((i >> static_cast<unsigned>(pass) & 1U) != 0) lists[i].add(pass);
+  for (std::size_t bits = 0; bits < lists.size(); ++bits) {
+    for (std::size_t i = 0; i < kAllPasses.size(); ++i) {
+      if ((bits >> i & 1U) != 0) lists[bits].add(kAllPasses[i]);
     }
   }
   return lists;
 }
 
 const char* asked_for(Pass pass) {
-  return pass == Pass::first       ? "no first pass"
-         : pass == Pass::finish    ? "no finishing pass"
-         : pass == Pass::whole     ? "none in one launch"
-         : pass == Pass::unaligned ? "none for any alignment"
-         : pass == Pass::wide      ? "none for wide rows"
-         : pass == Pass::pair      ? "none for pairs of blocks"
-         : pass == Pass::keeping   ? "none that keeps values"
-                                   : "none for kept values";
+  switch (pass.variant) {
+    case Variant::standard: break;
+    case Variant::whole: return "none in one launch";
+    case Variant::unaligned: return "none for any alignment";
+    case Variant::wide: return "none for wide rows";
+    case Variant::pair: return "none for pairs of blocks";
+    case Variant::keeping: return "none that keeps values";
+    case Variant::kept: return "none for kept values";
+  }
+  return pass.stage == Stage::first ? "no first pass" : "no finishing pass";
 }
 
 }  // namespace
@@ -66,15 +70,16 @@ std::span<const Pass> passes(const KernelSpec& spec) {
 bool has_pass(const KernelSpec& spec, Pass pass) { return std::ranges::find(passes(spec), pass) != passes(spec).end(); }
 
 const char* suffix(Pass pass) {
-  return pass == Pass::first       ? " (first pass)"
-         : pass == Pass::finish    ? " (finish)"
-         : pass == Pass::whole     ? " (in one launch)"
-         : pass == Pass::unaligned ? " (any alignment)"
-         : pass == Pass::wide      ? " (wide rows)"
-         : pass == Pass::pair      ? " (pairs of blocks)"
-         : pass == Pass::keeping   ? " (first pass, keeping values)"
-         : pass == Pass::kept      ? " (kept values)"
-                                   : "";
+  switch (pass.variant) {
+    case Variant::standard: break;
+    case Variant::whole: return " (in one launch)";
+    case Variant::unaligned: return " (any alignment)";
+    case Variant::wide: return " (wide rows)";
+    case Variant::pair: return " (pairs of blocks)";
+    case Variant::keeping: return " (first pass, keeping values)";
+    case Variant::kept: return " (kept values)";
+  }
+  return pass.stage == Stage::first ? " (first pass)" : pass.stage == Stage::finish ? " (finish)" : "";
 }
 
 Source generate(const KernelSpec& spec, Pass pass) {

@@ -76,7 +76,7 @@ const std::vector<Golden> kGolden{
      "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
      ".scale = {.rows = 0, .cols = 1}}, .given_scales = false, .result = false, .sum = false, .unaligned = true, "
      ".kept = true}>;\n"},
-    {"cast bf16->e4m3fn scale=row out=codes,transposed pow2", Pass::wide,
+    {"cast bf16->e4m3fn scale=row out=codes,transposed pow2", Pass::first_wide,
      "// cast bf16->e4m3fn scale=row out=codes (wide rows)\n"
      "#include \"cast/cast_rows_wide.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_rows_wide<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
@@ -223,7 +223,7 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
                                  : golden.pass == Pass::finish    ? " (finish)"
                                  : golden.pass == Pass::whole     ? " (in one launch)"
                                  : golden.pass == Pass::unaligned ? " (any alignment)"
-                                 : golden.pass == Pass::wide      ? " (wide rows)"
+                                 : golden.pass.variant == Variant::wide ? " (wide rows)"
                                  : golden.pass == Pass::pair      ? " (pairs of blocks)"
                                  : golden.pass == Pass::keeping   ? " (first pass, keeping values)"
                                  : golden.pass == Pass::kept      ? " (kept values)"

@@ -61,7 +61,7 @@ struct Gpus {
     return all_launched(line, shape, placement, gpu).cols;
   }
   bool wide(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
-    return std::ranges::count(launched(line, shape, placement, gpu), Pass::wide) == 1;
+    return std::ranges::count(launched(line, shape, placement, gpu), Variant::wide, &Pass::variant) == 1;
   }
   bool pairs(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
     return std::ranges::count(launched(line, shape, placement, gpu), Pass::pair) == 1;
@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(of_casts) {
   BOOST_TEST(!wide("cast bf16->e4m3fn scale=1x128 out=codes", {3, 18944}));
   BOOST_TEST((launched(kRows, {3, 18944}) == std::vector{Pass::wide}));
   BOOST_TEST((launched("cast bf16->e4m3fn scale=row out=codes,transposed", {16, 18944}) ==
-              std::vector{Pass::wide, Pass::main}));
+              std::vector{Pass::first_wide, Pass::main}));
 }
 
 // Nothing can be loaded during a capture. There, wide rows take the kernel of narrow ones if no call has loaded theirs.

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ingot/codegen/cast/cast_schedule.h"
+#include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/template_instance.h"
 

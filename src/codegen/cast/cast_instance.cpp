@@ -7,9 +7,8 @@
 #include <string_view>
 
 #include "ingot/codegen/cast/amax_instance.h"
-#include "ingot/codegen/cast/cast_schedule.h"
+#include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/cast/cast_spec.h"
-#include "ingot/codegen/cast/cast_tiles_config.h"
 #include "ingot/codegen/cast/cast_values.h"
 #include "ingot/codegen/cast/column_sum_instance.h"
 #include "ingot/codegen/types/template_instance.h"
@@ -29,7 +28,7 @@ static_assert(std::ranges::all_of(kCastGranularities,
                                   [](ScaleGranularity scale) {
                                     return from_first_pass(scale) == from_pass(cast_output_config(true, scale));
                                   }),
-              "within_tile() of templates/cast/cast_output.cuh and from_first_pass() of cast_schedule.h disagree about "
+              "within_tile() of templates/cast/cast_output.cuh and from_first_pass() of cast_plan.h disagree about "
               "one of kCastGranularities");
 
 FieldText output_field(std::string_view name, const CastOutputConfig& output) {
@@ -89,11 +88,7 @@ TemplateInstance cast_rows(const CastSpec& spec) {
           kernel_words(spec), functor(spec)};
 }
 
-// The kernel of rows with blocks of their own: of the pass that goes along the rows, in either schedule.
-bool goes_along_rows(const CastSpec& spec) {
-  const CastSchedule schedule = cast_schedule(spec);
-  return schedule == CastSchedule::rows || schedule == CastSchedule::rows_then_tiles;
-}
+// The kernel of rows with blocks to themselves: of the pass that goes along the rows, in either schedule.
 TemplateInstance cast_rows_wide(const CastSpec& spec) {
   return {"cast/cast_rows_wide.cuh",
           fmt::format("cast_rows_wide<{}, {}, {}>", source_text(spec), type_text(spec.out), rows_config(spec)),
@@ -139,7 +134,7 @@ std::string tiles_arguments(const CastSpec& spec, const CastConfig& made) {
 
 TemplateInstance cast_whole(const CastSpec& spec) {
   return {"cast/cast_whole.cuh",
-          fmt::format("cast_whole<{}>", tiles_arguments(spec, cast_tiles_config(spec, Pass::whole))),
+          fmt::format("cast_whole<{}>", tiles_arguments(spec, cast_tiles_config(spec, Variant::whole))),
           kernel_words(spec) + " (in one launch)", functor(spec)};
 }
 
@@ -150,7 +145,7 @@ TemplateInstance cast_row_groups(const CastSpec& spec) {
 }
 
 TemplateInstance cast_tiles(const CastSpec& spec, Pass pass) {
-  const std::string arguments = tiles_arguments(spec, cast_tiles_config(spec, pass));
+  const std::string arguments = tiles_arguments(spec, cast_tiles_config(spec, pass.variant));
   const std::string words = kernel_words(spec) + (pass == Pass::unaligned ? " (any alignment)" : "");
   if (spec.list) return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
   return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}>", arguments), words, functor(spec)};
@@ -179,7 +174,7 @@ TemplateInstance cast_kept(CastSpec spec) {
   spec.pointwise = {};
   spec.fast_math = false;
   return {"cast/cast_tiles.cuh",
-          fmt::format("cast_tiles<{}>", tiles_arguments(spec, cast_tiles_config(spec, Pass::kept))),
+          fmt::format("cast_tiles<{}>", tiles_arguments(spec, cast_tiles_config(spec, Variant::kept))),
           kernel_words(spec) + " (kept values)",
           {}};
 }
@@ -187,21 +182,22 @@ TemplateInstance cast_kept(CastSpec spec) {
 }  // namespace
 
 ExtraPasses extra_passes(const CastSpec& spec) {
-  const bool first =
-      cast_schedule(spec) == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
+  const CastSchedule schedule = cast_schedule(spec);
+  const bool first = schedule == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
   return {.first = first,
           .finish = spec.sum.has_value(),
           .whole = first && !spec.list,
           .unaligned = spec.transposed,
-          .wide = goes_along_rows(spec),
+          .wide = schedule == CastSchedule::rows,
+          .first_wide = schedule == CastSchedule::rows_then_tiles,
           .kept = may_keep_values(spec)};
 }
 
 TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
-  if (pass == Pass::first || pass == Pass::keeping) return first_instance(spec, pass == Pass::keeping);
+  if (pass.variant == Variant::wide) return cast_rows_wide(rows_step(spec));
+  if (pass.stage == Stage::first) return first_instance(spec, pass == Pass::keeping);
   if (pass == Pass::finish) return column_sum_finish(*spec.sum);
   if (pass == Pass::whole) return cast_whole(spec);
-  if (pass == Pass::wide) return cast_rows_wide(rows_step(spec));
   if (pass == Pass::kept) return cast_kept(spec);
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return cast_rows(spec);

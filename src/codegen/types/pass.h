@@ -1,21 +1,45 @@
-// The kernels that one spec takes, one launch each.
+// The kernels that one spec takes, one launch each: stages of its work, each in a variant of its kernel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace ingot {
 
-// In the order of their launches. first: computes what the main pass builds on, such as the maxima that a tensorwise
-// cast needs before it. main: every spec has it. finish: combines what the main pass left in parts, such as column
+// In the order of their launches. first: computes what the main stage builds on, such as the maxima that a tensorwise
+// cast needs before it. main: every spec has it. finish: combines what the main stage left in parts, such as column
 // sums.
-//
-// The others give the same bits and are chosen by the tensors. whole: replaces first and main for matrices that are
-// small enough (templates/cast/cast_whole.cuh). unaligned: replaces main for matrices whose rows do not start at
-// multiples of 16 bytes. wide: replaces the pass that goes along the rows, for rows that have their own block or
-// cluster. pair: likewise, for rows of which two blocks hold one half each (templates/norm/norm_pair.cuh). keeping and
-// kept: replace first and main of a costly expression whose values are neither few nor too many: the one also writes
-// them, the other reads them.
-enum class Pass : std::uint8_t { first, main, finish, whole, unaligned, wide, pair, keeping, kept };
+enum class Stage : std::uint8_t { first, main, finish };
+
+// All variants give the same bits; the tensors choose. whole: one launch is both the first and the main stage, of
+// matrices that are small enough (templates/cast/cast_whole.cuh). unaligned: for matrices whose rows do not start at
+// multiples of 16 bytes. wide: goes along rows that have a block or a cluster each. pair: likewise, rows of which two
+// blocks hold one half each (templates/norm/norm_pair.cuh). keeping and kept: of a costly expression whose values are
+// neither few nor too many, the first stage also writes them (keeping) and the main one reads them (kept).
+enum class Variant : std::uint8_t { standard, whole, unaligned, wide, pair, keeping, kept };
+
+struct Pass {
+  Stage stage = Stage::main;
+  Variant variant = Variant::standard;
+  constexpr bool operator==(const Pass&) const = default;
+  // A small number that no other pass has.
+  constexpr std::size_t number() const {
+    return static_cast<std::size_t>(stage) + 3 * static_cast<std::size_t>(variant);
+  }
+
+  static const Pass first, main, finish, whole, unaligned, wide, first_wide, pair, keeping, kept;
+};
+
+inline constexpr Pass Pass::first{.stage = Stage::first};
+inline constexpr Pass Pass::main{};
+inline constexpr Pass Pass::finish{.stage = Stage::finish};
+inline constexpr Pass Pass::whole{.variant = Variant::whole};
+inline constexpr Pass Pass::unaligned{.variant = Variant::unaligned};
+inline constexpr Pass Pass::wide{.variant = Variant::wide};
+inline constexpr Pass Pass::first_wide{.stage = Stage::first, .variant = Variant::wide};
+inline constexpr Pass Pass::pair{.variant = Variant::pair};
+inline constexpr Pass Pass::keeping{.stage = Stage::first, .variant = Variant::keeping};
+inline constexpr Pass Pass::kept{.variant = Variant::kept};
 
 // The passes that a spec may take in addition to the main one.
 struct ExtraPasses {
@@ -24,6 +48,7 @@ struct ExtraPasses {
   bool whole = false;
   bool unaligned = false;
   bool wide = false;
+  bool first_wide = false;
   bool pair = false;
   bool kept = false;  // and keeping
 };

@@ -1,11 +1,10 @@
-// cast on a GPU: which of the kernels of templates/cast/ run for a spec and a shape, and with which parameters.
+// cast on a GPU: the launches of its plan (codegen/cast/cast_plan.h), and their parameters.
 #include "ingot/runtime/cast/cuda_cast.h"
 #include "ingot/runtime/cast/cast_operation.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
-#include "ingot/codegen/cast/cast_schedule.h"
-#include "ingot/codegen/cast/cast_tiles_config.h"
+#include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cast/amax_tiles_launch.h"
 #include "ingot/runtime/cast/blocks_at_once.h"
@@ -52,19 +51,6 @@ struct Maxima {
   }
 };
 
-// How many floats of scratch memory the first pass needs for its maxima, if each has one writer.
-i64 maxima_count(const CastSpec& spec, const Tensor& input) {
-  if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return input.rows;
-  const FirstPass wanted = first_pass(spec);
-  switch (wanted.kind()) {
-    case FirstPass::Kind::none: return 0;
-    case FirstPass::Kind::partials: return AmaxPartialsLaunch::kMaxBlocks;
-    case FirstPass::Kind::rows: return input.rows;
-    case FirstPass::Kind::tiles: return 0;  // raised_maxima()
-  }
-  return 0;
-}
-
 // Maxima that many blocks raise, starting from zero, and that the main pass sets back to zero; and two more such words,
 // with which blocks meet.
 struct RaisedMaxima {
@@ -85,12 +71,12 @@ RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
           .meeting = readers + 1 + down + across};
 }
 
-// `main`: the pass that will read the maxima; Pass::kept reads `kept` too.
-Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass main, const KeptValues& kept,
+// `kept`: where Pass::keeping writes the values.
+Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, const CastPlan& plan, const KeptValues& kept,
                          float* memory, Stream& stream, Launcher& launcher) {
   const Tensor& input = tensors.input;
   const FirstPass wanted = first_pass(spec);
-  const Pass first = main == Pass::kept ? Pass::keeping : Pass::first;
+  const Pass first = *plan.first;
   Maxima maxima;
   if (wanted.kind() == FirstPass::Kind::partials) {
     const bool computed = !spec.pointwise.empty();
@@ -100,17 +86,17 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
     const u32 threads = AmaxPartialsLaunch::threads(source.cols, bytes, computed);
     const Kernel& kernel = launcher.kernel(spec, first, stream);
     const i64 resident =
-        main == Pass::kept ? blocks_at_once(kernel, threads, launcher) : AmaxPartialsLaunch::kMaxBlocks;
+        first == Pass::keeping ? blocks_at_once(kernel, threads, launcher) : AmaxPartialsLaunch::kMaxBlocks;
     maxima.tensor_count = AmaxPartialsLaunch::grid(source.rows, source.cols, threads, bytes, resident);
     launcher.launch(kernel, spec, first, {.grid_x = Launcher::checked_grid(maxima.tensor_count), .block = threads},
                     AmaxPartialsParams{source, memory, kept}, stream);
   } else if (wanted.kind() == FirstPass::Kind::rows) {
     maxima.rows = {memory, nullptr};
-    launcher.launch(spec, Pass::first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
+    launcher.launch(spec, first, RowsLaunch::grid(input.rows, input.cols), RowsLaunch::threads(input.cols),
                     AmaxRowsParams{source_of(tensors), memory, RowsLaunch::threads_log2(input.cols)}, stream);
   } else if (wanted.kind() == FirstPass::Kind::tiles) {
     // Raised maxima must be cleared again, so every kernel must be loaded before the first one runs.
-    for (const Pass pass : {first, main}) launcher.kernel(spec, pass, stream);
+    for (const Pass pass : {first, plan.main}) launcher.kernel(spec, pass, stream);
     if (spec.sum) launcher.kernel(spec, Pass::finish, stream);
     maxima = raised_maxima(input, stream).maxima;
     const auto bits = [](const MaximaOf& of, bool asked) {
@@ -125,8 +111,6 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, Pass 
   }
   return maxima;
 }
-
-u64 value_bytes(const CastSpec& spec) { return spec.unrounded ? 4U : static_cast<u64>(size_of(spec.in)); }
 
 // May kernels read the rows of the values 16 bytes at a time?
 bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
@@ -145,31 +129,20 @@ bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
   return all;
 }
 
-// How blocks share the rows, if rows have blocks of their own; otherwise `blocks` is 0.
-CastRowsWideShape wide_shape(const CastSpec& spec, const CastTensors& tensors, const Stream& stream,
-                             const Launcher& launcher) {
-  using Launch = CastRowsWideLaunch;
-  const Tensor& input = tensors.input;
-  const u64 bytes = value_bytes(spec);
-  if (input.cols < Launch::min_cols(bytes) || input.rows > CastRowsLaunch::kMaxBlocks / kMaxClusterBlocks) return {};
-  const Tensor& result = tensors.result;
-  const bool written = rows_aligned<u8>(tensors.codes.data, tensors.codes.row_stride, kVec8) &&
-                       (!spec.result || rows_aligned<u8>(result.data, result.row_stride * size_of(result.dtype), 16));
-  if (!written || !source_aligned(spec, tensors)) return {};
-  return Launch::shape({.rows = input.rows,
-                        .cols = input.cols,
-                        .value_bytes = bytes,
-                        .computed = !spec.pointwise.empty(),
-                        .many_inputs = spec.pointwise.inputs().size() > 1,
-                        .block_shared = launcher.block_shared_bytes(),
-                        .multiprocessors = static_cast<u32>(launcher.multiprocessors()),
-                        .clusters = launcher.overlapping() &&
-                                    (input.cols <= Launch::kept_cols(bytes) || launcher.room(stream).large_clusters)});
+CastCall call_of(const CastSpec& spec, const CastTensors& tensors) {
+  const auto rows = [](const Tensor& t, u32 bytes) {
+    return rows_aligned<u8>(t.data, t.row_stride * size_of(t.dtype), bytes);
+  };
+  return {.rows = tensors.input.rows,
+          .cols = tensors.input.cols,
+          .source_aligned = source_aligned(spec, tensors),
+          .outputs_aligned = rows(tensors.codes, kVec8) && (!spec.result || rows(tensors.result, 16)),
+          .transposed_aligned = !spec.transposed || rows(tensors.transposed, 16)};
 }
 
-// `maxima` may be null.
-void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, float* maxima, const Stream& stream,
-                 Launcher& launcher) {
+// The pass along the rows: `maxima` may be null.
+void launch_rows(const CastSpec& spec, Pass pass, const CastRowsWideShape& wide, const CastTensors& tensors,
+                 float* maxima, const Stream& stream, Launcher& launcher) {
   const Tensor& input = tensors.input;
   const i64 cols = input.cols;
   const CastRowsParams params{.source = source_of(tensors),
@@ -181,11 +154,8 @@ void launch_rows(const CastSpec& spec, Pass pass, const CastTensors& tensors, fl
                               .maxima = maxima,
                               .threads_log2 = CastRowsLaunch::threads_log2(cols, value_bytes(spec)),
                               .pow2 = spec.pow2};
-  const CastRowsWideShape wide = wide_shape(spec, tensors, stream, launcher);
-  // Nothing may be loaded during a capture, and either kernel gives the same bits.
-  const Kernel* const kernel = wide.blocks == 0 ? nullptr : launcher.find(spec, Pass::wide, stream);
-  if (kernel != nullptr) {
-    launcher.launch(*kernel, spec, Pass::wide,
+  if (pass.variant == Variant::wide) {
+    launcher.launch(spec, pass,
                     {.grid_x = static_cast<unsigned>(input.rows) * wide.blocks,
                      .block = wide.threads,
                      .cluster = wide.blocks,
@@ -212,48 +182,7 @@ void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Str
                   CastRowsLaunch::threads(threads_log2), params, stream);
 }
 
-// The device for the tiles of casts in one launch.
-CastTilesDevice device_of(const Launcher::Room& room, const Launcher& launcher) {
-  return {.multiprocessors = room.multiprocessors, .clusters = launcher.overlapping() && room.large_clusters};
-}
-
-bool is_cluster(i64 tiles, const CastTilesDevice& device) {
-  return tiles <= CastWholeLaunch::kMostInCluster && device.clusters;
-}
-
-// The kernel that casts the tiles: the one for unaligned rows where it is faster. Nothing may be loaded during a
-// capture, and either gives the same bits.
-Pass tiles_pass(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, const Launcher& launcher) {
-  if (!spec.transposed) return Pass::main;
-  const bool transposed = rows_aligned<u8>(tensors.transposed.data, tensors.transposed.row_stride, 16);
-  if (transposed && source_aligned(spec, tensors)) return Pass::main;
-  return launcher.may_launch(spec, Pass::unaligned, stream) ? Pass::unaligned : Pass::main;
-}
-
-// The kernel that casts all tiles at once, if they fit on the GPU and that is faster; otherwise null. Without an
-// expression, which a pass for the maxima would compute twice, it is faster only as a cluster
-// (docs/notes/casts.md), or if that pass could not read whole vectors.
-struct WholeKernel {
-  const Kernel* kernel = nullptr;
-  CastTilesDevice device{};  // what the stream can use of it
-};
-WholeKernel whole_kernel(const CastSpec& spec, const ExtraPasses& extra, const CastTensors& tensors,
-                         const Stream& stream, const Launcher& launcher) {
-  const Tensor& input = tensors.input;
-  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols);
-  if (tiles > launcher.multiprocessors() * CastWholeLaunch::kMostPerMultiprocessor || !extra.whole) return {};
-  const bool aligned_copy = !spec.pointwise && source_aligned(spec, tensors);
-  if (aligned_copy && !(tiles <= CastWholeLaunch::kMostInCluster && launcher.overlapping())) return {};
-  const CastTilesDevice device = device_of(launcher.room(stream), launcher);
-  if (aligned_copy && !is_cluster(tiles, device)) return {};
-  if (tiles > device.multiprocessors * CastWholeLaunch::kMostPerMultiprocessor) return {};
-  const Kernel* const kernel = launcher.find(spec, Pass::whole, stream);
-  if (kernel == nullptr) return {};
-  const i64 each = CastWholeLaunch::per_multiprocessor(kernel->resources().registers);
-  return tiles <= device.multiprocessors * each ? WholeKernel{kernel, device} : WholeKernel{};
-}
-
-void launch_whole(const WholeKernel& whole, const CastSpec& spec, CastTilesParams params, const Tensor& input,
+void launch_whole(const CastSpec& spec, const CastPlan& plan, CastTilesParams params, const Tensor& input,
                   Stream& stream, Launcher& launcher) {
   const RaisedMaxima raised = raised_maxima(input, stream);
   const auto give = [&](ScaleGranularity scale, CastOutput& output) {
@@ -262,46 +191,14 @@ void launch_whole(const WholeKernel& whole, const CastSpec& spec, CastTilesParam
   };
   give(spec.scale, params.codes);
   give(spec.transposed_scale.value_or(spec.scale), params.transposed);
-  // All blocks run at once: those of tiles of 128 rows do (whole_kernel()), and of smaller ones each has a
-  // multiprocessor.
-  const i64 tiles = CastTilesLaunch::grid(input.rows, input.cols, 1, params.rows_log2);
-  const bool clustered = is_cluster(tiles, whole.device);
-  launcher.launch(*whole.kernel, spec, Pass::whole,
-                  {.grid_x = static_cast<unsigned>(tiles),
+  // All blocks run at once: those of tiles of 128 rows do (cast_plan()), and of smaller ones each has a multiprocessor.
+  const auto tiles = static_cast<unsigned>(CastTilesLaunch::grid(input.rows, input.cols, 1, params.rows_log2));
+  launcher.launch(spec, Pass::whole,
+                  {.grid_x = tiles,
                    .block = CastTilesLaunch::kThreads,
-                   .cluster = clustered ? static_cast<unsigned>(tiles) : 1U,
-                   .cooperative = !clustered},
-                  CastWholeParams{params, clustered ? nullptr : raised.meeting}, stream);
-}
-
-// The values that the first pass writes, in `bytes` of scratch memory at `values`.
-struct KeptMatrix {
-  static constexpr i64 kMostBytes = i64{256} << 20;
-  // Two matrices of fewer bytes stay in the L2 of a large GPU between the passes: then reading them again is as fast.
-  static constexpr i64 kLeastBytes = i64{24} << 20;
-  i64 stride = 0;  // elements
-  i64 bytes = 0;
-
-  static KeptMatrix of(const CastSpec& spec, const Tensor& input) {
-    const i64 stride = ceil_div(i64{input.cols}, i64{kVec8}) * kVec8;
-    return {stride, input.rows * stride * size_of(spec.in)};
-  }
-  SourceParams source(const Tensor& input, const void* values) const {
-    return {.input = values, .rows = input.rows, .cols = input.cols, .input_stride = stride, .operands = {}};
-  }
-};
-
-// Should the first pass of a cast that may keep its values write them? Computing them twice gives the same bits.
-// `scratch`: the bytes that the cast needs otherwise. Maxima of rows or columns (amax_tiles) are worth it for small
-// matrices too. During a capture nothing may be loaded, so that what earlier calls have loaded decides, and there may
-// be no more memory.
-bool computes_once(const CastSpec& spec, const KeptMatrix& kept, i64 scratch, const Stream& stream,
-                   const Launcher& launcher) {
-  if (kept.bytes > KeptMatrix::kMostBytes) return false;
-  const bool large = kept.bytes >= KeptMatrix::kLeastBytes || first_pass(spec).kind() == FirstPass::Kind::tiles;
-  return (large || !launcher.may_launch(spec, Pass::first, stream)) &&
-         launcher.may_launch(spec, Pass::keeping, stream) && launcher.may_launch(spec, Pass::kept, stream) &&
-         launcher.may_take(stream, static_cast<std::size_t>(kept.bytes + scratch));
+                   .cluster = plan.one_cluster ? tiles : 1U,
+                   .cooperative = !plan.one_cluster},
+                  CastWholeParams{params, plan.one_cluster ? nullptr : raised.meeting}, stream);
 }
 
 // Adds the sums of the rows of tiles: partial_sums is f32[ceil(rows / 128), cols].
@@ -318,56 +215,55 @@ void finish_sum(const CastSpec& spec, const float* partial_sums, const CastTenso
                   stream);
 }
 
-void cast_tiles(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
+// The main pass over the tiles, after a first one or none.
+void launch_tiles(const CastSpec& spec, const CastPlan& plan, CastTilesParams params, const Tensor& input,
+                  Stream& stream, Launcher& launcher) {
+  const Kernel& kernel = launcher.kernel(spec, plan.main, stream);
+  if (plan.takes_two) {
+    const i64 resident = blocks_at_once(kernel, CastTilesLaunch::kThreads, launcher);
+    params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, resident);
+  }
+  const i64 grid = CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block, params.rows_log2);
+  launcher.launch(kernel, spec, plan.main, {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads},
+                  params, stream);
+}
+
+void cast_tiles(const CastSpec& spec, const CastPlan& plan, const CastTensors& tensors, Stream& stream,
+                Launcher& launcher) {
   CastTilesParams params = tiles_params(spec, tensors);
   const Tensor& input = tensors.input;
   // One scratch for all, because a second call would invalidate the first: kept values, sums, maxima.
-  const ExtraPasses extra = extra_passes(spec);
-  const WholeKernel in_one_launch = whole_kernel(spec, extra, tensors, stream, launcher);
-  const bool whole = in_one_launch.kernel != nullptr;
-  const i64 sums = spec.sum ? ceil_div(i64{input.rows}, CastTilesLaunch::kTile) * input.cols : 0;
-  i64 scratch = (sums + (whole ? 0 : maxima_count(spec, input))) * i64{sizeof(float)};
-  KeptMatrix kept = KeptMatrix::of(spec, input);
-  const bool keeps = !whole && extra.kept && computes_once(spec, kept, scratch, stream, launcher);
-  if (!keeps) kept = {};
-  scratch += kept.bytes;
-  const Pass main = whole ? Pass::whole : keeps ? Pass::kept : tiles_pass(spec, tensors, stream, launcher);
-  u8* const memory = scratch == 0 ? nullptr : static_cast<u8*>(stream.scratch(static_cast<std::size_t>(scratch)));
-  auto* const partial_sums = reinterpret_cast<float*>(memory + kept.bytes);
+  const CastScratch& parts = plan.scratch;
+  u8* const memory =
+      parts.bytes() == 0 ? nullptr : static_cast<u8*>(stream.scratch(static_cast<std::size_t>(parts.bytes())));
+  auto* const partial_sums = reinterpret_cast<float*>(memory + parts.kept_bytes);
+  float* const memory_of_maxima = partial_sums + parts.sums;
   params.partial_sums = partial_sums;
-  const CastTilesDevice all{.multiprocessors = launcher.multiprocessors(), .clusters = launcher.overlapping()};
-  params.rows_log2 = cast_tile_rows_log2(spec, main, input.rows, input.cols, whole ? in_one_launch.device : all);
+  params.rows_log2 = plan.tile_rows_log2;
   try {
-    if (whole) {
-      launch_whole(in_one_launch, spec, params, input, stream, launcher);
+    if (plan.main == Pass::whole) {
+      launch_whole(spec, plan, params, input, stream, launcher);
     } else if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
       // Both kernels write the factors, the same ones.
-      params.transposed.from = partial_sums + sums;
-      launch_rows(spec, Pass::first, tensors, params.transposed.from, stream, launcher);
-    } else if (extra.first) {
-      const KeptValues values{keeps ? memory : nullptr, kept.stride};
-      const Maxima maxima = launch_first_pass(spec, tensors, main, values, partial_sums + sums, stream, launcher);
-      if (keeps) params.source = kept.source(input, memory);
+      params.transposed.from = memory_of_maxima;
+      launch_rows(spec, *plan.first, plan.wide, tensors, params.transposed.from, stream, launcher);
+    } else if (plan.first) {
+      const bool keeps = plan.main == Pass::kept;
+      const KeptValues values{keeps ? memory : nullptr, parts.kept_stride};
+      const Maxima maxima = launch_first_pass(spec, tensors, plan, values, memory_of_maxima, stream, launcher);
+      if (keeps) {
+        params.source = {
+            .input = memory, .rows = input.rows, .cols = input.cols, .input_stride = parts.kept_stride, .operands = {}};
+      }
       maxima.give(spec.scale, params.codes);
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
-    if (!whole) {
-      const Kernel& kernel = launcher.kernel(spec, main, stream);
-      const bool computed = !spec.pointwise.empty() && !keeps;
-      if (params.rows_log2 == CastTilesLaunch::kTileLog2 &&
-          CastTilesLaunch::takes_two(computed, main == Pass::unaligned || keeps, keeps && spec.sum)) {
-        const i64 resident = blocks_at_once(kernel, CastTilesLaunch::kThreads, launcher);
-        params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, resident);
-      }
-      const i64 grid = CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block, params.rows_log2);
-      launcher.launch(kernel, spec, main, {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads},
-                      params, stream);
-    }
+    if (plan.main != Pass::whole) launch_tiles(spec, plan, params, input, stream, launcher);
   } catch (...) {
     stream.spoil_zeros();  // maxima may have been raised that no kernel will clear
     throw;
   }
-  if (spec.sum && input.cols > 0) finish_sum(spec, partial_sums, tensors, stream, launcher);
+  if (plan.finish) finish_sum(spec, partial_sums, tensors, stream, launcher);
 }
 
 }  // namespace
@@ -428,11 +324,13 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
   if (tensors.input.empty() && spec.source == ScaleSource::dynamic) {
     return fill_factors(spec, tensors, stream, launcher);
   }
+  const CastPlan plan =
+      cast_plan(spec, call_of(spec, tensors), cast_device(launcher), CastStreamOf(spec, stream, launcher));
   switch (cast_schedule(spec)) {
-    case CastSchedule::rows: return launch_rows(spec, Pass::main, tensors, nullptr, stream, launcher);
+    case CastSchedule::rows: return launch_rows(spec, plan.main, plan.wide, tensors, nullptr, stream, launcher);
     case CastSchedule::row_groups: return cast_row_groups(spec, tensors, stream, launcher);
     case CastSchedule::rows_then_tiles:
-    case CastSchedule::tiles: return cast_tiles(spec, tensors, stream, launcher);
+    case CastSchedule::tiles: return cast_tiles(spec, plan, tensors, stream, launcher);
   }
 }
 

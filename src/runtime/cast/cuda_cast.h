@@ -2,9 +2,12 @@
 // (cuda_elementwise.cpp, cuda_quantize.cpp) share on a GPU: their kernels' parameters and launches.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 
-#include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/launcher.h"
@@ -14,6 +17,38 @@
 #include "vec8_tiles.cuh"
 
 namespace ingot::cuda {
+
+inline CastDevice cast_device(const Launcher& launcher) {
+  return {.multiprocessors = launcher.multiprocessors(),
+          .clusters = launcher.overlapping(),
+          .block_shared = launcher.block_shared_bytes()};
+}
+
+// What a stream allows for the plan of a cast.
+class CastStreamOf final : public CastStream {
+ public:
+  CastStreamOf(const CastSpec& spec, const Stream& stream, const Launcher& launcher)
+      : spec_(&spec), stream_(&stream), launcher_(&launcher) {}
+  bool may_launch(Pass pass) const override { return launcher_->may_launch(*spec_, pass, *stream_); }
+  std::optional<std::int64_t> registers(Pass pass) const override {
+    const Kernel* const kernel = launcher_->find(*spec_, pass, *stream_);
+    return kernel == nullptr ? std::nullopt : std::optional<std::int64_t>(kernel->resources().registers);
+  }
+  bool may_take(std::int64_t scratch_bytes) const override {
+    return launcher_->may_take(*stream_, static_cast<std::size_t>(scratch_bytes));
+  }
+  CastDevice room() const override {
+    const Launcher::Room room = launcher_->room(*stream_);
+    return {.multiprocessors = room.multiprocessors,
+            .clusters = launcher_->overlapping() && room.large_clusters,
+            .block_shared = launcher_->block_shared_bytes()};
+  }
+
+ private:
+  const CastSpec* spec_;
+  const Stream* stream_;
+  const Launcher* launcher_;
+};
 
 SourceParams source_of(const Tensor& input, std::span<const Tensor> inputs);
 SourceParams source_of(const CastTensors& tensors);

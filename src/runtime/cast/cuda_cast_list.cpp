@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "ingot/codegen/cast/cast_schedule.h"
+#include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cast/cast_operation.h"
@@ -77,13 +77,13 @@ class CudaCastList final : public CastList {
     if (tiles_ == 0) return;
     const CastListParams params{.casts = static_cast<const CastTilesParams*>(casts_.data()),
                                 .tiles = static_cast<const ListedTile*>(tile_table_.data())};
-    if (extra_passes(spec_).first) {
+    const CastPlan plan = cast_plan(spec_, {.transposed_aligned = !unaligned_}, cast_device(*launcher_),
+                                    CastStreamOf(spec_, stream, *launcher_));
+    if (plan.first) {
       launcher_->fill_zero(maxima_.data(), maxima_.bytes(), stream);
-      launcher_->launch(spec_, Pass::first, tiles_, CastTilesLaunch::kThreads, params, stream);
+      launcher_->launch(spec_, *plan.first, tiles_, CastTilesLaunch::kThreads, params, stream);
     }
-    const bool unaligned = unaligned_ && launcher_->may_launch(spec_, Pass::unaligned, stream);
-    launcher_->launch(spec_, unaligned ? Pass::unaligned : Pass::main, tiles_, CastTilesLaunch::kThreads, params,
-                      stream);
+    launcher_->launch(spec_, plan.main, tiles_, CastTilesLaunch::kThreads, params, stream);
   }
 
  private:

@@ -62,7 +62,7 @@ class KernelTable {
 
   template <class Spec>
   static std::size_t hash(const Spec& spec, Pass pass) noexcept {
-    return hash_value(spec) + static_cast<std::size_t>(pass);
+    return hash_value(spec) + pass.number();
   }
 
   GrowOnlyTable<Entry> table_;
