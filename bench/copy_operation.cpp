@@ -2,7 +2,7 @@
 
 #include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/runtime/cast/elementwise_tensors.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 
 namespace ingot::bench {
 

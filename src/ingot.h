@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ingot/api.h"
-#include "ingot/codegen/cast/amax_history_spec.h"
+#include "ingot/codegen/cast/amax_spec.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
@@ -51,7 +51,7 @@
 #include "ingot/nn/weights/weight_only_state.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cast/cast_stats.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"

@@ -33,7 +33,6 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/codegen/cast/amax_history_spec.h"
 #include "ingot/codegen/cast/amax_spec.h"
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/cast/cast_stats_spec.h"

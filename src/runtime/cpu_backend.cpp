@@ -11,12 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "ingot/runtime/cast/amax_history_operation.h"
-#include "ingot/runtime/cast/amax_operation.h"
-#include "ingot/runtime/cast/cast_operation.h"
-#include "ingot/runtime/cast/cast_stats_operation.h"
-#include "ingot/runtime/cast/column_sum_operation.h"
-#include "ingot/runtime/cast/elementwise_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/dequant/check_dequant.h"

@@ -1,6 +1,6 @@
 // The backend of one GPU, on the CUDA driver API. An operation checks its arguments, makes the GPU's context current
-// and hands over to its family (gemm/gemm_operations.h, cast/cast_operation.h, ...). Memory, streams, fences and
-// timing events are the driver's.
+// and hands over to its family (gemm/gemm_operations.h, cast/cast_operations.h, ...). Memory, streams, fences and
+// timing marks are the driver's.
 //
 // Memory comes from cuMemAlloc rather than a stream-ordered pool: it outlives streams, may be used on all of them, and
 // is allocated in the first step only.
@@ -8,12 +8,7 @@
 
 #include <string>
 
-#include "ingot/runtime/cast/amax_history_operation.h"
-#include "ingot/runtime/cast/amax_operation.h"
-#include "ingot/runtime/cast/cast_operation.h"
-#include "ingot/runtime/cast/cast_stats_operation.h"
-#include "ingot/runtime/cast/column_sum_operation.h"
-#include "ingot/runtime/cast/elementwise_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/cuda/capture_zeros.h"
 #include "ingot/runtime/cuda/captured_graph.h"

@@ -34,7 +34,7 @@ struct CastStatsPart {
   u32 smallest_factor, largest_factor;  // bits
 };
 
-// The result, laid out like ingot::CastStats (src/runtime/cast/cast_stats.h).
+// The result, laid out like ingot::CastStats (src/runtime/cast/cast_tensors.h).
 struct CastStatsResult {
   u64 nan_count, inf_count;
   u64 saturated, flushed, spoiled;

@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cast/cast_operation.h"
-#include "ingot/runtime/cast/cast_stats.h"
-#include "ingot/runtime/cast/cast_stats_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/gemm/cublaslt_factors.h"
 #include "ingot/runtime/stream.h"

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cast/cast_stats.h"
-#include "ingot/runtime/cast/cast_stats_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "support/cpu_cases.h"
 #include "support/reference.h"
 #include "support/refused.h"
@@ -28,7 +28,7 @@ CastStats stats_of(const GuardedMatrix& words) {
   return stats;
 }
 
-// Computes the statistics element by element, from the definitions in cast_stats.h.
+// Computes the statistics element by element, from the definitions in cast_tensors.h.
 CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& inputs) {
   const GuardedMatrix& input = *inputs.at("input");
   CastStats stats;

@@ -9,10 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cast/amax_operation.h"
-#include "ingot/runtime/cast/cast_operation.h"
-#include "ingot/runtime/cast/column_sum_operation.h"
-#include "ingot/runtime/cast/elementwise_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/gemm/check_gemm.h"
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/stream.h"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "ingot/runtime/cast/amax_history_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check_amax_history)

@@ -15,7 +15,7 @@
 
 #include "cases.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cast/cast_stats.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/stream.h"
 #include "support/guarded_matrix.h"
 #include "support/random.h"

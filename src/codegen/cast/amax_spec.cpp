@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "ingot/codegen/cast/cast_instances.h"
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
+#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
 
 namespace ingot {
 
@@ -34,6 +37,85 @@ void list_valid(std::vector<AmaxSpec>& specs) {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const auto scale : {kTensorwise, kRowwise, kColumnwise}) specs.push_back({.in = in, .scale = scale});
   }
+}
+
+TemplateInstance amax_partials(Dtype in) {
+  return {"cast/amax.cuh", fmt::format("amax_partials<{}>", source_text(in)),
+          print_spec(AmaxSpec{.in = in, .scale = kTensorwise}) + " (first pass)"};
+}
+
+TemplateInstance amax_rows(Dtype in) {
+  return {"cast/amax.cuh", fmt::format("amax_rows<{}>", source_text(in)),
+          print_spec(AmaxSpec{.in = in, .scale = kRowwise})};
+}
+
+TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words, bool keeps) {
+  const FieldText tensor = field("tensor", wanted.tensor);
+  const FieldText rows = field("rows", wanted.rows);
+  const FieldText columns = field("columns", wanted.columns);
+  const std::string config = keeps ? aggregate_text("AmaxTilesConfig", {tensor, rows, columns, field("keeps", true)})
+                                   : aggregate_text("AmaxTilesConfig", {tensor, rows, columns});
+  return {"cast/amax.cuh", fmt::format("amax_tiles<{}, {}>", values, config),
+          fmt::format("{}maxima of{}{}{} of {}", keeps ? "values and " : "", wanted.tensor ? " tensor" : "",
+                      wanted.rows ? " rows" : "", wanted.columns ? " columns" : "", words)};
+}
+
+ExtraPasses extra_passes(const AmaxSpec& spec) { return {.first = spec.scale == kTensorwise}; }
+
+TemplateInstance template_instance(const AmaxSpec& spec, Pass pass) {
+  if (pass == Pass::first) return amax_partials(spec.in);
+  if (spec.scale == kColumnwise) {
+    return amax_tiles(source_text(spec.in), {.columns = true}, std::string(name(spec.in)));
+  }
+  // The partial maxima are reduced as a matrix of one row.
+  return amax_rows(spec.scale == kTensorwise ? Dtype::f32 : spec.in);
+}
+
+namespace {
+
+const char* name_of(AmaxReduction reduction) {
+  return reduction == AmaxReduction::max ? "max" : reduction == AmaxReduction::most_recent ? "most_recent" : "unknown";
+}
+
+}  // namespace
+
+std::string print_spec(const AmaxHistorySpec& spec) {
+  return fmt::format("amax_history reduce={}{}", name_of(spec.reduction), spec.finite ? " finite" : "");
+}
+
+void validate_spec(const AmaxHistorySpec& spec) {
+  if (spec.reduction != AmaxReduction::max && spec.reduction != AmaxReduction::most_recent) {
+    refuse(spec, fmt::format("reduction is {}, which is not valid; it must be max or most_recent",
+                             static_cast<unsigned>(spec.reduction)));
+  }
+}
+
+std::uint64_t hash_spec(const AmaxHistorySpec& spec) {
+  return mix(seed<AmaxHistorySpec>() + pack(spec.reduction, spec.finite));
+}
+
+void read_spec(const SpecReader& reader, AmaxHistorySpec& spec) {
+  constexpr const char* kForm = "reduce=max or reduce=most_recent";
+  reader.require_words(2, kForm);
+  const std::string& word = reader.word(1);
+  if (word != "reduce=max" && word != "reduce=most_recent") reader.fail(fmt::format("\"{}\" must be {}", word, kForm));
+  spec.reduction = word == "reduce=max" ? AmaxReduction::max : AmaxReduction::most_recent;
+  reader.each_option(2, "finite", [&](const SpecOption& option) -> const char* {
+    return option.word == "finite" ? (spec.finite = true, "finite") : nullptr;
+  });
+}
+
+void list_valid(std::vector<AmaxHistorySpec>& specs) {
+  for (const AmaxReduction reduction : kAmaxReductions) {
+    for (const bool finite : {false, true}) specs.push_back({.reduction = reduction, .finite = finite});
+  }
+}
+
+ExtraPasses extra_passes(const AmaxHistorySpec&) { return {}; }
+
+// What a spec says are parameters of the kernel.
+TemplateInstance template_instance(const AmaxHistorySpec&, Pass) {
+  return {"cast/amax_history.cuh", "amax_history", "amax_history"};
 }
 
 }  // namespace ingot

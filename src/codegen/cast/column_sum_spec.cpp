@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include "ingot/codegen/cast/cast_instances.h"
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
+#include "ingot/codegen/types/template_text.h"
 
 namespace ingot {
 
@@ -33,6 +35,19 @@ void list_valid(std::vector<ColumnSumSpec>& specs) {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kHighPrecisionDtypes) specs.push_back({.in = in, .out = out});
   }
+}
+
+TemplateInstance column_sum_finish(Dtype out) {
+  return {"cast/column_sum.cuh", fmt::format("column_sum_finish<{}>", type_text(out)),
+          fmt::format("column_sum ->{}", name(out))};
+}
+
+ExtraPasses extra_passes(const ColumnSumSpec&) { return {.first = true}; }
+
+TemplateInstance template_instance(const ColumnSumSpec& spec, Pass pass) {
+  if (pass == Pass::main) return column_sum_finish(spec.out);
+  return {"cast/column_sum.cuh", fmt::format("column_sum_partials<{}>", type_text(spec.in)),
+          fmt::format("column_sum {} (first pass)", name(spec.in))};
 }
 
 }  // namespace ingot

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "ingot/codegen/cast/cast_instances.h"
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
+#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
 
 namespace ingot {
 
@@ -40,5 +43,14 @@ void read_spec(const SpecReader& reader, ElementwiseSpec& spec) {
 
 // None: there is no end of expressions, and every spec has one.
 void list_valid(std::vector<ElementwiseSpec>&) {}
+
+ExtraPasses extra_passes(const ElementwiseSpec&) { return {}; }
+
+TemplateInstance template_instance(const ElementwiseSpec& spec, Pass) {
+  return {"cast/elementwise.cuh",
+          fmt::format("elementwise<ingot::ValueSource<{}, ingot::{}, {}>>", type_text(spec.in), kFunctorName,
+                      aggregate_text("ValueConfig", {field("in_place", true)})),
+          print_spec(spec), functor(cast_of_values(spec))};
+}
 
 }  // namespace ingot

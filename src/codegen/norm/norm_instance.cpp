@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "ingot/codegen/cast/column_sum_instance.h"
+#include "ingot/codegen/cast/cast_instances.h"
 #include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"

@@ -13,7 +13,7 @@
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/observe/observer.h"
 #include "ingot/runtime/backend.h"
-#include "ingot/runtime/cast/amax_history_tensors.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {

@@ -11,7 +11,7 @@
 //     data-parallel trainers: all-reduce(max) scaling.amaxes()
 //     scaling.sync_amax_history(stream);
 //
-// A slot stands for one tensor that is cast with a single scale. AmaxHistorySpec (codegen/cast/amax_history_spec.h)
+// A slot stands for one tensor that is cast with a single scale. AmaxHistorySpec (codegen/cast/amax_spec.h)
 // defines how a step updates it. The rule is torchao's with one exception: a slot whose history is all zeros keeps its
 // scale, where torchao would take 1e12 times FP8_MAX. So a slot that was never started keeps the scale 1 and an empty
 // history; a step that leaves a layer out records 0 for it; and a layer that is left out until its history is all zeros
@@ -35,7 +35,7 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/codegen/cast/amax_history_spec.h"
+#include "ingot/codegen/cast/amax_spec.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"

@@ -26,7 +26,7 @@
 #include "ingot/api.h"
 #include "ingot/nn/observe/observer.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cast/cast_stats.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 
 namespace ingot {
 

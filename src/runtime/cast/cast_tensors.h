@@ -1,7 +1,8 @@
-// The tensors of cast, and lists of casts. Backend (backend.h) has the calls.
+// The tensors of the operations of this room, and lists of casts. Backend (backend.h) has the calls.
 #pragma once
 
 #include <array>
+#include <cstdint>
 
 #include "ingot/api.h"
 #include "ingot/codegen/pointwise/pointwise.h"
@@ -53,6 +54,68 @@ class INGOT_API CastList {
 
  protected:
   CastList() = default;
+};
+
+// input[rows, cols] of spec.in; amax: f32[scale_count].
+struct AmaxTensors {
+  Tensor input;
+  Tensor amax;
+};
+
+// The n slots of delayed scaling, or views of a part of them. All tensors are f32.
+struct AmaxHistoryTensors {
+  Tensor amax;     // [n], read and written
+  Tensor history;  // [n, length], read and written; any row stride, length >= 1 unless n is 0
+  Tensor scale;    // [n], read and written
+  Tensor limits;   // [n], read: FP8_MAX of each slot's dtype (fp8_max())
+  Tensor pow2;     // [n], read: not 0 where the scale is rounded down to a power of two
+  // [n], read, or missing: scales of earlier steps. One that is positive, finite and not 1, which stands for none yet,
+  // becomes the slot's scale, whatever the maxima are.
+  Tensor known{};
+};
+
+// What Backend::cast_stats() writes: how a cast changed its values, or, without codes, what the values are. It compares
+// the values x with the code * factor that each was cast to. Sums are in f64, over the elements for which both
+// are finite; without codes, over all finite x. All 0 for an empty tensor.
+struct CastStats {
+  std::uint64_t nan_count = 0;
+  std::uint64_t inf_count = 0;
+  std::uint64_t saturated = 0;  // finite x beyond the format: |x| > FP8_MAX * factor, give or take rounding
+  std::uint64_t flushed = 0;    // finite x != 0 whose code is 0
+  std::uint64_t spoiled = 0;  // finite x whose code or factor is not, as where an Inf is within the extent of its scale
+  double sum_of_squares = 0;  // x^2
+  double sum_of_squared_errors = 0;  // (x - code * factor)^2
+  float amax = 0;                    // max |x|; NaN where there is one
+  float smallest = 0;                // the smallest |x| that is not 0
+  float smallest_factor = 0;         // 0 without codes
+  float largest_factor = 0;          // NaN where there is one
+  bool operator==(const CastStats&) const = default;
+};
+
+// The length of the f32 vector that holds its bytes.
+inline constexpr std::int64_t kCastStatsWords = sizeof(CastStats) / 4;
+
+// If the spec has an `out`, codes and factors are what a cast of the input wrote; otherwise they stay default Tensors.
+struct CastStatsTensors {
+  Tensor input;      // [rows, cols] of spec.in
+  Tensor codes{};    // [rows, cols], or [cols, rows] if spec.transposed, of *spec.out
+  Tensor factors{};  // f32[scale_count(spec.scale, rows, cols)], or by group (CastTensors)
+  Tensor stats;      // f32[kCastStatsWords] at a multiple of 8 bytes: the bytes of a CastStats
+};
+
+// input[rows, cols] of spec.in; sum[cols] of spec.out.
+struct ColumnSumTensors {
+  Tensor input;
+  Tensor sum;
+};
+
+// input[rows, cols] and output[rows, cols] of spec.in; input and inputs are those of a cast's expression (CastTensors).
+// The output may be `input` or one of the expression's matrices, with the same address and row stride; otherwise it
+// must not overlap them.
+struct ElementwiseTensors {
+  Tensor input;
+  std::array<Tensor, kMaxPointwiseInputs> inputs{};
+  Tensor output;
 };
 
 }  // namespace ingot

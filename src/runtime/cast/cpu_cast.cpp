@@ -7,10 +7,9 @@
 #include <optional>
 #include <vector>
 
-#include "ingot/runtime/cast/cast_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cpu_values.h"
 #include "ingot/runtime/cast/factor_strides.h"
-#include "ingot/runtime/cast/maxima.h"
-#include "ingot/runtime/cast/values.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 
 #include "cast/cast_tile_shared.cuh"

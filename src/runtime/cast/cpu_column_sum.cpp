@@ -2,11 +2,24 @@
 #include <algorithm>
 #include <vector>
 
-#include "ingot/runtime/cast/column_sum_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/visit.h"
 
 #include "cast/column_sum.cuh"
+
+namespace ingot {
+
+void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device) {
+  validate_spec(spec);
+  const Range in = check_matrix("column_sum input", tensors.input, spec.in, device);
+  const Range out = check_vector("column_sum sum", tensors.sum, spec.out, tensors.input.cols, device,
+                                 "one for each column of the input");
+  check_overlaps({&in, 1}, {&out, 1});
+}
+
+}  // namespace ingot
 
 namespace ingot::cpu {
 namespace {

@@ -1,13 +1,11 @@
 // cast on a GPU: the launches of its plan (codegen/cast/cast_plan.h), and their parameters.
 #include "ingot/runtime/cast/cuda_cast.h"
-#include "ingot/runtime/cast/cast_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/cast/amax_tiles_launch.h"
-#include "ingot/runtime/cast/blocks_at_once.h"
 #include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/visit.h"
 

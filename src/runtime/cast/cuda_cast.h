@@ -13,6 +13,7 @@
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 
+#include "cast/amax.cuh"
 #include "cast/cast_tile_shared.cuh"
 #include "vec8_tiles.cuh"
 
@@ -61,5 +62,24 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
 
 // Writes the factors of empty extents, whose scales are those of an amax of 0.
 void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+
+// The blocks of a kernel, without dynamic shared memory, that the GPU runs at once.
+inline i64 blocks_at_once(const Kernel& kernel, u32 threads, const Launcher& launcher) {
+  constexpr i64 kTaken = 1024;  // bytes of shared memory, from each block
+  const KernelResources& resources = kernel.resources();
+  const i64 by_shared = (launcher.block_shared_bytes() + kTaken) / (resources.static_shared_bytes + kTaken);
+  return launcher.multiprocessors() * max_of(i64{1}, min_of(resident_blocks(resources.registers, threads), by_shared));
+}
+
+// The launch of amax_tiles, for amax and for the first pass of a cast. `pass`: the spec's pass whose kernel that is.
+template <AnyKernelSpec Spec>
+void launch_amax_tiles(const Spec& spec, Pass pass, const AmaxTilesParams& params, const Stream& stream,
+                       Launcher& launcher) {
+  const Kernel& kernel = launcher.kernel(spec, pass, stream);
+  const i64 resident = blocks_at_once(kernel, AmaxTilesLaunch::kThreads, launcher);
+  const i64 grid = AmaxTilesLaunch::grid(params.source.rows, params.source.cols, resident);
+  launcher.launch(kernel, spec, pass, {.grid_x = Launcher::checked_grid(grid), .block = AmaxTilesLaunch::kThreads},
+                  params, stream);
+}
 
 }  // namespace ingot::cuda

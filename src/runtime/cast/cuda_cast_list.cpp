@@ -8,7 +8,7 @@
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cast/cast_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"

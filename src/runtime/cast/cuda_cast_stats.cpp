@@ -1,7 +1,6 @@
 // cast_stats on a GPU.
-#include "ingot/runtime/cast/cast_stats.h"
-#include "ingot/runtime/cast/cast_stats_operation.h"
-#include "ingot/runtime/cast/factor_steps.h"
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 

@@ -1,5 +1,5 @@
 // column_sum on a GPU.
-#include "ingot/runtime/cast/column_sum_operation.h"
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 

@@ -1,6 +1,6 @@
 // elementwise on a GPU: one launch.
+#include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
-#include "ingot/runtime/cast/elementwise_operation.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 

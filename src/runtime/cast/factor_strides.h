@@ -15,8 +15,15 @@ struct FactorStrides {
   std::int64_t row, group;
 };
 // For factors in one vector, in which those of each row (or block of rows) are contiguous.
-FactorStrides factor_strides(ScaleGranularity scale, std::int64_t cols);
+inline FactorStrides factor_strides(ScaleGranularity scale, std::int64_t cols) {
+  if (scale.cols == 0) return {.row = scale.rows == 0 ? 0 : 1, .group = 0};
+  return {.row = scale.rows == 0 ? 0 : scale_count(scale, 1, cols), .group = 1};
+}
+
 // For checked factors, which may also be a matrix with one row for each group of columns.
-FactorStrides factor_strides(const Tensor& factors, ScaleGranularity scale, std::int64_t cols);
+inline FactorStrides factor_strides(const Tensor& factors, ScaleGranularity scale, std::int64_t cols) {
+  if (scale.cols != 0 && factors.rows > 1) return {.row = 1, .group = factors.row_stride};
+  return factor_strides(scale, cols);
+}
 
 }  // namespace ingot

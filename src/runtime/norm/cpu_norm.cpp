@@ -4,7 +4,7 @@
 #include <mutex>
 #include <vector>
 
-#include "ingot/runtime/cast/maxima.h"
+#include "ingot/runtime/cast/cpu_values.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/visit.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ingot/runtime/cast/maxima.h"
+#include "ingot/runtime/cast/cpu_values.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
 #include "ingot/runtime/util/packed_codes.h"

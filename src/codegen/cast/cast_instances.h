@@ -1,0 +1,42 @@
+// The template instantiations that the operations of this room share; norms use column_sum_finish() too.
+#pragma once
+
+#include <string>
+
+#include "ingot/codegen/cast/cast_plan.h"
+#include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
+#include "ingot/codegen/types/spec_checks.h"
+#include "ingot/codegen/types/template_instance.h"
+
+namespace ingot {
+
+// How a cast's kernels read the values that they cast: elements of x, or a fused expression of them. The type of
+// templates/cast/source.cuh: "ingot::ValueSource<ingot::bf16>".
+std::string source_text(Dtype in);
+std::string source_text(const CastSpec& spec);
+// The expression's functor; empty without an expression.
+std::string functor(const CastSpec& spec);
+// The words of the spec that its values depend on.
+std::string value_words(const CastSpec& spec);
+
+// The kernels of templates/cast/amax.cuh. Casts use them as their first pass too.
+TemplateInstance amax_partials(Dtype in);
+TemplateInstance amax_rows(Dtype in);
+// values: a type of templates/cast/source.cuh. words: what the values are, for the comment. keeps: the kernel also
+// writes them.
+TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, const std::string& words,
+                            bool keeps = false);
+
+// Adds up the partial sums and rounds them to `out`.
+TemplateInstance column_sum_finish(Dtype out);
+
+// The granularities that a cast's scales may have.
+template <class Spec>
+void require_cast_scale(const Spec& spec, const char* field, ScaleGranularity scale) {
+  if (among(kCastGranularities, scale)) return;
+  refuse(spec, fmt::format("{} is {}, but must be {}", field, print(scale), one_of(kCastGranularities)));
+}
+
+}  // namespace ingot

@@ -1,0 +1,64 @@
+// The operations of this room: the checks of their tensors (see check.h), and the functions that run them on each
+// device. Tensors must have passed the check; on a GPU the context must be current.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "ingot/codegen/cast/amax_spec.h"
+#include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/cast/cast_stats_spec.h"
+#include "ingot/codegen/cast/column_sum_spec.h"
+#include "ingot/codegen/cast/elementwise_spec.h"
+#include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/check_scales.h"
+
+namespace ingot {
+
+class Launcher;
+class Stream;
+class ThreadPool;
+struct FactorSteps;
+
+void check(const CastSpec& spec, const CastTensors& tensors, Device device);
+// Checks each cast, and that no output overlaps a tensor of another cast.
+void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device);
+void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
+void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);
+void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device device);
+void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);
+void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device);
+
+// How messages name the parts of an input that share a scale.
+inline constexpr ScaledMatrix kScaledInput{.whole = "one for the whole tensor",
+                                           .row = "one for each row of the input",
+                                           .in_row = "in a row of the input",
+                                           .of = " of the input"};
+
+// Where cast_stats finds the factors of a cast, in either order of those of groups.
+FactorSteps factor_steps(const CastStatsSpec& spec, const CastStatsTensors& tensors);
+
+namespace cpu {
+void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool);
+void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool);
+void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool);
+void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, ThreadPool& pool);
+void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, ThreadPool& pool);
+void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool);
+}  // namespace cpu
+
+namespace cuda {
+void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+// The launcher and the stream's backend must outlive the list.
+std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
+                                         Launcher& launcher);
+void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Launcher& launcher);
+void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, const Stream& stream,
+                  Launcher& launcher);
+void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream, Launcher& launcher);
+void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
+void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,
+                 Launcher& launcher);
+}  // namespace cuda
+
+}  // namespace ingot
