@@ -113,7 +113,6 @@ const char* pass_name(Pass pass) {
     case Variant::whole: return "whole";
     case Variant::unaligned: return "unaligned";
     case Variant::wide: return "wide";
-    case Variant::pair: return "pair";
     case Variant::keeping: return "keeping";
     case Variant::kept: return "kept";
   }

@@ -13,9 +13,8 @@
 namespace ingot {
 namespace {
 
-constexpr std::array kAllPasses{Pass::first,     Pass::main, Pass::finish,     Pass::whole,
-                                Pass::unaligned, Pass::wide, Pass::first_wide, Pass::pair,
-                                Pass::keeping,   Pass::kept};
+constexpr std::array kAllPasses{Pass::first, Pass::main,       Pass::finish,  Pass::whole, Pass::unaligned,
+                                Pass::wide,  Pass::first_wide, Pass::keeping, Pass::kept};
 
 struct PassList {
   std::array<Pass, kAllPasses.size()> passes{};
@@ -25,8 +24,9 @@ struct PassList {
 
 // A bit for each of kAllPasses that a spec may have.
 constexpr std::size_t index_of(const ExtraPasses& extra) {
-  const std::array<bool, kAllPasses.size()> has{extra.first, true,       extra.finish, extra.whole, extra.unaligned,
-                                                extra.wide,  extra.first_wide, extra.pair, extra.kept, extra.kept};
+  const std::array<bool, kAllPasses.size()> has{extra.first,     true,       extra.finish,     extra.whole,
+                                                extra.unaligned, extra.wide, extra.first_wide, extra.kept,
+                                                extra.kept};
   std::size_t bits = 0;
   for (std::size_t i = 0; i < has.size(); ++i) bits |= std::size_t{has[i]} << i;
   return bits;
@@ -48,7 +48,6 @@ const char* asked_for(Pass pass) {
     case Variant::whole: return "none in one launch";
     case Variant::unaligned: return "none for any alignment";
     case Variant::wide: return "none for wide rows";
-    case Variant::pair: return "none for pairs of blocks";
     case Variant::keeping: return "none that keeps values";
     case Variant::kept: return "none for kept values";
   }
@@ -75,7 +74,6 @@ const char* suffix(Pass pass) {
     case Variant::whole: return " (in one launch)";
     case Variant::unaligned: return " (any alignment)";
     case Variant::wide: return " (wide rows)";
-    case Variant::pair: return " (pairs of blocks)";
     case Variant::keeping: return " (first pass, keeping values)";
     case Variant::kept: return " (kept values)";
   }

@@ -58,7 +58,7 @@ bool runs_on(const Spec&, Target) {
 
 // A cast's wide rows may stay in one block.
 bool needs_clusters(const KernelSpec& spec, Pass pass) {
-  return std::holds_alternative<NormBackwardSpec>(spec) && (pass == Pass::wide || pass == Pass::pair);
+  return std::holds_alternative<NormBackwardSpec>(spec) && pass == Pass::wide;
 }
 
 // ---- What is launched before a kernel ------------------------------------------------------------------------------

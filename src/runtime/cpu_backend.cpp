@@ -23,7 +23,6 @@
 #include "ingot/runtime/gemm/gemm_shape.h"
 #include "ingot/runtime/jit/launch_hook.h"
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/norm/check_norm.h"
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/quantize/check_quantize.h"
 #include "ingot/runtime/quantize/quantize_operations.h"

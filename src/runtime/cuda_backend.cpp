@@ -23,7 +23,6 @@
 #include "ingot/runtime/gemm/gemm_pair_plans.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/norm/check_norm.h"
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/quantize/check_quantize.h"
 #include "ingot/runtime/quantize/quantize_operations.h"

@@ -19,8 +19,8 @@
 //
 // Rows of more than 8192 columns do not fit the registers. Where shared memory has room for two rows of a
 // multiprocessor, each thread reads its part of a row there twice, for the sums and for the output, and copies its part
-// of a later row to the place of what it has read for the last time. norm_backward_pair.cuh and norm_backward_wide.cuh
-// take longer rows, where they can. Others are read three times from global memory: for their own sums, for the output,
+// of a later row to the place of what it has read for the last time. norm_backward_wide.cuh takes others of up to 16384
+// columns, where it can. All that are left are read three times from global memory: for their own sums, for the output,
 // and for the sums over rows. The later reads hit the L2 if it has room for four rows of each block.
 #pragma once
 
@@ -337,137 +337,98 @@ struct NormBackward {
 
   // ---- Rows that fit shared memory, of more than 8192 columns ----------------------------------------------------
 
-  // The block that takes a chunk: the columns of each thread, where they are in shared memory, and the sums over a row.
-  // (Likewise: NormBackwardPair.)
-  struct SlotBlock {
-    // From one of the thread's slots to the next.
-    static constexpr u32 kSlotStep = Launch::kThreads * 16;
-    static constexpr bool kManyChunks = false;  // does it take several chunks?
-    const NormBackward& rows;
-    RowSums& row_sums;
-
-    INGOT_DEVICE static void start() {}
-    INGOT_DEVICE u32 column(u32 i) const { return rows.column(i); }
-    INGOT_DEVICE bool inside(u32 i) const { return rows.inside(i); }
-    INGOT_DEVICE u32 slot(u32 index) const {
-      return shared_memory() + index * Launch::slot_row_bytes(rows.p.cols) + threadIdx.x * 16;
-    }
-    INGOT_DEVICE u32 grad_offset() const { return Launch::slot_row_bytes(rows.p.cols) / 2; }  // from x to its gradients
-    INGOT_DEVICE float* partials(i64) const { return rows.partials(); }
-    // Adds the terms of the thread's i-th 8 columns to its sums.
-    INGOT_DEVICE static void take(u32, const float (&g)[kVec8], const float (&xhat)[kVec8], float (&sums)[kSums]) {
-      NormBackward::take(g, xhat, kVec8, sums);
-    }
-    INGOT_DEVICE void total(float (&sums)[kSums], u32 left) const {
-      group_sums(sums, Launch::kThreads, row_sums[left % 2]);
-    }
-  };
+  // From one of the thread's slots to the next.
+  static constexpr u32 kSlotStep = Launch::kThreads * 16;
+  INGOT_DEVICE u32 row_slot(u32 index) const {
+    return shared_memory() + index * Launch::slot_row_bytes(p.cols) + threadIdx.x * 16;
+  }
+  INGOT_DEVICE u32 grad_offset() const { return Launch::slot_row_bytes(p.cols) / 2; }  // from x to its gradients
 
   // Calls each(i) for every 8 columns of the thread. Only with sums over rows, i has to be a constant.
-  template <class Team, class Each>
-  INGOT_DEVICE static void each_slot_vec8(const Team& team, const Each& each) {
+  template <class Each>
+  INGOT_DEVICE void each_slot_vec8(const Each& each) const {
     if constexpr (C.affine) {
       INGOT_UNROLL
       for (u32 i = 0; i < kSlotVec8s; ++i) {
-        if (team.inside(i)) each(i);
+        if (inside(i)) each(i);
       }
     } else {
       INGOT_UNROLL_BY(2)
-      for (u32 i = 0; team.inside(i); ++i) each(i);
+      for (u32 i = 0; inside(i); ++i) each(i);
     }
   }
 
   // A row has x and then its gradients. Each thread reads only what it copied.
-  template <class Team>
-  INGOT_DEVICE void copy_to_slot(const Team& team, u32 slot, i64 row, u32 i) const {
-    copy_async<16>(slot + i * Team::kSlotStep, input(row) + team.column(i), 16);
-    copy_async<16>(slot + team.grad_offset() + i * Team::kSlotStep, grad_output(row) + team.column(i), 16);
+  INGOT_DEVICE void copy_to_slot(u32 slot, i64 row, u32 i) const {
+    copy_async<16>(slot + i * kSlotStep, input(row) + column(i), 16);
+    copy_async<16>(slot + grad_offset() + i * kSlotStep, grad_output(row) + column(i), 16);
   }
-  template <class Team>
-  INGOT_DEVICE static void read_slot(const Team& team, u32 slot, u32 i, const Statistics& s, float (&xhat)[kVec8],
-                                     float (&g)[kVec8]) {
+  INGOT_DEVICE void read_slot(u32 slot, u32 i, const Statistics& s, float (&xhat)[kVec8], float (&g)[kVec8]) const {
     Vec8<In> x;
     Vec8<In> grad;
-    x.vectors[0].bits = load_shared16(slot + i * Team::kSlotStep);
-    grad.vectors[0].bits = load_shared16(slot + team.grad_offset() + i * Team::kSlotStep);
+    x.vectors[0].bits = load_shared16(slot + i * kSlotStep);
+    grad.vectors[0].bits = load_shared16(slot + grad_offset() + i * kSlotStep);
     unpack_pair(x, grad, s, xhat, g);
   }
 
-  // Team: SlotBlock or NormBackwardPair.
-  template <class Team>
-  INGOT_DEVICE void slot_rows(const Team& team) const {
+  INGOT_DEVICE void slot_rows(RowSums& row_sums) const {
     float over_rows[kSlotVec8s][kSums][kVec8] = {};
     Vec8<In> gammas[kSlotVec8s] = {};
     if constexpr (C.affine) {
-      each_slot_vec8(team, [&](u32 i) { gammas[i] = load_vec8_again(gamma() + team.column(i)); });
+      each_slot_vec8([&](u32 i) { gammas[i] = load_vec8_again(gamma() + column(i)); });
     }
-    // The sums of the chunk that has this row.
-    [[maybe_unused]] const auto store_over_rows = [&](i64 row) {
-      each_slot_vec8(team, [&](u32 i) {
-        INGOT_UNROLL
-        for (u32 k = 0; k < kSums; ++k) {
-          store_partials<WholeVec8s>(team.partials(row) + k * p.cols, team.column(i), over_rows[i][k]);
-        }
-      });
-    };
     u32 left = static_cast<u32>(end_row - first_row);
     INGOT_UNROLL_BY(1)
     for (u32 r = 0; r < p.slot_rows; ++r) {
-      if (r < left) each_slot_vec8(team, [&](u32 i) { copy_to_slot(team, team.slot(r), first_row + r, i); });
+      if (r < left) each_slot_vec8([&](u32 i) { copy_to_slot(row_slot(r), first_row + r, i); });
       commit_copies();
     }
-    team.start();
     Statistics next = statistics(first_row);
     u32 index = 0;
     INGOT_UNROLL_BY(1)
     for (; left != 0; --left) {
       const Statistics s = next;
       if (left > 1) next = statistics(end_row - left + 1);
-      const u32 slot = team.slot(index);
+      const u32 slot = row_slot(index);
       if (p.slot_rows == 1) {
         wait_for_copies<0>();
       } else {
         wait_for_copies<Launch::kMaxSlotRows - 1>();
       }
       float sums[kSums] = {};
-      each_slot_vec8(team, [&](u32 i) {
+      each_slot_vec8([&](u32 i) {
         float xhat[kVec8];
         float g[kVec8];
-        read_slot(team, slot, i, s, xhat, g);
+        read_slot(slot, i, s, xhat, g);
         if constexpr (C.affine) {
           take_row(g, xhat, over_rows[i]);
           forget_values(gammas[i]);
         }
         scale_kept(g, gammas[C.affine ? i : 0]);
-        team.take(i, g, xhat, sums);
+        take(g, xhat, kVec8, sums);
       });
-      team.total(sums, left);
+      group_sums(sums, Launch::kThreads, row_sums[left % 2]);
       to_means(sums);
-      each_slot_vec8(team, [&](u32 i) {
+      each_slot_vec8([&](u32 i) {
         float xhat[kVec8];
         float g[kVec8];
-        read_slot(team, slot, i, s, xhat, g);
-        if (left > p.slot_rows) copy_to_slot(team, slot, end_row - left + p.slot_rows, i);
+        read_slot(slot, i, s, xhat, g);
+        if (left > p.slot_rows) copy_to_slot(slot, end_row - left + p.slot_rows, i);
         if constexpr (C.affine) forget_values(gammas[i]);
         scale_kept(g, gammas[C.affine ? i : 0]);
-        store_vec8(grad_input(end_row - left) + team.column(i), gradient(g, xhat, sums, s));
+        store_vec8(grad_input(end_row - left) + column(i), gradient(g, xhat, sums, s));
       });
       commit_copies();
       index = index + 1 == p.slot_rows ? 0 : index + 1;
-      if constexpr (C.affine && Team::kManyChunks) {
-        if (team.ends_chunk(end_row - left)) {
-          store_over_rows(end_row - left);
-          each_slot_vec8(team, [&](u32 i) {
-            INGOT_UNROLL
-            for (u32 k = 0; k < kSums; ++k) {
-              INGOT_UNROLL
-              for (float& sum : over_rows[i][k]) sum = 0.0F;
-            }
-          });
-        }
-      }
     }
-    if constexpr (C.affine && !Team::kManyChunks) store_over_rows(first_row);
+    if constexpr (C.affine) {
+      each_slot_vec8([&](u32 i) {
+        INGOT_UNROLL
+        for (u32 k = 0; k < kSums; ++k) {
+          store_partials<WholeVec8s>(partials() + k * p.cols, column(i), over_rows[i][k]);
+        }
+      });
+    }
   }
 
   // ---- All other rows --------------------------------------------------------------------------------------------
@@ -586,7 +547,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardLaunch::kThreads, !C.affine &&
     rows.kept_rows(PaddedVec8s{static_cast<u32>(p.cols)}, row_sums);
   } else {
     if constexpr (sizeof(In) == 2) {
-      if (p.slot_rows != 0) return rows.slot_rows(typename Rows::SlotBlock{rows, row_sums});
+      if (p.slot_rows != 0) return rows.slot_rows(row_sums);
     }
     rows.streamed_rows(vectors, row_sums);
   }

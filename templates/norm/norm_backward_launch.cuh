@@ -13,7 +13,7 @@ namespace ingot {
 struct NormBackwardDivision {
   u32 threads_log2;    // of the threads that share a row
   u32 groups_log2;     // of the groups of threads in a block, each of which takes a row at a time
-  i64 rows_per_block;  // (norm_backward_pair and norm_backward_wide find their rows themselves)
+  i64 rows_per_block;  // (norm_backward_wide finds its rows itself)
 };
 
 struct NormBackwardParams {

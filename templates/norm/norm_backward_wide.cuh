@@ -1,6 +1,6 @@
-// The backward pass of LayerNorm and RMSNorm (norm_backward.cuh) of rows that are too wide for the registers of one
-// block, and for its shared memory or so few that not all multiprocessors would have one: the blocks of a cluster share
-// the rows of a chunk, so each byte of the inputs is read once here too. It takes only rows that can be read and
+// The backward pass of LayerNorm and RMSNorm (norm_backward.cuh) of rows of 8193 to 16384 columns that have no room in
+// one block's shared memory, or are so few that not all multiprocessors would have one: the four blocks of a cluster
+// share the rows of a chunk, so each byte of the inputs is read once here too. It takes only rows that can be read and
 // written 8 elements at a time.
 //
 // The bits are those of norm_backward: the sums over rows, because each column belongs to one thread, and a row's sums,
@@ -19,19 +19,15 @@
 
 namespace ingot {
 
-// Four blocks for rows of up to 16384 columns, in which two have room on a multiprocessor; eight for longer ones.
 struct NormBackwardWideLaunch {
-  static constexpr u32 kSummingWarps = kNormSummingWarps;
-  static constexpr u32 kMaxThreads = NormBackwardLaunch::kThreads;
+  static constexpr u32 kBlocks = kNormClusterBlocks;  // two have room on a multiprocessor
+  static constexpr u32 kMaxThreads = 256;
   static constexpr u32 kVec8s = NormBackwardLaunch::kVec8s;
   static constexpr i64 kColsPerUnit = 32 * kVec8;
   static constexpr i64 kMinCols = i64{NormBackwardLaunch::kThreads} * kVec8s * kVec8 + 1;
-  static constexpr i64 kMaxCols = kMaxClusterBlocks * kMaxNormUnits * kColsPerUnit;
-  INGOT_HOST_DEVICE static constexpr u32 blocks(i64 cols) {
-    return cols <= i64{kSummingWarps} * 4 * kColsPerUnit ? 4 : kMaxClusterBlocks;
-  }
+  static constexpr i64 kMaxCols = kBlocks * kMaxNormUnits * kColsPerUnit;
   INGOT_HOST_DEVICE static constexpr u32 threads(i64 cols) {  // in each block
-    return static_cast<u32>(ceil_div(cols, kColsPerUnit * blocks(cols) * kVec8s)) * 32;
+    return static_cast<u32>(ceil_div(cols, kColsPerUnit * kBlocks * kVec8s)) * 32;
   }
   // The dynamic shared memory of a block.
   INGOT_HOST_DEVICE static constexpr u32 shared_bytes(bool centred) {
@@ -41,21 +37,22 @@ struct NormBackwardWideLaunch {
 
 static_assert(NormBackwardWideLaunch::kMaxThreads / 32 * NormBackwardWideLaunch::kVec8s == kMaxNormUnits);
 
-// A block sums for every 4th (8th) of the 16 warps, beginning with its rank. Its units are numbered by groups of 4096
+static_assert(NormBackwardWideLaunch::kMaxCols == 16384);
+
+// A block sums for every 4th of the 16 warps, beginning with its rank. Its units are numbered by groups of 4096
 // columns, and within such a group by these warps; each warp of the block holds two.
 struct NormBackwardWideUnits {
   ClusterPlace place = ClusterPlace::here();
-  INGOT_DEVICE u32 warps() const { return norm_summing_warps(place.blocks); }
   INGOT_DEVICE u32 first() const { return threadIdx.x / 32 * NormBackwardWideLaunch::kVec8s; }
   INGOT_DEVICE u32 count() const { return blockDim.x / 32 * NormBackwardWideLaunch::kVec8s; }
   // The first column of the thread's first vec8; that of the second is stride() further on.
   INGOT_DEVICE u32 first_column() const {
-    constexpr u32 kPerStep = NormBackwardWideLaunch::kSummingWarps * 32 * kVec8;
-    const u32 step = first() / warps();
-    const u32 warp = first() % warps() * place.blocks + place.rank;
+    constexpr u32 kPerStep = kNormSummingWarps * 32 * kVec8;
+    const u32 step = first() / kNormWarpsOfBlock;
+    const u32 warp = first() % kNormWarpsOfBlock * kNormClusterBlocks + place.rank;
     return step * kPerStep + (warp * 32 + threadIdx.x % 32) * kVec8;
   }
-  INGOT_DEVICE u32 stride() const { return place.blocks * (32 * kVec8); }
+  INGOT_DEVICE static constexpr u32 stride() { return kNormClusterBlocks * (32 * kVec8); }
 };
 static_assert(NormBackwardWideLaunch::kVec8s == 2);  // so that both units of a warp are of one group
 
@@ -68,13 +65,12 @@ struct NormBackwardWide {
   static constexpr bool kAhead = sizeof(In) == 2;
 
   Rows rows;
-  u32 chunk, begin, stride;
+  u32 chunk, begin;
 
   INGOT_DEVICE explicit NormBackwardWide(const NormBackwardParams& p) : rows(p) {
     const NormBackwardWideUnits units;
     chunk = units.place.index;
     begin = units.first_column();
-    stride = units.stride();
     // Without sums over rows, the clusters of the launch share the rows evenly.
     const i64 chunk_rows =
         C.affine ? NormBackwardLaunch::rows_per_chunk(p.rows, p.cols) : ceil_div(p.rows, i64{cluster_count()});
@@ -82,7 +78,7 @@ struct NormBackwardWide {
     rows.end_row = min_of(p.rows, rows.first_row + chunk_rows);
   }
 
-  INGOT_DEVICE u32 column(u32 i) const { return begin + i * stride; }
+  INGOT_DEVICE u32 column(u32 i) const { return begin + i * NormBackwardWideUnits::stride(); }
   INGOT_DEVICE bool inside(u32 i) const { return column(i) < static_cast<u32>(rows.p.cols); }
 
   INGOT_DEVICE typename Rows::Row load(i64 row) const {
@@ -130,7 +126,7 @@ struct NormBackwardWide {
       const NormBackwardWideUnits units;
       const u32 turn = static_cast<u32>(row - rows.first_row);
       norm_wide_sums(
-          parts, means, units.first(), units.count(), [&](u32 w) { return w * units.place.blocks + units.place.rank; },
+          parts, means, units.first(), units.count(), [&](u32 w) { return w * kNormClusterBlocks + units.place.rank; },
           shared, shared.sums[turn % 2], turn / 2);
       rows.to_means(means);
       INGOT_UNROLL
@@ -158,9 +154,10 @@ struct NormBackwardWide {
 };
 
 // Params as for norm_backward. With gamma, cluster i of the grid takes chunk i; without, there are no sums over rows,
-// and there may be any number of clusters.
+// and there may be any number of clusters. On sm_120, it would spill in the registers that two blocks to a
+// multiprocessor leave.
 template <class In, class Kind, NormBackwardConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, 1)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormBackwardWideLaunch::kMaxThreads, kDeviceArch >= 1200 ? 1 : 2)
     norm_backward_wide(const __grid_constant__ NormBackwardParams p) {
   if constexpr (kHasClusters) {
     using Rows = NormBackwardWide<In, Kind, C>;

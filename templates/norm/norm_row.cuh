@@ -1,4 +1,4 @@
-// One row of norm_rows, norm_rows_staged and norm_rows_wide: the kernels' parameters, where the row lies, its
+// One row of norm_rows and norm_rows_wide: the kernels' parameters, where the row lies, its
 // statistics, and the arithmetic of 8 columns (formulas: codegen/norm/norm_spec.h).
 #pragma once
 
@@ -29,7 +29,7 @@ struct NormRowsParams {
   const float* scale;  // if the scale is given
   u32* amax;           // if the scale is given
   u32 threads_log2;    // log2 of the threads that share a row
-  u32 slot_rows;       // for how many rows a thread has slots in shared memory: 0, 1 or 2 (norm_rows_staged.cuh)
+  u32 slot_rows;       // for how many rows a thread has slots in shared memory: 0 or 1
   bool pow2;
   bool one_turn;  // does each group of threads take one row of whole vec8s? (NormRowsLaunch::one_turn)
 };

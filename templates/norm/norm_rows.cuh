@@ -1,8 +1,8 @@
 // LayerNorm or RMSNorm of each row of a matrix. The kernel writes any of the values, their FP8 codes and the statistics
 // (formulas: codegen/norm/norm_spec.h; order of the sums: norm.cuh). It reads each input byte once and writes each
-// output byte once, in one launch: a row stays in its threads' registers, first as elements and then as values, while
-// its statistics and then its amax are found. Longer rows stay in shared memory (norm_rows_staged.cuh) or in that of a
-// cluster (norm_rows_wide.cuh), where they can; all others are read again, from the L2.
+// output byte once, in one launch: a row of up to 16384 columns stays in its threads' registers, first as elements
+// and then as values, while its statistics and then its amax are found. Codes alone of more than 8192 columns are
+// written faster by pairs of blocks (norm_rows_wide.cuh). Longer rows are read again in each pass, from the L2.
 //
 // A dynamic scale belongs to one row and comes from the row's values after they are rounded to the input's dtype. A
 // given scale holds for the whole tensor; the kernel then raises the amax beside it to the largest |value|.
@@ -14,7 +14,6 @@
 #include "memory.cuh"
 #include "norm/norm.cuh"
 #include "norm/norm_row.cuh"
-#include "norm/norm_rows_staged.cuh"
 #include "platform.cuh"
 #include "reduce.cuh"
 #include "shared.cuh"
@@ -321,9 +320,6 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsLaunch::kMaxThreads, (norm_rows_re
       return norm_kept_row<Row>(p, shared);
   }
   const bool kept = p.cols <= (i64{NormRowsLaunch::kVec8s * kVec8} << p.threads_log2);
-  if constexpr (sizeof(In) == 2 && C.result) {
-    if (!kept && p.slot_rows != 0) return NormRowsStaged<In, Kind, Codes, C>{p, shared}.all_rows();
-  }
   if (kept && Row::vectors(p) && p.cols % kVec8 == 0) {
     norm_kept_rows<Row>(p, WholeVec8s{}, shared);
   } else if (kept && kPaddedRowsStay && p.eps >= kLeastEpsToStay) {

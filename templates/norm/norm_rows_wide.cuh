@@ -1,4 +1,4 @@
-// LayerNorm or RMSNorm (norm_rows.cuh) of rows that are too wide for the registers of one block: a pair of blocks, a
+// The codes alone of LayerNorm or RMSNorm (norm_rows.cuh) of 16-bit rows of 8193 to 16384 columns: a pair of blocks, a
 // cluster of two, shares a row, so each input byte is read once here too. It takes only rows that can be read and
 // written 8 elements at a time.
 //
@@ -32,75 +32,51 @@ struct NormRowsWideLaunch {
   static constexpr i64 kColsPerStep = i64{kSummingWarps} * 32 * kVec8;
   // The groups of 8 columns of a thread.
   static constexpr u32 kMinVec8s = 3;
-  static constexpr u32 kMaxVec8s = 16;
+  static constexpr u32 kMaxVec8s = 4;
   static constexpr i64 kMaxCols = kMaxVec8s * kColsPerStep;
   INGOT_HOST_DEVICE static constexpr u32 vec8s(i64 cols) { return static_cast<u32>(ceil_div(cols, kColsPerStep)); }
   // NormSpec::cols of the kernel for rows of `cols` columns.
   INGOT_HOST_DEVICE static constexpr i64 kernel_cols(i64 cols) { return vec8s(cols) * kColsPerStep; }
-  // Is that the kernel for rows that can be read in vectors? Shorter rows stay in one block's registers. Up to 16384
-  // columns that is faster too, but for codes alone of 16-bit elements.
-  INGOT_HOST_DEVICE static constexpr bool takes(i64 cols, u32 element_bytes, bool codes_alone) {
-    constexpr i64 kMinColsOfCodes = (kMinVec8s - 1) * kColsPerStep + 1;
-    const bool early = codes_alone && element_bytes == 2;
-    return cols >= (early ? kMinColsOfCodes : NormRowsLaunch::kMaxCols + 1) && cols <= kMaxCols;
+  // Is that the kernel for rows that can be read in vectors?
+  INGOT_HOST_DEVICE static constexpr bool takes(i64 cols, i64 element_bytes, bool codes_alone) {
+    return codes_alone && element_bytes == 2 && cols > (kMinVec8s - 1) * kColsPerStep && cols <= kMaxCols;
   }
 };
+static_assert(NormRowsWideLaunch::kMaxCols == NormRowsLaunch::kMaxCols);
 
 struct NormRowsWideShared {
   ClusterWords<NormRowsWideLaunch::kSummingWarps> sums[2];  // of the summing warps, as bits
   ClusterWords<NormRowsWideLaunch::kSummingWarps> maxima;
 };
 
-// Behind NormRowsWideShared, each thread has slots for its vec8s of one row and, if the norm has them and there is room
-// for them, of gamma and beta.
+// After NormRowsWideShared, each thread has slots for its vec8s of one row and, if the norm has them, of gamma and
+// beta.
 struct NormRowsWideSlots {
-  // The most shared memory of a block on GPUs of compute capability 9 and 10. Those of 12 have not half of it: there,
-  // gamma and beta are loaded again for each row, from the L1, as they are where they have no room.
-  static constexpr u32 kRoom = 227 * 1024;
-  // The vectors of a thread's slots: the row, gamma, beta.
-  INGOT_HOST_DEVICE static constexpr u32 rows(u32 vec8s, bool affine, bool centred, u32 element_bytes, int major) {
-    const u32 all = 1 + (affine ? (centred ? 2 : 1) : 0);
-    return major < 12 && bytes(vec8s, all, element_bytes) <= kRoom ? all : 1;
+  // The vectors of a thread's slots: the row, gamma, beta. GPUs of compute capability 12 have little shared memory:
+  // there gamma and beta are loaded again for each row, from the L1.
+  INGOT_HOST_DEVICE static constexpr u32 rows(bool affine, bool centred, int major) {
+    return major < 12 && affine ? (centred ? 3 : 2) : 1;
   }
   // The dynamic shared memory of a block with so many.
-  INGOT_HOST_DEVICE static constexpr u32 bytes(u32 vec8s, u32 rows, u32 element_bytes) {
-    return static_cast<u32>(sizeof(NormRowsWideShared)) +
-           vec8s * rows * NormRowsWideLaunch::kThreads * kVec8 * element_bytes;
+  INGOT_HOST_DEVICE static constexpr u32 bytes(u32 vec8s, u32 rows) {
+    return static_cast<u32>(sizeof(NormRowsWideShared)) + vec8s * rows * NormRowsWideLaunch::kThreads * 16;
   }
 };
 static_assert(sizeof(NormRowsWideShared) % 16 == 0);
 
 // The slots of a thread for its vec8s of the input's row (kRow 0), gamma (1) or beta (2), of kRows. The block's slots
-// for one vector are neighbours, and there are none behind those of the last vec8 that a thread has.
+// for one vector are neighbours, and there are none after those of the last vec8 that a thread has.
 template <class In, u32 kRows, u32 kRow>
 struct NormRowsWideSlot {
-  static_assert(kRow < kRows);
-  static constexpr u32 kVectors = Vec8<In>::kVectors;
+  static_assert(kRow < kRows && sizeof(In) == 2);
 
-  INGOT_DEVICE static u32 address(u32 i, u32 vector) {
+  INGOT_DEVICE static u32 address(u32 i) {
     return shared_memory() + static_cast<u32>(sizeof(NormRowsWideShared)) + threadIdx.x * 16 +
-           ((i * kRows + kRow) * kVectors + vector) * (NormRowsWideLaunch::kThreads * 16);
+           (i * kRows + kRow) * (NormRowsWideLaunch::kThreads * 16);
   }
-  INGOT_DEVICE static void clear(u32 i) {
-    INGOT_UNROLL
-    for (u32 v = 0; v < kVectors; ++v) store_shared16(address(i, v), {});
-  }
-  INGOT_DEVICE static void copy(u32 i, const In* source) {
-    INGOT_UNROLL
-    for (u32 v = 0; v < kVectors; ++v) {
-      if constexpr (kVectors == 1) {
-        copy_async<16>(address(i, v), source, 16);
-      } else {
-        copy_async_cached(address(i, v), source + v * kPerVector<In>, 16);
-      }
-    }
-  }
-  INGOT_DEVICE static Vec8<In> load(u32 i) {
-    Vec8<In> vec8;
-    INGOT_UNROLL
-    for (u32 v = 0; v < kVectors; ++v) vec8.vectors[v].bits = load_shared16(address(i, v));
-    return vec8;
-  }
+  INGOT_DEVICE static void clear(u32 i) { store_shared16(address(i), {}); }
+  INGOT_DEVICE static void copy(u32 i, const In* source) { copy_async<16>(address(i), source, 16); }
+  INGOT_DEVICE static Vec8<In> load(u32 i) { return {{{load_shared16(address(i))}}}; }
 };
 
 // Which of the 16 summing warps the thread's warp is: the blocks of a pair take them in turn, so that the last group of
@@ -124,21 +100,12 @@ struct NormRowsWideColumns {
   }
 };
 
-// How many blocks a multiprocessor has registers for.
-template <class In>
+// How many blocks a multiprocessor has registers for, or shared memory.
 INGOT_HOST_DEVICE constexpr u32 norm_rows_wide_blocks(u32 vec8s) {
-  if (kDeviceArch >= 1200) return vec8s * sizeof(In) <= 24 ? 2 : 1;  // by shared memory
-  if (sizeof(In) == 4) return vec8s <= 8 ? 2 : 1;
-  return vec8s <= 3 ? 4 : vec8s <= 5 ? 3 : 2;
+  return kDeviceArch >= 1200 ? 2 : vec8s <= 3 ? 4 : 3;
 }
 // How many vec8s go side by side without a spill.
-template <class In>
-INGOT_HOST_DEVICE constexpr u32 norm_rows_wide_batch(u32 vec8s) {
-  if (sizeof(In) == 4) return kDeviceArch >= 1200 ? 1 : 2;
-  if (kDeviceArch >= 1200) return vec8s <= 10 ? 2 : 1;
-  if (vec8s <= 13) return vec8s <= 10 ? vec8s : (vec8s + 1) / 2;
-  return kDeviceArch >= 1000 ? 2 : 4;
-}
+INGOT_HOST_DEVICE constexpr u32 norm_rows_wide_batch(u32 vec8s) { return kDeviceArch >= 1200 ? 2 : vec8s; }
 
 // body(i) for each of the thread's Vec8s vec8s, from First on. They go side by side, Batch of them at a time: a branch
 // that is always taken keeps the compiler from beginning with those for which it has no registers.
@@ -171,19 +138,17 @@ template <class In, class Kind, class Codes, NormRowsConfig C, u32 kVec8s>
 struct NormRowsWide {
   using Row = NormRow<In, Kind, Codes, C>;
   using Columns = NormRowsWideColumns<kVec8s>;
-  static constexpr u32 kSlotRows =
-      NormRowsWideSlots::rows(kVec8s, C.affine, kCentred<Kind>, sizeof(In), kDeviceArch / 100);
+  static_assert(Row::kCodesAlone);
+  static constexpr u32 kSlotRows = NormRowsWideSlots::rows(C.affine, kCentred<Kind>, kDeviceArch / 100);
   template <u32 kRow>
   using Slot = NormRowsWideSlot<In, kSlotRows, kRow>;
-  // A row that is reduced only once takes the ClusterWords in turn.
-  static constexpr bool kOneReduction = !Row::kSubtractsMean && !Row::kWritesCodes;
 
   const NormRowsParams& p;
   NormRowsWideShared& shared;
 
   template <class Body>
   INGOT_DEVICE void each_vec8(const Body& body) const {
-    for_each_vec8<kVec8s, norm_rows_wide_batch<In>(kVec8s)>(p, body);
+    for_each_vec8<kVec8s, norm_rows_wide_batch(kVec8s)>(p, body);
   }
 
   // Begins to copy the thread's part of a row.
@@ -232,8 +197,7 @@ struct NormRowsWide {
       unpack(vec8s[i], x);
       vec8s[i] = r.values(x, affine(r, i, column));
       if (!column.inside(i)) return;
-      if constexpr (Row::kWritesCodes) maximum.take(vec8s[i]);
-      if constexpr (Row::kWritesResult) store_vec8(r.result() + column(i), vec8s[i]);
+      maximum.take(vec8s[i]);
     });
     return maximum.bits();
   }
@@ -295,15 +259,9 @@ struct NormRowsWide {
       }
       take_squares(r, vec8s, parts);
       if constexpr (!Row::kSubtractsMean) copy_next();
-      r.take_squares(kOneReduction ? norm_pair_sum(parts, shared.sums[turn % 2], turn / 2)
-                                   : norm_pair_sum(parts, shared.sums[1], turn));
-      if constexpr (Row::kWritesValues) {
-        const u32 maximum = take_values(r, vec8s);
-        if constexpr (Row::kWritesCodes) {
-          r.take_maximum(cluster_max(maximum, shared.maxima, turn));
-          store_codes(r, vec8s);
-        }
-      }
+      r.take_squares(norm_pair_sum(parts, shared.sums[1], turn));
+      r.take_maximum(cluster_max(take_values(r, vec8s), shared.maxima, turn));
+      store_codes(r, vec8s);
     }
   }
 };
@@ -311,7 +269,7 @@ struct NormRowsWide {
 // Params as for norm_rows; threads_log2 and slot_rows are not read. It takes rows of as many columns as make kVec8s
 // groups of 8 for a thread. Pair i of n takes every n-th row, beginning with row i; there is one for each.
 template <class In, class Kind, class Codes, NormRowsConfig C, u32 kVec8s>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kThreads, norm_rows_wide_blocks<In>(kVec8s))
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(NormRowsWideLaunch::kThreads, norm_rows_wide_blocks(kVec8s))
     norm_rows_wide(const __grid_constant__ NormRowsParams p) {
   static_assert(kVec8s >= NormRowsWideLaunch::kMinVec8s && kVec8s <= NormRowsWideLaunch::kMaxVec8s);
   if constexpr (kHasClusters) {

@@ -81,16 +81,11 @@ const std::vector<Golden> kGolden{
      "#include \"cast/cast_rows_wide.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_rows_wide<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
      "ingot::CastRowsConfig{.result = false}>;\n"},
-    {"norm rms bf16->e4m3fn affine scale=row out=codes,stats cols=40960", Pass::main,
-     "// norm rms bf16->e4m3fn affine scale=row out=codes cols=40960\n"
+    {"norm rms bf16->e4m3fn affine scale=row out=codes,stats cols=16384", Pass::main,
+     "// norm rms bf16->e4m3fn affine scale=row out=codes cols=16384\n"
      "#include \"norm/norm_rows_wide.cuh\"\n"
      "constexpr auto kKernel = &ingot::norm_rows_wide<ingot::bf16, ingot::RmsNorm, ingot::e4m3fn, "
-     "ingot::NormRowsConfig{.affine = true, .given_scale = false, .result = false}, 10>;\n"},
-    {"norm_backward layer bf16 affine sums=bf16", Pass::pair,
-     "// norm_backward layer bf16 affine sums=f32 (pairs of blocks)\n"
-     "#include \"norm/norm_backward_pair.cuh\"\n"
-     "constexpr auto kKernel = &ingot::norm_backward_pair<ingot::bf16, ingot::LayerNorm, "
-     "ingot::NormBackwardConfig{.affine = true}>;\n"},
+     "ingot::NormRowsConfig{.affine = true, .given_scale = false, .result = false}, 4>;\n"},
     {"norm_backward layer bf16 affine sums=bf16", Pass::wide,
      "// norm_backward layer bf16 affine sums=f32 (wide rows)\n"
      "#include \"norm/norm_backward_wide.cuh\"\n"
@@ -219,15 +214,14 @@ BOOST_AUTO_TEST_CASE(golden_texts) {
   for (const Golden& golden : kGolden) {
     const Source source = generate(parse(golden.line), golden.pass);
     BOOST_TEST(source.text == golden.text);
-    const char* const expected = golden.pass == Pass::first       ? " (first pass)"
-                                 : golden.pass == Pass::finish    ? " (finish)"
-                                 : golden.pass == Pass::whole     ? " (in one launch)"
-                                 : golden.pass == Pass::unaligned ? " (any alignment)"
+    const char* const expected = golden.pass == Pass::first             ? " (first pass)"
+                                 : golden.pass == Pass::finish          ? " (finish)"
+                                 : golden.pass == Pass::whole           ? " (in one launch)"
+                                 : golden.pass == Pass::unaligned       ? " (any alignment)"
                                  : golden.pass.variant == Variant::wide ? " (wide rows)"
-                                 : golden.pass == Pass::pair      ? " (pairs of blocks)"
-                                 : golden.pass == Pass::keeping   ? " (first pass, keeping values)"
-                                 : golden.pass == Pass::kept      ? " (kept values)"
-                                                                  : "";
+                                 : golden.pass == Pass::keeping         ? " (first pass, keeping values)"
+                                 : golden.pass == Pass::kept            ? " (kept values)"
+                                                                        : "";
     BOOST_TEST(source.name == golden.line + expected);
   }
 }
@@ -347,11 +341,11 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // the kernels of others); gemm 16 x 3 + 5, and 32 of one FP8 operand; column_sum 3 + 3; relayout 2;
   // cast_stats 3 x (4 formats, transposed or not, + 1) + 1;
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
-  // not, and plain statistics; norm_backward: affine, also with a zero-centred gamma, or not, for wide rows too, and
-  // for pairs of blocks with 2 dtypes. (Norms name a kernel for wide rows by cols.)
+  // not, and plain statistics; norm_backward: affine, also with a zero-centred gamma, or not, for wide rows too. (Norms
+  // name a kernel for wide rows by cols.)
   // amax_history 1.
   BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * (95U + 32U + 83U + 1U) + 53U + 6U + 2U * 3U * (4U * 8U + 3U) +
-                                 2U * 18U + 32U + 2U + 28U + 1U + 2U * 2U * 3U);
+                                 2U * 18U + 32U + 2U + 28U + 1U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
@@ -380,10 +374,8 @@ BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {
   BOOST_TEST(message(parse("cast bf16->e4m3fn of=exp(x) scale=tensor out=codes,transposed"), Pass::keeping) ==
              "cast bf16->e4m3fn of=exp(x) scale=tensor out=codes,transposed: this kernel has none that keeps values: "
              "ask for one of passes(spec)");
-  BOOST_TEST(message(parse("norm_backward rms f32"), Pass::pair) ==
-             "norm_backward rms f32: this kernel has none for pairs of blocks: ask for one of passes(spec)");
-  BOOST_TEST(message(parse("norm rms bf16 out=result cols=40960"), Pass::wide) ==
-             "norm rms bf16 out=result cols=40960: this kernel has none for wide rows: ask for one of passes(spec)");
+  BOOST_TEST(message(parse("norm rms bf16 out=result"), Pass::wide) ==
+             "norm rms bf16 out=result: this kernel has none for wide rows: ask for one of passes(spec)");
   BOOST_TEST(message(parse("cast bf16->e4m3fn scale=row out=codes"), Pass::finish) ==
              "cast bf16->e4m3fn scale=row out=codes: this kernel has no finishing pass: ask for one of passes(spec)");
   BOOST_TEST(message(AmaxSpec{.in = Dtype::e5m2}, Pass::main) ==

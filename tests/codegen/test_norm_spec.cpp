@@ -71,8 +71,8 @@ BOOST_AUTO_TEST_CASE(printed_form) {
   BOOST_TEST(print(NormSpec{.out = Dtype::e4m3fnuz, .scale = kTensorwise, .source = ScaleSource::given}) ==
              "norm layer bf16->e4m3fnuz scale=tensor out=codes given");
   BOOST_TEST(print(NormSpec{.stats = true}) == "norm layer bf16 out=stats");
-  BOOST_TEST(print(NormSpec{.kind = NormKind::rms, .result = true, .cols = 40960}) ==
-             "norm rms bf16 out=result cols=40960");
+  BOOST_TEST(print(NormSpec{.kind = NormKind::rms, .out = Dtype::e4m3fn, .cols = 16384}) ==
+             "norm rms bf16->e4m3fn scale=row out=codes cols=16384");
   BOOST_TEST(print(NormBackwardSpec{}) == "norm_backward layer bf16");
   BOOST_TEST(print(NormBackwardSpec{.kind = NormKind::rms, .in = Dtype::f16, .affine = true, .sums = Dtype::f16}) ==
              "norm_backward rms f16 affine sums=f16");
@@ -91,6 +91,21 @@ BOOST_AUTO_TEST_CASE(words_in_any_order_and_words_left_out) {
   BOOST_TEST((parse("norm layer bf16->e5m2") == KernelSpec(NormSpec{.out = Dtype::e5m2})));
   BOOST_TEST((parse("norm_backward rms f32 affine") ==
               KernelSpec(NormBackwardSpec{.kind = NormKind::rms, .in = Dtype::f32, .affine = true})));
+}
+
+// 0.1.0 wrote lines that name kernels for wider rows and for other norms; they are the specs without one now.
+BOOST_AUTO_TEST_CASE(columns_of_kernels_that_are_gone) {
+  const auto printed = [](const char* line) { return print(parse(line)); };
+  constexpr const char* kCodes = "norm rms bf16->e4m3fn affine scale=row out=codes";
+  BOOST_TEST(printed("norm rms bf16->e4m3fn affine scale=row out=codes cols=20480") == kCodes);
+  BOOST_TEST(printed("norm rms bf16->e4m3fn affine scale=row out=codes cols=65536") == kCodes);
+  BOOST_TEST(printed("norm rms bf16->e4m3fn affine scale=row out=codes cols=12288") ==
+             std::string(kCodes) + " cols=12288");
+  for (const char* const cols : {"12288", "16384", "40960"}) {
+    BOOST_TEST(printed((std::string("norm rms bf16 out=result cols=") + cols).c_str()) == "norm rms bf16 out=result");
+    BOOST_TEST(printed((std::string("norm layer f32->e5m2 out=codes cols=") + cols).c_str()) ==
+               "norm layer f32->e5m2 scale=row out=codes");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
@@ -116,7 +131,7 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
       "\"fast\" is no word of norm; expected affine, scale=<granularity>, out=codes,result,stats, given, pow2 or "
       "cols=<columns>");
   BOOST_TEST(parse_error("norm rms bf16 out=result cols=many") ==
-             "\"many\" in \"cols=many\" is no number of columns; expected one such as 40960");
+             "\"many\" in \"cols=many\" is no number of columns; expected one such as 16384");
   BOOST_TEST(parse_error("norm rms bf16 out=result cols=20480 cols=20480") ==
              "\"cols=20480\" gives cols a second time");
   BOOST_TEST(parse_error("norm_backward rms bf16 out=result") ==
@@ -146,7 +161,12 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   for (const std::int32_t cols : {-4096, 1, 8192, 40961, 69632}) {
     BOOST_TEST(refusal(NormSpec{.result = true, .cols = cols}) ==
                "norm layer bf16 out=result cols=" + std::to_string(cols) + ": cols is " + std::to_string(cols) +
-                   ", but must be a multiple of 4096 from 12288 to 65536");
+                   ", but must be 0, or 12288 or 16384 for codes alone of bf16 or f16");
+  }
+  for (const NormSpec& spec : {NormSpec{.result = true, .cols = 16384}, NormSpec{.out = Dtype::e5m2, .cols = 20480},
+                               NormSpec{.in = Dtype::f32, .out = Dtype::e5m2, .cols = 16384}}) {
+    BOOST_TEST(refusal(spec) == print(spec) + ": cols is " + std::to_string(spec.cols) +
+                                    ", but must be 0, or 12288 or 16384 for codes alone of bf16 or f16");
   }
   BOOST_TEST(refusal(NormSpec{.in = Dtype::e5m2, .result = true}) ==
              "norm layer e5m2 out=result: in is e5m2, but " + high);

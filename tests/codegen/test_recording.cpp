@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(a_cast_has_all_its_passes_once) {
   for (const KernelPass& kernel : kernels) BOOST_TEST(sources.contains(text_of(kernel)));
 }
 
-// A cast's have their own blocks on every GPU. Of norm_backward's, clusters and pairs of blocks share them, so that
+// A cast's have blocks of their own on every GPU. Of norm_backward's, clusters share them, so that
 // GPUs without clusters need no kernels for them.
 BOOST_AUTO_TEST_CASE(wide_rows_have_kernels_where_they_can_run) {
   const auto passes_on = [](const char* line, const char* gpu) {
@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(wide_rows_have_kernels_where_they_can_run) {
     BOOST_TEST((passes_on("cast bf16->e4m3fn scale=row out=codes", gpu) == std::vector{Pass::main, Pass::wide}), gpu);
     const bool clusters = gpu_named(gpu).target.major >= 9;
     BOOST_TEST((passes_on("norm_backward rms bf16", gpu) ==
-                (clusters ? std::vector{Pass::main, Pass::wide, Pass::pair} : std::vector{Pass::main})),
+                (clusters ? std::vector{Pass::main, Pass::wide} : std::vector{Pass::main})),
                gpu);
   }
 }

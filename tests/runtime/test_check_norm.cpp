@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "ingot/runtime/norm/check_norm.h"
+#include "ingot/runtime/norm/norm_operations.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check_norm)

@@ -1,6 +1,6 @@
 // Which rows the CUDA backend gives to the kernels for wide rows, by a dry run: a cast's rows that are wide enough for
-// their own block, and norms' that one block's registers do not hold, where the GPU has clusters (the passes `wide` and
-// `pair`, and norms' kernels for a number of columns). They must be readable in vectors.
+// a block of their own, and norms' of 8193 to 16384 columns, where the GPU has clusters (the variant `wide`, and norms'
+// kernels for a number of columns). They must be readable in vectors.
 // tests/runtime/test_backends_gpu.cpp tests the results.
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -63,9 +63,6 @@ struct Gpus {
   bool wide(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
     return std::ranges::count(launched(line, shape, placement, gpu), Variant::wide, &Pass::variant) == 1;
   }
-  bool pairs(const char* line, Shape shape, Placement placement = {}, const char* gpu = "h200") {
-    return std::ranges::count(launched(line, shape, placement, gpu), Pass::pair) == 1;
-  }
   InputMaker maker{};
 };
 
@@ -117,71 +114,40 @@ BOOST_AUTO_TEST_CASE(of_casts_in_a_capture) {
   BOOST_TEST((hook.launched.passes == std::vector{Pass::main, Pass::main, Pass::wide, Pass::wide}));
 }
 
-// Kernels for rows of this many columns, of which a pair of blocks takes each.
+// Kernels for rows of so many columns, of which a pair of blocks takes each: codes alone of 16-bit elements.
 BOOST_AUTO_TEST_CASE(of_norms) {
-  constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats";
-  BOOST_TEST(cols(kNorm, {3, 16384}) == 0);
-  BOOST_TEST(cols(kNorm, {3, 16392}) == 20480);
-  BOOST_TEST(cols(kNorm, {3, 20480}) == 20480);
-  BOOST_TEST(cols(kNorm, {3, 65536}) == 65536);
-  BOOST_TEST(cols(kNorm, {3, 65544}) == 0);
-  BOOST_TEST(cols("norm rms f32 out=stats", {3, 16392}) == 20480);
-  // Codes alone of 16-bit elements from 8193 columns on.
   constexpr const char* kCodes = "norm rms bf16->e4m3fn affine scale=row out=codes";
   BOOST_TEST(cols(kCodes, {132, 8192}) == 0);
   BOOST_TEST(cols(kCodes, {132, 8200}) == 12288);
-  BOOST_TEST(cols("norm rms bf16->e4m3fn affine scale=row out=codes,result", {132, 8200}) == 0);
-  BOOST_TEST(cols("norm rms f32->e4m3fn affine scale=row out=codes", {132, 8200}) == 0);
-  BOOST_TEST(cols("norm rms bf16 out=stats", {132, 8200}) == 0);
-  // Values of 16 bits are written by one block, if there are rows enough, and a multiprocessor has room for two rows of
-  // two blocks, or of one if there is no gamma.
-  BOOST_TEST(cols("norm rms bf16 affine out=result", {131, 28672}) == 28672);
-  BOOST_TEST(cols("norm rms bf16 affine out=result", {132, 28672}) == 0);
-  BOOST_TEST(cols("norm rms bf16 affine out=result", {132, 28680}) == 32768);
-  BOOST_TEST(cols("norm rms bf16 out=result", {132, 57344}) == 0);
-  BOOST_TEST(cols("norm rms bf16 out=result", {132, 57352}) == 61440);
-  BOOST_TEST(cols("norm rms bf16 out=result", {170, 24576}, {}, "rtx5090") == 0);
-  BOOST_TEST(cols("norm rms bf16 out=result", {170, 24584}, {}, "rtx5090") == 28672);
-  BOOST_TEST(cols("norm rms bf16 affine out=result", {170, 16392}, {}, "rtx5090") == 20480);
-  BOOST_TEST(cols("norm rms f32 out=result", {132, 16392}) == 20480);
-  BOOST_TEST(cols("norm rms bf16->e4m3fn affine scale=tensor out=codes given", {0, 16392}) == 0);
-  // A block's part of a row that has no room in its shared memory.
-  BOOST_TEST(cols("norm rms f32 out=result", {3, 49152}, {}, "rtx5090") == 49152);
-  BOOST_TEST(cols("norm rms f32 out=result", {3, 49160}, {}, "rtx5090") == 0);
-  BOOST_TEST(cols("norm layer f32 affine out=result", {3, 65536}) == 65536);
+  BOOST_TEST(cols(kCodes, {3, 12288}) == 12288);
+  BOOST_TEST(cols(kCodes, {3, 12296}) == 16384);
+  BOOST_TEST(cols(kCodes, {3, 16384}) == 16384);
+  BOOST_TEST(cols("norm layer f16->e5m2 scale=tensor out=codes,stats given", {3, 16384}) == 16384);
+  for (const std::int64_t columns : {8200, 16384, 16392, 40960, 65536, 65544}) {
+    for (const char* const line :
+         {"norm rms bf16->e4m3fn affine scale=row out=codes,result", "norm rms f32->e4m3fn affine scale=row out=codes",
+          "norm rms bf16 out=stats", "norm layer bf16 affine out=result"}) {
+      BOOST_TEST(cols(line, {3, columns}) == 0, line);
+    }
+    if (columns > 16384) BOOST_TEST(cols(kCodes, {3, columns}) == 0);
+  }
+  BOOST_TEST(cols("norm rms bf16->e4m3fn affine scale=tensor out=codes given", {0, 16384}) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(of_norms_backward) {
   constexpr const char* kBackward = "norm_backward rms bf16 affine sums=f32";
   BOOST_TEST(!wide(kBackward, {3, 8192}));
   BOOST_TEST((launched(kBackward, {3, 8200}) == std::vector{Pass::wide, Pass::finish}));
-  BOOST_TEST(wide(kBackward, {3, 65536}));
-  BOOST_TEST(!wide(kBackward, {3, 65544}));
+  BOOST_TEST(wide(kBackward, {3, 16384}));
   // Many rows stay in one block's shared memory, if two have room there.
   BOOST_TEST((launched(kBackward, {132, 13824}) == std::vector{Pass::main, Pass::finish}));
   BOOST_TEST(wide(kBackward, {131, 13824}));
-  BOOST_TEST(!wide(kBackward, {132, 28672}));
-  BOOST_TEST((launched(kBackward, {132, 28680}) == std::vector{Pass::pair, Pass::finish}));
   BOOST_TEST(wide(kBackward, {132, 13824}, {}, "rtx5090"));
-  BOOST_TEST(wide("norm_backward layer bf16 affine sums=f32", {132, 16392}));
-  BOOST_TEST(!wide("norm_backward layer bf16", {132, 28672}));
   BOOST_TEST(wide("norm_backward layer f32", {132, 13824}));
-}
-
-// Many rows of 16-bit elements that one block does not hold, but two do.
-BOOST_AUTO_TEST_CASE(of_norms_backward_in_pairs) {
-  constexpr const char* kBackward = "norm_backward rms bf16 affine sums=f32";
-  BOOST_TEST(wide(kBackward, {131, 40960}));
-  BOOST_TEST(pairs(kBackward, {132, 40960}));
-  BOOST_TEST(pairs(kBackward, {132, 53248}));
-  BOOST_TEST(wide(kBackward, {132, 53256}));
-  BOOST_TEST(!pairs(kBackward, {132, 40960}, {.padding = 4}));
-  BOOST_TEST(pairs("norm_backward layer bf16 affine sums=f32", {132, 32768}));
-  BOOST_TEST(wide("norm_backward layer bf16 affine sums=f32", {132, 32776}));
-  BOOST_TEST((launched("norm_backward layer bf16", {132, 40960}) == std::vector{Pass::pair}));
-  BOOST_TEST(pairs("norm_backward layer bf16", {132, 53248}));
-  BOOST_TEST(wide("norm_backward layer bf16", {132, 53256}));
-  BOOST_TEST(wide("norm_backward layer f32", {132, 40960}));
+  for (const Shape shape : {Shape{3, 16392}, Shape{132, 16392}, Shape{3, 65536}}) {
+    BOOST_TEST((launched(kBackward, shape) == std::vector{Pass::main, Pass::finish}));
+    BOOST_TEST((launched("norm_backward layer f32", shape) == std::vector{Pass::main}));
+  }
 }
 
 // A recording made on the CPU names the kernels that a GPU would run.
@@ -197,10 +163,10 @@ BOOST_AUTO_TEST_CASE(of_norms_recorded_on_the_cpu) {
     return std::ranges::count(kernels, parse(kernel)) == 1;
   };
   BOOST_TEST(records("norm rms bf16 out=result", {2, 16384}, "norm rms bf16 out=result"));
-  BOOST_TEST(!records("norm rms bf16 out=result", {2, 16384}, "norm rms bf16 out=result cols=16384"));
-  BOOST_TEST(records("norm rms bf16 out=result", {2, 16392}, "norm rms bf16 out=result cols=20480"));
   BOOST_TEST(records("norm rms bf16->e4m3fn scale=row out=codes", {2, 8200},
                      "norm rms bf16->e4m3fn scale=row out=codes cols=12288"));
+  BOOST_TEST(!records("norm rms bf16->e4m3fn scale=row out=codes", {2, 16392},
+                      "norm rms bf16->e4m3fn scale=row out=codes cols=16384"));
 }
 
 // Everything that is read or written in vectors has to be aligned for them.
@@ -208,21 +174,22 @@ BOOST_AUTO_TEST_CASE(in_vectors_only) {
   for (const char* const line : {"cast bf16->e4m3fn scale=row out=codes",
                                  "cast bf16->e4m3fn of=silu(x)*gate+bias[col] scale=row out=codes,result",
                                  "norm_backward layer bf16 affine sums=f32"}) {
-    BOOST_TEST(wide(line, {3, 18944}, {.padding = 8}), line);
-    BOOST_TEST(!wide(line, {3, 18945}), line);
-    BOOST_TEST(!wide(line, {3, 18944}, {.padding = 4}), line);
-    BOOST_TEST(!wide(line, {3, 18944}, {.offset = 4}), line);
+    BOOST_TEST(wide(line, {3, 13824}, {.padding = 8}), line);
+    BOOST_TEST(!wide(line, {3, 13825}), line);
+    BOOST_TEST(!wide(line, {3, 13824}, {.padding = 4}), line);
+    BOOST_TEST(!wide(line, {3, 13824}, {.offset = 4}), line);
   }
-  constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,result,stats";
-  BOOST_TEST(cols(kNorm, {3, 18944}, {.padding = 8}) == 20480);
-  BOOST_TEST(cols(kNorm, {3, 18945}) == 0);
-  BOOST_TEST(cols(kNorm, {3, 18944}, {.padding = 4}) == 0);
-  BOOST_TEST(cols(kNorm, {3, 18944}, {.offset = 4}) == 0);
+  constexpr const char* kNorm = "norm layer bf16->e4m3fn affine scale=row out=codes,stats";
+  BOOST_TEST(cols(kNorm, {3, 13824}, {.padding = 8}) == 16384);
+  BOOST_TEST(cols(kNorm, {3, 13825}) == 0);
+  BOOST_TEST(cols(kNorm, {3, 13824}, {.padding = 4}) == 0);
+  BOOST_TEST(cols(kNorm, {3, 13824}, {.offset = 4}) == 0);
 }
 
 // A kernel that the spec names runs, or the message says why it cannot.
 BOOST_AUTO_TEST_CASE(of_norms_by_name) {
-  BOOST_TEST(cols("norm rms bf16 out=result cols=20480", {132, 18944}) == 20480);
+  constexpr const char* kNamed = "norm rms bf16->e4m3fn scale=row out=codes cols=12288";
+  BOOST_TEST(cols(kNamed, {132, 11008}) == 12288);
   const auto message = [&](const char* line, Shape shape, Placement placement, const char* gpu) -> std::string {
     try {
       cols(line, shape, placement, gpu);
@@ -231,17 +198,19 @@ BOOST_AUTO_TEST_CASE(of_norms_by_name) {
     }
     return "nothing";
   };
-  const std::string refused =
-      "norm rms bf16 out=result cols=20480: cols names a kernel for GPUs of compute capability 9.0 and newer, and for "
-      "fewer than 2^30 rows that can be read and written 8 elements at a time, and fit its shared memory: leave it out";
-  BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18944}, {}, "a100") == refused);
-  BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18945}, {}, "h200") == refused);
-  BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 18944}, {.padding = 4}, "h200") == refused);
-  BOOST_TEST(message("norm rms f32 out=result cols=53248", {3, 53248}, {}, "rtx5090").find("leave it out") !=
-             std::string::npos);
-  BOOST_TEST(cols("norm rms bf16->e4m3fn scale=tensor out=codes given cols=20480", {0, 18944}) == 0);
-  BOOST_TEST(message("norm rms bf16 out=result cols=20480", {3, 20488}, {}, "h200") ==
-             "norm input: has 20488 columns, but the spec says cols=20480, a kernel for 16385 to 20480");
+  const std::string refused = std::string(kNamed) +
+                              ": cols names a kernel for GPUs of compute capability 9.0 and newer, and for fewer than "
+                              "2^30 rows that can be read "
+                              "and written 8 elements at a time: leave it out";
+  BOOST_TEST(message(kNamed, {3, 11008}, {}, "a100") == refused);
+  BOOST_TEST(message(kNamed, {3, 11009}, {}, "h200") == refused);
+  BOOST_TEST(message(kNamed, {3, 11008}, {.padding = 4}, "h200") == refused);
+  BOOST_TEST(message(kNamed, {3, 11008}, {}, "rtx5090") == "nothing");
+  BOOST_TEST(cols("norm rms bf16->e4m3fn scale=tensor out=codes given cols=12288", {0, 11008}) == 0);
+  BOOST_TEST(message(kNamed, {3, 12296}, {}, "h200") ==
+             "norm input: has 12296 columns, but the spec says cols=12288, a kernel for 8193 to 12288");
+  // A line of 0.1.0 that names a kernel which is gone.
+  BOOST_TEST(cols("norm rms bf16 out=result cols=20480", {132, 18944}) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(on_gpus_with_clusters_only) {
@@ -249,9 +218,9 @@ BOOST_AUTO_TEST_CASE(on_gpus_with_clusters_only) {
     const bool clusters = gpu.target.major >= 9;
     const std::string name(gpu.name);
     BOOST_TEST(wide("cast bf16->e4m3fn scale=row out=codes", {3, 131072}, {}, name.c_str()) == clusters, name);
-    BOOST_TEST((cols("norm rms bf16->e4m3fn scale=row out=codes", {3, 18944}, {}, name.c_str()) != 0) == clusters,
+    BOOST_TEST((cols("norm rms bf16->e4m3fn scale=row out=codes", {3, 13824}, {}, name.c_str()) != 0) == clusters,
                name);
-    BOOST_TEST(wide("norm_backward rms bf16", {3, 18944}, {}, name.c_str()) == clusters, name);
+    BOOST_TEST(wide("norm_backward rms bf16", {3, 13824}, {}, name.c_str()) == clusters, name);
   }
 }
 

@@ -60,7 +60,7 @@ class Kernels {
     }
     const auto* const norm = std::get_if<NormSpec>(&spec);
     const bool backward = std::holds_alternative<NormBackwardSpec>(spec);
-    const bool shared = (norm != nullptr && norm->cols != 0) || pass == Pass::pair || (backward && pass == Pass::wide);
+    const bool shared = (norm != nullptr && norm->cols != 0) || (backward && pass == Pass::wide);
     return !shared || target_.major >= 9;
   }
 

@@ -10,11 +10,8 @@
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "norm/norm_backward_launch.cuh"
-#include "norm/norm_backward_pair.cuh"
 #include "norm/norm_backward_wide.cuh"
-#include "norm/norm_pair.cuh"
 #include "norm/norm_rows.cuh"
-#include "norm/norm_rows_staged.cuh"
 #include "norm/norm_rows_wide.cuh"
 #include "quantize/quantize_mx.cuh"
 
@@ -295,118 +292,39 @@ BOOST_AUTO_TEST_CASE(norm_rows_share_blocks) {
   static_assert(NormRowsLaunch::threads_per_row(8192) == 256 && NormRowsLaunch::threads_per_row(8193) == 512);
 }
 
-BOOST_AUTO_TEST_CASE(norm_rows_staged_slots_hold_the_row) {
-  using Launch = NormRowsStagedLaunch;
-  constexpr u32 kKiB = 1024;
-  for (const u32 block_shared : {99 * kKiB, 163 * kKiB, 227 * kKiB}) {
-    for (i64 cols = 8; cols <= 70000; cols += 8) {
-      for (const bool affine : {false, true}) {
-        if (!Launch::holds(cols, affine, block_shared)) continue;
-        const u32 blocks = Launch::blocks(cols, block_shared);
-        BOOST_REQUIRE((cols > 16384 && blocks >= (affine ? 2U : 1U) && blocks <= 2U));
-        BOOST_REQUIRE(Launch::shared_bytes(cols) >= 4 * cols);
-        BOOST_REQUIRE(blocks * (Launch::shared_bytes(cols) + 2 * kKiB) <= block_shared + kKiB);
-      }
-    }
-  }
-  constexpr u32 kHopper = 227 * kKiB;
-  static_assert(!Launch::holds(16384, true, kHopper) && Launch::holds(16392, true, kHopper));
-  static_assert(Launch::holds(28672, true, kHopper) && !Launch::holds(28680, true, kHopper));
-  static_assert(Launch::holds(57344, false, kHopper) && !Launch::holds(57352, false, kHopper));
-  static_assert(Launch::holds(24576, false, 99 * kKiB) && !Launch::holds(24584, false, 99 * kKiB));
-  static_assert(!Launch::holds(16392, true, 99 * kKiB));
-}
-
 BOOST_AUTO_TEST_CASE(norm_rows_wide_pairs_hold_the_row) {
   using Launch = NormRowsWideLaunch;
   using Slots = NormRowsWideSlots;
-  for (i64 cols = 8; cols <= Launch::kMaxCols; cols += 8) {
+  constexpr u32 kLeastShared = 99 * 1024;
+  for (i64 cols = 8; cols <= 2 * Launch::kMaxCols; cols += 8) {
+    BOOST_REQUIRE(Launch::takes(cols, 2, true) == (cols > 8192 && cols <= 16384));
+    BOOST_REQUIRE((!Launch::takes(cols, 2, false) && !Launch::takes(cols, 4, true)));
     if (!Launch::takes(cols, 2, true)) continue;
     const u32 vec8s = Launch::vec8s(cols);
     BOOST_REQUIRE((vec8s >= Launch::kMinVec8s && vec8s <= Launch::kMaxVec8s));
     BOOST_REQUIRE(i64{vec8s} * Launch::kBlocks * Launch::kThreads * kVec8 == Launch::kernel_cols(cols));
     BOOST_REQUIRE((Launch::kernel_cols(cols) >= cols && Launch::kernel_cols(cols) < cols + Launch::kColsPerStep));
-    for (const u32 element_bytes : {2U, 4U}) {
-      const u32 rows = Slots::rows(vec8s, true, true, element_bytes, 9);
-      BOOST_REQUIRE((rows == 3 || Slots::bytes(vec8s, 3, element_bytes) > Slots::kRoom));
-      BOOST_REQUIRE(Slots::bytes(vec8s, rows, element_bytes) <= Slots::kRoom);
-      BOOST_REQUIRE(Slots::bytes(vec8s, rows, element_bytes) >= rows * cols * element_bytes / Launch::kBlocks);
-    }
+    const u32 rows = Slots::rows(true, true, 9);
+    BOOST_REQUIRE(Slots::bytes(vec8s, rows) <= kLeastShared);
+    BOOST_REQUIRE(Slots::bytes(vec8s, rows) >= rows * cols * 2 / Launch::kBlocks);
   }
-  static_assert(!Launch::takes(8192, 2, true) && Launch::takes(8200, 2, true));
-  static_assert(!Launch::takes(16384, 2, false) && Launch::takes(16392, 2, false));
-  static_assert(!Launch::takes(16384, 4, true) && Launch::takes(16392, 4, true));
-  static_assert(Launch::takes(65536, 2, false) && !Launch::takes(65544, 2, true));
-  static_assert(Launch::kernel_cols(8200) == 12288 && Launch::kernel_cols(40960) == 40960);
-  static_assert(Slots::rows(10, true, true, 2, 9) == 3 && Slots::rows(10, true, false, 2, 9) == 2);
-  static_assert(Slots::rows(10, true, true, 2, 12) == 1 && Slots::rows(16, true, false, 4, 10) == 1);
+  static_assert(Launch::kernel_cols(8200) == 12288 && Launch::kernel_cols(16384) == 16384);
+  static_assert(Slots::rows(true, true, 9) == 3 && Slots::rows(true, false, 10) == 2 &&
+                Slots::rows(false, true, 9) == 1);
+  static_assert(Slots::rows(true, true, 12) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(norm_backward_wide_clusters_hold_the_row) {
   using Launch = NormBackwardWideLaunch;
   for (i64 cols = Launch::kMinCols + 7; cols <= Launch::kMaxCols; cols += 8) {
-    const u32 blocks = Launch::blocks(cols);
     const u32 threads = Launch::threads(cols);
-    BOOST_REQUIRE(threads <= (cols <= 32768 ? 256U : Launch::kMaxThreads));
-    BOOST_REQUIRE(threads / 32 >= Launch::kSummingWarps / blocks);
-    BOOST_REQUIRE(i64{threads} * blocks * Launch::kVec8s * kVec8 >= cols);
-    BOOST_REQUIRE(i64{threads - 32} * blocks * Launch::kVec8s * kVec8 < cols);
+    BOOST_REQUIRE(threads <= Launch::kMaxThreads);
+    BOOST_REQUIRE(threads / 32 >= kNormWarpsOfBlock);
+    BOOST_REQUIRE(i64{threads} * Launch::kBlocks * Launch::kVec8s * kVec8 >= cols);
+    BOOST_REQUIRE(i64{threads - 32} * Launch::kBlocks * Launch::kVec8s * kVec8 < cols);
   }
-  static_assert(Launch::blocks(13824) == 4 && Launch::threads(13824) == 224);
-  static_assert(Launch::blocks(18944) == 8 && Launch::threads(18944) == 160);
-  static_assert(Launch::kMaxCols == 65536);
-}
-
-// Two blocks' halves of two rows, or a block's of its two, have room on a multiprocessor.
-BOOST_AUTO_TEST_CASE(norm_pairs_hold_the_row) {
-  constexpr u32 kKiB = 1024;
-  using Pair = NormPairLaunch;
-  using Backward = NormBackwardPairLaunch;
-  for (i64 cols = Pair::kMinCols + 7; cols <= Pair::kMaxCols; cols += 8) {
-    const u32 steps = Pair::steps(static_cast<u32>(cols));
-    BOOST_REQUIRE(i64{steps} * Pair::kColsPerStep >= cols);
-    BOOST_REQUIRE(steps - steps / 2 <= Pair::kMaxVec8s);
-    BOOST_REQUIRE(Pair::kBlocks * Pair::row_bytes(cols) >= 2 * cols);
-    for (const u32 block_shared : {99 * kKiB, 227 * kKiB}) {
-      for (const bool centred : {false, true}) {
-        for (const bool affine : {false, true}) {
-          const u32 rows = Backward::slot_rows(cols, affine, centred, block_shared);
-          if (rows == 0) continue;
-          const u32 blocks = 2 / rows;
-          BOOST_REQUIRE((rows == 2 || (rows == 1 && !affine)));
-          BOOST_REQUIRE(blocks * (Backward::shared_bytes(cols, centred, rows) + kKiB) <= block_shared + kKiB);
-          const u32 vec8s = NormBackwardLaunch::slot_vec8s(centred, affine);
-          BOOST_REQUIRE(steps - steps / 2 <= vec8s);
-        }
-      }
-    }
-  }
-  constexpr u32 kHopper = 227 * kKiB;
-  static_assert(Backward::slot_rows(28672, false, false, kHopper) == 0);
-  static_assert(Backward::slot_rows(40960, true, false, kHopper) == 2);
-  static_assert(Backward::slot_rows(53248, true, false, kHopper) == 2);
-  static_assert(Backward::slot_rows(53256, true, false, kHopper) == 0);
-  static_assert(Backward::slot_rows(32768, true, true, kHopper) == 2);
-  static_assert(Backward::slot_rows(32776, true, true, kHopper) == 0);
-  static_assert(Backward::slot_rows(40960, false, true, kHopper) == 1);
-  static_assert(Backward::slot_rows(49152, false, true, kHopper) == 1);
-  static_assert(Backward::slot_rows(49160, false, true, kHopper) == 2);
-  static_assert(Backward::slot_rows(53248, false, true, kHopper) == 2);
-  static_assert(Backward::slot_rows(53256, false, true, kHopper) == 0);
-  static_assert(Backward::slot_rows(53248, false, false, kHopper) == 1);
-}
-
-// Pairs without sums over rows: none is idle, and none has more rows than it needs to.
-BOOST_AUTO_TEST_CASE(norm_backward_pairs_share_the_rows) {
-  for (const i64 at_once : {1, 2, 66, 132}) {
-    for (i64 rows = 1; rows <= 600; ++rows) {
-      const i64 pairs = NormBackwardPairLaunch::pairs(rows, at_once);
-      const i64 each = ceil_div(rows, pairs);
-      BOOST_REQUIRE(pairs <= at_once);
-      BOOST_REQUIRE(each == ceil_div(rows, at_once));
-      BOOST_REQUIRE((pairs - 1) * each < rows);
-    }
-  }
+  static_assert(Launch::threads(13824) == 224 && Launch::threads(16384) == 256);
+  static_assert(Launch::kMinCols == 8193 && Launch::kMaxCols == 16384);
 }
 
 BOOST_AUTO_TEST_CASE(norm_backward_chunks_cover_all_rows) {

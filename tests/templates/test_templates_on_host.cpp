@@ -78,12 +78,9 @@
 #include "norm/norm.cuh"
 #include "norm/norm_backward.cuh"
 #include "norm/norm_backward_launch.cuh"
-#include "norm/norm_backward_pair.cuh"
 #include "norm/norm_backward_wide.cuh"
-#include "norm/norm_pair.cuh"
 #include "norm/norm_row.cuh"
 #include "norm/norm_rows.cuh"
-#include "norm/norm_rows_staged.cuh"
 #include "norm/norm_rows_wide.cuh"
 #include "norm/norm_wide.cuh"
 #include "numerics.cuh"
@@ -153,16 +150,17 @@ constexpr int kOfNorm =
                   &norm_rows<In, Kind, e4m3fn, NormRowsConfig{.affine = Affine, .result = true}>,
                   &norm_rows<In, Kind, e5m2fnuz, NormRowsConfig{.affine = Affine, .given_scale = true}>,
                   &norm_rows<In, Kind, NoCodes, NormRowsConfig{.affine = Affine, .result = true}>,
-                  &norm_rows_wide<In, Kind, e4m3fn, NormRowsConfig{.affine = Affine, .result = true}, 5>,
-                  &norm_rows_wide<In, Kind, e5m2fnuz, NormRowsConfig{.affine = Affine, .given_scale = true}, 16>,
                   &norm_backward_wide<In, Kind, NormBackwardConfig{.affine = Affine}>,
                   (&norm_rows<In, Kind, NoCodes, NormRowsConfig{}>)>;
 
+template <class In, class Kind, bool Affine>
+constexpr int kOfNormInPairs =
+    kInstantiated<&norm_rows_wide<In, Kind, e4m3fn, NormRowsConfig{.affine = Affine}, 3>,
+                  (&norm_rows_wide<In, Kind, e5m2fnuz, NormRowsConfig{.affine = Affine, .given_scale = true}, 4>)>;
+
 template <class In>
-constexpr int kOfNormsInPairs = kInstantiated<&norm_backward_pair<In, LayerNorm, NormBackwardConfig{.affine = false}>,
-                                              &norm_backward_pair<In, LayerNorm, NormBackwardConfig{.affine = true}>,
-                                              &norm_backward_pair<In, RmsNorm, NormBackwardConfig{.affine = false}>,
-                                              (&norm_backward_pair<In, RmsNorm, NormBackwardConfig{.affine = true}>)>;
+constexpr int kOfNormsInPairs = kOfNormInPairs<In, LayerNorm, false> + kOfNormInPairs<In, LayerNorm, true> +
+                                kOfNormInPairs<In, RmsNorm, false> + kOfNormInPairs<In, RmsNorm, true>;
 
 template <class In>
 constexpr int kOfNorms = kOfNorm<In, LayerNorm, false> + kOfNorm<In, LayerNorm, true> + kOfNorm<In, RmsNorm, false> +
@@ -249,8 +247,8 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kInstantiated<&cast_stats_tiles<bf16, e4m3fn, CastStatsConfig{}>,
                               &cast_stats_tiles<f32, e5m2fnuz, CastStatsConfig{.transposed = true}>,
                               (&cast_stats_tiles<f16, Uncast, CastStatsConfig{}>), cast_stats_finish> == 4);
-  static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 8);
-  static_assert(kOfNormsInPairs<bf16> + kOfNormsInPairs<f16> == 2 * 4);
+  static_assert(kOfNorms<f32> + kOfNorms<bf16> + kOfNorms<f16> == 3 * 4 * 6);
+  static_assert(kOfNormsInPairs<bf16> + kOfNormsInPairs<f16> == 2 * 4 * 2);
 }
 
 BOOST_AUTO_TEST_CASE(every_template_is_included_above) {

@@ -35,9 +35,7 @@ TemplateInstance template_instance(const NormSpec& spec, Pass) {
           fmt::format("norm_rows_wide<{}, {}>", arguments, NormRowsWideLaunch::vec8s(spec.cols)), print_spec(kernel)};
 }
 
-ExtraPasses extra_passes(const NormBackwardSpec& spec) {
-  return {.finish = spec.affine, .wide = true, .pair = size_of(spec.in) == 2};
-}
+ExtraPasses extra_passes(const NormBackwardSpec& spec) { return {.finish = spec.affine, .wide = true}; }
 
 TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
   if (pass == Pass::finish) return column_sum_finish(spec.sums);
@@ -49,9 +47,8 @@ TemplateInstance template_instance(const NormBackwardSpec& spec, Pass pass) {
           ? aggregate_text("NormBackwardConfig", {field("affine", spec.affine), field("zero_centred", true)})
           : aggregate_text("NormBackwardConfig", {field("affine", spec.affine)});
   // The kernel's name is also that of its header.
-  const auto [name, words] = pass == Pass::wide   ? std::pair{"norm_backward_wide", " (wide rows)"}
-                             : pass == Pass::pair ? std::pair{"norm_backward_pair", " (pairs of blocks)"}
-                                                  : std::pair{"norm_backward", ""};
+  const auto [name, words] =
+      pass == Pass::wide ? std::pair{"norm_backward_wide", " (wide rows)"} : std::pair{"norm_backward", ""};
   return {fmt::format("norm/{}.cuh", name),
           fmt::format("{}<{}, {}, {}>", name, type_text(spec.in), type_text(spec.kind), config),
           print_spec(kernel) + words};

@@ -64,6 +64,14 @@ void read_outputs(const SpecReader& reader, const SpecOption& option, NormSpec& 
             : fmt::format("\"{}\" lists no codes, but \"{}\" gives a dtype for them", option.word, reader.word(2)));
 }
 
+// The columns that name a kernel: as many as its steps have.
+constexpr std::int32_t kColsPerStep = NormRowsWideLaunch::kColsPerStep;
+
+bool names_kernel(const NormSpec& spec) {
+  return spec.cols % kColsPerStep == 0 &&
+         NormRowsWideLaunch::takes(spec.cols, size_of(spec.in), spec.out && !spec.result);
+}
+
 void list_norms(NormSpec spec, std::vector<NormSpec>& specs) {
   for (const bool affine : {false, true}) {
     for (const bool result : {false, true}) {
@@ -120,12 +128,9 @@ void validate_spec(const NormSpec& spec) {
   } else if (spec.scale != kRowwise || spec.source != ScaleSource::dynamic || spec.pow2) {
     refuse(spec, "scale, given and pow2 are for codes, but out, their dtype, is not set");
   }
-  if (spec.cols == 0) return;
-  constexpr int kStep = static_cast<int>(NormRowsWideLaunch::kColsPerStep);
-  constexpr int kLeast = static_cast<int>(NormRowsWideLaunch::kMinVec8s) * kStep;
-  constexpr int kMost = static_cast<int>(NormRowsWideLaunch::kMaxVec8s) * kStep;
-  if (spec.cols >= kLeast && spec.cols <= kMost && spec.cols % kStep == 0) return;
-  refuse(spec, fmt::format("cols is {}, but must be a multiple of {} from {} to {}", spec.cols, kStep, kLeast, kMost));
+  if (spec.cols == 0 || names_kernel(spec)) return;
+  refuse(spec, fmt::format("cols is {}, but must be 0, or {} or {} for codes alone of bf16 or f16", spec.cols,
+                           NormRowsWideLaunch::kMinVec8s * kColsPerStep, NormRowsWideLaunch::kMaxCols));
 }
 
 void validate_spec(const NormBackwardSpec& spec) {
@@ -164,9 +169,12 @@ void read_spec(const SpecReader& reader, NormSpec& spec) {
                        if (option.key == "scale") return spec.scale = reader.granularity(option.value), "scale";
                        if (option.key == "out") return read_outputs(reader, option, spec), "out";
                        if (option.key != "cols") return nullptr;
-                       spec.cols = reader.number(option.value, option.word, "number of columns", "one such as 40960");
+                       spec.cols = reader.number(option.value, option.word, "number of columns", "one such as 16384");
                        return "cols";
                      });
+  // Files of 0.1.0 name kernels for other norms and wider rows too, which norm_rows takes now.
+  const bool named = spec.cols >= 12288 && spec.cols <= 65536 && spec.cols % kColsPerStep == 0;
+  if (named && !names_kernel(spec)) spec.cols = 0;
 }
 
 void read_spec(const SpecReader& reader, NormBackwardSpec& spec) {

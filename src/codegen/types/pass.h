@@ -13,10 +13,10 @@ enum class Stage : std::uint8_t { first, main, finish };
 
 // All variants give the same bits; the tensors choose. whole: one launch is both the first and the main stage, of
 // matrices that are small enough (templates/cast/cast_whole.cuh). unaligned: for matrices whose rows do not start at
-// multiples of 16 bytes. wide: goes along rows that have a block or a cluster each. pair: likewise, rows of which two
-// blocks hold one half each (templates/norm/norm_pair.cuh). keeping and kept: of a costly expression whose values are
-// neither few nor too many, the first stage also writes them (keeping) and the main one reads them (kept).
-enum class Variant : std::uint8_t { standard, whole, unaligned, wide, pair, keeping, kept };
+// multiples of 16 bytes. wide: goes along rows that have a block or a cluster each. keeping and kept: of a costly
+// expression whose values are neither few nor too many, the first stage also writes them (keeping) and the main one
+// reads them (kept).
+enum class Variant : std::uint8_t { standard, whole, unaligned, wide, keeping, kept };
 
 struct Pass {
   Stage stage = Stage::main;
@@ -27,7 +27,7 @@ struct Pass {
     return static_cast<std::size_t>(stage) + 3 * static_cast<std::size_t>(variant);
   }
 
-  static const Pass first, main, finish, whole, unaligned, wide, first_wide, pair, keeping, kept;
+  static const Pass first, main, finish, whole, unaligned, wide, first_wide, keeping, kept;
 };
 
 inline constexpr Pass Pass::first{.stage = Stage::first};
@@ -37,7 +37,6 @@ inline constexpr Pass Pass::whole{.variant = Variant::whole};
 inline constexpr Pass Pass::unaligned{.variant = Variant::unaligned};
 inline constexpr Pass Pass::wide{.variant = Variant::wide};
 inline constexpr Pass Pass::first_wide{.stage = Stage::first, .variant = Variant::wide};
-inline constexpr Pass Pass::pair{.variant = Variant::pair};
 inline constexpr Pass Pass::keeping{.stage = Stage::first, .variant = Variant::keeping};
 inline constexpr Pass Pass::kept{.variant = Variant::kept};
 
@@ -49,7 +48,6 @@ struct ExtraPasses {
   bool unaligned = false;
   bool wide = false;
   bool first_wide = false;
-  bool pair = false;
   bool kept = false;  // and keeping
 };
 

@@ -8,7 +8,7 @@
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/modules/module_parts.h"
-#include "ingot/runtime/norm/check_norm.h"
+#include "ingot/runtime/norm/norm_operations.h"
 
 namespace ingot {
 namespace {

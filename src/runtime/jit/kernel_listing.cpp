@@ -18,7 +18,7 @@ struct SpecLine {
 
 SpecLine without_suffix(std::string_view name) {
   for (const Pass pass :
-       {Pass::first, Pass::finish, Pass::whole, Pass::unaligned, Pass::wide, Pass::pair, Pass::keeping, Pass::kept}) {
+       {Pass::first, Pass::finish, Pass::whole, Pass::unaligned, Pass::wide, Pass::keeping, Pass::kept}) {
     const std::string_view end = suffix(pass);
     if (name.ends_with(end)) return {.line = name.substr(0, name.size() - end.size()), .pass = pass};
   }

@@ -1,5 +1,5 @@
 // Checks the tensors of norm and norm_backward: shapes, dtypes, overlaps, and which ones the spec asks for.
-#include "ingot/runtime/norm/check_norm.h"
+#include "ingot/runtime/norm/norm_operations.h"
 
 #include <fmt/format.h>
 
@@ -92,6 +92,14 @@ void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Dev
                            check.vector_if(spec.affine && layer, "norm_backward grad_beta", tensors.grad_beta,
                                            spec.sums, input.cols, kPerColumn, layer ? kNotAffine : kNoBeta)};
   check_overlaps(inputs, outputs);
+}
+
+NormSpec wide_norm(const NormSpec& spec, std::int64_t cols) {
+  NormSpec wide = spec;
+  if (spec.cols == 0 && NormRowsWideLaunch::takes(cols, size_of(spec.in), spec.out && !spec.result)) {
+    wide.cols = static_cast<std::int32_t>(NormRowsWideLaunch::kernel_cols(cols));
+  }
+  return wide;
 }
 
 }  // namespace ingot

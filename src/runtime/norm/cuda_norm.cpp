@@ -6,11 +6,8 @@
 
 #include "cast/column_sum.cuh"
 #include "norm/norm_backward_launch.cuh"
-#include "norm/norm_backward_pair.cuh"
 #include "norm/norm_backward_wide.cuh"
-#include "norm/norm_pair.cuh"
 #include "norm/norm_rows.cuh"
-#include "norm/norm_rows_staged.cuh"
 #include "norm/norm_rows_wide.cuh"
 
 namespace ingot::cuda {
@@ -29,53 +26,39 @@ bool in_vectors(const NormTensors& tensors) {
 
 // The dynamic shared memory of a block of norm_rows_wide.
 u32 wide_bytes(const NormSpec& spec, i64 cols, const Launcher& launcher) {
-  const u32 vec8s = NormRowsWideLaunch::vec8s(cols);
-  const u32 bytes = static_cast<u32>(size_of(spec.in));
-  const u32 rows =
-      NormRowsWideSlots::rows(vec8s, spec.affine, spec.kind == NormKind::layer, bytes, launcher.target().major);
-  return NormRowsWideSlots::bytes(vec8s, rows, bytes);
+  const u32 rows = NormRowsWideSlots::rows(spec.affine, spec.kind == NormKind::layer, launcher.target().major);
+  return NormRowsWideSlots::bytes(NormRowsWideLaunch::vec8s(cols), rows);
 }
 
 // Can pairs of blocks share the rows?
-bool can_run_wide(const NormSpec& spec, const NormTensors& tensors, const Launcher& launcher) {
-  const Tensor& input = tensors.input;
-  return launcher.overlapping() && input.rows <= NormRowsLaunch::kMaxBlocks / NormRowsWideLaunch::kBlocks &&
-         in_vectors(tensors) && wide_bytes(spec, input.cols, launcher) <= launcher.block_shared_bytes();
+bool can_run_wide(const NormTensors& tensors, const Launcher& launcher) {
+  return launcher.overlapping() && tensors.input.rows <= NormRowsLaunch::kMaxBlocks / NormRowsWideLaunch::kBlocks &&
+         in_vectors(tensors);
 }
 
 [[noreturn]] void refuse_cols(const NormSpec& spec) {
   throw Error(ErrorCode::invalid_argument, print_spec(spec),
               "cols names a kernel for GPUs of compute capability 9.0 and newer, and for fewer than 2^30 rows that can "
-              "be read and written 8 elements at a time, and fit its shared memory: leave it out");
+              "be read and written 8 elements at a time: leave it out");
 }
 
 // For how many rows a thread of norm_rows has slots in shared memory.
-u32 slot_rows(const NormSpec& spec, const NormTensors& tensors, bool vectors, const Launcher& launcher) {
-  if (!vectors) return 0;
-  const i64 cols = tensors.input.cols;
-  const u32 bytes = static_cast<u32>(size_of(spec.in));
-  if (NormRowsLaunch::has_slots(cols, bytes, spec.out.has_value(), spec.result, spec.kind == NormKind::layer)) return 1;
-  // Fewer rows than multiprocessors are faster in clusters.
-  const bool enough = !launcher.overlapping() || tensors.input.rows >= launcher.multiprocessors();
-  const bool staged = enough && spec.result && bytes == 2 &&
-                      NormRowsStagedLaunch::holds(cols, spec.affine, launcher.block_shared_bytes());
-  return staged ? NormRowsStagedLaunch::kRows : 0;
+u32 slot_rows(const NormSpec& spec, i64 cols, bool vectors) {
+  const bool slots = NormRowsLaunch::has_slots(cols, static_cast<u32>(size_of(spec.in)), spec.out.has_value(),
+                                               spec.result, spec.kind == NormKind::layer);
+  return vectors && slots ? 1 : 0;
 }
 
 // The spec of the kernel that runs. A pair of blocks shares each row if the spec names a number of columns (`cols`):
 // the caller's, or this function's. Nothing may be loaded during a capture, and all kernels give the same bits.
-NormSpec kernel_spec(const NormSpec& spec, const NormTensors& tensors, u32 slot_rows, const Stream& stream,
-                     const Launcher& launcher) {
+NormSpec kernel_spec(const NormSpec& spec, const NormTensors& tensors, const Stream& stream, const Launcher& launcher) {
   if (tensors.input.rows == 0) {  // norm_rows writes the factor
     NormSpec plain = spec;
     plain.cols = 0;
     return plain;
   }
   const NormSpec wide = wide_norm(spec, tensors.input.cols);
-  if (wide.cols == spec.cols || !can_run_wide(spec, tensors, launcher)) return spec;
-  // Values that stay in one block's shared memory. During a capture, only what is loaded already runs: perhaps the
-  // kernel that fewer rows took.
-  if (slot_rows == NormRowsStagedLaunch::kRows && launcher.may_launch(spec, Pass::main, stream)) return spec;
+  if (wide.cols == spec.cols || !can_run_wide(tensors, launcher)) return spec;
   // If neither is loaded, the error names this one.
   const bool other = !launcher.may_launch(wide, Pass::main, stream) && launcher.may_launch(spec, Pass::main, stream);
   return other ? spec : wide;
@@ -97,31 +80,15 @@ u32 slot_rows(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, 
                                        static_cast<u32>(size_of(spec.in)), launcher.block_shared_bytes());
 }
 
-// With fewer rows, blocks that hold whole rows leave some multiprocessors idle.
-i64 rows_to_be_enough(const NormBackwardSpec& spec, const Launcher& launcher) {
-  return spec.affine ? NormBackwardLaunch::kMaxChunks : launcher.multiprocessors();
-}
-
-// How many halves of rows a block of norm_backward_pair holds, if a pair of blocks shares the rows of a chunk.
-// Likewise.
-u32 pair_slot_rows(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, u32 slot_rows,
-                   const Stream& stream, const Launcher& launcher) {
-  if (slot_rows != 0 || size_of(spec.in) != 2 || !launcher.overlapping()) return 0;
-  if (tensors.input.rows < rows_to_be_enough(spec, launcher) || !in_vectors(tensors)) return 0;
-  const u32 rows = NormBackwardPairLaunch::slot_rows(tensors.input.cols, spec.affine, spec.kind == NormKind::layer,
-                                                     launcher.block_shared_bytes());
-  return rows != 0 && launcher.may_launch(spec, Pass::pair, stream) ? rows : 0;
-}
-
-// Does a cluster share the rows of a chunk? Likewise. Blocks that hold whole rows wait for no others. But with gamma
+// Does a cluster share the rows of a chunk? Blocks that hold whole rows wait for no others. But with gamma
 // there are only as many as chunks, and with fewer rows than that, or than multiprocessors, some of the GPU is idle.
 bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, u32 slot_rows, const Stream& stream,
                const Launcher& launcher) {
   const i64 cols = tensors.input.cols;
   if (cols < NormBackwardWideLaunch::kMinCols || cols > NormBackwardWideLaunch::kMaxCols) return false;
   if (!launcher.overlapping() || !in_vectors(tensors)) return false;
-  if (!launcher.has_room(NormBackwardWideLaunch::blocks(cols), stream)) return false;
-  const bool enough = tensors.input.rows >= rows_to_be_enough(spec, launcher);
+  if (!launcher.has_room(NormBackwardWideLaunch::kBlocks, stream)) return false;
+  const bool enough = tensors.input.rows >= (spec.affine ? NormBackwardLaunch::kMaxChunks : launcher.multiprocessors());
   if (slot_rows != 0 && enough && launcher.may_launch(spec, Pass::main, stream)) return false;
   return launcher.may_launch(spec, Pass::wide, stream);
 }
@@ -129,13 +96,6 @@ bool runs_wide(const NormBackwardSpec& spec, const NormBackwardTensors& tensors,
 // The launch of norm_rows. With slots, as many blocks as the GPU runs at once share the rows.
 LaunchShape shape_of_rows(const NormRowsParams& params, const Launcher& launcher) {
   const i64 cols = params.cols;
-  if (params.slot_rows == NormRowsStagedLaunch::kRows) {
-    const i64 at_once =
-        i64{launcher.multiprocessors()} * NormRowsStagedLaunch::blocks(cols, launcher.block_shared_bytes());
-    return {.grid_x = static_cast<u32>(max_of(i64{1}, min_of(params.rows, at_once))),
-            .block = NormRowsStagedLaunch::kThreads,
-            .shared_bytes = NormRowsStagedLaunch::shared_bytes(cols)};
-  }
   const bool slots = params.slot_rows != 0;
   return {.grid_x = static_cast<u32>(NormRowsLaunch::grid(params.rows, cols, slots, launcher.multiprocessors())),
           .block = NormRowsLaunch::threads(cols),
@@ -152,27 +112,12 @@ void launch_wide(const NormSpec& spec, const NormRowsParams& params, const Strea
   launcher.launch(kernel, spec, Pass::main, shape, params, stream);
 }
 
-// As many pairs as the GPU runs at once share the chunks; without sums over rows, the rows.
-void launch_pairs(const NormBackwardSpec& spec, NormBackwardParams params, u32 slot_rows, i64 chunks,
-                  const Stream& stream, Launcher& launcher) {
-  const Kernel& kernel = launcher.kernel(spec, Pass::pair, stream);
-  params.slot_rows = slot_rows;
-  LaunchShape shape{
-      .block = NormBackwardPairLaunch::kThreads,
-      .cluster = NormPairLaunch::kBlocks,
-      .shared_bytes = NormBackwardPairLaunch::shared_bytes(params.cols, spec.kind == NormKind::layer, slot_rows)};
-  const i64 pairs =
-      NormBackwardPairLaunch::pairs(spec.affine ? chunks : params.rows, i64{kernel.clusters_at_once(shape)});
-  shape.grid_x = static_cast<u32>(pairs) * shape.cluster;
-  launcher.launch(kernel, spec, Pass::pair, shape, params, stream);
-}
-
 // A cluster takes each chunk; without sums over rows, as many clusters as the GPU runs at once share the rows.
 void launch_wide(const NormBackwardSpec& spec, const NormBackwardParams& params, i64 chunks, const Stream& stream,
                  Launcher& launcher) {
   const Kernel& kernel = launcher.kernel(spec, Pass::wide, stream);
   LaunchShape shape{.block = NormBackwardWideLaunch::threads(params.cols),
-                    .cluster = NormBackwardWideLaunch::blocks(params.cols),
+                    .cluster = NormBackwardWideLaunch::kBlocks,
                     .shared_bytes = NormBackwardWideLaunch::shared_bytes(spec.kind == NormKind::layer)};
   const i64 clusters = spec.affine ? chunks : min_of(params.rows, i64{kernel.clusters_at_once(shape)});
   shape.grid_x = static_cast<u32>(clusters) * shape.cluster;
@@ -185,9 +130,9 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
   const Tensor& input = tensors.input;
   // Without rows there is nothing to write except the factor of a given scale.
   if (input.rows == 0 && spec.source == ScaleSource::dynamic) return;
-  if (spec.cols != 0 && !can_run_wide(spec, tensors, launcher)) refuse_cols(spec);
+  if (spec.cols != 0 && !can_run_wide(tensors, launcher)) refuse_cols(spec);
   const bool vectors = in_vectors(tensors);
-  const u32 slots = slot_rows(spec, tensors, vectors, launcher);
+  const u32 slots = slot_rows(spec, input.cols, vectors);
   const u32 bytes = static_cast<u32>(size_of(spec.in));
   const NormRowsParams params{.input = input.data,
                               .rows = input.rows,
@@ -210,7 +155,7 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .slot_rows = slots,
                               .pow2 = spec.pow2,
                               .one_turn = NormRowsLaunch::one_turn(input.cols, bytes, vectors, slots)};
-  const NormSpec kernel = kernel_spec(spec, tensors, params.slot_rows, stream, launcher);
+  const NormSpec kernel = kernel_spec(spec, tensors, stream, launcher);
   if (kernel.cols != 0) return launch_wide(kernel, params, stream, launcher);
   launcher.launch(kernel, Pass::main, shape_of_rows(params, launcher), params, stream);
 }
@@ -250,9 +195,7 @@ void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tens
                                   .division = division,
                                   .one_row = NormBackwardLaunch::one_row(division, cols, spec.affine, bytes, vectors),
                                   .slot_rows = slot_rows(spec, tensors, vectors, launcher)};
-  if (const u32 halves = pair_slot_rows(spec, tensors, params.slot_rows, stream, launcher); halves != 0) {
-    launch_pairs(spec, params, halves, chunks, stream, launcher);
-  } else if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
+  if (runs_wide(spec, tensors, params.slot_rows, stream, launcher)) {
     launch_wide(spec, params, chunks, stream, launcher);
   } else {
     const u32 shared_bytes =

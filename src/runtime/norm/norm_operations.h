@@ -1,5 +1,5 @@
-// The implementations on each device of norms, forward and backward. Tensors must have passed check_norm.h; on a GPU
-// the context must be current.
+// Norms, forward and backward: the checks of their tensors (see check.h), and the functions that run them on each
+// device. Tensors must have passed the check; on a GPU the context must be current.
 #pragma once
 
 #include <cstdint>
@@ -8,31 +8,28 @@
 #include "ingot/runtime/norm/norm_tensors.h"
 
 namespace ingot {
+
 class Launcher;
 class Stream;
 class ThreadPool;
-}  // namespace ingot
 
-namespace ingot {
+void check(const NormSpec& spec, const NormTensors& tensors, Device device);
+void check(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Device device);
 
-// Some kernels give each row to a pair of blocks. For rows of `cols` columns, returns `spec` with the NormSpec::cols
-// that names such a kernel, or unchanged if there is none or `spec` names one itself. Whether that kernel can
-// run is not checked here: cuda_norm.cpp does so (clusters, alignment, rows, shared memory).
+// Some codes are written by a pair of blocks for each row (templates/norm/norm_rows_wide.cuh). For rows of `cols`
+// columns, returns `spec` with the NormSpec::cols that names such a kernel, or unchanged if there is none or `spec`
+// names one itself. Whether that kernel can run is not checked here: cuda_norm.cpp does so (clusters, alignment, rows).
 NormSpec wide_norm(const NormSpec& spec, std::int64_t cols);
 
-}  // namespace ingot
-
-namespace ingot::cpu {
-
+namespace cpu {
 void norm(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, ThreadPool& pool);
+}  // namespace cpu
 
-}  // namespace ingot::cpu
-
-namespace ingot::cuda {
-
+namespace cuda {
 void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Launcher& launcher);
 void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream,
                    Launcher& launcher);
+}  // namespace cuda
 
-}  // namespace ingot::cuda
+}  // namespace ingot
