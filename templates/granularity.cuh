@@ -1,5 +1,5 @@
 // Which elements of a matrix share a scale, as a template argument. codegen's ScaleGranularity has the same two numbers
-// (src/codegen/types/template_granularity.h), so that a kernel's text says {.rows = 1, .cols = 128} and no name.
+// (src/codegen/types/template_types.h), so that a kernel's text says {.rows = 1, .cols = 128} and no name.
 #pragma once
 
 #include "platform.cuh"

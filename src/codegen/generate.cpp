@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <variant>
 
-#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {

@@ -24,7 +24,6 @@
 #include "ingot/runtime/jit/launch_hook.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/norm/norm_operations.h"
-#include "ingot/runtime/quantize/check_quantize.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
 #include "ingot/runtime/stream.h"
 

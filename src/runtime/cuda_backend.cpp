@@ -1,6 +1,6 @@
 // The backend of one GPU, on the CUDA driver API. An operation checks its arguments, makes the GPU's context current
 // and hands over to its family (gemm/gemm_operations.h, cast/cast_operations.h, ...). Memory, streams, fences and
-// timing marks are the driver's.
+// timing events are the driver's.
 //
 // Memory comes from cuMemAlloc rather than a stream-ordered pool: it outlives streams, may be used on all of them, and
 // is allocated in the first step only.
@@ -24,7 +24,6 @@
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/norm/norm_operations.h"
-#include "ingot/runtime/quantize/check_quantize.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
 #include "ingot/runtime/stream.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "ingot/codegen/types/dtype_types.h"
+#include "ingot/codegen/types/template_types.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/tensor.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "ingot/runtime/quantize/check_quantize.h"
+#include "ingot/runtime/quantize/quantize_operations.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check_quantize)

@@ -1,7 +1,7 @@
 // The outputs of a cast's kernel as its template arguments.
 #pragma once
 
-#include "ingot/codegen/types/template_granularity.h"
+#include "ingot/codegen/types/template_types.h"
 
 #include "cast/cast_output.cuh"
 

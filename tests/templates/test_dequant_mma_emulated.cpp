@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_tiling.h"
-#include "ingot/codegen/types/dtype_types.h"
-#include "ingot/codegen/types/template_granularity.h"
+#include "ingot/codegen/types/template_types.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dequant/dequant_params.h"
 #include "support/dequant_case.h"

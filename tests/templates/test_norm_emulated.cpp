@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/types/dtype_types.h"
+#include "ingot/codegen/types/template_types.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "support/compare.h"
 #include "support/fixed_set.h"

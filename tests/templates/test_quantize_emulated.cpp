@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "ingot/codegen/types/dtype_types.h"
+#include "ingot/codegen/types/template_types.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "support/quantize_case.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "ingot/codegen/types/dtype_types.h"
+#include "ingot/codegen/types/template_types.h"
 #include "support/random.h"
 #include "support/reference_formats.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ingot/codegen/template_files.h"
-#include "ingot/codegen/types/template_granularity.h"
+#include "ingot/codegen/types/template_types.h"
 #include "templates/cast_outputs.h"
 
 #pragma GCC diagnostic error "-Wall"

@@ -6,7 +6,6 @@
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
-#include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 
 namespace ingot {
@@ -38,6 +37,8 @@ void list_valid(std::vector<AmaxSpec>& specs) {
     for (const auto scale : {kTensorwise, kRowwise, kColumnwise}) specs.push_back({.in = in, .scale = scale});
   }
 }
+
+// ---- The instantiations of templates/cast/amax.cuh ------------------------------------------------------------------
 
 TemplateInstance amax_partials(Dtype in) {
   return {"cast/amax.cuh", fmt::format("amax_partials<{}>", source_text(in)),

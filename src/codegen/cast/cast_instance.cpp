@@ -10,7 +10,6 @@
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/pointwise/pointwise_render.h"
-#include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 
 #include "cast/cast_output.cuh"

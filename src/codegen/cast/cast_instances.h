@@ -6,9 +6,7 @@
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/types/dtype.h"
-#include "ingot/codegen/types/granularity.h"
-#include "ingot/codegen/types/spec_checks.h"
-#include "ingot/codegen/types/template_instance.h"
+#include "ingot/codegen/types/template_text.h"
 
 namespace ingot {
 
@@ -31,12 +29,5 @@ TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, 
 
 // Adds up the partial sums and rounds them to `out`.
 TemplateInstance column_sum_finish(Dtype out);
-
-// The granularities that a cast's scales may have.
-template <class Spec>
-void require_cast_scale(const Spec& spec, const char* field, ScaleGranularity scale) {
-  if (among(kCastGranularities, scale)) return;
-  refuse(spec, fmt::format("{} is {}, but must be {}", field, print(scale), one_of(kCastGranularities)));
-}
 
 }  // namespace ingot

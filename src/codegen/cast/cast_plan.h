@@ -7,7 +7,7 @@
 
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/types/pass.h"
-#include "ingot/codegen/types/template_granularity.h"
+#include "ingot/codegen/types/template_types.h"
 
 #include "cast/cast_output.cuh"
 #include "cast/cast_rows_wide.cuh"
@@ -102,10 +102,10 @@ struct CastPlan {
   std::optional<Pass> first{};
   Pass main{};
   bool finish = false;
-  CastRowsWideShape wide{};              // of the pass along the rows in its wide variant
-  std::uint32_t tile_rows_log2 = 7;      // CastTilesParams::rows_log2
-  bool takes_two = false;                // may a block take two tiles?
-  bool one_cluster = false;              // whole: the blocks are a cluster; otherwise they meet as a grid
+  CastRowsWideShape wide{};          // of the pass along the rows in its wide variant
+  std::uint32_t tile_rows_log2 = 7;  // CastTilesParams::rows_log2
+  bool takes_two = false;            // may a block take two tiles?
+  bool one_cluster = false;          // whole: the blocks are a cluster; otherwise they meet as a grid
   CastScratch scratch{};
 };
 CastPlan cast_plan(const CastSpec& spec, const CastCall& call, const CastDevice& device, const CastStream& stream);

@@ -4,11 +4,10 @@
 
 #include <algorithm>
 
-#include "ingot/codegen/cast/cast_instances.h"
+#include "ingot/codegen/cast/cast_scale.h"
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
-#include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 
 #include "cast/cast_stats.cuh"
@@ -65,6 +64,8 @@ void list_valid(std::vector<CastStatsSpec>& specs) {
     }
   }
 }
+
+// ---- The instantiations of templates/cast/cast_stats.cuh ------------------------------------------------------------
 
 static_assert(std::ranges::all_of(kCastGranularities,
                                   [](ScaleGranularity scale) { return has_factor_steps(scale.rows, scale.cols); }),

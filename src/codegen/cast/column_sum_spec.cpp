@@ -37,6 +37,8 @@ void list_valid(std::vector<ColumnSumSpec>& specs) {
   }
 }
 
+// ---- The instantiations of templates/cast/column_sum.cuh ------------------------------------------------------------
+
 TemplateInstance column_sum_finish(Dtype out) {
   return {"cast/column_sum.cuh", fmt::format("column_sum_finish<{}>", type_text(out)),
           fmt::format("column_sum ->{}", name(out))};

@@ -6,7 +6,6 @@
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
-#include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 
 namespace ingot {
@@ -43,6 +42,8 @@ void read_spec(const SpecReader& reader, ElementwiseSpec& spec) {
 
 // None: there is no end of expressions, and every spec has one.
 void list_valid(std::vector<ElementwiseSpec>&) {}
+
+// ---- The instantiations of templates/cast/elementwise.cuh -----------------------------------------------------------
 
 ExtraPasses extra_passes(const ElementwiseSpec&) { return {}; }
 

@@ -10,7 +10,6 @@
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/codegen/pointwise/pointwise_render.h"
-#include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 #include "ingot/runtime/error.h"
 

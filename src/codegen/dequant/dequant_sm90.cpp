@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "ingot/codegen/types/template_granularity.h"
+#include "ingot/codegen/types/template_types.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {

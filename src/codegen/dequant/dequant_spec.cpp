@@ -9,7 +9,6 @@
 #include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
-#include "ingot/codegen/types/spec_words.h"
 
 namespace ingot {
 namespace {

@@ -9,9 +9,8 @@
 #include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise_render.h"
-#include "ingot/codegen/types/template_granularity.h"
-#include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
+#include "ingot/codegen/types/template_types.h"
 #include "ingot/runtime/error.h"
 
 #include "gemm/gemm_sm90_tiling.cuh"

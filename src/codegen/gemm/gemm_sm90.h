@@ -6,7 +6,7 @@
 #include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/gemm/gemm_tiling.h"
-#include "ingot/codegen/types/template_granularity.h"
+#include "ingot/codegen/types/template_types.h"
 
 #include "gemm/gemm_sm90_tiling.cuh"
 

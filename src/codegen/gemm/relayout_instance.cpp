@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "ingot/codegen/gemm/relayout_spec.h"
-#include "ingot/codegen/types/template_instance.h"
 #include "ingot/codegen/types/template_text.h"
 
 namespace ingot {

@@ -12,7 +12,6 @@
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
 #include "ingot/codegen/types/pass.h"
-#include "ingot/codegen/types/scale_source.h"
 
 namespace ingot {
 

@@ -48,7 +48,7 @@ struct DtypeFacts {
 };
 
 // In the enum's order. A new format needs, in addition to its line here and its name above, its struct and its place in
-// `Formats` in templates/formats.cuh; src/codegen/types/dtype_types.h compares them at compile time.
+// `Formats` in templates/formats.cuh; src/codegen/types/template_types.h compares them at compile time.
 inline constexpr std::array kDtypeTable{
     DtypeFacts{.dtype = Dtype::f32, .name = "f32", .bits = 32, .kind = DtypeKind::high_precision, .safetensors = "F32"},
     DtypeFacts{

@@ -1,4 +1,4 @@
-// The part of a matrix that shares one scale.
+// The part of a matrix that shares one scale. Where the scales come from.
 #pragma once
 
 #include <array>
@@ -52,5 +52,9 @@ INGOT_API std::string one_of(std::span<const ScaleGranularity> granularities);
 // Number of scales of a rows x cols matrix: 1 for tensorwise (also when the matrix is empty), rows for rowwise, rows *
 // ceil(cols / 128) for groups of 128 in a row ... Arrays of scales are dense and go row by row over the extents.
 INGOT_API std::int64_t scale_count(ScaleGranularity granularity, std::int64_t rows, std::int64_t cols);
+
+// dynamic: from the maxima of the values that are cast. given: from the caller (static scaling, or delayed scaling with
+// earlier maxima); the kernel then records the maxima, for the next scales.
+enum class ScaleSource : std::uint8_t { dynamic, given };
 
 }  // namespace ingot

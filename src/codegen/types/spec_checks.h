@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ingot/codegen/types/dtype.h"
-#include "ingot/codegen/types/scale_source.h"
+#include "ingot/codegen/types/granularity.h"
 #include "ingot/codegen/types/spec_words.h"
 #include "ingot/runtime/error.h"
 

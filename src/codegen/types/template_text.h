@@ -1,4 +1,5 @@
-// How values of a spec are written as template arguments.
+// How values of a spec are written as template arguments. The template instantiation that computes one pass of a
+// spec; generate() makes it a translation unit.
 #pragma once
 
 #include <concepts>
@@ -11,6 +12,13 @@
 #include "ingot/codegen/types/granularity.h"
 
 namespace ingot {
+
+struct TemplateInstance {
+  std::string header;     // file of templates/ that has the kernel: "cast/cast_tiles.cuh"
+  std::string kernel;     // the kernel with its template arguments: "cast_rows<...>"
+  std::string words;      // comment on the unit's first line: what the kernel depends on, and nothing else
+  std::string functor{};  // definition of a fused expression
+};
 
 // The struct that a fused expression is rendered as.
 inline constexpr const char* kFunctorName = "Fused";

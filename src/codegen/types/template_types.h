@@ -1,4 +1,5 @@
 // The C++ type of templates/formats.cuh that a dtype stands for; compile errors where kDtypeTable and `Formats` differ.
+// A granularity as templates/granularity.cuh has it.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +8,10 @@
 #include <utility>
 
 #include "ingot/codegen/types/dtype.h"
+#include "ingot/codegen/types/granularity.h"
 
 #include "formats.cuh"
+#include "granularity.cuh"
 
 namespace ingot {
 
@@ -99,5 +102,10 @@ static_assert(IndexedFormats<Formats>::kCount == kDtypeTable.size(),
 static_assert(compared(std::make_index_sequence<kDtypeTable.size()>{}));
 
 }  // namespace dtype_checks
+
+// Requires extents that are not negative, as a valid spec has them.
+constexpr Granularity template_granularity(ScaleGranularity granularity) {
+  return {.rows = static_cast<u32>(granularity.rows), .cols = static_cast<u32>(granularity.cols)};
+}
 
 }  // namespace ingot
