@@ -1,5 +1,10 @@
-// How the tests with the label gpu make contexts.
+// What the tests with the label gpu share: Boost.Test, and the way they make contexts. Their main() is gpu_main.cpp.
 #pragma once
+
+#include <boost/test/unit_test.hpp>
+
+#include <iostream>
+#include <string>
 
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
