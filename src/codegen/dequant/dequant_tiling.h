@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "ingot/api.h"
+
 namespace ingot {
 
 // sm90: TMA and wgmma or mma.sync, for packed weights, with the tiles of a DequantTiling. mma: mma.sync of sm_80 and
@@ -28,13 +30,13 @@ struct DequantTiling {
   bool operator==(const DequantTiling&) const = default;
 };
 
-std::string_view name(DequantKernel kernel);  // "sm90"
-std::optional<DequantKernel> parse_dequant_kernel(std::string_view text);
+INGOT_API std::string_view name(DequantKernel kernel);  // "sm90"
+INGOT_API std::optional<DequantKernel> parse_dequant_kernel(std::string_view text);
 
 // The text that follows the kernel's name in a spec. For mma: "16x64x128:3:1:2" (tokens x rows x depth, stages, split,
 // k_warps). For sm90: "mma:16x128x128:8:2:1" or "wgmma:64x256x128:4:1:1:waves2:multicast2:blocks2", which begins with
 // the instruction and ends with the fields that are not 1, and with ":streamk" where tiles are cut along K.
-std::string print(DequantKernel kernel, const DequantTiling& tiling);
-std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::string_view text);
+INGOT_API std::string print(DequantKernel kernel, const DequantTiling& tiling);
+INGOT_API std::optional<DequantTiling> parse_dequant_tiling(DequantKernel kernel, std::string_view text);
 
 }  // namespace ingot
