@@ -70,8 +70,9 @@ class CastCounter final : public ingot::LaunchHook {
   // Each cast has exactly one of these passes: main, or what replaces it. Wide rows' codes do not count where
   // transposed codes follow them, in a separate pass.
   static bool counts(const ingot::CastSpec& cast, ingot::Pass pass) {
-    using enum ingot::Pass;
-    return pass == main || pass == whole || pass == unaligned || (pass == wide && !cast.transposed);
+    using ingot::Pass;
+    return pass == Pass::main || pass == Pass::whole || pass == Pass::unaligned ||
+           (pass == Pass::wide && !cast.transposed);
   }
 };
 
