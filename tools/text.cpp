@@ -112,7 +112,7 @@ const char* pass_name(Pass pass) {
     case Variant::standard: break;
     case Variant::whole: return "whole";
     case Variant::unaligned: return "unaligned";
-    case Variant::wide: return "wide";
+    case Variant::wide: return pass.stage == Stage::first ? "first_wide" : "wide";
     case Variant::keeping: return "keeping";
     case Variant::kept: return "kept";
   }

@@ -371,7 +371,7 @@ void add_show(CLI::App& app) {
   command
       ->add_option("--cubin", options->cubin,
                    "Write the machine code to this file (passes other than the main one to FILE.first, FILE.finish, "
-                   "FILE.whole, FILE.unaligned, FILE.wide, FILE.pair, FILE.keeping, FILE.kept)")
+                   "FILE.whole, FILE.unaligned, FILE.wide, FILE.first_wide, FILE.keeping, FILE.kept)")
       ->type_name(kFileValue);
   command->footer(kSpecs);
   command->callback([options] { show(*options); });
