@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string_view>
 #include <variant>
-#include <vector>
 
 #include "ingot/runtime/dry_run.h"
 #include "model.h"
@@ -48,11 +47,11 @@ void prepare(ingot::Context& context, const Options& options, std::span<const in
     if (context.device().type == ingot::DeviceType::cuda) {
       context.prepare(recording);
     } else {
-      std::vector<ingot::KernelSpec> specs;
+      ingot::Recording kernels;
       for (const ingot::KernelSpec& spec : recording.kernels()) {
-        if (!std::holds_alternative<ingot::GemmSpec>(spec)) specs.push_back(spec);
+        if (!std::holds_alternative<ingot::GemmSpec>(spec)) kernels.add(spec);
       }
-      context.cache().warm(specs, target, 0);
+      context.prepare_for(ingot::matmul_device(*alike), kernels);
     }
   }
   for (const std::string_view op : all_op_names()) context.cache().compiled(source_of(op), target);
