@@ -21,7 +21,6 @@
 
 namespace ingot::test {
 
-inline constexpr std::array kDequantActivations{Dtype::bf16, Dtype::f16};
 
 struct DequantScale {
   ScaleGranularity scale;
