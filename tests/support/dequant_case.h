@@ -21,7 +21,6 @@
 
 namespace ingot::test {
 
-
 struct DequantScale {
   ScaleGranularity scale;
   Dtype factors = Dtype::f32;
