@@ -64,10 +64,7 @@ def make_case(torch: Any, device: str, recipe: str, rank: int, bias: bool) -> Ca
 
     def operators_alone() -> list[Any]:
         with torch.no_grad():
-            if bias:
-                y, saved, codes = operators.linear_forward_bias(x, plain.weight, plain.bias, facts.number, 3)
-            else:
-                y, saved, codes = operators.linear_forward(x, plain.weight, facts.number, 3)
+            y, saved, codes, _ = operators.linear_forward(x, plain.weight, plain.bias, facts.number, 3)
             grads = operators.linear_backward(
                 grad_output, x, plain.weight, saved, codes, facts.number, 7 if bias else 3
             )

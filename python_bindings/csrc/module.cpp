@@ -141,11 +141,8 @@ NB_MODULE(_core, module) {
   ingot::python::bind_safetensors(module);
   ingot::python::bind_torch(module);
   ingot::python::bind_torch_modules(module);
-  ingot::python::bind_torch_frozen(module);
-  ingot::python::bind_torch_split(module);
   ingot::python::bind_torch_observers(module);
   ingot::python::bind_torch_prepare(module);
   ingot::python::bind_torch_tune(module);
   ingot::python::bind_weight_only(module);
-  ingot::python::bind_torch_weight_only(module);
 }

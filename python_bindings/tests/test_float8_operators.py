@@ -91,8 +91,8 @@ def test_a_gathered_weight_is_one_operator_each_way(dtype, bias, wanted):
     for a, e in zip(got, expected, strict=True):
         assert torch.equal(a, e) and a.dtype == e.dtype
     assert [name for name in seen.names if name.startswith("ingot.")] == [
-        "ingot.linear_forward_float8.default",
-        "ingot.linear_backward_float8.default",
+        "ingot.linear_forward.default",
+        "ingot.linear_backward.default",
     ]
     with torch.no_grad():
         assert torch.equal(gathered(x), expected[0])
@@ -106,23 +106,26 @@ def test_opcheck_and_messages_of_gathered_weights():
     x, b = torch.randn(20, 96), torch.randn(80)
     # Without test_schema, which compares tensors in a way that PyTorch's CPU lacks for FP8.
     tests = ("test_autograd_registration", "test_faketensor")
-    arguments = (x, weight, factor, b, facts.number, 2)
-    torch.library.opcheck(operators.linear_forward_float8, arguments, test_utils=tests)
-    output, saved = operators.linear_forward_float8(*arguments)
+    of_weight = {"weight_scale_inv": factor}
+    check = lambda operator, *arguments: torch.library.opcheck(operator, arguments, of_weight, test_utils=tests)
+    check(operators.linear_forward, x, weight, b, facts.number, operators.KEEP_SAVED)
+    output, saved, kept_codes, _ = operators.linear_forward(
+        x, weight, b, facts.number, operators.KEEP_SAVED | operators.KEEP_CODES, **of_weight
+    )
+    assert kept_codes is None
     input_plan = split_operators.add_input_plan(facts)
-    codes, kept = split_operators.quantize_input(x, input_plan, 1)
-    in_parts = (x, codes, kept, weight, factor, b, input_plan, facts.number)
-    torch.library.opcheck(split_operators.gemm_output_float8, in_parts, test_utils=tests)
-    assert torch.equal(split_operators.gemm_output_float8(*in_parts), output) and torch.equal(kept, saved)
+    codes, kept = split_operators.quantize_input(x, input_plan, operators.KEEP_SAVED)
+    in_parts = (x, codes, kept, weight, b, input_plan, facts.number)
+    check(split_operators.gemm_output, *in_parts)
+    assert torch.equal(split_operators.gemm_output(*in_parts, **of_weight), output) and torch.equal(kept, saved)
     with pytest.raises(RuntimeError, match='linear "wq" weight: must be FP8 of .out_features, in_features. on'):
-        split_operators.gemm_output_float8(*in_parts[:3], weight[:79], *in_parts[4:])
-    arguments = (torch.randn(20, 80), x, weight, factor, saved, facts.number, 7)
-    torch.library.opcheck(operators.linear_backward_float8, arguments, test_utils=tests)
+        split_operators.gemm_output(*in_parts[:3], weight[:79], *in_parts[4:], **of_weight)
+    check(operators.linear_backward, torch.randn(20, 80), x, weight, saved, None, facts.number, 7)
     for wrong in (weight[:79], weight.t().contiguous().t(), torch.randn(80, 96)):
         with pytest.raises(RuntimeError, match='linear "wq" weight: must be FP8 of .out_features, in_features. on'):
-            operators.linear_forward_float8(x, wrong, factor, b, facts.number, 0)
+            operators.linear_forward(x, wrong, b, facts.number, 0, **of_weight)
     with pytest.raises(RuntimeError, match='linear "wq" factor of weight: must be float32 of one element'):
-        operators.linear_forward_float8(x, weight, torch.ones(2), b, facts.number, 0)
+        operators.linear_forward(x, weight, b, facts.number, 0, weight_scale_inv=torch.ones(2))
 
 
 @pytest.mark.parametrize("pow2", [False, True])
@@ -156,6 +159,6 @@ def test_dynamic_layers_are_one_operator_each_way():
     with Seen() as seen:
         layer(torch.randn(24, 48)).sum().backward()
     assert [name for name in seen.names if name.startswith("ingot.")] == [
-        "ingot.linear_forward_bias.default",
+        "ingot.linear_forward.default",
         "ingot.linear_backward.default",
     ]

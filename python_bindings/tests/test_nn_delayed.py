@@ -286,13 +286,13 @@ def test_whole_graph(backend):
 def test_opcheck(keep):
     x, w, b = torch.randn(20, 96), torch.randn(80, 96), torch.randn(80)
     facts = operators.add_plan("delayed", "checked", 96, 80, *(torch.float32,) * 3, True)
-    scales = torch.tensor([2.0]), torch.tensor([4.0])
-    torch.library.opcheck(operators.linear_forward_scaled, (x, w, b, *scales, facts.number, keep))
+    scales = {"input_scale": torch.tensor([2.0]), "weight_scale": torch.tensor([4.0])}
+    torch.library.opcheck(operators.linear_forward, (x, w, b, facts.number, keep), scales)
     if keep:
-        _, saved, codes, amaxes = operators.linear_forward_scaled(x, w, b, *scales, facts.number, keep)
+        _, saved, codes, amaxes = operators.linear_forward(x, w, b, facts.number, keep, **scales)
         assert amaxes.tolist() == [x.abs().max().item(), w.abs().max().item()]
-        arguments = (torch.randn(20, 80), x, w, saved, codes, *scales, facts.number, 7)
-        torch.library.opcheck(operators.linear_backward_scaled, arguments)
+        arguments, scale = (torch.randn(20, 80), x, w, saved, codes, facts.number, 7), torch.tensor([2.0])
+        torch.library.opcheck(operators.linear_backward, arguments, {"grad_output_scale": scale})
 
 
 def test_made_in_inference_mode():
@@ -318,7 +318,7 @@ def test_messages():
     one = torch.ones(1)
     for wrong in (torch.ones(2), torch.ones(1, dtype=torch.float64)):
         with pytest.raises(RuntimeError, match='linear "wq" scale of weight: must be float32 of one element on the'):
-            operators.linear_forward_scaled(x, w, b, one, wrong, facts.number, 0)
+            operators.linear_forward(x, w, b, facts.number, 0, input_scale=one, weight_scale=wrong)
     with pytest.raises(ingot.Error, match='linear "fc" history_length: is 0, expected a number of steps, 1 or more'):
         delayed(history_length=0)
     with pytest.raises(ingot.Error, match=r'linear "fc" input: has shape \(3, 8, 23\), expected \(\.\.\., 24\)'):

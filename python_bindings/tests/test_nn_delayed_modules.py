@@ -225,8 +225,8 @@ def test_opcheck(monkeypatch, name, starts):
     step(module, batch(2))
     assert len(calls) == (4 if name == "gate and up" else 2)
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    for operator, arguments in calls:
-        torch.library.opcheck(operator, tuple(arguments), test_utils=checks)
+    for operator, arguments, named in calls:
+        torch.library.opcheck(operator, arguments, named, test_utils=checks)
 
 
 def test_a_model_of_all_kinds_is_updated_at_once():

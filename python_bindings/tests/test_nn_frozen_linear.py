@@ -128,15 +128,16 @@ def test_whole_graph(scale, backend):
 
 
 def test_operators_pass_opcheck():
-    from ingot.torch import _weight_operators as operators
+    from ingot.torch import _operators as operators
 
     layer = FrozenFloat8Linear.from_float(plain())
     plan = operators.frozen_plan("fc", "rowwise_folded", "e4m3fn", N, K, torch.bfloat16, torch.bfloat16)
     x, codes = inputs().detach(), layer.codes().view(torch.uint8)  # opcheck itself cannot compare float8
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    check = lambda op, *arguments: torch.library.opcheck(op, arguments, test_utils=checks)
-    check(operators.frozen_linear_bias, x, codes, layer.weight_scale, layer.bias, plan)
-    check(operators.frozen_linear_backward, x[..., :N].contiguous(), codes, layer.weight_scale, plan)
+    of_weight = {"weight_scale_inv": layer.weight_scale}
+    check = lambda op, *arguments: torch.library.opcheck(op, arguments, of_weight, test_utils=checks)
+    check(operators.linear_forward, x, codes, layer.bias, plan, 0)
+    check(operators.linear_backward, x[..., :N].contiguous(), None, codes, None, None, plan, operators.INPUT)
 
 
 def train_lora(peft, config):

@@ -211,19 +211,21 @@ def test_the_operators_say_what_they_change():
     layers = operators.Layer(H, K, dtype, None), operators.Layer(K, H, dtype, None)
     no_activation, relu = operators.Activation(""), operators.Activation("relu(x)")
     plan, _ = operators.add_plan("norm_linear", "s", ("n",), "rowwise", no_activation, None, False, dtype, True, layers[:1])
-    y, saved = operators.NORM_LINEAR.forward(x, x, x, up, x, plan, 3)
-    arguments = (y, x, x, up, y, saved, torch.zeros(H, K), plan, 3)
-    torch.library.opcheck(operators.NORM_LINEAR.backward_into, arguments, test_utils=checks)
+    check = lambda of, arguments, **written: torch.library.opcheck(
+        of.backward_in_place, arguments, written, test_utils=checks
+    )
+    wants = operators.INPUT | operators.WEIGHT
+    y, saved = operators.NORM_LINEAR.forward(x, None, None, up, None, plan, 3)
+    check(operators.NORM_LINEAR, (y, x, None, up, y, saved, plan, wants), main_grad=torch.zeros(H, K))
     plan, _ = operators.add_plan("mlp", "s", ("n",), "rowwise", relu, None, False, dtype, True, layers)
-    y, saved = operators.MLP.forward(x, x, x, up, x, down, x, plan, 3)
-    arguments = (y, x, x, up, down, saved, torch.zeros(H, K), torch.zeros(0), plan, 1 + 2 + 16)
-    torch.library.opcheck(operators.MLP.backward_into, arguments, test_utils=checks)
+    y, saved = operators.MLP.forward(x, None, None, up, None, down, None, plan, 3)
+    wants |= operators.of_layer(operators.WEIGHT, 1)
+    check(operators.MLP, (y, x, None, up, down, saved, plan, wants), up_main_grad=torch.zeros(H, K))
     two = (layers[0], layers[0])
     plan, _ = operators.add_plan("shared_linear", "s", ("q", "k"), "rowwise", None, None, False, dtype, True, two)
-    q, k, _, saved = operators.SHARED_LINEAR.forward(x, x, x, up, x, up, x, x, x, plan, 3)
-    main_grads = torch.zeros(H, K), torch.zeros(0), torch.zeros(0)
-    arguments = (q, k, saved, x, x, up, up, saved, saved, *main_grads, plan, 1 + 4 + 16)
-    torch.library.opcheck(operators.SHARED_LINEAR.backward_into, arguments, test_utils=checks)
+    q, k, _, saved = operators.SHARED_LINEAR.forward(x, None, None, up, None, up, None, None, None, plan, 3)
+    arguments = (q, k, None, x, None, up, up, None, saved, plan, wants)
+    check(operators.SHARED_LINEAR, arguments, main_grad0=torch.zeros(H, K))
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,8 @@ def test_operators_pass_opcheck():
     weight, factors = quantized.weight.codes, quantized.weight_scale
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     check = lambda op, *arguments: torch.library.opcheck(op, arguments, test_utils=checks)
-    check(operators.weight_only_linear, inputs(), weight, factors, plan, 0)
-    check(operators.weight_only_linear_bias, inputs(), weight, factors, quantized.bias, plan, 1)
+    check(operators.weight_only_linear, inputs(), weight, factors, None, plan, 0)
+    check(operators.weight_only_linear, inputs(), weight, factors, quantized.bias, plan, 1)
     check(operators.weight_unpack, weight, plan)
     check(operators.weight_pack, quantized.codes(), plan)
     check(operators.weight_cast, plain().weight.detach(), plan)
@@ -322,9 +322,9 @@ def test_operators_refuse_other_tensors():
     quantized = WeightOnlyLinear.from_float(plain(), layer_name="wq")
     plan = quantized._facts().number
     with pytest.raises(RuntimeError, match='WeightOnlyLinear "wq" weight: has 3 bytes, but this layer has'):
-        operators.weight_only_linear(inputs(), quantized.weight.codes[:3].clone(), quantized.weight_scale, plan, 0)
+        operators.weight_only_linear(inputs(), quantized.weight.codes[:3].clone(), quantized.weight_scale, None, plan, 0)
     with pytest.raises(RuntimeError, match='WeightOnlyLinear "wq" weight_scale: must be float32'):
-        operators.weight_only_linear(inputs(), quantized.weight.codes, quantized.weight_scale.double(), plan, 0)
+        operators.weight_only_linear(inputs(), quantized.weight.codes, quantized.weight_scale.double(), None, plan, 0)
 
 
 def test_a_layer_waits_for_writes_of_weight_and_factors():

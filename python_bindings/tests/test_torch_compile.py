@@ -132,8 +132,7 @@ def test_a_shared_input_is_cast_once(recipe):
     (forward,), (backward,) = graphs.forward, graphs.backward
     assert forward.count("ingot.quantize_input.default") == 1
     assert forward.count("ingot.quantize_weight.default") == 3
-    assert forward.count("ingot.gemm_output.default") == 1
-    assert forward.count("ingot.gemm_output_bias.default") == 2
+    assert forward.count("ingot.gemm_output.default") == 3
     assert backward.count("ingot.linear_backward.default") == 3
     # Codes are kept; nothing is cast again.
     assert not any("quantize" in name or "gemm" in name for name in backward)
@@ -168,9 +167,7 @@ def test_eager_has_one_operator_each_way():
     with Seen() as seen:
         layer(torch.randn(40, 16)).backward()
     names = [name for name in seen if name.startswith("ingot.")]
-    assert names == ["ingot.linear_forward_bias", "ingot.linear_forward", "ingot.linear_forward_bias"] + 3 * [
-        "ingot.linear_backward"
-    ]
+    assert names == 3 * ["ingot.linear_forward"] + 3 * ["ingot.linear_backward"]
 
 
 @pytest.mark.parametrize("recipe", [recipe for recipe in ingot.torch.RECIPES if recipe != "high_precision"])
@@ -185,13 +182,9 @@ def test_opcheck_of_parts(recipe, keep):
         torch.library.opcheck(split_operators.quantize_input, (x, input_plan, keep))
         torch.library.opcheck(split_operators.quantize_weight, (w, facts.number))
         codes, saved = split_operators.quantize_input(x, input_plan, keep)
-        operands = (x, codes, saved, split_operators.quantize_weight(w, facts.number))
-        if bias is None:
-            torch.library.opcheck(split_operators.gemm_output, (*operands, input_plan, facts.number))
-        else:
-            torch.library.opcheck(split_operators.gemm_output_bias, (*operands, b, input_plan, facts.number))
-        forward = operators.linear_forward if bias is None else operators.linear_forward_bias
-        whole = forward(*(x, w) if bias is None else (x, w, b), facts.number, 3 * keep)
+        operands = (x, codes, saved, split_operators.quantize_weight(w, facts.number), bias)
+        torch.library.opcheck(split_operators.gemm_output, (*operands, input_plan, facts.number))
+        whole = operators.linear_forward(x, w, bias, facts.number, 3 * keep)[:3]
         parts = split_operators.forward(x, w, bias, input_plan, facts.number, 3 * keep)
         assert torch.equal(parts[0], whole[0])
         if keep:
@@ -211,7 +204,7 @@ def test_messages_of_parts():
         ("weight codes", (codes, saved, weight[:9])),
     ):
         with pytest.raises(RuntimeError, match=f'linear "wq" {name}: has 9 bytes, expected [0-9]+: give what'):
-            split_operators.gemm_output(x, *wrong, input_plan, facts.number)
+            split_operators.gemm_output(x, *wrong, None, input_plan, facts.number)
     with pytest.raises(RuntimeError, match='linear "wq" weight: must be float32'):
         split_operators.quantize_weight(w.double(), facts.number)
 

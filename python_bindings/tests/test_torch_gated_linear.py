@@ -215,11 +215,12 @@ def test_opcheck(keep):
     if keep == 0:
         return
     y, saved = operators.GATED_LINEAR.forward(gate, up, w, b, plan, keep)
-    for wants in (1, 2, 8, 15):
+    all_of_them = operators.INPUT | operators.UP | operators.WEIGHT | operators.BIAS
+    for wants in (operators.INPUT, operators.WEIGHT, operators.UP, all_of_them):
         torch.library.opcheck(operators.GATED_LINEAR.backward, (y, gate, up, w, saved, plan, wants))
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    arguments = (y, gate, up, w, saved, torch.zeros(K, H), plan, 15)
-    torch.library.opcheck(operators.GATED_LINEAR.backward_into, arguments, test_utils=checks)
+    arguments, written = (y, gate, up, w, saved, plan, all_of_them), {"main_grad": torch.zeros(K, H)}
+    torch.library.opcheck(operators.GATED_LINEAR.backward_in_place, arguments, written, test_utils=checks)
 
 
 def test_messages():
@@ -250,4 +251,4 @@ def test_messages():
         operators.GATED_LINEAR.forward(gate, up[:, :49], w, b, plan, 0)
     with pytest.raises(RuntimeError, match="saved: has 7 bytes, but a forward of this plan and size leaves"):
         saved = torch.zeros(7, dtype=torch.uint8)
-        operators.GATED_LINEAR.backward(torch.randn(3, 50, K).bfloat16(), gate, up, w, saved, plan, 15)
+        operators.GATED_LINEAR.backward(torch.randn(3, 50, K).bfloat16(), gate, up, w, saved, plan, operators.INPUT | operators.UP | operators.WEIGHT)

@@ -186,14 +186,14 @@ def test_checkpointing(recipe):
 
     def policy(ctx, operator, *args, **kwargs):
         seen.add(operator)
-        ours = operator is operators.linear_forward_bias
+        ours = operator is operators.linear_forward
         return CheckpointPolicy.MUST_SAVE if ours else CheckpointPolicy.PREFER_RECOMPUTE
 
     contexts = functools.partial(create_selective_checkpoint_contexts, policy)
     selective = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
     grads = torch.autograd.grad(selective.sum(), (x, w, b))
     assert all(torch.equal(a, e) for a, e in zip(grads, expected, strict=True))
-    assert operators.linear_forward_bias in seen
+    assert operators.linear_forward in seen
 
 
 def test_autocast():
@@ -224,19 +224,18 @@ def test_meta():
     assert (y.shape, y.device.type) == ((2, 7, 8), "meta")
 
 
-@pytest.mark.parametrize("operator", ["linear_forward", "linear_forward_bias", "linear_backward"])
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("recipe", ingot.torch.RECIPES)
-def test_opcheck(recipe, operator):
+def test_opcheck(recipe, bias):
     x, w, b = (t.detach() for t in tensors(torch.float32, rows=(20,)))
-    facts = operators.add_plan(
-        recipe, "checked", 96, 80, torch.float32, torch.float32, torch.float32 if "bias" in operator else None, True
-    )
-    arguments = (x, w, b) if "bias" in operator else (x, w)
-    arguments = (*arguments, facts.number, 3)
-    if operator == "linear_backward":
-        _, saved, codes = operators.linear_forward(*arguments)
-        arguments = (torch.randn(20, 80), x, w, saved, codes, facts.number, 3)
-    torch.library.opcheck(getattr(operators, operator), arguments)
+    facts = operators.add_plan(recipe, "checked", 96, 80, *(torch.float32,) * 2, torch.float32 if bias else None, True)
+    arguments = (x, w, b if bias else None, facts.number)
+    for keep in (0, 3):
+        torch.library.opcheck(operators.linear_forward, (*arguments, keep))
+    _, saved, codes, amaxes = operators.linear_forward(*arguments, 3)
+    assert amaxes is None
+    arguments = (torch.randn(20, 80), x, w, saved, codes, facts.number, 7 if bias else 3)
+    torch.library.opcheck(operators.linear_backward, arguments)
 
 
 def test_equal_plans_have_one_number():
@@ -290,17 +289,22 @@ def test_messages():
 def test_messages_of_operators():
     x, w, _ = (t.detach() for t in tensors(torch.float32, rows=(20,)))
     facts = operators.add_plan("rowwise", "wq", 96, 80, torch.float32, torch.float32, None, True)
-    _, saved, codes = operators.linear_forward(x, w, facts.number, 3)
+    _, saved, codes, _ = operators.linear_forward(x, w, None, facts.number, 3)
     with pytest.raises(RuntimeError, match="this process has no plan of this number"):
-        operators.linear_forward(x, w, 12345, 3)
+        operators.linear_forward(x, w, None, 12345, 3)
     with pytest.raises(RuntimeError, match='linear "wq" saved: has 7 bytes, but a forward of this plan'):
         operators.linear_backward(torch.randn(20, 80), x, w, saved[:7].clone(), codes, facts.number, 2)
     with pytest.raises(RuntimeError, match='linear "wq" codes: has 0 bytes'):
         operators.linear_backward(torch.randn(20, 80), x, w, saved, codes[:0].clone(), facts.number, 1)
+    with pytest.raises(RuntimeError, match='linear "wq" saved: has 0 bytes'):
+        operators.linear_backward(torch.randn(20, 80), x, w, None, codes, facts.number, 2)
+    with_bias = operators.add_plan("rowwise", "wq", 96, 80, *(torch.float32,) * 3, True)
+    with pytest.raises(RuntimeError, match='linear "wq" bias: is not given, but this call reads it: give a tensor'):
+        operators.linear_forward(x, w, None, with_bias.number, 3)
     with pytest.raises(RuntimeError, match='linear "wq" input: must be float32, bfloat16 or float16'):
-        operators.linear_forward(x.double(), w, facts.number, 3)
+        operators.linear_forward(x.double(), w, None, facts.number, 3)
     with pytest.raises(RuntimeError, match='linear "wq" input: has no dimensions'):
-        operators.linear_forward(torch.tensor(1.0), w, facts.number, 3)
+        operators.linear_forward(torch.tensor(1.0), w, None, facts.number, 3)
 
 
 def test_threads_that_have_ended_keep_no_stream():

@@ -149,5 +149,5 @@ def test_opcheck(monkeypatch, recipe, case):
     calls = noted_calls(monkeypatch)
     step(ours, tensors)
     assert len(calls) == 2
-    for operator, arguments in calls:
-        torch.library.opcheck(operator, tuple(arguments))
+    for operator, arguments, named in calls:
+        torch.library.opcheck(operator, arguments, named)

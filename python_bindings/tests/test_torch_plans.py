@@ -1,6 +1,8 @@
 """Plans of PyTorch's operators: equal layers share one, and a graph, and keep their names; refused calls keep nothing."""
 
+import functools
 import gc
+import operator
 import subprocess
 import sys
 import weakref
@@ -11,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.flop_counter import FlopCounterMode
 
 import ingot.torch
-from ingot import float8
+from ingot import _core, float8
 from ingot.nn import (
     Float8Linear,
     FrozenFloat8Linear,
@@ -134,13 +136,13 @@ def test_errors_of_graphs_name_the_layer_or_describe_it():
     layer = Float8Linear(K, 48, recipe="rowwise", layer_name="blocks.0.fc")
     facts = operators.add_plan("rowwise", None, K, 48, *(torch.float32,) * 3, True)
     with pytest.raises(RuntimeError, match='ingot: linear "blocks.0.fc" input: must be float32'):
-        operators.linear_forward_bias(torch.randn(4, K).double(), layer.weight, layer.bias, facts.number, 0)
+        operators.linear_forward(torch.randn(4, K).double(), layer.weight, layer.bias, facts.number, 0)
     copies = [weakref.ref(layer)]
     del layer
     gc.collect()
     assert copies[0]() is None  # to be found keeps no layer alive
     with pytest.raises(RuntimeError, match='ingot: linear "unnamed, 32 -> 48" input: must be float32'):
-        operators.linear_forward_bias(torch.randn(4, K).double(), torch.randn(48, K), torch.ones(48), facts.number, 0)
+        operators.linear_forward(torch.randn(4, K).double(), torch.randn(48, K), torch.ones(48), facts.number, 0)
 
 
 def test_layers_that_differ_in_their_names_have_one_plan():
@@ -159,30 +161,32 @@ def test_plans_of_many_layers_take_time_and_memory_in_proportion():
     for at in range(20000):
         made.append(operators.add_plan("tensorwise", f"layers.{at}", *arguments[2:]).number)
     assert len(set(made)) == 20000 and operators._plan.cache_info().misses == before
-    output, _, _ = operators.linear_forward_bias(torch.ones(2, K), torch.ones(48, K), torch.ones(48), made[-1], 0)
+    output, *_ = operators.linear_forward(torch.ones(2, K), torch.ones(48, K), torch.ones(48), made[-1], 0)
     torch.testing.assert_close(output, torch.full((2, 48), K + 1.0))
 
 
 def refused_calls():
     """A call of each operator with tensors, all refused: by the first tensor, or because there is no such plan."""
-    packets = [name for name in dir(torch.ops.ingot) if not name.startswith("_")]
     schemas = [schema for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("ingot::")]
-    assert len(schemas) > 30 and len(packets) > 10
+    assert len(schemas) > 25
     for schema in schemas:
         kinds = [str(argument.type) for argument in schema.arguments]
-        if kinds[0] == "Tensor":
-            yield getattr(torch.ops.ingot, schema.name.removeprefix("ingot::")), kinds
+        if kinds[0] == "Tensor" and schema.name != "ingot::start_scale":  # which is Python's
+            packet = getattr(torch.ops.ingot, schema.name.removeprefix("ingot::"))
+            yield getattr(packet, schema.overload_name or "default"), kinds
 
 
 def test_refused_calls_give_all_their_tensors_back():
-    for operator, kinds in refused_calls():
+    for packet, kinds in refused_calls():
         for number in (12345, 54321):
-            tensors = [torch.zeros(3, 5, dtype=torch.complex64) for _ in range(kinds.count("Tensor"))]
-            arguments = [tensors[at] if kind == "Tensor" else number for at, kind in enumerate(kinds)]
+            are_tensors = [kind in ("Tensor", "Optional[Tensor]") for kind in kinds]
+            tensors = [torch.zeros(3, 5, dtype=torch.complex64) for _ in range(sum(are_tensors))]
+            rest = iter(tensors)
+            arguments = [next(rest) if is_tensor else number for is_tensor in are_tensors]
             counts = [each._use_count() for each in tensors]
             with pytest.raises(RuntimeError):
-                operator(*arguments)
-            assert [each._use_count() for each in tensors] == counts, operator
+                packet(*arguments)
+            assert [each._use_count() for each in tensors] == counts, packet
 
 
 
@@ -195,14 +199,55 @@ def test_a_call_that_its_plan_refuses_gives_all_its_tensors_back():
 
     def refused(x):
         scale, amax, starts = layer._delayed(x)
-        tensors = [x, layer.norm.weight, layer.norm.weight, layer.weight, layer.weight, scale, amax, starts]
+        tensors = [x, layer.norm.weight, layer.norm.weight, layer.weight, layer.weight]
+        written = {"scale": scale, "amax": amax, "starts": starts}
+        tensors += written.values()
         counts = [each._use_count() for each in tensors]
         with pytest.raises(RuntimeError, match="input: must be float32"):
-            module_operators.NORM_LINEAR.forward_delayed(*tensors, plan, 0)
+            module_operators.NORM_LINEAR.forward_in_place(*tensors[:5], plan, 0, **written)
         seen.append([each._use_count() for each in tensors] == counts)
 
     refused(x.double())
     assert seen == [True]
+
+
+# ---- the table of operators -------------------------------------------------------------------------------------------
+
+
+def test_operators_are_those_of_the_table():
+    """All of it, as the plans' numbers depend on its hash. Two operators are Python's."""
+    table = {str(torch._C.parse_schema(f"ingot::{text}")) for text in _core.torch_schemas()}
+    registered = {str(each) for each in torch._C._jit_get_all_schemas() if each.name.startswith("ingot::")}
+    of_python = {each for each in registered if each.startswith(("ingot::layer(", "ingot::start_scale("))}
+    assert registered - of_python == table and len(of_python) == 2
+    assert len({text.split("(")[0].split(".")[0] for text in table}) == 20
+
+
+def test_arguments_are_bound_by_the_names_of_the_table():
+    from ingot.torch import _schemas as schemas
+
+    with pytest.raises(TypeError, match=r"torch.ops.ingot.linear_forward has no argument wieght: ingot::linear_forward\("):
+        schemas.fake("linear_forward")(lambda input, wieght: None)
+    default, in_place = schemas.overloads_of("norm_linear_backward")
+    assert (default._schema.overload_name, in_place._schema.overload_name) == ("", "in_place")
+    assert not default._schema.is_mutable and in_place._schema.is_mutable
+    seen = lambda plan, scale, wants, main_grad="absent": (plan, scale, wants, main_grad)
+    arguments = (None,) * 6 + (12, 34)
+    assert schemas.by_name(default, seen)(*arguments) == (12, None, 34, "absent")
+    assert schemas.by_name(in_place, seen)(*arguments, scale=5, main_grad=6) == (12, 5, 34, 6)
+    with pytest.raises(TypeError, match="has no argument main_grad"):
+        schemas.by_name(default, lambda main_grad: None)
+
+
+def test_bits_do_not_overlap():
+    from ingot.torch import _schemas as schemas
+
+    wants = [schemas.INPUT, schemas.GAMMA, schemas.UP, schemas.ASKS_ENGINE]
+    wants += [schemas.of_layer(bit, at) for bit in (schemas.WEIGHT, schemas.BIAS) for at in range(3)]
+    assert sum(wants) == functools.reduce(operator.or_, wants)
+    reads = [bit for name, bit in schemas._bits.items() if name.startswith("READS_")]
+    assert sum(reads) == functools.reduce(operator.or_, reads) and len(reads) == 4
+    assert schemas.KEEP_CODES & schemas.KEEP_SAVED == 0
 
 
 # ---- FLOPs -----------------------------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def noting_backward(monkeypatch, held):
 
     def noting(*arguments):
         gc.collect()
-        seen.append((arguments[-1], held() is not None))
+        seen.append((arguments[-1], held() is not None))  # `wants` is the last that these calls give
         return backward(*arguments)
 
     monkeypatch.setattr(linear_module.ops, "linear_backward", noting)

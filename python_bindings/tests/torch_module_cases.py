@@ -70,9 +70,11 @@ def noted_calls(monkeypatch):
     calls = []
 
     def noting(operator):
-        def noted(*arguments):
-            calls.append((operator, [a.detach().clone() if isinstance(a, torch.Tensor) else a for a in arguments]))
-            return operator(*arguments)
+        copied = lambda each: each.detach().clone() if isinstance(each, torch.Tensor) else each
+
+        def noted(*arguments, **named):
+            calls.append((operator, tuple(map(copied, arguments)), {name: copied(each) for name, each in named.items()}))
+            return operator(*arguments, **named)
 
         return noted
 

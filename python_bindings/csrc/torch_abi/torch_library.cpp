@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <bit>
 #include <string>
 
 #include "ingot/nn/linear/linear_memory.h"
@@ -50,6 +51,9 @@ TorchFunctions look_up_all() {
   look_up(all.device_index, "aoti_torch_get_device_index");
   look_up(all.empty_strided, "aoti_torch_empty_strided");
   look_up(all.copy, "aoti_torch_copy_");
+  look_up(all.undefined, "aoti_torch_new_uninitialized_tensor");
+  all.delete_value =
+      reinterpret_cast<decltype(all.delete_value)>(symbol_in("libtorch_cpu.so", "torch_delete_stable_ivalue"));
   look_up(all.library_fragment, "aoti_torch_library_init_fragment");
   look_up(all.library_kernels, "aoti_torch_library_init_impl");
   look_up(all.define, "aoti_torch_library_def");
@@ -80,6 +84,17 @@ void require(std::int32_t code, const char* what) {
 const TorchFunctions& torch_functions() {
   static const TorchFunctions all = look_up_all();
   return all;
+}
+
+TorchValue take_optional(TorchValue argument) {
+  auto* const value = std::bit_cast<TorchValue*>(argument);
+  const TorchValue taken = *value;
+  if (const auto free = torch_functions().delete_value) {
+    free(value);
+  } else {
+    delete value;  // PyTorch's `new`, which is the process's
+  }
+  return taken;
 }
 
 CUstream_st* torch_stream(int device_index) {
@@ -117,6 +132,12 @@ TorchTensor TorchTensor::empty(std::span<const std::int64_t> sizes, std::int32_t
 TorchTensor TorchTensor::empty_bytes(std::size_t bytes, Device device) {
   const std::array<std::int64_t, 1> size{static_cast<std::int64_t>(bytes)};
   return empty(size, torch_functions().bytes, device);
+}
+
+TorchTensor TorchTensor::none() {
+  TorchHandle handle = nullptr;
+  require(torch_functions().undefined(&handle), "a tensor that is none");
+  return TorchTensor(handle);
 }
 
 void* TorchTensor::data() const {

@@ -19,7 +19,8 @@ struct TorchLibraryOpaque;
 namespace ingot::python {
 
 using TorchHandle = AtenTensorOpaque*;
-// An argument or a result of an operator: a tensor's handle or an integer.
+// An argument or a result of an operator: a tensor's handle, an integer, or the address of another TorchValue, which
+// take_optional() reads; 0 for an optional argument that is not given.
 using TorchValue = std::uint64_t;
 // Takes its arguments from `stack`, whose tensors are its own, and leaves its results there.
 using TorchKernel = void (*)(TorchValue* stack, std::uint64_t arguments, std::uint64_t results);
@@ -37,6 +38,9 @@ struct TorchFunctions {
   std::int32_t (*empty_strided)(std::int64_t rank, const std::int64_t* sizes, const std::int64_t* strides,
                                 std::int32_t dtype, std::int32_t device_type, std::int32_t device_index, TorchHandle*);
   std::int32_t (*copy)(TorchHandle to, TorchHandle from, std::int32_t non_blocking);
+  std::int32_t (*undefined)(TorchHandle*);
+  // From 2.13 on frees the value of an optional argument; null before.
+  std::int32_t (*delete_value)(TorchValue*);
   std::int32_t (*library_fragment)(const char* name, const char* file, std::uint32_t line, TorchLibraryOpaque**);
   std::int32_t (*library_kernels)(const char* name, const char* dispatch_key, const char* file, std::uint32_t line,
                                   TorchLibraryOpaque**);
@@ -52,6 +56,9 @@ struct TorchFunctions {
 
 // Throws Error{not_found} if the process has not loaded PyTorch 2.7 or later.
 const TorchFunctions& torch_functions();
+
+// The value of an optional argument that is given. PyTorch allocates it for the call, and this frees it.
+TorchValue take_optional(TorchValue argument);
 
 // The stream that PyTorch's current thread uses on a GPU. Throws Error{not_found} if this PyTorch has no CUDA.
 CUstream_st* torch_stream(int device_index);
@@ -72,8 +79,12 @@ class TorchTensor {
   // A contiguous tensor of PyTorch's allocator, on its current stream, with any values.
   static TorchTensor empty(std::span<const std::int64_t> sizes, std::int32_t dtype, Device device);
   static TorchTensor empty_bytes(std::size_t bytes, Device device);
+  // What is None in Python.
+  static TorchTensor none();
 
   TorchHandle handle() const { return handle_; }
+  // Not for an optional argument that a call lacks.
+  bool given() const { return handle_ != nullptr; }
   TorchHandle release() { return std::exchange(handle_, nullptr); }
   void* data() const;
   std::span<const std::int64_t> sizes() const;

@@ -33,6 +33,9 @@ bool is_one_element(std::span<const std::int64_t> sizes, std::span<const std::in
 }
 
 TorchMatrix matrix_of(const TorchTensor& tensor, const TensorName& name, bool may_be_element) {
+  if (!tensor.given()) {
+    throw Error(ErrorCode::invalid_argument, name.text(), "is not given, but this call reads it: give a tensor");
+  }
   const std::optional<Dtype> dtype = tensor.dtype();
   if (!dtype) {
     throw Error(ErrorCode::invalid_argument, name.text(),

@@ -76,10 +76,10 @@ ScaleGranularity granularity_of(const TorchTensor& scale, const Tensor& input) {
 }
 
 // Returns the codes, in the shape of the input, and the maxima, in the shape of the scale.
-void quantize(TorchArguments& all, TorchValue* stack) {
-  const TorchTensor& tensor = all[0];
-  const TorchTensor& scale = all[1];
-  const Dtype format = dtype_at(kFormats, all.integer(2), "quantize format");
+void quantize(TorchArgumentsOf<kQuantize>& all) {
+  const TorchTensor& tensor = all.tensor<"input">();
+  const TorchTensor& scale = all.tensor<"scale">();
+  const Dtype format = dtype_at(kFormats, all.integer<"format">(), "quantize format");
   static const std::string kSubject = "quantize";
   const TorchMatrix input = matrix_of(tensor, {kSubject, "input"});
   const Device device = input.view.device;
@@ -100,7 +100,8 @@ void quantize(TorchArguments& all, TorchValue* stack) {
                         .scales = scales.view,
                         .amax = floats(amax.data())},
                        place.stream());
-  give(stack, {&codes, &amax});
+  all.result<"codes">() = std::move(codes);
+  all.result<"amax">() = std::move(amax);
 }
 
 // ---- gemm ----------------------------------------------------------------------------------------------------------
@@ -154,11 +155,11 @@ ScaleGranularity granularity_of(const Vector& factors, std::int64_t rows, const 
 }
 
 // Returns (a * factor_a) @ (b * factor_b), summed in f32 and rounded once.
-void gemm(TorchArguments& all, TorchValue* stack) {
-  const Dtype out = dtype_at(kOutputs, all.integer(4), "gemm output");
-  const bool fast_accumulation = all.integer(5) != 0;
-  const Codes a(all[0], "gemm a");
-  const Codes b(all[2], "gemm b");
+void gemm(TorchArgumentsOf<kGemm>& all) {
+  const Dtype out = dtype_at(kOutputs, all.integer<"output">(), "gemm output");
+  const bool fast_accumulation = all.integer<"fast_accumulation">() != 0;
+  const Codes a(all.tensor<"a">(), "gemm a");
+  const Codes b(all.tensor<"b">(), "gemm b");
   const Device device = a.view.device;
   if (b.view.device != device) {
     refuse("gemm b", "is on " + print(b.view.device) + " and a on " + print(device) + ": move one with .to()");
@@ -166,8 +167,8 @@ void gemm(TorchArguments& all, TorchValue* stack) {
   if (a.cols != b.rows) {
     refuse("gemm b", "has " + std::to_string(b.rows) + " rows, but a has " + std::to_string(a.cols) + " columns");
   }
-  const Vector factor_a(all[1], "gemm factor_a", device);
-  const Vector factor_b(all[3], "gemm factor_b", device);
+  const Vector factor_a(all.tensor<"factor_a">(), "gemm factor_a", device);
+  const Vector factor_b(all.tensor<"factor_b">(), "gemm factor_b", device);
   const GemmSpec spec{.a = a.view.dtype,
                       .b = b.view.dtype,
                       .out = out,
@@ -186,7 +187,7 @@ void gemm(TorchArguments& all, TorchValue* stack) {
                         .factor_b = factor_b.view,
                         .out = matrix(product.data(), out, a.rows, b.cols, device)},
                        place.stream());
-  give(stack, {&product});
+  all.result<"product">() = std::move(product);
 }
 
 // ---- delayed scales ------------------------------------------------------------------------------------------------
@@ -194,18 +195,18 @@ void gemm(TorchArguments& all, TorchValue* stack) {
 // The step of `amax.numel()` slots, in place (AmaxHistorySpec). history has a row for each; formats two rows: FP8_MAX
 // of each slot, and 1 where its scales are powers of two, else 0. A step that overflows is one that a trainer skips:
 // its maxima of Inf and NaN count as 0, so that the scales of later steps do not know of it.
-void sync_amax_history(TorchArguments& all, TorchValue* /*stack*/) {
-  const std::optional<Device> device = all[0].device();
+void sync_amax_history(TorchArgumentsOf<kSyncAmaxHistory>& all) {
+  const std::optional<Device> device = all.tensor<"amax">().device();
   if (!device) refuse("sync_amax_history amax", "is neither on the CPU nor on a CUDA device");
   const auto dense = [&](const TorchTensor& tensor, const char* what) {
     Vector made(tensor, what, *device);
     if (made.copy.handle() != nullptr) refuse(what, "is not contiguous: give one that is");
     return made.view;
   };
-  const Tensor amax = dense(all[0], "sync_amax_history amax");
-  const Tensor history = dense(all[1], "sync_amax_history history");
-  const Tensor scale = dense(all[2], "sync_amax_history scale");
-  const Tensor formats = dense(all[3], "sync_amax_history formats");
+  const Tensor amax = dense(all.tensor<"amax">(), "sync_amax_history amax");
+  const Tensor history = dense(all.tensor<"history">(), "sync_amax_history history");
+  const Tensor scale = dense(all.tensor<"scale">(), "sync_amax_history scale");
+  const Tensor formats = dense(all.tensor<"formats">(), "sync_amax_history formats");
   const std::int64_t slots = amax.cols;
   if (slots == 0) return;
   if (scale.cols != slots || formats.cols != 2 * slots || history.cols == 0 || history.cols % slots != 0) {
@@ -225,16 +226,10 @@ void sync_amax_history(TorchArguments& all, TorchValue* /*stack*/) {
                                place.stream());
 }
 
-constexpr std::array kOperators{
-    kTorchOperator<quantize, "quantize(Tensor input, Tensor scale, int format) -> (Tensor, Tensor)">,
-    kTorchOperator<
-        gemm,
-        "gemm(Tensor a, Tensor factor_a, Tensor b, Tensor factor_b, int output, int fast_accumulation) -> Tensor">,
-    kTorchOperator<sync_amax_history,
-                   "sync_amax_history(Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats) -> ()">};
+constexpr std::array kOperators{kTorchOperator<kQuantize, quantize>, kTorchOperator<kGemm, gemm>,
+                                kTorchOperator<kSyncAmaxHistory, sync_amax_history>};
+
+const TorchFamily kFamily(kOperators, [](nanobind::module_&) {});
 
 }  // namespace
-
-std::span<const TorchOperator> float8_operators() { return kOperators; }
-
 }  // namespace ingot::python

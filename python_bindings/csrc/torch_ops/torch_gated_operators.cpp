@@ -20,12 +20,6 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// Bits of backward's `wants`.
-constexpr std::int64_t kGate = 1;
-constexpr std::int64_t kWeight = 2;
-constexpr std::int64_t kBias = 4;
-constexpr std::int64_t kUp = 8;
-
 struct GatedLinearPlan {
   LinearPlan linear{};  // with the activation as its prologue, x being the gate
   Pointwise by_gate{};  // the activation's derivatives times the gradient of its value
@@ -54,25 +48,20 @@ struct GateOperands {
   TorchMatrix up;
 };
 
-// Returns output, and what backward needs beside gate and up. kDelayed: the stack holds delayed scales, behind the
-// other tensors.
-template <bool kDelayed>
-void forward(TorchArguments& all, TorchValue* stack) {
-  const TorchTensor& gate = all[0];
-  const TorchTensor& up = all[1];
-  constexpr std::size_t kScales = 4;
-  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const GatedModule& of = all.plan(plans(), all.integer(kPlan));
-  const std::int64_t keep = all.integer(kPlan + 1);
+// Returns output, and what backward needs beside gate and up.
+void forward(TorchArgumentsOf<kGatedLinearForward>& all) {
+  const TorchTensor& gate = all.tensor<"gate">();
+  const GatedModule& of = all.plan(plans(), all.integer<"plan">());
+  const std::int64_t keep = all.integer<"keep">();
   const LinearPlan& plan = of.plan.linear;
   const Device device = gate.device().value_or(Device{});
-  const GateOperands input(plan, gate, up, device);
+  const GateOperands input(plan, gate, all.tensor<"up">(), device);
   const std::int64_t tokens = input.gate.view.rows;
   TorchCall call(device, all, tokens);
-  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 1, plan.subject);
+  call.use(delayed_scales(all), 1, plan.subject);
   const bool keeps = (keep & kKeepSaved) != 0;
 
-  const LayerOperands operands(plan, all[2], all[3], device);
+  const LayerOperands operands(plan, all.tensor<"weight">(), all.tensor<"bias">(), device);
   TorchResult output(true, sizes_with_last(gate.sizes(), plan.shape.out_features), *plan.dtypes.output, device);
   TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
@@ -88,15 +77,10 @@ void forward(TorchArguments& all, TorchValue* stack) {
                                .scratch = scratch.region()};
   if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
   linear_forward(plan, call.backend(), tensors, call.run());
-  TorchTensor published = std::move(kept).publish();
-  call.note(all, published);
-  give(stack, {&output.tensor, &published});
+  all.result<"output">() = std::move(output.tensor);
+  all.result<"saved">() = std::move(kept).publish();
+  call.note(all, all.result<"saved">());
 }
-
-struct BackwardArguments {
-  const TorchTensor &grad_output, &gate, &up, &weight;
-  TorchTensor& saved;
-};
 
 // The gradient of gate or up, through the activation.
 TorchResult flow_back(const GatedLinearPlan& plan, const Pointwise& expression, const GateOperands& input,
@@ -112,34 +96,30 @@ TorchResult flow_back(const GatedLinearPlan& plan, const Pointwise& expression, 
   return grad;
 }
 
-// Returns the gradients of gate, up, weight and bias; those that are not wanted are empty, and so is that of the weight
+// Returns the gradients of gate, up, weight and bias; those that are not wanted are none, and so is that of the weight
 // where it is added to a main_grad.
-template <std::size_t kMainGrads, bool kDelayed = false>
-void backward(TorchArguments& all, TorchValue* stack) {
-  const BackwardArguments arguments{all[0], all[1], all[2], all[3], all[4]};
-  const TorchTensor none;
-  const TorchTensor& main_grad = kMainGrads > 0 ? all[5] : none;
-  constexpr std::size_t kScales = 5 + kMainGrads;
-  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const GatedModule& of = all.plan(plans(), all.integer(kPlan));
-  const std::int64_t bits = asked(all.integer(kPlan + 1), kWeight, main_grad);
+void backward(TorchArgumentsOf<kGatedLinearBackward>& all) {
+  const TorchTensor& main_grad = all.tensor<"main_grad">();
+  const GatedModule& of = all.plan(plans(), all.integer<"plan">());
+  const std::int64_t bits = asked(all.integer<"wants">(), kWeight, main_grad);
   const LinearPlan& plan = of.plan.linear;
   const LinearGradients wants{
-      .input = (bits & (kGate | kUp)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
-  const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
+      .input = (bits & (kInput | kUp)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
+  const TorchMatrix grad_output = matrix_of(all.tensor<"grad_output">(), {plan.subject, "grad_output"});
   const Device device = grad_output.view.device;
   const std::int64_t tokens = grad_output.view.rows;
   TorchCall call(device, all, tokens);
-  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 1, plan.subject);
-  const GateOperands input(plan, arguments.gate, arguments.up, device);
+  call.use(delayed_scales(all), 1, plan.subject);
+  const GateOperands input(plan, all.tensor<"gate">(), all.tensor<"up">(), device);
 
-  const TorchKept kept(std::move(arguments.saved), of.kept(tokens),
+  const TorchKept kept(std::move(all.tensor<"saved">()), of.kept(tokens),
                        wants.input && !plan.grad_input_reads_weight() && !of.casts_whole_weights_again,
                        {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
-  const TorchResult grad_values(wants.input, arguments.gate.sizes(), plan.dtypes.input, device);
+  const TorchResult grad_values(wants.input, all.tensor<"gate">().sizes(), plan.dtypes.input, device);
   LayerGradients gradients(plan, wants.weight, wants.bias, device, main_grad);
-  const WeightOfBackward weight(plan, wants.input, arguments.weight, kept.codes(), of.casts_whole_weights_again, call);
+  const WeightOfBackward weight(plan, wants.input, all.tensor<"weight">(), kept.codes(), of.casts_whole_weights_again,
+                                call);
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   linear_backward(plan, call.backend(),
                   {.saved = &saved,
@@ -147,7 +127,7 @@ void backward(TorchArguments& all, TorchValue* stack) {
                    .grad_input = grad_values.view,
                    .grad_weight = gradients.weight.view,
                    .grad_bias = gradients.bias.view,
-                   .accumulate = wants.weight && is_main_grad(main_grad),
+                   .accumulate = wants.weight && main_grad.given(),
                    .input = input.gate.view,
                    .weight = weight.matrix.view,
                    .prologue_inputs = {input.up.view},
@@ -155,33 +135,18 @@ void backward(TorchArguments& all, TorchValue* stack) {
                    .scales = call.scales(plan),
                    .scratch = scratch.region()},
                   call.run());
-  TorchTensor grad_gate = TorchTensor::empty_bytes(0, device);
-  TorchTensor grad_up = TorchTensor::empty_bytes(0, device);
-  if ((bits & kGate) != 0) grad_gate = flow_back(of.plan, of.plan.by_gate, input, grad_values, call).tensor;
-  if ((bits & kUp) != 0) grad_up = flow_back(of.plan, of.plan.by_up, input, grad_values, call).tensor;
-  give(stack, {&grad_gate, &grad_up, &gradients.weight.tensor, &gradients.bias.tensor});
+  if ((bits & kInput) != 0) {
+    all.result<"grad_gate">() = flow_back(of.plan, of.plan.by_gate, input, grad_values, call).tensor;
+  }
+  if ((bits & kUp) != 0) {
+    all.result<"grad_up">() = flow_back(of.plan, of.plan.by_up, input, grad_values, call).tensor;
+  }
+  all.result<"grad_weight">() = std::move(gradients.weight.tensor);
+  all.result<"grad_bias">() = std::move(gradients.bias.tensor);
 }
 
-constexpr std::array kOperators{
-    kTorchOperator<forward<false>,
-                   "gated_linear_forward(Tensor gate, Tensor up, Tensor weight, Tensor bias, int plan, int keep) -> "
-                   "(Tensor, Tensor)">,
-    kTorchOperator<forward<true>,
-                   "gated_linear_forward_delayed(Tensor gate, Tensor up, Tensor weight, Tensor bias, Tensor scale, "
-                   "Tensor(a!) amax,"
-                   " Tensor starts, int plan, int keep) -> (Tensor, Tensor)">,
-    kTorchOperator<
-        backward<0>,
-        "gated_linear_backward(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved, int plan,"
-        " int wants) -> (Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<backward<1>,
-                   "gated_linear_backward_into(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
-                   " Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<
-        backward<1, true>,
-        "gated_linear_backward_delayed(Tensor grad_output, Tensor gate, Tensor up, Tensor weight, Tensor saved,"
-        " Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, Tensor starts, int plan, int wants)"
-        " -> (Tensor, Tensor, Tensor, Tensor)">};
+constexpr std::array kOperators{kTorchOperator<kGatedLinearForward, forward>,
+                                kTorchOperator<kGatedLinearBackward, backward>};
 
 GatedLinearPlan gated_plan(const MlpPlanOptions& options) {
   const MlpPlan mlp = mlp_plan(options);  // it reads the activation, and derives it
@@ -195,11 +160,7 @@ GatedLinearPlan gated_plan(const MlpPlanOptions& options) {
   return {.linear = std::move(layer), .by_gate = mlp.by_x, .by_up = mlp.by_up};
 }
 
-}  // namespace
-
-std::span<const TorchOperator> gated_linear_operators() { return kOperators; }
-
-void bind_torch_gated_linear(nb::module_& module) {
+const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.def(
       "torch_gated_linear_plan",
       [](const std::string& subject, const std::string& recipe_name, std::int64_t hidden, std::int64_t out_features,
@@ -221,6 +182,7 @@ void bind_torch_gated_linear(nb::module_& module) {
       "subject"_a, "recipe"_a, "hidden"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "activation"_a, "fast_math"_a,
       "weight_again"_a);
   bind_names(module, "torch_name_gated_linear", plans());
-}
+});
 
+}  // namespace
 }  // namespace ingot::python

@@ -17,14 +17,6 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// Bits of backward's `wants`. The gradients of gamma and beta come together.
-constexpr std::int64_t kInput = 1;
-constexpr std::int64_t kUpWeight = 2;
-constexpr std::int64_t kUpBias = 4;
-constexpr std::int64_t kGamma = 8;
-constexpr std::int64_t kDownWeight = 16;
-constexpr std::int64_t kDownBias = 32;
-
 using MlpModule = TorchModule<MlpPlan>;
 
 TorchPlanTable<MlpModule>& plans() {
@@ -42,31 +34,22 @@ MlpLayerForward layer_forward(const LayerOperands& operands, const MemoryRegion&
   return layer;
 }
 
-// gamma, beta and biases are read only if the MLP has them.
-struct ForwardArguments {
-  const TorchTensor &input, &gamma, &beta, &up_weight, &up_bias, &down_weight, &down_bias;
-};
-
-// Returns output, and what backward needs. kDelayed: the stack holds delayed scales, behind the other tensors.
-template <bool kDelayed>
-void forward(TorchArguments& all, TorchValue* stack) {
-  const ForwardArguments arguments{all[0], all[1], all[2], all[3], all[4], all[5], all[6]};
-  constexpr std::size_t kScales = 7;
-  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const MlpModule& of = all.plan(plans(), all.integer(kPlan));
-  const std::int64_t keep = all.integer(kPlan + 1);
+// Returns output, and what backward needs. gamma, beta and biases are read only if the MLP has them.
+void forward(TorchArgumentsOf<kMlpForward>& all) {
+  const MlpModule& of = all.plan(plans(), all.integer<"plan">());
+  const std::int64_t keep = all.integer<"keep">();
   const MlpPlan& plan = of.plan;
-  const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
+  const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.subject, "input"});
   TorchCall call(input.view.device, all, input.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 2, plan.subject);
+  call.use(delayed_scales(all), 2, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
 
-  const NormOperands norm(plan.up, arguments.gamma, arguments.beta, device);
-  const LayerOperands up(plan.up.linear, arguments.up_weight, arguments.up_bias, device);
-  const LayerOperands down(plan.down, arguments.down_weight, arguments.down_bias, device);
-  TorchResult output(true, arguments.input.sizes(), *plan.down.dtypes.output, device);
+  const NormOperands norm(plan.up, all.tensor<"gamma">(), all.tensor<"beta">(), device);
+  const LayerOperands up(plan.up.linear, all.tensor<"up_weight">(), all.tensor<"up_bias">(), device);
+  const LayerOperands down(plan.down, all.tensor<"down_weight">(), all.tensor<"down_bias">(), device);
+  TorchResult output(true, all.tensor<"input">().sizes(), *plan.down.dtypes.output, device);
   TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
@@ -82,62 +65,54 @@ void forward(TorchArguments& all, TorchValue* stack) {
       .saved = keeps ? &saved : nullptr,
       .scratch = scratch.region()};
   mlp_forward(plan, call.backend(), tensors, call.run());
-  TorchTensor published = std::move(kept).publish();
-  call.note(all, published);
-  give(stack, {&output.tensor, &published});
+  all.result<"output">() = std::move(output.tensor);
+  all.result<"saved">() = std::move(kept).publish();
+  call.note(all, all.result<"saved">());
 }
 
-// input, gamma and the weights are read only if the plan reads them again.
-struct BackwardArguments {
-  const TorchTensor &grad_output, &input, &gamma, &up_weight, &down_weight;
-  TorchTensor& saved;
-};
-
 // Returns the gradients of input, gamma, beta, up_weight, up_bias, down_weight and down_bias; those that are not wanted
-// are empty, and so are those of weights that are added to a main_grad.
-template <std::size_t kMainGrads, bool kDelayed = false>
-void backward(TorchArguments& all, TorchValue* stack) {
-  const BackwardArguments arguments{all[0], all[1], all[2], all[3], all[4], all[5]};
-  std::array<TorchTensor, 2> none;
-  const std::span<const TorchTensor> main_grads = kMainGrads > 0 ? all.from(6) : std::span<TorchTensor>(none);
-  constexpr std::size_t kScales = 6 + kMainGrads;
-  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const MlpModule& of = all.plan(plans(), all.integer(kPlan));
-  const std::int64_t bits = asked(asked(all.integer(kPlan + 1), kUpWeight, main_grads[0]), kDownWeight, main_grads[1]);
+// are none, and so are those of weights that are added to a main_grad. input, gamma and the weights are read only if
+// the plan reads them again.
+void backward(TorchArgumentsOf<kMlpBackward>& all) {
+  const TorchTensor& up_main_grad = all.tensor<"up_main_grad">();
+  const TorchTensor& down_main_grad = all.tensor<"down_main_grad">();
+  const MlpModule& of = all.plan(plans(), all.integer<"plan">());
+  const std::int64_t bits =
+      asked(asked(all.integer<"wants">(), weight_bit(0), up_main_grad), weight_bit(1), down_main_grad);
   const MlpPlan& plan = of.plan;
   const MlpGradients wants{.input = (bits & (kInput | kGamma)) != 0,
-                           .up_weight = (bits & kUpWeight) != 0,
-                           .up_bias = (bits & kUpBias) != 0,
-                           .down_weight = (bits & kDownWeight) != 0,
-                           .down_bias = (bits & kDownBias) != 0};
-  const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
+                           .up_weight = (bits & weight_bit(0)) != 0,
+                           .up_bias = (bits & bias_bit(0)) != 0,
+                           .down_weight = (bits & weight_bit(1)) != 0,
+                           .down_bias = (bits & bias_bit(1)) != 0};
+  const TorchMatrix grad_output = matrix_of(all.tensor<"grad_output">(), {plan.subject, "grad_output"});
   TorchCall call(grad_output.view.device, all, grad_output.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 2, plan.subject);
+  call.use(delayed_scales(all), 2, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
   const bool needs_codes = wants.reaches_up() && of.weight_bytes > 0 && !plan.down.grad_input_reads_weight() &&
                            !of.casts_whole_weights_again;
-  const TorchKept kept(std::move(arguments.saved), of.kept(tokens), needs_codes, {plan.subject, "saved"}, device);
+  const TorchKept kept(std::move(all.tensor<"saved">()), of.kept(tokens), needs_codes, {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
-  NormGradients norm(plan.up, wants.input, arguments.grad_output, arguments.gamma, device);
-  LayerGradients up(plan.up.linear, wants.up_weight, wants.up_bias, device, main_grads[0]);
-  LayerGradients down(plan.down, wants.down_weight, wants.down_bias, device, main_grads[1]);
-  const std::array<bool, 2> accumulates{wants.up_weight && is_main_grad(main_grads[0]),
-                                        wants.down_weight && is_main_grad(main_grads[1])};
+  NormGradients norm(plan.up, wants.input, all.tensor<"grad_output">(), all.tensor<"gamma">(), device);
+  LayerGradients up(plan.up.linear, wants.up_weight, wants.up_bias, device, up_main_grad);
+  LayerGradients down(plan.down, wants.down_weight, wants.down_bias, device, down_main_grad);
+  const std::array<bool, 2> accumulates{wants.up_weight && up_main_grad.given(),
+                                        wants.down_weight && down_main_grad.given()};
   const bool accumulate = accumulates[0] || accumulates[1];
   if (accumulate && !accumulates[0]) up.clear_weight(call.backend(), call.stream());
   if (accumulate && !accumulates[1]) down.clear_weight(call.backend(), call.stream());
   const std::size_t up_bytes = codes_of_up(plan);
-  const WeightOfBackward up_weight(plan.up.linear, wants.input, arguments.up_weight, kept.codes(0, up_bytes),
+  const WeightOfBackward up_weight(plan.up.linear, wants.input, all.tensor<"up_weight">(), kept.codes(0, up_bytes),
                                    of.casts_whole_weights_again, call);
-  const WeightOfBackward down_weight(plan.down, wants.reaches_up(), arguments.down_weight,
+  const WeightOfBackward down_weight(plan.down, wants.reaches_up(), all.tensor<"down_weight">(),
                                      kept.codes(up_bytes, codes_of_down(plan)), of.casts_whole_weights_again, call);
   TorchMatrix input, gamma;
   if (plan.up.backward_reads_input(wants.of_up())) {
-    input = operand_of(arguments.input, {plan.subject, "input"}, device);
+    input = operand_of(all.tensor<"input">(), {plan.subject, "input"}, device);
     if (plan.up.has_gamma()) {
-      gamma = vector_in(arguments.gamma, plan.up.linear.dtypes.input, {plan.subject, "gamma"}, device);
+      gamma = vector_in(all.tensor<"gamma">(), plan.up.linear.dtypes.input, {plan.subject, "gamma"}, device);
     }
   }
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
@@ -164,41 +139,18 @@ void backward(TorchArguments& all, TorchValue* stack) {
   TorchSide side(call, faster && wants.reaches_up() && (wants.up_weight || wants.down_weight),
                  [&] { return multiplies_together(plan, call.backend(), tensors); });
   mlp_backward(plan, call.backend(), tensors, call.run(side.stream()));
-  if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
-  give(stack, {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &up.weight.tensor, &up.bias.tensor,
-               &down.weight.tensor, &down.bias.tensor});
+  if ((bits & kInput) != 0) all.result<"grad_input">() = std::move(norm.input.tensor);
+  all.result<"grad_gamma">() = std::move(norm.gamma.tensor);
+  all.result<"grad_beta">() = std::move(norm.beta.tensor);
+  all.result<"grad_up_weight">() = std::move(up.weight.tensor);
+  all.result<"grad_up_bias">() = std::move(up.bias.tensor);
+  all.result<"grad_down_weight">() = std::move(down.weight.tensor);
+  all.result<"grad_down_bias">() = std::move(down.bias.tensor);
 }
 
-constexpr std::array kOperators{
-    kTorchOperator<
-        forward<false>,
-        "mlp_forward(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias, Tensor down_weight,"
-        " Tensor down_bias, int plan, int keep) -> (Tensor, Tensor)">,
-    kTorchOperator<
-        forward<true>,
-        "mlp_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor up_weight, Tensor up_bias,"
-        " Tensor down_weight, Tensor down_bias, Tensor scale, Tensor(a!) amax, Tensor starts, int plan, int keep)"
-        " -> (Tensor, Tensor)">,
-    kTorchOperator<backward<0>,
-                   "mlp_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight, "
-                   "Tensor saved,"
-                   " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<
-        backward<2>,
-        "mlp_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
-        " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, int plan, int wants)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<
-        backward<2, true>,
-        "mlp_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor up_weight, Tensor down_weight,"
-        " Tensor saved, Tensor(a!) up_main_grad, Tensor(b!) down_main_grad, Tensor scale, Tensor(c!) amax,"
-        " Tensor starts, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">};
+constexpr std::array kOperators{kTorchOperator<kMlpForward, forward>, kTorchOperator<kMlpBackward, backward>};
 
-}  // namespace
-
-std::span<const TorchOperator> mlp_operators() { return kOperators; }
-
-void bind_torch_mlp(nb::module_& module) {
+const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.def(
       "torch_mlp_plan",
       [](const std::string& subject, const std::string& recipe_name, std::int64_t features, std::int64_t hidden,
@@ -224,6 +176,7 @@ void bind_torch_mlp(nb::module_& module) {
       "subject"_a, "recipe"_a, "features"_a, "hidden"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(), "activation"_a,
       "fast_math"_a, "weight_again"_a);
   bind_names(module, "torch_name_mlp", plans());
-}
+});
 
+}  // namespace
 }  // namespace ingot::python

@@ -46,10 +46,6 @@ Pointwise activation_of(const std::string& subject, const std::string& text) {
 }
 
 void bind_torch_modules(nanobind::module_& module) {
-  bind_torch_norm_linear(module);
-  bind_torch_mlp(module);
-  bind_torch_shared_linear(module);
-  bind_torch_gated_linear(module);
   module.def("torch_check_activation",
              [](const std::string& subject, const std::string& text) { activation_of(subject, text); });
   // Whether it is one of x and up.

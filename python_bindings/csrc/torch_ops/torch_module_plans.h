@@ -58,12 +58,17 @@ struct TorchModule {
   bool casts_whole_weights_again;
 };
 
-// What backward reads again.
+// What backward reads again, as kReads... say it.
 struct ReadAgain {
-  bool input_for_input = false;   // the input (and gamma), for the gradients of input and gamma
-  bool input_for_weight = false;  // for the gradients of the weights
+  bool input_for_input = false;
+  bool input_for_weight = false;
   bool weight = false;
   bool output = false;
+
+  std::int64_t bits() const {
+    return (input_for_input ? kReadsInputForInput : 0) | (input_for_weight ? kReadsInputForWeight : 0) |
+           (weight ? kReadsWeight : 0) | (output ? kReadsOutput : 0);
+  }
 };
 
 // function(number, names): the number of this plan for layers of these names.
@@ -87,14 +92,7 @@ nanobind::tuple add_module(TorchPlanTable<TorchModule<Plan>>& plans, std::uint64
   const TorchSavedSize saved = module.saved;
   const std::size_t codes = module.weight_bytes;
   const std::int64_t number = plans.add(identity, std::move(module), std::move(sizes));
-  return nanobind::make_tuple(number, saved.constant, saved.per_unit, codes, reads.input_for_input,
-                              reads.input_for_weight, reads.weight, reads.output);
+  return nanobind::make_tuple(number, saved.constant, saved.per_unit, codes, reads.bits());
 }
-
-// Each adds the plans of its operators to the Python module.
-void bind_torch_norm_linear(nanobind::module_& module);    // torch_norm_operators.cpp
-void bind_torch_mlp(nanobind::module_& module);            // torch_mlp_operators.cpp
-void bind_torch_gated_linear(nanobind::module_& module);   // torch_gated_operators.cpp
-void bind_torch_shared_linear(nanobind::module_& module);  // torch_shared_operators.cpp
 
 }  // namespace ingot::python

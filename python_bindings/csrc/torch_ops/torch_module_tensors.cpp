@@ -22,7 +22,12 @@ constexpr std::int64_t kAllStart = std::int64_t{1} << kScalesOfLayer;
 std::array<std::int64_t, 1> features(const LinearPlan& plan) { return {plan.shape.in_features}; }
 
 Dtype dtype_of_norm(const NormLinearPlan& plan, const TorchTensor& gamma) {
-  return plan.has_gamma() ? gamma.dtype().value_or(plan.linear.dtypes.input) : plan.linear.dtypes.input;
+  const bool has = plan.has_gamma() && gamma.given();
+  return has ? gamma.dtype().value_or(plan.linear.dtypes.input) : plan.linear.dtypes.input;
+}
+
+std::span<const std::int64_t> sizes_of(const TorchTensor& tensor) {
+  return tensor.given() ? tensor.sizes() : std::span<const std::int64_t>();
 }
 
 TorchSizes sizes_of_input(const LinearPlan& plan, const TorchTensor& grad_output) {
@@ -32,7 +37,7 @@ TorchSizes sizes_of_input(const LinearPlan& plan, const TorchTensor& grad_output
 }  // namespace
 
 TorchResult::TorchResult(bool wanted, std::span<const std::int64_t> sizes, Dtype dtype, Device device)
-    : tensor(wanted ? TorchTensor::empty(sizes, torch_dtype(dtype), device) : TorchTensor::empty_bytes(0, device)) {
+    : tensor(wanted ? TorchTensor::empty(sizes, torch_dtype(dtype), device) : TorchTensor()) {
   if (!wanted) return;
   view = matrix(tensor.data(), dtype, tokens_of(tensor), sizes.back(), device);
 }
@@ -55,15 +60,12 @@ TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& 
   return vector;
 }
 
-TorchDelayedScales delayed_scales(TorchArguments& arguments, std::size_t at) {
-  return {.scale = &arguments[at], .amax = &arguments[at + 1], .starts = &arguments[at + 2]};
-}
-
 void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject) {
+  if (!delayed.scale->given()) return;
   const auto require = [&](const TorchTensor& tensor, const char* name) {
     std::int64_t elements = 1;
-    for (const std::int64_t size : tensor.sizes()) elements *= size;
-    if (tensor.is_contiguous() && tensor.dtype() == Dtype::f32 && tensor.device() == device() &&
+    for (const std::int64_t size : sizes_of(tensor)) elements *= size;
+    if (tensor.given() && tensor.is_contiguous() && tensor.dtype() == Dtype::f32 && tensor.device() == device() &&
         elements == kScalesOfLayer * layers) {
       return;
     }
@@ -73,7 +75,7 @@ void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::
   };
   require(*delayed.scale, "delayed scale");
   require(*delayed.amax, "delayed amax");
-  const std::span<const std::int64_t> starts = delayed.starts->sizes();
+  const std::span<const std::int64_t> starts = sizes_of(*delayed.starts);
   const auto none_or_some = [](std::int64_t size) { return size >= kNoneStarts && size < kNoneStarts + kAllStart; };
   if (starts.size() <= static_cast<std::size_t>(layers) ||
       !std::ranges::all_of(starts.first(static_cast<std::size_t>(layers)), none_or_some)) {
@@ -154,7 +156,7 @@ NormGradients::NormGradients(const NormLinearPlan& plan, bool wanted, const Torc
       beta(wanted && plan.has_beta(), features(plan.linear), dtype_of_norm(plan, of_gamma), device) {}
 
 std::int64_t asked(std::int64_t wants, std::int64_t weight, const TorchTensor& main_grad) {
-  if ((wants & kAsksEngine) == 0 || (wants & weight) == 0 || !is_main_grad(main_grad)) return wants;
+  if ((wants & kAsksEngine) == 0 || (wants & weight) == 0 || !main_grad.given()) return wants;
   namespace nb = nanobind;
   const nb::gil_scoped_acquire lock;
   const nb::object ask = nb::module_::import_("ingot.torch._main_grad").attr("engine_wants");
@@ -179,10 +181,10 @@ Tensor main_grad_of(const LinearPlan& plan, const TorchTensor& tensor, Device de
 
 LayerGradients::LayerGradients(const LinearPlan& plan, bool wants_weight, bool wants_bias, Device device,
                                const TorchTensor& main_grad)
-    : weight(wants_weight && !is_main_grad(main_grad), std::array{plan.shape.out_features, plan.shape.in_features},
+    : weight(wants_weight && !main_grad.given(), std::array{plan.shape.out_features, plan.shape.in_features},
              *plan.dtypes.weight, device),
       bias(wants_bias, std::array{plan.shape.out_features}, *plan.dtypes.bias, device) {
-  if (wants_weight && is_main_grad(main_grad)) weight.view = main_grad_of(plan, main_grad, device);
+  if (wants_weight && main_grad.given()) weight.view = main_grad_of(plan, main_grad, device);
 }
 
 void LayerGradients::clear_weight(Backend& backend, Stream& stream) const {

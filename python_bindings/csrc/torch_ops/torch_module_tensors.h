@@ -16,7 +16,7 @@
 
 namespace ingot::python {
 
-// A contiguous tensor and its view as a matrix, or an empty tensor and no view if it is not wanted.
+// A contiguous tensor and its view as a matrix; neither if it is not wanted.
 struct TorchResult {
   TorchResult(bool wanted, std::span<const std::int64_t> sizes, Dtype dtype, Device device);
 
@@ -38,16 +38,21 @@ struct TorchDelayedScales {
   // Sizes, because a compiled graph takes them for variables, and is not compiled again when a tensor gets its scale.
   const TorchTensor* starts = nullptr;
 };
-inline constexpr std::size_t kDelayedTensors = 3;
-// Those at this place of an operator's arguments.
-TorchDelayedScales delayed_scales(TorchArguments& arguments, std::size_t at);
+// Those of an operator's call.
+template <class Arguments>
+TorchDelayedScales delayed_scales(Arguments& all) {
+  return {.scale = &all.template tensor<"scale">(),
+          .amax = &all.template tensor<"amax">(),
+          .starts = &all.template tensor<"starts">()};
+}
 
 // What a call of a module runs with.
 class TorchCall : public TorchRun {
  public:
   using TorchRun::TorchRun;
 
-  // For scales(). Throws Error{invalid_argument} for other tensors than TorchDelayedScales says.
+  // For scales(); a call without them has no handles in their places. Throws Error{invalid_argument} for other tensors
+  // than TorchDelayedScales says.
   void use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject);
   // The scales of one of the module's layers, as long as this object: constants, and delayed ones if there are any.
   LinearScales scales(const LinearPlan& plan, std::int64_t layer = 0);
@@ -92,11 +97,6 @@ class TorchKept {
   MemoryRegion codes_{};
 };
 
-// Bits of a forward's `keep` and of a backward's `wants`. A forward keeps memory for any gradient, codes for the
-// input's.
-inline constexpr std::int64_t kKeepSaved = 1;
-inline constexpr std::int64_t kKeepCodes = 2;
-
 // gamma and beta in the input's dtype; the tensors are read only if the norm has them.
 struct NormOperands {
   NormOperands(const NormLinearPlan& plan, const TorchTensor& of_gamma, const TorchTensor& of_beta, Device device);
@@ -122,21 +122,12 @@ struct NormGradients {
   TorchResult input, gamma, beta;
 };
 
-// A bit of a backward's `wants`, of a compiled graph: its operators are the same whatever gradients are asked for, so
-// that the engine is asked while the backward runs.
-inline constexpr std::int64_t kAsksEngine = std::int64_t{1} << 17;
 // `wants` without the weight's bit if the engine wants no gradient of the weight that has this main_grad.
 std::int64_t asked(std::int64_t wants, std::int64_t weight, const TorchTensor& main_grad);
 
 // The matrix that a gradient of this layer's weight is added to, in place. Throws Error{invalid_argument} for one on
 // another device, and for one whose rows are not contiguous.
 Tensor main_grad_of(const LinearPlan& plan, const TorchTensor& tensor, Device device);
-
-// A layer's main_grad stands in the stack of a backward, or an empty tensor where its weight has none.
-inline bool is_main_grad(const TorchTensor& tensor) {
-  if (tensor.handle() == nullptr) return false;
-  return std::ranges::find(tensor.sizes(), 0) == tensor.sizes().end();
-}
 
 struct LayerGradients {
   // With a main_grad the weight's gradient is a view of that, and no tensor.

@@ -18,12 +18,6 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// Bits of backward's `wants`. The gradients of gamma and beta come together.
-constexpr std::int64_t kInput = 1;
-constexpr std::int64_t kWeight = 2;
-constexpr std::int64_t kBias = 4;
-constexpr std::int64_t kGamma = 8;
-
 using NormLinearModule = TorchModule<NormLinearPlan>;
 
 TorchPlanTable<NormLinearModule>& plans() {
@@ -31,32 +25,23 @@ TorchPlanTable<NormLinearModule>& plans() {
   return *plans;
 }
 
-// gamma, beta and bias are read only if the layer has them.
-struct ForwardArguments {
-  const TorchTensor &input, &gamma, &beta, &weight, &bias;
-};
-
-// Returns output, and what backward needs. kDelayed: the stack holds delayed scales, behind the other tensors.
-template <bool kDelayed>
-void forward(TorchArguments& all, TorchValue* stack) {
-  const ForwardArguments arguments{all[0], all[1], all[2], all[3], all[4]};
-  constexpr std::size_t kScales = 5;
-  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const NormLinearModule& of = all.plan(plans(), all.integer(kPlan));
-  const std::int64_t keep = all.integer(kPlan + 1);
+// Returns output, and what backward needs. gamma, beta and bias are read only if the layer has them.
+void forward(TorchArgumentsOf<kNormLinearForward>& all) {
+  const NormLinearModule& of = all.plan(plans(), all.integer<"plan">());
+  const std::int64_t keep = all.integer<"keep">();
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
-  const TorchMatrix input = matrix_of(arguments.input, {plan.subject, "input"});
+  const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.subject, "input"});
   TorchCall call(input.view.device, all, input.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 1, plan.subject);
+  call.use(delayed_scales(all), 1, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
 
-  const NormOperands norm(plan, arguments.gamma, arguments.beta, device);
-  const LayerOperands operands(layer, arguments.weight, arguments.bias, device);
-  TorchResult output(true, sizes_with_last(arguments.input.sizes(), layer.shape.out_features), *layer.dtypes.output,
-                     device);
+  const NormOperands norm(plan, all.tensor<"gamma">(), all.tensor<"beta">(), device);
+  const LayerOperands operands(layer, all.tensor<"weight">(), all.tensor<"bias">(), device);
+  TorchResult output(true, sizes_with_last(all.tensor<"input">().sizes(), layer.shape.out_features),
+                     *layer.dtypes.output, device);
   TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
@@ -73,43 +58,33 @@ void forward(TorchArguments& all, TorchValue* stack) {
   TorchSide side(call, faster_with_side(layer, tokens) && of.weight_bytes > 0 && !call.scales_start());
   if (of.weight_bytes > 0) cast_weight_beside(layer, call.backend(), kept.codes(), side, tensors);
   norm_linear_forward(plan, call.backend(), tensors, call.run());
-  TorchTensor published = std::move(kept).publish();
-  call.note(all, published);
-  give(stack, {&output.tensor, &published});
+  all.result<"output">() = std::move(output.tensor);
+  all.result<"saved">() = std::move(kept).publish();
+  call.note(all, all.result<"saved">());
 }
 
-// input, gamma, weight and output are read only if the plan reads them again.
-struct BackwardArguments {
-  const TorchTensor &grad_output, &input, &gamma, &weight, &output;
-  TorchTensor& saved;
-};
-
-// Returns the gradients of input, gamma, beta, weight and bias; those that are not wanted are empty, and so is that of
-// the weight where it is added to a main_grad.
-template <std::size_t kMainGrads, bool kDelayed = false>
-void backward(TorchArguments& all, TorchValue* stack) {
-  const BackwardArguments arguments{all[0], all[1], all[2], all[3], all[4], all[5]};
-  const TorchTensor none;
-  const TorchTensor& main_grad = kMainGrads > 0 ? all[6] : none;
-  constexpr std::size_t kScales = 6 + kMainGrads;
-  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const NormLinearModule& of = all.plan(plans(), all.integer(kPlan));
-  const std::int64_t bits = asked(all.integer(kPlan + 1), kWeight, main_grad);
+// Returns the gradients of input, gamma, beta, weight and bias; those that are not wanted are none, and so is that of
+// the weight where it is added to a main_grad. input, gamma, weight and output are read only if the plan reads them
+// again.
+void backward(TorchArgumentsOf<kNormLinearBackward>& all) {
+  const TorchTensor& main_grad = all.tensor<"main_grad">();
+  const NormLinearModule& of = all.plan(plans(), all.integer<"plan">());
+  const std::int64_t bits = asked(all.integer<"wants">(), kWeight, main_grad);
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
   const LinearGradients wants{
       .input = (bits & (kInput | kGamma)) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
-  const TorchMatrix grad_output = matrix_of(arguments.grad_output, {plan.subject, "grad_output"});
+  const TorchMatrix grad_output = matrix_of(all.tensor<"grad_output">(), {plan.subject, "grad_output"});
   TorchCall call(grad_output.view.device, all, grad_output.view.rows);
-  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), 1, plan.subject);
+  call.use(delayed_scales(all), 1, plan.subject);
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
-  const TorchKept kept(std::move(arguments.saved), of.kept(tokens),
+  const TorchKept kept(std::move(all.tensor<"saved">()), of.kept(tokens),
                        wants.input && !layer.grad_input_reads_weight() && !of.casts_whole_weights_again,
                        {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
-  NormGradients norm(plan, wants.input, arguments.grad_output, arguments.gamma, device);
+  NormGradients norm(plan, wants.input, all.tensor<"grad_output">(), all.tensor<"gamma">(), device);
   LayerGradients gradients(layer, wants.weight, wants.bias, device, main_grad);
   NormLinearBackwardTensors tensors{.saved = &saved,
                                     .grad_output = grad_output.view,
@@ -118,22 +93,23 @@ void backward(TorchArguments& all, TorchValue* stack) {
                                     .grad_beta = norm.beta.view,
                                     .grad_weight = gradients.weight.view,
                                     .grad_bias = gradients.bias.view,
-                                    .accumulate = wants.weight && is_main_grad(main_grad),
+                                    .accumulate = wants.weight && main_grad.given(),
                                     .scales = call.scales(layer)};
   TorchMatrix input, gamma, output;
   if (plan.backward_reads_input(wants)) {
-    input = operand_of(arguments.input, {plan.subject, "input"}, device);
+    input = operand_of(all.tensor<"input">(), {plan.subject, "input"}, device);
     tensors.input = input.view;
     if (plan.has_gamma()) {
-      gamma = vector_in(arguments.gamma, layer.dtypes.input, {plan.subject, "gamma"}, device);
+      gamma = vector_in(all.tensor<"gamma">(), layer.dtypes.input, {plan.subject, "gamma"}, device);
       tensors.gamma = gamma.view;
     }
   }
   if (layer.gradient.of_output()) {
-    output = operand_of(arguments.output, {plan.subject, "output"}, device);
+    output = operand_of(all.tensor<"output">(), {plan.subject, "output"}, device);
     tensors.output = output.view;
   }
-  const WeightOfBackward weight(layer, wants.input, arguments.weight, kept.codes(), of.casts_whole_weights_again, call);
+  const WeightOfBackward weight(layer, wants.input, all.tensor<"weight">(), kept.codes(), of.casts_whole_weights_again,
+                                call);
   tensors.weight = weight.matrix.view;
   tensors.codes = weight.codes;
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
@@ -141,39 +117,17 @@ void backward(TorchArguments& all, TorchValue* stack) {
   TorchSide side(call, faster_with_side(layer, tokens) && wants.input && wants.weight,
                  [&] { return multiplies_together(plan, call.backend(), tensors); });
   norm_linear_backward(plan, call.backend(), tensors, call.run(side.stream()));
-  if ((bits & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
-  give(stack,
-       {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients.weight.tensor, &gradients.bias.tensor});
+  if ((bits & kInput) != 0) all.result<"grad_input">() = std::move(norm.input.tensor);
+  all.result<"grad_gamma">() = std::move(norm.gamma.tensor);
+  all.result<"grad_beta">() = std::move(norm.beta.tensor);
+  all.result<"grad_weight">() = std::move(gradients.weight.tensor);
+  all.result<"grad_bias">() = std::move(gradients.bias.tensor);
 }
 
-constexpr std::array kOperators{
-    kTorchOperator<
-        forward<false>,
-        "norm_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, int plan, int keep)"
-        " -> (Tensor, Tensor)">,
-    kTorchOperator<
-        forward<true>,
-        "norm_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight, Tensor bias, Tensor scale,"
-        " Tensor(a!) amax, Tensor starts, int plan, int keep) -> (Tensor, Tensor)">,
-    kTorchOperator<backward<0>,
-                   "norm_linear_backward(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output, "
-                   "Tensor saved,"
-                   " int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<
-        backward<1>,
-        "norm_linear_backward_into(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
-        " Tensor saved, Tensor(a!) main_grad, int plan, int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<
-        backward<1, true>,
-        "norm_linear_backward_delayed(Tensor grad_output, Tensor input, Tensor gamma, Tensor weight, Tensor output,"
-        " Tensor saved, Tensor(a!) main_grad, Tensor scale, Tensor(b!) amax, Tensor starts, int plan, int wants)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor)">};
+constexpr std::array kOperators{kTorchOperator<kNormLinearForward, forward>,
+                                kTorchOperator<kNormLinearBackward, backward>};
 
-}  // namespace
-
-std::span<const TorchOperator> norm_linear_operators() { return kOperators; }
-
-void bind_torch_norm_linear(nb::module_& module) {
+const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.def(
       "torch_norm_linear_plan",
       [](const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
@@ -203,6 +157,7 @@ void bind_torch_norm_linear(nb::module_& module) {
       "subject"_a, "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(),
       "activation"_a, "fast_math"_a, "weight_again"_a);
   bind_names(module, "torch_name_norm_linear", plans());
-}
+});
 
+}  // namespace
 }  // namespace ingot::python

@@ -17,14 +17,9 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "torch_abi/torch_names.h"
+#include "torch_ops/torch_schemas.h"
 
 namespace ingot::python {
-
-// FNV-1a, whose values are the same in every process.
-inline std::uint64_t hash_of(std::string_view text, std::uint64_t hash = 0xcbf29ce484222325U) {
-  for (const char c : text) hash = (hash ^ static_cast<std::uint8_t>(c)) * 0x100000001b3U;
-  return hash;
-}
 
 // Plans are added under a lock and found without one. They stay as long as this object. Layers that differ only in
 // their names have one plan, and a number for each name.
@@ -36,10 +31,11 @@ class TorchPlanTable {
   };
 
   // Equal plans have one number, the same in every process with this version of Ingot, so that graphs which compilers
-  // keep on disk stay valid; those of another version have other numbers and are compiled again. `identity` is the
-  // plan's, `sizes` what describes each of its layers where nobody knows the name.
+  // keep on disk stay valid; those of another version have other numbers and are compiled again, and so are those of
+  // another table of operators. `identity` is the plan's, `sizes` what describes each of its layers where nobody knows
+  // the name.
   std::int64_t add(std::uint64_t identity, Plan plan, std::vector<std::string> sizes) {
-    const std::int64_t number = as_number(identity + hash_of(version()));
+    const std::int64_t number = as_number(identity + hash_of(version(), kTorchTableHash));
     const std::lock_guard lock(mutex_);
     if (find(number) != nullptr) return number;
     const Shared& shared = shared_.emplace_back(Shared{.plan = std::move(plan), .sizes = std::move(sizes)});

@@ -29,6 +29,8 @@ struct TorchPlan {
   std::size_t weight_bytes = 0;
   // Backward casts the weight as forward does, for both GEMMs: with folded codes the plan itself cannot (OtherCodes).
   bool casts_whole_weight_again = false;
+  // The weight is always given as FP8 codes and factors, as checkpoints have them.
+  bool frozen = false;
 
   std::size_t saved_bytes(std::int64_t tokens) const;
   // Does the gradient of the input?
@@ -41,9 +43,20 @@ class TorchPlans : public TorchPlanTable<TorchPlan> {
   std::int64_t add(LinearPlan plan, bool weight_again = false) {
     TorchPlan added(std::move(plan), weight_again);
     const std::uint64_t identity = added.plan.identity;
-    std::vector<std::string> sizes{sizes_text(added.plan.shape.in_features, added.plan.shape.out_features)};
-    return TorchPlanTable::add(added.casts_whole_weight_again ? mix(identity + 1) : identity, std::move(added),
-                               std::move(sizes));
+    const std::uint64_t own = added.casts_whole_weight_again ? mix(identity + 1) : identity;
+    return add(std::move(added), own);
+  }
+  std::int64_t add_frozen(LinearPlan plan) {
+    TorchPlan added(std::move(plan), false);
+    added.frozen = true;
+    const std::uint64_t identity = mix(added.plan.identity + 2);
+    return add(std::move(added), identity);
+  }
+
+ private:
+  std::int64_t add(TorchPlan plan, std::uint64_t identity) {
+    std::vector<std::string> sizes{sizes_text(plan.plan.shape.in_features, plan.plan.shape.out_features)};
+    return TorchPlanTable::add(identity, std::move(plan), std::move(sizes));
   }
 };
 

@@ -25,12 +25,6 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-// Bits of backward's `wants`; the gradients of gamma and beta come together. A layer's two bits begin at kLayer << 2 i.
-constexpr std::int64_t kInput = 1;
-constexpr std::int64_t kGamma = 2;
-constexpr std::int64_t kWeight = 4;
-constexpr std::int64_t kBias = 8;
-
 using SharedModule = TorchModule<SharedLinearPlan>;
 
 TorchPlanTable<SharedModule>& plans() {
@@ -96,20 +90,22 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
   linear_forward(layer, run.call.backend(), tensors, run.call.run());
 }
 
-// Returns three outputs, the third empty if there are two layers, and what backward needs. kDelayed: the stack holds
-// delayed scales, behind the other tensors. All layers cast the input with the first layer's scale.
-template <bool kDelayed>
-void forward(TorchArguments& all, TorchValue* stack) {
-  const std::span<const TorchTensor> layer_tensors = all.from(3);  // weight and bias of each
-  constexpr std::size_t kScales = 3 + 2 * kMostLayers;
-  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const SharedModule& of = all.plan(plans(), all.integer(kPlan));
-  const std::int64_t keep = all.integer(kPlan + 1);
+// Returns three outputs, the third none if there are two layers, and what backward needs. All layers cast the input
+// with the first layer's scale.
+void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
+  const std::array<const TorchTensor*, kMostLayers> weights{&all.tensor<"weight0">(), &all.tensor<"weight1">(),
+                                                            &all.tensor<"weight2">()};
+  const std::array<const TorchTensor*, kMostLayers> biases{&all.tensor<"bias0">(), &all.tensor<"bias1">(),
+                                                           &all.tensor<"bias2">()};
+  const std::array<TorchTensor*, kMostLayers> results{&all.result<"output0">(), &all.result<"output1">(),
+                                                      &all.result<"output2">()};
+  const SharedModule& of = all.plan(plans(), all.integer<"plan">());
+  const std::int64_t keep = all.integer<"keep">();
   const SharedLinearPlan& plan = of.plan;
-  const TorchMatrix input = matrix_of(all[0], {plan.first.subject, "input"});
+  const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.first.subject, "input"});
   TorchCall call(input.view.device, all, input.view.rows);
   const auto layers = static_cast<std::int64_t>(plan.count());
-  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), layers, plan.first.subject);
+  call.use(delayed_scales(all), layers, plan.first.subject);
   const Device device = call.device();
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
@@ -119,33 +115,38 @@ void forward(TorchArguments& all, TorchValue* stack) {
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   // The first layer's scratch holds the codes that the others read.
   const TorchRegion scratch(plan.first.forward_scratch(tokens, pass, run.call.observes_values()).bytes, device);
-  const NormOperands norm(plan.first, all[1], all[2], device);
-  std::vector<TorchResult> outputs;
-  outputs.reserve(kMostLayers);
+  const NormOperands norm(plan.first, all.tensor<"gamma">(), all.tensor<"beta">(), device);
   for (std::size_t at = 0; at < plan.count(); ++at) {
     const LinearPlan& layer = plan.layer(at);
-    const LayerOperands operands(layer, layer_tensors[2 * at], layer_tensors[2 * at + 1], device);
-    outputs.emplace_back(true, sizes_with_last(all[0].sizes(), layer.shape.out_features), *layer.dtypes.output, device);
+    const LayerOperands operands(layer, *weights[at], *biases[at], device);
+    TorchResult output(true, sizes_with_last(all.tensor<"input">().sizes(), layer.shape.out_features),
+                       *layer.dtypes.output, device);
     if (at == 0) {
-      forward_of_first(run, norm, operands, outputs[at], scratch.region());
+      forward_of_first(run, norm, operands, output, scratch.region());
     } else {
-      forward_of_other(run, at, operands, outputs[at], scratch.region());
+      forward_of_other(run, at, operands, output, scratch.region());
     }
+    *results[at] = std::move(output.tensor);
   }
-  while (outputs.size() < kMostLayers) outputs.emplace_back(false, std::array<std::int64_t, 1>{}, Dtype::f32, device);
-  TorchTensor published = std::move(kept).publish();
-  call.note(all, published);
-  give(stack, {&outputs[0].tensor, &outputs[1].tensor, &outputs[2].tensor, &published});
+  all.result<"saved">() = std::move(kept).publish();
+  call.note(all, all.result<"saved">());
 }
 
 // ---- backward ------------------------------------------------------------------------------------------------------
 
+// The arguments, those of layers by their places.
 struct BackwardArguments {
-  std::span<const TorchTensor> grad_outputs;
+  explicit BackwardArguments(TorchArgumentsOf<kSharedLinearBackward>& all)
+      : grad_outputs{&all.tensor<"grad_output0">(), &all.tensor<"grad_output1">(), &all.tensor<"grad_output2">()},
+        weights{&all.tensor<"weight0">(), &all.tensor<"weight1">(), &all.tensor<"weight2">()},
+        main_grads{&all.tensor<"main_grad0">(), &all.tensor<"main_grad1">(), &all.tensor<"main_grad2">()},
+        input(all.tensor<"input">()),
+        gamma(all.tensor<"gamma">()),
+        saved(all.tensor<"saved">()) {}
+
+  std::array<const TorchTensor*, kMostLayers> grad_outputs, weights, main_grads;
   const TorchTensor &input, &gamma;
-  std::span<const TorchTensor> weights;
   TorchTensor& saved;
-  std::span<const TorchTensor> main_grads;
 };
 
 // One backward's memory and tensors.
@@ -161,15 +162,15 @@ struct Backward {
   TorchMatrix input{};
 
   bool wants_input() const { return (wants & (kInput | kGamma)) != 0; }
-  bool wants_weight(std::size_t at) const { return (wants & (kWeight << (2 * at))) != 0; }
-  bool accumulates(std::size_t at) const { return wants_weight(at) && is_main_grad(arguments.main_grads[at]); }
-  bool wants_bias(std::size_t at) const { return (wants & (kBias << (2 * at))) != 0; }
+  bool wants_weight(std::size_t at) const { return (wants & weight_bit(at)) != 0; }
+  bool accumulates(std::size_t at) const { return wants_weight(at) && arguments.main_grads[at]->given(); }
+  bool wants_bias(std::size_t at) const { return (wants & bias_bit(at)) != 0; }
   MemoryRegion saved(std::size_t at) const { return part_of(kept.saved(), places.begin[at], places.size[at]); }
   LinearSaved stamped(std::size_t at, std::uint64_t identity) const {
     return {.memory = saved(at), .plan = identity, .tokens = tokens, .kept = true};
   }
   TorchMatrix grad_output(std::size_t at) const {
-    return operand_of(arguments.grad_outputs[at], {plan.layer(at).subject, "grad_output"}, call.device());
+    return operand_of(*arguments.grad_outputs[at], {plan.layer(at).subject, "grad_output"}, call.device());
   }
 };
 
@@ -180,7 +181,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
   const LinearSaved saved = run.stamped(0, plan.identity);
   const LinearGradients wants{.input = run.wants_input(), .weight = run.wants_weight(0), .bias = run.wants_bias(0)};
   const TorchMatrix grad_output = run.grad_output(0);
-  const WeightOfBackward weight(plan.linear, wants.input, run.arguments.weights[0], codes_of(run.plan, run.kept, 0),
+  const WeightOfBackward weight(plan.linear, wants.input, *run.arguments.weights[0], codes_of(run.plan, run.kept, 0),
                                 run.casts_whole_weights_again, run.call);
   TorchMatrix gamma;
   if (plan.has_gamma() && wants.input) {
@@ -212,7 +213,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
   const LinearSaved saved = run.stamped(at, layer.identity);
   const LinearGradients wants{.input = run.wants_input(), .weight = run.wants_weight(at), .bias = run.wants_bias(at)};
   const TorchMatrix grad_output = run.grad_output(at);
-  const WeightOfBackward weight(layer, wants.input, run.arguments.weights[at], codes_of(run.plan, run.kept, at),
+  const WeightOfBackward weight(layer, wants.input, *run.arguments.weights[at], codes_of(run.plan, run.kept, at),
                                 run.casts_whole_weights_again, run.call);
   const Tensor values = norm_linear_input_values(run.plan.first, run.tokens, run.saved(0), {}, device);
   const TorchRegion scratch(layer.backward_scratch(run.tokens, wants, run.call.observes_values()).bytes, device);
@@ -233,30 +234,21 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
   linear_backward(layer, run.call.backend(), tensors, run.call.run());
 }
 
-// Returns the gradients of input, gamma, beta and of each layer's weight and bias; those that are not wanted are empty,
+// Returns the gradients of input, gamma, beta and of each layer's weight and bias; those that are not wanted are none,
 // and so are those of weights that are added to a main_grad.
-template <std::size_t kMainGrads, bool kDelayed = false>
-void backward(TorchArguments& all, TorchValue* stack) {
-  std::array<TorchTensor, kMostLayers> none;
-  const BackwardArguments arguments{.grad_outputs = all.from(0),
-                                    .input = all[3],
-                                    .gamma = all[4],
-                                    .weights = all.from(5),
-                                    .saved = all[8],
-                                    .main_grads = kMainGrads > 0 ? all.from(9) : std::span<TorchTensor>(none)};
-  constexpr std::size_t kScales = 9 + kMainGrads;
-  constexpr std::size_t kPlan = kScales + (kDelayed ? kDelayedTensors : 0);
-  const SharedModule& of = all.plan(plans(), all.integer(kPlan));
+void backward(TorchArgumentsOf<kSharedLinearBackward>& all) {
+  const BackwardArguments arguments(all);
+  const SharedModule& of = all.plan(plans(), all.integer<"plan">());
   const SharedLinearPlan& plan = of.plan;
   const NormLinearPlan& first = plan.first;
-  const TorchMatrix first_grad = matrix_of(arguments.grad_outputs[0], {first.linear.subject, "grad_output"});
+  const TorchMatrix first_grad = matrix_of(*arguments.grad_outputs[0], {first.linear.subject, "grad_output"});
   TorchCall call(first_grad.view.device, all, first_grad.view.rows);
   const Device device = call.device();
   const std::int64_t tokens = first_grad.view.rows;
-  std::int64_t wants = all.integer(kPlan + 1);
-  for (std::size_t at = 0; at < kMainGrads; ++at) wants = asked(wants, kWeight << (2 * at), arguments.main_grads[at]);
+  std::int64_t wants = all.integer<"wants">();
+  for (std::size_t at = 0; at < kMostLayers; ++at) wants = asked(wants, weight_bit(at), *arguments.main_grads[at]);
   const auto layers = static_cast<std::int64_t>(plan.count());
-  if constexpr (kDelayed) call.use(delayed_scales(all, kScales), layers, first.subject);
+  call.use(delayed_scales(all), layers, first.subject);
   const bool wants_input = (wants & (kInput | kGamma)) != 0;
   const bool needs_codes =
       wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight() && !of.casts_whole_weights_again;
@@ -273,13 +265,13 @@ void backward(TorchArguments& all, TorchValue* stack) {
     run.input = operand_of(arguments.input, {first.subject, "input"}, device);
   }
 
-  NormGradients norm(first, wants_input, arguments.grad_outputs[0], arguments.gamma, device);
+  NormGradients norm(first, wants_input, *arguments.grad_outputs[0], arguments.gamma, device);
   std::vector<LayerGradients> gradients;
   gradients.reserve(kMostLayers);
   for (std::size_t at = 0; at < kMostLayers; ++at) {
     const bool is_layer = at < plan.count();
     gradients.emplace_back(plan.layer(is_layer ? at : 0), is_layer && run.wants_weight(at),
-                           is_layer && run.wants_bias(at), device, arguments.main_grads[at]);
+                           is_layer && run.wants_bias(at), device, *arguments.main_grads[at]);
   }
   // Each layer's gradient of the shared values. Without a norm the last layer's lies where their sum will: they are
   // added from the last to the first, as autograd adds those of separate layers.
@@ -307,39 +299,19 @@ void backward(TorchArguments& all, TorchValue* stack) {
                                {.input = norm.input.view, .inputs = {others[0], others[1]}, .output = norm.input.view},
                                call.stream());
   }
-  if ((wants & kInput) == 0) norm.input.tensor = TorchTensor::empty_bytes(0, device);
-  give(stack, {&norm.input.tensor, &norm.gamma.tensor, &norm.beta.tensor, &gradients[0].weight.tensor,
-               &gradients[0].bias.tensor, &gradients[1].weight.tensor, &gradients[1].bias.tensor,
-               &gradients[2].weight.tensor, &gradients[2].bias.tensor});
+  if ((wants & kInput) != 0) all.result<"grad_input">() = std::move(norm.input.tensor);
+  all.result<"grad_gamma">() = std::move(norm.gamma.tensor);
+  all.result<"grad_beta">() = std::move(norm.beta.tensor);
+  all.result<"grad_weight0">() = std::move(gradients[0].weight.tensor);
+  all.result<"grad_bias0">() = std::move(gradients[0].bias.tensor);
+  all.result<"grad_weight1">() = std::move(gradients[1].weight.tensor);
+  all.result<"grad_bias1">() = std::move(gradients[1].bias.tensor);
+  all.result<"grad_weight2">() = std::move(gradients[2].weight.tensor);
+  all.result<"grad_bias2">() = std::move(gradients[2].bias.tensor);
 }
 
-constexpr std::array kOperators{
-    kTorchOperator<
-        forward<false>,
-        "shared_linear_forward(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0, Tensor weight1,"
-        " Tensor bias1, Tensor weight2, Tensor bias2, int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<
-        forward<true>,
-        "shared_linear_forward_delayed(Tensor input, Tensor gamma, Tensor beta, Tensor weight0, Tensor bias0,"
-        " Tensor weight1, Tensor bias1, Tensor weight2, Tensor bias2, Tensor scale, Tensor(a!) amax, Tensor starts,"
-        " int plan, int keep) -> (Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<backward<0>,
-                   "shared_linear_backward(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor "
-                   "input, Tensor gamma,"
-                   " Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, int plan, int wants)"
-                   " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<
-        backward<kMostLayers>,
-        "shared_linear_backward_into(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
-        " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
-        " Tensor(b!) main_grad1, Tensor(c!) main_grad2, int plan, int wants)"
-        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">,
-    kTorchOperator<
-        backward<kMostLayers, true>,
-        "shared_linear_backward_delayed(Tensor grad_output0, Tensor grad_output1, Tensor grad_output2, Tensor input,"
-        " Tensor gamma, Tensor weight0, Tensor weight1, Tensor weight2, Tensor saved, Tensor(a!) main_grad0,"
-        " Tensor(b!) main_grad1, Tensor(c!) main_grad2, Tensor scale, Tensor(d!) amax, Tensor starts, int plan,"
-        " int wants) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)">};
+constexpr std::array kOperators{kTorchOperator<kSharedLinearForward, forward>,
+                                kTorchOperator<kSharedLinearBackward, backward>};
 
 // A layer's out_features, and the dtypes of its weight and bias.
 using LayerText = std::tuple<std::int64_t, std::string, std::optional<std::string>>;
@@ -367,11 +339,7 @@ SharedLinearPlan shared_plan(const std::string& subject, const std::string& reci
   return plan;
 }
 
-}  // namespace
-
-std::span<const TorchOperator> shared_linear_operators() { return kOperators; }
-
-void bind_torch_shared_linear(nb::module_& module) {
+const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.def(
       "torch_shared_linear_plan",
       [](const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
@@ -397,6 +365,7 @@ void bind_torch_shared_linear(nb::module_& module) {
       "subject"_a, "recipe"_a, "in_features"_a, "input_dtype"_a, "layers"_a, "grad_weight"_a, "norm"_a.none(),
       "weight_again"_a);
   bind_names(module, "torch_name_shared_linear", plans());
-}
+});
 
+}  // namespace
 }  // namespace ingot::python

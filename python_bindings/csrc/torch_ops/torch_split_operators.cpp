@@ -1,7 +1,7 @@
 // A linear layer's forward in parts, for compilers, which can then cast an input that several layers share once, and
 // choose what backward keeps: torch.ops.ingot.quantize_input, quantize_weight and gemm_output. Together they compute
-// what linear_forward does, from the same casts and GEMM; linear_backward takes what they leave. gemm_output_float8
-// takes a weight in FP8 in place of what quantize_weight returns.
+// what linear_forward does, from the same casts and GEMM; linear_backward takes what they leave. gemm_output takes a
+// weight in FP8, too, in place of what quantize_weight returns.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 
@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "ingot/nn/linear/linear_functions.h"
-#include "module.h"
 #include "torch_abi/torch_float8_weight.h"
 #include "torch_abi/torch_memory.h"
 #include "torch_ops/torch_operator.h"
@@ -72,15 +71,15 @@ void require_bytes(const LinearPlan& plan, const char* name, const TorchRegion& 
 }
 
 // Returns the codes for the output GEMM and, if it is kept, what backward needs for grad_weight.
-void quantize_input(TorchArguments& all, TorchValue* stack) {
-  const TorchPlan& plan = all.plan(torch_plans(), all.integer(1));
-  const LinearPass pass = pass_of(plan, all.integer(2));
-  const TorchMatrix input = matrix_of(all[0], {plan.plan.subject, "input"});
+void quantize_input(TorchArgumentsOf<kQuantizeInput>& all) {
+  const TorchPlan& plan = all.plan(torch_plans(), all.integer<"plan">());
+  const LinearPass pass = pass_of(plan, all.integer<"keep">());
+  const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.plan.subject, "input"});
   const Device device = input.view.device;
   const std::int64_t tokens = input.view.rows;
   const TorchRun place(device, all);
   TorchRegion codes(codes_bytes(plan.plan, tokens, pass), device);
-  TorchRegion saved(pass == LinearPass::training ? plan.saved_bytes(tokens) : 0, device);
+  TorchRegion saved = pass == LinearPass::training ? TorchRegion(plan.saved_bytes(tokens), device) : TorchRegion();
   const CastSpec& spec = plan.plan.input_of(pass).spec;
   // No tokens have no codes, but perhaps a factor, which no GEMM reads.
   const TorchRegion factor(tokens == 0 ? codes_bytes(plan.plan, 1, pass) : 0, device);
@@ -90,33 +89,22 @@ void quantize_input(TorchArguments& all, TorchValue* stack) {
   if (spec.transposed_scale) tensors.transposed_factors = views.transposed_factors;
   const ObservedRange range(place.run().observer, plan.plan.name, "cast");  // of no layer: several may share it
   place.backend().cast(spec, tensors, place.stream());
-  TorchTensor kept_codes = std::move(codes).publish();
-  TorchTensor kept = std::move(saved).publish();
-  give(stack, {&kept_codes, &kept});
+  all.result<"codes">() = std::move(codes).publish();
+  if (pass == LinearPass::training) all.result<"saved">() = std::move(saved).publish();
 }
 
 // Returns the weight's codes and factors, as linear_forward keeps them.
-void quantize_weight(TorchArguments& all, TorchValue* stack) {
-  const TorchPlan& plan = all.plan(torch_plans(), all.integer(1));
-  const TorchMatrix weight = matrix_of(all[0], {plan.plan.subject, "weight"});
+void quantize_weight(TorchArgumentsOf<kQuantizeWeight>& all) {
+  const TorchPlan& plan = all.plan(torch_plans(), all.integer<"plan">());
+  const TorchMatrix weight = matrix_of(all.tensor<"weight">(), {plan.plan.subject, "weight"});
   const TorchRun place(weight.view.device, all);
   TorchRegion codes(plan.weight_bytes, place.device());
   const ObservedRange range(place.run().observer, plan.plan.name, "forward");
   cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, place.run());
-  TorchTensor kept = std::move(codes).publish();
+  TorchTensor& kept = all.result<"codes">();
+  kept = std::move(codes).publish();
   place.note(all, kept);
-  give(stack, {&kept});
 }
-
-struct GemmArguments {
-  TorchArguments& all;
-  const TorchTensor& input;  // for its sizes
-  TorchTensor& codes;
-  TorchTensor& saved;
-  const TorchTensor* bias;
-  std::int64_t input_plan;
-  std::int64_t plan;
-};
 
 // The bias in the dtype that the GEMM takes.
 TorchRegion rounded(const LinearPlan& plan, const TorchRun& place, Tensor& bias) {
@@ -151,32 +139,48 @@ void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const CastSp
   observer.cast(event, stream);
 }
 
-// Returns the output. weight_of(plan, device) gives the weight's codes.
-template <typename WeightOf>
-void gemm_output(TorchValue* stack, const GemmArguments& arguments, const WeightOf& weight_of) {
-  const LinearPlan& plan = arguments.all.plan(torch_plans(), arguments.plan).plan;
-  const TorchPlan& cast = *torch_plans().at(arguments.input_plan).plan;
-  const Device device = arguments.input.device().value_or(Device{});
-  const std::int64_t tokens = tokens_of(arguments.input);
-  const TorchRun place(device, arguments.all, tokens);
-  place.note(arguments.all, arguments.saved, true);
-  const TorchRegion saved(std::move(arguments.saved), device);
-  const TorchRegion codes(std::move(arguments.codes), device);
-  const LinearPass pass = saved.region().bytes > 0 ? LinearPass::training : LinearPass::inference;
-  if (pass == LinearPass::training) require_bytes(plan, "saved", saved, cast.saved_bytes(tokens));
+// The weight's codes: what quantize_weight returned, in `memory` from now on, or FP8 codes with their factors.
+Float8View weight_of(TorchArgumentsOf<kGemmOutput>& all, const TorchPlan& plan, Device device, TorchRegion& memory) {
+  TorchTensor& weight = all.tensor<"weight">();
+  const TorchTensor& scale_inv = all.tensor<"weight_scale_inv">();
+  if (scale_inv.given()) return Float8Weight(plan.plan, plan.frozen, weight, scale_inv, device).for_output();
+  memory = TorchRegion(std::move(weight), device);
+  require_bytes(plan.plan, "weight codes", memory, plan.weight_bytes);
+  return weight_codes(plan.plan, memory.region(), device);
+}
+
+// Returns the output.
+void gemm_output(TorchArgumentsOf<kGemmOutput>& all) {
+  const TorchPlan& of = all.plan(torch_plans(), all.integer<"plan">());
+  const LinearPlan& plan = of.plan;
+  const TorchPlan& cast = *torch_plans().at(all.integer<"input_plan">()).plan;
+  const TorchTensor& input = all.tensor<"input">();  // for its sizes
+  const Device device = input.device().value_or(Device{});
+  const std::int64_t tokens = tokens_of(input);
+  const TorchRun place(device, all, tokens);
+  place.note(all, all.tensor<"saved">(), true);
+  // The tensors are not moved before the call has found its layer's name.
+  const LinearPass pass = all.tensor<"saved">().given() ? LinearPass::training : LinearPass::inference;
+  TorchRegion saved;
+  if (pass == LinearPass::training) {
+    saved = TorchRegion(std::move(all.tensor<"saved">()), device);
+    require_bytes(plan, "saved", saved, cast.saved_bytes(tokens));
+  }
+  const TorchRegion codes(std::move(all.tensor<"codes">()), device);
   require_bytes(plan, "codes", codes, codes_bytes(cast.plan, tokens, pass));
-  const Float8View b = weight_of(plan, device);
+  TorchRegion of_weight;
+  const Float8View b = weight_of(all, of, device, of_weight);
   const std::int64_t columns = plan.shape.out_features;
   const Dtype dtype = *plan.dtypes.output;
-  TorchTensor output =
-      TorchTensor::empty(sizes_with_last(arguments.input.sizes(), columns), torch_dtype(dtype), device);
-  if (tokens == 0) return give(stack, {&output});
+  TorchTensor& output = all.result<"output">();
+  output = TorchTensor::empty(sizes_with_last(input.sizes(), columns), torch_dtype(dtype), device);
+  if (tokens == 0) return;
   const Float8View a = codes_in(cast, tokens, saved, codes, device);
   LayerObserver* const observer = place.run().observer;
   const ObservedRange forward(observer, plan.name, "forward");
   TorchMatrix values;
   if (observer != nullptr) {
-    values = matrix_of(arguments.input, {plan.subject, "input"});
+    values = matrix_of(input, {plan.subject, "input"});
     tell_of_input(*observer, plan, cast.plan.input_of(pass).spec, values.view, a, place.stream());
   }
   const ObservedRange range(observer, plan.name, "output");
@@ -188,7 +192,7 @@ void gemm_output(TorchValue* stack, const GemmArguments& arguments, const Weight
   TorchMatrix bias;
   TorchRegion rounded_bias;
   if (plan.shape.bias) {
-    bias = matrix_of(*arguments.bias, {plan.subject, "bias"});
+    bias = matrix_of(all.tensor<"bias">(), {plan.subject, "bias"});
     if (plan.rounds_bias()) rounded_bias = rounded(plan, place, bias.view);
     tensors.bias = bias.view;
   }
@@ -197,46 +201,11 @@ void gemm_output(TorchValue* stack, const GemmArguments& arguments, const Weight
     observer->gemm({.layer = plan.name, .role = "output", .spec = plan.output_gemm[0], .tensors = tensors},
                    place.stream());
   }
-  give(stack, {&output});
 }
 
-// With what quantize_weight returned.
-void gemm_output_of_bytes(TorchValue* stack, const GemmArguments& arguments, TorchTensor& weight_codes_tensor) {
-  TorchRegion weight;
-  gemm_output(stack, arguments, [&](const LinearPlan& plan, Device device) {
-    weight = TorchRegion(std::move(weight_codes_tensor), device);  // not before the call has found its layer's name
-    require_bytes(plan, "weight codes", weight, plan.weight_memory().bytes);
-    return weight_codes(plan, weight.region(), device);
-  });
-}
-
-void gemm_output_operator(TorchArguments& all, TorchValue* stack) {
-  gemm_output_of_bytes(stack, {all, all[0], all[1], all[2], nullptr, all.integer(4), all.integer(5)}, all[3]);
-}
-
-void gemm_output_bias_operator(TorchArguments& all, TorchValue* stack) {
-  gemm_output_of_bytes(stack, {all, all[0], all[1], all[2], &all[4], all.integer(5), all.integer(6)}, all[3]);
-}
-
-// With a weight in FP8. Without a bias any tensor stands in its place.
-void gemm_output_float8_operator(TorchArguments& all, TorchValue* stack) {
-  gemm_output(
-      stack, {all, all[0], all[1], all[2], &all[5], all.integer(6), all.integer(7)},
-      [&](const LinearPlan& plan, Device device) { return Float8Weight(plan, all[3], all[4], device).for_output(); });
-}
-
-constexpr std::array kOperators{
-    kTorchOperator<quantize_input, "quantize_input(Tensor input, int plan, int keep) -> (Tensor, Tensor)">,
-    kTorchOperator<quantize_weight, "quantize_weight(Tensor weight, int plan) -> Tensor">,
-    kTorchOperator<gemm_output_operator,
-                   "gemm_output(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, int input_plan,"
-                   " int plan) -> Tensor">,
-    kTorchOperator<gemm_output_bias_operator,
-                   "gemm_output_bias(Tensor input, Tensor codes, Tensor saved, Tensor weight_codes, Tensor bias,"
-                   " int input_plan, int plan) -> Tensor">,
-    kTorchOperator<gemm_output_float8_operator,
-                   "gemm_output_float8(Tensor input, Tensor codes, Tensor saved, Tensor weight, Tensor factor,"
-                   " Tensor bias, int input_plan, int plan) -> Tensor">};
+constexpr std::array kOperators{kTorchOperator<kQuantizeInput, quantize_input>,
+                                kTorchOperator<kQuantizeWeight, quantize_weight>,
+                                kTorchOperator<kGemmOutput, gemm_output>};
 
 // Returns (number, bytes of codes for each TorchPlan::kTokensPerUnit tokens without and with gradients) of the plan
 // that casts this plan's input; None if its forward does not come apart.
@@ -249,10 +218,8 @@ std::optional<nb::tuple> add_input_plan(std::int64_t number) {
   return nb::make_tuple(torch_plans().add(std::move(input)), inference, training);
 }
 
+const TorchFamily kFamily(kOperators,
+                          [](nb::module_& module) { module.def("torch_input_plan", &add_input_plan, "plan"_a); });
+
 }  // namespace
-
-std::span<const TorchOperator> split_linear_operators() { return kOperators; }
-
-void bind_torch_split(nb::module_& module) { module.def("torch_input_plan", &add_input_plan, "plan"_a); }
-
 }  // namespace ingot::python

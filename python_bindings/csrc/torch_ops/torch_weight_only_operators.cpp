@@ -14,7 +14,6 @@
 #include "ingot/codegen/types/divided_up.h"
 #include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/util/digest.h"
-#include "module.h"
 #include "torch_abi/torch_memory.h"
 #include "torch_abi/torch_weight_operand.h"
 #include "torch_ops/torch_module_plans.h"
@@ -67,45 +66,43 @@ TorchPlanTable<WeightOnlyPlan>& plans() {
   return *plans;
 }
 
-// The integers `plan` and `constant` are at `integers`. `of_bias`: null for a layer that has none.
-void multiply(TorchArguments& all, TorchValue* stack, const TorchTensor* of_bias, std::size_t integers) {
-  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(integers));
-  const Device device = device_of(all[0], plan.name("input"));
-  const TorchMatrix input = columns_of(all[0], plan.name("input"), plan.in_features, device);
+void multiply(TorchArgumentsOf<kWeightOnlyLinear>& all) {
+  const TorchTensor& of_input = all.tensor<"input">();
+  const TorchTensor& of_bias = all.tensor<"bias">();
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer<"plan">());
+  const Device device = device_of(of_input, plan.name("input"));
+  const TorchMatrix input = columns_of(of_input, plan.name("input"), plan.in_features, device);
   const Dtype dtype = input.view.dtype;
   if (dtype == Dtype::f32) {
     throw Error(ErrorCode::invalid_argument, plan.name("input").text(),
                 "is float32, but activations are bfloat16 or float16: convert them with .to(), or use torch.autocast");
   }
-  const bool has_bias = of_bias != nullptr;
+  const bool has_bias = of_bias.given();
   TorchMatrix bias;
   if (has_bias) {
-    bias = columns_of(*of_bias, plan.name("bias"), plan.out_features, device);
+    bias = columns_of(of_bias, plan.name("bias"), plan.out_features, device);
     if (bias.view.dtype != dtype) {  // f32 beside bf16, under autocast
-      TorchTensor rounded = TorchTensor::empty(of_bias->sizes(), torch_dtype(dtype), device);
-      rounded.copy_from(*of_bias);
+      TorchTensor rounded = TorchTensor::empty(of_bias.sizes(), torch_dtype(dtype), device);
+      rounded.copy_from(of_bias);
       bias = {.view = matrix(rounded.data(), dtype, 1, plan.out_features, device), .copy = std::move(rounded)};
     }
   }
   DequantMatmulTensors tensors{
       .x = input.view,
-      .weight = plan.weight(bytes_of(all[1], plan.name("weight"), plan.weight_bytes(), device), device),
-      .factors = vector(factors_of(all[2], plan.name("weight_scale"), plan.factors(), plan.factor_dtype(), device),
+      .weight = plan.weight(bytes_of(all.tensor<"weight">(), plan.name("weight"), plan.weight_bytes(), device), device),
+      .factors = vector(factors_of(all.tensor<"weight_scale_inv">(), plan.name("weight_scale"), plan.factors(),
+                                   plan.factor_dtype(), device),
                         plan.factor_dtype(), plan.factors(), device),
       .bias = bias.view,
       .out = {},
-      .constant_weight = all.integer(integers + 1) != 0};
+      .constant_weight = all.integer<"constant">() != 0};
   const TorchRun place(device, all);
-  TorchTensor output =
-      TorchTensor::empty(sizes_with_last(all[0].sizes(), plan.out_features), torch_dtype(dtype), device);
+  TorchTensor& output = all.result<"output">();
+  output = TorchTensor::empty(sizes_with_last(of_input.sizes(), plan.out_features), torch_dtype(dtype), device);
   tensors.out = matrix(output.data(), dtype, input.view.rows, plan.out_features, device);
   place.backend().dequant_matmul(plan.specs[(dtype == Dtype::f16 ? 2U : 0U) + (has_bias ? 1U : 0U)], tensors,
                                  place.stream());
-  give(stack, {&output});
 }
-
-void matmul_operator(TorchArguments& all, TorchValue* stack) { multiply(all, stack, nullptr, 3); }
-void matmul_bias_operator(TorchArguments& all, TorchValue* stack) { multiply(all, stack, &all[3], 4); }
 
 TorchTensor empty_codes(const WeightOnlyPlan& plan, Device device) {
   const std::array<std::int64_t, 2> sizes{plan.out_features, plan.code_bytes()};
@@ -113,9 +110,9 @@ TorchTensor empty_codes(const WeightOnlyPlan& plan, Device device) {
 }
 
 // Returns codes in plain rows, and factors.
-void cast_operator(TorchArguments& all, TorchValue* stack) {
-  const TorchTensor& values = all[0];
-  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(1));
+void cast(TorchArgumentsOf<kWeightCast>& all) {
+  const TorchTensor& values = all.tensor<"weight">();
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer<"plan">());
   const Device device = device_of(values, plan.name("weight"));
   const TorchMatrix weight = columns_of(values, plan.name("weight"), plan.in_features, device);
   const TorchRun place(device, all);
@@ -136,13 +133,12 @@ void cast_operator(TorchArguments& all, TorchValue* stack) {
                           .factors = vector(factors.data(), Dtype::f32, plan.factors(), device)},
                          place.stream());
   }
-  give(stack, {&codes, &factors});
+  all.result<"codes">() = std::move(codes);
+  all.result<"scale_inv">() = std::move(factors);
 }
 
 // Codes in plain rows to the plan's packed layout, or back.
-void pack(TorchArguments& all, TorchValue* stack, bool unpack) {
-  const TorchTensor& from = all[0];
-  const WeightOnlyPlan& plan = all.plan(plans(), all.integer(1));
+TorchTensor pack(const WeightOnlyPlan& plan, const TorchArguments& all, const TorchTensor& from, bool unpack) {
   const TensorName name = plan.name("weight");
   if (!is_packed(plan.layout)) throw Error(ErrorCode::invalid_argument, name.text(), "is not to be packed");
   const Device device = device_of(from, name);
@@ -154,21 +150,21 @@ void pack(TorchArguments& all, TorchValue* stack, bool unpack) {
                               {.codes = plan.codes(unpack ? to.data() : data, device),
                                .packed = plan.weight(unpack ? data : to.data(), device)},
                               place.stream());
-  give(stack, {&to});
+  return to;
 }
 
-void pack_operator(TorchArguments& all, TorchValue* stack) { pack(all, stack, false); }
-void unpack_operator(TorchArguments& all, TorchValue* stack) { pack(all, stack, true); }
+void pack(TorchArgumentsOf<kWeightPack>& all) {
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer<"plan">());
+  all.result<"packed">() = pack(plan, all, all.tensor<"codes">(), false);
+}
 
-constexpr std::array kOperators{
-    kTorchOperator<matmul_operator,
-                   "weight_only_linear(Tensor input, Tensor weight, Tensor factors, int plan, int constant) -> Tensor">,
-    kTorchOperator<matmul_bias_operator,
-                   "weight_only_linear_bias(Tensor input, Tensor weight, Tensor factors, Tensor bias, int plan, int "
-                   "constant) -> Tensor">,
-    kTorchOperator<cast_operator, "weight_cast(Tensor weight, int plan) -> (Tensor, Tensor)">,
-    kTorchOperator<pack_operator, "weight_pack(Tensor codes, int plan) -> Tensor">,
-    kTorchOperator<unpack_operator, "weight_unpack(Tensor packed, int plan) -> Tensor">};
+void unpack(TorchArgumentsOf<kWeightUnpack>& all) {
+  const WeightOnlyPlan& plan = all.plan(plans(), all.integer<"plan">());
+  all.result<"codes">() = pack(plan, all, all.tensor<"packed">(), true);
+}
+
+constexpr std::array kOperators{kTorchOperator<kWeightOnlyLinear, multiply>, kTorchOperator<kWeightCast, cast>,
+                                kTorchOperator<kWeightPack, pack>, kTorchOperator<kWeightUnpack, unpack>};
 
 // Returns (number, bytes of a row of codes, bytes of the weight, number of factors).
 nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options, std::int64_t out_features,
@@ -216,15 +212,12 @@ bool synchronize(int index) {
   return true;
 }
 
-}  // namespace
-
-std::span<const TorchOperator> weight_only_operators() { return kOperators; }
-
-void bind_torch_weight_only(nb::module_& module) {
+const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.attr("packed_layout_version") = kPackedLayoutVersion;
   module.def("torch_synchronize", &synchronize, "index"_a);
   module.def("torch_weight_only_plan", &add_plan, "subject"_a, "options"_a, "out_features"_a, "in_features"_a);
   bind_names(module, "torch_name_weight_only", plans());
-}
+});
 
+}  // namespace
 }  // namespace ingot::python

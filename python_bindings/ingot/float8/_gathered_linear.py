@@ -39,7 +39,7 @@ class _GatheredLinear(torch.autograd.Function):
         ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
         if bias is not None and needs[2]:
             ctx.wants |= ops.BIAS
-        output, saved = _forward(input, weight, bias, plan, input_plan, ops.WEIGHT if needs[1] else 0)
+        output, saved = _forward(input, weight, bias, plan, input_plan, ops.KEEP_SAVED if needs[1] else 0)
         # The weight itself, whose memory FSDP frees and fills again, and not its codes.
         ctx.save_for_backward(saved, input if needs[1] and reads_input else None, weight if needs[0] else None)
         return output
@@ -48,24 +48,21 @@ class _GatheredLinear(torch.autograd.Function):
     def backward(ctx, grad_output):
         refuse_double_backward(f'linear "{ctx.name}"')
         saved, input, weight = ctx.saved_tensors
-        codes = saved if weight is None else weight._data
-        factor = saved if weight is None else factor_of(weight._scale)
+        codes, scale_inv = (None, None) if weight is None else (weight._data, factor_of(weight._scale))
         try:
-            grads = ops.linear_backward_float8(
-                grad_output, saved if input is None else input, codes, factor, saved, ctx.plan, ctx.wants
+            *grads, _ = ops.linear_backward(
+                grad_output, input, codes, saved, None, ctx.plan, ctx.wants, weight_scale_inv=scale_inv
             )
         except RuntimeError as error:
             raise from_operator(error) from None
-        bits = (ops.INPUT, ops.WEIGHT, ops.BIAS)
-        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, bits)), *(None,) * 4)
+        return (*grads, *(None,) * 4)
 
 
 def _forward(input, weight, bias, plan: int, input_plan: int, keep: int):
-    factor = factor_of(weight._scale)
-    arguments = (input, weight._data, factor, factor if bias is None else bias)
+    scale_inv = factor_of(weight._scale)
     if input_plan >= 0:
-        return split_ops.forward_float8(*arguments, input_plan, plan, keep)
-    return ops.linear_forward_float8(*arguments, plan, keep)
+        return split_ops.forward_float8(input, weight._data, scale_inv, bias, input_plan, plan, keep)
+    return ops.linear_forward(input, weight._data, bias, plan, keep, weight_scale_inv=scale_inv)[:2]
 
 
 def gathered_linear(

@@ -9,6 +9,7 @@ from torch.distributed._tensor import DTensor
 
 from ..torch._errors import from_operator
 from ..torch._operators import HIGH_PRECISION
+from ..torch._schemas import fake
 
 
 def _quantize(*arguments):
@@ -35,15 +36,15 @@ _OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "meta")
 
 
-@torch.library.register_fake("ingot::quantize")
+@fake("quantize")
 def _(input, scale, format):
     return torch.empty(input.shape, dtype=_FORMATS[format], device=input.device), torch.empty(
         scale.shape, dtype=torch.float32, device=input.device
     )
 
 
-@torch.library.register_fake("ingot::gemm")
-def _(a, factor_a, b, factor_b, output, fast_accumulation):
+@fake("gemm")
+def _(a, b, output):
     return torch.empty((a.shape[0], b.shape[1]), dtype=_OUTPUTS[output], device=a.device)
 
 

@@ -14,7 +14,6 @@ from ._errors import LinearError, from_operator
 
 # Without the Python frame of torch.ops' own objects, which are for what a compiler traces.
 _forward = ops.linear_forward._op
-_forward_bias = ops.linear_forward_bias._op
 _backward = ops.linear_backward._op
 # What torch.autograd.Function.apply() asks before it does its work.
 _transforms_are_active = torch._C._are_functorch_transforms_active
@@ -47,7 +46,7 @@ class EagerPlan:
         codes = input and not self.reads_weight
         mode = self.modes[needs] = (
             self.number,
-            (ops.INPUT if codes else 0) | (ops.WEIGHT if weight else 0),
+            (ops.KEEP_CODES if codes else 0) | (ops.KEEP_SAVED if weight else 0),
             (ops.INPUT if input else 0) | (ops.WEIGHT if weight else 0) | (ops.BIAS if bias else 0),
             codes,
             weight and self.reads_input,
@@ -65,17 +64,14 @@ class _EagerLinear(torch.autograd.Function):
         needs = ctx.needs_input_grad
         ctx.mode = mode = plan.modes.get(needs) or plan.add_mode(needs)
         number, keep, _, needs_codes, needs_input, needs_weight, _ = mode
-        if bias is None:
-            output, saved, codes = _forward(input, weight, number, keep)
-        else:
-            output, saved, codes = _forward_bias(input, weight, bias, number, keep)
+        output, saved, codes, _ = _forward(input, weight, bias, number, keep)
         # As many tensors as _Linear saves, and the same: activation checkpointing may recompute a call of that by this.
         if needs_codes and not needs_input:
             ctx.save_for_backward(saved, codes)
         else:
             ctx.save_for_backward(
                 saved,
-                codes if needs_codes else None,
+                codes,
                 input if needs_input else None,
                 weight if needs_weight else None,
             )
@@ -86,15 +82,11 @@ class _EagerLinear(torch.autograd.Function):
         if torch.is_grad_enabled():
             refuse_second_derivative(ctx.mode[-1])
         number, _, wants, needs_codes, needs_input, _, _ = ctx.mode
-        # What is not read has the saved bytes in its place.
         if needs_codes and not needs_input:
             saved, codes = ctx.saved_tensors
-            input = weight = saved
+            input = weight = None
         else:
             saved, codes, input, weight = ctx.saved_tensors
-            codes = saved if codes is None else codes
-            input = saved if input is None else input
-            weight = saved if weight is None else weight
         if torch.compiler.is_compiling():
             grads = ops.linear_backward(grad_output, input, weight, saved, codes, number, wants)
         else:
@@ -102,13 +94,7 @@ class _EagerLinear(torch.autograd.Function):
                 grads = _backward(grad_output, input, weight, saved, codes, number, wants)
             except RuntimeError as error:
                 raise from_operator(error) from None
-        grad_input, grad_weight, grad_bias = grads
-        return (
-            grad_input if wants & 1 else None,
-            grad_weight if wants & 2 else None,
-            grad_bias if wants & 4 else None,
-            None,
-        )
+        return grads  # the fourth, the maxima of given scales, is None, as the gradient of the plan
 
 
 # Without torch.autograd.Function.apply()'s own Python, which prepares the arguments for torch.func's transforms.
@@ -151,8 +137,6 @@ def run_eager(
             return _apply(input, weight, bias, plan)
         if forward_ad._current_level >= 0:
             return None
-        if bias is None:
-            return _forward(input, weight, plan.number, 0)[0]
-        return _forward_bias(input, weight, bias, plan.number, 0)[0]
+        return _forward(input, weight, bias, plan.number, 0)[0]
     except (AttributeError, RuntimeError):
         return None  # linear() says what is wrong

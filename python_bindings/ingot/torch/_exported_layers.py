@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -31,7 +31,7 @@ class _Layer:
         try:
             self.facts: Dict[str, Any] = json.loads(what)
             self.kind, self.has = self.facts["layer"], self.facts["has"]
-            run, self.sizes = _KINDS[self.kind]
+            run, self.sizes, self.weights = KINDS[self.kind]
         except (KeyError, TypeError, ValueError):
             raise LinearError(
                 f"torch.ops.ingot.layer: this Ingot is {_core.__version__} and knows no such layer: {what[:200]!r}: export "
@@ -140,27 +140,42 @@ def _like(input: torch.Tensor, features) -> torch.Tensor:
     return input.new_empty((*input.shape[:-1], features))
 
 
-# By the kind of a layer: what makes its function of its tensors, and the results of a fake call.
-_KINDS: Dict[str, tuple] = {
-    "linear": (_linear, lambda facts, tensors: [_like(tensors[0], tensors[1].shape[0])]),
-    "norm_linear": (_norm_linear, lambda facts, tensors: [_like(tensors[0], tensors[3].shape[0])]),
-    "mlp": (_mlp, lambda facts, tensors: [_like(tensors[0], tensors[5].shape[0])]),
-    "shared_linear": (
+class Kind(NamedTuple):
+    """What there is of a kind of layers: `run` makes of a text's facts the function of its tensors; `sizes` the results of
+    a fake call, of facts and tensors; weights: the places of its weights among the tensors."""
+
+    run: Callable
+    sizes: Callable
+    weights: Tuple[int, ...] = (1,)
+
+
+def _like_first(weight: int) -> Callable:
+    """One result, with as many features as the weight at this place has rows."""
+    return lambda facts, tensors: [_like(tensors[0], tensors[weight].shape[0])]
+
+
+# A module of its own file adds its kind here.
+KINDS: Dict[str, Kind] = {
+    "linear": Kind(_linear, _like_first(1)),
+    "norm_linear": Kind(_norm_linear, _like_first(3), (3,)),
+    "mlp": Kind(_mlp, _like_first(5), (3, 5)),
+    "shared_linear": Kind(
         _shared_linear,
         lambda facts, tensors: [
             _like(tensors[0], tensors[3 + 2 * at].shape[0]) for at in range(len(facts["names"]))
         ],
+        (3, 5, 7),
     ),
-    "gated_linear": (_gated_linear, lambda facts, tensors: [_like(tensors[0], tensors[2].shape[0])]),
-    "scaled": (
+    "gated_linear": Kind(_gated_linear, _like_first(2), (2,)),
+    "scaled": Kind(
         _scaled,
         lambda facts, tensors: [
             _like(tensors[0], tensors[1].shape[0]),
             tensors[0].new_empty((2,), dtype=torch.float32),
         ],
     ),
-    "weight_only": (_weight_only, lambda facts, tensors: [_like(tensors[0], facts["sizes"][0])]),
-    "frozen": (_frozen, lambda facts, tensors: [_like(tensors[0], tensors[1].shape[0])]),
+    "weight_only": Kind(_weight_only, lambda facts, tensors: [_like(tensors[0], facts["sizes"][0])]),
+    "frozen": Kind(_frozen, _like_first(1)),
 }
 
 

@@ -13,6 +13,7 @@ from ._linear import in_autocasts_dtype
 from ._main_grad import main_grad_of
 from ._module_calls import (
     DelayedScales,
+    Weight,
     mlp_activation_of,
     check_module_recipe,
     forward_of,
@@ -58,7 +59,7 @@ class GatedLinearOptions:
         return GatedLinearOptions, fields
 
 
-_WEIGHTS = {2: ops.WEIGHT}
+_WEIGHTS = {2: Weight(ops.WEIGHT, "main_grad")}
 
 
 class _GatedLinear(torch.autograd.Function):
@@ -66,7 +67,7 @@ class _GatedLinear(torch.autograd.Function):
     def forward(ctx, gate, up, weight, bias, plan, reads, subject, main_grad, *state):
         needs = ctx.needs_input_grad
         wants = 0
-        for need, bit in zip(needs, (ops.GATE, ops.UP, ops.WEIGHT, ops.BIAS)):
+        for need, bit in zip(needs, (ops.INPUT, ops.UP, ops.WEIGHT, ops.BIAS)):
             wants |= bit if need else 0
         of_inputs = needs[0] or needs[1]
         keep = ops.KEEP_SAVED if wants else 0
@@ -88,16 +89,12 @@ class _GatedLinear(torch.autograd.Function):
     def backward(ctx, grad_output):
         refuse_double_backward(ctx.subject)
         saved, gate, up, weight = ctx.saved_tensors
-        # What is not read again has the saved bytes in its place.
-        arguments = (grad_output, gate, up, saved if weight is None else weight, saved)
-        grads = gradients(ctx, ops.GATED_LINEAR, arguments, _WEIGHTS)
-        needs = ctx.needs_input_grad
-        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 7)
+        grads = gradients(ctx, ops.GATED_LINEAR, (grad_output, gate, up, weight, saved), _WEIGHTS)
+        return (*grads, *(None,) * 7)
 
 
 def _forward(gate, up, weight, bias, plan, keep, *state):
-    # An operator takes tensors only: a bias that is none has the weight in its place, of which a compiler makes no copy.
-    return forward_of(ops.GATED_LINEAR, (gate, up, weight, weight if bias is None else bias), plan, keep, *state)
+    return forward_of(ops.GATED_LINEAR, (gate, up, weight, bias), plan, keep, *state)
 
 
 def _infer(gate, up, weight, bias, plan, *state):

@@ -14,7 +14,8 @@ from ._checks import check_layer, is_transformed, layer_error, refuse, refuse_tr
 from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager
 from ._errors import from_operator
 from ._exported import export_layer, is_exporting
-from ._main_grad import ASKS_ENGINE, Asks, asks_for, converted, dummy_gradient, main_grad_of
+from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
+from ._schemas import ASKS_ENGINE
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 # Asked when this is imported: older versions of PyTorch cannot trace the question.
@@ -119,9 +120,7 @@ def _forward(input, weight, bias, plan, input_plan, keep):
     """As linear_forward. For a compiler the casts and the GEMM are operators of their own (input_plan >= 0)."""
     if input_plan >= 0:
         return split_ops.forward(input, weight, bias, input_plan, plan, keep)
-    if bias is None:
-        return ops.linear_forward(input, weight, plan, keep)
-    return ops.linear_forward_bias(input, weight, bias, plan, keep)
+    return ops.linear_forward(input, weight, bias, plan, keep)[:3]
 
 
 class _Linear(torch.autograd.Function):
@@ -131,7 +130,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx, input, weight, bias, name, plan, reads_input, reads_weight, input_plan):
         ctx.name = name
         needs = ctx.needs_input_grad
-        keep = (ops.INPUT if needs[0] and not reads_weight else 0) | (ops.WEIGHT if needs[1] else 0)
+        keep = (ops.KEEP_CODES if needs[0] and not reads_weight else 0) | (ops.KEEP_SAVED if needs[1] else 0)
         output, saved, codes = _forward(input, weight, bias, plan, input_plan, keep)
         ctx.plan = plan
         ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
@@ -139,10 +138,9 @@ class _Linear(torch.autograd.Function):
             ctx.wants |= ops.BIAS
         keeps_input = needs[1] and reads_input
         ctx.lets_go = keeps_input and needs[0] and input.numel() >= ops.MANY_TOKENS * input.size(-1)
-        # What the plan does not read again is not kept: the bytes that are saved stand in its place.
         ctx.save_for_backward(
             saved,
-            codes if keep & ops.INPUT else None,
+            codes if keep & ops.KEEP_CODES else None,
             input if keeps_input else None,
             weight if needs[0] and reads_weight else None,
         )
@@ -152,8 +150,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
             refuse_second_derivative(ctx.name)
-        grads = _gradients(ctx, grad_output, None, ctx.wants)
-        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, _BITS)), *(None,) * 5)
+        return (*_gradients(ctx, grad_output, None, ctx.wants), *(None,) * 5)
 
 
 class _LinearIntoMainGrad(torch.autograd.Function):
@@ -177,25 +174,15 @@ class _LinearIntoMainGrad(torch.autograd.Function):
         elif asks is Asks.NOTHING:
             wants, main_grad = wants & ~ops.WEIGHT, None
         grad_input, grad_weight, grad_bias = _gradients(ctx, grad_output, main_grad, wants)
-        if main_grad is not None:
+        if main_grad is not None and wants & ops.WEIGHT:
             grad_weight = dummy_gradient(ctx.weight)
-        return (
-            grad_input if wants & ops.INPUT else None,
-            grad_weight if wants & ops.WEIGHT else None,
-            grad_bias if wants & ops.BIAS else None,
-            *(None,) * 6,
-        )
-
-
-_BITS = (ops.INPUT, ops.WEIGHT, ops.BIAS)
+        return (grad_input, grad_weight, grad_bias, *(None,) * 6)
 
 
 def _gradients(ctx, grad_output, main_grad, wants):
-    """Of input, weight and bias; that of the weight is added to main_grad, and returned as None, if there is one."""
+    """Of input, weight and bias, None for those that are not wanted; that of the weight is added to main_grad, and None,
+    if there is one."""
     saved, codes, input, weight = ctx.saved_tensors
-    codes = saved if codes is None else codes
-    input = saved if input is None else input
-    weight = codes if weight is None else weight
     plan = ctx.plan
     if torch.compiler.is_compiling():
         wants = wants if main_grad is None else wants | ASKS_ENGINE
@@ -210,19 +197,17 @@ def _gradients(ctx, grad_output, main_grad, wants):
             grad_output, input, weight, saved, codes, main_grad, plan, wants & ~ops.INPUT
         )
         del input
-        grad_input, _, _ = ops.linear_backward(grad_output, saved, weight, saved, codes, plan, ops.INPUT)
+        grad_input = ops.linear_backward(grad_output, None, weight, None, codes, plan, ops.INPUT)[0]
         return grad_input, grad_weight, grad_bias
     except RuntimeError as error:
         raise from_operator(error) from None
 
 
 def _backward(grad_output, input, weight, saved, codes, main_grad, plan, wants):
+    arguments = (grad_output, input, weight, saved, codes, plan, wants)
     if main_grad is None:
-        return ops.linear_backward(grad_output, input, weight, saved, codes, plan, wants)
-    grad_input, grad_bias = ops.linear_backward_into(
-        grad_output, input, weight, saved, codes, main_grad, plan, wants
-    )
-    return grad_input, None, grad_bias
+        return ops.linear_backward(*arguments)[:3]
+    return ops.linear_backward_in_place(*arguments, main_grad=main_grad)[:3]
 
 
 def _run(input, weight, bias, name, plan, reads_input, reads_weight, input_plan, main_grad):

@@ -68,10 +68,6 @@ def asks_for(ctx, edge: int, weight: torch.Tensor) -> Asks:
         return Asks.RETURNS
 
 
-# A bit of a backward's `wants`: in a compiled graph engine_wants() is asked for each main_grad while it runs.
-ASKS_ENGINE = 1 << 17
-
-
 def _executes(node) -> bool:
     try:
         return torch._C._will_engine_execute_node(node)

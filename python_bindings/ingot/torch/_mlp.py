@@ -15,6 +15,7 @@ from ._linear import in_autocasts_dtype
 from ._module_calls import (
     DelayedScales,
     NormOptions,
+    Weight,
     mlp_activation_of,
     check_module_recipe,
     forward_of,
@@ -75,7 +76,8 @@ class MlpOptions:
         return MlpOptions, (*of_mlp, self.keep_weight_codes, self.fast_math)
 
 
-_WEIGHTS = {3: ops.WEIGHT, 5: ops.DOWN_WEIGHT}
+_DOWN_WEIGHT, _DOWN_BIAS = ops.of_layer(ops.WEIGHT, 1), ops.of_layer(ops.BIAS, 1)
+_WEIGHTS = {3: Weight(ops.WEIGHT, "up_main_grad"), 5: Weight(_DOWN_WEIGHT, "down_main_grad")}
 
 
 class _Mlp(torch.autograd.Function):
@@ -99,7 +101,7 @@ class _Mlp(torch.autograd.Function):
         needs = ctx.needs_input_grad
         of_input = needs[0] or needs[1] or needs[2]
         wants = (ops.INPUT if needs[0] else 0) | (ops.GAMMA if needs[1] or needs[2] else 0)
-        for need, bit in zip(needs[3:7], (ops.WEIGHT, ops.BIAS, ops.DOWN_WEIGHT, ops.DOWN_BIAS)):
+        for need, bit in zip(needs[3:7], (ops.WEIGHT, ops.BIAS, _DOWN_WEIGHT, _DOWN_BIAS)):
             wants |= bit if need else 0
         reaches_up = of_input or needs[3] or needs[4]
         keep = ops.KEEP_SAVED if wants else 0
@@ -126,24 +128,13 @@ class _Mlp(torch.autograd.Function):
     def backward(ctx, grad_output):
         refuse_double_backward(ctx.subject)
         saved, *others = ctx.saved_tensors
-        # What is not read again has the saved bytes in its place.
-        operands = [saved if each is None else each for each in others]
-        grads = gradients(ctx, ops.MLP, (grad_output, *operands, saved), _WEIGHTS)
-        needs = ctx.needs_input_grad
+        grads = gradients(ctx, ops.MLP, (grad_output, *others, saved), _WEIGHTS)
+        needs = ctx.needs_input_grad  # those of gamma and beta come together
         return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 8)
 
 
 def _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep, *state):
-    # An operator takes tensors only: what the plan lacks has a weight in its place, of which a compiler makes no copy.
-    tensors = (
-        input,
-        up_weight if gamma is None else gamma,
-        up_weight if beta is None else beta,
-        up_weight,
-        up_weight if up_bias is None else up_bias,
-        down_weight,
-        up_weight if down_bias is None else down_bias,
-    )
+    tensors = (input, gamma, beta, up_weight, up_bias, down_weight, down_bias)
     return forward_of(ops.MLP, tensors, plan, keep, *state)
 
 

@@ -22,8 +22,9 @@ from ._checks import (
 from ._errors import LinearError
 from ._exported import export_layer, is_exporting
 from ._linear import RECIPES, casts_weight_again
-from ._main_grad import ASKS_ENGINE, Asks, asks_for, converted, dummy_gradient
+from ._main_grad import Asks, asks_for, converted, dummy_gradient
 from ._module_operators import Activation, Layer, Norm
+from ._schemas import ASKS_ENGINE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +205,7 @@ def forward_of(operators: ops.Operators, tensors, plan: int, keep: int, scale, a
     """The results of a module's forward. scale: None, or those of DelayedScales."""
     if scale is None:
         return operators.forward(*tensors, plan, keep)
-    return operators.forward_delayed(*tensors, scale, amax, starts, plan, keep)
+    return operators.forward_in_place(*tensors, plan, keep, scale=scale, starts=starts, amax=amax)
 
 
 def note_scales(ctx, reads: int, scale, amax, starts) -> None:
@@ -221,7 +222,14 @@ def _scale_of_backward(ctx) -> torch.Tensor:
     return torch.cat((ctx.old_scale[..., :2], ctx.scale[..., 2:]), dim=-1)
 
 
-def note_main_grads(ctx, tensors, weights: dict[int, int], main_grads) -> None:
+class Weight(NamedTuple):
+    """Of a weight: its bit of a backward's `wants`, and what that operator calls its main_grad."""
+
+    bit: int
+    main_grad: str
+
+
+def note_main_grads(ctx, tensors, weights: dict[int, Weight], main_grads) -> None:
     """For gradients(): the main_grad of each weight, or None. `tensors`: what the function was applied to first; weights:
     as gradients() takes it."""
     # Not saved as autograd does: accumulation changes them before backward.
@@ -232,54 +240,46 @@ def note_main_grads(ctx, tensors, weights: dict[int, int], main_grads) -> None:
         ctx.weights = [(sum(each is not None for each in tensors[:at]), tensors[at]) for at in weights]
 
 
-def _asked_main_grads(ctx, weights: dict[int, int]):
+def _asked_main_grads(ctx, weights: dict[int, Weight]):
     """The bits of what this backward wants, and the main_grads that it adds to, None in the places of others."""
     wants, main_grads = ctx.wants, ctx.main_grads or (None,) * len(weights)
     if ctx.weights is None:
         return wants if ctx.main_grads is None else wants | ASKS_ENGINE, main_grads
     asked = []
-    for bit, edge_and_weight, main_grad in zip(weights.values(), ctx.weights, main_grads):
+    for weight, edge_and_weight, main_grad in zip(weights.values(), ctx.weights, main_grads):
         if main_grad is not None:
             asks = asks_for(ctx, *edge_and_weight)
             if asks is Asks.NOTHING:
-                wants &= ~bit
+                wants &= ~weight.bit
             if asks is not Asks.ACCUMULATES:
                 main_grad = None
         asked.append(main_grad)
     return wants, asked
 
 
-def gradients(ctx, operators: ops.Operators, arguments, weights: dict[int, int]):
-    """The results of a module's backward. weights: the places of weights among what the function was applied to, and of
-    their gradients, with their bits in `wants`. Those of a weight that has a main_grad are added to it, and the weight
-    gets none but a dummy."""
+def gradients(ctx, operators: ops.Operators, arguments, weights: dict[int, Weight]):
+    """The results of a module's backward. weights: by their places among what the function was applied to, which are
+    those of their gradients. Those of a weight that has a main_grad are added to it, and the weight gets none but a
+    dummy."""
     if ctx.main_grads is None and ctx.scale is None:
         return _run_backward(ctx.subject, operators.backward, *arguments, ctx.plan, ctx.wants)
-    empty = arguments[-1].new_empty
     wants, of_weights = _asked_main_grads(ctx, weights)
-    main_grads = [empty((0,)) if each is None else each for each in of_weights]
-    if ctx.scale is None:
-        grads = _run_backward(ctx.subject, operators.backward_into, *arguments, *main_grads, ctx.plan, wants)
-    else:
+    written = {weight.main_grad: each for weight, each in zip(weights.values(), of_weights)}
+    if ctx.scale is not None:
         refuse_batched_gradients(ctx.subject, arguments[0])
-        state = (_scale_of_backward(ctx), ctx.amax, ctx.starts)
-        grads = _run_backward(
-            ctx.subject, operators.backward_delayed, *arguments, *main_grads, *state, ctx.plan, wants
-        )
-    grads = list(grads)
-    for at, ((place, bit), main_grad) in enumerate(zip(weights.items(), of_weights)):
+        written.update(scale=_scale_of_backward(ctx), starts=ctx.starts, amax=ctx.amax)
+    grads = list(_run_backward(ctx.subject, operators.backward_in_place, *arguments, ctx.plan, wants, **written))
+    for at, (place, main_grad) in enumerate(zip(weights, of_weights)):
         if main_grad is not None:
             grads[place] = None if ctx.weights is None else dummy_gradient(ctx.weights[at][1])
-        elif not wants & bit:
-            grads[place] = None
     return grads
 
 
-def _run_backward(subject: str, operator, *arguments):
+def _run_backward(subject: str, operator, *arguments, **written):
     """A backward's operator, whose errors are ingot's."""
     if torch.compiler.is_compiling():
-        return operator(*arguments)
+        return operator(*arguments, **written)
     try:
-        return operator(*arguments)
+        return operator(*arguments, **written)
     except RuntimeError as error:
         raise layer_error(error, subject) from None

@@ -13,6 +13,7 @@ from ._linear import in_autocasts_dtype
 from ._module_calls import (
     DelayedScales,
     NormOptions,
+    Weight,
     activation_of,
     check_module_recipe,
     forward_of,
@@ -61,7 +62,7 @@ class NormLinearOptions:
         return NormLinearOptions, fields
 
 
-_WEIGHTS = {3: ops.WEIGHT}
+_WEIGHTS = {3: Weight(ops.WEIGHT, "main_grad")}
 
 
 class _NormLinear(torch.autograd.Function):
@@ -95,24 +96,13 @@ class _NormLinear(torch.autograd.Function):
     def backward(ctx, grad_output):
         refuse_double_backward(ctx.subject)
         saved, *others = ctx.saved_tensors
-        # What is not read again has the saved bytes in its place.
-        input, gamma, weight, output = [saved if each is None else each for each in others]
-        arguments = (grad_output, input, gamma, weight, output, saved)
-        grads = gradients(ctx, ops.NORM_LINEAR, arguments, _WEIGHTS)
-        needs = ctx.needs_input_grad
+        grads = gradients(ctx, ops.NORM_LINEAR, (grad_output, *others, saved), _WEIGHTS)
+        needs = ctx.needs_input_grad  # those of gamma and beta come together
         return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 7)
 
 
 def _forward(input, gamma, beta, weight, bias, plan, keep, *state):
-    # An operator takes tensors only: what the plan lacks has a weight in its place, of which a compiler makes no copy.
-    tensors = (
-        input,
-        weight if gamma is None else gamma,
-        weight if beta is None else beta,
-        weight,
-        weight if bias is None else bias,
-    )
-    return forward_of(ops.NORM_LINEAR, tensors, plan, keep, *state)
+    return forward_of(ops.NORM_LINEAR, (input, gamma, beta, weight, bias), plan, keep, *state)
 
 
 def _infer(input, gamma, beta, weight, bias, plan, *state):

@@ -10,16 +10,14 @@ import torch
 from .. import _core
 from .._core import Error
 from .._pytorch import OLDEST, is_older
+from ._errors import LinearError
 from ._names import with_names
+from ._schemas import BIAS, INPUT, KEEP_CODES, KEEP_SAVED, WEIGHT, fake
 
 TOKENS_PER_UNIT = _core.torch_tokens_per_unit
 # So many make calls whose allocations, and second cast of a weight, cost little beside their GEMMs.
 MANY_TOKENS = _core.torch_many_tokens
 HIGH_PRECISION = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
-
-# Bits of forward's `keep` and backward's `wants`: the gradients of input, weight and bias.
-INPUT, WEIGHT, BIAS = 1, 2, 4
-
 
 def require_torch(version: str) -> None:
     """Raises ingot.Error if this version of PyTorch is too old."""
@@ -31,13 +29,8 @@ require_torch(torch.__version__)
 _core.torch_register()
 
 linear_forward = torch.ops.ingot.linear_forward.default
-linear_forward_bias = torch.ops.ingot.linear_forward_bias.default
 linear_backward = torch.ops.ingot.linear_backward.default
-linear_forward_scaled = torch.ops.ingot.linear_forward_scaled.default
-linear_backward_scaled = torch.ops.ingot.linear_backward_scaled.default
-linear_backward_into = torch.ops.ingot.linear_backward_into.default
-linear_forward_float8 = torch.ops.ingot.linear_forward_float8.default
-linear_backward_float8 = torch.ops.ingot.linear_backward_float8.default
+linear_backward_in_place = torch.ops.ingot.linear_backward.in_place
 # The step of delayed scales, in place: amax (n), history (n, length) and scale (n), float32 and contiguous, of any shape
 # with as many elements; formats (2, n): FP8_MAX of each, and 1 where scales are powers of two, else 0.
 sync_amax_history = torch.ops.ingot.sync_amax_history.default
@@ -83,63 +76,42 @@ class Casts(NamedTuple):
     given: tuple[bool, bool, bool] = (False, False, False)
 
 
+class PlanOf(NamedTuple):
+    """What the plan of a layer is made of; `config` is a recipe's name or the casts. weight_again: as Casts has it, of a
+    recipe."""
+
+    config: Union[str, Casts]
+    in_features: int
+    out_features: int
+    input_dtype: torch.dtype
+    weight_dtype: torch.dtype
+    bias_dtype: Optional[torch.dtype]
+    trains_weight: bool
+    weight_again: bool = False
+
+
 @functools.lru_cache(maxsize=None)  # as many as a model has kinds of layers
-def _plan(
-    config: Union[str, Casts],
-    in_features: int,
-    out_features: int,
-    input_dtype: torch.dtype,
-    weight_dtype: torch.dtype,
-    bias_dtype: Optional[torch.dtype],
-    trains_weight: bool,
-    weight_again: bool,
-) -> PlanFacts:
-    dtypes = (
-        HIGH_PRECISION[input_dtype],
-        HIGH_PRECISION[weight_dtype],
-        None if bias_dtype is None else HIGH_PRECISION[bias_dtype],
-    )
-    arguments = (in_features, out_features, dtypes, trains_weight)
-    if isinstance(config, str):
-        added = _core.torch_linear_plan(config, *arguments, weight_again)
+def _plan(of: PlanOf) -> PlanFacts:
+    bias = None if of.bias_dtype is None else HIGH_PRECISION[of.bias_dtype]
+    dtypes = (HIGH_PRECISION[of.input_dtype], HIGH_PRECISION[of.weight_dtype], bias)
+    arguments = (of.in_features, of.out_features, dtypes, of.trains_weight)
+    if isinstance(of.config, str):
+        number, *facts = _core.torch_linear_plan(of.config, *arguments, of.weight_again)
     else:
-        added = _core.torch_linear_plan_of_casts(*config, *arguments)
-    number, saved_constant, saved_per_unit, weight_bytes, reads_input, reads_weight = added
-    facts = PlanFacts(
-        number,
-        in_features,
-        out_features,
-        weight_dtype,
-        bias_dtype,
-        saved_constant,
-        saved_per_unit,
-        weight_bytes,
-        reads_input,
-        reads_weight,
-    )
-    _PLANS[number] = facts
-    return facts
+        number, *facts = _core.torch_linear_plan_of_casts(*of.config, *arguments)
+    added = PlanFacts(number, of.in_features, of.out_features, of.weight_dtype, of.bias_dtype, *facts)
+    _PLANS[number] = added
+    return added
 
 
-def add_plan(
-    config: Union[str, Casts],
-    name: Optional[str],
-    in_features: int,
-    out_features: int,
-    input_dtype: torch.dtype,
-    weight_dtype: torch.dtype,
-    bias_dtype: Optional[torch.dtype],
-    trains_weight: bool,
-    weight_again: bool = False,
-) -> PlanFacts:
-    """The plan of a layer; `config` is a recipe's name or the casts. weight_again: as Casts has it, of a recipe.
+def add_plan(config: Union[str, Casts], name: Optional[str], *rest) -> PlanFacts:
+    """The plan of a layer; `config` and the rest are those of PlanOf.
 
     name: what messages and observers call the layer. None for a graph, which equal layers share: then the layer is found
     by its weight. Layers that differ only in their names have one plan. Equal arguments give one number, in every process
     with this version of Ingot."""
-    of_plan = (in_features, out_features, input_dtype, weight_dtype, bias_dtype, trains_weight, weight_again)
     try:
-        facts = _plan(config, *of_plan)
+        facts = _plan(PlanOf(config, *rest))
     except Error as error:
         raise named_error(error, name) from None
     if name is None:
@@ -149,12 +121,40 @@ def add_plan(
     return facts._replace(number=number)
 
 
+@functools.lru_cache(maxsize=None)
+def frozen_plan(
+    name: Optional[str],
+    recipe: str,
+    code_dtype: str,
+    out_features: int,
+    in_features: int,
+    input_dtype: torch.dtype,
+    bias_dtype: Optional[torch.dtype],
+) -> int:
+    """The number of the plan of a layer whose weight is codes and factors, as checkpoints have them, and is not trained;
+    `name` as add_plan() has it."""
+    if bias_dtype is not None and bias_dtype not in HIGH_PRECISION:
+        raise LinearError(
+            f'FrozenFloat8Linear "{name or "unnamed"}" bias: is {bias_dtype}, expected float32, float16 or bfloat16: convert '
+            "it with .to()"
+        )
+    bias = "" if bias_dtype is None else HIGH_PRECISION[bias_dtype]
+    try:
+        number = _core.torch_frozen_plan(recipe, code_dtype, in_features, out_features, HIGH_PRECISION[input_dtype], bias)
+    except Error as error:
+        raise named_error(error, name) from None
+    if name is not None:
+        number = _core.torch_name_linear(number, [name])
+    _PLANS[number] = PlanFacts(number, in_features, out_features, None, bias_dtype, 0, 0, 0, False, False)
+    return number
+
+
 def named_error(error: Error, *names: Optional[str]) -> Error:
     """The error of a plan, whose texts have placeholders for the names of layers."""
     return type(error)(with_names(str(error), [name or "unnamed" for name in names]))
 
 
-def _bytes(like: torch.Tensor, count) -> torch.Tensor:
+def bytes_of(like: torch.Tensor, count) -> torch.Tensor:
     return like.new_empty((count,), dtype=torch.uint8)
 
 
@@ -171,75 +171,33 @@ def units_of(input: torch.Tensor):
     return (tokens + TOKENS_PER_UNIT - 1) // TOKENS_PER_UNIT
 
 
-def _fake_forward(input: torch.Tensor, plan: int, keep: int):
+@fake("linear_forward")
+def _(input, plan, keep, weight_scale_inv, input_scale, weight_scale):
     facts = _PLANS[plan]
-    units = units_of(input)
+    saved = facts.saved_constant + units_of(input) * facts.saved_per_unit
+    is_scaled = input_scale is not None or weight_scale is not None
     return (
         input.new_empty((*input.shape[:-1], facts.out_features)),
-        _bytes(input, facts.saved_constant + units * facts.saved_per_unit if keep & WEIGHT else 0),
-        _bytes(input, facts.weight_bytes if keep & INPUT else 0),
+        bytes_of(input, saved) if keep & KEEP_SAVED else None,
+        bytes_of(input, facts.weight_bytes) if keep & KEEP_CODES and weight_scale_inv is None else None,
+        input.new_empty((2,), dtype=torch.float32) if is_scaled else None,
     )
 
 
-@torch.library.register_fake("ingot::linear_forward")
-def _(input, weight, plan, keep):
-    return _fake_forward(input, plan, keep)
-
-
-@torch.library.register_fake("ingot::linear_forward_bias")
-def _(input, weight, bias, plan, keep):
-    return _fake_forward(input, plan, keep)
-
-
-@torch.library.register_fake("ingot::linear_forward_scaled")
-def _(input, weight, bias, scale_input, scale_weight, plan, keep):
-    return (*_fake_forward(input, plan, keep), input.new_empty((2,), dtype=torch.float32))
-
-
-def _fake_backward(grad_output, plan: int, wants: int):
+@fake("linear_backward")
+def _(grad_output, plan, wants, grad_output_scale, weight_scale, main_grad=None):
     facts = _PLANS[plan]
-    rows = grad_output.shape[:-1]
-    weight_shape = (facts.out_features, facts.in_features)
+    shape = (facts.out_features, facts.in_features)
+    is_scaled = grad_output_scale is not None or weight_scale is not None
+    makes_weight = wants & WEIGHT and main_grad is None
     return (
-        grad_output.new_empty((*rows, facts.in_features)) if wants & INPUT else _bytes(grad_output, 0),
-        grad_output.new_empty(weight_shape, dtype=facts.weight_dtype) if wants & WEIGHT else _bytes(grad_output, 0),
-        grad_output.new_empty(weight_shape[:1], dtype=facts.bias_dtype) if wants & BIAS else _bytes(grad_output, 0),
+        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features)) if wants & INPUT else None,
+        grad_output.new_empty(shape, dtype=facts.weight_dtype) if makes_weight else None,
+        grad_output.new_empty(shape[:1], dtype=facts.bias_dtype) if wants & BIAS else None,
+        grad_output.new_empty((2,), dtype=torch.float32) if is_scaled else None,
     )
 
 
-@torch.library.register_fake("ingot::linear_backward")
-def _(grad_output, input, weight, saved, codes, plan, wants):
-    return _fake_backward(grad_output, plan, wants)
-
-
-@torch.library.register_fake("ingot::linear_backward_scaled")
-def _(grad_output, input, weight, saved, codes, scale_grad_output, scale_weight, plan, wants):
-    return (*_fake_backward(grad_output, plan, wants), grad_output.new_empty((2,), dtype=torch.float32))
-
-
-@torch.library.register_fake("ingot::linear_backward_into")
-def _(grad_output, input, weight, saved, codes, main_grad, plan, wants):
-    facts = _PLANS[plan]
-    return (
-        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features))
-        if wants & INPUT
-        else _bytes(grad_output, 0),
-        grad_output.new_empty((facts.out_features,), dtype=facts.bias_dtype)
-        if wants & BIAS
-        else _bytes(grad_output, 0),
-    )
-
-
-@torch.library.register_fake("ingot::linear_forward_float8")
-def _(input, weight, factor, bias, plan, keep):
-    return _fake_forward(input, plan, keep & WEIGHT)[:2]
-
-
-@torch.library.register_fake("ingot::linear_backward_float8")
-def _(grad_output, input, weight, factor, saved, plan, wants):
-    return _fake_backward(grad_output, plan, wants)
-
-
-@torch.library.register_fake("ingot::sync_amax_history")
-def _(amax, history, scale, formats):
+@fake("sync_amax_history")
+def _():
     return None

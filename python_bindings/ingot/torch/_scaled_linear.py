@@ -128,7 +128,7 @@ class _ScaledLinear(torch.autograd.Function):
         ctx.start = (dtype, started)
         ctx.plan, ctx.name = plan, name
         needs = ctx.needs_input_grad
-        keep = (ops.INPUT if needs[0] and not reads_weight else 0) | (ops.WEIGHT if needs[1] else 0)
+        keep = (ops.KEEP_CODES if needs[0] and not reads_weight else 0) | (ops.KEEP_SAVED if needs[1] else 0)
         output, saved, codes, amaxes = _forward(input, weight, bias, scale_input, scale_weight, plan, keep)
         ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
         if bias is not None and needs[2]:
@@ -136,7 +136,7 @@ class _ScaledLinear(torch.autograd.Function):
         again = needs[0] and reads_weight
         ctx.save_for_backward(
             saved,
-            codes if keep & ops.INPUT else None,
+            codes,
             input if needs[1] and reads_input else None,
             weight if again else None,
             # The scale itself is written in the next step.
@@ -154,33 +154,23 @@ class _ScaledLinear(torch.autograd.Function):
         saved, codes, input, weight, scale_weight = ctx.saved_tensors
         if amax is not None:
             start_scale(grad_output, amax, history, scale, *ctx.start)
-        arguments = (
-            grad_output,
-            saved if input is None else input,
-            saved if weight is None else weight,
-            saved,
-            saved if codes is None else codes,
-            scale,
-            scale if scale_weight is None else scale_weight,
-            ctx.plan,
-            ctx.wants,
-        )
+        arguments = (grad_output, input, weight, saved, codes, ctx.plan, ctx.wants)
+        scales = {"grad_output_scale": scale, "weight_scale": scale_weight}
         if torch.compiler.is_compiling():
-            *grads, amaxes = ops.linear_backward_scaled(*arguments)
+            *grads, amaxes = ops.linear_backward(*arguments, **scales)
         else:
             try:
-                *grads, amaxes = ops.linear_backward_scaled(*arguments)
+                *grads, amaxes = ops.linear_backward(*arguments, **scales)
             except RuntimeError as error:
                 raise from_operator(error) from None
         if amax is not None:
             amax.copy_(amaxes[:1])
-        bits = (ops.INPUT, ops.WEIGHT, ops.BIAS)
-        return (*(grad if ctx.wants & bit else None for grad, bit in zip(grads, bits)), *(None,) * 11)
+        return (*grads, *(None,) * 11)
 
 
 def _forward(input, weight, bias, scale_input, scale_weight, plan: int, keep: int):
     """The output, what is saved, the weight's codes, and the maxima (2) of input and weight where their scales are given."""
-    return ops.linear_forward_scaled(input, weight, weight if bias is None else bias, scale_input, scale_weight, plan, keep)
+    return ops.linear_forward(input, weight, bias, plan, keep, input_scale=scale_input, weight_scale=scale_weight)
 
 
 def run_scaled(config, name: str, plans, operands: tuple, state: Sequence, start: tuple):

@@ -13,6 +13,7 @@ from ._linear import in_autocasts_dtype
 from ._module_calls import (
     DelayedScales,
     NormOptions,
+    Weight,
     check_module_recipe,
     forward_of,
     gradients,
@@ -63,7 +64,7 @@ class SharedLinearOptions:
         return SharedLinearOptions, (self.recipe, self.names, self.norm, self.keep_weight_codes)
 
 
-_WEIGHTS = {3 + 2 * at: ops.SHARED_WEIGHT << 2 * at for at in range(_MOST)}
+_WEIGHTS = {3 + 2 * at: Weight(ops.of_layer(ops.WEIGHT, at), f"main_grad{at}") for at in range(_MOST)}
 
 
 class _SharedLinear(torch.autograd.Function):
@@ -89,11 +90,11 @@ class _SharedLinear(torch.autograd.Function):
     ):
         needs = ctx.needs_input_grad
         of_input = needs[0] or needs[1] or needs[2]
-        wants = (ops.INPUT if needs[0] else 0) | (ops.SHARED_GAMMA if needs[1] or needs[2] else 0)
+        wants = (ops.INPUT if needs[0] else 0) | (ops.GAMMA if needs[1] or needs[2] else 0)
         wants_weight = False
         for at in range(_MOST):
-            wants |= ops.SHARED_WEIGHT << 2 * at if needs[3 + 2 * at] else 0
-            wants |= ops.SHARED_BIAS << 2 * at if needs[4 + 2 * at] else 0
+            wants |= ops.of_layer(ops.WEIGHT, at) if needs[3 + 2 * at] else 0
+            wants |= ops.of_layer(ops.BIAS, at) if needs[4 + 2 * at] else 0
             wants_weight = wants_weight or needs[3 + 2 * at]
         keep = ops.KEEP_SAVED if wants else 0
         if of_input and not reads & ops.READS_WEIGHT:
@@ -122,27 +123,14 @@ class _SharedLinear(torch.autograd.Function):
     def backward(ctx, *grad_outputs):
         refuse_double_backward(ctx.subject)
         saved, *others = ctx.saved_tensors
-        # What is not read again, or is no layer's, has the saved bytes in its place.
-        operands = [saved if each is None else each for each in others]
-        grads = grad_outputs if len(grad_outputs) == _MOST else (*grad_outputs, saved)
-        grads = gradients(ctx, ops.SHARED_LINEAR, (*grads, *operands, saved), _WEIGHTS)
-        needs = ctx.needs_input_grad
+        of_outputs = (*grad_outputs, *(None,) * (_MOST - len(grad_outputs)))
+        grads = gradients(ctx, ops.SHARED_LINEAR, (*of_outputs, *others, saved), _WEIGHTS)
+        needs = ctx.needs_input_grad  # those of gamma and beta come together
         return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 9)
 
 
 def _forward(input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2, plan, keep, *state):
-    # An operator takes tensors only: what the plan lacks has a weight in its place, of which a compiler makes no copy.
-    tensors = (
-        input,
-        weight0 if gamma is None else gamma,
-        weight0 if beta is None else beta,
-        weight0,
-        weight0 if bias0 is None else bias0,
-        weight1,
-        weight0 if bias1 is None else bias1,
-        weight0 if weight2 is None else weight2,
-        weight0 if bias2 is None else bias2,
-    )
+    tensors = (input, gamma, beta, weight0, bias0, weight1, bias1, weight2, bias2)
     return forward_of(ops.SHARED_LINEAR, tensors, plan, keep, *state)
 
 

@@ -11,12 +11,11 @@ import torch
 
 from .. import _core
 from . import _operators as ops
+from ._schemas import fake
 
 quantize_input = torch.ops.ingot.quantize_input.default
 quantize_weight = torch.ops.ingot.quantize_weight.default
 gemm_output = torch.ops.ingot.gemm_output.default
-gemm_output_bias = torch.ops.ingot.gemm_output_bias.default
-gemm_output_float8 = torch.ops.ingot.gemm_output_float8.default
 
 
 class InputPlan(NamedTuple):
@@ -43,54 +42,32 @@ def add_input_plan(facts: ops.PlanFacts) -> int:
 
 def forward(input, weight, bias, input_plan: int, plan: int, keep: int):
     """As linear_forward: returns the output, what is saved for grad_weight and the weight's codes."""
-    keeps_saved = 1 if keep & ops.WEIGHT else 0
-    codes, saved = quantize_input(input, input_plan, keeps_saved)
+    codes, saved = quantize_input(input, input_plan, keep & ops.KEEP_SAVED)
     weight_codes = quantize_weight(weight, plan)
-    if bias is None:
-        output = gemm_output(input, codes, saved, weight_codes, input_plan, plan)
-    else:
-        output = gemm_output_bias(input, codes, saved, weight_codes, bias, input_plan, plan)
-    return output, saved, weight_codes
+    return gemm_output(input, codes, saved, weight_codes, bias, input_plan, plan), saved, weight_codes
 
 
-def forward_float8(input, weight, factor, bias, input_plan: int, plan: int, keep: int):
-    """As linear_forward_float8: returns the output and what is saved for grad_weight."""
-    codes, saved = quantize_input(input, input_plan, 1 if keep & ops.WEIGHT else 0)
-    return gemm_output_float8(input, codes, saved, weight, factor, bias, input_plan, plan), saved
+def forward_float8(input, weight, weight_scale_inv, bias, input_plan: int, plan: int, keep: int):
+    """As linear_forward of a weight in FP8: returns the output and what is saved for grad_weight."""
+    codes, saved = quantize_input(input, input_plan, keep & ops.KEEP_SAVED)
+    arguments = (input, codes, saved, weight, bias, input_plan, plan)
+    return gemm_output(*arguments, weight_scale_inv=weight_scale_inv), saved
 
 
-def _bytes(like: torch.Tensor, count) -> torch.Tensor:
-    return like.new_empty((count,), dtype=torch.uint8)
-
-
-@torch.library.register_fake("ingot::quantize_input")
+@fake("quantize_input")
 def _(input, plan, keep):
     facts = _INPUT_PLANS[plan]
     units = ops.units_of(input)
     keeps = 1 if keep and facts.saved_constant + facts.saved_per_unit > 0 else 0
-    saved = facts.saved_constant + units * facts.saved_per_unit if keeps else 0
-    return _bytes(input, units * facts.codes_per_unit[keeps]), _bytes(input, saved)
+    saved = ops.bytes_of(input, facts.saved_constant + units * facts.saved_per_unit) if keeps else None
+    return ops.bytes_of(input, units * facts.codes_per_unit[keeps]), saved
 
 
-@torch.library.register_fake("ingot::quantize_weight")
+@fake("quantize_weight")
 def _(weight, plan):
-    return _bytes(weight, ops.facts_of(plan).weight_bytes)
+    return ops.bytes_of(weight, ops.facts_of(plan).weight_bytes)
 
 
-def _fake_output(input, plan):
+@fake("gemm_output")
+def _(input, plan):
     return input.new_empty((*input.shape[:-1], ops.facts_of(plan).out_features))
-
-
-@torch.library.register_fake("ingot::gemm_output")
-def _(input, codes, saved, weight_codes, input_plan, plan):
-    return _fake_output(input, plan)
-
-
-@torch.library.register_fake("ingot::gemm_output_bias")
-def _(input, codes, saved, weight_codes, bias, input_plan, plan):
-    return _fake_output(input, plan)
-
-
-@torch.library.register_fake("ingot::gemm_output_float8")
-def _(input, codes, saved, weight, factor, bias, input_plan, plan):
-    return _fake_output(input, plan)

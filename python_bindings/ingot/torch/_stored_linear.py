@@ -8,6 +8,7 @@ from typing import Optional
 import torch
 
 from . import _codes
+from . import _operators as ops
 from . import _weight_operators as weight_ops
 from ._checks import refuse_double_backward
 from ._errors import from_operator
@@ -36,9 +37,7 @@ class _WeightOnly(torch.autograd.Function):
 
 
 def _multiply(input, weight, factors, bias, plan: int, constant: int) -> torch.Tensor:
-    if bias is None:
-        return weight_ops.weight_only_linear(input, weight, factors, plan, constant)
-    return weight_ops.weight_only_linear_bias(input, weight, factors, bias, plan, constant)
+    return weight_ops.weight_only_linear(input, weight, factors, bias, plan, constant)
 
 
 def records(input: torch.Tensor, bias: Optional[torch.Tensor]) -> bool:
@@ -81,23 +80,22 @@ class _Frozen(torch.autograd.Function):
 
 
 def _forward(input, codes, factors, bias, plan: int) -> torch.Tensor:
-    if bias is None:
-        return weight_ops.frozen_linear(input, codes, factors, plan)
-    return weight_ops.frozen_linear_bias(input, codes, factors, bias, plan)
+    return ops.linear_forward(input, codes, bias, plan, 0, weight_scale_inv=factors)[0]
 
 
 def _grad_input(grad_output, codes, factors, plan: int) -> torch.Tensor:
+    arguments = (grad_output, None, codes, None, None, plan, ops.INPUT)
     if torch.compiler.is_compiling():
-        return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
+        return ops.linear_backward(*arguments, weight_scale_inv=factors)[0]
     try:
-        return weight_ops.frozen_linear_backward(grad_output, codes, factors, plan)
+        return ops.linear_backward(*arguments, weight_scale_inv=factors)[0]
     except RuntimeError as error:
         raise from_operator(error) from None
 
 
 @torch.compiler.assume_constant_result
 def _plan_of_trace(*arguments) -> int:
-    return weight_ops.frozen_plan(None, *arguments)
+    return ops.frozen_plan(None, *arguments)
 
 
 def run_frozen(input, codes, factors, bias, name: str, key) -> torch.Tensor:
@@ -107,7 +105,7 @@ def run_frozen(input, codes, factors, bias, name: str, key) -> torch.Tensor:
         # Without the name, which a compiler would guard: equal layers share a graph.
         plan, subject = _plan_of_trace(*facts), "FrozenFloat8Linear"
     else:
-        plan, subject = weight_ops.frozen_plan(name, *facts), f'FrozenFloat8Linear "{name}"'
+        plan, subject = ops.frozen_plan(name, *facts), f'FrozenFloat8Linear "{name}"'
     if torch.is_grad_enabled():
         return _Frozen.apply(input, codes, factors, bias, plan, subject)
     return _forward(input, codes, factors, bias, plan)

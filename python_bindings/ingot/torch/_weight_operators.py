@@ -1,4 +1,4 @@
-"""The operators of weights that are given as codes and factors, with fake kernels: casts, packing, and both layers."""
+"""The operators of weights that are given as codes and factors, with fake kernels: casts, packing, and products."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ import torch
 from .. import _core
 from . import _operators as ops
 from .._core import Error
-from ._errors import LinearError
 from ._names import PLACEHOLDERS
+from ._schemas import fake
 
 weight_only_linear = torch.ops.ingot.weight_only_linear.default
-weight_only_linear_bias = torch.ops.ingot.weight_only_linear_bias.default
 weight_cast = torch.ops.ingot.weight_cast.default
 weight_pack = torch.ops.ingot.weight_pack.default
 weight_unpack = torch.ops.ingot.weight_unpack.default
-frozen_linear = torch.ops.ingot.frozen_linear.default
-frozen_linear_bias = torch.ops.ingot.frozen_linear_bias.default
-frozen_linear_backward = torch.ops.ingot.frozen_linear_backward.default
 
 
 class WeightFormat(NamedTuple):
@@ -47,7 +43,6 @@ class WeightFacts(NamedTuple):
 
 
 _WEIGHTS: dict[int, WeightFacts] = {}
-_FROZEN: dict[int, tuple[int, int]] = {}  # (out_features, in_features)
 
 
 _SUBJECT = f'WeightOnlyLinear "{PLACEHOLDERS[0]}"'
@@ -80,77 +75,24 @@ def weight_plan(name: Optional[str], weight_format: WeightFormat, out_features: 
     return facts._replace(number=number)
 
 
-@functools.lru_cache(maxsize=None)
-def frozen_plan(
-    name: Optional[str],
-    recipe: str,
-    code_dtype: str,
-    out_features: int,
-    in_features: int,
-    input_dtype: torch.dtype,
-    bias_dtype: Optional[torch.dtype],
-) -> int:
-    """The number of the plan of a layer whose weight is frozen; `name` as weight_plan() has it."""
-    if bias_dtype is not None and bias_dtype not in ops.HIGH_PRECISION:
-        raise LinearError(
-            f'FrozenFloat8Linear "{name or "unnamed"}" bias: is {bias_dtype}, expected float32, float16 or bfloat16: convert '
-            "it with .to()"
-        )
-    bias = "" if bias_dtype is None else ops.HIGH_PRECISION[bias_dtype]
-    try:
-        number = _core.torch_frozen_plan(
-            recipe, code_dtype, in_features, out_features, ops.HIGH_PRECISION[input_dtype], bias
-        )
-    except Error as error:
-        raise ops.named_error(error, name) from None
-    if name is not None:
-        number = _core.torch_name_frozen(number, [name])
-    _FROZEN[number] = (out_features, in_features)
-    return number
+@fake("weight_only_linear")
+def _(input, plan):
+    return input.new_empty((*input.shape[:-1], _WEIGHTS[plan].out_features))
 
 
-def _output(input: torch.Tensor, features: int) -> torch.Tensor:
-    return input.new_empty((*input.shape[:-1], features))
-
-
-@torch.library.register_fake("ingot::weight_only_linear")
-def _(input, weight, factors, plan, constant):
-    return _output(input, _WEIGHTS[plan].out_features)
-
-
-@torch.library.register_fake("ingot::weight_only_linear_bias")
-def _(input, weight, factors, bias, plan, constant):
-    return _output(input, _WEIGHTS[plan].out_features)
-
-
-@torch.library.register_fake("ingot::weight_cast")
+@fake("weight_cast")
 def _(weight, plan):
     facts = _WEIGHTS[plan]
     codes = weight.new_empty((facts.out_features, facts.code_bytes), dtype=torch.uint8)
     return codes, weight.new_empty((facts.factors,), dtype=torch.uint8 if facts.is_mx else torch.float32)
 
 
-@torch.library.register_fake("ingot::weight_pack")
+@fake("weight_pack")
 def _(codes, plan):
     return codes.new_empty((_WEIGHTS[plan].weight_bytes,), dtype=torch.uint8)
 
 
-@torch.library.register_fake("ingot::weight_unpack")
+@fake("weight_unpack")
 def _(packed, plan):
     facts = _WEIGHTS[plan]
     return packed.new_empty((facts.out_features, facts.code_bytes), dtype=torch.uint8)
-
-
-@torch.library.register_fake("ingot::frozen_linear")
-def _(input, codes, factors, plan):
-    return _output(input, _FROZEN[plan][0])
-
-
-@torch.library.register_fake("ingot::frozen_linear_bias")
-def _(input, codes, factors, bias, plan):
-    return _output(input, _FROZEN[plan][0])
-
-
-@torch.library.register_fake("ingot::frozen_linear_backward")
-def _(grad_output, codes, factors, plan):
-    return _output(grad_output, _FROZEN[plan][1])
