@@ -13,6 +13,7 @@
 #error "emulator.h: include once, first"
 #endif
 #define INGOT_EMULATED 1
+#undef _FORTIFY_SOURCE  // before any header: its longjmp() refuses to go to another stack
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define INGOT_EMULATED_BY_THREADS 1
@@ -33,7 +34,6 @@
 
 #include <thread>
 #else
-#undef _FORTIFY_SOURCE  // its longjmp() refuses to go to another stack
 #include <setjmp.h>
 #include <ucontext.h>
 
