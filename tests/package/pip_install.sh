@@ -59,20 +59,20 @@ END
 )
 mapfile -t definitions <<< "$definitions"
 cmake -S "$source_dir" -B "$work/build" -DSKBUILD=2 -DSKBUILD_SCRIPTS_DIR="$work/wheel/scripts" \
-  -DSKBUILD_DATA_DIR="$work/wheel/data" -DPython_EXECUTABLE="$python" "${definitions[@]}" > "$work/log" || { cat "$work/log"; exit 1; }
+  -DPython_EXECUTABLE="$python" "${definitions[@]}" > "$work/log" || { cat "$work/log"; exit 1; }
 
 step "what would be built: nothing but these"
 built=$(cmake --build "$work/build" --target help | sed -nE 's/^([a-z_]+): phony$/\1/p' | sort | tr '\n' ' ')
 echo "$built"
-for target in ingot ingot_cli ingot_documents ingot_python; do
+for target in ingot ingot_cli ingot_python; do
   [[ " $built " == *" $target "* ]] || fail "there is no target $target"
 done
 if grep -oE '(test|bench)_[a-z]+|train_lm' <<< "$built"; then fail "the targets above make the wheel slow to build"; fi
 
 step "what would be installed"
 installed=$(cat $(find "$work/build" -name cmake_install.cmake))
-for file in wheel/scripts/ingot wheel/data/share _core; do
+for file in wheel/scripts/ingot _core; do
   grep -qF "$file" <<< "$installed" || fail "$file is not installed"
 done
 if grep -qE 'include/ingot|libingot\.a' <<< "$installed"; then fail "the wheel has the headers and the library, too"; fi
-echo "the module, the program and its documents"
+echo "the module and the program"

@@ -466,7 +466,7 @@ class Command {
     const auto is_handled = [&] {
       const std::string status = read(fmt::format("/proc/{}/status", process));
       const std::size_t at = status.find("SigCgt:");
-      if (at == std::string::npos) return false;
+      if (at == std::string::npos || !status.starts_with("Name:\tingot")) return false;  // still the shell
       return (std::strtoull(status.c_str() + at + 7, nullptr, 16) >> static_cast<unsigned>(signal - 1) & 1U) != 0;
     };
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
@@ -588,13 +588,18 @@ BOOST_AUTO_TEST_CASE(nothing_is_compiled_that_is_not_kept) {
   BOOST_TEST(full.err.find(" cannot be written: File too large, so what is compiled would not be kept (0 compiled") !=
                  std::string::npos,
              full.err);
-  std::ofstream(command.path("two")) << "pack_weight e4m3fn\npack_weight e5m2\n";  // of 18 KB each
-  const std::string two = "--tokens none --decode none --recording '" + command.path("two").string() + "'";
-  const Outcome evicted = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=20000", two + " --json");
+  {
+    std::ofstream lines(command.path("many"));  // kernels of 18 KB each, so that the store is trimmed meanwhile
+    for (const char* const weight : {"e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m3fn", "e3m2fn", "e2m1fn"}) {
+      lines << "pack_weight " << weight << "\npack_weight " << weight << " unpack\n";
+    }
+  }
+  const std::string many = "--tokens none --decode none --recording '" + command.path("many").string() + "'";
+  const Outcome evicted = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=100000", many + " --json");
   BOOST_TEST(evicted.code == 1);
   BOOST_TEST(evicted.json().at("compiled") == evicted.json().at("kernels"));
   BOOST_TEST(evicted.json().at("lost").get<int>() > 0);
-  const Outcome none = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=1", two);
+  const Outcome none = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=1", many);
   BOOST_TEST(none.code == 1);
   BOOST_TEST(none.err.find("(is its limit, INGOT_CACHE_MAX_BYTES, too small?)") != std::string::npos, none.err);
   std::ofstream(command.path("empty")) << "";

@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/gemm/gemm_tiling.h"
 #include "ingot/codegen/types/template_types.h"
@@ -30,6 +29,6 @@ inline GemmSm90Config sm90_factors_config(const GemmSpec& spec) {
 }
 
 // Why no kernel can be built with this tiling, for messages; empty if one can. fast: it keeps one set of sums, not two.
-INGOT_API std::string tiling_fault(const GemmTiling& tiling, bool fast);
+std::string tiling_fault(const GemmTiling& tiling, bool fast);
 
 }  // namespace ingot
