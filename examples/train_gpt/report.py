@@ -123,6 +123,8 @@ def plot(out: pathlib.Path, found: dict[str, Any]) -> str:
         return f"no plot, because matplotlib is missing: later, train_gpt.py --replot {beside(out, '.json')}"
     matplotlib.use("agg")
     matplotlib.rcParams["svg.hashsalt"] = "ingot"  # the same figures give the same file
+    matplotlib.rcParams["svg.fonttype"] = "none"  # letters as text: less than half the file
+    matplotlib.rcParams["path.simplify_threshold"] = 0.5  # of a pixel
     from matplotlib import pyplot
 
     figure, axis = pyplot.subplots(figsize=(9, 5), layout="constrained")
