@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 WIDTH = 120  # characters of a line that is not a case
-CASE = 2000  # characters of a case; a longer one gets a line for each of its parts
+CASE = 20000  # characters of a case; a longer one gets a line for each of its parts
 HEAD = ("benchmark", "device", "driver", "date", "commit")
 VERSIONS = ("ingot", "nvrtc", "cublaslt", "torch", "compiler")  # one of them at least
 LINES = 2000  # of a file
