@@ -142,9 +142,7 @@ BOOST_AUTO_TEST_CASE(each_recipe_and_layer_asks_for_what_it_asks_for_on_the_cpu)
                                .recipes = {recipe.config},
                                .tokens = {128},
                                .grad_weight = Dtype::f32,
-                               .accumulate = true,
-                               .recompute = true,
-                               .weight_lists = true});
+                               .recompute = true});
       });
       all.asked_for += these.asked_for;
       all.made += these.made;
@@ -152,24 +150,6 @@ BOOST_AUTO_TEST_CASE(each_recipe_and_layer_asks_for_what_it_asks_for_on_the_cpu)
   }
   fmt::print("kernels that multiply: {} are made for {} that the runs ask for: {:.2f} times as many\n", all.made,
              all.asked_for, static_cast<double>(all.made) / static_cast<double>(all.asked_for));
-}
-
-// One list for each layer with FP8 codes of its weight, of every recipe.
-BOOST_AUTO_TEST_CASE(lists_of_weights_are_asked_for_where_they_are_wanted) {
-  const auto lists = [](const LinearConfig& recipe, bool wanted) {
-    DryRun dry(gpu_named("h200"));
-    run_training(dry.backend(),
-                 {.layers = small_layers(), .recipes = {recipe}, .tokens = {128}, .weight_lists = wanted});
-    const Recording found = dry.recording();
-    return std::ranges::count_if(found.kernels(), [](const KernelSpec& spec) {
-      const auto* const cast = std::get_if<CastSpec>(&spec);
-      return cast != nullptr && cast->list;
-    });
-  };
-  for (const Recipe& recipe : recipes()) {
-    BOOST_TEST(lists(recipe.config, false) == 0, recipe.name);
-    BOOST_TEST(lists(recipe.config, true) == (is_float8(recipe.config.output) ? 1 : 0), recipe.name);
-  }
 }
 
 BOOST_AUTO_TEST_CASE(weights_are_quantized_as_on_the_cpu) {
@@ -186,7 +166,7 @@ BOOST_AUTO_TEST_CASE(weights_are_quantized_as_on_the_cpu) {
   }
 }
 
-// The matmuls of a layer are those that tuning plans, and with accumulation more.
+// The matmuls of a layer are those that tuning plans.
 BOOST_AUTO_TEST_CASE(matmuls_of_every_recipe) {
   const TrainedLayer layer{.name = "qkv", .in_features = 4096, .out_features = 6144};
   for (const Recipe& recipe : recipes()) {
@@ -195,15 +175,9 @@ BOOST_AUTO_TEST_CASE(matmuls_of_every_recipe) {
          linear_gemms(recipe.config, {.tokens = 8192, .in_features = 4096, .out_features = 6144}, Dtype::bf16)) {
       planned.insert(print(gemm.call));
     }
-    const auto matmuls = [&](bool accumulate) {
-      DryRun dry(gpu_named("h200"));
-      run_training(dry.backend(),
-                   {.layers = {layer}, .recipes = {recipe.config}, .tokens = {8192}, .accumulate = accumulate});
-      return matmuls_of(dry.recording());
-    };
-    BOOST_TEST(matmuls(false) == planned, recipe.name << boost::test_tools::per_element());
-    BOOST_TEST(std::ranges::includes(matmuls(true), planned));
-    BOOST_TEST(matmuls(true).size() == 4U);
+    DryRun dry(gpu_named("h200"));
+    run_training(dry.backend(), {.layers = {layer}, .recipes = {recipe.config}, .tokens = {8192}});
+    BOOST_TEST(matmuls_of(dry.recording()) == planned, recipe.name << boost::test_tools::per_element());
   }
 }
 

@@ -7,7 +7,6 @@
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/modules/mlp.h"
 #include "ingot/nn/modules/norm_linear.h"
-#include "ingot/nn/modules/weight_casts.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/stream.h"
@@ -47,13 +46,6 @@ struct Trained {
   std::int64_t tokens;
 };
 
-// Calls backward(accumulate).
-template <class Backward>
-void run_backward(const TrainingRun& run, const Backward& backward) {
-  backward(false);
-  if (run.accumulate) backward(true);
-}
-
 // A forward pass, and one that keeps nothing with its recomputation.
 template <class Layer, class Forward>
 void run_forward(const TrainingRun& run, Layer& layer, Forward& forward, Stream& stream) {
@@ -65,16 +57,12 @@ void run_forward(const TrainingRun& run, Layer& layer, Forward& forward, Stream&
   layer.recompute(forward, stream);
 }
 
-// Two steps. With lists the weights, which add() adds, are cast after them.
-template <class Step, class Add>
-void run_steps(const TrainingRun& run, DelayedScaling& delayed, Stream& stream, const Step& step, const Add& add) {
-  step();
-  delayed.sync_amax_history(stream);
-  WeightCasts casts(stream.backend());
-  if (run.weight_lists) add(casts);
-  casts.run(stream);
-  step();
-  delayed.sync_amax_history(stream);
+template <class Step>
+void run_two_steps(DelayedScaling& delayed, Stream& stream, const Step& step) {
+  for (int i = 0; i < 2; ++i) {
+    step();
+    delayed.sync_amax_history(stream);
+  }
 }
 
 // What every linear layer has. FP8 GEMMs write f32 with a bias of bf16 only.
@@ -108,17 +96,13 @@ void train_linear(const Trained& of, const Resources& resources) {
     layer.weight_changed();
     LinearForward forward{.input = t.input, .weight = t.weight, .bias = t.bias, .output = t.output};
     run_forward(of.run, layer, forward, resources.stream);
-    run_backward(of.run, [&](bool accumulate) {
-      layer.backward({.grad_output = t.grad_output,
-                      .grad_input = t.grad_input,
-                      .grad_weight = t.grad_weight,
-                      .grad_bias = t.grad_bias,
-                      .accumulate = accumulate},
-                     resources.stream);
-    });
+    layer.backward({.grad_output = t.grad_output,
+                    .grad_input = t.grad_input,
+                    .grad_weight = t.grad_weight,
+                    .grad_bias = t.grad_bias},
+                   resources.stream);
   };
-  run_steps(of.run, delayed, resources.stream, step,
-            [&](WeightCasts& casts) { casts.add(layer, t.weight, resources.stream); });
+  run_two_steps(delayed, resources.stream, step);
 }
 
 void train_norm_linear(NormKind kind, const Trained& of, const Resources& resources) {
@@ -137,19 +121,15 @@ void train_norm_linear(NormKind kind, const Trained& of, const Resources& resour
     NormLinearForward forward{
         .input = t.input, .gamma = gamma, .beta = beta, .weight = t.weight, .bias = t.bias, .output = t.output};
     run_forward(of.run, layer, forward, resources.stream);
-    run_backward(of.run, [&](bool accumulate) {
-      layer.backward({.grad_output = t.grad_output,
-                      .grad_input = t.grad_input,
-                      .grad_gamma = grad_gamma,
-                      .grad_beta = grad_beta,
-                      .grad_weight = t.grad_weight,
-                      .grad_bias = t.grad_bias,
-                      .accumulate = accumulate},
-                     resources.stream);
-    });
+    layer.backward({.grad_output = t.grad_output,
+                    .grad_input = t.grad_input,
+                    .grad_gamma = grad_gamma,
+                    .grad_beta = grad_beta,
+                    .grad_weight = t.grad_weight,
+                    .grad_bias = t.grad_bias},
+                   resources.stream);
   };
-  run_steps(of.run, delayed, resources.stream, step,
-            [&](WeightCasts& casts) { casts.add(layer, t.weight, resources.stream); });
+  run_two_steps(delayed, resources.stream, step);
 }
 
 struct TrainedMlp {
@@ -187,21 +167,17 @@ void train_mlp(const TrainedMlp& kind, const Trained& of, const Resources& resou
                        .down_bias = second.bias,
                        .output = second.output};
     run_forward(of.run, layer, forward, resources.stream);
-    run_backward(of.run, [&](bool accumulate) {
-      layer.backward({.grad_output = second.grad_output,
-                      .grad_input = first.grad_input,
-                      .grad_gamma = grad_gamma,
-                      .grad_beta = grad_beta,
-                      .grad_up_weight = first.grad_weight,
-                      .grad_up_bias = first.grad_bias,
-                      .grad_down_weight = second.grad_weight,
-                      .grad_down_bias = second.grad_bias,
-                      .accumulate = accumulate},
-                     resources.stream);
-    });
+    layer.backward({.grad_output = second.grad_output,
+                    .grad_input = first.grad_input,
+                    .grad_gamma = grad_gamma,
+                    .grad_beta = grad_beta,
+                    .grad_up_weight = first.grad_weight,
+                    .grad_up_bias = first.grad_bias,
+                    .grad_down_weight = second.grad_weight,
+                    .grad_down_bias = second.grad_bias},
+                   resources.stream);
   };
-  run_steps(of.run, delayed, resources.stream, step,
-            [&](WeightCasts& casts) { casts.add(layer, first.weight, second.weight, resources.stream); });
+  run_two_steps(delayed, resources.stream, step);
 }
 
 void train(const Trained& of, const Resources& resources) {

@@ -47,9 +47,7 @@ struct TrainingRun {
   std::vector<std::int64_t> tokens{};
   Dtype dtype = Dtype::bf16;
   Dtype grad_weight = Dtype::bf16;  // the run's dtype or f32
-  bool accumulate = false;          // gradients of weights are also added to those of the micro-batch before
   bool recompute = false;           // also forward passes that keep nothing, and recomputation
-  bool weight_lists = false;        // weights are also cast by a WeightCasts
 };
 
 // Two steps of each layer with each recipe and number of tokens: delayed scales begin in the first. Throws what the
