@@ -36,8 +36,7 @@ constexpr NamedSize kGemmSizes[] = {{"", 256, 256, 256},
                                     {"", 6144, 5120, 13824},
                                     {"", 6144, 18944, 3584}};
 
-// Beside kGemmSizes, bf16 also as a layer's other two GEMMs have it: grad_input and grad_weight, with operands across
-// K.
+// In addition to kGemmSizes, for bf16: the layer's other two GEMMs, grad_input and grad_weight, with operands across K.
 constexpr NamedSize kGradientSizes[] = {{"", 1024, 1024, 1024}, {"", 2048, 2048, 2048}, {"", 4096, 4096, 4096},
                                         {"", 8192, 8192, 8192}, {"", 3000, 4096, 4096}, {"", 3000, 4096, 14336},
                                         {"", 6144, 3584, 512}};

@@ -342,7 +342,7 @@ def test_indices(tmp_path):
     write(tmp_path / "m.safetensors", tensors_of())
     index = tmp_path / "model.safetensors.index.json"
     for files_of, message in (
-        ({"up.weight": "../m.safetensors"}, "not the name of a file beside it"),
+        ({"up.weight": "../m.safetensors"}, "not the name of a file in its folder"),
         ({"up.weight": "gone.safetensors"}, "gone.safetensors: cannot be opened: .*index.json lists it: bring the missing"),
         ({"a\x1b[2J": "m.safetensors"}, r'lacks tensor "a\?\[2J"'),
     ):

@@ -33,7 +33,7 @@ MODULES = {
     "gated mlp": lambda **options: GatedMlp(K, H, norm="rms", **options),
     "gated mlp of two": gated_of_two,
     "qkv": lambda **options: SharedInputLinears(K, {"q": H, "k": 16, "v": 48}, **options),
-    "qk behind a norm": lambda **options: SharedInputLinears(K, {"q": H, "k": 16}, norm="rms", **options),
+    "qk after a norm": lambda **options: SharedInputLinears(K, {"q": H, "k": 16}, norm="rms", **options),
 }
 
 
@@ -146,7 +146,7 @@ def test_gradients_asked_for_in_parts(which, how):
             torch.testing.assert_close(weight.main_grad, 2 * of_plain)
 
 
-@pytest.mark.parametrize("which", ["mlp", "gated mlp", "gated mlp of two", "qkv", "qk behind a norm"])
+@pytest.mark.parametrize("which", ["mlp", "gated mlp", "gated mlp of two", "qkv", "qk after a norm"])
 @pytest.mark.parametrize("chosen", [0, 1])
 def test_some_weights_may_have_none(which, chosen):
     plain, fused = make(which, "rowwise"), make(which, "rowwise")

@@ -127,12 +127,12 @@ def plain_and_ours(which, recipe):
             (plain.gate_proj, plain.up_proj), plain.down_proj, plain.norm, recipe=recipe
         )
         return plain, made, lambda name: name
-    plain = Qkv(torch.nn.LayerNorm(24) if which == "qkv behind a norm" else None)
+    plain = Qkv(torch.nn.LayerNorm(24) if which == "qkv after a norm" else None)
     made = SharedInputLinears.from_parts({"q": plain.q, "k": plain.k, "v": plain.v}, plain.norm, recipe=recipe)
     return plain, made, lambda name: name
 
 
-WHICH = ["layer", "rms", "layer without bias", "mlp", "gated mlp", "qkv", "qkv behind a norm"]
+WHICH = ["layer", "rms", "layer without bias", "mlp", "gated mlp", "qkv", "qkv after a norm"]
 
 
 @pytest.mark.parametrize("which", WHICH)

@@ -32,7 +32,7 @@ def test_messages_of_norm_linear():
     assert text == prefix + "norm bias: is given, but an RMSNorm has none"
     text = message(lambda: norm_linear(x, gamma.half(), None, w, None, named))
     assert text == (
-        prefix + "norm weight: is torch.float16 beside an input of torch.float32, expected that dtype or float32: "
+        prefix + "norm weight: is torch.float16 with an input of torch.float32, expected that dtype or float32: "
         "convert one with .to()"
     )
     text = message(lambda: norm_linear(x, gamma.to("meta"), None, w, None, named))
@@ -48,7 +48,7 @@ def test_messages_of_norm_linear():
     assert unknown.startswith('linear "wq" activation: "sillu" is no function; expected one of exp')
     assert message(lambda: NormLinearOptions("rowwise", "wq", None, "silu(x) * up")) == (
         'linear "wq" activation: "silu(x) * up" must be an expression of x alone, such as silu(x): apply what needs '
-        "other tensors behind the layer"
+        "other tensors after the layer"
     )
 
 
@@ -75,7 +75,7 @@ def test_messages_of_mlp():
         prefix + "down weight: has shape (9, 12), expected (16, hidden): its output has as many features as the input"
     )
     assert message(lambda: mlp(x, up[:12], down, options=named)) == (
-        prefix + "up weight: has shape (12, 16) beside a down weight of (16, 12), expected twice as many rows, the "
+        prefix + "up weight: has shape (12, 16) with a down weight of (16, 12), expected twice as many rows, the "
         "gate's and then the others"
     )
     assert message(lambda: mlp(x, up, down, torch.zeros(24), options=named)) == (

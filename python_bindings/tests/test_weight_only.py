@@ -203,7 +203,7 @@ def test_a_damaged_file_is_named(tmp_path):
     at = stored.rindex(np.ones(64, np.float32).tobytes())  # the rows' NaN flags, after the codes
     stored[at : at + 4] = np.float32(2).tobytes()
     file.write_bytes(stored)
-    with pytest.raises(ingot.Error, match=r'layer.safetensors: the layer "a.": WeightOnlyState weight: has 2 behind'):
+    with pytest.raises(ingot.Error, match=r'layer.safetensors: the layer "a.": WeightOnlyState weight: has 2 after'):
         ingot.WeightOnlyLinear.load(file, "a.", device="cpu")
 
 

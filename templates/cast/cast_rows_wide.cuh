@@ -23,7 +23,7 @@ struct CastRowsWideCase {
   i64 rows, cols;
   u64 value_bytes;
   bool computed = false;     // by an expression
-  bool many_inputs = false;  // more than one beside x: its kernel may take 128 registers (Source::kMany)
+  bool many_inputs = false;  // more than one in addition to x: its kernel may take 128 registers (Source::kMany)
   u32 block_shared = 0;      // the most shared memory that one block can have
   u32 multiprocessors = 1;
   bool clusters = false;  // may blocks form them?

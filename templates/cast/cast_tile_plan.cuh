@@ -45,7 +45,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   if (C.kept && C.sum && kDeviceArch == 900 && !kTwo && !kWide && !C.result && has_hardware_encode<Out>()) return 3;
   if (kWide || kMoreOutputs || !has_hardware_encode<Out>()) return 2;
   if (Source::kFused) return kTwo || Source::kMatrices > 1 || (C.unaligned && kDeviceArch >= 1200) ? 2 : 3;
-  // On sm_89, maxima of rows take more registers (max_u16x2()) than four blocks have beside given scales.
+  // On sm_89, maxima of rows take more registers (max_u16x2()) than four blocks can spare with given scales.
   constexpr bool kRowMaxima = C.given_scales && C.transposed.written && by_row(C.transposed.scale);
   // Nor do maxima of blocks leave room for four on sm_100.
   const bool tight =

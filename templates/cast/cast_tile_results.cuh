@@ -1,4 +1,4 @@
-// What a cast in tiles writes beside codes: on demand the values themselves, and the sums of their columns.
+// What a cast in tiles writes in addition to codes: on demand the values themselves, and the sums of their columns.
 #pragma once
 
 #include "cast/cast_tile_shared.cuh"

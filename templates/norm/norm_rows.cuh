@@ -5,7 +5,7 @@
 // written faster by pairs of blocks (norm_rows_wide.cuh). Longer rows are read again in each pass, from the L2.
 //
 // A dynamic scale belongs to one row and comes from the row's values after they are rounded to the input's dtype. A
-// given scale holds for the whole tensor; the kernel then raises the amax beside it to the largest |value|.
+// given scale holds for the whole tensor; the kernel then raises the tensor's amax to the largest |value|.
 //
 // Where NormRowsParams::slot_rows says so, a block takes many rows, and each thread copies its part of the next one to
 // shared memory while this one is reduced.
@@ -130,8 +130,7 @@ struct NormKeptRow {
     }
   }
 
-  // The shared memory is read behind the last barrier: it is free again after the block's next one, which lies in its
-  // next row.
+  // The shared memory is read after the last barrier: it is free again after the block's next barrier, in its next row.
   INGOT_DEVICE void run(Vec8<In> (&vec8s)[kVec8s], float (&warp_sums)[2][kMaxWarps],
                         u32 (&warp_maxima)[kMaxWarps]) const {
     if constexpr (Row::kSubtractsMean) {
@@ -245,7 +244,7 @@ struct NormRowsTurns {
 };
 
 // Is there a short way for launches in which each group of threads takes one row (NormRowsParams::one_turn)? RMSNorm's
-// codes alone have slots at any size. Values beside codes would spill.
+// codes alone have slots at any size. Values in addition to codes would spill.
 template <class Row>
 inline constexpr bool kHasOneTurn = sizeof(typename Row::Element) == 2 &&
                                     (Row::kWritesCodes ? Row::kCodesAlone && Row::kSubtractsMean : Row::kWritesResult);

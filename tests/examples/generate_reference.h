@@ -28,7 +28,7 @@ class Reference {
   Reference(const ModelShape& shape, std::map<std::string, Vector> weights)
       : shape_(shape), weights_(std::move(weights)) {}
 
-  // Behind each of the tokens.
+  // The logits after each of the tokens.
   std::vector<Vector> logits(const std::vector<std::int32_t>& tokens) const {
     std::vector<Vector> x;
     for (const std::int32_t token : tokens) {

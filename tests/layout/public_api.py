@@ -9,7 +9,7 @@ import re
 
 from check_includes import public_headers
 
-# Declared beside a spec, where the compiler asks for each operation to have them, but for the library alone: print(),
+# Declared with a spec, because the compiler asks each operation for them, but only for the library: print(),
 # validate(), parse() and generate() of codegen/kernel_spec.h and generate.h are what a program calls.
 FOR_THE_LIBRARY = ["print_spec", "validate_spec", "read_spec", "extra_passes", "template_instance"]
 

@@ -138,7 +138,7 @@ BOOST_AUTO_TEST_CASE(quality_of_any_number_of_tokens) {
   }
 }
 
-// The weight's cast and grad_weight's GEMM run on the side stream, ordered behind their inputs and before their
+// The weight's cast and grad_weight's GEMM run on the side stream, ordered after their inputs and before their
 // readers. Observed layers do not use it, nor do calls that do without one of the two.
 BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
   CountingBackend counting(*backend, &stream);
@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
   BOOST_TEST(counting.waiting.empty());
   for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
 
-  // The weight's cast runs beside the norm's statistics; the norm's backward runs beside grad_weight.
+  // The weight's cast runs concurrently with the norm's statistics, the norm's backward with grad_weight.
   LayerNormLinear norm(counting, {.linear = {shape.in_features, shape.out_features}, .affine = false}, tensorwise(),
                        {.side = &side});
   norm.forward({.input = device.input, .weight = device.weight, .output = device.output}, on);

@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(agrees_with_float64_over_independent_codes) {
   }
 }
 
-// f32 masters, an f32 output and f32 gradients beside bf16 inputs; and one element of grad_output that stands for all.
+// f32 masters, an f32 output and f32 gradients with bf16 inputs; and one element of grad_output that stands for all.
 BOOST_AUTO_TEST_CASE(tensors_have_dtypes_of_their_own) {
   constexpr CaseShape kShape{64, 160, 96};
   for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise()}) {
@@ -323,7 +323,7 @@ LinearConfig with_fixed_scales() {
 
 }  // namespace
 
-// The functions with all memory from an allocator: the layer's bits, beside a side stream too, and captured whole with
+// The functions with all memory from an allocator: the layer's bits, with a side stream too, and captured whole with
 // the constants.
 BOOST_AUTO_TEST_CASE(functions_in_an_allocators_memory_give_the_layers_bits) {
   const CaseShape shape{512, 256, 384};
@@ -390,7 +390,7 @@ BOOST_AUTO_TEST_CASE(functions_in_an_allocators_memory_give_the_layers_bits) {
   }
 }
 
-// An owner with all memory of its steps from an allocator: the bits of one without, beside a side stream too, in
+// An owner with all memory of its steps from an allocator: the bits of one without, with a side stream too, in
 // steps of changing length and in a graph.
 BOOST_AUTO_TEST_CASE(an_owner_in_an_allocators_memory_gives_the_same_bits) {
   const LinearShape linear_shape{256, 384, true};

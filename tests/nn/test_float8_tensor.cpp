@@ -78,7 +78,8 @@ float expected_scale(double amax, Dtype dtype, bool pow2) {
 
 }  // namespace
 
-// Beside the factors, whose inverses may have other bits; and given back to a cast they make the same codes.
+// The scales are written in addition to scale_inv, whose inverses may have other bits; given to a cast, they make the
+// same codes.
 BOOST_FIXTURE_TEST_CASE(scales_themselves, Fixture) {
   constexpr std::int64_t kRows = 40, kCols = 33;
   std::mt19937 random(1);

@@ -345,9 +345,9 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
              "NormLinear backward: has no forward() before it: run forward() first");
   rms.forward({.input = x, .gamma = v, .weight = w, .output = y}, stream);
   BOOST_TEST(refusal([&] { rms.backward({.grad_output = y, .grad_gamma = v}, stream); }) ==
-             "NormLinear grad_input: is missing, but grad_gamma is computed beside it: give it memory");
+             "NormLinear grad_input: is missing, but grad_gamma is computed together with it: give it memory");
   BOOST_TEST(refusal([&] { rms.backward({.grad_output = y, .grad_input = x}, stream); }) ==
-             "NormLinear grad_gamma: is missing, but is computed beside grad_input: give it memory");
+             "NormLinear grad_gamma: is missing, but is computed together with grad_input: give it memory");
   BOOST_TEST(refusal([&] { rms.backward({.grad_output = y, .grad_input = x, .grad_gamma = v}, stream); }) ==
              "NormLinear grad_input: overlaps the input: give it memory of its own");
   const DeviceMatrix gx = empty(4, 16, Dtype::bf16), square = make(zeros(16, 16), Dtype::bf16);
@@ -379,7 +379,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
   };
   BOOST_TEST(with({}, {}) == "Float8Linear epilogue_inputs[0]: is missing; it must be bf16");
   BOOST_TEST(with(x, {}) ==
-             "Float8Linear epilogue_inputs[0]: is bf16[4, 16] on cpu, but must be [4, 8] = a matrix beside x");
+             "Float8Linear epilogue_inputs[0]: is bf16[4, 16] on cpu, but must be [4, 8] = a matrix of x's shape");
   BOOST_TEST(with(y, {}) == "Float8Linear output: overlaps an input of the epilogue: give it memory of its own");
   const DeviceMatrix residual = empty(4, 8, Dtype::bf16);
   BOOST_TEST(with(residual, x) ==

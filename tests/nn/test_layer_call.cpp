@@ -160,8 +160,8 @@ BOOST_AUTO_TEST_CASE(forwards_that_keep_nothing_and_recomputes_take_scratch_too)
   BOOST_TEST(allocator.most_bytes == saved.bytes() + plan.backward_scratch(kShape.tokens, {}, false, true).bytes);
 }
 
-// The side stream may use the scratch of a call that has returned: it goes back behind that.
-BOOST_AUTO_TEST_CASE(scratch_goes_back_behind_the_side_stream) {
+// The side stream may use the scratch of a call that has returned: it goes back after that use.
+BOOST_AUTO_TEST_CASE(scratch_goes_back_after_the_side_stream) {
   Stream side(counting);
   LinearStep step(rowwise(), "", counting, on);
   const LinearPlan& plan = step.layer.plan;

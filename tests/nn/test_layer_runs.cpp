@@ -74,7 +74,7 @@ struct Multipliers {
   std::size_t made = 0;
 };
 
-// A run on the CPU, which computes, beside a dry run: the casts are the same, and the matmuls of the dry run are those
+// A run on the CPU, which computes, and a dry run: the casts are the same, and the matmuls of the dry run are those
 // of the other and perhaps more.
 template <class Run>
 Multipliers compare_with_cpu(const std::string& what, const Run& run) {

@@ -105,7 +105,7 @@ struct Fixture {
       check_contains(
           refusal([&] { functions.backward(backward, tensors, kept.saved, stream); }),
           {"is wanted, but its GEMM is in high precision, whose operands have one dtype, and grad_output is " +
-           std::string(name(out)) + " beside " + std::string(name(dtype))});
+           std::string(name(out)) + " with an input of " + std::string(name(dtype))});
       if (high_input) backward.grad_input = {};
       if (high_weight) backward.grad_weight = {};
     }
@@ -455,7 +455,7 @@ BOOST_AUTO_TEST_CASE(a_weight_that_would_be_cast_again_may_be_given_in_fp8) {
 
 // ---- dtypes --------------------------------------------------------------------------------------------------------
 
-// What torch.autocast has: f32 masters beside bf16 activations, gradients each in a dtype of its own.
+// What torch.autocast has: f32 masters with bf16 activations, each gradient in its own dtype.
 BOOST_AUTO_TEST_CASE(weights_biases_and_gradients_have_dtypes_of_their_own) {
   for (const Recipe& recipe : recipes()) {
     if (recipe.name == "high_precision") continue;

@@ -28,7 +28,7 @@ LinearPlan plan_of(const LinearConfig& config, const LinearFusion& fusion = {}, 
                       .fusion = fusion});
 }
 
-// Parts begin at multiples of 256 bytes, one behind the other, and end within the region.
+// Parts begin at multiples of 256 bytes, one after the other, and end within the region.
 template <class Memory>
 void check_places(const Memory& memory) {
   std::size_t end = 0;

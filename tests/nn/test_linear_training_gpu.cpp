@@ -261,7 +261,7 @@ BOOST_AUTO_TEST_CASE(fused_layers_are_near_their_formula) {
   }
 }
 
-// The same of MLPs behind a norm with a zero-centred gamma, whose backward comes after a recomputation.
+// The same of MLPs after a norm with a zero-centred gamma, whose backward comes after a recomputation.
 BOOST_AUTO_TEST_CASE(mlps_behind_norms_are_near_their_formula) {
   constexpr std::int64_t kTokens = 128, kFeatures = 256, kHidden = 192;
   const std::unique_ptr<Backend> cpu = make_cpu_backend(2);

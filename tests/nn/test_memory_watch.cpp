@@ -30,7 +30,7 @@ const std::string kSaved =
     "backward is done";
 const std::string kCodes =
     kChanged + "cast a weight again, or write its codes, only when the backwards of its forwards are done";
-const std::string kWeight = kChanged + "update the weight behind the backward";
+const std::string kWeight = kChanged + "update the weight after the backward";
 
 LinearFusion fusion_of(const char* prologue, const char* epilogue) {
   LinearFusion fusion;

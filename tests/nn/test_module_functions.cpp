@@ -257,7 +257,7 @@ BOOST_AUTO_TEST_CASE(of_an_mlp_give_the_owners_bits_by_the_same_calls) {
     for (const MlpKind& kind : kMlps) {
       for (const Dtype dtype : kHighPrecisionDtypes) {
         BOOST_TEST_CONTEXT(ingot::print(config)
-                           << ", " << kind.activation << (kind.norm ? " behind a norm, " : ", ") << name(dtype)) {
+                           << ", " << kind.activation << (kind.norm ? " after a norm, " : ", ") << name(dtype)) {
           check_mlp_owners(config, kind, dtype);
         }
       }
@@ -349,7 +349,7 @@ BOOST_AUTO_TEST_CASE(owners_infer_recompute_and_release) {
       }
     }
     for (const MlpKind& kind : kMlps) {
-      BOOST_TEST_CONTEXT(recipe.name << ", " << kind.activation << (kind.norm ? " behind a norm" : "")) {
+      BOOST_TEST_CONTEXT(recipe.name << ", " << kind.activation << (kind.norm ? " after a norm" : "")) {
         DelayedScaling delayed(*backend);
         Mlp mlp(*backend, kMlp, recipe.config, {.activation = kind.activation, .norm = kind.norm, .delayed = &delayed});
         const MlpCase kept(recipe.config, kind, Dtype::bf16, 1, *backend, stream);
@@ -491,14 +491,14 @@ BOOST_AUTO_TEST_CASE(an_output_dtype_that_cannot_be_is_refused) {
   BOOST_TEST(
       refusal([&] { layer.backward(backward, stream); }) ==
       "Float8Linear grad_input: is wanted, but its GEMM is in high precision, whose operands have one dtype, and "
-      "grad_output is f32 beside bf16: choose a recipe that casts grad_output for it");
+      "grad_output is f32 with an input of bf16: choose a recipe that casts grad_output for it");
 }
 
 // An MLP is its parts in sequence: the norm's layer, the activation, the second layer.
 BOOST_AUTO_TEST_CASE(an_mlp_is_its_parts_in_sequence) {
   for (const LinearConfig& config : every_config()) {
     for (const MlpKind& kind : kMlps) {
-      BOOST_TEST_CONTEXT(ingot::print(config) << ", " << kind.activation << (kind.norm ? " behind a norm" : "")) {
+      BOOST_TEST_CONTEXT(ingot::print(config) << ", " << kind.activation << (kind.norm ? " after a norm" : "")) {
         const Dtype dtype = Dtype::bf16;
         const bool gated = kind.activation == std::string("silu(x) * up");
         const std::int64_t columns = gated ? 2 * kMlp.hidden : kMlp.hidden;

@@ -1,4 +1,4 @@
-// q, k and v behind one norm: q computes it, k and v take its codes. Outputs and gradients of weights are those of
+// q, k and v after one norm: q computes it, k and v take its codes. Outputs and gradients of weights are those of
 // three layers with a norm each, to the bit; those of the input and of gamma are their sums.
 #include <boost/test/unit_test.hpp>
 

@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(of_an_mlp) {
   }
 }
 
-// A caller of the functions may wait for the side stream that it gave, in a capture too: it stands behind the work so
+// A caller of the functions may wait for the side stream that it gave, in a capture too: it waits for the work so
 // far. A backward of one gradient asks for no pair.
 BOOST_AUTO_TEST_CASE(a_side_stream_is_forked_and_not_used) {
   Stream side(counting);

@@ -117,7 +117,7 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_these_bytes) {
                        R"("w":{"dtype":"F8_E4M3","shape":[3,1],"data_offsets":[8,11]}})";
   header.resize(256 - 8, ' ');
   BOOST_TEST(read_text(folder.path("out")) == file_of(header, "01234567abc"));
-  BOOST_TEST(std::distance(fs::directory_iterator(folder.path("")), {}) == 1);  // nothing is left beside it
+  BOOST_TEST(std::distance(fs::directory_iterator(folder.path("")), {}) == 1);  // nothing else is left
 }
 
 BOOST_AUTO_TEST_CASE(every_type_goes_round) {
@@ -273,7 +273,7 @@ BOOST_AUTO_TEST_CASE(headers_that_are_wrong) {
   for (const char* const shape : {"[-4]", "[4.0]", "[\"4\"]", "[9223372036854775808]", "[[4]]"}) {
     check_contains(refusal(header_with("\"U8\"", shape, "[0,4]")), {"not a whole number of 63 bits"});
   }
-  // 2^64, 2^62 elements of 4 bytes, 2^64 beside a zero; five halves of a byte.
+  // 2^64, 2^62 elements of 4 bytes, 2^64 next to a zero; five halves of a byte.
   check_contains(refusal(header_with("\"U8\"", "[4294967296,4294967296]", "[0,4]")), {"too large"});
   check_contains(refusal(header_with("\"F32\"", "[2147483648,2147483648]", "[0,4]")), {"too large"});
   check_contains(refusal(header_with("\"U8\"", "[4294967296,4294967296,0]", "[0,0]")), {"too large"});
@@ -419,7 +419,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_is_a_file_an_index_or_a_folder) {
   check_contains(with_index(R"({"weight_map":{"a":"x","a":"y"}})"), {"the name \"a\" twice"});
   for (const char* const name : {"", ".", "..", "../one.safetensors", "/etc/passwd", "a\\\\b", "a\\u0000b"}) {
     check_contains(with_index(R"({"weight_map":{"a":")" + std::string(name) + "\"}}"),
-                   {"tensor \"a\"", "not the name of a file beside it"});
+                   {"tensor \"a\"", "not the name of a file in its folder"});
   }
   write_text(index, R"({"weight_map":{"a":"three.safetensors"}})");
   check_contains(error_of([&] { SafetensorsCheckpoint::open(index); }, ErrorCode::not_found),

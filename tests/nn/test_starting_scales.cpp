@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(give_a_norm_and_its_layer_the_bits_of_dynamic_scaling) {
 BOOST_AUTO_TEST_CASE(give_an_mlp_the_bits_of_dynamic_scaling) {
   for (const MlpKind& kind : kMlps) {
     for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
-      BOOST_TEST_CONTEXT(kind.activation << (kind.norm ? " behind a norm, " : ", ") << name(dtype)) {
+      BOOST_TEST_CONTEXT(kind.activation << (kind.norm ? " after a norm, " : ", ") << name(dtype)) {
         using Kept = Saved<MlpPlan>;
         const DelayedScaling none(*backend);
         const MlpFunctions dynamic(plan_options(tensorwise(), kind, dtype), none, *backend, stream);

@@ -647,7 +647,7 @@ BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
         WeightOnlyState bad = good;
         set_fault(bad, 64, fault);
         check_contains(with(bad), {"WeightOnlyState weight: has ",
-                                   " behind its codes for the row 64, which has no NaN; expected 1: it is damaged, "
+                                   " after its codes for the row 64, which has no NaN; expected 1: it is damaged, "
                                    "or was packed as another dtype or layout than the state says; pack the weight "
                                    "again, from its values or its codes"});
         bad = good;
@@ -658,8 +658,8 @@ BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
         for (const std::size_t row : {3U, 11U, 69U}) {
           WeightOnlyState bad = good;
           set_fault(bad, row, 1);
-          check_contains(with(bad), {"has 1 behind its codes for the row " + std::to_string(row),
-                                     "which has a NaN; expected NaN"});
+          check_contains(with(bad),
+                         {"has 1 after its codes for the row " + std::to_string(row), "which has a NaN; expected NaN"});
         }
       }
       WeightOnlyState bad = good;
@@ -739,7 +739,7 @@ BOOST_AUTO_TEST_CASE(of_files) {
     check_contains(with({{"a.ingot.n", size}}), {"is \"" + std::string(size) + "\", but must be a size of 0 to 2^31"});
   }
   check_contains(with({{"a.ingot.k", "400"}}),
-                 {"the tensor \"a.weight\" is U8 [4352], but by the metadata beside it must be U8 [28928]"});
+                 {"the tensor \"a.weight\" is U8 [4352], but according to the file's metadata it must be U8 [28928]"});
   check_contains(with({{"a.ingot.layout", "row_major"}}), {"is U8 [4352]", "must be F8_E4M3 [7, 40]"});
   check_contains(with({{"a.ingot.scale", "mx"}}), {"\"a.weight_scale\" is F32 [7, 1]", "must be F8_E8M0 [7, 2]"});
   check_contains(with({}, "a"),

@@ -95,7 +95,7 @@ void primary_weights(Place& at) {
   expect(at.first(y) == 64 && at.first(grad_weight) == 16, "FP8 primary weights");
 }
 
-// An adapter of rank 16 beside a frozen weight, of which there are codes and factors only.
+// An adapter of rank 16 for a frozen weight, of which only codes and scale_inv exist.
 void frozen_weight(Place& at) {
   const auto frozen = ingot::linear_plan({.name = "wq",
                                           .config = ingot::blockwise(),
@@ -216,7 +216,7 @@ void modules(Place& at) {
   mlp.recompute({.input = x, .up_weight = up, .down_weight = down, .output = y}, at.stream);
   mlp.backward({.grad_output = y, .grad_input = grad_x}, at.stream);
   monitor.step_done(at.stream);
-  expect(at.first(y) == 0 && at.first(grad_x) == 0, "an MLP behind a norm");  // rows of equal values
+  expect(at.first(y) == 0 && at.first(grad_x) == 0, "an MLP after a norm");  // rows of equal values
   expect(!monitor.records().empty() && monitor.table().find("mlp.up") != std::string::npos, "a monitor");
   gated.forward({.input = x, .up_weight = gate_up, .down_weight = down, .output = y}, at.stream);
   expect(std::abs(at.first(y) / (256 * 32 * 32) - 1) < 0.1F, "a gated MLP");

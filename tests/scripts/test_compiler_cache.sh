@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # test_compiler_cache.sh <source tree> <cmake> <C++ compiler> <ccache>
-# Builds a project with a precompiled header under cmake/compiler_cache.cmake and a cache of its own: a second build is
-# served from the cache, a header of which only a comment changed is not included beside its older self, and nothing is
-# served that was stored without depend mode.
+# Builds a project with a precompiled header under cmake/compiler_cache.cmake, with its own cache: a second build is
+# served from the cache, a header of which only a comment changed is not included together with its older version, and
+# nothing is served that was stored without depend mode.
 set -eu
 root=$1 cmake=$2 compiler=$3 ccache=$4
 work=$(mktemp -d)

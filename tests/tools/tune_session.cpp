@@ -299,7 +299,7 @@ BOOST_AUTO_TEST_CASE(tokens_are_for_a_set_only) {
   test::check_contains(test::error_of([] { plan({.mnk = {"64,64,64"}, .tokens = 16}); }, ErrorCode::invalid_argument),
                        {"--tokens: \"16\" must be left out without --set", "--mnk"});
   test::check_contains(test::error_of([] { plan({.tokens = 16}); }, ErrorCode::invalid_argument), {"--tokens"});
-  // Beside a set they are the set's.
+  // Together with a set they are the set's.
   const std::vector<PlannedGemm> both =
       plan({.mnk = {"64,128,256"}, .set = "llama3-8b", .tokens = 16, .recipe = "high_precision"});
   BOOST_TEST(both.front().call.size.m == 64);

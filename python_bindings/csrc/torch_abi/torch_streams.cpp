@@ -73,7 +73,7 @@ class ThreadStreams {
   static void drop(const Known& known) {
     const std::shared_ptr<TorchStreams::Kept> kept = known.kept.lock();
     if (kept == nullptr) return;
-    std::unique_ptr<TorchStream> dropped;  // destroyed behind the lock
+    std::unique_ptr<TorchStream> dropped;  // destroyed after the lock is released
     const std::lock_guard lock(kept->mutex);
     const auto found = std::ranges::find(kept->streams, known.stream, &std::unique_ptr<TorchStream>::get);
     if (found == kept->streams.end()) return;

@@ -15,11 +15,11 @@
 namespace ingot::python {
 
 // PyTorch's caching allocator, for one stream of one thread: PyTorch orders its memory by the thread's current stream,
-// which is this one, or one that goes on behind it. It keeps a small block that came back for the next call, because a
-// small layer waits for each call of PyTorch's allocator.
+// which is this one, or one that waits for it. It keeps a returned small block for the next call, because a small layer
+// waits for each call of PyTorch's allocator.
 class TorchAllocator final : public StreamAllocator {
  public:
-  static constexpr std::size_t kSmall = std::size_t{1} << 20;  // a block of at most so many bytes is kept
+  static constexpr std::size_t kSmall = std::size_t{1} << 20;  // a block of at most this many bytes is kept
 
   // holds: what comes back is kept until this object ends, because work on a stream that PyTorch does not know of may
   // still use it.
@@ -54,11 +54,11 @@ class TorchStream {
 };
 
 // A thread keeps one stream for PyTorch's default stream, as two threads may enqueue on that, and drops it when it
-// ends. On any other stream of PyTorch's each call has a stream of its own, so that nothing of PyTorch's memory
+// ends. On any other stream of PyTorch's each call has its own stream, so that nothing of PyTorch's memory
 // outlives a call: it may belong to a graph that is being captured, or, when a compiler warms up a graph, to the
 // graph's pool, where PyTorch accounts for every block. So has a call of many tokens, whose scratch (32 MiB for
-// cuBLASLt alone, in each thread) would stay beside what other layers need, while its allocation costs such a call
-// nothing that could be noticed.
+// cuBLASLt alone, in each thread) would stay allocated in addition to what other layers need, while allocating it
+// costs such a call no noticeable time.
 class TorchStreams {
  public:
   // From here on a call has many tokens.
@@ -68,7 +68,7 @@ class TorchStreams {
 
   // The stream for PyTorch's current one, in `own` if it is of this call alone. Locks only at a thread's first call.
   Stream& current(Backend& backend, std::optional<TorchStream>& own, std::int64_t tokens = 0) const;
-  // For work beside that of one of PyTorch's streams: a stream of our own, made once for each.
+  // A side stream for work concurrent with one of PyTorch's streams, made once for each.
   CUstream_st* beside(Backend& backend, CUstream_st* stream) const;
   // How many streams threads keep.
   std::size_t count() const;

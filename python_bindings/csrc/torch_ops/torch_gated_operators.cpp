@@ -1,4 +1,4 @@
-// The operators of a linear layer behind a gate: (silu(gate) * up) @ weight^T + bias, or with another activation of
+// The operators of a linear layer after a gate: (silu(gate) * up) @ weight^T + bias, or with another activation of
 // both. They are the second half of an MLP whose gate and up are layers of their own; torch_shared_operators.cpp has
 // the first. The cast of the layer's input computes the activation, as within a whole MLP (nn/mlp_functions.h).
 #include <algorithm>
@@ -48,7 +48,7 @@ struct GateOperands {
   TorchMatrix up;
 };
 
-// Returns output, and what backward needs beside gate and up.
+// Returns output, and what backward needs in addition to gate and up.
 void forward(TorchArgumentsOf<kGatedLinearForward>& all) {
   const TorchTensor& gate = all.tensor<"gate">();
   const GatedModule& of = all.plan(plans(), all.integer<"plan">());

@@ -41,7 +41,7 @@ Pointwise activation_of(const std::string& subject, const std::string& text) {
   if (expression.inputs().empty()) return expression;
   throw Error(ErrorCode::invalid_spec, subject + " activation",
               "\"" + text +
-                  "\" must be an expression of x alone, such as silu(x): apply what needs other tensors behind "
+                  "\" must be an expression of x alone, such as silu(x): apply what needs other tensors after "
                   "the layer");
 }
 

@@ -26,7 +26,7 @@ struct TorchResult {
 
 // A matrix of the call. Throws Error{invalid_argument} if it is on another device than the layer's input.
 TorchMatrix operand_of(const TorchTensor& tensor, const TensorName& name, Device device);
-// A vector in the dtype of the input, to which one of f32 (a norm's gamma beside a bf16 input) is rounded.
+// A vector in the dtype of the input, to which one of f32 (a norm's gamma with a bf16 input) is rounded.
 TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& name, Device device);
 
 // Delayed scales of a module's layers, as its operators take them: f32 [layers, 3], for input, weight and grad_output.

@@ -1,4 +1,4 @@
-// The operators of a norm and the linear layer behind it (nn/norm_linear_functions.h), and of a linear layer with an
+// The operators of a norm and the linear layer after it (nn/norm_linear_functions.h), and of a linear layer with an
 // activation, which is one without a norm.
 #include <array>
 #include <cstddef>

@@ -70,10 +70,9 @@ class TorchRun {
   std::unique_ptr<NamedObserver> observer_;
 };
 
-// A second stream beside that of a small call which PyTorch captures: a replay is faster if what does not wait for each
-// other runs side by side. (A small call that is not captured waits for the host, which a second stream costs time.)
-// The call's own stream goes on behind it when this object ends, which has to be before the memory that work on it
-// uses.
+// A side stream for small calls that PyTorch captures: in a replay, independent work overlaps. (A small call that is
+// not captured waits for the host, which a second stream costs time.) The destructor makes the call's own stream wait
+// for the side stream: destroy this object before any memory that the side stream uses.
 class TorchSide {
  public:
   // wanted: is there work for it, of layers that are faster with one?
@@ -119,7 +118,7 @@ void cast_weight_beside(const LinearPlan& plan, Backend& backend, const MemoryRe
   tensors.codes_from = stream;
 }
 
-// Does a TorchSide make a layer faster with so many tokens? Small layers with an FP8 GEMM, it does. A layer in high
+// Does a TorchSide make a layer faster with this many tokens? Yes, for small layers with an FP8 GEMM. A layer in high
 // precision is slower with one, because its GEMMs slow each other (bench_linear on an H200, 1024 cubed: 30.6 us with
 // it and 28.3 without).
 inline bool faster_with_side(const LinearPlan& plan, std::int64_t tokens) {

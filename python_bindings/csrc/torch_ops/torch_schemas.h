@@ -15,9 +15,9 @@ namespace ingot::python {
 
 enum class TorchKind { tensor, optional_tensor, integer };
 
-// An operator. Optional tensors that few calls give stand behind the integers, with a default of None, so that the
-// other calls need not name them. A tensor that is written makes a schema another one to compilers, which functionalise
-// it: such tensors are arguments of the overload "in_place" alone, behind all others. A result that a call does not
+// An operator. Optional tensors that few calls give come after the integers, with a default of None, so that the
+// other calls need not name them. Compilers functionalise a schema that writes a tensor, so such tensors are arguments
+// of the overload "in_place" alone, after all others. A result that a call does not
 // make is None.
 struct TorchSchema {
   std::string_view name;

@@ -1,4 +1,4 @@
-// The operators of two or three linear layers that share their input (q, k and v; gate and up), perhaps behind a norm:
+// The operators of two or three linear layers that share their input (q, k and v; gate and up), perhaps after a norm:
 // the first layer casts the input, or the norm's values, and the others take its codes (linear_functions.h,
 // norm_linear_functions.h).
 #include <nanobind/stl/vector.h>

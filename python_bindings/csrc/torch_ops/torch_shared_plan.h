@@ -1,4 +1,4 @@
-// The plan of two or three linear layers that share their input, perhaps behind a norm: the first layer casts the
+// The plan of two or three linear layers that share their input, perhaps after a norm: the first layer casts the
 // input, or the norm's values, and the others take its codes.
 #pragma once
 

@@ -27,7 +27,7 @@ nb::dict to_dict(const MatmulCall& call, const TunedMatmulRecord& tuned) {
   return entry;
 }
 
-// Calls progress(done, total, matmul) of Python's after each matmul. Those that are behind the limit of `seconds` have
+// Calls Python's progress(done, total, matmul) after each matmul. Those that the limit of `seconds` leaves out have
 // neither a kernel nor a problem.
 nb::list tune(PythonContext& python, const std::string& text, bool again, double seconds, const nb::object& progress) {
   using Clock = std::chrono::steady_clock;

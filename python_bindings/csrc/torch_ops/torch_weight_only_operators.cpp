@@ -81,7 +81,7 @@ void multiply(TorchArgumentsOf<kWeightOnlyLinear>& all) {
   TorchMatrix bias;
   if (has_bias) {
     bias = columns_of(of_bias, plan.name("bias"), plan.out_features, device);
-    if (bias.view.dtype != dtype) {  // f32 beside bf16, under autocast
+    if (bias.view.dtype != dtype) {  // f32 with a bf16 input, under autocast
       TorchTensor rounded = TorchTensor::empty(of_bias.sizes(), torch_dtype(dtype), device);
       rounded.copy_from(of_bias);
       bias = {.view = matrix(rounded.data(), dtype, 1, plan.out_features, device), .copy = std::move(rounded)};

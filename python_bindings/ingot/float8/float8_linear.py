@@ -59,7 +59,7 @@ def _rows_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Returns a @ b. In high precision b has the dtype of a, which an f32 weight beside bf16 inputs has not."""
+    """Returns a @ b. In high precision b is first converted to a's dtype: an f32 weight with bf16 inputs lacks it."""
     if a.dtype != b.dtype and not tensor_already_casted_to_fp8(a) and not tensor_already_casted_to_fp8(b):
         b = b.to(a.dtype)
     return torch.mm(a, b)

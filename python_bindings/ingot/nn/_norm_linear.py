@@ -1,4 +1,4 @@
-"""LayerNormLinear and RMSNormLinear: a norm and the linear layer behind it, by one operator forward and one
+"""LayerNormLinear and RMSNormLinear: a norm and the linear layer after it, by one operator forward and one
 backward."""
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _NormLinear(NamedLayer, KeepsScales):
         zero_centred: bool = False,
         history_length: int = 16,
     ):
-        """Returns a module with the parameters of a norm and of the layer behind it, in the layer's mode. Raises
+        """Returns a module with the parameters of a norm and of the layer after it, in the layer's mode. Raises
         LinearError for modules of other kinds, a norm of another size than the layer's input, and modules with
         hooks."""
         new = cls.__new__(cls)
@@ -126,7 +126,7 @@ class _NormLinear(NamedLayer, KeepsScales):
 
 
 class LayerNormLinear(_NormLinear):
-    """torch.nn.LayerNorm over the last dimension, torch.nn.Linear behind it and perhaps an activation, in FP8 as
+    """torch.nn.LayerNorm over the last dimension, then torch.nn.Linear and perhaps an activation, in FP8 as
     ingot.torch.norm_linear computes them.
 
     Takes inputs (..., in_features) of float32, float16 or bfloat16 and of any strides, and returns (..., out_features)
@@ -142,7 +142,7 @@ class LayerNormLinear(_NormLinear):
 
 
 class RMSNormLinear(_NormLinear):
-    """torch.nn.RMSNorm over the last dimension, torch.nn.Linear behind it and perhaps an activation; all else as
+    """torch.nn.RMSNorm over the last dimension, then torch.nn.Linear and perhaps an activation; all else as
     LayerNormLinear. Parameters: weight, bias, norm.weight."""
 
     _kind = "rms"

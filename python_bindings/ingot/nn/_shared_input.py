@@ -29,7 +29,7 @@ def _names(module: str, layers: Iterable[str]) -> tuple[str, ...]:
 
 
 class SharedInputLinears(KeepsWeightCodes, KeepsScales):
-    """Two or three torch.nn.Linear of one input, perhaps behind a norm, in FP8 as ingot.torch.shared_linear computes
+    """Two or three torch.nn.Linear of one input, perhaps after a norm, in FP8 as ingot.torch.shared_linear computes
     them.
 
     out_features: each layer's, by the name that it has as a submodule: {"q_proj": 4096, "k_proj": 1024, "v_proj":

@@ -132,7 +132,7 @@ def check_layer(
 def check_norm(
     subject: Subject, input: torch.Tensor, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor], kind: str
 ) -> None:
-    """A norm's tensors, beside an input that autocast has converted already."""
+    """A norm's tensors, with an input that autocast has converted already."""
     if beta is not None and (kind == "rms" or gamma is None):
         what = "an RMSNorm" if kind == "rms" else "a norm without weight"
         refuse(subject, f"norm bias: is given, but {what} has none")
@@ -144,11 +144,11 @@ def check_norm(
         if tensor.dtype not in (torch.float32, input.dtype):
             refuse(
                 subject,
-                f"{name}: is {tensor.dtype} beside an input of {input.dtype}, expected that dtype or float32: convert "
+                f"{name}: is {tensor.dtype} with an input of {input.dtype}, expected that dtype or float32: convert "
                 "one with .to()",
             )
     if beta is not None and beta.dtype != gamma.dtype:
-        refuse(subject, f"norm bias: is {beta.dtype} beside a norm weight of {gamma.dtype}: convert one with .to()")
+        refuse(subject, f"norm bias: is {beta.dtype} with a norm weight of {gamma.dtype}: convert one with .to()")
 
 
 _transforms_are_active = torch._C._are_functorch_transforms_active

@@ -41,7 +41,7 @@ class EagerPlan:
 
     def add_mode(self, needs: tuple[bool, ...]) -> tuple:
         """For an autograd.Function's ctx.needs_input_grad: the plan's number, `keep` of forward and `wants` of backward,
-        whether backward needs the codes, the input and the weight beside the saved bytes, and the layer's name."""
+        whether backward needs the codes, the input and the weight besides the saved bytes, and the layer's name."""
         input, weight, bias = needs[:3]
         codes = input and not self.reads_weight
         mode = self.modes[needs] = (

@@ -1,4 +1,4 @@
-"""gated_linear(): an activation of a gate and up, and the linear layer behind it, by one operator each way."""
+"""gated_linear(): an activation of a gate and up, and the linear layer after it, by one operator each way."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def asks_for(ctx, edge: int, weight: torch.Tensor) -> Asks:
         return Asks.ACCUMULATES
     node = ctx.next_functions[edge][0]
     if parameter_of(weight) is not weight:
-        node = node.next_functions[0][0]  # behind the conversion
+        node = node.next_functions[0][0]  # after the conversion
     try:
         return Asks.ACCUMULATES if torch._C._will_engine_execute_node(node) else Asks.NOTHING
     except RuntimeError:  # "A leaf node was passed ..., but we are currently running autograd.grad()"

@@ -65,7 +65,7 @@ class MlpOptions:
         object.__setattr__(self, "_apart", self._options_apart() if self.gated else None)
 
     def _options_apart(self) -> tuple[SharedLinearOptions, GatedLinearOptions]:
-        """Those of an MLP whose gate and up have weights of their own: of the two, and of the layer behind them."""
+        """Those of an MLP whose gate and up have separate weights: of the two, and of the layer after them."""
         names = (f"{self.name}.gate", f"{self.name}.up")
         text, fast_math = self._activation
         gated = GatedLinearOptions(self.recipe, f"{self.name}.down", text, self.keep_weight_codes, fast_math)
@@ -157,7 +157,7 @@ def _check(input, up_weight, up_bias, down_weight, down_bias, options: MlpOption
         what = "twice as many rows, the gate's and then the others" if options.gated else "as many rows"
         refuse(
             options,
-            f"up weight: has shape {(rows, columns)} beside a down weight of {(features, hidden)}, expected {what}",
+            f"up weight: has shape {(rows, columns)} with a down weight of {(features, hidden)}, expected {what}",
         )
     if (up_bias is None) != (down_bias is None):
         refuse(options, "bias: only one of the two layers has one: give both one, of zeros perhaps, or neither")
@@ -191,7 +191,7 @@ def mlp(
 
     input: (..., features), float32, float16 or bfloat16, of any strides. up_weight: (hidden, features), or gated
     (2 * hidden, features), the gate's rows first; down_weight: (features, hidden); up_bias, down_bias: (rows,), both or
-    neither. Weights have one dtype, and biases; weights of float32 beside 16-bit inputs are cast straight to FP8.
+    neither. Weights have one dtype, and biases; weights of float32 with 16-bit inputs are cast straight to FP8.
     norm_weight and norm_bias as norm_linear() takes them. delayed: the scales of the recipe "delayed", of the first layer
     and the second.
 
@@ -227,16 +227,16 @@ def mlp_of_gate_and_up(
     options: MlpOptions = MlpOptions(),
     delayed: Optional[DelayedScales] = None,
 ) -> torch.Tensor:
-    """mlp(), gated, with the weights (hidden, features) of gate and up apart: shared_linear() and gated_linear() behind
-    it, which copy neither. Each weight, and the gradient of each output, is cast with scales of its own, so that results
-    have the bits of three layers; those of one weight with both differ by what FP8 rounds. delayed: the scales of the recipe "delayed", of
-    gate, up and the layer behind them."""
+    """A gated mlp() whose gate and up have separate weights (hidden, features): shared_linear(), then gated_linear(),
+    which copy neither. Each weight, and the gradient of each output, has its own scales, so that results have the bits
+    of three layers; with one weight for both, results differ by FP8's rounding. delayed: the scales of the recipe
+    "delayed", of gate, up and the layer after them."""
     shared, gated = options._apart
     of_shared = of_gated = None
     if delayed is not None:
         scale, amax, starts = delayed
         of_both = starts, starts
-        if isinstance(starts, torch.Tensor):  # of the layers' sizes, those of gate and up, and that of the one behind them
+        if isinstance(starts, torch.Tensor):  # of the layers' sizes: gate's and up's, and that of the layer after them
             of_both = starts.select(2, 0), starts.select(0, 0).select(0, 0)
         of_shared = DelayedScales(scale[:2], amax[:2], of_both[0])
         of_gated = DelayedScales(scale[2:], amax[2:], of_both[1])

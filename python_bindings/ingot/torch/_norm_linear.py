@@ -1,4 +1,4 @@
-"""norm_linear(): a LayerNorm or RMSNorm, the linear layer behind it and its activation, by one operator each way."""
+"""norm_linear(): a LayerNorm or RMSNorm, the linear layer after it and its activation, by one operator each way."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from ._operators import PlanTable
 class NormLinearOptions:
     """How norm_linear() computes.
 
-    recipe: one of RECIPES, or "delayed". name: the layer's name in messages. norm: the norm in front, or None. activation: behind the
-    layer: a function's name ("silu", "gelu", "relu" ...), or an expression of x, the layer's output
-    (docs/pointwise.md). keep_weight_codes: as LinearOptions has it. fast_math: the activation and its derivative use
+    recipe: one of RECIPES, or "delayed". name: the layer's name in messages. norm: the norm before it,
+    or None. activation: applied to the layer's output x: a function's name ("silu", "gelu", "relu" ...), or an expression
+    of x (docs/pointwise.md). keep_weight_codes: as LinearOptions has it. fast_math: the activation and its derivative use
     the GPU's own exp, tanh and so on (docs/numerics.md): faster, and not to the bit a CPU's.
     """
 

@@ -15,7 +15,7 @@ from ._names import with_names
 from ._schemas import BIAS, INPUT, KEEP_CODES, KEEP_SAVED, WEIGHT, fake
 
 TOKENS_PER_UNIT = _core.torch_tokens_per_unit
-# So many make calls whose allocations, and second cast of a weight, cost little beside their GEMMs.
+# A call of this many tokens spends little on allocations and on the weight's second cast, compared with its GEMMs.
 MANY_TOKENS = _core.torch_many_tokens
 HIGH_PRECISION = {torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16"}
 

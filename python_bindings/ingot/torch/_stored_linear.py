@@ -17,7 +17,7 @@ from ._errors import from_operator
 
 
 class _WeightOnly(torch.autograd.Function):
-    """The gradient of the input is a product with the decoded weight: slow, but there for adapters beside the layer."""
+    """The gradient of the input is a product with the decoded weight: slow, but adapters next to the layer need it."""
 
     @staticmethod
     def forward(ctx, input, weight, factors, bias, layer, plan, constant):

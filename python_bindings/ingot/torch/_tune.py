@@ -18,8 +18,8 @@ from ._prepare import Progress, Tokens, checked_tokens, recording_of
 @dataclasses.dataclass(frozen=True)
 class TunedMatmul:
     """One GEMM: `matmul` is its spec and M, N, K; `kernel` the spec of the fastest kernel, "" if there is none; `us` its
-    time in microseconds; `problem` says why no kernel was found. Behind tune()'s limit of time kernel and problem are
-    empty."""
+    time in microseconds; `problem` says why no kernel was found. Both are empty where tune()'s time
+    limit left it out."""
 
     matmul: str
     kernel: str

@@ -230,7 +230,7 @@ const char* type_text(NormKind kind) { return kind == NormKind::layer ? "ingot::
 ExtraPasses extra_passes(const NormSpec&) { return {}; }
 
 TemplateInstance template_instance(const NormSpec& spec, Pass) {
-  // pow2 is a parameter of the kernel, and so is whether statistics are written beside other outputs.
+  // pow2 is a parameter of the kernel, and so is whether statistics are written in addition to other outputs.
   NormSpec kernel = spec;
   kernel.pow2 = false;
   kernel.stats = !spec.out && !spec.result;

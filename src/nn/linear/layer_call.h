@@ -44,7 +44,7 @@ class LayerCall {
   class Scratch {
    public:
     Scratch(std::size_t bytes, const LayerCall& call, Stream* side);
-    // Behind the work of the side stream, which may use the memory still.
+    // Waits for the side stream, which may still use the memory.
     ~Scratch();
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;

@@ -222,7 +222,7 @@ class LinearChecker : public ModuleChecker {
       const Kind kind = inputs[i].kind;
       dtype(named, {kind == Kind::row || kind == Kind::column_f32 ? Dtype::f32 : values}, "");
       shape(named, kind == Kind::matrix ? rows : 1, kind == Kind::row ? rows : cols,
-            kind == Kind::matrix ? "a matrix beside x"
+            kind == Kind::matrix ? "a matrix of x's shape"
             : kind == Kind::row  ? "a value for each row"
                                  : "a value for each column");
       memory(named);

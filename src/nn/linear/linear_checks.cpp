@@ -57,7 +57,7 @@ void check_gradient_dtype(const LinearChecker& check, const NamedTensor& gradien
   } else if (output != dtype) {
     check.refuse(gradient.name,
                  fmt::format("is wanted, but its GEMM is in high precision, whose operands have one dtype, and "
-                             "grad_output is {} beside {}: choose a recipe that casts grad_output for it",
+                             "grad_output is {} with an input of {}: choose a recipe that casts grad_output for it",
                              name(output), name(dtype)));
   } else if (dtype == Dtype::f32) {
     check.dtype(gradient, {dtype}, ", as input is");

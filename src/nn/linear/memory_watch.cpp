@@ -119,7 +119,7 @@ void Watch::weight(const LinearPlan& plan, const Tensor& tensor, const Float8Vie
                    const char* codes) {
   const bool casts_again = plan.weight_again.any && !is_given(read.transposed);
   if (!is_float8(plan.config.grad_input) || casts_again) {
-    return (*this)(weight, {&tensor, 1}, "update the weight behind the backward");
+    return (*this)(weight, {&tensor, 1}, "update the weight after the backward");
   }
   if (read.transposed.data == nullptr) return;
   const CastSpec& spec = plan.weight_again.any ? plan.weight_again.spec : plan.weight.spec;

@@ -223,10 +223,10 @@ void check_gradients_of_norm(const ModuleChecker& check, const NormLinearPlan& p
   }
   const bool is_empty = plan.linear.shape.in_features == 0 && t.saved->tokens == 0;  // as a default tensor is
   if (parameters && !is_given(t.grad_input) && !is_empty) {
-    check.refuse("grad_input", "is missing, but grad_gamma is computed beside it: give it memory");
+    check.refuse("grad_input", "is missing, but grad_gamma is computed together with it: give it memory");
   }
   if (is_given(t.grad_input) && plan.has_gamma() && !is_given(t.grad_gamma)) {
-    check.refuse("grad_gamma", "is missing, but is computed beside grad_input: give it memory");
+    check.refuse("grad_gamma", "is missing, but is computed together with grad_input: give it memory");
   }
   if (!plan.norm) return;
   for (const NamedTensor& result :

@@ -324,7 +324,7 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& path)
     // Only names of files next to the index: an index from an untrusted source must not open anything else.
     if (file_name.empty() || file_name == "." || file_name == ".." ||
         file_name.find_first_of(std::string("/\\\0", 3)) != std::string::npos) {
-      refuse(path, fmt::format("its weight_map puts {} into {}, which is not the name of a file beside it",
+      refuse(path, fmt::format("its weight_map puts {} into {}, which is not the name of a file in its folder",
                                tensor_called(name), printable(value.dump())));
     }
     files.emplace(name, file_name);

@@ -94,7 +94,7 @@ std::string packed_weight_fault(const PackedWeight& packed) {
         float fault = 0;
         std::memcpy(&fault, faults + 4 * row, sizeof fault);
         if (found.nan[r] ? std::isnan(fault) : std::bit_cast<u32>(fault) == std::bit_cast<u32>(1.0F)) continue;
-        return fmt::format("has {} behind its codes for the row {}, which has {}; expected {}", fault, row,
+        return fmt::format("has {} after its codes for the row {}, which has {}; expected {}", fault, row,
                            found.nan[r] ? "a NaN" : "no NaN", found.nan[r] ? "NaN" : "1");
       }
     }

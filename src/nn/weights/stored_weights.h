@@ -24,7 +24,7 @@ struct PackedWeight {
   std::span<const std::byte> bytes;
 };
 
-// Says why these bytes are not as pack_weight() makes them; empty if they are. Behind the codes, pack_weight() writes
+// Says why these bytes are not as pack_weight() makes them; empty if they are. After the codes, pack_weight() writes
 // NaN for a row that has a NaN code and 1 for any other row, and codes of the padding are 0. Kernels rely on both.
 std::string packed_weight_fault(const PackedWeight& packed);
 

@@ -134,10 +134,10 @@ WeightOnlyState parse_metadata(const Metadata& metadata) {
 std::vector<std::byte> read(const SafetensorsFile& file, const std::string& name, const Description& expected) {
   const StoredTensor& tensor = file.at(name);
   if (tensor.type != expected.type || tensor.shape != expected.shape) {
-    throw Error(
-        ErrorCode::invalid_argument, file.path().string(),
-        fmt::format("the tensor \"{}\" is {} [{}], but by the metadata beside it must be {} [{}]", printable(name),
-                    tensor.type, fmt::join(tensor.shape, ", "), expected.type, fmt::join(expected.shape, ", ")));
+    throw Error(ErrorCode::invalid_argument, file.path().string(),
+                fmt::format("the tensor \"{}\" is {} [{}], but according to the file's metadata it must be {} [{}]",
+                            printable(name), tensor.type, fmt::join(tensor.shape, ", "), expected.type,
+                            fmt::join(expected.shape, ", ")));
   }
   return file.read(tensor);
 }

@@ -2,7 +2,7 @@
 //
 // All candidates are compiled, on several threads. Each then runs once, and one with a wrong result is excluded,
 // however fast. The rest are timed in rounds in which they take turns, so that a drifting clock affects all alike; the
-// first round only warms up. A candidate whose best time is clearly behind the leader's median runs no further rounds.
+// first round only warms up. A candidate whose best time is clearly above the leader's median runs no further rounds.
 // The incumbent, the first candidate that works, is kept unless another beats it by more than the noise: the median of
 // the ratios of their times, round by round, must be below 1 by more than those ratios scatter.
 #pragma once
@@ -42,7 +42,7 @@ struct AutotuneOptions {
   int fewest_rounds = 3;
   int most_rounds = 11;
   double noise = 0.005;           // smaller relative differences do not count, however steady they are
-  double behind = 0.06;           // a candidate that is this far behind the leader, relative to its time, is excluded
+  double behind = 0.06;           // excludes a candidate that is slower than the leader by this, relative to its time
   std::function<bool()> stop{};   // asked between candidates, by several threads: once it is true,
                                   // nothing is chosen
   std::function<bool()> hurry{};  // asked between rounds: once it is true, the minimum number of rounds is enough
