@@ -156,6 +156,8 @@ Matrices slots_before(const Case& c) {
   for (std::int64_t i = 0; i < rows; ++i) {
     scale.set_bits(0, i, float_bits(static_cast<float>(i + 1)));
     if (i % 5 == 4) amax.set_bits(0, i, 0);
+    if (i % 7 == 3 && c.input == Input::inf) amax.set_bits(0, i, kF32Inf);
+    if (i % 7 == 3 && c.input == Input::nan) amax.set_bits(0, i, kF32Nan);
     if (i % 10 == 9) std::memset(history.element(i, 0), 0, history.row_bytes());
   }
   return slots;
