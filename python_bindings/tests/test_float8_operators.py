@@ -6,6 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from ingot.float8 import _kernels as kernels
 from ingot.float8 import Float8Linear, Float8LinearConfig, GemmInputRole, ScalingGranularity
@@ -117,7 +118,9 @@ def test_opcheck_and_messages_of_gathered_weights():
     codes, kept = split_operators.quantize_input(x, input_plan, operators.KEEP_SAVED)
     in_parts = (x, codes, kept, weight, b, input_plan, facts.number)
     check(split_operators.gemm_output, *in_parts)
-    assert torch.equal(split_operators.gemm_output(*in_parts, **of_weight), output) and torch.equal(kept, saved)
+    with FlopCounterMode(display=False) as counter:
+        assert torch.equal(split_operators.gemm_output(*in_parts, **of_weight), output) and torch.equal(kept, saved)
+    assert counter.get_total_flops() == 2 * 20 * 80 * 96
     with pytest.raises(RuntimeError, match='linear "wq" weight: must be FP8 of .out_features, in_features. on'):
         split_operators.gemm_output(*in_parts[:3], weight[:79], *in_parts[4:], **of_weight)
     check(operators.linear_backward, torch.randn(20, 80), x, weight, saved, None, facts.number, 7)
