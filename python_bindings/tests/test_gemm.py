@@ -12,7 +12,11 @@ FORMATS = ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"]
 
 def values(x: ingot.Float8Array) -> np.ndarray:
     factors = x.factors.astype(np.float64)
-    return ingot.decode(x.codes, x.dtype).astype(np.float64) * (factors[:, None] if x.scale == "row" else factors[0])
+    if x.scale == "row":
+        factors = factors[:, None]
+    if x.scale == "1x128":
+        factors = factors.repeat(128, axis=1)[:, : x.codes.shape[1]]
+    return ingot.decode(x.codes, x.dtype).astype(np.float64) * factors
 
 
 @pytest.mark.parametrize(("dtype_a", "dtype_b"), itertools.product(FORMATS, FORMATS))
@@ -53,12 +57,15 @@ def test_small_integers_are_exact():
     assert np.array_equal(ingot.gemm(a, b, out_dtype="f32"), a.astype(np.float64) @ b.T.astype(np.float64))
 
 
-def test_transposed_operand():
-    x = np.random.default_rng(6).standard_normal((12, 30)).astype(np.float32)
-    cast = ingot.cast(x, transposed=True)
-    want = values(cast).T @ values(cast)
-    got = ingot.gemm(cast.T, cast.T, out_dtype="f32")  # x^T x: both K-major along the rows of x
-    assert np.allclose(got, want, rtol=1e-5, atol=1e-5)
+@pytest.mark.parametrize("scales", [("tensor", None), ("row", "col"), ("1x128", "128x1")])
+def test_transposed_operand(scales):
+    x = np.random.default_rng(6).standard_normal((150, 140)).astype(np.float32)
+    turned = ingot.cast(x, scale=scales[0], transposed_scale=scales[1], transposed=True).T
+    assert (turned.scale, turned.transposed_scale) == scales
+    assert np.allclose(values(turned), x.T, rtol=0.07, atol=0.01)
+    want = values(turned) @ values(turned).T
+    got = ingot.gemm(turned, turned, out_dtype="f32")  # x^T x: both K-major along the rows of x
+    assert np.allclose(got, want, rtol=1e-5, atol=1e-4)
 
 
 def test_k_of_zero_gives_the_bias():
