@@ -1,4 +1,4 @@
-// All of Ingot's public interface. What stands here is installed, with what it includes in turn
+// All of Ingot's public interface. What this header includes is installed, with what that includes in turn
 // (cmake/public_headers.cmake): nothing but the standard library, POSIX and headers of ours.
 #pragma once
 

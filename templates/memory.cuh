@@ -107,7 +107,7 @@ INGOT_DEVICE void prefetch_line([[maybe_unused]] const void* source) {
 // Programmatic dependent launch (ptx/grid.cuh); on the host, kernels run one after the other anyway. The library
 // launches every kernel so that it may begin before the previous one has ended. Therefore every kernel first waits,
 // touches no global memory before that, and only then lets the next kernel begin: by then the kernel before the
-// previous one has ended. Three things are exempt from waiting: a kernel that follows an earlier pass of its own
+// previous one has ended. Three things are exempt from waiting: a kernel that follows an earlier pass of the same
 // operation, because that pass waited (but not for what that pass itself wrote); reads of memory that was written
 // before any launch (a list's table, a weight of dequant_sm90 that the caller calls constant); and prefetches into the
 // L2.

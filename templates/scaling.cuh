@@ -63,8 +63,8 @@ INGOT_HOST_DEVICE float scale_from_amax(float amax, float fp8_max, bool pow2) {
   return scale_from_amax(amax, fp8_max, static_cast<float>(static_cast<double>(fp8_max) / 1e-12), pow2);
 }
 
-// A delayed scale that no maximum has made yet is 1; what is no scale (garbage, 0, NaN) counts as none, too. A scale
-// that was made and is 1 is taken for none: its tensor gets the scale of its own maximum, which is as right.
+// A delayed scale that no maximum has made yet is 1; what is no scale (garbage, 0, NaN) counts as none, too. A real
+// scale of 1 counts as none, too: its tensor then gets the scale of its own maximum, which is as right.
 INGOT_HOST_DEVICE bool has_scale(float scale) {
   return scale != 1.0F && float_bits(scale) - 1U < kF32Inf - 1U;  // positive and finite
 }

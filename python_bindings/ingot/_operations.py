@@ -19,7 +19,7 @@ class Float8Array:
 
     codes[rows, cols] and transposed[cols, rows] hold the codes; either may be None. factors is float32, one element for
     each scale: [1] for scale "tensor", [rows] for "row", [cols] for "col", [rows, ceil(cols / 128)] for "1x128",
-    [ceil(rows / 128), cols] for "128x1", and so on. If the transposed codes have scales of their own, these are
+    [ceil(rows / 128), cols] for "128x1", and so on. If the transposed codes have their own scales, these are
     transposed_scale and transposed_factors, both described on the matrix before its transposition.
     result, sum, amax and transposed_amax are outputs that the cast was asked for, and otherwise None.
     """
@@ -102,7 +102,7 @@ def cast(
     nearest even of saturate(x * scale); factors = 1 / scale. NaN and Inf: see docs/numerics.md.
 
     scale: which elements share a scale: "tensor", "row", "col", "1x128", "128x1" or "128x128". With `transposed_scale`
-    the transposed codes have scales of their own, so that one call makes the operands of two GEMMs.
+    the transposed codes have their own scales, so that one call makes the operands of two GEMMs.
 
     scales: use these scales instead of computing them (float32, one for each factor; with transposed_scale also
     transposed_scales). The cast then records the maxima that the scales should have come from: it raises `amax` (and

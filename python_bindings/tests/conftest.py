@@ -1,8 +1,8 @@
 """Which of these tests CI runs: all but those with the marker `nightly`, the same every day.
 
 A test that starts another interpreter takes seconds, so of each kind of them CI runs one and the others are `nightly`.
-`--one-of N` takes a fixed N-th of the tests: a test belongs to it by the hash of its own name, so a new test moves no other;
-of a file that would have none it takes the one with the smallest hash.
+`--one-of N` takes a fixed N-th of the tests: the hash of a test's name decides, so a new test moves no other; of a file
+that would have none it takes the test with the smallest hash.
 """
 
 import pathlib

@@ -109,8 +109,8 @@ def left_alone():
     integer.weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
     return {
         "attention": (nn.MultiheadAttention(8, 2), "torch.nn.MultiheadAttention multiplies by its weight itself"),
-        "own": (OwnForward(4, 4), "OwnForward has a forward of its own"),
-        "patched": (patched, "torch.nn.modules.linear.Linear has a forward of its own"),
+        "own": (OwnForward(4, 4), "OwnForward has its own forward"),
+        "patched": (patched, "torch.nn.modules.linear.Linear has its own forward"),
         "hooked": (hooked, "its weight is no parameter"),
         "parametrized": (
             nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),

@@ -190,8 +190,8 @@ def compiled(layer):
 ODD = {
     "parametrized": (lambda: nn.utils.parametrizations.weight_norm(plain()), "its weight is no parameter"),
     "pruned": (lambda: pruned(plain()), "weight is no parameter"),
-    "own forward": (lambda: OwnForward(32, 24, dtype=torch.bfloat16), "OwnForward has a forward of its own"),
-    "patched": (lambda: patched(plain()), "has a forward of its own"),
+    "own forward": (lambda: OwnForward(32, 24, dtype=torch.bfloat16), "OwnForward has its own forward"),
+    "patched": (lambda: patched(plain()), "has its own forward"),
     "compiled": (lambda: compiled(plain()), r"is compiled already: convert before compile\(\)"),
     "lazy": (lambda: nn.LazyLinear(4), "its weight has no shape yet: run the model once before"),
     "quantized": (lambda: FrozenFloat8Linear.from_float(plain()), "quantized already|its weight is no parameter"),
@@ -400,17 +400,17 @@ def test_a_forward_of_its_own_is_not_lost():
             lambda each: Mlp.from_parts(each, nn.Linear(24, 32)),
             lambda each: SharedInputLinears.from_parts({"q": each, "k": nn.Linear(32, 24)}),
         ):
-            with pytest.raises(ingot.Error, match=f"{kind.__name__} has a forward of its own"):
+            with pytest.raises(ingot.Error, match=f"{kind.__name__} has its own forward"):
                 replace(layer)
         model = nn.Sequential(layer)
         want, report = model(x), quantize_(model, FrozenFloat8Config())
         assert not report.converted and torch.equal(model(x), want)
     left_alone = quantize_(nn.Sequential(OthersLinear(32, 24)), FrozenFloat8Config()).left_alone
-    assert "OthersLinear has a forward of its own" in left_alone["0"]
+    assert "OthersLinear has its own forward" in left_alone["0"]
     patched = Float8Linear(32, 24)
     patched.forward = lambda x: x
     for each in (layer, patched):
-        with pytest.raises(ingot.Error, match='"linear" has a forward of its own'):
+        with pytest.raises(ingot.Error, match='"linear" has its own forward'):
             shared_input(x, Float8Linear(32, 24), each)
     block = nn.Sequential(Float8Linear(32, 24))
     block.layer_name = "block 3"

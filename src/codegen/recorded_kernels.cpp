@@ -90,10 +90,10 @@ std::vector<DequantMatmulSpec> order(const DequantMatmulSpec& spec, const Matmul
 // K], second: grad_output^T @ input[M, K].
 bool are_of_one_recipe(const GemmSpec& first, const GemmSpec& second) {
   if (first.epilogue.c) return false;  // only grad_weight is added to
-  const auto lies = [](const GemmSpec& spec, Layout layout_a) {
+  const auto fits = [](const GemmSpec& spec, Layout layout_a) {
     return is_fp8(spec.a) || (spec.layout_a == layout_a && spec.layout_b == Layout::mn_major);
   };
-  if (!lies(first, Layout::k_major) || !lies(second, Layout::mn_major)) return false;
+  if (!fits(first, Layout::k_major) || !fits(second, Layout::mn_major)) return false;
   if (!is_fp8(first.a)) return first.a == second.a;
   if (!is_fp8(second.a)) return !has_group_factors(first) && !first.fast_accumulation;
   if (first.a != second.a || first.fast_accumulation != second.fast_accumulation) return false;

@@ -28,7 +28,7 @@ struct CastConfig {
   bool listed = false;     // the matrix is one of a list (cast_list.cuh sets it)
 };
 
-// Elements that share a scale lie within one tile of 128 x 128.
+// Elements that share a scale are within one tile of 128 x 128.
 INGOT_HOST_DEVICE constexpr bool within_tile(Granularity g) {
   return g == Granularity{1, 128} || g == Granularity{128, 1} || g == Granularity{128, 128};
 }
@@ -51,7 +51,7 @@ INGOT_HOST_DEVICE constexpr CastOutputConfig first_output(const CastConfig& conf
   return config.codes.written ? config.codes : config.transposed;
 }
 
-// Do codes and transposed codes have scales of their own?
+// Do codes and transposed codes have separate scales?
 INGOT_HOST_DEVICE constexpr bool has_two_scales(const CastConfig& config) {
   return config.codes.written && config.transposed.written && config.codes.scale != config.transposed.scale;
 }
@@ -72,7 +72,7 @@ struct GroupSteps {
 
 // Scales, factors and maxima are dense arrays with one entry per extent that shares a scale, row by row: [1], [rows],
 // [cols], [rows, ceil(cols / 128)], [ceil(rows / 128), cols] or [ceil(rows / 128), ceil(cols / 128)]. But factors of
-// 1x128 groups lie as `factor_steps` says.
+// 1x128 groups are laid out as `factor_steps` says.
 struct CastOutput {
   void* codes;     // Out[rows, cols] or, transposed, Out[cols, rows]
   i64 stride;      // elements

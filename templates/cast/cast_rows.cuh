@@ -1,8 +1,8 @@
 // The dynamic rowwise cast in one launch: codes[r, c] = encode(saturate(value[r, c] * scale[r])), factors[r] = 1 /
 // scale[r], and on demand the values themselves. It reads each input byte once and writes each output byte once: a row
-// stays in its threads' registers between its amax and its codes. Longer rows are read again, from the L2. (Rows that
-// are wide enough for a block of their own are cast_rows_wide.cuh's, if they can be read 8 elements at a time.) It can
-// also leave the maxima for a second kernel that makes the transposed codes (cast_tiles.cuh).
+// stays in its threads' registers between its amax and its codes. Longer rows are read again, from the L2. (Wide rows
+// that can be read 8 elements at a time use cast_rows_wide.cuh, one block per row.) It can also leave the maxima for a
+// second kernel that makes the transposed codes (cast_tiles.cuh).
 #pragma once
 
 #include "cast/amax.cuh"

@@ -1,5 +1,5 @@
 // The dynamic rowwise cast (cast_rows.cuh) of rows that can be read and written 8 elements at a time and are wide
-// enough for a block of their own. It gives the same bits, and reads each input byte once.
+// enough for one block per row. It gives the same bits, and reads each input byte once.
 //
 // Until the scale is known, a row stays in the registers of its block, if they hold it; otherwise in shared memory, of
 // one block or of a cluster's blocks. An expression's inputs are fetched ahead there, before the values in front of
@@ -44,7 +44,7 @@ struct CastRowsWideLaunch {
   INGOT_HOST_DEVICE static constexpr i64 cols_of(u32 threads, u64 value_bytes) {
     return i64{threads} * CastRowsLaunch::vec8s(value_bytes) * kVec8;
   }
-  // Narrower rows share blocks in cast_rows. From here on, only the last of a thread's vec8s in registers may lie
+  // Narrower rows share blocks in cast_rows. From here on, only the last of a thread's vec8s in registers may be
   // outside the row.
   INGOT_HOST_DEVICE static constexpr i64 min_cols(u64 value_bytes) { return cols_of(96, value_bytes) + 1; }
   // The widest rows that stay in registers.

@@ -24,7 +24,7 @@ struct Uncast {};
 template <Fp8Format F>
 inline constexpr float kReach = static_cast<float>(F::kMax*(1 + 0x1p-22));
 
-// The statistics of some elements. (It has no initialisers, because it lies in shared memory.)
+// The statistics of some elements. (It has no initialisers, because it is in shared memory.)
 struct CastStatsPart {
   u64 nan_count, inf_count;
   u64 saturated, flushed, spoiled;

@@ -62,8 +62,8 @@ struct CastTilePlan {
   bool reads_first = false;
   bool reads_second = false;
 
-  // Do the sums, or the maximum, of a tile of an `unaligned` kernel meet in shared memory of their own, at the barrier
-  // that comes after its transposed codes?
+  // Do the sums, or the maximum, of a tile of an `unaligned` kernel use separate shared memory, and are they combined
+  // at the barrier after its transposed codes?
   bool sums_apart = false;
   bool maximum_apart = false;
 

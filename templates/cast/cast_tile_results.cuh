@@ -44,7 +44,7 @@ struct RunSums {
   static constexpr u32 kCount = 128 / kRowsPerRun * 128;
   float* sums;
 
-  // In shared memory of their own, if Needed.
+  // In separate shared memory, if Needed.
   template <bool Needed>
   INGOT_DEVICE static RunSums apart() {
     if constexpr (Needed) {

@@ -72,8 +72,8 @@ INGOT_DEVICE u32 column_maximum(const ColumnMaxima<Value>& maxima, const TilePos
 
 // ---- Scales ------------------------------------------------------------------------------------------------------
 
-// The granularities of which a tile has one scale, one for each row, or one for each column. Any other needs branches
-// of its own in all of this section.
+// The granularities of which a tile has one scale, one for each row, or one for each column. Any other needs its
+// own branches in all of this section.
 INGOT_HOST_DEVICE constexpr bool has_tile_scales(Granularity g) {
   return is_tensorwise(g) || is_rowwise(g) || is_columnwise(g) || g == Granularity{128, 128} ||
          g == Granularity{1, 128} || g == Granularity{128, 1};

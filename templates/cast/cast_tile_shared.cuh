@@ -101,11 +101,11 @@ struct CastTilesShared {
 struct TilePosition {
   i64 first_row, first_col;
   u32 rows, cols;  // of the tile, inside the matrix
-  u32 row, col;    // the thread's first, counted from the tile's; the row may lie past the tile
+  u32 row, col;    // the thread's first, counted from the tile's; the row may be past the tile
   u32 rows_log2;   // log2 of the rows of a tile
   u32 busy_rows;   // the rows that have busy threads: all of the tile's where other threads may skip, otherwise 128
 
-  // `skips`: may threads whose rows lie past a tile of fewer than 128 skip their part?
+  // `skips`: may threads whose rows are past a tile of fewer than 128 skip their part?
   INGOT_DEVICE static TilePosition of(const SourceParams& p, u32 tile, u32 rows_log2 = CastTilesLaunch::kTileLog2,
                                       bool skips = false) {
     constexpr i64 kTile = CastTilesLaunch::kTile;
@@ -124,7 +124,7 @@ struct TilePosition {
   }
   // Has every busy thread all its elements inside the matrix? Never in a tile of fewer than 128 rows without `skips`.
   INGOT_DEVICE bool whole() const { return rows == busy_rows && cols == CastTilesLaunch::kTile; }
-  // May the thread skip its part, because its rows lie past the tile's?
+  // May the thread skip its part, because its rows are past the tile's?
   INGOT_DEVICE bool idle() const { return row >= busy_rows; }
   // The index of the tile among those down the matrix.
   INGOT_DEVICE i64 tile_row() const { return first_row >> rows_log2; }

@@ -49,7 +49,7 @@ INGOT_DEVICE void load_tile(const SourceParams& p, const TilePosition& at, CastT
   __syncthreads();
 }
 
-// Loads the values by vectors, Batch rows at a time. Those of a tile that lies whole in the matrix take no comparison
+// Loads the values by vectors, Batch rows at a time. Those of a tile entirely inside the matrix take no comparison
 // and no zeros; if Skips, idle threads then leave the zeros that the caller has put there. All threads of the block
 // call it.
 template <class Source, u32 Batch, bool Skips>

@@ -11,11 +11,11 @@
 // codes 8 bytes at a time. It transposes bytes in registers and puts 8 bytes of each of its columns in shared memory,
 // from where the transposed tile is stored 16 bytes at a time. Codes are stored with a streaming hint, because the
 // input makes better use of the L2. A tile whose rows cannot be read 16 bytes at a time is loaded through shared
-// memory, element by element; threads skip what lies past the matrix's edges.
+// memory, element by element; threads skip what is past the matrix's edges.
 //
 // Kernels with CastConfig::unaligned are for matrices whose rows, or whose transposed rows, do not start at multiples
 // of 16 bytes. They load such rows element by element into registers, all of a batch at once, and store transposed rows
-// wherever they start (staged_columns.cuh). A tile that lies whole inside the matrix takes fewer instructions there,
+// wherever they start (staged_columns.cuh). A tile entirely inside the matrix takes fewer instructions there,
 // and most tiles fewer barriers. cast_whole is such a kernel for every pitch.
 //
 // cast_tile_plan.cuh decides the order of the steps; cast_tile_values.cuh, cast_tile_scales.cuh, cast_tile_codes.cuh
@@ -132,7 +132,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   }
   if constexpr (kGiven && !kPlan.maximum_apart) record(output, p.source, at, maxima, shared);
 
-  // Transposed codes with scales of their own.
+  // Transposed codes with separate scales.
   if constexpr (kTwo) {
     if constexpr (kPlan.forgets) forget_values(values);
     if constexpr (kGiven) {

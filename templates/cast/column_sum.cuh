@@ -54,7 +54,7 @@ struct ColumnSumPartialsLaunch {
   }
 };
 
-// Second pass: a block loads up to kChunks chunks at a time, so that a thread waits for memory only once in so many.
+// Second pass: a block loads up to kChunks chunks at a time, so that a thread waits for memory once per kChunks chunks.
 struct ColumnSumFinishLaunch {
   static constexpr u32 kThreads = 256;
   static constexpr u32 kCols = 32;
@@ -118,7 +118,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ColumnSumFinishLaunch::kThreads, 4)
   INGOT_UNROLL_BY(1)
   for (i64 begin = 0; begin < p.chunks; begin += Launch::kChunks) {
     const u32 count = col < p.cols ? static_cast<u32>(min_of(p.chunks - begin, i64{Launch::kChunks})) : 0;
-    // All loads are under way before the first is waited for. Past the last chunk lie zeros: they change no sum.
+    // All loads are issued before the first is waited for. Past the last chunk are zeros, which change no sum.
     float loaded[kLoads];
     INGOT_UNROLL
     for (u32 i = 0; i < kLoads; ++i, source += kRows * p.cols) {

@@ -94,7 +94,7 @@ struct StagedColumns {
     }
   }
 
-  // How many bytes of a column lie ahead of the first unit of 16 bytes that the memory has, and how many whole units
+  // How many bytes of a column are ahead of the first unit of 16 bytes that the memory has, and how many whole units
   // follow.
   INGOT_DEVICE u32 bytes_ahead(u32 col) const {
     return (0U - static_cast<u32>(reinterpret_cast<u64>(target)) - col * static_cast<u32>(stride)) % kUnit;

@@ -83,7 +83,7 @@ INGOT_DEVICE void store_padded_codes(T* row, i64 col, i64 cols, bool vectors, U3
   }
 }
 
-// How a thread reads and writes the 8 columns from `col` on of a row that it keeps in registers. Here they all lie in
+// How a thread reads and writes the 8 columns from `col` on of a row that it keeps in registers. Here they are all in
 // the row, which may be read in 16-byte vectors.
 struct WholeVec8s {
   INGOT_DEVICE u32 left(u32) const {
@@ -111,7 +111,7 @@ struct WholeVec8s {
   }
 };
 
-// The same one element at a time, for any other row of `cols` columns. What lies past its end is 0.
+// The same one element at a time, for any other row of `cols` columns. What is past its end is 0.
 struct PaddedVec8s {
   u32 cols;
 

@@ -285,7 +285,7 @@ struct NormBackward {
       kept_row(row, current, gammas, over_rows, access, row_sums[step % 2]);
     }
     if constexpr (C.affine) {
-      if (groups > 1) __syncthreads();  // the column sums lie where the slots were
+      if (groups > 1) __syncthreads();  // the column sums reuse the slots' memory
       merge_groups<Access>(over_rows, dynamic_shared_as<ColumnSums>());
     }
   }

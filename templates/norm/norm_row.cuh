@@ -1,4 +1,4 @@
-// One row of norm_rows and norm_rows_wide: the kernels' parameters, where the row lies, its
+// One row of norm_rows and norm_rows_wide: the kernels' parameters, where the row is, its
 // statistics, and the arithmetic of 8 columns (formulas: codegen/norm/norm_spec.h).
 #pragma once
 
@@ -133,7 +133,7 @@ struct NormRow {
     }
   }
 
-  // The sum of the squares of 8 elements; those from `left` on lie past the end of the row and count as 0.
+  // The sum of the squares of 8 elements; those from `left` on are past the end of the row and count as 0.
   INGOT_DEVICE float sum_of_squares(float (&x)[kVec8], i64 left) const {
     INGOT_UNROLL
     for (u32 c = 0; c < kVec8; ++c) {

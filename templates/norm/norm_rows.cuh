@@ -253,8 +253,8 @@ inline constexpr bool kHasOneTurn = sizeof(typename Row::Element) == 2 &&
 template <class Row>
 inline constexpr bool kAlwaysCopies = Row::kCodesAlone || kHasOneTurn<Row>;
 
-// Rows that stay in registers. warp_sums serve in turn: the values of RMSNorm alone take only one barrier to a row, and
-// what one row leaves there is read until the next row's.
+// Rows that stay in registers. The two warp_sums alternate: RMSNorm's values alone take only one barrier per row,
+// and what one row leaves there is read until the next row's.
 template <class Row, class Access>
 INGOT_DEVICE void norm_kept_rows(const NormRowsParams& p, const Access& access, NormRowsShared& shared) {
   using In = typename Row::Element;

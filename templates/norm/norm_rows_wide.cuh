@@ -57,7 +57,7 @@ struct NormRowsWideSlots {
   INGOT_HOST_DEVICE static constexpr u32 rows(bool affine, bool centred, int major) {
     return major < 12 && affine ? (centred ? 3 : 2) : 1;
   }
-  // The dynamic shared memory of a block with so many.
+  // The dynamic shared memory of a block with this many vec8s and rows.
   INGOT_HOST_DEVICE static constexpr u32 bytes(u32 vec8s, u32 rows) {
     return static_cast<u32>(sizeof(NormRowsWideShared)) + vec8s * rows * NormRowsWideLaunch::kThreads * 16;
   }
@@ -79,7 +79,7 @@ struct NormRowsWideSlot {
   INGOT_DEVICE static Vec8<In> load(u32 i) { return {{{load_shared16(address(i))}}}; }
 };
 
-// Which of the 16 summing warps the thread's warp is: the blocks of a pair take them in turn, so that the last group of
+// Which of the 16 summing warps the thread's warp is: the two blocks of a pair alternate, so that the last group of
 // columns may be there for some of a block's warps only.
 INGOT_DEVICE u32 norm_summing_warp() {
   return threadIdx.x / 32 * NormRowsWideLaunch::kBlocks + ClusterPlace::here().rank;
@@ -94,7 +94,7 @@ struct NormRowsWideColumns {
       : begin((norm_summing_warp() * 32 + threadIdx.x % 32) * kVec8), end(static_cast<u32>(p.cols)) {}
   // The first column of vec8 i. In 64 bits, two of them differ by a constant that takes no instruction.
   INGOT_DEVICE i64 operator()(u32 i) const { return i64{begin} + i64{i} * NormRowsWideLaunch::kColsPerStep; }
-  // Only the last one can lie past the end.
+  // Only the last one can be past the end.
   INGOT_DEVICE bool inside(u32 i) const {
     return i + 1 < Vec8s || begin + i * static_cast<u32>(NormRowsWideLaunch::kColsPerStep) < end;
   }
@@ -120,7 +120,7 @@ INGOT_DEVICE void for_each_vec8(const NormRowsParams& p, const Body& body) {
 }
 
 // The sum over the row, for all threads of the pair. parts[i]: that of the thread's vec8 i, 0 past the end of the row.
-// `words` serve in turn: this is the turn-th time.
+// The `words` alternate: this is the turn-th use.
 template <u32 Vec8s>
 INGOT_DEVICE float norm_pair_sum(const float (&parts)[Vec8s], ClusterWords<NormRowsWideLaunch::kSummingWarps>& words,
                                  u32 turn) {
@@ -187,7 +187,7 @@ struct NormRowsWide {
     return vec8;
   }
 
-  // norm_kept_values() for these columns; what lies past the end of the row becomes anything.
+  // norm_kept_values() for these columns; what is past the end of the row is undefined.
   INGOT_DEVICE u32 take_values(const Row& r, Vec8<In> (&vec8s)[kVec8s]) const {
     const Columns column(p);
     Vec8sMaximum<In> maximum;

@@ -53,7 +53,7 @@ INGOT_DEVICE float norm_sum_of_units(const float (&parts)[kMaxNormUnits * 32], u
 // The sums over the row, for all threads of the cluster. Unit u of the block belongs to the u / 4-th group of 4096
 // columns and to warp w = u % 4 of those that the block sums for; number(w) tells which of all 16 that is. parts[i]:
 // the thread's sums of 8 columns in unit first_unit + i, 0 past the end of the row. `words` are one of shared.sums,
-// which serve in turn, for the turn-th time.
+// which alternate: this is the turn-th use.
 template <u32 Vec8s, u32 Count, class Number>
 INGOT_DEVICE void norm_wide_sums(const float (&parts)[Vec8s][Count], float (&totals)[Count], u32 first_unit, u32 units,
                                  const Number& number, NormWideShared<Count>& shared,

@@ -138,8 +138,8 @@ BOOST_AUTO_TEST_CASE(a_cast_has_all_its_passes_once) {
   for (const KernelPass& kernel : kernels) BOOST_TEST(sources.contains(text_of(kernel)));
 }
 
-// A cast's have blocks of their own on every GPU. Of norm_backward's, clusters share them, so that
-// GPUs without clusters need no kernels for them.
+// A cast gives each wide row a block on every GPU. norm_backward gives it a cluster, so that GPUs without clusters need
+// no kernels for them.
 BOOST_AUTO_TEST_CASE(wide_rows_have_kernels_where_they_can_run) {
   const auto passes_on = [](const char* line, const char* gpu) {
     Recording recording;

@@ -1,6 +1,6 @@
 """check_exports.py <repository> [<output of nm -D --defined-only -C>]: the library exports its public interface.
 
-Every declaration of a public header whose definition lies in the library has INGOT_API. With nm's output: nothing else is
+Every declaration of a public header that the library defines has INGOT_API. With nm's output: nothing else is
 exported, neither other names of ours nor what templates of the standard library and of third parties leave.
 """
 

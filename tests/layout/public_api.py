@@ -1,7 +1,7 @@
 """What the public headers declare and the library defines: the names that libingot.so exports, and nothing else.
 
-declarations(<repository>) finds each class and function of a public header whose definition lies in the library. The
-headers are formatted, so what stands at the beginning of a line is of the namespace, and two columns on, of a class.
+declarations(<repository>) finds each class and function of a public header that the library defines. The headers
+are formatted: what begins a line belongs to the namespace, what is indented by two columns to a class.
 """
 
 import pathlib

@@ -23,7 +23,7 @@ class PoisonedRegion {
   Buffer memory_;
 };
 
-// What one forward has of its own.
+// What each forward has for itself.
 struct FunctionSaved {
   FunctionSaved(const LinearPlan& plan, std::int64_t tokens, Backend& backend, Stream& stream)
       : memory(plan.saved_memory(tokens).bytes, backend, stream), saved{.memory = memory} {}

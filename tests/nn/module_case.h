@@ -21,7 +21,7 @@ inline constexpr MlpShape kMlp{.features = 33, .hidden = 24, .bias = true};
 
 using Bytes = std::vector<std::uint8_t>;
 
-// What a linear layer within a module has of its own in a run by functions.
+// What each linear layer within a module has for itself in a run by functions.
 struct Part {
   // slot: the part's first in `delayed`, in the order in which its owner added them; becomes the next part's.
   Part(const LinearPlan& plan, int& slot, const DelayedScaling& delayed, Backend& backend, Stream& stream)

@@ -1,5 +1,5 @@
-// Layers with factors of groups and blocks: the factors of what they cast in every step lie as cuBLASLt reads them, and
-// those that go row by row give the same bits.
+// Layers with factors of groups and blocks: what they cast in every step has its factors in cuBLASLt's layout, and
+// factors row by row give the same bits.
 #include <boost/test/unit_test.hpp>
 
 #include <cstddef>
@@ -41,7 +41,7 @@ struct Fixture {
   }
 };
 
-// Which factors of each GEMM cuBLASLt could not read where they lie: {a's, b's}.
+// Which factors of each GEMM cuBLASLt could not read in place: {a's, b's}.
 class Moved final : public LayerObserver {
  public:
   void cast(const CastEvent&, Stream&) override {}
@@ -59,7 +59,7 @@ class Moved final : public LayerObserver {
 
 BOOST_FIXTURE_TEST_SUITE(block_factors, Fixture)
 
-// The weight's blocks serve both GEMMs, and so lie as one of them reads them.
+// The weight's blocks serve both GEMMs, and so have the layout that one of them reads.
 BOOST_AUTO_TEST_CASE(only_those_of_the_transposed_weight_are_moved) {
   Moved moved;
   const LinearCase device = make();

@@ -509,7 +509,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_is_refused) {
   DelayedScaling scaling(*backend);
   BOOST_TEST(scaling.add("a", Dtype::e4m3fn) == 0);
   BOOST_TEST(message([&] { scaling.add("a", Dtype::e5m2); }) ==
-             "delayed scaling slot \"a\": already exists; each slot needs a name of its own");
+             "delayed scaling slot \"a\": already exists; each slot needs its own name");
   BOOST_TEST(message([&] { scaling.add("", Dtype::e5m2); }) ==
              "delayed scaling slot \"\": has no name, but its state is saved by it");
   BOOST_TEST(message([&] { scaling.add("\xff", Dtype::e5m2); }) ==

@@ -465,7 +465,7 @@ BOOST_AUTO_TEST_CASE(a_layer_that_cannot_be_made_leaves_no_slots) {
   scales.add("taken.grad_output", Dtype::e5m2);
   scales.add("mlp.down.weight", Dtype::e4m3fn);
   const auto exists = [](const std::string& name) {
-    return "delayed scaling slot \"" + name + "\": already exists; each slot needs a name of its own";
+    return "delayed scaling slot \"" + name + "\": already exists; each slot needs its own name";
   };
   BOOST_TEST(refusal([&] {
                Float8Linear(*backend, {16, 8}, delayed(), {.name = "taken", .delayed = &scales});
@@ -833,7 +833,7 @@ BOOST_AUTO_TEST_CASE(names_the_tensor_that_is_wrong) {
                t.input.row_stride = std::int64_t{1} << 40;
              }).starts_with("Float8Linear input: "));
   BOOST_TEST(forward_with([&](LinearForward& t) { t.output.data = device.input.view().data; }) ==
-             "Float8Linear output: overlaps Float8Linear input: give it memory of its own");
+             "Float8Linear output: overlaps Float8Linear input: give it separate memory");
 
   linear.forward(device.forward(true), stream);
   BOOST_TEST(backward_with([](LinearBackward& t) { t.grad_output.rows = 3; }) ==
@@ -861,9 +861,9 @@ BOOST_AUTO_TEST_CASE(names_the_tensor_that_is_wrong) {
   BOOST_TEST(
       backward_with([](LinearBackward& t) { t.grad_bias.row_stride = 0; }).starts_with("Float8Linear grad_bias: "));
   BOOST_TEST(backward_with([&](LinearBackward& t) { t.grad_input.data = device.grad_output.view().data; }) ==
-             "Float8Linear grad_input: overlaps Float8Linear grad_output: give it memory of its own");
+             "Float8Linear grad_input: overlaps Float8Linear grad_output: give it separate memory");
   BOOST_TEST(backward_with([&](LinearBackward& t) { t.grad_weight.data = t.grad_bias.data; }) ==
-             "Float8Linear grad_weight: overlaps Float8Linear grad_bias: give it memory of its own");
+             "Float8Linear grad_weight: overlaps Float8Linear grad_bias: give it separate memory");
 
   Float8Linear without_bias(*backend, {16, 8}, tensorwise());
   BOOST_TEST(refusal([&] { without_bias.forward(device.forward(true), stream); }) ==

@@ -349,14 +349,14 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
   BOOST_TEST(refusal([&] { rms.backward({.grad_output = y, .grad_input = x}, stream); }) ==
              "NormLinear grad_gamma: is missing, but is computed together with grad_input: give it memory");
   BOOST_TEST(refusal([&] { rms.backward({.grad_output = y, .grad_input = x, .grad_gamma = v}, stream); }) ==
-             "NormLinear grad_input: overlaps the input: give it memory of its own");
+             "NormLinear grad_input: overlaps the input: give it separate memory");
   const DeviceMatrix gx = empty(4, 16, Dtype::bf16), square = make(zeros(16, 16), Dtype::bf16);
   BOOST_TEST(refusal([&] {
                rms.backward({.grad_output = y, .grad_input = gx, .grad_gamma = v, .grad_weight = gx}, stream);
-             }) == "NormLinear grad_input: overlaps grad_weight: give it memory of its own");
+             }) == "NormLinear grad_input: overlaps grad_weight: give it separate memory");
   RMSNormLinear in_place(*backend, {.linear = {16, 16}, .affine = false}, high_precision());
   BOOST_TEST(refusal([&] { in_place.forward({.input = x, .weight = square, .output = x}, stream); }) ==
-             "NormLinear output: overlaps input: give it memory of its own");
+             "NormLinear output: overlaps input: give it separate memory");
 
   GatedMlp mlp(*backend, {16, 8}, high_precision());
   const DeviceMatrix w13 = make(zeros(16, 16), Dtype::bf16), w2 = make(zeros(16, 8), Dtype::bf16);
@@ -364,7 +364,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
              "GatedMlp backward: has no forward() before it: run forward() first");
   BOOST_TEST(refusal([&] {
                mlp.forward({.input = x, .gate_up_weight = w13, .down_weight = w2, .output = x}, stream);
-             }) == "GatedMlp output: overlaps input: give it memory of its own");
+             }) == "GatedMlp output: overlaps input: give it separate memory");
   mlp.forward({.input = x, .gate_up_weight = w13, .down_weight = w2, .output = gx}, stream);
   BOOST_TEST(
       refusal([&] { mlp.backward({.grad_output = x, .grad_gate_up_weight = w13, .grad_down_weight = w13}, stream); }) ==
@@ -380,7 +380,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_fused_is_refused) {
   BOOST_TEST(with({}, {}) == "Float8Linear epilogue_inputs[0]: is missing; it must be bf16");
   BOOST_TEST(with(x, {}) ==
              "Float8Linear epilogue_inputs[0]: is bf16[4, 16] on cpu, but must be [4, 8] = a matrix of x's shape");
-  BOOST_TEST(with(y, {}) == "Float8Linear output: overlaps an input of the epilogue: give it memory of its own");
+  BOOST_TEST(with(y, {}) == "Float8Linear output: overlaps an input of the epilogue: give it separate memory");
   const DeviceMatrix residual = empty(4, 8, Dtype::bf16);
   BOOST_TEST(with(residual, x) ==
              "Float8Linear prologue_inputs[0]: is given, but the layer's expression there has 0 inputs");

@@ -354,7 +354,7 @@ std::string refused_beside(CountingBackend& counting, const First& first, const 
 }
 
 constexpr const char* kInUse =
-    ": is in use by another thread's call of a layer: give each thread a Stream of its own, or let one call end before "
+    ": is in use by another thread's call of a layer: give each thread its own Stream, or let one call end before "
     "the next begins";
 
 }  // namespace
@@ -675,7 +675,7 @@ BOOST_AUTO_TEST_CASE(a_step_of_an_owner_is_captured) {
         BOOST_TEST(memory.live_bytes == held);
         graph->replay(on);
         graph.reset();
-        owner(64, on);  // in memory of its own again
+        owner(64, on);  // in its own memory again
         BOOST_TEST(memory.live_bytes == held);
       }
       BOOST_TEST(memory.live.empty());

@@ -784,18 +784,18 @@ BOOST_AUTO_TEST_CASE(memory_must_be_apart) {
   LinearSaved within{.memory = scratch};
   forward.saved = &within;
   BOOST_TEST(refusal([&] { linear_forward(plan, *backend, forward, {.stream = stream}); }) ==
-             "linear \"wq\" saved: overlaps the scratch: give it memory of its own");
+             "linear \"wq\" saved: overlaps the scratch: give it separate memory");
   forward.saved = &kept;
   forward.input.data = MemoryRegion(scratch).data;
   BOOST_TEST(refusal([&] { linear_forward(plan, *backend, forward, {.stream = stream}); }) ==
-             "linear \"wq\" scratch: overlaps input: give it memory of its own");
+             "linear \"wq\" scratch: overlaps input: give it separate memory");
   forward.input = device.input;
   linear_forward(plan, *backend, forward, {.stream = stream});
   LinearBackwardTensors backward =
       functions.backward_tensors(device.backward(true), device.forward(true), kept, scratch);
   backward.grad_weight.data = kept.memory.data;
   BOOST_TEST(refusal([&] { linear_backward(plan, *backend, backward, {.stream = stream}); }) ==
-             "linear \"wq\" saved: overlaps grad_weight: give it memory of its own");
+             "linear \"wq\" saved: overlaps grad_weight: give it separate memory");
   backward.grad_weight = device.grad_weight;
   backward.scratch.bytes = 0;
   BOOST_TEST(refusal([&] {

@@ -26,7 +26,7 @@ const std::string kChanged = "changed between forward and backward, which reads 
 const std::string kKeep = kChanged + "keep its values until the backward is done";
 const std::string kSaved =
     kChanged +
-    "it was overwritten, or another forward was given the same memory: give each forward memory of its own until its "
+    "it was overwritten, or another forward was given the same memory: give each forward its own memory until its "
     "backward is done";
 const std::string kCodes =
     kChanged + "cast a weight again, or write its codes, only when the backwards of its forwards are done";

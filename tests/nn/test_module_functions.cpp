@@ -137,7 +137,7 @@ struct Fixture {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    check("each on a thread and a stream of its own");
+    check("each on its own thread and stream");
     for (const Case& each : cases) layer.functions.forward(each.forward(), nullptr, stream);
     auto kept = layer.saved(*backend, stream);
     for (const Case& each : cases) {
@@ -708,14 +708,14 @@ BOOST_AUTO_TEST_CASE(memory_of_a_module_must_fit_its_plan) {
                  .ends_with("but must begin at a multiple of 256 bytes"));
   BOOST_TEST(forward_with(whole, {}).starts_with("norm linear \"wq\" scratch: is missing; it must have "));
   BOOST_TEST(forward_with(scratch, scratch) ==
-             "norm linear \"wq\" saved: overlaps the scratch: give it memory of its own");
+             "norm linear \"wq\" saved: overlaps the scratch: give it separate memory");
   NormLinearForward over = device.forward();
   kept = {.memory = whole};
   over.output.data = whole.data;
   BOOST_TEST(refusal([&] {
                norm_linear_forward(functions.plan, *backend, functions.tensors(over, &kept, scratch),
                                    {.stream = stream});
-             }) == "norm linear \"wq\" saved: overlaps output: give it memory of its own");
+             }) == "norm linear \"wq\" saved: overlaps output: give it separate memory");
   const auto backward_with = [&](const MemoryRegion& use) {
     return refusal([&] {
       norm_linear_backward(functions.plan, *backend, functions.tensors(device.backward(), device.forward(), kept, use),
@@ -799,7 +799,7 @@ BOOST_AUTO_TEST_CASE(a_module_takes_what_its_plan_was_made_for) {
   same.grad_down_bias = same.grad_input;
   same.grad_down_bias.rows = 1;
   BOOST_TEST(refusal([&] { mlp.backward(same, mlp_device.forward(), mlp_kept.saved, stream); }) ==
-             "MLP \"mlp\" grad_down_bias: overlaps grad_input: give it memory of its own");
+             "MLP \"mlp\" grad_down_bias: overlaps grad_input: give it separate memory");
   BOOST_TEST(refusal([&] {
                mlp_recompute(mlp.plan, *backend, mlp.tensors(mlp_device.forward(), nullptr, scratch),
                              {.stream = stream});

@@ -243,9 +243,9 @@ BOOST_AUTO_TEST_CASE(wrong_gradients_of_others_are_refused) {
   check_contains(refused([&](NormLinearBackwardTensors& t) { t.grad_values[1] = q.grad_output; }),
                  {of + "1]: is bf16[9, 24]", "but must be bf16 [9, 33] = [tokens, in_features]"});
   BOOST_TEST(refused([](NormLinearBackwardTensors& t) { t.grad_values[0].data = t.scratch.data; }) ==
-             of + "0]: overlaps the scratch: give it memory of its own");
+             of + "0]: overlaps the scratch: give it separate memory");
   BOOST_TEST(refused([](NormLinearBackwardTensors& t) { t.grad_values[1] = t.grad_input; }) ==
-             of + "1]: overlaps grad_input: give it memory of its own");
+             of + "1]: overlaps grad_input: give it separate memory");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

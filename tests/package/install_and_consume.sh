@@ -66,7 +66,7 @@ step "a program that uses each part, linked to the installed library"
   "$(find "$work/prefix" -name libingot.a)" -pthread -ldl
 "$work/use_parts"
 
-# These have command lines and files of their own, so they also need CLI11, fmt and nlohmann-json, and the text of their
+# These have their own command lines and files, so they also need CLI11, fmt and nlohmann-json, and the text of their
 # kernels, which the build makes. (Two files of train_lm need xxHash, and nothing of Ingot's that the others do not.) The
 # build has compiled them against the same headers, so that what is left to see is whether all of those are installed: the
 # preprocessor suffices.

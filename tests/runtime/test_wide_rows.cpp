@@ -1,5 +1,5 @@
 // Which rows the CUDA backend gives to the kernels for wide rows, by a dry run: a cast's rows that are wide enough for
-// a block of their own, and norms' of 8193 to 16384 columns, where the GPU has clusters (the variant `wide`, and norms'
+// one block per row, and norms' of 8193 to 16384 columns, where the GPU has clusters (the variant `wide`, and norms'
 // kernels for a number of columns). They must be readable in vectors.
 // tests/runtime/test_backends_gpu.cpp tests the results.
 #include <algorithm>
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(of_casts_in_a_capture) {
   BOOST_TEST((hook.launched.passes == std::vector{Pass::main, Pass::main, Pass::wide, Pass::wide}));
 }
 
-// Kernels for rows of so many columns, of which a pair of blocks takes each: codes alone of 16-bit elements.
+// Kernels for rows of this many columns, a pair of blocks for each row: codes alone of 16-bit elements.
 BOOST_AUTO_TEST_CASE(of_norms) {
   constexpr const char* kCodes = "norm rms bf16->e4m3fn affine scale=row out=codes";
   BOOST_TEST(cols(kCodes, {132, 8192}) == 0);

@@ -1,5 +1,5 @@
 // The part of a long list of cases that CI runs: the same one every day and on every machine. Whether a case belongs to
-// it follows from the hash of its own name, so a new case moves no other; of a kind that would have none, it has the
+// it follows from the hash of its name, so a new case moves no other; of a kind that would have none, it has the
 // case with the smallest hash. With `-- nightly` as arguments a program runs all cases.
 #pragma once
 

@@ -18,7 +18,7 @@ constexpr bool is_any(Dtype) { return true; }
 Device device_of(int type, int index, const char* what) {
   if (type == nb::device::cpu::value || type == nb::device::cuda_host::value) return {DeviceType::cpu, 0};
   if (type == nb::device::cuda::value) return {DeviceType::cuda, index};
-  refuse(what, "lies on a device that is neither the CPU nor a CUDA GPU (DLPack device type " + std::to_string(type) +
+  refuse(what, "is on a device that is neither the CPU nor a CUDA GPU (DLPack device type " + std::to_string(type) +
                    "); move it first");
 }
 

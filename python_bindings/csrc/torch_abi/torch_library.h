@@ -89,7 +89,7 @@ class TorchTensor {
   void* data() const;
   std::span<const std::int64_t> sizes() const;
   std::span<const std::int64_t> strides() const;
-  // Do the elements lie one after the other, the last dimension's first?
+  // Is the tensor contiguous, its last dimension the fastest?
   bool is_contiguous() const;
   // nullopt: one that layers do not take.
   std::optional<Dtype> dtype() const;

@@ -55,7 +55,7 @@ class TorchSizes {
 TorchSizes sizes_with_last(std::span<const std::int64_t> sizes, std::int64_t last);
 
 // Memory for one call, of PyTorch's allocator. PyTorch's CPU memory is aligned to 64 bytes, so that on the CPU the call
-// works on aligned memory of its own, which is copied from and to PyTorch's tensors.
+// works on separate aligned memory, which is copied from and to PyTorch's tensors.
 class TorchRegion {
  public:
   TorchRegion() = default;

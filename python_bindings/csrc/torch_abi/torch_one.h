@@ -13,7 +13,7 @@ namespace ingot::python {
 // Threads may share it.
 class TorchOne {
  public:
-  // f32[1]. `backend` is always the same, and outlives this object. The first call waits for a stream of its own, also
+  // f32[1]. `backend` is always the same, and outlives this object. The first call waits for its own stream, also
   // while PyTorch captures another.
   Tensor of(Backend& backend) {
     std::call_once(once_, [&] {

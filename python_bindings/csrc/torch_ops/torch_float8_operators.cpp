@@ -106,7 +106,7 @@ void quantize(TorchArgumentsOf<kQuantize>& all) {
 
 // ---- gemm ----------------------------------------------------------------------------------------------------------
 
-// The row stride of a matrix whose rows lie one after the other; nullopt if they do not.
+// The row stride of a matrix stored by rows; nullopt for any other layout.
 std::optional<std::int64_t> stride_of_rows(std::int64_t rows, std::int64_t cols, std::int64_t row_stride,
                                            std::int64_t col_stride) {
   if (cols > 1 && col_stride != 1) return std::nullopt;
@@ -114,7 +114,7 @@ std::optional<std::int64_t> stride_of_rows(std::int64_t rows, std::int64_t cols,
   return row_stride >= cols ? std::optional(row_stride) : std::nullopt;
 }
 
-// A matrix of codes, by rows or by columns, or a copy by rows of one that lies otherwise.
+// A matrix of codes, by rows or by columns, or a copy by rows of one with another layout.
 struct Codes {
   Codes(const TorchTensor& tensor, const char* what) {
     const std::optional<Dtype> dtype = tensor.float8_dtype();

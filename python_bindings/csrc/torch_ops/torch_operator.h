@@ -1,5 +1,5 @@
 // What the operators of torch.ops.ingot share: how they take their arguments and give their results, by the names of
-// the table (torch_schemas.h), and how they are registered. Each family of operators has a file of its own.
+// the table (torch_schemas.h), and how they are registered. Each family of operators has its own file.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -66,7 +66,7 @@ void register_once() {
 void bind_torch(nb::module_& module) {
   module.def("torch_register", &register_once);
   module.def("torch_stream_count", [] { return shared_context(Device{}).torch_streams().count(); });
-  // Where the blocks of a stream's allocator lie on the CPU, as addresses.
+  // The addresses of the blocks of a stream's allocator on the CPU.
   module.def(
       "torch_allocator_addresses",
       [](const std::vector<std::size_t>& sizes) {

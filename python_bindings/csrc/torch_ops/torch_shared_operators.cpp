@@ -273,8 +273,8 @@ void backward(TorchArgumentsOf<kSharedLinearBackward>& all) {
     gradients.emplace_back(plan.layer(is_layer ? at : 0), is_layer && run.wants_weight(at),
                            is_layer && run.wants_bias(at), device, *arguments.main_grads[at]);
   }
-  // Each layer's gradient of the shared values. Without a norm the last layer's lies where their sum will: they are
-  // added from the last to the first, as autograd adds those of separate layers.
+  // Each layer's gradient of the shared values. Without a norm the last layer's is written where their sum will be:
+  // they are added from the last to the first, as autograd adds those of separate layers.
   const std::size_t last = plan.count() - 1;
   std::array<TorchTensor, kMostLayers> memory;
   std::array<Tensor, kMostLayers> of_values{};

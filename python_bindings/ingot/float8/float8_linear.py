@@ -148,7 +148,7 @@ _KNOWN_WEIGHTS = (*KNOWN_TENSORS, Float8TrainingTensor, WeightWithDynamicFloat8C
 
 
 def is_foreign(weight: torch.Tensor) -> bool:
-    """Is this a tensor of another library's class, which multiplies in a way of its own?"""
+    """Is this a tensor of another library's class, which defines its own products?"""
     return type(weight) not in _KNOWN_WEIGHTS
 
 

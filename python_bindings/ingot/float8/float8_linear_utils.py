@@ -72,7 +72,7 @@ def convert_to_float8_training(
 
     `module_filter_fn(layer, name)` leaves a layer alone by returning False; `config` is Float8LinearConfig() unless
     given. The new layers have the parameters, hooks and mode of the old ones. Layers that FP8 cannot replace stay:
-    those with a forward of their own, with weights of other dtypes, and those of torch.nn.MultiheadAttention, which
+    those with their own forward, with weights of other dtypes, and those of torch.nn.MultiheadAttention, which
     does not call them. conversion_report(model) lists all, with the reason. A second call changes nothing.
 
     Raises AssertionError if the model is a linear layer with children, and RuntimeError for layers that are sharded

@@ -178,7 +178,7 @@ def fp8_tensor_statistics(tensor: torch.Tensor, float8_dtype: torch.dtype) -> Tu
 
 
 def is_row_major(stride: Tuple[int, ...]) -> bool:
-    """Are these the strides of a matrix whose rows lie contiguously? Raises AssertionError if it has not 2
+    """Are these the strides of a matrix whose rows are contiguous? Raises AssertionError if it has not 2
     dimensions."""
     if len(stride) != 2:
         raise Float8AssertionError(f"is_row_major takes the strides of a matrix, got those of {len(stride)} dimensions")

@@ -281,7 +281,7 @@ def _alone_in(folder: pathlib.Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LinearError(
-                f"{folder}: another process is saving into this folder: give each a folder of its own, or save "
+                f"{folder}: another process is saving into this folder: give each its own folder, or save "
                 "on one rank"
             ) from None
         except OSError:

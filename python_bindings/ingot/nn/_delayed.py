@@ -57,7 +57,7 @@ class KeepsScales(torch.nn.Module):
             self._buffers.pop(name, None)
 
     def __getstate__(self):
-        """A shallow copy has a dict of buffers of its own: what the module knows of its scales is not in that dict."""
+        """A shallow copy has its own dict of buffers: what the module knows of its scales is not in that dict."""
         return {**self.__dict__, "_buffers": dict(self._buffers)}
 
     def __setstate__(self, state) -> None:
@@ -215,8 +215,8 @@ class KeepsScales(torch.nn.Module):
             _sync(alike)
 
     def _formats(self, slots: int) -> torch.Tensor:
-        """What sync_slots() takes of the formats of so many slots, kept for the next step. No buffer: no checkpoint is to
-        hold it."""
+        """The formats of this many slots, as sync_slots() takes them, kept for the next step. No buffer: no checkpoint
+        shall hold it."""
         device = self._buffers["fp8_amax"].device
         kept = self._of_formats
         if kept is None or kept.device != device or kept.shape[1] != slots:

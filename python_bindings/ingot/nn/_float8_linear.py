@@ -73,7 +73,7 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         if type(options) is LinearOptions:
             if torch.compiler.is_compiling():
                 return linear(input, self.weight, self.bias, options)
-            # torch.nn.Module finds an attribute that is a parameter by Python of its own.
+            # torch.nn.Module finds a parameter by slow Python code (__getattr__).
             parameters = self._parameters
             weight = parameters["weight"] if "weight" in parameters else self.weight
             bias = parameters["bias"] if "bias" in parameters else self.bias

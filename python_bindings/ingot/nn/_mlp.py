@@ -170,7 +170,7 @@ class GatedMlp(_MlpLayer):
         history_length: int = 16,
     ) -> "GatedMlp":
         """Returns a module with the parameters of these layers and of the norm in front. gate_up: one layer with the
-        gate's rows first, or (gate, up): their parameters stay two, and each is cast with scales of its own. Raises
+        gate's rows first, or (gate, up): their parameters stay two, and each is cast with its own scales. Raises
         LinearError as Mlp.from_parts() does."""
         new = cls.__new__(cls)
         torch.nn.Module.__init__(new)

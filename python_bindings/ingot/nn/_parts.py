@@ -74,7 +74,7 @@ class LinearParameters(torch.nn.Module):
         torch.nn.Linear.reset_parameters(self)
 
     def forward(self, *_):
-        refuse("LinearParameters", "has no forward of its own: call the module around it")
+        refuse("LinearParameters", "has no forward: call the module that contains it")
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -175,7 +175,7 @@ def parameters_of(part: torch.nn.Module, options):
     """The weight and bias of a part that is never called itself, with what a parametrization makes of them. Raises
     LinearError for a weight that a hook would have to compute. options: as norm_parameters() takes them."""
     parameters = part._parameters
-    # torch.nn.Module finds an attribute that is a parameter by Python of its own.
+    # torch.nn.Module finds a parameter by slow Python code (__getattr__).
     if not torch.compiler.is_compiling() and "weight" in parameters and "bias" in parameters:
         return parameters["weight"], parameters["bias"]
     if part._forward_pre_hooks:

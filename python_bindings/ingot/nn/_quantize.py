@@ -140,9 +140,8 @@ def quantize_(
 
     filter_fn(layer, name) says which linear layers to replace; without it all. device: where weights are cast and then
     stay, one layer after the other. A layer that several modules share stays shared, and a second call changes nothing.
-    What is replaced is an nn.Linear itself, or a Float8Linear with whatever scales; subclasses with a forward of their own
-    are left alone.
-    A layer that shares its weight with another module is left alone, since codes would be one more copy.
+    What is replaced is an nn.Linear itself, or a Float8Linear with any scales. A subclass with its own forward is left
+    alone. A layer that shares its weight with another module is left alone, since codes would be one more copy.
     Raises LinearError for a model that is itself a linear layer, for one that is sharded or wrapped already, and for a
     config that the layers refuse.
     """

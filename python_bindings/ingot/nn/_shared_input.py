@@ -163,7 +163,7 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
         if not isinstance(layer, Float8Linear) or not hasattr(layer.options, "recipe"):
             refuse(subject, f"takes ingot.nn.Float8Linear, got a {type(layer).__name__}: convert it by from_float()")
         if type(layer) is not Float8Linear and has_own_forward(layer) or "forward" in layer.__dict__:
-            refuse(subject, f'"{layer.options.name}" has a forward of its own ({type_name(layer)}): call that layer itself')
+            refuse(subject, f'"{layer.options.name}" has its own forward ({type_name(layer)}): call that layer itself')
         if getattr(layer.options, "activation", ""):
             name = layer.options.name
             refuse(subject, f'takes layers without an activation, "{name}" has one: call that layer itself')

@@ -38,14 +38,15 @@ class WeightOnlyLinear(ShowsWeight):
 
     weight_dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn", or PyTorch's dtype. scale:
     what shares a factor: "tensor", "row", "1x128", "1x64", "1x32", "128x128", or "mx", the way to FP6 and FP4. layout:
-    how codes lie in memory; "auto" is the fastest for the layer's dtype, also after .half() or .bfloat16(). `dtype` is
-    that of the bias and of the activations to be fast for. batch_invariant: a row of y does not depend on how many
+    of codes in memory; "auto" is the fastest for the layer's dtype, also after .half() or .bfloat16(). `dtype` is that
+    of the bias and of the activations to be fast for. batch_invariant: a row of y does not depend on how many
     other rows there are. from_float(), from_codes() and quantize_() make layers with values; a new one has zeros.
 
-    state_dict() has weight (uint8), weight_scale, packing (how the bytes lie) and bias. A layer loads a state of any
+    state_dict() has weight (uint8), weight_scale, packing (the bytes' layout) and bias. A layer loads a state of any
     layout, and refuses one of another format. The attribute `weight` shows the values of the codes, in that dtype, which
-    other code may read and not write; codes() and named_buffers() have the codes. Whoever writes the buffers otherwise than by load_state_dict() and .to()
-    replaces them, or waits for the device before the next forward under torch.compile or in a captured graph.
+    other code may read and not write; codes() and named_buffers() have the codes. Whoever writes the buffers other than
+    by load_state_dict() and .to() replaces them, or waits for the device before the next forward under torch.compile or
+    in a captured graph.
     """
 
     _settled = None  # the codes and factors that the device has finished writing, and their versions
@@ -369,7 +370,7 @@ class WeightOnlyLinear(ShowsWeight):
         return ""
 
     def __getstate__(self):
-        # A shallow copy may lay its codes out otherwise, so it has a dict of buffers of its own.
+        # A shallow copy may give its codes another layout, so it has its own dict of buffers.
         state = {**self.__dict__, "_buffers": dict(self._buffers)}
         state.pop("_settled", None)  # of this process's memory
         return state

@@ -154,7 +154,7 @@ def _like_first(weight: int) -> Callable:
     return lambda facts, tensors: [_like(tensors[0], tensors[weight].shape[0])]
 
 
-# A module of its own file adds its kind here.
+# A module in its own file adds its kind here.
 KINDS: Dict[str, Kind] = {
     "linear": Kind(_linear, _like_first(1)),
     "norm_linear": Kind(_norm_linear, _like_first(3), (3,)),

@@ -117,7 +117,7 @@ def plan_of(config, name, plans: ops.PlanTable, input, weight, bias, weight_agai
 
 
 def _forward(input, weight, bias, plan, input_plan, keep):
-    """As linear_forward. For a compiler the casts and the GEMM are operators of their own (input_plan >= 0)."""
+    """As linear_forward. For a compiler the casts and the GEMM are separate operators (input_plan >= 0)."""
     if input_plan >= 0:
         return split_ops.forward(input, weight, bias, input_plan, plan, keep)
     return ops.linear_forward(input, weight, bias, plan, keep)[:3]

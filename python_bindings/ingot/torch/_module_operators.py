@@ -191,7 +191,7 @@ class Family(NamedTuple):
     known: dict
 
 
-# A family of its own file adds itself here.
+# A family in its own file adds itself here.
 FAMILIES = {
     "norm_linear": Family(_plan_of_norm_linear, _core.torch_name_norm_linear, _NORM_LINEARS),
     "mlp": Family(_plan_of_mlp, _core.torch_name_mlp, _MLPS),

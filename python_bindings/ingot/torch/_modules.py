@@ -75,7 +75,7 @@ def reason_against_replacing(layer: torch.nn.Module, activation: str = "") -> st
     if activation_of(layer) not in ("", activation):
         return f"its activation {activation_of(layer)!r} would be lost: make a torch.nn.Linear of its weight and bias first"
     if has_own_forward(layer):
-        return f"{type_name(layer)} has a forward of its own"
+        return f"{type_name(layer)} has its own forward"
     if vars(layer).get("_compiled_call_impl") is not None:
         return "is compiled already: convert before compile()"
     if isinstance(layer._parameters.get("weight"), torch.nn.parameter.UninitializedParameter):
@@ -158,7 +158,7 @@ def _bound_to(hooks: Dict[Any, Any], module: torch.nn.Module, new: torch.nn.Modu
 
 
 def take_the_rest(module: torch.nn.Module, new: torch.nn.Module) -> None:
-    """Gives `new`, which has parameters and buffers of its own, the hooks of a torch.nn.Linear, and whatever else was
+    """Gives `new`, which has its own parameters and buffers, the hooks of a torch.nn.Linear, and whatever else was
     set on that."""
     take_hooks(module, new)
     if is_ingot_layer(module):

@@ -32,7 +32,7 @@ def _required_names(model: torch.nn.Module, who: str) -> tuple:
 class Monitor:
     """What monitor() returns: statistics of every cast and of every GEMM's output, by the layer's name and the role.
 
-    Between step() calls lies a step. The results of the last `history` observed steps are kept.
+    A step is what runs between two calls of step(). The results of the last `history` observed steps are kept.
     """
 
     def __init__(self, context: Any, every: int, history: int, layers: tuple) -> None:

@@ -175,7 +175,7 @@ def prepare(
     progress: Optional[Progress] = None,
 ) -> Prepared:
     """Compiles and loads every kernel that the model's Ingot layers need for these numbers of tokens, on all cores, so
-    that its first step compiles nothing. Kernels that lie in the store are only loaded.
+    that its first step compiles nothing. Kernels that are in the store are only loaded.
 
     tokens: of the rows of the layers' inputs in one step, batch times sequence; several for several. gpu: the name of
     another GPU, such as "h200", for which kernels are compiled into the store: this machine needs none, and nothing is
@@ -184,7 +184,7 @@ def prepare(
     prepared.
 
     Layers may be on any device, meta included, and may be sharded. Hooks do not run, and parameters and gradients do not
-    change; on a GPU each kind of layer runs on tensors of its own, so that cuBLASLt's choices are made, too. Raises
+    change; on a GPU each kind of layer runs on separate tensors, so that cuBLASLt's choices are made, too. Raises
     ingot.Error if there is neither a GPU nor a name, for a name that is not known, and if a kernel cannot be compiled.
     """
     begin = time.perf_counter()

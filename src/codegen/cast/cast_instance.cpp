@@ -79,7 +79,7 @@ TemplateInstance cast_list_maxima(const CastSpec& spec) {
           functor(spec)};
 }
 
-// The two steps of CastSchedule::rows_then_tiles as casts of their own.
+// The two steps of CastSchedule::rows_then_tiles as separate casts.
 CastSpec rows_step(const CastSpec& spec) {
   CastSpec rows = spec;
   rows.transposed = false;

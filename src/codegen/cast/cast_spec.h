@@ -23,7 +23,7 @@ struct TemplateInstance;
 //   codes[rows, cols] = encode(saturate(f32(x) * scale)), NaN for an Inf; transposed[cols, rows] = them, transposed
 //   factors = 1 / scale (f32): value = code * factor
 // The values that are cast are x, or a pointwise expression of x and of further inputs, fused in front (pointwise.h).
-// The expression is computed in f32 and rounded to `in`, as if it were a kernel of its own, unless `unrounded`.
+// The expression is computed in f32 and rounded to `in`, as by a separate kernel, unless `unrounded`.
 struct CastSpec {
   static constexpr std::string_view kWord = "cast";
   Dtype in = Dtype::bf16;
@@ -33,7 +33,7 @@ struct CastSpec {
   bool codes = true;
   bool transposed = false;
   bool pow2 = false;
-  // Gives the transposed codes scales of their own, in terms of x, so that one call makes the operands of two GEMMs.
+  // Gives the transposed codes their own scales, in terms of x, so that one call makes the operands of two GEMMs.
   std::optional<ScaleGranularity> transposed_scale{};
   ScaleSource source = ScaleSource::dynamic;
   Pointwise pointwise{};
@@ -43,7 +43,7 @@ struct CastSpec {
   // Also writes the values' sums over each column (the gradient of a bias), rounded once to this dtype.
   // templates/cast/cast_tile_shared.cuh fixes the order of summation.
   std::optional<Dtype> sum{};
-  // Casts any number of matrices, each with scales of its own, in one launch for each pass (CastList in
+  // Casts any number of matrices, each with its own scales, in one launch for each pass (CastList in
   // runtime/backend.h).
   bool list = false;
   bool operator==(const CastSpec&) const = default;

@@ -1,4 +1,4 @@
-// A pointwise expression as a kernel of its own, for values that are needed in high precision, such as the gradient of
+// A pointwise expression as a separate kernel, for values that are needed in high precision, such as the gradient of
 // an activation function.
 #pragma once
 

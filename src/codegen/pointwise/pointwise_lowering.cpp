@@ -58,7 +58,7 @@ class Lowering {
     return steps_[s].op == Op::sigmoid && step.op == Op::subtract && step.b == s && uses_[i] == 1 &&
            steps_[step.a].op == Op::constant && steps_[step.a].value == 1;
   }
-  // s (1 - s) = s - s s. A sigmoid s lies between 0 and 1, so that neither side meets Inf; the right one rounds once.
+  // s (1 - s) = s - s s. A sigmoid s is between 0 and 1, so that neither side becomes Inf; the right one rounds once.
   LoweredStep slope_of_sigmoid(std::uint16_t s, std::uint16_t one_minus) {
     lowered_[one_minus].kind = part_of_another;
     return {.kind = multiply_add, .negates_product = true, .count = 3, .operands = {s, s, s}};
@@ -76,7 +76,7 @@ class Lowering {
     }
     return is_nan.back();
   }
-  // The step that must be NaN where step i is: products and sums with constants make no NaN of their own.
+  // The step that must be NaN where step i is: products and sums with constants make no new NaN.
   std::uint16_t source_of_nan(std::uint16_t i) const {
     const PointwiseStep& step = steps_[i];
     if (step.op == Op::negate || step.op == Op::abs) return source_of_nan(step.a);

@@ -36,7 +36,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xc0U) == 0x80U; }  // of a UTF-8 character
 
-// The message, then the text on a line of its own, so that nothing before it shifts it, and below it a caret under the
+// The message, then the text on a separate line, so that nothing before it shifts it, and below it a caret under the
 // character at `position`. A long text is cut to the part around it.
 Error error_at(std::string_view text, std::size_t position, const std::string& sentence) {
   constexpr std::size_t kAround = 60;

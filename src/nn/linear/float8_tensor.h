@@ -73,7 +73,7 @@ INGOT_API CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec,
 // The row stride of codes with rows of that many bytes, as outputs_of() and LinearPlan lay them out.
 INGOT_API std::int64_t code_pitch(std::int64_t cols);
 
-// The factors of codes in the order in which every kernel of a GEMM reads them where they lie, cuBLASLt too: for groups
+// The factors of codes in the order in which every kernel of a GEMM reads them in place, cuBLASLt too: for groups
 // in a row a matrix, f32[ceil(cols / scale.cols), rows] for a tensor [rows, cols]; otherwise unchanged.
 INGOT_API Tensor factors_by_group(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols);
 

@@ -9,10 +9,9 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& subject, const std::string& name, const char* stream) {
   const std::string layer = name.empty() ? subject : fmt::format("{} \"{}\"", subject, name);
-  refuse_argument(
-      fmt::format("{} {}", layer, stream).c_str(),
-      "is in use by another thread's call of a layer: give each thread a Stream of its own, or let one call "
-      "end before the next begins");
+  refuse_argument(fmt::format("{} {}", layer, stream).c_str(),
+                  "is in use by another thread's call of a layer: give each thread its own Stream, or let one call "
+                  "end before the next begins");
 }
 
 }  // namespace

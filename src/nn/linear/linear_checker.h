@@ -36,7 +36,7 @@ class ModuleChecker {
   void disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) const {
     for (const NamedTensor& other : others) {
       if (!overlap(*written.tensor, *other.tensor)) continue;
-      refuse(written.name, fmt::format("overlaps {}: give it memory of its own", other.name));
+      refuse(written.name, fmt::format("overlaps {}: give it separate memory", other.name));
     }
   }
 
@@ -58,7 +58,7 @@ class ModuleChecker {
     }
     for (const NamedTensor& tensor : tensors) {
       if (!share_memory({region.data, bytes}, *tensor.tensor)) continue;
-      refuse(name, fmt::format("overlaps {}: give it memory of its own", tensor.name));
+      refuse(name, fmt::format("overlaps {}: give it separate memory", tensor.name));
     }
   }
 
@@ -74,7 +74,7 @@ class ModuleChecker {
     const auto* const first = static_cast<const std::byte*>(saved.data);
     const auto* const second = static_cast<const std::byte*>(scratch.data);
     if (second >= first + saved_bytes || first >= second + scratch_bytes) return;
-    refuse("saved", "overlaps the scratch: give it memory of its own");
+    refuse("saved", "overlaps the scratch: give it separate memory");
   }
 
   // What a backward is given must be what a forward of this plan left.
@@ -134,12 +134,11 @@ class LinearChecker : public ModuleChecker {
   void disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) const {
     for (const NamedTensor& other : others) {
       if (!overlap(*written.tensor, *other.tensor)) continue;
-      refuse(written.name, fmt::format("overlaps {} {}: give it memory of its own", plan_->subject, other.name));
+      refuse(written.name, fmt::format("overlaps {} {}: give it separate memory", plan_->subject, other.name));
     }
   }
   void disjoint_from_input(const NamedTensor& written, const char* of, const Tensor& input) const {
-    if (overlap(*written.tensor, input))
-      refuse(written.name, fmt::format("overlaps {}: give it memory of its own", of));
+    if (overlap(*written.tensor, input)) refuse(written.name, fmt::format("overlaps {}: give it separate memory", of));
   }
 
   // The inputs of an expression: matrices [rows, cols] and column vectors of the values' dtype, column vectors of f32,

@@ -143,7 +143,7 @@ void check_given(const LinearChecker& check, const NamedTensor& codes, std::int6
   }
   check.all(codes, check.plan().given_input.spec.out, ", the input's format", rows, cols,
             "the input as its GEMM reads it");
-  // Those of a row's groups may lie by group, as linear_input_codes() has them, or row by row.
+  // Those of a row's groups may be ordered by group, as linear_input_codes() has them, or row by row.
   if (scale.rows == 1 && scale.cols != 0 && factors.tensor->rows > 1) {
     return check.all(factors, Dtype::f32, ", as factors are", scale_count(scale, 1, cols), rows,
                      "a row of factors for each group of columns");

@@ -43,7 +43,7 @@ INGOT_API Float8View cast_weight(const LinearPlan& plan, Backend& backend, const
                                  const LinearRun& run);
 
 // The input's codes as a forward of this plan writes them, for layers whose plans were made with given_input. Those for
-// the output GEMM lie in its scratch, which must not be used again before the other forwards are done; those for
+// the output GEMM are in its scratch, which must not be used again before the other forwards are done; those for
 // grad_weight in its saved memory (none: a forward that keeps nothing), which must last as long as the other backwards
 // need it.
 INGOT_API Float8View linear_input_codes(const LinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,

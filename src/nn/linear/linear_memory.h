@@ -1,4 +1,4 @@
-// Where the parts of a linear layer's memory lie. A LinearPlan tells it before anything runs, so that the memory can
+// Where the parts of a linear layer's memory are. A LinearPlan says so before anything runs, so that the memory can
 // come from anywhere: a layer's own buffers, a framework's allocator, the pool of a graph.
 //
 // There are four regions. Each begins at a multiple of kLinearAlignment, and so does each of its parts. A part that the
@@ -67,7 +67,7 @@ struct LinearSavedMemory {
   std::size_t bytes = 0;
 
   std::array<TensorPlace, 4> parts() const { return {input_transposed, input_factors, input_values, preactivation}; }
-  // The bytes of the tensors themselves, without what lies between them.
+  // The bytes of the tensors themselves, without the gaps between them.
   std::size_t bytes_of_parts() const {
     std::size_t sum = 0;
     for (const TensorPlace& part : parts()) sum += part.bytes();

@@ -2,7 +2,7 @@
 // they need. linear_functions.h runs it; Float8Linear owns the memory of one.
 //
 //   const LinearPlan plan = linear_plan({.name = "layers.0.wq", .config = rowwise(), .shape = {K, N}});
-//   const LinearMemory memory = plan.memory(tokens);   // how many bytes, and where in them each tensor lies
+//   const LinearMemory memory = plan.memory(tokens);   // how many bytes, and where in them each tensor is
 //
 // A plan knows no backend and no stream and never changes, so it may be copied, and any number of threads may use one.
 #pragma once

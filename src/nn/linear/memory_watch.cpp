@@ -111,7 +111,7 @@ void Watch::saved(std::size_t bytes) {
   const auto count = static_cast<std::int64_t>(memory.data == nullptr ? 0 : bytes);
   const Tensor tensor{.data = memory.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = count, .row_stride = count};
   (*this)("saved", {&tensor, 1},
-          "it was overwritten, or another forward was given the same memory: give each forward memory of its own "
+          "it was overwritten, or another forward was given the same memory: give each forward its own memory "
           "until its backward is done");
 }
 

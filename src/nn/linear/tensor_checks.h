@@ -27,7 +27,7 @@ struct NamedTensor {
 inline void check_disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) {
   for (const NamedTensor& other : others) {
     if (!overlap(*written.tensor, *other.tensor)) continue;
-    refuse_argument(written.name, fmt::format("overlaps {}: give it memory of its own", other.name));
+    refuse_argument(written.name, fmt::format("overlaps {}: give it separate memory", other.name));
   }
 }
 

@@ -81,7 +81,7 @@ int DelayedScaling::add(const std::string& name, Dtype dtype, bool pow2) {
   if (!is_fp8(dtype)) {
     refuse(subject, fmt::format("is of {}, but must be of one of {}", ingot::name(dtype), list(kFp8Dtypes)));
   }
-  if (!by_name_.emplace(name, size()).second) refuse(subject, "already exists; each slot needs a name of its own");
+  if (!by_name_.emplace(name, size()).second) refuse(subject, "already exists; each slot needs its own name");
   slots_.push_back({.name = name, .dtype = dtype, .pow2 = pow2, .has_scale = false});
   return size() - 1;
 }

@@ -20,7 +20,7 @@
 // factor is NaN.
 //
 // The layer owns memory and state; what it computes are the functions of linear_functions.h, which keep nothing: use
-// those for several forwards before a backward, several threads, memory of your own or weights that are given in FP8.
+// those for several forwards before a backward, several threads, your own memory or weights that are given in FP8.
 //
 // Calls on one layer must come on one stream or be ordered by the caller. Memory is allocated only by the first step
 // and by a larger M, so a step that has run once can be captured into a CUDA graph. Call weight_changed() before the

@@ -316,7 +316,7 @@ void check_mlp_tensors(const MlpPlan& plan, Backend& backend, const MlpBackwardT
 
 namespace {
 
-// A forward or recompute with all of its checks, which are also of tensors that lie in the scratch.
+// A forward or recompute with all of its checks, those of tensors in the scratch included.
 void run_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& tensors, LinearPass pass,
               const LinearRun& run) {
   const LayerCall call(plan.subject, run);

@@ -29,7 +29,7 @@ struct MlpPlanOptions {
   std::string name = "mlp";  // its layers are "mlp.up", or "mlp.gate_up", and "mlp.down"
   LinearConfig config{};
   MlpShape shape{};
-  LinearDtypes dtypes{};               // output: the MLP's; what lies between the layers has the input's
+  LinearDtypes dtypes{};               // output: the MLP's; the hidden values have the input's
   std::string activation = "gelu(x)";  // an expression of x; with the matrix `up` too, x is the gate
   bool fast_math = false;              // as LinearFusion::fast_math
   std::optional<NormOptions> norm{};   // in front
@@ -60,7 +60,7 @@ struct INGOT_API MlpSavedMemory {
   std::size_t down_begin = 0;
   std::size_t bytes = 0;
 
-  // The bytes of the tensors themselves, without what lies between them.
+  // The bytes of the tensors themselves, without the gaps between them.
   std::size_t bytes_of_parts() const;
 };
 

@@ -386,7 +386,7 @@ void check_norm_linear_tensors(const NormLinearPlan& plan, Backend& backend, con
 
 namespace {
 
-// A forward or recompute with all of its checks, which are also of tensors that lie in the scratch.
+// A forward or recompute with all of its checks, those of tensors in the scratch included.
 void run_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& tensors, LinearPass pass,
               const LinearRun& run) {
   const LayerCall call(plan.subject, run);

@@ -39,7 +39,7 @@ struct INGOT_API NormLinearSavedMemory {
   std::size_t layer_begin = 0;  // its region's, in this one
   std::size_t bytes = 0;
 
-  // The bytes of the tensors themselves, without what lies between them.
+  // The bytes of the tensors themselves, without the gaps between them.
   std::size_t bytes_of_parts() const;
 };
 

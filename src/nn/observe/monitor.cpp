@@ -42,7 +42,7 @@ std::string scale_range(const CastStats& stats) {
               : fmt::format("{:.3g} .. {:.3g}", stats.smallest_factor, stats.largest_factor);
 }
 
-// Factors of groups that lie by group, row by row.
+// Converts factors of groups that are ordered by group to row by row.
 std::vector<std::byte> row_by_row(const std::vector<std::byte>& by_group, std::int64_t groups, std::int64_t rows) {
   std::vector<std::byte> factors(by_group.size());
   const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index) * sizeof(float); };

@@ -134,7 +134,8 @@ double product_us(const GemmCall& call, int multiprocessors) {
     return kStartUs + 2 * products_of(size) / (kMmaOperationsPerUs * share);
   const double ours =
       estimate_gemm(call.spec, size, choose_sm90_tiling(call.spec, size, multiprocessors), multiprocessors);
-  // Factors of groups lie as cuBLASLt reads them (the transposed weight's are moved, which is left out).
+  // Factors of groups are laid out as cuBLASLt reads them (the transposed weight's are converted; that cost is left
+  // out).
   return std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors, has_group_factors(call.spec)));
 }
 

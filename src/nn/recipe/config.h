@@ -47,7 +47,7 @@ struct GemmConfig {
 //   together  one call in forward casts the tensor along both dimensions, and the layer keeps backward's codes
 //   again     backward casts the high-precision tensor once more. The layer keeps a view of it, so the tensor must not
 //             change in between
-//   folded    forward's codes, transposed, serve both GEMMs. Their row factors lie along the dimension that backward's
+//   folded    forward's codes, transposed, serve both GEMMs. Their row factors are along the dimension that backward's
 //             GEMM sums over, so the layer multiplies grad_output by them before it casts grad_output:
 //             with W = codes * factor[n], grad_input = (grad_output * factor[n]) @ codes. Only for rowwise scales;
 //             grad_output is then cast for each GEMM separately

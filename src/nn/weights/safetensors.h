@@ -5,7 +5,7 @@
 //   header  := {"__metadata__": {text: text}, name: {"dtype": "BF16", "shape": [rows, cols], "data_offsets": [b, e]}}
 //
 // A tensor is the bytes [b, e) of the data, row-major and little-endian. Together the tensors cover all of the data:
-// none overlaps another, and nothing lies between two. Files may come from anywhere, so open() checks all of this
+// none overlaps another, and there is no gap between two. Files may come from anywhere, so open() checks all of this
 // before it allocates memory of a size that the file names; later reads then stay within the file.
 #pragma once
 

@@ -14,8 +14,8 @@ class Stream;
 
 // A tensor that the spec does not ask for stays a default Tensor. Matrices may have any row stride.
 //
-// Factors of 1x128 groups are written row by row into a vector or, into a matrix f32[ceil(cols / 128), rows], with
-// those of each group of columns in a row of their own. GEMMs read both; cuBLASLt reads only the second (and a GEMM
+// Factors of 1x128 groups are written row by row into a vector or, into a matrix f32[ceil(cols / 128), rows], one
+// row for each group of columns. GEMMs read both; cuBLASLt reads only the second (and a GEMM
 // moves the others for it).
 struct CastTensors {
   // [rows, cols] of spec.in. If an expression does not use x, only the shape counts and the data may be null.
@@ -23,7 +23,7 @@ struct CastTensors {
   Tensor codes{};               // [rows, cols] of spec.out
   Tensor transposed{};          // [cols, rows] of spec.out
   Tensor factors;               // f32[scale_count] (see above), of the codes, or of both
-  Tensor transposed_factors{};  // f32, of the transposed codes if they have scales of their own (transposed_scale)
+  Tensor transposed_factors{};  // f32, of the transposed codes if they have their own scales (transposed_scale)
 
   // With given scales: as many f32 values as there are factors. Scales are read. An amax is raised to the largest |x|
   // of its extent where it is smaller: clear it before the first cast.

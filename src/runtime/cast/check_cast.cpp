@@ -45,7 +45,7 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
     if (!asked) return check_absent(what, values, why_not);
     return check_scales(what, values, Dtype::f32, scale, input.rows, input.cols, device, kScaledInput);
   };
-  // Likewise factors, which may lie by group too.
+  // Likewise factors, which may also be ordered by group.
   const auto check_factors_of = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
                                     const char* why_not) {
     if (!asked || scale != kRowGroups) return check_extents(what, values, asked, scale, why_not);

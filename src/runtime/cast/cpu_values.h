@@ -91,7 +91,7 @@ class Extents {
 
   i64 count() const { return count_; }
   i64 index(i64 row, i64 col) const { return row / rows_ * across_ + col / cols_; }
-  // How many columns, from this one on, lie in its extent.
+  // How many columns, from this one on, are in its extent.
   i64 cols_from(i64 col) const { return cols_ - col % cols_; }
 
  private:

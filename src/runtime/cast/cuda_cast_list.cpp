@@ -1,4 +1,4 @@
-// Lists of casts on a GPU: the parameters of all casts lie in device memory, and each pass is one launch over all
+// Lists of casts on a GPU: the parameters of all casts are in device memory, and each pass is one launch over all
 // tiles.
 #include <cstdint>
 #include <limits>

@@ -1,5 +1,5 @@
-// Where the factors of a matrix lie. Those of 1x128 groups may lie in either of two orders: row by row in one vector,
-// or as a matrix with one row for each group of columns, in which cuBLASLt reads them (gemm/cublaslt_factors.h).
+// The layout of a matrix's factors. Those of 1x128 groups may have either of two orders: row by row in one vector, or
+// as a matrix with one row for each group of columns, in which cuBLASLt reads them (gemm/cublaslt_factors.h).
 #pragma once
 
 #include <cstdint>
