@@ -32,7 +32,7 @@ namespace {
 
 constexpr std::array kThreads{1, 4, 8};
 constexpr std::size_t kLookupsPerBatch = 2000;  // tens of microseconds: far less than a time slice
-constexpr std::size_t kBatches = 300;           // of a thread in a round: several time slices, so that all threads meet
+constexpr std::size_t kBatches = 300;           // of a thread in a round: several time slices, so that threads overlap
 
 const Gpu& gpu() { return gpu_named("h200"); }
 
@@ -47,7 +47,7 @@ class NoCompiler final : public Compiler {
   }
 };
 
-// What the map is compared with the cache on: the hash that the cache's table uses.
+// The hash of the cache's table, so that the map is compared with the same one.
 struct KernelHash {
   std::size_t operator()(const KernelPass& kernel) const noexcept {
     return hash_value(kernel.spec) + kernel.pass.number();
@@ -126,7 +126,7 @@ std::uintptr_t look_up(const Way<Find>& way, std::size_t lookups) {
   return sum;
 }
 
-// All threads at once. `expected`: the sum of one turn over all keys.
+// All threads at once. `expected`: the sum of one pass over all keys.
 template <class Find>
 void sample(const Way<Find>& way, std::uintptr_t expected, LookupCost& cost, std::vector<double>& samples) {
   using Clock = std::chrono::steady_clock;

@@ -36,7 +36,7 @@ Recording trained_model();
 // All passes of its kernels.
 std::vector<KernelPass> kernels_to_find(const Recording& recording);
 
-// Each way to look up, with 1, 4 and 8 threads at once; the ways take turns, `rounds` times.
+// Each way to look up, with 1, 4 and 8 threads at once; the ways alternate for `rounds` rounds.
 LookupReport measure_lookups(int rounds);
 
 std::string to_text(const LookupReport& report);

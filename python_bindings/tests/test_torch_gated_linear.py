@@ -1,5 +1,5 @@
-"""ingot.torch.gated_linear and MLPs whose gate and up are two weights: values against float64, the bits of layers apart,
-no copy of a weight, and messages."""
+"""ingot.torch.gated_linear and MLPs whose gate and up are two weights: values against float64, the bits of separate
+layers, no copy of a weight, and messages."""
 
 import copy
 import pickle
@@ -102,7 +102,7 @@ def test_an_mlp_has_the_bits_of_its_layers(recipe, bias, norm):
 
 @pytest.mark.parametrize("recipe", ["rowwise", "rowwise_folded", "high_precision"])
 def test_forward_has_the_bits_of_one_weight(recipe):
-    """Where each row has its own scales, it does not matter which matrix the row is of."""
+    """Where each row has its own scale, it does not matter which matrix the row belongs to."""
     tensors = of_mlp()
     options = MlpOptions(recipe, "mlp")
     joined = torch.cat((tensors["gate"], tensors["up"])), torch.cat((tensors["gate_bias"], tensors["up_bias"]))
@@ -136,8 +136,8 @@ class Allocations(TorchDispatchMode):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_no_weight_is_copied(recipe):
-    """Nothing is concatenated; nothing but four operators of Ingot's, views and the gradients' accumulation runs. What a
-    forward keeps is what the two of them return."""
+    """Nothing is concatenated; only four operators of Ingot's, views and the gradients' accumulation run. Forward keeps
+    what its two operators return."""
     layer = layer_of(recipe)
     x = torch.randn(40, K, dtype=torch.bfloat16, requires_grad=True)
     with Allocations() as of_forward:

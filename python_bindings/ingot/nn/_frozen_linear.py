@@ -168,7 +168,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         return _codes.dequantized(codes, self.weight_scale, self.weight_dtype, self.scale, self.in_features)
 
     def reset_parameters(self) -> None:
-        """Zeros, as a new layer has: values come from a cast or a checkpoint."""
+        """Sets zeros, as a new layer has: values come from a cast or a checkpoint."""
         clear(self)
 
     def extra_repr(self) -> str:
@@ -176,7 +176,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
 
     @property
     def values_dtype(self) -> torch.dtype:
-        """What `weight` says: the dtype of the bias and of adapters."""
+        """The dtype of the attribute `weight`: that of the bias and of adapters."""
         return self.compute_dtype
 
     @property
@@ -184,7 +184,7 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         return f'FrozenFloat8Linear "{self.layer_name}"'
 
     def __getstate__(self):
-        """PyTorch's float8 tensors cannot be pickled but by torch.save(): codes go as bytes."""
+        """Only torch.save() can pickle PyTorch's float8 tensors, so codes are pickled as bytes."""
         state = self.__dict__.copy()
         state["_buffers"] = {**self._buffers, "weight": self._stored().view(torch.uint8)}
         return state

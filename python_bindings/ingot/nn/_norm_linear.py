@@ -1,4 +1,4 @@
-"""LayerNormLinear and RMSNormLinear: a norm and the linear layer after it, by one operator forward and one
+"""LayerNormLinear and RMSNormLinear: a norm and the linear layer after it, as one operator in forward and one in
 backward."""
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _NormLinear(NamedLayer, KeepsScales):
         return new.train(linear.training)
 
     def reset_parameters(self) -> None:
-        """The layer's, as torch.nn.Linear does, and the norm's."""
+        """Resets the layer's parameters as torch.nn.Linear does, and the norm's."""
         torch.nn.Linear.reset_parameters(self)
         if hasattr(self.norm, "reset_parameters"):
             self.norm.reset_parameters()

@@ -23,8 +23,8 @@ class Prepared:
     """What prepare() did.
 
     gpu: the GPU's name, such as "h200"; empty for the one at hand if its kind is not known by name. layers: the names of
-    the layers that are prepared. left_out: (name, reason) for each of the others. kernels: the specs of the kernels that
-    the layers need, one to a kernel. compiled: how many of them were not in the store. seconds: how long it took.
+    the layers that are prepared. left_out: (name, reason) for each of the others. kernels: the spec of each kernel that
+    the layers need. compiled: how many of them were not in the store. seconds: how long it took.
     """
 
     gpu: str
@@ -36,7 +36,7 @@ class Prepared:
 
 
 def checked_tokens(who: str, tokens: Tokens) -> Tuple[int, ...]:
-    """The numbers of tokens, or an error by the name `who`."""
+    """Returns the numbers of tokens. Raises LinearError, which names `who`, for anything else."""
     counts = tuple(tokens) if isinstance(tokens, (list, tuple, range)) else (tokens,)
     if not counts or not all(isinstance(count, int) and count > 0 for count in counts):
         raise LinearError(f"{who}: tokens is {tokens!r}, expected a number of tokens above 0, or several")
@@ -66,21 +66,21 @@ class _WithoutHooks(torch.nn.Module):
 
 
 def _stand_in(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the same shape and dtype, whatever the other is: on meta, or a shard. Its values are any."""
+    """A tensor of the same shape and dtype, also of one on meta or a shard. Its values are undefined."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=device, requires_grad=tensor.requires_grad)
 
 
 def _run_layer(layer: torch.nn.Module, counts: Tuple[int, ...], *rest) -> None:
-    """_run_in_a_state() for each number of tokens. A layer with delayed scales runs in the state of its first steps and in
-    that of the others, which launch different kernels, and then is in its own."""
+    """Runs the layer for each number of tokens. A layer with delayed scales runs in the state of its first steps and in
+    that of later ones, which launch different kernels; its own state is restored afterwards."""
     for _ in layer._states_to_prepare(rest[-1]) if hasattr(layer, "_states_to_prepare") else (None,):
         for tokens in counts:
             _run_in_a_state(layer, tokens, *rest)
 
 
 def _run_in_a_state(layer: torch.nn.Module, tokens: int, dtype: Optional[torch.dtype], device: torch.device) -> None:
-    """Forward as in inference; then, if gradients are on, forward and backward: with and without a gradient of the
-    input, with one of the output that is a matrix, and one that is a single element, as that of a sum is."""
+    """Runs forward as in inference; then, if gradients are on, forward and backward: with and without a gradient of the
+    input, and with a gradient of the output that is a matrix or, as that of a sum, a single element."""
     whole = _WithoutHooks(layer)
     tensors = {name: _stand_in(each, device) for name, each in whole.named_parameters()}
     tensors.update((name, _stand_in(each, device)) for name, each in whole.named_buffers())
@@ -177,11 +177,11 @@ def prepare(
     """Compiles and loads every kernel that the model's Ingot layers need for these numbers of tokens, on all cores, so
     that its first step compiles nothing. Kernels that are in the store are only loaded.
 
-    tokens: of the rows of the layers' inputs in one step, batch times sequence; several for several. gpu: the name of
-    another GPU, such as "h200", for which kernels are compiled into the store: this machine needs none, and nothing is
-    loaded. dtype: of the layers' inputs (autocast's, say); by default that of each layer's weight. progress(done, total,
-    kernel) is called after each kernel; what it raises ends the preparation. Under torch.no_grad() only forward is
-    prepared.
+    tokens: how many rows the layers' inputs have in one step, batch times sequence; or several such numbers. gpu: the
+    name of another GPU, such as "h200", for which kernels are compiled into the store: this machine needs no GPU, and
+    nothing is loaded. dtype: that of the layers' inputs (autocast's, say); by default that of each layer's weight.
+    progress(done, total, kernel) is called after each kernel; an exception from it ends the preparation. Under
+    torch.no_grad() only forward is prepared.
 
     Layers may be on any device, meta included, and may be sharded. Hooks do not run, and parameters and gradients do not
     change; on a GPU each kind of layer runs on separate tensors, so that cuBLASLt's choices are made, too. Raises
