@@ -23,9 +23,9 @@ class Interrupts {
   sigset_t before_{};
 };
 
-// While it lives, Ctrl-C and SIGTERM end the program at once, with kStopped: for work before anything is written, such
-// as planning, which may take long and has nothing to finish. Signals that were ignored stay so; an Interrupts within
-// it holds them back.
+// While this object lives, Ctrl-C and SIGTERM end the program at once, with kStopped: for work before anything is
+// written, such as planning, which may take long and has nothing to finish. Signals that were ignored stay so; an
+// Interrupts within it holds them back.
 class InterruptsEnd {
  public:
   InterruptsEnd();

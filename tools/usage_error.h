@@ -12,7 +12,7 @@ inline constexpr int kFailed = 1;
 inline constexpr int kUsage = 2;
 inline constexpr int kStopped = 130;  // as a shell reports a program that Ctrl-C has ended
 
-// A value on the command line that cannot be: the program ends with kUsage.
+// An impossible value on the command line: the program ends with kUsage.
 class UsageError : public Error {
  public:
   UsageError(std::string subject, const std::string& message)

@@ -28,7 +28,7 @@ struct WorkerOptions {
   std::function<void(const JobResult&)> done;
   // Asked before each job, and often while jobs run; true: those are ended, without a result, and no others begun.
   std::function<bool()> stop = [] { return false; };
-  // A job that takes longer is ended, and a failed one. The longest compile that is known takes about a minute.
+  // A job that takes longer is ended and counts as failed. The longest known compile takes about a minute.
   std::chrono::milliseconds limit = std::chrono::minutes(30);
 };
 

@@ -57,7 +57,7 @@ struct CacheOptions {
   CacheVerifyOptions verify{};
   CachePruneOptions prune{};
   CacheClearOptions clear{};
-  CacheImportOptions taking{};  // "import" is a word of C++ in some places
+  CacheImportOptions taking{};  // "import" is a keyword of C++ in some places
   CacheExportOptions bundle{};
 };
 

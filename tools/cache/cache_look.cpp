@@ -128,7 +128,7 @@ void count_kernels(CacheStore& store, StoreCounts& counts) {
   counts.temporaries = static_cast<std::int64_t>(store.kernels.directory().temporaries().size());
 }
 
-// Which records are this machine's only a context knows, as it knows the GPU and its libraries.
+// Only a context knows which records are this machine's, because it knows the GPU and its libraries.
 void count_records(CacheStore& store, StoreCounts& counts) {
   const TuningStore::Survey survey = store.tuning.survey(StoreDirectory::Damaged::stays);
   counts.records_damaged = static_cast<std::int64_t>(survey.damaged.size());

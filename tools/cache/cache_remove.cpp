@@ -79,7 +79,7 @@ Pruned prune(const CacheStore& store, const KernelListing& listing, const CacheP
   return pruned;
 }
 
-// A target without kernels may be a slip of the pen.
+// A target without kernels may be a typing error.
 void warn_of_unknown(const std::vector<Target>& targets, const KernelListing& listing) {
   for (const Target target : targets) {
     if (std::ranges::find(listing.kernels, target, &ListedKernel::target) != listing.kernels.end()) continue;

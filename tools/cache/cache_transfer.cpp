@@ -98,7 +98,7 @@ void print_part(const Result& result, const char* what) {
   }
 }
 
-// Failed: something is damaged, or there was something and nothing of it could be taken.
+// Failed: something is damaged, or none of what there was could be imported.
 template <class Result>
 bool failed(const Result& result) {
   return std::ranges::any_of(result.refused, &Refused::damaged) ||
@@ -160,7 +160,7 @@ class Exporting {
     std::ranges::sort(records_, {}, [](const TuningRecord& record) { return print(record); });
   }
 
-  // A recording does not say on which GPU the next run will be: what any known one may need is needed.
+  // A recording does not say on which GPU the next run will be, so this exports what any known GPU may need.
   void read_recordings(const std::function<bool()>& stop) {
     Recording recording;
     for (const fs::path& file : options_.recordings) {

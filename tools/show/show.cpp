@@ -114,8 +114,7 @@ ShowChoice choose_shown(const KernelSpec& asked, const MatmulDevice& device) {
   return {.spec = asked};
 }
 
-// ---- the command
-// -------------------------------------------------------------------------------------------------------
+// ---- the command ---------------------------------------------------------------------------------------------------
 
 struct ShownPass {
   std::string name;  // pass_name()

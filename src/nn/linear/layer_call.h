@@ -1,5 +1,5 @@
-// What every call of a layer begins with: its streams are this thread's until it ends, and scratch memory that the
-// caller left out comes from the stream's allocator.
+// The start of every call of a layer: it reserves its streams for this thread until it ends, and takes scratch memory
+// that the caller left out from the stream's allocator.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What the functions of linear_functions.h ask of their arguments before anything is enqueued. Float8Linear, whose
-// memory is its own, asks it of the tensors only.
+// Checks the arguments of the functions of linear_functions.h before anything is enqueued. Float8Linear owns its
+// memory, so it checks only the tensors.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ LinearGradients wanted_gradients(const Tensors& tensors) {
           .bias = is_given(tensors.grad_bias)};
 }
 
-// What multiplies_together() asks for.
+// The argument of multiplies_together().
 template <class Tensors>
 LinearGradientDtypes gradient_dtypes(const Tensors& tensors) {
   LinearGradientDtypes dtypes;
@@ -28,17 +28,17 @@ LinearGradientDtypes gradient_dtypes(const Tensors& tensors) {
   return dtypes;
 }
 
-// Streams, and the tensors of the caller that are given or must be. weight_is_given: also checks a weight that this
-// forward does not read.
+// Checks streams, and the caller's tensors, those that are given and those that must be. weight_is_given: also checks a
+// weight that this forward does not read.
 void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
                            const Stream& stream, bool weight_is_given);
-// Also asks for saved memory of a forward of this plan.
-// For modules of several parts, whose scratch has no room to write a grad_output of one element out.
+// For modules of several parts, whose scratch has no room to expand a grad_output of one element.
 void refuse_one_element(const LinearPlan& plan, const LinearBackwardTensors& tensors);
+// Also requires saved memory of a forward of this plan.
 void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& tensors,
                             const Stream& stream);
 
-// All arguments: those, and codes, scales and memory.
+// Check all arguments: the above, and codes, scales and memory.
 void check_linear_forward(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
                           const LinearRun& run);
 void check_linear_recompute(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,

@@ -95,7 +95,7 @@ struct LinearPlanOptions {
   // false for a weight that is not trained: forward keeps nothing for its gradient.
   bool grad_weight = true;
   std::string subject{};  // what messages call the layer; default: linear "<name>"
-  // true for a layer whose input another layer with the same casts of it has cast (q, k and v; gate and up): forward
+  // true for a layer whose input was cast by another layer with the same casts (q, k and v; gate and up): forward
   // and backward are given that layer's codes (linear_input_codes()) and keep none. Without a prologue.
   bool given_input = false;
   double fused_products = kFusedProducts;  // as LinearOptions::fused_products (float8_linear.h)
@@ -114,8 +114,8 @@ struct LinearGradients {
   }
 };
 
-// What is done with the input: a forward that keeps what backward needs, one that keeps nothing, or only what backward
-// needs. A recompute is a whole training forward where backward needs the preactivation (recomputes_output()).
+// A forward that keeps what backward needs, a forward that keeps nothing, or a recomputation of what backward needs
+// alone. A recompute is a whole training forward where backward needs the preactivation (recomputes_output()).
 enum class LinearPass : std::uint8_t { training, inference, recompute };
 
 // One call of Backend::cast(); `any` says whether there is one.
@@ -206,7 +206,7 @@ struct INGOT_API LinearPlan {
   bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
   // Is there an epilogue, and is it a separate pass over the sum, which is rounded to the output's dtype before? Then
   // cuBLASLt, which knows no such epilogues, may multiply. In high precision that is faster than a GEMM with the
-  // epilogue; with factors of groups it is, where a matmul is huge (docs/notes/layers.md).
+  // epilogue; with factors of groups only for huge matmuls (docs/notes/layers.md).
   bool runs_epilogue_apart(std::int64_t tokens) const;
   bool folds() const { return config.input == OtherCodes::folded || config.weight == OtherCodes::folded; }
 

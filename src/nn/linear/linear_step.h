@@ -41,7 +41,7 @@ struct LinearCastNames {
 void cast(const LinearStep& step, const LinearCastNames& names, const CastSpec& spec, CastTensors& tensors,
           const Tensor& observed, Stream& stream);
 
-// Gives a cast whose other tensors are there the scale of the caller. A fixed scale's amax is written to scratch,
+// Sets the caller's scale in a cast whose other tensors are set. A fixed scale's amax is written to scratch,
 // because calls that run at once may share the scale.
 void give_scale(const LinearStep& step, CastTensors& tensors, const LinearCast& of, const LinearScale& scale,
                 const Tensor& scratch, Stream& stream);

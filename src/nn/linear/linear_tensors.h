@@ -35,8 +35,8 @@ struct LinearRun {
 struct LinearScale {
   Tensor scale{};  // f32[1], read
   Tensor amax{};   // f32[1], raised to the largest |value|; not for fixed scales
-  // Of a delayed scale that no step has made yet: just before the cast it is made of the largest |value| that is cast,
-  // which is what dynamic scaling does. One slot, with the scale above; starting_scale() makes it.
+  // For a delayed scale that no step has made yet: it is made just before the cast, from the largest |value| that is
+  // cast, as in dynamic scaling. One slot, with the scale above; starting_scale() makes it.
   std::optional<AmaxHistoryTensors> start{};
   AmaxHistorySpec start_spec{};
 };

@@ -26,7 +26,7 @@ class AllocationCheck {
   void operator()(const char* name, const Float8View& codes) const;
   void operator()(const char* name, const PointwiseTensors& inputs) const;
 
-  // Those that a call has, whichever its layer.
+  // Checks the tensors that calls of all layers have.
   template <class Tensors>
   void call(const Tensors& t) const {
     if (t.saved != nullptr) (*this)("saved", t.saved->memory);
@@ -49,7 +49,7 @@ class AllocationCheck {
       (*this)("grad_beta", t.grad_beta);
     }
   }
-  // Those of one weight.
+  // Checks the tensors of one weight.
   template <class Tensors>
   void weight(const char* weight, const char* codes, const Tensors& t) const {
     (*this)(weight, t.weight);
@@ -103,7 +103,7 @@ class Watch {
   const LinearSaved* expected_ = nullptr;
 };
 
-// Of a forward all that some backward reads again, of a backward what this one does.
+// For a forward: everything that any backward reads again. For a backward: what this one reads again.
 void watch(Watch& watch, const LinearPlan& plan, const LinearForwardTensors& tensors);
 void watch(Watch& watch, const LinearPlan& plan, const LinearBackwardTensors& tensors);
 
@@ -112,7 +112,7 @@ void check_held(const AllocationCheck& check, const auto& tensors) {
   check.weight("weight", "codes", tensors);
 }
 
-// enqueue() of a forward or recompute whose arguments were checked, between its two checks.
+// Runs enqueue() of a forward or recompute, whose arguments were checked before, between its two memory checks.
 template <class Plan, class Tensors, class Enqueue>
 void watched_forward(const Plan& plan, Backend& backend, const Tensors& tensors, Stream& stream,
                      const Enqueue& enqueue) {
@@ -124,7 +124,7 @@ void watched_forward(const Plan& plan, Backend& backend, const Tensors& tensors,
   watch(note, plan, tensors);
 }
 
-// Before a backward enqueues anything, after the checks of its arguments.
+// Call before a backward enqueues anything, after the checks of its arguments.
 template <class Plan, class Tensors>
 void watch_backward(const Plan& plan, Backend& backend, const Tensors& tensors, Stream& stream) {
   if (!backend.checks_memory()) return;

@@ -35,13 +35,13 @@ bool is_utf8(const std::string& text) {
 
 constexpr float kNoScale = 1.0F;
 
-// Has nothing been seen to make a scale of? A scale of 1 with a maximum is one, often of powers of two.
+// Were there no data yet to make a scale from? (A scale of 1 with a maximum in the history is a real one.)
 bool is_missing(std::uint32_t scale, std::span<const std::uint32_t> history) {
   return scale == std::bit_cast<std::uint32_t>(kNoScale) &&
          std::ranges::all_of(history, [](std::uint32_t amax) { return amax == 0; });
 }
 
-// Ever rarer, because the scales of some tensors never come: of a frozen weight of zeros, say.
+// Increasingly rare, because some tensors never get a scale: a frozen weight of zeros, for example.
 bool is_time_to_look(std::int64_t steps) {
   if (steps <= 3) return true;
   const auto bits = static_cast<std::uint64_t>(steps);

@@ -125,7 +125,7 @@ class INGOT_API DelayedScaling {
     Dtype dtype;
     bool pow2;
     bool has_scale;
-    bool missing = false;        // has_scale, but nothing has been seen to make a scale of
+    bool missing = false;        // has_scale, but there were no data to make a scale from
     bool is_new = false;         // started since the last sync_amax_history()
     std::int64_t new_steps = 0;  // in which it was
   };

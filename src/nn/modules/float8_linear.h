@@ -7,12 +7,10 @@
 //   linear.weight_changed();
 //
 // Between forward() and backward() the layer keeps what backward needs:
-//   - FP8 codes of the input (1 byte per element), or a view of the caller's input if grad_weight runs in high
-//   precision
-//     or casts the input again
-//   - the weight's codes, which stay until weight_changed(), or a view of the caller's weight if grad_input runs in
-//   high
-//     precision or casts the weight again
+//   - FP8 codes of the input (1 byte per element), or a view of the caller's input
+//     if grad_weight runs in high precision or casts the input again
+//   - the weight's codes, which stay until weight_changed(), or a view of the caller's weight
+//     if grad_input runs in high precision or casts the weight again
 //   - with an epilogue, the preactivation or a view of the output, and views of the epilogue's inputs
 // What it keeps a view of must stay alive and unchanged until backward() has run on the device.
 //
@@ -50,11 +48,10 @@ namespace ingot {
 
 class LayerCall;
 
-// All tensors have one high-precision dtype (f32, bf16 or f16), but for those of LinearOptions, and
-// are row-major; M = tokens, any M >= 0. The output
-// must not overlap any other tensor. prologue_inputs and epilogue_inputs follow the order of the expression's inputs():
-// matrices ([M, K] for the prologue, [M, N] for the epilogue) and [col] vectors of the layer's dtype, [row] vectors of
-// f32.
+// All tensors have one high-precision dtype (f32, bf16 or f16), except where LinearOptions gives another, and are
+// row-major; M = tokens, any M >= 0. The output must not overlap any other tensor. prologue_inputs and epilogue_inputs
+// follow the order of the expression's inputs(): matrices ([M, K] for the prologue, [M, N] for the epilogue) and [col]
+// vectors of the layer's dtype, [row] vectors of f32.
 struct LinearForward {
   Tensor input;   // [M, K]
   Tensor weight;  // [N, K]

@@ -22,9 +22,10 @@ namespace ingot {
 
 using GatedMlpShape = MlpShape;
 
-// All tensors have one high-precision dtype, but those of GatedMlpOptions, and biases as LinearForward::bias says.
-// input and output are [M, K]; gate_up_weight is [2 * H, K] and gate_up_bias [2 * H], the gate's H rows followed by the
-// up projection's; down_weight is [K, H] and down_bias [K]; gamma and beta [K] only with a norm in front.
+// All tensors have one high-precision dtype, except where GatedMlpOptions gives another, and biases as
+// LinearForward::bias says. input and output are [M, K]; gate_up_weight is [2 * H, K] and gate_up_bias [2 * H], the
+// gate's H rows followed by the up projection's; down_weight is [K, H] and down_bias [K]; gamma and beta [K] only with
+// a norm in front.
 struct GatedMlpForward {
   Tensor input;
   Tensor gamma{};

@@ -29,9 +29,9 @@
 
 namespace ingot {
 
-// All tensors have one high-precision dtype, but those of MlpOptions, and biases as LinearForward::bias says. input and
-// output are [M, K]; up_weight is [H, K], or gated [2 * H, K]; down_weight is [K, H]; biases only with MlpShape::bias;
-// gamma and beta [K] as the norm has them.
+// All tensors have one high-precision dtype, except where MlpOptions gives another, and biases as LinearForward::bias
+// says. input and output are [M, K]; up_weight is [H, K], or gated [2 * H, K]; down_weight is [K, H]; biases only with
+// MlpShape::bias; gamma and beta [K] as the norm has them.
 struct MlpForward {
   Tensor input;
   Tensor gamma{};

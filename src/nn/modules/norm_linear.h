@@ -4,7 +4,7 @@
 //   LayerNormLinear layer(backend, {.linear = {.in_features = K, .out_features = N, .bias = true}}, rowwise());
 //   layer.forward({.input = x, .gamma = g, .beta = b, .weight = w, .bias = c, .output = y}, stream);
 //   layer.backward({.grad_output = gy, .grad_input = gx, .grad_gamma = gg, .grad_beta = gb, .grad_weight = gw},
-//   stream);
+//                  stream);
 //
 // For backward it keeps, besides what Float8Linear keeps, the mean and rstd of each row and a view of the input and of
 // gamma and beta, which must stay alive and unchanged. No input of a call may overlap any of its outputs.
