@@ -41,10 +41,10 @@ _SUBJECT = "load_float8_checkpoint"
 class CheckpointReport:
     """What load_float8_checkpoint() did. str() is a few lines.
 
-    layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; buffers that no
-    checkpoint has, and that are on meta, are among them: the caller has to make them. unexpected: tensors that the model
-    has no place for. decoded: weights that the checkpoint has in FP8 and the model in high precision, with their values.
-    note: what the caller has yet to do ("" if nothing).
+    layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; they include
+    buffers on meta that no checkpoint has, which the caller has to make. unexpected: tensors that the model has no
+    place for. decoded: weights that the checkpoint has in FP8 and the model in high precision, with their values. note:
+    what the caller has yet to do ("" if nothing).
     """
 
     layers: tuple[str, ...]
@@ -220,7 +220,8 @@ class _Plan:
                 self.missing.append(name)
 
     def _sources(self, place: Place, key: str) -> list[str]:
-        """The file's tensors of this one; none if it lacks them. What a GatedMlp has as one weight may be two there."""
+        """Returns the file's tensors for this one; none if it lacks them. What a GatedMlp has as one weight may be two
+        there."""
         name = place.prefix + key
         if name in self.reader.names:
             return [name]
@@ -297,7 +298,7 @@ def _is_high(dtype: torch.dtype) -> bool:
 
 
 def _is_replaceable(place: Place) -> bool:
-    """Does a layer of codes compute what this one does?"""
+    """Would a layer of codes compute the same as this one?"""
     module = place.module
     if isinstance(module, _QUANTIZED):
         return True
@@ -352,7 +353,7 @@ class _Changes:
             self._undo.append(undo)
 
     def load_scales(self, module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-        """As load_state_dict() does: the scales of a checkpoint that has any go on, others begin anew."""
+        """As load_state_dict() does: scales that the checkpoint has are restored, others start anew."""
         before = {**vars(module), "_buffers": module._buffers}
 
         def undo() -> None:
@@ -395,7 +396,7 @@ def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values:
 
 
 def _made(target: _Target, value: torch.Tensor, device) -> torch.Tensor:
-    """What takes the place of a tensor on meta."""
+    """Returns the tensor that replaces one on meta."""
     value = value.to(device or "cpu")
     if not target.is_parameter:
         return value

@@ -110,7 +110,7 @@ def _kind(value: Any) -> str:
 
 
 def _entry_of(folder: pathlib.Path, config: dict[str, Any]) -> pathlib.Path:
-    """What to open of a folder: itself, unless its config.json names the weights."""
+    """Returns what to open: the folder itself, unless its config.json names the weights."""
     name = config.get(_OTHER_WEIGHTS)
     if name is None:
         return folder
@@ -167,7 +167,8 @@ class Reader:
 
 
 def write_tensors(file: pathlib.Path, tensors: dict[str, torch.Tensor]) -> None:
-    """On the host and contiguous. The file is on the disk before it takes the old one's name."""
+    """Writes tensors, which are on the host and contiguous. The file is on the disk before it gets the old one's
+    name."""
     entries = [
         (name, NAMES[t.dtype], list(t.shape), t.data_ptr(), t.numel() * t.element_size()) for name, t in tensors.items()
     ]
@@ -231,7 +232,7 @@ def _put(folder: pathlib.Path, temporary: pathlib.Path, config: dict[str, Any]) 
 
 
 def _write_json(file: pathlib.Path, value: dict[str, Any]) -> None:
-    """A new file, on the disk before this returns."""
+    """Writes a new file, which is on the disk before this returns."""
     with open(file, "x", encoding="utf-8") as opened:
         opened.write(json.dumps(value, indent=2) + "\n")
         opened.flush()
@@ -274,7 +275,7 @@ def _remove_stale(folder: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _alone_in(folder: pathlib.Path) -> Iterator[None]:
-    """A lock on the folder itself, which leaves no file, and which a process that dies gives back."""
+    """Locks the folder itself. The lock leaves no file, and ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

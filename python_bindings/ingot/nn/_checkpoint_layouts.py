@@ -1,5 +1,5 @@
-"""What the files of public FP8 checkpoints hold: the layouts that are read, each other one refused by its name, and the
-factors of codes."""
+"""The contents of public FP8 checkpoints: the supported layouts (others are refused by name), and the factors of
+codes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KIND_OF_STRATEGY = {"tensor": "tensor", "channel": "row", "block": "128x128"}  
 
 
 def check_quantization(config: dict[str, Any], where: str) -> None:
-    """Refuses what this does not read, by its name. What the files hold decides the rest."""
+    """Refuses, by name, layouts that are not supported. The contents of the files decide the rest."""
     found = config.get("quantization_config")
     where = f"{where} quantization_config"
     if found is None:
@@ -52,7 +52,7 @@ def check_quantization(config: dict[str, Any], where: str) -> None:
 
 
 def configured_kind(config: dict[str, Any]) -> Optional[str]:
-    """What shares a factor by a checked config.json; None if it does not say."""
+    """Returns what shares a factor according to a checked config.json; None if it does not say."""
     found = config.get("quantization_config")
     if not isinstance(found, dict):
         return None

@@ -28,7 +28,7 @@ def _held(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor without its shards: of a DTensor all of it, on each rank, by a collective."""
+    """Returns the unsharded tensor: all of a DTensor, on each rank, by a collective."""
     tensor = tensor.detach()
     if not isinstance(tensor, DTensor):
         return _held(tensor)
@@ -51,7 +51,7 @@ class Ranks:
         self.writes = True
 
     def _all(self, value: Any, joined: Callable[[list[Any]], Any]) -> Any:
-        """What is joined of all ranks' values, on each of them: along one dimension of a mesh after the other."""
+        """Joins all ranks' values on each rank, along one dimension of a mesh after the other."""
         for mesh in self._meshes:
             for dim in range(mesh.ndim):
                 group = mesh.get_group(dim)
@@ -67,8 +67,8 @@ class Ranks:
             raise LinearError(first)
 
     def agree(self, subject: str, facts: dict[str, str], fault: Optional[str]) -> None:
-        """Refuses, on all ranks, a fault of one of them and models that differ: what one gathers and another lacks would
-        be waited for for ever. Says which rank writes."""
+        """Raises on all ranks where one has a fault or models differ: a rank that gathers what another lacks would wait
+        forever. Decides which rank writes."""
         self.raise_first(fault)
         if not self._meshes:
             return

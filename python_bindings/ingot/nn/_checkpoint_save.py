@@ -67,9 +67,9 @@ class _Contents:
 
 
 def _trained_with(module: torch.nn.Module, recipes: dict[torch.nn.Module, str]) -> tuple[Optional[str], bool]:
-    """How training casts the weight, so that what is stored has the codes that it multiplied by: what shares a factor,
-    None for high precision, and whether scales are powers of two. recipes: of the weights that a module around them
-    multiplies by."""
+    """Returns how training casts the weight, so that the stored codes are those that it multiplied by: what shares a
+    factor, None for high precision, and whether scales are powers of two. recipes: of the weights that a module around
+    them multiplies by."""
     if hasattr(module, "_cast_of_weight"):  # a layer of ingot.float8
         return module._cast_of_weight()
     recipe = recipes.get(module)
@@ -259,7 +259,7 @@ def save_float8_checkpoint(
 
 
 def _facts(each: Union[torch.Tensor, _Float8]) -> str:
-    """What ranks that gather a tensor together must agree on."""
+    """Returns what ranks that gather a tensor together must agree on."""
     tensor = each.weight if isinstance(each, _Float8) else each
     text = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
     if isinstance(each, _Float8):

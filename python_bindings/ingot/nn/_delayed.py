@@ -91,7 +91,7 @@ class KeepsScales(torch.nn.Module):
         return [self._buffers["fp8_scale"]]
 
     def _missing(self, told: Sequence[Sequence[float]]) -> List[int]:
-        """The tensors of each layer that have none, by the values of _telling()."""
+        """The tensors of each layer that have no scale, by the values of _telling()."""
         (scales,) = told
         return [
             used & sum(1 << at for at in range(3) if not has_scale(scales[3 * layer + at]))
@@ -106,12 +106,12 @@ class KeepsScales(torch.nn.Module):
 
     @property
     def scales_started(self) -> bool:
-        """Has every tensor a scale of earlier steps? As of the last time that it was looked at, by sync_amax_history()."""
+        """Has every tensor a scale from earlier steps? sync_amax_history() updates this."""
         return not self._waits
 
     @scales_started.setter
     def scales_started(self, started: bool) -> None:
-        """For a caller that writes the scales itself. Of a module that has not started, each tensor's scale is asked for."""
+        """For a caller that writes the scales itself. If False, casts check each tensor's scale on the device."""
         self._note_missing([0 if started else used for used in self._slots()])
 
     def _reset_scales(self) -> None:
@@ -129,7 +129,7 @@ class KeepsScales(torch.nn.Module):
     # ---- a call ----
 
     def _delayed(self, input: torch.Tensor) -> Optional[DelayedScales]:
-        """For a call of the module's function; None of another recipe."""
+        """Returns the scales for a call of the module's function; None for other recipes."""
         if self.options.recipe != "delayed":
             return None
         if not torch.compiler.is_compiling():
@@ -161,7 +161,7 @@ class KeepsScales(torch.nn.Module):
             as_buffers_of_scales(self)
 
     def _states_to_prepare(self, device: torch.device):
-        """Leads ingot.torch.prepare() through the states whose steps launch different kernels, and back to this one.
+        """Yields to ingot.torch.prepare() in each state whose steps launch different kernels, then restores this one.
         device: that of the tensors that stand in for the buffers."""
         if not is_delayed(self):
             yield
@@ -186,8 +186,8 @@ class KeepsScales(torch.nn.Module):
         return result
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """Checkpoints load with and without the buffers, strictly too. The scales of one that has any go on; one that has
-        the module's parameters alone begins anew."""
+        """Checkpoints load with and without the buffers, strictly too. Scales that the checkpoint has are restored;
+        with one that has only the module's parameters they start anew."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         for keys in (missing, unexpected):
             keys[:] = [key for key in keys if not key.startswith(f"{prefix}fp8_")]
@@ -228,7 +228,7 @@ class KeepsScales(torch.nn.Module):
 
 
 def holds_rows(input: Any) -> bool:
-    """Does it have elements? What is no dense tensor is refused later."""
+    """Does the tensor have elements? Tensors that are not dense are refused later."""
     return is_dense(input) and input.numel() > 0
 
 
@@ -280,7 +280,7 @@ def sync_scales(
 
 
 def _look(modules: List[KeepsScales]) -> None:
-    """Looks which scales are there now, at times."""
+    """Checks from time to time which scales have been made."""
     if not modules:
         return
     due = []
@@ -304,15 +304,15 @@ def _look(modules: List[KeepsScales]) -> None:
 
 
 def _begin(history: torch.Tensor, amax: torch.Tensor) -> None:
-    """A history that is empty has its first maximum twice: also as that of the step before. Inf and NaN become 0 here; in
-    the newest entry the operator does that."""
+    """An empty history takes its first maximum twice, as if the step before had it too. This sets Inf and NaN to 0; the
+    operator does so in the newest entry."""
     first = amax.nan_to_num(nan=0.0, posinf=0.0)
     last = history[..., 0]
     last.copy_(torch.where(history.any(-1), last, first))
 
 
 def _sync(modules: List[KeepsScales]) -> None:
-    """Of modules whose histories have one shape."""
+    """Makes the scales of modules whose histories have the same shape."""
     # Read from the dicts that have them: for a hundred layers nn.Module's way to them takes longer than all operations.
     buffers = [module._buffers for module in modules]
     arrays = [[each[name] for each in buffers] for name in _BUFFERS]

@@ -211,7 +211,7 @@ class GatedMlp(_MlpLayer):
         return mlp_of_gate_and_up(input, (gate, up), *of_down, *norm, options, self._delayed(input))
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """gate_proj and up_proj of a checkpoint are laid side by side where the module has them as one."""
+        """Joins a checkpoint's gate_proj and up_proj where the module has them as one."""
         if "gate_up_proj" in self._modules:
             for name in ("weight", "bias"):
                 keys = [f"{prefix}{part}.{name}" for part in ("gate_proj", "up_proj")]

@@ -45,7 +45,7 @@ class NamedLayer(KeepsWeightCodes):
 class LinearParameters(torch.nn.Module):
     """The weight and bias of a torch.nn.Linear, which the module around it multiplies by.
 
-    It is none of torch.nn.Linear, so that what replaces those leaves it alone, and cannot be called.
+    It is not a torch.nn.Linear, so that code which replaces those leaves it alone, and it cannot be called.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device=None, dtype=None) -> None:
@@ -112,7 +112,7 @@ def norm_options(norm: Optional[torch.nn.Module], features: int, zero_centred: b
 
 
 def _eps_of(norm: torch.nn.Module) -> Optional[float]:
-    """By the names that PyTorch, transformers and others have for it."""
+    """Returns eps, by the names that PyTorch, transformers and others have for it."""
     found = (getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon"))
     return next((each for each in found if isinstance(each, float)), None)
 
@@ -132,7 +132,7 @@ def _norm_shape(norm: torch.nn.Module, subject: str) -> tuple[int, ...]:
 
 @torch.no_grad()
 def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, subject: str) -> str:
-    """What a module of another library computes, found by a trial of a copy of it in float32."""
+    """Finds what a module of another library computes by trying a copy of it in float32."""
     name, weight = type(norm).__name__, norm.weight
     if weight is None or weight.is_meta or hasattr(weight, "device_mesh") or _eps_of(norm) is None:
         refuse(subject, f"from_parts: cannot try what a {name} without values or eps computes: give it them first")
@@ -163,7 +163,7 @@ def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, sub
 
 
 def norm_parameters(norm: Optional[NormModule], options):
-    """Its weight and bias, or None in their places. options: of the module around it, whose name errors have."""
+    """Returns a norm's weight and bias, or None. options: those of the module around it, whose name errors give."""
     if norm is None:
         return None, None
     if norm._forward_pre_hooks:
@@ -172,7 +172,7 @@ def norm_parameters(norm: Optional[NormModule], options):
 
 
 def parameters_of(part: torch.nn.Module, options):
-    """The weight and bias of a part that is never called itself, with what a parametrization makes of them. Raises
+    """Returns the weight and bias of a part that is never called itself, as its parametrizations compute them. Raises
     LinearError for a weight that a hook would have to compute. options: as norm_parameters() takes them."""
     parameters = part._parameters
     # torch.nn.Module finds a parameter by slow Python code (__getattr__).

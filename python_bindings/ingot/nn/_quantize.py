@@ -110,7 +110,7 @@ def reason_to_keep(layer: torch.nn.Module) -> str:
 
 
 def _left_in_modules(model: torch.nn.Module) -> dict[str, str]:
-    """The layers that modules of ingot.nn compute, which quantize_() does not look into, with the reason."""
+    """The layers inside modules of ingot.nn, which quantize_() leaves alone, with the reason."""
     left: dict[str, str] = {}
     for name, layer, owner in linear_layers(model):
         if isinstance(owner, WeightOnlyLinear):

@@ -45,13 +45,14 @@ def has_scale(scale: float) -> bool:
 
 
 def is_time_to_look(syncs: int) -> bool:
-    """Is a step in which scales are missing one of those that look for them? Those are ever rarer, because the scales of
-    some tensors never come: of an expert without tokens, or of a frozen weight of zeros."""
+    """Should a step in which scales are missing look for them? Increasingly rarely, because some tensors never get one:
+    those of an expert without tokens, or a frozen weight of zeros."""
     return syncs <= 3 or (syncs >= 16 and syncs & (syncs - 1) == 0 and syncs.bit_length() % 2 == 1)
 
 
 def read_scales(scales: Sequence[torch.Tensor]) -> List[List[float]]:
-    """The values, read from each device once. None are read where they cannot be: while a graph is captured, say."""
+    """Reads the values, from each device once. Reads none where that is impossible, such as while a graph is
+    captured."""
     if not scales or not all(type(each) is torch.Tensor for each in scales):
         return []
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():

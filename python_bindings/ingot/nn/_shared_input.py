@@ -95,7 +95,7 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
 
     @property
     def layer_name(self) -> str:
-        """What stands in front of the layers' names in messages, monitors and traces."""
+        """The prefix of the layers' names in messages, monitors and traces."""
         return self._layer_name
 
     @layer_name.setter

@@ -207,7 +207,7 @@ class WeightOnlyLinear(ShowsWeight):
             raise layer_error(error, self._subject) from None
 
     def reset_parameters(self) -> None:
-        """Zeros, as a new layer has: values come from a cast or a checkpoint."""
+        """Sets zeros, as a new layer has: values come from a cast or a checkpoint."""
         clear(self)
         self.packing = self._packing(self.packing.device)
         self._settle()
@@ -229,7 +229,7 @@ class WeightOnlyLinear(ShowsWeight):
 
     @property
     def values_dtype(self) -> torch.dtype:
-        """What `weight` says."""
+        """The dtype of the attribute `weight`."""
         return self.activation_dtype
 
     @property
@@ -293,7 +293,7 @@ class WeightOnlyLinear(ShowsWeight):
         return self._settle()
 
     def _states_to_prepare(self, device: torch.device):
-        """Keeps what is known of the weight while ingot.torch.prepare() has another one stand in for it."""
+        """Keeps what is known of the weight while ingot.torch.prepare() uses a substitute for it."""
         settled = self._settled
         try:
             yield

@@ -138,7 +138,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @torch.no_grad()
 def clear(module: torch.nn.Module) -> None:
-    """Zeros in the buffers of a layer's codes and factors, and in its bias."""
+    """Sets the buffers of a layer's codes and factors, and its bias, to zeros."""
     module._stored().view(torch.uint8).zero_()
     module.weight_scale.zero_()
     if module.bias is not None:
@@ -168,7 +168,7 @@ def apply_to_codes(module: torch.nn.Module, names: tuple[str, ...], apply) -> No
 
 
 def dtype_after(apply_function, dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """What _apply's function makes of this dtype, where it is still a layer's."""
+    """Returns the dtype that _apply's function converts this one to, if layers support it."""
     after = apply_function(torch.empty(0, dtype=dtype, device=device)).dtype
     return after if after in HIGH_PRECISION else dtype
 
@@ -221,8 +221,8 @@ class ShowsWeight(IngotLayer, torch.nn.Module):
         return [(self.layer_name, self._stored())]
 
     def _checked(self, input: torch.Tensor, dtypes: Collection[torch.dtype], expected: str) -> torch.Tensor:
-        """The input in autocast's dtype, if there is one. One that cannot be multiplied is refused. expected: says which
-        dtypes can be."""
+        """Returns the input, in autocast's dtype if that is on. Refuses one that cannot be multiplied. expected: says
+        which dtypes can be."""
         if not is_dense(input):
             check_dense(self._subject, "input", input)
         input = in_autocasts_dtype(input)
@@ -238,12 +238,12 @@ class ShowsWeight(IngotLayer, torch.nn.Module):
         return input
 
     def _mended(self, codes: torch.dtype) -> bool:
-        """After an error: can the call be made once more? Buffers whose values are not there any more are refused."""
+        """After an error: can the call be repeated? Refuses buffers whose values are lost."""
         self._refuse_converted(codes)
         return self._realigned()
 
     def _refuse_converted(self, codes: torch.dtype) -> None:
-        """After an error: refuses buffers whose .data somebody has converted, where the values are not there any more."""
+        """After an error: refuses buffers whose .data was converted, so that the values are lost."""
         for name, expected in (("weight", (codes,)), ("weight_scale", (torch.float32, torch.uint8))):
             found = self._buffers[name].dtype
             if found not in expected:
@@ -268,7 +268,7 @@ class ShowsWeight(IngotLayer, torch.nn.Module):
         super().__setattr__(name, value)
 
     def _codes_of(self, value: torch.Tensor) -> torch.Tensor:
-        """What becomes the buffer. A weight of values, which tie_weights() sets for one, is refused."""
+        """Returns what becomes the buffer. Refuses a weight of values, such as tie_weights() sets."""
         if isinstance(value, WeightValues) and value._layer is self and value.codes is not None:
             return value.codes
         codes = self._buffers.get("weight")
