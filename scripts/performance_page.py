@@ -81,7 +81,7 @@ SECTIONS = (
         "GEMMs",
         "TFLOPS of `sm90` in the tiling that the cost model chose, bf16 output; times as fast as cuBLASLt's best bf16 kernel; "
         "and in brackets over the best of cuBLASLt's algorithms for the same FP8 GEMM (up to eight, in the same run). Tensor "
-        "and row: one scale, or one for each row. Accurate: each 128 of K summed apart. Blocks: 1x128 groups by 128x128 "
+        "and row: one scale, or one for each row. Accurate: each 128 of K summed separately. Blocks: 1x128 groups by 128x128 "
         "blocks. What bounds them: [notes/gemm.md](notes/gemm.md).",
         kernels.gemms,
     ),

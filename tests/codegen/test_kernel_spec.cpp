@@ -375,7 +375,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(
       refusal(GemmSpec{.scale_a = kRowGroups, .scale_b = kBlocks, .fast_accumulation = true}) ==
       "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 fast: fast_accumulation is set, but each 128 of K has its "
-      "own factors here and is summed apart");
+      "own factors here and is summed separately");
   BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
                               .scale_b = kBlocks,
                               .kernel = GemmKernel::sm90,

@@ -51,7 +51,7 @@ void validate_fp8_gemm(const GemmSpec& spec) {
                              print(spec.scale_b), grouped_scales()));
   }
   if (spec.fast_accumulation) {
-    refuse(spec, "fast_accumulation is set, but each 128 of K has its own factors here and is summed apart");
+    refuse(spec, "fast_accumulation is set, but each 128 of K has its own factors here and is summed separately");
   }
 }
 
