@@ -20,7 +20,7 @@ std::string name(const ChoiceCase& choice);  // "Llama 3.1 8B qkv 1903x6144x4096
 
 // GEMMs that the cost model was not fitted on: layers of language, vision and speech models, of experts and of backward
 // passes, with 8 to 16384 tokens, mostly not round numbers. The list was renewed on 2026-11-26, when the choices stood,
-// but for those of bf16 gradients.
+// except for those of bf16 gradients.
 std::vector<ChoiceCase> choice_cases();
 
 // Reads cases from a file, one per line: a name, a tab, and a call as `ingot tune` takes it ("gemm e4m3fn*e4m3fn->bf16

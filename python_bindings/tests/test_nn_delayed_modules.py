@@ -555,7 +555,7 @@ def test_messages():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", MODULES)
 def test_on_a_gpu(name):
-    """Steps of the same data have the bits of dynamic scaling, and others are those of the CPU but for the order of
+    """Steps of the same data have the bits of dynamic scaling, and others are those of the CPU except for the order of
     sums."""
     on_cpu, dynamic = module_of(name, dtype=torch.bfloat16), module_of(name, "tensorwise", torch.bfloat16).cuda()
     on_gpu = copy.deepcopy(on_cpu).cuda()

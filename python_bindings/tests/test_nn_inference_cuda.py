@@ -46,7 +46,7 @@ def close(actual, expected, bound):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", FORMATS, ids="-".join)
 def test_weight_only_is_the_cpus(case, dtype):
-    """The cast's bits, made on the GPU, and moved there and back; products but for the order of sums."""
+    """The cast's bits, made on the GPU, and moved there and back; products except for the order of sums."""
     on_cpu = WeightOnlyLinear.from_float(plain(dtype), *case)
     on_gpu = WeightOnlyLinear.from_float(plain(dtype).cuda(), *case)
     assert torch.equal(on_gpu.weight.codes.cpu(), on_cpu.weight.codes)

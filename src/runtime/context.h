@@ -149,8 +149,8 @@ class INGOT_API Context {
   void warm(const Recording& recording);
   // The same on the calling thread and others: returns when every kernel has been compiled and loaded. `progress` is
   // called on the calling thread after each kernel. Does nothing without a GPU. Throws Error{compile_failed, not_found,
-  // cuda_failed} of the first kernel that failed, when all have been tried. prepare() in nn/prepare.h makes the
-  // recording, of layers that have not run yet.
+  // cuda_failed} of the first kernel that failed, when all have been tried. prepare() in nn/planning/layer_runs.h makes
+  // the recording, of layers that have not run yet.
   void prepare(const Recording& recording, const std::function<void(const PrepareProgress&)>& progress = {});
   // The same for another GPU, and without one: compiles into the store, and loads nothing. `device` is
   // matmul_device(gpu_named("h200")), say. Tuning records, which belong to one machine, are not asked.

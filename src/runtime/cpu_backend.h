@@ -1,5 +1,5 @@
 // The reference: every operation on the CPU, as plain loops over templates/numerics.cuh and scaling.cuh that can be
-// checked by reading. It gives the GPU's bits, but for matmuls and for expressions with fast math.
+// checked by reading. It gives the GPU's bits, except for matmuls and for expressions with fast math.
 #pragma once
 
 #include <memory>

@@ -56,13 +56,13 @@ INGOT_HOST_DEVICE constexpr bool has_two_scales(const CastConfig& config) {
   return config.codes.written && config.transposed.written && config.codes.scale != config.transposed.scale;
 }
 
-// May a tile have fewer than 128 rows? Only where that is faster (docs/notes/casts.md): where the tiles meet
-// (cast_whole.cuh), or with given scales, if both outputs share them; without sums, and without scales of groups or
-// blocks of 128.
-INGOT_HOST_DEVICE constexpr bool may_take_fewer_rows(const CastConfig& config, bool meets) {
+// May a tile have fewer than 128 rows? Only where that is faster (docs/notes/casts.md): where the tiles wait for each
+// other (cast_whole.cuh), or with given scales, if both outputs share them; without sums, and without scales of groups
+// or blocks of 128.
+INGOT_HOST_DEVICE constexpr bool may_take_fewer_rows(const CastConfig& config, bool syncs) {
   const bool whole_tiles =
       config.listed || config.sum || within_tile(config.codes.scale) || within_tile(config.transposed.scale);
-  return !whole_tiles && (meets || (config.given_scales && !has_two_scales(config)));
+  return !whole_tiles && (syncs || (config.given_scales && !has_two_scales(config)));
 }
 
 // Elements from the factor of a row's 1x128 group to that of the next row, and of the next group.

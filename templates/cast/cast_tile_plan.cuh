@@ -56,7 +56,7 @@ INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
 
 // The decisions of cast_tile().
 struct CastTilePlan {
-  // after_pass: does any scale come from maxima that an earlier pass, or the meeting of the tiles, has found?
+  // after_pass: does any scale come from maxima that an earlier pass, or the tiles before the grid barrier, have found?
   // reads_first, reads_second: do the first scales, or the second?
   bool after_pass = false;
   bool reads_first = false;
@@ -90,8 +90,9 @@ struct CastTilePlan {
   bool stores_each_row = false;
 };
 
-// Meets: the tiles meet (cast_whole.cuh). Stores: the tile stores its transposed codes itself.
-template <class Source, Fp8Format Out, CastConfig C, bool Meets, bool Stores>
+// Syncs: the tiles wait for each other at a grid barrier (cast_whole.cuh). Stores: the tile stores its transposed codes
+// itself.
+template <class Source, Fp8Format Out, CastConfig C, bool Syncs, bool Stores>
 INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   constexpr Granularity kFirst = first_output(C).scale;
   constexpr Granularity kTransposed = C.transposed.scale;
@@ -107,15 +108,16 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   const bool one_scale = !kTwo && !by_row(kFirst) && !by_column(kFirst);
   plan.maximum_apart = C.given_scales && C.unaligned && C.transposed.written && one_scale;
 
-  plan.by_halves = works_by_halves<Source, Out, C>() && !Meets;
-  // Blocks that meet, and write values and sums too, have no registers left for all rows of two matrices.
-  const bool half_of_rows = plan.by_halves || (Meets && Source::kMatrices == 2 && C.result && C.sum);
+  plan.by_halves = works_by_halves<Source, Out, C>() && !Syncs;
+  // Blocks that wait for each other, and write values and sums too, have no registers left for all rows of two
+  // matrices.
+  const bool half_of_rows = plan.by_halves || (Syncs && Source::kMatrices == 2 && C.result && C.sum);
   const u32 most = half_of_rows ? kRowsPerRun / 2 : kRowsPerRun;
   plan.rows_in_flight = min_of(most, vec8s_in_flight<Source>(Source::kMatrices));
 
   // (Host tests take both ways: threads skip where the values themselves are not written.)
-  const bool may_skip = Stores && (Source::kFused || !Meets) && (kDeviceArch == 900 || (kDeviceArch == 0 && !C.result));
-  plan.skips_idle = may_take_fewer_rows(C, Meets) && may_skip;
+  const bool may_skip = Stores && (Source::kFused || !Syncs) && (kDeviceArch == 900 || (kDeviceArch == 0 && !C.result));
+  plan.skips_idle = may_take_fewer_rows(C, Syncs) && may_skip;
   const u32 residency = Stores ? 0 : cast_tiles_residency<Source, Out, C>();
   plan.lanes_anew = residency == 2 && C.sum && !C.result && is_rowwise(kFirst) && is_tensorwise(kTransposed);
   plan.place_anew = residency == 4 && kDeviceArch < 1000 && C.codes.written && kFirst == Granularity{128, 128};

@@ -62,9 +62,9 @@ struct CastTilesParams {
 };
 
 // log2 of the rows of a tile, known at compile time if the kernel always takes 128.
-template <CastConfig C, bool Meets = false>
+template <CastConfig C, bool Syncs = false>
 INGOT_DEVICE u32 rows_log2_of(const CastTilesParams& p) {
-  return may_take_fewer_rows(C, Meets) ? p.rows_log2 : CastTilesLaunch::kTileLog2;
+  return may_take_fewer_rows(C, Syncs) ? p.rows_log2 : CastTilesLaunch::kTileLog2;
 }
 
 // The order in which Sum adds, so that the CPU reference gives the same bits: the 8 rows of a run, ascending, from 0;

@@ -39,19 +39,19 @@
 namespace ingot {
 
 // For a cast that waits for no other block: its scales come from an earlier pass, or it needs none.
-struct NoMeeting {};
+struct NoBarrier {};
 
 // Casts one tile; all threads of the block call it. After an earlier pass that did not write them itself, but only
-// then, the elements may be read before that pass has ended, because it waited for whoever wrote them. With a Meeting,
-// the tiles themselves are that pass: each raises the maxima, reports to the meeting, and waits for the others. If not
+// then, the elements may be read before that pass has ended, because it waited for whoever wrote them. With a Barrier,
+// the tiles themselves are that pass: each raises the maxima, arrives at the barrier, and waits for the others. If not
 // kStores, the transposed codes of an `unaligned` kernel stay staged in shared.bytes.
-template <class Source, Fp8Format Out, CastConfig C, class Meeting = NoMeeting, bool kStores = true>
+template <class Source, Fp8Format Out, CastConfig C, class Barrier = NoBarrier, bool kStores = true>
 INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,
-                            [[maybe_unused]] Meeting meeting = {}) {
+                            [[maybe_unused]] Barrier barrier = {}) {
   using Value = typename Source::Value;
   static_assert(has_cast_scales(C), "cast_tile() has no scales of such a granularity");
-  constexpr bool kMeets = !is_same<Meeting, NoMeeting>;
-  constexpr CastTilePlan kPlan = cast_tile_plan<Source, Out, C, kMeets, kStores>();
+  constexpr bool kSyncs = !is_same<Barrier, NoBarrier>;
+  constexpr CastTilePlan kPlan = cast_tile_plan<Source, Out, C, kSyncs, kStores>();
   static_assert(kStores || !kPlan.sums_apart, "a block's two tiles would share these sums");
   static_assert(!(kPlan.stores_each_row && kPlan.maximum_apart), "the maximum is not known with the codes of each row");
   constexpr bool kCodes = C.codes.written;
@@ -61,7 +61,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   constexpr Granularity kScale = first_output(C).scale;
   constexpr Granularity kTransposedScale = C.transposed.scale;
   const CastOutput& output = kCodes ? p.codes : p.transposed;
-  const u32 rows_log2 = rows_log2_of<C, kMeets>(p);
+  const u32 rows_log2 = rows_log2_of<C, kSyncs>(p);
   const TilePosition at = TilePosition::of(p.source, tile, rows_log2, kPlan.skips_idle);
 
   // The values, and given scales.
@@ -73,7 +73,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
       load_tile<Source, kPlan.by_halves>(p.source, at, shared, values);
     }
   };
-  if constexpr (kPlan.after_pass && !kMeets && !C.kept) {
+  if constexpr (kPlan.after_pass && !kSyncs && !C.kept) {
     load();
     start_in_turn();
   } else {
@@ -88,21 +88,21 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   if constexpr (kGiven && kTwo) {
     transposed_scales = given_scales<kTransposedScale>(p.transposed, p.source, at);
   }
-  if constexpr (!kPlan.after_pass || kMeets || C.kept) load();
+  if constexpr (!kPlan.after_pass || kSyncs || C.kept) load();
 
   // What needs the values alone.
-  if constexpr (kMeets) {
+  if constexpr (kSyncs) {
     if constexpr (from_pass(first_output(C))) {
       record(output, p.source, at, PendingMaxima<kScale, Value>::of(values), shared);
     }
     if constexpr (kTwo && from_pass(C.transposed)) {
       record(p.transposed, p.source, at, PendingMaxima<kTransposedScale, Value>::of(values), shared);
     }
-    meeting.come();
+    barrier.arrive();
   }
   if constexpr (C.result) store_result<typename Source::In>(p, at, values);
   if constexpr (C.sum && !kPlan.sums_apart) sum_columns(p, at, shared, values);
-  if constexpr (kMeets) meeting.wait();
+  if constexpr (kSyncs) barrier.wait();
 
   // Codes with the first scales.
   if constexpr (!kGiven) {
@@ -211,7 +211,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_tiles_res
     const u32 rows = static_cast<u32>(min_of(i64{p.tiles_per_block} << rows_log2, p.source.rows - at.first_row));
     INGOT_UNROLL_BY(1)
     for (u32 i = 0; i < p.tiles_per_block && (i == 0 || rows > CastTilesLaunch::kTile); ++i) {
-      cast_tile<Source, Out, C, NoMeeting, false>(p, first + i * across, shared[i]);
+      cast_tile<Source, Out, C, NoBarrier, false>(p, first + i * across, shared[i]);
     }
     if constexpr (finds_first_tile_anew<Source, Out, C>()) {
       hide(first);

@@ -15,7 +15,7 @@ namespace ingot {
 struct CastWholeParams {
   CastTilesParams cast;  // it raises the maxima and then reads them: zeros before and after
   // [2], likewise zeros: counters of the blocks that have arrived and left. Null: the launch is one cluster.
-  u32* meeting;
+  u32* barrier;
 };
 
 struct CastWholeLaunch {
@@ -28,12 +28,12 @@ struct CastWholeLaunch {
 
 // A barrier for all blocks of a launch. A cluster has its own barrier, which is faster than a word in the L2
 // (docs/notes/casts.md).
-struct GridMeeting {
+struct GridBarrier {
   u32* words;
 
   // Arrives. What the block has done so far is visible to every block that has waited.
-  INGOT_DEVICE void come() const {
-    if (words == nullptr) return come_to_cluster();
+  INGOT_DEVICE void arrive() const {
+    if (words == nullptr) return arrive_at_cluster();
     __syncthreads();
     if (threadIdx.x != 0) return;
     __threadfence();
@@ -47,12 +47,12 @@ struct GridMeeting {
     __syncthreads();
   }
   // Leaves. The last block to leave sets the counter to zero.
-  INGOT_DEVICE void go() const {
+  INGOT_DEVICE void leave() const {
     if (words != nullptr && threadIdx.x == 0 && atomicInc(words + 1, gridDim.x - 1) == gridDim.x - 1) words[0] = 0;
   }
 
  private:
-  INGOT_DEVICE static void come_to_cluster() {
+  INGOT_DEVICE static void arrive_at_cluster() {
 #if INGOT_ON_DEVICE
     if constexpr (kDeviceArch >= 900) ptx::cluster_arrive();
 #endif
@@ -78,10 +78,10 @@ template <class Source, Fp8Format Out, CastConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_whole_residency<Source, Out, C>()))
     cast_whole(const __grid_constant__ CastWholeParams p) {
   __shared__ CastTilesShared shared;
-  const GridMeeting meeting{p.meeting};
+  const GridBarrier barrier{p.barrier};
   static_assert(!C.given_scales && (from_pass(C.codes) || from_pass(C.transposed)));
-  cast_tile<Source, Out, C>(p.cast, blockIdx.x, shared, meeting);
-  meeting.go();
+  cast_tile<Source, Out, C>(p.cast, blockIdx.x, shared, barrier);
+  barrier.leave();
 }
 
 }  // namespace ingot

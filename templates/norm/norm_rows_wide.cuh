@@ -187,7 +187,7 @@ struct NormRowsWide {
     return vec8;
   }
 
-  // norm_kept_values() for these columns; what is past the end of the row is undefined.
+  // As NormRows' take_values(), for these columns; what is past the end of the row is undefined.
   INGOT_DEVICE u32 take_values(const Row& r, Vec8<In> (&vec8s)[kVec8s]) const {
     const Columns column(p);
     Vec8sMaximum<In> maximum;

@@ -553,7 +553,8 @@ BOOST_AUTO_TEST_CASE(loads_are_judged) {
   BOOST_TEST(json[2]["limit_us"].is_null());
 }
 
-// A copy of as many bytes as a case moves, on the CPU: it copies, and its bytes are the case's but for part of a row.
+// A copy of as many bytes as a case moves, on the CPU: it copies, and its bytes are the case's except for part of a
+// row.
 BOOST_FIXTURE_TEST_CASE(a_copy_has_the_bytes_of_its_case, Cpu) {
   for (const auto& [bytes, rows] : {std::pair{4, 7}, {6, 10}, {5, 8}, {3, 5}}) {
     const Operation copy = copy_operation(bytes, 7, 24);

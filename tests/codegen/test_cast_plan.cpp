@@ -64,7 +64,7 @@ struct Before {
   const CastDevice& gpu;
   const FakeStream& stream;
 
-  // whole_kernel()
+  // is_whole()
   bool whole() const {
     const i64 tiles = CastTilesLaunch::grid(call.rows, call.cols);
     const bool aligned_copy = !spec.pointwise && call.source_aligned;

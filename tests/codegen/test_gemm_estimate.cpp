@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred) {
   BOOST_TEST(!preferred("bf16 fast 28672 128 8192"));
 }
 
-// The gradients' GEMMs, but for those that add to a matrix and for sizes that were not measured.
+// The gradients' GEMMs, except for those that add to a matrix and for sizes that were not measured.
 BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_16_bits) {
   const auto preferred = [](const char* line) {
     const GemmCall call = parse_gemm_call(line);

@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(gradients_in_fp8) {
 }
 
 // The same batch in parts: the gradients differ by the rounding of the activations' gradients only, and the loss not at
-// all but for the order of its sum.
+// all except for the order of its sum.
 BOOST_AUTO_TEST_CASE(micro_batches_accumulate_the_same_gradients) {
   ingot::Context context(cpu_options());
   ModelCase whole(context, ingot::high_precision());

@@ -248,7 +248,7 @@ def units(root):
 
 
 def imports_of(path, package):
-    """The names that a Python module imports, wherever it does, but for what is imported for type checkers alone."""
+    """The names that a Python module imports, wherever it does, except for what is imported for type checkers alone."""
     found, ahead = set(), [ast.parse(path.read_text())]
     while ahead:
         node = ahead.pop()

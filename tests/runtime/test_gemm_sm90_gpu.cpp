@@ -55,7 +55,7 @@ struct Fixture : GemmOnGpu {
 
 BOOST_FIXTURE_TEST_SUITE(small, Fixture)
 
-// More tiles than one in both directions, the last ones ragged, and more steps than a ring has stages (but for
+// More tiles than one in both directions, the last ones ragged, and more steps than a ring has stages (except for
 // stream-K, whose blocks have few steps each).
 constexpr Shape kRagged{300, 392, 2064};
 

@@ -135,7 +135,7 @@ BOOST_AUTO_TEST_CASE(dequant_matmul) {
 
 namespace {
 
-// Launches on a GPU that is not there: what a launch does but for the GPU's work.
+// Launches on a GPU that does not exist: everything that a launch does except for the GPU's work.
 struct DryLaunches {
   const Gpu& gpu = gpu_named("h200");
   std::unique_ptr<Driver> driver = make_dry_driver(gpu);

@@ -515,7 +515,7 @@ void check_whole_tile(const Matrix<typename Source::Value>& values, const Source
   OutputCheck<Value, Out, C.transposed, false, true> transposed(values, s, pow2);
   Matrix<Value> result(s.rows, s.cols, s.cols + s.pad);
   Matrix<float> sums(1, s.cols, s.cols);
-  std::vector<u32> meeting(2);
+  std::vector<u32> barrier(2);
   const auto from_nothing = [](auto& output) {
     for (i64 i = 0; i < output.extents.count(); ++i) output.from.at(0, i) = 0.0F;
     CastOutput raised = output.output(true);
@@ -531,7 +531,7 @@ void check_whole_tile(const Matrix<typename Source::Value>& values, const Source
                                             .result_stride = result.stride(),
                                             .partial_sums = sums.data(),
                                             .pow2 = pow2},
-                                   .meeting = clustered ? nullptr : meeting.data()});
+                                   .barrier = clustered ? nullptr : barrier.data()});
   codes.check(values, s, "codes");
   if (kShared) {
     transposed.factors = codes.factors;
@@ -540,7 +540,7 @@ void check_whole_tile(const Matrix<typename Source::Value>& values, const Source
   transposed.check(values, s, "transposed");
   codes.check_cleared();
   if (!kShared) transposed.check_cleared();
-  for (const u32 word : meeting) BOOST_TEST(word == 0U);
+  for (const u32 word : barrier) BOOST_TEST(word == 0U);
   if (C.result) check_result(values, result, s);
   if (C.sum) check_partial_sums(values, sums, s);
 }

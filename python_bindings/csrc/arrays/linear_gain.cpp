@@ -1,4 +1,4 @@
-// expected_gain() for Python: what FP8 is expected to gain on a linear layer (nn/linear_gain.h).
+// expected_gain() for Python: what FP8 is expected to gain on a linear layer (nn/planning/conversion.h).
 #include "ingot/nn/planning/conversion.h"
 
 #include <nanobind/nanobind.h>

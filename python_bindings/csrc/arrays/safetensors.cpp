@@ -1,5 +1,5 @@
-// Binds the core's reader and writer of safetensors files (nn/safetensors.h): names, types and shapes, and the bytes of
-// a tensor into memory of the caller's. ingot/nn/_checkpoint.py makes PyTorch tensors of them.
+// Binds the core's reader and writer of safetensors files (nn/weights/safetensors.h): names, types and shapes, and the
+// bytes of a tensor into memory of the caller's. ingot/nn/_checkpoint.py makes PyTorch tensors of them.
 #include "ingot/nn/weights/safetensors.h"
 
 #include <nanobind/nanobind.h>

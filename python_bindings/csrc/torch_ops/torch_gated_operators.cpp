@@ -1,6 +1,6 @@
 // The operators of a linear layer after a gate: (silu(gate) * up) @ weight^T + bias, or with another activation of
 // both. They are the second half of an MLP whose gate and up are separate layers; torch_shared_operators.cpp has
-// the first. The cast of the layer's input computes the activation, as within a whole MLP (nn/mlp_functions.h).
+// the first. The cast of the layer's input computes the activation, as within a whole MLP (nn/modules/mlp_functions.h).
 #include <algorithm>
 #include <array>
 #include <cstddef>

@@ -1,6 +1,6 @@
-// The operators of a linear layer: forward and backward (nn/linear_functions.h), with a weight in high precision or in
-// FP8, as FSDP gathers it and as checkpoints have it. torch_split_operators.cpp has the parts of forward for compilers.
-// Autograd and fake kernels are Python's (ingot/torch).
+// The operators of a linear layer: forward and backward (nn/linear/linear_functions.h), with a weight in high precision
+// or in FP8, as FSDP gathers it and as checkpoints have it. torch_split_operators.cpp has the parts of forward for
+// compilers. Autograd and fake kernels are Python's (ingot/torch).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>

@@ -1,4 +1,4 @@
-// The operators of an MLP, plain or gated, perhaps with a norm in front (nn/mlp_functions.h).
+// The operators of an MLP, plain or gated, perhaps with a norm in front (nn/modules/mlp_functions.h).
 #include <array>
 #include <cstddef>
 #include <optional>

@@ -120,7 +120,7 @@ class Float8TrainingTensor(torch.Tensor):
     def _like(
         self, data: torch.Tensor, scale: Optional[torch.Tensor] = None, axiswise_dim: Any = "same"
     ) -> "Float8TrainingTensor":
-        """Returns other codes with everything else of this tensor, but for what is given."""
+        """Returns other codes with everything else of this tensor, except for what is given."""
         return Float8TrainingTensor(
             data,
             self._scale if scale is None else scale,

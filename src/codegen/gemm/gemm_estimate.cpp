@@ -210,7 +210,7 @@ bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
 }  // namespace
 
 // Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt,
-// but for scale_inv of groups, where the two differ more than beta * c costs.
+// except for scale_inv of groups, where the two differ more than beta * c costs.
 bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool factors_as_read) {
   if (spec.epilogue.c && !has_group_factors(spec)) return false;
   if (!is_fp8(spec.a)) return prefers_sm90_for_16_bits(spec, size);

@@ -12,7 +12,7 @@
 //
 //   const auto checkpoint = SafetensorsCheckpoint::open("DeepSeek-V3");
 //   const Float8WeightState state = load_float8_weight(checkpoint, "model.layers.0.self_attn.o_proj.");
-//   const Float8View codes = weight_from_state(plan, backend, state, region, stream);   // linear_weight.h
+//   const Float8View codes = weight_from_state(plan, backend, state, region, stream);
 #pragma once
 
 #include <cstddef>

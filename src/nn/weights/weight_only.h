@@ -60,7 +60,7 @@ struct WeightOnlyExtras {
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
 };
 
-// A layer's contents on the host, as files store them (nn/weight_only_state.h). weight: the packed bytes
+// A layer's contents on the host, as files store them (weight_only_state.h). weight: the packed bytes
 // (kPackedLayoutVersion), or for row_major the codes [N, K] in dense rows, each padded to whole bytes if codes are
 // smaller than a byte. scale: the factors, f32 or e8m0fnu, as DequantMatmulSpec lays them out. Files do not store
 // `pow2`, `batch_invariant` and `epilogue`.

@@ -1,4 +1,4 @@
-// Saves layers with FP8, FP6 or FP4 weights (nn/weight_only.h) in safetensors files, and loads them. A file may hold
+// Saves layers with FP8, FP6 or FP4 weights (weight_only.h) in safetensors files, and loads them. A file may hold
 // other tensors too. The layer's name, such as "layers.0.wq." (any text, also empty), is the prefix of all its names:
 //
 //   weight         packed: U8 [packed_weight_bytes()]. row_major: the dtype's own type, such as F8_E4M3 [N, K]; dtypes

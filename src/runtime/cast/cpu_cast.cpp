@@ -1,7 +1,6 @@
 // cast on the CPU, by the letter of the numerics contract. First it finds the maximum of every extent: dynamic scales
 // are made from the maxima, and with given scales they raise the amax. Then it sums the columns, if the spec asks for
-// it, and then it writes the codes. Maxima are compared as integers (maxima.h), so that threads may find them in any
-// order.
+// it, and then it writes the codes. Maxima are compared as integers, so that threads may find them in any order.
 #include <algorithm>
 #include <array>
 #include <optional>

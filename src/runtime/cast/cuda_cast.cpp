@@ -50,10 +50,10 @@ struct Maxima {
 };
 
 // Maxima that many blocks raise, starting from zero, and that the main pass sets back to zero; and two more such words,
-// with which blocks meet.
+// the grid barrier.
 struct RaisedMaxima {
   Maxima maxima;
-  u32* meeting;
+  u32* barrier;
 };
 RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
   const i64 rows = input.rows;
@@ -66,7 +66,7 @@ RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
   return {.maxima = {.tensor = {values, readers},
                      .rows = {values + 1, readers + 1},
                      .columns = {values + 1 + rows, readers + 1 + down}},
-          .meeting = readers + 1 + down + across};
+          .barrier = readers + 1 + down + across};
 }
 
 // `kept`: where Pass::keeping writes the values.
@@ -196,7 +196,7 @@ void launch_whole(const CastSpec& spec, const CastPlan& plan, CastTilesParams pa
                    .block = CastTilesLaunch::kThreads,
                    .cluster = plan.one_cluster ? tiles : 1U,
                    .cooperative = !plan.one_cluster},
-                  CastWholeParams{params, plan.one_cluster ? nullptr : raised.meeting}, stream);
+                  CastWholeParams{params, plan.one_cluster ? nullptr : raised.barrier}, stream);
 }
 
 // Adds the sums of the rows of tiles: partial_sums is f32[ceil(rows / 128), cols].
