@@ -1,10 +1,10 @@
-"""What the subpackages for PyTorch ask of it."""
+"""Checks of PyTorch for the subpackages that need it."""
 
 OLDEST = (2, 7)
 
 
 def is_older(version: str, than: tuple[int, int]) -> bool:
-    """Of a version of PyTorch, such as "2.11.0+cu130"."""
+    """Is this version of PyTorch, such as "2.11.0+cu130", older than `than`?"""
     return tuple(int(part) for part in version.split("+")[0].split(".")[:2]) < than
 
 

@@ -1,6 +1,6 @@
 """A linear layer whose weight comes in FP8, as FSDP gathers it: one operator forward and one backward. For a compiler
-the cast and the GEMM of forward are operators apart, as those of a layer that casts its weight are, so that it fuses the
-operations around both layers alike, and both have the same bits."""
+the cast and the GEMM of forward are separate operators, as in a layer that casts its weight, so that it fuses the
+operations around both alike and both have the same bits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .float8_training_tensor import Float8TrainingTensor
 
 
 def is_gathered(weight: torch.Tensor, casts: Optional[ops.Casts]) -> bool:
-    """Is this a whole weight in FP8 that goes with the casts of its layer?"""
+    """Is this a whole weight in FP8 that matches the casts of its layer?"""
     if type(weight) is not Float8TrainingTensor or casts is None or any(casts.given):
         return False
     formats = {casts.casts[1], casts.casts[4]}

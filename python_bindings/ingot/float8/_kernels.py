@@ -21,7 +21,7 @@ def _gemm(*arguments):
 
 
 def _run(operator, *arguments):
-    """An operator, whose errors are Ingot's."""
+    """Runs an operator and turns its errors into Ingot's."""
     if torch.compiler.is_compiling():
         return operator(*arguments)
     try:
@@ -53,7 +53,7 @@ def _lies_by_columns(tensor: torch.Tensor) -> bool:
 
 
 def quantized(tensor: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> Optional[torch.Tensor]:
-    """Returns saturate(tensor * scale) in the FP8 `dtype`, in the order in memory that the tensor has; None where
+    """Returns saturate(tensor * scale) in the FP8 `dtype`, with the tensor's memory layout; None where
     Ingot's kernels do not compute it.
 
     The f32 `scale` has one element, or the shape of the tensor with 1 as its first or its last size.

@@ -54,7 +54,7 @@ def _cast(
 
 
 def _rows_of(tensor: torch.Tensor) -> torch.Tensor:
-    """(..., features) as a matrix, which may be empty."""
+    """Returns (..., features) as a matrix, which may be empty."""
     return tensor.flatten(0, -2) if tensor.dim() > 1 else tensor.reshape(1, tensor.shape[0])
 
 
@@ -341,7 +341,7 @@ class Float8Linear(nn.Float8Linear):
         return plain and (weight.dtype == input.dtype or all(cast.scaling_type is not disabled for cast in casts))
 
     def _load_from_state_dict(self, state_dict, prefix, metadata, strict, missing, unexpected, errors) -> None:
-        """A tensor that is assigned (assign=True) is gathered by FSDP as the one before."""
+        """FSDP gathers a tensor that is assigned (assign=True) like the one before."""
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
         self._wrap_weight()
 

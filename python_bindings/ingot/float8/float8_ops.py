@@ -80,7 +80,7 @@ def _require_tensorwise(op: Any, tensor: Float8TrainingTensor) -> None:
 
 @implements([aten._unsafe_view.default, aten.as_strided.default, aten.constant_pad_nd.default])
 def float8_desugar_op(op, args, kwargs):
-    """Operations that move codes: views, and padding with zeros, whose code is zero in every format."""
+    """Moves codes: views, and padding with zeros, whose code is zero in every format."""
     source = args[0]
     if op is aten._unsafe_view.default:
         return float8_view(op, args, kwargs)
@@ -220,7 +220,7 @@ def autocast_to_copy(op, args, kwargs):
 
 @implements([aten.fill_.Scalar])
 def float8_fill(op, args, kwargs):
-    """Every element becomes the code of one value."""
+    """Sets every element to the code of one value."""
     target, value = args[0], args[1]
     target._data.copy_(to_fp8_saturated(target._scale * value, target._data.dtype))
     return target
@@ -228,7 +228,7 @@ def float8_fill(op, args, kwargs):
 
 @implements([aten.index_put_.default])
 def index_put_fp8(op, args, kwargs):
-    """FP8 elements written into an FP8 tensor of the same scale."""
+    """Writes FP8 elements into an FP8 tensor of the same scale."""
     target, values = args[0], args[2]
     for each in (target, values):
         if not isinstance(each, Float8TrainingTensor):
@@ -245,7 +245,7 @@ def index_put_fp8(op, args, kwargs):
 @implements([aten.copy_.default])
 def copy_fp8(op, args, kwargs):
     """A copy into a plain tensor, which decodes, or into an FP8 tensor of the same scale. Raises RuntimeError for a
-    plain source, whose scale nothing says."""
+    plain source, whose scale is not known."""
     target, source = args[0], args[1]
     if not isinstance(source, Float8TrainingTensor):
         raise Float8RuntimeError(
@@ -275,7 +275,7 @@ def float8_cast_up_op(op, args, kwargs):
 
 @implements([aten.is_same_size.default])
 def float8_is_same_size(op, args, kwargs):
-    """Have both tensors one shape?"""
+    """Have both tensors the same shape?"""
     return args[0].shape == args[1].shape
 
 

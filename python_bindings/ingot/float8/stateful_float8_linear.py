@@ -250,7 +250,7 @@ class StatefulFloat8Linear(Float8Linear):
         return output
 
     def _export(self, input: torch.Tensor) -> torch.Tensor:
-        """As one operator, which also makes first scales, and writes no buffer."""
+        """Runs the layer as one operator, which also makes first scales, and writes no buffer."""
         tensors = [input, self.weight, self.bias]
         for role, cast in self._casts():
             tensors += [None if self._has_started(role) else self._of(role)[1], self._given_scale(role, cast, None)]
@@ -308,8 +308,8 @@ def _places(layers: List[StatefulFloat8Linear]) -> List[_Place]:
 
 
 def _of_this_step(amaxes: torch.Tensor, places: List[_Place], seen: torch.Tensor) -> torch.Tensor:
-    """The maxima without those of tensors that have no scale and that nothing has been seen of in this step either: FP8_MAX,
-    which the buffer begins with, or what is not finite."""
+    """The maxima, except those of tensors that have no scale and had no data in this step either: FP8_MAX, which the
+    buffer begins with, or a value that is not finite."""
     initial = [torch.finfo(place.dtype).max if place.waits else -1.0 for place in places]
     initial = torch.tensor(initial, dtype=torch.float32, device="cpu")  # whatever the default ones are
     initial = initial.to(amaxes.device, non_blocking=True)
@@ -318,7 +318,7 @@ def _of_this_step(amaxes: torch.Tensor, places: List[_Place], seen: torch.Tensor
 
 
 def _update(places: List[_Place], stack: torch.Tensor, amaxes: torch.Tensor) -> None:
-    """Of one kind: new histories and scales."""
+    """Makes new histories and scales for the places of one kind."""
     histories = [place.history for place in places]
     earlier = stack[:, :-1]
     if stack.shape[1] > 1 and any(place.waits for place in places):

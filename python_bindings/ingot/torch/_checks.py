@@ -1,4 +1,4 @@
-"""What the layers ask of their tensors: each error is one sentence that names the layer, the tensor and the remedy."""
+"""Checks of the layers' tensors: each error is one sentence that names the layer, the tensor and the remedy."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_input(subject: Subject, input: torch.Tensor, in_features: int) -> None
 
 
 def check_tensor(subject: Subject, name: str, tensor: torch.Tensor, input: torch.Tensor) -> None:
-    """Its dtype, and that it is where the input is."""
+    """Checks a tensor's dtype, and that it is on the input's device."""
     if tensor.dtype not in HIGH_PRECISION:
         refuse(subject, f"{name}: is {tensor.dtype}, expected float32, float16 or bfloat16: convert it with .to()")
     if tensor.device != input.device:
@@ -79,7 +79,7 @@ def check_tensor(subject: Subject, name: str, tensor: torch.Tensor, input: torch
 
 
 def in_one_place(input: torch.Tensor, *tensors: Optional[torch.Tensor]) -> bool:
-    """Are the tensors, if there are any, where the input is? Each call of a layer asks, and formats nothing."""
+    """Are the given tensors on the input's device? Each call of a layer asks, so this formats no message."""
     device = input.device
     for tensor in tensors:
         if tensor is not None and tensor.device != device:
@@ -88,7 +88,7 @@ def in_one_place(input: torch.Tensor, *tensors: Optional[torch.Tensor]) -> bool:
 
 
 def refuse_places(subject: Subject, input: torch.Tensor, /, **tensors: Optional[torch.Tensor]) -> None:
-    """Says which of the tensors is not where the input is."""
+    """Raises the error that names a tensor on another device than the input's."""
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device != input.device:
             remedy = "move one with .to()"
@@ -119,7 +119,7 @@ def check_layer(
     bias: Optional[torch.Tensor],
     names: tuple[str, str] = ("weight", "bias"),
 ) -> None:
-    """A layer's tensors. `names`: what messages call the weight and the bias."""
+    """Checks a layer's tensors. `names`: what messages call the weight and the bias."""
     check_weight(subject, names[0], weight)
     check_input(subject, input, weight.shape[1])
     if bias is not None:
@@ -132,7 +132,7 @@ def check_layer(
 def check_norm(
     subject: Subject, input: torch.Tensor, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor], kind: str
 ) -> None:
-    """A norm's tensors, with an input that autocast has converted already."""
+    """Checks a norm's tensors, with an input that autocast has converted already."""
     if beta is not None and (kind == "rms" or gamma is None):
         what = "an RMSNorm" if kind == "rms" else "a norm without weight"
         refuse(subject, f"norm bias: is given, but {what} has none")
@@ -167,9 +167,9 @@ def _trace_is_transformed(records: bool) -> bool:
 
 
 def is_transformed(*tensors: Optional[torch.Tensor], records: Optional[bool] = None) -> bool:
-    """Would a call with these tensors be differentiated otherwise than by backward(), which operators know nothing of: by
-    a torch.func transform or in forward mode? torch.vmap alone may run an operator, but no autograd.Function. records:
-    does the call run one? None: where gradients are on."""
+    """Would a call with these tensors be differentiated in a way that operators do not support, other than by
+    backward(): by a torch.func transform or in forward mode? torch.vmap alone may run an operator, but no
+    autograd.Function. records: does the call run one? None: where gradients are on."""
     records = torch.is_grad_enabled() if records is None else records
     if torch.compiler.is_compiling():
         return _trace_is_transformed(records)
@@ -202,7 +202,7 @@ def layer_error(error: RuntimeError, subject: str) -> RuntimeError:
 
 
 def check_plain(subject: Subject, *tensors: torch.Tensor) -> None:
-    """For what no operator sees: none of the tensors is a DTensor."""
+    """Refuses DTensors, which no operator sees."""
     if any(hasattr(tensor, "device_mesh") for tensor in tensors):
         refuse(subject, _DTENSOR)
 
@@ -217,7 +217,7 @@ def _is_batched(tensor: torch.Tensor) -> bool:
 
 
 def refuse_batched_gradients(subject: Subject, grad_output: torch.Tensor) -> None:
-    """Within a backward that has a state or looks at values."""
+    """Call it within a backward that has state or reads values."""
     if not torch.compiler.is_compiling() and _is_batched(grad_output):
         refuse(
             subject,
@@ -227,7 +227,7 @@ def refuse_batched_gradients(subject: Subject, grad_output: torch.Tensor) -> Non
 
 
 def refuse_double_backward(subject: Subject) -> None:
-    """Within a backward: create_graph=True asks for a gradient that there is not."""
+    """Call it within a backward: create_graph=True asks for a second derivative, which there is not."""
     if torch.is_grad_enabled():
         refuse(
             subject,

@@ -28,7 +28,7 @@ _CAST_AS_ROWS = {"1x64": 64, "1x32": 32}  # no cast has such groups: they are ro
 
 
 def weight_format(dtype, scale: str, pow2: bool, layout: str, batch_invariant: bool, subject: str) -> WeightFormat:
-    """The format of these options. Raises LinearError for one that is unknown."""
+    """Returns the format of these options. Raises LinearError for an unknown one."""
     try:
         name = dtype_name(dtype)
     except _core.Error:
@@ -87,7 +87,7 @@ def aligned(codes: torch.Tensor) -> torch.Tensor:
 
 
 def packed(codes: torch.Tensor, form: WeightFormat, name: str, out_features: int, in_features: int) -> torch.Tensor:
-    """Codes in plain rows, in the format's layout."""
+    """Returns codes in plain rows in the format's layout."""
     if form.layout == "row_major":
         return codes
     plan = weight_ops.weight_plan(name, form, out_features, in_features)

@@ -1,6 +1,6 @@
 """What linear() runs in eager mode for tensors like those of an earlier call: with as little Python as PyTorch allows,
-because a small layer waits for the host. The checks are not made again: a table has the plans by all that they look at,
-and a call that the operators refuse is made once more by linear(), whose checks say why."""
+because a small layer waits for the host. The checks are not repeated: a table finds the plan by everything that they
+look at, and linear() repeats a call that the operators refuse, so that its checks say why."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _apply = super(torch.autograd.Function, _EagerLinear).apply
 
 
 def eager_key(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> tuple:
-    """All that linear()'s checks and its choice of a plan look at, but the shape of the input."""
+    """Everything that linear()'s checks and its choice of a plan look at, except the shape of the input."""
     grads = torch.is_grad_enabled()
     of_others = (
         weight.shape,
@@ -119,7 +119,7 @@ def eager_key(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Te
 def run_eager(
     plans: dict[tuple, EagerPlan], input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]
 ) -> Optional[torch.Tensor]:
-    """What linear() returns; None where that has to be asked of linear() itself. Not for a compiler."""
+    """Returns what linear() returns, or None where linear() itself must be called. Not for a compiler."""
     try:
         plan = plans.get(eager_key(input, weight, bias))
         if (

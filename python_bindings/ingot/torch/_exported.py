@@ -33,7 +33,7 @@ def is_exporting() -> bool:
 
 
 def refuse_training(module: torch.nn.Module, subject: str) -> None:
-    """Of a module with delayed scales, which no program keeps up."""
+    """Refuses a module with delayed scales that trains, because an exported program does not update them."""
     if module.training and torch.is_grad_enabled():
         raise LinearError(
             f"{subject}: torch.export of a module that trains: its delayed scales would stay as they are now, because "
@@ -47,6 +47,6 @@ def _text(kind: str, has: tuple[bool, ...], facts: tuple[tuple[str, Any], ...]) 
 
 
 def export_layer(kind: str, tensors: Sequence[Optional[torch.Tensor]], **facts: Any) -> List[torch.Tensor]:
-    """The results of a layer, as one operator of the program that is exported. facts: what JSON can hold."""
+    """Returns the results of a layer, as one operator of the exported program. facts: values that JSON can hold."""
     has = tuple([each is not None for each in tensors])
     return _layer([each for each in tensors if each is not None], _text(kind, has, tuple(facts.items())))

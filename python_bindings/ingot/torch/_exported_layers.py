@@ -25,7 +25,7 @@ from ._weight_operators import WeightFormat
 
 
 class _Layer:
-    """What a text says, with the plans that the layer has used."""
+    """A parsed text, with the plans that the layer has used."""
 
     def __init__(self, what: str) -> None:
         try:
@@ -40,7 +40,7 @@ class _Layer:
         self.run = run(self.facts)
 
     def all_tensors(self, tensors: Sequence[torch.Tensor]) -> List[Optional[torch.Tensor]]:
-        """With None in the places of those that the layer lacks."""
+        """Returns all tensors, with None for those that the layer lacks."""
         given = iter(tensors)
         return [next(given) if has else None for has in self.has]
 

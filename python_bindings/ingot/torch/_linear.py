@@ -25,8 +25,8 @@ _AUTOCAST_DEVICES = tuple(
 
 
 def in_autocasts_dtype(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in autocast's dtype if autocast is on for its device. One of float64, or of no floats, stays as it is, as in
-    PyTorch."""
+    """Returns the tensor, in autocast's dtype if autocast is on for its device. float64 and integers stay as they are,
+    as in PyTorch."""
     device = tensor.device.type
     if device in _AUTOCAST_DEVICES and torch.is_autocast_enabled(device) and tensor.dtype in ops.HIGH_PRECISION:
         return tensor.to(torch.get_autocast_dtype(device))
@@ -154,7 +154,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _LinearIntoMainGrad(torch.autograd.Function):
-    """_Linear whose gradient of the weight is added to main_grad, in the GEMM that makes it. The weight gets no
+    """_Linear that adds the weight's gradient to main_grad, within its GEMM. The weight gets no
     gradient, or a dummy one where Megatron's hooks wait for it."""
 
     @staticmethod
@@ -180,8 +180,8 @@ class _LinearIntoMainGrad(torch.autograd.Function):
 
 
 def _gradients(ctx, grad_output, main_grad, wants):
-    """Of input, weight and bias, None for those that are not wanted; that of the weight is added to main_grad, and None,
-    if there is one."""
+    """Returns the gradients of input, weight and bias, None for those that are not wanted. With a main_grad, the
+    weight's gradient is added to it and is None here."""
     saved, codes, input, weight = ctx.saved_tensors
     plan = ctx.plan
     if torch.compiler.is_compiling():
@@ -275,7 +275,7 @@ def linear(
 
 
 def _note_eager_plan(options: LinearOptions, input, weight, bias, again: bool) -> None:
-    """For run_eager(), of a call that went well."""
+    """Notes a call that succeeded, for run_eager()."""
     if input.device.type == "meta" or input.numel() >= ops.MANY_TOKENS * input.shape[-1]:
         return
     plan = plan_of(options.recipe, options.name, options._plans, input, weight, bias, again)

@@ -32,8 +32,8 @@ def main_grad_of(weight: torch.Tensor, subject: Subject, part: str = "") -> Opti
 
 
 def converted(weight: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The weight in the dtype that its GEMMs take. What is asked of a parameter's attributes is asked of the parameter
-    still: parameter_of()."""
+    """Returns the weight in the dtype that its GEMMs take. parameter_of() finds the parameter again, which has the
+    attributes."""
     if weight.dtype == dtype:
         return weight
     result = weight.to(dtype)
@@ -55,8 +55,8 @@ class Asks(enum.Enum):
 
 
 def asks_for(ctx, edge: int, weight: torch.Tensor) -> Asks:
-    """Of the weight which is this tensor, counted from 0, of those that the autograd.Function was applied to. To be
-    called in its backward. ctx.needs_input_grad only says what forward knew."""
+    """Returns what the engine does with the gradient of the weight at this place among the tensors that the
+    autograd.Function was applied to. Call it in backward: ctx.needs_input_grad only says what forward knew."""
     if torch.compiler.is_compiling() or torch._C._current_graph_task_id() < 0:
         return Asks.ACCUMULATES
     node = ctx.next_functions[edge][0]
@@ -91,7 +91,7 @@ def engine_wants(address: int) -> Optional[bool]:
 
 
 def dummy_gradient(weight: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    """What Megatron's hook of the weight wants to see, once it is told that main_grad is up to date."""
+    """Returns the gradient that Megatron's hook of the weight expects once it is told that main_grad is up to date."""
     weight = parameter_of(weight)
     if weight is None or not hasattr(weight, "grad_added_to_main_grad"):
         return None

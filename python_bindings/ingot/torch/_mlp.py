@@ -65,7 +65,7 @@ class MlpOptions:
         object.__setattr__(self, "_apart", self._options_apart() if self.gated else None)
 
     def _options_apart(self) -> tuple[SharedLinearOptions, GatedLinearOptions]:
-        """Those of an MLP whose gate and up have separate weights: of the two, and of the layer after them."""
+        """The options of shared_linear() and gated_linear(), for an MLP whose gate and up have separate weights."""
         names = (f"{self.name}.gate", f"{self.name}.up")
         text, fast_math = self._activation
         gated = GatedLinearOptions(self.recipe, f"{self.name}.down", text, self.keep_weight_codes, fast_math)

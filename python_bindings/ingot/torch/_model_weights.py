@@ -73,7 +73,7 @@ def _reason(module: torch.nn.Module, parameter: torch.nn.Parameter) -> str:
 
 
 def other_lines(others: Tuple[OtherWeight, ...]) -> List[str]:
-    """What a report says of them."""
+    """Returns a report's lines about these weights."""
     if not others:
         return []
     parameters, size = sum(each.parameters for each in others), sum(each.bytes for each in others)

@@ -33,7 +33,7 @@ def with_names(text: str, names: Sequence[str]) -> str:
 
 
 def _address(weight: Optional[torch.Tensor]) -> int:
-    """Of the memory that an operator is given; 0 if there is none."""
+    """Returns the address of the memory that an operator gets; 0 if there is none."""
     while weight is not None and type(weight) not in (torch.Tensor, torch.nn.Parameter):
         inner = (getattr(weight, name, None) for name in ("_local_tensor", "_data", "_tensor"))
         weight = next((each for each in inner if isinstance(each, torch.Tensor)), None)

@@ -146,7 +146,7 @@ def norm_linear(
 def beta_of(
     norm: NormOptions, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor]
 ) -> Optional[torch.Tensor]:
-    """A LayerNorm's bias: zeros for one that has a weight alone."""
+    """Returns a LayerNorm's bias: zeros if it has only a weight."""
     if norm.kind == "layer" and gamma is not None and beta is None:
         return torch.zeros_like(gamma, requires_grad=False)
     return beta

@@ -1,4 +1,4 @@
-"""What watches the layers of a PyTorch model at work: monitor(), nvtx_ranges() and trace().
+"""Observers of a PyTorch model's layers: monitor(), nvtx_ranges() and trace().
 
 Each is a context manager. Outside of it an operator makes one comparison. Backward is watched on autograd's thread as
 forward is on its own.
@@ -64,7 +64,7 @@ class Monitor:
         return self._monitor.table()
 
     def json_lines(self) -> str:
-        """The same as JSON, an object to a line; NaN and Inf are null."""
+        """The same as JSON, one object per line; NaN and Inf are null."""
         return self._monitor.json_lines()
 
     def records(self) -> list[dict[str, Any]]:

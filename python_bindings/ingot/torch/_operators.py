@@ -150,7 +150,7 @@ def frozen_plan(
 
 
 def named_error(error: Error, *names: Optional[str]) -> Error:
-    """The error of a plan, whose texts have placeholders for the names of layers."""
+    """Returns a plan's error with layers' names in place of its placeholders."""
     return type(error)(with_names(str(error), [name or "unnamed" for name in names]))
 
 
@@ -164,7 +164,7 @@ def facts_of(plan: int) -> PlanFacts:
 
 
 def units_of(input: torch.Tensor):
-    """How often TOKENS_PER_UNIT tokens an input (..., features) has, rounded up."""
+    """Returns an input's tokens in units of TOKENS_PER_UNIT, rounded up. The input is (..., features)."""
     tokens = 1
     for size in input.shape[:-1]:
         tokens = tokens * size

@@ -110,7 +110,7 @@ def _run_in_a_state(layer: torch.nn.Module, tokens: int, dtype: Optional[torch.d
 
 
 def _layers_to_run(model: torch.nn.Module) -> Tuple[list, list]:
-    """The layers with their names, and (name, reason) of those that are left out. Of equal layers, all."""
+    """The layers with their names, equal ones included, and (name, reason) of those that are left out."""
     name_layers(model)
     run, left_out = [], []
     for path, layer in ingot_layers(model):

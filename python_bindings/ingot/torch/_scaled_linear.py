@@ -28,7 +28,7 @@ def call(function: Callable, name: str, *arguments):
 
 
 def first_given(*scales: Optional[torch.Tensor]) -> torch.Tensor:
-    """One of the scales, to stand in the places of those that are not given."""
+    """Returns one of the given scales, as a placeholder for those that are not given."""
     return next(scale for scale in scales if scale is not None)
 
 
@@ -41,13 +41,14 @@ def scale_of(amax: torch.Tensor, largest: float) -> torch.Tensor:
 
 
 def has_seen(amax_history: torch.Tensor) -> torch.Tensor:
-    """Has a history, or each of several, a maximum of which a scale can be made: finite, and above 0?"""
+    """Has a history, or each of several, a maximum from which a scale can be made: finite, and above 0?"""
     return torch.nan_to_num(amax_history, nan=0.0, posinf=0.0).any(-1)
 
 
 def start_of_maximum(largest, amax, history, scale, dtype: torch.dtype) -> None:
-    """Makes the scale of the tensor's own maximum, as dynamic scaling does, where no step has made one: where the history
-    has nothing but zeros and what is not finite. The device decides. The history is filled by the step's end."""
+    """Makes the scale of the tensor's own maximum, as dynamic scaling does, where no step has made one: where the
+    history has only zeros and values that are not finite. The device decides. The history is filled by the step's
+    end."""
     amax.fill_(largest)
     scale.copy_(torch.where(has_seen(history), scale, scale_of(largest.reshape(1), torch.finfo(dtype).max)))
 

@@ -70,8 +70,8 @@ def fake(name: str) -> Callable:
 
 
 def flops(name: str, **renamed: str) -> Callable:
-    """Makes a function what torch.utils.flop_counter counts of an operator; tensors are shapes. It takes the arguments by
-    name that it needs; renamed: what the operator calls some of them."""
+    """Registers a function as torch.utils.flop_counter's count for an operator; tensors are shapes. It takes by name
+    the arguments that it needs; renamed: what the operator calls some of them."""
 
     def register(function: Callable) -> Callable:
         # The counter does not say which overload it counts; that in place has all arguments of the other.

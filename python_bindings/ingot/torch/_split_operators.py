@@ -31,7 +31,7 @@ _INPUT_PLANS: dict[int, InputPlan] = {}
 
 
 def add_input_plan(facts: ops.PlanFacts) -> int:
-    """The number of the plan that casts the input of a layer; -1 if the layer's forward does not come apart."""
+    """The number of the plan that casts the input of a layer; -1 if the layer's forward cannot be split."""
     added = _core.torch_input_plan(facts.number)
     if added is None:
         return -1
