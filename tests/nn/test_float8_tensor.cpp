@@ -140,7 +140,7 @@ BOOST_FIXTURE_TEST_CASE(scales_that_are_not_written, Fixture) {
   };
   CastSpec spec{.in = Dtype::f32};
   BOOST_TEST(refused(spec, one, 15) ==
-             "write_scales scratch: has 15 bytes, but the scales need 16: scales_scratch_bytes() tells");
+             "write_scales scratch: has 15 bytes, but the scales need 16: scales_scratch_bytes() says");
   BOOST_TEST(refused(spec, vector(found.data(), Dtype::f32, 2, {}), 64) ==
              "write_scales scales: is f32[1, 2] on cpu; it must be [1, 1]: one for each scale of the cast");
   spec.source = ScaleSource::given;

@@ -156,7 +156,7 @@ BOOST_AUTO_TEST_CASE(refuses_what_does_not_fit) {
   state = state_of(weight, kTensorwise);
   state.input_factor = 0.0F;
   BOOST_TEST(error_of([&] { inference_config(state); }, ErrorCode::invalid_argument) ==
-             "Float8WeightState input_factor: is 0, but must be positive, and finite as its inverse is: leave it away "
+             "Float8WeightState input_factor: is 0, but must be positive, and finite as its inverse is: leave it out "
              "for dynamic scales");
   state.input_factor.reset();
   InferenceLinear linear(*backend, state, stream, {.name = "wq"});

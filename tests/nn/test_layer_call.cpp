@@ -224,7 +224,7 @@ BOOST_AUTO_TEST_CASE(without_an_allocator_scratch_is_asked_for) {
   const LinearPlan& plan = step.layer.plan;
   const auto asked = [](std::size_t bytes) {
     return " scratch: is missing; it must have " + std::to_string(bytes) +
-           " bytes: the plan tells how much memory a call needs, and a Stream with a StreamAllocator gives it for the "
+           " bytes: the plan says how much memory a call needs, and a Stream with a StreamAllocator gives it for the "
            "time of the call";
   };
   BOOST_TEST(refusal([&] { linear_forward(plan, counting, step.forward(kShape.tokens, nullptr), {.stream = bare}); }) ==

@@ -748,14 +748,14 @@ BOOST_AUTO_TEST_CASE(saved_memory_must_be_that_of_the_forward) {
   small.memory.bytes -= 1;
   const std::string bytes = std::to_string(kept.saved.memory.bytes);
   BOOST_TEST(backward(small) == "linear \"wq\" saved: has " + std::to_string(small.memory.bytes) +
-                                    " bytes, but needs " + bytes + ": the plan tells how much memory a call needs");
+                                    " bytes, but needs " + bytes + ": the plan says how much memory a call needs");
   LinearSaved crooked = kept.saved;
   crooked.memory.data = static_cast<char*>(crooked.memory.data) + 16;
   BOOST_TEST(backward(crooked).find("but must begin at a multiple of 256 bytes") != std::string::npos);
   LinearSaved gone = kept.saved;
   gone.memory.data = nullptr;
   BOOST_TEST(backward(gone) == "linear \"wq\" saved: is missing; it must have " + bytes +
-                                   " bytes: the plan tells how much memory a call "
+                                   " bytes: the plan says how much memory a call "
                                    "needs");
   LinearSaved none;
   BOOST_TEST(refusal([&] { functions.forward(forward, &none, on); }).starts_with("linear \"wq\" saved: is missing"));

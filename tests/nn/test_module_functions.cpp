@@ -700,10 +700,10 @@ BOOST_AUTO_TEST_CASE(memory_of_a_module_must_fit_its_plan) {
   const std::size_t needed = told.saved.bytes;
   BOOST_TEST(forward_with({}, scratch) == "norm linear \"wq\" saved: is missing; it must have " +
                                               std::to_string(needed) +
-                                              " bytes: the plan tells how much memory a call needs");
+                                              " bytes: the plan says how much memory a call needs");
   BOOST_TEST(forward_with({whole.data, needed - 1}, scratch) ==
              "norm linear \"wq\" saved: has " + std::to_string(needed - 1) + " bytes, but needs " +
-                 std::to_string(needed) + ": the plan tells how much memory a call needs");
+                 std::to_string(needed) + ": the plan says how much memory a call needs");
   BOOST_TEST(forward_with({static_cast<std::byte*>(whole.data) + 16, needed}, scratch)
                  .ends_with("but must begin at a multiple of 256 bytes"));
   BOOST_TEST(forward_with(whole, {}).starts_with("norm linear \"wq\" scratch: is missing; it must have "));
@@ -738,7 +738,7 @@ BOOST_AUTO_TEST_CASE(memory_of_a_module_must_fit_its_plan) {
   LinearSaved short_by_one{.memory = {MemoryRegion(mlp_saved).data, mlp_bytes - 1}};
   BOOST_TEST(refusal([&] { mlp.forward(mlp_device.forward(), &short_by_one, stream); }) ==
              "MLP \"mlp\" saved: has " + std::to_string(mlp_bytes - 1) + " bytes, but needs " +
-                 std::to_string(mlp_bytes) + ": the plan tells how much memory a call needs");
+                 std::to_string(mlp_bytes) + ": the plan says how much memory a call needs");
 }
 
 BOOST_AUTO_TEST_CASE(a_module_takes_what_its_plan_was_made_for) {

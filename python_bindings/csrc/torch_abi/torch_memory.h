@@ -28,8 +28,8 @@ struct TorchMatrix {
   TorchTensor copy{};  // what the view shows, if the strides of the tensor are not those of a matrix
 };
 
-// Throws Error{invalid_argument} for a tensor without
-// dimensions, of another dtype than f32, bf16 and f16, and on neither CPU nor CUDA.
+// Throws Error{invalid_argument} for a tensor without dimensions, of another dtype than f32, bf16 and f16, and on
+// neither CPU nor CUDA.
 TorchMatrix matrix_of(const TorchTensor& tensor, const TensorName& name);
 // The same for an operand that may be one element standing for all (strides of 0: the gradient of a sum): then [1, 1].
 TorchMatrix matrix_or_element_of(const TorchTensor& tensor, const TensorName& name);

@@ -1,4 +1,4 @@
-// Where an operator's call runs, and who watches it: what the calls of all operators begin with.
+// Where an operator's call runs, and who watches it: the start of every operator's call.
 #pragma once
 
 #include <cstdint>

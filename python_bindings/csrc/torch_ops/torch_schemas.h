@@ -15,10 +15,9 @@ namespace ingot::python {
 
 enum class TorchKind { tensor, optional_tensor, integer };
 
-// An operator. Optional tensors that few calls give come after the integers, with a default of None, so that the
-// other calls need not name them. Compilers functionalise a schema that writes a tensor, so such tensors are arguments
-// of the overload "in_place" alone, after all others. A result that a call does not
-// make is None.
+// An operator. Optional tensors that few calls give come after the integers, with a default of None, so that the other
+// calls need not name them. Compilers functionalise a schema that writes a tensor, so such tensors are arguments of the
+// overload "in_place" alone, after all others. A result that a call does not make is None.
 struct TorchSchema {
   std::string_view name;
   std::string_view arguments;
@@ -52,7 +51,7 @@ struct TorchSchema {
     if (!text.starts_with("Tensor")) return TorchKind::integer;
     return text.find('?') == std::string_view::npos ? TorchKind::tensor : TorchKind::optional_tensor;
   }
-  // The place of an argument or a result; as many as there are for a name that none has.
+  // The place of an argument or a result; their number for a name that none has.
   constexpr std::size_t place_of_argument(std::string_view of) const {
     std::size_t at = 0;
     while (at < count_with_in_place() && name_of(argument(at)) != of) ++at;

@@ -81,7 +81,7 @@ void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scale
   const std::size_t bytes = scales_scratch_bytes(spec, input.rows, input.cols);
   if (count != 0 && (scratch.data == nullptr || scratch.bytes < bytes)) {
     refuse_argument("write_scales scratch",
-                    fmt::format("has {} bytes, but the scales need {}: scales_scratch_bytes() tells",
+                    fmt::format("has {} bytes, but the scales need {}: scales_scratch_bytes() says",
                                 scratch.data == nullptr ? 0 : scratch.bytes, bytes));
   }
   if (count == 0) return;

@@ -26,7 +26,7 @@ LayerCall::LayerCall(const std::string& subject, Stream& stream, Stream* side, c
 
 std::string missing_scratch(std::size_t bytes) {
   return fmt::format(
-      "is missing; it must have {} bytes: the plan tells how much memory a call needs, and a Stream with a "
+      "is missing; it must have {} bytes: the plan says how much memory a call needs, and a Stream with a "
       "StreamAllocator gives it for the time of the call",
       bytes);
 }

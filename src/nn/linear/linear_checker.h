@@ -45,11 +45,10 @@ class ModuleChecker {
               std::initializer_list<NamedTensor> tensors) const {
     if (bytes == 0) return;
     if (region.data == nullptr) {
-      refuse(name,
-             fmt::format("is missing; it must have {} bytes: the plan tells how much memory a call needs", bytes));
+      refuse(name, fmt::format("is missing; it must have {} bytes: the plan says how much memory a call needs", bytes));
     }
     if (region.bytes < bytes) {
-      refuse(name, fmt::format("has {} bytes, but needs {}: the plan tells how much memory a call needs", region.bytes,
+      refuse(name, fmt::format("has {} bytes, but needs {}: the plan says how much memory a call needs", region.bytes,
                                bytes));
     }
     if (reinterpret_cast<std::uintptr_t>(region.data) % kLinearAlignment != 0) {

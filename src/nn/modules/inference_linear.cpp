@@ -22,7 +22,7 @@ Cast activation_cast(const Float8WeightState& weight, std::optional<ScaleGranula
     const float factor = *weight.input_factor;
     if (!(factor > 0) || !std::isfinite(factor) || !std::isfinite(1.0F / factor)) {
       refuse_argument("Float8WeightState input_factor",
-                      fmt::format("is {}, but must be positive, and finite as its inverse is: leave it away for "
+                      fmt::format("is {}, but must be positive, and finite as its inverse is: leave it out for "
                                   "dynamic scales",
                                   factor));
     }
