@@ -132,7 +132,7 @@ const Preset& preset(std::string_view name) {
   const auto found = std::ranges::find(presets(), name, &Preset::name);
   if (found != presets().end()) return *found;
   throw Error(ErrorCode::invalid_argument, "--preset",
-              fmt::format("\"{}\" is none; tiny, llama2-7b and llama3-8b are", name));
+              fmt::format("\"{}\" is not known; expected tiny, llama2-7b or llama3-8b", name));
 }
 
 void check(const ModelShape& shape, const std::string& what) {

@@ -43,7 +43,7 @@ def dtype_name(dtype: Any) -> str:
     if text not in _NAMES:
         short = text.removeprefix("float8_").removeprefix("float6_").removeprefix("float4_")
         near = f"; did you mean {short}fn?" if f"{short}fn" in _NAMES else ""
-        raise Error(f"dtype: {repr(dtype)[:80]} is none of {', '.join(_NAMES)}{near}")
+        raise Error(f"dtype: {repr(dtype)[:80]} is not one of {', '.join(_NAMES)}{near}")
     return text
 
 
@@ -51,7 +51,7 @@ def _array_dtype(what: str, name: str) -> str:
     """Returns the short name of an array's dtype, which `name` is in its framework."""
     short = FROM_LONG_NAME.get(name)
     if short is None:
-        raise Error(f"{what}: {name} is none of {', '.join(SIZE)}; {_HINTS.get(name, 'convert it first')}")
+        raise Error(f"{what}: {name} is not one of {', '.join(SIZE)}; {_HINTS.get(name, 'convert it first')}")
     return short
 
 
@@ -84,7 +84,7 @@ class NumpyArrays:
         that follow one another. Copies where the array is not so."""
         array = self.own(array, what)
         if array.itemsize not in _UNSIGNED:
-            raise Error(f"{what}: {array.dtype.name} is none of {', '.join(SIZE)}; convert it first")
+            raise Error(f"{what}: {array.dtype.name} is not one of {', '.join(SIZE)}; convert it first")
         if not array.dtype.isnative:
             array = array.byteswap().view(array.dtype.newbyteorder("="))
         if not _is_plain(array.strides, array.shape, array.itemsize) or not array.flags.aligned:
@@ -163,7 +163,7 @@ class TorchArrays:
         tensor = self.own(tensor, what)
         size = tensor.element_size()
         if size not in _UNSIGNED:
-            raise Error(f"{what}: {str(tensor.dtype).removeprefix('torch.')} is none of {', '.join(SIZE)}; convert it first")
+            raise Error(f"{what}: {str(tensor.dtype).removeprefix('torch.')} is not one of {', '.join(SIZE)}; convert it first")
         if not self._is_plain(tensor):
             tensor = tensor.clone(memory_format=self._torch.contiguous_format)
         return tensor.view(self._integers(size))

@@ -155,7 +155,7 @@ class WeightOnlyLinear(_core.WeightOnlyLinear):
             raise _core.Error(f"WeightOnlyLinear inputs: the epilogue reads {names}, but given are {list(given)}")
         if not set(given) <= set(names):
             unknown = sorted(set(given) - set(names))
-            raise _core.Error(f"WeightOnlyLinear inputs: {unknown} are none of the epilogue's, which are {names}")
+            raise _core.Error(f"WeightOnlyLinear inputs: {unknown} are not among the epilogue's, which are {names}")
         self._forward(
             arrays.bits(rows, what), in_dtype, to, wanted, added,
             [read_input(arrays, given[name], f"WeightOnlyLinear input {name}") for name in names], arrays.stream,

@@ -115,14 +115,14 @@ def float8(codes=None, factors=None, dtype="e4m3fn"):
 
 
 REFUSED = {
-    "amax input: float64 is none of f32": lambda: ingot.amax(X.astype(np.float64)),
-    "cast input: complex64 is none of f32": lambda: ingot.cast(X.astype(np.complex64)),
-    "cast input: bool is none of f32": lambda: ingot.cast(X > 0),
-    "cast input: uint8 is none of .*give their dtype": lambda: ingot.cast(np.zeros((2, 2), np.uint8)),
+    "amax input: float64 is not one of f32": lambda: ingot.amax(X.astype(np.float64)),
+    "cast input: complex64 is not one of f32": lambda: ingot.cast(X.astype(np.complex64)),
+    "cast input: bool is not one of f32": lambda: ingot.cast(X > 0),
+    "cast input: uint8 is not one of .*give their dtype": lambda: ingot.cast(np.zeros((2, 2), np.uint8)),
     r"amax input: is a masked array.*array.filled\(0\)": lambda: ingot.amax(np.ma.masked_array(X, X > 0)),
     "evaluate x: is a masked array": lambda: ingot.evaluate("x", np.ma.masked_array(X, X > 0)),
     "amax input: expected a NumPy array or a PyTorch tensor, got NoneType": lambda: ingot.amax(None),
-    "dtype: 'e4m3' is none of .*did you mean e4m3fn": lambda: ingot.cast(X, "e4m3"),
+    "dtype: 'e4m3' is not one of .*did you mean e4m3fn": lambda: ingot.cast(X, "e4m3"),
     "dtype: .*float8_e4m3.* did you mean e4m3fn": lambda: ingot.cast(X, ml_dtypes.float8_e4m3),
     'scale: expected "tensor", "row" .* got NoneType': lambda: ingot.cast(X, scale=None),
     "context: expected an ingot.Context or None, got a str": lambda: ingot.cast(X, context="cpu"),
@@ -130,7 +130,7 @@ REFUSED = {
     r"cast scales: is a float; all arrays .* here NumPy": lambda: ingot.cast(X, scales=1.0),
     "cast input y: is a int; all arrays": lambda: ingot.cast(X, of="x * y", inputs={"y": 3}),
     "inputs: must map names to arrays, but is a list": lambda: ingot.cast(X, of="x * y", inputs=["y"]),
-    "gemm a factors: int32 is none of": lambda: ingot.gemm(float8(factors=np.ones(1, np.int32)), float8()),
+    "gemm a factors: int32 is not one of": lambda: ingot.gemm(float8(factors=np.ones(1, np.int32)), float8()),
     "gemm b factors: is a NoneType": lambda: ingot.gemm(float8(), ingot.Float8Array(X, None, None, "e4m3fn", "row")),
     "gemm a factors: must be float32, but is f16": lambda: ingot.gemm(float8(factors=np.ones(1, np.float16)), float8()),
     "gemm a codes: holds e5m2, but should hold e4m3fn": lambda: ingot.gemm(
@@ -193,7 +193,7 @@ def test_tensors_that_are_no_plain_ones():
         "cast input: is a nested tensor.*to_padded": lambda: ingot.cast(
             torch.nested.nested_tensor([t[0], t[0, :3]])
         ),
-        "amax input: float64 is none of f32": lambda: ingot.amax(t.double()),
+        "amax input: float64 is not one of f32": lambda: ingot.amax(t.double()),
         "tensor: is on meta": lambda: ingot.amax(t.to("meta")),
         "expected a NumPy array or a PyTorch tensor, got Linear": lambda: ingot.amax(torch.nn.Linear(2, 2)),
         "gemm b: is a Tensor; .* here NumPy": lambda: ingot.gemm(X, t),

@@ -118,9 +118,9 @@ def test_scales_of_any_kind_are_given(scale):
         (lambda: ingot.cast(np.zeros(4, np.float32)), "cast input: has 1 dimensions, expected 2"),
         (lambda: ingot.cast(np.zeros((2, 2, 2), np.float32)), "cast input: has 3 dimensions, expected 2"),
         (lambda: ingot.cast([[1.0]]), "expected a NumPy array or a PyTorch tensor, got list"),
-        (lambda: ingot.cast(np.zeros((2, 2))), "float64 is none of f32, bf16, f16"),
-        (lambda: ingot.cast(np.zeros((2, 2), np.int32)), "is none of f32, bf16, f16"),
-        (lambda: ingot.cast(np.zeros((2, 2), np.uint16)), r"uint16 is none of .*give array.view\(ml_dtypes.bfloat16\)"),
+        (lambda: ingot.cast(np.zeros((2, 2))), "float64 is not one of f32, bf16, f16"),
+        (lambda: ingot.cast(np.zeros((2, 2), np.int32)), "is not one of f32, bf16, f16"),
+        (lambda: ingot.cast(np.zeros((2, 2), np.uint16)), r"uint16 is not one of .*give array.view\(ml_dtypes.bfloat16\)"),
         (lambda: ingot.cast(np.zeros((2, 2), np.float32), "bf16"), "bf16"),
         (lambda: ingot.cast(np.zeros((2, 2), np.float32), scale="column"), 'unknown scale granularity "column"'),
         (

@@ -272,7 +272,7 @@ ONES = np.ones((4, 6), np.float32)
         (lambda: ingot.cast(ONES, scale="1x64"), "scale is 1x64"),
         (lambda: ingot.cast(ONES, transposed_scale="col"), "only a cast that writes both"),
         (lambda: ingot.cast(ONES, scales=np.ones(2, np.float32)), "cast scales"),
-        (lambda: ingot.cast(ONES, scales=np.ones(1)), "cast scales: float64 is none of"),
+        (lambda: ingot.cast(ONES, scales=np.ones(1)), "cast scales: float64 is not one of"),
         (lambda: ingot.cast(ONES, scales=np.ones(1, np.float16)), "cast scales: must be float32, but is f16"),
         (lambda: ingot.cast(ONES, amax=np.zeros(1, np.float32)), "the scales of this spec are dynamic"),
         (lambda: ingot.cast(ONES, scales=np.ones(1, np.float32), amax=torch.zeros(1)), "cast amax: is a Tensor"),

@@ -83,7 +83,7 @@ def test_k_of_zero_gives_the_bias():
         (lambda a, b: ingot.gemm(ingot.cast(a), ingot.cast(b, transposed=True, codes=False)), "gemm b: .*has no codes"),
         (lambda a, b: ingot.gemm(a, ingot.cast(b)), "gemm"),
         (lambda a, b: ingot.gemm(a, b, bias=np.zeros(3, np.float16), out_dtype="f32"), "gemm bias: .*f16.*f32"),
-        (lambda a, b: ingot.gemm(a, b, bias=np.zeros(3, np.int32), out_dtype="f32"), "gemm bias: int32 is none of"),
+        (lambda a, b: ingot.gemm(a, b, bias=np.zeros(3, np.int32), out_dtype="f32"), "gemm bias: int32 is not one of"),
         (lambda a, b: ingot.gemm(a, b, bias=np.zeros(2, np.float32), out_dtype="f32"), "gemm bias"),
         (lambda a, b: ingot.gemm(a, b, fast_accumulation=True, out_dtype="f32"), "fast"),
     ],

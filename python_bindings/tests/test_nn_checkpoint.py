@@ -480,7 +480,7 @@ def test_messages(tmp_path):
     tensors = public_layout("row")
     bad = lambda **changes: write(file, {**tensors, **{key.replace("_DOT_", "."): v for key, v in changes.items()}})
     bad()
-    with pytest.raises(ingot.Error, match="layers: 'w8a8' is none of weight_only, frozen"):
+    with pytest.raises(ingot.Error, match="layers: 'w8a8' is not one of weight_only, frozen"):
         load_float8_checkpoint(model(), file, layers="w8a8")
     bad(up_DOT_weight_scale=torch.ones(3))
     with pytest.raises(ingot.Error, match=r'tensor "up.weight_scale": has shape \(3,\), but a weight \(200, 96\) has'):
@@ -505,11 +505,11 @@ def test_messages(tmp_path):
     with pytest.raises(ingot.Error, match=r'"up.weight": has shape \(4, 96\), but the model\'s layer has \(200, 96\)'):
         load_float8_checkpoint(model(), file)
     write(file, public_layout("1x128"))
-    with pytest.raises(ingot.Error, match="scale: '1x128' is none of tensor, row, 128x128"):
+    with pytest.raises(ingot.Error, match="scale: '1x128' is not one of tensor, row, 128x128"):
         load_float8_checkpoint(model(), file, layers="frozen")
     bad()
     for config, message in (
-        ({"quant_method": "gptq"}, "quant_method: 'gptq' is none of fp8, compressed-tensors, modelopt, fbgemm_fp8"),
+        ({"quant_method": "gptq"}, "quant_method: 'gptq' is not one of fp8, compressed-tensors, modelopt, fbgemm_fp8"),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"weight_block_size: is \[64, 64\], but blocks are"),
         ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "format: is 'pack-quantized', but"),
     ):
@@ -537,7 +537,7 @@ def test_messages_of_saving(tmp_path):
     quantize_(small, MXWeightOnlyConfig(), filter_fn=lambda _, name: name != "head")
     with pytest.raises(ingot.Error, match='"up": has e2m1fn weights with scale=mx, for which there is no public'):
         save_float8_checkpoint(small, file)
-    with pytest.raises(ingot.Error, match="scale: '1x32' is none of tensor, row, 128x128"):
+    with pytest.raises(ingot.Error, match="scale: '1x32' is not one of tensor, row, 128x128"):
         save_float8_checkpoint(model(), file, scale="1x32")
     odd = torch.nn.Sequential(FrozenFloat8Linear.from_float(torch.nn.Linear(4, 4)))
     odd.register_buffer("phase", torch.zeros(2, dtype=torch.complex64))

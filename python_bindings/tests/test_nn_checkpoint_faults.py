@@ -300,7 +300,7 @@ CONFIGS = {
     "no text": (b'{"a": "\xff\xfe"}', "config.json: is not JSON: it is no text in UTF-8"),
     "endless number": ('{"a": ' + "9" * 5000 + "}", "config.json: is not JSON that can be read"),
     "a list as quantization_config": ('{"quantization_config": [1]}', r"quantization_config: is '\[1\]', expected an object"),
-    "odd method": ('{"quantization_config": {"quant_method": {}}}', r"quant_method: '\{\}' is none of fp8"),
+    "odd method": ('{"quantization_config": {"quant_method": {}}}', r"quant_method: '\{\}' is not one of fp8"),
     "escapes": ('{"quantization_config": {"quant_method": "\\u001b[2J' + "x" * 999 + '"}}', r"quant_method: '\?\[2Jx{156}\.\.\.' is"),
     "odd blocks": ('{"quantization_config": {"weight_block_size": 3}}', "weight_block_size: is 3, but blocks are"),
     "MXFP8": ('{"quantization_config": {"weight_block_size": [1, 32]}}', r"weight_block_size: \[1, 32\] is MXFP8, which"),

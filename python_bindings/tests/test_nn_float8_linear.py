@@ -100,7 +100,7 @@ def test_trains():
 def test_messages(layer):
     with pytest.raises(ingot.Error, match=r'linear "fc" input: has shape \(5, 23\), expected \(\.\.\., 24\)'):
         layer(X[:, :23])
-    with pytest.raises(ingot.Error, match="recipe: 'rowwize' is none of"):
+    with pytest.raises(ingot.Error, match="recipe: 'rowwize' is not one of"):
         Float8Linear(24, 40, recipe="rowwize")
     with pytest.raises(ingot.Error, match="Float8Linear.from_float: takes a torch.nn.Linear, got a ReLU"):
         Float8Linear.from_float(torch.nn.ReLU())

@@ -187,9 +187,9 @@ def test_messages():
         layer(torch.zeros(5, 3))
     with pytest.raises(ingot.Error, match='FrozenFloat8Linear "wq" input: is torch.float64, expected float32'):
         layer(torch.zeros(5, K, dtype=torch.float64))
-    with pytest.raises(ingot.Error, match="scale: '1x128' is none of tensor, row, 128x128, whose factors serve"):
+    with pytest.raises(ingot.Error, match="scale: '1x128' is not one of tensor, row, 128x128, whose factors serve"):
         FrozenFloat8Linear(K, N, scale="1x128")
-    with pytest.raises(ingot.Error, match="weight_dtype: 'e4m3fnuz' is none of e4m3fn, e5m2"):
+    with pytest.raises(ingot.Error, match="weight_dtype: 'e4m3fnuz' is not one of e4m3fn, e5m2"):
         FrozenFloat8Linear(K, N, weight_dtype=torch.float8_e4m3fnuz)
     with pytest.raises(ingot.Error, match="codes: is torch.float32 of shape .*expected float8_e4m3fn"):
         FrozenFloat8Linear.from_codes(torch.zeros(N, K), torch.ones(1))

@@ -310,7 +310,7 @@ def test_messages():
     assert message(lambda: LayerNormLinear(24, 40, layer_name="fc")(X[:, :9])) == (
         'LayerNorm linear "fc" input: has shape (5, 9), expected (..., 24)'
     )
-    assert "recipe: 'rowwize' is none of" in message(lambda: RMSNormLinear(24, 40, recipe="rowwize"))
+    assert "recipe: 'rowwize' is not one of" in message(lambda: RMSNormLinear(24, 40, recipe="rowwize"))
     assert message(lambda: Float8Linear(24, 40, layer_name="fc", activation="sillu")).startswith(
         'linear "fc" activation: "sillu" is no function'
     )
@@ -318,7 +318,7 @@ def test_messages():
 
 def test_messages_of_mlps():
     assert message(lambda: Mlp(24, 40, norm="batch")) == (
-        "norm 'batch' is none of \"layer\", \"rms\": give one of them, or None"
+        "norm 'batch' is not one of \"layer\", \"rms\": give one of them, or None"
     )
     gate, up, down = torch.nn.Linear(24, 40), torch.nn.Linear(24, 32), torch.nn.Linear(40, 24)
     assert message(lambda: GatedMlp.from_parts((gate, up), down)) == (

@@ -258,16 +258,16 @@ def test_report_of_a_float32_model():
 
 
 def test_messages():
-    with pytest.raises(ingot.Error, match="Float8WeightOnlyConfig weight_dtype: 'fp8' is none of e4m3fn"):
+    with pytest.raises(ingot.Error, match="Float8WeightOnlyConfig weight_dtype: 'fp8' is not one of e4m3fn"):
         Float8WeightOnlyConfig("fp8")
     quantized = WeightOnlyLinear.from_float(plain(), layer_name="wq")
     with pytest.raises(ingot.Error, match=r'WeightOnlyLinear "wq" input: has shape \(5, 3\), expected \(\.\.\., 160\)'):
         quantized(torch.zeros(5, 3, dtype=torch.bfloat16))
     with pytest.raises(ingot.Error, match='WeightOnlyLinear "wq" input: is torch.float32, expected bfloat16'):
         quantized(torch.zeros(5, K))
-    with pytest.raises(ingot.Error, match="weight_dtype: 'e4m3' is none of e4m3fn, .*: did you mean e4m3fn?"):
+    with pytest.raises(ingot.Error, match="weight_dtype: 'e4m3' is not one of e4m3fn, .*: did you mean e4m3fn?"):
         WeightOnlyLinear.from_float(plain(), "e4m3")
-    with pytest.raises(ingot.Error, match="scale: 'col' is none of tensor, row"):
+    with pytest.raises(ingot.Error, match="scale: 'col' is not one of tensor, row"):
         WeightOnlyLinear(K, N, scale="col")
     with pytest.raises(ingot.Error, match='e2m1fn is made only with MX scales: set scale="mx"'):
         WeightOnlyLinear.from_float(plain(), "e2m1fn", "row")

@@ -70,7 +70,7 @@ def test_encode_of_random_bit_patterns(dtype):
 
 
 def test_unknown_dtype_lists_the_known_ones():
-    with pytest.raises(ingot.Error, match="'float7' is none of f32, bf16, f16, e4m3fn"):
+    with pytest.raises(ingot.Error, match="'float7' is not one of f32, bf16, f16, e4m3fn"):
         ingot.encode([1.0], "float7")
     with pytest.raises(ingot.Error, match="expected e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn or e2m1fn, got bf16"):
         ingot.encode([1.0], "bf16")

@@ -145,7 +145,7 @@ def test_float_quantize_equals_ml_dtypes(bits, source):
     [
         (lambda: ingot.quantize_mx(np.zeros(4, np.float32)), "quantize_mx input: has 1 dimensions, expected 2"),
         (lambda: ingot.quantize_mx(np.zeros((2, 2), np.float32), "e4m3fnuz"), "out is e4m3fnuz, but must be one of"),
-        (lambda: ingot.quantize_mx(np.zeros((2, 2), np.float32), "e2m1"), "'e2m1' is none of f32, .*, e2m1fn; did you mean e2m1fn"),
+        (lambda: ingot.quantize_mx(np.zeros((2, 2), np.float32), "e2m1"), "'e2m1' is not one of f32, .*, e2m1fn; did you mean e2m1fn"),
         (lambda: ingot.float_quantize(np.zeros((2, 2), np.float32), 8, 0), "exponent_bits is 8, but must be 1 to 7"),
         (lambda: ingot.float_quantize(np.zeros((2, 2), np.float16), 5, 2), "but f16 holds the values of formats"),
         (lambda: ingot.cast(np.zeros((2, 2), np.float32), "e2m1fn"), "out is e2m1fn, but must be one of e4m3fn"),

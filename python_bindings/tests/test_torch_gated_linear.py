@@ -233,7 +233,7 @@ def test_messages():
         gated_linear(gate, up[:, :49], w, b, options)
     with pytest.raises(ingot.Error, match='gated linear "wo" up: is torch.float32 of shape'):
         gated_linear(gate, up.float(), w, b, options)
-    with pytest.raises(ingot.Error, match='gated linear "wo" recipe: .delay. is none of'):
+    with pytest.raises(ingot.Error, match='gated linear "wo" recipe: .delay. is not one of'):
         GatedLinearOptions("delay", "wo")
     with pytest.raises(ingot.Error, match="gated linear \"wo\" activation: 'relu\\(x\\)' has no `up`"):
         GatedLinearOptions("rowwise", "wo", "relu(x)")

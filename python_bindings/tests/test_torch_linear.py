@@ -283,7 +283,7 @@ def test_messages():
         "which may have any rank, and take its gradients by backward() or torch.autograd.grad()"
     )
     text = message(lambda: LinearOptions("delayed", name="wq"))
-    assert text.startswith("linear \"wq\" recipe: 'delayed' is none of high_precision, tensorwise, rowwise")
+    assert text.startswith("linear \"wq\" recipe: 'delayed' is not one of high_precision, tensorwise, rowwise")
 
 
 def test_messages_of_operators():

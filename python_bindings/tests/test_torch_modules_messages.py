@@ -42,8 +42,8 @@ def test_messages_of_norm_linear():
     assert text == 'LayerNorm linear "wq" norm bias: is given, but a norm without weight has none'
     text = message(lambda: norm_linear(x.double(), gamma, None, w, None, named))
     assert "input: is torch.float64, expected float32, float16 or bfloat16: convert it with .to()" in text
-    assert "recipe: 'delay' is none of high_precision" in message(lambda: NormLinearOptions("delay"))
-    assert message(lambda: NormOptions("batch")) == "norm kind: 'batch' is none of \"layer\", \"rms\""
+    assert "recipe: 'delay' is not one of high_precision" in message(lambda: NormLinearOptions("delay"))
+    assert message(lambda: NormOptions("batch")) == "norm kind: 'batch' is not one of \"layer\", \"rms\""
     unknown = message(lambda: NormLinearOptions("rowwise", "wq", None, "sillu"))
     assert unknown.startswith('linear "wq" activation: "sillu" is no function; expected one of exp')
     assert message(lambda: NormLinearOptions("rowwise", "wq", None, "silu(x) * up")) == (

@@ -226,7 +226,7 @@ BF16 = torch.bfloat16
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), "e9m9"), "'e9m9' is none of"),
+        (lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), "e9m9"), "'e9m9' is not one of"),
         (
             lambda: ingot.WeightOnlyLinear.quantize(torch.zeros(4, 32), layout="woven"),
             'WeightOnlyLinear layout: unknown layout "woven"; expected "packed", "packed_f16" or "row_major"',
@@ -300,7 +300,7 @@ BF16 = torch.bfloat16
         ),
         (
             lambda: small()(torch.zeros(2, 32, dtype=BF16), inputs={"gate": torch.zeros(2, 4, dtype=BF16)}),
-            r"inputs: \['gate'\] are none of the epilogue's, which are \[\]",
+            r"inputs: \['gate'\] are not among the epilogue's, which are \[\]",
         ),
         (lambda: ingot.WeightOnlyLinear.load("/nowhere/w.safetensors", device="cpu"), "w.safetensors"),
     ],

@@ -165,9 +165,9 @@ BOOST_AUTO_TEST_CASE(refusals) {
              "pack_weight bf16: weight is bf16, but must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, "
              "e2m1fn");
   BOOST_TEST(refusal(PackWeightSpec{.layout = static_cast<WeightLayout>(7)}) ==
-             "pack_weight e4m3fn unknown_layout: layout is none of packed weights; it must be packed or packed_f16");
+             "pack_weight e4m3fn unknown_layout: layout is not a packed one; it must be packed or packed_f16");
   BOOST_TEST(refusal(PackWeightSpec{.layout = WeightLayout::row_major}) ==
-             "pack_weight e4m3fn row_major: layout is none of packed weights; it must be packed or packed_f16");
+             "pack_weight e4m3fn row_major: layout is not a packed one; it must be packed or packed_f16");
   BOOST_TEST(refused([](auto& s) { s.x = Dtype::f32; }) == "x is f32, but must be one of bf16, f16");
   BOOST_TEST(refused([](auto& s) { s.weight = Dtype::e8m0fnu; }) ==
              "weight is e8m0fnu, but must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz, e3m2fn, e2m3fn, e2m1fn");

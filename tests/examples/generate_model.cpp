@@ -451,7 +451,7 @@ BOOST_AUTO_TEST_CASE(configs_are_read_or_refused) {
   check_contains(check_of([](ModelShape& s) { s.heads = 32; }), {"32 heads of queries to 2"});
   check_contains(check_of([](ModelShape& s) { s.vocabulary = 1 << 25; }), {"vocabulary"});
   for (const Preset& each : presets()) check(each.shape, "preset");
-  check_contains(error_of([] { preset("huge"); }, ErrorCode::invalid_argument), {"\"huge\" is none", "llama2-7b"});
+  check_contains(error_of([] { preset("huge"); }, ErrorCode::invalid_argument), {"\"huge\" is not known", "llama2-7b"});
 }
 
 BOOST_AUTO_TEST_CASE(a_report_says_what_was_measured) {

@@ -136,7 +136,7 @@ TorchTensor TorchTensor::empty_bytes(std::size_t bytes, Device device) {
 
 TorchTensor TorchTensor::none() {
   TorchHandle handle = nullptr;
-  require(torch_functions().undefined(&handle), "a tensor that is none");
+  require(torch_functions().undefined(&handle), "an undefined tensor");
   return TorchTensor(handle);
 }
 

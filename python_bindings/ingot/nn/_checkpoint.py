@@ -446,7 +446,7 @@ def load_float8_checkpoint(
     """
     check_model(_SUBJECT, model)
     if not isinstance(layers, str) or layers not in _KINDS:
-        raise LinearError(f"{_SUBJECT} layers: {printable(layers)!r} is none of {', '.join(_KINDS)}")
+        raise LinearError(f"{_SUBJECT} layers: {printable(layers)!r} is not one of {', '.join(_KINDS)}")
     reader = Reader(file_name(path, f"{_SUBJECT} path"))
     check_quantization(reader.config, reader.path)
     plan = _Plan(model, reader, _KINDS[layers])

@@ -47,7 +47,7 @@ def check_quantization(config: dict[str, Any], where: str) -> None:
             raise LinearError(f'{where} quant_algo: is {printable(algorithm)!r}, but of ModelOpt\'s layouts "FP8" is read')
     elif method != "fbgemm_fp8":
         raise LinearError(
-            f"{where} quant_method: {printable(method)!r} is none of fp8, compressed-tensors, modelopt, fbgemm_fp8"
+            f"{where} quant_method: {printable(method)!r} is not one of fp8, compressed-tensors, modelopt, fbgemm_fp8"
         )
 
 

@@ -231,7 +231,7 @@ def save_float8_checkpoint(
     check_model(_SUBJECT, model)
     for what, value, known in (("scale", scale, tuple(RECIPE_OF)), ("scale_name", scale_name, _SCALE_NAMES)):
         if value is not None and value not in known:
-            raise LinearError(f"{_SUBJECT} {what}: {printable(value)!r} is none of {', '.join(known)}")
+            raise LinearError(f"{_SUBJECT} {what}: {printable(value)!r} is not one of {', '.join(known)}")
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()  # else it may hold a gathered copy, in 16 bits

@@ -64,11 +64,11 @@ class FrozenFloat8Linear(ShowsWeight, torch.nn.Linear):
         form = _codes.weight_format(weight_dtype, scale, False, "row_major", False, self._subject)
         if form.dtype not in ("e4m3fn", "e5m2"):
             raise LinearError(
-                f"{self._subject} weight_dtype: {form.dtype!r} is none of e4m3fn, e5m2: WeightOnlyLinear has it"
+                f"{self._subject} weight_dtype: {form.dtype!r} is not one of e4m3fn, e5m2: WeightOnlyLinear has it"
             )
         if scale not in RECIPE_OF:
             raise LinearError(
-                f"{self._subject} scale: {scale!r} is none of {', '.join(RECIPE_OF)}, whose factors serve the gradient "
+                f"{self._subject} scale: {scale!r} is not one of {', '.join(RECIPE_OF)}, whose factors serve the gradient "
                 "of the input too: WeightOnlyLinear has it"
             )
         self.weight_dtype, self.scale = form.dtype, scale

@@ -206,7 +206,7 @@ def make_norm(
     elif kind == "rms":
         norm = torch.nn.RMSNorm(features, eps, device=device, dtype=dtype)
     else:
-        refuse("norm", f'{kind!r} is none of "layer", "rms": give one of them, or None')
+        refuse("norm", f'{kind!r} is not one of "layer", "rms": give one of them, or None')
     if zero_centred:
         torch.nn.init.zeros_(norm.weight)
     return norm

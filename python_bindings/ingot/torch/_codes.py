@@ -36,7 +36,7 @@ def weight_format(dtype, scale: str, pow2: bool, layout: str, batch_invariant: b
     for what, value, known in (("weight_dtype", name, FORMATS), ("scale", scale, SCALES), ("layout", layout, LAYOUTS)):
         if value not in known:
             near = f": did you mean {value}fn?" if f"{value}fn" in known else ""
-            raise LinearError(f"{subject} {what}: {value!r} is none of {', '.join(known)}{near}")
+            raise LinearError(f"{subject} {what}: {value!r} is not one of {', '.join(known)}{near}")
     return interned(WeightFormat(name, scale, pow2, layout, batch_invariant))
 
 

@@ -31,7 +31,7 @@ class Float8AssertionError(Error, AssertionError):
 
 
 class Float8ValueError(Error, ValueError):
-    """A value that is none of those expected."""
+    """A value that is not one of those expected."""
 
 
 class Float8NotImplementedError(Error, NotImplementedError):

@@ -37,7 +37,7 @@ def check_recipe(subject: str, recipe: str) -> None:
     if recipe not in RECIPES:
         refuse(
             subject,
-            f"recipe: {recipe!r} is none of {', '.join(RECIPES)}; delayed scales have a state, which the modules of "
+            f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}; delayed scales have a state, which the modules of "
             "ingot.nn keep",
         )
 

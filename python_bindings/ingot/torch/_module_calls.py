@@ -41,7 +41,7 @@ class NormOptions:
 
     def __post_init__(self) -> None:
         if self.kind not in ("layer", "rms"):
-            raise LinearError(f'norm kind: {self.kind!r} is none of "layer", "rms"')
+            raise LinearError(f'norm kind: {self.kind!r} is not one of "layer", "rms"')
 
 
 class DelayedScales(NamedTuple):
@@ -62,7 +62,7 @@ class DelayedScales(NamedTuple):
 
 def check_module_recipe(subject: str, recipe: str) -> None:
     if recipe not in RECIPES and recipe != "delayed":
-        refuse(subject, f"recipe: {recipe!r} is none of {', '.join(RECIPES)}, delayed")
+        refuse(subject, f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}, delayed")
 
 
 _KNOWN: dict = {}

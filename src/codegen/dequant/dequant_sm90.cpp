@@ -160,7 +160,7 @@ std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
   }
   return fmt::format(
       "{}, which kernel sm90 cannot be made of with such factors: its sums do not fit into registers, or "
-      "its tokens, depth, stages, split or cluster are none that it has; leave the tiling out",
+      "it has no such tokens, depth, stages, split or cluster; leave the tiling out",
       print(DequantKernel::sm90, t));
 }
 

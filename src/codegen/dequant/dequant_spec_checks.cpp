@@ -57,7 +57,7 @@ void require_kernel(const DequantMatmulSpec& spec) {
 void validate_spec(const PackWeightSpec& spec) {
   require_dtype(spec, "weight", spec.weight, kWeightDtypes);
   if (!is_layout(spec.layout) || !is_packed(spec.layout)) {
-    refuse(spec, "layout is none of packed weights; it must be packed or packed_f16");
+    refuse(spec, "layout is not a packed one; it must be packed or packed_f16");
   }
 }
 
