@@ -16,7 +16,7 @@ struct Spread {
   std::size_t samples = 0;
 };
 
-// Of at least one sample.
+// Needs at least one sample.
 Spread spread_of(std::vector<double> samples);
 
 nlohmann::ordered_json to_json(const Spread& spread);

@@ -24,7 +24,7 @@
 
 namespace ingot {
 
-// Of the library, which a program may compare with INGOT_VERSION and INGOT_VERSION_STRING.
+// The library's version, which a program may compare with INGOT_VERSION and INGOT_VERSION_STRING.
 INGOT_API int version_number() noexcept;
 INGOT_API const char* version_string() noexcept;
 

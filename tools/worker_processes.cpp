@@ -158,9 +158,9 @@ class Worker {
     job_.reset();
     return result;
   }
-  // Of a process that has died, or is about to.
+  // The result of a process that has died, or is about to.
   JobResult death() { return failure(""); }
-  // Ends a process that lives, but is of no use any more.
+  // Ends a process that lives but is no longer of use.
   JobResult ended_because(const std::string& why) {
     kill(process_, SIGKILL);
     return failure(why);

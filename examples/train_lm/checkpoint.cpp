@@ -185,7 +185,7 @@ void write_checkpoint(const std::filesystem::path& file, const Progress& progres
 Progress read_progress(const std::filesystem::path& file, const std::string& fingerprint, const RunSize& run) {
   const File content = open_checkpoint(file, run.payload_bytes);
   return with_header(file, content.header, [&](const nlohmann::json& json) {
-    // Of another run the histories may have any length, and the name of that run is the better message.
+    // The histories of another run may have any length; that run's name makes the better message.
     if (const std::string found = ingot::json_string(json, "fingerprint"); found != fingerprint) {
       throw Error(ErrorCode::invalid_argument, file.string(),
                   "belongs to another run:\n  it has   " + found + "\n  this is  " + fingerprint);

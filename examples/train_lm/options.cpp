@@ -152,7 +152,7 @@ std::vector<std::pair<std::string, double>> settings(const Options& options) {
 
 std::string fingerprint(const Options& options, std::uint64_t text_digest, bool on_gpu) {
   const ModelShape& shape = options.shape;
-  // Of the other two the numbers are the same.
+  // The other two give the same numbers.
   const char* const masters = options.weight_codes == WeightCodes::masters ? " codes=masters" : "";
   return fmt::format(
       "text={:016x} context={} embedding={} hidden={} blocks={} batch={} steps={} lr={} final={} warmup={} decay={} "

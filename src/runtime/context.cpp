@@ -171,7 +171,7 @@ struct __attribute__((visibility("hidden"))) Context::Parts {
   std::unique_ptr<CublasLt> open_cublaslt();
   TuningMachine describe_machine() const;
   std::vector<TunedMatmul> tuned_of(const Recording& recording);
-  // Of the GPU.
+  // The GPU, as the choice of kernels sees it.
   MatmulDevice matmul_device() const;
   Target target() const { return driver ? driver->device_target(options.device_index) : options.offline_target; }
 };

@@ -49,7 +49,7 @@ struct CastRowsWideLaunch {
   INGOT_HOST_DEVICE static constexpr i64 min_cols(u64 value_bytes) { return cols_of(96, value_bytes) + 1; }
   // The widest rows that stay in registers.
   INGOT_HOST_DEVICE static constexpr i64 kept_cols(u64 value_bytes) { return cols_of(kMaxThreads, value_bytes); }
-  // Of a block that has a slot for each vec8 of its share of a row.
+  // The shared memory of a block that has a slot for each vec8 of its share of a row.
   INGOT_HOST_DEVICE static constexpr i64 shared_bytes(i64 cols, u32 blocks, u32 threads, u64 value_bytes) {
     const i64 steps = ceil_div(cols, i64{blocks} * threads * kVec8);
     return static_cast<i64>(sizeof(CastRowsWideShared)) + steps * threads * kVec8 * static_cast<i64>(value_bytes);
@@ -151,7 +151,7 @@ struct CastRowsWide {
     {
       const typename Source::Pointers from = Source::pointers_at(p.source, place().index, 0);
       Inputs inputs[kKept];
-      // Of elements, the last comes first: their maximum is not then taken before its branch.
+      // Without an expression the last comes first, so that the maximum is not taken before its branch.
       constexpr u32 kFirst = Source::kFused ? 0 : kLast;
       const auto in_turn = [](u32 i) { return (i + kFirst) % kKept; };
       INGOT_UNROLL

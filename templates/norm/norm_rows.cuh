@@ -27,7 +27,7 @@ INGOT_DEVICE void forget_values(Vec8<In> (&vec8s)[Count]) {
   for (Vec8<In>& vec8 : vec8s) forget_values(vec8);
 }
 
-// Of how many vec8s gamma and beta are loaded at a time: as many as the registers hold.
+// For how many vec8s gamma and beta are loaded at a time: as many as fit in the registers.
 template <class Row>
 constexpr u32 kAffineBatch = min_of(Row::kVec8s, (Row::kSubtractsMean || Row::kGivenScale ? 4U : 8U) /
                                                      static_cast<u32>(sizeof(typename Row::Element)));

@@ -845,7 +845,7 @@ BOOST_AUTO_TEST_CASE(stopped_by_ctrl_c) {
     const std::string stop = "timeout --preserve-status -s INT " + std::to_string(0.02 * i) + " ";
     const Result result = run("import '" + bundle.string() + "'", stop);
     BOOST_TEST((result.code == 0 || result.code == 130), result.code << result.err);
-    stopped += contains(result.out, "stopped; the same command goes on with the rest\n") ? 1 : 0;
+    stopped += contains(result.out, "stopped; the same command continues with the rest\n") ? 1 : 0;
     if (result.code == 0) KernelStore(root).clear();
   }
   BOOST_TEST(run("import '" + bundle.string() + "'").code == 0);

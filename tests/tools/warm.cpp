@@ -684,7 +684,7 @@ BOOST_AUTO_TEST_CASE(stopped_or_killed_it_goes_on) {
   const fs::path bundle = command.path("a.bundle");
   const Outcome stopped = command.run_until_one_more(arguments + " --bundle '" + bundle.string() + "'", SIGINT);
   BOOST_TEST(stopped.code == 130);
-  BOOST_TEST(stopped.out.find("stopped; the same command goes on with the rest\n") != std::string::npos, stopped.out);
+  BOOST_TEST(stopped.out.find("stopped; the same command continues with the rest\n") != std::string::npos, stopped.out);
   BOOST_TEST(!fs::exists(bundle));
   const Outcome killed = command.run_until_one_more(arguments, SIGKILL);
   BOOST_TEST(killed.code == -SIGKILL);

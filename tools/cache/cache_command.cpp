@@ -34,7 +34,7 @@ A store is private. For others to use it as a tier (INGOT_CACHE_TIERS), run `chm
 
 )";
 
-// Of those that only look.
+// For the commands that change nothing.
 constexpr const char* kLookingExitCodes =
     "Exit code: 0, even if what it shows is damaged (`ingot cache verify` then ends with 1); 1 if it failed, 2 for a "
     "wrong command line.";

@@ -150,7 +150,7 @@ class Exporting {
     return options_.recordings.empty() || needed_.contains(file.source.text) || !is_generated(file.source);
   }
 
-  // Those that this Ingot would use, of all machines.
+  // The records that this Ingot would use, of all machines.
   void read_records(const std::function<bool()>& stop) {
     for (TuningRecord& record : store_.tuning.survey(StoreDirectory::Damaged::stays, stop).records) {
       const std::optional<Target> target = parse_target(record.machine.target);
@@ -254,7 +254,7 @@ int cache_import(const CacheImportOptions& options) {
   } else {
     print_part(imported.kernels, "kernels");
     print_part(imported.records, "tuning records");
-    if (imported.stopped()) fmt::print("stopped; the same command goes on with the rest\n");
+    if (imported.stopped()) fmt::print("stopped; the same command continues with the rest\n");
   }
   if (imported.stopped()) return kStopped;
   return failed(imported.kernels) || failed(imported.records) ? kFailed : 0;

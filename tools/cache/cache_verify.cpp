@@ -34,7 +34,7 @@ struct Finding {
   bool moved = false;
 };
 
-// Of a bundle or another store, which is only read.
+// The result for a bundle or another store, which is only read.
 struct TierOutcome {
   std::string path;
   std::int64_t kernels = 0;

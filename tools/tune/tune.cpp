@@ -219,7 +219,7 @@ Examples:
   ingot tune --export records.json
       for another machine of the kind: --import
 
-It may be interrupted at any time: the same command goes on with what is left.
+It may be interrupted at any time: the same command continues with what is left.
 
 Exit codes:
   0    all went well

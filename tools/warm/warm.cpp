@@ -310,7 +310,7 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
   if (outcome.bundle_bytes > 0) {
     fmt::print("{}: {}\n", options.bundle.string(), print_bytes(static_cast<double>(outcome.bundle_bytes)));
   }
-  if (outcome.stopped) fmt::print("stopped; the same command goes on with the rest\n");
+  if (outcome.stopped) fmt::print("stopped; the same command continues with the rest\n");
 }
 
 // Returns 0, 1 if a kernel failed or `check` found one missing, or 130 if it was stopped before the end.

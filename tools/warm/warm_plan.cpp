@@ -95,7 +95,7 @@ ModelLayers layers_of(const WarmRequest& request) {
   return all;
 }
 
-// Of a large range, a part at a time: a recording of all of it would take gigabytes.
+// Calls use() with a part at a time: a recording of a whole large range would take gigabytes.
 template <class Use>
 void in_parts(std::span<const std::int64_t> tokens, const Use& use) {
   constexpr std::size_t kAtOnce = 64;

@@ -39,7 +39,7 @@ def tune(
     """Measures all candidate kernels for each GEMM of the model's Ingot layers, and records the fastest in the store.
 
     tokens, dtype, and what of gradients is tuned: as prepare() has them. again: measure what has a record, too. seconds:
-    the time for all GEMMs together; calling it again goes on with the rest. progress(done, total, matmul) is called after
+    the time for all GEMMs together; calling it again continues with the rest. progress(done, total, matmul) is called after
     each GEMM, and what it raises ends the tuning.
 
     Processes that start later use the records, and this one if it has run no GEMM on that GPU yet: so tune first. Raises

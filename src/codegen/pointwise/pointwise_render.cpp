@@ -35,7 +35,7 @@ const char* kind_name(PointwiseInput::Kind kind) {
 // Exact: 0.1 is 0x1.99999ap-4F.
 std::string float_literal(float value) { return fmt::format("{:a}F", value); }
 
-// Of a name or a literal.
+// Negates a name or a literal.
 std::string negated(const std::string& value) { return value.starts_with('-') ? value.substr(1) : "-" + value; }
 
 std::string computation(Op op, const LoweredStep& step, const std::vector<std::string>& values, const char* precision) {

@@ -141,7 +141,7 @@ constexpr bool is_weight(Dtype dtype) { return facts_of(dtype).weight; }
 // Largest finite value of a format of codes: 448 of e4m3fn, 57344 of e5m2 ... 0 for the others.
 constexpr float fp8_max(Dtype dtype) { return static_cast<float>(facts_of(dtype).max); }
 
-// Those that a predicate takes, in the table's order.
+// The dtypes that a predicate takes, in the table's order.
 template <bool (*Takes)(Dtype)>
 constexpr auto dtypes_that() {
   constexpr std::size_t kCount = [] {

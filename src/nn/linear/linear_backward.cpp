@@ -62,7 +62,7 @@ void fold_and_cast(const LinearStep& step, const LinearBackwardTensors& t, const
   }
 }
 
-// Of the one cast of grad_output.
+// The factors of the one cast of grad_output.
 Tensor grad_output_factors(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory) {
   return factors_by_group(memory.scratch.factors.in(t.scratch, step.device()),
                           step.plan.grad_output_of(memory.wants).cast.spec.scale, t.saved->tokens,

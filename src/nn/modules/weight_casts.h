@@ -65,7 +65,7 @@ class INGOT_API WeightCasts {
   };
 
   void add_cast(const CastSpec& spec, const CastTensors& tensors);
-  // Of what add() takes, before it changes anything but the dtype of the layer's plan.
+  // Checks what add() takes, before it changes anything but the dtype of the layer's plan.
   void check(const OwnedLinear& layer, const Tensor& weight, const Stream& stream) const;
   void add_checked(const OwnedLinear& layer, const Tensor& weight, Stream& stream);
   void add_pair(const std::array<OwnedLinear, 2>& layers, const Tensor& up, const Tensor& down, Stream& stream);

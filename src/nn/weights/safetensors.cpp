@@ -38,7 +38,7 @@ struct StoredType {
   std::uint64_t bits = 0;
   std::optional<Dtype> dtype{};
 };
-// Of files, and of no tensor here.
+// Types that files may have and Ingot's tensors lack.
 constexpr std::array kForeignTypes{
     StoredType{"F64", 64}, StoredType{"I64", 64}, StoredType{"U64", 64}, StoredType{"I32", 32}, StoredType{"U32", 32},
     StoredType{"I16", 16}, StoredType{"U16", 16}, StoredType{"I8", 8},   StoredType{"U8", 8},   StoredType{"BOOL", 8}};

@@ -26,7 +26,7 @@ class Driver {
   int device_count() const;
   std::string device_name(int index) const;
   Target device_target(int index) const;
-  // Those that the context can use: a green context has a part of the device's.
+  // The multiprocessors that the context can use: a green context has a part of the device's.
   int multiprocessors(int index) const;
   // Is the context that is used the device's primary one, which can use all of it?
   bool uses_whole_device(int index) const;
