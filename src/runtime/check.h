@@ -1,5 +1,5 @@
 // Checks of the arguments that every operation has: pointers, single tensors (streams: stream.h). Each family checks
-// its own tensors, the same for both backends, in its own room (gemm/check_gemm.h, cast/cast_operations.h, ...) by
+// its own tensors, the same for both backends, in its own folder (gemm/check_gemm.h, cast/cast_operations.h, ...) by
 // overloads of one function,
 //
 //   void check(const Spec& spec, const Tensors& tensors, Device device);

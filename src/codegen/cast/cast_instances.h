@@ -1,4 +1,4 @@
-// The template instantiations that the operations of this room share; norms use column_sum_finish() too.
+// The template instantiations that the operations of this folder share; norms use column_sum_finish() too.
 #pragma once
 
 #include <string>

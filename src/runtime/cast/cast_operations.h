@@ -1,4 +1,4 @@
-// The operations of this room: the checks of their tensors (see check.h), and the functions that run them on each
+// The cast operations: the checks of their tensors (see check.h), and the functions that run them on each
 // device. Tensors must have passed the check; on a GPU the context must be current.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The tensors of the operations of this room, and lists of casts. Backend (backend.h) has the calls.
+// The tensors of the cast operations, and lists of casts. Backend (backend.h) has the calls.
 #pragma once
 
 #include <array>
@@ -14,9 +14,8 @@ class Stream;
 
 // A tensor that the spec does not ask for stays a default Tensor. Matrices may have any row stride.
 //
-// Factors of 1x128 groups are written row by row into a vector or, into a matrix f32[ceil(cols / 128), rows], one
-// row for each group of columns. GEMMs read both; cuBLASLt reads only the second (and a GEMM
-// moves the others for it).
+// Factors of 1x128 groups are written row by row into a vector or, into a matrix f32[ceil(cols / 128), rows], one row
+// for each group of columns. GEMMs read both; cuBLASLt reads only the second (a GEMM converts the others for it).
 struct CastTensors {
   // [rows, cols] of spec.in. If an expression does not use x, only the shape counts and the data may be null.
   Tensor input;
@@ -69,8 +68,8 @@ struct AmaxHistoryTensors {
   Tensor scale;    // [n], read and written
   Tensor limits;   // [n], read: FP8_MAX of each slot's dtype (fp8_max())
   Tensor pow2;     // [n], read: not 0 where the scale is rounded down to a power of two
-  // [n], read, or missing: scales of earlier steps. One that is positive, finite and not 1, which stands for none yet,
-  // becomes the slot's scale, whatever the maxima are.
+  // [n], read, or missing: scales of earlier steps. One that is positive, finite and not 1 (1 means none yet) becomes
+  // the slot's scale, whatever the maxima are.
   Tensor known{};
 };
 

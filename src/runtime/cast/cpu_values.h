@@ -1,4 +1,4 @@
-// What the operations of this room share on the CPU: the values of a cast, which are the elements of the input in f32
+// What the cast operations share on the CPU: the values of a cast, which are the elements of the input in f32
 // or a fused expression of them (pointwise.h), rounded to the input's dtype if the spec says so; and the largest |x| of
 // each extent of a granularity, as integers (templates/scaling.cuh): NaN is kept, and the order does not matter.
 #pragma once
