@@ -564,7 +564,7 @@ def autocast_with_f32_weights(name):
 @situation
 def blocks_compiled_one_by_one(name):
     if PYTORCH_2_7:
-        pytest.skip("PyTorch 2.7 compiles equal layers apart")
+        pytest.skip("PyTorch 2.7 compiles equal layers separately")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     x = tokens()

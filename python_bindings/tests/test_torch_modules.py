@@ -1,4 +1,4 @@
-"""ingot.torch.norm_linear, mlp and shared_linear: values against float64, and the bits of layers apart."""
+"""ingot.torch.norm_linear, mlp and shared_linear: values against float64, and the bits of separate layers."""
 
 import pytest
 

@@ -112,7 +112,7 @@ def test_what_is_kept(recipe, case):
 
 
 def test_shared_input_is_kept_once():
-    """One byte for each element of the input, where three layers apart keep three."""
+    """One byte for each element of the input, where three separate layers keep three."""
     kept = []
     _, ours, tensors = shared_case("tensorwise", rows=(1024,))
     tensors = {name: t if t is None or name != "x" else t.detach() for name, t in tensors.items()}

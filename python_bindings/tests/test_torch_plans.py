@@ -89,7 +89,7 @@ def blocks_of(which, count):
     return blocks
 
 
-NEEDS_2_8 = pytest.mark.skipif(PYTORCH_2_7, reason="PyTorch 2.7 compiles equal layers apart")
+NEEDS_2_8 = pytest.mark.skipif(PYTORCH_2_7, reason="PyTorch 2.7 compiles equal layers separately")
 
 
 @NEEDS_2_8

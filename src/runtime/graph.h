@@ -7,8 +7,8 @@
 //
 // A replay uses the addresses that the step used: its tensors and the layers' memory have to stay where they are, and
 // their owners have to live, as long as the graph is replayed. The operations' own scratch memory belongs to the graph.
-// So replays of different graphs may run side by side if their tensors are apart, whatever streams they were captured
-// from; those of one graph must run in one order, which Stream::wait_for() makes between streams.
+// So replays of different graphs may run concurrently if their tensors do not overlap, whatever streams they were
+// captured from; those of one graph must run in one order, which Stream::wait_for() makes between streams.
 #pragma once
 
 #include <functional>

@@ -355,7 +355,7 @@ struct DequantSums {
   INGOT_DEVICE u32 end_group_before(TileSums& d, TileSums& of_group, DequantGroups<Kind, T.waves>& groups, u32 step,
                                     u32 k, u32 adds) {
     if constexpr (T.depth % kGroup == 0) {
-      // There is no branch here: past one, ptxas would keep decoding and multiplying apart.
+      // There is no branch here: past one, ptxas would not interleave decoding and multiplying.
       if (step * kStep % kGroup == 0) end_group(d, of_group, groups, k, adds != 0);
       return step * kStep % kGroup == 0 ? 0 : 1;
     }

@@ -208,7 +208,7 @@ constexpr std::array kOperators{kTorchOperator<kQuantizeInput, quantize_input>,
                                 kTorchOperator<kGemmOutput, gemm_output>};
 
 // Returns (number, bytes of codes for each TorchPlan::kTokensPerUnit tokens without and with gradients) of the plan
-// that casts this plan's input; None if its forward does not come apart.
+// that casts this plan's input; None if its forward cannot be split.
 std::optional<nb::tuple> add_input_plan(std::int64_t number) {
   const LinearPlan& plan = torch_plans().at(number).plan->plan;
   LinearPlan input = input_plan(plan);

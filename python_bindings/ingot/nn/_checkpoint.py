@@ -411,7 +411,7 @@ def _refuse_rest(reader: Reader, missing: list[str], unexpected: list[str]) -> N
     if not missing and unexpected and all(name.rpartition(".")[2] in _OF_CACHE for name in unexpected):
         raise LinearError(
             f"{reader.path}: has scales of the KV cache, {some_of(unexpected)}, which the model has no place for: "
-            "strict=False leaves them aside"
+            "strict=False ignores them"
         )
     if missing or unexpected:
         what, which = ("lacks", missing) if missing else ("has no place in the model for", unexpected)

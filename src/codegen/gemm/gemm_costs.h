@@ -110,7 +110,7 @@ inline constexpr CublasltCosts kCublasltAccurateRows{
     .start_us = 2.44, .bytes_per_us = 3.89e6, .step_ns = {1660, 432, 497, 306}, .tile_ns = 1860, .askew = 1.32};
 
 // For 1x128 groups by 128x128 blocks, and by 1x128 groups. Not fitted to single times: set so that the choice between
-// them and kGrouped's estimates costs little at the eight sizes that an H200 was asked for (docs/notes/gemm.md).
+// them and kGrouped's estimates costs little at the eight sizes that were measured on an H200 (docs/notes/gemm.md).
 // For groups the ratios themselves are up to 0.2 off, towards cuBLASLt.
 inline constexpr CublasltCosts kCublasltBlocks{.start_us = 3.5,
                                                .bytes_per_us = 4.5e6,

@@ -40,7 +40,7 @@ class ModuleChecker {
     }
   }
 
-  // Memory of at least that size, aligned, and apart from the tensors.
+  // Memory of at least that size, aligned, that overlaps no tensor.
   void region(const char* name, const MemoryRegion& region, std::size_t bytes,
               std::initializer_list<NamedTensor> tensors) const {
     if (bytes == 0) return;

@@ -180,7 +180,7 @@ void watch(Watch& watch, const MlpPlan& plan, const MlpBackwardTensors& t) {
   watch_call(watch, plan, t, wanted_gradients(t));
 }
 
-// ---- what is asked of the arguments before anything is enqueued ----------------------------------------------------
+// ---- checks of the arguments, before anything is enqueued ----------------------------------------------------------
 
 namespace {
 
@@ -239,7 +239,7 @@ void check_results_apart(const ModuleChecker& check, const MlpPlan& plan, const 
   }
 }
 
-// `check_parts`: what is asked of the layers' parts.
+// `check_parts`: the checks of the layers' parts.
 template <class CheckParts>
 void check_pass(const MlpPlan& plan, Backend& backend, const MlpForwardTensors& t, LinearPass pass,
                 const LinearRun& run, const CheckParts& check_parts) {

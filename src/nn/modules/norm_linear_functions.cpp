@@ -203,7 +203,7 @@ void watch(Watch& watch, const NormLinearPlan& plan, const NormLinearBackwardTen
   watch_call(watch, plan, t, wanted_gradients(t));
 }
 
-// ---- what is asked of the arguments before anything is enqueued ----------------------------------------------------
+// ---- checks of the arguments, before anything is enqueued ----------------------------------------------------------
 
 namespace {
 
@@ -318,7 +318,7 @@ void check_backward_memory(const ModuleChecker& check, const NormLinearPlan& pla
   check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
 }
 
-// `check_layer`: what is asked of the linear layer's part.
+// `check_layer`: the checks of the linear layer's part.
 template <class CheckLayer>
 void check_pass(const NormLinearPlan& plan, Backend& backend, const NormLinearForwardTensors& t, LinearPass pass,
                 const LinearRun& run, const CheckLayer& check_layer) {
