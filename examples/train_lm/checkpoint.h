@@ -6,7 +6,7 @@
 //   payload  := for each parameter of the model in training: values, first moment, second moment (f32)
 //   checksum := XXH3-64 of header and payload
 //
-// Format 2 had biases, which the model has no more.
+// Format 2 had biases, which the model no longer has.
 #pragma once
 
 #include <cstddef>

@@ -1,14 +1,14 @@
-"""check_includes.py <repository>: every source file lies where its includes say, and nothing includes what comes later.
+"""check_includes.py <repository>: every source file is where its includes say, and nothing includes what comes later.
 
-Floors: what NVRTC compiles is a template; what is pure lies in src/codegen; what touches memory, a device or the disk in
-src/runtime; what knows layers in src/nn. nn includes runtime, which includes codegen; templates include only templates.
+Layers: what NVRTC compiles is a template; what is pure is in src/codegen; what touches memory, a device or the disk in
+src/runtime; what knows linear layers in src/nn. nn includes runtime, which includes codegen; templates include only
+templates.
 
-Wings: on each floor a file lies in its family's room, or in a room that no family owns; src/nn, whose layers use all
-families, has rooms of the second kind only. A room includes itself and the rooms ahead of it in the lists below, so that
-they have no circles. Files at a floor's root are apart: they join the rooms
-together, and any room may include them.
+Families: in each layer a file is in its family's folder, or in a folder without a family; src/nn, which uses all
+families, has only folders of the second kind. A folder includes itself and the folders before it in the lists below, so
+that there are no circles. Files at a layer's root join the folders, and any folder may include them.
 
-No circles within a room either: a header and its source count as one, and so do a Python module's imports at its head
+No circles within a folder either: a header and its source count as one, and so do a Python module's imports at its head
 and within its functions (python_bindings/ingot).
 
 <ingot/...> resolves in a fresh clone, before any build, by the links of src/include/ingot.
@@ -25,7 +25,7 @@ import sys
 
 WINGS = ["pointwise", "cast", "gemm", "dequant", "norm", "quantize"]
 
-# The rooms of each floor, in the order in which they may include each other.
+# The folders of each layer, in the order in which they may include each other.
 ROOMS = {
     "templates": ["ptx", *WINGS],
     "src/codegen": ["types", *WINGS],
@@ -33,7 +33,7 @@ ROOMS = {
     "src/nn": ["observe", "recipe", "linear", "weights", "modules", "planning"],
 }
 
-# The files that stay at a floor's root, without their extensions.
+# The files that stay at a layer's root, without their extensions.
 ROOT_FILES = {
     "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "shared", "cluster", "vec8"]
     + ["vec8_tiles"],
@@ -44,7 +44,7 @@ ROOT_FILES = {
     "src/nn": [],
 }
 
-# Rooms without a family that work on all of them; the others know no family on any floor.
+# Folders without a family that work on all of them; the others know no family in any layer.
 FOR_ALL_FAMILIES = ["tuning", "measure"]
 
 # What joins all families together; only the root of src/runtime and `measure` may include it.
@@ -53,7 +53,7 @@ JOINTS = ["ingot/runtime/context.h", "ingot/runtime/cpu_backend.h", "ingot/runti
 # The error type is everybody's; it includes nothing of ours.
 FOR_ALL_FLOORS = ["ingot/runtime/error.h"]
 
-# Of no floor: what the library exports, and its version. They include nothing of ours but each other.
+# Of no layer: what the library exports, and its version. They include nothing of ours but each other.
 AT_THE_ROOT = ["ingot/api.h", "ingot/version.h"]
 
 # What codegen's values and pure functions have no use for; template_files reads templates from a folder.
@@ -92,7 +92,7 @@ def public_headers(root):
 
 
 def floor_of(include, root):
-    """The floor and the path within it of an include in quotes; (None, include) if it is nobody's."""
+    """The layer and the path within it of an include in quotes; (None, include) if it is in none."""
     match = re.match(r"ingot/(codegen|runtime|nn)/(.*)", include)
     if match:
         return "src/" + match[1], match[2]
@@ -102,25 +102,25 @@ def floor_of(include, root):
 
 
 def room_of(path):
-    """The room of a path within its floor; "" at the root."""
+    """The folder of a path within its layer; "" at the root."""
     return path.rpartition("/")[0].partition("/")[0]
 
 
 def wings_used(includes, root):
-    """The families whose rooms a file includes, on any floor, in their order."""
+    """The families whose folders a file includes, in any layer, in their order."""
     used = {room_of(floor_of(each.strip('"'), root)[1]) for each in includes if each.startswith('"')}
     return [wing for wing in WINGS if wing in used]
 
 
 def home(floor, includes, root):
-    """Where on this floor a file with these includes belongs, in words."""
+    """Where in this layer a file with these includes belongs, in words."""
     if floor == "src/nn":
         return f"it belongs in one of {floor}/: {', '.join(ROOMS[floor])}"
     used = wings_used(includes, root)
     if used:
         return f"it uses {' and '.join(used)}, so it belongs in {floor}/{used[-1]}/"
     rooms = ", ".join(room for room in ROOMS[floor] if room not in WINGS)
-    return f"it belongs in its family's room ({', '.join(WINGS)}), or, without a family, in one of {floor}/: {rooms}"
+    return f"it belongs in its family's folder ({', '.join(WINGS)}), or, without a family, in one of {floor}/: {rooms}"
 
 
 class Checker:
@@ -161,11 +161,11 @@ class Checker:
     def check_place(self, floor, file, within, includes):
         room = room_of(within)
         if within.count("/") > 1:
-            self.refuse(file, f"rooms have no rooms of their own: it belongs in {floor}/{room}/")
+            self.refuse(file, f"a folder of a layer has no subfolders: it belongs in {floor}/{room}/")
         elif room and room not in ROOMS[floor]:
-            self.refuse(file, f"no such room; {home(floor, includes, self.root)}")
+            self.refuse(file, f"is in no known folder; {home(floor, includes, self.root)}")
         elif not room and pathlib.PurePath(within).stem not in ROOT_FILES[floor]:
-            self.refuse(file, f"it lies outside the rooms; {home(floor, includes, self.root)}")
+            self.refuse(file, f"is outside the folders; {home(floor, includes, self.root)}")
 
     def check_system(self, floor, file, within, include):
         if floor == "templates":
@@ -186,11 +186,11 @@ class Checker:
         if floor == "templates" and target != floor:
             self.refuse(file, f"includes {include}: {TEMPLATES_ONLY}")
         elif target is None:
-            self.refuse(file, f"includes {include}, which is neither ingot/<floor>/<path>.h nor a file of templates/")
+            self.refuse(file, f"includes {include}, which is neither ingot/<layer>/<path>.h nor a file of templates/")
         elif target == "templates" and file.removeprefix("src/") in self.public:
             self.refuse(file, f"includes {include}: a public header includes no template")
         elif target in FLOORS and FLOORS.index(target) > FLOORS.index(floor) and include not in FOR_ALL_FLOORS:
-            self.refuse(file, f"includes {include}, of a floor above: it belongs in {target}/, as {WHY_THERE[target]}")
+            self.refuse(file, f"includes {include}, of a later layer: it belongs in {target}/, as {WHY_THERE[target]}")
         elif floor in ROOMS:
             self.check_rooms(floor, file, within, include, target, path, includes)
 

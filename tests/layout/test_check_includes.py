@@ -30,23 +30,23 @@ WRONG = {
     # Rooms.
     "src/runtime/stray.cpp": (
         '#include "ingot/runtime/gemm/gemm_shape.h"\n#include "ingot/runtime/util/digest.h"\n',
-        ["it lies outside the rooms; it uses gemm, so it belongs in src/runtime/gemm/"],
+        ["is outside the folders; it uses gemm, so it belongs in src/runtime/gemm/"],
     ),
     "src/runtime/sparse/sparse.h": (
         '#include "ingot/codegen/pointwise/pointwise.h"\n#include "dequant/dequant_codes.cuh"\n',
-        ["no such room; it uses pointwise and dequant, so it belongs in src/runtime/dequant/"],
+        ["is in no known folder; it uses pointwise and dequant, so it belongs in src/runtime/dequant/"],
     ),
     "src/codegen/alone.h": (
         "#include <string>\n",
-        ["it lies outside the rooms; it belongs in its family's room (pointwise, cast, gemm, dequant, norm, quantize), or, "
+        ["is outside the folders; it belongs in its family's folder (pointwise, cast, gemm, dequant, norm, quantize), or, "
          "without a family, in one of src/codegen/: types"],
     ),
-    "src/codegen/gemm/deep/deep.h": ("#pragma once\n", ["rooms have no rooms of their own: it belongs in src/codegen/gemm/"]),
+    "src/codegen/gemm/deep/deep.h": ("#pragma once\n", ["a folder of a layer has no subfolders: it belongs in src/codegen/gemm/"]),
     "templates/stray.cuh": (
         '#include "platform.cuh"\n#include "norm/norm.cuh"\n',
-        ["it lies outside the rooms; it uses norm, so it belongs in templates/norm/"],
+        ["is outside the folders; it uses norm, so it belongs in templates/norm/"],
     ),
-    # The order of wings, on one floor and across floors.
+    # The order of families, in one layer and across layers.
     "src/codegen/cast/early.h": (
         '#include "ingot/codegen/gemm/gemm_tiling.h"\n',
         ["includes ingot/codegen/gemm/gemm_tiling.h, but cast comes before gemm", "it belongs in src/codegen/gemm/"],
@@ -93,7 +93,7 @@ WRONG = {
     ),
     "src/runtime/util/lost.cpp": (
         '#include "digest.h"\n',
-        ["includes digest.h, which is neither ingot/<floor>/<path>.h nor a file of templates/"],
+        ["includes digest.h, which is neither ingot/<layer>/<path>.h nor a file of templates/"],
     ),
     # The environment.
     "src/nn/linear/caller.cpp": (
