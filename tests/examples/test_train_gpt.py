@@ -1,4 +1,4 @@
-"""examples/train_gpt.py on the CPU at a tiny size: both comparisons as programs, and what they are made of."""
+"""examples/train_gpt.py on the CPU at a tiny size: both comparisons, one as a program, and what they are made of."""
 
 import csv
 import json
@@ -71,18 +71,20 @@ def test_losses(text_file, tmp_path):
     assert float(rows[1][3]) == pytest.approx(bf16["losses"][0])
 
 
-def test_speeds(text_file, tmp_path):
+def test_speeds(text_file, tmp_path, capsys):
     out = tmp_path / "speed"
     variants = ["torch:bf16+compile", "ingot:rowwise", "ingot:rowwise+compile", "torchao:nonsense"]
     options = ("--device", "cpu", "--text", text_file, "--compile-backend", "aot_eager", "--tokens", 64)
-    done = run("--compare", *options, "--widths", 32, "--quick", "--out", out, "--variants", *variants)
+    options += ("--widths", 32, "--quick", "--out", out, "--variants", *variants)
+    assert main(["--compare", *map(str, options)]) == 0
+    printed = capsys.readouterr().out
     cases = json.loads(out.with_suffix(".json").read_text())["cases"]
     timed = {case["variant"]: case for case in cases if "tokens_per_second" in case}
     assert list(timed) == ["torch:bf16", *variants[:3]], cases
     assert all(case["tokens_per_second"]["min"] > 0 for case in timed.values())
     assert timed["torch:bf16+compile"]["loss"] == pytest.approx(timed["torch:bf16"]["loss"], rel=1e-3)
     assert [case["variant"] for case in cases if "left_out" in case] == ["torchao:nonsense"]
-    assert "torchao:nonsense is left out: " in done.stdout and "tokens/s x " in done.stdout
+    assert "torchao:nonsense is left out: " in printed and "tokens/s x " in printed
     assert len(list(csv.reader(out.with_suffix(".csv").open()))) == 1 + len(cases)
 
 
