@@ -14,7 +14,6 @@
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/stream.h"
 #include "ingot/runtime/util/fork_mutex.h"
-#include "torch_abi/torch_one.h"
 #include "torch_abi/torch_streams.h"
 
 namespace ingot::python {

@@ -1,5 +1,5 @@
 // ingot._core, the C++ module under the Python package `ingot` (python_bindings/ingot/): contexts, errors, and the
-// functions of linear_gain.cpp, operations.cpp, torch_operators.cpp and weight_only.cpp.
+// functions that module.h names.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -136,13 +136,11 @@ NB_MODULE(_core, module) {
       "context_for", [](const std::string& device) -> PythonContext& { return ingot::python::shared_context(device); },
       "device"_a, nb::rv_policy::reference, nb::call_guard<nb::gil_scoped_release>());
   module.def("end_contexts", &ingot::python::end_shared_contexts, nb::call_guard<nb::gil_scoped_release>());
-  ingot::python::bind_linear_gain(module);
   ingot::python::bind_operations(module);
+  ingot::python::bind_planning(module);
   ingot::python::bind_safetensors(module);
   ingot::python::bind_torch(module);
   ingot::python::bind_torch_modules(module);
   ingot::python::bind_torch_observers(module);
-  ingot::python::bind_torch_prepare(module);
-  ingot::python::bind_torch_tune(module);
   ingot::python::bind_weight_only(module);
 }

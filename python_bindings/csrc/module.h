@@ -5,14 +5,12 @@
 
 namespace ingot::python {
 
-void bind_linear_gain(nanobind::module_& module);  // linear_gain.cpp
 void bind_operations(nanobind::module_& module);
+void bind_planning(nanobind::module_& module);
 void bind_safetensors(nanobind::module_& module);    // safetensors.cpp
 void bind_torch(nanobind::module_& module);          // torch_operators.cpp
 void bind_torch_modules(nanobind::module_& module);  // torch_module_plans.cpp
 void bind_torch_observers(nanobind::module_& module);
-void bind_torch_prepare(nanobind::module_& module);
-void bind_torch_tune(nanobind::module_& module);
 void bind_weight_only(nanobind::module_& module);  // weight_only.cpp
 
 }  // namespace ingot::python

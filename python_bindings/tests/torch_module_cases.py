@@ -78,9 +78,9 @@ def noted_calls(monkeypatch):
 
         return noted
 
-    for family in ("NORM_LINEAR", "MLP", "SHARED_LINEAR", "GATED_LINEAR"):
-        of = getattr(operators, family)
-        monkeypatch.setattr(operators, family, operators.Operators(*map(noting, of)))
+    for name, family in operators.FAMILIES.items():
+        noted = operators.Operators(*map(noting, family.operators))
+        monkeypatch.setitem(operators.FAMILIES, name, family._replace(operators=noted))
     return calls
 
 

@@ -22,31 +22,30 @@ Device device_of(int type, int index, const char* what) {
                    "); move it first");
 }
 
-template <class Array>
-Tensor tensor_of(const Array& array, const std::string& dtype_name, std::size_t dimensions, const char* what) {
+Tensor tensor_of(const ArrayView& array, const std::string& dtype_name, std::size_t dimensions, const char* what) {
   const Dtype dtype = dtype_of(dtype_name, what);
-  if (array.ndim() != dimensions) {
-    refuse(what, "has " + std::to_string(array.ndim()) + " dimensions, expected " + std::to_string(dimensions) +
+  if (array.ndim != dimensions) {
+    refuse(what, "has " + std::to_string(array.ndim) + " dimensions, expected " + std::to_string(dimensions) +
                      "; reshape it");
   }
-  if (array.itemsize() != static_cast<std::size_t>(size_of(dtype))) {
-    refuse(what, "has elements of " + std::to_string(array.itemsize()) + " bytes, but " + std::string(name(dtype)) +
+  if (array.itemsize != static_cast<std::size_t>(size_of(dtype))) {
+    refuse(what, "has elements of " + std::to_string(array.itemsize) + " bytes, but " + std::string(name(dtype)) +
                      " has " + std::to_string(size_of(dtype)));
   }
   const bool is_matrix = dimensions == 2;
-  const auto rows = is_matrix ? static_cast<std::int64_t>(array.shape(0)) : 1;
-  const auto cols = static_cast<std::int64_t>(array.shape(dimensions - 1));
-  if (cols > 1 && rows > 0 && array.stride(dimensions - 1) != 1) {
-    refuse(what, "has a stride of " + std::to_string(array.stride(dimensions - 1)) +
+  const std::int64_t rows = is_matrix ? array.shape[0] : 1;
+  const std::int64_t cols = array.shape[dimensions - 1];
+  if (cols > 1 && rows > 0 && array.strides[dimensions - 1] != 1) {
+    refuse(what, "has a stride of " + std::to_string(array.strides[dimensions - 1]) +
                      " elements between columns, expected 1; make it contiguous");
   }
   const bool has_pitch = is_matrix && rows > 1;
-  return Tensor{.data = const_cast<void*>(static_cast<const void*>(array.data())),
+  return Tensor{.data = array.data,
                 .dtype = dtype,
                 .rows = rows,
                 .cols = cols,
-                .row_stride = has_pitch ? array.stride(0) : cols,
-                .device = device_of(array.device_type(), array.device_id(), what)};
+                .row_stride = has_pitch ? array.strides[0] : cols,
+                .device = device_of(array.device_type, array.device_id, what)};
 }
 
 }  // namespace
@@ -64,16 +63,27 @@ std::string one_of(std::span<const Dtype> dtypes) {
   return text;
 }
 
-Tensor matrix_of(const Input& array, const std::string& dtype, const char* what) {
+Tensor matrix_of(const ArrayView& array, const std::string& dtype, const char* what) {
   return tensor_of(array, dtype, 2, what);
 }
-Tensor matrix_of(const Output& array, const std::string& dtype, const char* what) {
-  return tensor_of(array, dtype, 2, what);
-}
-namespace {
 
-template <class Array>
-Tensor packed_codes_of(const Array& array, const std::string& dtype_name, std::int64_t cols, const char* what) {
+Tensor vector_of(const ArrayView& array, const std::string& dtype, const char* what) {
+  return tensor_of(array, dtype, 1, what);
+}
+
+std::array<Tensor, kMaxPointwiseInputs> inputs_of(const Pointwise& expression, const std::vector<TypedInput>& inputs,
+                                                  const std::string& what) {
+  std::array<Tensor, kMaxPointwiseInputs> tensors{};
+  const auto kinds = expression.inputs();
+  for (std::size_t i = 0; i < inputs.size() && i < kinds.size(); ++i) {
+    const auto& [array, dtype] = inputs[i];
+    const bool is_matrix = kinds[i].kind == PointwiseInput::Kind::matrix;
+    tensors[i] = tensor_of(array, dtype, is_matrix ? 2 : 1, (what + " input " + kinds[i].name).c_str());
+  }
+  return tensors;
+}
+
+Tensor codes_of(const ArrayView& array, const std::string& dtype_name, std::int64_t cols, const char* what) {
   const Dtype dtype = dtype_of(dtype_name, what);
   if (!is_sub_byte(dtype)) return tensor_of(array, dtype_name, 2, what);
   Tensor codes = tensor_of(array, "u8", 2, what);
@@ -90,21 +100,6 @@ Tensor packed_codes_of(const Array& array, const std::string& dtype_name, std::i
   codes.cols = cols;
   codes.row_stride = codes.rows > 1 ? codes.row_stride * 8 / bits_of(dtype) : (cols + unit - 1) / unit * unit;
   return codes;
-}
-
-}  // namespace
-
-Tensor codes_of(const Input& array, const std::string& dtype, std::int64_t cols, const char* what) {
-  return packed_codes_of(array, dtype, cols, what);
-}
-Tensor codes_of(const Output& array, const std::string& dtype, std::int64_t cols, const char* what) {
-  return packed_codes_of(array, dtype, cols, what);
-}
-Tensor vector_of(const Input& array, const std::string& dtype, const char* what) {
-  return tensor_of(array, dtype, 1, what);
-}
-Tensor vector_of(const Output& array, const std::string& dtype, const char* what) {
-  return tensor_of(array, dtype, 1, what);
 }
 
 }  // namespace ingot::python

@@ -68,9 +68,6 @@ struct CastCall {
   bool given, pow2, unrounded, fast;
 };
 
-// An array with its dtype's name.
-using TypedInput = std::pair<Input, std::string>;
-
 CastSpec spec_of(const CastCall& call, const std::map<std::string, Output>& outputs) {
   CastSpec spec{.in = dtype_of(call.in, "cast input"),
                 .out = dtype_of(call.out, "cast dtype"),
@@ -95,14 +92,9 @@ void cast(PythonContext& context, const CastCall& call, const Input& input, cons
           const std::map<std::string, Input>& given, const std::map<std::string, Output>& outputs,
           std::uintptr_t stream) {
   const CastSpec spec = spec_of(call, outputs);
-  CastTensors tensors{.input = matrix_of(input, call.in, "cast input"), .factors = {}};
-  const auto kinds = spec.pointwise.inputs();
-  for (std::size_t i = 0; i < inputs.size() && i < kinds.size(); ++i) {
-    const auto& [array, dtype] = inputs[i];
-    const std::string what = "cast input " + kinds[i].name;
-    const bool is_matrix = kinds[i].kind == PointwiseInput::Kind::matrix;
-    tensors.inputs[i] = is_matrix ? matrix_of(array, dtype, what.c_str()) : vector_of(array, dtype, what.c_str());
-  }
+  CastTensors tensors{.input = matrix_of(input, call.in, "cast input"),
+                      .factors = {},
+                      .inputs = inputs_of(spec.pointwise, inputs, "cast")};
   const auto output = [&](Tensor& tensor, const char* name, const std::string& dtype, bool is_matrix) {
     const auto found = outputs.find(name);
     if (found == outputs.end()) return;
@@ -272,26 +264,13 @@ void evaluate_all(const std::string& text, const HostDoubles& x, const std::vect
 
 void bind_operations(nb::module_& module) {
   nb::class_<Operand>(module, "Operand")
-      .def(nb::new_([](Input array, std::string dtype, std::optional<Input> factors, std::string scale, bool k_major) {
-             return Operand{std::move(array), std::move(dtype), std::move(factors), std::move(scale), k_major};
-           }),
-           "array"_a, "dtype"_a, "factors"_a.none(), "scale"_a, "k_major"_a);
+      .def(nb::init<Input, std::string, std::optional<Input>, std::string, bool>(), "array"_a, "dtype"_a,
+           "factors"_a.none(), "scale"_a, "k_major"_a);
   module.def("amax", &amax, "context"_a, "input"_a, "in_dtype"_a, "scale"_a, "amax"_a, "stream"_a);
   module.def("scale_shape", &scale_shape, "scale"_a, "rows"_a, "cols"_a);
   nb::class_<CastCall>(module, "CastCall")
-      .def(nb::new_([](std::string in, std::string out, std::string scale, std::string transposed_scale, std::string of,
-                       std::string sum, bool given, bool pow2, bool unrounded, bool fast) {
-             return CastCall{std::move(in),
-                             std::move(out),
-                             std::move(scale),
-                             std::move(transposed_scale),
-                             std::move(of),
-                             std::move(sum),
-                             given,
-                             pow2,
-                             unrounded,
-                             fast};
-           }),
+      .def(nb::init<std::string, std::string, std::string, std::string, std::string, std::string, bool, bool, bool,
+                    bool>(),
            "in_dtype"_a, "out_dtype"_a, "scale"_a, "transposed_scale"_a, "of"_a, "sum"_a, "given"_a, "pow2"_a,
            "unrounded"_a, "fast"_a);
   module.def("cast", &cast, "context"_a, "call"_a, "input"_a, "inputs"_a, "given"_a, "outputs"_a, "stream"_a);

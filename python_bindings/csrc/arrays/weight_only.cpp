@@ -69,8 +69,6 @@ ScaleConvention convention_of(const std::string& text) {
       "expected \"dequantize\" (value = code * scale) or \"quantize\" (value = code / scale), got \"" + text + "\"");
 }
 
-using TypedInput = std::pair<Input, std::string>;
-
 void forward(const PythonWeightOnly& self, const Input& x, const std::string& x_dtype, const Output& y,
              const std::string& y_dtype, const std::optional<TypedInput>& bias, const std::vector<TypedInput>& inputs,
              std::uintptr_t stream) {
@@ -78,13 +76,7 @@ void forward(const PythonWeightOnly& self, const Input& x, const std::string& x_
   const Tensor y_of = matrix_of(y, y_dtype, "WeightOnlyLinear y");
   WeightOnlyExtras extras;
   if (bias) extras.bias = vector_of(bias->first, bias->second, "WeightOnlyLinear bias");
-  const auto kinds = self.layer.options().epilogue.inputs();
-  for (std::size_t i = 0; i < inputs.size() && i < kinds.size(); ++i) {
-    const auto& [array, dtype] = inputs[i];
-    const std::string what = "WeightOnlyLinear input " + kinds[i].name;
-    const bool is_matrix = kinds[i].kind == PointwiseInput::Kind::matrix;
-    extras.inputs[i] = is_matrix ? matrix_of(array, dtype, what.c_str()) : vector_of(array, dtype, what.c_str());
-  }
+  extras.inputs = inputs_of(self.layer.options().epilogue, inputs, "WeightOnlyLinear");
   const nb::gil_scoped_release release;
   self.context->run(stream, [&](Backend&, Stream& on) { self.layer.forward(x_of, y_of, on, extras); });
 }

@@ -6,8 +6,9 @@
 #include <atomic>
 #include <string>
 
+#include "ingot/codegen/types/gpu.h"
 #include "ingot/runtime/dry_run.h"
-#include "torch_abi/torch_one.h"
+#include "ingot/runtime/error.h"
 #include "torch_abi/torch_streams.h"
 
 namespace ingot::python {
@@ -15,17 +16,25 @@ namespace ingot::python {
 class TorchDryRun {
  public:
   // Throws Error{invalid_argument} that lists the names.
-  explicit TorchDryRun(const std::string& gpu);
-  ~TorchDryRun();
+  explicit TorchDryRun(const std::string& gpu) : dry_(gpu_named(gpu)), stream_(dry_.backend(), nullptr) {}
+  ~TorchDryRun() { leave(); }
   TorchDryRun(const TorchDryRun&) = delete;
   TorchDryRun& operator=(const TorchDryRun&) = delete;
 
   // The dry run that this thread is in; nearly always null, by one load and one comparison.
-  static TorchDryRun* of_thread() { return running_.load(std::memory_order_relaxed) == 0 ? nullptr : current(); }
+  static TorchDryRun* of_thread() { return running_.load(std::memory_order_relaxed) == 0 ? nullptr : current_; }
 
   // Of this thread, until leave().
-  void enter();
-  void leave();
+  void enter() {
+    if (current_ != nullptr) throw Error(ErrorCode::invalid_argument, "dry run", "this thread is in one already");
+    current_ = this;
+    ++running_;
+  }
+  void leave() {
+    if (current_ != this) return;
+    current_ = nullptr;
+    --running_;
+  }
 
   Device device() { return dry_.backend().device(); }
   Backend& backend() { return dry_.backend(); }
@@ -34,9 +43,8 @@ class TorchDryRun {
   Recording recording() const { return dry_.recording(); }
 
  private:
-  static TorchDryRun* current();
-
-  static std::atomic<int> running_;  // threads that are in one
+  static inline std::atomic<int> running_{0};  // threads that are in one
+  static inline thread_local TorchDryRun* current_ = nullptr;
 
   DryRun dry_;
   TorchStream stream_;

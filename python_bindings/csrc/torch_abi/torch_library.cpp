@@ -163,13 +163,19 @@ std::span<const std::int64_t> TorchTensor::strides() const {
   return {strides, sizes().size()};
 }
 
+std::int64_t TorchTensor::elements() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : sizes()) count *= size;
+  return count;
+}
+
 bool TorchTensor::is_contiguous() const {
   const std::span<const std::int64_t> sizes = this->sizes();
   const std::span<const std::int64_t> strides = this->strides();
   std::int64_t step = 1;
   bool contiguous = true;
   for (std::size_t at = sizes.size(); at-- > 0; step *= sizes[at]) contiguous &= sizes[at] == 1 || strides[at] == step;
-  return contiguous;
+  return contiguous || step == 0;
 }
 
 std::optional<Dtype> TorchTensor::dtype() const {

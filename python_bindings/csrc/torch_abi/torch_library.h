@@ -89,6 +89,7 @@ class TorchTensor {
   void* data() const;
   std::span<const std::int64_t> sizes() const;
   std::span<const std::int64_t> strides() const;
+  std::int64_t elements() const;
   // Is the tensor contiguous, its last dimension the fastest?
   bool is_contiguous() const;
   // nullopt: one that layers do not take.

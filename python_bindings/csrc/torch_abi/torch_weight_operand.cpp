@@ -1,5 +1,8 @@
 #include "torch_abi/torch_weight_operand.h"
 
+#include <algorithm>
+#include <array>
+
 #include "ingot/runtime/error.h"
 
 namespace ingot::python {
@@ -20,28 +23,32 @@ bool is_bytes(const TorchTensor& tensor) {
   return torch_functions().dtype(tensor.handle(), &number) == 0 && number == torch_functions().bytes;
 }
 
-bool is_contiguous(const TorchTensor& tensor) {
-  const auto sizes = tensor.sizes();
-  const auto strides = tensor.strides();
-  std::int64_t expected = 1;
-  for (std::size_t at = sizes.size(); at-- > 0; expected *= sizes[at]) {
-    if (sizes[at] == 0) return true;
-    if (sizes[at] != 1 && strides[at] != expected) return false;
-  }
-  return true;
-}
-
 void* contiguous(const TorchTensor& tensor, const TensorName& name, std::int64_t count, const char* what) {
-  std::int64_t found = 1;
-  for (const std::int64_t size : tensor.sizes()) found *= size;
+  const std::int64_t found = tensor.elements();
   if (found != count) {
     refuse(name, "has " + std::to_string(found) + " " + what + ", but this layer has " + std::to_string(count) +
                      ": load a state that was saved with the same options");
   }
-  if (!is_contiguous(tensor)) refuse(name, "is not contiguous: call .contiguous()");
+  if (!tensor.is_contiguous()) refuse(name, "is not contiguous: call .contiguous()");
   void* const data = tensor.data();
   if (std::bit_cast<std::uintptr_t>(data) % 16 != 0) refuse(name, "is not aligned to 16 bytes: call .clone()");
   return data;
+}
+
+// As FSDP gathers it.
+void require_gathered(const LinearPlan& plan, const TorchTensor& tensor, const TorchTensor& scale_inv, Device device) {
+  const LinearShape& shape = plan.shape;
+  const std::array<std::int64_t, 2> sizes{shape.out_features, shape.in_features};
+  const std::array<std::int64_t, 2> strides{shape.in_features, 1};
+  if (!tensor.float8_dtype() || tensor.device() != device || !std::ranges::equal(tensor.sizes(), sizes) ||
+      (shape.in_features * shape.out_features > 0 && !std::ranges::equal(tensor.strides(), strides))) {
+    refuse({plan.subject, "weight"},
+           "must be FP8 of [out_features, in_features] on the input's device, by rows: gather it so");
+  }
+  if (scale_inv.dtype() != Dtype::f32 || scale_inv.device() != device ||
+      !std::ranges::all_of(scale_inv.sizes(), [](std::int64_t size) { return size == 1; })) {
+    refuse({plan.subject, "factor of weight"}, "must be float32 of one element on the input's device");
+  }
 }
 
 }  // namespace
@@ -74,6 +81,33 @@ TorchMatrix columns_of(const TorchTensor& tensor, const TensorName& name, std::i
     refuse(name, "has " + std::to_string(matrix.view.cols) + " columns, but this layer takes " + std::to_string(cols));
   }
   return matrix;
+}
+
+Float8Weight::Float8Weight(const LinearPlan& plan, bool as_stored, const TorchTensor& tensor,
+                           const TorchTensor& scale_inv, Device device)
+    : frozen(as_stored) {
+  const auto [in, out, bias] = plan.shape;
+  std::int64_t count = 1;
+  void* of_factors = nullptr;
+  if (frozen) {
+    const CastSpec& spec = plan.weight.spec;
+    count = scale_count(spec.scale, out, in);
+    codes = matrix(bytes_of(tensor, {plan.subject, "weight"}, in * out, device), spec.out, out, in, device);
+    of_factors = factors_of(scale_inv, {plan.subject, "weight_scale"}, count, Dtype::f32, device);
+  } else {
+    require_gathered(plan, tensor, scale_inv, device);
+    codes = matrix(tensor.data(), *tensor.float8_dtype(), out, in, device);
+    of_factors = scale_inv.data();
+  }
+  factors = vector(of_factors, Dtype::f32, count, device);
+}
+
+Float8View Float8Weight::for_grad_input(Backend& backend, Stream& stream, void* memory) const {
+  Tensor transposed = matrix(memory, codes.dtype, codes.cols, codes.rows, codes.device);
+  transposed.row_stride = code_pitch(codes.rows);
+  if (!codes.empty()) backend.relayout({.transposed = true}, {.input = codes, .output = transposed}, stream);
+  if (frozen) return {.codes = codes, .transposed = transposed, .factors = factors};
+  return {.transposed = transposed, .transposed_factors = factors};
 }
 
 }  // namespace ingot::python

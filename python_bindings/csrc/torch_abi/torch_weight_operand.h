@@ -6,6 +6,8 @@
 #include <string>
 
 #include "ingot/codegen/types/dtype.h"
+#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/runtime/backend.h"
 #include "torch_abi/torch_library.h"
 #include "torch_abi/torch_memory.h"
 
@@ -21,5 +23,23 @@ TorchMatrix columns_of(const TorchTensor& tensor, const TensorName& name, std::i
 
 // The device of the tensor that decides where a call runs. Throws Error{invalid_argument} for one that Ingot lacks.
 Device device_of(const TorchTensor& tensor, const TensorName& name);
+
+// A linear layer's weight that comes as FP8 codes [N, K] and f32 factors, both the caller's.
+struct Float8Weight {
+  // frozen: as checkpoints have it, with what the plan's cast of a weight has: a factor, or one for each row or block;
+  // the codes may be a buffer of bytes. Otherwise as FSDP gathers it, with one factor.
+  Float8Weight(const LinearPlan& plan, bool frozen, const TorchTensor& tensor, const TorchTensor& scale_inv,
+               Device device);
+
+  Float8View for_output() const { return {.codes = codes, .factors = factors}; }
+  // For grad_input, transposed into `memory` of bytes(). The codes are transposed anew each time: kept, they would take
+  // as much memory again.
+  Float8View for_grad_input(Backend& backend, Stream& stream, void* memory) const;
+  std::size_t bytes() const { return static_cast<std::size_t>(codes.cols * code_pitch(codes.rows)); }
+
+  Tensor codes{};
+  Tensor factors{};
+  bool frozen;
+};
 
 }  // namespace ingot::python

@@ -35,12 +35,6 @@ Dtype dtype_at(const std::array<Dtype, kCount>& dtypes, std::int64_t number, con
   throw Error(ErrorCode::invalid_argument, what, why);
 }
 
-std::int64_t count(std::span<const std::int64_t> sizes) {
-  std::int64_t product = 1;
-  for (const std::int64_t size : sizes) product *= size;
-  return product;
-}
-
 // Scales or factors: f32, one after the other.
 struct Vector {
   Vector(const TorchTensor& tensor, const char* what, Device device) {
@@ -48,13 +42,12 @@ struct Vector {
     if (tensor.device() != device) {
       refuse(what, "is on another device than the tensor that it belongs to: move one with .to()");
     }
-    const std::span<const std::int64_t> sizes = tensor.sizes();
     const bool contiguous = tensor.is_contiguous();
     if (!contiguous) {
-      copy = TorchTensor::empty(sizes, torch_dtype(Dtype::f32), device);
+      copy = TorchTensor::empty(tensor.sizes(), torch_dtype(Dtype::f32), device);
       copy.copy_from(tensor);
     }
-    view = vector(contiguous ? tensor.data() : copy.data(), Dtype::f32, count(sizes), device);
+    view = vector(contiguous ? tensor.data() : copy.data(), Dtype::f32, tensor.elements(), device);
   }
 
   TorchTensor copy{};
@@ -66,7 +59,7 @@ struct Vector {
 // (rows, 1) scales rows, (1, columns) columns.
 ScaleGranularity granularity_of(const TorchTensor& scale, const Tensor& input) {
   const std::span<const std::int64_t> sizes = scale.sizes();
-  const std::int64_t scales = count(sizes);
+  const std::int64_t scales = scale.elements();
   if (scales == 1) return kTensorwise;
   if (sizes.back() == 1 && scales == input.rows) return kRowwise;
   if (sizes.back() == input.cols && scales == input.cols) return kColumnwise;

@@ -18,7 +18,6 @@ namespace ingot::python {
 namespace {
 
 namespace nb = nanobind;
-using namespace nb::literals;
 
 struct GatedLinearPlan {
   LinearPlan linear{};  // with the activation as its prologue, x being the gate
@@ -29,11 +28,6 @@ struct GatedLinearPlan {
 };
 
 using GatedModule = TorchModule<GatedLinearPlan>;
-
-TorchPlanTable<GatedModule>& plans() {
-  static auto* const plans = new TorchPlanTable<GatedModule>;  // never destroyed: threads may call until the end
-  return *plans;
-}
 
 // Gate and up, which have one shape and dtype.
 struct GateOperands {
@@ -51,7 +45,7 @@ struct GateOperands {
 // Returns output, and what backward needs in addition to gate and up.
 void forward(TorchArgumentsOf<kGatedLinearForward>& all) {
   const TorchTensor& gate = all.tensor<"gate">();
-  const GatedModule& of = all.plan(plans(), all.integer<"plan">());
+  const GatedModule& of = all.plan(plans_of<GatedModule>(), all.integer<"plan">());
   const std::int64_t keep = all.integer<"keep">();
   const LinearPlan& plan = of.plan.linear;
   const Device device = gate.device().value_or(Device{});
@@ -100,7 +94,7 @@ TorchResult flow_back(const GatedLinearPlan& plan, const Pointwise& expression, 
 // where it is added to a main_grad.
 void backward(TorchArgumentsOf<kGatedLinearBackward>& all) {
   const TorchTensor& main_grad = all.tensor<"main_grad">();
-  const GatedModule& of = all.plan(plans(), all.integer<"plan">());
+  const GatedModule& of = all.plan(plans_of<GatedModule>(), all.integer<"plan">());
   const std::int64_t bits = asked(all.integer<"wants">(), kWeight, main_grad);
   const LinearPlan& plan = of.plan.linear;
   const LinearGradients wants{
@@ -148,40 +142,29 @@ void backward(TorchArgumentsOf<kGatedLinearBackward>& all) {
 constexpr std::array kOperators{kTorchOperator<kGatedLinearForward, forward>,
                                 kTorchOperator<kGatedLinearBackward, backward>};
 
-GatedLinearPlan gated_plan(const MlpPlanOptions& options) {
-  const MlpPlan mlp = mlp_plan(options);  // it reads the activation, and derives it
-  LinearPlan layer = linear_plan({.name = placeholder(0),
-                                  .config = options.config,
-                                  .shape = mlp.down.shape,
-                                  .dtypes = options.dtypes,
-                                  .fusion = mlp.down.fusion,
-                                  .grad_weight = options.grad_weight,
-                                  .subject = options.subject});
-  return {.linear = std::move(layer), .by_gate = mlp.by_x, .by_up = mlp.by_up};
+nb::tuple add_plan(const ModuleText& module) {
+  LinearPlanOptions options = module.options(0);
+  const MlpPlan mlp = mlp_plan({.name = options.name,
+                                .config = options.config,
+                                .shape = {.features = options.shape.out_features,
+                                          .hidden = options.shape.in_features,
+                                          .bias = options.shape.bias},
+                                .dtypes = options.dtypes,
+                                .activation = module.activation,
+                                .fast_math = module.fast_math,
+                                .grad_weight = module.grad_weight,
+                                .subject = module.subject});  // it reads the activation, and derives it
+  options.fusion = mlp.down.fusion;
+  options.subject = module.subject;
+  const LinearPlan layer = linear_plan(options);
+  return add_module(layer.identity,
+                    GatedModule({.linear = layer, .by_gate = mlp.by_x, .by_up = mlp.by_up}, layer.weight_memory().bytes,
+                                casts_whole_again(layer, module.weight_again)),
+                    {module.sizes(0)}, {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
 }
 
 const TorchFamily kFamily(kOperators, [](nb::module_& module) {
-  module.def(
-      "torch_gated_linear_plan",
-      [](const std::string& subject, const std::string& recipe_name, std::int64_t hidden, std::int64_t out_features,
-         const DtypeTexts& dtypes, bool grad_weight, const std::string& activation, bool fast_math, bool weight_again) {
-        GatedLinearPlan plan =
-            gated_plan({.config = config_of(recipe_name, weight_again),
-                        .shape = {.features = out_features, .hidden = hidden, .bias = dtypes[2].has_value()},
-                        .dtypes = linear_dtypes(dtypes),
-                        .activation = activation,
-                        .fast_math = fast_math,
-                        .grad_weight = grad_weight,
-                        .subject = subject});
-        const LinearPlan layer = plan.linear;
-        return add_module(
-            plans(), layer.identity,
-            GatedModule(std::move(plan), layer.weight_memory().bytes, casts_whole_again(layer, weight_again)),
-            {sizes_text(hidden, out_features)}, {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
-      },
-      "subject"_a, "recipe"_a, "hidden"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "activation"_a, "fast_math"_a,
-      "weight_again"_a);
-  bind_names(module, "torch_name_gated_linear", plans());
+  bind_module(module, "gated_linear", plans_of<GatedModule>(), &add_plan);
 });
 
 }  // namespace

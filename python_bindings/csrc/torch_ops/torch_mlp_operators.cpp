@@ -15,14 +15,8 @@ namespace ingot::python {
 namespace {
 
 namespace nb = nanobind;
-using namespace nb::literals;
 
 using MlpModule = TorchModule<MlpPlan>;
-
-TorchPlanTable<MlpModule>& plans() {
-  static auto* const plans = new TorchPlanTable<MlpModule>;  // never destroyed: threads may call until the end
-  return *plans;
-}
 
 std::size_t codes_of_up(const MlpPlan& plan) { return plan.up.linear.weight_memory().bytes; }
 std::size_t codes_of_down(const MlpPlan& plan) { return plan.down.weight_memory().bytes; }
@@ -36,7 +30,7 @@ MlpLayerForward layer_forward(const LayerOperands& operands, const MemoryRegion&
 
 // Returns output, and what backward needs. gamma, beta and biases are read only if the MLP has them.
 void forward(TorchArgumentsOf<kMlpForward>& all) {
-  const MlpModule& of = all.plan(plans(), all.integer<"plan">());
+  const MlpModule& of = all.plan(plans_of<MlpModule>(), all.integer<"plan">());
   const std::int64_t keep = all.integer<"keep">();
   const MlpPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.subject, "input"});
@@ -76,7 +70,7 @@ void forward(TorchArgumentsOf<kMlpForward>& all) {
 void backward(TorchArgumentsOf<kMlpBackward>& all) {
   const TorchTensor& up_main_grad = all.tensor<"up_main_grad">();
   const TorchTensor& down_main_grad = all.tensor<"down_main_grad">();
-  const MlpModule& of = all.plan(plans(), all.integer<"plan">());
+  const MlpModule& of = all.plan(plans_of<MlpModule>(), all.integer<"plan">());
   const std::int64_t bits =
       asked(asked(all.integer<"wants">(), weight_bit(0), up_main_grad), weight_bit(1), down_main_grad);
   const MlpPlan& plan = of.plan;
@@ -150,33 +144,29 @@ void backward(TorchArgumentsOf<kMlpBackward>& all) {
 
 constexpr std::array kOperators{kTorchOperator<kMlpForward, forward>, kTorchOperator<kMlpBackward, backward>};
 
-const TorchFamily kFamily(kOperators, [](nb::module_& module) {
-  module.def(
-      "torch_mlp_plan",
-      [](const std::string& subject, const std::string& recipe_name, std::int64_t features, std::int64_t hidden,
-         const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm, const std::string& activation,
-         bool fast_math, bool weight_again) {
-        const MlpPlan plan = mlp_plan({.name = placeholder(0),
-                                       .config = config_of(recipe_name, weight_again),
-                                       .shape = {.features = features, .hidden = hidden, .bias = dtypes[2].has_value()},
-                                       .dtypes = linear_dtypes(dtypes),
-                                       .activation = activation,
-                                       .fast_math = fast_math,
-                                       .norm = norm_options(norm),
-                                       .grad_weight = grad_weight,
-                                       .subject = subject});
-        return add_module(
-            plans(), plan.identity,
-            MlpModule(plan, codes_of_up(plan) + codes_of_down(plan), casts_whole_again(plan.down, weight_again)),
-            {sizes_text(features, hidden)},
-            {.input_for_input = plan.up.norm.has_value(),
-             .input_for_weight = plan.up.backward_reads_input({.input = false, .bias = false}),
-             .weight = plan.down.grad_input_reads_weight()});
-      },
-      "subject"_a, "recipe"_a, "features"_a, "hidden"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(), "activation"_a,
-      "fast_math"_a, "weight_again"_a);
-  bind_names(module, "torch_name_mlp", plans());
-});
+nb::tuple add_plan(const ModuleText& module) {
+  const LinearShape down = module.shape(1);
+  const MlpPlan plan =
+      mlp_plan({.name = placeholder(0),
+                .config = module.config(),
+                .shape = {.features = down.out_features, .hidden = down.in_features, .bias = down.bias},
+                .dtypes = module.dtypes(),
+                .activation = module.activation,
+                .fast_math = module.fast_math,
+                .norm = module.norm_options(),
+                .grad_weight = module.grad_weight,
+                .subject = module.subject});
+  return add_module(
+      plan.identity,
+      MlpModule(plan, codes_of_up(plan) + codes_of_down(plan), casts_whole_again(plan.down, module.weight_again)),
+      {sizes_text(down.out_features, down.in_features)},
+      {.input_for_input = plan.up.norm.has_value(),
+       .input_for_weight = plan.up.backward_reads_input({.input = false, .bias = false}),
+       .weight = plan.down.grad_input_reads_weight()});
+}
+
+const TorchFamily kFamily(kOperators,
+                          [](nb::module_& module) { bind_module(module, "mlp", plans_of<MlpModule>(), &add_plan); });
 
 }  // namespace
 }  // namespace ingot::python

@@ -5,11 +5,29 @@
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"
 #include "module.h"
-#include "torch_ops/torch_plans.h"
 
 namespace ingot::python {
 
-std::optional<NormOptions> norm_options(const std::optional<NormText>& norm) {
+LinearConfig ModuleText::config() const {
+  const LinearConfig config = ingot::recipe(recipe);
+  return weight_again ? casting_weight_again(config) : config;
+}
+
+LinearShape ModuleText::shape(std::size_t at) const {
+  const auto& [out_features, in_features, weight, bias] = layers[at];
+  return {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()};
+}
+
+LinearPlanOptions ModuleText::options(std::size_t at) const {
+  const auto& [out_features, in_features, weight, bias] = layers[at];
+  return {.name = placeholder(at),
+          .config = config(),
+          .shape = shape(at),
+          .dtypes = linear_dtypes(input, weight, bias),
+          .grad_weight = grad_weight};
+}
+
+std::optional<NormOptions> ModuleText::norm_options() const {
   if (!norm) return std::nullopt;
   const auto& [kind, affine, eps, zero_centred] = *norm;
   return NormOptions{.kind = kind == "rms" ? NormKind::rms : NormKind::layer,
@@ -18,16 +36,49 @@ std::optional<NormOptions> norm_options(const std::optional<NormText>& norm) {
                      .zero_centred = zero_centred};
 }
 
-LinearDtypes linear_dtypes(const DtypeTexts& dtypes) {
-  const auto& [input, weight, bias] = dtypes;
-  LinearDtypes made{.input = dtype_of(input.value_or(""), "input"), .weight = dtype_of(weight.value_or(""), "weight")};
+std::string ModuleText::sizes(std::size_t at) const {
+  return sizes_text(std::get<1>(layers[at]), std::get<0>(layers[at]));
+}
+
+LinearDtypes linear_dtypes(const std::string& input, const std::optional<std::string>& weight,
+                           const std::optional<std::string>& bias) {
+  LinearDtypes made{.input = dtype_of(input, "input")};
+  if (weight) made.weight = dtype_of(*weight, "weight");
   if (bias) made.bias = dtype_of(*bias, "bias");
   return made;
 }
 
-LinearConfig config_of(const std::string& recipe_name, bool weight_again) {
-  const LinearConfig config = recipe(recipe_name);
-  return weight_again ? casting_weight_again(config) : config;
+LinearConfig casting_weight_again(LinearConfig config) {
+  if (is_float8(config.grad_input) && config.weight == OtherCodes::together) config.weight = OtherCodes::again;
+  return config;
+}
+
+std::int64_t add_linear(TorchPlan plan) {
+  const LinearShape& shape = plan.plan.shape;
+  std::vector<std::string> sizes{sizes_text(shape.in_features, shape.out_features)};
+  const std::uint64_t identity = plan.plan.identity + (plan.frozen ? 2 : plan.casts_whole_weights_again ? 1 : 0);
+  const bool is_plain = identity == plan.plan.identity;
+  return plans_of<TorchPlan>().add(is_plain ? identity : mix(identity), std::move(plan), std::move(sizes));
+}
+
+void bind_add(nanobind::module_& module, const std::string& family, AddModule add) {
+  using namespace nanobind::literals;
+  module.def(
+      ("torch_" + family + "_plan").c_str(),
+      [add](std::string subject, std::string recipe, std::string input, std::vector<LayerText> layers, bool grad_weight,
+            std::optional<NormText> norm, std::string activation, bool fast_math, bool weight_again) {
+        return add({.subject = std::move(subject),
+                    .recipe = std::move(recipe),
+                    .input = std::move(input),
+                    .layers = std::move(layers),
+                    .grad_weight = grad_weight,
+                    .norm = std::move(norm),
+                    .activation = std::move(activation),
+                    .fast_math = fast_math,
+                    .weight_again = weight_again});
+      },
+      "subject"_a, "recipe"_a, "input"_a, "layers"_a, "grad_weight"_a, "norm"_a.none(), "activation"_a, "fast_math"_a,
+      "weight_again"_a);
 }
 
 Pointwise activation_of(const std::string& subject, const std::string& text) {

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -24,15 +22,39 @@
 
 namespace ingot::python {
 
-// The dtypes of input, weight and bias; no bias: none.
-using DtypeTexts = std::array<std::optional<std::string>, 3>;
+// Of a layer: out_features, in_features, and the dtypes of weight and bias; no bias: none.
+using LayerText = std::tuple<std::int64_t, std::int64_t, std::string, std::optional<std::string>>;
 // Kind ("layer" or "rms"), affine, eps, zero_centred.
 using NormText = std::tuple<std::string, bool, float, bool>;
 
-std::optional<NormOptions> norm_options(const std::optional<NormText>& norm);
-LinearDtypes linear_dtypes(const DtypeTexts& dtypes);
-// A recipe's config, or casting_weight_again() of it (torch_plans.h).
-LinearConfig config_of(const std::string& recipe_name, bool weight_again);
+// What Python says of a module.
+struct ModuleText {
+  std::string subject{};
+  std::string recipe{};
+  std::string input{};  // its dtype
+  std::vector<LayerText> layers{};
+  bool grad_weight = false;
+  std::optional<NormText> norm{};
+  std::string activation{};
+  bool fast_math = false;
+  bool weight_again = false;
+
+  // The recipe's, or casting_weight_again() of it.
+  LinearConfig config() const;
+  LinearDtypes dtypes() const { return options(0).dtypes; }
+  // Of a layer.
+  LinearShape shape(std::size_t at) const;
+  LinearPlanOptions options(std::size_t at) const;
+  std::optional<NormOptions> norm_options() const;
+  // What describes a layer of the module by its sizes.
+  std::string sizes(std::size_t at) const;
+};
+
+LinearDtypes linear_dtypes(const std::string& input, const std::optional<std::string>& weight,
+                           const std::optional<std::string>& bias);
+// The config whose backward casts the weight once more, so that forward keeps no codes of it; the same config where
+// grad_input reads none, or reads folded ones.
+LinearConfig casting_weight_again(LinearConfig config);
 // Does backward cast the weight of this layer as forward does? With folded codes it must, for the plan cannot.
 inline bool casts_whole_again(const LinearPlan& plan, bool weight_again) {
   return weight_again && plan.config.weight == OtherCodes::folded;
@@ -43,7 +65,8 @@ Pointwise activation_of(const std::string& subject, const std::string& text);
 // A module's plan, and the sizes of what its forward leaves.
 template <class Plan>
 struct TorchModule {
-  // `casts_again`: backward casts folded weights whole (TorchPlan::casts_whole_weight_again).
+  // `casts_again`: backward casts the weights as forward does, for both GEMMs: with folded codes the plan itself cannot
+  // (OtherCodes).
   TorchModule(Plan of, std::size_t codes, bool casts_again)
       : plan(std::move(of)),
         saved(TorchSavedSize::of(plan)),
@@ -58,6 +81,21 @@ struct TorchModule {
   bool casts_whole_weights_again;
 };
 
+// A linear layer's.
+struct TorchPlan : TorchModule<LinearPlan> {
+  TorchPlan(LinearPlan of, bool weight_again)
+      : TorchModule(of, of.weight_memory().bytes, weight_again && !of.grad_input_reads_weight()) {}
+
+  // The weight is always given as FP8 codes and factors, as checkpoints have them.
+  bool frozen = false;
+
+  // Does the gradient of the input?
+  bool reads_weight() const { return plan.grad_input_reads_weight() || casts_whole_weights_again; }
+};
+
+// Adds the plan of a linear layer, and returns its number.
+std::int64_t add_linear(TorchPlan plan);
+
 // What backward reads again, as kReads... say it.
 struct ReadAgain {
   bool input_for_input = false;
@@ -71,27 +109,42 @@ struct ReadAgain {
   }
 };
 
-// function(number, names): the number of this plan for layers of these names.
+// torch_name_<family>(number, names): the number of this plan for layers of these names.
 template <class Plan>
-void bind_names(nanobind::module_& module, const char* function, TorchPlanTable<Plan>& plans) {
-  module.def(
-      function,
-      [&plans](std::int64_t number, std::vector<std::string> names) {
-        return plans.add_names(number, std::move(names));
-      },
-      nanobind::arg("number"), nanobind::arg("names"));
+void bind_names(nanobind::module_& module, const std::string& family, TorchPlanTable<Plan>& plans) {
+  module.def(("torch_name_" + family).c_str(),
+             [&plans](std::int64_t number, std::vector<std::string> names) {
+               return plans.add_names(number, std::move(names));
+             },
+             nanobind::arg("number"), nanobind::arg("names"));
+}
+
+// A family's functions for its plans: torch_<family>_plan, which calls add(), and torch_name_<family>.
+using AddModule = nanobind::tuple (*)(const ModuleText& module);
+void bind_add(nanobind::module_& module, const std::string& family, AddModule add);
+template <class Plan>
+void bind_module(nanobind::module_& module, const std::string& family, TorchPlanTable<Plan>& plans, AddModule add) {
+  bind_add(module, family, add);
+  bind_names(module, family, plans);
+}
+
+// The plans of a family. Never destroyed: other threads may call until the very end.
+template <class Plan>
+TorchPlanTable<Plan>& plans_of() {
+  static auto* const plans = new TorchPlanTable<Plan>;
+  return *plans;
 }
 
 // Adds a module's plan to those of its family. `sizes`: of each layer that has a name. Returns (number, saved bytes of
 // 0 tokens, saved bytes of each 128 tokens, bytes of codes, and those of ReadAgain).
 template <class Plan>
-nanobind::tuple add_module(TorchPlanTable<TorchModule<Plan>>& plans, std::uint64_t identity, TorchModule<Plan> module,
-                           std::vector<std::string> sizes, ReadAgain reads) {
+nanobind::tuple add_module(std::uint64_t identity, TorchModule<Plan> module, std::vector<std::string> sizes,
+                           ReadAgain reads) {
   reads.weight |= module.casts_whole_weights_again;
   if (module.casts_whole_weights_again) identity = mix(identity + 1);
   const TorchSavedSize saved = module.saved;
   const std::size_t codes = module.weight_bytes;
-  const std::int64_t number = plans.add(identity, std::move(module), std::move(sizes));
+  const std::int64_t number = plans_of<TorchModule<Plan>>().add(identity, std::move(module), std::move(sizes));
   return nanobind::make_tuple(number, saved.constant, saved.per_unit, codes, reads.bits());
 }
 

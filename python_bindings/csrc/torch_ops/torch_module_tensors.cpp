@@ -63,10 +63,8 @@ TorchMatrix vector_in(const TorchTensor& tensor, Dtype dtype, const TensorName& 
 void TorchCall::use(TorchDelayedScales delayed, std::int64_t layers, const std::string& subject) {
   if (!delayed.scale->given()) return;
   const auto require = [&](const TorchTensor& tensor, const char* name) {
-    std::int64_t elements = 1;
-    for (const std::int64_t size : sizes_of(tensor)) elements *= size;
     if (tensor.given() && tensor.is_contiguous() && tensor.dtype() == Dtype::f32 && tensor.device() == device() &&
-        elements == kScalesOfLayer * layers) {
+        tensor.elements() == kScalesOfLayer * layers) {
       return;
     }
     throw Error(ErrorCode::invalid_argument, TensorName{subject, name}.text(),
@@ -194,15 +192,15 @@ void LayerGradients::clear_weight(Backend& backend, Stream& stream) const {
 }
 
 WeightOfBackward::WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight,
-                                   const MemoryRegion& codes_memory, bool casts_again, TorchCall& call) {
-  const Device device = call.device();
+                                   const MemoryRegion& codes_memory, bool casts_again, const TorchRun& run) {
+  const Device device = run.device();
   if (!wanted) return;
   if (plan.grad_input_reads_weight()) {
     matrix = operand_of(of_weight, {plan.subject, "weight"}, device);
   } else if (casts_again) {
     const TorchMatrix weight = operand_of(of_weight, {plan.subject, "weight"}, device);
     made = TorchRegion(plan.weight_memory().bytes, device);
-    codes = cast_weight(plan, call.backend(), {.weight = weight.view, .into = made.region()}, call.run());
+    codes = cast_weight(plan, run.backend(), {.weight = weight.view, .into = made.region()}, run.run());
   } else {
     codes = weight_codes(plan, codes_memory, device);
   }

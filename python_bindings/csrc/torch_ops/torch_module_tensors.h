@@ -144,7 +144,7 @@ struct LayerGradients {
 // reads it again. casts_again: the codes are made here, as forward makes them.
 struct WeightOfBackward {
   WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight, const MemoryRegion& codes_memory,
-                   bool casts_again, TorchCall& call);
+                   bool casts_again, const TorchRun& run);
 
   TorchMatrix matrix{};
   TorchRegion made{};

@@ -16,18 +16,12 @@ namespace ingot::python {
 namespace {
 
 namespace nb = nanobind;
-using namespace nb::literals;
 
 using NormLinearModule = TorchModule<NormLinearPlan>;
 
-TorchPlanTable<NormLinearModule>& plans() {
-  static auto* const plans = new TorchPlanTable<NormLinearModule>;  // never destroyed: threads may call until the end
-  return *plans;
-}
-
 // Returns output, and what backward needs. gamma, beta and bias are read only if the layer has them.
 void forward(TorchArgumentsOf<kNormLinearForward>& all) {
-  const NormLinearModule& of = all.plan(plans(), all.integer<"plan">());
+  const NormLinearModule& of = all.plan(plans_of<NormLinearModule>(), all.integer<"plan">());
   const std::int64_t keep = all.integer<"keep">();
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
@@ -68,7 +62,7 @@ void forward(TorchArgumentsOf<kNormLinearForward>& all) {
 // again.
 void backward(TorchArgumentsOf<kNormLinearBackward>& all) {
   const TorchTensor& main_grad = all.tensor<"main_grad">();
-  const NormLinearModule& of = all.plan(plans(), all.integer<"plan">());
+  const NormLinearModule& of = all.plan(plans_of<NormLinearModule>(), all.integer<"plan">());
   const std::int64_t bits = asked(all.integer<"wants">(), kWeight, main_grad);
   const NormLinearPlan& plan = of.plan;
   const LinearPlan& layer = plan.linear;
@@ -127,36 +121,24 @@ void backward(TorchArgumentsOf<kNormLinearBackward>& all) {
 constexpr std::array kOperators{kTorchOperator<kNormLinearForward, forward>,
                                 kTorchOperator<kNormLinearBackward, backward>};
 
+nb::tuple add_plan(const ModuleText& module) {
+  LinearPlanOptions options = module.options(0);
+  options.fusion = {.epilogue = activation_of(module.subject, module.activation), .fast_math = module.fast_math};
+  options.subject = module.subject;
+  const NormLinearPlan plan =
+      norm_linear_plan({.linear = options, .norm = module.norm_options(), .subject = module.subject});
+  const LinearPlan& layer = plan.linear;
+  return add_module(plan.identity,
+                    NormLinearModule(plan, layer.weight_memory().bytes, casts_whole_again(layer, module.weight_again)),
+                    {module.sizes(0)},
+                    {.input_for_input = plan.norm.has_value(),
+                     .input_for_weight = plan.backward_reads_input({.input = false, .bias = false}),
+                     .weight = layer.grad_input_reads_weight(),
+                     .output = layer.gradient.of_output()});
+}
+
 const TorchFamily kFamily(kOperators, [](nb::module_& module) {
-  module.def(
-      "torch_norm_linear_plan",
-      [](const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
-         std::int64_t out_features, const DtypeTexts& dtypes, bool grad_weight, const std::optional<NormText>& norm,
-         const std::string& activation, bool fast_math, bool weight_again) {
-        const NormLinearPlan plan = norm_linear_plan(
-            {.linear = {.name = placeholder(0),
-                        .config = config_of(recipe_name, weight_again),
-                        .shape = {.in_features = in_features,
-                                  .out_features = out_features,
-                                  .bias = dtypes[2].has_value()},
-                        .dtypes = linear_dtypes(dtypes),
-                        .fusion = {.epilogue = activation_of(subject, activation), .fast_math = fast_math},
-                        .grad_weight = grad_weight,
-                        .subject = subject},
-             .norm = norm_options(norm),
-             .subject = subject});
-        const LinearPlan& layer = plan.linear;
-        return add_module(plans(), plan.identity,
-                          NormLinearModule(plan, layer.weight_memory().bytes, casts_whole_again(layer, weight_again)),
-                          {sizes_text(in_features, out_features)},
-                          {.input_for_input = plan.norm.has_value(),
-                           .input_for_weight = plan.backward_reads_input({.input = false, .bias = false}),
-                           .weight = layer.grad_input_reads_weight(),
-                           .output = layer.gradient.of_output()});
-      },
-      "subject"_a, "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "norm"_a.none(),
-      "activation"_a, "fast_math"_a, "weight_again"_a);
-  bind_names(module, "torch_name_norm_linear", plans());
+  bind_module(module, "norm_linear", plans_of<NormLinearModule>(), &add_plan);
 });
 
 }  // namespace

@@ -1,10 +1,9 @@
 // The operators of two or three linear layers that share their input (q, k and v; gate and up), perhaps after a norm:
 // the first layer casts the input, or the norm's values, and the others take its codes (linear_functions.h,
 // norm_linear_functions.h).
-#include <nanobind/stl/vector.h>
-
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,23 +13,54 @@
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/modules/norm_linear_functions.h"
+#include "ingot/nn/modules/norm_linear_plan.h"
 #include "module.h"
 #include "torch_ops/torch_module_plans.h"
 #include "torch_ops/torch_module_tensors.h"
-#include "torch_ops/torch_shared_plan.h"
 
 namespace ingot::python {
 namespace {
 
 namespace nb = nanobind;
-using namespace nb::literals;
+
+// ---- plan ----------------------------------------------------------------------------------------------------------
+
+constexpr std::size_t kMostLayers = 3;
+
+// Where each layer's own region begins in the memory that a forward leaves.
+struct SharedSavedMemory {
+  std::array<std::size_t, kMostLayers> begin{};
+  std::array<std::size_t, kMostLayers> size{};
+  std::size_t bytes = 0;
+};
+
+struct SharedLinearPlan {
+  NormLinearPlan first;
+  std::vector<LinearPlan> others;
+  std::uint64_t identity = 0;
+
+  std::size_t count() const { return 1 + others.size(); }
+  const LinearPlan& layer(std::size_t at) const { return at == 0 ? first.linear : others[at - 1]; }
+
+  SharedSavedMemory saved_memory(std::int64_t tokens) const {
+    SharedSavedMemory memory;
+    MemoryPlaces places;
+    for (std::size_t at = 0; at < count(); ++at) {
+      memory.size[at] = at == 0 ? first.saved_memory(tokens).bytes : others[at - 1].saved_memory(tokens).bytes;
+      memory.begin[at] = places.region(memory.size[at]);
+    }
+    memory.bytes = places.bytes();
+    return memory;
+  }
+  // Where the codes of a layer's weight begin.
+  std::size_t codes_begin(std::size_t layer_index) const {
+    std::size_t begin = 0;
+    for (std::size_t at = 0; at < layer_index; ++at) begin += layer(at).weight_memory().bytes;
+    return begin;
+  }
+};
 
 using SharedModule = TorchModule<SharedLinearPlan>;
-
-TorchPlanTable<SharedModule>& plans() {
-  static auto* const plans = new TorchPlanTable<SharedModule>;  // never destroyed: threads may call until the end
-  return *plans;
-}
 
 MemoryRegion codes_of(const SharedLinearPlan& plan, const TorchKept& kept, std::size_t at) {
   return kept.codes(plan.codes_begin(at), plan.layer(at).weight_memory().bytes);
@@ -99,7 +129,7 @@ void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
                                                            &all.tensor<"bias2">()};
   const std::array<TorchTensor*, kMostLayers> results{&all.result<"output0">(), &all.result<"output1">(),
                                                       &all.result<"output2">()};
-  const SharedModule& of = all.plan(plans(), all.integer<"plan">());
+  const SharedModule& of = all.plan(plans_of<SharedModule>(), all.integer<"plan">());
   const std::int64_t keep = all.integer<"keep">();
   const SharedLinearPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.first.subject, "input"});
@@ -238,7 +268,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
 // and so are those of weights that are added to a main_grad.
 void backward(TorchArgumentsOf<kSharedLinearBackward>& all) {
   const BackwardArguments arguments(all);
-  const SharedModule& of = all.plan(plans(), all.integer<"plan">());
+  const SharedModule& of = all.plan(plans_of<SharedModule>(), all.integer<"plan">());
   const SharedLinearPlan& plan = of.plan;
   const NormLinearPlan& first = plan.first;
   const TorchMatrix first_grad = matrix_of(*arguments.grad_outputs[0], {first.linear.subject, "grad_output"});
@@ -313,58 +343,39 @@ void backward(TorchArgumentsOf<kSharedLinearBackward>& all) {
 constexpr std::array kOperators{kTorchOperator<kSharedLinearForward, forward>,
                                 kTorchOperator<kSharedLinearBackward, backward>};
 
-// A layer's out_features, and the dtypes of its weight and bias.
-using LayerText = std::tuple<std::int64_t, std::string, std::optional<std::string>>;
-
-SharedLinearPlan shared_plan(const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
-                             const std::string& input_dtype, const std::vector<LayerText>& layers, bool grad_weight,
-                             const std::optional<NormText>& norm, bool weight_again) {
+SharedLinearPlan shared_plan(const ModuleText& module) {
   SharedLinearPlan plan;
-  for (const auto& [out_features, weight, bias] : layers) {
-    LinearPlanOptions options{
-        .name = placeholder(plan.identity == 0 ? 0 : plan.count()),
-        .config = config_of(recipe_name, weight_again),
-        .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
-        .dtypes = linear_dtypes({input_dtype, weight, bias}),
-        .grad_weight = grad_weight};
-    if (plan.identity == 0) {
-      plan.first = norm_linear_plan({.linear = options, .norm = norm_options(norm), .subject = subject});
-      plan.identity = plan.first.identity;
-    } else {
-      options.given_input = true;
-      plan.others.push_back(linear_plan(options));
-      plan.identity = mix(plan.identity + 1) + plan.others.back().identity;
-    }
+  plan.first =
+      norm_linear_plan({.linear = module.options(0), .norm = module.norm_options(), .subject = module.subject});
+  plan.identity = plan.first.identity;
+  for (std::size_t at = 1; at < module.layers.size(); ++at) {
+    LinearPlanOptions options = module.options(at);
+    options.given_input = true;
+    plan.others.push_back(linear_plan(options));
+    plan.identity = mix(plan.identity + 1) + plan.others.back().identity;
   }
   return plan;
 }
 
+nb::tuple add_plan(const ModuleText& module) {
+  if (module.layers.size() < 2 || module.layers.size() > kMostLayers) {
+    throw Error(ErrorCode::invalid_argument, module.subject,
+                "has " + std::to_string(module.layers.size()) + " layers, but two or three can share an input");
+  }
+  SharedLinearPlan plan = shared_plan(module);
+  const std::size_t codes = plan.codes_begin(plan.count());
+  const std::uint64_t identity = plan.identity;
+  const bool casts_again = casts_whole_again(plan.first.linear, module.weight_again);
+  const ReadAgain reads{.input_for_input = plan.first.norm.has_value(),
+                        .input_for_weight = plan.first.backward_reads_input({.input = false, .bias = false}),
+                        .weight = plan.first.linear.grad_input_reads_weight()};
+  std::vector<std::string> sizes;
+  for (std::size_t at = 0; at < plan.count(); ++at) sizes.push_back(module.sizes(at));
+  return add_module(identity, SharedModule(std::move(plan), codes, casts_again), std::move(sizes), reads);
+}
+
 const TorchFamily kFamily(kOperators, [](nb::module_& module) {
-  module.def(
-      "torch_shared_linear_plan",
-      [](const std::string& subject, const std::string& recipe_name, std::int64_t in_features,
-         const std::string& input_dtype, const std::vector<LayerText>& layers, bool grad_weight,
-         const std::optional<NormText>& norm, bool weight_again) {
-        if (layers.size() < 2 || layers.size() > kMostLayers) {
-          throw Error(ErrorCode::invalid_argument, subject,
-                      "has " + std::to_string(layers.size()) + " layers, but two or three can share an input");
-        }
-        SharedLinearPlan plan =
-            shared_plan(subject, recipe_name, in_features, input_dtype, layers, grad_weight, norm, weight_again);
-        const std::size_t codes = plan.codes_begin(plan.count());
-        const std::uint64_t identity = plan.identity;
-        const bool casts_again = casts_whole_again(plan.first.linear, weight_again);
-        const ReadAgain reads{.input_for_input = plan.first.norm.has_value(),
-                              .input_for_weight = plan.first.backward_reads_input({.input = false, .bias = false}),
-                              .weight = plan.first.linear.grad_input_reads_weight()};
-        std::vector<std::string> sizes;
-        for (const LayerText& layer : layers) sizes.push_back(sizes_text(in_features, std::get<0>(layer)));
-        return add_module(plans(), identity, SharedModule(std::move(plan), codes, casts_again), std::move(sizes),
-                          reads);
-      },
-      "subject"_a, "recipe"_a, "in_features"_a, "input_dtype"_a, "layers"_a, "grad_weight"_a, "norm"_a.none(),
-      "weight_again"_a);
-  bind_names(module, "torch_name_shared_linear", plans());
+  bind_module(module, "shared_linear", plans_of<SharedModule>(), &add_plan);
 });
 
 }  // namespace

@@ -12,10 +12,10 @@
 #include <utility>
 
 #include "ingot/nn/linear/linear_functions.h"
-#include "torch_abi/torch_float8_weight.h"
 #include "torch_abi/torch_memory.h"
+#include "torch_abi/torch_weight_operand.h"
+#include "torch_ops/torch_module_plans.h"
 #include "torch_ops/torch_operator.h"
-#include "torch_ops/torch_plans.h"
 #include "torch_ops/torch_run.h"
 
 namespace ingot::python {
@@ -31,7 +31,7 @@ using namespace nb::literals;
 LinearPlan input_plan(const LinearPlan& plan) {
   return linear_plan({.name = "input",
                       .config = plan.config,
-                      .shape = {.in_features = plan.shape.in_features, .out_features = TorchPlan::kTokensPerUnit},
+                      .shape = {.in_features = plan.shape.in_features, .out_features = TorchSavedSize::kTokensPerUnit},
                       .dtypes = {.input = plan.dtypes.input},
                       .grad_weight = plan.trains_weight});
 }
@@ -41,17 +41,18 @@ bool casts_alike(const LinearPlan& plan, const LinearPlan& input) {
   const LinearCast& cast = plan.input_of(LinearPass::training);
   return cast.any && cast.scaling == Scaling::dynamic && plan.weight.scaling == Scaling::dynamic && cast.spec.codes &&
          cast.spec == input.input_of(LinearPass::training).spec &&
-         plan.saved_memory(TorchPlan::kTokensPerUnit).parts() == input.saved_memory(TorchPlan::kTokensPerUnit).parts();
+         plan.saved_memory(TorchSavedSize::kTokensPerUnit).parts() ==
+             input.saved_memory(TorchSavedSize::kTokensPerUnit).parts();
 }
 
 // Saved memory is also what tells a forward with gradients from one without: they cast differently.
 LinearPass pass_of(const TorchPlan& plan, std::int64_t keep) {
-  return keep != 0 && plan.saved_bytes(1) > 0 ? LinearPass::training : LinearPass::inference;
+  return keep != 0 && plan.saved.bytes(1) > 0 ? LinearPass::training : LinearPass::inference;
 }
 
 std::size_t codes_bytes(const LinearPlan& plan, std::int64_t tokens, LinearPass pass) {
-  const auto units = static_cast<std::size_t>((tokens + TorchPlan::kTokensPerUnit - 1) / TorchPlan::kTokensPerUnit);
-  return units * plan.forward_scratch(TorchPlan::kTokensPerUnit, pass).bytes;
+  const auto units = static_cast<std::size_t>(divided_up(tokens, TorchSavedSize::kTokensPerUnit));
+  return units * plan.forward_scratch(TorchSavedSize::kTokensPerUnit, pass).bytes;
 }
 
 MemoryRegion region_of(const TorchRegion& region) {
@@ -72,14 +73,14 @@ void require_bytes(const LinearPlan& plan, const char* name, const TorchRegion& 
 
 // Returns the codes for the output GEMM and, if it is kept, what backward needs for grad_weight.
 void quantize_input(TorchArgumentsOf<kQuantizeInput>& all) {
-  const TorchPlan& plan = all.plan(torch_plans(), all.integer<"plan">());
+  const TorchPlan& plan = all.plan(plans_of<TorchPlan>(), all.integer<"plan">());
   const LinearPass pass = pass_of(plan, all.integer<"keep">());
   const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.plan.subject, "input"});
   const Device device = input.view.device;
   const std::int64_t tokens = input.view.rows;
   const TorchRun place(device, all);
   TorchRegion codes(codes_bytes(plan.plan, tokens, pass), device);
-  TorchRegion saved = pass == LinearPass::training ? TorchRegion(plan.saved_bytes(tokens), device) : TorchRegion();
+  TorchRegion saved = pass == LinearPass::training ? TorchRegion(plan.saved.bytes(tokens), device) : TorchRegion();
   const CastSpec& spec = plan.plan.input_of(pass).spec;
   // No tokens have no codes, but perhaps a factor, which no GEMM reads.
   const TorchRegion factor(tokens == 0 ? codes_bytes(plan.plan, 1, pass) : 0, device);
@@ -95,7 +96,7 @@ void quantize_input(TorchArgumentsOf<kQuantizeInput>& all) {
 
 // Returns the weight's codes and factors, as linear_forward keeps them.
 void quantize_weight(TorchArgumentsOf<kQuantizeWeight>& all) {
-  const TorchPlan& plan = all.plan(torch_plans(), all.integer<"plan">());
+  const TorchPlan& plan = all.plan(plans_of<TorchPlan>(), all.integer<"plan">());
   const TorchMatrix weight = matrix_of(all.tensor<"weight">(), {plan.plan.subject, "weight"});
   const TorchRun place(weight.view.device, all);
   TorchRegion codes(plan.weight_bytes, place.device());
@@ -151,9 +152,9 @@ Float8View weight_of(TorchArgumentsOf<kGemmOutput>& all, const TorchPlan& plan, 
 
 // Returns the output.
 void gemm_output(TorchArgumentsOf<kGemmOutput>& all) {
-  const TorchPlan& of = all.plan(torch_plans(), all.integer<"plan">());
+  const TorchPlan& of = all.plan(plans_of<TorchPlan>(), all.integer<"plan">());
   const LinearPlan& plan = of.plan;
-  const TorchPlan& cast = *torch_plans().at(all.integer<"input_plan">()).plan;
+  const TorchPlan& cast = *plans_of<TorchPlan>().at(all.integer<"input_plan">()).plan;
   const TorchTensor& input = all.tensor<"input">();  // for its sizes
   const Device device = input.device().value_or(Device{});
   const std::int64_t tokens = tokens_of(input);
@@ -164,7 +165,7 @@ void gemm_output(TorchArgumentsOf<kGemmOutput>& all) {
   TorchRegion saved;
   if (pass == LinearPass::training) {
     saved = TorchRegion(std::move(all.tensor<"saved">()), device);
-    require_bytes(plan, "saved", saved, cast.saved_bytes(tokens));
+    require_bytes(plan, "saved", saved, cast.saved.bytes(tokens));
   }
   const TorchRegion codes(std::move(all.tensor<"codes">()), device);
   require_bytes(plan, "codes", codes, codes_bytes(cast.plan, tokens, pass));
@@ -207,15 +208,15 @@ constexpr std::array kOperators{kTorchOperator<kQuantizeInput, quantize_input>,
                                 kTorchOperator<kQuantizeWeight, quantize_weight>,
                                 kTorchOperator<kGemmOutput, gemm_output>};
 
-// Returns (number, bytes of codes for each TorchPlan::kTokensPerUnit tokens without and with gradients) of the plan
-// that casts this plan's input; None if its forward cannot be split.
+// Returns (number, bytes of codes for each TorchSavedSize::kTokensPerUnit tokens without and with gradients) of the
+// plan that casts this plan's input; None if its forward cannot be split.
 std::optional<nb::tuple> add_input_plan(std::int64_t number) {
-  const LinearPlan& plan = torch_plans().at(number).plan->plan;
+  const LinearPlan& plan = plans_of<TorchPlan>().at(number).plan->plan;
   LinearPlan input = input_plan(plan);
   if (!casts_alike(plan, input)) return std::nullopt;
   const std::size_t inference = codes_bytes(input, 1, LinearPass::inference);
   const std::size_t training = codes_bytes(input, 1, LinearPass::training);
-  return nb::make_tuple(torch_plans().add(std::move(input)), inference, training);
+  return nb::make_tuple(add_linear({std::move(input), false}), inference, training);
 }
 
 const TorchFamily kFamily(kOperators,

@@ -61,15 +61,10 @@ struct WeightOnlyPlan {
   }
 };
 
-TorchPlanTable<WeightOnlyPlan>& plans() {
-  static auto* const plans = new TorchPlanTable<WeightOnlyPlan>;  // never destroyed: as torch_operators.cpp's
-  return *plans;
-}
-
 void multiply(TorchArgumentsOf<kWeightOnlyLinear>& all) {
   const TorchTensor& of_input = all.tensor<"input">();
   const TorchTensor& of_bias = all.tensor<"bias">();
-  const WeightOnlyPlan& plan = all.plan(plans(), all.integer<"plan">());
+  const WeightOnlyPlan& plan = all.plan(plans_of<WeightOnlyPlan>(), all.integer<"plan">());
   const Device device = device_of(of_input, plan.name("input"));
   const TorchMatrix input = columns_of(of_input, plan.name("input"), plan.in_features, device);
   const Dtype dtype = input.view.dtype;
@@ -112,7 +107,7 @@ TorchTensor empty_codes(const WeightOnlyPlan& plan, Device device) {
 // Returns codes in plain rows, and factors.
 void cast(TorchArgumentsOf<kWeightCast>& all) {
   const TorchTensor& values = all.tensor<"weight">();
-  const WeightOnlyPlan& plan = all.plan(plans(), all.integer<"plan">());
+  const WeightOnlyPlan& plan = all.plan(plans_of<WeightOnlyPlan>(), all.integer<"plan">());
   const Device device = device_of(values, plan.name("weight"));
   const TorchMatrix weight = columns_of(values, plan.name("weight"), plan.in_features, device);
   const TorchRun place(device, all);
@@ -154,12 +149,12 @@ TorchTensor pack(const WeightOnlyPlan& plan, const TorchArguments& all, const To
 }
 
 void pack(TorchArgumentsOf<kWeightPack>& all) {
-  const WeightOnlyPlan& plan = all.plan(plans(), all.integer<"plan">());
+  const WeightOnlyPlan& plan = all.plan(plans_of<WeightOnlyPlan>(), all.integer<"plan">());
   all.result<"packed">() = pack(plan, all, all.tensor<"codes">(), false);
 }
 
 void unpack(TorchArgumentsOf<kWeightUnpack>& all) {
-  const WeightOnlyPlan& plan = all.plan(plans(), all.integer<"plan">());
+  const WeightOnlyPlan& plan = all.plan(plans_of<WeightOnlyPlan>(), all.integer<"plan">());
   all.result<"codes">() = pack(plan, all, all.tensor<"packed">(), true);
 }
 
@@ -198,7 +193,8 @@ nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options,
   const auto facts = std::array<std::int64_t, 3>{plan.code_bytes(), plan.weight_bytes(), plan.factors()};
   std::uint64_t identity = 0;
   std::memcpy(&identity, digest(text).data(), sizeof(identity));
-  const std::int64_t number = plans().add(identity, std::move(plan), {sizes_text(in_features, out_features)});
+  const std::int64_t number =
+      plans_of<WeightOnlyPlan>().add(identity, std::move(plan), {sizes_text(in_features, out_features)});
   return nb::make_tuple(number, facts[0], facts[1], facts[2]);
 }
 
@@ -216,7 +212,7 @@ const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.attr("packed_layout_version") = kPackedLayoutVersion;
   module.def("torch_synchronize", &synchronize, "index"_a);
   module.def("torch_weight_only_plan", &add_plan, "subject"_a, "options"_a, "out_features"_a, "in_features"_a);
-  bind_names(module, "torch_name_weight_only", plans());
+  bind_names(module, "weight_only", plans_of<WeightOnlyPlan>());
 });
 
 }  // namespace

@@ -54,9 +54,10 @@ def _products(known, tokens: int) -> list[int]:
     return [2 * tokens * layer.out_features * layer.in_features for layer in known.layers]
 
 
-def _register_module(family: str, known, of_backward, first: str = "input", of_output: str = "grad_output") -> None:
+def _register_module(family: str, of_backward, first: str = "input", of_output: str = "grad_output") -> None:
     """of_backward(flops of each layer, wants): of all GEMMs of a backward. first, of_output: the arguments that have the
     shape of the first input and of the gradient of an output."""
+    known = modules.FAMILIES[family].known
 
     @flops(f"{family}_forward", tensor=first)
     def _(tensor, plan) -> int:
@@ -85,10 +86,10 @@ def _of_gated_linear(flops: list[int], wants: int) -> int:
     return flops[0] * _bits(wants, INPUT | UP, WEIGHT)
 
 
-_register_module("norm_linear", modules._NORM_LINEARS, _of_norm_linear)
-_register_module("mlp", modules._MLPS, _of_mlp)
-_register_module("shared_linear", modules._SHARED, _of_shared_linear, of_output="grad_output0")
-_register_module("gated_linear", modules._GATED, _of_gated_linear, first="gate")
+_register_module("norm_linear", _of_norm_linear)
+_register_module("mlp", _of_mlp)
+_register_module("shared_linear", _of_shared_linear, of_output="grad_output0")
+_register_module("gated_linear", _of_gated_linear, first="gate")
 
 
 # ---- quantized weights ----

@@ -7,29 +7,14 @@ from typing import Optional
 
 import torch
 
-from . import _module_operators as ops
-from ._checks import check_dense, check_layer, refuse, refuse_double_backward
+from ._checks import check_dense, check_layer, refuse
 from ._linear import in_autocasts_dtype
 from ._main_grad import main_grad_of
-from ._module_calls import (
-    DelayedScales,
-    Weight,
-    mlp_activation_of,
-    check_module_recipe,
-    forward_of,
-    gradients,
-    layer_of,
-    note_main_grads,
-    note_scales,
-    run,
-    weight_of,
-)
-from ._names import PLACEHOLDERS, with_names
-from ._operators import PlanTable
+from ._module_calls import DelayedScales, ModuleOptions, layer_of, mlp_activation_of, run, weight_of
 
 
 @dataclasses.dataclass(frozen=True)
-class GatedLinearOptions:
+class GatedLinearOptions(ModuleOptions):
     """How gated_linear() computes.
 
     recipe: one of RECIPES, or "delayed". name: the layer's name in messages. activation: a function's name, of the gate, which then
@@ -44,61 +29,8 @@ class GatedLinearOptions:
     fast_math: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_subject", f'gated linear "{PLACEHOLDERS[0]}"')
-        object.__setattr__(self, "subject", with_names(self._subject, (self.name,)))
-        check_module_recipe(self.subject, self.recipe)
-        object.__setattr__(self, "_plans", PlanTable())
-        object.__setattr__(self, "_names", (self.name,))
-        object.__setattr__(self, "_norm", None)
-        of_gate = mlp_activation_of(self.subject, self.activation, True, self.fast_math)
-        object.__setattr__(self, "_activation", of_gate)
-
-    def __reduce__(self):
-        """Copies and pickles have no plans: their numbers are of this process."""
-        fields = (self.recipe, self.name, self.activation, self.keep_weight_codes, self.fast_math)
-        return GatedLinearOptions, fields
-
-
-_WEIGHTS = {2: Weight(ops.WEIGHT, "main_grad")}
-
-
-class _GatedLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, gate, up, weight, bias, plan, reads, subject, main_grad, *state):
-        needs = ctx.needs_input_grad
-        wants = 0
-        for need, bit in zip(needs, (ops.INPUT, ops.UP, ops.WEIGHT, ops.BIAS)):
-            wants |= bit if need else 0
-        of_inputs = needs[0] or needs[1]
-        keep = ops.KEEP_SAVED if wants else 0
-        if of_inputs and not reads & ops.READS_WEIGHT:
-            keep |= ops.KEEP_CODES
-        output, saved = _forward(gate, up, weight, bias, plan, keep, *state)
-        ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
-        note_main_grads(ctx, (gate, up, weight), _WEIGHTS, (main_grad,))
-        note_scales(ctx, reads, *state)
-        ctx.save_for_backward(
-            saved,
-            gate if wants else None,
-            up if wants else None,
-            weight if of_inputs and reads & ops.READS_WEIGHT else None,
-        )
-        return output
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        refuse_double_backward(ctx.subject)
-        saved, gate, up, weight = ctx.saved_tensors
-        grads = gradients(ctx, ops.GATED_LINEAR, (grad_output, gate, up, weight, saved), _WEIGHTS)
-        return (*grads, *(None,) * 7)
-
-
-def _forward(gate, up, weight, bias, plan, keep, *state):
-    return forward_of(ops.GATED_LINEAR, (gate, up, weight, bias), plan, keep, *state)
-
-
-def _infer(gate, up, weight, bias, plan, *state):
-    return _forward(gate, up, weight, bias, plan, 0, *state)[0]
+        self._settle(lambda names: f'gated linear "{names[0]}"', (self.name,))
+        vars(self)["_activation"] = mlp_activation_of(self.subject, self.activation, True, self.fast_math)
 
 
 def gated_linear(
@@ -133,4 +65,4 @@ def gated_linear(
     weight = weight_of(weight, gate, options.recipe)
     tensors, layers = (gate, up, weight, bias), (layer_of(weight, bias),)
     operands = (options, gate, None, tensors, layers, trains_weight, main_grads, delayed)
-    return run("gated_linear", _GatedLinear, _infer, *operands)
+    return run("gated_linear", *operands)

@@ -69,7 +69,7 @@ def casts_weight_again(keep: Optional[bool], input: torch.Tensor, needs_codes: b
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearOptions:
+class LinearOptions(ops.HoldsPlans):
     """How linear() computes.
 
     recipe: one of RECIPES: which GEMMs are in FP8, and how their operands are scaled (docs/layers.md).
@@ -84,14 +84,9 @@ class LinearOptions:
     keep_weight_codes: Optional[bool] = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "subject", f'linear "{self.name}"')
-        check_recipe(self.subject, self.recipe)
-        object.__setattr__(self, "_plans", ops.PlanTable())
-        object.__setattr__(self, "_eager_plans", ops.PlanTable())
-
-    def __reduce__(self):
-        """Copies and pickles have no plans: their numbers are of this process."""
-        return LinearOptions, (self.recipe, self.name, self.keep_weight_codes)
+        subject = f'linear "{self.name}"'
+        check_recipe(subject, self.recipe)
+        vars(self).update(subject=subject, _plans=ops.PlanTable(), _eager_plans=ops.PlanTable())
 
 
 @torch.compiler.assume_constant_result

@@ -8,34 +8,17 @@ from typing import Optional
 
 import torch
 
-from . import _module_operators as ops
-from ._checks import check_layer, check_norm, check_tensor, check_vector, check_weight, refuse, refuse_double_backward
+from ._checks import check_layer, check_norm, check_tensor, check_vector, check_weight, refuse
 from ._gated_linear import GatedLinearOptions, gated_linear
 from ._linear import in_autocasts_dtype
-from ._module_calls import (
-    DelayedScales,
-    NormOptions,
-    Weight,
-    mlp_activation_of,
-    check_module_recipe,
-    forward_of,
-    gradients,
-    layer_of,
-    norm_of,
-    note_main_grads,
-    note_scales,
-    run,
-    weight_of,
-)
 from ._main_grad import main_grad_of
+from ._module_calls import DelayedScales, ModuleOptions, NormOptions, layer_of, mlp_activation_of, run, weight_of
 from ._norm_linear import beta_of
-from ._names import PLACEHOLDERS, with_names
-from ._operators import PlanTable
 from ._shared_linear import SharedLinearOptions, shared_linear
 
 
 @dataclasses.dataclass(frozen=True)
-class MlpOptions:
+class MlpOptions(ModuleOptions):
     """How mlp() computes.
 
     recipe: one of RECIPES, or "delayed". name: the MLP's name in messages. gated: the first layer makes a gate and what it
@@ -53,16 +36,10 @@ class MlpOptions:
     fast_math: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_subject", f'MLP "{PLACEHOLDERS[0]}"')
-        object.__setattr__(self, "subject", with_names(self._subject, (self.name,)))
-        check_module_recipe(self.subject, self.recipe)
+        self._settle(lambda names: f'MLP "{names[0]}"', (self.name,), self.norm)
         activation = self.activation or ("silu" if self.gated else "gelu")
-        object.__setattr__(self, "_plans", PlanTable())
-        object.__setattr__(self, "_names", (self.name,))
-        object.__setattr__(self, "_norm", norm_of(self.norm))
-        of_mlp = mlp_activation_of(self.subject, activation, self.gated, self.fast_math)
-        object.__setattr__(self, "_activation", of_mlp)
-        object.__setattr__(self, "_apart", self._options_apart() if self.gated else None)
+        vars(self)["_activation"] = mlp_activation_of(self.subject, activation, self.gated, self.fast_math)
+        vars(self)["_apart"] = self._options_apart() if self.gated else None
 
     def _options_apart(self) -> tuple[SharedLinearOptions, GatedLinearOptions]:
         """The options of shared_linear() and gated_linear(), for an MLP whose gate and up have separate weights."""
@@ -70,76 +47,6 @@ class MlpOptions:
         text, fast_math = self._activation
         gated = GatedLinearOptions(self.recipe, f"{self.name}.down", text, self.keep_weight_codes, fast_math)
         return SharedLinearOptions(self.recipe, names, self.norm, self.keep_weight_codes), gated
-
-    def __reduce__(self):
-        of_mlp = (self.recipe, self.name, self.gated, self.activation, self.norm)
-        return MlpOptions, (*of_mlp, self.keep_weight_codes, self.fast_math)
-
-
-_DOWN_WEIGHT, _DOWN_BIAS = ops.of_layer(ops.WEIGHT, 1), ops.of_layer(ops.BIAS, 1)
-_WEIGHTS = {3: Weight(ops.WEIGHT, "up_main_grad"), 5: Weight(_DOWN_WEIGHT, "down_main_grad")}
-
-
-class _Mlp(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx,
-        input,
-        gamma,
-        beta,
-        up_weight,
-        up_bias,
-        down_weight,
-        down_bias,
-        plan,
-        reads,
-        subject,
-        up_main_grad,
-        down_main_grad,
-        *state,
-    ):
-        needs = ctx.needs_input_grad
-        of_input = needs[0] or needs[1] or needs[2]
-        wants = (ops.INPUT if needs[0] else 0) | (ops.GAMMA if needs[1] or needs[2] else 0)
-        for need, bit in zip(needs[3:7], (ops.WEIGHT, ops.BIAS, _DOWN_WEIGHT, _DOWN_BIAS)):
-            wants |= bit if need else 0
-        reaches_up = of_input or needs[3] or needs[4]
-        keep = ops.KEEP_SAVED if wants else 0
-        if reaches_up and not reads & ops.READS_WEIGHT:
-            keep |= ops.KEEP_CODES
-        output, saved = _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep, *state)
-        ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
-        tensors = (input, gamma, beta, up_weight, up_bias, down_weight)
-        note_main_grads(ctx, tensors, _WEIGHTS, (up_main_grad, down_main_grad))
-        note_scales(ctx, reads, *state)
-        reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
-            needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
-        )
-        ctx.save_for_backward(
-            saved,
-            input if reads_input else None,
-            gamma if of_input else None,
-            up_weight if of_input and reads & ops.READS_WEIGHT else None,
-            down_weight if reaches_up and reads & ops.READS_WEIGHT else None,
-        )
-        return output
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        refuse_double_backward(ctx.subject)
-        saved, *others = ctx.saved_tensors
-        grads = gradients(ctx, ops.MLP, (grad_output, *others, saved), _WEIGHTS)
-        needs = ctx.needs_input_grad  # those of gamma and beta come together
-        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 8)
-
-
-def _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, keep, *state):
-    tensors = (input, gamma, beta, up_weight, up_bias, down_weight, down_bias)
-    return forward_of(ops.MLP, tensors, plan, keep, *state)
-
-
-def _infer(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, *state):
-    return _forward(input, gamma, beta, up_weight, up_bias, down_weight, down_bias, plan, 0, *state)[0]
 
 
 def _check(input, up_weight, up_bias, down_weight, down_bias, options: MlpOptions) -> None:
@@ -213,7 +120,7 @@ def mlp(
     tensors = (input, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
     layers = (layer_of(up_weight, up_bias), layer_of(down_weight, down_bias))
     operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads, delayed)
-    return run("mlp", _Mlp, _infer, *operands)
+    return run("mlp", *operands)
 
 
 def mlp_of_gate_and_up(

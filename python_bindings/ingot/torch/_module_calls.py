@@ -4,7 +4,7 @@ runs."""
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple, Optional, Union
+from typing import Callable, NamedTuple, Optional, Union
 
 import torch
 
@@ -16,6 +16,7 @@ from ._checks import (
     layer_error,
     refuse,
     refuse_batched_gradients,
+    refuse_double_backward,
     refuse_places,
     refuse_transforms,
 )
@@ -23,7 +24,9 @@ from ._errors import LinearError
 from ._exported import export_layer, is_exporting
 from ._linear import RECIPES, casts_weight_again
 from ._main_grad import Asks, asks_for, converted, dummy_gradient
-from ._module_operators import Activation, Layer, Norm
+from ._module_operators import OF_INPUT, Activation, Layer, Norm
+from ._names import PLACEHOLDERS
+from ._operators import HoldsPlans, PlanTable
 from ._schemas import ASKS_ENGINE
 
 
@@ -63,6 +66,19 @@ class DelayedScales(NamedTuple):
 def check_module_recipe(subject: str, recipe: str) -> None:
     if recipe not in RECIPES and recipe != "delayed":
         refuse(subject, f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}, delayed")
+
+
+class ModuleOptions(HoldsPlans):
+    """What the options of modules have beside their fields, from their __post_init__() on."""
+
+    recipe: str
+    subject: str  # what messages begin with
+
+    def _settle(self, subject: Callable, names: tuple[str, ...], norm: Optional[NormOptions] = None) -> None:
+        """subject(names): what messages call a module with layers of these names."""
+        made = {"subject": subject(names), "_subject": subject(PLACEHOLDERS[: len(names)])}
+        check_module_recipe(made["subject"], self.recipe)
+        vars(self).update(made, _names=names, _norm=norm_of(norm), _plans=PlanTable(), _activation=None)
 
 
 _KNOWN: dict = {}
@@ -123,6 +139,71 @@ def _plan_of_trace(family, subject, *arguments):
     return ops.add_plan(family, subject, None, *arguments)
 
 
+class _Module(torch.autograd.Function):
+    """A module's forward and backward, by one operator each. Applied to the family's name, its tensors, a plan and what it
+    reads again, what messages call the module, a main_grad or None of each weight, and the fields of DelayedScales."""
+
+    @staticmethod
+    def forward(ctx, name, *arguments):
+        family = ops.FAMILIES[name]
+        count = len(family.bits)
+        tensors, (plan, reads, subject, *main_grads), state = arguments[:count], arguments[count:-3], arguments[-3:]
+        wants = 0
+        for need, bit in zip(ctx.needs_input_grad[1:], family.bits):
+            wants |= bit if need else 0
+        of_input, reads_weight = wants & OF_INPUT, reads & ops.READS_WEIGHT
+        through = 0
+        for weight in family.weights.values():
+            through |= wants & weight.through
+        keep = (ops.KEEP_SAVED if wants else 0) | (ops.KEEP_CODES if through and not reads_weight else 0)
+        outputs, saved = _forward(family, tensors, plan, keep, *state)
+        ctx.name, ctx.plan, ctx.wants, ctx.subject = name, plan, wants, subject
+        note_main_grads(ctx, tensors, family.weights, main_grads)
+        note_scales(ctx, reads, *state)
+        input, second = tensors[:2]
+        if family.has_norm:
+            reads_input = of_input and reads & ops.READS_INPUT_FOR_INPUT
+            reads_input = reads_input or (wants & family.of_input and reads & ops.READS_INPUT_FOR_WEIGHT)
+            kept = [input if reads_input else None, second if of_input else None]
+        else:
+            kept = [input, second] if wants else [None, None]
+        for at, weight in family.weights.items():
+            kept.append(tensors[at] if reads_weight and wants & weight.through else None)
+        if family.keeps_output:
+            kept.append(outputs if reads & ops.READS_OUTPUT else None)
+        ctx.save_for_backward(saved, *kept)
+        return outputs
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        refuse_double_backward(ctx.subject)
+        family = ops.FAMILIES[ctx.name]
+        saved, *others = ctx.saved_tensors
+        of_outputs = (*grad_outputs, *(None,) * (family.outputs - len(grad_outputs)))
+        grads = gradients(ctx, family, (*of_outputs, *others, saved))
+        needs = ctx.needs_input_grad[1:]  # those of gamma and beta come together
+        return (None, *(grad if need else None for grad, need in zip(grads, needs)), *(None,) * (len(needs) - len(grads)))
+
+
+def _forward(family: ops.Family, tensors, plan: int, keep: int, scale, amax, starts):
+    """The output, or those of layers that share their input, and what is saved. scale: None, or that of DelayedScales."""
+    if scale is None:
+        *outputs, saved = family.operators.forward(*tensors, plan, keep)
+    else:
+        *outputs, saved = family.operators.forward_in_place(
+            *tensors, plan, keep, scale=scale, starts=starts, amax=amax
+        )
+    if family.outputs == 1:
+        return outputs[0], saved
+    return tuple(outputs[: 2 if tensors[-2] is None else 3]), saved
+
+
+def _call(name: str, tensors, plan: int, reads: int, subject: str, main_grads, state):
+    if torch.is_grad_enabled():
+        return _Module.apply(name, *tensors, plan, reads, subject, *main_grads, *state)
+    return _forward(ops.FAMILIES[name], tensors, plan, 0, *state)[0]
+
+
 def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[DelayedScales]):
     """What an operator takes of delayed scales: scale, amax, starts."""
     if recipe != "delayed":
@@ -146,8 +227,6 @@ def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[
 
 def run(
     family: str,
-    function,
-    forward,
     options,
     input,
     gamma,
@@ -157,10 +236,8 @@ def run(
     main_grads,
     delayed: Optional[DelayedScales] = None,
 ):
-    """Runs an operator with its plan: function.apply(*tensors, plan, reads, subject, *main_grads, *state) where
-    gradients may be wanted, else forward(*tensors, plan, *state). `options` has the plans and what is fixed of them;
-    main_grads are those of the weights, or None for each that has none; state: the fields of DelayedScales, or None
-    for each."""
+    """Runs a module's operators with their plan. `options` has the plans and what is fixed of them; main_grads are those
+    of the weights, or None for each that has none."""
     if is_transformed(*tensors):
         refuse_transforms(options)
     affine = gamma is not None
@@ -172,22 +249,18 @@ def run(
     state = _state_of(subject, options.recipe, input, delayed)
     if not torch.is_grad_enabled() and delayed is not None:
         state = (state[0], torch.zeros_like(state[1]), state[2])  # a forward without gradients notes no maxima
+    key = (affine, input.dtype, trains_weight, layers, again)
     if torch.compiler.is_compiling():
         if is_exporting():
             return _export(family, options, tensors, state)
-        plan, reads = _plan_of_trace(family, options._subject, *fixed, affine, input.dtype, trains_weight, layers, again)
-        if torch.is_grad_enabled():
-            return function.apply(*tensors, plan, reads, subject, *main_grads, *state)
-        return forward(*tensors, plan, *state)
-    key = (affine, input.dtype, trains_weight, layers, again)
+        plan = _plan_of_trace(family, options._subject, *fixed, *key)
+        return _call(family, tensors, *plan, subject, main_grads, state)
     try:
         plan = options._plans.get(key)
         if plan is None:
             of_layers = (family, options._subject, options._names)
             plan = options._plans[key] = _named(ops.add_plan, *of_layers, *fixed, *key)
-        if torch.is_grad_enabled():
-            return function.apply(*tensors, *plan, subject, *main_grads, *state)
-        return forward(*tensors, plan[0], *state)
+        return _call(family, tensors, *plan, subject, main_grads, state)
     except RuntimeError as error:
         raise layer_error(error, subject) from None
 
@@ -199,13 +272,6 @@ def _export(family: str, options, tensors, state):
     facts = {"recipe": options.recipe, "names": options._names, "norm": norm}
     results = export_layer(family, (*tensors, *state), **facts, activation=text, fast_math=fast_math)
     return results[0] if family != "shared_linear" else tuple(results)
-
-
-def forward_of(operators: ops.Operators, tensors, plan: int, keep: int, scale, amax, starts):
-    """The results of a module's forward. scale: None, or those of DelayedScales."""
-    if scale is None:
-        return operators.forward(*tensors, plan, keep)
-    return operators.forward_in_place(*tensors, plan, keep, scale=scale, starts=starts, amax=amax)
 
 
 def note_scales(ctx, reads: int, scale, amax, starts) -> None:
@@ -222,16 +288,8 @@ def _scale_of_backward(ctx) -> torch.Tensor:
     return torch.cat((ctx.old_scale[..., :2], ctx.scale[..., 2:]), dim=-1)
 
 
-class Weight(NamedTuple):
-    """Of a weight: its bit of a backward's `wants`, and what that operator calls its main_grad."""
-
-    bit: int
-    main_grad: str
-
-
-def note_main_grads(ctx, tensors, weights: dict[int, Weight], main_grads) -> None:
-    """For gradients(): the main_grad of each weight, or None. `tensors`: what the function was applied to first; weights:
-    as gradients() takes it."""
+def note_main_grads(ctx, tensors, weights: dict[int, ops.Weight], main_grads) -> None:
+    """For gradients(): the main_grad of each weight, or None. `tensors`: the function's."""
     # Not saved as autograd does: accumulation changes them before backward.
     ctx.main_grads = None if all(each is None for each in main_grads) else main_grads
     ctx.weights = None
@@ -240,7 +298,7 @@ def note_main_grads(ctx, tensors, weights: dict[int, Weight], main_grads) -> Non
         ctx.weights = [(sum(each is not None for each in tensors[:at]), tensors[at]) for at in weights]
 
 
-def _asked_main_grads(ctx, weights: dict[int, Weight]):
+def _asked_main_grads(ctx, weights: dict[int, ops.Weight]):
     """The bits of what this backward wants, and the main_grads that it adds to, None in the places of others."""
     wants, main_grads = ctx.wants, ctx.main_grads or (None,) * len(weights)
     if ctx.weights is None:
@@ -257,10 +315,10 @@ def _asked_main_grads(ctx, weights: dict[int, Weight]):
     return wants, asked
 
 
-def gradients(ctx, operators: ops.Operators, arguments, weights: dict[int, Weight]):
-    """The results of a module's backward. weights: by their places among what the function was applied to, which are
-    those of their gradients. Those of a weight that has a main_grad are added to it, and the weight gets none but a
-    dummy."""
+def gradients(ctx, family: ops.Family, arguments):
+    """The results of a module's backward. The gradient of a weight that has a main_grad is added to it, and the weight gets
+    none but a dummy."""
+    operators, weights = family.operators, family.weights
     if ctx.main_grads is None and ctx.scale is None:
         return _run_backward(ctx.subject, operators.backward, *arguments, ctx.plan, ctx.wants)
     wants, of_weights = _asked_main_grads(ctx, weights)

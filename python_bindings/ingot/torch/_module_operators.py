@@ -100,26 +100,65 @@ class _Known(NamedTuple):
     has_beta: bool
 
 
-_NORM_LINEARS: dict[int, _Known] = {}
-_MLPS: dict[int, _Known] = {}
-_SHARED: dict[int, _Known] = {}
-_GATED: dict[int, _Known] = {}
+class Weight(NamedTuple):
+    """Of a weight: its bit of a backward's `wants`, what that operator calls its main_grad, and the bits of the gradients
+    that flow through it."""
+
+    bit: int
+    main_grad: str
+    through: int
+
+
+class Family(NamedTuple):
+    """A family of modules. bits: those of `wants`, by the places of the forward's tensors; weights: by their places there;
+    of_input: the bits of the weights that multiply the input, or the norm's values; plan: of C++, returns a plan's facts;
+    name: gives it names; known: its plans by number. A family whose input is no norm's has two inputs, gate and up."""
+
+    operators: Operators
+    bits: tuple[int, ...]
+    weights: dict[int, Weight]
+    of_input: int
+    plan: Callable
+    name: Callable
+    known: dict[int, _Known]
+    has_norm: bool = True
+    outputs: int = 1
+    keeps_output: bool = False
+
+
+def _pair(layer: int) -> tuple[int, int]:
+    return of_layer(WEIGHT, layer), of_layer(BIAS, layer)
+
+
+OF_INPUT = INPUT | GAMMA | UP  # of the bits: those of inputs
+_NORM = (INPUT, GAMMA, GAMMA)
+_SHARED_WEIGHTS = {3 + 2 * at: Weight(of_layer(WEIGHT, at), f"main_grad{at}", OF_INPUT) for at in range(3)}
+FAMILIES = {
+    "norm_linear": Family(
+        NORM_LINEAR, (*_NORM, WEIGHT, BIAS), {3: Weight(WEIGHT, "main_grad", OF_INPUT)}, WEIGHT,
+        _core.torch_norm_linear_plan, _core.torch_name_norm_linear, {}, keeps_output=True,
+    ),
+    "mlp": Family(
+        MLP, (*_NORM, *_pair(0), *_pair(1)),
+        {
+            3: Weight(WEIGHT, "up_main_grad", OF_INPUT),
+            5: Weight(of_layer(WEIGHT, 1), "down_main_grad", OF_INPUT | WEIGHT | BIAS),
+        },
+        WEIGHT, _core.torch_mlp_plan, _core.torch_name_mlp, {},
+    ),
+    "shared_linear": Family(
+        SHARED_LINEAR, (*_NORM, *_pair(0), *_pair(1), *_pair(2)), _SHARED_WEIGHTS,
+        sum(each.bit for each in _SHARED_WEIGHTS.values()),
+        _core.torch_shared_linear_plan, _core.torch_name_shared_linear, {}, outputs=3,
+    ),
+    "gated_linear": Family(
+        GATED_LINEAR, (INPUT, UP, WEIGHT, BIAS), {2: Weight(WEIGHT, "main_grad", OF_INPUT)}, WEIGHT,
+        _core.torch_gated_linear_plan, _core.torch_name_gated_linear, {}, has_norm=False,
+    ),
+}  # fmt: skip
 
 
 # ---- plans -----------------------------------------------------------------------------------------------------------
-
-
-def _add(known: dict[int, _Known], layers, norm: Optional[Norm], affine: bool, added) -> tuple[int, int]:
-    number, saved_constant, saved_per_unit, codes, reads = added
-    has_gamma = norm is not None and affine
-    has_beta = has_gamma and norm.kind == "layer"
-    known[number] = _Known(layers, saved_constant, saved_per_unit, codes, has_gamma, has_beta)
-    return number, reads
-
-
-def _dtypes(input: torch.dtype, layer: Layer):
-    bias = layer.bias_dtype
-    return HIGH_PRECISION[input], HIGH_PRECISION[layer.weight_dtype], None if bias is None else HIGH_PRECISION[bias]
 
 
 def _norm(norm: Optional[Norm], affine: bool, input_dtype: torch.dtype):
@@ -129,75 +168,21 @@ def _norm(norm: Optional[Norm], affine: bool, input_dtype: torch.dtype):
 
 
 @functools.lru_cache(maxsize=None)
-def _plan_of_norm_linear(
-    subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again
-):
-    (layer,) = layers
-    dtypes = _dtypes(input_dtype, layer)
-    norm_text = _norm(norm, affine, input_dtype)
-    sizes = (layer.in_features, layer.out_features)
-    added = _core.torch_norm_linear_plan(
-        subject, recipe, *sizes, dtypes, trains_weight, norm_text, *activation, weight_again
-    )
-    return _add(_NORM_LINEARS, layers, norm, affine, added)
-
-
-@functools.lru_cache(maxsize=None)
-def _plan_of_mlp(subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again):
-    up, down = layers
-    dtypes = _dtypes(input_dtype, up)
-    norm_text = _norm(norm, affine, input_dtype)
-    sizes = (up.in_features, down.in_features)
-    added = _core.torch_mlp_plan(
-        subject, recipe, *sizes, dtypes, trains_weight, norm_text, *activation, weight_again
-    )
-    return _add(_MLPS, layers, norm, affine, added)
-
-
-@functools.lru_cache(maxsize=None)
-def _plan_of_shared_linear(
-    subject, recipe, _activation, norm, affine, input_dtype, trains_weight, layers, weight_again
-):
+def _plan(
+    family, subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again
+) -> tuple[int, int]:
     of_layers = []
     for layer in layers:
-        _, weight, bias = _dtypes(input_dtype, layer)
-        of_layers.append((layer.out_features, weight, bias))
-    input_text, norm_text = HIGH_PRECISION[input_dtype], _norm(norm, affine, input_dtype)
-    in_features = layers[0].in_features
-    added = _core.torch_shared_linear_plan(
-        subject, recipe, in_features, input_text, of_layers, trains_weight, norm_text, weight_again
+        bias = None if layer.bias_dtype is None else HIGH_PRECISION[layer.bias_dtype]
+        of_layers.append((layer.out_features, layer.in_features, HIGH_PRECISION[layer.weight_dtype], bias))
+    norm_text, function = _norm(norm, affine, input_dtype), activation or Activation("")
+    number, saved_constant, saved_per_unit, codes, reads = FAMILIES[family].plan(
+        subject, recipe, HIGH_PRECISION[input_dtype], of_layers, trains_weight, norm_text, *function, weight_again
     )
-    return _add(_SHARED, layers, norm, affine, added)
-
-
-@functools.lru_cache(maxsize=None)
-def _plan_of_gated_linear(
-    subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again
-):
-    (layer,) = layers
-    sizes = (layer.in_features, layer.out_features)
-    dtypes = _dtypes(input_dtype, layer)
-    added = _core.torch_gated_linear_plan(
-        subject, recipe, *sizes, dtypes, trains_weight, *activation, weight_again
-    )
-    return _add(_GATED, layers, norm, affine, added)
-
-
-class Family(NamedTuple):
-    """plan: returns the number and READS bits of a plan, and notes it in `known`; name: gives it names."""
-
-    plan: Callable
-    name: Callable
-    known: dict
-
-
-# A family in its own file adds itself here.
-FAMILIES = {
-    "norm_linear": Family(_plan_of_norm_linear, _core.torch_name_norm_linear, _NORM_LINEARS),
-    "mlp": Family(_plan_of_mlp, _core.torch_name_mlp, _MLPS),
-    "shared_linear": Family(_plan_of_shared_linear, _core.torch_name_shared_linear, _SHARED),
-    "gated_linear": Family(_plan_of_gated_linear, _core.torch_name_gated_linear, _GATED),
-}
+    has_gamma = norm is not None and affine
+    has_beta = has_gamma and norm.kind == "layer"
+    FAMILIES[family].known[number] = _Known(layers, saved_constant, saved_per_unit, codes, has_gamma, has_beta)
+    return number, reads
 
 
 def add_plan(
@@ -219,17 +204,15 @@ def add_plan(
     names: these; None for a graph, which equal modules share. weight_again: backward casts the weights once more, and
     forward keeps no codes of them. Returns the plan's number and READS bits; equal arguments give one number, in every
     process with this version of Ingot."""
-    plan, name, known = FAMILIES[family]
+    facts = (subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again)
     try:
-        number, reads = plan(
-            subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again
-        )
+        number, reads = _plan(family, *facts)
     except Error as error:
         raise named_error(error, *(names or ())) from None
     if names is not None:
-        named = name(number, list(names))
-        known[named] = known[number]
-        number = named
+        known, plain = FAMILIES[family].known, number
+        number = FAMILIES[family].name(plain, list(names))
+        known[number] = known[plain]
     return number, reads
 
 
@@ -267,55 +250,49 @@ def _fake_gradients_of_layer(like: torch.Tensor, known: _Known, at: int, wants: 
     return weight, bias
 
 
-@fake("norm_linear_forward")
-def _(input, plan, keep):
-    known = _NORM_LINEARS[plan]
-    return _fake_output(input, known.layers[0]), _fake_kept(input, known, keep)
+def _fake_forward(family: str, first: str = "input") -> None:
+    """first: the argument that has the shape of the first input."""
+
+    @fake(f"{family}_forward", input=first)
+    def _(input, plan, keep):
+        known = FAMILIES[family].known[plan]
+        if family != "shared_linear":
+            return _fake_output(input, known.layers[-1]), _fake_kept(input, known, keep)
+        outputs = [_fake_output(input, layer) for layer in known.layers]
+        return *outputs, *(None,) * (3 - len(outputs)), _fake_kept(input, known, keep)
+
+
+_fake_forward("norm_linear")
+_fake_forward("mlp")
+_fake_forward("shared_linear")
+_fake_forward("gated_linear", "gate")
+
+
+def _fake_gradients(family: str, grad_output, gamma, plan: int, wants: int, *main_grads):
+    known = FAMILIES[family].known[plan]
+    grads = [*_fake_gradients_of_norm(grad_output, gamma, known, wants)]
+    for at, main_grad in enumerate(main_grads):
+        grads += _fake_gradients_of_layer(grad_output, known, at, wants, main_grad)
+    return tuple(grads)
 
 
 @fake("norm_linear_backward")
 def _(grad_output, gamma, plan, wants, main_grad=None):
-    known = _NORM_LINEARS[plan]
-    of_norm = _fake_gradients_of_norm(grad_output, gamma, known, wants)
-    return *of_norm, *_fake_gradients_of_layer(grad_output, known, 0, wants, main_grad)
-
-
-@fake("mlp_forward")
-def _(input, plan, keep):
-    return torch.empty_like(input, memory_format=torch.contiguous_format), _fake_kept(input, _MLPS[plan], keep)
+    return _fake_gradients("norm_linear", grad_output, gamma, plan, wants, main_grad)
 
 
 @fake("mlp_backward")
 def _(grad_output, gamma, plan, wants, up_main_grad=None, down_main_grad=None):
-    known = _MLPS[plan]
-    of_norm = _fake_gradients_of_norm(grad_output, gamma, known, wants)
-    of_up = _fake_gradients_of_layer(grad_output, known, 0, wants, up_main_grad)
-    return *of_norm, *of_up, *_fake_gradients_of_layer(grad_output, known, 1, wants, down_main_grad)
-
-
-@fake("shared_linear_forward")
-def _(input, plan, keep):
-    known = _SHARED[plan]
-    outputs = [_fake_output(input, layer) for layer in known.layers]
-    return *outputs, *(None,) * (3 - len(outputs)), _fake_kept(input, known, keep)
+    return _fake_gradients("mlp", grad_output, gamma, plan, wants, up_main_grad, down_main_grad)
 
 
 @fake("shared_linear_backward")
 def _(grad_output0, gamma, plan, wants, main_grad0=None, main_grad1=None, main_grad2=None):
-    known = _SHARED[plan]
-    grads = [*_fake_gradients_of_norm(grad_output0, gamma, known, wants)]
-    for at, main_grad in enumerate((main_grad0, main_grad1, main_grad2)):
-        grads += _fake_gradients_of_layer(grad_output0, known, at, wants, main_grad)
-    return tuple(grads)
-
-
-@fake("gated_linear_forward")
-def _(gate, plan, keep):
-    known = _GATED[plan]
-    return _fake_output(gate, known.layers[0]), _fake_kept(gate, known, keep)
+    return _fake_gradients("shared_linear", grad_output0, gamma, plan, wants, main_grad0, main_grad1, main_grad2)
 
 
 @fake("gated_linear_backward")
 def _(grad_output, gate, plan, wants, main_grad=None):
     like = lambda bit: torch.empty_like(gate, memory_format=torch.contiguous_format) if wants & bit else None
-    return like(INPUT), like(UP), *_fake_gradients_of_layer(grad_output, _GATED[plan], 0, wants, main_grad)
+    known = FAMILIES["gated_linear"].known[plan]
+    return like(INPUT), like(UP), *_fake_gradients_of_layer(grad_output, known, 0, wants, main_grad)

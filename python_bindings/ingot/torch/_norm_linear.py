@@ -7,31 +7,14 @@ from typing import Optional
 
 import torch
 
-from . import _module_operators as ops
-from ._checks import check_layer, check_norm, refuse_double_backward
+from ._checks import check_layer, check_norm
 from ._linear import in_autocasts_dtype
-from ._module_calls import (
-    DelayedScales,
-    NormOptions,
-    Weight,
-    activation_of,
-    check_module_recipe,
-    forward_of,
-    gradients,
-    layer_of,
-    norm_of,
-    note_main_grads,
-    note_scales,
-    run,
-    weight_of,
-)
 from ._main_grad import main_grad_of
-from ._names import PLACEHOLDERS, with_names
-from ._operators import PlanTable
+from ._module_calls import DelayedScales, ModuleOptions, NormOptions, activation_of, layer_of, run, weight_of
 
 
 @dataclasses.dataclass(frozen=True)
-class NormLinearOptions:
+class NormLinearOptions(ModuleOptions):
     """How norm_linear() computes.
 
     recipe: one of RECIPES, or "delayed". name: the layer's name in messages. norm: the norm before it,
@@ -49,64 +32,8 @@ class NormLinearOptions:
 
     def __post_init__(self) -> None:
         kind = "" if self.norm is None else "RMSNorm " if self.norm.kind == "rms" else "LayerNorm "
-        object.__setattr__(self, "_subject", f'{kind}linear "{PLACEHOLDERS[0]}"')
-        object.__setattr__(self, "subject", with_names(self._subject, (self.name,)))
-        check_module_recipe(self.subject, self.recipe)
-        object.__setattr__(self, "_plans", PlanTable())
-        object.__setattr__(self, "_names", (self.name,))
-        object.__setattr__(self, "_norm", norm_of(self.norm))
-        object.__setattr__(self, "_activation", activation_of(self.subject, self.activation, self.fast_math))
-
-    def __reduce__(self):
-        fields = (self.recipe, self.name, self.norm, self.activation, self.keep_weight_codes, self.fast_math)
-        return NormLinearOptions, fields
-
-
-_WEIGHTS = {3: Weight(ops.WEIGHT, "main_grad")}
-
-
-class _NormLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, input, gamma, beta, weight, bias, plan, reads, subject, main_grad, scale, amax, starts):
-        needs = ctx.needs_input_grad
-        of_input = needs[0] or needs[1] or needs[2]
-        wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[3] else 0) | (ops.BIAS if needs[4] else 0)
-        if needs[1] or needs[2]:
-            wants |= ops.GAMMA
-        keep = ops.KEEP_SAVED if wants else 0
-        if of_input and not reads & ops.READS_WEIGHT:
-            keep |= ops.KEEP_CODES
-        output, saved = _forward(input, gamma, beta, weight, bias, plan, keep, scale, amax, starts)
-        ctx.plan, ctx.wants, ctx.subject = plan, wants, subject
-        note_main_grads(ctx, (input, gamma, beta, weight), _WEIGHTS, (main_grad,))
-        note_scales(ctx, reads, scale, amax, starts)
-        reads_input = (of_input and reads & ops.READS_INPUT_FOR_INPUT) or (
-            needs[3] and reads & ops.READS_INPUT_FOR_WEIGHT
-        )
-        ctx.save_for_backward(
-            saved,
-            input if reads_input else None,
-            gamma if of_input else None,
-            weight if of_input and reads & ops.READS_WEIGHT else None,
-            output if reads & ops.READS_OUTPUT else None,
-        )
-        return output
-
-    @staticmethod
-    def backward(ctx, grad_output):
-        refuse_double_backward(ctx.subject)
-        saved, *others = ctx.saved_tensors
-        grads = gradients(ctx, ops.NORM_LINEAR, (grad_output, *others, saved), _WEIGHTS)
-        needs = ctx.needs_input_grad  # those of gamma and beta come together
-        return (*(grad if need else None for grad, need in zip(grads, needs)), *(None,) * 7)
-
-
-def _forward(input, gamma, beta, weight, bias, plan, keep, *state):
-    return forward_of(ops.NORM_LINEAR, (input, gamma, beta, weight, bias), plan, keep, *state)
-
-
-def _infer(input, gamma, beta, weight, bias, plan, *state):
-    return _forward(input, gamma, beta, weight, bias, plan, 0, *state)[0]
+        self._settle(lambda names: f'{kind}linear "{names[0]}"', (self.name,), self.norm)
+        vars(self)["_activation"] = activation_of(self.subject, self.activation, self.fast_math)
 
 
 def norm_linear(
@@ -140,7 +67,7 @@ def norm_linear(
     tensors = (input, norm_weight, norm_bias, weight, bias)
     layers = (layer_of(weight, bias),)
     operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads, delayed)
-    return run("norm_linear", _NormLinear, _infer, *operands)
+    return run("norm_linear", *operands)
 
 
 def beta_of(

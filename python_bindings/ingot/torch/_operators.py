@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import NamedTuple, Optional, Union
 
@@ -60,6 +61,14 @@ class PlanTable(dict):
 
     def __reduce__(self):
         return PlanTable, ()
+
+
+class HoldsPlans:
+    """Options, a dataclass, with tables of plans that are no fields. Copies and pickles have none of these: the numbers of
+    plans are of this process."""
+
+    def __reduce__(self):
+        return type(self), tuple(getattr(self, each.name) for each in dataclasses.fields(self))
 
 
 class Casts(NamedTuple):
@@ -138,7 +147,7 @@ def frozen_plan(
             f'FrozenFloat8Linear "{name or "unnamed"}" bias: is {bias_dtype}, expected float32, float16 or bfloat16: convert '
             "it with .to()"
         )
-    bias = "" if bias_dtype is None else HIGH_PRECISION[bias_dtype]
+    bias = None if bias_dtype is None else HIGH_PRECISION[bias_dtype]
     try:
         number = _core.torch_frozen_plan(recipe, code_dtype, in_features, out_features, HIGH_PRECISION[input_dtype], bias)
     except Error as error:

@@ -57,13 +57,13 @@ def by_name(overload, function: Callable, **renamed: str) -> Callable:
     return call
 
 
-def fake(name: str) -> Callable:
+def fake(name: str, **renamed: str) -> Callable:
     """Makes a function the fake kernel of an operator and of its overload in place: it tells compilers the results'
-    shapes. It takes the arguments by name that it needs."""
+    shapes. It takes the arguments by name that it needs; renamed: what the operator calls some of them."""
 
     def register(function: Callable) -> Callable:
         for overload in overloads_of(name):
-            torch.library.register_fake(overload._schema.name + _suffix(overload), by_name(overload, function))
+            torch.library.register_fake(overload._schema.name + _suffix(overload), by_name(overload, function, **renamed))
         return function
 
     return register
