@@ -180,7 +180,7 @@ class _Plan:
     def layer_of(self, place: Place, device) -> torch.nn.Module:
         reader, prefix, module = self.reader, place.prefix, place.module
         device = device or ("cpu" if module.weight.is_meta else module.weight.device)
-        dtype = getattr(module, "compute_dtype", getattr(module, "activation_dtype", module.weight.dtype))
+        dtype = getattr(module, "values_dtype", module.weight.dtype)
         codes, scales = reader.read(prefix + "weight").to(device), scale_of(reader, prefix + "weight")
         factors, kind = read_scales(reader, scales), scale_kind(reader, scales, *codes.shape)
         bias = None if module.bias is None else reader.read(prefix + "bias").to(device=device, dtype=dtype)

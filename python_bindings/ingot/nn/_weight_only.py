@@ -11,29 +11,13 @@ from .. import _core
 from .._arrays import PACKED_BITS
 from ..torch import _codes
 from ..torch import _weight_operators as weight_ops
-from ..torch._checks import is_transformed, layer_error, refuse_transforms
 from ..torch._errors import LinearError
-from ..torch._exported import export_layer, is_exporting
 from ..torch._module_calls import interned
-from ..torch._modules import take_the_rest
-from ..torch._names import register
-from ..torch._operators import HIGH_PRECISION
 from ..torch._stored_linear import records, run_weight_only
-from ._weight_values import (
-    ShowsWeight,
-    align_assigned,
-    align_state,
-    apply_to_codes,
-    checked_linear,
-    clear,
-    dtype_after,
-    frozen_bias,
-)
-
-_INPUTS = (torch.bfloat16, torch.float16)
+from ._stored_linear import StoredLinear
 
 
-class WeightOnlyLinear(ShowsWeight):
+class WeightOnlyLinear(StoredLinear):
     """y = x @ weight.T + bias for x (..., in_features) of bfloat16 or float16; y has its dtype.
 
     weight_dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn", or PyTorch's dtype. scale:
@@ -49,6 +33,9 @@ class WeightOnlyLinear(ShowsWeight):
     in a captured graph.
     """
 
+    _kind, _exported_as, _dtype_name, _stored_dtype = "WeightOnlyLinear", "weight_only", "activation_dtype", torch.uint8
+    _inputs = (torch.bfloat16, torch.float16)
+    _expected = "bfloat16 or float16: convert it with .to(), or use torch.autocast"
     _settled = None  # the codes and factors that the device has finished writing, and their versions
 
     def __init__(
@@ -65,27 +52,17 @@ class WeightOnlyLinear(ShowsWeight):
         batch_invariant: bool = False,
         layer_name: str = "linear",
     ) -> None:
-        super().__init__()
-        self.in_features, self.out_features = in_features, out_features
-        self.layer_name = layer_name
+        torch.nn.Module.__init__(self)
+        self._name(in_features, out_features, layer_name)
         self.activation_dtype = dtype or torch.bfloat16
         self.layout_choice = layout
         first = "packed" if layout == "auto" else layout
         self._form = _codes.weight_format(weight_dtype, scale, False, first, batch_invariant, self._subject)
         self._form = interned(self._form._replace(layout=self._best_layout()))
-        register(self)
         facts = self._facts()
         shape = (facts.weight_bytes,) if self._form.layout != "row_major" else (out_features, facts.code_bytes)
-        kind = torch.uint8 if scale == "mx" else torch.float32
-        self.register_buffer("weight", torch.zeros(shape, dtype=torch.uint8, device=device))
-        scales = _codes.scale_shape(scale, out_features, in_features)
-        self.register_buffer("weight_scale", torch.zeros(scales, dtype=kind, device=device))
+        self._make_zeros(torch.zeros(shape, dtype=torch.uint8, device=device), bias)
         self.register_buffer("packing", self._packing(device))
-        if bias:
-            values = torch.zeros(out_features, dtype=self.activation_dtype, device=device)
-            self.bias = torch.nn.Parameter(values, requires_grad=False)
-        else:
-            self.register_parameter("bias", None)
 
     # ---- making ----
 
@@ -104,30 +81,8 @@ class WeightOnlyLinear(ShowsWeight):
         """Casts the weight of a linear layer, on its device, and takes its hooks, mode, and whatever else was set on it.
         pow2 rounds scales to powers of two. Raises LinearError for what is no torch.nn.Linear or computes its weight,
         and for FP6 and FP4 without scale="mx"."""
-        bias = checked_linear(module, f'WeightOnlyLinear.from_float "{layer_name}"')
-        new = cls._empty(module, bias, weight_dtype, scale, layout, batch_invariant, layer_name)
-        codes, factors = _codes.cast(module.weight, new._form.dtype, scale, pow2, layer_name)
-        new._take(codes, factors, bias)
-        take_the_rest(module, new)
-        return new
-
-    @classmethod
-    def _empty(cls, module, bias, weight_dtype, scale, layout, batch_invariant, layer_name) -> "WeightOnlyLinear":
-        dtype = module.weight.dtype if bias is None else bias.dtype
-        new = cls(
-            module.in_features,
-            module.out_features,
-            bias is not None,
-            device="meta",
-            dtype=dtype if dtype in HIGH_PRECISION else None,
-            weight_dtype=weight_dtype,
-            scale=scale,
-            layout=layout,
-            batch_invariant=batch_invariant,
-            layer_name=layer_name,
-        )
-        new.train(module.training)
-        return new
+        options = {"weight_dtype": weight_dtype, "scale": scale, "layout": layout, "batch_invariant": batch_invariant}
+        return cls._of_float(module, pow2, True, layer_name=layer_name, **options)
 
     @classmethod
     def from_codes(
@@ -156,18 +111,9 @@ class WeightOnlyLinear(ShowsWeight):
             raise LinearError(f"{subject} codes: has shape {tuple(codes.shape)}, expected (out_features, in_features)")
         columns = in_features or codes.shape[1] * 8 // PACKED_BITS.get(form.dtype, 8)
         factors = _codes.float_factors(scales, scale, codes.shape[0], columns, subject)
-        new = cls(
-            columns,
-            codes.shape[0],
-            bias is not None,
-            device="meta",
-            dtype=dtype or (None if bias is None else bias.dtype),
-            weight_dtype=form.dtype,
-            scale=scale,
-            layout=layout,
-            batch_invariant=batch_invariant,
-            layer_name=layer_name,
-        )
+        dtype = dtype or (None if bias is None else bias.dtype)
+        options = {"weight_dtype": form.dtype, "scale": scale, "layout": layout, "batch_invariant": batch_invariant}
+        new = cls(columns, codes.shape[0], bias is not None, "meta", dtype, layer_name=layer_name, **options)
         rows = _codes.aligned(codes.detach().contiguous()).view(torch.uint8)
         if rows.shape[1] != new._facts().code_bytes:
             raise LinearError(f"{subject} codes: has rows of {rows.shape[1]} bytes, expected {new._facts().code_bytes}")
@@ -177,60 +123,44 @@ class WeightOnlyLinear(ShowsWeight):
     @torch.inference_mode(False)  # the layer watches for writes, which inference tensors do not count
     def _take(self, codes, factors, bias) -> None:
         codes, factors = (each.clone() if each.is_inference() else each for each in (codes, factors))
-        self.weight = _codes.packed(codes, self._form, self.layer_name, self.out_features, self.in_features)
-        self.weight_scale = factors
+        packed = _codes.packed(codes, self._form, self.layer_name, self.out_features, self.in_features)
+        super()._take(packed, factors, bias)
         self.packing = self._packing(codes.device)
-        if bias is not None:
-            self.bias = frozen_bias(bias, codes.device)
+        self._settle()
+
+    def reset_parameters(self) -> None:
+        """Sets zeros, as a new layer has: values come from a cast or a checkpoint."""
+        super().reset_parameters()
+        self.packing = self._packing(self.packing.device)
         self._settle()
 
     # ---- computing ----
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        input = self._checked(input, _INPUTS, "bfloat16 or float16: convert it with .to(), or use torch.autocast")
-        bias = self.bias
-        if is_transformed(input, bias, records=records(input, bias)):
-            refuse_transforms(self._subject)
-        tensors, sizes = (input, self._stored(), self.weight_scale, bias), (self.out_features, self.in_features)
-        if torch.compiler.is_compiling():
-            if is_exporting():
-                facts = {"name": self.layer_name, "form": tuple(self._form), "packing": _core.packed_layout_version}
-                return export_layer("weight_only", tensors, sizes=sizes, **facts)[0]
-            # Without the name, which a compiler would guard: equal layers share a graph.
-            return run_weight_only(*tensors, (None, self._form, *sizes), _codes.plan_of_trace(*self._form, *sizes), 1)
-        try:
-            constant = 1 if self._is_settled() else 0
-            return run_weight_only(*tensors, (self.layer_name, self._form, *sizes), self._facts().number, constant)
-        except RuntimeError as error:
-            if self._mended(torch.uint8):
-                return self.forward(input)
-            raise layer_error(error, self._subject) from None
+    def _records(self, input: torch.Tensor) -> bool:
+        return records(input, self.bias)
 
-    def reset_parameters(self) -> None:
-        """Sets zeros, as a new layer has: values come from a cast or a checkpoint."""
-        clear(self)
-        self.packing = self._packing(self.packing.device)
-        self._settle()
+    def _facts_to_export(self):
+        sizes = self.out_features, self.in_features
+        return {"sizes": sizes, "form": tuple(self._form), "packing": _core.packed_layout_version}
+
+    def _run_traced(self, tensors) -> torch.Tensor:
+        # Without the name, which a compiler would guard: equal layers share a graph.
+        sizes = self.out_features, self.in_features
+        return run_weight_only(*tensors, (None, self._form, *sizes), _codes.plan_of_trace(*self._form, *sizes), 1)
+
+    def _run(self, tensors) -> torch.Tensor:
+        layer = (self.layer_name, self._form, self.out_features, self.in_features)
+        return run_weight_only(*tensors, layer, self._facts().number, 1 if self._is_settled() else 0)
 
     def codes(self) -> torch.Tensor:
         """The codes in plain rows: uint8 (out_features, bytes of a row)."""
         return _codes.unpacked(self._stored(), self._form, self.layer_name, self.out_features, self.in_features)
-
-    def dequantize(self) -> torch.Tensor:
-        """The weight's values: float32 (out_features, in_features)."""
-        form = self._form
-        return _codes.dequantized(self.codes(), self.weight_scale, form.dtype, form.scale, self.in_features)
 
     # ---- what the layer is ----
 
     @property
     def weight_dtype(self) -> str:
         return self._form.dtype
-
-    @property
-    def values_dtype(self) -> torch.dtype:
-        """The dtype of the attribute `weight`."""
-        return self.activation_dtype
 
     @property
     def scale(self) -> str:
@@ -249,10 +179,6 @@ class WeightOnlyLinear(ShowsWeight):
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
             f"{self.weight_dtype}, scale={self.scale}, layout={self.layout}"
         )
-
-    @property
-    def _subject(self) -> str:
-        return f'WeightOnlyLinear "{self.layer_name}"'
 
     def _facts(self) -> weight_ops.WeightFacts:
         return weight_ops.weight_plan(self.layer_name, self._form, self.out_features, self.in_features)
@@ -302,12 +228,10 @@ class WeightOnlyLinear(ShowsWeight):
 
     @torch.inference_mode(False)
     def _apply(self, fn, recurse: bool = True):
-        dtype = dtype_after(fn, self.activation_dtype, self._stored().device)
         packing = self.packing
-        apply_to_codes(self, ("weight_scale",), lambda: super(WeightOnlyLinear, self)._apply(fn, recurse))
+        super()._apply(fn, recurse)
         if self.packing is not packing:  # to_empty() leaves it without values
             self.packing = self._packing(self.packing.device)
-        self.activation_dtype = dtype
         self._change_layout(self._best_layout())
         self._settle()
         return self
@@ -322,19 +246,13 @@ class WeightOnlyLinear(ShowsWeight):
         self._form = new
         self.packing = self._packing(self.packing.device)
 
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs):
-        problem = self._take_state(state_dict, prefix)
-        if problem:
-            error_msgs.append(f"{self._subject} {prefix}weight: {problem}")
-            return
-        align_assigned(state_dict, prefix, local_metadata)
+    def _load_from_state_dict(self, *arguments):
         self._settled = None  # torch.utils.swap_tensors() refuses tensors that are referred to weakly
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, error_msgs)
+        super()._load_from_state_dict(*arguments)
         self._settle()
 
     def _take_state(self, state_dict, prefix: str) -> str:
-        """Gives a stored weight this layer's layout. Returns why it cannot be loaded, or ""."""
-        align_state(state_dict, prefix)
+        """Gives a stored weight this layer's layout."""
         weight, packing = state_dict.get(prefix + "weight"), state_dict.get(prefix + "packing")
         if weight is None:
             return ""
@@ -370,12 +288,10 @@ class WeightOnlyLinear(ShowsWeight):
         return ""
 
     def __getstate__(self):
-        # A shallow copy may give its codes another layout, so it has its own dict of buffers.
-        state = {**self.__dict__, "_buffers": dict(self._buffers)}
+        state = super().__getstate__()
         state.pop("_settled", None)  # of this process's memory
         return state
 
     def __setstate__(self, state):
         super().__setstate__(state)
         self._form = interned(self._form)
-        register(self)
