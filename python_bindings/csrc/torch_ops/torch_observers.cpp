@@ -149,9 +149,6 @@ class TorchMonitor {
     Stream& stream = context_->torch_streams().current(context_->context().backend(), own);
     watched_->with_monitor([&](Monitor& monitor) { monitor.step_done(stream); });
   }
-  std::int64_t step() const {
-    return watched_->with_monitor([](const Monitor& monitor) { return monitor.step(); });
-  }
   std::string table() const {
     return watched_->with_monitor([](const Monitor& monitor) { return monitor.table(); });
   }
@@ -289,7 +286,6 @@ void bind_torch_observers(nb::module_& module) {
       .def("start", &TorchMonitor::start, Free())
       .def("stop", &TorchMonitor::stop, Free())
       .def("step_done", &TorchMonitor::step_done, Free())
-      .def_prop_ro("step", &TorchMonitor::step, Free())
       .def("table", &TorchMonitor::table, Free())
       .def("json_lines", &TorchMonitor::json_lines, Free())
       .def("records", &TorchMonitor::records)

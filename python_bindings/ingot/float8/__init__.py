@@ -34,11 +34,7 @@ from .float8_linear_utils import (
     sync_float8_amax_and_scale_history,
 )
 from .float8_training_tensor import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig
-from .fsdp_utils import (
-    WeightWithDynamicFloat8CastTensor,
-    precompute_float8_dynamic_scale_for_fsdp,
-    weights_changed,
-)
+from .fsdp_utils import (WeightWithDynamicFloat8CastTensor, precompute_float8_dynamic_scale_for_fsdp, weights_changed)
 from .stateful_float8_linear import StatefulFloat8Linear
 
 # What torch.load(weights_only=True) may make of a checkpoint.

@@ -199,18 +199,12 @@ def _with_gain(row: LayerConversion, owner: nn.Module, tokens: int, gpu: Optiona
 
 def recipe_of(config: Float8LinearConfig) -> Optional[str]:
     """Returns the name of the core's recipe that casts as `config` does, or None for casts of one's own."""
-    casts = (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)
-    if all(cast.scaling_type is ScalingType.DELAYED for cast in casts):
+    if all(cast.scaling_type is ScalingType.DELAYED for _, cast, _ in config.operands()):
         return "delayed"
     for name in Float8LinearRecipeName:
-        other = Float8LinearConfig.from_recipe_name(name)
-        if all(getattr(config, field) == getattr(other, field) for field in _cast_fields()):
+        if config.operands() == Float8LinearConfig.from_recipe_name(name).operands():
             return name.value
     return None
-
-
-def _cast_fields() -> Tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(Float8LinearConfig) if field.name.startswith("cast_config"))
 
 
 def expected_gain(

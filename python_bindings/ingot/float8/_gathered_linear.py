@@ -9,11 +9,10 @@ from typing import Optional
 import torch
 
 from ..torch import _operators as ops
-from ..torch import _split_operators as split_ops
-from ..torch._checks import refuse_double_backward
-from ..torch._errors import from_operator
+from ..torch._checks import called, refuse_double_backward
+from ..torch._eager_linear import wants_of
 from ..torch._linear import plan_of
-from ..torch._scaled_linear import call
+from ..torch._stored_linear import float8_backward, float8_forward
 from ._kernels import factor_of
 from .float8_training_tensor import Float8TrainingTensor
 
@@ -33,12 +32,9 @@ def is_gathered(weight: torch.Tensor, casts: Optional[ops.Casts]) -> bool:
 @torch._dynamo.allow_in_graph
 class _GatheredLinear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, input, weight, bias, plan, reads_input, input_plan, name):
+    def forward(ctx, input, weight, bias, plan, reads_input, input_plan, subject):
         needs = ctx.needs_input_grad
-        ctx.plan, ctx.name = plan, name
-        ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
-        if bias is not None and needs[2]:
-            ctx.wants |= ops.BIAS
+        ctx.plan, ctx.subject, ctx.wants = plan, subject, wants_of(needs)
         output, saved = _forward(input, weight, bias, plan, input_plan, ops.KEEP_SAVED if needs[1] else 0)
         # The weight itself, whose memory FSDP frees and fills again, and not its codes.
         ctx.save_for_backward(saved, input if needs[1] and reads_input else None, weight if needs[0] else None)
@@ -46,35 +42,21 @@ class _GatheredLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        refuse_double_backward(f'linear "{ctx.name}"')
+        refuse_double_backward(ctx.subject)
         saved, input, weight = ctx.saved_tensors
-        codes, scale_inv = (None, None) if weight is None else (weight._data, factor_of(weight._scale))
-        try:
-            *grads, _ = ops.linear_backward(
-                grad_output, input, codes, saved, None, ctx.plan, ctx.wants, weight_scale_inv=scale_inv
-            )
-        except RuntimeError as error:
-            raise from_operator(error) from None
+        of_weight = (None, None) if weight is None else (weight._data, factor_of(weight._scale))
+        grads = float8_backward(ctx.subject, grad_output, input, *of_weight, saved, ctx.plan, ctx.wants)
         return (*grads, *(None,) * 4)
 
 
-def _forward(input, weight, bias, plan: int, input_plan: int, keep: int):
-    scale_inv = factor_of(weight._scale)
-    if input_plan >= 0:
-        return split_ops.forward_float8(input, weight._data, scale_inv, bias, input_plan, plan, keep)
-    return ops.linear_forward(input, weight._data, bias, plan, keep, weight_scale_inv=scale_inv)[:2]
+def _forward(input, weight, bias, *plan):
+    return float8_forward(input, weight._data, factor_of(weight._scale), bias, *plan)
 
 
-def gathered_linear(
-    input: torch.Tensor,
-    weight: Float8TrainingTensor,
-    bias: Optional[torch.Tensor],
-    casts: ops.Casts,
-    name: str,
-    plans: ops.PlanTable,
-) -> torch.Tensor:
+def gathered_linear(input, weight: Float8TrainingTensor, bias, casts: ops.Casts, name: str, plans) -> torch.Tensor:
     """Returns input @ weight.T + bias for a weight that is_gathered(). Its gradient has the dtype that it shows."""
     plan, reads_input, _, input_plan = plan_of(casts, name, plans, input, weight, bias)
+    subject = f'linear "{name}"'
     if torch.is_grad_enabled():
-        return call(_GatheredLinear.apply, name, input, weight, bias, plan, reads_input, input_plan, name)
-    return call(_forward, name, input, weight, bias, plan, input_plan, 0)[0]
+        return called(subject, _GatheredLinear.apply, input, weight, bias, plan, reads_input, input_plan, subject)
+    return called(subject, _forward, input, weight, bias, plan, input_plan, 0)[0]

@@ -85,16 +85,18 @@ def factor_of(scale: torch.Tensor) -> torch.Tensor:
     return scale.to(torch.float32).reciprocal()
 
 
-def product(
+def scaled_product(
     a: torch.Tensor,
     a_scale: torch.Tensor,
     b: torch.Tensor,
     b_scale: torch.Tensor,
     output_dtype: torch.dtype,
     use_fast_accum: bool,
-) -> Optional[torch.Tensor]:
-    """Returns (a / a_scale) @ (b / b_scale) of FP8 matrices in any order in memory, as scaled_product() takes them;
-    None where Ingot's kernels do not compute it."""
-    if a.device.type not in _DEVICES or output_dtype not in _OUTPUTS:
-        return None
-    return _gemm(a, factor_of(a_scale), b, factor_of(b_scale), _OUTPUTS.index(output_dtype), use_fast_accum)
+) -> torch.Tensor:
+    """Returns (a / a_scale) @ (b / b_scale) for FP8 `a` (M, K) and `b` (K, N), in any order in memory. The f32 scales are
+    scalars, or (M, 1) and (1, N). Sums are f32 and are rounded once. Ingot's kernels compute it on the CPU and on CUDA
+    devices."""
+    if a.device.type in _DEVICES and output_dtype in _OUTPUTS:
+        return _gemm(a, factor_of(a_scale), b, factor_of(b_scale), _OUTPUTS.index(output_dtype), use_fast_accum)
+    product = torch.mm(a.to(torch.float32), b.to(torch.float32))
+    return (product * a_scale.reciprocal() * b_scale.reciprocal()).to(output_dtype)

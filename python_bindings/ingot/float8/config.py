@@ -13,7 +13,7 @@ import enum
 import logging
 import math
 from dataclasses import InitVar, dataclass
-from typing import Optional, Union
+from typing import Optional, Tuple, Union
 
 import torch
 
@@ -69,10 +69,7 @@ e4m3_dtype = type_config.e4m3_dtype
 e5m2_dtype = type_config.e5m2_dtype
 
 _SHORT_DTYPES = {
-    torch.float8_e4m3fn: "e4m3",
-    torch.float8_e5m2: "e5m2",
-    torch.float8_e4m3fnuz: "e4m3",
-    torch.float8_e5m2fnuz: "e5m2",
+    torch.float8_e4m3fn: "e4m3", torch.float8_e5m2: "e5m2", torch.float8_e4m3fnuz: "e4m3", torch.float8_e5m2fnuz: "e5m2"
 }
 
 
@@ -177,6 +174,12 @@ class Float8LinearRecipeName(enum.Enum):
         return old_names.get(value) if isinstance(value, str) else None
 
 
+def _second(operand: str) -> str:
+    """Returns the field with the cast of an operand in the second GEMM that reads it."""
+    gemm = {"input": "grad_weight", "weight": "grad_input", "grad_output": "grad_weight"}[operand]
+    return f"cast_config_{operand}_for_{gemm}"
+
+
 @dataclass(frozen=True)
 class Float8LinearConfig:
     """How a linear layer computes in FP8. Fields and defaults are torchao's.
@@ -212,11 +215,8 @@ class Float8LinearConfig:
     delayed_scaling_config: DelayedScalingConfig = DelayedScalingConfig()
 
     def __post_init__(self) -> None:
-        self._fill_casts("cast_config_input", "cast_config_input_for_grad_weight", "input", e4m3_dtype)
-        self._fill_casts("cast_config_weight", "cast_config_weight_for_grad_input", "weight", e4m3_dtype)
-        self._fill_casts(
-            "cast_config_grad_output", "cast_config_grad_output_for_grad_weight", "grad_output", e5m2_dtype
-        )
+        for operand, default in (("input", e4m3_dtype), ("weight", e4m3_dtype), ("grad_output", e5m2_dtype)):
+            self._fill_casts(f"cast_config_{operand}", _second(operand), operand, default)
         self._check_gemms()
         self._check_scaling_types()
         granularity = self.cast_config_weight.scaling_granularity
@@ -226,8 +226,7 @@ class Float8LinearConfig:
                 "the weight: leave it off, and FSDP gathers the weight in its own precision"
             )
         if self.enable_fsdp_float8_all_gather and self.cast_config_weight.scaling_type not in (
-            ScalingType.DYNAMIC,
-            ScalingType.DELAYED,
+            ScalingType.DYNAMIC, ScalingType.DELAYED
         ):
             raise Float8AssertionError(
                 "enable_fsdp_float8_all_gather gathers weights whose scale is dynamic or delayed, got "
@@ -235,6 +234,11 @@ class Float8LinearConfig:
             )
         if self.force_recompute_fp8_weight_in_bwd:
             logger.warning("Float8LinearConfig: force_recompute_fp8_weight_in_bwd is an old field and has no effect")
+
+    def operands(self) -> Tuple[Tuple[str, CastConfig, CastConfig], ...]:
+        """Returns the name of each operand, and its cast in the GEMM that reads it first and in the other."""
+        names = ("input", "weight", "grad_output")
+        return tuple((name, getattr(self, f"cast_config_{name}"), getattr(self, _second(name))) for name in names)
 
     def _fill_casts(self, first: str, second: str, operand: str, default: torch.dtype) -> None:
         """Gives both casts of one tensor their dtype. A frozen dataclass is changed here and nowhere else."""
@@ -266,11 +270,7 @@ class Float8LinearConfig:
         """Delayed and static scales are kept once for each tensor, so its two casts have to be the same."""
         if not config_has_stateful_scaling(self):
             return
-        for cast, other, operand in (
-            (self.cast_config_input, self.cast_config_input_for_grad_weight, "input"),
-            (self.cast_config_weight, self.cast_config_weight_for_grad_input, "weight"),
-            (self.cast_config_grad_output, self.cast_config_grad_output_for_grad_weight, "grad_output"),
-        ):
+        for operand, cast, other in self.operands():
             if cast is not other and cast != other:
                 raise Float8AssertionError(
                     f"{operand} has two cast configs, and a config with delayed or static scaling takes one for each "
@@ -327,10 +327,7 @@ def _recipe_named(name: str) -> Float8LinearRecipeName:
 def _rowwise() -> Float8LinearConfig:
     rows = CastConfig(scaling_granularity=ScalingGranularity.AXISWISE, target_dtype=e4m3_dtype)
     return Float8LinearConfig(
-        cast_config_input=rows,
-        cast_config_weight=rows,
-        cast_config_grad_output=rows,
-        round_scales_to_power_of_2=True,
+        cast_config_input=rows, cast_config_weight=rows, cast_config_grad_output=rows, round_scales_to_power_of_2=True
     )
 
 
@@ -356,12 +353,5 @@ def recipe_name_to_linear_config(recipe_name: Union[Float8LinearRecipeName, str]
 
 def config_has_stateful_scaling(config: Float8LinearConfig) -> bool:
     """Does a layer with this config keep scales in buffers, because a scaling type is delayed or static?"""
-    casts = (
-        config.cast_config_input,
-        config.cast_config_input_for_grad_weight,
-        config.cast_config_weight,
-        config.cast_config_weight_for_grad_input,
-        config.cast_config_grad_output,
-        config.cast_config_grad_output_for_grad_weight,
-    )
+    casts = [cast for _, *both in config.operands() for cast in both]
     return any(cast.scaling_type in (ScalingType.DELAYED, ScalingType.STATIC) for cast in casts)

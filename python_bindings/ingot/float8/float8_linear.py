@@ -18,12 +18,7 @@ from ..torch._names import register
 from ..torch._operators import HIGH_PRECISION, Casts, PlanTable
 from ._gathered_linear import gathered_linear, is_gathered
 from .config import (
-    CastConfig,
-    Float8LinearConfig,
-    ScalingGranularity,
-    ScalingType,
-    checked_config,
-    config_has_stateful_scaling,
+    CastConfig, Float8LinearConfig, ScalingGranularity, ScalingType, checked_config, config_has_stateful_scaling
 )
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
@@ -168,14 +163,8 @@ _KNOWN_CASTS: Dict[Casts, Casts] = {}
 
 def _casts_of(config: Float8LinearConfig) -> Optional[Casts]:
     """The config as ingot.torch takes it; None if a format is not known."""
-    casts = (
-        config.cast_config_input,
-        config.cast_config_weight,
-        config.cast_config_grad_output,
-        config.cast_config_input_for_grad_weight,
-        config.cast_config_weight_for_grad_input,
-        config.cast_config_grad_output_for_grad_weight,
-    )
+    operands = config.operands()
+    casts = [first for _, first, _ in operands] + [second for _, _, second in operands]
     texts = []
     for cast in casts:
         if cast.scaling_type is ScalingType.DISABLED:
@@ -236,9 +225,8 @@ class Float8Linear(nn.Float8Linear):
                 "StatefulFloat8Linear.from_float(), or by convert_to_float8_training()"
             )
         self.config = config
-        self.scaling_type_input = config.cast_config_input.scaling_type
-        self.scaling_type_weight = config.cast_config_weight.scaling_type
-        self.scaling_type_grad_output = config.cast_config_grad_output.scaling_type
+        for name, cast, _ in config.operands():
+            setattr(self, f"scaling_type_{name}", cast.scaling_type)
         self.linear_mm_config = _mm_config(config)
         casts = _casts_of(config)
         self.options = ConfigOptions(casts if casts is None or self._gives_scales or not any(casts.given) else None)
@@ -283,8 +271,7 @@ class Float8Linear(nn.Float8Linear):
             check_dense(f'Float8Linear "{self.layer_name}"' if self.layer_name else "Float8Linear", "input", input)
         if input.dim() == 0 or input.shape[-1] != self.in_features:
             self._refuse(
-                Float8RuntimeError,
-                f"the input has shape {tuple(input.shape)}, expected (..., {self.in_features})",
+                Float8RuntimeError, f"the input has shape {tuple(input.shape)}, expected (..., {self.in_features})"
             )
         if input.device != self.weight.device:
             self._refuse(
@@ -347,16 +334,9 @@ class Float8Linear(nn.Float8Linear):
 
     def extra_repr(self) -> str:
         config = self.config
-        parts = [
-            f"i:{config.cast_config_input.short_str()}",
-            f"w:{config.cast_config_weight.short_str()}",
-            f"go:{config.cast_config_grad_output.short_str()}",
-        ]
-        others: Tuple[Tuple[str, CastConfig, CastConfig], ...] = (
-            ("i_gw", config.cast_config_input_for_grad_weight, config.cast_config_input),
-            ("w_gi", config.cast_config_weight_for_grad_input, config.cast_config_weight),
-            ("go_gw", config.cast_config_grad_output_for_grad_weight, config.cast_config_grad_output),
-        )
+        operands = config.operands()
+        parts = [f"{name}:{cast.short_str()}" for name, (_, cast, _) in zip(("i", "w", "go"), operands)]
+        others = [(name, second, first) for name, (_, first, second) in zip(("i_gw", "w_gi", "go_gw"), operands)]
         parts += [f"{name}:{cast.short_str()}" for name, cast, first in others if cast != first]
         return f"{torch.nn.Linear.extra_repr(self)}, cast_configs={','.join(parts)}"
 

@@ -62,10 +62,7 @@ def swap_linear_layers(
 
 
 def convert_to_float8_training(
-    module: nn.Module,
-    *,
-    module_filter_fn: Optional[ModuleFilter] = None,
-    config: Optional[Float8LinearConfig] = None,
+    module: nn.Module, *, module_filter_fn: Optional[ModuleFilter] = None, config: Optional[Float8LinearConfig] = None
 ) -> nn.Module:
     """Replaces the torch.nn.Linear layers of a model by Float8Linear in place, and returns the model; a model that is
     itself a linear layer is replaced by what is returned.
@@ -123,8 +120,7 @@ def swap_linear_with_float8_linear(
 
 def linear_requires_sync(config: Float8LinearConfig) -> bool:
     """Do layers with this config need sync_float8_amax_and_scale_history() in every step?"""
-    casts = (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)
-    return any(cast.scaling_type is ScalingType.DELAYED for cast in casts)
+    return any(cast.scaling_type is ScalingType.DELAYED for _, cast, _ in config.operands())
 
 
 def get_float8_layers(model: torch.nn.Module) -> List[Float8Linear]:

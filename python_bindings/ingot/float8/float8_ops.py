@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from ..torch._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError
-from . import _kernels as kernels
+from ._kernels import scaled_product
 from .float8_training_tensor import FLOAT8_OPS_TABLE, Float8TrainingTensor, choose_scaled_mm_config
 from .float8_utils import to_fp8_saturated
 
@@ -32,30 +32,6 @@ def implements(aten_ops) -> Callable:
         return function
 
     return enter
-
-
-def scaled_product(
-    a: torch.Tensor,
-    a_scale: torch.Tensor,
-    b: torch.Tensor,
-    b_scale: torch.Tensor,
-    output_dtype: torch.dtype,
-    use_fast_accum: bool,
-) -> torch.Tensor:
-    """Returns (a / a_scale) @ (b / b_scale) for FP8 `a` (M, K) and `b` (K, N). The f32 scales are scalars, or (M, 1)
-    and (1, N). Sums are f32 and are rounded once. Ingot's kernels compute it on the CPU and on CUDA devices."""
-    product = kernels.product(a, a_scale, b, b_scale, output_dtype, use_fast_accum)
-    if product is not None:
-        return product
-    product = torch.mm(a.to(torch.float32), b.to(torch.float32))
-    return (product * a_scale.reciprocal() * b_scale.reciprocal()).to(output_dtype)
-
-
-def emulated_product(
-    a: torch.Tensor, a_scale: torch.Tensor, b: torch.Tensor, b_scale: torch.Tensor, output_dtype: torch.dtype
-) -> torch.Tensor:
-    """Returns the same product of operands that are decoded first, which is what torchao.float8 emulates."""
-    return torch.mm(a.to(torch.float32) / a_scale, b.to(torch.float32) / b_scale).to(output_dtype)
 
 
 def add_bias(product: torch.Tensor, bias: Optional[torch.Tensor]) -> torch.Tensor:
@@ -306,7 +282,9 @@ def addmm_float8_unwrapped(
 def _product(a: Float8TrainingTensor, b: Float8TrainingTensor, bias: Optional[torch.Tensor]) -> torch.Tensor:
     how = choose_scaled_mm_config(a._gemm_input_role, a._linear_mm_config, b._gemm_input_role, b._linear_mm_config)
     if how.emulate:
-        return add_bias(emulated_product(a._data, a._scale, b._data, b._scale, a._orig_dtype), bias)
+        # Of operands that are decoded first, as torchao.float8 emulates it.
+        product = torch.mm(a._data.to(torch.float32) / a._scale, b._data.to(torch.float32) / b._scale)
+        return add_bias(product.to(a._orig_dtype), bias)
     return addmm_float8_unwrapped(
         a._data, a._scale, b._data, b._scale, a._orig_dtype, bias=bias, use_fast_accum=how.use_fast_accum
     )

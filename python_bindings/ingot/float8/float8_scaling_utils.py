@@ -9,12 +9,7 @@ import torch
 from ..torch._scaled_linear import start_of_maximum, start_scale
 from .config import ScalingGranularity
 from .distributed_utils import tensor_already_casted_to_fp8
-from .float8_training_tensor import (
-    GemmInputRole,
-    LinearMMConfig,
-    cast_with_own_scale,
-    hp_tensor_and_scale_to_float8,
-)
+from .float8_training_tensor import (GemmInputRole, LinearMMConfig, cast_with_own_scale, hp_tensor_and_scale_to_float8)
 from .float8_utils import _require_max, tensor_to_amax, tensor_to_scale
 
 
@@ -35,13 +30,7 @@ def hp_tensor_to_float8_dynamic(
     over the ranks of `device_mesh`, or of all. Raises what tensor_to_scale() and hp_tensor_and_scale_to_float8() raise.
     """
     scale = tensor_to_scale(
-        hp_tensor,
-        float8_dtype,
-        reduce_amax,
-        device_mesh,
-        scaling_granularity,
-        axiswise_dim,
-        round_scales_to_power_of_2,
+        hp_tensor, float8_dtype, reduce_amax, device_mesh, scaling_granularity, axiswise_dim, round_scales_to_power_of_2
     )
     return cast_with_own_scale(hp_tensor, scale, float8_dtype, linear_mm_config, gemm_input_role, axiswise_dim)
 
@@ -136,27 +125,21 @@ class NoopFwToFloat8BwDelayed(torch.autograd.Function):
         target_dtype: torch.dtype,
     ):
         ctx.buffers = (fp8_amax_grad_output, fp8_amax_history_grad_output, fp8_scale_grad_output)
-        ctx.scale_fn_name = scale_fn_name
-        ctx.is_amax_initialized = is_amax_initialized
-        ctx.linear_mm_config = linear_mm_config
-        ctx.target_dtype = target_dtype
+        ctx.options = (scale_fn_name, is_amax_initialized, linear_mm_config, target_dtype)
         return tensor
 
     @staticmethod
     def backward(ctx, grad):
         # Not saved tensors: two forwards before a backward both write these buffers, and saved tensors refuse that.
         amax, history, scale = ctx.buffers
-        dtype = ctx.target_dtype
+        scale_fn_name, started, linear_mm_config, dtype = ctx.options
         if not tensor_already_casted_to_fp8(grad):
-            started = ctx.is_amax_initialized
             if isinstance(started, torch.Tensor):
                 start_scale(grad, amax, history, scale, dtype, started, reduces=True)
             else:
-                state = (amax, history, scale, ctx.scale_fn_name, dtype)
+                state = (amax, history, scale, scale_fn_name, dtype)
                 _maybe_initialize_amaxes_scales_for_float8_cast(grad, *state, started, reduce_amax=True)
-            grad = hp_tensor_to_float8_delayed(
-                grad, scale, dtype, amax, ctx.linear_mm_config, GemmInputRole.GRAD_OUTPUT
-            )
+            grad = hp_tensor_to_float8_delayed(grad, scale, dtype, amax, linear_mm_config, GemmInputRole.GRAD_OUTPUT)
         return grad, None, None, None, None, None, None, None
 
 

@@ -81,9 +81,9 @@ def _prepare_output(output_layouts, use_local_output: bool, mod: Float8Linear, o
     return outputs.to_local() if use_local_output else outputs
 
 
-class Float8ColwiseParallel(ColwiseParallel):
-    """ColwiseParallel for a Float8Linear, whose input is gathered in FP8. Raises ValueError for another module and
-    AssertionError for scales that cannot be sent."""
+class _OfFloat8Linear:
+    """What both styles do for a Float8Linear. They raise ValueError for another module and AssertionError for scales that
+    cannot be sent."""
 
     _prepare_input_fn = staticmethod(_prepare_input)
     _prepare_output_fn = staticmethod(_prepare_output)
@@ -93,16 +93,12 @@ class Float8ColwiseParallel(ColwiseParallel):
         return super()._apply(module, device_mesh)
 
 
-class Float8RowwiseParallel(RowwiseParallel):
-    """RowwiseParallel for a Float8Linear, whose gradient is gathered in FP8. Raises ValueError for another module and
-    AssertionError for scales that cannot be sent."""
+class Float8ColwiseParallel(_OfFloat8Linear, ColwiseParallel):
+    """ColwiseParallel for a Float8Linear, whose input is gathered in FP8."""
 
-    _prepare_input_fn = staticmethod(_prepare_input)
-    _prepare_output_fn = staticmethod(_prepare_output)
 
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        _require_supported(module)
-        return super()._apply(module, device_mesh)
+class Float8RowwiseParallel(_OfFloat8Linear, RowwiseParallel):
+    """RowwiseParallel for a Float8Linear, whose gradient is gathered in FP8."""
 
 
 class PrepareFloat8ModuleInput(PrepareModuleInput):

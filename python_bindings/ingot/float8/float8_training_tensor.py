@@ -48,10 +48,7 @@ _GEMM_OF_ROLES = {
 
 
 def choose_scaled_mm_config(
-    a_role: GemmInputRole,
-    a_linear_mm_config: LinearMMConfig,
-    b_role: GemmInputRole,
-    b_linear_mm_config: LinearMMConfig,
+    a_role: GemmInputRole, a_linear_mm_config: LinearMMConfig, b_role: GemmInputRole, b_linear_mm_config: LinearMMConfig
 ) -> ScaledMMConfig:
     """Returns how the GEMM of two operands runs, by their roles. Raises AssertionError for roles that share no GEMM,
     and for operands that ask for different ones."""

@@ -15,12 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..torch._errors import Float8RuntimeError
 from .float8_scaling_utils import hp_tensor_to_float8_dynamic
-from .float8_training_tensor import (
-    Float8TrainingTensor,
-    GemmInputRole,
-    LinearMMConfig,
-    cast_with_own_scale,
-)
+from .float8_training_tensor import (Float8TrainingTensor, GemmInputRole, LinearMMConfig, cast_with_own_scale)
 from .float8_utils import amax_to_scale, largest_of_ranks
 
 aten = torch.ops.aten

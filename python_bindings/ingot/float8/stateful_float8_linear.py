@@ -52,8 +52,7 @@ class StatefulFloat8Linear(Float8Linear):
 
     def _use_config(self, config: Float8LinearConfig) -> None:
         super()._use_config(config)
-        casts = (config.cast_config_input, config.cast_config_weight, config.cast_config_grad_output)
-        self.has_any_delayed_scaling = any(cast.scaling_type is ScalingType.DELAYED for cast in casts)
+        self.has_any_delayed_scaling = any(self._slots())
         self.create_buffers()
 
     def _casts(self) -> Tuple[Tuple[str, CastConfig], ...]:

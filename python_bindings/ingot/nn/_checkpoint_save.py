@@ -62,9 +62,6 @@ class _Contents:
     def float8(self) -> list[_Float8]:
         return [each for each in self.tensors.values() if isinstance(each, _Float8)]
 
-    def sources(self) -> dict[str, torch.Tensor]:
-        return {name: e.weight if isinstance(e, _Float8) else e for name, e in self.tensors.items()}
-
 
 def _trained_with(module: torch.nn.Module, recipes: dict[torch.nn.Module, str]) -> tuple[Optional[str], bool]:
     """Returns how training casts the weight, so that the stored codes are those that it multiplied by: what shares a

@@ -14,12 +14,7 @@ from ..torch._module_operators import masks_of, starts_of
 from ..torch._names import register
 from ..torch._operators import sync_amax_history as sync_slots
 from ._scale_buffers import (
-    as_buffers_of_scales,
-    has_scale,
-    is_time_to_look,
-    keep_buffers_of_scales,
-    largest_of_ranks,
-    read_scales,
+    as_buffers_of_scales, has_scale, is_time_to_look, keep_buffers_of_scales, largest_of_ranks, read_scales
 )
 
 # FP8_MAX of each tensor's format: input, weight, grad_output.

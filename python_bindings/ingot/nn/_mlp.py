@@ -11,14 +11,7 @@ from ..torch import MlpOptions, mlp, mlp_of_gate_and_up
 from ..torch._checks import refuse
 from ._delayed import KeepsScales
 from ._parts import (
-    LinearParameters,
-    NamedLayer,
-    NormModule,
-    make_norm,
-    norm_options,
-    norm_parameters,
-    parameters_of,
-    require_linear,
+    LinearParameters, NamedLayer, NormModule, make_norm, norm_options, norm_parameters, parameters_of, require_linear
 )
 
 _Pair = tuple[torch.nn.Linear, torch.nn.Linear]
@@ -29,6 +22,17 @@ def _subject(layer_name: str) -> str:
 
 
 class _MlpLayer(NamedLayer, KeepsScales):
+    _gated = False
+
+    def _settle(
+        self, norm, features, recipe, layer_name, activation, fast_math, zero_centred, history_length, apart=False
+    ) -> None:
+        """To be called when the parts are there, but for the norm. apart: gate and up are two layers."""
+        self.norm = norm
+        of_norm = norm_options(norm, features, zero_centred, _subject(layer_name))
+        self.options = MlpOptions(recipe, layer_name, self._gated, activation, of_norm, fast_math=fast_math)
+        self._keep_scales(self.options.subject, history_length, 3 if apart else 2, 2 if apart else 1)
+
     @property
     def in_features(self) -> int:
         return self.down_proj.out_features
@@ -79,11 +83,10 @@ class Mlp(_MlpLayer):
     ) -> None:
         super().__init__()
         self.norm = make_norm(norm, features, eps, zero_centred, device, dtype)
-        of_norm = norm_options(self.norm, features, zero_centred, _subject(layer_name))
-        self.options = MlpOptions(recipe, layer_name, False, activation, of_norm, fast_math=fast_math)
         self.up_proj = LinearParameters(features, hidden, bias, device, dtype)
         self.down_proj = LinearParameters(hidden, features, bias, device, dtype)
-        self._keep_scales(self.options.subject, history_length, layers=2)
+        options = (recipe, layer_name, activation, fast_math, zero_centred, history_length)
+        self._settle(self.norm, features, *options)
 
     @classmethod
     def from_parts(
@@ -105,10 +108,8 @@ class Mlp(_MlpLayer):
         torch.nn.Module.__init__(new)
         subject = _subject(layer_name)
         new.up_proj, new.down_proj = LinearParameters.of(up, subject), LinearParameters.of(down, subject)
-        of_norm = norm_options(norm, up.in_features, zero_centred, subject)
-        new.norm = norm
-        new.options = MlpOptions(recipe, layer_name, False, activation, of_norm, fast_math=fast_math)
-        new._keep_scales(subject, history_length, layers=2)
+        options = (recipe, layer_name, activation, fast_math, zero_centred, history_length)
+        new._settle(norm, up.in_features, *options)
         return new.train(up.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -130,6 +131,8 @@ class GatedMlp(_MlpLayer):
     (the gate) and `up`. All else as Mlp.
     """
 
+    _gated = True
+
     def __init__(
         self,
         features: int,
@@ -149,11 +152,10 @@ class GatedMlp(_MlpLayer):
     ) -> None:
         super().__init__()
         self.norm = make_norm(norm, features, eps, zero_centred, device, dtype)
-        of_norm = norm_options(self.norm, features, zero_centred, _subject(layer_name))
-        self.options = MlpOptions(recipe, layer_name, True, activation, of_norm, fast_math=fast_math)
         self.gate_up_proj = LinearParameters(features, 2 * hidden, bias, device, dtype)
         self.down_proj = LinearParameters(hidden, features, bias, device, dtype)
-        self._keep_scales(self.options.subject, history_length, layers=2)
+        options = (recipe, layer_name, activation, fast_math, zero_centred, history_length)
+        self._settle(self.norm, features, *options)
 
     @classmethod
     def from_parts(
@@ -191,11 +193,8 @@ class GatedMlp(_MlpLayer):
             new.gate_up_proj = LinearParameters.of(gate_up, subject)
             features = gate_up.in_features
         new.down_proj = LinearParameters.of(down, subject)
-        of_norm = norm_options(norm, features, zero_centred, subject)
-        new.norm = norm
-        new.options = MlpOptions(recipe, layer_name, True, activation, of_norm, fast_math=fast_math)
-        apart = isinstance(gate_up, (tuple, list))
-        new._keep_scales(subject, history_length, layers=3 if apart else 2, sharing=2 if apart else 1)
+        options = (recipe, layer_name, activation, fast_math, zero_centred, history_length)
+        new._settle(norm, features, *options, apart=isinstance(gate_up, (tuple, list)))
         return new.train(down.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:

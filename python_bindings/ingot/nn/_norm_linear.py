@@ -34,29 +34,10 @@ class _NormLinear(NamedLayer, KeepsScales):
     ) -> None:
         norm = make_norm(self._kind, in_features, eps, zero_centred, device, dtype)
         super().__init__()
-        self._take(
-            norm,
-            torch.nn.Linear(in_features, out_features, bias, device, dtype),
-            recipe=recipe,
-            layer_name=layer_name,
-            activation=activation,
-            fast_math=fast_math,
-            zero_centred=zero_centred,
-            history_length=history_length,
-        )
+        linear = torch.nn.Linear(in_features, out_features, bias, device, dtype)
+        self._take(norm, linear, recipe, layer_name, activation, fast_math, zero_centred, history_length)
 
-    def _take(
-        self,
-        norm,
-        linear,
-        *,
-        recipe: str,
-        layer_name: str,
-        activation: str,
-        fast_math: bool,
-        zero_centred: bool,
-        history_length: int,
-    ) -> None:
+    def _take(self, norm, linear, recipe, layer_name, activation, fast_math, zero_centred, history_length) -> None:
         subject = f'{type(self).__name__} "{layer_name}"'
         require_linear(linear, subject)
         options = norm_options(norm, linear.in_features, zero_centred, subject)
@@ -88,16 +69,7 @@ class _NormLinear(NamedLayer, KeepsScales):
         hooks."""
         new = cls.__new__(cls)
         torch.nn.Module.__init__(new)
-        new._take(
-            norm,
-            linear,
-            recipe=recipe,
-            layer_name=layer_name,
-            activation=activation,
-            fast_math=fast_math,
-            zero_centred=zero_centred,
-            history_length=history_length,
-        )
+        new._take(norm, linear, recipe, layer_name, activation, fast_math, zero_centred, history_length)
         return new.train(linear.training)
 
     def reset_parameters(self) -> None:

@@ -13,7 +13,7 @@ from ..torch._model_weights import OtherWeight, linear_layers, other_lines, othe
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers
 from ._checkpoint_names import check_model
 from ._float8_linear import Float8Linear
-from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
+from ._frozen_linear import FrozenFloat8Linear
 from ._weight_only import WeightOnlyLinear
 
 

@@ -14,13 +14,7 @@ from ..torch._modules import has_own_forward, type_name
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
 from ._parts import (
-    KeepsWeightCodes,
-    LinearParameters,
-    NormModule,
-    make_norm,
-    norm_options,
-    norm_parameters,
-    parameters_of,
+    KeepsWeightCodes, LinearParameters, NormModule, make_norm, norm_options, norm_parameters, parameters_of
 )
 
 
@@ -61,18 +55,10 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
         layers = {
             name: torch.nn.Linear(in_features, count, bias, device, dtype) for name, count in out_features.items()
         }
-        self._take(
-            layers,
-            make_norm(norm, in_features, eps, zero_centred, device, dtype),
-            zero_centred=zero_centred,
-            recipe=recipe,
-            layer_name=layer_name,
-            history_length=history_length,
-        )
+        made = make_norm(norm, in_features, eps, zero_centred, device, dtype)
+        self._take(layers, made, zero_centred, recipe, layer_name, history_length)
 
-    def _take(
-        self, layers, norm, *, zero_centred: bool, recipe: str, layer_name: str, history_length: int
-    ) -> None:
+    def _take(self, layers, norm, zero_centred: bool, recipe: str, layer_name: str, history_length: int) -> None:
         names = _names(layer_name, layers)
         subject = "SharedInputLinears " + ", ".join(f'"{name}"' for name in names)
         if not 2 <= len(layers) <= 3:
@@ -118,14 +104,7 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
         for modules of other kinds, a norm of another size than the layers' input, and modules with hooks."""
         new = cls.__new__(cls)
         torch.nn.Module.__init__(new)
-        new._take(
-            dict(layers),
-            norm,
-            zero_centred=zero_centred,
-            recipe=recipe,
-            layer_name=layer_name,
-            history_length=history_length,
-        )
+        new._take(dict(layers), norm, zero_centred, recipe, layer_name, history_length)
         return new.train(next(iter(layers.values())).training)
 
     def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NoReturn, Optional, Protocol, Union
+from typing import Callable, NoReturn, Optional, Protocol, Union
 
 import torch
 from torch.autograd import forward_ad
@@ -201,10 +201,14 @@ def layer_error(error: RuntimeError, subject: str) -> RuntimeError:
     return from_operator(error)
 
 
-def check_plain(subject: Subject, *tensors: torch.Tensor) -> None:
-    """Refuses DTensors, which no operator sees."""
-    if any(hasattr(tensor, "device_mesh") for tensor in tensors):
-        refuse(subject, _DTENSOR)
+def called(subject: str, operator: Callable, *arguments, **named):
+    """Returns an operator's results. Its errors become Ingot's, and name the layer."""
+    if torch.compiler.is_compiling():
+        return operator(*arguments, **named)
+    try:
+        return operator(*arguments, **named)
+    except RuntimeError as error:
+        raise layer_error(error, subject) from None
 
 
 def _is_batched(tensor: torch.Tensor) -> bool:

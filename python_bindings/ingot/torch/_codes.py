@@ -11,7 +11,8 @@ from .._arrays import PACKED_BITS, dtype_name
 from .._operations import decode as decode_on_host
 from . import _operators as ops
 from . import _weight_operators as weight_ops
-from ._errors import LinearError, from_operator
+from ._checks import called
+from ._errors import LinearError
 from ._module_calls import interned
 from ._weight_operators import WeightFormat
 
@@ -71,10 +72,7 @@ def cast(weight: torch.Tensor, dtype: str, scale: str, pow2: bool, name: str) ->
     else:
         values = torch.nn.functional.pad(values, (0, -in_features % group)).reshape(-1, group)
         facts = weight_ops.weight_plan(name, WeightFormat(dtype, "row", pow2, "row_major"), *values.shape)
-    try:
-        codes, factors = weight_ops.weight_cast(values, facts.number)
-    except RuntimeError as error:
-        raise from_operator(error) from None
+    codes, factors = called(f'WeightOnlyLinear "{name}"', weight_ops.weight_cast, values, facts.number)
     if group is not None:
         codes = codes.reshape(out_features, -1)[:, :in_features].contiguous()
     return codes, factors.reshape(shape)

@@ -27,6 +27,11 @@ def refuse_second_derivative(name: Optional[str]) -> NoReturn:
     )
 
 
+def wants_of(needs) -> int:
+    """Returns the bits of the gradients of input, weight and bias; needs: a function's ctx.needs_input_grad."""
+    return (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0) | (ops.BIAS if needs[2] else 0)
+
+
 class EagerPlan:
     """A plan for tensors that have passed the checks, and what its calls do by the gradients that are wanted."""
 
@@ -42,12 +47,12 @@ class EagerPlan:
     def add_mode(self, needs: tuple[bool, ...]) -> tuple:
         """For an autograd.Function's ctx.needs_input_grad: the plan's number, `keep` of forward and `wants` of backward,
         whether backward needs the codes, the input and the weight besides the saved bytes, and the layer's name."""
-        input, weight, bias = needs[:3]
+        input, weight = needs[:2]
         codes = input and not self.reads_weight
         mode = self.modes[needs] = (
             self.number,
             (ops.KEEP_CODES if codes else 0) | (ops.KEEP_SAVED if weight else 0),
-            (ops.INPUT if input else 0) | (ops.WEIGHT if weight else 0) | (ops.BIAS if bias else 0),
+            wants_of(needs),
             codes,
             weight and self.reads_input,
             input and self.reads_weight,
@@ -69,12 +74,7 @@ class _EagerLinear(torch.autograd.Function):
         if needs_codes and not needs_input:
             ctx.save_for_backward(saved, codes)
         else:
-            ctx.save_for_backward(
-                saved,
-                codes,
-                input if needs_input else None,
-                weight if needs_weight else None,
-            )
+            ctx.save_for_backward(saved, codes, input if needs_input else None, weight if needs_weight else None)
         return output
 
     @staticmethod

@@ -161,17 +161,14 @@ KINDS: Dict[str, Kind] = {
     "mlp": Kind(_mlp, _like_first(5), (3, 5)),
     "shared_linear": Kind(
         _shared_linear,
-        lambda facts, tensors: [
-            _like(tensors[0], tensors[3 + 2 * at].shape[0]) for at in range(len(facts["names"]))
-        ],
+        lambda facts, tensors: [_like(tensors[0], tensors[3 + 2 * at].shape[0]) for at in range(len(facts["names"]))],
         (3, 5, 7),
     ),
     "gated_linear": Kind(_gated_linear, _like_first(2), (2,)),
     "scaled": Kind(
         _scaled,
         lambda facts, tensors: [
-            _like(tensors[0], tensors[1].shape[0]),
-            tensors[0].new_empty((2,), dtype=torch.float32),
+            _like(tensors[0], tensors[1].shape[0]), tensors[0].new_empty((2,), dtype=torch.float32)
         ],
     ),
     "weight_only": Kind(_weight_only, lambda facts, tensors: [_like(tensors[0], facts["sizes"][0])]),

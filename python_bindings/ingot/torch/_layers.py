@@ -6,6 +6,7 @@ from typing import Iterator, Optional, Tuple
 
 import torch
 
+from ._errors import LinearError
 from ._modules import is_ingot_layer
 
 # Names that a layer has when it was given none.
@@ -55,3 +56,13 @@ def device_of(model: Optional[torch.nn.Module]) -> torch.device:
 def context_name(device: torch.device) -> str:
     """The name of the device's context: "cpu" or "cuda:N"."""
     return "cpu" if device.type == "cpu" else f"cuda:{device.index or 0}"
+
+
+def gpu_of(model: torch.nn.Module, who: str, why: str) -> torch.device:
+    """Returns the GPU that the model is on, or else the current one. Raises LinearError, `who` and `why`, without a GPU."""
+    device = device_of(model)
+    if device.type == "cpu":
+        device = device_of(None)
+    if device.type == "cpu":
+        raise LinearError(f"{who}: {why}")
+    return device

@@ -11,7 +11,7 @@ from torch.fx.experimental import symbolic_shapes
 from . import _operators as ops
 from . import _split_operators as split_ops
 from ._checks import check_layer, is_transformed, layer_error, refuse, refuse_transforms
-from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager
+from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager, wants_of
 from ._errors import from_operator
 from ._exported import export_layer, is_exporting
 from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
@@ -128,9 +128,7 @@ class _Linear(torch.autograd.Function):
         keep = (ops.KEEP_CODES if needs[0] and not reads_weight else 0) | (ops.KEEP_SAVED if needs[1] else 0)
         output, saved, codes = _forward(input, weight, bias, plan, input_plan, keep)
         ctx.plan = plan
-        ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
-        if bias is not None and needs[2]:
-            ctx.wants |= ops.BIAS
+        ctx.wants = wants_of(needs)
         keeps_input = needs[1] and reads_input
         ctx.lets_go = keeps_input and needs[0] and input.numel() >= ops.MANY_TOKENS * input.size(-1)
         ctx.save_for_backward(

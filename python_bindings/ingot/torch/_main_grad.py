@@ -25,8 +25,7 @@ def main_grad_of(weight: torch.Tensor, subject: Subject, part: str = "") -> Opti
         )
     if main_grad.device != weight.device:
         refuse(
-            subject,
-            f"{part}main_grad: is on {main_grad.device} and the weight on {weight.device}: move one with .to()",
+            subject, f"{part}main_grad: is on {main_grad.device} and the weight on {weight.device}: move one with .to()"
         )
     return main_grad if torch.is_grad_enabled() and weight.requires_grad else None
 

@@ -111,10 +111,7 @@ def mlp(
         check_norm(options, input, norm_weight, norm_bias, options.norm.kind)
         norm_bias = beta_of(options.norm, norm_weight, norm_bias)
     trains_weight = torch.is_grad_enabled() and (up_weight.requires_grad or down_weight.requires_grad)
-    main_grads = (
-        main_grad_of(up_weight, options, "up weight "),
-        main_grad_of(down_weight, options, "down weight "),
-    )
+    main_grads = (main_grad_of(up_weight, options, "up weight "), main_grad_of(down_weight, options, "down weight "))
     up_weight = weight_of(up_weight, input, options.recipe)
     down_weight = weight_of(down_weight, input, options.recipe)
     tensors = (input, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)

@@ -12,6 +12,7 @@ from .. import _core
 from .._core import Error
 from . import _module_operators as ops
 from ._checks import (
+    called,
     is_transformed,
     layer_error,
     refuse,
@@ -190,9 +191,7 @@ def _forward(family: ops.Family, tensors, plan: int, keep: int, scale, amax, sta
     if scale is None:
         *outputs, saved = family.operators.forward(*tensors, plan, keep)
     else:
-        *outputs, saved = family.operators.forward_in_place(
-            *tensors, plan, keep, scale=scale, starts=starts, amax=amax
-        )
+        *outputs, saved = family.operators.forward_in_place(*tensors, plan, keep, scale=scale, starts=starts, amax=amax)
     if family.outputs == 1:
         return outputs[0], saved
     return tuple(outputs[: 2 if tensors[-2] is None else 3]), saved
@@ -320,24 +319,14 @@ def gradients(ctx, family: ops.Family, arguments):
     none but a dummy."""
     operators, weights = family.operators, family.weights
     if ctx.main_grads is None and ctx.scale is None:
-        return _run_backward(ctx.subject, operators.backward, *arguments, ctx.plan, ctx.wants)
+        return called(ctx.subject, operators.backward, *arguments, ctx.plan, ctx.wants)
     wants, of_weights = _asked_main_grads(ctx, weights)
     written = {weight.main_grad: each for weight, each in zip(weights.values(), of_weights)}
     if ctx.scale is not None:
         refuse_batched_gradients(ctx.subject, arguments[0])
         written.update(scale=_scale_of_backward(ctx), starts=ctx.starts, amax=ctx.amax)
-    grads = list(_run_backward(ctx.subject, operators.backward_in_place, *arguments, ctx.plan, wants, **written))
+    grads = list(called(ctx.subject, operators.backward_in_place, *arguments, ctx.plan, wants, **written))
     for at, (place, main_grad) in enumerate(zip(weights, of_weights)):
         if main_grad is not None:
             grads[place] = None if ctx.weights is None else dummy_gradient(ctx.weights[at][1])
     return grads
-
-
-def _run_backward(subject: str, operator, *arguments, **written):
-    """A backward's operator, whose errors are ingot's."""
-    if torch.compiler.is_compiling():
-        return operator(*arguments, **written)
-    try:
-        return operator(*arguments, **written)
-    except RuntimeError as error:
-        raise layer_error(error, subject) from None

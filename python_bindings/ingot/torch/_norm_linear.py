@@ -70,9 +70,7 @@ def norm_linear(
     return run("norm_linear", *operands)
 
 
-def beta_of(
-    norm: NormOptions, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor]
-) -> Optional[torch.Tensor]:
+def beta_of(norm: NormOptions, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
     """Returns a LayerNorm's bias: zeros if it has only a weight."""
     if norm.kind == "layer" and gamma is not None and beta is None:
         return torch.zeros_like(gamma, requires_grad=False)

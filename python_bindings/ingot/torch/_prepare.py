@@ -11,7 +11,7 @@ import torch
 from .. import _core
 from .._context import context_for
 from ._errors import LinearError
-from ._layers import context_name, device_of, ingot_layers, name_layers
+from ._layers import context_name, gpu_of, ingot_layers, name_layers
 from ._operators import HIGH_PRECISION
 
 Progress = Callable[[int, int, str], None]
@@ -155,15 +155,8 @@ def _device_for(model: torch.nn.Module, gpu: Optional[str]) -> torch.device:
     """Where the kernels are loaded; the CPU if they are for another machine."""
     if gpu is not None:
         return torch.device("cpu")
-    device = device_of(model)
-    if device.type == "cpu":
-        device = device_of(None)
-    if device.type == "cpu":
-        raise LinearError(
-            "ingot.torch.prepare: there is no GPU here to load kernels on: name the GPU to compile them for, as "
-            'gpu="h200"'
-        )
-    return device
+    why = "there is no GPU here to load kernels on: name the GPU to compile them for, as gpu=\"h200\""
+    return gpu_of(model, "ingot.torch.prepare", why)
 
 
 def prepare(

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Callable, Optional, Sequence, Union
+from typing import Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
 
 from . import _operators as ops
-from ._checks import layer_error, refuse_batched_gradients, refuse_double_backward
-from ._errors import from_operator
-from ._linear import plan_of
+from ._checks import called, refuse_batched_gradients, refuse_double_backward
+from ._linear import plan_of, wants_of
 from ._module_operators import masks_of
 
 # The smallest maximum that a scale is made of, so that a tensor of zeros has a scale.
 EPS = 1e-12
-
-
-def call(function: Callable, name: str, *arguments):
-    """Returns function(*arguments); an operator's error becomes one of Ingot's."""
-    if torch.compiler.is_compiling():
-        return function(*arguments)
-    try:
-        return function(*arguments)
-    except RuntimeError as error:
-        raise layer_error(error, f'linear "{name}"') from None
 
 
 def first_given(*scales: Optional[torch.Tensor]) -> torch.Tensor:
@@ -131,9 +120,7 @@ class _ScaledLinear(torch.autograd.Function):
         needs = ctx.needs_input_grad
         keep = (ops.KEEP_CODES if needs[0] and not reads_weight else 0) | (ops.KEEP_SAVED if needs[1] else 0)
         output, saved, codes, amaxes = _forward(input, weight, bias, scale_input, scale_weight, plan, keep)
-        ctx.wants = (ops.INPUT if needs[0] else 0) | (ops.WEIGHT if needs[1] else 0)
-        if bias is not None and needs[2]:
-            ctx.wants |= ops.BIAS
+        ctx.wants = wants_of(needs)
         again = needs[0] and reads_weight
         ctx.save_for_backward(
             saved,
@@ -157,13 +144,7 @@ class _ScaledLinear(torch.autograd.Function):
             start_scale(grad_output, amax, history, scale, *ctx.start)
         arguments = (grad_output, input, weight, saved, codes, ctx.plan, ctx.wants)
         scales = {"grad_output_scale": scale, "weight_scale": scale_weight}
-        if torch.compiler.is_compiling():
-            *grads, amaxes = ops.linear_backward(*arguments, **scales)
-        else:
-            try:
-                *grads, amaxes = ops.linear_backward(*arguments, **scales)
-            except RuntimeError as error:
-                raise from_operator(error) from None
+        *grads, amaxes = called(subject, ops.linear_backward, *arguments, **scales)
         if amax is not None:
             amax.copy_(amaxes[:1])
         return (*grads, *(None,) * 11)
@@ -179,8 +160,8 @@ def run_scaled(config, name: str, plans, operands: tuple, state: Sequence, start
     and the scales of input and weight, in whose places any f32 tensor of one element is if they are not given; state: the
     buffers amax, history and scale of grad_output, of which a static or dynamic one has the last alone; start: its format,
     and whether it has started, as start_scale() takes it."""
-    plan = plan_of(config, name, plans, *operands[:3])
+    plan, subject = plan_of(config, name, plans, *operands[:3]), f'linear "{name}"'
     if torch.is_grad_enabled():
-        return call(_ScaledLinear.apply, name, *operands, *state, *start, *plan[:3], name)
-    output, _, _, amaxes = call(_forward, name, *operands, plan[0], 0)
+        return called(subject, _ScaledLinear.apply, *operands, *state, *start, *plan[:3], name)
+    output, _, _, amaxes = called(subject, _forward, *operands, plan[0], 0)
     return output, amaxes

@@ -9,9 +9,9 @@ import torch
 
 from . import _codes
 from . import _operators as ops
+from . import _split_operators as split_ops
 from . import _weight_operators as weight_ops
-from ._checks import refuse_double_backward
-from ._errors import from_operator
+from ._checks import called, refuse_double_backward
 
 # ---- activations in 16 bits ----
 
@@ -65,7 +65,7 @@ class _Frozen(torch.autograd.Function):
     def forward(ctx, input, codes, factors, bias, plan, subject):
         ctx.plan, ctx.subject = plan, subject
         ctx.save_for_backward(codes, factors)
-        return _forward(input, codes, factors, bias, plan)
+        return float8_forward(input, codes, factors, bias, plan)[0]
 
     @staticmethod
     def backward(ctx, grad_output):
@@ -73,24 +73,23 @@ class _Frozen(torch.autograd.Function):
         codes, factors = ctx.saved_tensors
         grad_input = grad_bias = None
         if ctx.needs_input_grad[0]:
-            grad_input = _grad_input(grad_output, codes, factors, ctx.plan)
+            grad_input, *_ = float8_backward(ctx.subject, grad_output, None, codes, factors, None, ctx.plan, ops.INPUT)
         if ctx.needs_input_grad[3]:
             grad_bias = grad_output.reshape(-1, grad_output.shape[-1]).sum(0)
         return grad_input, None, None, grad_bias, None, None
 
 
-def _forward(input, codes, factors, bias, plan: int) -> torch.Tensor:
-    return ops.linear_forward(input, codes, bias, plan, 0, weight_scale_inv=factors)[0]
+def float8_forward(input, codes, scale_inv, bias, plan: int, input_plan: int = -1, keep: int = 0):
+    """Returns the output, and what is saved for the gradient of the weight. input_plan: as plan_of() returns it."""
+    if input_plan >= 0:
+        return split_ops.forward_float8(input, codes, scale_inv, bias, input_plan, plan, keep)
+    return ops.linear_forward(input, codes, bias, plan, keep, weight_scale_inv=scale_inv)[:2]
 
 
-def _grad_input(grad_output, codes, factors, plan: int) -> torch.Tensor:
-    arguments = (grad_output, None, codes, None, None, plan, ops.INPUT)
-    if torch.compiler.is_compiling():
-        return ops.linear_backward(*arguments, weight_scale_inv=factors)[0]
-    try:
-        return ops.linear_backward(*arguments, weight_scale_inv=factors)[0]
-    except RuntimeError as error:
-        raise from_operator(error) from None
+def float8_backward(subject: str, grad_output, input, codes, scale_inv, saved, plan: int, wants: int):
+    """Returns the gradients of input, weight and bias."""
+    arguments = (grad_output, input, codes, saved, None, plan, wants)
+    return called(subject, ops.linear_backward, *arguments, weight_scale_inv=scale_inv)[:3]
 
 
 @torch.compiler.assume_constant_result
@@ -108,4 +107,4 @@ def run_frozen(input, codes, factors, bias, name: str, key) -> torch.Tensor:
         plan, subject = ops.frozen_plan(name, *facts), f'FrozenFloat8Linear "{name}"'
     if torch.is_grad_enabled():
         return _Frozen.apply(input, codes, factors, bias, plan, subject)
-    return _forward(input, codes, factors, bias, plan)
+    return float8_forward(input, codes, factors, bias, plan)[0]

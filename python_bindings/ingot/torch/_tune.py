@@ -11,7 +11,7 @@ import torch
 from .. import _core
 from .._context import context_for
 from ._errors import LinearError
-from ._layers import context_name, device_of
+from ._layers import context_name, gpu_of
 from ._prepare import Progress, Tokens, checked_tokens, recording_of
 
 
@@ -46,14 +46,8 @@ def tune(
     ingot.Error if there is no GPU, for INGOT_TUNING=frozen, and if the store keeps nothing.
     """
     checked_tokens("ingot.torch.tune", tokens)
-    device = device_of(model)
-    if device.type == "cpu":
-        device = device_of(None)
-    if device.type == "cpu":
-        raise LinearError(
-            "ingot.torch.tune: kernels are measured on a GPU, and PyTorch finds none here (torch.cuda.is_available() is "
-            "False)"
-        )
+    why = "kernels are measured on a GPU, and PyTorch finds none here (torch.cuda.is_available() is False)"
+    device = gpu_of(model, "ingot.torch.tune", why)
     context = context_for(context_name(device))
     name = _core.gpu_name(context)
     if not name:
