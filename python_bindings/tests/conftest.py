@@ -5,7 +5,18 @@ A test that starts another interpreter takes seconds, so of each kind of them CI
 that would have none it takes the test with the smallest hash.
 """
 
+import itertools
 import pathlib
+
+import pytest
+
+
+def in_ci(chosen, *values):
+    """Parameters for parametrize(), of which CI runs those that `chosen` says; of several lists, all combinations."""
+    return [
+        pytest.param(*each, id="-".join(map(str, each)), marks=() if chosen(*each) else pytest.mark.nightly)
+        for each in itertools.product(*values)
+    ]
 
 
 def stable_hash(name):

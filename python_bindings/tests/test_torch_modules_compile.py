@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from conftest import in_ci
+
 torch = pytest.importorskip("torch")
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -55,8 +57,13 @@ def equal(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-@pytest.mark.parametrize("which", MODULES)
+OF_BOTH_KINDS = ("gated_mlp", "shared_input")  # a module of parts, and layers that share their input
+
+
+@pytest.mark.parametrize(
+    ("which", "backend"),
+    in_ci(lambda which, backend: backend != "inductor" or which in OF_BOTH_KINDS, MODULES, ["eager", "aot_eager", "inductor"]),
+)
 def test_whole_graph(which, backend):
     if backend == "inductor" and shutil.which("g++") is None:
         pytest.skip("inductor compiles with g++")
@@ -68,7 +75,7 @@ def test_whole_graph(which, backend):
     assert equal(step(module, torch.compile(module, backend=backend, fullgraph=True), x), expected)
 
 
-@pytest.mark.parametrize("which", MODULES)
+@pytest.mark.parametrize("which", in_ci(lambda which: which in OF_BOTH_KINDS, MODULES))
 def test_rows_are_dynamic(which):
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -99,7 +106,7 @@ def test_any_number_of_tokens():
     assert equal(*grads)
 
 
-@pytest.mark.parametrize("which", MODULES)
+@pytest.mark.parametrize("which", in_ci(lambda which: which in OF_BOTH_KINDS, MODULES))
 def test_without_gradients_and_with_autocast(which):
     torch._dynamo.reset()
     torch.manual_seed(0)
