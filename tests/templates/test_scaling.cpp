@@ -27,8 +27,8 @@ void check_range(std::uint32_t begin, std::uint32_t end, std::uint32_t step) {
     const float scale = ingot::scale_from_amax<F>(amax, false);
     const float expected = expected_scale<F>(amax);
     const float factor = ingot::factor_from_dynamic_scale(scale);
-    BOOST_REQUIRE_EQUAL(float_bits(factor), float_bits(ingot::factor_from_scale(scale)));
-    if (float_bits(scale) != float_bits(expected) || float_bits(factor) != float_bits(1.0F / expected)) {
+    if (float_bits(scale) != float_bits(expected) || float_bits(factor) != float_bits(1.0F / expected) ||
+        float_bits(factor) != float_bits(ingot::factor_from_scale(scale))) {
       BOOST_FAIL("amax " << amax << " (bits " << bits << "): scale " << scale << ", expected " << expected
                          << "; factor " << factor << ", expected " << 1.0F / expected);
     }
@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(e5m2fnuz) { check_format<ingot::e5m2fnuz>(); }
 BOOST_AUTO_TEST_CASE(reciprocal_of_every_significand) {
   for (std::uint32_t bits = 0x3f800000; bits < 0x40000000; ++bits) {
     const float x = float_from_bits(bits);
-    BOOST_REQUIRE_EQUAL(float_bits(ingot::quotient(1.0F, x)), float_bits(1.0F / x));
+    if (float_bits(ingot::quotient(1.0F, x)) != float_bits(1.0F / x)) BOOST_FAIL("1 / " << x);
   }
 }
 
