@@ -35,7 +35,7 @@ fi
 
 # resolves <tree>: the public header, and all that it includes, by nothing but what is in the tree.
 resolves() {
-  c++ -std=c++20 -fsyntax-only -I "$1/src/include" -x c++ - <<< '#include <ingot/ingot.h>' || fail "<ingot/...> does not resolve in $2"
+  c++ -std=c++20 -M -MF /dev/null -I "$1/src/include" -x c++ - <<< '#include <ingot/ingot.h>' || fail "<ingot/...> does not resolve in $2"
 }
 
 step "includes of a source distribution, and of an archive of the repository"
