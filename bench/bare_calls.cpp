@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/util/library.h"

@@ -20,7 +20,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/measure/autotuner.h"
-#include "ingot/runtime/measure/gemm_measurer.h"
+#include "ingot/runtime/measure/gpu_measurer.h"
 #include "ingot/runtime/measure/timing.h"
 #include "machine.h"
 #include "program.h"
@@ -92,7 +92,7 @@ class Bench {
     Choice choice{.gemm = c};
     const Clock::time_point enough =
         Clock::now() + std::chrono::duration_cast<Clock::duration>((deadline - Clock::now()) * share);
-    CudaGemmMeasurer measurer(gpu_, random_, c.call);
+    GpuMeasurer measurer(gpu_, random_, c.call.spec, c.call.size);
     const AutotuneResult result = autotune(candidates_of(c.call), measurer,
                                            {.fewest_rounds = options_->quick ? 1 : 3,
                                             .most_rounds = options_->quick   ? 1

@@ -16,7 +16,7 @@
 #include "contenders.h"
 #include "gemm_buffers.h"
 #include "harness.h"
-#include "ingot/codegen/gemm/gemm_pair_choice.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/error.h"
 #include "machine.h"
 #include "program.h"

@@ -25,7 +25,6 @@
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/measure/dequant_operands.h"
 #include "ingot/runtime/measure/gemm_operands.h"
-#include "ingot/runtime/measure/measured_gpu.h"
 #include "ingot/runtime/measure/replay.h"
 #include "machine.h"
 #include "program.h"

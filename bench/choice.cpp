@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/lines.h"
 #include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot::bench {
 namespace {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/measure/timing.h"
 
 #include "numerics.cuh"

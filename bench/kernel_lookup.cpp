@@ -17,10 +17,10 @@
 #include <utility>
 #include <variant>
 
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/nn/planning/layer_runs.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/gemm/gemm_plans.h"

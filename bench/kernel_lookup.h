@@ -1,6 +1,6 @@
 // Measures how long a launch takes to find its kernel once that is loaded: KernelCache as launches use it, against a
 // std::unordered_map with a mutex, with the same keys and hashes. The keys are the kernels that the layers of a model
-// ask for. Nothing is launched and nothing compiled (runtime/cuda/dry_driver.h), so no GPU is needed.
+// ask for. Nothing is launched and nothing compiled (runtime/cuda/driver.h), so no GPU is needed.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/date.h"
 #include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/jit/kernel.h"
-#include "ingot/runtime/measure/measured_gpu.h"
+#include "ingot/runtime/measure/replay.h"
 
 namespace ingot::bench {
 

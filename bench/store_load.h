@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ingot/runtime/jit/compiler.h"
-#include "ingot/runtime/jit/kernel_key.h"
+#include "ingot/runtime/jit/kernel_file.h"
 #include "spread.h"
 
 namespace ingot::bench {

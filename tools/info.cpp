@@ -11,7 +11,7 @@
 
 #include "commands.h"
 #include "ingot/runtime/context.h"
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 #include "text.h"
 #include "tuning_summary.h"
 

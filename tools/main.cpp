@@ -12,8 +12,8 @@
 #include "commands.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/printable.h"
 #include "ingot/runtime/util/standard_output.h"
+#include "ingot/runtime/util/text.h"
 #include "usage_error.h"
 
 namespace {

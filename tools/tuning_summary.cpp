@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/jit/tuning_lines.h"
-#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/jit/kernel_tier.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 
 namespace ingot::tools {
 

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "ingot/codegen/recording.h"
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/nn/recipe/config.h"
 #include "ingot/runtime/context.h"
 #include "options.h"

@@ -11,7 +11,7 @@
 
 #include "context.h"
 #include "ingot/codegen/recording.h"
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/nn/planning/conversion.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"

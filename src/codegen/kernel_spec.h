@@ -30,8 +30,9 @@
 #include <iosfwd>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <variant>
 #include <vector>
-
 #include "ingot/api.h"
 #include "ingot/codegen/cast/amax_spec.h"
 #include "ingot/codegen/cast/cast_spec.h"
@@ -39,14 +40,38 @@
 #include "ingot/codegen/cast/column_sum_spec.h"
 #include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
-#include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
-#include "ingot/codegen/gemm/relayout_spec.h"
 #include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/codegen/quantize/quantize_spec.h"
-#include "ingot/codegen/types/type_list.h"
 
 namespace ingot {
+
+// A list of types, to write something once for all of them.
+template <class... Types>
+struct TypeList {};
+
+namespace detail {
+template <class List>
+struct VariantOf;
+template <class... Types>
+struct VariantOf<TypeList<Types...>> {
+  using type = std::variant<Types...>;
+};
+}  // namespace detail
+
+template <class List>
+using VariantOf = typename detail::VariantOf<List>::type;
+
+template <class Type, class... Types>
+constexpr bool contains(TypeList<Types...>) {
+  return (std::is_same_v<Type, Types> || ...);
+}
+
+// Calls function.template operator()<Type>() for each type, in their order.
+template <class Function, class... Types>
+void for_each_type(TypeList<Types...>, Function&& function) {
+  (function.template operator()<Types>(), ...);
+}
 
 // Every kernel operation. Its spec's header declares what the library does with any spec: kWord and operator==,
 // print_spec(), validate_spec(), hash_spec(), read_spec(), list_valid(), extra_passes() and template_instance(). What

@@ -1,5 +1,4 @@
 #include "ingot/codegen/recorded_kernels.h"
-
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -8,10 +7,8 @@
 #include <utility>
 #include <variant>
 #include <vector>
-
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
-#include "ingot/codegen/gemm/gemm_pair_choice.h"
 #include "ingot/codegen/generate.h"
 
 namespace ingot {
@@ -21,8 +18,7 @@ struct HashSpec {
   std::size_t operator()(const KernelSpec& spec) const { return hash_value(spec); }
 };
 
-// ---- Which kernels run on a GPU: the first rules of gemm_sm90_rules.h and its like
-// -----------------------------------
+// ---- Which kernels run on a GPU: the first rules of gemm_rules.h and its like ---------------------------------------
 
 bool runs_on(const GemmSpec& spec, Target target) {
   switch (spec.kernel) {

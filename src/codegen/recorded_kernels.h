@@ -11,11 +11,12 @@
 #include <span>
 #include <unordered_map>
 #include <vector>
-
 #include "ingot/api.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/pass.h"
+#include "ingot/codegen/types/target.h"
 
 namespace ingot {
 

@@ -27,7 +27,7 @@ struct CUstream_st;  // the driver API's CUstream is a pointer to this
 
 namespace ingot {
 
-class LaunchHook;  // runtime/jit/launch_hook.h
+class LaunchHook;  // runtime/jit/kernel.h
 class Stream;
 
 // Work that a stream has captured: what Graph (runtime/graph.h) owns.
@@ -69,7 +69,7 @@ class INGOT_API Backend {
                                                    Stream& stream) = 0;
   virtual void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) = 0;
   // Two GEMMs that need nothing of each other, such as those of a layer's two gradients. Where both are small, one
-  // launch computes both (gemm_pair_choice.h); otherwise they run as gemm() runs them, in this order. The outputs of
+  // launch computes both (gemm_candidates.h); otherwise they run as gemm() runs them, in this order. The outputs of
   // one may not overlap any tensor of the other.
   virtual void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) {
     gemm(first.spec, first.tensors, stream);

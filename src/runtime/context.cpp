@@ -24,15 +24,13 @@
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
-#include "ingot/runtime/jit/prepare_kernels.h"
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/jit/recording_file.h"
 #include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/measure/nvtx.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "ingot/runtime/util/library.h"
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 #include "ingot/version.h"
 
 namespace ingot {

@@ -17,7 +17,6 @@
 #include "ingot/runtime/backend.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/kernel_store.h"
-#include "ingot/runtime/jit/prepare_progress.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/tuning/tuning_store.h"

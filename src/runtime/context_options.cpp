@@ -10,7 +10,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/environment.h"
 #include "ingot/runtime/util/library.h"
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 namespace {

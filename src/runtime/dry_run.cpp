@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/jit/kernel_cache.h"

@@ -14,7 +14,7 @@
 
 #include "ingot/api.h"
 #include "ingot/codegen/recording.h"
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/backend.h"
 
 namespace ingot {

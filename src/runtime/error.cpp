@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "ingot/runtime/check.h"
-#include "ingot/runtime/cuda/graph_scratch.h"
+#include "ingot/runtime/cuda/captured_graph.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/stream.h"
 

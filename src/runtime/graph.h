@@ -20,7 +20,7 @@
 
 namespace ingot {
 
-class GraphScratch;  // runtime/cuda/graph_scratch.h
+class GraphScratch;  // runtime/cuda/captured_graph.h
 
 // Move-only. One thread at a time may use it. The backend must outlive it. A graph that was moved from may only be
 // assigned to or destroyed.

@@ -15,7 +15,7 @@ namespace ingot {
 
 class Stream;
 
-// Where a stream takes its scratch memory while a graph captures it (runtime/cuda/graph_scratch.h).
+// Where a stream takes its scratch memory while a graph captures it (runtime/cuda/captured_graph.h).
 class INGOT_API CapturedScratch {
  public:
   virtual ~CapturedScratch() = default;

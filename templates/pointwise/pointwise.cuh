@@ -1,5 +1,5 @@
-// How a kernel sees a fused expression: as a struct with the members below. src/codegen/pointwise/pointwise_render.cpp
-// writes it as text above the line that names the kernel's instantiation.
+// How a kernel sees a fused expression: as a struct with the members below.
+// src/codegen/pointwise/pointwise_lowering.cpp writes it as text above the line that names the kernel's instantiation.
 //
 //   struct Forward {
 //     static constexpr u32 kInputs = 1;                                      // besides x

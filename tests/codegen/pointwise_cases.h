@@ -14,7 +14,7 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/codegen/pointwise/pointwise_render.h"
+#include "ingot/codegen/pointwise/pointwise_lowering.h"
 
 namespace ingot::test {
 

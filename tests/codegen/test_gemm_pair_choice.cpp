@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "ingot/codegen/gemm/gemm_pair_choice.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/kernel_spec.h"
 
 BOOST_AUTO_TEST_SUITE(test_gemm_pair_choice)

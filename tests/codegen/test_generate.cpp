@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/codegen/pointwise/pointwise_render.h"
+#include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/runtime/error.h"
 
 BOOST_AUTO_TEST_SUITE(test_generate)

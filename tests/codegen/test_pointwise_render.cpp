@@ -10,8 +10,8 @@
 #include "codegen/pointwise_cases.h"
 #include "codegen/pointwise_rendered.inc"
 #include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/pointwise/pointwise_program.h"
-#include "ingot/codegen/pointwise/pointwise_render.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
 

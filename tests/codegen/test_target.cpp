@@ -4,7 +4,6 @@
 #include <set>
 #include <string_view>
 
-#include "ingot/codegen/types/gpu.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"

@@ -7,9 +7,9 @@
 #include <string>
 #include <variant>
 
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/jit/kernel.h"
 #include "lora_reference.h"
 
 namespace lora::test {

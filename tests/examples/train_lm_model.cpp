@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"

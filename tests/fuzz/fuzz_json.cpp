@@ -5,7 +5,7 @@
 #include "fuzz/input_file.h"
 #include "fuzz/targets.h"
 #include "ingot/nn/recipe/delayed_scaling_state.h"
-#include "ingot/runtime/util/checksummed_line.h"
+#include "ingot/runtime/util/text.h"
 #include "warm/warm_layers.h"
 
 namespace ingot::fuzz {

@@ -7,7 +7,7 @@
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/runtime/tuning/tuning_record.h"
-#include "ingot/runtime/util/checksummed_line.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot::fuzz {
 

@@ -29,7 +29,7 @@ WRONG = {
     "ingot._circle_a": ("", ["is in a circle with ingot._circle_b"]),
     # Rooms.
     "src/runtime/stray.cpp": (
-        '#include "ingot/runtime/gemm/gemm_shape.h"\n#include "ingot/runtime/util/digest.h"\n',
+        '#include "ingot/runtime/gemm/gemm_tensors.h"\n#include "ingot/runtime/util/digest.h"\n',
         ["is outside the folders; it uses gemm, so it belongs in src/runtime/gemm/"],
     ),
     "src/runtime/sparse/sparse.h": (

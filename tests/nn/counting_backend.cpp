@@ -1,6 +1,6 @@
 #include "nn/counting_backend.h"
 
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 
 namespace ingot::test {
 

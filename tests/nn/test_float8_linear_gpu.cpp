@@ -18,7 +18,6 @@
 #include "ingot/nn/weights/float8_checkpoint.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/graph.h"
 #include "nn/counting_backend.h"

@@ -16,8 +16,6 @@
 #include "ingot/nn/modules/gated_mlp.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/graph.h"

@@ -15,7 +15,6 @@
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/graph.h"
 #include "nn/counting_backend.h"

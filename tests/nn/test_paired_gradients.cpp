@@ -11,7 +11,7 @@
 
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 #include "nn/counting_backend.h"
 #include "nn/module_case.h"
 

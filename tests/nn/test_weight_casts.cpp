@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/nn/modules/gated_mlp.h"
 #include "ingot/nn/modules/mlp.h"
 #include "ingot/nn/modules/norm_linear.h"

@@ -8,10 +8,10 @@
 
 #include "cases.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
-#include "ingot/runtime/cuda/driver_api.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/measure/gemm_measurer.h"
 #include "ingot/runtime/measure/gemm_operands.h"
+#include "ingot/runtime/measure/gpu_measurer.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
@@ -68,7 +68,7 @@ BOOST_FIXTURE_TEST_CASE(tunes_a_gemm, Fixture) {
   for (const GemmCall& call : {GemmCall{{.fast_accumulation = true}, {1024, 1024, 1024}},
                                GemmCall{{.a = Dtype::e5m2, .scale_a = kRowwise, .scale_b = kRowwise}, {512, 768, 2048}},
                                GemmCall{{.a = Dtype::bf16, .b = Dtype::bf16}, {1024, 512, 512}}}) {
-    CudaGemmMeasurer measurer(gpu, random, call);
+    GpuMeasurer measurer(gpu, random, call.spec, call.size);
     const auto all = products(gemm_candidates(
         call, {.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors}));
     const AutotuneResult result = autotune(all, measurer, {.most_rounds = 5});
@@ -92,7 +92,7 @@ BOOST_FIXTURE_TEST_CASE(tunes_every_epilogue, Fixture) {
   for (const GemmSpec& spec : test::epilogue_specs()) {
     const GemmCall call{.spec = spec, .size = {512, 384, 640}};
     BOOST_TEST_CONTEXT(print(call)) {
-      CudaGemmMeasurer measurer(gpu, random, call);
+      GpuMeasurer measurer(gpu, random, call.spec, call.size);
       const auto all = products(gemm_candidates(
           call, {.target = context.cache().target(), .multiprocessors = context.tuning_machine().multiprocessors}));
       const AutotuneResult result = autotune(all, measurer, {.most_rounds = 3});

@@ -7,11 +7,9 @@
 #include <memory>
 #include <vector>
 
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/graph.h"
 #include "ingot/runtime/jit/kernel_cache.h"

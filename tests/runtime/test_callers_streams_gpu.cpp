@@ -13,7 +13,6 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot::test {

@@ -9,11 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/cuda/capture_zeros.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/stream.h"
 #include "support/counting_allocator.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
-#include "ingot/runtime/gemm/check_gemm.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/stream.h"
 #include "support/fake_backend.h"
 #include "support/refused.h"

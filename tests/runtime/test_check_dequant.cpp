@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "ingot/runtime/dequant/check_dequant.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check_dequant)

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/gemm/cublaslt_factors.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
-#include "ingot/runtime/measure/gemm_data.h"
-#include "ingot/runtime/measure/measured_gpu.h"
+#include "ingot/runtime/gemm/cublaslt_rules.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
+#include "ingot/runtime/measure/gemm_operands.h"
+#include "ingot/runtime/measure/replay.h"
 #include "support/epilogue_reference.h"
 #include "support/gemm_on_gpu.h"
 

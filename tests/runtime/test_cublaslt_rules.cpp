@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "ingot/runtime/gemm/cublaslt_factors.h"
-
 BOOST_AUTO_TEST_SUITE(test_cublaslt_rules)
 
 namespace {

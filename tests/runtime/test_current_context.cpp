@@ -7,9 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "ingot/codegen/types/gpu.h"
-#include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/error.h"
 #include "support/processes.h"
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "ingot/runtime/dequant/dequant_plans.h"
-#include "ingot/runtime/dequant/dequant_rules.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"

@@ -8,7 +8,7 @@
 
 #include "cases.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/measure/gemm_data.h"
+#include "ingot/runtime/measure/gemm_operands.h"
 #include "ingot/runtime/measure/output_error.h"
 #include "ingot/runtime/stream.h"
 

@@ -1,5 +1,5 @@
 // Which GEMMs gemm_mma takes, and the reasons for its refusals.
-#include "ingot/runtime/gemm/gemm_mma_rules.h"
+#include "ingot/runtime/gemm/gemm_rules.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/codegen/gemm/gemm_pair_choice.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/graph.h"

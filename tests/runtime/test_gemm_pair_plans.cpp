@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/gemm/gemm_pair_plans.h"
+#include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/recorder.h"
 
 BOOST_AUTO_TEST_SUITE(test_gemm_pair_plans)

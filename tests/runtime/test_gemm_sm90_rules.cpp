@@ -1,6 +1,6 @@
 // Which GEMMs gemm_sm90 takes: starts from a call that it takes, and tests every single change that makes it refuse,
 // with its reason.
-#include "ingot/runtime/gemm/gemm_sm90_rules.h"
+#include "ingot/runtime/gemm/gemm_rules.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstdint>

@@ -5,11 +5,9 @@
 #include <vector>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
-#include "ingot/runtime/cuda/dry_driver.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/graph.h"
-#include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/stream.h"
 #include "support/run_case.h"
 

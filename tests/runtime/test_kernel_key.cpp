@@ -12,9 +12,8 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/jit/compile_options.h"
+#include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_identity.h"
-#include "ingot/runtime/jit/kernel_key.h"
 
 BOOST_AUTO_TEST_SUITE(test_kernel_key)
 

@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "ingot/runtime/jit/kernel_table.h"
+#include "ingot/runtime/jit/kernel_cache.h"
 
 BOOST_AUTO_TEST_SUITE(test_kernel_table)
 

@@ -13,7 +13,7 @@
 
 #include "ingot/runtime/jit/kernel_tier.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
-#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"

@@ -13,14 +13,14 @@
 #include <new>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/types/gpu.h"
-#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/codegen/types/target.h"
+#include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
-#include "ingot/runtime/util/plan_table.h"
+#include "ingot/runtime/util/grow_only_table.h"
 #include "support/fake_compiler.h"
 
 using namespace ingot;

@@ -1,5 +1,5 @@
 // printable(): makes text from outside safe to print on a terminal.
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 
 #include <boost/test/unit_test.hpp>
 #include <string>

@@ -14,7 +14,6 @@
 
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/jit/recording_file.h"
 #include "ingot/runtime/tuning/tuning_store.h"
 #include "ingot/runtime/util/write_file.h"
 #include "support/fake_compiler.h"

@@ -24,7 +24,6 @@
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/jit/recording_file.h"
 #include "ingot/runtime/tuning/tuning_store.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/read_file.h"

@@ -14,7 +14,7 @@
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/graph.h"
-#include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/stream.h"
 #include "support/run_case.h"

@@ -4,7 +4,6 @@
 #include <cuda.h>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot::test {

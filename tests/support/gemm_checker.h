@@ -20,7 +20,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/jit/kernel.h"
-#include "ingot/runtime/measure/measured_gpu.h"
+#include "ingot/runtime/measure/replay.h"
 #include "support/gemm_cross.h"
 #include "support/reference_formats.h"
 

@@ -22,8 +22,7 @@
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
-#include "ingot/runtime/gemm/gemm_mma_rules.h"
-#include "ingot/runtime/gemm/gemm_sm90_rules.h"
+#include "ingot/runtime/gemm/gemm_rules.h"
 
 namespace ingot::test {
 

@@ -13,7 +13,7 @@
 
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/measure/measured_gpu.h"
+#include "ingot/runtime/measure/replay.h"
 #include "support/gemm_checker.h"
 #include "support/gemm_cross.h"
 #include "support/random.h"

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
+#include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
-#include "ingot/codegen/gemm/gemm_pair_choice.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/matmul.h"

@@ -10,9 +10,9 @@
 
 #include "cases.h"
 #include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/gemm/check_gemm.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 #include "support/compare.h"
 #include "support/reference.h"
 #include "support/run_case.h"

@@ -12,7 +12,7 @@
 
 #include "dequant/dequant_sm90_tiling.cuh"
 #include "gemm/gemm_sm90_split.cuh"
-#include "ingot/codegen/types/stream_k_estimate.h"
+#include "ingot/codegen/types/matmul_size.h"
 
 BOOST_AUTO_TEST_SUITE(test_stream_k)
 

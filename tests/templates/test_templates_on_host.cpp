@@ -124,7 +124,7 @@ constexpr int kInstantiated = sizeof...(kernels);
 
 using namespace ingot;
 
-// What src/codegen/pointwise/pointwise_render.cpp writes, with every kind of input.
+// What src/codegen/pointwise/pointwise_lowering.cpp writes, with every kind of input.
 template <math::Grade M>
 struct Fused {
   static constexpr u32 kInputs = 3;

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 #include "support/fixed_set.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 #include "interrupts.h"
 #include "support/expect_error.h"
 #include "support/processes.h"

@@ -31,7 +31,7 @@
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/codegen/template_files.h"
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"

@@ -17,7 +17,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
-#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 #include "text.h"
 
 namespace ingot::tools {

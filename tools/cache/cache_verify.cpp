@@ -18,7 +18,7 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
-#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 #include "interrupts.h"
 #include "progress.h"
 #include "text.h"

@@ -14,7 +14,6 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/library.h"
-#include "ingot/runtime/util/uninterrupted.h"
 #include "ingot/runtime/util/write_file.h"
 
 namespace ingot::tools {

@@ -15,7 +15,7 @@
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/matmul_tuning.h"
-#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/util/write_file.h"
 #include "interrupts.h"
 #include "progress.h"

@@ -14,7 +14,7 @@
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/jit/recording_file.h"
+#include "ingot/runtime/jit/recorder.h"
 
 namespace ingot::tools {
 namespace {

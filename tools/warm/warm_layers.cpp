@@ -13,8 +13,8 @@
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/json_text.h"
-#include "ingot/runtime/util/printable.h"
 #include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot::tools {
 namespace {

@@ -16,17 +16,17 @@
 #include <utility>
 #include <variant>
 
-#include "ingot/codegen/compile_cost.h"
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/recording.h"
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/nn/planning/layer_runs.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/jit/recording_file.h"
-#include "ingot/runtime/tuning/tuned_matmuls.h"
+#include "ingot/runtime/jit/recorder.h"
+#include "ingot/runtime/jit/warm_up.h"
+#include "ingot/runtime/tuning/tuning_import.h"
 #include "usage_error.h"
 #include "warm/warm_layers.h"
 

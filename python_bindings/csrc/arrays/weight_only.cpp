@@ -21,7 +21,7 @@
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/nn/weights/weight_only_state.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 #include "module.h"
 
 namespace ingot::python {

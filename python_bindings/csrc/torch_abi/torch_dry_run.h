@@ -6,7 +6,7 @@
 #include <atomic>
 #include <string>
 
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
 #include "torch_abi/torch_streams.h"

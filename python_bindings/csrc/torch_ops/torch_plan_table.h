@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/types/divided_up.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"

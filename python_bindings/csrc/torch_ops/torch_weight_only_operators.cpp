@@ -11,7 +11,7 @@
 #include "arrays/arrays.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/types/divided_up.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/nn/weights/weight_only.h"
 #include "ingot/runtime/util/digest.h"
 #include "torch_abi/torch_memory.h"

@@ -9,7 +9,7 @@
 #include "ingot/codegen/cast/cast_instances.h"
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/cast/cast_spec.h"
-#include "ingot/codegen/pointwise/pointwise_render.h"
+#include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/types/template_text.h"
 
 #include "cast/cast_output.cuh"

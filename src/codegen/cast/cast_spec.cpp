@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "ingot/codegen/cast/cast_scale.h"
-#include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 
@@ -30,7 +28,7 @@ void require_expression(const CastSpec& spec) {
 
 void require_transposed_scale(const CastSpec& spec) {
   if (!spec.transposed_scale) return;
-  require_cast_scale(spec, "transposed_scale", *spec.transposed_scale);
+  require_scale(spec, "transposed_scale", *spec.transposed_scale, kCastGranularities);
   if (!spec.codes || !spec.transposed) {
     refuse(spec, fmt::format("transposed_scale is {}, but only a cast that writes both codes and transposed has two "
                              "kinds of scales: set scale alone",
@@ -118,7 +116,7 @@ std::string print_spec(const CastSpec& spec) {
 void validate_spec(const CastSpec& spec) {
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
   require_dtype(spec, "out", spec.out, kFp8Dtypes);
-  require_cast_scale(spec, "scale", spec.scale);
+  require_scale(spec, "scale", spec.scale, kCastGranularities);
   if (!spec.codes && !spec.transposed) {
     refuse(spec, "neither codes nor transposed is set, but a cast must write at least one of them");
   }

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "ingot/codegen/cast/cast_scale.h"
-#include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 #include "ingot/codegen/types/template_text.h"
@@ -27,7 +25,7 @@ void validate_spec(const CastStatsSpec& spec) {
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
   if (spec.out) {
     require_dtype(spec, "out", *spec.out, kFp8Dtypes);
-    return require_cast_scale(spec, "scale", spec.scale);
+    return require_scale(spec, "scale", spec.scale, kCastGranularities);
   }
   if (spec.scale != kTensorwise || spec.transposed) {
     refuse(spec, fmt::format("{} is set, but there are no codes: set out", spec.transposed ? "transposed" : "scale"));

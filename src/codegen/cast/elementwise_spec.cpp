@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "ingot/codegen/cast/cast_instances.h"
-#include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 #include "ingot/codegen/types/template_text.h"

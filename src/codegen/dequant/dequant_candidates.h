@@ -7,6 +7,7 @@
 
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
+#include "ingot/codegen/types/target.h"
 
 namespace ingot {
 

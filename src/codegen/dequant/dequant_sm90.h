@@ -1,13 +1,13 @@
 // Converts a tiling of kernel sm90 to the type of templates/dequant/dequant_sm90_tiling.cuh, and says what follows from
-// it: whether the kernel can be built, and how much shared memory it uses. Says what is wrong with a tiling of any
-// kernel.
+// it: whether the kernel can be built, how much shared memory it uses, which tilings suit a size, and how long they
+// take. Says what is wrong with a tiling of any kernel.
 #pragma once
 
 #include <string>
-
-#include "ingot/codegen/dequant/dequant_spec.h"
-
+#include <vector>
 #include "dequant/dequant_sm90_tiling.cuh"
+#include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/types/matmul_size.h"
 
 namespace ingot {
 
@@ -41,5 +41,17 @@ u32 dequant_sm90_launch_bytes(const DequantMatmulSpec& spec, const DequantTiling
 // Why the spec's kernel, which must not be `automatic`, cannot be built with this tiling, for messages; empty if it
 // can.
 std::string dequant_tiling_fault(const DequantMatmulSpec& spec, const DequantTiling& tiling);
+
+// The tilings that suit the sizes: those with mma.sync and those with wgmma, or only the latter.
+std::vector<DequantTiling> dequant_sm90_tilings(const DequantMatmulSpec& spec, const MatmulSize& size,
+                                                bool wgmma_alone);
+
+// The tilings that suit the sizes and sum each row's terms in the same order as `tiling`, which must use wgmma.
+std::vector<DequantTiling> dequant_sm90_tilings_like(DequantTiling tiling, const DequantMatmulSpec& spec,
+                                                     const MatmulSize& size);
+
+// Microseconds, roughly.
+double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& size, const DequantTiling& tiling,
+                             int multiprocessors);
 
 }  // namespace ingot

@@ -6,7 +6,6 @@
 #include <array>
 #include <utility>
 
-#include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 

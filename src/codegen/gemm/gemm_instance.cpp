@@ -6,9 +6,8 @@
 #include <string>
 
 #include "ingot/codegen/gemm/gemm_estimate.h"
-#include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
-#include "ingot/codegen/pointwise/pointwise_render.h"
+#include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/types/template_text.h"
 #include "ingot/codegen/types/template_types.h"
 #include "ingot/runtime/error.h"

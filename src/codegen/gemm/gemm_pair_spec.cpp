@@ -1,11 +1,10 @@
 // Pairs of GEMMs: their text, the check of which are valid, their hash and the list of all.
-#include "ingot/codegen/gemm/gemm_pair_spec.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
 
 #include <fmt/format.h>
 
 #include <utility>
 
-#include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 

@@ -1,4 +1,5 @@
-// Matrix multiplications, with the scale_inv of FP8 operands, a bias and an epilogue.
+// Matrix multiplications, with the scale_inv of FP8 operands, a bias and an epilogue; pairs of them; and the relayout
+// of their operands.
 #pragma once
 
 #include <array>
@@ -7,7 +8,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
 #include "ingot/api.h"
 #include "ingot/codegen/gemm/gemm_tiling.h"
 #include "ingot/codegen/pointwise/pointwise.h"
@@ -97,5 +97,45 @@ void read_spec(const SpecReader& reader, GemmSpec& spec);
 INGOT_API void list_valid(std::vector<GemmSpec>& specs);
 ExtraPasses extra_passes(const GemmSpec& spec);
 TemplateInstance template_instance(const GemmSpec& spec, Pass pass);
+
+// Two GEMMs that one launch computes: those of a layer's two gradients, when both are small. Each half of the
+// multiprocessors computes one of the two as kernel sm90 would with the same tiling, to the same bits.
+//
+// Both have kernel sm90 and a tiling without clusters and stream-K, and read their operands as they are stored. Their
+// epilogue adds c, if it does anything.
+struct GemmPairSpec {
+  static constexpr std::string_view kWord = "gemm_pair";
+  GemmSpec first{};
+  GemmSpec second{};
+  bool operator==(const GemmPairSpec&) const = default;
+};
+
+// Why no pair has this GEMM, for messages; empty if one can have it.
+INGOT_API std::string pair_fault(const GemmSpec& spec);
+
+std::string print_spec(const GemmPairSpec& spec);
+void validate_spec(const GemmPairSpec& spec);
+INGOT_API std::uint64_t hash_spec(const GemmPairSpec& spec);
+void read_spec(const SpecReader& reader, GemmPairSpec& spec);
+// For each kind of operands and scale_inv, the two of a layer's gradients.
+INGOT_API void list_valid(std::vector<GemmPairSpec>& specs);
+ExtraPasses extra_passes(const GemmPairSpec& spec);
+TemplateInstance template_instance(const GemmPairSpec& spec, Pass pass);
+
+// The first step of a GEMM with staged operands: the same codes, of any FP8 dtype, in rows that start at multiples of
+// 16 bytes: copied or transposed.
+struct RelayoutSpec {
+  static constexpr std::string_view kWord = "relayout";
+  bool transposed = false;
+  bool operator==(const RelayoutSpec&) const = default;
+};
+
+std::string print_spec(const RelayoutSpec& spec);
+void validate_spec(const RelayoutSpec& spec);
+INGOT_API std::uint64_t hash_spec(const RelayoutSpec& spec);
+void read_spec(const SpecReader& reader, RelayoutSpec& spec);
+INGOT_API void list_valid(std::vector<RelayoutSpec>& specs);
+ExtraPasses extra_passes(const RelayoutSpec& spec);
+TemplateInstance template_instance(const RelayoutSpec& spec, Pass pass);
 
 }  // namespace ingot

@@ -3,25 +3,15 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <charconv>
 #include <utility>
+
+#include "ingot/codegen/types/spec_reader.h"
 
 namespace ingot {
 namespace {
 
 constexpr std::string_view kStreamK = ":streamk";
 constexpr std::array<std::string_view, 5> kNames{"automatic", "cublaslt", "sm90", "mma", "simt"};
-
-// Takes the number up to `end` off the text, and `end` with it. '\0' as end: the number is all that is left.
-std::optional<int> take_number(std::string_view& text, char end) {
-  const auto stop = end == '\0' ? text.size() : text.find(end);
-  if (stop == std::string_view::npos || stop == 0) return std::nullopt;
-  int value = 0;
-  const auto [last, error] = std::from_chars(text.data(), text.data() + stop, value);
-  if (error != std::errc() || last != text.data() + stop || text[0] == '-') return std::nullopt;
-  text.remove_prefix(end == '\0' ? stop : stop + 1);
-  return value;
-}
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// How kernels and the CPU compute the steps of an expression, in fewer instructions:
+// How kernels and the CPU compute the steps of an expression, in fewer instructions, and the text of those kernels:
 //
 // - A product that nothing uses but one sum or difference becomes part of it: a fused multiply-add, which rounds once.
 //   Of two such products it is the second.
@@ -8,8 +8,9 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
-
 #include "ingot/codegen/pointwise/pointwise.h"
 
 namespace ingot {
@@ -35,5 +36,11 @@ struct LoweredStep {
 
 // One for each of expression.steps().
 std::vector<LoweredStep> lower(const Pointwise& expression);
+
+// Writes the struct that templates/pointwise/pointwise.cuh describes, in namespace ingot; the unit that contains it
+// includes that header. It has the steps of PointwiseProgram, each as a temporary, which leaves the compiler nothing to
+// decide but the schedule. None of the user's text gets in: inputs are named a0, a1 ..., and numbers are written in
+// hexadecimal. `functor_name` is an identifier.
+std::string render(const Pointwise& expression, std::string_view functor_name, PointwisePrecision precision);
 
 }  // namespace ingot

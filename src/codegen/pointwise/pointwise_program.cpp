@@ -28,7 +28,7 @@ void each(std::size_t count, float* out, const float* a, const float* b, Functio
   for (std::size_t i = 0; i < count; ++i) out[i] = function(a[i], b[i]);
 }
 
-// The same calls as in pointwise_render.cpp.
+// The same calls as in pointwise_lowering.cpp.
 template <class M>
 void compute_step(Op op, std::size_t count, float* out, const float* a, const float* b) {
   switch (op) {

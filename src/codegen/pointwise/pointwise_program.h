@@ -1,5 +1,5 @@
 // Runs an expression on the CPU over many elements, in f32, with the same operations in the same order as the CUDA code
-// that pointwise_render.h writes: with a reproducible precision it gives the GPU's bits.
+// that pointwise_lowering.h writes: with a reproducible precision it gives the GPU's bits.
 #pragma once
 
 #include <cstddef>

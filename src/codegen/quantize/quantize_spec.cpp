@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 
-#include "ingot/codegen/types/spec_checks.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 #include "ingot/codegen/types/template_text.h"

@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <string_view>
-
-#include "ingot/api.h"
 
 namespace ingot {
 
@@ -123,7 +123,12 @@ constexpr const DtypeFacts& facts_of(Dtype dtype) {
 // "f32", "bf16", "e4m3fn" ...
 constexpr std::string_view name(Dtype dtype) { return facts_of(dtype).name; }
 // The inverse of name(); empty for any other text.
-INGOT_API std::optional<Dtype> parse_dtype(std::string_view text);
+constexpr std::optional<Dtype> parse_dtype(std::string_view text) {
+  for (const DtypeFacts& facts : kDtypeTable) {
+    if (facts.name == text) return facts.dtype;
+  }
+  return std::nullopt;
+}
 
 constexpr int bits_of(Dtype dtype) { return facts_of(dtype).bits; }
 
@@ -162,6 +167,20 @@ inline constexpr std::array kSubByteDtypes = dtypes_that<is_sub_byte>();
 inline constexpr std::array kCodeDtypes = dtypes_that<is_code_format>();
 inline constexpr std::array kMxDtypes = dtypes_that<is_mx_element>();
 inline constexpr std::array kWeightDtypes = dtypes_that<is_weight>();
+
+constexpr bool among(std::span<const Dtype> dtypes, Dtype dtype) {
+  for (const Dtype each : dtypes) {
+    if (each == dtype) return true;
+  }
+  return false;
+}
+
+// "bf16, f16"
+inline std::string list(std::span<const Dtype> dtypes) {
+  std::string names;
+  for (const Dtype dtype : dtypes) names.append(names.empty() ? "" : ", ").append(name(dtype));
+  return names;
+}
 
 // Bytes per element; of a dtype of less than a byte 1, the size of what its rows are addressed in.
 constexpr int size_of(Dtype dtype) { return is_sub_byte(dtype) ? 1 : bits_of(dtype) / 8; }

@@ -1,13 +1,11 @@
 #include "ingot/codegen/types/spec_reader.h"
-
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <string_view>
 #include <system_error>
-
-#include "ingot/codegen/types/spec_words.h"
+#include <vector>
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -61,6 +59,14 @@ std::optional<int> parse_number(std::string_view text) {
 }
 
 }  // namespace
+
+std::optional<int> take_number(std::string_view& text, char end) {
+  const auto stop = end == '\0' ? text.size() : text.find(end);
+  if (stop == std::string_view::npos || text.starts_with('-')) return std::nullopt;
+  const std::optional<int> value = parse_number(text.substr(0, stop));
+  if (value) text.remove_prefix(end == '\0' ? stop : stop + 1);
+  return value;
+}
 
 SpecReader::SpecReader(std::string_view line) : line_(line), words_(split_words(line)) {
   if (words_.empty()) fail("the line is empty; expected a kernel such as \"cast bf16->e4m3fn scale=row out=codes\"");

@@ -1,16 +1,20 @@
-// Reads a spec from its line: "cast bf16->e4m3fn scale=row pow2". The first word names the operation, the next ones
-// come in a fixed order, and the options after them in any order. Errors quote the word that is wrong.
+// What every family's spec is read and checked with. A line, such as "cast bf16->e4m3fn scale=row pow2": the
+// first word names the operation, the next ones come in a fixed order, and the options after them in any order. Errors
+// quote the word that is wrong.
 #pragma once
 
+#include <fmt/format.h>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
-
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
+#include "ingot/runtime/error.h"
 
 namespace ingot {
 
@@ -74,5 +78,34 @@ class SpecReader {
   std::string_view line_;
   std::vector<std::string> words_;
 };
+
+// Takes the number up to `end` off the text, and `end` with it. '\0' as end: the number is all that is left.
+std::optional<int> take_number(std::string_view& text, char end);
+
+// Of validate_spec(): a refusal quotes the spec's line and names the field.
+template <class Spec>
+[[noreturn]] void refuse(const Spec& spec, const std::string& message) {
+  throw Error(ErrorCode::invalid_spec, print_spec(spec), message);
+}
+
+template <class Spec>
+void require_dtype(const Spec& spec, const char* field, Dtype dtype, std::span<const Dtype> allowed) {
+  if (among(allowed, dtype)) return;
+  refuse(spec, fmt::format("{} is {}, but must be one of {}", field, name(dtype), list(allowed)));
+}
+
+template <class Spec>
+void require_scale(const Spec& spec, const char* field, ScaleGranularity scale,
+                   std::span<const ScaleGranularity> allowed) {
+  if (among(allowed, scale)) return;
+  refuse(spec, fmt::format("{} is {}, but must be {}", field, print(scale), one_of(allowed)));
+}
+
+template <class Spec>
+void require_source(const Spec& spec, ScaleSource source) {
+  if (source == ScaleSource::dynamic || source == ScaleSource::given) return;
+  refuse(spec,
+         fmt::format("source is {}, which is not valid; it must be dynamic or given", static_cast<unsigned>(source)));
+}
 
 }  // namespace ingot

@@ -1,12 +1,12 @@
-// The exact GPU architecture that a kernel is compiled for.
+// GPUs: the exact architecture that a kernel is compiled for, and GPUs by name, for machines that have none.
 #pragma once
 
 #include <array>
 #include <compare>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
-
 #include "ingot/api.h"
 
 namespace ingot {
@@ -28,5 +28,36 @@ constexpr Target target_for(int major, int minor) { return {major, minor, major 
 // Every kernel must compile for all of these.
 inline constexpr std::array kSupportedTargets{Target{8, 0, false}, Target{8, 9, false}, Target{9, 0, true},
                                               Target{10, 0, true}, Target{12, 0, true}};
+
+// What the choice of a matmul's kernel depends on.
+struct MatmulDevice {
+  Target target{};
+  int multiprocessors = 0;
+  bool compiles = true;  // can kernels be compiled here? If not, only those in the store can run.
+};
+
+struct Gpu {
+  std::string_view name;    // "h200"
+  std::string_view device;  // as the driver names it: "NVIDIA H200"
+  Target target;
+  int multiprocessors;
+  int block_shared_bytes;  // the most shared memory that one block can have
+};
+
+// In a fixed order. The numbers are those of whole GPUs: a MIG instance has fewer multiprocessors.
+INGOT_API std::span<const Gpu> known_gpus();
+
+// "a100, l4, ..."
+INGOT_API std::string gpu_names();
+
+// Throws Error{invalid_argument} that lists the names.
+INGOT_API const Gpu& gpu_named(std::string_view name);
+
+// The first of that target; null if there is none.
+INGOT_API const Gpu* gpu_of_target(const Target& target);
+
+inline MatmulDevice matmul_device(const Gpu& gpu) {
+  return {.target = gpu.target, .multiprocessors = gpu.multiprocessors};
+}
 
 }  // namespace ingot

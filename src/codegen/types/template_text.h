@@ -2,6 +2,8 @@
 // spec; generate() makes it a translation unit.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <concepts>
 #include <initializer_list>
 #include <string>
@@ -24,7 +26,7 @@ struct TemplateInstance {
 inline constexpr const char* kFunctorName = "Fused";
 
 // "ingot::bf16": a type of templates/formats.cuh.
-std::string type_text(Dtype dtype);
+inline std::string type_text(Dtype dtype) { return fmt::format("ingot::{}", name(dtype)); }
 
 // A field of an aggregate, by its name, so that no value is read as another's.
 struct FieldText {
@@ -37,12 +39,24 @@ template <std::integral Number>
 requires(!std::same_as<Number, bool>) FieldText field(std::string_view name, Number value) {
   return {name, std::to_string(value)};
 }
-// A Granularity of templates/granularity.cuh: "{.rows = 1, .cols = 128}".
-FieldText field(std::string_view name, ScaleGranularity value);
 
 // "{.m = 64, .n = 128}". The fields are in the order in which the aggregate declares them, as C++ demands.
-std::string aggregate_text(std::initializer_list<FieldText> fields);
+inline std::string aggregate_text(std::initializer_list<FieldText> fields) {
+  std::string text = "{";
+  for (const FieldText& each : fields) {
+    if (text.size() > 1) text += ", ";
+    text.append(".").append(each.name).append(" = ").append(each.value);
+  }
+  return text + "}";
+}
 // "ingot::MmaTiling{.m = 64, .n = 128}"
-std::string aggregate_text(std::string_view type, std::initializer_list<FieldText> fields);
+inline std::string aggregate_text(std::string_view type, std::initializer_list<FieldText> fields) {
+  return fmt::format("ingot::{}{}", type, aggregate_text(fields));
+}
+
+// A Granularity of templates/granularity.cuh: "{.rows = 1, .cols = 128}".
+inline FieldText field(std::string_view name, ScaleGranularity value) {
+  return {name, aggregate_text({field("rows", value.rows), field("cols", value.cols)})};
+}
 
 }  // namespace ingot

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "ingot/codegen/types/divided_up.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/nn/linear/tensor_checks.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/error.h"

@@ -9,7 +9,7 @@
 #include <span>
 #include <utility>
 
-#include "ingot/codegen/types/spec_words.h"
+#include "ingot/codegen/types/dtype.h"
 #include "ingot/nn/recipe/delayed_scaling_state.h"
 #include "ingot/runtime/check.h"
 #include "ingot/runtime/error.h"

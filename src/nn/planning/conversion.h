@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "ingot/codegen/types/gpu.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/modules/mlp.h"

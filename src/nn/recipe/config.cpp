@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "ingot/codegen/gemm/gemm_spec.h"
-#include "ingot/codegen/types/spec_words.h"
+#include "ingot/codegen/types/dtype.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/checksummed_line.h"
 #include "ingot/runtime/util/json_text.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 namespace {

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/types/divided_up.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/nn/linear/linear_checks.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/weights/stored_weights.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 namespace {

@@ -17,8 +17,8 @@
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/json_text.h"
-#include "ingot/runtime/util/printable.h"
 #include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/text.h"
 #include "ingot/runtime/util/write_file.h"
 
 namespace ingot {

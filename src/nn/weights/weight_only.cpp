@@ -11,7 +11,7 @@
 
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/codegen/types/divided_up.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/nn/linear/tensor_checks.h"
 #include "ingot/nn/weights/stored_weights.h"
 #include "ingot/runtime/check_tensor.h"

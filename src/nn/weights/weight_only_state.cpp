@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/codegen/types/spec_words.h"
+#include "ingot/codegen/types/dtype.h"
 #include "ingot/nn/weights/stored_weights.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 namespace {

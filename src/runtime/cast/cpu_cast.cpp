@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/cast/cpu_values.h"
-#include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 
 #include "cast/cast_tile_shared.cuh"

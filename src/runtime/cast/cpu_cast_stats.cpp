@@ -8,7 +8,6 @@
 
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cast_tensors.h"
-#include "ingot/runtime/cast/factor_strides.h"
 #include "ingot/runtime/check_tensor.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/visit.h"

@@ -6,7 +6,7 @@
 
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/cast/factor_strides.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/visit.h"
 
 #include "cast/cast_row_groups.cuh"

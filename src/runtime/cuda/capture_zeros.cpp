@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {

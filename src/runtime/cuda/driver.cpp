@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/library.h"
 

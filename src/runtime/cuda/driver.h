@@ -1,16 +1,79 @@
 // The CUDA driver API, opened when first needed. Without a driver the library still builds, loads and runs on the CPU.
+// No installed header includes this.
 #pragma once
 
 #include <cuda.h>
-
 #include <memory>
 #include <string>
-
 #include "ingot/codegen/types/target.h"
+
+// The functions of libcuda that Ingot calls. cuda.h renames a function to the version of its ABI (cuMemAlloc ->
+// cuMemAlloc_v2), here as everywhere else, so api().cuMemAlloc(...) calls exactly what a program that links libcuda
+// would call.
+#define INGOT_DRIVER_FUNCTIONS(X)      \
+  X(cuInit)                            \
+  X(cuDriverGetVersion)                \
+  X(cuGetErrorName)                    \
+  X(cuGetErrorString)                  \
+  X(cuDeviceGetCount)                  \
+  X(cuDeviceGet)                       \
+  X(cuDeviceGetName)                   \
+  X(cuDeviceGetAttribute)              \
+  X(cuDevicePrimaryCtxRetain)          \
+  X(cuDevicePrimaryCtxRelease)         \
+  X(cuCtxSetCurrent)                   \
+  X(cuCtxGetCurrent)                   \
+  X(cuCtxGetDevice)                    \
+  X(cuCtxGetDevResource)               \
+  X(cuGreenCtxGetDevResource)          \
+  X(cuMemGetInfo)                      \
+  X(cuMemAlloc)                        \
+  X(cuMemFree)                         \
+  X(cuMemcpyHtoDAsync)                 \
+  X(cuMemcpyDtoHAsync)                 \
+  X(cuMemcpyDtoDAsync)                 \
+  X(cuMemsetD8Async)                   \
+  X(cuMemsetD32Async)                  \
+  X(cuPointerGetAttribute)             \
+  X(cuStreamCreate)                    \
+  X(cuStreamDestroy)                   \
+  X(cuStreamSynchronize)               \
+  X(cuStreamGetCtx_v2)                 \
+  X(cuStreamIsCapturing)               \
+  X(cuStreamBeginCapture)              \
+  X(cuStreamEndCapture)                \
+  X(cuStreamGetCaptureInfo_v3)         \
+  X(cuThreadExchangeStreamCaptureMode) \
+  X(cuGraphInstantiate)                \
+  X(cuGraphGetNodes)                   \
+  X(cuGraphExecUpdate)                 \
+  X(cuGraphLaunch)                     \
+  X(cuGraphExecDestroy)                \
+  X(cuGraphDestroy)                    \
+  X(cuUserObjectCreate)                \
+  X(cuUserObjectRelease)               \
+  X(cuGraphRetainUserObject)           \
+  X(cuEventCreate)                     \
+  X(cuEventDestroy)                    \
+  X(cuEventRecord)                     \
+  X(cuEventSynchronize)                \
+  X(cuEventElapsedTime)                \
+  X(cuStreamWaitEvent)                 \
+  X(cuLibraryLoadData)                 \
+  X(cuLibraryUnload)                   \
+  X(cuLibraryGetKernel)                \
+  X(cuKernelSetAttribute)              \
+  X(cuLaunchKernelEx)                  \
+  X(cuOccupancyMaxActiveClusters)      \
+  X(cuTensorMapEncodeTiled)
 
 namespace ingot {
 
-struct DriverApi;  // runtime/cuda/driver_api.h
+struct DriverApi {
+#define INGOT_MEMBER(function) decltype(&::function) function = nullptr;
+  INGOT_DRIVER_FUNCTIONS(INGOT_MEMBER)
+#undef INGOT_MEMBER
+};
 
 // One function pointer per entry point that we call, with cuda.h's own types. A driver that lacks any of them is
 // reported and not used at all.
@@ -19,7 +82,7 @@ class Driver {
   // Null, with the reason in `problem`, if there is no libcuda.so.1, cuInit failed or there is no device.
   static std::unique_ptr<Driver> open(std::string& problem);
   using Api = DriverApi;
-  // Functions in place of libcuda's, for one device whose primary context is `context`: see dry_driver.h.
+  // Functions in place of libcuda's, for one device whose primary context is `context`: see driver.h.
   static std::unique_ptr<Driver> over(const Api& functions, CUdevice device, std::shared_ptr<CUctx_st> context);
   ~Driver();
 
@@ -90,5 +153,11 @@ class CurrentContext {
   bool is_callers_ = false;
   CUresult result_ = CUDA_SUCCESS;
 };
+
+// A CUDA driver that does nothing: the library's own CUDA code runs on it without a GPU, to find out which kernels it
+// asks for. Every call succeeds at once. Memory is addresses that nothing may touch, so it costs none and a host that
+// reads it crashes; copies to the host give zeros; a stream remembers whether it is capturing, and nothing else. Its
+// one device is that GPU, one of known_gpus().
+std::unique_ptr<Driver> make_dry_driver(const Gpu& gpu);
 
 }  // namespace ingot

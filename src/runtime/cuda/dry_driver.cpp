@@ -1,7 +1,7 @@
 // libcuda's functions take no state of ours, so it is where libcuda has its own: in the handles, and in each thread's
 // current context. A device's number is its place in known_gpus(). (A stream that joins another's capture does not
 // remember it.)
-#include "ingot/runtime/cuda/dry_driver.h"
+#include "ingot/runtime/cuda/driver.h"
 
 #include <atomic>
 #include <cstdint>
@@ -10,9 +10,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 
 // cuda.h leaves these types open.
 struct CUctx_st {

@@ -1,4 +1,4 @@
-#include "ingot/runtime/dequant/check_dequant.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,23 @@
 // The implementations on each device of matmuls with decoded weights and of packing those weights. Tensors must have
-// passed check_dequant.h; on a GPU the context must be current.
+// passed check(); on a GPU the context must be current.
 #pragma once
 
 #include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/dequant/dequant_tensors.h"
 
 namespace ingot {
+
+// From checked tensors.
+inline MatmulSize dequant_size(const DequantMatmulTensors& tensors) {
+  return {.m = tensors.x.rows, .n = tensors.out.cols, .k = tensors.x.cols};
+}
+
+// The checks of the tensors (see check.h). A packed weight does not record its sizes,
+// so its number of bytes must match the sizes of the other tensors.
+void check(const PackWeightSpec& spec, const PackWeightTensors& tensors, Device device);
+void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Device device);
+
 class DequantPlans;
 class Launcher;
 class Stream;

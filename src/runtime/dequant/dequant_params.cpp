@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "ingot/codegen/dequant/dequant_tiling.h"
-#include "ingot/runtime/dequant/dequant_shape.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 
 namespace ingot::cuda {
 namespace {

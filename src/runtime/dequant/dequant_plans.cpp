@@ -1,11 +1,9 @@
 #include "ingot/runtime/dequant/dequant_plans.h"
-
 #include <fmt/format.h>
-
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <variant>
-
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/error.h"
@@ -42,6 +40,42 @@ void refuse_dequant(const DequantMatmulSpec& asked, const char* reason) {
   }
   throw Error(ErrorCode::invalid_argument, print(asked),
               fmt::format("{}; leave kernel out to have the library choose one", reason));
+}
+
+namespace {
+
+constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max() - 1024;
+
+}  // namespace
+
+// Sizes, tiles and the copy engine's coordinates have 32 bits.
+const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device) {
+  const MatmulSize size = dequant_size(tensors);
+  if (device != target_for(9, 0)) return "kernel sm90 runs on sm_90a only";
+  if (size.k == 0) return "kernel sm90 needs a K of at least 1";
+  const Tensor& x = tensors.x;
+  // The stride of a single row does not matter; but for batch-invariant matmuls the kernel must not depend on M.
+  const bool strides_matter = size.m > 1 || spec.batch_invariant;
+  if (reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0 || (strides_matter && x.row_stride % 8 != 0)) {
+    return "kernel sm90 needs rows of x at multiples of 16 bytes";
+  }
+  const std::int64_t tiles_m = size.m / spec.tiling->tokens + 1;
+  const std::int64_t tiles_n = size.n / spec.tiling->rows + 1;
+  if (size.m > kMost || size.n > kMost || size.k > kMost || tiles_m > kMost / (8 * tiles_n)) {
+    return "kernel sm90 takes sizes below 2^31 and as many tiles";
+  }
+  return nullptr;
+}
+
+// Tiles and stages are counted in 32 bits; a grid has fewer than 2^31 blocks.
+const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const MatmulSize& size, Target device) {
+  if (device.major < 8) return "kernel mma runs on sm_80 and later";
+  const std::int64_t tiles_m = size.m / spec.tiling->tokens + 1;
+  const std::int64_t tiles_n = size.n / spec.tiling->rows + 1;
+  if (size.k > kMost || size.n > kMost || tiles_m > kMost || tiles_m > kMost / spec.tiling->split / tiles_n) {
+    return "kernel mma takes fewer than 2^31 tiles, rows of the weight, and K";
+  }
+  return nullptr;
 }
 
 }  // namespace ingot

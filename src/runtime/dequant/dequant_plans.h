@@ -1,13 +1,14 @@
 // Which kernels to try for a dequant_matmul, in order: first what tuning has found, then the library's own order.
-// Made once for each spec and size, then read without a lock. The first kMostPlans are kept (kernel_order.h).
+// Made once for each spec and size, then read without a lock. The first kMostPlans are kept (matmul_services.h).
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <vector>
-
 #include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/runtime/tuning/kernel_order.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
+#include "ingot/codegen/types/target.h"
+#include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/tuning/matmul_services.h"
 #include "ingot/runtime/util/grow_only_table.h"
 
@@ -54,5 +55,10 @@ void run_first(const DequantMatmulSpec& asked, std::span<const DequantMatmulSpec
   }
   refuse_dequant(asked, reason);
 }
+
+// Why the call is not supported by the kernel, a pure function of the call and the GPU; null if it is. Requires a spec
+// with a tiling.
+const char* dequant_sm90_refusal(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Target device);
+const char* dequant_mma_refusal(const DequantMatmulSpec& spec, const MatmulSize& size, Target device);
 
 }  // namespace ingot

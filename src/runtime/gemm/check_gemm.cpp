@@ -1,4 +1,4 @@
-#include "ingot/runtime/gemm/check_gemm.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 #include "ingot/runtime/check_scales.h"
 #include "ingot/runtime/check_tensor.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
 
 namespace ingot {

@@ -11,15 +11,14 @@
 #include <cstddef>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
-
 #include "ingot/codegen/pointwise/pointwise_program.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/gemm/gemm_kernel.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/visit.h"
-
 #include "numerics.cuh"
 #include "scaling.cuh"
 
@@ -273,6 +272,78 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
     }
   }
   finish.end();
+}
+
+namespace {
+
+// The inner loop of the CPU's GEMM, compiled for two vector widths and chosen for the processor at hand. Both give the
+// same bits: the vectors run along j, so that each sum is its own chain of scalar operations, and -ffp-contract=off
+// keeps products and sums apart.
+
+template <int Lanes>
+struct FloatVector;
+template <>
+struct FloatVector<4> {
+  using Type = float __attribute__((vector_size(16)));
+};
+template <>
+struct FloatVector<8> {
+  using Type = float __attribute__((vector_size(32)));
+};
+
+// multiply_tile() for the first `Rows` rows. The sums of a tile must stay in registers, which requires constant
+// indices: hence a parameter pack (I = row * vectors + vector) instead of a loop. Inlined, so that it is compiled for
+// the caller's instruction set.
+template <int Lanes, int... I>
+[[gnu::always_inline]] inline void multiply_rows(std::integer_sequence<int, I...> /*sums of the tile*/, i64 depth,
+                                                 const float* a, const float* b, float* sums, i64 stride) {
+  constexpr int kVectors = static_cast<int>(kTileCols) / Lanes;
+  using V = typename FloatVector<Lanes>::Type;
+  V tile[sizeof...(I)];
+  (__builtin_memcpy(&tile[I], sums + I / kVectors * stride + I % kVectors * Lanes, sizeof(V)), ...);
+  for (i64 k = 0; k < depth; ++k) {
+    V right[kVectors];
+    for (int v = 0; v < kVectors; ++v) __builtin_memcpy(&right[v], b + k * kTileCols + v * Lanes, sizeof(V));
+    ((tile[I] += a[k * kTileRows + I / kVectors] * right[I % kVectors]), ...);
+  }
+  (__builtin_memcpy(sums + I / kVectors * stride + I % kVectors * Lanes, &tile[I], sizeof(V)), ...);
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] void multiply_tile_avx2(i64 depth, const float* a, const float* b, float* sums, i64 stride) {
+  multiply_rows<8>(std::make_integer_sequence<int, kTileRows * kTileCols / 8>{}, depth, a, b, sums, stride);
+}
+#endif
+
+}  // namespace
+
+void multiply_tile_portable(i64 depth, const float* a, const float* b, float* sums, i64 stride) {
+  // Sixteen registers of four lanes hold half a tile.
+  constexpr i64 kRows = kTileRows / 2;
+  for (i64 i = 0; i < kTileRows; i += kRows) {
+    multiply_rows<4>(std::make_integer_sequence<int, kRows * kTileCols / 4>{}, depth, a + i, b, sums + i * stride,
+                     stride);
+  }
+}
+
+void multiply_tile(i64 depth, const float* a, const float* b, float* sums, i64 stride) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return multiply_tile_avx2(depth, a, b, sums, stride);
+#endif
+  multiply_tile_portable(depth, a, b, sums, stride);
+}
+
+// Codes copied or transposed, one at a time.
+void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, ThreadPool& pool) {
+  const Tensor& output = tensors.output;
+  pool.parallel_for(output.rows, 64, [&](i64 begin, i64 end) {
+    for (i64 r = begin; r < end; ++r) {
+      auto* const to = row<u8>(output, r);
+      for (i64 c = 0; c < output.cols; ++c) {
+        to[c] = spec.transposed ? row<const u8>(tensors.input, c)[r] : row<const u8>(tensors.input, r)[c];
+      }
+    }
+  });
 }
 
 }  // namespace ingot::cpu

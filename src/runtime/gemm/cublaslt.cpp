@@ -22,13 +22,11 @@
 
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/gemm/cublaslt_factors.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
-#include "ingot/runtime/tuning/kernel_order.h"
+#include "ingot/runtime/tuning/matmul_services.h"
+#include "ingot/runtime/util/grow_only_table.h"
 #include "ingot/runtime/util/library.h"
-#include "ingot/runtime/util/plan_table.h"
 
 namespace ingot {
 namespace {

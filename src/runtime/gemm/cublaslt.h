@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ingot/codegen/gemm/gemm_spec.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 
 struct CUstream_st;  // the driver API's CUstream is a pointer to this
 
@@ -30,7 +30,7 @@ class CublasLt {
   static constexpr int kAlgorithms = kCublasltAlgorithms;
 
   // Of the memory that matmul() takes: kWorkspaceBytes, and with scale_inv of groups the copies of those that cuBLASLt
-  // cannot read where they are (cublaslt_factors.h).
+  // cannot read where they are (cublaslt_rules.h).
   static std::size_t workspace_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
 
   // Enqueues the GEMM with the heuristic's `algorithm`-th result, and before it the copies of scale_inv. `workspace`

@@ -1,24 +1,21 @@
 // gemm on a GPU: tries the kernels of the call's plan in order, and launches the first that supports the tensors. A
-// spec that names its kernel has only that one.
+// spec that names its kernel has only that one. relayout, and with it the staging of operands that gemm_sm90 cannot
+// read as they are stored.
 #include <fmt/format.h>
-
 #include <algorithm>
-
+#include "gemm/gemm_simt.cuh"
+#include "gemm/relayout.cuh"
 #include "ingot/codegen/gemm/gemm_sm90.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
-#include "ingot/runtime/gemm/cublaslt_factors.h"
-#include "ingot/runtime/gemm/gemm_mma_rules.h"
+#include "ingot/runtime/gemm/cublaslt_rules.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
-#include "ingot/runtime/gemm/gemm_pair_plans.h"
 #include "ingot/runtime/gemm/gemm_params.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
-#include "ingot/runtime/gemm/gemm_sm90_rules.h"
+#include "ingot/runtime/gemm/gemm_rules.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
-
-#include "gemm/gemm_simt.cuh"
 
 namespace ingot::cuda {
 namespace {
@@ -105,6 +102,60 @@ void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream, La
   }
   gemm(first.spec, first.tensors, stream, launcher, plans, cublaslt);
   gemm(second.spec, second.tensors, stream, launcher, plans, cublaslt);
+}
+
+void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
+              Launcher& launcher) {
+  const MmaTiling tiling{.m = static_cast<u32>(spec.tiling->m), .n = static_cast<u32>(spec.tiling->n)};
+  launcher.launch(spec, Pass::main,
+                  {.grid_x = static_cast<unsigned>(mma_blocks(tiling, size.m, size.n)),
+                   .block = mma_threads(tiling),
+                   .shared_bytes = mma_shared_bytes(tiling)},
+                  gemm_mma_params(spec, tensors, size), stream);
+}
+
+namespace {
+
+constexpr i64 kRowBytes = 64;  // staged rows start at multiples of this: TMA requires 16, and is slower below 64
+
+Tensor staged_codes(void* data, const Tensor& codes, i64 rows, i64 k) {
+  Tensor staged = matrix(data, codes.dtype, rows, k, codes.device);
+  staged.row_stride = ceil_div(k, kRowBytes) * kRowBytes;
+  return staged;
+}
+
+std::size_t bytes_of(i64 rows, i64 k) { return static_cast<std::size_t>(rows * ceil_div(k, kRowBytes) * kRowBytes); }
+
+}  // namespace
+
+void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, const Stream& stream, Launcher& launcher) {
+  const Tensor& input = tensors.input;
+  if (input.rows == 0 || input.cols == 0) return;
+  const RelayoutParams params{.in = static_cast<const u8*>(input.data),
+                              .rows = input.rows,
+                              .cols = input.cols,
+                              .in_stride = input.row_stride,
+                              .out = static_cast<u8*>(tensors.output.data),
+                              .out_stride = tensors.output.row_stride};
+  launcher.launch(spec, Pass::main, CastTilesLaunch::grid(input.rows, input.cols), CastTilesLaunch::kThreads, params,
+                  stream);
+}
+
+std::size_t staged_bytes(const GemmSpec& spec, const MatmulSize& size) {
+  return (spec.staged_a ? bytes_of(size.m, size.k) : 0) + (spec.staged_b ? bytes_of(size.n, size.k) : 0);
+}
+
+GemmTensors stage(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* memory,
+                  const Stream& stream, Launcher& launcher) {
+  GemmTensors staged = tensors;
+  const auto bring = [&](Tensor& codes, Layout layout, i64 rows, std::size_t offset) {
+    const Tensor target = staged_codes(static_cast<std::byte*>(memory) + offset, codes, rows, size.k);
+    relayout({.transposed = layout == Layout::mn_major}, {.input = codes, .output = target}, stream, launcher);
+    codes = target;
+  };
+  if (spec.staged_a) bring(staged.a, spec.layout_a, size.m, 0);
+  if (spec.staged_b) bring(staged.b, spec.layout_b, size.n, spec.staged_a ? bytes_of(size.m, size.k) : 0);
+  return staged;
 }
 
 }  // namespace ingot::cuda

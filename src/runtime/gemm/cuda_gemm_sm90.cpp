@@ -6,14 +6,12 @@
 #include <cstddef>
 #include <optional>
 
-#include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_sm90.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
-#include "ingot/runtime/gemm/stream_k_params.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/stream.h"
 

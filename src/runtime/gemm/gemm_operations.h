@@ -1,16 +1,20 @@
 // The implementations on each device of GEMMs and of the relayout of their operands. Tensors must have passed
-// check_gemm.h; on a GPU the context must be current.
+// check(); on a GPU the context must be current.
 #pragma once
 
 #include <cstddef>
-
-#include "ingot/codegen/gemm/gemm_pair_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
-#include "ingot/codegen/gemm/relayout_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 
 namespace ingot {
+
+// The checks of the tensors (see check.h).
+void check(const GemmSpec& spec, const GemmTensors& tensors, Device device);
+// Checks a pair, neither of which may write what the other reads or writes.
+void check(const GemmWork& first, const GemmWork& second, Device device);
+void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device);
+
 class CublasLt;
 class GemmPairPlans;
 class GemmPlans;

@@ -1,10 +1,13 @@
-// The tensors of a GEMM, and of the relayout of its operands. Backend (backend.h) has the calls.
+// The tensors of a GEMM, the sizes that follow from them, and the tensors of the relayout of its operands. Backend
+// (backend.h) has the calls.
 #pragma once
 
 #include <array>
-
+#include <cstdint>
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/types/matmul_size.h"
+#include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/tensor.h"
 
 namespace ingot {
@@ -51,5 +54,20 @@ struct RelayoutTensors {
   Tensor input;
   Tensor output;
 };
+
+// K of an operand; and its other extent, which is M for a and N for b.
+inline std::int64_t extent_k(const Tensor& operand, Layout layout) {
+  return layout == Layout::k_major ? operand.cols : operand.rows;
+}
+inline std::int64_t extent_mn(const Tensor& operand, Layout layout) {
+  return layout == Layout::k_major ? operand.rows : operand.cols;
+}
+
+// The tensors must have been checked (gemm_operations.h).
+inline MatmulSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors) {
+  return {.m = extent_mn(tensors.a, spec.layout_a),
+          .n = extent_mn(tensors.b, spec.layout_b),
+          .k = extent_k(tensors.a, spec.layout_a)};
+}
 
 }  // namespace ingot

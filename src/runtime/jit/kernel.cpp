@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {

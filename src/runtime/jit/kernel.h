@@ -1,12 +1,13 @@
-// A loaded kernel. Launching allocates nothing, locks nothing and formats nothing.
+// A loaded kernel, and what is told of launches. Launching allocates nothing, locks nothing and formats nothing.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <string>
 #include <type_traits>
-
 #include "ingot/api.h"
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/jit/compiler.h"
 
 struct CUstream_st;
@@ -14,6 +15,7 @@ struct CUstream_st;
 namespace ingot {
 
 class Driver;
+class Stream;
 
 struct LaunchShape {
   unsigned grid_x = 1;
@@ -62,6 +64,24 @@ class INGOT_API Kernel {
   KernelResources resources_;
   mutable std::atomic<std::uint64_t> clusters_at_once_{0};  // with the shape they are of; 0: not asked yet
   mutable std::atomic<bool> shared_allowed_{false};         // has the device been asked for more than the default?
+};
+
+// LaunchHook is called before and after every launch of a backend (Backend::set_launch_hook), for traces. Without a
+// hook, a launch costs one more comparison.
+class INGOT_API LaunchHook {
+ public:
+  virtual ~LaunchHook() = default;
+  LaunchHook(const LaunchHook&) = delete;
+  LaunchHook& operator=(const LaunchHook&) = delete;
+
+  // Called before and after a launch is enqueued: a generated kernel, or a call of cuBLASLt (as its spec says). The
+  // CPU's backend calls them around each operation. On the calling thread, with the stream's device current. If
+  // before() throws, the launch is not made; if the launch throws, after() is not called.
+  virtual void before(const Stream& stream) = 0;
+  virtual void after(const KernelSpec& spec, Pass pass, const Stream& stream) = 0;
+
+ protected:
+  LaunchHook() = default;
 };
 
 }  // namespace ingot

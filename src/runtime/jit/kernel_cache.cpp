@@ -1,14 +1,11 @@
 #include "ingot/runtime/jit/kernel_cache.h"
-
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <thread>
 #include <utility>
 #include <vector>
-
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel.h"
@@ -200,6 +197,25 @@ void KernelCache::refuse_to_compile(const Source& source, Target target) const {
                                   "INGOT_CACHE_MODE=auto, write that store to a bundle with `ingot cache export`, and "
                                   "name the bundle, or the store, in INGOT_CACHE_TIERS"
                                 : "`ingot warm` makes it from a recording with this line: " + line));
+}
+
+namespace {
+
+std::string text(const KernelEvent& event) {
+  switch (event.kind) {
+    case KernelEvent::Kind::compiled: return "compiled";
+    case KernelEvent::Kind::from_store: return "read from the store";
+    case KernelEvent::Kind::from_tier: return "read from " + event.tier;
+    case KernelEvent::Kind::differing: return "not as the compiler makes it; compiled";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string print(const KernelEvent& event) {
+  return fmt::format("{} in {:.1f} ms for {}: {}", text(event), static_cast<double>(event.time.count()) / 1e3,
+                     print(event.target), event.name);
 }
 
 }  // namespace ingot

@@ -5,25 +5,111 @@
 
 #include <atomic>
 #include <chrono>
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
-
 #include "ingot/api.h"
 #include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/compiler.h"
-#include "ingot/runtime/jit/kernel_event.h"
+#include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_store.h"
-#include "ingot/runtime/jit/kernel_table.h"
 #include "ingot/runtime/jit/kernel_tier.h"
+#include "ingot/runtime/util/grow_only_table.h"
 #include "ingot/runtime/util/single_flight.h"
 
 namespace ingot {
+
+// The progress of Context::prepare().
+struct PrepareProgress {
+  std::size_t done = 0;   // kernels that are ready, or failed
+  std::size_t total = 0;  // of all
+  std::string kernel{};   // the spec of the last one
+};
+
+// What a cache reports to a log: where each kernel came from, once per kernel and process, never on the way to a
+// launch.
+struct KernelEvent {
+  // differing: found on disk, but the compiler makes other machine code of it (CacheMode::verify).
+  enum class Kind : std::uint8_t { compiled, from_store, from_tier, differing };
+
+  Kind kind = Kind::compiled;
+  std::string name{};  // Source::name: a spec's line
+  Target target{};
+  KernelKey key{};
+  std::string tier{};                // of from_tier: its path
+  std::chrono::microseconds time{};  // to find or to compile it
+};
+
+// "compiled in 412.3 ms for sm_90a: cast bf16->e4m3fn scale=row out=codes"
+INGOT_API std::string print(const KernelEvent& event);
+
+// The loaded kernels of a cache by spec and pass, read without a lock. A lookup takes the spec as its caller has it: a
+// KernelSpec that is made for it would copy the spec, and with it count one more owner of a shared expression.
+
+// A KernelSpec, or one of its alternatives by itself.
+template <class Spec>
+concept AnyKernelSpec = std::same_as<Spec, KernelSpec> || contains<Spec>(KernelSpecs{});
+
+template <class Value>
+class KernelTable {
+ public:
+  // Null if there is none.
+  template <AnyKernelSpec Spec>
+  Value* find(const Spec& spec, Pass pass) const noexcept {
+    const Entry* entry = table_.find(hash(spec, pass), Matches<Spec>{spec, pass});
+    return entry == nullptr ? nullptr : entry->value;
+  }
+
+  // Inserts the value unless the key has one already; returns the value in the table.
+  template <AnyKernelSpec Spec>
+  Value* insert(const Spec& spec, Pass pass, Value* value) {
+    return table_
+        .insert({.hash = hash(spec, pass), .spec = spec, .pass = pass, .value = value}, Matches<Spec>{spec, pass})
+        .value;
+  }
+
+  std::size_t size() const { return table_.size(); }
+
+ private:
+  struct Entry {
+    std::size_t hash;
+    KernelSpec spec;
+    Pass pass;
+    Value* value;
+  };
+  template <class Spec>
+  struct Matches {
+    const Spec& spec;
+    Pass pass;
+    bool operator()(const Entry& entry) const noexcept { return entry.pass == pass && is_same(entry.spec); }
+
+   private:
+    bool is_same(const KernelSpec& other) const noexcept {
+      if constexpr (std::same_as<Spec, KernelSpec>) {
+        return other == spec;
+      } else {
+        const Spec* const alternative = std::get_if<Spec>(&other);
+        return alternative != nullptr && *alternative == spec;
+      }
+    }
+  };
+
+  template <class Spec>
+  static std::size_t hash(const Spec& spec, Pass pass) noexcept {
+    return hash_value(spec) + pass.number();
+  }
+
+  GrowOnlyTable<Entry> table_;
+};
 
 class Kernel;
 class Driver;

@@ -12,15 +12,30 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <string_view>
-
+#include <utility>
 #include "ingot/api.h"
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/compiler.h"
-#include "ingot/runtime/jit/kernel_key.h"
+#include "ingot/runtime/util/digest.h"
 
 namespace ingot {
+
+// The key of a compiled kernel on disk and in memory: a hash of everything that decides its machine code.
+using KernelKey = Digest;
+
+// How a kernel's file begins: the version of its format.
+inline constexpr std::string_view kKernelFileMagic = "INGOTK02";
+
+// XXH3-128 over the length-prefixed fields: format version, kernel_identity(), target, source text. Nothing else
+// counts: no compiler's version, paths, names or environment variables.
+inline KernelKey kernel_key(const Source& source, Target target, std::string_view identity) {
+  return digest_fields({kKernelFileMagic, identity, print(target), source.text});
+}
 
 // Nothing larger is written, or read into memory.
 inline constexpr std::int64_t kMaxKernelFileBytes = std::int64_t{64} << 20;
@@ -52,5 +67,14 @@ struct KernelFile {
   CompiledKernel kernel{};
 };
 INGOT_API std::optional<KernelFile> read_kernel_file(std::string_view file, const KernelKey& key, std::string& problem);
+
+// A kernel of a store or a tier: what is known of it without reading its file.
+struct KernelEntry {
+  KernelKey key{};
+  std::int64_t bytes = 0;  // of its file
+  // When it was last used: seconds and nanoseconds, noted at most once an hour. A bundle keeps no times.
+  std::optional<std::pair<std::time_t, long>> used{};
+  std::optional<std::time_t> made{};  // where the file system keeps that
+};
 
 }  // namespace ingot

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "ingot/runtime/jit/compile_options.h"
 #include "ingot/runtime/util/digest.h"
 #include "ingot/version.h"
 

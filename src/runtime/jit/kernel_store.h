@@ -17,10 +17,9 @@
 #include <vector>
 
 #include "ingot/api.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/compiler.h"
-#include "ingot/runtime/jit/kernel_entry.h"
 #include "ingot/runtime/jit/kernel_file.h"
-#include "ingot/runtime/jit/kernel_key.h"
 #include "ingot/runtime/util/file_lock.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "ingot/runtime/util/store_directory.h"

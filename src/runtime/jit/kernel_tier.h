@@ -3,18 +3,42 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
-
 #include "ingot/api.h"
 #include "ingot/runtime/jit/compiler.h"
-#include "ingot/runtime/jit/kernel_entry.h"
 #include "ingot/runtime/jit/kernel_file.h"
-#include "ingot/runtime/jit/kernel_key.h"
-#include "ingot/runtime/jit/tuning_lines.h"
 
 namespace ingot {
+
+// Tuning records as they are stored with kernels: lines that nobody has parsed yet (tuning_record.h does). In a bundle
+// they are a text (kernel_bundle.h); a store has a file for each, <root>/tuning/<32 hex digits>.json.
+inline constexpr const char* kTuningFolder = "tuning";
+inline constexpr std::string_view kTuningSuffix = ".json";
+// The limit on the size of a record's file, which usually has less than 1000 bytes: nothing larger is written, or read
+// into memory.
+inline constexpr std::int64_t kMaxTuningRecordBytes = std::int64_t{1} << 20;
+
+// "<32 hex digits>.json". A file of any other name is no record.
+INGOT_API bool is_tuning_file(std::string_view name);
+
+// The line of a record's file; nothing, with the reason in `problem`, if the file is not complete.
+INGOT_API std::string_view line_of_tuning_file(std::string_view content, std::string& problem);
+
+struct TuningLine {
+  std::string_view text{};  // without the line's end; gone when the call returns
+  std::string place{};      // "line 3", "/opt/store/tuning/<32 hex digits>.json"
+  std::string problem{};    // why there is no text: "is truncated"
+};
+
+// Is called with one line after the other, until it returns false.
+using TakeTuningLine = std::function<bool(const TuningLine&)>;
+
+// Takes the lines of a text; empty ones mean nothing.
+INGOT_API void take_tuning_lines(std::string_view text, const TakeTuningLine& take);
 
 class INGOT_API KernelTier {
  public:
@@ -26,7 +50,7 @@ class INGOT_API KernelTier {
   // it, or if it is damaged there. Thread-safe.
   std::optional<CompiledKernel> find(const KernelKey& key) const { return find(key, nullptr); }
   virtual std::optional<CompiledKernel> find(const KernelKey& key, const KernelWanted* wanted) const = 0;
-  // The tuning records stored with its kernels, and what is wrong with those that cannot be read. tuning_file.h
+  // The tuning records stored with its kernels, and what is wrong with those that cannot be read. tuning_record.h
   // verifies them.
   virtual void read_tuning(const TakeTuningLine& take) const = 0;
   // How many there are, damaged ones too. Of a store, none is opened.

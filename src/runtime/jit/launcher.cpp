@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda/driver_api.h"
 #include "ingot/runtime/error.h"
 
 namespace ingot {

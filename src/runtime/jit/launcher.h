@@ -9,10 +9,10 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"
-#include "ingot/runtime/jit/launch_hook.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {

@@ -1,5 +1,5 @@
 // Each compiler first compiles an empty kernel: NVRTC's first compile is the one that replaces the program's signal
-// handlers (host_signals.h), it shows which of the newer options this NVRTC knows, and its PTX has the exact version,
+// handlers (signals.h), it shows which of the newer options this NVRTC knows, and its PTX has the exact version,
 // which the API does not give.
 #include "ingot/runtime/jit/nvrtc_compiler.h"
 
@@ -19,10 +19,9 @@
 #include "ingot/codegen/source_files.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/compile_log.h"
-#include "ingot/runtime/jit/compile_options.h"
-#include "ingot/runtime/jit/host_signals.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/util/library.h"
+#include "ingot/runtime/util/signals.h"
 
 namespace ingot {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "ingot/api.h"
 #include "ingot/codegen/template_files.h"
+#include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/compiler.h"
 
 namespace ingot {

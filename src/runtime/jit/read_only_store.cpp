@@ -12,9 +12,8 @@
 #include <utility>
 
 #include "ingot/runtime/jit/kernel_file.h"
-#include "ingot/runtime/util/directory_entries.h"
+#include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/trusted_file.h"
-#include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
 namespace {

@@ -1,18 +1,52 @@
 #include "ingot/runtime/jit/recorder.h"
-
+#include <fcntl.h>
 #include <fmt/format.h>
-
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <utility>
-
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/jit/recording_file.h"
-#include "ingot/runtime/util/append_line.h"
+#include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/signals.h"
+#include "ingot/runtime/util/text.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace ingot {
-
 namespace {
+
+bool ends_inside_a_line(int file) {
+  const off_t size = ::lseek(file, 0, SEEK_END);
+  char last = '\n';
+  return size > 0 && ::pread(file, &last, 1, size - 1) == 1 && last != '\n';
+}
+
+// In one write, so that lines of several processes do not mix; on its own line, even after one that is torn. The file
+// is created if there is none. Empty, or why it failed.
+std::string append_line(const std::filesystem::path& path, const std::string& text) {
+  const auto because_of = [](int error) { return std::system_category().message(error); };
+  // O_NONBLOCK: a FIFO that nobody reads must not stop the program.
+  constexpr int kFlags = O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  // Opened for reading too, a FIFO would be its own reader, and lose the line.
+  struct stat state {};
+  const bool is_fifo = ::stat(path.c_str(), &state) == 0 && S_ISFIFO(state.st_mode);
+  FileDescriptor file(
+      uninterrupted([&] { return ::open(path.c_str(), kFlags | (is_fifo ? O_WRONLY : O_RDWR), 0644); }));
+  if (!file) return is_fifo && errno == ENXIO ? "nothing reads from this FIFO" : because_of(errno);
+  const std::string line = fmt::format("{}{}\n", ends_inside_a_line(file.get()) ? "\n" : "", text);
+  const FileSizeSignal ignored;
+  const ssize_t written = uninterrupted([&] { return ::write(file.get(), line.data(), line.size()); });
+  if (written < 0) return because_of(errno);
+  if (written < static_cast<ssize_t>(line.size())) {
+    return fmt::format("only {} of a line's {} bytes fit", written, line.size());
+  }
+  return file.close() ? "" : because_of(errno);
+}
 
 std::size_t count(const Recording& recording, const KernelSpec&) { return recording.kernels().size(); }
 std::size_t count(const Recording& recording, const MatmulCall&) { return recording.matmuls().size(); }
@@ -72,6 +106,42 @@ void Recorder::warn_once(const std::string& text) {
     warned_ = true;
   }
   if (warn_) warn_(text);
+}
+
+namespace {
+
+constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20U;
+
+ParsedRecording parse_file(const std::filesystem::path& file) {
+  return parse_recording(read_file(file, kMostBytes, "a run with INGOT_RECORD set to this path records one there"));
+}
+
+RecordingFile describe(const std::filesystem::path& file, ParsedRecording parsed) {
+  RecordingFile read{.recording = std::move(parsed.recording), .damaged = parsed.damaged, .problem = {}};
+  if (parsed.damaged > 0) {
+    read.problem = fmt::format("recording {}: {} {} ignored; {}", file.string(), parsed.damaged,
+                               parsed.damaged == 1 ? "damaged line is" : "damaged lines are", printable(parsed.first));
+  }
+  return read;
+}
+
+}  // namespace
+
+RecordingFile read_recording(const std::filesystem::path& file) { return describe(file, parse_file(file)); }
+
+RecordingFile read_usable_recording(const std::filesystem::path& file) {
+  ParsedRecording parsed = parse_file(file);
+  if (parsed.recording.empty() && parsed.damaged > 0) {
+    throw Error(
+        ErrorCode::invalid_argument, file.string(),
+        fmt::format("is no recording: none of its lines ({}) can be read; {}; a run with INGOT_RECORD makes one",
+                    parsed.damaged, printable(parsed.first)));
+  }
+  return describe(file, std::move(parsed));
+}
+
+void write_recording(const std::filesystem::path& file, const Recording& recording) {
+  write_file(file, {print(recording)});
 }
 
 }  // namespace ingot

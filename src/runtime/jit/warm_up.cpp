@@ -1,7 +1,5 @@
 #include "ingot/runtime/jit/warm_up.h"
-
 #include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -10,9 +8,9 @@
 #include <mutex>
 #include <thread>
 #include <utility>
-
-#include "ingot/codegen/compile_cost.h"
 #include "ingot/codegen/generate.h"
+#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 
 namespace ingot {
@@ -165,6 +163,14 @@ void WarmUp::finish() {
   if (work_->failure) std::rethrow_exception(work_->failure);
 }
 
+double compile_cost(const KernelSpec& spec) {
+  if (const auto* gemm = std::get_if<GemmSpec>(&spec)) return gemm->kernel == GemmKernel::simt ? 1.5 : 3;
+  if (const auto* pair = std::get_if<GemmPairSpec>(&spec)) return pair->first == pair->second ? 3 : 6;
+  if (std::holds_alternative<DequantMatmulSpec>(spec)) return 4;
+  if (std::holds_alternative<NormSpec>(spec) || std::holds_alternative<CastSpec>(spec)) return 2;
+  return 1;
+}
+
 void warm(KernelCache& cache, std::span<const KernelSpec> specs, Target target, int threads) {
   std::vector<KernelPass> kernels;
   for (const KernelSpec& spec : specs) {
@@ -172,6 +178,42 @@ void warm(KernelCache& cache, std::span<const KernelSpec> specs, Target target, 
   }
   const int all = threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   WarmUp(cache, std::move(kernels), {.target = target, .threads = all - 1}).finish();
+}
+
+namespace {
+
+// Calls each(kernel) for all of them, in parallel with the warm-up's threads.
+template <class Each>
+void in_turn(const std::vector<KernelPass>& kernels, const std::function<void(const PrepareProgress&)>& progress,
+             const Each& each) {
+  std::exception_ptr failure;
+  std::size_t done = 0;
+  for (const KernelPass& kernel : kernels) {
+    try {
+      each(kernel);
+    } catch (const Error&) {
+      if (failure == nullptr) failure = std::current_exception();
+    }
+    ++done;
+    if (progress) progress({.done = done, .total = kernels.size(), .kernel = print(kernel.spec)});
+  }
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+void prepare_kernels(KernelCache& cache, const std::vector<KernelPass>& kernels,
+                     const std::function<void(const PrepareProgress&)>& progress) {
+  const WarmUp beside(cache, kernels);
+  in_turn(kernels, progress, [&](const KernelPass& kernel) { static_cast<void>(cache.get(kernel.spec, kernel.pass)); });
+}
+
+void compile_kernels(KernelCache& cache, const std::vector<KernelPass>& kernels, Target target,
+                     const std::function<void(const PrepareProgress&)>& progress) {
+  const WarmUp beside(cache, kernels, {.target = target});
+  in_turn(kernels, progress, [&](const KernelPass& kernel) {
+    static_cast<void>(cache.compiled(generate(kernel.spec, kernel.pass), target));
+  });
 }
 
 }  // namespace ingot

@@ -4,20 +4,17 @@
 #pragma once
 
 #include <sys/types.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
-
 #include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/types/target.h"
+#include "ingot/runtime/jit/kernel_cache.h"
 
 namespace ingot {
-
-class KernelCache;
 
 struct WarmUpOptions {
   std::optional<Target> target{};  // not set: the cache's
@@ -57,8 +54,22 @@ class WarmUp {
   pid_t process_;  // which has the threads
 };
 
+// Roughly how long a kernel takes to compile; a unit is 0.2 s of one core. Whoever compiles many begins with the
+// longest, so that none is left to run alone at the end.
+double compile_cost(const KernelSpec& spec);
+
 // A WarmUp that is waited for: compiles all passes of every spec that the store lacks, on `threads` threads (0: one
 // per core), the calling one among them. When all have ended, throws the error of the first in `specs` that failed.
 void warm(KernelCache& cache, std::span<const KernelSpec> specs, Target target, int threads);
+
+// Compiles and loads kernels, and returns when all are there. On the calling thread and on threads that it starts
+// (WarmUp). `progress` is called on the calling thread, after each kernel. When all have been tried, throws the error
+// of the first, in the list's order, that failed.
+void prepare_kernels(KernelCache& cache, const std::vector<KernelPass>& kernels,
+                     const std::function<void(const PrepareProgress&)>& progress);
+
+// Likewise for any target and without a GPU: compiles into the store, and loads nothing.
+void compile_kernels(KernelCache& cache, const std::vector<KernelPass>& kernels, Target target,
+                     const std::function<void(const PrepareProgress&)>& progress);
 
 }  // namespace ingot

@@ -9,9 +9,8 @@
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/measure/dequant_measurer.h"
-#include "ingot/runtime/measure/gemm_measurer.h"
-#include "ingot/runtime/util/date.h"
+#include "ingot/runtime/measure/gpu_measurer.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 namespace {
@@ -110,11 +109,7 @@ std::vector<MatmulSpec> GpuMatmuls::candidates(const MatmulCall& call) const {
 
 std::unique_ptr<MatmulMeasurer> GpuMatmuls::measurer(const MatmulCall& call) {
   if (bench_ == nullptr) bench_ = std::make_unique<Bench>(*context_);
-  if (const auto* const dequant = std::get_if<DequantMatmulSpec>(&call.spec)) {
-    return std::make_unique<CudaDequantMeasurer>(bench_->gpu, bench_->random, *dequant, call.size);
-  }
-  return std::make_unique<CudaGemmMeasurer>(bench_->gpu, bench_->random,
-                                            GemmCall{std::get<GemmSpec>(call.spec), call.size});
+  return std::make_unique<GpuMeasurer>(bench_->gpu, bench_->random, call.spec, call.size);
 }
 
 MatmulTuning GpuMatmuls::tuning() {

@@ -28,7 +28,7 @@
 
 #include "ingot/api.h"
 #include "ingot/runtime/backend.h"
-#include "ingot/runtime/jit/launch_hook.h"
+#include "ingot/runtime/jit/kernel.h"
 
 namespace ingot {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ingot/runtime/jit/kernel_tier.h"
-#include "ingot/runtime/tuning/tuning_file.h"
+#include "ingot/runtime/tuning/tuning_record.h"
 
 namespace ingot {
 namespace {

@@ -1,7 +1,6 @@
 #include "ingot/runtime/tuning/tuning_import.h"
-
 #include <fmt/format.h>
-
+#include <string>
 #include "ingot/runtime/error.h"
 
 namespace ingot {
@@ -28,6 +27,16 @@ ImportedRecords import_records(std::span<const TuningRecord> records, TuningStor
     }
   }
   return imported;
+}
+
+std::vector<TunedMatmul> tuned_matmuls(std::span<const TuningRecord> records, const MatmulDevice& device) {
+  const std::string target = print(device.target);
+  std::vector<TunedMatmul> all;
+  for (const TuningRecord& record : records) {
+    if (record.machine.target != target || record.machine.multiprocessors != device.multiprocessors) continue;
+    all.push_back({.call = {.spec = record.spec, .size = record.size}, .chosen = record.chosen});
+  }
+  return all;
 }
 
 }  // namespace ingot

@@ -1,17 +1,20 @@
 // The checksum is verified before anything is parsed. The parsed values are checked all the same, because a file with a
 // valid checksum may still have been written wrongly.
 #include "ingot/runtime/tuning/tuning_record.h"
-
 #include <fmt/format.h>
-
 #include <cmath>
+#include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <variant>
-
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/checksummed_line.h"
+#include "ingot/runtime/jit/kernel_tier.h"
 #include "ingot/runtime/util/json_text.h"
+#include "ingot/runtime/util/read_file.h"
+#include "ingot/runtime/util/text.h"
+#include "ingot/runtime/util/write_file.h"
 
 namespace ingot {
 namespace {
@@ -116,6 +119,57 @@ Digest tuning_key(const TuningMachine& machine, const MatmulSpec& spec, const Ma
   return digest_fields({std::to_string(kFormat), print(kernel_spec(spec)), std::to_string(size.m),
                         std::to_string(size.n), std::to_string(size.k), machine.device, machine.target,
                         std::to_string(machine.multiprocessors), machine.driver, machine.compiler, machine.cublaslt});
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Reads what it is called with.
+class LineReader {
+ public:
+  explicit LineReader(const std::function<bool()>& stop) : stop_(stop) {}
+
+  bool operator()(const TuningLine& line) {
+    file_.stopped = stop_ && stop_();
+    if (file_.stopped) return false;
+    std::string problem = line.problem;
+    std::optional<TuningRecord> record;
+    if (problem.empty()) record = parse_tuning_record(line.text, problem);
+    if (record) {
+      file_.records.push_back(*std::move(record));
+    } else if (file_.damaged++ == 0) {
+      file_.problem = fmt::format("{} {}", line.place, problem);
+    }
+    return true;
+  }
+
+  TuningFile take() { return std::move(file_); }
+
+ private:
+  const std::function<bool()>& stop_;
+  TuningFile file_;
+};
+
+}  // namespace
+
+TuningFile read_tuning_file(const fs::path& path, const std::function<bool()>& stop) {
+  constexpr std::uint64_t kMostBytes = std::uint64_t{2} << 30;  // millions of records
+  LineReader reader(stop);
+  take_tuning_lines(read_file(path, kMostBytes, "`ingot tune --export` writes one"), std::ref(reader));
+  return reader.take();
+}
+
+TuningFile read_tuning_of(const KernelTier& tier, const std::function<bool()>& stop) {
+  LineReader reader(stop);
+  tier.read_tuning(std::ref(reader));
+  return reader.take();
+}
+
+void write_tuning_file(const fs::path& path, std::span<const TuningRecord> records) {
+  FileWriter writer(path);
+  for (const TuningRecord& record : records) writer.write(print(record) + '\n');
+  writer.publish();
 }
 
 }  // namespace ingot

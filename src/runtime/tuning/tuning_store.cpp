@@ -3,7 +3,7 @@
 #include <string_view>
 #include <utility>
 
-#include "ingot/runtime/jit/tuning_lines.h"
+#include "ingot/runtime/jit/kernel_tier.h"
 
 namespace ingot {
 namespace {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 

@@ -1,14 +1,22 @@
-// FileDescriptor closes a file descriptor when it goes out of scope; write_all() writes to one.
+// System calls on files: FileDescriptor closes a file descriptor when it goes out of scope.
 #pragma once
 
 #include <unistd.h>
-
 #include <cerrno>
 #include <cstddef>
 #include <string_view>
 #include <utility>
 
 namespace ingot {
+
+// Makes a system call again that a signal has interrupted, as for programs whose handlers lack SA_RESTART. It returns
+// less than 0, with errno set, where it fails.
+template <class Call>
+auto uninterrupted(Call&& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 class FileDescriptor {
  public:

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <thread>
 
-#include "ingot/runtime/util/uninterrupted.h"
+#include "ingot/runtime/util/file_descriptor.h"
 
 namespace ingot {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/util/printable.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 namespace {

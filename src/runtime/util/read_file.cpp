@@ -12,7 +12,6 @@
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
-#include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
 namespace {

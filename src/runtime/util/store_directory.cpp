@@ -20,11 +20,10 @@
 #include <system_error>
 #include <thread>
 
-#include "ingot/runtime/util/directory_entries.h"
 #include "ingot/runtime/util/environment.h"
-#include "ingot/runtime/util/file_size_signal.h"
+#include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/signals.h"
 #include "ingot/runtime/util/trusted_file.h"
-#include "ingot/runtime/util/uninterrupted.h"
 
 namespace ingot {
 namespace {

@@ -1,14 +1,16 @@
 // Opens files that this process will act on although another program wrote them: machine code, in bundles and in other
-// users' stores. They are used only if nobody but root and the current user can have written them.
+// users' stores. They are used only if nobody but root and the current user can have written them. Lists directories,
+// without following links.
 #pragma once
 
+#include <sys/stat.h>
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
+#include <optional>
 #include <string>
-
+#include <vector>
 #include "ingot/runtime/util/file_descriptor.h"
-
-struct stat;
 
 namespace ingot {
 
@@ -35,5 +37,19 @@ TrustedFile open_trusted(const std::filesystem::path& path, std::string& problem
 
 // Reads `bytes` bytes at `offset`, or fewer where the file ends or cannot be read.
 std::string read_at(const FileDescriptor& file, std::int64_t offset, std::size_t bytes);
+
+struct DirectoryEntry {
+  std::string name;
+  struct stat state {};
+};
+
+// Empty, with errno set, if there is no such directory or `name` is a link. `at`: an open directory, or AT_FDCWD.
+FileDescriptor open_directory(int at, const char* name);
+
+// All but "." and ".."; none if the directory cannot be read.
+std::vector<DirectoryEntry> entries_of(const FileDescriptor& directory);
+
+// When a file was made. Nothing where the file system does not keep that.
+std::optional<std::time_t> birth_of(const FileDescriptor& directory, const std::string& name);
 
 }  // namespace ingot

@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "ingot/runtime/error.h"
-#include "ingot/runtime/util/file_size_signal.h"
-#include "ingot/runtime/util/uninterrupted.h"
+#include "ingot/runtime/util/file_descriptor.h"
+#include "ingot/runtime/util/signals.h"
 
 namespace ingot {
 namespace {

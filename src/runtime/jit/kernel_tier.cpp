@@ -1,8 +1,8 @@
-#include "ingot/runtime/jit/tuning_lines.h"
+#include "ingot/runtime/jit/kernel_tier.h"
 
 #include <cstddef>
 
-#include "ingot/runtime/util/lines.h"
+#include "ingot/runtime/util/text.h"
 
 namespace ingot {
 

@@ -1,12 +1,15 @@
-// Which GEMMs kernel sm90 (templates/gemm/gemm_sm90.cuh) supports: a pure function of the call and the GPU.
+// Which GEMMs kernels sm90 and mma (templates/gemm/gemm_sm90.cuh, gemm_mma.cuh) support: pure functions of the call and
+// the GPU.
 #pragma once
 
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/gemm/gemm_shape.h"
+#include "ingot/runtime/gemm/gemm_tensors.h"
 
 namespace ingot {
 
 // Why the call is not supported; null if it is. Requires checked tensors.
 const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device);
+
+const char* mma_refusal(const GemmSpec& spec, const MatmulSize& size, Target device);
 
 }  // namespace ingot
