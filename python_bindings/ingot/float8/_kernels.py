@@ -7,6 +7,7 @@ from typing import Optional
 import torch
 from torch.distributed._tensor import DTensor
 
+from ..torch._codes import FLOAT8
 from ..torch._errors import from_operator
 from ..torch._operators import HIGH_PRECISION
 from ..torch._schemas import fake
@@ -31,7 +32,7 @@ def _run(operator, *arguments):
 
 
 # By the numbers that the operators take.
-_FORMATS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+_FORMATS = tuple(FLOAT8.values())
 _OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "meta")
 

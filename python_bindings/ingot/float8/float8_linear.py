@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import nn
 from ..torch._checks import check_dense, is_dense, is_transformed, refuse_batched_gradients, refuse_transforms
+from ..torch._codes import FLOAT8
 from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ..torch._exported import is_exporting
 from ..torch._linear import in_autocasts_dtype, run_linear
@@ -149,12 +150,7 @@ def is_foreign(weight: torch.Tensor) -> bool:
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)  # the last in programs that torch.export traces
 
-_FLOAT8_NAMES = {
-    torch.float8_e4m3fn: "e4m3fn",
-    torch.float8_e5m2: "e5m2",
-    torch.float8_e4m3fnuz: "e4m3fnuz",
-    torch.float8_e5m2fnuz: "e5m2fnuz",
-}
+_FLOAT8_NAMES = {dtype: name for name, dtype in FLOAT8.items()}
 
 
 # Equal casts are one object, which is what compilers guard: alike layers share a compilation.

@@ -170,24 +170,12 @@ class Float8TrainingTensor(torch.Tensor):
         return _rebuilt, (codes.view(torch.uint8), codes.dtype, *state, self.requires_grad, dict(self.__dict__))
 
     def __tensor_flatten__(self):
-        metadata = {
-            "_orig_dtype": self._orig_dtype,
-            "_linear_mm_config": self._linear_mm_config,
-            "_gemm_input_role": self._gemm_input_role,
-            "_axiswise_dim": self._axiswise_dim,
-        }
-        return ["_data", "_scale"], metadata
+        return ["_data", "_scale"], {name: getattr(self, name) for name in _STATE[1:]}
 
     @staticmethod
     def __tensor_unflatten__(inner_tensors, metadata, outer_size, outer_stride):
-        return Float8TrainingTensor(
-            inner_tensors["_data"],
-            inner_tensors["_scale"],
-            metadata["_orig_dtype"],
-            metadata["_linear_mm_config"],
-            metadata["_gemm_input_role"],
-            metadata["_axiswise_dim"],
-        )
+        options = [metadata[name] for name in _STATE[1:]]
+        return Float8TrainingTensor(inner_tensors["_data"], inner_tensors["_scale"], *options)
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):

@@ -10,13 +10,14 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor, all_reduce
 from torch.distributed.tensor import DTensor, Partial, Replicate
 
+from ..torch._codes import FLOAT8
 from ..torch._errors import Float8AssertionError, Float8NotImplementedError, Float8ValueError
 from ..torch._scaled_linear import EPS, scale_of
 from .config import ScalingGranularity, config_has_stateful_scaling, e4m3_dtype, e5m2_dtype
 
 IS_ROCM = torch.version.hip is not None and torch.cuda.is_available()
 
-FP8_TYPES = {torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz}
+FP8_TYPES = set(FLOAT8.values())
 
 __all__ = [
     "EPS",

@@ -85,14 +85,7 @@ class WeightWithDynamicFloat8CastTensor(torch.Tensor):
     is_of_ingot = True
 
     @staticmethod
-    def __new__(
-        cls,
-        tensor: torch.Tensor,
-        linear_mm_config: LinearMMConfig,
-        dtype: torch.dtype,
-        precomputed_scale: Optional[torch.Tensor] = None,
-        round_scales_to_power_of_2: bool = False,
-    ):
+    def __new__(cls, tensor: torch.Tensor, *_: Any, **__: Any):
         return torch.Tensor._make_wrapper_subclass(
             cls,
             tensor.size(),

@@ -143,8 +143,9 @@ class StoredLinear(IngotLayer, torch.nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         input = self._checked(input)
-        tensors = (input, self._stored(), self.weight_scale, self.bias)
-        if is_transformed(input, self.bias, records=self._records(input)):
+        bias = self.bias
+        tensors = (input, self._stored(), self.weight_scale, bias)
+        if is_transformed(input, bias, records=self._records(input, bias)):
             refuse_transforms(self._subject)
         if torch.compiler.is_compiling():
             if is_exporting():
@@ -158,7 +159,7 @@ class StoredLinear(IngotLayer, torch.nn.Module):
                 return self.forward(input)
             raise layer_error(error, self._subject) from None
 
-    def _records(self, input: torch.Tensor) -> Optional[bool]:
+    def _records(self, input: torch.Tensor, bias: Optional[torch.Tensor]) -> Optional[bool]:
         """As is_transformed() takes it."""
         return None
 

@@ -136,8 +136,7 @@ class WeightOnlyLinear(StoredLinear):
 
     # ---- computing ----
 
-    def _records(self, input: torch.Tensor) -> bool:
-        return records(input, self.bias)
+    _records = staticmethod(records)
 
     def _facts_to_export(self):
         sizes = self.out_features, self.in_features

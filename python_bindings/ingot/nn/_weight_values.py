@@ -23,11 +23,7 @@ class WeightValues(torch.Tensor):
 
     @staticmethod
     def __new__(
-        cls,
-        layer: torch.nn.Module,
-        like: torch.Tensor,
-        read: Callable[[], torch.Tensor],
-        codes: Optional[torch.Tensor] = None,
+        cls, layer: torch.nn.Module, like: torch.Tensor, read: Any, codes: Optional[torch.Tensor] = None
     ) -> "WeightValues":
         """like: a tensor, perhaps on meta, with the shape, strides and dtype. codes: the layer's; None for a view."""
         device = like.device if codes is None else codes.device

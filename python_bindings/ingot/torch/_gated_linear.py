@@ -9,8 +9,7 @@ import torch
 
 from ._checks import check_dense, check_layer, refuse
 from ._linear import in_autocasts_dtype
-from ._main_grad import main_grad_of
-from ._module_calls import DelayedScales, ModuleOptions, layer_of, mlp_activation_of, run, weight_of
+from ._module_calls import DelayedScales, LayerOf, ModuleOptions, mlp_activation_of, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,9 +59,4 @@ def gated_linear(
             f"up: is {up.dtype} of shape {tuple(up.shape)} on {up.device}, expected the gate's {gate.dtype} of shape "
             f"{tuple(gate.shape)} on {gate.device}",
         )
-    trains_weight = torch.is_grad_enabled() and weight.requires_grad
-    main_grads = (main_grad_of(weight, options),)
-    weight = weight_of(weight, gate, options.recipe)
-    tensors, layers = (gate, up, weight, bias), (layer_of(weight, bias),)
-    operands = (options, gate, None, tensors, layers, trains_weight, main_grads, delayed)
-    return run("gated_linear", *operands)
+    return run("gated_linear", options, (gate, up), (LayerOf(weight, bias, options),), None, delayed)

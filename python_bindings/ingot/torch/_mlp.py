@@ -8,12 +8,10 @@ from typing import Optional
 
 import torch
 
-from ._checks import check_layer, check_norm, check_tensor, check_vector, check_weight, refuse
+from ._checks import check_layer, check_tensor, check_vector, check_weight, refuse
 from ._gated_linear import GatedLinearOptions, gated_linear
 from ._linear import in_autocasts_dtype
-from ._main_grad import main_grad_of
-from ._module_calls import DelayedScales, ModuleOptions, NormOptions, layer_of, mlp_activation_of, run, weight_of
-from ._norm_linear import beta_of
+from ._module_calls import DelayedScales, LayerOf, ModuleOptions, NormOptions, mlp_activation_of, run
 from ._shared_linear import SharedLinearOptions, shared_linear
 
 
@@ -107,17 +105,9 @@ def mlp(
     """
     _check(input, up_weight, up_bias, down_weight, down_bias, options)
     input = in_autocasts_dtype(input)
-    if options.norm is not None:
-        check_norm(options, input, norm_weight, norm_bias, options.norm.kind)
-        norm_bias = beta_of(options.norm, norm_weight, norm_bias)
-    trains_weight = torch.is_grad_enabled() and (up_weight.requires_grad or down_weight.requires_grad)
-    main_grads = (main_grad_of(up_weight, options, "up weight "), main_grad_of(down_weight, options, "down weight "))
-    up_weight = weight_of(up_weight, input, options.recipe)
-    down_weight = weight_of(down_weight, input, options.recipe)
-    tensors = (input, norm_weight, norm_bias, up_weight, up_bias, down_weight, down_bias)
-    layers = (layer_of(up_weight, up_bias), layer_of(down_weight, down_bias))
-    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads, delayed)
-    return run("mlp", *operands)
+    up = LayerOf(up_weight, up_bias, options, "up weight ")
+    down = LayerOf(down_weight, down_bias, options, "down weight ")
+    return run("mlp", options, (input,), (up, down), (norm_weight, norm_bias), delayed)
 
 
 def mlp_of_gate_and_up(

@@ -4,7 +4,7 @@ runs."""
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, NamedTuple, Optional, Union
+from typing import Callable, NamedTuple, Optional, Sequence, Union
 
 import torch
 
@@ -12,7 +12,9 @@ from .. import _core
 from .._core import Error
 from . import _module_operators as ops
 from ._checks import (
+    Subject,
     called,
+    check_norm,
     is_transformed,
     layer_error,
     refuse,
@@ -24,7 +26,7 @@ from ._checks import (
 from ._errors import LinearError
 from ._exported import export_layer, is_exporting
 from ._linear import RECIPES, casts_weight_again
-from ._main_grad import Asks, asks_for, converted, dummy_gradient
+from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
 from ._module_operators import OF_INPUT, Activation, Layer, Norm
 from ._names import PLACEHOLDERS
 from ._operators import HoldsPlans, PlanTable
@@ -126,12 +128,7 @@ def _named(function, *arguments):
         raise LinearError(str(error)) from None
 
 
-def weight_of(weight: torch.Tensor, input: torch.Tensor, recipe: str) -> torch.Tensor:
-    """In high precision both operands of a GEMM have one dtype."""
-    return converted(weight, input.dtype) if recipe == "high_precision" else weight
-
-
-def layer_of(weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Layer:
+def _layer_of(weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Layer:
     return Layer(weight.shape[0], weight.shape[1], weight.dtype, None if bias is None else bias.dtype)
 
 
@@ -153,10 +150,8 @@ class _Module(torch.autograd.Function):
         for need, bit in zip(ctx.needs_input_grad[1:], family.bits):
             wants |= bit if need else 0
         of_input, reads_weight = wants & OF_INPUT, reads & ops.READS_WEIGHT
-        through = 0
-        for weight in family.weights.values():
-            through |= wants & weight.through
-        keep = (ops.KEEP_SAVED if wants else 0) | (ops.KEEP_CODES if through and not reads_weight else 0)
+        keeps_codes = wants & family.through and not reads_weight
+        keep = (ops.KEEP_SAVED if wants else 0) | (ops.KEEP_CODES if keeps_codes else 0)
         outputs, saved = _forward(family, tensors, plan, keep, *state)
         ctx.name, ctx.plan, ctx.wants, ctx.subject = name, plan, wants, subject
         note_main_grads(ctx, tensors, family.weights, main_grads)
@@ -224,19 +219,35 @@ def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[
     return delayed._replace(starts=ops.starts_of((7 if delayed.starts else 0,) * layers, input.device))
 
 
-def run(
-    family: str,
-    options,
-    input,
-    gamma,
-    tensors,
-    layers,
-    trains_weight: bool,
-    main_grads,
-    delayed: Optional[DelayedScales] = None,
-):
-    """Runs a module's operators with their plan. `options` has the plans and what is fixed of them; main_grads are those
-    of the weights, or None for each that has none."""
+class LayerOf(NamedTuple):
+    """A layer of a call. subject, part: of messages about the weight's main_grad."""
+
+    weight: torch.Tensor
+    bias: Optional[torch.Tensor]
+    subject: Subject
+    part: str = ""
+
+
+def run(family: str, options, inputs, layers: Sequence[LayerOf], norm=None, delayed: Optional[DelayedScales] = None):
+    """Runs a module's operators with their plan, which `options` has. inputs: one, with the norm's weight and bias, or gate
+    and up; in autocast's dtype, and the layers checked."""
+    input, gamma = inputs[0], None
+    if norm is not None:
+        gamma, beta = norm
+        if options.norm is not None:
+            check_norm(options, input, gamma, beta, options.norm.kind)
+            if options.norm.kind == "layer" and gamma is not None and beta is None:
+                beta = torch.zeros_like(gamma, requires_grad=False)
+        inputs = (input, gamma, beta)
+    trains_weight = torch.is_grad_enabled() and any(layer.weight.requires_grad for layer in layers)
+    absent = len(ops.FAMILIES[family].weights) - len(layers)
+    main_grads = [main_grad_of(layer.weight, layer.subject, layer.part) for layer in layers]
+    main_grads += [None] * absent
+    # In high precision both operands of a GEMM have one dtype.
+    converts = options.recipe == "high_precision"
+    pairs = [(converted(layer.weight, input.dtype) if converts else layer.weight, layer.bias) for layer in layers]
+    tensors = (*inputs, *[tensor for pair in pairs for tensor in pair], *(None,) * (2 * absent))
+    layers = tuple([_layer_of(*pair) for pair in pairs])
     if is_transformed(*tensors):
         refuse_transforms(options)
     affine = gamma is not None

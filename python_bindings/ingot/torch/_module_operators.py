@@ -100,6 +100,9 @@ class _Known(NamedTuple):
     has_beta: bool
 
 
+OF_INPUT = INPUT | GAMMA | UP  # of the bits: those of inputs
+
+
 class Weight(NamedTuple):
     """Of a weight: its bit of a backward's `wants`, what that operator calls its main_grad, and the bits of the gradients
     that flow through it."""
@@ -124,13 +127,13 @@ class Family(NamedTuple):
     has_norm: bool = True
     outputs: int = 1
     keeps_output: bool = False
+    through: int = OF_INPUT  # the bits of the gradients that flow through any of the weights
 
 
 def _pair(layer: int) -> tuple[int, int]:
     return of_layer(WEIGHT, layer), of_layer(BIAS, layer)
 
 
-OF_INPUT = INPUT | GAMMA | UP  # of the bits: those of inputs
 _NORM = (INPUT, GAMMA, GAMMA)
 _SHARED_WEIGHTS = {3 + 2 * at: Weight(of_layer(WEIGHT, at), f"main_grad{at}", OF_INPUT) for at in range(3)}
 FAMILIES = {
@@ -144,7 +147,7 @@ FAMILIES = {
             3: Weight(WEIGHT, "up_main_grad", OF_INPUT),
             5: Weight(of_layer(WEIGHT, 1), "down_main_grad", OF_INPUT | WEIGHT | BIAS),
         },
-        WEIGHT, _core.torch_mlp_plan, _core.torch_name_mlp, {},
+        WEIGHT, _core.torch_mlp_plan, _core.torch_name_mlp, {}, through=OF_INPUT | WEIGHT | BIAS,
     ),
     "shared_linear": Family(
         SHARED_LINEAR, (*_NORM, *_pair(0), *_pair(1), *_pair(2)), _SHARED_WEIGHTS,

@@ -7,10 +7,9 @@ from typing import Optional
 
 import torch
 
-from ._checks import check_layer, check_norm
+from ._checks import check_layer
 from ._linear import in_autocasts_dtype
-from ._main_grad import main_grad_of
-from ._module_calls import DelayedScales, ModuleOptions, NormOptions, activation_of, layer_of, run, weight_of
+from ._module_calls import DelayedScales, LayerOf, ModuleOptions, NormOptions, activation_of, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +57,5 @@ def norm_linear(
     """
     check_layer(options, input, weight, bias)
     input = in_autocasts_dtype(input)
-    if options.norm is not None:
-        check_norm(options, input, norm_weight, norm_bias, options.norm.kind)
-        norm_bias = beta_of(options.norm, norm_weight, norm_bias)
-    trains_weight = torch.is_grad_enabled() and weight.requires_grad
-    main_grads = (main_grad_of(weight, options),)
-    weight = weight_of(weight, input, options.recipe)
-    tensors = (input, norm_weight, norm_bias, weight, bias)
-    layers = (layer_of(weight, bias),)
-    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads, delayed)
-    return run("norm_linear", *operands)
-
-
-def beta_of(norm: NormOptions, gamma: Optional[torch.Tensor], beta: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
-    """Returns a LayerNorm's bias: zeros if it has only a weight."""
-    if norm.kind == "layer" and gamma is not None and beta is None:
-        return torch.zeros_like(gamma, requires_grad=False)
-    return beta
+    layers = (LayerOf(weight, bias, options),)
+    return run("norm_linear", options, (input,), layers, (norm_weight, norm_bias), delayed)

@@ -7,11 +7,9 @@ from typing import Optional, Sequence
 
 import torch
 
-from ._checks import check_layer, check_norm, refuse
+from ._checks import check_layer, refuse
 from ._linear import in_autocasts_dtype
-from ._main_grad import main_grad_of
-from ._module_calls import DelayedScales, ModuleOptions, NormOptions, layer_of, run, weight_of
-from ._norm_linear import beta_of
+from ._module_calls import DelayedScales, LayerOf, ModuleOptions, NormOptions, run
 
 _MOST = 3
 
@@ -69,15 +67,5 @@ def shared_linear(
     for name, weight, bias in zip(names, weights, biases):
         check_layer(f'linear "{name}"', input, weight, bias)
     input = in_autocasts_dtype(input)
-    if options.norm is not None:
-        check_norm(options, input, norm_weight, norm_bias, options.norm.kind)
-        norm_bias = beta_of(options.norm, norm_weight, norm_bias)
-    trains_weight = torch.is_grad_enabled() and any(weight.requires_grad for weight in weights)
-    main_grads = [main_grad_of(weight, f'linear "{name}"') for name, weight in zip(names, weights)]
-    main_grads += [None] * (_MOST - len(weights))
-    weights = [weight_of(weight, input, options.recipe) for weight in weights]
-    layers = tuple(layer_of(weight, bias) for weight, bias in zip(weights, biases))
-    pairs = [tensor for pair in zip(weights, biases) for tensor in pair]
-    tensors = (input, norm_weight, norm_bias, *pairs, *(None,) * (2 * (_MOST - len(weights))))
-    operands = (options, input, norm_weight, tensors, layers, trains_weight, main_grads, delayed)
-    return run("shared_linear", *operands)
+    layers = [LayerOf(*each, f'linear "{name}"') for name, *each in zip(names, weights, biases)]
+    return run("shared_linear", options, (input,), layers, (norm_weight, norm_bias), delayed)
