@@ -2,8 +2,9 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
+#include <mutex>
 #include <new>
-#include <optional>
 
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/util/single_flight.h"

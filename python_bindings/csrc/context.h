@@ -2,11 +2,9 @@
 // far.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>

@@ -3,7 +3,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <optional>
 #include <string>
 
 #include "context.h"

@@ -1,6 +1,7 @@
 #include "arrays/arrays.h"
 
 #include <cstdint>
+#include <optional>
 
 #include "ingot/runtime/error.h"
 

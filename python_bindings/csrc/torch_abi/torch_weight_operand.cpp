@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <optional>
+#include <string>
 
 #include "ingot/runtime/error.h"
 

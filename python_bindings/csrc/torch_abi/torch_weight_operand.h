@@ -1,9 +1,7 @@
 // A weight's codes and factors as PyTorch's operators are given them: contiguous tensors of bytes and of f32.
 #pragma once
 
-#include <bit>
 #include <cstdint>
-#include <string>
 
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/nn/linear/linear_functions.h"

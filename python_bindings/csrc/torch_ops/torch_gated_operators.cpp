@@ -3,10 +3,6 @@
 // the first. The cast of the layer's input computes the activation, as within a whole MLP (nn/modules/mlp_functions.h).
 #include <algorithm>
 #include <array>
-#include <cstddef>
-#include <optional>
-#include <span>
-#include <string>
 #include <utility>
 
 #include "ingot/nn/modules/mlp_plan.h"

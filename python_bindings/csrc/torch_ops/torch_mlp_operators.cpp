@@ -1,9 +1,6 @@
 // The operators of an MLP, plain or gated, perhaps with a norm in front (nn/modules/mlp_functions.h).
 #include <array>
 #include <cstddef>
-#include <optional>
-#include <span>
-#include <string>
 #include <utility>
 
 #include "ingot/nn/modules/mlp_functions.h"

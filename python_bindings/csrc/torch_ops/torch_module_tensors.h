@@ -2,7 +2,6 @@
 // operands of a norm and of a layer, and the gradients of both.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>

@@ -1,10 +1,6 @@
 // The operators of a norm and the linear layer after it (nn/modules/norm_linear_functions.h), and of a linear layer
 // with an activation, which is one without a norm.
 #include <array>
-#include <cstddef>
-#include <optional>
-#include <span>
-#include <string>
 #include <utility>
 
 #include "ingot/nn/modules/norm_linear_functions.h"

@@ -11,7 +11,7 @@ import torch.nn as nn
 from .. import _core
 from .._context import context_for
 from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
-from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
+from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight
 from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType
 from .float8_linear import Float8Linear
@@ -76,15 +76,11 @@ def reason_to_leave_alone(layer: nn.Linear) -> str:
 def _tied_elsewhere(module: nn.Module, becomes_float8: Callable[[nn.Module, str], bool]) -> Dict[int, str]:
     """Returns the parameters, by id, that a module has which does not become an FP8 layer, with the module's name.
     `becomes_float8` is asked of linear layers that share their weight."""
-    users: Dict[int, List[Tuple[str, nn.Module]]] = {}
-    for name, each in module.named_modules():
-        for parameter in each.parameters(recurse=False):
-            users.setdefault(id(parameter), []).append((name, each))
     return {
         parameter: name
-        for parameter, of_parameter in users.items()
-        if len(of_parameter) > 1
-        for name, each in of_parameter
+        for parameter, users in users_of_parameters(module).items()
+        if len(users) > 1
+        for each, name in users.items()
         if not isinstance(each, nn.Linear) or not becomes_float8(each, name)
     }
 

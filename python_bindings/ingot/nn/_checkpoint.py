@@ -27,11 +27,11 @@ from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
 from ._mlp import GatedMlp
+from ._stored_linear import StoredLinear
 from ._weight_only import WeightOnlyLinear
 
 _OF_WEIGHT_ONLY = (torch.bfloat16, torch.float16)
 _KINDS = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
-_QUANTIZED = (WeightOnlyLinear, FrozenFloat8Linear)
 _OF_INPUT = ("input_scale", "activation_scale")
 _OF_CACHE = ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_output_scale")
 _SUBJECT = "load_float8_checkpoint"
@@ -209,7 +209,7 @@ class _Plan:
             elif key in module._non_persistent_buffers_set:
                 if tensor.is_meta:
                     self.left_on_meta.append(name)
-            elif isinstance(module, _QUANTIZED) and name in self.reader.names:
+            elif isinstance(module, StoredLinear) and name in self.reader.names:
                 self._refuse_quantized(place)
             elif sources := self._sources(place, key):
                 self._check_tensor(sources, tensor)
@@ -300,7 +300,7 @@ def _is_high(dtype: torch.dtype) -> bool:
 def _is_replaceable(place: Place) -> bool:
     """Would a layer of codes compute the same as this one?"""
     module = place.module
-    if isinstance(module, _QUANTIZED):
+    if isinstance(module, StoredLinear):
         return True
     if not isinstance(module, torch.nn.Linear) or "weight" not in module._parameters or "forward" in vars(module):
         return False

@@ -25,6 +25,7 @@ from ._float8_linear import Float8Linear
 from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
 from ._norm_linear import _NormLinear
 from ._parts import LinearParameters
+from ._stored_linear import StoredLinear
 from ._weight_only import WeightOnlyLinear
 
 _SCALE_OF_RECIPE = {
@@ -120,7 +121,7 @@ class _Collector:
                 contents.static = True
         elif isinstance(module, (torch.nn.Linear, LinearParameters, _NormLinear)):
             contents.ignored.append(place.name)
-        quantized = isinstance(module, (FrozenFloat8Linear, WeightOnlyLinear))
+        quantized = isinstance(module, StoredLinear)
         for key, tensor in [*module._parameters.items(), *({} if quantized else module._buffers).items()]:
             if tensor is None or key in module._non_persistent_buffers_set or _of_training(module, key):
                 continue

@@ -9,11 +9,12 @@ import torch
 
 from ..torch import _codes
 from ..torch._errors import LinearError
-from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights
+from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers
 from ._checkpoint_names import check_model
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
+from ._stored_linear import StoredLinear
 from ._weight_only import WeightOnlyLinear
 
 
@@ -97,7 +98,7 @@ class QuantizeReport:
 
 def reason_to_keep(layer: torch.nn.Module) -> str:
     """Why a layer's weight cannot be quantized; "" if it can."""
-    if isinstance(layer, (WeightOnlyLinear, FrozenFloat8Linear)):
+    if isinstance(layer, StoredLinear):
         return "is quantized already"
     if is_ingot_layer(layer) and not isinstance(layer, Float8Linear):
         return f"is a {type(layer).__name__} of ingot.nn already"
@@ -118,16 +119,6 @@ def _left_in_modules(model: torch.nn.Module) -> dict[str, str]:
         elif not isinstance(owner, torch.nn.Linear):
             left[name] = f"a {type(owner).__name__} of ingot.nn multiplies by it, and takes weights in high precision"
     return left
-
-
-def _users_of_parameters(model: torch.nn.Module) -> dict[int, dict[torch.nn.Module, str]]:
-    """The modules that have a parameter, with their names, by its id."""
-    users: dict[int, dict[torch.nn.Module, str]] = {}
-    for name, module in model.named_modules():
-        for parameter in module._parameters.values():
-            if parameter is not None:
-                users.setdefault(id(parameter), {})[module] = name
-    return users
 
 
 def quantize_(
@@ -164,7 +155,7 @@ def quantize_(
         )
     names: dict[torch.nn.Module, str] = {}
     left_alone = _left_in_modules(model)
-    users = _users_of_parameters(model)
+    users = users_of_parameters(model)
     for layer, (name, text) in order_of(model, keeps_parameters=False).items():
         if filter_fn is None or filter_fn(layer, name):
             raise LinearError(f"quantize_: {text.replace('convert', 'quantize')}")

@@ -70,18 +70,18 @@ def _delayed(tensors: tuple):
     return None if scale is None else DelayedScales(scale, torch.zeros_like(amax), starts)
 
 
+def _common(facts: Dict[str, Any]) -> Dict[str, Any]:
+    """Returns the fields of a module's options that all of these have."""
+    return {"name": facts["names"][0], **{each: facts[each] for each in ("recipe", "activation", "fast_math")}}
+
+
 def _norm_linear(facts: Dict[str, Any]) -> Callable:
-    options = NormLinearOptions(
-        facts["recipe"], facts["names"][0], _norm_of(facts), facts["activation"], None, facts["fast_math"]
-    )
+    options = NormLinearOptions(norm=_norm_of(facts), **_common(facts))
     return lambda *tensors: [norm_linear(*tensors[:5], options, _delayed(tensors[5:]))]
 
 
 def _mlp(facts: Dict[str, Any]) -> Callable:
-    gated = "up" in facts["activation"]
-    options = MlpOptions(
-        facts["recipe"], facts["names"][0], gated, facts["activation"], _norm_of(facts), None, facts["fast_math"]
-    )
+    options = MlpOptions(gated="up" in facts["activation"], norm=_norm_of(facts), **_common(facts))
 
     def run(input, gamma, beta, up, up_bias, down, down_bias, *state):
         return [mlp(input, up, down, up_bias, down_bias, gamma, beta, options, _delayed(state))]
@@ -100,7 +100,7 @@ def _shared_linear(facts: Dict[str, Any]) -> Callable:
 
 
 def _gated_linear(facts: Dict[str, Any]) -> Callable:
-    options = GatedLinearOptions(facts["recipe"], facts["names"][0], facts["activation"], None, facts["fast_math"])
+    options = GatedLinearOptions(**_common(facts))
     return lambda *tensors: [gated_linear(*tensors[:4], options, _delayed(tensors[4:]))]
 
 

@@ -4,7 +4,7 @@ included, and those that are in no linear layer and so stay in high precision.""
 from __future__ import annotations
 
 import dataclasses
-from typing import Iterator, List, Set, Tuple
+from typing import Dict, Iterator, List, Set, Tuple
 
 import torch
 
@@ -70,6 +70,16 @@ def _reason(module: torch.nn.Module, parameter: torch.nn.Parameter) -> str:
     if parameter.dim() > 2:
         return f"has {parameter.dim()} dimensions, and {type_name(module)} multiplies by it itself"
     return f"{type_name(module)} multiplies by it itself"
+
+
+def users_of_parameters(model: torch.nn.Module) -> Dict[int, Dict[torch.nn.Module, str]]:
+    """The modules that have a parameter, with their names, by its id."""
+    users: Dict[int, Dict[torch.nn.Module, str]] = {}
+    for name, module in model.named_modules():
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                users.setdefault(id(parameter), {})[module] = name
+    return users
 
 
 def other_lines(others: Tuple[OtherWeight, ...]) -> List[str]:
