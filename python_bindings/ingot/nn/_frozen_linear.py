@@ -104,6 +104,7 @@ class FrozenFloat8Linear(StoredLinear, torch.nn.Linear):
         new._take(_codes.aligned(codes.detach().contiguous()), factors.to(codes.device), bias)
         return new
 
+    @torch.inference_mode(False)
     def _take(self, codes, factors, bias) -> None:
         super()._take(codes.view(self._stored_dtype), factors, bias)
 
