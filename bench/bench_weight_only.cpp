@@ -19,7 +19,7 @@
 
 #include "contenders.h"
 #include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"

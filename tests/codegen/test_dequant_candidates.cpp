@@ -8,7 +8,7 @@
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/dequant/dequant_sm90.h"
-#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/kernel_spec.h"
 
 BOOST_AUTO_TEST_SUITE(test_dequant_candidates)

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "support/spec_errors.h"

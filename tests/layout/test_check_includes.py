@@ -48,8 +48,8 @@ WRONG = {
     ),
     # The order of families, in one layer and across layers.
     "src/codegen/cast/early.h": (
-        '#include "ingot/codegen/gemm/gemm_tiling.h"\n',
-        ["includes ingot/codegen/gemm/gemm_tiling.h, but cast comes before gemm", "it belongs in src/codegen/gemm/"],
+        '#include "ingot/codegen/gemm/gemm_spec.h"\n',
+        ["includes ingot/codegen/gemm/gemm_spec.h, but cast comes before gemm", "it belongs in src/codegen/gemm/"],
     ),
     "src/runtime/gemm/early.cpp": (
         '#include "dequant/dequant_codes.cuh"\n#include "gemm/gemm_params.cuh"\n',
@@ -66,8 +66,8 @@ WRONG = {
         ["norm comes before measure", "what both need belongs in norm/ or ahead of it"],
     ),
     "src/runtime/util/knows.h": (
-        '#include "ingot/codegen/gemm/gemm_tiling.h"\n',
-        ["includes ingot/codegen/gemm/gemm_tiling.h, but util knows no family; it uses gemm, so it belongs in "
+        '#include "ingot/codegen/gemm/gemm_spec.h"\n',
+        ["includes ingot/codegen/gemm/gemm_spec.h, but util knows no family; it uses gemm, so it belongs in "
          "src/runtime/gemm/"],
     ),
     "src/runtime/gemm/joins.cpp": (

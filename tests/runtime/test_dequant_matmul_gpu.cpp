@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
-#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"

@@ -318,16 +318,6 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment) {
   BOOST_TEST(before > 0U);
 }
 
-BOOST_AUTO_TEST_CASE(written_and_read_back) {
-  Recording recording;
-  recording.add(KernelSpec(RelayoutSpec{}));
-  recording.add(MatmulCall{.spec = GemmSpec{}, .size = {1, 2, 3}});
-  write_recording(file, recording);
-  BOOST_TEST((read_recording(file).recording == recording));
-  check_contains(error_of([&] { write_recording(directory.path() / "no" / "file", recording); }, ErrorCode::io_failed),
-                 {"cannot be written: No such file or directory"});
-}
-
 // Also on the CPU, where programs are tried before they run on a GPU.
 BOOST_AUTO_TEST_CASE(a_context_records_a_training_step) {
   ContextOptions options = on_the_cpu();

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/types/template_types.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dequant/dequant_params.h"

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include "ingot/codegen/dequant/dequant_sm90.h"
-#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 
 namespace ingot {

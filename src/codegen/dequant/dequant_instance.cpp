@@ -9,7 +9,6 @@
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/dequant/dequant_sm90.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
-#include "ingot/codegen/dequant/dequant_tiling.h"
 #include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/types/spec_reader.h"
 #include "ingot/codegen/types/template_text.h"

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 
 namespace ingot {

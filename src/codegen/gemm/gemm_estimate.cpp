@@ -10,7 +10,7 @@
 #include <span>
 #include <utility>
 #include "gemm/gemm_sm90_split.cuh"
-#include "ingot/codegen/gemm/gemm_tiling.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 
 namespace ingot {

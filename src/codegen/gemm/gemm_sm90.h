@@ -4,7 +4,6 @@
 #include <string>
 
 #include "ingot/codegen/gemm/gemm_spec.h"
-#include "ingot/codegen/gemm/gemm_tiling.h"
 #include "ingot/codegen/types/template_types.h"
 
 #include "gemm/gemm_sm90_tiling.cuh"

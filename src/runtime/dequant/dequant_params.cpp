@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "ingot/codegen/dequant/dequant_tiling.h"
+#include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 

@@ -15,7 +15,6 @@
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/signals.h"
 #include "ingot/runtime/util/text.h"
-#include "ingot/runtime/util/write_file.h"
 
 namespace ingot {
 namespace {
@@ -138,10 +137,6 @@ RecordingFile read_usable_recording(const std::filesystem::path& file) {
                     parsed.damaged, printable(parsed.first)));
   }
   return describe(file, std::move(parsed));
-}
-
-void write_recording(const std::filesystem::path& file, const Recording& recording) {
-  write_file(file, {print(recording)});
 }
 
 }  // namespace ingot

@@ -59,7 +59,5 @@ struct RecordingFile {
 INGOT_API RecordingFile read_recording(const std::filesystem::path& file);
 // Reads a recording whose kernels are needed. Also throws Error{invalid_argument} if all of its lines are damaged.
 INGOT_API RecordingFile read_usable_recording(const std::filesystem::path& file);
-// Replaces the file. Throws Error{io_failed}.
-INGOT_API void write_recording(const std::filesystem::path& file, const Recording& recording);
 
 }  // namespace ingot
