@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/recording.h"
 #include "spread.h"
 

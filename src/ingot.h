@@ -14,7 +14,6 @@
 #include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/quantize/quantize_spec.h"
-#include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/codegen/types/dtype.h"

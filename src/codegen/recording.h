@@ -1,6 +1,5 @@
 // A recording of what a run asked for: each kernel that it used, by its spec, and each matmul that it ran, by its spec
-// and size. It decides which kernels to compile ahead of the next such run (recorded_kernels.h), and which matmuls to
-// tune.
+// and size. It decides which kernels to compile ahead of the next such run (kernels_of()), and which matmuls to tune.
 //
 // As text, a line for each, which print(KernelSpec) or print(MatmulCall) makes. Empty lines and those that begin with #
 // mean nothing. Two recordings one after the other are their merger.
@@ -12,15 +11,19 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
-
 #include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/matmul.h"
+#include "ingot/codegen/types/matmul_size.h"
+#include "ingot/codegen/types/pass.h"
+#include "ingot/codegen/types/target.h"
 
 namespace ingot {
 
@@ -62,5 +65,58 @@ struct ParsedRecording {
 
 // In time proportional to the text's length. Throws only what an allocation throws.
 INGOT_API ParsedRecording parse_recording(std::string_view text);
+
+// ---- From a recording to kernels ------------------------------------------------------------------------------------
+//
+// kernels_of() lists the kernels that the next run may need, on any GPU, from a recording of what this run asked for:
+// those to compile ahead. A pure function, as the choice of kernels is.
+//
+// An operation's spec gives all its passes. A matmul gives every kernel that the library could choose for it there: its
+// whole order (gemm_order, dequant_order), because a call may refuse the first for its addresses or strides, and what
+// those kernels launch before themselves. cuBLASLt's kernels are its own.
+
+struct KernelPass {
+  KernelSpec spec{};
+  Pass pass = Pass::main;
+  bool operator==(const KernelPass&) const = default;
+};
+
+// The kernel that tuning has found for a matmul on this GPU.
+struct TunedMatmul {
+  MatmulCall call{};
+  MatmulSpec chosen{};
+};
+
+// All that tuning has found, by the matmul. Made once, it serves many recordings.
+class TunedKernels {
+ public:
+  TunedKernels() = default;
+  explicit TunedKernels(std::span<const TunedMatmul> all) {
+    for (const TunedMatmul& each : all) chosen_.emplace(each.call, each.chosen);
+  }
+
+  // Calls use(chosen) for each choice of the matmul.
+  template <class Use>
+  void for_each(const MatmulCall& call, const Use& use) const {
+    const auto [begin, end] = chosen_.equal_range(call);
+    for (auto each = begin; each != end; ++each) use(each->second);
+  }
+
+ private:
+  struct Hash {
+    std::size_t operator()(const MatmulCall& call) const { return hash_value(call); }
+  };
+  std::unordered_multimap<MatmulCall, MatmulSpec, Hash> chosen_;
+};
+
+struct RecordedKernelsOptions {
+  TunedKernels tuned{};          // those of the recording's matmuls are added
+  std::function<bool()> stop{};  // asked before each kernel and matmul; true: the rest is left out
+};
+
+// Each kernel once (no two have the same source), in the recording's order. Kernels that cannot run on that GPU are
+// left out: a recording may be another GPU's.
+INGOT_API std::vector<KernelPass> kernels_of(const Recording& recording, const MatmulDevice& device,
+                                             const RecordedKernelsOptions& options = {});
 
 }  // namespace ingot

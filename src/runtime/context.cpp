@@ -14,7 +14,7 @@
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/recording.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"

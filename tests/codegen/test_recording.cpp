@@ -14,7 +14,6 @@
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/types/target.h"
 
 BOOST_AUTO_TEST_SUITE(test_recording)

@@ -15,7 +15,7 @@
 
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/recording.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/cpu_backend.h"

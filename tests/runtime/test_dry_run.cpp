@@ -22,7 +22,7 @@
 
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/recording.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"

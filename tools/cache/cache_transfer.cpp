@@ -13,7 +13,7 @@
 
 #include "cache/cache.h"
 #include "cache/cache_store.h"
-#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_bundle.h"

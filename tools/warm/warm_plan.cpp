@@ -16,7 +16,6 @@
 #include <utility>
 #include <variant>
 
-#include "ingot/codegen/recorded_kernels.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/nn/planning/layer_runs.h"

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 #include "ingot/codegen/generate.h"
-#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/recording.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 

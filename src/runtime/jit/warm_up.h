@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 #include <vector>
-#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 

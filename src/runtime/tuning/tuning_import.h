@@ -7,7 +7,7 @@
 #include <functional>
 #include <span>
 #include <vector>
-#include "ingot/codegen/recorded_kernels.h"
+#include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/tuning/tuning_record.h"
