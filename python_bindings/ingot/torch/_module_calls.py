@@ -239,15 +239,17 @@ def run(family: str, options, inputs, layers: Sequence[LayerOf], norm=None, dela
             if options.norm.kind == "layer" and gamma is not None and beta is None:
                 beta = torch.zeros_like(gamma, requires_grad=False)
         inputs = (input, gamma, beta)
-    trains_weight = torch.is_grad_enabled() and any(layer.weight.requires_grad for layer in layers)
-    absent = len(ops.FAMILIES[family].weights) - len(layers)
-    main_grads = [main_grad_of(layer.weight, layer.subject, layer.part) for layer in layers]
-    main_grads += [None] * absent
-    # In high precision both operands of a GEMM have one dtype.
-    converts = options.recipe == "high_precision"
-    pairs = [(converted(layer.weight, input.dtype) if converts else layer.weight, layer.bias) for layer in layers]
-    tensors = (*inputs, *[tensor for pair in pairs for tensor in pair], *(None,) * (2 * absent))
-    layers = tuple([_layer_of(*pair) for pair in pairs])
+    converts = options.recipe == "high_precision"  # then both operands of a GEMM have one dtype
+    tensors, main_grads, of_layers, trains_weight = [*inputs], [], [], False
+    for weight, bias, subject, part in layers:
+        trains_weight = trains_weight or weight.requires_grad
+        main_grads.append(main_grad_of(weight, subject, part))
+        weight = converted(weight, input.dtype) if converts else weight
+        tensors += (weight, bias)
+        of_layers.append(_layer_of(weight, bias))
+    absent = len(ops.FAMILIES[family].weights) - len(of_layers)
+    tensors, main_grads = (*tensors, *(None,) * (2 * absent)), (*main_grads, *(None,) * absent)
+    layers, trains_weight = tuple(of_layers), trains_weight and torch.is_grad_enabled()
     if is_transformed(*tensors):
         refuse_transforms(options)
     affine = gamma is not None
