@@ -103,7 +103,7 @@ std::string disagreement(const Placed& placed, Stream& stream, Backend& referenc
   Stream reference_stream(reference);
   const auto fetch = [&](const Operand& operand, std::vector<std::byte>& bytes) {
     bytes.resize(byte_count(operand));
-    placed.backend().copy_to_host(bytes.data(), placed.tensors()[operand.name].data, bytes.size(), stream);
+    placed.backend().device_api().copy_to_host(bytes.data(), placed.tensors()[operand.name].data, bytes.size(), stream);
   };
   std::vector<std::byte> bytes;
   for (const Operand& operand : operation.operands) {
@@ -111,10 +111,12 @@ std::string disagreement(const Placed& placed, Stream& stream, Backend& referenc
     fetch(operand, bytes);
     if (operand.role != Operand::Role::input) {
       const std::vector<float> start(bytes.size() / sizeof(float), *operand.value);
-      reference.copy_from_host(expected.tensors()[operand.name].data, start.data(), bytes.size(), reference_stream);
+      reference.device_api().copy_from_host(expected.tensors()[operand.name].data, start.data(), bytes.size(),
+                                            reference_stream);
       continue;
     }
-    reference.copy_from_host(expected.tensors()[operand.name].data, bytes.data(), bytes.size(), reference_stream);
+    reference.device_api().copy_from_host(expected.tensors()[operand.name].data, bytes.data(), bytes.size(),
+                                          reference_stream);
   }
   expected.enqueue(reference_stream);
   const bool given = std::ranges::any_of(operation.operands, [](const Operand& o) { return o.name == "scales"; });

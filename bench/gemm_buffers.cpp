@@ -31,7 +31,7 @@ double decode_code(Dtype dtype, std::byte code) {
 
 std::vector<std::byte> fetch(MeasuredGpu& gpu, const void* from, std::size_t bytes) {
   std::vector<std::byte> fetched(bytes);
-  gpu.backend().copy_to_host(fetched.data(), from, bytes, gpu.stream());
+  gpu.device_api().copy_to_host(fetched.data(), from, bytes, gpu.stream());
   return fetched;
 }
 

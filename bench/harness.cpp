@@ -17,7 +17,7 @@ void poison(MeasuredGpu& gpu, const Placed& placed) {
     if (operand.role != Operand::Role::output || bytes == 0) continue;
     if (operand.value) {
       const std::vector<float> values(bytes / sizeof(float), *operand.value);
-      gpu.backend().copy_from_host(placed.tensors()[operand.name].data, values.data(), bytes, gpu.stream());
+      gpu.device_api().copy_from_host(placed.tensors()[operand.name].data, values.data(), bytes, gpu.stream());
       continue;
     }
     gpu.fill(placed.tensors()[operand.name].data, kPoison, bytes);

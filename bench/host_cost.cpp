@@ -55,9 +55,9 @@ std::vector<HostCost> measure_host_cost(MeasuredGpu& gpu, RandomData& random, co
 
     HostCost cost{.spec = print(spec)};
     backend.cast(spec, tensors, stream);  // loads the kernel
-    const std::int64_t before = backend.launches();
+    const std::int64_t before = backend.device_api().launches();
     backend.cast(spec, tensors, stream);
-    cost.launches = backend.launches() - before;
+    cost.launches = backend.device_api().launches() - before;
     const std::array<std::function<void()>, 3> calls{[&] { backend.cast(spec, tensors, stream); },
                                                      [&] { bare.launch(false); }, [&] { bare.launch(true); }};
     const std::vector<double> ns = host_ns(gpu, calls, options.rounds);

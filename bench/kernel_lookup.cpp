@@ -100,7 +100,8 @@ struct Loaded {
   KernelStore store{std::filesystem::path()};
   KernelCache cache{&compiler, store, gpu().target, driver.get()};
   std::unique_ptr<Backend> backend = make_cuda_backend(*driver, 0, cache, {});
-  Launcher launcher{*driver, 0, cache};
+  CudaDevice device{*driver, 0};
+  Launcher launcher{device, cache};
   GemmPlans plans{{}, gpu().target, gpu().multiprocessors};
   std::vector<KernelPass> keys;
   std::vector<Gemm> gemms;

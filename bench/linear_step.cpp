@@ -22,8 +22,8 @@ std::size_t bytes_of(const Tensor& tensor) { return byte_span(tensor, "benchmark
 
 std::vector<float> row_of(MeasuredGpu& gpu, const Tensor& tensor, std::int64_t row) {
   std::vector<u16> bits(static_cast<std::size_t>(tensor.cols));
-  gpu.backend().copy_to_host(bits.data(), static_cast<const u16*>(tensor.data) + row * tensor.row_stride,
-                             bits.size() * sizeof(u16), gpu.stream());
+  gpu.device_api().copy_to_host(bits.data(), static_cast<const u16*>(tensor.data) + row * tensor.row_stride,
+                                bits.size() * sizeof(u16), gpu.stream());
   std::vector<float> values(bits.size());
   for (std::size_t i = 0; i < bits.size(); ++i) values[i] = to_float(bf16{bits[i]});
   return values;

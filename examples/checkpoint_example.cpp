@@ -9,6 +9,7 @@
 int main() {
   ingot::Context context;  // the GPU, or the CPU reference where there is none
   ingot::Backend& backend = context.backend();
+  ingot::DeviceApi& device = context.device_api();
   ingot::Stream stream(backend);
 
   constexpr int kTokens = 4, kIn = 256, kOut = 384;
@@ -17,7 +18,7 @@ int main() {
   const ingot::OwnedTensor output(backend, kType, kTokens, kOut);
   const auto fill = [&](const ingot::OwnedTensor& tensor, float value) {
     const std::vector<float> values(static_cast<std::size_t>(tensor.view().rows * tensor.view().cols), value);
-    backend.copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(float), stream);
+    device.copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(float), stream);
   };
   fill(weight, 0.125F);
   fill(input, 2);
@@ -39,8 +40,8 @@ int main() {
   linear.forward({.input = input, .output = output}, stream);
 
   float sum = 0;  // of 256 products of 2 and 0.125
-  backend.copy_to_host(&sum, output.view().data, sizeof sum, stream);
-  backend.synchronize(stream);
+  device.copy_to_host(&sum, output.view().data, sizeof sum, stream);
+  device.synchronize(stream);
   std::filesystem::remove(file);
   std::printf("%zu scale_inv; output is %.3f\n", state.factors.size(), static_cast<double>(sum));
   return std::abs(sum - 64) < 0.01F ? 0 : 1;

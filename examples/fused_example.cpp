@@ -10,6 +10,7 @@
 int main() {
   ingot::Context context;
   ingot::Backend& backend = context.backend();
+  ingot::DeviceApi& device = context.device_api();
   ingot::Stream stream(backend);
 
   constexpr int kRows = 4, kCols = 256;
@@ -19,8 +20,8 @@ int main() {
   ingot::OwnedTensor codes(backend, kCode, kRows, kCols), factors(backend, ingot::Dtype::f32, 1, kRows);
   std::vector<float> host(kRows * kCols), shift(kCols, 0.5F), fused(host.size()), normed(host.size());
   for (std::size_t i = 0; i < host.size(); ++i) host[i] = std::sin(static_cast<float>(i));
-  backend.copy_from_host(x.view().data, host.data(), host.size() * sizeof(float), stream);
-  backend.copy_from_host(bias.view().data, shift.data(), shift.size() * sizeof(float), stream);
+  device.copy_from_host(x.view().data, host.data(), host.size() * sizeof(float), stream);
+  device.copy_from_host(bias.view().data, shift.data(), shift.size() * sizeof(float), stream);
 
   // silu(x) + bias[col], as codes with a scale_inv for each row: value = code * scale_inv. `result` gets the values
   // themselves.
@@ -31,12 +32,12 @@ int main() {
                              .result = true};
   backend.cast(cast, {.input = x, .codes = codes, .factors = factors, .inputs = {bias.view()}, .result = values},
                stream);
-  backend.copy_to_host(fused.data(), values.view().data, fused.size() * sizeof(float), stream);
+  device.copy_to_host(fused.data(), values.view().data, fused.size() * sizeof(float), stream);
 
   // The rows of x divided by their root mean squares, with codes and scale_inv as above.
   const ingot::NormSpec norm{.kind = ingot::NormKind::rms, .in = kType, .out = kCode, .result = true};
   backend.norm(norm, {.input = x, .codes = codes, .factors = factors, .result = values}, stream);
-  backend.copy_to_host(normed.data(), values.view().data, normed.size() * sizeof(float), stream);
+  device.copy_to_host(normed.data(), values.view().data, normed.size() * sizeof(float), stream);
 
   double error = 0, squares = 0;
   for (std::size_t i = 0; i < host.size(); ++i) {

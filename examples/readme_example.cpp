@@ -7,6 +7,7 @@
 int main() {
   ingot::Context context;  // the GPU, or the CPU reference where there is none
   ingot::Backend& backend = context.backend();
+  ingot::DeviceApi& device = context.device_api();
   ingot::Stream stream(backend);
 
   constexpr int kTokens = 64, kIn = 32, kOut = 16;
@@ -20,13 +21,13 @@ int main() {
   std::vector<float> x(kTokens * kIn), y(kTokens * kOut), w(kOut * kIn), gradient(kOut * kIn);
   std::mt19937 random(0);
   for (float& value : x) value = std::uniform_real_distribution(-1.0F, 1.0F)(random);
-  backend.copy_from_host(input.view().data, x.data(), x.size() * sizeof(float), stream);
+  device.copy_from_host(input.view().data, x.data(), x.size() * sizeof(float), stream);
 
   for (int step = 0; step <= 100; ++step) {
-    backend.copy_from_host(weight.view().data, w.data(), w.size() * sizeof(float), stream);
+    device.copy_from_host(weight.view().data, w.data(), w.size() * sizeof(float), stream);
     linear.weight_changed();
     linear.forward({.input = input, .weight = weight, .output = output}, stream);
-    backend.copy_to_host(y.data(), output.view().data, y.size() * sizeof(float), stream);
+    device.copy_to_host(y.data(), output.view().data, y.size() * sizeof(float), stream);
 
     float loss = 0;  // half the mean squared error; y becomes its gradient
     for (std::size_t i = 0; i < y.size(); ++i) {
@@ -36,9 +37,9 @@ int main() {
     }
     if (step % 20 == 0) std::printf("step %3d  loss %.5f\n", step, static_cast<double>(loss));
 
-    backend.copy_from_host(grad_output.view().data, y.data(), y.size() * sizeof(float), stream);
+    device.copy_from_host(grad_output.view().data, y.data(), y.size() * sizeof(float), stream);
     linear.backward({.grad_output = grad_output, .grad_weight = grad_weight}, stream);
-    backend.copy_to_host(gradient.data(), grad_weight.view().data, gradient.size() * sizeof(float), stream);
+    device.copy_to_host(gradient.data(), grad_weight.view().data, gradient.size() * sizeof(float), stream);
     for (std::size_t i = 0; i < w.size(); ++i) w[i] -= gradient[i];
   }
 }

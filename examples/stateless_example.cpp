@@ -8,6 +8,7 @@
 int main() {
   ingot::Context context;  // the GPU, or the CPU reference where there is none
   ingot::Backend& backend = context.backend();
+  ingot::DeviceApi& device = context.device_api();
   ingot::Stream stream(backend);
 
   constexpr int kTokens = 64, kIn = 32, kOut = 16;
@@ -30,7 +31,7 @@ int main() {
                          ingot::OwnedTensor(backend, kType, kTokens, kIn)};
   const auto fill = [&](const ingot::OwnedTensor& tensor, float value) {
     const std::vector<float> values(static_cast<std::size_t>(tensor.view().rows * tensor.view().cols), value);
-    backend.copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(float), stream);
+    device.copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(float), stream);
   };
   fill(weight, 0.5F);
   fill(grad_output, 1);
@@ -57,7 +58,7 @@ int main() {
                            {stream});
   }
   float sum = 0;  // of 64 tokens of 1 and 64 of 2
-  backend.copy_to_host(&sum, grad_weight.view().data, sizeof sum, stream);
+  device.copy_to_host(&sum, grad_weight.view().data, sizeof sum, stream);
   std::printf("grad_weight is %.1f\n", static_cast<double>(sum));
   return sum == 192 ? 0 : 1;
 }

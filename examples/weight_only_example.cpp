@@ -12,6 +12,7 @@
 int main() {
   ingot::Context context;
   ingot::Backend& backend = context.backend();
+  ingot::DeviceApi& device = context.device_api();
   ingot::Stream stream(backend);
 
   constexpr int kTokens = 4, kIn = 512, kOut = 256;
@@ -25,8 +26,8 @@ int main() {
   }
   ingot::OwnedTensor weight(backend, ingot::Dtype::f32, kOut, kIn), input(backend, ingot::Dtype::bf16, kTokens, kIn);
   ingot::OwnedTensor output(backend, ingot::Dtype::f32, kTokens, kOut);
-  backend.copy_from_host(weight.view().data, w.data(), w.size() * sizeof(float), stream);
-  backend.copy_from_host(input.view().data, x.data(), x.size() * sizeof(x[0]), stream);
+  device.copy_from_host(weight.view().data, w.data(), w.size() * sizeof(float), stream);
+  device.copy_from_host(input.view().data, x.data(), x.size() * sizeof(x[0]), stream);
 
   // e4m3fn with a scale_inv for each row. {.dtype = ingot::Dtype::e2m1fn, .mx = true} is MXFP4. The f32 weight may go.
   const auto made = ingot::WeightOnlyLinear::quantize(backend, weight, {.dtype = ingot::Dtype::e4m3fn}, stream);
@@ -36,8 +37,8 @@ int main() {
   const auto stored = ingot::load_weight_only(ingot::SafetensorsFile::open(file), "layers.0.wq.");
   const auto linear = ingot::WeightOnlyLinear::from_state(backend, stored, stream);
   linear.forward(input, output, stream);
-  backend.copy_to_host(y.data(), output.view().data, y.size() * sizeof(float), stream);
-  backend.synchronize(stream);
+  device.copy_to_host(y.data(), output.view().data, y.size() * sizeof(float), stream);
+  device.synchronize(stream);
   std::filesystem::remove(file);
 
   double error = 0, norm = 0;  // against the matmul with the weight as it was

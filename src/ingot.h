@@ -52,6 +52,7 @@
 #include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/context.h"
 #include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/device_api.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
 #include "ingot/runtime/graph.h"

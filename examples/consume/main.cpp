@@ -25,7 +25,7 @@ int main() try {
                 .factor_b = b8.factors,
                 .out = ingot::matrix(output.data(), kF32, 2, 2, device)},
                stream);
-  backend.synchronize(stream);
+  context.device_api().synchronize(stream);
 
   std::printf("Ingot %s on %s: [[%g, %g], [%g, %g]]\n", ingot::version().c_str(), context.info().device_name.c_str(),
               output[0], output[1], output[2], output[3]);

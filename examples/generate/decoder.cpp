@@ -24,14 +24,14 @@ bf16* halves(const OwnedTensor& tensor) { return data_of<bf16>(tensor); }
 template <class T>
 ingot::Buffer buffer_of(Machine& machine, std::int64_t count) {
   ingot::Buffer buffer(machine.backend(), static_cast<std::size_t>(count) * sizeof(T));
-  machine.backend().fill_zero(buffer.data(), buffer.bytes(), machine.stream());
+  machine.device_api().fill_zero(buffer.data(), buffer.bytes(), machine.stream());
   return buffer;
 }
 
 OwnedTensor zeros(Machine& machine, Dtype dtype, std::int64_t rows, std::int64_t cols) {
   OwnedTensor tensor(machine.backend(), dtype, rows, cols);
-  machine.backend().fill_zero(tensor.view().data, static_cast<std::size_t>(rows * cols * size_of(dtype)),
-                              machine.stream());
+  machine.device_api().fill_zero(tensor.view().data, static_cast<std::size_t>(rows * cols * size_of(dtype)),
+                                 machine.stream());
   return tensor;
 }
 
@@ -61,7 +61,8 @@ OwnedTensor angles(Machine& machine, const ModelShape& shape, std::int64_t capac
     }
   }
   OwnedTensor tensor(machine.backend(), Dtype::f32, capacity, pairs);
-  machine.backend().copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(float), machine.stream());
+  machine.device_api().copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(float),
+                                      machine.stream());
   return tensor;
 }
 
@@ -77,9 +78,10 @@ std::int64_t splits_for(std::int64_t heads, std::int64_t capacity) {
 
 // ---- Layers ------------------------------------------------------------------------------------------------------
 
-Linear::Linear(Machine& machine, OwnedTensor weight, const std::optional<ingot::WeightOnlyOptions>& options) {
+Linear::Linear(Machine& machine, OwnedTensor weight, const std::optional<ingot::WeightOnlyOptions>& options)
+    : backend_(&machine.backend()) {
   if (options) {
-    quantised_.emplace(ingot::WeightOnlyLinear::quantize(machine.backend(), weight, *options, machine.stream()));
+    quantised_.emplace(ingot::WeightOnlyLinear::quantize(*backend_, weight, *options, machine.stream()));
   } else {
     weight_ = std::move(weight);
   }
@@ -87,7 +89,7 @@ Linear::Linear(Machine& machine, OwnedTensor weight, const std::optional<ingot::
 
 void Linear::forward(const ingot::Tensor& x, const ingot::Tensor& y, ingot::Stream& stream) const {
   if (quantised_) return quantised_->forward(x, y, stream);
-  stream.backend().gemm({.a = Dtype::bf16, .b = Dtype::bf16, .out = y.dtype}, {.a = x, .b = weight_, .out = y}, stream);
+  backend_->gemm({.a = Dtype::bf16, .b = Dtype::bf16, .out = y.dtype}, {.a = x, .b = weight_, .out = y}, stream);
 }
 
 std::int64_t Linear::weight_bytes() const {
@@ -189,14 +191,14 @@ void Decoder::start(const std::vector<std::vector<std::int32_t>>& tokens) {
   }
   const std::vector<i32> state{0, static_cast<i32>(given)};
   ingot::Backend& backend = machine_->backend();
-  backend.copy_from_host(tokens_.data(), all.data(), all.size() * sizeof(i32), machine_->stream());
-  backend.copy_from_host(state_.data(), state.data(), state.size() * sizeof(i32), machine_->stream());
+  backend.device_api().copy_from_host(tokens_.data(), all.data(), all.size() * sizeof(i32), machine_->stream());
+  backend.device_api().copy_from_host(state_.data(), state.data(), state.size() * sizeof(i32), machine_->stream());
 }
 
 std::vector<std::vector<std::int32_t>> Decoder::tokens(std::int64_t count) {
   std::vector<i32> all(static_cast<std::size_t>(sequences_.count * sequences_.capacity));
-  machine_->backend().copy_to_host(all.data(), tokens_.data(), all.size() * sizeof(i32), machine_->stream());
-  machine_->backend().synchronize(machine_->stream());
+  machine_->device_api().copy_to_host(all.data(), tokens_.data(), all.size() * sizeof(i32), machine_->stream());
+  machine_->device_api().synchronize(machine_->stream());
   std::vector<std::vector<std::int32_t>> result;
   for (std::int64_t i = 0; i < sequences_.count; ++i) {
     const auto begin = all.begin() + i * sequences_.capacity;

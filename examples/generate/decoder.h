@@ -35,6 +35,7 @@ class Linear {
   std::int64_t weight_bytes() const;
 
  private:
+  ingot::Backend* backend_;
   ingot::OwnedTensor weight_;                         // bf16
   std::optional<ingot::WeightOnlyLinear> quantised_;  // instead of weight_
 };

@@ -33,8 +33,8 @@ Sums sums_of(std::span<const float> a, std::span<const float> b) {
 std::vector<float> logits_of(Machine& machine, Generator& generator) {
   const ingot::Tensor& logits = generator.decoder().logits();
   std::vector<float> values(static_cast<std::size_t>(logits.rows * logits.cols));
-  machine.backend().copy_to_host(values.data(), logits.data, values.size() * sizeof(float), machine.stream());
-  machine.backend().synchronize(machine.stream());
+  machine.device_api().copy_to_host(values.data(), logits.data, values.size() * sizeof(float), machine.stream());
+  machine.device_api().synchronize(machine.stream());
   return values;
 }
 
@@ -76,10 +76,10 @@ Generated generate_tokens(Machine& machine, Generator& generator, const Tokens& 
     generator.start(prompt);
     // The step on the prompt's last token chooses the first generated token.
     generator.advance(given);
-    machine.backend().synchronize(machine.stream());
+    machine.device_api().synchronize(machine.stream());
     const Clock::time_point begin = Clock::now();
     generator.advance(count - 1);
-    machine.backend().synchronize(machine.stream());
+    machine.device_api().synchronize(machine.stream());
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     result.seconds.push_back(seconds / static_cast<double>(std::max<std::int64_t>(1, count - 1)));
   }

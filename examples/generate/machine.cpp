@@ -17,14 +17,14 @@ Machine::Machine(ingot::Context& context)
 
 Step::Step(Machine& machine, const std::function<void()>& enqueue) : machine_(&machine), enqueue_(enqueue) {
   if (!on_gpu(machine.context())) return;
-  machine.backend().synchronize(machine.stream());
+  machine.device_api().synchronize(machine.stream());
   graph_.emplace(machine.stream(), enqueue);
 }
 
 // What the graph uses may be released next.
 Step::~Step() {
   try {
-    if (graph_) machine_->backend().synchronize(machine_->stream());
+    if (graph_) machine_->device_api().synchronize(machine_->stream());
   } catch (const ingot::Error&) {
     return;  // a broken GPU reports it to the next call that can throw
   }

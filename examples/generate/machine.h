@@ -17,6 +17,7 @@ class Machine {
 
   ingot::Context& context() const { return *context_; }
   ingot::Backend& backend() const { return context_->backend(); }
+  ingot::DeviceApi& device_api() const { return context_->device_api(); }
   ingot::Stream& stream() { return stream_; }
   // May a kernel begin before the previous one has ended?
   bool overlaps_kernels() const { return overlaps_kernels_; }

@@ -62,7 +62,7 @@ void print_start(const ingot::ContextInfo& info, const ModelShape& shape, std::i
 
 // Kernels that one step of each sequence launches.
 std::int64_t launches_of_step(Machine& machine, const OpRunner& ops, Decoder& decoder, const Tokens& prompt) {
-  const auto launches = [&] { return machine.backend().launches() + ops.launches(); };
+  const auto launches = [&] { return machine.device_api().launches() + ops.launches(); };
   const std::int64_t before = launches();
   decoder.start(prompt);
   decoder.enqueue();

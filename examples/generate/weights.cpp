@@ -138,8 +138,8 @@ void WeightSource::read(const NamedTensor& tensor, std::byte* target) {
     file->read(*stored, first, bytes);
     values.resize(bytes.size() / size);
     convert(*stored->dtype, bytes, values.data());
-    machine_->backend().copy_from_host(target + first / size * sizeof(bf16), values.data(),
-                                       values.size() * sizeof(bf16), machine_->stream());
+    machine_->device_api().copy_from_host(target + first / size * sizeof(bf16), values.data(),
+                                          values.size() * sizeof(bf16), machine_->stream());
   }
 }
 
@@ -171,9 +171,9 @@ void save_weights(const std::filesystem::path& folder, WeightSource& source, con
   for (const NamedTensor& tensor : all_tensors(shape)) {
     const ingot::OwnedTensor values = source.load(tensor);
     contents.emplace_back(static_cast<std::size_t>(rows_of(tensor) * tensor.cols) * sizeof(bf16));
-    machine.backend().copy_to_host(contents.back().data(), values.view().data, contents.back().size(),
-                                   machine.stream());
-    machine.backend().synchronize(machine.stream());
+    machine.device_api().copy_to_host(contents.back().data(), values.view().data, contents.back().size(),
+                                      machine.stream());
+    machine.device_api().synchronize(machine.stream());
     std::vector<std::int64_t> sizes{tensor.cols};
     if (tensor.rows != 0) sizes.insert(sizes.begin(), tensor.rows);
     tensors.push_back({.name = tensor.name, .type = "BF16", .shape = sizes, .bytes = {}});

@@ -100,10 +100,10 @@ void Task::make_labels(ingot::Backend& backend, ingot::Stream& stream, OpRunner&
   const OwnedTensor logits(backend, Dtype::bf16, shape_.tokens, shape_.classes);
   teacher.forward(logits);
   std::vector<std::uint16_t> values(static_cast<std::size_t>(shape_.tokens * shape_.classes));
-  backend.copy_to_host(values.data(), logits.view().data, values.size() * sizeof(std::uint16_t), stream);
-  backend.synchronize(stream);
+  backend.device_api().copy_to_host(values.data(), logits.view().data, values.size() * sizeof(std::uint16_t), stream);
+  backend.device_api().synchronize(stream);
   const std::vector<std::uint32_t> labels = drawn(values, shape_.tokens, seed);
-  backend.copy_from_host(labels_.data(), labels.data(), labels.size() * sizeof(std::uint32_t), stream);
+  backend.device_api().copy_from_host(labels_.data(), labels.data(), labels.size() * sizeof(std::uint32_t), stream);
 }
 
 // ---- the model -----------------------------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ std::vector<float> train(ingot::Backend& backend, ingot::Stream& stream, OpRunne
     optimizer.step(ops, table.now());
   }
   std::vector<float> result(static_cast<std::size_t>(options.steps));
-  backend.copy_to_host(result.data(), losses.view().data, result.size() * sizeof(float), stream);
-  backend.synchronize(stream);
+  backend.device_api().copy_to_host(result.data(), losses.view().data, result.size() * sizeof(float), stream);
+  backend.device_api().synchronize(stream);
   return result;
 }
 

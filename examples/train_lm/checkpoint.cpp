@@ -165,10 +165,10 @@ void write_checkpoint(const std::filesystem::path& file, const Progress& progres
   std::string payload(payload_bytes(model), '\0');
   std::size_t at = 0;
   for_each_piece(model, [&](const void* memory, std::size_t bytes) {
-    backend.copy_to_host(payload.data() + at, memory, bytes, stream);
+    backend.device_api().copy_to_host(payload.data() + at, memory, bytes, stream);
     at += bytes;
   });
-  backend.synchronize(stream);
+  backend.device_api().synchronize(stream);
   const std::uint64_t checksum = checksum_of(header, payload);
   const std::uint64_t header_bytes = header.size();
   std::string front(kMagic.data(), kMagic.size());
@@ -201,7 +201,7 @@ void read_model(const std::filesystem::path& file, Model& model, ingot::Backend&
   }
   std::size_t at = 0;
   for_each_piece(model, [&](void* memory, std::size_t bytes) {
-    backend.copy_from_host(memory, content.payload.data() + at, bytes, stream);
+    backend.device_api().copy_from_host(memory, content.payload.data() + at, bytes, stream);
     at += bytes;
   });
   const auto scales = with_header(

@@ -66,7 +66,7 @@ int run(int argc, char** argv) {
                 .settings = settings(options),
                 .kernels = {.compiled = stats.compiled,
                             .loaded = stats.loaded,
-                            .launched = context.backend().launches() + trainer.launches()}};
+                            .launched = context.device_api().launches() + trainer.launches()}};
   for (std::size_t i = 0; i < names.size(); ++i) report.runs.push_back({.name = names[i], .history = histories[i]});
   fmt::print("{}", table(report));
   write_report(options.out, report);

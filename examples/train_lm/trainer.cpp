@@ -80,7 +80,7 @@ Trainer::Trainer(ingot::Context& context, const Options& options, const std::vec
         ingot::ErrorCode::invalid_argument, "the text",
         fmt::format("has {} bytes, but a context of {} needs at least {}", text_bytes_, options.shape.context, needed));
   }
-  context.backend().copy_from_host(text_.data(), text.data(), text.size(), stream_);
+  context.device_api().copy_from_host(text_.data(), text.data(), text.size(), stream_);
 }
 
 training::StepValues Trainer::step_values(std::int64_t step) const {
@@ -140,7 +140,7 @@ struct Trainer::Run {
         optimizer(backend(), model.parameters(), optimizer_options(options())),
         table(backend(), options().steps, [&trainer](std::int64_t number) { return trainer.step_values(number); }),
         step(
-            trainer.stream_, [this] { work(); }, [this] { return backend().launches() + ops.launches(); },
+            trainer.stream_, [this] { work(); }, [this] { return backend().device_api().launches() + ops.launches(); },
             options().graph != "off" && trainer.context_->device().type == ingot::DeviceType::cuda) {}
 
   ingot::Backend& backend() const { return of->context_->backend(); }
@@ -178,7 +178,7 @@ struct Trainer::Meter {
   Clock::time_point begin{};
 
   void start_clock(std::int64_t step) {
-    of->context_->backend().synchronize(of->stream_);
+    of->context_->device_api().synchronize(of->stream_);
     runs = true;
     clock_step = step;
     begin = Clock::now();
@@ -188,9 +188,9 @@ struct Trainer::Meter {
   void collect(std::int64_t done) {
     ingot::Backend& backend = of->context_->backend();
     history->losses.resize(static_cast<std::size_t>(done));
-    backend.copy_to_host(history->losses.data() + read, of->losses() + read,
-                         static_cast<std::size_t>(done - read) * sizeof(float), of->stream_);
-    backend.synchronize(of->stream_);
+    backend.device_api().copy_to_host(history->losses.data() + read, of->losses() + read,
+                                      static_cast<std::size_t>(done - read) * sizeof(float), of->stream_);
+    backend.device_api().synchronize(of->stream_);
     read = done;
     if (!runs) return;
     history->seconds += seconds_since(begin);
@@ -241,8 +241,8 @@ double Trainer::validate(Model& model) {
     model.forward(validation_batch(i), {.sums = sum, .accumulate = i > 0});
   }
   float loss = 0;
-  context_->backend().copy_to_host(&loss, sum, sizeof(loss), stream_);
-  context_->backend().synchronize(stream_);
+  context_->device_api().copy_to_host(&loss, sum, sizeof(loss), stream_);
+  context_->device_api().synchronize(stream_);
   return loss;
 }
 

@@ -34,7 +34,7 @@ Parameter::Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t co
 void Parameter::init(OpRunner& ops, ingot::Stream& stream, double deviation, std::uint64_t seed) {
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   for (const ingot::OwnedTensor* moment : {&first_moment, &second_moment}) {
-    stream.backend().fill_zero(moment->view().data, bytes, stream);
+    stream.device_api().fill_zero(moment->view().data, bytes, stream);
   }
   ops.run(InitNormal{.values = floats(values),
                      .working = halves(working),

@@ -36,8 +36,8 @@ void StepTable::prepare(std::int64_t step, ingot::Stream& stream) {
     count_ = std::min(kTableSteps, steps_ - step);
     std::vector<StepValues> lines;
     for (std::int64_t i = 0; i < count_; ++i) lines.push_back(values_(step + i));
-    stream.backend().copy_from_host(table_.data(), lines.data(), lines.size() * sizeof(StepValues), stream);
-    stream.backend().fill_zero(at_.data(), sizeof(i64), stream);
+    stream.device_api().copy_from_host(table_.data(), lines.data(), lines.size() * sizeof(StepValues), stream);
+    stream.device_api().fill_zero(at_.data(), sizeof(i64), stream);
   }
   next_ = step + 1;
 }

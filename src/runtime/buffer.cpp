@@ -8,12 +8,12 @@
 
 namespace ingot {
 
-Buffer::Buffer(Backend& backend, std::size_t bytes)
-    : memory_(backend.allocate(bytes), Release{&backend}), bytes_(bytes) {}
+Buffer::Buffer(DeviceApi& device_api, std::size_t bytes)
+    : memory_(device_api.allocate(bytes), Release{&device_api}), bytes_(bytes) {}
 
-void Buffer::reserve(Backend& backend, std::size_t bytes, const Stream& stream) {
+void Buffer::reserve(DeviceApi& device_api, std::size_t bytes, const Stream& stream) {
   if (bytes <= bytes_) return;
-  if (backend.capturing(stream)) {
+  if (device_api.capturing(stream)) {
     throw Error(
         ErrorCode::invalid_argument, "stream",
         fmt::format(
@@ -21,21 +21,21 @@ void Buffer::reserve(Backend& backend, std::size_t bytes, const Stream& stream) 
             "during capture: run the step once before capturing it",
             bytes, bytes_));
   }
-  Buffer grown = larger(backend, bytes, bytes_ + bytes_ / 2);
+  Buffer grown = larger(device_api, bytes, bytes_ + bytes_ / 2);
   if (memory_ != nullptr) retired_.push_back(std::move(memory_));
   memory_ = std::move(grown.memory_);
   bytes_ = grown.bytes_;
 }
 
 // If the device has no room for more than is needed, takes only what is needed.
-Buffer Buffer::larger(Backend& backend, std::size_t needed, std::size_t wanted) {
-  if (wanted <= needed) return {backend, needed};
+Buffer Buffer::larger(DeviceApi& device_api, std::size_t needed, std::size_t wanted) {
+  if (wanted <= needed) return {device_api, needed};
   try {
-    return {backend, wanted};
+    return {device_api, wanted};
   } catch (const Error& error) {
     if (error.code() != ErrorCode::out_of_memory) throw;
   }
-  return {backend, needed};
+  return {device_api, needed};
 }
 
 namespace {
@@ -46,15 +46,15 @@ std::size_t bytes_of(Dtype dtype, std::int64_t rows, std::int64_t cols) {
 
 }  // namespace
 
-OwnedTensor::OwnedTensor(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols)
-    : buffer_(backend, bytes_of(dtype, rows, cols)),
-      view_(matrix(buffer_.data(), dtype, rows, cols, backend.device())) {}
+OwnedTensor::OwnedTensor(DeviceApi& device_api, Dtype dtype, std::int64_t rows, std::int64_t cols)
+    : buffer_(device_api, bytes_of(dtype, rows, cols)),
+      view_(matrix(buffer_.data(), dtype, rows, cols, device_api.device())) {}
 
-void OwnedTensor::resize(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream,
+void OwnedTensor::resize(DeviceApi& device_api, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream,
                          std::int64_t row_stride) {
   const std::int64_t stride = std::max(row_stride, cols);
-  buffer_.reserve(backend, bytes_of(dtype, rows, stride), stream);
-  view_ = matrix(buffer_.data(), dtype, rows, cols, backend.device());
+  buffer_.reserve(device_api, bytes_of(dtype, rows, stride), stream);
+  view_ = matrix(buffer_.data(), dtype, rows, cols, device_api.device());
   view_.row_stride = stride;
 }
 

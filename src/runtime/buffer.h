@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/device_api.h"
 #include "ingot/runtime/tensor.h"
 
 namespace ingot {
 
-// Move-only. Releases its memory through the backend that allocated it, which must outlive it.
+// Move-only. Releases its memory on the device that allocated it, which must outlive it.
 class INGOT_API Buffer {
  public:
   Buffer() = default;
-  Buffer(Backend& backend, std::size_t bytes);
+  Buffer(DeviceApi& device_api, std::size_t bytes);
   Buffer(Buffer&& other) noexcept
       : memory_(std::move(other.memory_)),
         bytes_(std::exchange(other.bytes_, 0)),
@@ -37,14 +37,14 @@ class INGOT_API Buffer {
   // therefore use any of this memory, so outgrown blocks are kept as long as this object lives; growing by at least
   // half bounds how much that is. Throws Error{invalid_argument} if it would have to allocate while the stream is
   // capturing ("run the step once before capturing it"). An error changes nothing.
-  void reserve(Backend& backend, std::size_t bytes, const Stream& stream);
+  void reserve(DeviceApi& device_api, std::size_t bytes, const Stream& stream);
 
  private:
-  static Buffer larger(Backend& backend, std::size_t needed, std::size_t wanted);
+  static Buffer larger(DeviceApi& device_api, std::size_t needed, std::size_t wanted);
 
   struct Release {
-    Backend* backend;
-    void operator()(void* data) const noexcept { backend->release(data); }
+    DeviceApi* device_api;
+    void operator()(void* data) const noexcept { device_api->release(data); }
   };
   std::unique_ptr<void, Release> memory_{nullptr, Release{nullptr}};
   std::size_t bytes_ = 0;
@@ -55,7 +55,7 @@ class INGOT_API Buffer {
 class INGOT_API OwnedTensor {
  public:
   OwnedTensor() = default;
-  OwnedTensor(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols);
+  OwnedTensor(DeviceApi& device_api, Dtype dtype, std::int64_t rows, std::int64_t cols);
   OwnedTensor(OwnedTensor&& other) noexcept
       : buffer_(std::move(other.buffer_)), view_(std::exchange(other.view_, Tensor{})) {}
   OwnedTensor& operator=(OwnedTensor&& other) noexcept {
@@ -69,7 +69,7 @@ class INGOT_API OwnedTensor {
 
   // Reshapes in place and grows the memory if necessary, by Buffer::reserve()'s rules. row_stride: in elements; 0 means
   // cols.
-  void resize(Backend& backend, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream,
+  void resize(DeviceApi& device_api, Dtype dtype, std::int64_t rows, std::int64_t cols, const Stream& stream,
               std::int64_t row_stride = 0);
 
  private:

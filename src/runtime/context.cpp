@@ -196,7 +196,7 @@ Context::Parts::Parts(ContextOptions given)
                                           .compiles = compiler != nullptr})
                      : make_cpu_backend(options.cpu_threads, &recorder)) {
   cache.record_with(&recorder);
-  backend->set_checks_memory(options.check_memory);
+  backend->device_api().set_checks_memory(options.check_memory);
   if (options.warm.empty()) return;
   try {
     const RecordingFile read = read_recording(options.warm);
@@ -281,7 +281,8 @@ void Context::Parts::finish() {
 }
 
 ContextStats Context::Parts::stats() const {
-  ContextStats stats{.kernels = cache.stats(), .removed = store.removed(), .launches = backend->launches()};
+  ContextStats stats{
+      .kernels = cache.stats(), .removed = store.removed(), .launches = backend->device_api().launches()};
   for (const Tier& tier : tiers) {
     if (tier.kernels != nullptr) stats.tiers.push_back(tier.info.path);
   }
@@ -372,6 +373,7 @@ Context::~Context() { finish(); }
 
 Device Context::device() const { return parts_->backend->device(); }
 Backend& Context::backend() { return *parts_->backend; }
+DeviceApi& Context::device_api() { return parts_->backend->device_api(); }
 KernelCache& Context::cache() { return parts_->cache; }
 KernelStore& Context::store() { return parts_->store; }
 TuningStore& Context::tuning_store() { return parts_->tuning_store; }

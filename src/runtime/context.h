@@ -128,6 +128,7 @@ class INGOT_API Context {
 
   Device device() const;
   Backend& backend();
+  DeviceApi& device_api();
   KernelCache& cache();
   KernelStore& store();
   TuningStore& tuning_store();

@@ -1,21 +1,14 @@
 #include "ingot/runtime/cpu_backend.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cstring>
-#include <limits>
 #include <memory>
-#include <new>
 #include <span>
-#include <string>
 #include <type_traits>
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/cpu/cpu_device.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/jit/kernel.h"
@@ -27,13 +20,9 @@
 namespace ingot {
 namespace {
 
-constexpr std::align_val_t kAlignment{256};
-
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, Recorder* recorder) : pool_(threads), recorder_(recorder) {}
-
-  Device device() const override { return {DeviceType::cpu, 0}; }
+  CpuBackend(int threads, Recorder* recorder) : Backend(make_cpu_device()), pool_(threads), recorder_(recorder) {}
 
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cpu::amax);
@@ -111,81 +100,7 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void* allocate(std::size_t bytes) override {
-    if (bytes == 0) return nullptr;
-    void* const data = bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())
-                           ? ::operator new(bytes, kAlignment, std::nothrow)
-                           : nullptr;
-    if (data == nullptr) {
-      throw Error(ErrorCode::out_of_memory, "cpu memory",
-                  "no room for " + std::to_string(bytes) + " bytes; release tensors or use a smaller batch");
-    }
-    return data;
-  }
-
-  void release(void* data) noexcept override { ::operator delete(data, kAlignment); }
-
-  void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) override {
-    check_stream(stream, *this);
-    check_pointers("copy_from_host", device_data, host_data, bytes);
-    if (bytes != 0) std::memcpy(device_data, host_data, bytes);
-  }
-
-  void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) override {
-    check_stream(stream, *this);
-    check_pointers("copy_to_host", host_data, device_data, bytes);
-    if (bytes != 0) std::memcpy(host_data, device_data, bytes);
-  }
-
-  void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override {
-    check_stream(stream, *this);
-    check_pointers("fill_zero", device_data, device_data, bytes);
-    if (bytes != 0) std::memset(device_data, 0, bytes);
-  }
-
-  void fill(float* device_data, float value, std::size_t count, Stream& stream) override {
-    check_stream(stream, *this);
-    check_pointers("fill", device_data, device_data, count * sizeof(float));
-    std::fill_n(device_data, count, value);
-  }
-
-  void synchronize(Stream& /*stream*/) override {}
-  bool capturing(const Stream& /*stream*/) const override { return false; }
-  bool is_allocated(const void* /*device_data*/, std::size_t /*bytes*/) const override { return true; }
-  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& /*work*/) override {
-    check_stream(stream, *this);
-    throw Error(ErrorCode::invalid_argument, "graph",
-                "the CPU backend runs work at once, so there is nothing to capture; call the work again instead of "
-                "replaying it, or make the context on a GPU");
-  }
-  CUstream_st* create_stream() override { return nullptr; }
-  void destroy_stream(CUstream_st* /*stream*/) noexcept override {}
-  std::int64_t launches() const override { return 0; }
-
-  // Work has been done when a call returns.
-  void* create_fence() override { return nullptr; }
-  void destroy_fence(void* /*fence*/) noexcept override {}
-  void wait(const Stream& stream, const Stream& other, void* /*fence*/) override {
-    check_stream(stream, *this);
-    check_stream(other, *this);
-  }
-
-  void* create_mark() override { return new Clock::time_point; }
-  void destroy_mark(void* mark) noexcept override { delete static_cast<Clock::time_point*>(mark); }
-  void record_mark(void* mark, const Stream& stream) override {
-    check_stream(stream, *this);
-    *static_cast<Clock::time_point*>(mark) = Clock::now();
-  }
-  double microseconds_between(void* begin, void* end) override {
-    return std::chrono::duration<double, std::micro>(*static_cast<Clock::time_point*>(end) -
-                                                     *static_cast<Clock::time_point*>(begin))
-        .count();
-  }
-  void set_launch_hook(LaunchHook* hook) override { hook_ = hook; }
-
  private:
-  using Clock = std::chrono::steady_clock;
-
   // Every operation: operation(spec, tensors, pool).
   template <class Spec, class Tensors, class Operation>
   void run(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
@@ -197,9 +112,10 @@ class CpuBackend final : public Backend {
   void compute(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
     check_stream(stream, *this);
     check(spec, tensors, device());
-    if (hook_ != nullptr) hook_->before(stream);
+    LaunchHook* const hook = device_api().launch_hook();
+    if (hook != nullptr) hook->before(stream);
     operation(spec, tensors, pool_);
-    if (hook_ != nullptr) hook_->after(spec, Pass::main, stream);
+    if (hook != nullptr) hook->after(spec, Pass::main, stream);
   }
 
   template <class Spec>
@@ -212,7 +128,6 @@ class CpuBackend final : public Backend {
 
   ThreadPool pool_;
   Recorder* recorder_;
-  LaunchHook* hook_ = nullptr;
 };
 
 // One cast after the other.

@@ -15,8 +15,8 @@ struct Graph::Recorded {
 };
 
 Graph::Recorded Graph::record(Stream& stream, const std::function<void()>& work) {
-  Recorded recorded{.scratch = std::make_unique<GraphScratch>(stream.backend()), .work = nullptr};
-  recorded.work = stream.backend().capture(stream, [&] {
+  Recorded recorded{.scratch = std::make_unique<GraphScratch>(stream.device_api()), .work = nullptr};
+  recorded.work = stream.device_api().capture(stream, [&] {
     recorded.scratch->join(stream);
     work();
   });
@@ -24,7 +24,7 @@ Graph::Recorded Graph::record(Stream& stream, const std::function<void()>& work)
   return recorded;
 }
 
-Graph::Graph(Stream& stream, const std::function<void()>& work) : backend_(&stream.backend()) {
+Graph::Graph(Stream& stream, const std::function<void()>& work) : device_api_(&stream.device_api()) {
   Recorded recorded = record(stream, work);
   recorded.work->instantiate();
   scratch_ = std::move(recorded.scratch);
@@ -32,7 +32,7 @@ Graph::Graph(Stream& stream, const std::function<void()>& work) : backend_(&stre
 }
 Graph::Graph(Graph&&) noexcept = default;
 Graph& Graph::operator=(Graph&& other) noexcept {
-  backend_ = other.backend_;
+  device_api_ = other.device_api_;
   captured_ = std::move(other.captured_);  // before the memory that it uses
   scratch_ = std::move(other.scratch_);
   return *this;
@@ -40,12 +40,12 @@ Graph& Graph::operator=(Graph&& other) noexcept {
 Graph::~Graph() = default;
 
 void Graph::replay(Stream& stream) {
-  check_stream(stream, *backend_);
+  check_stream(stream, *device_api_);
   if (captured_ == nullptr) {
     throw Error(ErrorCode::invalid_argument, "graph",
                 "was moved from, so it holds no work; replay the one it moved to");
   }
-  if (backend_->capturing(stream)) {
+  if (device_api_->capturing(stream)) {
     throw Error(ErrorCode::invalid_argument, "graph",
                 "cannot be replayed on a stream that is being captured; enqueue the work itself there, or replay after "
                 "the capture");
@@ -54,7 +54,7 @@ void Graph::replay(Stream& stream) {
 }
 
 bool Graph::update(Stream& stream, const std::function<void()>& work) {
-  check_stream(stream, *backend_);
+  check_stream(stream, *device_api_);
   Recorded recorded = record(stream, work);
   const bool taken = captured_ != nullptr && captured_->take(*recorded.work);
   if (!taken) {

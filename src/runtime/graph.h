@@ -15,14 +15,14 @@
 #include <memory>
 
 #include "ingot/api.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/device_api.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
 
 class GraphScratch;  // runtime/cuda/captured_graph.h
 
-// Move-only. One thread at a time may use it. The backend must outlive it. A graph that was moved from may only be
+// Move-only. One thread at a time may use it. The device must outlive it. A graph that was moved from may only be
 // assigned to or destroyed.
 class INGOT_API Graph {
  public:
@@ -35,7 +35,7 @@ class INGOT_API Graph {
   Graph& operator=(Graph&&) noexcept;
   ~Graph();
 
-  // Enqueues all of the work on any stream of the same backend. Throws Error{invalid_argument, cuda_failed}.
+  // Enqueues all of the work on any stream of the same device. Throws Error{invalid_argument, cuda_failed}.
   void replay(Stream& stream);
 
   // Records `work` again and puts it in the place of what was recorded: the same kernels with other arguments in the
@@ -47,7 +47,7 @@ class INGOT_API Graph {
   struct Recorded;
   static Recorded record(Stream& stream, const std::function<void()>& work);
 
-  Backend* backend_;
+  DeviceApi* device_api_;
   std::unique_ptr<GraphScratch> scratch_;  // outlives the work that uses it
   std::unique_ptr<CapturedWork> captured_;
 };

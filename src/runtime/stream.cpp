@@ -8,32 +8,32 @@ namespace ingot {
 
 void CapturedScratch::set(Stream& stream, CapturedScratch* scratch) { stream.captured_into_ = scratch; }
 
-Stream::Stream(Backend& backend) : backend_(&backend), handle_(backend.create_stream()), owned_(true) {}
+Stream::Stream(DeviceApi& device_api) : device_api_(&device_api), handle_(device_api.create_stream()), owned_(true) {}
 
-Stream::Stream(Backend& backend, CUstream_st* handle) : backend_(&backend), handle_(handle), owned_(false) {}
+Stream::Stream(DeviceApi& device_api, CUstream_st* handle) : device_api_(&device_api), handle_(handle), owned_(false) {}
 
-Stream::Stream(Backend& backend, CUstream_st* handle, StreamAllocator& allocator)
-    : backend_(&backend), handle_(handle), owned_(false), allocator_(&allocator) {}
+Stream::Stream(DeviceApi& device_api, CUstream_st* handle, StreamAllocator& allocator)
+    : device_api_(&device_api), handle_(handle), owned_(false), allocator_(&allocator) {}
 
 // The scratch memory is released after the stream, because release() waits for the device, while destroying a stream
 // does not stop its work.
 Stream::~Stream() {
   if (captured_into_ != nullptr) captured_into_->leave(*this);
-  backend_->destroy_fence(fence_);
-  if (owned_) backend_->destroy_stream(handle_);
+  device_api_->destroy_fence(fence_);
+  if (owned_) device_api_->destroy_stream(handle_);
 }
 
 void Stream::wait_for(const Stream& other) {
-  check_stream(other, *backend_);
-  if (fence_ == nullptr) fence_ = backend_->create_fence();
-  backend_->wait(*this, other, fence_);
+  check_stream(other, *device_api_);
+  if (fence_ == nullptr) fence_ = device_api_->create_fence();
+  device_api_->wait(*this, other, fence_);
   if (captured_into_ == nullptr && other.captured_into_ != nullptr) other.captured_into_->join(*this);
 }
 
 void* Stream::scratch(std::size_t bytes) {
   if (captured_into_ != nullptr) return captured_into_->scratch(*this, bytes);
   if (allocator_ == nullptr) {
-    scratch_.reserve(*backend_, bytes, *this);
+    scratch_.reserve(*device_api_, bytes, *this);
     return scratch_.data();
   }
   if (scratch_block_.bytes() < bytes) scratch_block_ = StreamBlock(*allocator_, handle_, bytes);
@@ -44,10 +44,10 @@ void* Stream::zeros(std::size_t bytes) {
   if (captured_into_ != nullptr) return captured_into_->zeros(*this, bytes);
   const std::size_t before = allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes();
   if (allocator_ == nullptr) {
-    zeros_.reserve(*backend_, bytes, *this);
+    zeros_.reserve(*device_api_, bytes, *this);
   } else if (before < bytes) {
     // A block of the allocator would be cleared in every replay.
-    if (void* const given = backend_->zeros_of_capture(*this, bytes)) return given;
+    if (void* const given = device_api_->zeros_of_capture(*this, bytes)) return given;
     zeros_block_ = StreamBlock(*allocator_, handle_, bytes);
   }
   void* const data = allocator_ == nullptr ? zeros_.data() : zeros_block_.data();
@@ -62,9 +62,9 @@ void* Stream::zeros(std::size_t bytes) {
 
 // A capture of the caller's only records it: that serves the rest of this capture, and nothing else.
 void Stream::clear_zeros(void* data, std::size_t bytes) {
-  const std::uint64_t capture = backend_->capture_number(*this);
+  const std::uint64_t capture = device_api_->capture_number(*this);
   if (capture != 0 && capture == zeros_cleared_in_) return;
-  backend_->fill_zero(data, bytes, *this);
+  device_api_->fill_zero(data, bytes, *this);
   zeros_hold_ = capture == 0;
   zeros_cleared_in_ = capture;
 }
@@ -72,11 +72,11 @@ void Stream::clear_zeros(void* data, std::size_t bytes) {
 void Stream::spoil_zeros() noexcept {
   try {
     if (captured_into_ != nullptr) return captured_into_->clear_zeros(*this);
-    if (backend_->capture_number(*this) != 0) {
-      if (allocator_ != nullptr) backend_->spoil_zeros_of_capture(*this);
+    if (device_api_->capture_number(*this) != 0) {
+      if (allocator_ != nullptr) device_api_->spoil_zeros_of_capture(*this);
       void* const data = allocator_ == nullptr ? zeros_.data() : zeros_block_.data();
       if (data != nullptr) {
-        backend_->fill_zero(data, allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes(), *this);
+        device_api_->fill_zero(data, allocator_ == nullptr ? zeros_.bytes() : zeros_block_.bytes(), *this);
       }
       return;
     }
@@ -104,12 +104,12 @@ StreamBlock Stream::kept(std::size_t bytes) {
   return {allocator, handle_, bytes};
 }
 
-void check_stream(const Stream& stream, const Backend& backend) {
-  if (&stream.backend() == &backend) return;
+void check_stream(const Stream& stream, const DeviceApi& device_api) {
+  if (&stream.device_api() == &device_api) return;
   throw Error(ErrorCode::invalid_argument, "stream",
               fmt::format("belongs to another Context's backend (on {}), not to this one (on {}); make a Stream with "
                           "this backend",
-                          print(stream.backend().device()), print(backend.device())));
+                          print(stream.device_api().device()), print(device_api.device())));
 }
 
 namespace {

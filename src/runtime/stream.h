@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "ingot/api.h"
-#include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
+#include "ingot/runtime/device_api.h"
 #include "ingot/runtime/util/stream_allocator.h"
 
 namespace ingot {
@@ -42,18 +42,18 @@ class INGOT_API CapturedScratch {
 class INGOT_API Stream {
  public:
   // Creates a stream, and destroys it with this object.
-  explicit Stream(Backend& backend);
+  explicit Stream(DeviceApi& device_api);
   // Uses the caller's stream (PyTorch's current one, for example), which must outlive this object.
-  Stream(Backend& backend, CUstream_st* handle);
+  Stream(DeviceApi& device_api, CUstream_st* handle);
   // Likewise, and operations take their scratch memory from the allocator, which must outlive this object. It goes back
   // when this object does. If the caller captures the stream, make an object for each capture, as memory that an
   // allocator gives then may belong to the captured graph.
-  Stream(Backend& backend, CUstream_st* handle, StreamAllocator& allocator);
+  Stream(DeviceApi& device_api, CUstream_st* handle, StreamAllocator& allocator);
   ~Stream();
   Stream(Stream&&) = delete;
   Stream& operator=(Stream&&) = delete;
 
-  // Work enqueued here from now on starts after all work enqueued so far on `other`, a stream of the same backend. If
+  // Work enqueued here from now on starts after all work enqueued so far on `other`, a stream of the same device. If
   // `other` is capturing a graph, this stream joins the capture. A stream that is capturing waits for streams of its
   // capture only: others join first, by waiting for it. Throws Error{cuda_failed, invalid_argument}.
   void wait_for(const Stream& other);
@@ -61,8 +61,8 @@ class INGOT_API Stream {
   CUstream_st* handle() const { return handle_; }
   // Has this object made the stream?
   bool is_owned() const { return owned_; }
-  Backend& backend() const { return *backend_; }
-  // Null if the memory is the backend's.
+  DeviceApi& device_api() const { return *device_api_; }
+  // Null if the memory is the device's.
   StreamAllocator* allocator() const { return allocator_; }
 
   // Memory for one operation's intermediate results: at least `bytes`, aligned to 256 bytes, valid until the next call
@@ -96,7 +96,7 @@ class INGOT_API Stream {
   StreamAllocator& needed_allocator() const;
   void clear_zeros(void* data, std::size_t bytes);
 
-  Backend* backend_;
+  DeviceApi* device_api_;
   CUstream_st* handle_;
   bool owned_;
   StreamAllocator* allocator_ = nullptr;
@@ -130,7 +130,7 @@ class INGOT_API StreamUse {
   bool refused_ = false;
 };
 
-// The stream must belong to the backend that is called.
-INGOT_API void check_stream(const Stream& stream, const Backend& backend);
+// The stream must belong to the backend or device that is called.
+INGOT_API void check_stream(const Stream& stream, const DeviceApi& device_api);
 
 }  // namespace ingot

@@ -24,7 +24,7 @@ struct Fixture {
 
   Buffer sent(const std::vector<float>& values) {
     Buffer buffer(backend, values.size() * sizeof(float));
-    backend.copy_from_host(buffer.data(), values.data(), buffer.bytes(), stream);
+    backend.device_api().copy_from_host(buffer.data(), values.data(), buffer.bytes(), stream);
     return buffer;
   }
 
@@ -45,7 +45,7 @@ struct Fixture {
     }
     const Kernel& kernel = context.cache().get(kernel_of(expressions, precision));
     kernel.launch(stream.handle(), {.grid_x = (params.count + 127) / 128, .block = 128}, params);
-    backend.copy_to_host(out.data(), out_there.data(), out.size() * sizeof(float), stream);
+    backend.device_api().copy_to_host(out.data(), out_there.data(), out.size() * sizeof(float), stream);
     return out;
   }
 };

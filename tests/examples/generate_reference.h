@@ -162,8 +162,8 @@ class DecoderCase {
     for (const NamedTensor& tensor : all_tensors(shape_)) {
       const ingot::OwnedTensor values = source_.load(tensor);
       std::vector<bf16> data(index(values.view().rows * values.view().cols));
-      machine_.backend().copy_to_host(data.data(), values.view().data, data.size() * 2, machine_.stream());
-      machine_.backend().synchronize(machine_.stream());
+      machine_.device_api().copy_to_host(data.data(), values.view().data, data.size() * 2, machine_.stream());
+      machine_.device_api().synchronize(machine_.stream());
       for (const bf16 value : data) weights[tensor.name].push_back(ingot::to_float(value));
     }
     return {shape_, std::move(weights)};
@@ -174,10 +174,11 @@ class DecoderCase {
     const ingot::Tensor& logits = decoder_.logits();
     std::vector<std::vector<float>> result(index(logits.rows), std::vector<float>(index(logits.cols)));
     for (std::size_t i = 0; i < result.size(); ++i) {
-      machine_.backend().copy_to_host(result[i].data(), static_cast<const float*>(logits.data) + i * result[i].size(),
-                                      result[i].size() * sizeof(float), machine_.stream());
+      machine_.device_api().copy_to_host(result[i].data(),
+                                         static_cast<const float*>(logits.data) + i * result[i].size(),
+                                         result[i].size() * sizeof(float), machine_.stream());
     }
-    machine_.backend().synchronize(machine_.stream());
+    machine_.device_api().synchronize(machine_.stream());
     return result;
   }
 

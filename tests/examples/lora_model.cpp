@@ -89,15 +89,15 @@ BOOST_AUTO_TEST_CASE(steps_on_a_gpu_cast_no_frozen_weight) {
       Model model(dry.backend(), stream, ops, task, ingot::recipe(recipe));
       const ingot::OwnedTensor losses(dry.backend(), ingot::Dtype::f32, 1, 1);
       const auto launches_of_a_step = [&] {
-        const std::int64_t before = dry.backend().launches();
+        const std::int64_t before = dry.backend().device_api().launches();
         model.forward_backward(static_cast<float*>(losses.view().data), nullptr);
-        return dry.backend().launches() - before;
+        return dry.backend().device_api().launches() - before;
       };
       const std::int64_t first = launches_of_a_step();
       CastCounter counter;
-      dry.backend().set_launch_hook(&counter);
+      dry.backend().device_api().set_launch_hook(&counter);
       BOOST_TEST(launches_of_a_step() == first);
-      dry.backend().set_launch_hook(nullptr);
+      dry.backend().device_api().set_launch_hook(nullptr);
       BOOST_TEST(counter.casts == 3);  // the inputs of both layers, and the gradient that reaches the first
     }
   }

@@ -49,8 +49,8 @@ inline Matrix read(const ingot::Tensor& tensor, ingot::Stream& stream) {
   Matrix result = zeros(tensor.rows, tensor.cols);
   const std::size_t bytes = tensor.dtype == ingot::Dtype::f32 ? 4 : 2;
   std::vector<std::uint8_t> data(result.values.size() * bytes);
-  stream.backend().copy_to_host(data.data(), tensor.data, data.size(), stream);
-  stream.backend().synchronize(stream);
+  stream.device_api().copy_to_host(data.data(), tensor.data, data.size(), stream);
+  stream.device_api().synchronize(stream);
   for (std::size_t i = 0; i < result.values.size(); ++i) {
     std::array<std::uint8_t, 4> f32{};  // a bf16 is its upper half
     std::copy_n(data.data() + i * bytes, bytes, f32.begin() + 4 - static_cast<std::ptrdiff_t>(bytes));
@@ -157,7 +157,8 @@ inline void check_gradients(Place& place, const std::optional<ingot::LinearConfi
     return Weights{frozen(weight), read(adapters[first]->working, stream), read(adapters[first + 1]->working, stream)};
   };
   std::vector<std::uint32_t> labels(index(place.task.shape().tokens));
-  place.backend().copy_to_host(labels.data(), place.task.labels(), labels.size() * sizeof(std::uint32_t), stream);
+  place.backend().device_api().copy_to_host(labels.data(), place.task.labels(), labels.size() * sizeof(std::uint32_t),
+                                            stream);
   const Expected expected = reference(read(place.task.inputs(), stream), labels, weights(place.task.first_weight(), 0),
                                       weights(place.task.second_weight(), 2));
   BOOST_TEST(read(loss, stream).values[0] == expected.loss, boost::test_tools::tolerance(0.02));

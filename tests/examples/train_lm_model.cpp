@@ -135,8 +135,8 @@ class Reference {
 
 float on_host(ModelCase& model_case, const float* value) {
   float result = 0;
-  model_case.stream().backend().copy_to_host(&result, value, sizeof(result), model_case.stream());
-  model_case.stream().backend().synchronize(model_case.stream());
+  model_case.stream().device_api().copy_to_host(&result, value, sizeof(result), model_case.stream());
+  model_case.stream().device_api().synchronize(model_case.stream());
   return result;
 }
 
@@ -184,7 +184,7 @@ BOOST_AUTO_TEST_CASE(a_gradient_that_is_not_finite_is_not_hidden_by_clipping) {
     training::AdamW optimizer(context.backend(), model_case.model().parameters(), {.clip = 1.0});
     model_case.forward_backward();
     const Parameter& first = *model_case.model().parameters()[1];
-    context.backend().copy_from_host(first.grad.view().data, &bad, sizeof(bad), model_case.stream());
+    context.device_api().copy_from_host(first.grad.view().data, &bad, sizeof(bad), model_case.stream());
     optimizer.step(model_case.ops().training, model_case.now());
     BOOST_TEST(std::isnan(on_host(model_case, optimizer.scale())), "gradient " << bad);
   }
@@ -197,7 +197,7 @@ BOOST_AUTO_TEST_CASE(the_norm_of_many_gradients_is_exact_to_five_digits) {
   training::OpRunner ops(context, stream);
   training::Parameter large(context.backend(), 1000, 10000);
   const std::vector<float> ones(10'000'000, 0.3F);
-  context.backend().copy_from_host(large.grad.view().data, ones.data(), ones.size() * sizeof(float), stream);
+  context.device_api().copy_from_host(large.grad.view().data, ones.data(), ones.size() * sizeof(float), stream);
   large.init(ops, stream, 1.0, 1);
   training::AdamW optimizer(context.backend(), {&large}, {.clip = 1.0});
   training::StepTable table(context.backend(), 1, [](std::int64_t) {
@@ -207,8 +207,8 @@ BOOST_AUTO_TEST_CASE(the_norm_of_many_gradients_is_exact_to_five_digits) {
   table.advance(ops);
   optimizer.step(ops, table.now());
   float norm = 0;
-  context.backend().copy_to_host(&norm, optimizer.norm(), sizeof(norm), stream);
-  context.backend().synchronize(stream);
+  context.device_api().copy_to_host(&norm, optimizer.norm(), sizeof(norm), stream);
+  context.device_api().synchronize(stream);
   BOOST_TEST(norm == 0.3F * std::sqrt(1e7), boost::test_tools::tolerance(1e-5));
 }
 
@@ -266,7 +266,7 @@ struct DryModel {
         model(dry.backend(), stream, ops, of.shape, of.micro_batch(), config, 1, of.weight_codes),
         loss(dry.backend(), ingot::Dtype::f32, 1, 1),
         step(
-            stream, [this] { work(); }, [this] { return dry.backend().launches(); }, graph) {}
+            stream, [this] { work(); }, [this] { return dry.backend().device_api().launches(); }, graph) {}
 
   Batch batch() const {
     return {.text = nullptr,
@@ -299,7 +299,7 @@ struct DryModel {
 // Two steps as they are, then one capture and its replays; the kernels of a replay are counted.
 BOOST_AUTO_TEST_CASE(a_step_is_captured_once_and_replayed) {
   DryModel graphed(ingot::rowwise(), tiny_options(1), true);
-  const auto launches = [&] { return graphed.dry.backend().launches(); };
+  const auto launches = [&] { return graphed.dry.backend().device_api().launches(); };
   graphed.step.run();
   const std::int64_t first = launches();
   graphed.step.run();

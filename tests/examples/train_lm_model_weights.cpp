@@ -159,7 +159,7 @@ struct Primary {
     backward(0, grad_hidden, x, {});
     training::StepValues values{.step = number, .seed = 0, .learning_rate = 0.003F, .correction1 = 0, .correction2 = 0};
     set_corrections({}, values);
-    backend.copy_from_host(now.data(), &values, sizeof values, stream);
+    backend.device_api().copy_from_host(now.data(), &values, sizeof values, stream);
     optimizer.step(ops, static_cast<const training::StepValues*>(now.data()));
     casts.run(stream);
     double sum = 0;

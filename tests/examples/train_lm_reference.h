@@ -87,7 +87,7 @@ class ModelCase {
         now_(context.backend(), sizeof(training::StepValues)) {
     std::mt19937_64 random(3);
     for (std::uint8_t& byte : host_text_) byte = static_cast<std::uint8_t>('a' + random() % 26);
-    stream_.backend().copy_from_host(text_.data(), host_text_.data(), host_text_.size(), stream_);
+    stream_.device_api().copy_from_host(text_.data(), host_text_.data(), host_text_.size(), stream_);
     set_step({.step = 0, .seed = kSeed, .learning_rate = 0, .correction1 = 1, .correction2 = 1});
   }
 
@@ -97,7 +97,7 @@ class ModelCase {
 
   // The values of the coming optimizer steps; the step's number has to stay 0, as there is one loss.
   void set_step(const training::StepValues& values) {
-    stream_.backend().copy_from_host(now_.data(), &values, sizeof(values), stream_);
+    stream_.device_api().copy_from_host(now_.data(), &values, sizeof(values), stream_);
   }
   const training::StepValues* now() const { return static_cast<const training::StepValues*>(now_.data()); }
 
@@ -129,8 +129,8 @@ class ModelCase {
     Vector result(count);
     const std::size_t bytes = view.dtype == ingot::Dtype::f32 ? 4 : 2;
     std::vector<std::uint8_t> data(count * bytes);
-    stream_.backend().copy_to_host(data.data(), view.data, data.size(), stream_);
-    stream_.backend().synchronize(stream_);
+    stream_.device_api().copy_to_host(data.data(), view.data, data.size(), stream_);
+    stream_.device_api().synchronize(stream_);
     for (std::size_t i = 0; i < count; ++i) {
       std::array<std::uint8_t, 4> f32{};  // a bf16 is its upper half
       std::copy_n(data.data() + i * bytes, bytes, f32.begin() + 4 - static_cast<std::ptrdiff_t>(bytes));

@@ -38,7 +38,7 @@ ROOT_FILES = {
     "templates": ["platform", "formats", "granularity", "numerics", "scaling", "memory", "reduce", "shared", "cluster", "vec8"]
     + ["vec8_tiles"],
     "src/codegen": ["kernel_spec", "generate", "template_files", "source_files", "matmul", "recording"],
-    "src/runtime": ["backend", "buffer", "check", "check_tensor", "check_scales", "context", "error", "stream", "tensor"]
+    "src/runtime": ["backend", "buffer", "check", "device_api", "check_tensor", "check_scales", "context", "error", "stream", "tensor"]
     + ["context_options", "cpu_backend", "cuda_backend", "dry_run", "graph", "version", "visit"],
     "src/nn": [],
 }

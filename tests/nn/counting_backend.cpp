@@ -4,9 +4,84 @@
 
 namespace ingot::test {
 
-CountingBackend::CountingBackend(Backend& inner, Stream* inner_stream) : inner_(&inner), inner_stream_(inner_stream) {}
+class CountingDevice final : public DeviceApi {
+ public:
+  CountingDevice(DeviceApi& inner, Counts& counts) : DeviceApi(inner.device()), inner_(&inner), counts_(&counts) {}
 
-Device CountingBackend::device() const { return inner_->device(); }
+  void* allocate(std::size_t bytes) override {
+    ++counts_->allocations;
+    return inner_->allocate(bytes);
+  }
+
+  void release(void* data) noexcept override { inner_->release(data); }
+
+  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    counts_->waited = false;
+    ++counts_->copies_from_host;
+    inner_->copy_from_host(to, from, bytes, counts_->on(stream));
+  }
+
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    ++counts_->copies_to_host;
+    inner_->copy_to_host(to, from, bytes, counts_->on(stream));
+  }
+
+  void fill_zero(void* data, std::size_t bytes, Stream& stream) override {
+    inner_->fill_zero(data, bytes, counts_->on(stream));
+  }
+
+  void fill(float* data, float value, std::size_t count, Stream& stream) override {
+    inner_->fill(data, value, count, counts_->on(stream));
+  }
+
+  void synchronize(Stream& stream) override {
+    counts_->waited = true;
+    inner_->synchronize(counts_->on(stream));
+  }
+
+  bool capturing(const Stream& stream) const override {
+    ++counts_->capture_questions;
+    return counts_->is_capturing || inner_->capturing(counts_->on(stream));
+  }
+
+  bool is_allocated(const void* data, std::size_t bytes) const override {
+    return data != counts_->freed && inner_->is_allocated(data, bytes);
+  }
+
+  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) override {
+    return inner_->capture(counts_->on(stream), work);
+  }
+
+  CUstream_st* create_stream() override { return inner_->create_stream(); }
+
+  void destroy_stream(CUstream_st* stream) noexcept override { inner_->destroy_stream(stream); }
+
+  void* create_fence() override { return inner_->create_fence(); }
+
+  void destroy_fence(void* fence) noexcept override { inner_->destroy_fence(fence); }
+
+  void wait(const Stream& stream, const Stream& other, void*) override {
+    counts_->waiting.push_back(&stream);
+    counts_->awaited.push_back(&other);
+  }
+
+  void* create_timing_event() override { return inner_->create_timing_event(); }
+
+  void destroy_timing_event(void* event) noexcept override { inner_->destroy_timing_event(event); }
+
+  void record_timing_event(void* event, const Stream& stream) override {
+    inner_->record_timing_event(event, counts_->on(stream));
+  }
+
+  double microseconds_between(void* begin, void* end) override { return inner_->microseconds_between(begin, end); }
+
+ private:
+  DeviceApi* inner_;
+  Counts* counts_;
+};
+
+CountingBackend::CountingBackend(Backend& inner, Stream* inner_stream)
+    : Counts(inner_stream), Backend(std::make_unique<CountingDevice>(inner, *this)), inner_(&inner) {}
 
 void CountingBackend::amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) {
   note(print(spec), stream);
@@ -125,85 +200,11 @@ void CountingBackend::dequant_matmul(const DequantMatmulSpec& spec, const Dequan
   inner_->dequant_matmul(spec, tensors, on(stream));
 }
 
-void* CountingBackend::allocate(std::size_t bytes) {
-  ++allocations;
-  return inner_->allocate(bytes);
-}
-
-void CountingBackend::release(void* data) noexcept { inner_->release(data); }
-
-void CountingBackend::copy_from_host(void* to, const void* from, std::size_t bytes, Stream& stream) {
-  waited = false;
-  ++copies_from_host;
-  inner_->copy_from_host(to, from, bytes, on(stream));
-}
-
-void CountingBackend::copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) {
-  ++copies_to_host;
-  inner_->copy_to_host(to, from, bytes, on(stream));
-}
-
-void CountingBackend::fill_zero(void* data, std::size_t bytes, Stream& stream) {
-  inner_->fill_zero(data, bytes, on(stream));
-}
-
-void CountingBackend::fill(float* data, float value, std::size_t count, Stream& stream) {
-  inner_->fill(data, value, count, on(stream));
-}
-
-void CountingBackend::synchronize(Stream& stream) {
-  waited = true;
-  inner_->synchronize(on(stream));
-}
-
-bool CountingBackend::capturing(const Stream& stream) const {
-  return is_capturing || inner_->capturing(inner_stream_ != nullptr ? *inner_stream_ : stream);
-}
-
-bool CountingBackend::is_allocated(const void* data, std::size_t bytes) const {
-  return data != freed && inner_->is_allocated(data, bytes);
-}
-
-std::unique_ptr<CapturedWork> CountingBackend::capture(Stream& stream, const std::function<void()>& work) {
-  return inner_->capture(on(stream), work);
-}
-
-CUstream_st* CountingBackend::create_stream() { return inner_->create_stream(); }
-
-void CountingBackend::destroy_stream(CUstream_st* stream) noexcept { inner_->destroy_stream(stream); }
-
-void* CountingBackend::create_fence() { return inner_->create_fence(); }
-
-void CountingBackend::destroy_fence(void* fence) noexcept { inner_->destroy_fence(fence); }
-
-void CountingBackend::wait(const Stream& stream, const Stream& other, void*) {
-  waiting.push_back(&stream);
-  awaited.push_back(&other);
-}
-
-void* CountingBackend::create_mark() { return inner_->create_mark(); }
-
-void CountingBackend::destroy_mark(void* mark) noexcept { inner_->destroy_mark(mark); }
-
-void CountingBackend::record_mark(void* mark, const Stream& stream) {
-  inner_->record_mark(mark, inner_stream_ != nullptr ? *inner_stream_ : stream);
-}
-
-double CountingBackend::microseconds_between(void* begin, void* end) {
-  return inner_->microseconds_between(begin, end);
-}
-
-void CountingBackend::set_launch_hook(LaunchHook* hook) { inner_->set_launch_hook(hook); }
-
-std::int64_t CountingBackend::launches() const { return inner_->launches(); }
-
 void CountingBackend::note(std::string call, const Stream& stream) {
   waited = false;
   calls.push_back(std::move(call));
   streams.push_back(&stream);
   if (before_call) before_call();
 }
-
-Stream& CountingBackend::on(Stream& stream) const { return inner_stream_ != nullptr ? *inner_stream_ : stream; }
 
 }  // namespace ingot::test

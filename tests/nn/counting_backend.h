@@ -14,14 +14,13 @@
 
 namespace ingot::test {
 
-class CountingBackend final : public Backend {
- public:
-  explicit CountingBackend(Backend& inner, Stream* inner_stream = nullptr);
-
+// What a CountingBackend and its device have counted, and what a test tells them.
+struct Counts {
   int allocations = 0;
   int copies_from_host = 0, copies_to_host = 0;
   const void* freed = nullptr;  // what begins here is_allocated() no more
   bool is_capturing = false;
+  mutable int capture_questions = 0;
   std::vector<std::string> calls;               // the specs, in order
   bool waited = true;                           // has synchronize() waited for all calls and copies from the host?
   bool constant_weight = false;                 // of the last dequant_matmul
@@ -33,8 +32,17 @@ class CountingBackend final : public Backend {
   std::vector<std::pair<GemmCall, GemmCall>> paired;  // by gemm_pair()
   std::function<void()> before_call;                  // of each operation, once it is counted
   std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;
+  Stream* all_to;  // if not null: where all calls go
 
-  Device device() const override;
+  explicit Counts(Stream* to) : all_to(to) {}
+  Stream& on(Stream& stream) const { return all_to != nullptr ? *all_to : stream; }
+  const Stream& on(const Stream& stream) const { return all_to != nullptr ? *all_to : stream; }
+};
+
+class CountingBackend final : public Counts, public Backend {
+ public:
+  explicit CountingBackend(Backend& inner, Stream* inner_stream = nullptr);
+
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override;
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override;
   std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
@@ -55,35 +63,11 @@ class CountingBackend final : public Backend {
   void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override;
   void pack_weight(const PackWeightSpec& spec, const PackWeightTensors& tensors, Stream& stream) override;
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override;
-  void* allocate(std::size_t bytes) override;
-  void release(void* data) noexcept override;
-  void copy_from_host(void* to, const void* from, std::size_t bytes, Stream& stream) override;
-  void copy_to_host(void* to, const void* from, std::size_t bytes, Stream& stream) override;
-  void fill_zero(void* data, std::size_t bytes, Stream& stream) override;
-  void fill(float* data, float value, std::size_t count, Stream& stream) override;
-  void synchronize(Stream& stream) override;
-  std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& work) override;
-  bool capturing(const Stream& stream) const override;
-  bool is_allocated(const void* data, std::size_t bytes) const override;
-  CUstream_st* create_stream() override;
-  void destroy_stream(CUstream_st* stream) noexcept override;
-  void* create_fence() override;
-  void destroy_fence(void* fence) noexcept override;
-  // With an inner stream all streams are that one, and on the CPU there is nothing to wait for.
-  void wait(const Stream& stream, const Stream& other, void*) override;
-  void* create_mark() override;
-  void destroy_mark(void* mark) noexcept override;
-  void record_mark(void* mark, const Stream& stream) override;
-  double microseconds_between(void* begin, void* end) override;
-  void set_launch_hook(LaunchHook* hook) override;
-  std::int64_t launches() const override;
 
  private:
   void note(std::string call, const Stream& stream);
-  Stream& on(Stream& stream) const;
 
   Backend* inner_;
-  Stream* inner_stream_;
 };
 
 }  // namespace ingot::test

@@ -7,7 +7,7 @@ namespace ingot::test {
 PoisonedRegion::PoisonedRegion(std::size_t bytes, Backend& backend, Stream& stream)
     : bytes_(bytes), memory_(backend, bytes) {
   const std::vector<std::uint8_t> poison(bytes, 0xff);
-  backend.copy_from_host(memory_.data(), poison.data(), bytes, stream);
+  backend.device_api().copy_from_host(memory_.data(), poison.data(), bytes, stream);
 }
 
 FunctionLayer::FunctionLayer(const LinearPlanOptions& options, Backend& backend, Stream& stream)

@@ -51,18 +51,18 @@ void DeviceMatrix::write(const Matrix& m, Stream& stream) {
       std::memcpy(&bytes[offset(r, c)], &bits, element());
     }
   }
-  backend_->copy_from_host(view_.data, bytes.data(), bytes.size(), stream);
+  backend_->device_api().copy_from_host(view_.data, bytes.data(), bytes.size(), stream);
 }
 
 void DeviceMatrix::poison(Stream& stream) {
   const std::vector<std::uint8_t> bytes(size_in_bytes(), 0xff);
-  backend_->copy_from_host(view_.data, bytes.data(), bytes.size(), stream);
+  backend_->device_api().copy_from_host(view_.data, bytes.data(), bytes.size(), stream);
 }
 
 std::vector<std::uint8_t> DeviceMatrix::bytes(Stream& stream) const {
   std::vector<std::uint8_t> bytes(size_in_bytes());
-  backend_->copy_to_host(bytes.data(), view_.data, bytes.size(), stream);
-  backend_->synchronize(stream);
+  backend_->device_api().copy_to_host(bytes.data(), view_.data, bytes.size(), stream);
+  backend_->device_api().synchronize(stream);
   return bytes;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ingot/nn/recipe/recipes.h"
+#include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
 #include "numerics.cuh"

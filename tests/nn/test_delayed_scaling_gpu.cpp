@@ -50,15 +50,15 @@ float amax_of(int step, int slot) {
 void set_amaxes(DelayedScaling& scaling, int step, Backend& backend, Stream& stream) {
   std::vector<float> values;
   for (int slot = 0; slot < scaling.size(); ++slot) values.push_back(amax_of(step, slot));
-  backend.copy_from_host(scaling.amaxes().data, values.data(), values.size() * sizeof(float), stream);
+  backend.device_api().copy_from_host(scaling.amaxes().data, values.data(), values.size() * sizeof(float), stream);
 }
 
 void start(DelayedScaling& scaling, int slot, float amax, Backend& backend, Stream& stream) {
   const std::array values{0.0F, -amax, 0.0F};
   const Buffer input(backend, sizeof(values));
-  backend.copy_from_host(input.data(), values.data(), sizeof(values), stream);
+  backend.device_api().copy_from_host(input.data(), values.data(), sizeof(values), stream);
   scaling.start(slot, matrix(input.data(), Dtype::f32, 1, 3, backend.device()), stream);
-  backend.synchronize(stream);
+  backend.device_api().synchronize(stream);
 }
 
 BOOST_FIXTURE_TEST_SUITE(delayed_scaling, Fixture)
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(twenty_steps_are_those_of_the_cpu) {
           }
           std::unique_ptr<Graph> graph;
           if (captured) graph = std::make_unique<Graph>(stream, [&] { ours.sync_amax_history(stream); });
-          const std::int64_t launches = cuda.launches();
+          const std::int64_t launches = cuda.device_api().launches();
           for (int step = 0; step < 20; ++step) {
             set_amaxes(ours, step, cuda, stream);
             set_amaxes(theirs, step, *cpu, cpu_stream);
@@ -101,7 +101,7 @@ BOOST_AUTO_TEST_CASE(twenty_steps_are_those_of_the_cpu) {
             BOOST_TEST(saved == theirs.save(cpu_stream), "step " << step);
             check_same(model, saved);
           }
-          BOOST_TEST(cuda.launches() - launches == (captured ? 0 : 20));
+          BOOST_TEST(cuda.device_api().launches() - launches == (captured ? 0 : 20));
         }
       }
     }
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(a_captured_step_goes_on_by_itself) {
     void write(int step) {
       std::vector<float> values;
       for (int i = 0; i < kRows * kCols; ++i) values.push_back(std::min(1e4F, model_amax(step, i)));
-      backend.copy_from_host(input.data(), values.data(), values.size() * sizeof(float), stream);
+      backend.device_api().copy_from_host(input.data(), values.data(), values.size() * sizeof(float), stream);
     }
     void step(const CastSpec& cast) {
       backend.cast(cast,
@@ -184,9 +184,9 @@ BOOST_AUTO_TEST_CASE(a_captured_step_goes_on_by_itself) {
     }
     std::vector<std::uint8_t> fetch() {
       std::vector<std::uint8_t> bytes(2 * kRows * kCols + sizeof(float));
-      backend.copy_to_host(bytes.data(), codes.data(), kRows * kCols, stream);
-      backend.copy_to_host(bytes.data() + kRows * kCols, transposed.data(), kRows * kCols, stream);
-      backend.copy_to_host(bytes.data() + 2 * kRows * kCols, factor.data(), sizeof(float), stream);
+      backend.device_api().copy_to_host(bytes.data(), codes.data(), kRows * kCols, stream);
+      backend.device_api().copy_to_host(bytes.data() + kRows * kCols, transposed.data(), kRows * kCols, stream);
+      backend.device_api().copy_to_host(bytes.data() + 2 * kRows * kCols, factor.data(), sizeof(float), stream);
       return bytes;
     }
   };
@@ -214,8 +214,8 @@ BOOST_AUTO_TEST_CASE(a_capture_of_the_first_step_is_refused) {
   scaling.add("input", Dtype::e4m3fn);
   const Buffer input(cuda, sizeof(float));
   const Tensor x = matrix(input.data(), Dtype::f32, 1, 1, cuda.device());
-  cuda.fill_zero(input.data(), sizeof(float), stream);
-  cuda.synchronize(stream);
+  cuda.device_api().fill_zero(input.data(), sizeof(float), stream);
+  cuda.device_api().synchronize(stream);
   {
     const Capture capture(*driver, stream);
     check_contains(error_of([&] { scaling.start(0, x, stream); }, ErrorCode::invalid_argument),

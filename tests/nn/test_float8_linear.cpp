@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
   const OwnedTensor down(*backend, Dtype::bf16, shape.in_features, 32);
   const OwnedTensor result(*backend, Dtype::bf16, kShape.tokens, shape.in_features);
   for (const OwnedTensor* const tensor : {&up, &down, &result}) {
-    backend->fill_zero(tensor->view().data, byte_span(*tensor, "test tensor"), stream);
+    backend->device_api().fill_zero(tensor->view().data, byte_span(*tensor, "test tensor"), stream);
   }
   mlp.forward({.input = device.input, .gate_up_weight = up, .down_weight = down, .output = result}, on);
   took("mlp forward", {&side, &side, &on, &on, &on, &on}, {&side, &side, &on, &on}, {&on, &on, &side, &side});
@@ -393,7 +393,7 @@ BOOST_AUTO_TEST_CASE(delayed_scales_follow_the_maxima) {
     linear.backward(device.backward(false), stream);
     float scale[3] = {};
     for (int slot = 0; slot < 3; ++slot) {
-      backend->copy_to_host(&scale[slot], scales.scale(slot).data, sizeof scale[slot], stream);
+      backend->device_api().copy_to_host(&scale[slot], scales.scale(slot).data, sizeof scale[slot], stream);
     }
     BOOST_TEST(scale[0] == static_cast<float>(448 / largest), "step " << step);
     // The same layer with these scales fixed, for the input, the weight and grad_output, in this order.

@@ -377,7 +377,7 @@ BOOST_AUTO_TEST_CASE(functions_in_an_allocators_memory_give_the_layers_bits) {
           BOOST_TEST(memory.given == given);
           for (int i = 0; i < 3; ++i) {
             device.poison_results(on);
-            backend.fill_zero(constants.data(), constants.bytes(), on);
+            backend.device_api().fill_zero(constants.data(), constants.bytes(), on);
             graph.replay(on);
             BOOST_TEST((device.result_bytes(on) == expected));
           }
@@ -459,7 +459,7 @@ BOOST_AUTO_TEST_CASE(a_prepared_step_waits_for_nothing) {
   BOOST_TEST(calls > 0U);
   const std::int64_t compiled = fresh.cache().stats().compiled;
   BOOST_TEST(compiled > 0);
-  BOOST_TEST(fresh.backend().launches() == 0);
+  BOOST_TEST(fresh.device_api().launches() == 0);
   run_training(fresh.backend(), run);
   BOOST_TEST(fresh.cache().stats().compiled == compiled);
   prepare(fresh, run);

@@ -703,7 +703,7 @@ BOOST_AUTO_TEST_CASE(constants_are_written_without_a_copy_from_the_host) {
   const auto value = [&](const Tensor& tensor) {
     BOOST_REQUIRE(tensor.data != nullptr);
     float read = 0;
-    counting.copy_to_host(&read, tensor.data, sizeof(read), on);
+    counting.device_api().copy_to_host(&read, tensor.data, sizeof(read), on);
     return read;
   };
   BOOST_TEST(value(fixed.input.scale) == 448);

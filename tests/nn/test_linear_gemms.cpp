@@ -30,7 +30,7 @@ std::vector<GemmCall> recorded(const LinearConfig& config, const LinearSize& siz
   Stream stream(backend);
   const auto tensor = [&](std::int64_t rows, std::int64_t cols) {
     OwnedTensor made(backend, dtype, rows, cols);
-    backend.fill_zero(made.view().data, byte_span(made, "tensor"), stream);
+    backend.device_api().fill_zero(made.view().data, byte_span(made, "tensor"), stream);
     return made;
   };
   const OwnedTensor input = tensor(size.tokens, size.in_features);

@@ -46,11 +46,11 @@ Bytes bytes_of(const Tensor& tensor, Backend& backend, Stream& stream) {
   const auto row = static_cast<std::size_t>(tensor.cols * size_of(tensor.dtype));
   Bytes bytes(row * static_cast<std::size_t>(tensor.rows));
   for (std::int64_t r = 0; r < tensor.rows && row != 0; ++r) {
-    backend.copy_to_host(bytes.data() + static_cast<std::size_t>(r) * row,
-                         static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * size_of(tensor.dtype),
-                         row, stream);
+    backend.device_api().copy_to_host(
+        bytes.data() + static_cast<std::size_t>(r) * row,
+        static_cast<const std::byte*>(tensor.data) + r * tensor.row_stride * size_of(tensor.dtype), row, stream);
   }
-  backend.synchronize(stream);
+  backend.device_api().synchronize(stream);
   return bytes;
 }
 

@@ -47,7 +47,7 @@ LinearConfig again() {
 }
 
 struct Fixture {
-  Fixture() { backend.set_checks_memory(true); }
+  Fixture() { backend.device_api().set_checks_memory(true); }
 
   std::unique_ptr<Backend> cpu = make_cpu_backend(1);
   Stream inner{*cpu};
@@ -87,7 +87,7 @@ Tensor bytes_of(const MemoryRegion& region) {
 BOOST_FIXTURE_TEST_SUITE(memory_watch, Fixture)
 
 BOOST_AUTO_TEST_CASE(nothing_is_looked_at_unless_asked_for) {
-  backend.set_checks_memory(false);
+  backend.device_api().set_checks_memory(false);
   const LinearCase device = make(1, rowwise());
   FunctionLayer layer({.config = rowwise(), .shape = kLinear}, backend, stream);
   layer.cast_weight(device.weight, stream);
@@ -96,14 +96,14 @@ BOOST_AUTO_TEST_CASE(nothing_is_looked_at_unless_asked_for) {
   layer.forward(device.forward(true), &kept.saved, stream);
   layer.backward(device.backward(true), device.forward(true), kept.saved, stream);
   BOOST_TEST(backend.copies_to_host == copies);
-  backend.set_checks_memory(true);
+  backend.device_api().set_checks_memory(true);
   layer.backward(device.backward(true), device.forward(true), kept.saved, stream);  // of a forward that noted nothing
   // Nor is what a forward before it has noted.
   layer.forward(device.forward(true), &kept.saved, stream);
   const LinearCase other = make(2, rowwise());
-  backend.set_checks_memory(false);
+  backend.device_api().set_checks_memory(false);
   layer.forward(other.forward(true), &kept.saved, stream);
-  backend.set_checks_memory(true);
+  backend.device_api().set_checks_memory(true);
   layer.backward(other.backward(true), other.forward(true), kept.saved, stream);
 }
 

@@ -92,7 +92,7 @@ struct Fixture {
   void check_many(const std::vector<Case>& cases, const Layer& layer) {
     const auto forget = [&](const Case& of) {
       for (const Tensor& result : of.result_tensors()) {
-        backend->fill_zero(result.data, byte_span(result, "result"), stream);
+        backend->device_api().fill_zero(result.data, byte_span(result, "result"), stream);
       }
     };
     const auto alone = [&](const Case& of, Stream& on) {

@@ -20,8 +20,8 @@
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/error.h"
+#include "nn/counting_backend.h"
 #include "support/expect_error.h"
-#include "support/fake_backend.h"
 #include "support/temporary_directory.h"
 
 namespace ingot::test {
@@ -253,37 +253,37 @@ BOOST_AUTO_TEST_CASE(a_step_may_be_on_several_streams_of_the_cpu) {
 }
 
 BOOST_AUTO_TEST_CASE(observes_nothing_during_a_capture_and_says_so_once) {
-  FakeBackend fake;
-  Stream capturing(fake);
-  Monitor watching(fake, options());
-  fake.is_capturing = true;
+  CountingBackend counting(*backend, &stream);
+  Stream capturing(counting);
+  Monitor watching(counting, options());
+  counting.is_capturing = true;
   float x = 1;
   const GemmSpec spec{.out = Dtype::f32};
-  const GemmTensors tensors{.a = {}, .b = {}, .out = matrix(&x, Dtype::f32, 1, 1, fake.device())};
+  const GemmTensors tensors{.a = {}, .b = {}, .out = matrix(&x, Dtype::f32, 1, 1, counting.device())};
   for (int i = 0; i < 3; ++i) {
     watching.gemm({.layer = "a", .role = "output", .spec = spec, .tensors = tensors}, capturing);
   }
   watching.step_done(capturing);
   BOOST_TEST(watching.records().empty());
-  BOOST_TEST(fake.allocations == 0);
+  BOOST_TEST(counting.allocations == 0);
   BOOST_REQUIRE(warnings.size() == 1U);
   BOOST_TEST(warnings[0] == "the monitor observes nothing while the stream is capturing a graph");
 }
 
 // In a step that is not observed, the monitor does not even ask whether the stream is capturing.
 BOOST_AUTO_TEST_CASE(costs_nothing_between_its_steps) {
-  FakeBackend fake;
-  Stream own(fake);
-  Monitor watching(fake, options(2));
+  CountingBackend counting(*backend, &stream);
+  Stream own(counting);
+  Monitor watching(counting, options(2));
   watching.step_done(own);
   float x = 1;
   const GemmSpec spec{.out = Dtype::f32};
-  const GemmTensors tensors{.a = {}, .b = {}, .out = matrix(&x, Dtype::f32, 1, 1, fake.device())};
+  const GemmTensors tensors{.a = {}, .b = {}, .out = matrix(&x, Dtype::f32, 1, 1, counting.device())};
   watching.gemm({.layer = "a", .role = "output", .spec = spec, .tensors = tensors}, own);
   watching.cast({.layer = "a", .tensor = "input", .gemms = "output", .values = tensors.out, .codes = {}, .factors = {}},
                 own);
-  BOOST_TEST(fake.capture_questions == 0);
-  BOOST_TEST(fake.allocations == 0);
+  BOOST_TEST(counting.capture_questions == 0);
+  BOOST_TEST(counting.allocations == 0);
 }
 
 std::vector<unsigned char> bytes_of(const fs::path& file) {

@@ -50,12 +50,12 @@ struct Fixture {
 
   std::vector<float> scales_of(const DelayedScaling& scaling) {
     std::vector<float> scales(static_cast<std::size_t>(scaling.size()));
-    backend->copy_to_host(scales.data(), scaling.scale(0).data, scales.size() * sizeof(float), stream);
+    backend->device_api().copy_to_host(scales.data(), scaling.scale(0).data, scales.size() * sizeof(float), stream);
     return scales;
   }
   float scale_of(const LinearScale& scale) {
     float value = 0;
-    backend->copy_to_host(&value, scale.scale.data, sizeof(value), stream);
+    backend->device_api().copy_to_host(&value, scale.scale.data, sizeof(value), stream);
     return value;
   }
 
@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(go_on_with_the_scales_of_earlier_steps) {
     Part part(plan, slot, scaling, *backend, stream);
     start(plan, part);
     const Buffer of_known(*backend, sizeof(float));
-    backend->fill(static_cast<float*>(of_known.data()), known, 1, stream);
+    backend->device_api().fill(static_cast<float*>(of_known.data()), known, 1, stream);
     if (known != 0) part.scales.weight.start->known = vector(of_known.data(), Dtype::f32, 1, backend->device());
     cast_weight(plan, *backend, {.weight = weight, .into = part.weight, .scale = part.scales.weight},
                 {.stream = stream});

@@ -308,9 +308,9 @@ BOOST_AUTO_TEST_CASE(one_launch_for_each_kind) {
   Layers layers(blockwise(), dry.backend(), on_gpu);
   WeightCasts casts(dry.backend());
   layers.add_to(casts);
-  const std::int64_t before = dry.backend().launches();
+  const std::int64_t before = dry.backend().device_api().launches();
   casts.run(on_gpu);
-  BOOST_TEST(dry.backend().launches() - before == 1);
+  BOOST_TEST(dry.backend().device_api().launches() - before == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_capture_may_not_contain_the_first_cast) {

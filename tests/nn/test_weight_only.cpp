@@ -19,7 +19,6 @@
 #include "nn/counting_backend.h"
 #include "nn/weight_only_case.h"
 #include "support/expect_error.h"
-#include "support/fake_backend.h"
 #include "support/temporary_directory.h"
 
 BOOST_AUTO_TEST_SUITE(test_weight_only)
@@ -671,22 +670,22 @@ BOOST_AUTO_TEST_CASE(of_packed_bytes_that_contradict_themselves) {
 }
 
 BOOST_AUTO_TEST_CASE(of_streams_that_are_capturing) {
-  FakeBackend fake;
-  Stream on(fake);
-  fake.is_capturing = true;
-  const Tensor weight = matrix(&fake, Dtype::bf16, 4, 32, fake.device());
-  const Tensor codes = matrix(&fake, Dtype::e4m3fn, 4, 32, fake.device());
-  const Tensor scales = matrix(&fake, Dtype::f32, 4, 1, fake.device());
+  CountingBackend counting(*backend, &stream);
+  Stream on(counting);
+  counting.is_capturing = true;
+  const Tensor weight = matrix(&counting, Dtype::bf16, 4, 32, counting.device());
+  const Tensor codes = matrix(&counting, Dtype::e4m3fn, 4, 32, counting.device());
+  const Tensor scales = matrix(&counting, Dtype::f32, 4, 1, counting.device());
   const WeightOnlyState state = layer({}, 4, 32).state(stream);
   const auto refusal = [](const auto& call) { return error_of(call, ErrorCode::invalid_argument); };
   for (const std::string& message :
-       {refusal([&] { WeightOnlyLinear::quantize(fake, weight, {}, on); }),
-        refusal([&] { WeightOnlyLinear::from_codes(fake, codes, scales, ScaleConvention::dequantize, {}, on); }),
-        refusal([&] { WeightOnlyLinear::from_state(fake, state, on); })}) {
+       {refusal([&] { WeightOnlyLinear::quantize(counting, weight, {}, on); }),
+        refusal([&] { WeightOnlyLinear::from_codes(counting, codes, scales, ScaleConvention::dequantize, {}, on); }),
+        refusal([&] { WeightOnlyLinear::from_state(counting, state, on); })}) {
     BOOST_TEST(message ==
                "stream: is capturing a graph; make the layer before the capture, and capture only its forward()");
   }
-  BOOST_TEST(fake.allocations == 0);
+  BOOST_TEST(counting.allocations == 0);
 }
 
 BOOST_AUTO_TEST_CASE(of_files) {

@@ -52,7 +52,7 @@ std::vector<std::uint8_t> rows_of_codes(const HostCodes& host, std::int64_t row_
 
 DeviceBytes::DeviceBytes(const void* data, std::size_t bytes, Backend& backend, Stream& stream)
     : buffer_(backend, bytes), device_(backend.device()) {
-  backend.copy_from_host(buffer_.data(), data, bytes, stream);
+  backend.device_api().copy_from_host(buffer_.data(), data, bytes, stream);
 }
 
 Tensor DeviceBytes::view(Dtype dtype, std::int64_t rows, std::int64_t cols, std::int64_t row_stride) const {

@@ -36,14 +36,14 @@ struct Place {
   template <class Bits>
   ingot::OwnedTensor make_of(Dtype dtype, std::int64_t rows, std::int64_t cols, const std::vector<Bits>& values) {
     ingot::OwnedTensor tensor(backend, dtype, rows, cols);
-    backend.copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(Bits), stream);
+    backend.device_api().copy_from_host(tensor.view().data, values.data(), values.size() * sizeof(Bits), stream);
     return tensor;
   }
   // The first value of an f32 tensor.
   float first(const ingot::OwnedTensor& tensor) {
     float value = 0;
-    backend.copy_to_host(&value, tensor.view().data, sizeof value, stream);
-    backend.synchronize(stream);
+    backend.device_api().copy_to_host(&value, tensor.view().data, sizeof value, stream);
+    backend.device_api().synchronize(stream);
     return value;
   }
 

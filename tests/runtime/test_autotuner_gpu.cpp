@@ -37,7 +37,7 @@ struct Fixture {
   }
   static std::vector<std::byte> output(MeasuredGpu& gpu, const GemmTensors& tensors) {
     std::vector<std::byte> bytes(byte_span(tensors.out, "out"));
-    gpu.backend().copy_to_host(bytes.data(), tensors.out.data, bytes.size(), gpu.stream());
+    gpu.device_api().copy_to_host(bytes.data(), tensors.out.data, bytes.size(), gpu.stream());
     return bytes;
   }
   static TuningRecord record(const Context& context, const GemmCall& call, const MatmulSpec& chosen) {

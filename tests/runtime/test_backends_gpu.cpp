@@ -317,9 +317,9 @@ BOOST_AUTO_TEST_CASE(wide_rows_have_their_own_kernels, *once()) {
     const Case c{.spec = parse(line), .shape = shape, .placement = placement};
     const SharedMatrices inputs = maker.inputs(c);
     Passes passes;
-    cuda.set_launch_hook(&passes);
+    cuda.device_api().set_launch_hook(&passes);
     run(c, inputs, cuda, stream);
-    cuda.set_launch_hook(nullptr);
+    cuda.device_api().set_launch_hook(nullptr);
     return passes.wide;
   };
   const bool clusters = context().info().target.major >= 9;
@@ -351,9 +351,9 @@ BOOST_AUTO_TEST_CASE(small_casts_are_one_launch, *once()) {
   const auto launches = [&](const char* line, Shape shape) {
     const Case c{.spec = parse(line), .shape = shape};
     const SharedMatrices inputs = maker.inputs(c);
-    const std::int64_t before = cuda.launches();
+    const std::int64_t before = cuda.device_api().launches();
     run(c, inputs, cuda, stream);
-    return cuda.launches() - before;
+    return cuda.device_api().launches() - before;
   };
   constexpr const char* kPlain = "cast bf16->e4m3fn scale=tensor out=codes,transposed";
   constexpr const char* kFused = "cast bf16->e4m3fn of=silu(x)*gate+residual scale=row+col out=codes,transposed";
@@ -371,30 +371,30 @@ BOOST_AUTO_TEST_CASE(memory_goes_there_and_back, *once()) {
   std::vector<unsigned char> back(1000, 0xff);
   Buffer buffer(cuda, sent.size());
   BOOST_TEST(reinterpret_cast<std::uintptr_t>(buffer.data()) % 256 == 0U);
-  cuda.copy_from_host(buffer.data(), sent.data(), sent.size(), stream);
-  cuda.fill_zero(static_cast<std::byte*>(buffer.data()) + 100, 50, stream);
-  cuda.copy_to_host(back.data(), buffer.data(), back.size(), stream);
+  cuda.device_api().copy_from_host(buffer.data(), sent.data(), sent.size(), stream);
+  cuda.device_api().fill_zero(static_cast<std::byte*>(buffer.data()) + 100, 50, stream);
+  cuda.device_api().copy_to_host(back.data(), buffer.data(), back.size(), stream);
   std::fill(sent.begin() + 100, sent.begin() + 150, static_cast<unsigned char>(0));
   BOOST_TEST(back == sent, boost::test_tools::per_element());
-  BOOST_TEST(cuda.allocate(0) == nullptr);
-  BOOST_TEST(cuda.is_allocated(buffer.data(), buffer.bytes()));
-  BOOST_TEST(cuda.is_allocated(nullptr, 0));
+  BOOST_TEST(cuda.device_api().allocate(0) == nullptr);
+  BOOST_TEST(cuda.device_api().is_allocated(buffer.data(), buffer.bytes()));
+  BOOST_TEST(cuda.device_api().is_allocated(nullptr, 0));
 
   const std::vector<float> expected{0x1.8p-3F, 0x1.8p-3F, 0x1.8p-3F};
   std::vector<float> filled(expected.size());
-  cuda.fill(static_cast<float*>(buffer.data()), expected[0], expected.size(), stream);
-  cuda.copy_to_host(filled.data(), buffer.data(), expected.size() * sizeof(float), stream);
+  cuda.device_api().fill(static_cast<float*>(buffer.data()), expected[0], expected.size(), stream);
+  cuda.device_api().copy_to_host(filled.data(), buffer.data(), expected.size() * sizeof(float), stream);
   BOOST_TEST(filled == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched, *once()) {
   const Case c{.spec = AmaxSpec{.in = Dtype::bf16}, .shape = {8, 8}};
   PlacedCase placed(c, maker.inputs(c), cuda, stream);
-  const std::int64_t launches = cuda.launches();
+  const std::int64_t launches = cuda.device_api().launches();
   placed.tensor("input").device = {};
   check_contains(error_of([&] { placed.enqueue(stream); }, ErrorCode::invalid_argument),
                  {"amax input", "on cpu", "works on cuda"});
-  BOOST_TEST(cuda.launches() == launches);
+  BOOST_TEST(cuda.device_api().launches() == launches);
   BOOST_TEST(placed.outputs(stream).at("amax").bits(0, 0) == 0xa5a5a5a5U);
 }
 
@@ -403,16 +403,17 @@ BOOST_AUTO_TEST_SUITE_END()
 // Not in suite `small`: memcheck reports the driver's refusals as errors.
 BOOST_FIXTURE_TEST_CASE(freed_memory_is_not_allocated, Fixture, *once()) {
   constexpr std::size_t kBytes = std::size_t{64} << 20U;
-  auto* const data = static_cast<std::byte*>(cuda.allocate(kBytes));
-  BOOST_TEST(cuda.is_allocated(data, kBytes));
-  BOOST_TEST(!cuda.is_allocated(data, std::size_t{1} << 48U));
-  cuda.release(data);
-  BOOST_TEST(!cuda.is_allocated(data, kBytes));
-  cuda.synchronize(stream);  // asking has broken nothing
+  auto* const data = static_cast<std::byte*>(cuda.device_api().allocate(kBytes));
+  BOOST_TEST(cuda.device_api().is_allocated(data, kBytes));
+  BOOST_TEST(!cuda.device_api().is_allocated(data, std::size_t{1} << 48U));
+  cuda.device_api().release(data);
+  BOOST_TEST(!cuda.device_api().is_allocated(data, kBytes));
+  cuda.device_api().synchronize(stream);  // asking has broken nothing
 }
 
 BOOST_FIXTURE_TEST_CASE(memory_that_is_not_there_is_an_error, Fixture, *once()) {
-  check_contains(error_of([&] { cuda.allocate(std::size_t{1} << 50U); }, ErrorCode::out_of_memory), {"bytes"});
+  check_contains(error_of([&] { cuda.device_api().allocate(std::size_t{1} << 50U); }, ErrorCode::out_of_memory),
+                 {"bytes"});
 }
 
 BOOST_FIXTURE_TEST_SUITE(every, Fixture)
@@ -521,10 +522,10 @@ BOOST_AUTO_TEST_CASE(a_captured_graph_gives_the_same_bits) {
     PlacedCase placed(c, maker.inputs(c), cuda, stream);
     placed.enqueue(stream);
     const Matrices expected = placed.outputs(stream);
-    BOOST_TEST(!cuda.capturing(stream));
+    BOOST_TEST(!cuda.device_api().capturing(stream));
 
     Graph graph(stream, [&] {
-      BOOST_TEST(cuda.capturing(stream));
+      BOOST_TEST(cuda.device_api().capturing(stream));
       placed.enqueue(stream);
     });
     for (const char* const when : {"first replay", "second replay"}) {
@@ -564,14 +565,14 @@ BOOST_AUTO_TEST_CASE(two_graphs_of_one_stream_run_side_by_side) {
       graphs.emplace_back(stream, [&] { placed.back()->enqueue(stream); });
       placed.back()->poison(stream);
     }
-    cuda.synchronize(stream);
+    cuda.device_api().synchronize(stream);
     Stream one(cuda), two(cuda);
     for (int i = 0; i < kReplays; ++i) {
       graphs[0].replay(one);
       graphs[1].replay(side_by_side ? two : one);
     }
-    cuda.synchronize(one);
-    cuda.synchronize(two);
+    cuda.device_api().synchronize(one);
+    cuda.device_api().synchronize(two);
     return std::array{placed[0]->outputs(stream), placed[1]->outputs(stream)};
   };
   const auto expected = run_both(false);
@@ -611,7 +612,7 @@ BOOST_AUTO_TEST_CASE(a_capture_after_a_larger_cast_needs_no_new_kernel) {
   {
     Graph graph(own, [&] { small->enqueue(own); });
     graph.replay(own);
-    fresh.backend().synchronize(own);
+    fresh.device_api().synchronize(own);
   }
   const Case c{.spec = parse("cast bf16->e4m3fn scale=tensor out=codes"), .shape = {64, 128}};
   BOOST_TEST(fault_of(c, maker.inputs(c), small->outputs(own)) == "");
@@ -648,7 +649,7 @@ BOOST_AUTO_TEST_CASE(the_callers_context_is_put_back) {
   }
   { const Stream own(cuda); }
   expect_theirs("a stream's life");
-  BOOST_TEST(!cuda.capturing(stream));
+  BOOST_TEST(!cuda.device_api().capturing(stream));
   expect_theirs("capturing()");
   {
     Context fresh(cuda_options());

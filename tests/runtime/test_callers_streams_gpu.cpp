@@ -84,7 +84,7 @@ struct Fixture {
 std::vector<std::uint8_t> codes_of(Backend& backend, const OwnedTensor& codes) {
   std::vector<std::uint8_t> host(static_cast<std::size_t>(codes.view().rows * codes.view().cols));
   Stream fetch(backend);
-  backend.copy_to_host(host.data(), codes.view().data, host.size(), fetch);
+  backend.device_api().copy_to_host(host.data(), codes.view().data, host.size(), fetch);
   return host;
 }
 
@@ -105,15 +105,15 @@ BOOST_AUTO_TEST_CASE(work_on_the_default_stream_runs_after_the_callers) {
   const CastSpec spec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowwise};
   const CastTensors tensors{.input = x, .codes = codes, .factors = factors};
   Stream own(backend);
-  backend.fill_zero(x.view().data, kSize * kSize * 2, own);
+  backend.device_api().fill_zero(x.view().data, kSize * kSize * 2, own);
   backend.cast(spec, tensors, own);  // loads the kernel
-  backend.synchronize(own);
+  backend.device_api().synchronize(own);
   const auto address = [](const void* data) { return reinterpret_cast<CUdeviceptr>(data); };
   for (const bool by_own_stream : {false, true}) {
     const CurrentContext current(api, green.context);
     Stream on_default(backend, nullptr);
     require(api.cuMemsetD8Async(address(x.view().data), 0, kSize * kSize * 2, nullptr), "cuMemsetD8Async");
-    backend.synchronize(on_default);
+    backend.device_api().synchronize(on_default);
     for (int i = 0; i < 100; ++i) {
       require(api.cuMemcpyDtoDAsync(address(to.data()), address(from.data()), kBytes, nullptr), "cuMemcpyDtoDAsync");
     }
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(work_on_the_default_stream_runs_after_the_callers) {
     } else {
       backend.cast(spec, tensors, on_default);
     }
-    backend.synchronize(on_default);
+    backend.device_api().synchronize(on_default);
     std::int64_t zeros = 0;
     for (const std::uint8_t code : codes_of(backend, codes)) zeros += code == 0;
     BOOST_TEST(zeros == 0, "codes of the old x");
@@ -146,15 +146,15 @@ BOOST_AUTO_TEST_CASE(operations_run_on_a_part_of_the_multiprocessors) {
       const OwnedTensor factor(backend, Dtype::f32, 1, 1);
       std::vector<std::uint16_t> host(static_cast<std::size_t>(rows * 1024));
       for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<std::uint16_t>(0x3f80U + i % 512);
-      backend.copy_from_host(x.view().data, host.data(), host.size() * 2, whole);
+      backend.device_api().copy_from_host(x.view().data, host.data(), host.size() * 2, whole);
       const CastTensors tensors{.input = x, .codes = codes, .transposed = transposed, .factors = factor};
       backend.cast(spec, tensors, whole);
-      backend.synchronize(whole);
+      backend.device_api().synchronize(whole);
       const std::vector<std::uint8_t> expected = codes_of(backend, codes);
-      backend.fill_zero(codes.view().data, expected.size(), whole);
-      backend.synchronize(whole);
+      backend.device_api().fill_zero(codes.view().data, expected.size(), whole);
+      backend.device_api().synchronize(whole);
       backend.cast(spec, tensors, on_green);
-      backend.synchronize(on_green);
+      backend.device_api().synchronize(on_green);
       BOOST_TEST((codes_of(backend, codes) == expected), rows << " " << expression);
     }
   }
@@ -167,7 +167,7 @@ BOOST_AUTO_TEST_CASE(operations_run_on_a_part_of_the_multiprocessors) {
     GemmTensors tensors{.a = a, .b = b, .out = out};
     if (is_fp8(spec.a)) tensors.factor_a = tensors.factor_b = factors;
     BOOST_CHECK_NO_THROW(backend.gemm(spec, tensors, on_green));
-    BOOST_CHECK_NO_THROW(backend.synchronize(on_green));
+    BOOST_CHECK_NO_THROW(backend.device_api().synchronize(on_green));
   }
 }
 

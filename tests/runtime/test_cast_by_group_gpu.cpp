@@ -55,7 +55,8 @@ BOOST_AUTO_TEST_CASE(statistics_read_either_order) {
                      .factors = placed.tensor("factors"),
                      .stats = vector(stats.data(), Dtype::f32, kCastStatsWords, cuda.device())},
                     stream);
-    cuda.copy_to_host(found.emplace_back(sizeof(CastStats)).data(), stats.data(), sizeof(CastStats), stream);
+    cuda.device_api().copy_to_host(found.emplace_back(sizeof(CastStats)).data(), stats.data(), sizeof(CastStats),
+                                   stream);
   }
   BOOST_TEST((found[0] == found[1]));
 }

@@ -31,7 +31,7 @@ struct Fixture {
 BOOST_FIXTURE_TEST_SUITE(cast_list, Fixture)
 
 BOOST_AUTO_TEST_CASE(each_cast_is_what_it_is_alone) {
-  for (const CastSpec& one : listed_specs()) BOOST_TEST(list_difference(one, stream) == "", print(one));
+  for (const CastSpec& one : listed_specs()) BOOST_TEST(list_difference(one, *backend, stream) == "", print(one));
 }
 
 BOOST_AUTO_TEST_CASE(an_empty_list_runs) {

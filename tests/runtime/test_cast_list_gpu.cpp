@@ -17,7 +17,7 @@ struct Fixture {
 BOOST_FIXTURE_TEST_SUITE(small, Fixture)
 
 BOOST_AUTO_TEST_CASE(the_bits_of_single_casts) {
-  for (const CastSpec& spec : listed_specs()) BOOST_TEST(list_difference(spec, stream) == "", print(spec));
+  for (const CastSpec& spec : listed_specs()) BOOST_TEST(list_difference(spec, backend, stream) == "", print(spec));
 }
 
 BOOST_AUTO_TEST_CASE(two_launches_for_all) {
@@ -29,10 +29,10 @@ BOOST_AUTO_TEST_CASE(two_launches_for_all) {
     tensors.push_back(listed.back().tensors);
   }
   const auto list = backend.make_cast_list(spec, tensors, stream);
-  const std::int64_t before = backend.launches();
+  const std::int64_t before = backend.device_api().launches();
   list->run(stream);
-  BOOST_TEST(backend.launches() - before == 2);
-  backend.synchronize(stream);
+  BOOST_TEST(backend.device_api().launches() - before == 2);
+  backend.device_api().synchronize(stream);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -13,7 +13,7 @@
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/stream.h"
-#include "support/fake_backend.h"
+#include "support/fake_device.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check)
@@ -615,8 +615,8 @@ BOOST_AUTO_TEST_CASE(overlap_of_two_tensors) {
 }
 
 BOOST_AUTO_TEST_CASE(a_stream_of_another_backend) {
-  test::FakeBackend one;
-  test::FakeBackend other;
+  test::FakeDevice one;
+  test::FakeDevice other;
   const Stream stream(one);
   check_stream(stream, one);
   const auto error = refused([&] { check_stream(stream, other); });

@@ -533,9 +533,9 @@ BOOST_AUTO_TEST_CASE(what_is_seen_and_warmed_comes_from_the_environment) {
 BOOST_AUTO_TEST_CASE(checks_of_memory_are_for_all_layers_of_a_context) {
   const TemporaryDirectory folder;
   ContextOptions options = options_in(folder);
-  BOOST_TEST(!Context(options).backend().checks_memory());
+  BOOST_TEST(!Context(options).device_api().checks_memory());
   options.check_memory = true;
-  BOOST_TEST(Context(options).backend().checks_memory());
+  BOOST_TEST(Context(options).device_api().checks_memory());
 }
 
 BOOST_AUTO_TEST_CASE(a_context_tells_what_it_has_done) {

@@ -430,28 +430,28 @@ BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_written) {
 }
 
 BOOST_AUTO_TEST_CASE(memory_is_aligned_and_refused_in_words) {
-  void* const data = backend->allocate(1);
+  void* const data = backend->device_api().allocate(1);
   BOOST_TEST(reinterpret_cast<std::uintptr_t>(data) % 256 == 0U);
-  backend->release(data);
-  BOOST_TEST(backend->allocate(0) == nullptr);
-  backend->release(nullptr);
-  const std::string refusal =
-      error_of([&] { backend->allocate(std::numeric_limits<std::size_t>::max()); }, ErrorCode::out_of_memory);
+  backend->device_api().release(data);
+  BOOST_TEST(backend->device_api().allocate(0) == nullptr);
+  backend->device_api().release(nullptr);
+  const std::string refusal = error_of([&] { backend->device_api().allocate(std::numeric_limits<std::size_t>::max()); },
+                                       ErrorCode::out_of_memory);
   check_contains(refusal, {"cpu memory", std::to_string(std::numeric_limits<std::size_t>::max()) + " bytes"});
 
   int word = 7;
-  backend->fill_zero(&word, sizeof(word), stream);
+  backend->device_api().fill_zero(&word, sizeof(word), stream);
   BOOST_TEST(word == 0);
-  backend->copy_from_host(nullptr, nullptr, 0, stream);
+  backend->device_api().copy_from_host(nullptr, nullptr, 0, stream);
   const std::string null =
-      error_of([&] { backend->copy_to_host(&word, nullptr, 4, stream); }, ErrorCode::invalid_argument);
+      error_of([&] { backend->device_api().copy_to_host(&word, nullptr, 4, stream); }, ErrorCode::invalid_argument);
   check_contains(null, {"copy_to_host", "4 bytes from a null pointer"});
 }
 
 BOOST_AUTO_TEST_CASE(it_is_the_cpu_and_launches_nothing) {
   BOOST_TEST(print(backend->device()) == "cpu");
-  BOOST_TEST(backend->launches() == 0);
-  BOOST_TEST(!backend->capturing(stream));
+  BOOST_TEST(backend->device_api().launches() == 0);
+  BOOST_TEST(!backend->device_api().capturing(stream));
   BOOST_TEST(stream.handle() == nullptr);
 }
 

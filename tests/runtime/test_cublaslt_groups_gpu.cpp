@@ -56,7 +56,7 @@ struct Fixture : GemmOnGpu {
       if (error.code() != ErrorCode::invalid_argument) throw;
       return false;
     }
-    cuda.synchronize(stream);
+    cuda.device_api().synchronize(stream);
     return true;
   }
 };
@@ -72,7 +72,7 @@ std::string line(const char* formats, const char* out, const char* scale, const 
 
 void bring(Backend& backend, Stream& stream, std::vector<float>& to, const Tensor& from, std::size_t count) {
   to.resize(count);
-  backend.copy_to_host(to.data(), from.data, count * sizeof(float), stream);
+  backend.device_api().copy_to_host(to.data(), from.data, count * sizeof(float), stream);
 }
 
 // The scale_inv as cuBLASLt reads them, in their own buffer.
@@ -92,7 +92,7 @@ Tensor ordered(Backend& backend, Stream& stream, const Tensor& factors, ScaleGra
     }
   }
   memory.emplace_back(backend, read.size() * sizeof(float));
-  backend.copy_from_host(memory.back().data(), read.data(), read.size() * sizeof(float), stream);
+  backend.device_api().copy_from_host(memory.back().data(), read.data(), read.size() * sizeof(float), stream);
   if (scale == kBlocks) return vector(memory.back().data(), Dtype::f32, factors.cols, backend.device());
   return matrix(memory.back().data(), Dtype::f32, groups, parts, backend.device());
 }
@@ -171,10 +171,10 @@ BOOST_AUTO_TEST_CASE(factors_as_cublaslt_reads_them) {
       std::vector<std::byte> moved(bytes), read(bytes);
       gpu.fill(data.tensors.out.data, 0xa5, bytes);
       gpu.backend().gemm(spec, data.tensors, gpu.stream());
-      gpu.backend().copy_to_host(moved.data(), data.tensors.out.data, bytes, gpu.stream());
+      gpu.device_api().copy_to_host(moved.data(), data.tensors.out.data, bytes, gpu.stream());
       gpu.fill(data.tensors.out.data, 0x5a, bytes);
       gpu.backend().gemm(spec, tensors, gpu.stream());
-      gpu.backend().copy_to_host(read.data(), data.tensors.out.data, bytes, gpu.stream());
+      gpu.device_api().copy_to_host(read.data(), data.tensors.out.data, bytes, gpu.stream());
       BOOST_TEST((moved == read), print(scale_b) << " " << size.m << "x" << size.n << "x" << size.k);
     }
   }
@@ -192,16 +192,16 @@ BOOST_AUTO_TEST_CASE(a_bias_at_any_element) {
         const std::int64_t size = size_of(spec.out);
         const OwnedTensor a(backend, spec.a, 128, 64), b(backend, spec.b, n, 64), out(backend, spec.out, 128, n);
         const OwnedTensor bias(backend, spec.out, 1, n + 16);
-        backend.fill_zero(a.view().data, static_cast<std::size_t>(128 * 64 * size), on);
-        backend.fill_zero(b.view().data, static_cast<std::size_t>(n * 64 * size), on);
+        backend.device_api().fill_zero(a.view().data, static_cast<std::size_t>(128 * 64 * size), on);
+        backend.device_api().fill_zero(b.view().data, static_cast<std::size_t>(n * 64 * size), on);
         std::vector<std::byte> given(static_cast<std::size_t>((n + 16) * size));
         for (std::size_t i = 0; i < given.size(); ++i) given[i] = std::byte(i % 61 + 3);  // no NaN, no subnormal
-        backend.copy_from_host(bias.view().data, given.data(), given.size(), on);
+        backend.device_api().copy_from_host(bias.view().data, given.data(), given.size(), on);
         auto* const from = static_cast<std::byte*>(bias.view().data) + shift * size;
         const Tensor slice = vector(from, spec.out, n, backend.device());
         backend.gemm(spec, {.a = a, .b = b, .bias = slice, .out = out}, on);
         std::vector<std::byte> got(static_cast<std::size_t>(128 * n * size));
-        backend.copy_to_host(got.data(), out.view().data, got.size(), on);
+        backend.device_api().copy_to_host(got.data(), out.view().data, got.size(), on);
         for (const std::int64_t row : {0, 77, 127}) {
           BOOST_TEST(std::memcmp(got.data() + row * n * size, given.data() + shift * size,
                                  static_cast<std::size_t>(n * size)) == 0,

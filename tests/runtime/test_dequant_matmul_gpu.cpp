@@ -201,19 +201,19 @@ BOOST_AUTO_TEST_CASE(packing) {
       cpu->pack_weight(spec, {.codes = weight.view(rows, rows.bytes().data(), {}, 3), .packed = packed_at(from_16, {})},
                        cpu_stream);
       Buffer codes(cuda, rows.bytes().size());
-      cuda.copy_from_host(codes.data(), rows.bytes().data(), rows.bytes().size(), stream);
+      cuda.device_api().copy_from_host(codes.data(), rows.bytes().data(), rows.bytes().size(), stream);
       Buffer packed(cuda, bytes);
       const Tensor on_gpu = weight.view(rows, codes.data(), cuda.device(), 3);
       cuda.pack_weight(spec, {.codes = on_gpu, .packed = packed_at(packed.data(), cuda.device())}, stream);
       std::vector<std::byte> by_gpu(bytes);
-      cuda.copy_to_host(by_gpu.data(), packed.data(), bytes, stream);
+      cuda.device_api().copy_to_host(by_gpu.data(), packed.data(), bytes, stream);
       BOOST_TEST(std::equal(by_gpu.begin(), by_gpu.end(), from_16), print(spec) << " " << n << "x" << k);
       GuardedMatrix back = rows;
       std::fill(back.bytes().begin(), back.bytes().end(), GuardedMatrix::kPoison);
-      cuda.copy_from_host(codes.data(), back.bytes().data(), back.bytes().size(), stream);
+      cuda.device_api().copy_from_host(codes.data(), back.bytes().data(), back.bytes().size(), stream);
       cuda.pack_weight({.weight = dtype, .layout = spec.layout, .unpack = true},
                        {.codes = on_gpu, .packed = packed_at(packed.data(), cuda.device())}, stream);
-      cuda.copy_to_host(back.bytes().data(), codes.data(), back.bytes().size(), stream);
+      cuda.device_api().copy_to_host(back.bytes().data(), codes.data(), back.bytes().size(), stream);
       BOOST_TEST(back.damage() == "");
       const auto bits = static_cast<unsigned>(k * bits_of(dtype) % 8);
       for (std::int64_t r = 0; bits != 0 && r < n; ++r) {
@@ -518,7 +518,7 @@ BOOST_AUTO_TEST_CASE(a_chain_with_constant_weights) {
   chain.poison(stream);
   for (const auto& each : chain.placed) {
     each->enqueue(stream);
-    cuda.synchronize(stream);
+    cuda.device_api().synchronize(stream);
   }
   for (const auto& each : chain.placed) chain.alone.push_back(each->out(stream));
   BOOST_TEST(fault_of_outputs(*chain.data[0], chain.alone[0], chain.data[0]->expected()).empty());
@@ -556,8 +556,8 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
     cuda.pack_weight({.weight = spec.weight, .unpack = true}, {.codes = codes, .packed = weight}, stream);
     copy(factors.data, right_factors.data(), right_factors.bytes());
     const auto write_and_multiply = [&] {
-      cuda.fill_zero(factors.data, right_factors.bytes(), stream);
-      cuda.fill_zero(weight.data, byte_span(weight, "weight"), stream);
+      cuda.device_api().fill_zero(factors.data, right_factors.bytes(), stream);
+      cuda.device_api().fill_zero(weight.data, byte_span(weight, "weight"), stream);
       copy(right_factors.data(), factors.data, right_factors.bytes());
       cuda.pack_weight({.weight = spec.weight}, {.codes = codes, .packed = weight}, stream);
       placed.enqueue(stream);

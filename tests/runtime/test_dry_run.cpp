@@ -102,21 +102,21 @@ BOOST_AUTO_TEST_CASE(memory_is_addresses) {
   std::set<std::uintptr_t> ends;
   std::vector<std::pair<std::uintptr_t, std::uintptr_t>> pieces;
   for (const std::size_t bytes : {std::size_t{1}, std::size_t{256}, std::size_t{1} << 40U, std::size_t{3}}) {
-    const auto at = reinterpret_cast<std::uintptr_t>(backend.allocate(bytes));
+    const auto at = reinterpret_cast<std::uintptr_t>(backend.device_api().allocate(bytes));
     BOOST_TEST(at % 256 == 0U);
     for (const auto& [begin, end] : pieces) BOOST_TEST((at >= end || at + bytes <= begin));
     pieces.emplace_back(at, at + bytes);
   }
-  backend.release(reinterpret_cast<void*>(pieces[0].first));
-  BOOST_TEST(backend.allocate(0) == nullptr);
-  check_contains(error_of([&] { backend.allocate(std::size_t{1} << 60U); }, ErrorCode::out_of_memory),
+  backend.device_api().release(reinterpret_cast<void*>(pieces[0].first));
+  BOOST_TEST(backend.device_api().allocate(0) == nullptr);
+  check_contains(error_of([&] { backend.device_api().allocate(std::size_t{1} << 60U); }, ErrorCode::out_of_memory),
                  {"no room for 1152921504606846976 bytes"});
 
-  void* const data = backend.allocate(16);
+  void* const data = backend.device_api().allocate(16);
   std::array<unsigned char, 16> host{};
   host.fill(7);
-  backend.copy_from_host(data, host.data(), host.size(), stream);
-  backend.copy_to_host(host.data(), data, host.size(), stream);
+  backend.device_api().copy_from_host(data, host.data(), host.size(), stream);
+  backend.device_api().copy_to_host(host.data(), data, host.size(), stream);
   BOOST_TEST(std::ranges::all_of(host, [](unsigned char byte) { return byte == 0; }));
 }
 
@@ -124,11 +124,11 @@ BOOST_AUTO_TEST_CASE(streams_fences_and_marks) {
   Stream other(backend);
   BOOST_TEST(other.handle() != stream.handle());
   stream.wait_for(other);
-  backend.synchronize(stream);
-  void* const mark = backend.create_mark();
-  backend.record_mark(mark, stream);
-  BOOST_TEST(backend.microseconds_between(mark, mark) == 0.0);
-  backend.destroy_mark(mark);
+  backend.device_api().synchronize(stream);
+  void* const event = backend.device_api().create_timing_event();
+  backend.device_api().record_timing_event(event, stream);
+  BOOST_TEST(backend.device_api().microseconds_between(event, event) == 0.0);
+  backend.device_api().destroy_timing_event(event);
 }
 
 BOOST_AUTO_TEST_CASE(a_cast_is_recorded_by_its_spec) {
@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(a_cast_is_recorded_by_its_spec) {
     backend.cast(spec, {.input = input, .codes = codes, .factors = factors}, stream);
   }
   BOOST_TEST((kernels() == std::vector{print(KernelSpec(spec))}));
-  BOOST_TEST(backend.launches() >= 2);
+  BOOST_TEST(backend.device_api().launches() >= 2);
   BOOST_TEST(dry.recording().matmuls().empty());
 }
 
@@ -184,9 +184,9 @@ BOOST_AUTO_TEST_CASE(captures_load_nothing) {
   const auto step = [&] {
     backend.column_sum({.in = Dtype::bf16, .out = Dtype::f32}, {.input = input, .sum = sum}, stream);
   };
-  BOOST_TEST(!backend.capturing(stream));
+  BOOST_TEST(!backend.device_api().capturing(stream));
   BOOST_TEST(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
-  BOOST_TEST(backend.capturing(stream));
+  BOOST_TEST(backend.device_api().capturing(stream));
   check_contains(error_of(step, ErrorCode::invalid_argument), {"run the step once before"});
   CUgraph graph = nullptr;
   BOOST_TEST(api.cuStreamEndCapture(stream.handle(), &graph) == CUDA_SUCCESS);
@@ -218,14 +218,14 @@ BOOST_AUTO_TEST_CASE(a_capture_takes_a_pair_that_is_loaded) {
   backend.gemm(first.spec, first.tensors, stream);
   backend.gemm(second.spec, second.tensors, stream);
   const auto launches_of_a_capture = [&] {
-    const std::int64_t before = backend.launches();
+    const std::int64_t before = backend.device_api().launches();
     const Graph graph(stream, [&] { backend.gemm_pair(first, second, stream); });
-    return backend.launches() - before;
+    return backend.device_api().launches() - before;
   };
   BOOST_TEST(launches_of_a_capture() == 2);
-  const std::int64_t before = backend.launches();
+  const std::int64_t before = backend.device_api().launches();
   backend.gemm_pair(first, second, stream);
-  BOOST_TEST(backend.launches() - before == 1);
+  BOOST_TEST(backend.device_api().launches() - before == 1);
   BOOST_TEST(launches_of_a_capture() == 1);
   // Addresses that the copy engine does not take.
   GemmWork askew = first;
@@ -234,9 +234,9 @@ BOOST_AUTO_TEST_CASE(a_capture_takes_a_pair_that_is_loaded) {
       matrix(static_cast<std::byte*>(gradient.view().data) + 2, Dtype::bf16, 256, 384 - 8, backend.device());
   askew.tensors.a.row_stride = 384;
   askew.tensors.b = matrix(weight.view().data, Dtype::bf16, 384 - 8, 128, backend.device());
-  const std::int64_t aligned = backend.launches();
+  const std::int64_t aligned = backend.device_api().launches();
   backend.gemm_pair(askew, second, stream);
-  BOOST_TEST(backend.launches() - aligned == 2);
+  BOOST_TEST(backend.device_api().launches() - aligned == 2);
 }
 
 // Each has its own driver, and threads may share one.
@@ -479,8 +479,8 @@ struct GraphFixture {
   int runs = 0;
   std::function<void()> work = [this] {
     ++runs;
-    BOOST_TEST(backend->capturing(stream));
-    backend->fill_zero(memory.data(), memory.bytes(), stream);
+    BOOST_TEST(backend->device_api().capturing(stream));
+    backend->device_api().fill_zero(memory.data(), memory.bytes(), stream);
   };
 
   static std::unique_ptr<Driver> over(const Driver& dry) {
@@ -495,7 +495,7 @@ struct GraphFixture {
 BOOST_FIXTURE_TEST_CASE(work_is_recorded_once_and_replayed_on_any_stream, GraphFixture) {
   {
     Graph graph(stream, work);
-    BOOST_TEST(!backend->capturing(stream));
+    BOOST_TEST(!backend->device_api().capturing(stream));
     BOOST_TEST(calls.replays == 0);
     graph.replay(stream);
     BOOST_TEST(calls.replayed_on == stream.handle());
@@ -567,12 +567,12 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_be_captured_is_refused, GraphFixture) {
   Graph(stream, work);
   check_contains(nested, {"graph: the stream is being captured already", "capture on another stream"});
   check_contains(replayed, {"graph: cannot be replayed on a stream that is being captured", "after the capture"});
-  BOOST_TEST(!backend->capturing(stream));
+  BOOST_TEST(!backend->device_api().capturing(stream));
 }
 
 BOOST_FIXTURE_TEST_CASE(an_error_of_the_work_ends_the_capture, GraphFixture) {
   BOOST_CHECK_THROW(Graph(stream, [] { throw std::runtime_error("mine"); }), std::runtime_error);
-  BOOST_TEST(!backend->capturing(stream));
+  BOOST_TEST(!backend->device_api().capturing(stream));
   BOOST_TEST(calls.destroyed_graphs == 1);
   Graph(stream, work).replay(stream);
   BOOST_TEST(calls.replays == 1);
@@ -676,7 +676,7 @@ BOOST_FIXTURE_TEST_CASE(memory_of_calls_belongs_to_the_graph, GraphFixture) {
       outlives = std::move(kept);
     }
   };
-  work = [&] { backend->fill_zero(memory.data(), memory.bytes(), on); };
+  work = [&] { backend->device_api().fill_zero(memory.data(), memory.bytes(), on); };
   {
     Graph graph(on, step);
     BOOST_TEST(calls_at[1] == calls_at[0]);
@@ -696,26 +696,26 @@ BOOST_FIXTURE_TEST_CASE(memory_of_calls_belongs_to_the_graph, GraphFixture) {
 
 BOOST_FIXTURE_TEST_CASE(values_are_filled_in_captures_too, GraphFixture) {
   auto* const values = static_cast<float*>(memory.data());
-  Graph(stream, [&] { backend->fill(values, 1.5F, 3, stream); });
+  Graph(stream, [&] { backend->device_api().fill(values, 1.5F, 3, stream); });
   BOOST_TEST(calls.words_in_capture == 3);
   BOOST_TEST(calls.last_word == std::bit_cast<unsigned>(1.5F));
-  backend->fill(nullptr, 1, 0, stream);
-  BOOST_TEST(error_of([&] { backend->fill(nullptr, 1, 3, stream); }, ErrorCode::invalid_argument) ==
+  backend->device_api().fill(nullptr, 1, 0, stream);
+  BOOST_TEST(error_of([&] { backend->device_api().fill(nullptr, 1, 3, stream); }, ErrorCode::invalid_argument) ==
              "fill: 12 bytes to a null pointer; pass memory of at least that size");
 }
 
 BOOST_FIXTURE_TEST_CASE(the_driver_knows_what_is_allocated, GraphFixture) {
   const auto begin = reinterpret_cast<CUdeviceptr>(memory.data());
-  BOOST_TEST(backend->is_allocated(memory.data(), memory.bytes()));
+  BOOST_TEST(backend->device_api().is_allocated(memory.data(), memory.bytes()));
   calls.freed = {begin + memory.bytes() - 1};
-  BOOST_TEST(!backend->is_allocated(memory.data(), memory.bytes()));
-  BOOST_TEST(backend->is_allocated(memory.data(), memory.bytes() - 1));
+  BOOST_TEST(!backend->device_api().is_allocated(memory.data(), memory.bytes()));
+  BOOST_TEST(backend->device_api().is_allocated(memory.data(), memory.bytes() - 1));
   calls.freed = {begin};
-  BOOST_TEST(!backend->is_allocated(memory.data(), 1));
-  BOOST_TEST(backend->is_allocated(memory.data(), 0));
+  BOOST_TEST(!backend->device_api().is_allocated(memory.data(), 1));
+  BOOST_TEST(backend->device_api().is_allocated(memory.data(), 0));
   calls.freed = {};
   calls.attribute = CUDA_ERROR_INVALID_CONTEXT;
-  check_contains(error_of([&] { backend->is_allocated(memory.data(), 1); }, ErrorCode::cuda_failed),
+  check_contains(error_of([&] { backend->device_api().is_allocated(memory.data(), 1); }, ErrorCode::cuda_failed),
                  {"cuPointerGetAttribute"});
 }
 

@@ -63,7 +63,7 @@ void run_product(Cross& cross, const CrossCell& cell, const std::vector<GemmSpec
 template <class Value>
 std::vector<Value> fetch(Cross& cross, const void* from, std::size_t count) {
   std::vector<Value> values(count);
-  cross.gpu().backend().copy_to_host(values.data(), from, count * sizeof(Value), cross.gpu().stream());
+  cross.gpu().backend().device_api().copy_to_host(values.data(), from, count * sizeof(Value), cross.gpu().stream());
   return values;
 }
 
@@ -230,11 +230,11 @@ BOOST_AUTO_TEST_CASE(passes_what_is_right_and_nothing_else) {
       const std::int64_t last = (m - 1) * tensors.out.row_stride + n - 1;
       auto* const at = static_cast<std::byte*>(tensors.out.data) + last * static_cast<std::int64_t>(size);
       std::uint32_t bits = 0;
-      cross.gpu().backend().copy_to_host(&bits, at, size, cross.gpu().stream());
+      cross.gpu().backend().device_api().copy_to_host(&bits, at, size, cross.gpu().stream());
       const std::uint32_t right = bits;
       bits ^= 1U << (8 * size - 2);
       const auto write = [&](std::byte* to, std::uint32_t value, std::size_t count) {
-        cross.gpu().backend().copy_from_host(to, &value, count, cross.gpu().stream());
+        cross.gpu().backend().device_api().copy_from_host(to, &value, count, cross.gpu().stream());
       };
       write(at, bits, size);
       cross.clear_verdicts();

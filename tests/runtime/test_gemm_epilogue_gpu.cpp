@@ -231,8 +231,8 @@ BOOST_AUTO_TEST_CASE(in_place) {
       const Tensor to = placed.tensor("out");
       const auto bytes = static_cast<std::size_t>(from.rows * from.row_stride * size_of(from.dtype));
       std::vector<std::byte> copy(bytes);
-      cuda.copy_to_host(copy.data(), from.data, bytes, stream);
-      cuda.copy_from_host(to.data, copy.data(), bytes, stream);
+      cuda.device_api().copy_to_host(copy.data(), from.data, bytes, stream);
+      cuda.device_api().copy_from_host(to.data, copy.data(), bytes, stream);
       placed.tensor("c") = to;
       placed.enqueue(stream);
       count(c, differences(apart, placed.outputs(stream)));

@@ -59,9 +59,9 @@ struct Fixture : GemmOnGpu {
     for (int run = 0; run < 2 && fault.empty(); ++run) {
       a.poison(stream);
       b.poison(stream);
-      const std::int64_t launches = cuda.launches();
+      const std::int64_t launches = cuda.device_api().launches();
       cuda.gemm_pair(a.gemm(), b.gemm(), stream);
-      if (cuda.launches() != launches + 1) fault = "was not one launch";
+      if (cuda.device_api().launches() != launches + 1) fault = "was not one launch";
       const Matrices found_a = a.outputs(stream);
       const Matrices found_b = b.outputs(stream);
       if (fault.empty()) fault = damage(found_a) + damage(found_b);
@@ -74,9 +74,9 @@ struct Fixture : GemmOnGpu {
   void expect_near(const Case& first, const Case& second, bool one_launch) {
     PlacedCase a(first, maker.inputs(first), cuda, stream);
     PlacedCase b(second, maker.inputs(second), cuda, stream);
-    const std::int64_t launches = cuda.launches();
+    const std::int64_t launches = cuda.device_api().launches();
     cuda.gemm_pair(a.gemm(), b.gemm(), stream);
-    BOOST_TEST((cuda.launches() == launches + 1) == one_launch);
+    BOOST_TEST((cuda.device_api().launches() == launches + 1) == one_launch);
     for (const auto& [of, placed] : {std::pair{&first, &a}, std::pair{&second, &b}}) {
       const auto& spec = std::get<GemmSpec>(of->spec);
       const Matrices found = placed->outputs(stream);
@@ -173,9 +173,9 @@ BOOST_AUTO_TEST_CASE(runs_in_captured_graphs) {
     const Matrices expected_a = a.outputs(on);
     const Matrices expected_b = b.outputs(on);
     if (loaded) backend.gemm_pair(a.gemm(), b.gemm(), on);
-    const std::int64_t launches = backend.launches();
+    const std::int64_t launches = backend.device_api().launches();
     Graph graph(on, [&] { backend.gemm_pair(a.gemm(), b.gemm(), on); });
-    BOOST_TEST(backend.launches() == launches + (loaded ? 1 : 2));
+    BOOST_TEST(backend.device_api().launches() == launches + (loaded ? 1 : 2));
     for (int replay = 0; replay < 2; ++replay) {
       a.poison(on);
       b.poison(on);

@@ -26,10 +26,10 @@ struct Fixture : GemmOnGpu {
   std::int64_t launches(const Case& c) {
     PlacedCase placed(c, maker.inputs(c), cuda, stream);
     placed.enqueue(stream);
-    const std::int64_t before = cuda.launches();
+    const std::int64_t before = cuda.device_api().launches();
     placed.enqueue(stream);
-    cuda.synchronize(stream);
-    return cuda.launches() - before;
+    cuda.device_api().synchronize(stream);
+    return cuda.device_api().launches() - before;
   }
 };
 

@@ -219,9 +219,9 @@ BOOST_AUTO_TEST_CASE(one_after_the_other) {
     PlacedCase placed(c, maker.inputs(c), cuda, stream);
     placed.enqueue(stream);
     const Matrices expected = placed.outputs(stream);
-    const std::int64_t before = cuda.launches();
+    const std::int64_t before = cuda.device_api().launches();
     for (int i = 0; i < 100; ++i) placed.enqueue(stream);
-    BOOST_TEST(cuda.launches() == before + 100);
+    BOOST_TEST(cuda.device_api().launches() == before + 100);
     expect_same(c, expected, placed.outputs(stream), "after a hundred launches");
   }
 }

@@ -33,8 +33,8 @@ struct Hook : LaunchHook {
 // Hears of the backend's launches while it lives.
 class Hooked {
  public:
-  explicit Hooked(Backend& backend) : backend_(&backend) { backend.set_launch_hook(&hook_); }
-  ~Hooked() { backend_->set_launch_hook(nullptr); }
+  explicit Hooked(Backend& backend) : backend_(&backend) { backend.device_api().set_launch_hook(&hook_); }
+  ~Hooked() { backend_->device_api().set_launch_hook(nullptr); }
   Hooked(const Hooked&) = delete;
   Hooked& operator=(const Hooked&) = delete;
   const std::vector<Pass>& passes() const { return hook_.passes; }

@@ -144,7 +144,8 @@ struct DryLaunches {
   KernelCache cache{&compiler, store, gpu.target, driver.get()};
   std::unique_ptr<Backend> backend = make_cuda_backend(*driver, 0, cache, {});
   Stream stream{*backend};
-  Launcher launcher{*driver, 0, cache};
+  CudaDevice device{*driver, 0};
+  Launcher launcher{device, cache};
 
   // One of a call's matrices. Nothing reads or writes it.
   Tensor at(int index, Dtype dtype, std::int64_t rows, std::int64_t cols) const {
@@ -175,10 +176,10 @@ BOOST_FIXTURE_TEST_CASE(kernel, DryLaunches) {
 BOOST_FIXTURE_TEST_CASE(launch, DryLaunches) {
   const GemmSpec spec{.epilogue = {.pointwise = expression()}, .kernel = GemmKernel::simt};
   launcher.launch(spec, Pass::main, 1, 32, Params{}, stream);
-  const std::int64_t launches = launcher.launches();
+  const std::int64_t launches = device.launches();
   BOOST_TEST(only_reads([&] {
     launcher.launch(spec, Pass::main, 1, 32, Params{}, stream);
-    if (launcher.launches() != launches + 1) _exit(1);
+    if (device.launches() != launches + 1) _exit(1);
   }));
 }
 

@@ -70,7 +70,7 @@ void run_step(Context& context, const LinearConfig& config) {
   const OwnedTensor output(backend, Dtype::bf16, kTokens, kOut);
   const OwnedTensor grad_weight(backend, Dtype::bf16, kOut, kIn);
   for (const OwnedTensor* tensor : {&input, &weight, &output}) {
-    backend.fill_zero(tensor->view().data, byte_span(*tensor, "tensor"), stream);
+    backend.device_api().fill_zero(tensor->view().data, byte_span(*tensor, "tensor"), stream);
   }
   Float8Linear linear(backend, {.in_features = kIn, .out_features = kOut}, config);
   linear.forward({.input = input, .weight = weight, .output = output}, stream);
@@ -337,7 +337,7 @@ BOOST_AUTO_TEST_CASE(batch_invariant_matmuls_are_recorded) {
   const OwnedTensor x(backend, Dtype::bf16, 3, 64);
   const OwnedTensor y(backend, Dtype::bf16, 3, 48);
   for (const OwnedTensor* tensor : {&weight, &x}) {
-    backend.fill_zero(tensor->view().data, byte_span(*tensor, "tensor"), stream);
+    backend.device_api().fill_zero(tensor->view().data, byte_span(*tensor, "tensor"), stream);
   }
   WeightOnlyLinear::quantize(backend, weight, {.batch_invariant = true}, stream).forward(x, y, stream);
   BOOST_REQUIRE(context.recording().matmuls().size() == 1U);

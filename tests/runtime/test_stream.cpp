@@ -9,57 +9,57 @@
 #include <thread>
 
 #include "support/counting_allocator.h"
-#include "support/fake_backend.h"
+#include "support/fake_device.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_stream)
 
 using namespace ingot;
 using ingot::test::CountingAllocator;
-using ingot::test::FakeBackend;
+using ingot::test::FakeDevice;
 using ingot::test::refused;
 
 BOOST_AUTO_TEST_CASE(owns_the_stream_that_it_makes) {
-  FakeBackend backend;
+  FakeDevice device;
   {
-    const Stream stream(backend);
+    const Stream stream(device);
     BOOST_TEST(stream.handle() != nullptr);
-    BOOST_TEST(&stream.backend() == &backend);
-    BOOST_TEST(backend.streams == 1);
+    BOOST_TEST(&stream.device_api() == &device);
+    BOOST_TEST(device.streams == 1);
   }
-  BOOST_TEST(backend.streams == 0);
+  BOOST_TEST(device.streams == 0);
 }
 
 BOOST_AUTO_TEST_CASE(leaves_the_callers_stream_alone) {
-  FakeBackend backend;
-  CUstream_st* const handle = backend.create_stream();
+  FakeDevice device;
+  CUstream_st* const handle = device.create_stream();
   {
-    const Stream stream(backend, handle);
+    const Stream stream(device, handle);
     BOOST_TEST(stream.handle() == handle);
   }
-  BOOST_TEST(backend.streams == 1);
+  BOOST_TEST(device.streams == 1);
 }
 
 BOOST_AUTO_TEST_CASE(scratch_is_kept_between_calls_and_goes_with_the_stream) {
-  FakeBackend backend;
+  FakeDevice device;
   {
-    Stream stream(backend);
+    Stream stream(device);
     BOOST_TEST(stream.scratch(0) == nullptr);
     void* const data = stream.scratch(1000);
-    BOOST_TEST(backend.live.at(data) == 1000U);
+    BOOST_TEST(device.live.at(data) == 1000U);
     BOOST_TEST(stream.scratch(10) == data);
-    BOOST_TEST(backend.live.at(stream.scratch(2000)) == 2000U);
+    BOOST_TEST(device.live.at(stream.scratch(2000)) == 2000U);
   }
-  BOOST_TEST(backend.live.empty());
+  BOOST_TEST(device.live.empty());
 }
 
 BOOST_AUTO_TEST_CASE(an_allocator_gives_all_scratch_memory_and_gets_it_back) {
-  FakeBackend backend;
-  CUstream_st* const handle = backend.create_stream();
+  FakeDevice device;
+  CUstream_st* const handle = device.create_stream();
   CountingAllocator allocator;
   allocator.expected = handle;
   {
-    Stream stream(backend, handle, allocator);
+    Stream stream(device, handle, allocator);
     BOOST_TEST(stream.allocator() == &allocator);
     BOOST_TEST(stream.scratch(0) == nullptr);
     BOOST_TEST(allocator.given == 0);
@@ -79,19 +79,19 @@ BOOST_AUTO_TEST_CASE(an_allocator_gives_all_scratch_memory_and_gets_it_back) {
     stream.zeros(100);
     BOOST_TEST(zeros[7] == 0);
 
-    backend.is_capturing = true;  // what an allocator gives then belongs to the capture
+    device.is_capturing = true;  // what an allocator gives then belongs to the capture
     BOOST_TEST(allocator.live.at(stream.scratch(3000)) == 3000U);
   }
   BOOST_TEST(allocator.live.empty());
-  BOOST_TEST(backend.live.empty());
+  BOOST_TEST(device.live.empty());
 }
 
 BOOST_AUTO_TEST_CASE(an_allocator_that_gives_no_memory_is_named) {
-  FakeBackend backend;
-  CUstream_st* const handle = backend.create_stream();
+  FakeDevice device;
+  CUstream_st* const handle = device.create_stream();
   CountingAllocator allocator;
   allocator.expected = handle;
-  Stream stream(backend, handle, allocator);
+  Stream stream(device, handle, allocator);
   allocator.gives_null = true;
   auto error = refused([&] { stream.scratch(77); });
   BOOST_TEST((error.code == ErrorCode::out_of_memory));
@@ -109,11 +109,11 @@ BOOST_AUTO_TEST_CASE(an_allocator_that_gives_no_memory_is_named) {
 
 // Each block has its own memory, whatever scratch() has, and goes back by itself.
 BOOST_AUTO_TEST_CASE(an_allocator_gives_memory_for_calls_and_for_what_they_keep) {
-  FakeBackend backend;
-  CUstream_st* const handle = backend.create_stream();
+  FakeDevice device;
+  CUstream_st* const handle = device.create_stream();
   CountingAllocator allocator;
   allocator.expected = handle;
-  Stream stream(backend, handle, allocator);
+  Stream stream(device, handle, allocator);
   void* const scratch = stream.scratch(100);
   {
     const StreamBlock call = stream.call_scratch(1000);
@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(an_allocator_gives_memory_for_calls_and_for_what_they_keep)
     BOOST_TEST(stream.call_scratch(0).data() == nullptr);
   }
   BOOST_TEST(allocator.live.size() == 1U);
-  Stream bare(backend);
+  Stream bare(device);
   for (const auto& take : {&Stream::call_scratch, &Stream::kept}) {
     const auto error = refused([&] { (bare.*take)(10); });
     BOOST_TEST((error.code == ErrorCode::invalid_argument));
@@ -134,8 +134,8 @@ BOOST_AUTO_TEST_CASE(an_allocator_gives_memory_for_calls_and_for_what_they_keep)
 }
 
 BOOST_AUTO_TEST_CASE(one_thread_at_a_time_uses_a_stream) {
-  FakeBackend backend;
-  Stream stream(backend);
+  FakeDevice device;
+  Stream stream(device);
   const auto refused_elsewhere = [&] {
     bool refused = false;
     std::thread([&] { refused = StreamUse(stream).refused(); }).join();
@@ -154,8 +154,8 @@ BOOST_AUTO_TEST_CASE(one_thread_at_a_time_uses_a_stream) {
 }
 
 BOOST_AUTO_TEST_CASE(zeros_are_cleared_when_they_grow_and_only_then) {
-  FakeBackend backend;
-  Stream stream(backend);
+  FakeDevice device;
+  Stream stream(device);
   auto* const first = static_cast<unsigned char*>(stream.zeros(100));
   BOOST_TEST(std::all_of(first, first + 100, [](unsigned char byte) { return byte == 0; }));
   first[7] = 1;
@@ -167,18 +167,18 @@ BOOST_AUTO_TEST_CASE(zeros_are_cleared_when_they_grow_and_only_then) {
 }
 
 BOOST_AUTO_TEST_CASE(zeros_that_were_not_cleared_or_were_spoilt_are_cleared_before_their_next_use) {
-  FakeBackend backend;
-  Stream stream(backend);
+  FakeDevice device;
+  Stream stream(device);
   const auto all_zero = [](const void* data) {
     const auto* const bytes = static_cast<const unsigned char*>(data);
     return std::all_of(bytes, bytes + 100, [](unsigned char byte) { return byte == 0; });
   };
-  backend.fill_fails = true;
+  device.fill_fails = true;
   BOOST_CHECK_THROW(stream.zeros(100), Error);
-  BOOST_REQUIRE(backend.live.size() == 1U);
-  std::memset(backend.live.begin()->first, 1, 100);
+  BOOST_REQUIRE(device.live.size() == 1U);
+  std::memset(device.live.begin()->first, 1, 100);
   BOOST_CHECK_THROW(stream.zeros(100), Error);
-  backend.fill_fails = false;
+  device.fill_fails = false;
   BOOST_TEST(all_zero(stream.zeros(100)));
   std::memset(stream.zeros(100), 1, 100);
   stream.spoil_zeros();
@@ -186,10 +186,10 @@ BOOST_AUTO_TEST_CASE(zeros_that_were_not_cleared_or_were_spoilt_are_cleared_befo
 }
 
 BOOST_AUTO_TEST_CASE(scratch_does_not_grow_during_capture) {
-  FakeBackend backend;
-  Stream stream(backend);
+  FakeDevice device;
+  Stream stream(device);
   void* const data = stream.scratch(1000);
-  backend.is_capturing = true;
+  device.is_capturing = true;
   BOOST_TEST(stream.scratch(1000) == data);
   const auto error = refused([&] { stream.scratch(1001); });
   BOOST_TEST(error.message ==
@@ -200,28 +200,28 @@ BOOST_AUTO_TEST_CASE(scratch_does_not_grow_during_capture) {
 
 // What a capture of the caller's records clears nothing yet.
 BOOST_AUTO_TEST_CASE(zeros_whose_clearing_a_capture_records_are_cleared_again_outside) {
-  FakeBackend backend;
-  Stream stream(backend);
+  FakeDevice device;
+  Stream stream(device);
   auto* const zeros = static_cast<unsigned char*>(stream.zeros(100));
   stream.spoil_zeros();
-  backend.is_capturing = true;
+  device.is_capturing = true;
   std::memset(zeros, 1, 100);
   BOOST_TEST(stream.zeros(100) == zeros);
   BOOST_TEST(zeros[7] == 0, "the capture clears them");
   zeros[7] = 1;
   stream.zeros(100);
   BOOST_TEST(zeros[7] == 1, "once");
-  backend.is_capturing = false;
+  device.is_capturing = false;
   stream.zeros(100);
   BOOST_TEST(zeros[7] == 0, "and so does the work that runs");
   zeros[7] = 1;
   stream.zeros(100);
   BOOST_TEST(zeros[7] == 1);
 
-  backend.is_capturing = true;
+  device.is_capturing = true;
   stream.spoil_zeros();
   BOOST_TEST(zeros[7] == 0, "each replay spoils them, and clears them");
-  backend.is_capturing = false;
+  device.is_capturing = false;
   zeros[7] = 1;
   stream.zeros(100);
   BOOST_TEST(zeros[7] == 1, "an operation that is only recorded has spoiled nothing");

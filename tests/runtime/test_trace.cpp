@@ -19,7 +19,7 @@
 #include "ingot/runtime/cpu_backend.h"
 #include "ingot/runtime/error.h"
 #include "support/expect_error.h"
-#include "support/fake_backend.h"
+#include "support/fake_device.h"
 #include "support/temporary_directory.h"
 
 namespace ingot::test {
@@ -36,7 +36,7 @@ struct Fixture {
   OwnedTensor amax{*backend, Dtype::f32, 1, 1};
   OwnedTensor sum{*backend, Dtype::f32, 1, 64};
 
-  Fixture() { backend->fill_zero(x.view().data, 64 * 64 * 4, stream); }
+  Fixture() { backend->device_api().fill_zero(x.view().data, 64 * 64 * 4, stream); }
   void launch_amax(Stream& on) { backend->amax({.in = Dtype::f32}, {.input = x, .amax = amax}, on); }
   void launch_sum(Stream& on) {
     backend->column_sum({.in = Dtype::f32, .out = Dtype::f32}, {.input = x, .sum = sum}, on);
@@ -65,8 +65,8 @@ BOOST_FIXTURE_TEST_SUITE(trace, Fixture)
 BOOST_AUTO_TEST_CASE(elementwise_and_amax_history_are_launches) {
   OwnedTensor history(*backend, Dtype::f32, 1, 4);
   OwnedTensor slots(*backend, Dtype::f32, 4, 1);  // amax, scale, limit, pow2
-  backend->fill_zero(history.view().data, 4 * 4, stream);
-  backend->fill_zero(slots.view().data, 4 * 4, stream);
+  backend->device_api().fill_zero(history.view().data, 4 * 4, stream);
+  backend->device_api().fill_zero(slots.view().data, 4 * 4, stream);
   const auto slot = [&](int which) {
     return vector(static_cast<float*>(slots.view().data) + which, Dtype::f32, 1, backend->device());
   };
@@ -208,7 +208,7 @@ BOOST_AUTO_TEST_CASE(writes_a_file) {
 }
 
 BOOST_AUTO_TEST_CASE(a_capture_is_refused) {
-  FakeBackend fake;
+  FakeDevice fake;
   Stream capturing(fake);
   fake.is_capturing = true;
   const std::string expected =

@@ -60,14 +60,14 @@ BOOST_AUTO_TEST_CASE(launches_follow_each_other) {
   PlacedCase placed_gemm(gemm, maker.inputs(gemm), cuda, stream);
   placed_cast.enqueue(stream);
   placed_gemm.enqueue(stream);
-  const std::int64_t before = cuda.launches();
+  const std::int64_t before = cuda.device_api().launches();
   Trace tracing(cuda, stream);
   tracing.push("layers.0.wq", "forward");
   placed_cast.enqueue(stream);
   placed_gemm.enqueue(stream);
   tracing.pop();
   const std::vector<Json> seen = launches(Json::parse(tracing.json()));
-  BOOST_TEST(static_cast<std::int64_t>(seen.size()) == cuda.launches() - before);
+  BOOST_TEST(static_cast<std::int64_t>(seen.size()) == cuda.device_api().launches() - before);
   BOOST_REQUIRE(seen.size() == 3U);
   BOOST_TEST(seen[0].at("name") == print(cast.spec) + " (first pass)");
   BOOST_TEST(seen[1].at("name") == print(cast.spec));

@@ -47,9 +47,9 @@ struct Gpus {
     Stream stream(dry.backend());
     const SharedMatrices inputs = maker.inputs(c);
     Hook hook;
-    dry.backend().set_launch_hook(&hook);
+    dry.backend().device_api().set_launch_hook(&hook);
     run(c, inputs, dry.backend(), stream);
-    dry.backend().set_launch_hook(nullptr);
+    dry.backend().device_api().set_launch_hook(nullptr);
     return hook.launched;
   }
   // The passes that are launched for a spec on a GPU.
@@ -105,12 +105,12 @@ BOOST_AUTO_TEST_CASE(of_casts_in_a_capture) {
   const auto narrow = placed({3, 1024});
   const auto rows = placed({3, 18944});
   Hook hook;
-  dry.backend().set_launch_hook(&hook);
+  dry.backend().device_api().set_launch_hook(&hook);
   narrow->enqueue(stream);
   const Graph first(stream, [&] { rows->enqueue(stream); });
   rows->enqueue(stream);
   const Graph second(stream, [&] { rows->enqueue(stream); });
-  dry.backend().set_launch_hook(nullptr);
+  dry.backend().device_api().set_launch_hook(nullptr);
   BOOST_TEST((hook.launched.passes == std::vector{Pass::main, Pass::main, Pass::wide, Pass::wide}));
 }
 

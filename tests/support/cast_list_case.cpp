@@ -4,26 +4,26 @@ namespace ingot::test {
 
 std::vector<std::byte> bytes_of(const Tensor& tensor, Stream& stream) {
   std::vector<std::byte> bytes(byte_span(tensor, "listed"));
-  if (!bytes.empty()) stream.backend().copy_to_host(bytes.data(), tensor.data, bytes.size(), stream);
+  if (!bytes.empty()) stream.device_api().copy_to_host(bytes.data(), tensor.data, bytes.size(), stream);
   return bytes;
 }
 
 ListedCast listed_cast(const CastSpec& spec, std::int64_t rows, std::int64_t cols, Stream& stream) {
-  Backend& backend = stream.backend();
+  DeviceApi& device_api = stream.device_api();
   ListedCast made;
   const auto fill = [&](OwnedTensor& to, auto value_of) {
-    to = OwnedTensor(backend, Dtype::f32, 1, to.view().cols);
+    to = OwnedTensor(device_api, Dtype::f32, 1, to.view().cols);
     std::vector<float> values(static_cast<std::size_t>(to.view().cols));
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of(i);
-    if (!values.empty()) backend.copy_from_host(to.view().data, values.data(), values.size() * 4, stream);
+    if (!values.empty()) device_api.copy_from_host(to.view().data, values.data(), values.size() * 4, stream);
   };
   const auto poisoned = [&](Dtype dtype, std::int64_t r, std::int64_t c) {
-    OwnedTensor tensor(backend, dtype, r, c);
+    OwnedTensor tensor(device_api, dtype, r, c);
     const std::vector<unsigned char> poison(byte_span(tensor.view(), "listed"), 0xa5);
-    if (!poison.empty()) backend.copy_from_host(tensor.view().data, poison.data(), poison.size(), stream);
+    if (!poison.empty()) device_api.copy_from_host(tensor.view().data, poison.data(), poison.size(), stream);
     return tensor;
   };
-  made.input = OwnedTensor(backend, spec.in, rows, cols);
+  made.input = OwnedTensor(device_api, spec.in, rows, cols);
   std::mt19937 random(static_cast<unsigned>(rows * 131 + cols));
   std::normal_distribution<float> normal(0.0F, 1.0F + static_cast<float>(cols % 5));
   std::vector<std::uint16_t> half(static_cast<std::size_t>(rows * cols));
@@ -34,8 +34,8 @@ ListedCast listed_cast(const CastSpec& spec, std::int64_t rows, std::int64_t col
   }
   const bool wide = spec.in == Dtype::f32;
   if (!half.empty()) {
-    backend.copy_from_host(made.input.view().data, wide ? static_cast<const void*>(full.data()) : half.data(),
-                           half.size() * (wide ? 4 : 2), stream);
+    device_api.copy_from_host(made.input.view().data, wide ? static_cast<const void*>(full.data()) : half.data(),
+                              half.size() * (wide ? 4 : 2), stream);
   }
   const std::int64_t count = scale_count(spec.scale, rows, cols);
   made.tensors.input = made.input;
@@ -63,7 +63,7 @@ const std::vector<std::pair<std::int64_t, std::int64_t>>& listed_shapes() {
   return shapes;
 }
 
-std::string list_difference(const CastSpec& spec, Stream& stream) {
+std::string list_difference(const CastSpec& spec, Backend& backend, Stream& stream) {
   const std::unique_ptr<Backend> cpu = make_cpu_backend();
   Stream cpu_stream(*cpu);
   std::vector<ListedCast> listed, alone;
@@ -74,10 +74,10 @@ std::string list_difference(const CastSpec& spec, Stream& stream) {
     alone.push_back(listed_cast(spec, rows, cols, cpu_stream));
     cpu->cast(spec, alone.back().tensors, cpu_stream);
   }
-  const std::unique_ptr<CastList> list = stream.backend().make_cast_list(spec, tensors, stream);
+  const std::unique_ptr<CastList> list = backend.make_cast_list(spec, tensors, stream);
   list->run(stream);
   list->run(stream);
-  stream.backend().synchronize(stream);
+  stream.device_api().synchronize(stream);
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const auto differ = [&](const Tensor& a, const Tensor& b) {
       return bytes_of(a, stream) != bytes_of(b, cpu_stream);

@@ -31,7 +31,7 @@ const std::vector<std::pair<std::int64_t, std::int64_t>>& listed_shapes();
 
 // The first difference between the list on the stream's backend and single casts on the CPU; empty if there is none.
 // The list runs twice: the second run finds the maxima as the first has left them.
-std::string list_difference(const CastSpec& spec, Stream& stream);
+std::string list_difference(const CastSpec& spec, Backend& backend, Stream& stream);
 
 std::vector<CastSpec> listed_specs();
 

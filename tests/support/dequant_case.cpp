@@ -236,18 +236,19 @@ PlacedDequant::PlacedDequant(const DequantData& data, Backend& backend, Stream& 
 }
 
 void PlacedDequant::poison(Stream& stream) {
-  backend_->copy_from_host(memory_[out_memory_].data(), out_.bytes().data(), out_.bytes().size(), stream);
+  backend_->device_api().copy_from_host(memory_[out_memory_].data(), out_.bytes().data(), out_.bytes().size(), stream);
 }
 
 GuardedMatrix PlacedDequant::out(Stream& stream) {
   GuardedMatrix fetched = out_;
-  backend_->copy_to_host(fetched.bytes().data(), memory_[out_memory_].data(), fetched.bytes().size(), stream);
+  backend_->device_api().copy_to_host(fetched.bytes().data(), memory_[out_memory_].data(), fetched.bytes().size(),
+                                      stream);
   return fetched;
 }
 
 Tensor PlacedDequant::place(const GuardedMatrix& matrix, Stream& stream) {
   Buffer buffer(*backend_, matrix.bytes().size());
-  backend_->copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
+  backend_->device_api().copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
   memory_.push_back(std::move(buffer));
   return matrix.view(memory_.back().data(), backend_->device());
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cases.h"
+#include "ingot/runtime/backend.h"
 #include "support/run_case.h"
 
 namespace ingot::test {
@@ -44,7 +45,7 @@ inline GuardedMatrix run_in_place(const Case& c, const SharedMatrices& inputs, c
     if (found == inputs.end()) return {};
     const std::vector<std::byte>& bytes = found->second->bytes();
     memory.emplace_back(backend, bytes.size());
-    backend.copy_from_host(memory.back().data(), bytes.data(), bytes.size(), stream);
+    backend.device_api().copy_from_host(memory.back().data(), bytes.data(), bytes.size(), stream);
     return found->second->view(memory.back().data(), backend.device());
   };
   ElementwiseTensors tensors{.input = place("input"), .output = {}};
@@ -58,7 +59,8 @@ inline GuardedMatrix run_in_place(const Case& c, const SharedMatrices& inputs, c
   }
   for (int i = 0; i < times; ++i) backend.elementwise(spec, tensors, stream);
   GuardedMatrix result = *inputs.at(over);
-  backend.copy_to_host(result.bytes().data(), buffer_of(tensors.output, result), result.bytes().size(), stream);
+  backend.device_api().copy_to_host(result.bytes().data(), buffer_of(tensors.output, result), result.bytes().size(),
+                                    stream);
   return result;
 }
 

@@ -65,7 +65,7 @@ const double* GemmChecker::table(Dtype dtype) {
       values[i] = decode_reference(dtype, static_cast<std::uint32_t>(i));
     }
     buffer = Buffer(gpu_->backend(), values.size() * sizeof(double));
-    gpu_->backend().copy_from_host(buffer.data(), values.data(), buffer.bytes(), gpu_->stream());
+    gpu_->device_api().copy_from_host(buffer.data(), values.data(), buffer.bytes(), gpu_->stream());
   }
   return static_cast<const double*>(buffer.data());
 }

@@ -41,7 +41,7 @@ Tensor CrossInputs::scale() {
 
 Buffer CrossInputs::upload(const void* data, std::size_t bytes) {
   Buffer buffer(gpu_->backend(), bytes);
-  gpu_->backend().copy_from_host(buffer.data(), data, bytes, gpu_->stream());
+  gpu_->device_api().copy_from_host(buffer.data(), data, bytes, gpu_->stream());
   return buffer;
 }
 
@@ -57,8 +57,8 @@ const Buffer& CrossInputs::stretch(Dtype dtype, Input input) {
   const std::size_t elements = kLargest + 8 * static_cast<std::size_t>(kApart);
   buffer = Buffer(gpu_->backend(), elements * size);
   for (std::size_t at = 0; at < buffer.bytes(); at += block.size()) {
-    gpu_->backend().copy_from_host(static_cast<std::byte*>(buffer.data()) + at, block.data(),
-                                   std::min(block.size(), buffer.bytes() - at), gpu_->stream());
+    gpu_->device_api().copy_from_host(static_cast<std::byte*>(buffer.data()) + at, block.data(),
+                                      std::min(block.size(), buffer.bytes() - at), gpu_->stream());
   }
   return buffer;
 }
@@ -226,7 +226,7 @@ bool Cross::enqueue(const CrossRun& run) {
 void Cross::flush() {
   if (waiting_.empty()) return;
   std::vector<Verdict> found(waiting_.size());
-  gpu_.backend().copy_to_host(found.data(), verdicts_.data(), found.size() * sizeof(Verdict), gpu_.stream());
+  gpu_.device_api().copy_to_host(found.data(), verdicts_.data(), found.size() * sizeof(Verdict), gpu_.stream());
   const std::vector<CrossRun> runs = std::exchange(waiting_, {});
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::string fault = fault_of(runs[i], found[i]);
@@ -317,7 +317,7 @@ std::string Cross::again(const CrossRun& run, const Verdict& found) {
   params.only_preactivation = out ? 0 : 1;
   checker_.judge(params);
   Verdict one;
-  gpu_.backend().copy_to_host(&one, verdict, sizeof(one), gpu_.stream());
+  gpu_.device_api().copy_to_host(&one, verdict, sizeof(one), gpu_.stream());
   return "there, in one more run: expected " + std::to_string(one.expected) + " +- " + std::to_string(one.bound) +
          ", got " + std::to_string(one.actual);
 }
@@ -326,7 +326,7 @@ void Cross::clear_verdicts() {
   Verdict empty;
   empty.amax_found = {kAmaxBefore, kAmaxBefore};
   const std::vector<Verdict> all(kBatch, empty);
-  gpu_.backend().copy_from_host(verdicts_.data(), all.data(), all.size() * sizeof(Verdict), gpu_.stream());
+  gpu_.device_api().copy_from_host(verdicts_.data(), all.data(), all.size() * sizeof(Verdict), gpu_.stream());
 }
 
 }  // namespace ingot::test

@@ -38,9 +38,9 @@ void GemmOnGpu::count(const Case& c, const std::string& fault) {
 
 std::string GemmOnGpu::refusal(const Case& c) {
   PlacedCase placed(c, maker.inputs(c), cuda, stream);
-  const std::int64_t launches = cuda.launches();
+  const std::int64_t launches = cuda.device_api().launches();
   std::string message = error_of([&] { placed.enqueue(stream); }, ErrorCode::invalid_argument);
-  BOOST_TEST(cuda.launches() == launches);
+  BOOST_TEST(cuda.device_api().launches() == launches);
   return message;
 }
 

@@ -23,7 +23,7 @@ PlacedMx::PlacedMx(Dtype out, const GuardedMatrix& input, Placement at, Backend&
   for (const GuardedMatrix* const matrix :
        std::initializer_list<const GuardedMatrix*>{&input, &outputs_.codes, &outputs_.scales}) {
     memory_.emplace_back(backend, matrix->bytes().size());
-    backend.copy_from_host(memory_.back().data(), matrix->bytes().data(), matrix->bytes().size(), stream);
+    backend.device_api().copy_from_host(memory_.back().data(), matrix->bytes().data(), matrix->bytes().size(), stream);
   }
   tensors = {.input = input.view(memory_[0].data(), backend.device()),
              .codes = view_codes(outputs_.codes, out, input.cols(), memory_[1].data(), backend.device()),
@@ -32,8 +32,10 @@ PlacedMx::PlacedMx(Dtype out, const GuardedMatrix& input, Placement at, Backend&
 
 MxOutputs PlacedMx::outputs(Stream& stream) {
   MxOutputs found = outputs_;
-  backend_->copy_to_host(found.codes.bytes().data(), memory_[1].data(), found.codes.bytes().size(), stream);
-  backend_->copy_to_host(found.scales.bytes().data(), memory_[2].data(), found.scales.bytes().size(), stream);
+  backend_->device_api().copy_to_host(found.codes.bytes().data(), memory_[1].data(), found.codes.bytes().size(),
+                                      stream);
+  backend_->device_api().copy_to_host(found.scales.bytes().data(), memory_[2].data(), found.scales.bytes().size(),
+                                      stream);
   return found;
 }
 
@@ -112,19 +114,19 @@ double expected_float(const CodeSearch& search, double x) {
 GuardedMatrix run_float(const FloatQuantizeSpec& spec, const GuardedMatrix& input, Placement at, bool in_place,
                         Backend& backend, Stream& stream) {
   Buffer from(backend, input.bytes().size());
-  backend.copy_from_host(from.data(), input.bytes().data(), input.bytes().size(), stream);
+  backend.device_api().copy_from_host(from.data(), input.bytes().data(), input.bytes().size(), stream);
   const Tensor view = input.view(from.data(), backend.device());
   if (in_place) {
     backend.float_quantize(spec, {.input = view, .output = view}, stream);
     GuardedMatrix result = input;
-    backend.copy_to_host(result.bytes().data(), from.data(), result.bytes().size(), stream);
+    backend.device_api().copy_to_host(result.bytes().data(), from.data(), result.bytes().size(), stream);
     return result;
   }
   GuardedMatrix result(spec.in, input.rows(), input.cols(), at.padding, at.offset);
   Buffer to(backend, result.bytes().size());
-  backend.copy_from_host(to.data(), result.bytes().data(), result.bytes().size(), stream);
+  backend.device_api().copy_from_host(to.data(), result.bytes().data(), result.bytes().size(), stream);
   backend.float_quantize(spec, {.input = view, .output = result.view(to.data(), backend.device())}, stream);
-  backend.copy_to_host(result.bytes().data(), to.data(), result.bytes().size(), stream);
+  backend.device_api().copy_to_host(result.bytes().data(), to.data(), result.bytes().size(), stream);
   return result;
 }
 

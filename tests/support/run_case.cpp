@@ -245,7 +245,7 @@ void PlacedCase::enqueue(Stream& stream) {
 Matrices PlacedCase::outputs(Stream& stream) {
   Matrices fetched = outputs_;
   for (auto& [name, matrix] : fetched) {
-    backend_->copy_to_host(matrix.bytes().data(), memory_.at(name).data(), matrix.bytes().size(), stream);
+    backend_->device_api().copy_to_host(matrix.bytes().data(), memory_.at(name).data(), matrix.bytes().size(), stream);
   }
   return fetched;
 }
@@ -253,13 +253,14 @@ Matrices PlacedCase::outputs(Stream& stream) {
 void PlacedCase::poison_all_but(const std::set<std::string>& kept, Stream& stream) {
   for (const auto& [name, matrix] : outputs_) {
     if (kept.contains(name)) continue;
-    backend_->copy_from_host(memory_.at(name).data(), matrix.bytes().data(), matrix.bytes().size(), stream);
+    backend_->device_api().copy_from_host(memory_.at(name).data(), matrix.bytes().data(), matrix.bytes().size(),
+                                          stream);
   }
 }
 
 void PlacedCase::place(const std::string& name, const GuardedMatrix& matrix, Stream& stream) {
   Buffer buffer(*backend_, matrix.bytes().size());
-  backend_->copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
+  backend_->device_api().copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
   tensors_[name] = matrix.view(buffer.data(), backend_->device());
   memory_[name] = std::move(buffer);
 }

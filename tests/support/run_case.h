@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cases.h"
+#include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/stream.h"

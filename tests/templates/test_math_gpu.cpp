@@ -54,8 +54,8 @@ struct Fixture {
   explicit Fixture(std::vector<float> inputs = make_inputs()) : x(std::move(inputs)) {
     BOOST_REQUIRE_MESSAGE(driver != nullptr, problem);
     BOOST_REQUIRE_MESSAGE(context.compiler() != nullptr, "this test needs NVRTC");
-    backend.copy_from_host(device_x.data(), x.data(), bytes, stream);
-    backend.copy_from_host(device_y.data(), y.data(), bytes, stream);
+    backend.device_api().copy_from_host(device_x.data(), x.data(), bytes, stream);
+    backend.device_api().copy_from_host(device_y.data(), y.data(), bytes, stream);
   }
 
   std::vector<float> apply(const std::string& expression) {
@@ -63,14 +63,14 @@ struct Fixture {
     const Target target = driver->device_target(context.device().index);
     const Kernel kernel(*driver, context.compiler()->compile(checks::math_kernel(expression), target));
     std::vector<float> out(x.size(), float_from_bits(0xa5a5a5a5U));
-    backend.copy_from_host(device_out.data(), out.data(), bytes, stream);
+    backend.device_api().copy_from_host(device_out.data(), out.data(), bytes, stream);
     const auto count = static_cast<unsigned>(x.size());
     const checks::MathParams params{static_cast<const float*>(device_x.data()),
                                     static_cast<const float*>(device_y.data()), static_cast<float*>(device_out.data()),
                                     count};
     kernel.launch(stream.handle(), {.grid_x = ceil_div(count, checks::kMathThreads), .block = checks::kMathThreads},
                   params);
-    backend.copy_to_host(out.data(), device_out.data(), bytes, stream);
+    backend.device_api().copy_to_host(out.data(), device_out.data(), bytes, stream);
     return out;
   }
 

@@ -39,8 +39,8 @@ void TorchAllocator::release(void* data, std::size_t /*bytes*/, CUstream_st* /*s
   blocks_.pop_back();
 }
 
-TorchStream::TorchStream(Backend& backend, CUstream_st* handle, bool holds)
-    : allocator_(backend.device(), holds), stream_(backend, handle, allocator_) {}
+TorchStream::TorchStream(DeviceApi& device_api, CUstream_st* handle, bool holds)
+    : allocator_(device_api.device(), holds), stream_(device_api, handle, allocator_) {}
 
 // What a thread keeps, of every device.
 class ThreadStreams {
@@ -52,11 +52,11 @@ class ThreadStreams {
     for (const Known& each : known_) drop(each);
   }
 
-  TorchStream& of(const TorchStreams& streams, Backend& backend) {
+  TorchStream& of(const TorchStreams& streams, DeviceApi& device_api) {
     for (const Known& each : known_) {
       if (each.serial == streams.serial_) return *each.stream;
     }
-    auto stream = std::make_unique<TorchStream>(backend, nullptr);
+    auto stream = std::make_unique<TorchStream>(device_api, nullptr);
     known_.push_back({.serial = streams.serial_, .stream = stream.get(), .kept = streams.kept_});
     const std::lock_guard lock(streams.kept_->mutex);
     streams.kept_->streams.push_back(std::move(stream));
@@ -86,18 +86,18 @@ class ThreadStreams {
 
 TorchStreams::TorchStreams() : serial_(next_serial()), kept_(std::make_shared<Kept>()) {}
 
-Stream& TorchStreams::current(Backend& backend, std::optional<TorchStream>& own, std::int64_t tokens) const {
-  const Device device = backend.device();
+Stream& TorchStreams::current(DeviceApi& device_api, std::optional<TorchStream>& own, std::int64_t tokens) const {
+  const Device device = device_api.device();
   CUstream_st* const handle = device.type == DeviceType::cpu ? nullptr : torch_stream(device.index);
-  if (handle != nullptr || tokens >= kManyTokens) return own.emplace(backend, handle).stream();
+  if (handle != nullptr || tokens >= kManyTokens) return own.emplace(device_api, handle).stream();
   thread_local ThreadStreams streams;
-  return streams.of(*this, backend).stream();
+  return streams.of(*this, device_api).stream();
 }
 
-CUstream_st* TorchStreams::beside(Backend& backend, CUstream_st* stream) const {
+CUstream_st* TorchStreams::beside(DeviceApi& device_api, CUstream_st* stream) const {
   const std::lock_guard lock(kept_->mutex);
   std::unique_ptr<Stream>& kept = kept_->beside[stream];
-  if (kept == nullptr) kept = std::make_unique<Stream>(backend);
+  if (kept == nullptr) kept = std::make_unique<Stream>(device_api);
   return kept->handle();
 }
 

@@ -48,7 +48,7 @@ class TorchAllocator final : public StreamAllocator {
 
 class TorchStream {
  public:
-  TorchStream(Backend& backend, CUstream_st* handle, bool holds = false);
+  TorchStream(DeviceApi& device_api, CUstream_st* handle, bool holds = false);
   Stream& stream() { return stream_; }
 
  private:
@@ -70,9 +70,9 @@ class TorchStreams {
   TorchStreams();
 
   // The stream for PyTorch's current one, in `own` if it is of this call alone. Locks only at a thread's first call.
-  Stream& current(Backend& backend, std::optional<TorchStream>& own, std::int64_t tokens = 0) const;
+  Stream& current(DeviceApi& device_api, std::optional<TorchStream>& own, std::int64_t tokens = 0) const;
   // A side stream for work concurrent with one of PyTorch's streams, made once for each.
-  CUstream_st* beside(Backend& backend, CUstream_st* stream) const;
+  CUstream_st* beside(DeviceApi& device_api, CUstream_st* stream) const;
   // How many streams threads keep.
   std::size_t count() const;
 
@@ -93,16 +93,16 @@ class TorchStreams {
 // small layer more than reading it. Threads may share it.
 class TorchOne {
  public:
-  // f32[1]. `backend` is always the same, and outlives this object. The first call waits for its own stream, also
+  // f32[1]. `device_api` is always the same, and outlives this object. The first call waits for its own stream, also
   // while PyTorch captures another.
-  Tensor of(Backend& backend) {
+  Tensor of(DeviceApi& device_api) {
     std::call_once(once_, [&] {
-      memory_ = Buffer(backend, sizeof(float));
-      Stream stream(backend);
-      backend.fill(static_cast<float*>(memory_.data()), 1.0F, 1, stream);
-      backend.synchronize(stream);
+      memory_ = Buffer(device_api, sizeof(float));
+      Stream stream(device_api);
+      device_api.fill(static_cast<float*>(memory_.data()), 1.0F, 1, stream);
+      device_api.synchronize(stream);
     });
-    return vector(memory_.data(), Dtype::f32, 1, backend.device());
+    return vector(memory_.data(), Dtype::f32, 1, device_api.device());
   }
 
  private:

@@ -85,7 +85,7 @@ void quantize(TorchArgumentsOf<kQuantize>& all) {
   const std::size_t bytes = static_cast<std::size_t>(scales.view.cols) * sizeof(float);
   const TorchRegion factors(bytes, device);
   const auto floats = [&](void* data) { return vector(data, Dtype::f32, scales.view.cols, device); };
-  place.backend().fill_zero(amax.data(), bytes, place.stream());
+  place.backend().device_api().fill_zero(amax.data(), bytes, place.stream());
   place.backend().cast(spec,
                        {.input = input.view,
                         .codes = matrix(codes.data(), format, input.view.rows, input.view.cols, device),

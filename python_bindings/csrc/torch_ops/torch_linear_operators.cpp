@@ -45,7 +45,7 @@ struct CallScales {
     const Device device = run.device();
     amaxes = TorchTensor::empty(std::array{static_cast<std::int64_t>(given.size())}, torch_dtype(Dtype::f32), device);
     auto* amax = static_cast<float*>(amaxes.data());
-    run.backend().fill_zero(amax, given.size() * sizeof(float), run.stream());
+    run.backend().device_api().fill_zero(amax, given.size() * sizeof(float), run.stream());
     for (const auto& [scale, name, tensor] : given) {
       if (tensor.given()) {
         if (tensor.elements() != 1 || tensor.dtype() != Dtype::f32 || tensor.device() != device) {

@@ -188,7 +188,8 @@ LayerGradients::LayerGradients(const LinearPlan& plan, bool wants_weight, bool w
 void LayerGradients::clear_weight(Backend& backend, Stream& stream) const {
   const Tensor& view = weight.view;
   if (view.empty()) return;
-  backend.fill_zero(view.data, static_cast<std::size_t>(view.rows * view.cols * size_of(view.dtype)), stream);
+  backend.device_api().fill_zero(view.data, static_cast<std::size_t>(view.rows * view.cols * size_of(view.dtype)),
+                                 stream);
 }
 
 WeightOfBackward::WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight,

@@ -81,7 +81,7 @@ class TorchSide {
   template <class Needless>
   TorchSide(const TorchRun& run, bool wanted, const Needless& needless) : main_(&run.stream_) {
     if (!wanted || run.dry_ != nullptr || run.observer_ != nullptr || main_->handle() == nullptr) return;
-    if (!run.backend_.capturing(*main_) || needless()) return;
+    if (!run.backend_.device_api().capturing(*main_) || needless()) return;
     side_.emplace(run.backend_, run.context_->torch_streams().beside(run.backend_, main_->handle()), true);
     side_->stream().wait_for(*main_);
   }

@@ -203,8 +203,8 @@ nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options,
 bool synchronize(int index) {
   const nb::gil_scoped_release released;
   const TorchRun place(index < 0 ? Device{} : Device{DeviceType::cuda, index});
-  if (place.backend().capturing(place.stream())) return false;
-  place.backend().synchronize(place.stream());
+  if (place.backend().device_api().capturing(place.stream())) return false;
+  place.backend().device_api().synchronize(place.stream());
   return true;
 }
 

@@ -93,7 +93,7 @@ void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scale
   history.cols = history.row_stride = 1;
   backend.amax({.in = spec.in, .scale = spec.scale}, {.input = input, .amax = maxima}, stream);
   const auto filled = [&](const Tensor& values, float value) {
-    backend.fill(static_cast<float*>(values.data), value, static_cast<std::size_t>(count), stream);
+    backend.device_api().fill(static_cast<float*>(values.data), value, static_cast<std::size_t>(count), stream);
     return values;
   };
   // Where all values are 0, a history leaves the scale as it is.

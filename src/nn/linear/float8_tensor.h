@@ -8,6 +8,7 @@
 #include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/nn/linear/linear_memory.h"
+#include "ingot/runtime/backend.h"
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/stream.h"
 

@@ -36,12 +36,12 @@ StreamBlock LayerCall::block(std::size_t bytes) const {
   return use_.nested() ? stream_->kept(bytes) : stream_->call_scratch(bytes);
 }
 
-MemoryRegion LayerCall::scratch_or(Buffer& own, Backend& backend, std::size_t bytes) {
+MemoryRegion LayerCall::scratch_or(Buffer& own, DeviceApi& device_api, std::size_t bytes) {
   if (gives_scratch(*stream_)) {
     owned_scratch_ = block(bytes);
     return {owned_scratch_.data(), bytes};
   }
-  own.reserve(backend, bytes, *stream_);
+  own.reserve(device_api, bytes, *stream_);
   return {own.data(), own.bytes()};
 }
 

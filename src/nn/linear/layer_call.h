@@ -26,7 +26,7 @@ class LayerCall {
 
   // For a layer that owns memory: scratch of the stream's allocator until this call ends, which must be after the work
   // of a side stream; without an allocator `own`, which grows.
-  MemoryRegion scratch_or(Buffer& own, Backend& backend, std::size_t bytes);
+  MemoryRegion scratch_or(Buffer& own, DeviceApi& device_api, std::size_t bytes);
 
   // enqueue(tensors) with scratch: the caller's, or bytes() of the allocator's for the time of this call. `side`: the
   // side stream, if work is enqueued there; null otherwise.

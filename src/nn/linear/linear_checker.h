@@ -94,8 +94,8 @@ class ModuleChecker {
 
 class LinearChecker : public ModuleChecker {
  public:
-  LinearChecker(const LinearPlan& plan, const Backend& backend)
-      : ModuleChecker(plan.subject), plan_(&plan), device_(backend.device()) {}
+  LinearChecker(const LinearPlan& plan, const DeviceApi& device_api)
+      : ModuleChecker(plan.subject), plan_(&plan), device_(device_api.device()) {}
 
   void dtype(const NamedTensor& named, std::initializer_list<Dtype> allowed, const char* why) const {
     if (std::ranges::find(allowed, named.tensor->dtype) != allowed.end()) return;
@@ -149,8 +149,8 @@ class LinearChecker : public ModuleChecker {
     inputs(kEpilogueInputs, plan_->fusion.epilogue, *plan_->dtypes.output, tensors, rows, plan_->shape.out_features);
   }
 
-  void stream(const Backend& backend, const Stream& stream) const {
-    if (&stream.backend() == &backend) return;
+  void stream(const DeviceApi& device_api, const Stream& stream) const {
+    if (&stream.device_api() == &device_api) return;
     refuse("stream", "belongs to another backend than the layer: make it from the layer's backend");
   }
 

@@ -239,11 +239,11 @@ void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& 
   ModuleChecker(plan.subject).region(what, region, bytes, {});
 }
 
-void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+void check_forward_tensors(const LinearPlan& plan, const DeviceApi& device_api, const LinearForwardTensors& t,
                            const Stream& stream, bool weight_is_given) {
-  const LinearChecker check(plan, backend);
+  const LinearChecker check(plan, device_api);
   const auto [in, out, bias] = plan.shape;
-  check.stream(backend, stream);
+  check.stream(device_api, stream);
   check_input(check, t);
   const NamedTensor input{"input", &t.input};
   const NamedTensor weight{"weight", &t.weight};
@@ -273,23 +273,23 @@ void refuse_one_element(const LinearPlan& plan, const LinearBackwardTensors& ten
       "is [1, 1], which stands for a whole matrix in a linear layer alone; here give [tokens, out_features]");
 }
 
-void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
+void check_backward_tensors(const LinearPlan& plan, const DeviceApi& device_api, const LinearBackwardTensors& t,
                             const Stream& stream) {
-  const LinearChecker check(plan, backend);
-  check.stream(backend, stream);
+  const LinearChecker check(plan, device_api);
+  check.stream(device_api, stream);
   check_stamp(check, t.saved);
   check_gradients(check, t);
   check_results_apart(check, t);
 }
 
-void check_linear_forward(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+void check_linear_forward(const LinearPlan& plan, const DeviceApi& device_api, const LinearForwardTensors& t,
                           const LinearRun& run) {
-  const LinearChecker check(plan, backend);
-  check_forward_tensors(plan, backend, t, run.stream, is_given(t.weight));
+  const LinearChecker check(plan, device_api);
+  check_forward_tensors(plan, device_api, t, run.stream, is_given(t.weight));
   if (t.weight_into) {
-    check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
+    check_weight_cast(plan, device_api, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
   } else if (!plan.output_reads_weight()) {
-    check_weight_codes(plan, backend, t.codes);
+    check_weight_codes(plan, device_api, t.codes);
   }
   check_given_of_forward(check, t);
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
@@ -297,26 +297,26 @@ void check_linear_forward(const LinearPlan& plan, const Backend& backend, const 
   check_forward_memory(check, t, run, pass);
 }
 
-void check_linear_recompute(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& t,
+void check_linear_recompute(const LinearPlan& plan, const DeviceApi& device_api, const LinearForwardTensors& t,
                             const LinearRun& run) {
-  const LinearChecker check(plan, backend);
+  const LinearChecker check(plan, device_api);
   if (t.saved == nullptr) check.refuse("saved", "is missing; it is what recompute makes");
-  if (plan.recomputes_output()) return check_linear_forward(plan, backend, t, run);
-  check.stream(backend, run.stream);
+  if (plan.recomputes_output()) return check_linear_forward(plan, device_api, t, run);
+  check.stream(device_api, run.stream);
   check_input(check, t);
   check.memory({"input", &t.input});
   check.prologue_inputs(t.prologue_inputs, t.input.rows);
   check.scale("input", plan.input_of(LinearPass::recompute), t.scales.input);
   if (t.weight_into) {
-    check_weight_cast(plan, backend, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
+    check_weight_cast(plan, device_api, {.weight = t.weight, .into = *t.weight_into, .scale = t.scales.weight}, run);
   }
   check_forward_memory(check, t, run, LinearPass::recompute);
 }
 
-void check_linear_backward(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& t,
+void check_linear_backward(const LinearPlan& plan, const DeviceApi& device_api, const LinearBackwardTensors& t,
                            const LinearRun& run) {
-  const LinearChecker check(plan, backend);
-  check_backward_tensors(plan, backend, t, run.stream);
+  const LinearChecker check(plan, device_api);
+  check_backward_tensors(plan, device_api, t, run.stream);
   check_read_again(check, t);
   check_codes_of_backward(check, t);
   check_given_of_backward(check, t);
@@ -337,25 +337,25 @@ void check_linear_backward(const LinearPlan& plan, const Backend& backend, const
   check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
 }
 
-void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes) {
-  LinearChecker(plan, backend)
+void check_weight_codes(const LinearPlan& plan, const DeviceApi& device_api, const Float8View& codes) {
+  LinearChecker(plan, device_api)
       .codes({"codes.codes", &codes.codes}, plan.shape.out_features, plan.shape.in_features,
              {"codes.factors", &codes.factors}, plan.weight.spec.scale);
 }
 
-void check_weight(const LinearPlan& plan, const Backend& backend, const Tensor& weight, const Stream& stream) {
-  const LinearChecker check(plan, backend);
-  check.stream(backend, stream);
+void check_weight(const LinearPlan& plan, const DeviceApi& device_api, const Tensor& weight, const Stream& stream) {
+  const LinearChecker check(plan, device_api);
+  check.stream(device_api, stream);
   if (!plan.weight.any) return;
   check.all({"weight", &weight}, *plan.dtypes.weight, ", the plan's dtype", plan.shape.out_features,
             plan.shape.in_features, "[out_features, in_features]");
 }
 
-void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& t,
+void check_weight_cast(const LinearPlan& plan, const DeviceApi& device_api, const WeightCastTensors& t,
                        const LinearRun& run) {
-  check_weight(plan, backend, t.weight, run.stream);
+  check_weight(plan, device_api, t.weight, run.stream);
   if (!plan.weight.any) return;
-  const LinearChecker check(plan, backend);
+  const LinearChecker check(plan, device_api);
   check.scale("weight", plan.weight, t.scale);
   check.region("into", t.into, plan.weight_memory().bytes, {{"weight", &t.weight}});
 }

@@ -30,27 +30,27 @@ LinearGradientDtypes gradient_dtypes(const Tensors& tensors) {
 
 // Checks streams, and the caller's tensors, those that are given and those that must be. weight_is_given: also checks a
 // weight that this forward does not read.
-void check_forward_tensors(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
+void check_forward_tensors(const LinearPlan& plan, const DeviceApi& device_api, const LinearForwardTensors& tensors,
                            const Stream& stream, bool weight_is_given);
 // For modules of several parts, whose scratch has no room to expand a grad_output of one element.
 void refuse_one_element(const LinearPlan& plan, const LinearBackwardTensors& tensors);
 // Also requires saved memory of a forward of this plan.
-void check_backward_tensors(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& tensors,
+void check_backward_tensors(const LinearPlan& plan, const DeviceApi& device_api, const LinearBackwardTensors& tensors,
                             const Stream& stream);
 
 // Check all arguments: the above, and codes, scales and memory.
-void check_linear_forward(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
+void check_linear_forward(const LinearPlan& plan, const DeviceApi& device_api, const LinearForwardTensors& tensors,
                           const LinearRun& run);
-void check_linear_recompute(const LinearPlan& plan, const Backend& backend, const LinearForwardTensors& tensors,
+void check_linear_recompute(const LinearPlan& plan, const DeviceApi& device_api, const LinearForwardTensors& tensors,
                             const LinearRun& run);
-void check_linear_backward(const LinearPlan& plan, const Backend& backend, const LinearBackwardTensors& tensors,
+void check_linear_backward(const LinearPlan& plan, const DeviceApi& device_api, const LinearBackwardTensors& tensors,
                            const LinearRun& run);
-void check_weight_cast(const LinearPlan& plan, const Backend& backend, const WeightCastTensors& tensors,
+void check_weight_cast(const LinearPlan& plan, const DeviceApi& device_api, const WeightCastTensors& tensors,
                        const LinearRun& run);
 // The tensor alone, where the plan casts it.
-void check_weight(const LinearPlan& plan, const Backend& backend, const Tensor& weight, const Stream& stream);
+void check_weight(const LinearPlan& plan, const DeviceApi& device_api, const Tensor& weight, const Stream& stream);
 // The weight's codes for the output GEMM, and their factors.
-void check_weight_codes(const LinearPlan& plan, const Backend& backend, const Float8View& codes);
+void check_weight_codes(const LinearPlan& plan, const DeviceApi& device_api, const Float8View& codes);
 // Memory of at least that size, aligned.
 void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& region, std::size_t bytes);
 

@@ -213,7 +213,7 @@ LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const Me
   check_region(plan, "constants", into, kLinearConstantBytes);
   auto* next = static_cast<float*>(into.data);
   const auto add = [&](Tensor& tensor, float value) {
-    backend.fill(next, value, 1, stream);
+    backend.device_api().fill(next, value, 1, stream);
     tensor = vector(next, Dtype::f32, 1, backend.device());
     next += kLinearAlignment / sizeof(float);
   };
@@ -235,7 +235,7 @@ LinearScale starting_scale(Backend& backend, const Cast& cast, const Tensor& ama
   }
   auto* next = static_cast<float*>(into.data);
   const auto make = [&](float value) {
-    backend.fill(next, value, 1, stream);
+    backend.device_api().fill(next, value, 1, stream);
     return vector(next++, Dtype::f32, 1, backend.device());
   };
   const AmaxHistoryTensors slot{.amax = make(0),

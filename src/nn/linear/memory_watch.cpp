@@ -16,12 +16,12 @@ namespace ingot {
 namespace {
 
 // In pieces, so that the host needs little memory for it.
-std::uint64_t add_bytes(std::uint64_t sum, const void* data, std::size_t bytes, Backend& backend, Stream& stream) {
+std::uint64_t add_bytes(std::uint64_t sum, const void* data, std::size_t bytes, DeviceApi& device_api, Stream& stream) {
   constexpr std::size_t kPiece = std::size_t{16} << 20U;
   std::vector<char> piece(std::min(bytes, kPiece));
   for (std::size_t done = 0; done < bytes; done += piece.size()) {
     piece.resize(std::min(bytes - done, kPiece));
-    backend.copy_to_host(piece.data(), static_cast<const std::byte*>(data) + done, piece.size(), stream);
+    device_api.copy_to_host(piece.data(), static_cast<const std::byte*>(data) + done, piece.size(), stream);
     const Digest digest = ingot::digest({piece.data(), piece.size()});
     std::uint64_t word = 0;
     std::memcpy(&word, digest.data(), sizeof(word));
@@ -31,14 +31,14 @@ std::uint64_t add_bytes(std::uint64_t sum, const void* data, std::size_t bytes, 
 }
 
 // Of the elements alone: what is between rows may be another tensor's.
-std::uint64_t add_tensor(std::uint64_t sum, const Tensor& tensor, Backend& backend, Stream& stream) {
+std::uint64_t add_tensor(std::uint64_t sum, const Tensor& tensor, DeviceApi& device_api, Stream& stream) {
   if (tensor.data == nullptr || tensor.empty()) return sum;
   const std::size_t row = static_cast<std::size_t>(tensor.cols * size_of(tensor.dtype));
   const auto rows = static_cast<std::size_t>(tensor.rows);
-  if (rows == 1 || tensor.row_stride == tensor.cols) return add_bytes(sum, tensor.data, rows * row, backend, stream);
+  if (rows == 1 || tensor.row_stride == tensor.cols) return add_bytes(sum, tensor.data, rows * row, device_api, stream);
   const auto* data = static_cast<const std::byte*>(tensor.data);
   for (std::size_t i = 0; i < rows; ++i, data += tensor.row_stride * size_of(tensor.dtype)) {
-    sum = add_bytes(sum, data, row, backend, stream);
+    sum = add_bytes(sum, data, row, device_api, stream);
   }
   return sum;
 }
@@ -59,9 +59,9 @@ void watch_call(Watch& watch, const LinearPlan& plan, const Tensors& t, const Li
 
 }  // namespace
 
-AllocationCheck::AllocationCheck(const std::string& subject, const Backend& backend, const Stream& stream)
-    : subject_(&subject), backend_(&backend) {
-  if (!backend.capturing(stream)) return;
+AllocationCheck::AllocationCheck(const std::string& subject, const DeviceApi& device_api, const Stream& stream)
+    : subject_(&subject), device_api_(&device_api) {
+  if (!device_api.capturing(stream)) return;
   refuse_argument(fmt::format("{} stream", subject).c_str(),
                   "is capturing a graph, but ContextOptions::check_memory asks for checks that wait for the stream: "
                   "check steps that are not captured");
@@ -69,7 +69,7 @@ AllocationCheck::AllocationCheck(const std::string& subject, const Backend& back
 
 void AllocationCheck::operator()(const char* name, const MemoryRegion& region) const {
   const auto& [data, bytes] = region;
-  if (data == nullptr || bytes == 0 || backend_->is_allocated(data, bytes)) return;
+  if (data == nullptr || bytes == 0 || device_api_->is_allocated(data, bytes)) return;
   refuse_argument(fmt::format("{} {}", *subject_, name).c_str(),
                   fmt::format("is {} bytes at {}, which no allocation holds: they were freed too early; keep them "
                               "until the stream has passed the last call that reads them",
@@ -98,7 +98,7 @@ void Watch::operator()(const char* name, std::span<const Tensor> tensors, const 
     expected = &noted->sum;
   }
   std::uint64_t sum = 0;
-  for (const Tensor& tensor : tensors) sum = add_tensor(sum, tensor, *backend_, *stream_);
+  for (const Tensor& tensor : tensors) sum = add_tensor(sum, tensor, *device_api_, *stream_);
   if (sum == 0) return;
   if (expected == nullptr) return notes_->sums.push_back({name, sum});
   if (sum == *expected) return;

@@ -19,7 +19,7 @@ namespace ingot {
 class AllocationCheck {
  public:
   // Throws for a stream that is capturing. `subject`: the layer, in messages.
-  AllocationCheck(const std::string& subject, const Backend& backend, const Stream& stream);
+  AllocationCheck(const std::string& subject, const DeviceApi& device_api, const Stream& stream);
 
   void operator()(const char* name, const MemoryRegion& region) const;
   void operator()(const char* name, const Tensor& tensor) const;
@@ -65,7 +65,7 @@ class AllocationCheck {
 
  private:
   const std::string* subject_;
-  const Backend* backend_;
+  const DeviceApi* device_api_;
 };
 
 inline constexpr const char* kKeepValues = "keep its values until the backward is done";
@@ -73,9 +73,10 @@ inline constexpr const char* kKeepValues = "keep its values until the backward i
 // Notes sums on behalf of a forward, or compares with those that it noted.
 class Watch {
  public:
-  Watch(LinearSaved& saved, Backend& backend, Stream& stream) : backend_(&backend), stream_(&stream), notes_(&saved) {}
-  Watch(const std::string& subject, const LinearSaved& saved, Backend& backend, Stream& stream)
-      : backend_(&backend), stream_(&stream), subject_(&subject), expected_(&saved) {}
+  Watch(LinearSaved& saved, DeviceApi& device_api, Stream& stream)
+      : device_api_(&device_api), stream_(&stream), notes_(&saved) {}
+  Watch(const std::string& subject, const LinearSaved& saved, DeviceApi& device_api, Stream& stream)
+      : device_api_(&device_api), stream_(&stream), subject_(&subject), expected_(&saved) {}
 
   // A sum is of all these tensors, so it needs all that forward had. `remedy` ends the message.
   void operator()(const char* name, std::span<const Tensor> tensors, const char* remedy = kKeepValues);
@@ -87,7 +88,7 @@ class Watch {
   void weight(const LinearPlan& plan, const Tensors& t, const char* weight, const char* codes) {
     Float8View read = t.codes;
     if constexpr (requires { t.weight_into; }) {
-      if (t.weight_into) read = weight_codes(plan, *t.weight_into, backend_->device());
+      if (t.weight_into) read = weight_codes(plan, *t.weight_into, device_api_->device());
     }
     this->weight(plan, t.weight, read, weight, codes);
   }
@@ -96,7 +97,7 @@ class Watch {
   void weight(const LinearPlan& plan, const Tensor& tensor, const Float8View& read, const char* weight,
               const char* codes);
 
-  Backend* backend_;
+  DeviceApi* device_api_;
   Stream* stream_;
   const std::string* subject_ = nullptr;
   LinearSaved* notes_ = nullptr;
@@ -116,7 +117,7 @@ void check_held(const AllocationCheck& check, const auto& tensors) {
 template <class Plan, class Tensors, class Enqueue>
 void watched_forward(const Plan& plan, Backend& backend, const Tensors& tensors, Stream& stream,
                      const Enqueue& enqueue) {
-  if (!backend.checks_memory()) return enqueue();
+  if (!backend.device_api().checks_memory()) return enqueue();
   check_held(AllocationCheck(plan.subject, backend, stream), tensors);
   enqueue();
   if (tensors.saved == nullptr) return;
@@ -127,7 +128,7 @@ void watched_forward(const Plan& plan, Backend& backend, const Tensors& tensors,
 // Call before a backward enqueues anything, after the checks of its arguments.
 template <class Plan, class Tensors>
 void watch_backward(const Plan& plan, Backend& backend, const Tensors& tensors, Stream& stream) {
-  if (!backend.checks_memory()) return;
+  if (!backend.device_api().checks_memory()) return;
   check_held(AllocationCheck(plan.subject, backend, stream), tensors);
   Watch compare(plan.subject, *tensors.saved, backend, stream);
   watch(compare, plan, tensors);

@@ -124,14 +124,15 @@ std::vector<std::uint32_t> DelayedScaling::initial() const {
 // Writes the whole memory, and allocates it first if needed.
 void DelayedScaling::write(const std::vector<std::uint32_t>& values, Stream& stream) {
   check_stream(stream, *backend_);
-  if (backend_->capturing(stream)) {
+  if (backend_->device_api().capturing(stream)) {
     refuse(kSubject,
            "its memory is made and written from the host, which cannot be done while the stream is capturing a graph; "
            "run the step once before capturing it");
   }
   const std::size_t bytes = values.size() * sizeof(std::uint32_t);
   Buffer made = memory_.data() == nullptr ? Buffer(*backend_, bytes) : Buffer();
-  backend_->copy_from_host(made.data() == nullptr ? memory_.data() : made.data(), values.data(), bytes, stream);
+  backend_->device_api().copy_from_host(made.data() == nullptr ? memory_.data() : made.data(), values.data(), bytes,
+                                        stream);
   if (made.data() != nullptr) memory_ = std::move(made);
 }
 
@@ -177,7 +178,7 @@ void DelayedScaling::prepare_start(int slot, Stream& stream) {
   };
   if (!needs_start(slot)) refuse_start("has its first scale already; start() is for slots without (has_scale())");
   check_stream(stream, *backend_);
-  if (!has_scale(slot) && backend_->capturing(stream)) {
+  if (!has_scale(slot) && backend_->device_api().capturing(stream)) {
     refuse_start(
         "is started while the stream is capturing a graph, whose replays would start it anew; run the step once "
         "before capturing it");
@@ -198,7 +199,7 @@ LinearScale DelayedScaling::scale_of_cast(int slot, bool has_data, Stream& strea
 
 // What is captured is not started: its replays are.
 void DelayedScaling::note_started(int slot, const Stream& stream) {
-  if (backend_->capturing(stream)) return;
+  if (backend_->device_api().capturing(stream)) return;
   Slot& started = slots_[static_cast<std::size_t>(slot)];
   started.has_scale = true;
   started.missing = false;
@@ -217,7 +218,7 @@ void DelayedScaling::start(int slot, const Tensor& input, Stream& stream) {
 void DelayedScaling::sync_amax_history(Stream& stream) {
   if (memory_.data() == nullptr) return;
   backend_->amax_history(spec(), tensors(0, size()), stream);
-  if (!backend_->capturing(stream)) look_at_new_slots(stream);
+  if (!backend_->device_api().capturing(stream)) look_at_new_slots(stream);
 }
 
 // A slot that is not looked at is started again, which is right whether it has a scale or not.
@@ -228,7 +229,8 @@ void DelayedScaling::look_at_new_slots(Stream& stream) {
     if (slot.is_new) looks |= is_time_to_look(++slot.new_steps);
   }
   std::vector<std::uint32_t> values = initial();
-  if (looks) backend_->copy_to_host(values.data(), memory_.data(), values.size() * sizeof(std::uint32_t), stream);
+  if (looks)
+    backend_->device_api().copy_to_host(values.data(), memory_.data(), values.size() * sizeof(std::uint32_t), stream);
   const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].is_new) {
@@ -243,7 +245,7 @@ void DelayedScaling::look_at_new_slots(Stream& stream) {
 std::string DelayedScaling::save(Stream& stream) const {
   std::vector<std::uint32_t> values = initial();
   if (memory_.data() != nullptr) {
-    backend_->copy_to_host(values.data(), memory_.data(), values.size() * sizeof(std::uint32_t), stream);
+    backend_->device_api().copy_to_host(values.data(), memory_.data(), values.size() * sizeof(std::uint32_t), stream);
   }
   const Arrays arrays{slots_.size(), static_cast<std::size_t>(options_.history_length)};
   DelayedScalingState state{.history_length = options_.history_length};

@@ -15,15 +15,15 @@ MemoryRegion region_of(const StreamBlock& block) { return {block.data(), block.b
 
 }  // namespace
 
-MemoryRegion OwnerMemory::buffer(Backend& backend, std::size_t bytes, Stream& stream) {
-  buffer_.reserve(backend, bytes, stream);
+MemoryRegion OwnerMemory::buffer(DeviceApi& device_api, std::size_t bytes, Stream& stream) {
+  buffer_.reserve(device_api, bytes, stream);
   return {buffer_.data(), buffer_.bytes()};
 }
 
-MemoryRegion OwnerMemory::renew(Backend& backend, std::size_t bytes, Stream& stream) {
-  if (stream.allocator() == nullptr) return buffer(backend, bytes, stream);
+MemoryRegion OwnerMemory::renew(DeviceApi& device_api, std::size_t bytes, Stream& stream) {
+  if (stream.allocator() == nullptr) return buffer(device_api, bytes, stream);
   // What was allocated outside of a capture must not be released within it.
-  if (backend.capturing(stream)) {
+  if (device_api.capturing(stream)) {
     captured_ = stream.kept(bytes);
     return region_of(captured_);
   }
@@ -33,12 +33,12 @@ MemoryRegion OwnerMemory::renew(Backend& backend, std::size_t bytes, Stream& str
   return region_of(block_);
 }
 
-MemoryRegion OwnerMemory::reserve(Backend& backend, std::size_t bytes, Stream& stream) {
+MemoryRegion OwnerMemory::reserve(DeviceApi& device_api, std::size_t bytes, Stream& stream) {
   if (block_.data() != nullptr && block_.bytes() >= bytes) return region_of(block_);
   if (stream.allocator() == nullptr || (buffer_.data() != nullptr && buffer_.bytes() >= bytes)) {
-    return buffer(backend, bytes, stream);
+    return buffer(device_api, bytes, stream);
   }
-  if (backend.capturing(stream)) {
+  if (device_api.capturing(stream)) {
     refuse_argument("stream",
                     fmt::format("is capturing a graph, and the layer needs {} bytes that outlive it, but has only {}: "
                                 "run the step once before capturing it",
@@ -51,7 +51,7 @@ MemoryRegion OwnerMemory::reserve(Backend& backend, std::size_t bytes, Stream& s
 }
 
 LinearOwner::LinearOwner(Backend& backend, LinearOptions options) : backend_(&backend), options_(std::move(options)) {
-  if (options_.side != nullptr && &options_.side->backend() != backend_) {
+  if (options_.side != nullptr && &options_.side->device_api() != &backend_->device_api()) {
     refuse_argument("Float8Linear side", "belongs to another backend than the layer: make it from the layer's backend");
   }
 }
@@ -155,7 +155,7 @@ WeightCastTensors LinearOwner::list_weight(const LinearPlan& plan, const Tensor&
 
 // A cast that is only recorded leaves the codes as they were, and so whose they are.
 void LinearOwner::weight_was_cast(const Tensor& weight, const Stream& stream) {
-  if (backend_->capturing(stream)) return;
+  if (backend_->device_api().capturing(stream)) return;
   cast_weight_ = weight;
   weight_is_current_ = true;
 }
@@ -175,11 +175,12 @@ void LinearOwner::start_weight(const LinearPlan& plan, const Tensor& weight, std
 
 bool LinearOwner::may_use_side(const LinearPlan& plan, std::int64_t tokens) const {
   const bool is_small = LinearOptions::is_small(tokens, plan.shape.in_features, plan.shape.out_features);
-  return options_.side != nullptr && is_small && options_.observer == nullptr && !backend_->checks_memory();
+  return options_.side != nullptr && is_small && options_.observer == nullptr &&
+         !backend_->device_api().checks_memory();
 }
 
 bool LinearOwner::uses_side(const LinearPlan& plan, std::int64_t tokens, std::int64_t& most, Stream& stream) {
-  if (!may_use_side(plan, tokens) || (tokens > most && backend_->capturing(stream))) return false;
+  if (!may_use_side(plan, tokens) || (tokens > most && backend_->device_api().capturing(stream))) return false;
   most = std::max(most, tokens);
   return true;
 }
@@ -219,7 +220,8 @@ Stream* LinearOwner::before_backward(const LinearPlan& plan, const LinearGradien
   side_is_busy_ = small && !multiplies_together(plan, *backend_, tokens, dtypes) &&
                   uses_side(plan, tokens, most_on_side_backward_, stream);
   // The weight's cast, which a forward runs there, needs no more memory for more tokens.
-  if (small && !backend_->capturing(stream)) most_on_side_forward_ = std::max(most_on_side_forward_, tokens);
+  if (small && !backend_->device_api().capturing(stream))
+    most_on_side_forward_ = std::max(most_on_side_forward_, tokens);
   return side_is_busy_ ? options_.side : nullptr;
 }
 

@@ -32,15 +32,15 @@ class INGOT_API OwnerMemory {
  public:
   // For what one forward keeps. An allocator gets back what it gave for the forward before, and gives exactly `bytes`.
   // What is captured uses memory of the graph, and leaves the rest as it is.
-  MemoryRegion renew(Backend& backend, std::size_t bytes, Stream& stream);
+  MemoryRegion renew(DeviceApi& device_api, std::size_t bytes, Stream& stream);
   // For what lasts, at one place for every later call and graph: stays where it is if it suffices, and what is outgrown
   // is kept. Throws Error{invalid_argument} if it would have to grow while the stream is capturing.
-  MemoryRegion reserve(Backend& backend, std::size_t bytes, Stream& stream);
+  MemoryRegion reserve(DeviceApi& device_api, std::size_t bytes, Stream& stream);
   // What an allocator gave for renew() goes back to it, and what a graph holds stays.
   void give_back() { block_ = {}; }
 
  private:
-  MemoryRegion buffer(Backend& backend, std::size_t bytes, Stream& stream);
+  MemoryRegion buffer(DeviceApi& device_api, std::size_t bytes, Stream& stream);
 
   Buffer buffer_;
   StreamBlock block_;
@@ -188,7 +188,7 @@ class INGOT_API LinearOwner {
   // Memory and a scale for the weight's cast. It is current once that is enqueued.
   WeightCastTensors prepare_weight(const LinearPlan& plan, const Tensor& weight, Stream& stream);
   // During a capture the cast is only recorded, so the codes are not there yet.
-  void weight_is_enqueued(const Stream& stream) { weight_is_current_ = !backend_->capturing(stream); }
+  void weight_is_enqueued(const Stream& stream) { weight_is_current_ = !backend_->device_api().capturing(stream); }
   // May a step of this many tokens use the side stream, as far as the layer is concerned?
   bool may_use_side(const LinearPlan& plan, std::int64_t tokens) const;
   // Does it? `most`: one of those below.

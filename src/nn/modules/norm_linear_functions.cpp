@@ -243,7 +243,7 @@ void check_gradients_of_norm(const ModuleChecker& check, const NormLinearPlan& p
 
 constexpr const char* kGradValues[] = {"grad_values[0]", "grad_values[1]"};
 
-void check_grad_values(const NormLinearPlan& plan, const Backend& backend, const NormLinearBackwardTensors& t) {
+void check_grad_values(const NormLinearPlan& plan, const DeviceApi& device_api, const NormLinearBackwardTensors& t) {
   const ModuleChecker check(plan.subject);
   for (std::size_t i = 0; i < t.grad_values.size(); ++i) {
     const Tensor& tensor = t.grad_values[i];
@@ -261,7 +261,7 @@ void check_grad_values(const NormLinearPlan& plan, const Backend& backend, const
                                                describe(tensor), name(dtype), t.saved->tokens, cols));
     }
     try {
-      check_memory(kGradValues[i], tensor, backend.device());
+      check_memory(kGradValues[i], tensor, device_api.device());
     } catch (const Error& error) {
       check.refuse(kGradValues[i], error.message());
     }

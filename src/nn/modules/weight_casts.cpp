@@ -87,7 +87,7 @@ void WeightCasts::add(GatedMlp& layer, const Tensor& gate_up_weight, const Tenso
 void WeightCasts::run(Stream& stream) {
   for (Kind& kind : kinds_) {
     if (kind.list == nullptr) {
-      if (backend_->capturing(stream)) {
+      if (backend_->device_api().capturing(stream)) {
         refuse_argument("WeightCasts",
                         "has weights that were not cast yet, and a capture must not contain the first "
                         "cast: call run() once before");

@@ -55,9 +55,9 @@ std::vector<std::byte> row_by_row(const std::vector<std::byte>& by_group, std::i
 }
 
 // Copies a tensor to the host as dense rows.
-std::vector<std::byte> fetch(const Tensor& tensor, Backend& backend, Stream& stream) {
+std::vector<std::byte> fetch(const Tensor& tensor, DeviceApi& device_api, Stream& stream) {
   std::vector<std::byte> memory(byte_span(tensor, "dump"));
-  backend.copy_to_host(memory.data(), tensor.data, memory.size(), stream);
+  device_api.copy_to_host(memory.data(), tensor.data, memory.size(), stream);
   const auto size = static_cast<std::size_t>(size_of(tensor.dtype));
   const auto width = static_cast<std::size_t>(tensor.cols) * size;
   const auto pitch = static_cast<std::size_t>(tensor.row_stride) * size;
@@ -156,7 +156,7 @@ bool Monitor::is_in_order(const Stream& stream) const {
 }
 
 void Monitor::require_one_stream(const Stream& stream) {
-  if (&stream.backend() != backend_) {
+  if (&stream.device_api() != &backend_->device_api()) {
     refuse("Monitor stream", "belongs to another backend than the monitor: make one for each");
   }
   if (!is_in_order(stream)) {
@@ -167,7 +167,7 @@ void Monitor::require_one_stream(const Stream& stream) {
 
 bool Monitor::may_observe(const Stream& stream) {
   require_one_stream(stream);
-  if (!backend_->capturing(stream)) return true;
+  if (!backend_->device_api().capturing(stream)) return true;
   if (!told_of_capture_) options_.warn("the monitor observes nothing while the stream is capturing a graph");
   told_of_capture_ = true;
   return false;
@@ -223,7 +223,8 @@ void Monitor::step_done(Stream& stream) {
     std::vector<CastStats> results(running_.size());
     for (std::size_t first = 0; first < results.size(); first += kSlots) {
       const std::size_t count = std::min(kSlots, results.size() - first);
-      backend_->copy_to_host(&results[first], blocks_[first / kSlots].data(), count * sizeof(CastStats), stream);
+      backend_->device_api().copy_to_host(&results[first], blocks_[first / kSlots].data(), count * sizeof(CastStats),
+                                          stream);
     }
     for (std::size_t i = 0; i < results.size(); ++i) running_[i].stats = results[i];
     warn_of(running_);

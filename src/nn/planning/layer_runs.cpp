@@ -21,7 +21,7 @@ class Zeros {
 
   OwnedTensor operator()(Dtype dtype, std::int64_t rows, std::int64_t cols) const {
     OwnedTensor tensor(*backend_, dtype, rows, cols);
-    backend_->fill_zero(tensor.view().data, byte_span(tensor, "tensor of a layer's run"), *stream_);
+    backend_->device_api().fill_zero(tensor.view().data, byte_span(tensor, "tensor of a layer's run"), *stream_);
     return tensor;
   }
 

@@ -231,12 +231,12 @@ std::vector<std::byte> laid_out(const Float8WeightState& state, const TensorPlac
   return bytes;
 }
 
-void copy(Backend& backend, const std::vector<std::byte>& from, const Tensor& to, Stream& stream) {
-  if (!from.empty()) backend.copy_from_host(to.data, from.data(), from.size(), stream);
+void copy(DeviceApi& device_api, const std::vector<std::byte>& from, const Tensor& to, Stream& stream) {
+  if (!from.empty()) device_api.copy_from_host(to.data, from.data(), from.size(), stream);
 }
 
-void copy_factors(Backend& backend, const std::vector<float>& from, const Tensor& to, Stream& stream) {
-  if (!from.empty()) backend.copy_from_host(to.data, from.data(), from.size() * sizeof(float), stream);
+void copy_factors(DeviceApi& device_api, const std::vector<float>& from, const Tensor& to, Stream& stream) {
+  if (!from.empty()) device_api.copy_from_host(to.data, from.data(), from.size() * sizeof(float), stream);
 }
 
 std::vector<float> factors_of(const LinearPlan& plan, const Float8WeightState& state, ScaleGranularity scale,
@@ -278,11 +278,12 @@ Float8WeightState weight_state(const LinearPlan& plan, Backend& backend, const F
       .dtype = plan.weight.spec.out, .scale = plan.weight.spec.scale, .out_features = out, .in_features = in};
   std::vector<std::byte> rows(byte_span(codes.codes, "codes"));
   state.factors.resize(static_cast<std::size_t>(scale_count(state.scale, out, in)));
-  if (!rows.empty()) backend.copy_to_host(rows.data(), codes.codes.data, rows.size(), stream);
+  if (!rows.empty()) backend.device_api().copy_to_host(rows.data(), codes.codes.data, rows.size(), stream);
   if (!state.factors.empty()) {
-    backend.copy_to_host(state.factors.data(), codes.factors.data, state.factors.size() * sizeof(float), stream);
+    backend.device_api().copy_to_host(state.factors.data(), codes.factors.data, state.factors.size() * sizeof(float),
+                                      stream);
   }
-  backend.synchronize(stream);
+  backend.device_api().synchronize(stream);
   const auto row_bytes = static_cast<std::size_t>(in);
   state.codes.resize(row_bytes * static_cast<std::size_t>(out));
   for (std::size_t r = 0; r < static_cast<std::size_t>(out) && row_bytes != 0; ++r) {
@@ -295,7 +296,7 @@ Float8View weight_from_state(const LinearPlan& plan, Backend& backend, const Flo
                              const MemoryRegion& into, Stream& stream) {
   check_state(plan, state);
   check_region(plan, "into", into, plan.weight_memory().bytes);
-  if (backend.capturing(stream)) {
+  if (backend.device_api().capturing(stream)) {
     refuse(plan, "is copied from the host, which a graph cannot capture: copy it before the capture");
   }
   const CastSpec& spec = plan.weight.spec;

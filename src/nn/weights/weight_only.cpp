@@ -42,13 +42,13 @@ ScaleShape scale_shape(ScaleGranularity scale, std::int64_t n, std::int64_t k) {
 }
 
 // Copies a tensor to the host as dense rows of its dtype.
-std::vector<std::byte> dense_bytes(const Tensor& scales, Backend& backend, Stream& stream) {
+std::vector<std::byte> dense_bytes(const Tensor& scales, DeviceApi& device_api, Stream& stream) {
   const auto element = static_cast<std::size_t>(size_of(scales.dtype));
   const auto row = static_cast<std::size_t>(scales.cols) * element;
   const auto pitch = static_cast<std::size_t>(scales.row_stride) * element;
   std::vector<std::byte> all(byte_span(scales, "WeightOnlyLinear scales"));
-  backend.copy_to_host(all.data(), scales.data, all.size(), stream);
-  backend.synchronize(stream);
+  device_api.copy_to_host(all.data(), scales.data, all.size(), stream);
+  device_api.synchronize(stream);
   if (row == pitch || row == 0) return all;
   for (std::int64_t r = 1; r < scales.rows; ++r) {
     const auto to = all.begin() + r * static_cast<std::ptrdiff_t>(row);
@@ -78,8 +78,8 @@ void turn_mx_scales(std::vector<std::byte>& scales, ScaleConvention convention) 
 }
 
 // Making a layer allocates memory and waits for the device, which a capture does not permit.
-void refuse_capture(const Backend& backend, const Stream& stream) {
-  if (!backend.capturing(stream)) return;
+void refuse_capture(const DeviceApi& device_api, const Stream& stream) {
+  if (!device_api.capturing(stream)) return;
   throw Error(ErrorCode::invalid_argument, "stream",
               "is capturing a graph; make the layer before the capture, and capture only its forward()");
 }
@@ -168,7 +168,7 @@ void WeightOnlyLinear::make_codes(const Tensor& weight, Stream& stream) {
   Tensor values = weight;
   if (padded != k || (n > 1 && weight.row_stride != k)) {
     copy.resize(*backend_, weight.dtype, n, padded, stream);
-    backend_->fill_zero(copy.view().data, byte_span(copy, "WeightOnlyLinear weight"), stream);
+    backend_->device_api().fill_zero(copy.view().data, byte_span(copy, "WeightOnlyLinear weight"), stream);
     values = copy;
     values.cols = k;
     backend_->elementwise({.in = weight.dtype, .pointwise = parse_pointwise("x")}, {.input = weight, .output = values},
@@ -250,7 +250,7 @@ WeightOnlyLinear WeightOnlyLinear::with_layout(WeightLayout layout, Stream& stre
 void WeightOnlyLinear::upload_factors(const std::vector<std::byte>& bytes, Stream& stream) {
   factors_ = {*backend_, options_.mx ? Dtype::e8m0fnu : Dtype::f32, 1,
               scale_count(options_.scale, out_features_, in_features_)};
-  backend_->copy_from_host(factors_.view().data, bytes.data(), bytes.size(), stream);
+  backend_->device_api().copy_from_host(factors_.view().data, bytes.data(), bytes.size(), stream);
 }
 
 // Packs or copies codes that the caller owns.
@@ -260,7 +260,7 @@ void WeightOnlyLinear::set_codes(const Tensor& codes, Stream& stream) {
   } else {
     copy_codes(codes, stream);
   }
-  backend_->synchronize(stream);
+  backend_->device_api().synchronize(stream);
 }
 
 // Packs codes that the layer owns, or keeps them.
@@ -270,7 +270,7 @@ void WeightOnlyLinear::take_codes(OwnedTensor codes, Stream& stream) {
   } else {
     weight_ = std::move(codes);
   }
-  backend_->synchronize(stream);  // `codes` is freed on return if it was packed
+  backend_->device_api().synchronize(stream);  // `codes` is freed on return if it was packed
 }
 
 void WeightOnlyLinear::pack(const Tensor& codes, Stream& stream) {
@@ -376,8 +376,8 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
   layer.upload_factors(state.scale, stream);
   if (is_packed(options.layout)) {
     layer.weight_ = {backend, Dtype::u8, 1, static_cast<std::int64_t>(weight_bytes)};
-    backend.copy_from_host(layer.weight_.view().data, state.weight.data(), weight_bytes, stream);
-    backend.synchronize(stream);
+    backend.device_api().copy_from_host(layer.weight_.view().data, state.weight.data(), weight_bytes, stream);
+    backend.device_api().synchronize(stream);
     return layer;
   }
   layer.weight_.resize(backend, options.dtype, n, k, stream, row_stride_of_codes(k));
@@ -387,8 +387,8 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
     std::memcpy(&rows[static_cast<std::size_t>(r * bytes.row_stride)],
                 &state.weight[static_cast<std::size_t>(r * bytes.cols)], static_cast<std::size_t>(bytes.cols));
   }
-  backend.copy_from_host(bytes.data, rows.data(), rows.size(), stream);
-  backend.synchronize(stream);
+  backend.device_api().copy_from_host(bytes.data, rows.data(), rows.size(), stream);
+  backend.device_api().synchronize(stream);
   return layer;
 }
 

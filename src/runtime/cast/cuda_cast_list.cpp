@@ -51,7 +51,7 @@ float* take(ScaleGranularity scale, const Tensor& input, float* memory, i64& tak
 class CudaCastList final : public CastList {
  public:
   CudaCastList(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream, Launcher& launcher)
-      : backend_(&stream.backend()), launcher_(&launcher), spec_(spec) {
+      : launcher_(&launcher), spec_(spec) {
     spec_.list = true;
     Table table;
     std::vector<Tensor> inputs;
@@ -71,8 +71,7 @@ class CudaCastList final : public CastList {
   }
 
   void run(Stream& stream) override {
-    check_stream(stream, *backend_);
-    const CurrentContext current = launcher_->make_current();
+    const CurrentContext current = launcher_->device().begin(stream);
     for (const CastTensors& tensors : empty_) fill_factors(spec_, tensors, stream, *launcher_);
     if (tiles_ == 0) return;
     const CastListParams params{.casts = static_cast<const CastTilesParams*>(casts_.data()),
@@ -106,19 +105,18 @@ class CudaCastList final : public CastList {
       return taken;
     };
     const i64 floats = needed(nullptr);
-    maxima_ = Buffer(*backend_, static_cast<std::size_t>(floats) * sizeof(float));
+    maxima_ = Buffer(launcher_->device(), static_cast<std::size_t>(floats) * sizeof(float));
     needed(static_cast<float*>(maxima_.data()));
   }
 
   template <class T>
   Buffer upload(const std::vector<T>& values, Stream& stream) {
     const std::size_t bytes = values.size() * sizeof(T);
-    Buffer buffer(*backend_, bytes);
-    if (bytes != 0) backend_->copy_from_host(buffer.data(), values.data(), bytes, stream);
+    Buffer buffer(launcher_->device(), bytes);
+    if (bytes != 0) launcher_->device().copy_from_host(buffer.data(), values.data(), bytes, stream);
     return buffer;
   }
 
-  Backend* backend_;
   Launcher* launcher_;
   CastSpec spec_;
   std::vector<CastTensors> empty_{};  // with dynamic scales: only their factors are written

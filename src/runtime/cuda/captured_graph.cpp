@@ -67,9 +67,7 @@ void check_can_capture(const Driver& driver, const Stream& stream) {
   if (stream.handle() == nullptr) {
     refuse(ErrorCode::invalid_argument, "the default stream cannot be captured; use another Stream");
   }
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  driver.check(driver.api().cuStreamIsCapturing(stream.handle(), &status), "cuStreamIsCapturing");
-  if (status != CU_STREAM_CAPTURE_STATUS_NONE) {
+  if (driver.capturing(stream.handle())) {
     refuse(ErrorCode::invalid_argument,
            "the stream is being captured already; end that capture first, or capture on another stream");
   }
@@ -134,22 +132,22 @@ void GraphScratch::end(Stream& captured) {
   for (Part& part : parts_) {
     if (part.stream != nullptr) set(*part.stream, nullptr);
     part.stream = nullptr;
-    for (const Buffer& block : part.zeros.blocks) backend_->fill_zero(block.data(), block.bytes(), captured);
+    for (const Buffer& block : part.zeros.blocks) device_api_->fill_zero(block.data(), block.bytes(), captured);
   }
-  backend_->synchronize(captured);
+  device_api_->synchronize(captured);
 }
 
 void GraphScratch::clear_zeros(Stream& stream) {
   const std::vector<Buffer>& blocks = part_of(stream).zeros.blocks;
-  if (!blocks.empty()) backend_->fill_zero(blocks.back().data(), blocks.back().bytes(), stream);
+  if (!blocks.empty()) device_api_->fill_zero(blocks.back().data(), blocks.back().bytes(), stream);
 }
 
 GraphScratch::Part& GraphScratch::part_of(const Stream& stream) {
   return *std::find_if(parts_.begin(), parts_.end(), [&](const Part& part) { return part.stream == &stream; });
 }
 
-void* GraphScratch::Blocks::reserve(Backend& backend, std::size_t bytes) {
-  if (blocks.empty() || blocks.back().bytes() < bytes) blocks.emplace_back(backend, bytes);
+void* GraphScratch::Blocks::reserve(DeviceApi& device_api, std::size_t bytes) {
+  if (blocks.empty() || blocks.back().bytes() < bytes) blocks.emplace_back(device_api, bytes);
   return blocks.back().data();
 }
 

@@ -5,9 +5,10 @@
 #include <functional>
 #include <memory>
 #include <vector>
-#include "ingot/runtime/backend.h"
+
 #include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cuda/driver.h"
+#include "ingot/runtime/device_api.h"
 #include "ingot/runtime/stream.h"
 
 namespace ingot {
@@ -22,22 +23,22 @@ std::unique_ptr<CapturedWork> capture_graph(const Driver& driver, int device_ind
 // One thread at a time may use it.
 class GraphScratch final : public CapturedScratch {
  public:
-  explicit GraphScratch(Backend& backend) : backend_(&backend) {}
+  explicit GraphScratch(DeviceApi& device_api) : device_api_(&device_api) {}
   // Streams that are still here leave.
   ~GraphScratch() override;
 
   void join(Stream& stream) override;
   void leave(const Stream& stream) noexcept override;
   void* scratch(const Stream& stream, std::size_t bytes) override {
-    return part_of(stream).scratch.reserve(*backend_, bytes);
+    return part_of(stream).scratch.reserve(*device_api_, bytes);
   }
   void* zeros(const Stream& stream, std::size_t bytes) override {
-    return part_of(stream).zeros.reserve(*backend_, bytes);
+    return part_of(stream).zeros.reserve(*device_api_, bytes);
   }
   void* call_scratch(const Stream& stream, std::size_t bytes) override {
-    return part_of(stream).calls.reserve(*backend_, bytes);
+    return part_of(stream).calls.reserve(*device_api_, bytes);
   }
-  void* kept(const Stream& stream, std::size_t bytes) override { return part_of(stream).kept.add(*backend_, bytes); }
+  void* kept(const Stream& stream, std::size_t bytes) override { return part_of(stream).kept.add(*device_api_, bytes); }
   void clear_zeros(Stream& stream) override;
 
   // The capture is over: all streams leave, and what has to be zeros is. Waits for the device.
@@ -48,8 +49,8 @@ class GraphScratch final : public CapturedScratch {
   // stays.
   struct Blocks {
     std::vector<Buffer> blocks{};
-    void* reserve(Backend& backend, std::size_t bytes);
-    void* add(Backend& backend, std::size_t bytes) { return blocks.emplace_back(backend, bytes).data(); }
+    void* reserve(DeviceApi& device_api, std::size_t bytes);
+    void* add(DeviceApi& device_api, std::size_t bytes) { return blocks.emplace_back(device_api, bytes).data(); }
   };
   struct Part {
     Stream* stream;  // null: has left
@@ -61,7 +62,7 @@ class GraphScratch final : public CapturedScratch {
 
   Part& part_of(const Stream& stream);
 
-  Backend* backend_;
+  DeviceApi* device_api_;
   std::vector<Part> parts_;
 };
 

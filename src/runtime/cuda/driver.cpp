@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -234,6 +235,21 @@ void Driver::check(CUresult result, const char* call) const {
                                             ? "; this process was made by fork() after its parent had opened CUDA, "
                                               "which a child cannot use: start it with the method \"spawn\""
                                             : ""));
+}
+
+bool Driver::capturing(CUstream stream) const {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  check(api_->cuStreamIsCapturing(stream, &status), "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void Driver::fill(void* data, float value, std::size_t count, CUstream stream) const {
+  check(api_->cuMemsetD32Async(reinterpret_cast<CUdeviceptr>(data), std::bit_cast<unsigned>(value), count, stream),
+        "cuMemsetD32Async");
+}
+
+void Driver::fill_zero(void* data, std::size_t bytes, CUstream stream) const {
+  check(api_->cuMemsetD8Async(reinterpret_cast<CUdeviceptr>(data), 0, bytes, stream), "cuMemsetD8Async");
 }
 
 CurrentContext::CurrentContext(const Driver& driver, int device_index)

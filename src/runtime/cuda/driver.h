@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cuda.h>
+
+#include <cstddef>
 #include <memory>
 #include <string>
 #include "ingot/codegen/types/target.h"
@@ -111,6 +113,11 @@ class Driver {
 
   // Throws Error{cuda_failed, out_of_memory} "<call>: CUDA_ERROR_...: <description>".
   void check(CUresult result, const char* call) const;
+
+  // On a stream of the context that is current. fill() sets `count` words to this value.
+  bool capturing(CUstream stream) const;
+  void fill(void* data, float value, std::size_t count, CUstream stream) const;
+  void fill_zero(void* data, std::size_t bytes, CUstream stream) const;
 
   const Api& api() const { return *api_; }
 

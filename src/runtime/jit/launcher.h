@@ -2,7 +2,6 @@
 // way to a launch.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -10,6 +9,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/target.h"
+#include "ingot/runtime/cuda/cuda_device.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"
@@ -19,15 +19,7 @@ namespace ingot {
 
 class Launcher {
  public:
-  Launcher(const Driver& driver, int device_index, KernelCache& cache)
-      : driver_(&driver),
-        device_index_(device_index),
-        cache_(&cache),
-        overlapping_(driver.overlaps_kernels(device_index)),
-        target_(driver.device_target(device_index)),
-        room_{.multiprocessors = driver.multiprocessors(device_index),
-              .large_clusters = driver.uses_whole_device(device_index)},
-        block_shared_bytes_(driver.block_shared_bytes(device_index)) {}
+  Launcher(CudaDevice& device, KernelCache& cache);
 
   // `params` is the struct that the spec's kernel takes; `grid` is the number of blocks, at least 1.
   template <AnyKernelSpec Spec, class Params>
@@ -48,10 +40,10 @@ class Launcher {
   void launch(const Kernel& loaded, const Spec& spec, Pass pass, LaunchShape shape, const Params& params,
               const Stream& stream) {
     shape.overlapping = overlapping_;
-    if (hook_ != nullptr) hook_->before(stream);
+    if (hook() != nullptr) hook()->before(stream);
     loaded.launch(stream.handle(), shape, params);
     count();
-    if (hook_ != nullptr) hook_->after(spec, pass, stream);
+    if (hook() != nullptr) hook()->after(spec, pass, stream);
   }
 
   // The number of blocks as a launch shape has it. Throws Error{invalid_argument} above 2^31 - 1.
@@ -93,19 +85,21 @@ class Launcher {
   }
 
   // Sets `count` words of device memory to this value.
-  void fill(void* data, float value, std::int64_t count, const Stream& stream) const;
-  void fill_zero(void* data, std::size_t bytes, const Stream& stream) const;
+  void fill(void* data, float value, std::int64_t count, const Stream& stream) const {
+    driver().fill(data, value, static_cast<std::size_t>(count), stream.handle());
+  }
+  void fill_zero(void* data, std::size_t bytes, const Stream& stream) const {
+    driver().fill_zero(data, bytes, stream.handle());
+  }
 
-  bool capturing(const Stream& stream) const;
-  // Counts a launch that does not go through launch(), for launches().
-  void count() { launches_.fetch_add(1, std::memory_order_relaxed); }
-  std::int64_t launches() const { return launches_.load(std::memory_order_relaxed); }
-
+  bool capturing(const Stream& stream) const { return driver().capturing(stream.handle()); }
+  // Counts a launch that does not go through launch().
+  void count() { device_->count_launch(); }
   // Null if there is none.
-  LaunchHook* hook() const { return hook_; }
-  void set_hook(LaunchHook* hook) { hook_ = hook; }
+  LaunchHook* hook() const { return device_->launch_hook(); }
 
-  const Driver& driver() const { return *driver_; }
+  CudaDevice& device() const { return *device_; }
+  const Driver& driver() const { return device_->driver(); }
   Target target() const { return target_; }
   int multiprocessors() const { return room_.multiprocessors; }
   // The part of the GPU that a stream's work can use. The streams of a green context have a part of its
@@ -119,10 +113,6 @@ class Launcher {
   unsigned block_shared_bytes() const { return block_shared_bytes_; }  // the most that one block can have
   // True on GPUs with programmatic dependent launch (and so with clusters), if the driver supports both in graphs.
   bool overlapping() const { return overlapping_; }
-  // Makes the device's context current on this thread, which may never have used CUDA before, while the result lives.
-  CurrentContext make_current() const { return {*driver_, device_index_}; }
-  // The same for work on this stream, whose context may be the caller's.
-  CurrentContext make_current(const Stream& stream) const { return {*driver_, device_index_, stream.handle()}; }
 
  private:
   const Kernel& load(const KernelSpec& spec, Pass pass, const Stream& stream) const;
@@ -133,15 +123,12 @@ class Launcher {
     return passes_with(extra_passes(spec));
   }
 
-  const Driver* driver_;
-  int device_index_;
+  CudaDevice* device_;
   KernelCache* cache_;
   bool overlapping_;  // may a kernel begin before the one ahead of it has ended?
   Target target_;
   Room room_;  // of the context
   unsigned block_shared_bytes_;
-  LaunchHook* hook_ = nullptr;
-  std::atomic<std::int64_t> launches_{0};
 };
 
 }  // namespace ingot

@@ -40,7 +40,7 @@ std::vector<std::int64_t> sample(std::int64_t count, std::int64_t most) {
 
 class DequantOperands::Maker {
  public:
-  Maker(RandomData& random, std::uint64_t seed) : random_(&random), backend_(&random.stream().backend()), seed_(seed) {}
+  Maker(RandomData& random, std::uint64_t seed) : random_(&random), backend_(&random.backend()), seed_(seed) {}
 
   // `codes`, if not null, receives the weight's codes, row-major.
   Copy run(const DequantMatmulSpec& spec, const MatmulSize& size, std::optional<OwnedTensor>* codes) {
@@ -56,7 +56,7 @@ class DequantOperands::Maker {
     } else {
       tensors.weight = keep(made, spec.weight, n, k);
     }
-    backend_->synchronize(random_->stream());  // before the codes are released
+    backend_->device_api().synchronize(random_->stream());  // before the codes are released
     if (codes != nullptr) *codes = std::move(made);
     if (spec.bias) tensors.bias = values(spec.x, 1, n);
     const auto inputs = spec.pointwise.inputs();
@@ -87,8 +87,8 @@ class DequantOperands::Maker {
     const std::int64_t stride = codes.row_stride;
     made_.memory.emplace_back(*backend_, byte_span(codes, "codes"));
     std::vector<std::byte> bytes(made_.memory.back().bytes());
-    backend_->copy_to_host(bytes.data(), codes.data, bytes.size(), random_->stream());
-    backend_->copy_from_host(made_.memory.back().data(), bytes.data(), bytes.size(), random_->stream());
+    backend_->device_api().copy_to_host(bytes.data(), codes.data, bytes.size(), random_->stream());
+    backend_->device_api().copy_from_host(made_.memory.back().data(), bytes.data(), bytes.size(), random_->stream());
     Tensor kept = matrix(made_.memory.back().data(), dtype, n, k, backend_->device());
     kept.row_stride = stride;
     return kept;
@@ -125,12 +125,12 @@ class DequantOperands::Maker {
       if (spec.factors == Dtype::e8m0fnu) {  // scales of roughly the right size
         const OwnedTensor others(*backend_, Dtype::e4m3fn, n, k);
         backend_->quantize_mx({.out = Dtype::e4m3fn}, {.input = input, .codes = others, .scales = scales}, stream);
-        backend_->synchronize(stream);
+        backend_->device_api().synchronize(stream);
       }
-      backend_->synchronize(stream);
+      backend_->device_api().synchronize(stream);
     } else {
       backend_->quantize_mx({.out = spec.weight}, {.input = input, .codes = codes, .scales = scales}, stream);
-      backend_->synchronize(stream);
+      backend_->device_api().synchronize(stream);
     }
     return codes;
   }
@@ -142,7 +142,7 @@ class DequantOperands::Maker {
 };
 
 DequantOperands::DequantOperands(RandomData& random, Fill fill, const DequantMatmulSpec& spec, const MatmulSize& size)
-    : backend_(&random.stream().backend()),
+    : backend_(&random.backend()),
       stream_(&random.stream()),
       fill_(std::move(fill)),
       spec_(spec),
@@ -198,7 +198,7 @@ std::vector<double> DequantOperands::values(const Tensor& codes, std::int64_t ro
   const std::int64_t k = size_.k;
   std::vector<std::uint8_t> bytes(static_cast<std::size_t>(row_bytes(codes.dtype, k)));
   const auto* const from = static_cast<const std::byte*>(codes.data) + row_bytes(codes.dtype, row * codes.row_stride);
-  backend_->copy_to_host(bytes.data(), from, bytes.size(), *stream_);
+  backend_->device_api().copy_to_host(bytes.data(), from, bytes.size(), *stream_);
   std::vector<std::uint8_t> each(static_cast<std::size_t>(k));
   unpack_codes(codes.dtype, bytes, each);
   const std::vector<float> factors = fetch(copies_.back().tensors.factors, 0);
@@ -247,7 +247,7 @@ std::vector<float> DequantOperands::fetch(const Tensor& tensor, std::int64_t row
   const auto read = [&]<class T>(Type<T>) {
     std::vector<T> elements(values.size());
     const T* const from = static_cast<const T*>(tensor.data) + row * tensor.cols;
-    backend_->copy_to_host(elements.data(), from, elements.size() * sizeof(T), *stream_);
+    backend_->device_api().copy_to_host(elements.data(), from, elements.size() * sizeof(T), *stream_);
     std::ranges::transform(elements, values.begin(), [](T element) { return to_float(element); });
   };
   if (tensor.dtype == Dtype::e8m0fnu) {

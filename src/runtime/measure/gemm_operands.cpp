@@ -32,7 +32,7 @@ float deviation_for(std::int64_t k) {
 class Maker {
  public:
   Maker(RandomData& random, std::uint64_t seed, FactorOrder order)
-      : random_(&random), backend_(&random.stream().backend()), seed_(seed), order_(order) {}
+      : random_(&random), backend_(&random.backend()), seed_(seed), order_(order) {}
 
   Tensor unset(Dtype dtype, std::int64_t rows, std::int64_t cols) {
     made_.memory.emplace_back(*backend_, bytes_of(rows, cols, dtype));
@@ -61,7 +61,7 @@ class Maker {
         {.in = Dtype::bf16, .out = dtype, .scale = scale},
         {.input = matrix(cast.data(), Dtype::bf16, rows, k, backend_->device()), .codes = codes, .factors = factors},
         random_->stream());
-    backend_->synchronize(random_->stream());  // before the values are released
+    backend_->device_api().synchronize(random_->stream());  // before the values are released
     return codes;
   }
 
@@ -75,7 +75,7 @@ class Maker {
 
   Tensor single(float value) {
     const Tensor tensor = unset(Dtype::f32, 1, 1);
-    backend_->copy_from_host(tensor.data, &value, sizeof(value), random_->stream());
+    backend_->device_api().copy_from_host(tensor.data, &value, sizeof(value), random_->stream());
     return tensor;
   }
 
@@ -153,7 +153,7 @@ bool equal_or_nan(float a, float b) { return a == b || (std::isnan(a) && std::is
 }  // namespace
 
 GemmOperands::GemmOperands(RandomData& random, Fill fill, const GemmCall& call)
-    : backend_(&random.stream().backend()), stream_(&random.stream()), fill_(std::move(fill)), call_(call) {
+    : backend_(&random.backend()), stream_(&random.stream()), fill_(std::move(fill)), call_(call) {
   copies_.push_back(make_gemm_data(random, call_, 0));
   std::size_t bytes = 0;
   for (const Buffer& buffer : copies_.front().memory) bytes += buffer.bytes();
@@ -304,7 +304,7 @@ std::vector<float> GemmOperands::fetch(const Tensor& tensor, std::int64_t row, s
   return visit_dtype(tensor.dtype, [&]<class T>(Type<T>) {
     std::vector<T> elements(static_cast<std::size_t>(rows * tensor.cols));
     const T* const from = static_cast<const T*>(tensor.data) + row * tensor.cols;
-    backend_->copy_to_host(elements.data(), from, elements.size() * sizeof(T), *stream_);
+    backend_->device_api().copy_to_host(elements.data(), from, elements.size() * sizeof(T), *stream_);
     std::vector<float> values(elements.size());
     std::ranges::transform(elements, values.begin(), [](T element) { return to_float(element); });
     return values;

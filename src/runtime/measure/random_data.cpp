@@ -66,7 +66,7 @@ const Buffer& RandomData::block(Dtype dtype, float deviation) {
   const auto element = static_cast<std::size_t>(size_of(dtype));
   const std::vector<std::byte> values = random_values(dtype, kBlockBytes / element, 1, deviation);
   Buffer buffer(*backend_, values.size());
-  backend_->copy_from_host(buffer.data(), values.data(), values.size(), *stream_);
+  backend_->device_api().copy_from_host(buffer.data(), values.data(), values.size(), *stream_);
   return blocks_.emplace(std::pair{dtype, deviation}, std::move(buffer)).first->second;
 }
 

@@ -31,6 +31,7 @@ class RandomData {
   // deviation, kept for later calls. FP8 values are not made here; cast others instead. Throws Error{invalid_argument}.
   void fill(void* to, std::size_t bytes, Dtype dtype, std::uint64_t seed, float deviation = 1.0F);
 
+  Backend& backend() const { return *backend_; }
   Stream& stream() const { return *stream_; }
 
  private:

@@ -30,11 +30,12 @@ class MeasuredGpu {
 
   Context& context() const { return *context_; }
   Backend& backend() const { return context_->backend(); }
+  DeviceApi& device_api() const { return context_->device_api(); }
   Stream& stream() { return stream_; }
   const Driver::Api& api() const { return driver_->api(); }
   void check(CUresult result, const char* call) const { driver_->check(result, call); }
 
-  void synchronize() { backend().synchronize(stream_); }
+  void synchronize() { device_api().synchronize(stream_); }
   void copy(void* to, const void* from, std::size_t bytes) const;
   void fill(void* to, unsigned char byte, std::size_t bytes) const;
   // The time on the GPU of what `work` enqueues on the stream.

@@ -34,29 +34,29 @@ struct Span {
 
 }  // namespace
 
-Trace::Trace(Backend& backend, Stream& stream)
-    : backend_(&backend), start_(std::chrono::steady_clock::now()), origin_(nullptr, DestroyMark{&backend}) {
+Trace::Trace(DeviceApi& device_api, Stream& stream)
+    : device_api_(&device_api), start_(std::chrono::steady_clock::now()), origin_(nullptr, DestroyEvent{&device_api}) {
   require_no_capture(stream);
-  origin_ = mark(stream);
-  backend_->synchronize(stream);
+  origin_ = record_event(stream);
+  device_api_->synchronize(stream);
   origin_us_ = now_us();
-  backend_->set_launch_hook(this);
+  device_api_->set_launch_hook(this);
 }
 
-Trace::~Trace() { backend_->set_launch_hook(nullptr); }
+Trace::~Trace() { device_api_->set_launch_hook(nullptr); }
 
 double Trace::now_us() const {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start_).count();
 }
 
-Trace::Mark Trace::mark(const Stream& stream) {
-  Mark made(backend_->create_mark(), DestroyMark{backend_});
-  backend_->record_mark(made.get(), stream);
+Trace::Event Trace::record_event(const Stream& stream) {
+  Event made(device_api_->create_timing_event(), DestroyEvent{device_api_});
+  device_api_->record_timing_event(made.get(), stream);
   return made;
 }
 
 void Trace::require_no_capture(const Stream& stream) const {
-  if (!backend_->capturing(stream)) return;
+  if (!device_api_->capturing(stream)) return;
   throw Error(ErrorCode::invalid_argument, "trace",
               "the stream is capturing a graph, whose launches have no separate times: trace a step that is not "
               "captured");
@@ -70,7 +70,7 @@ Trace::Thread& Trace::this_thread() {
 
 // Threads may have a Stream each for one CUDA stream.
 const void* Trace::identity(const Stream& stream) const {
-  if (backend_->device().type == DeviceType::cpu) return &stream;
+  if (device_api_->device().type == DeviceType::cpu) return &stream;
   return stream.handle();
 }
 
@@ -95,7 +95,7 @@ void Trace::before(const Stream& stream) {
   require_no_capture(stream);
   const std::lock_guard lock(mutex_);
   Thread& thread = this_thread();
-  thread.begin = mark(stream);
+  thread.begin = record_event(stream);
   thread.begin_us = now_us();
 }
 
@@ -111,14 +111,14 @@ void Trace::after(const KernelSpec& spec, Pass pass, const Stream& stream) {
                        .begin_us = thread.begin_us,
                        .end_us = end_us,
                        .begin = std::move(thread.begin),
-                       .end = mark(stream)});
+                       .end = record_event(stream)});
 }
 
 std::string Trace::json() {
   const std::lock_guard lock(mutex_);
   Json events = Json::array();
   events.push_back(name_of("process_name", kHost, 0, "host"));
-  events.push_back(name_of("process_name", kDevice, 0, print(backend_->device())));
+  events.push_back(name_of("process_name", kDevice, 0, print(device_api_->device())));
   for (const auto& [id, thread] : threads_) {
     events.push_back(name_of("thread_name", kHost, thread.number, fmt::format("thread {}", thread.number)));
   }
@@ -128,8 +128,8 @@ std::string Trace::json() {
 
   std::map<std::pair<std::size_t, int>, Span> spans;  // spans of a range's launches on a stream
   for (const Launch& launch : launches_) {
-    const double begin_us = origin_us_ + backend_->microseconds_between(origin_.get(), launch.begin.get());
-    const double duration_us = backend_->microseconds_between(launch.begin.get(), launch.end.get());
+    const double begin_us = origin_us_ + device_api_->microseconds_between(origin_.get(), launch.begin.get());
+    const double duration_us = device_api_->microseconds_between(launch.begin.get(), launch.end.get());
     Json host = event(launch.name, "enqueue", kHost, launch.thread, launch.begin_us, launch.end_us - launch.begin_us);
     Json device = event(launch.name, "launch", kDevice, launch.stream, begin_us, duration_us);
     if (launch.range) {

@@ -1,7 +1,7 @@
 // Records what the library launches, when, and how long it takes, as a trace for chrome://tracing, Perfetto and others.
 //
 //   {
-//     Trace trace(context.backend(), stream);
+//     Trace trace(context.device_api(), stream);
 //     ... a step, whose layers have a TraceRanges(trace) as their observer ...
 //     trace.write("step.json");
 //   }
@@ -27,17 +27,17 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/device_api.h"
 #include "ingot/runtime/jit/kernel.h"
 
 namespace ingot {
 
 class INGOT_API Trace final : public LaunchHook {
  public:
-  // Records all launches of the backend, on any stream and thread, until destroyed. No other thread may launch while a
-  // trace begins or ends, and a backend can have one at a time. The constructor waits for `stream`, to relate the
+  // Records all launches of the device, on any stream and thread, until destroyed. No other thread may launch while a
+  // trace begins or ends, and a device can have one at a time. The constructor waits for `stream`, to relate the
   // device's clock to the host's. Throws Error{invalid_argument} where the stream is capturing a graph.
-  Trace(Backend& backend, Stream& stream);
+  Trace(DeviceApi& device_api, Stream& stream);
   ~Trace() override;
 
   // Opens a range of this thread, within the one that it pushed last. Launches until pop() belong to it, the layer's
@@ -55,11 +55,11 @@ class INGOT_API Trace final : public LaunchHook {
   void after(const KernelSpec& spec, Pass pass, const Stream& stream) override;
 
  private:
-  struct DestroyMark {
-    Backend* backend;
-    void operator()(void* mark) const noexcept { backend->destroy_mark(mark); }
+  struct DestroyEvent {
+    DeviceApi* device_api;
+    void operator()(void* event) const noexcept { device_api->destroy_timing_event(event); }
   };
-  using Mark = std::unique_ptr<void, DestroyMark>;
+  using Event = std::unique_ptr<void, DestroyEvent>;
   struct Range {
     std::string layer;
     std::string what;
@@ -75,26 +75,26 @@ class INGOT_API Trace final : public LaunchHook {
     std::optional<std::size_t> range{};
     double begin_us = 0;  // the host's
     double end_us = 0;
-    Mark begin;
-    Mark end;
+    Event begin;
+    Event end;
   };
   struct Thread {
     int number = 0;
     std::vector<std::size_t> open;  // ranges
     double begin_us = 0;            // of the launch that is being enqueued
-    Mark begin{nullptr, DestroyMark{nullptr}};
+    Event begin{nullptr, DestroyEvent{nullptr}};
   };
 
   double now_us() const;
-  Mark mark(const Stream& stream);
+  Event record_event(const Stream& stream);
   Thread& this_thread();
   const void* identity(const Stream& stream) const;
   void require_no_capture(const Stream& stream) const;
 
-  Backend* backend_;
+  DeviceApi* device_api_;
   std::mutex mutex_;  // guards all below
   std::chrono::steady_clock::time_point start_;
-  Mark origin_;  // on the device, at origin_us_ of the host
+  Event origin_;  // on the device, at origin_us_ of the host
   double origin_us_ = 0;
   std::map<std::thread::id, Thread> threads_;
   std::map<const void*, int> streams_;  // by what makes an order of work: see identity()
