@@ -12,7 +12,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "ingot/runtime/visit.h"
+#include "ingot/runtime/core/visit.h"
 
 #include "numerics.cuh"
 

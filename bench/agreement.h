@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 #include "operation.h"
 
 namespace ingot::bench {

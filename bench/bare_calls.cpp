@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/library.h"
 
 namespace ingot::bench {

@@ -11,7 +11,7 @@
 
 #include "harness.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 
 namespace ingot::bench {
 

@@ -17,8 +17,8 @@
 #include "copy_operation.h"
 #include "harness.h"
 #include "host_cost.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/util/error.h"
 #include "program.h"
 #include "report.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "compile_cost.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "machine.h"
 #include "program.h"
 

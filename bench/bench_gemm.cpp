@@ -28,8 +28,8 @@
 #include "harness.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt.h"
+#include "ingot/runtime/util/error.h"
 #include "machine.h"
 #include "program.h"
 

@@ -17,7 +17,7 @@
 #include "gemm_buffers.h"
 #include "harness.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "machine.h"
 #include "program.h"
 

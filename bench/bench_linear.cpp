@@ -14,7 +14,7 @@
 #include "ceiling.h"
 #include "contenders.h"
 #include "host_cost.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "linear_functions_step.h"
 #include "linear_step.h"
 #include "program.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "kernel_lookup.h"
 #include "machine.h"
 #include "program.h"

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/text.h"
 

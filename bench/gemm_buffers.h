@@ -8,7 +8,7 @@
 
 #include "gemm_cases.h"
 #include "harness.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 #include "ingot/runtime/measure/gemm_operands.h"
 
 namespace ingot::bench {

@@ -12,7 +12,7 @@
 #include "bare_calls.h"
 #include "gemm_buffers.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 #include "gemm/gemm_mma.cuh"
 #include "gemm/gemm_sm90.cuh"

@@ -20,12 +20,12 @@
 #include "ingot/codegen/types/target.h"
 #include "ingot/nn/planning/layer_runs.h"
 #include "ingot/nn/recipe/recipes.h"
+#include "ingot/runtime/context/cuda_backend.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda_backend.h"
-#include "ingot/runtime/dry_run.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
 
 namespace ingot::bench {
 

@@ -8,7 +8,7 @@
 #include <regex>
 #include <thread>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/text.h"
 

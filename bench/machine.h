@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 
 namespace ingot::bench {
 

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot::bench {
 

@@ -8,7 +8,7 @@
 #include <exception>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/standard_output.h"
 #include "ingot/runtime/util/write_file.h"
 

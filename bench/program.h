@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "machine.h"
 
 namespace CLI {

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/measure/replay.h"
 

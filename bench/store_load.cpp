@@ -15,11 +15,11 @@
 #include <utility>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/jit/read_only_store.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 
 namespace ingot::bench {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "commands.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "text.h"
 
 namespace ingot::tools {

@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::tools {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "commands.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/util/text.h"
 #include "text.h"
 #include "tuning_summary.h"

@@ -10,8 +10,8 @@
 
 #include "command_line.h"
 #include "commands.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/standard_output.h"
 #include "ingot/runtime/util/text.h"
 #include "usage_error.h"

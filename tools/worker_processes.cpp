@@ -19,7 +19,7 @@
 #include <thread>
 #include <utility>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 
 namespace ingot::tools {

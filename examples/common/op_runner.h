@@ -10,9 +10,9 @@
 #include <string>
 #include <string_view>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/kernel.h"
-#include "ingot/runtime/stream.h"
 #include "rows.cuh"
 
 namespace examples {
@@ -34,7 +34,7 @@ class OpRunner {
   // With `overlapping`, a kernel may begin before the previous one has ended (LaunchShape::overlapping).
   OpRunner(ingot::Context& context, ingot::Stream& stream, const Ops& ops, bool overlapping = false)
       : context_(&context), stream_(&stream), ops_(ops), overlapping_(overlapping) {}
-  // Runs nothing: for a dry run of what launches the operations (ingot/runtime/dry_run.h).
+  // Runs nothing: for a dry run of what launches the operations (ingot/runtime/context/dry_run.h).
   explicit OpRunner(const Ops& ops) : ops_(ops) {}
 
   template <class Op>

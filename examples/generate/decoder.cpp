@@ -7,7 +7,7 @@
 #include <numbers>
 #include <utility>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace generate {
 namespace {

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace generate {
 namespace {

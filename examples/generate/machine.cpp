@@ -1,6 +1,6 @@
 #include "machine.h"
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace generate {
 namespace {

@@ -5,9 +5,9 @@
 #include <functional>
 #include <optional>
 
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/graph.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/cuda/graph.h"
 
 namespace generate {
 

@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "generation.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/standard_output.h"
 #include "options.h"
 #include "report.h"

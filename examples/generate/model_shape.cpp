@@ -6,7 +6,7 @@
 #include <bit>
 #include <nlohmann/json.hpp>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/write_file.h"

@@ -4,7 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "option_checks.h"
 
 namespace generate {

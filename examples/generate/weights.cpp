@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace generate {
 namespace {

@@ -15,9 +15,9 @@
 
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/weights/float8_checkpoint.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "training/op_runner.h"
 #include "training/optimizer.h"
 

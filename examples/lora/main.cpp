@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/standard_output.h"
 #include "model.h"
 

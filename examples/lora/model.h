@@ -12,9 +12,9 @@
 
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/recipe/config.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "lora_linear.h"
 #include "training/loss.h"
 #include "training/op_runner.h"

@@ -13,7 +13,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/write_file.h"

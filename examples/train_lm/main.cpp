@@ -6,8 +6,8 @@
 #include <exception>
 #include <vector>
 
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/standard_output.h"
 #include "op_runner.h"
 #include "options.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "option_checks.h"
 
 namespace train_lm {

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <variant>
 
-#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/context/dry_run.h"
 #include "model.h"
 #include "op_runner.h"
 

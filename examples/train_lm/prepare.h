@@ -1,5 +1,5 @@
 // Compiles what training will launch before the first step: the kernels that one step of the models asks for when it
-// runs without a GPU (ingot/runtime/dry_run.h), and the example's own.
+// runs without a GPU (ingot/runtime/context/dry_run.h), and the example's own.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
 #include "ingot/nn/recipe/config.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "options.h"
 
 namespace train_lm {

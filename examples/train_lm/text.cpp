@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/read_file.h"
 
 namespace train_lm {

@@ -10,7 +10,7 @@
 #include <xxhash.h>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace train_lm {
 namespace {

@@ -5,8 +5,8 @@
 #include <functional>
 #include <optional>
 
-#include "ingot/runtime/graph.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/cuda/graph.h"
 
 namespace training {
 

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/tensor.h"
 #include "training/op_runner.h"
 
 namespace training {

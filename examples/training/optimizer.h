@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "training/op_runner.h"
 
 namespace training {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <new>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/single_flight.h"
 
 namespace ingot::python {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "torch_abi/torch_streams.h"
 

@@ -9,7 +9,7 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/dtype.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "module.h"
 
 namespace ingot::python {

@@ -14,8 +14,8 @@
 #include "ingot/codegen/types/target.h"
 #include "ingot/nn/planning/conversion.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/matmul_tuning.h"
+#include "ingot/runtime/util/error.h"
 #include "module.h"
 #include "torch_abi/torch_dry_run.h"
 

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "ingot/codegen/types/template_text.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

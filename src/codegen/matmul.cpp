@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <system_error>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

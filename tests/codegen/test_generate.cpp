@@ -6,7 +6,7 @@
 
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/pointwise/pointwise_lowering.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 BOOST_AUTO_TEST_SUITE(test_generate)
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "support/spec_errors.h"
 
 BOOST_AUTO_TEST_SUITE(test_kernel_spec)

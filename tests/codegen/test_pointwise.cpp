@@ -11,7 +11,7 @@
 
 #include "codegen/pointwise_cases.h"
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 
 BOOST_AUTO_TEST_SUITE(test_pointwise)

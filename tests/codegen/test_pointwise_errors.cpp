@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 
 BOOST_AUTO_TEST_SUITE(test_pointwise_errors)

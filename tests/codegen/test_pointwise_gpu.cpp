@@ -8,9 +8,9 @@
 
 #include "codegen/pointwise_cases.h"
 #include "ingot/codegen/pointwise/pointwise_program.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/kernel.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot::test {
 BOOST_AUTO_TEST_SUITE(test_pointwise_gpu)

@@ -9,8 +9,8 @@
 #include "codegen/pointwise_cases.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "ingot/runtime/util/error.h"
 
 BOOST_AUTO_TEST_SUITE(test_pointwise_nvrtc)
 

@@ -9,7 +9,7 @@
 #include "codegen/pointwise_cases.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/pointwise/pointwise_program.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 
 BOOST_AUTO_TEST_SUITE(test_pointwise_program)

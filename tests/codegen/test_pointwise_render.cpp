@@ -12,7 +12,7 @@
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/pointwise/pointwise_program.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 
 BOOST_AUTO_TEST_SUITE(test_pointwise_render)

@@ -13,7 +13,7 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/template_files.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 BOOST_AUTO_TEST_SUITE(test_template_files)
 

@@ -14,8 +14,8 @@
 
 #include "generate_reference.h"
 #include "ingot/nn/weights/safetensors.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/error.h"
 #include "report.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"

@@ -2,7 +2,7 @@
 #include "support/gpu_test.h"
 
 #include "generate_reference.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 
 namespace generate::test {
 BOOST_AUTO_TEST_SUITE(test_generate_model_gpu)

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/context/dry_run.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "lora_reference.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "model.h"
 #include "nn/reference.h"
 

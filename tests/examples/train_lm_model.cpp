@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/util/error.h"
 #include "options.h"
 #include "prepare.h"
 #include "report.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "train_lm_reference.h"
 #include "trainer.h"
 

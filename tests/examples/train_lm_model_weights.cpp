@@ -15,7 +15,7 @@
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/modules/weight_casts.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "nn/reference.h"
 #include "options.h"
 #include "train_lm_reference.h"

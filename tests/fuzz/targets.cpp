@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::fuzz {
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::test {
 

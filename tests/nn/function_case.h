@@ -7,7 +7,7 @@
 
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/modules/delayed_scaling.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
 #include "nn/linear_case.h"
 
 namespace ingot::test {

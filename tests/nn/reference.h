@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "numerics.cuh"
 #include "support/reference_formats.h"
 

@@ -14,7 +14,7 @@
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/observe/monitor.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/util/read_file.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 BOOST_AUTO_TEST_SUITE(test_config)
 

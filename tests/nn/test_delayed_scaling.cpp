@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "ingot/nn/recipe/delayed_scaling_state.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/util/digest.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/counting_backend.h"
 #include "nn/delayed_scaling_model.h"
 #include "support/expect_error.h"

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "ingot/nn/modules/delayed_scaling.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/delayed_scaling_model.h"
 #include "support/capture.h"
 #include "support/expect_error.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "ingot/nn/modules/inference_linear.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"

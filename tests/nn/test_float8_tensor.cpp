@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 
 BOOST_AUTO_TEST_SUITE(test_float8_tensor)

@@ -12,8 +12,8 @@
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/gated_mlp.h"
 #include "ingot/nn/modules/norm_linear.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/linear_case.h"
 
 BOOST_AUTO_TEST_SUITE(test_fused_layers)

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "nn/counting_backend.h"
 #include "nn/reference.h"
 #include "support/expect_error.h"

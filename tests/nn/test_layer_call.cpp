@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "ingot/nn/modules/gated_mlp.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/cuda_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda_backend.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "ingot/runtime/jit/kernel_cache.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/counting_backend.h"
 #include "nn/module_case.h"
 #include "support/counting_allocator.h"

@@ -8,9 +8,9 @@
 
 #include "ingot/nn/linear/float8_tensor.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "nn/module_case.h"
 
 namespace ingot::test {

@@ -18,10 +18,10 @@
 #include "ingot/codegen/recording.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/stream.h"
 #include "support/expect_error.h"
 
 BOOST_AUTO_TEST_SUITE(test_layer_runs)

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "ingot/nn/modules/float8_linear.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/counting_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"

@@ -9,8 +9,8 @@
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/recipe/linear_gemms.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/core/buffer.h"
 #include "nn/linear_case.h"
 #include "support/expect_error.h"
 

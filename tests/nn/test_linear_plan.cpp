@@ -10,7 +10,7 @@
 
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 
 BOOST_AUTO_TEST_SUITE(test_linear_plan)

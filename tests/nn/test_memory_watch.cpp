@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "ingot/nn/modules/gated_mlp.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/counting_backend.h"
 #include "nn/module_case.h"
 #include "support/expect_error.h"

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/counting_backend.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"

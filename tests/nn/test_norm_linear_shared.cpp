@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ingot/nn/modules/norm_linear.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ingot/nn/observe/observer.h"
-#include "ingot/runtime/measure/nvtx.h"
+#include "ingot/runtime/cuda/nvtx.h"
 #include "ingot/runtime/util/library.h"
 #include "support/temporary_directory.h"
 

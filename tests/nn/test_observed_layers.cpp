@@ -11,7 +11,7 @@
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/norm_linear.h"
 #include "ingot/nn/observe/monitor.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/util/read_file.h"
 #include "nn/linear_case.h"
 #include "support/temporary_directory.h"

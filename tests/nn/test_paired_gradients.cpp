@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "nn/counting_backend.h"
 #include "nn/module_case.h"

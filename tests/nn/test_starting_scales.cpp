@@ -11,8 +11,8 @@
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/module_case.h"
 #include "support/expect_error.h"
 

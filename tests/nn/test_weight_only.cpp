@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "ingot/nn/weights/weight_only_state.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/counting_backend.h"
 #include "nn/weight_only_case.h"
 #include "support/expect_error.h"

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "ingot/nn/weights/weight_only.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "nn/counting_backend.h"
 #include "nn/weight_only_case.h"
 #include "support/share.h"

@@ -14,8 +14,8 @@
 
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/nn/weights/weight_only.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "nn/reference.h"
 #include "support/reference_formats.h"
 

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/autotuner.h"
+#include "ingot/runtime/util/error.h"
 
 BOOST_AUTO_TEST_SUITE(test_autotuner)
 

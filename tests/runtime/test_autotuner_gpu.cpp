@@ -9,9 +9,9 @@
 #include "cases.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/gemm_operands.h"
 #include "ingot/runtime/measure/gpu_measurer.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 

@@ -1,10 +1,10 @@
 // Buffer, Scratch and OwnedTensor: ownership, growth, captures, and failed allocations.
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
 
 #include <boost/test/unit_test.hpp>
 #include <utility>
 
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/stream.h"
 #include "support/fake_device.h"
 #include "support/refused.h"
 

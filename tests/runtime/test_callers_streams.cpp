@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/context/cuda_backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda_backend.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/kernel_store.h"
-#include "ingot/runtime/stream.h"
 #include "support/expect_error.h"
 #include "support/fake_compiler.h"
 

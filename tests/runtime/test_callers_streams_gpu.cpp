@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot::test {
 BOOST_AUTO_TEST_SUITE(test_callers_streams_gpu)

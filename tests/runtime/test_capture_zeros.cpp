@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "ingot/codegen/types/target.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/capture_zeros.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/stream.h"
 #include "support/counting_allocator.h"
 
 BOOST_AUTO_TEST_SUITE(test_capture_zeros)

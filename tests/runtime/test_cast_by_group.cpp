@@ -8,9 +8,9 @@
 
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cast_tensors.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
-#include "ingot/runtime/stream.h"
 #include "support/cast_by_group_case.h"
 #include "support/compare.h"
 #include "support/refused.h"

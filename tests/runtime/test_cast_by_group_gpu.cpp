@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "support/cast_by_group_case.h"
 #include "support/compare.h"
 #include "support/run_case.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "support/cast_list_case.h"
 #include "support/expect_error.h"

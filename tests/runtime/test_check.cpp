@@ -1,6 +1,6 @@
 // The checks of operations' arguments: valid calls pass, and every refusal has its message. Operations that have their
 // own checks have a test_check_<name>.cpp.
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/core/check.h"
 
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
-#include "ingot/runtime/stream.h"
 #include "support/fake_device.h"
 #include "support/refused.h"
 

@@ -1,5 +1,5 @@
 // The check of vectors of scales: its words follow from the granularity's numbers, whichever it is.
-#include "ingot/runtime/check_scales.h"
+#include "ingot/runtime/core/check_scales.h"
 
 #include <boost/test/unit_test.hpp>
 #include <set>

@@ -1,5 +1,5 @@
 // Context: options from the environment, the choice of device and its reason, missing libraries, and warnings.
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 
 #include <sys/auxv.h>
 #include <sys/resource.h>
@@ -19,10 +19,10 @@
 #include <thread>
 #include <vector>
 
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_file.h"
-#include "ingot/runtime/stream.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/runtime/util/store_directory.h"
 #include "ingot/version.h"

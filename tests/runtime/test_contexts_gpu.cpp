@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ingot/nn/modules/float8_linear.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/error.h"
 #include "nn/linear_case.h"
 #include "support/temporary_directory.h"
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "cases.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/cpu/thread_pool.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/gemm_kernel.h"
+#include "ingot/runtime/util/error.h"
 #include "support/compare.h"
 #include "support/cpu_cases.h"
 #include "support/expect_error.h"

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "cases.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "support/reference.h"
 #include "support/run_case.h"
 

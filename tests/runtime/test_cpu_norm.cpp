@@ -11,7 +11,7 @@
 
 #include "cases.h"
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "support/cpu_cases.h"
 #include "support/norm_reference.h"
 #include "support/run_case.h"

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "support/processes.h"
 
 BOOST_AUTO_TEST_SUITE(test_current_context)

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "support/dequant_case.h"
 #include "support/share.h"
 

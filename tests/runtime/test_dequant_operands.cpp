@@ -6,9 +6,9 @@
 #include <string>
 
 #include "ingot/codegen/matmul.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/measure/dequant_operands.h"
-#include "ingot/runtime/stream.h"
 
 BOOST_AUTO_TEST_SUITE(test_dequant_operands)
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "ingot/runtime/dequant/dequant_plans.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 #include "support/tuning_records.h"

@@ -1,5 +1,5 @@
 // The CUDA backend on a driver that does nothing: what it is given, and what it asks for.
-#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/context/dry_run.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -23,14 +23,14 @@
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/recording.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/cuda_backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda_backend.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/measure/trace.h"
-#include "ingot/runtime/stream.h"
 #include "support/counting_allocator.h"
 #include "support/expect_error.h"
 #include "support/fake_compiler.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "support/compare.h"
 #include "support/cpu_cases.h"
 #include "support/elementwise_in_place.h"

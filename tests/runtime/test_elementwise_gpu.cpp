@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cases.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "support/compare.h"
 #include "support/elementwise_in_place.h"
 #include "support/run_case.h"

@@ -1,5 +1,5 @@
 // Error: the text of its message, its log, and the names of its codes.
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 #include <boost/test/unit_test.hpp>
 #include <string>

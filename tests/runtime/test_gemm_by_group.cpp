@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/stream.h"
 #include "support/compare.h"
 #include "support/random.h"
 #include "support/reference.h"

@@ -9,7 +9,7 @@
 #include <tuple>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "support/gemm_checker.h"
 
 BOOST_AUTO_TEST_SUITE(test_gemm_cross)

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/jit/warm_up.h"
 #include "support/gemm_cross.h"
 #include "support/gemm_cross_run.h"

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/measure/gemm_operands.h"
 #include "ingot/runtime/measure/output_error.h"
-#include "ingot/runtime/stream.h"
 
 BOOST_AUTO_TEST_SUITE(test_gemm_data)
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "cases.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "support/compare.h"
 #include "support/epilogue_reference.h"
 #include "support/run_case.h"

@@ -13,8 +13,8 @@
 
 #include "cases.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/jit/warm_up.h"
 #include "support/compare.h"
 #include "support/epilogue_reference.h"

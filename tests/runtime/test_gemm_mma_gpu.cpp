@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "support/expect_error.h"
 #include "support/gemm_on_gpu.h"
 

@@ -13,10 +13,10 @@
 
 #include "cases.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/graph.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "support/expect_error.h"
 #include "support/gemm_on_gpu.h"
 

@@ -11,7 +11,7 @@
 
 #include "cases.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "support/compare.h"
 #include "support/epilogue_reference.h"
 #include "support/gemm_on_gpu.h"

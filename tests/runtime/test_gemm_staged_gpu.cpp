@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "support/gemm_on_gpu.h"
 
 namespace ingot::test {

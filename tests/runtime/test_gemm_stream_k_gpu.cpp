@@ -14,9 +14,9 @@
 
 #include "cases.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "support/capture.h"
 #include "support/expect_error.h"
 #include "support/gemm_on_gpu.h"

@@ -4,11 +4,11 @@
 #include <memory>
 #include <vector>
 
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "ingot/runtime/jit/kernel.h"
-#include "ingot/runtime/stream.h"
 #include "support/run_case.h"
 
 BOOST_AUTO_TEST_SUITE(test_kept_values)

@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/tuning/tuning_store.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 #include "support/processes.h"
 #include "support/stored_kernel.h"

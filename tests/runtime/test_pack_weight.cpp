@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "support/dequant_case.h"
 
 BOOST_AUTO_TEST_SUITE(test_pack_weight)

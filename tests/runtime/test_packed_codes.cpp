@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 #include "support/random.h"
 #include "support/refused.h"
 

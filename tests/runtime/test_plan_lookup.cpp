@@ -14,12 +14,12 @@
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/target.h"
+#include "ingot/runtime/context/cuda_backend.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
 #include "ingot/runtime/gemm/gemm_plans.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 #include "ingot/runtime/util/grow_only_table.h"
 #include "support/fake_compiler.h"
 

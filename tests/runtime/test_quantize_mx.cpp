@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/util/packed_codes.h"
 #include "support/quantize_case.h"
 

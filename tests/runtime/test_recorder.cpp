@@ -20,8 +20,8 @@
 
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/weights/weight_only.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/context/dry_run.h"
 #include "ingot/runtime/tuning/tuning_import.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "support/expect_error.h"

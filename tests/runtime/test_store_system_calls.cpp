@@ -18,13 +18,13 @@
 #include <tuple>
 #include <vector>
 
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/tuning_store.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/write_file.h"

@@ -1,5 +1,5 @@
 // Stream: ownership of the device stream, and its scratch memory and zeros, also during captures.
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/stream.h"
 
 #include <boost/test/unit_test.hpp>
 

@@ -1,5 +1,5 @@
 // Tensor: how tensors and devices print, and the bytes that a tensor spans.
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 #include <boost/test/unit_test.hpp>
 #include <limits>

@@ -15,9 +15,9 @@
 
 #include "ingot/nn/observe/observer.h"
 #include "ingot/nn/observe/ranges.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/util/error.h"
 #include "support/expect_error.h"
 #include "support/fake_device.h"
 #include "support/temporary_directory.h"

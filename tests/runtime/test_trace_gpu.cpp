@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "ingot/nn/observe/monitor.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/trace.h"
+#include "ingot/runtime/util/error.h"
 #include "support/capture.h"
 #include "support/expect_error.h"
 #include "support/run_case.h"

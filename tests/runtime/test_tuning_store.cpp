@@ -14,12 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/tuning/tuning_import.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "ingot/runtime/tuning/tuning_store.h"
+#include "ingot/runtime/util/error.h"
 #include "support/fault_row.h"
 #include "support/files_in.h"
 #include "support/processes.h"

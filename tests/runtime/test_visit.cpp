@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/dequant/visit_weight.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/visit.h"
+#include "ingot/runtime/util/error.h"
 #include "support/reference_formats.h"
 
 #include "numerics.cuh"

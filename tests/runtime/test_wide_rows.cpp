@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/recorder.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/error.h"
 #include "support/run_case.h"
 
 BOOST_AUTO_TEST_SUITE(test_wide_rows)

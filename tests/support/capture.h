@@ -3,8 +3,8 @@
 
 #include <cuda.h>
 
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot::test {
 

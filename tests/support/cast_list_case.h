@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 
 #include "numerics.cuh"
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "support/fixed_set.h"
 #include "support/run_case.h"
 

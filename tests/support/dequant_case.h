@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "support/guarded_matrix.h"
 #include "support/random.h"
 

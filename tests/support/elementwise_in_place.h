@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 #include "support/run_case.h"
 
 namespace ingot::test {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::test {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <thread>
 
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/compiler.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::test {
 

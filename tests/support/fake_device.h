@@ -5,8 +5,8 @@
 #include <cstring>
 #include <map>
 
-#include "ingot/runtime/device_api.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/device_api.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::test {
 

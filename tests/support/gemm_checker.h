@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/measure/replay.h"
 #include "support/gemm_cross.h"

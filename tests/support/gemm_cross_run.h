@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/measure/replay.h"
+#include "ingot/runtime/util/error.h"
 #include "support/gemm_checker.h"
 #include "support/gemm_cross.h"
 #include "support/random.h"

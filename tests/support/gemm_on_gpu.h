@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/jit/warm_up.h"
+#include "ingot/runtime/util/error.h"
 #include "support/compare.h"
 #include "support/expect_error.h"
 #include "support/reference.h"

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <string>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/cuda/driver.h"
 
 namespace ingot::test {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 #include "support/reference_formats.h"
 
 namespace ingot::test {

@@ -14,7 +14,7 @@
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 #include "support/compare.h"
 #include "support/guarded_matrix.h"
 #include "support/reference.h"

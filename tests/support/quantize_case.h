@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "support/compare.h"
 #include "support/guarded_matrix.h"
 #include "support/random.h"

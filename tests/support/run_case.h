@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "cases.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cast/cast_tensors.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "support/guarded_matrix.h"
 #include "support/random.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::test {
 

@@ -24,8 +24,8 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/template_files.h"
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/nvrtc_compiler.h"
+#include "ingot/runtime/util/error.h"
 #include "tests/cases.h"
 #include "tests/support/machine_code.h"
 

@@ -10,7 +10,7 @@
 
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/types/template_types.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/dequant/dequant_params.h"
 #include "support/dequant_case.h"
 

@@ -5,8 +5,8 @@
 // have their own files, test_*_emulated.cpp.
 #include "templates/emulator.h"
 
-#include "ingot/runtime/cpu_backend.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/stream.h"
 #include "templates/cast_outputs.h"
 
 #include "cast/amax.cuh"

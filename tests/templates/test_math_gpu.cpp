@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/jit/kernel.h"
-#include "ingot/runtime/stream.h"
 #include "tests/templates/math_checks.h"
 #include "tests/templates/math_kernels.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "ingot/codegen/types/template_types.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 #include "support/quantize_case.h"
 
 #include "quantize/float_quantize.cuh"

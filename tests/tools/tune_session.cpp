@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/error.h"
 #include "interrupts.h"
 #include "support/expect_error.h"
 #include "support/processes.h"

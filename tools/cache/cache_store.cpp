@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "ingot/codegen/template_files.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/read_only_store.h"
+#include "ingot/runtime/util/error.h"
 #include "text.h"
 
 namespace ingot::tools {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/jit/kernel_tier.h"
 #include "ingot/runtime/tuning/tuning_store.h"

@@ -15,10 +15,10 @@
 
 #include "cache/cache.h"
 #include "cache/cache_store.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_file.h"
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/error.h"
 #include "interrupts.h"
 #include "progress.h"
 #include "text.h"

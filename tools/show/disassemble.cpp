@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/runtime/util/write_file.h"

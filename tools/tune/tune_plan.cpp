@@ -13,8 +13,8 @@
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/recorder.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::tools {
 namespace {

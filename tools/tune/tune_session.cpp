@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/matmul_tuning.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::tools {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "ingot/nn/recipe/linear_gemms.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/text.h"

@@ -21,11 +21,11 @@
 #include "ingot/nn/planning/layer_runs.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/dry_run.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/jit/warm_up.h"
 #include "ingot/runtime/tuning/tuning_import.h"
+#include "ingot/runtime/util/error.h"
 #include "usage_error.h"
 #include "warm/warm_layers.h"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::python {
 namespace {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot::python {
 

@@ -18,9 +18,9 @@
 
 #include "arrays/arrays.h"
 #include "context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/visit.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/packed_codes.h"
-#include "ingot/runtime/visit.h"
 #include "scaling.cuh"
 
 namespace ingot::python {

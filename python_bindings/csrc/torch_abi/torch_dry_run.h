@@ -1,14 +1,14 @@
 // A dry run of PyTorch's layers: while a thread is in one, its operators run on the CUDA backend without a GPU
-// (runtime/dry_run.h), which notes what they ask for and computes nothing. Their tensors are on the CPU and nobody
-// reads or writes them, so large ones take no memory of the system.
+// (runtime/context/dry_run.h), which notes what they ask for and computes nothing. Their tensors are on the CPU and
+// nobody reads or writes them, so large ones take no memory of the system.
 #pragma once
 
 #include <atomic>
 #include <string>
 
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/util/error.h"
 #include "torch_abi/torch_streams.h"
 
 namespace ingot::python {

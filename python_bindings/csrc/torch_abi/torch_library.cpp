@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ingot/nn/linear/linear_memory.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "torch_abi/torch_dry_run.h"
 
 namespace ingot::python {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ingot/codegen/types/dtype.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 struct CUstream_st;  // the driver API's CUstream is a pointer to this
 struct AtenTensorOpaque;

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <optional>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::python {
 namespace {

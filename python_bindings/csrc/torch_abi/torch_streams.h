@@ -9,9 +9,9 @@
 #include <optional>
 #include <vector>
 
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "torch_abi/torch_library.h"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::python {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/nn/linear/linear_functions.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 #include "torch_abi/torch_library.h"
 #include "torch_abi/torch_memory.h"
 

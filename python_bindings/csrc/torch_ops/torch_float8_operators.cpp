@@ -12,8 +12,8 @@
 
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/util/error.h"
 #include "torch_abi/torch_memory.h"
 #include "torch_ops/torch_operator.h"
 #include "torch_ops/torch_run.h"

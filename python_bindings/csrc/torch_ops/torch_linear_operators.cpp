@@ -16,7 +16,7 @@
 #include "arrays/arrays.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 #include "torch_abi/torch_memory.h"
 #include "torch_abi/torch_weight_operand.h"
 #include "torch_ops/torch_module_plans.h"

@@ -3,7 +3,7 @@
 #include "arrays/arrays.h"
 #include "ingot/nn/modules/mlp_plan.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "module.h"
 
 namespace ingot::python {

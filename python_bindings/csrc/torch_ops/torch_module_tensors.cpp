@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "ingot/nn/linear/memory_places.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::python {
 namespace {

@@ -20,7 +20,7 @@
 #include "context.h"
 #include "ingot/nn/observe/monitor.h"
 #include "ingot/nn/observe/ranges.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "module.h"
 #include "torch_abi/torch_names.h"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "torch_abi/torch_library.h"
 #include "torch_abi/torch_names.h"
 #include "torch_ops/torch_plan_table.h"

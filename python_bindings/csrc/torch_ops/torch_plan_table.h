@@ -13,8 +13,8 @@
 
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/spec_hash.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "torch_abi/torch_names.h"
 #include "torch_ops/torch_schemas.h"

@@ -8,7 +8,7 @@
 #include "context.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/modules/float8_linear.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "torch_abi/torch_dry_run.h"
 #include "torch_abi/torch_streams.h"
 #include "torch_ops/torch_observers.h"

@@ -44,7 +44,7 @@ struct CastSpec {
   // templates/cast/cast_tile_shared.cuh fixes the order of summation.
   std::optional<Dtype> sum{};
   // Casts any number of matrices, each with its own scales, in one launch for each pass (CastList in
-  // runtime/backend.h).
+  // runtime/context/backend.h).
   bool list = false;
   bool operator==(const CastSpec&) const = default;
 };

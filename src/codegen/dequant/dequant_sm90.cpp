@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ingot/codegen/types/template_types.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

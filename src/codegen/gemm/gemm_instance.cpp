@@ -10,7 +10,7 @@
 #include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/types/template_text.h"
 #include "ingot/codegen/types/template_types.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 #include "gemm/gemm_sm90_tiling.cuh"
 

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

@@ -13,7 +13,7 @@
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/pointwise/pointwise_functions.h"
 #include "ingot/codegen/types/spec_hash.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 #include "pointwise/math.cuh"
 

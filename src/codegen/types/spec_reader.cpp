@@ -6,7 +6,7 @@
 #include <string_view>
 #include <system_error>
 #include <vector>
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

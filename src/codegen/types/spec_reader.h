@@ -14,7 +14,7 @@
 #include <vector>
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

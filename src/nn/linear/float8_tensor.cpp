@@ -6,8 +6,8 @@
 
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/nn/linear/tensor_checks.h"
-#include "ingot/runtime/check_tensor.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/util/error.h"
 
 #include "scaling.cuh"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ingot/nn/linear/linear_tensors.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
 
 namespace ingot {
 

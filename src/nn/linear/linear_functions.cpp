@@ -8,7 +8,7 @@
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_watch.h"
 #include "ingot/nn/linear/tensor_checks.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

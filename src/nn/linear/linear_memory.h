@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "ingot/codegen/types/dtype.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

@@ -14,7 +14,7 @@
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/linear/tensor_checks.h"
 #include "ingot/nn/recipe/linear_gemms.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

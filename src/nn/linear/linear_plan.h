@@ -19,7 +19,7 @@
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/nn/linear/linear_memory.h"
 #include "ingot/nn/recipe/config.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

@@ -6,9 +6,9 @@
 #include <initializer_list>
 #include <string>
 
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/check.h"
+#include "ingot/runtime/core/tensor.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

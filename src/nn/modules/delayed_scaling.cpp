@@ -11,9 +11,9 @@
 
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/nn/recipe/delayed_scaling_state.h"
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/check.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

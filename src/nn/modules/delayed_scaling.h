@@ -37,9 +37,9 @@
 #include "ingot/api.h"
 #include "ingot/codegen/cast/amax_spec.h"
 #include "ingot/nn/linear/linear_functions.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 

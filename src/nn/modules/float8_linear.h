@@ -41,8 +41,8 @@
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/modules/linear_owner.h"
 #include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 

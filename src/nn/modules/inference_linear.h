@@ -22,9 +22,9 @@
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/weights/float8_checkpoint.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 

@@ -16,9 +16,9 @@
 #include "ingot/nn/linear/linear_memory.h"
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/observe/observer.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 

@@ -25,8 +25,8 @@
 #include "ingot/nn/linear/float8_tensor.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/modules/float8_linear.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/write_file.h"
 
 #include "numerics.cuh"

@@ -25,8 +25,8 @@
 
 #include "ingot/api.h"
 #include "ingot/nn/observe/observer.h"
-#include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/core/buffer.h"
 
 namespace ingot {
 

@@ -9,9 +9,9 @@
 #include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/granularity.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/stream.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

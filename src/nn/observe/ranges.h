@@ -6,7 +6,7 @@
 
 #include "ingot/api.h"
 #include "ingot/nn/observe/observer.h"
-#include "ingot/runtime/measure/nvtx.h"
+#include "ingot/runtime/cuda/nvtx.h"
 #include "ingot/runtime/measure/trace.h"
 
 namespace ingot {

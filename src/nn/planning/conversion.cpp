@@ -13,8 +13,8 @@
 
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/types/matmul_size.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

@@ -7,9 +7,9 @@
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/modules/mlp.h"
 #include "ingot/nn/modules/norm_linear.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/dry_run.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 namespace {

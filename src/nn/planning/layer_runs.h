@@ -17,8 +17,8 @@
 #include "ingot/nn/recipe/config.h"
 #include "ingot/nn/recipe/linear_gemms.h"
 #include "ingot/nn/weights/weight_only.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/context/context.h"
 
 namespace ingot {
 

@@ -9,7 +9,7 @@
 
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/types/dtype.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

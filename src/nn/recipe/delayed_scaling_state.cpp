@@ -5,7 +5,7 @@
 #include <optional>
 #include <set>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/text.h"
 

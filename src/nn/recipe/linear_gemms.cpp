@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

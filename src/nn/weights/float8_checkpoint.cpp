@@ -14,7 +14,7 @@
 #include "ingot/nn/linear/linear_checks.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/weights/stored_weights.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 
 namespace ingot {

@@ -29,8 +29,8 @@
 #include "ingot/nn/linear/float8_tensor.h"
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/weights/safetensors.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 

@@ -14,7 +14,7 @@
 #include <set>
 #include <utility>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/read_file.h"

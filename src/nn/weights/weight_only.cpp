@@ -14,7 +14,7 @@
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/nn/linear/tensor_checks.h"
 #include "ingot/nn/weights/stored_weights.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_tensor.h"
 
 namespace ingot {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/nn/weights/stored_weights.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 
 namespace ingot {

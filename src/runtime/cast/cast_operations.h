@@ -11,7 +11,7 @@
 #include "ingot/codegen/cast/column_sum_spec.h"
 #include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/runtime/cast/cast_tensors.h"
-#include "ingot/runtime/check_scales.h"
+#include "ingot/runtime/core/check_scales.h"
 
 namespace ingot {
 

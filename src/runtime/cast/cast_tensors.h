@@ -6,7 +6,7 @@
 #include "ingot/api.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/granularity.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/check_tensor.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/check.h"
+#include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cpu_values.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/cpu/thread_pool.h"
-#include "ingot/runtime/visit.h"
 
 #include "scaling.cuh"
 

@@ -8,9 +8,9 @@
 
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cast_tensors.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/cpu/thread_pool.h"
-#include "ingot/runtime/visit.h"
 
 #include "cast/cast_stats.cuh"
 

@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/cpu/thread_pool.h"
-#include "ingot/runtime/visit.h"
 
 #include "cast/column_sum.cuh"
 

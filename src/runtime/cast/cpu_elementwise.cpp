@@ -6,7 +6,7 @@
 
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cpu_values.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
 

@@ -13,8 +13,8 @@
 #include "ingot/codegen/pointwise/pointwise_program.h"
 #include "ingot/codegen/types/granularity.h"
 #include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/cpu/thread_pool.h"
-#include "ingot/runtime/visit.h"
 
 #include "numerics.cuh"
 #include "scaling.cuh"

@@ -1,8 +1,8 @@
 // amax and amax_history on a GPU.
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"

@@ -1,13 +1,13 @@
 // cast on a GPU: the launches of its plan (codegen/cast/cast_plan.h), and their parameters.
 #include "ingot/runtime/cast/cuda_cast.h"
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/runtime/cast/cast_tensors.h"
-#include "ingot/runtime/visit.h"
+#include "ingot/runtime/core/visit.h"
 
 #include "cast/cast_row_groups.cuh"
 #include "cast/cast_rows.cuh"

@@ -9,9 +9,9 @@
 
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 #include "cast/amax.cuh"
 #include "cast/cast_tile_shared.cuh"

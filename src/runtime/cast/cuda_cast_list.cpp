@@ -7,13 +7,13 @@
 
 #include "ingot/codegen/cast/cast_plan.h"
 #include "ingot/codegen/generate.h"
-#include "ingot/runtime/buffer.h"
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/check.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/error.h"
 
 #include "cast/cast_list.cuh"
 

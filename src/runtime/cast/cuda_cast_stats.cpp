@@ -1,8 +1,8 @@
 // cast_stats on a GPU.
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 #include "cast/cast_stats.cuh"
 

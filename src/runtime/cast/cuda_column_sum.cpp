@@ -1,7 +1,7 @@
 // column_sum on a GPU.
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 #include "cast/column_sum.cuh"
 

@@ -1,8 +1,8 @@
 // elementwise on a GPU: one launch.
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 #include "cast/elementwise.cuh"
 

@@ -7,9 +7,9 @@
 #include <new>
 #include <string>
 
-#include "ingot/runtime/check.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/check.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "ingot/runtime/device_api.h"
+#include "ingot/runtime/core/device_api.h"
 
 namespace ingot {
 

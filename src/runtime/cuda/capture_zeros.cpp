@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

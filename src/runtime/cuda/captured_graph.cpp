@@ -3,9 +3,9 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

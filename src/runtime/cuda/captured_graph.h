@@ -6,10 +6,10 @@
 #include <memory>
 #include <vector>
 
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/device_api.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/device_api.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot {
 

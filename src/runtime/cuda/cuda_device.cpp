@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/core/check.h"
 #include "ingot/runtime/cuda/captured_graph.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

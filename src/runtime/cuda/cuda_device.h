@@ -9,10 +9,10 @@
 #include <functional>
 #include <memory>
 
+#include "ingot/runtime/core/device_api.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/capture_zeros.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/device_api.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/library.h"
 
 namespace ingot {

@@ -4,6 +4,7 @@
 #include "dequant/dequant_sm90.cuh"
 #include "dequant/pack_weight.cuh"
 #include "ingot/codegen/dequant/dequant_sm90.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_params.h"
@@ -11,7 +12,6 @@
 #include "ingot/runtime/gemm/gemm_params.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot::cuda {
 namespace {

@@ -6,9 +6,9 @@
 #include <variant>
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/matmul.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/tuning/matmul_choices.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

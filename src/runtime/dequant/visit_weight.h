@@ -5,7 +5,7 @@
 
 #include "dequant/dequant_layout.cuh"
 #include "ingot/codegen/dequant/dequant_spec.h"
-#include "ingot/runtime/visit.h"
+#include "ingot/runtime/core/visit.h"
 
 namespace ingot {
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "ingot/runtime/check_scales.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_scales.h"
+#include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
 

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 #include "ingot/codegen/pointwise/pointwise_program.h"
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/gemm/gemm_kernel.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
-#include "ingot/runtime/visit.h"
 #include "numerics.cuh"
 #include "scaling.cuh"
 

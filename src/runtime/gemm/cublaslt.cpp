@@ -22,9 +22,9 @@
 
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
 #include "ingot/runtime/tuning/matmul_services.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/grow_only_table.h"
 #include "ingot/runtime/util/library.h"
 

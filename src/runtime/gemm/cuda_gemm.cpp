@@ -6,7 +6,7 @@
 #include "gemm/gemm_simt.cuh"
 #include "gemm/relayout.cuh"
 #include "ingot/codegen/gemm/gemm_sm90.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/gemm/cublaslt_rules.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
@@ -15,7 +15,7 @@
 #include "ingot/runtime/gemm/gemm_rules.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot::cuda {
 namespace {

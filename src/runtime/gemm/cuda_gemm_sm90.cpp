@@ -8,12 +8,12 @@
 
 #include "ingot/codegen/gemm/gemm_sm90.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
-#include "ingot/runtime/stream.h"
 
 #include "gemm/gemm_sm90_pair.cuh"
 

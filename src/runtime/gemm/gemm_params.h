@@ -6,8 +6,8 @@
 #include "gemm/gemm_params.cuh"
 #include "gemm/stream_k.cuh"
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot::cuda {
 

@@ -8,7 +8,7 @@
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/cast/cast_tensors.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

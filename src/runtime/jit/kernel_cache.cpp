@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_identity.h"
 #include "ingot/runtime/jit/kernel_listing.h"
 #include "ingot/runtime/jit/recorder.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

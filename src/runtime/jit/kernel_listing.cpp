@@ -5,8 +5,8 @@
 #include <utility>
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_identity.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 
 namespace ingot {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

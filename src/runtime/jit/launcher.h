@@ -9,11 +9,11 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/types/target.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/cuda_device.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/jit/kernel.h"
 #include "ingot/runtime/jit/kernel_cache.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot {
 

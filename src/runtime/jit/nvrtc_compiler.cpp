@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "ingot/codegen/source_files.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/compile_log.h"
 #include "ingot/runtime/jit/kernel_identity.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/runtime/util/signals.h"
 

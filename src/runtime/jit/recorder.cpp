@@ -10,7 +10,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/signals.h"

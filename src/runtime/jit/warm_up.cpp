@@ -10,8 +10,8 @@
 #include <utility>
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/recording.h"
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_cache.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

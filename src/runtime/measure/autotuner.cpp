@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/measure/timing.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

@@ -8,9 +8,9 @@
 #include <optional>
 #include <utility>
 
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/dequant/visit_weight.h"
 #include "ingot/runtime/measure/timing.h"
-#include "ingot/runtime/stream.h"
 #include "ingot/runtime/util/packed_codes.h"
 
 #include "numerics.cuh"

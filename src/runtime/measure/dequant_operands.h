@@ -11,8 +11,8 @@
 
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
 #include "ingot/runtime/measure/output_error.h"
 #include "ingot/runtime/measure/random_data.h"
 

@@ -8,9 +8,9 @@
 #include <iterator>
 #include <utility>
 #include "ingot/codegen/types/matmul_size.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/measure/timing.h"
-#include "ingot/runtime/stream.h"
-#include "ingot/runtime/visit.h"
 #include "numerics.cuh"
 #include "scaling.cuh"
 

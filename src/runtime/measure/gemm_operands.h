@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 #include "ingot/codegen/matmul.h"
-#include "ingot/runtime/backend.h"
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/core/buffer.h"
 #include "ingot/runtime/measure/output_error.h"
 #include "ingot/runtime/measure/random_data.h"
 

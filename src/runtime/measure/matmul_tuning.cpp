@@ -7,9 +7,9 @@
 
 #include "ingot/codegen/dequant/dequant_candidates.h"
 #include "ingot/codegen/gemm/gemm_candidates.h"
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/measure/gpu_measurer.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 
 namespace ingot {

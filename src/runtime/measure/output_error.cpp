@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <limits>
 
-#include "ingot/runtime/visit.h"
+#include "ingot/runtime/core/visit.h"
 
 #include "numerics.cuh"
 #include "scaling.cuh"

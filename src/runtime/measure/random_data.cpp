@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cpu/thread_pool.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/error.h"
 
 #include "numerics.cuh"
 

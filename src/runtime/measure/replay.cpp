@@ -1,7 +1,7 @@
 #include "ingot/runtime/measure/replay.h"
 #include <string>
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

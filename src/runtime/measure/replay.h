@@ -11,11 +11,11 @@
 #include <optional>
 #include <span>
 #include <vector>
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
 #include "ingot/runtime/measure/timing.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot {
 

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/write_file.h"
 
 namespace ingot {

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/runtime/device_api.h"
+#include "ingot/runtime/core/device_api.h"
 #include "ingot/runtime/jit/kernel.h"
 
 namespace ingot {

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "ingot/runtime/check_tensor.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/util/error.h"
 
 #include "norm/norm_rows_wide.cuh"
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cpu_values.h"
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/norm/norm_operations.h"
-#include "ingot/runtime/visit.h"
 
 #include "norm/norm_backward_launch.cuh"
 #include "norm/norm_rows.cuh"

@@ -1,8 +1,8 @@
 // Norms on a GPU: the launches of norm and norm_backward.
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/norm/norm_operations.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/error.h"
 
 #include "cast/column_sum.cuh"
 #include "norm/norm_backward_launch.cuh"

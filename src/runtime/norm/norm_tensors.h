@@ -1,7 +1,7 @@
 // The tensors of LayerNorm and RMSNorm, forward and backward. Backend (backend.h) has the calls.
 #pragma once
 
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "ingot/codegen/pointwise/pointwise.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_tensor.h"
 
 namespace ingot {
 

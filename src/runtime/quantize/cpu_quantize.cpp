@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cpu_values.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/core/visit.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
 #include "ingot/runtime/util/packed_codes.h"
-#include "ingot/runtime/visit.h"
 
 #include "quantize/float_quantize.cuh"
 #include "quantize/quantize_mx.cuh"

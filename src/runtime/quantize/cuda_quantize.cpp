@@ -2,9 +2,9 @@
 #include <array>
 
 #include "ingot/runtime/cast/cuda_cast.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
-#include "ingot/runtime/stream.h"
 
 #include "quantize/float_quantize.cuh"
 #include "quantize/quantize_mx.cuh"

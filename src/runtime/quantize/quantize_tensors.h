@@ -1,7 +1,7 @@
 // The tensors of MX quantization and of rounding to a small float format. Backend (backend.h) has the calls.
 #pragma once
 
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

@@ -1,7 +1,7 @@
 #include "ingot/runtime/tuning/tuning_import.h"
 #include <fmt/format.h>
 #include <string>
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

@@ -9,8 +9,8 @@
 #include <optional>
 #include <utility>
 #include <variant>
-#include "ingot/runtime/error.h"
 #include "ingot/runtime/jit/kernel_tier.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/json_text.h"
 #include "ingot/runtime/util/read_file.h"
 #include "ingot/runtime/util/text.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 
 namespace ingot {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 
 namespace ingot {

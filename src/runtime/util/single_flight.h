@@ -16,7 +16,7 @@
 #include <mutex>
 #include <utility>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/fork_mutex.h"
 
 namespace ingot {

@@ -8,7 +8,7 @@
 #include <string>
 #include <system_error>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

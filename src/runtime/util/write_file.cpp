@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/file_descriptor.h"
 #include "ingot/runtime/util/signals.h"
 

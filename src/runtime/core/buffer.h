@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "ingot/api.h"
-#include "ingot/runtime/device_api.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/device_api.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

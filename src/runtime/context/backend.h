@@ -1,6 +1,6 @@
 // The library's operations, as an interface with one implementation for each kind of device. Both give the same bits
 // for everything but GEMMs, whose order of summation is the hardware's. The device itself is a DeviceApi
-// (runtime/device_api.h).
+// (runtime/core/device_api.h).
 //
 // Every call checks its arguments, enqueues its work on the stream and returns; on the CPU the work is done by then.
 // Inputs must stay alive until the stream has passed the call. Outputs may not overlap inputs unless the tensors'
@@ -16,8 +16,8 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/matmul.h"
 #include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/core/device_api.h"
 #include "ingot/runtime/dequant/dequant_tensors.h"
-#include "ingot/runtime/device_api.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/norm/norm_tensors.h"
 #include "ingot/runtime/quantize/quantize_tensors.h"

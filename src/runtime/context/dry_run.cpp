@@ -1,4 +1,4 @@
-#include "ingot/runtime/dry_run.h"
+#include "ingot/runtime/context/dry_run.h"
 
 #include <cstddef>
 #include <filesystem>
@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "ingot/runtime/context/cuda_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda_backend.h"
 #include "ingot/runtime/jit/compiler.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/kernel_store.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "ingot/api.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 
 namespace ingot {
 

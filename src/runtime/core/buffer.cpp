@@ -1,10 +1,10 @@
-#include "ingot/runtime/buffer.h"
+#include "ingot/runtime/core/buffer.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

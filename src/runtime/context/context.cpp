@@ -1,4 +1,4 @@
-#include "ingot/runtime/context.h"
+#include "ingot/runtime/context/context.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,10 +16,10 @@
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/template_files.h"
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/cuda_backend.h"
 #include "ingot/runtime/cuda/driver.h"
-#include "ingot/runtime/cuda_backend.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/cuda/nvtx.h"
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_identity.h"
@@ -27,7 +27,7 @@
 #include "ingot/runtime/jit/read_only_store.h"
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/jit/warm_up.h"
-#include "ingot/runtime/measure/nvtx.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/fork_mutex.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/runtime/util/text.h"

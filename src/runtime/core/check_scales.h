@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ingot/codegen/types/granularity.h"
-#include "ingot/runtime/check_tensor.h"
+#include "ingot/runtime/core/check_tensor.h"
 
 namespace ingot {
 

@@ -9,7 +9,7 @@
 
 #include <cstddef>
 
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

@@ -15,7 +15,7 @@
 #include "ingot/api.h"
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 
 namespace ingot {
 

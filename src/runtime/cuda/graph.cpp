@@ -1,11 +1,11 @@
-#include "ingot/runtime/graph.h"
+#include "ingot/runtime/cuda/graph.h"
 
 #include <utility>
 
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/core/check.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/captured_graph.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

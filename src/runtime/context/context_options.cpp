@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <string_view>
 
-#include "ingot/runtime/context.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/context/context.h"
 #include "ingot/runtime/util/environment.h"
+#include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/library.h"
 #include "ingot/runtime/util/text.h"
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/tuning/matmul_services.h"
 

@@ -1,4 +1,4 @@
-#include "ingot/runtime/measure/nvtx.h"
+#include "ingot/runtime/cuda/nvtx.h"
 
 #include <fmt/format.h>
 

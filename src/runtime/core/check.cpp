@@ -1,9 +1,9 @@
-#include "ingot/runtime/check.h"
+#include "ingot/runtime/core/check.h"
 
 #include <fmt/format.h>
 
-#include "ingot/runtime/check_tensor.h"
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/core/check_tensor.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

@@ -15,8 +15,8 @@
 #include <memory>
 
 #include "ingot/api.h"
-#include "ingot/runtime/device_api.h"
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/device_api.h"
+#include "ingot/runtime/core/stream.h"
 
 namespace ingot {
 

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "ingot/codegen/types/template_types.h"
-#include "ingot/runtime/error.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

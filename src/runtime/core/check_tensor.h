@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 namespace ingot {
 

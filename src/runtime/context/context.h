@@ -14,7 +14,7 @@
 #include "ingot/codegen/recording.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/codegen/types/target.h"
-#include "ingot/runtime/backend.h"
+#include "ingot/runtime/context/backend.h"
 #include "ingot/runtime/jit/kernel_cache.h"
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/tuning/matmul_choices.h"

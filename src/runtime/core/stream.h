@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "ingot/api.h"
-#include "ingot/runtime/buffer.h"
-#include "ingot/runtime/device_api.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/device_api.h"
 #include "ingot/runtime/util/stream_allocator.h"
 
 namespace ingot {

@@ -1,4 +1,4 @@
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 #include <string_view>
 #include <utility>

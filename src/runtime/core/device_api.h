@@ -1,5 +1,5 @@
 // A device: its memory, streams, events and graphs, as an interface with one implementation for each kind of device.
-// What is computed there is a Backend's (runtime/backend.h), which has a DeviceApi.
+// What is computed there is a Backend's (runtime/context/backend.h), which has a DeviceApi.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "ingot/api.h"
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 struct CUstream_st;  // the driver API's CUstream is a pointer to this
 
@@ -18,7 +18,7 @@ namespace ingot {
 class LaunchHook;  // runtime/jit/kernel.h
 class Stream;
 
-// Work that a stream has captured: what Graph (runtime/graph.h) owns.
+// Work that a stream has captured: what Graph (runtime/cuda/graph.h) owns.
 class INGOT_API CapturedWork {
  public:
   virtual ~CapturedWork() = default;

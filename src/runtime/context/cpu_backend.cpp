@@ -1,4 +1,4 @@
-#include "ingot/runtime/cpu_backend.h"
+#include "ingot/runtime/context/cpu_backend.h"
 
 #include <memory>
 #include <span>
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cpu/cpu_device.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
@@ -15,7 +16,6 @@
 #include "ingot/runtime/jit/recorder.h"
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot {
 namespace {

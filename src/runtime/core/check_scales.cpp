@@ -1,4 +1,4 @@
-#include "ingot/runtime/check_scales.h"
+#include "ingot/runtime/core/check_scales.h"
 
 #include <fmt/format.h>
 

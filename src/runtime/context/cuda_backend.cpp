@@ -1,8 +1,9 @@
 // The backend of one GPU, on the CUDA driver API. An operation checks its arguments, makes the GPU's context current
 // and hands over to its family (gemm/gemm_operations.h, cast/cast_operations.h, ...).
-#include "ingot/runtime/cuda_backend.h"
+#include "ingot/runtime/context/cuda_backend.h"
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/cuda_device.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
 #include "ingot/runtime/dequant/dequant_plans.h"
@@ -11,7 +12,6 @@
 #include "ingot/runtime/jit/launcher.h"
 #include "ingot/runtime/norm/norm_operations.h"
 #include "ingot/runtime/quantize/quantize_operations.h"
-#include "ingot/runtime/stream.h"
 
 namespace ingot {
 namespace {

@@ -1,8 +1,8 @@
-#include "ingot/runtime/stream.h"
+#include "ingot/runtime/core/stream.h"
 
 #include <fmt/format.h>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 

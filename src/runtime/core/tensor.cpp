@@ -1,10 +1,10 @@
-#include "ingot/runtime/tensor.h"
+#include "ingot/runtime/core/tensor.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "ingot/runtime/error.h"
+#include "ingot/runtime/util/error.h"
 
 namespace ingot {
 namespace {
