@@ -114,7 +114,7 @@ class WeightOnlyLinear(_core.WeightOnlyLinear):
         return cls(context, file_name(file, "WeightOnlyLinear file"), name, batch_invariant, epilogue or "", 0)
 
     def save(self, file: str | os.PathLike[str], name: str = "") -> None:
-        """Writes a .safetensors file with weight, weight_scale and their metadata (src/nn/weights/weight_only_state.h). `name` is
+        """Writes a .safetensors file with weight, weight_scale and their metadata (src/nn/weights/weight_only.h). `name` is
         a prefix of these names: "layers.0.wq."."""
         self._save(file_name(file, "WeightOnlyLinear file"), option(name, str, "WeightOnlyLinear name"), 0)
 

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/weights/weight_only_state.h"
 #include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/util/error.h"
 #include "nn/counting_backend.h"

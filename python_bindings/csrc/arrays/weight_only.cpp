@@ -19,7 +19,6 @@
 #include "arrays/arrays.h"
 #include "context.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
-#include "ingot/nn/weights/weight_only_state.h"
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/text.h"
 #include "module.h"

@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "ingot/nn/modules/mlp_plan.h"
+#include "ingot/nn/modules/module_plans.h"
 #include "module.h"
 #include "torch_ops/torch_module_plans.h"
 #include "torch_ops/torch_module_tensors.h"

@@ -1,7 +1,7 @@
 #include "torch_ops/torch_module_plans.h"
 
 #include "arrays/arrays.h"
-#include "ingot/nn/modules/mlp_plan.h"
+#include "ingot/nn/modules/module_plans.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/util/error.h"
 #include "module.h"

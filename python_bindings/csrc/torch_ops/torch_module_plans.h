@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "ingot/codegen/types/spec_hash.h"
-#include "ingot/nn/modules/norm_linear_plan.h"
+#include "ingot/nn/modules/module_plans.h"
 #include "torch_ops/torch_module_tensors.h"
 #include "torch_ops/torch_plan_table.h"
 

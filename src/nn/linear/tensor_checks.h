@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <initializer_list>
 #include <string>
 
 #include "ingot/runtime/core/check.h"
@@ -22,13 +21,6 @@ struct NamedTensor {
 
 [[noreturn]] inline void refuse_argument(const char* subject, const std::string& message) {
   throw Error(ErrorCode::invalid_argument, subject, message);
-}
-
-inline void check_disjoint(const NamedTensor& written, std::initializer_list<NamedTensor> others) {
-  for (const NamedTensor& other : others) {
-    if (!overlap(*written.tensor, *other.tensor)) continue;
-    refuse_argument(written.name, fmt::format("overlaps {}: give it separate memory", other.name));
-  }
 }
 
 }  // namespace ingot

@@ -5,8 +5,7 @@
 #include <optional>
 
 #include "ingot/nn/linear/linear_tensors.h"
-#include "ingot/nn/modules/mlp_plan.h"
-#include "ingot/nn/modules/norm_linear_plan.h"
+#include "ingot/nn/modules/module_plans.h"
 
 namespace ingot {
 

@@ -27,7 +27,7 @@ NormMemory norm_memory(Device device, const NormLinearForwardTensors& t, const N
   return {in(saved.mean, scratch.mean), in(saved.rstd, scratch.rstd), in(saved.values, scratch.values)};
 }
 
-// The inputs of norm_expression() (norm_linear_plan.cpp), in its order.
+// The inputs of norm_expression() (module_plans.cpp), in its order.
 PointwiseTensors prologue_inputs(const NormLinearPlan& plan, const Tensor& mean, const Tensor& rstd,
                                  const Tensor& gamma, const Tensor& beta) {
   if (!plan.norm || plan.writes_values) return {};

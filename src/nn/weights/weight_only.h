@@ -18,13 +18,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
 #include <vector>
-
 #include "ingot/api.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
+#include "ingot/nn/weights/safetensors.h"
 #include "ingot/runtime/context/backend.h"
 #include "ingot/runtime/core/buffer.h"
 #include "ingot/runtime/core/stream.h"
@@ -60,7 +63,7 @@ struct WeightOnlyExtras {
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
 };
 
-// A layer's contents on the host, as files store them (weight_only_state.h). weight: the packed bytes
+// A layer's contents on the host, as files store them (weight_only.h). weight: the packed bytes
 // (kPackedLayoutVersion), or for row_major the codes [N, K] in dense rows, each padded to whole bytes if codes are
 // smaller than a byte. scale: the factors, f32 or e8m0fnu, as DequantMatmulSpec lays them out. Files do not store
 // `pow2`, `batch_invariant` and `epilogue`.
@@ -132,5 +135,30 @@ class INGOT_API WeightOnlyLinear {
   // that a call makes none.
   std::array<DequantMatmulSpec, 8> specs_;
 };
+
+// ---- Layers in safetensors files ------------------------------------------------------------------------------------
+//
+// A file may hold other tensors too. The layer's name, such as "layers.0.wq." (any text, also empty), is the prefix of
+// all its names:
+//
+//   weight         packed: U8 [packed_weight_bytes()]. row_major: the dtype's own type, such as F8_E4M3 [N, K]; dtypes
+//                  smaller than a byte: U8 [N, bytes of a row]
+//   weight_scale   the factors, value = code * factor: F32 [1], [N, 1], [N, ceil(K / g)] or [ceil(N / 128),
+//                  ceil(K / 128)]; for mx F8_E8M0 [N, ceil(K / 32)]
+//   __metadata__   ingot.layout: "packed", "packed_f16" or "row_major"; ingot.layout_version (packed layouts only):
+//                  kPackedLayoutVersion; ingot.dtype: "e4m3fn" ...; ingot.n, ingot.k; ingot.scale: "tensor", "row",
+//                  "1x128" ... or "mx"; and, once per file, "format": "pt"
+//
+// So other programs can read FP8 weights in row_major layout as codes and scales.
+//
+// Writes a file of these layers, keyed by name. Throws as write_safetensors() does, and Error{invalid_argument} for a
+// state whose bytes do not match its sizes.
+INGOT_API void save_weight_only(const std::filesystem::path& file,
+                                const std::map<std::string, WeightOnlyState>& layers);
+
+// Loads the layer of that name. batch_invariant and epilogue are not stored: set them before from_state(). Throws
+// Error{not_found} if the file has no such tensors; Error{invalid_argument} for packed weights of another version, and
+// for metadata that is missing, malformed or contradicts the tensors; Error{io_failed}.
+INGOT_API WeightOnlyState load_weight_only(const SafetensorsFile& file, const std::string& name = {});
 
 }  // namespace ingot

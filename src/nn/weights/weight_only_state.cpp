@@ -1,4 +1,4 @@
-#include "ingot/nn/weights/weight_only_state.h"
+#include "ingot/nn/weights/weight_only.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
