@@ -144,8 +144,8 @@ struct BareMatmul::State {
       set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, std::int32_t{CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F});
       set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, std::int32_t{CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F});
     }
-    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, tensors.factor_b.data);
-    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, tensors.factor_a.data);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, tensors.scale_inv_b.data);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, tensors.scale_inv_a.data);
     set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(spec.fast_accumulation));
     describe(layout_a, tensors.b);
     describe(layout_b, tensors.a);

@@ -131,11 +131,12 @@ class Bench {
     if (!(plain == c.spec)) {
       plain.kernel = GemmKernel::sm90;
       plain.tiling = chosen;
-      all.push_back({.label = "without epilogue", .plain = true, .enqueue = [this, plain](const GemmTensors& t) {
-                       const GemmTensors bare{
-                           .a = t.a, .b = t.b, .factor_a = t.factor_a, .factor_b = t.factor_b, .out = t.out};
-                       gpu_.backend().gemm(plain, bare, gpu_.stream());
-                     }});
+      all.push_back(
+          {.label = "without epilogue", .plain = true, .enqueue = [this, plain](const GemmTensors& t) {
+             const GemmTensors bare{
+                 .a = t.a, .b = t.b, .scale_inv_a = t.scale_inv_a, .scale_inv_b = t.scale_inv_b, .out = t.out};
+             gpu_.backend().gemm(plain, bare, gpu_.stream());
+           }});
       return all;
     }
     for (const GemmTiling& tiling : gemm_tilings(c.spec)) {
@@ -145,7 +146,7 @@ class Bench {
       if (options_.mma) add_ours(tiling, GemmKernel::mma);
     }
     refused = !add_cublaslt(c, buffers, all);
-    if (has_group_factors(c.spec)) add_untuned(c, all);
+    if (has_group_scale_inv(c.spec)) add_untuned(c, all);
     return all;
   }
 

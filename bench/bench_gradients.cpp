@@ -69,7 +69,7 @@ constexpr LayerSize kSizes[] = {{256, 256, 256},    {512, 512, 512},    {768, 76
 
 GemmCase gemm_case(const char* line, const MatmulSize& size) {
   GemmSpec spec = std::get<GemmSpec>(parse(line));
-  return {.shape = {}, .mode = {}, .spec = spec, .size = size, .cublaslts_order = has_group_factors(spec)};
+  return {.shape = {}, .mode = {}, .spec = spec, .size = size, .cublaslts_order = has_group_scale_inv(spec)};
 }
 
 std::vector<Case> all_cases() {

@@ -183,8 +183,8 @@ class Bench {
                        .b = operand(copies[i]->weight, codes[2 * i + 1]),
                        .out = copies[i]->output};
       if (is_fp8(spec.a)) {
-        gemm.factor_a = codes[2 * i].factors;
-        gemm.factor_b = codes[2 * i + 1].factors;
+        gemm.scale_inv_a = codes[2 * i].scale_inv;
+        gemm.scale_inv_b = codes[2 * i + 1].scale_inv;
       }
       tensors.push_back(gemm);
     }

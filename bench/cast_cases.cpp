@@ -202,8 +202,8 @@ CastTensors cast_tensors(const Tensors& tensors) {
   return {.input = tensors["input"],
           .codes = tensors["codes"],
           .transposed = tensors["transposed"],
-          .factors = tensors["factors"],
-          .transposed_factors = tensors["transposed_factors"],
+          .scale_inv = tensors["scale_inv"],
+          .transposed_scale_inv = tensors["transposed_scale_inv"],
           .scales = tensors["scales"],
           .amax = tensors["amax"],
           .transposed_scales = tensors["transposed_scales"],
@@ -213,7 +213,7 @@ CastTensors cast_tensors(const Tensors& tensors) {
           .sum = tensors["sum"]};
 }
 
-Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool factors_by_group) {
+Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool scale_inv_by_group) {
   using Role = Operand::Role;
   Operation operation{.operands = {}, .exact = !spec.fast_math, .call = {}};
   const auto add = [&](const std::string& name, Role role, Dtype dtype, std::int64_t r, std::int64_t c) {
@@ -221,10 +221,10 @@ Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t c
   };
   const auto add_scales = [&](const std::string& prefix, ScaleGranularity granularity) {
     const std::int64_t count = scale_count(granularity, rows, cols);
-    if (factors_by_group && granularity == kRowGroups) {
-      add(prefix + "factors", Role::output, Dtype::f32, scale_count(granularity, 1, cols), rows);
+    if (scale_inv_by_group && granularity == kRowGroups) {
+      add(prefix + "scale_inv", Role::output, Dtype::f32, scale_count(granularity, 1, cols), rows);
     } else {
-      add(prefix + "factors", Role::output, Dtype::f32, 1, count);
+      add(prefix + "scale_inv", Role::output, Dtype::f32, 1, count);
     }
     if (spec.source == ScaleSource::dynamic) return;
     add(prefix + "scales", Role::input, Dtype::f32, 1, count);

@@ -41,7 +41,7 @@ double ideal_bytes(const CastCase& cast_case);
 std::vector<CastCase> cast_cases();
 
 // With scale_inv of 1x128 groups row by row or by group (CastTensors).
-Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool factors_by_group = false);
+Operation cast_operation(const CastSpec& spec, std::int64_t rows, std::int64_t cols, bool scale_inv_by_group = false);
 CastTensors cast_tensors(const Tensors& tensors);
 
 }  // namespace ingot::bench

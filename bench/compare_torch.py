@@ -44,7 +44,7 @@ FP8_MAX = 448.0
 # ---- the work: what a PyTorch user would write, under the names of bench/cast_cases.cpp ---------------------------
 
 
-def factor_and_scale(torch: Any, amax: Any) -> tuple[Any, Any]:
+def scale_inv_and_scale(torch: Any, amax: Any) -> tuple[Any, Any]:
     scale = (FP8_MAX / torch.clamp(amax.to(torch.float64), min=1e-12)).to(torch.float32)
     return 1.0 / scale, scale
 
@@ -58,7 +58,7 @@ def works(torch: Any, device: str) -> dict[str, tuple[int, Callable[[Any], Any]]
     given = torch.full((), 100.0, device=device)
 
     def rowwise(x: Any) -> Any:
-        factor, scale = factor_and_scale(torch, x.abs().amax(dim=1, keepdim=True))
+        factor, scale = scale_inv_and_scale(torch, x.abs().amax(dim=1, keepdim=True))
         return encode(torch, x, scale), factor
 
     def rowwise_transposed(x: Any) -> Any:
@@ -67,11 +67,11 @@ def works(torch: Any, device: str) -> dict[str, tuple[int, Callable[[Any], Any]]
 
     def both_directions(x: Any) -> Any:
         codes, factor = rowwise(x)
-        column_factor, column_scale = factor_and_scale(torch, x.abs().amax(dim=0, keepdim=True))
-        return codes, encode(torch, x, column_scale).t().contiguous(), factor, column_factor
+        column_scale_inv, column_scale = scale_inv_and_scale(torch, x.abs().amax(dim=0, keepdim=True))
+        return codes, encode(torch, x, column_scale).t().contiguous(), factor, column_scale_inv
 
     def tensorwise(x: Any) -> Any:
-        factor, scale = factor_and_scale(torch, x.abs().amax())
+        factor, scale = scale_inv_and_scale(torch, x.abs().amax())
         return encode(torch, x, scale), factor
 
     def tensorwise_transposed(x: Any) -> Any:

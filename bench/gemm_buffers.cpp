@@ -60,7 +60,7 @@ std::vector<double> bf16_values(MeasuredGpu& gpu, const Tensor& tensor, std::int
 }
 
 // Dequantizes row r of an operand: codes times scale_inv.
-std::vector<double> values_of(MeasuredGpu& gpu, const Tensor& codes, const Tensor& factors, ScaleGranularity scale,
+std::vector<double> values_of(MeasuredGpu& gpu, const Tensor& codes, const Tensor& scale_inv, ScaleGranularity scale,
                               std::int64_t r) {
   if (codes.dtype == Dtype::bf16) return bf16_values(gpu, codes, r);
   const auto cols = static_cast<std::size_t>(codes.cols);
@@ -68,8 +68,8 @@ std::vector<double> values_of(MeasuredGpu& gpu, const Tensor& codes, const Tenso
   const std::int64_t extent = scale.cols == 0 ? codes.cols : scale.cols;
   const std::int64_t across = (codes.cols + extent - 1) / extent;
   const std::int64_t first = scale.rows == 0 ? 0 : r / scale.rows;
-  const FactorStrides strides = factor_strides(factors, scale, codes.cols);
-  const auto* const from = static_cast<const float*>(factors.data) + first * strides.row;
+  const ScaleInvStrides strides = scale_inv_strides(scale_inv, scale, codes.cols);
+  const auto* const from = static_cast<const float*>(scale_inv.data) + first * strides.row;
   std::vector<float> of_row(static_cast<std::size_t>(across));
   if (strides.group > 1) {  // far apart
     for (std::int64_t g = 0; g < across; ++g) {
@@ -115,7 +115,7 @@ GemmBuffers::GemmBuffers(RandomData& random, const GemmCase& gemm_case) : case_(
   const int count = copies_for(bytes);
   for (int i = 0; i < count; ++i) {
     copies_.push_back(make_gemm_data(random, {case_.spec, case_.size}, static_cast<std::uint64_t>(i) * 1000,
-                                     case_.cublaslts_order ? FactorOrder::by_group : FactorOrder::by_row));
+                                     case_.cublaslts_order ? ScaleInvOrder::by_group : ScaleInvOrder::by_row));
   }
 }
 
@@ -146,12 +146,12 @@ std::string GemmBuffers::fault(MeasuredGpu& gpu) const {
     }
     const std::vector<double> a = case_.spec.layout_a == Layout::mn_major
                                       ? bf16_column(gpu, t.a, r, across_a_)
-                                      : values_of(gpu, t.a, t.factor_a, case_.spec.scale_a, r);
+                                      : values_of(gpu, t.a, t.scale_inv_a, case_.spec.scale_a, r);
     for (std::int64_t j = 0; j < kSamplesOfRow; ++j) {
       const std::int64_t c = (i * 104729 + 7 + j * t.out.cols / kSamplesOfRow) % t.out.cols;
       const std::vector<double> b = case_.spec.layout_b == Layout::mn_major
                                         ? bf16_column(gpu, t.b, c, across_b_)
-                                        : values_of(gpu, t.b, t.factor_b, case_.spec.scale_b, c);
+                                        : values_of(gpu, t.b, t.scale_inv_b, case_.spec.scale_b, c);
       double expected = 0;
       for (std::size_t k = 0; k < a.size(); ++k) expected += a[k] * b[k];
       expected = finished(gpu, case_.spec, t, r, c, expected);

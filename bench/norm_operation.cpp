@@ -36,7 +36,7 @@ Operation norm_operation(const NormSpec& spec, std::int64_t rows, std::int64_t c
   if (spec.affine && layer) operands.input("beta", spec.in, 1, cols);
   if (given) operands.input("scale", Dtype::f32, 1, 1, 64.0F);
   if (spec.out) operands.output("codes", *spec.out, rows, cols);
-  if (spec.out) operands.output("factors", Dtype::f32, 1, given ? 1 : rows);
+  if (spec.out) operands.output("scale_inv", Dtype::f32, 1, given ? 1 : rows);
   if (given) operands.output("amax", Dtype::f32, 1, 1, 0.0F);
   if (spec.result) operands.output("result", spec.in, rows, cols);
   if (spec.stats && layer) operands.output("mean", Dtype::f32, 1, rows);
@@ -47,7 +47,7 @@ Operation norm_operation(const NormSpec& spec, std::int64_t rows, std::int64_t c
                           .gamma = tensors["gamma"],
                           .beta = tensors["beta"],
                           .codes = tensors["codes"],
-                          .factors = tensors["factors"],
+                          .scale_inv = tensors["scale_inv"],
                           .scale = tensors["scale"],
                           .amax = tensors["amax"],
                           .result = tensors["result"],

@@ -97,7 +97,7 @@ def operands(torch: Any, mode: str, shape: Shape, device: str) -> dict[str, Any]
     else:
         to_codes = cast_tensor if mode.startswith("tensor") else cast_rows
         (qa, fa), (qb, fb) = to_codes(torch, a), to_codes(torch, b)
-    return {"a": qa, "b": qb, "factor_a": fa, "factor_b": fb}
+    return {"a": qa, "b": qb, "scale_inv_a": fa, "scale_inv_b": fb}
 
 
 def calls(torch: Any, deep_gemm: Any | None) -> dict[str, Callable[[dict[str, Any]], Any]]:
@@ -106,8 +106,8 @@ def calls(torch: Any, deep_gemm: Any | None) -> dict[str, Callable[[dict[str, An
             return torch._scaled_mm(
                 x["a"],
                 x["b"].t(),
-                scale_a=x["factor_a"],
-                scale_b=x["factor_b"].t() if x["factor_b"].dim() == 2 else x["factor_b"],
+                scale_a=x["scale_inv_a"],
+                scale_b=x["scale_inv_b"].t() if x["scale_inv_b"].dim() == 2 else x["scale_inv_b"],
                 out_dtype=torch.bfloat16,
                 use_fast_accum=fast,
             )
@@ -147,10 +147,10 @@ def deep_gemm_call(torch: Any, deep_gemm: Any) -> Callable[[dict[str, Any]], Any
     aligned = first_of(deep_gemm, ("get_mn_major_tma_aligned_tensor", "get_col_major_tma_aligned_tensor"))
 
     def call(x: dict[str, Any]) -> Any:
-        if "aligned_factor_a" not in x:  # once, in the call before the capture: the time excludes its own layout
-            x["aligned_factor_a"] = aligned(x["factor_a"])
+        if "aligned_scale_inv_a" not in x:  # once, in the call before the capture: the time excludes its own layout
+            x["aligned_scale_inv_a"] = aligned(x["scale_inv_a"])
         out = torch.empty(x["a"].shape[0], x["b"].shape[0], device=x["a"].device, dtype=torch.bfloat16)
-        gemm((x["a"], x["aligned_factor_a"]), (x["b"], x["factor_b"]), out)
+        gemm((x["a"], x["aligned_scale_inv_a"]), (x["b"], x["scale_inv_b"]), out)
         return out
 
     return call
@@ -164,11 +164,11 @@ def relative_error(torch: Any, x: dict[str, Any], out: Any) -> float:
     the output has a NaN."""
     m = out.shape[0]
     rows = sorted({(i * 7919 + 13) % m for i in range(CHECKED_ROWS)} | {0, m - 1})
-    if "factor_a" not in x:
+    if "scale_inv_a" not in x:
         a, b = x["a"][rows].to(torch.float64), x["b"].to(torch.float64)
     else:
-        factor_a = x["factor_a"] if x["factor_a"].dim() == 0 else x["factor_a"][rows]
-        a, b = values(torch, x["a"][rows], factor_a), values(torch, x["b"], x["factor_b"], rows=128)
+        scale_inv_a = x["scale_inv_a"] if x["scale_inv_a"].dim() == 0 else x["scale_inv_a"][rows]
+        a, b = values(torch, x["a"][rows], scale_inv_a), values(torch, x["b"], x["scale_inv_b"], rows=128)
     expected = a @ b.t()
     return float((out[rows].to(torch.float64) - expected).norm() / expected.norm())
 
@@ -376,8 +376,8 @@ def check_formulas(torch: Any) -> None:
         if mode == BF16:
             product = x["a"].to(torch.float64) @ x["b"].to(torch.float64).t()
         else:
-            a = values(torch, x["a"], x["factor_a"])
-            product = a @ values(torch, x["b"], x["factor_b"], rows=128).t()
+            a = values(torch, x["a"], x["scale_inv_a"])
+            product = a @ values(torch, x["b"], x["scale_inv_b"], rows=128).t()
             assert x["a"].dtype == torch.float8_e4m3fn
             assert float(a.abs().amax()) < 6 and 0.9 < float(a.std()) < 1.1, mode
         out = product.to(torch.bfloat16)

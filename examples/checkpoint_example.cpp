@@ -43,6 +43,6 @@ int main() {
   device.copy_to_host(&sum, output.view().data, sizeof sum, stream);
   device.synchronize(stream);
   std::filesystem::remove(file);
-  std::printf("%zu scale_inv; output is %.3f\n", state.factors.size(), static_cast<double>(sum));
+  std::printf("%zu scale_inv; output is %.3f\n", state.scale_inv.size(), static_cast<double>(sum));
   return std::abs(sum - 64) < 0.01F ? 0 : 1;
 }

@@ -17,7 +17,7 @@ int main() {
   constexpr ingot::Dtype kType = ingot::Dtype::f32, kCode = ingot::Dtype::e4m3fn;
   ingot::OwnedTensor x(backend, kType, kRows, kCols), bias(backend, kType, 1, kCols),
       values(backend, kType, kRows, kCols);
-  ingot::OwnedTensor codes(backend, kCode, kRows, kCols), factors(backend, ingot::Dtype::f32, 1, kRows);
+  ingot::OwnedTensor codes(backend, kCode, kRows, kCols), scale_inv(backend, ingot::Dtype::f32, 1, kRows);
   std::vector<float> host(kRows * kCols), shift(kCols, 0.5F), fused(host.size()), normed(host.size());
   for (std::size_t i = 0; i < host.size(); ++i) host[i] = std::sin(static_cast<float>(i));
   device.copy_from_host(x.view().data, host.data(), host.size() * sizeof(float), stream);
@@ -30,13 +30,13 @@ int main() {
                              .scale = ingot::kRowwise,
                              .pointwise = ingot::parse_pointwise("silu(x) + bias[col]"),
                              .result = true};
-  backend.cast(cast, {.input = x, .codes = codes, .factors = factors, .inputs = {bias.view()}, .result = values},
+  backend.cast(cast, {.input = x, .codes = codes, .scale_inv = scale_inv, .inputs = {bias.view()}, .result = values},
                stream);
   device.copy_to_host(fused.data(), values.view().data, fused.size() * sizeof(float), stream);
 
   // The rows of x divided by their root mean squares, with codes and scale_inv as above.
   const ingot::NormSpec norm{.kind = ingot::NormKind::rms, .in = kType, .out = kCode, .result = true};
-  backend.norm(norm, {.input = x, .codes = codes, .factors = factors, .result = values}, stream);
+  backend.norm(norm, {.input = x, .codes = codes, .scale_inv = scale_inv, .result = values}, stream);
   device.copy_to_host(normed.data(), values.view().data, normed.size() * sizeof(float), stream);
 
   double error = 0, squares = 0;

@@ -17,9 +17,9 @@ std::string name(const Case& c) {
   if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec); gemm != nullptr && gemm->epilogue.c && c.beta == 0) {
     line += " beta=0";
   }
-  if (c.a_by_group) line += " factor_a by group";
-  if (c.b_by_group) line += " factor_b by group";
-  if (c.factors_by_group) line += " factors by group";
+  if (c.a_by_group) line += " scale_inv_a by group";
+  if (c.b_by_group) line += " scale_inv_b by group";
+  if (c.scale_inv_by_group) line += " scale_inv by group";
   return line;
 }
 

@@ -44,11 +44,11 @@ struct Case {
   Placement placement{};
   SizeClass size = SizeClass::ci;
   float beta = 0.5F;  // for a GEMM that adds c
-  // For a GEMM: the factors of groups are a matrix with one row for each group of K, and padding between the rows.
+  // For a GEMM: the scale_inv of groups are a matrix with one row for each group of K, and padding between the rows.
   bool a_by_group = false;
   bool b_by_group = false;
-  // For a cast: its factors of 1x128 groups are such a matrix.
-  bool factors_by_group = false;
+  // For a cast: its scale_inv of 1x128 groups are such a matrix.
+  bool scale_inv_by_group = false;
 };
 
 // Prints "cast bf16->e4m3fn scale=row out=codes 120x2080 normal padding=3 offset=1".
@@ -58,7 +58,7 @@ std::string name(const Case& c);
 // input and output, precision and schedule appears at least once.
 std::vector<KernelSpec> fused_specs();
 
-// GEMMs with more than factors and a bias: each kind of scale, sum, output and operand, c of every dtype, and
+// GEMMs with more than scale_inv and a bias: each kind of scale, sum, output and operand, c of every dtype, and
 // expressions with inputs of every kind or without x.
 std::vector<GemmSpec> epilogue_specs();
 

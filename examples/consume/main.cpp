@@ -21,8 +21,8 @@ int main() try {
   backend.gemm({.out = kF32},
                {.a = a8.codes,
                 .b = b8.codes,
-                .factor_a = a8.factors,
-                .factor_b = b8.factors,
+                .scale_inv_a = a8.scale_inv,
+                .scale_inv_b = b8.scale_inv,
                 .out = ingot::matrix(output.data(), kF32, 2, 2, device)},
                stream);
   context.device_api().synchronize(stream);

@@ -17,20 +17,20 @@ from ._context import Context, context_of
 class Float8Array:
     """A matrix in FP8, value = code * factor, and further outputs of the cast that made it.
 
-    codes[rows, cols] and transposed[cols, rows] hold the codes; either may be None. factors is float32, one element for
+    codes[rows, cols] and transposed[cols, rows] hold the codes; either may be None. scale_inv is float32, one element for
     each scale: [1] for scale "tensor", [rows] for "row", [cols] for "col", [rows, ceil(cols / 128)] for "1x128",
     [ceil(rows / 128), cols] for "128x1", and so on. If the transposed codes have their own scales, these are
-    transposed_scale and transposed_factors, both described on the matrix before its transposition.
+    transposed_scale and transposed_scale_inv, both described on the matrix before its transposition.
     result, sum, amax and transposed_amax are outputs that the cast was asked for, and otherwise None.
     """
 
     codes: Any
     transposed: Any
-    factors: Any
+    scale_inv: Any
     dtype: str
     scale: str
     transposed_scale: str | None = None
-    transposed_factors: Any = None
+    transposed_scale_inv: Any = None
     result: Any = None
     sum: Any = None
     amax: Any = None
@@ -43,25 +43,25 @@ class Float8Array:
         if self.transposed_scale is None and self.scale not in ("tensor", "128x128"):
             raise _core.Error(
                 f'Float8Array.T: needs scale "tensor" or "128x128", or a transposed_scale; this one has "{self.scale}": '
-                f"its factors belong to rows"
+                f"its scale_inv belong to rows"
             )
         own = self.transposed_scale is not None
         return Float8Array(
             codes=self.transposed,
             transposed=self.codes,
-            factors=_turned(self.transposed_factors if own else self.factors),
+            scale_inv=_turned(self.transposed_scale_inv if own else self.scale_inv),
             dtype=self.dtype,
             scale=_TURNED.get(self.transposed_scale, self.transposed_scale) if own else self.scale,
             transposed_scale=_TURNED.get(self.scale, self.scale) if own else None,
-            transposed_factors=_turned(self.factors) if own else None,
+            transposed_scale_inv=_turned(self.scale_inv) if own else None,
         )
 
 
 _TURNED = {"row": "col", "col": "row", "1x128": "128x1", "128x1": "1x128"}
 
 
-def _turned(factors: Any) -> Any:
-    return factors.T if len(factors.shape) == 2 else factors
+def _turned(scale_inv: Any) -> Any:
+    return scale_inv.T if len(scale_inv.shape) == 2 else scale_inv
 
 
 def amax(x: Any, scale: str = "tensor", *, context: Context | None = None) -> Any:
@@ -99,7 +99,7 @@ def cast(
     """Casts x[rows, cols] (float32, bfloat16 or float16) to FP8.
 
     scale = float32(FP8_MAX / max(float64(amax), 1e-12)), rounded down to a power of two if `pow2`; codes = round to
-    nearest even of saturate(x * scale); factors = 1 / scale. NaN and Inf: see docs/numerics.md.
+    nearest even of saturate(x * scale); scale_inv = 1 / scale. NaN and Inf: see docs/numerics.md.
 
     scale: which elements share a scale: "tensor", "row", "col", "1x128", "128x1" or "128x128". With `transposed_scale`
     the transposed codes have their own scales, so that one call makes the operands of two GEMMs.
@@ -126,11 +126,11 @@ def cast(
     made = Float8Array(
         codes=arrays.empty((rows, cols), out) if codes else None,
         transposed=arrays.empty((cols, rows), out) if transposed else None,
-        factors=_per_extent(arrays, scale, rows, cols),
+        scale_inv=_per_extent(arrays, scale, rows, cols),
         dtype=out,
         scale=scale,
         transposed_scale=transposed_scale,
-        transposed_factors=None if transposed_scale is None else _per_extent(arrays, transposed_scale, rows, cols),
+        transposed_scale_inv=None if transposed_scale is None else _per_extent(arrays, transposed_scale, rows, cols),
         result=arrays.empty((rows, cols), in_dtype) if result else None,
         sum=None if sum is None else arrays.empty((cols,), dtype_name(sum)),
         amax=_record(arrays, amax, scale if scales is not None else None, rows, cols),
@@ -152,7 +152,7 @@ def _run_cast(
     context: Context, arrays: Any, call: Any, x_bits: Any, inputs: list[Any], given: dict[str, Any], made: Float8Array
 ) -> None:
     """Runs the cast into the arrays of `made`; inputs: bits and dtype of each that the expression reads, in its order."""
-    vectors = ("factors", "transposed_factors", "sum")
+    vectors = ("scale_inv", "transposed_scale_inv", "sum")
     outputs = {name: getattr(made, name) for name in ("codes", "transposed", "result", *vectors)}
     outputs = {
         name: arrays.bits(array.reshape(-1) if name in vectors else array)
@@ -318,10 +318,10 @@ def _operand(arrays: Any, x: Any, k_major: bool, what: str) -> Any:
     if not isinstance(x, Float8Array):
         bits, dtype = read_input(arrays, x, what)
         if dtype not in ("f32", "bf16", "f16") and dtype in SIZE:
-            raise _core.Error(f"{what}: has codes of {dtype} without their factors; give the Float8Array of cast()")
+            raise _core.Error(f"{what}: has codes of {dtype} without their scale_inv; give the Float8Array of cast()")
         return _core.Operand(bits, dtype, None, "tensor", k_major)
-    factors = read_floats(arrays, x.factors, f"{what} factors").reshape(-1)
-    return _core.Operand(arrays.codes(x.codes, x.dtype, f"{what} codes"), x.dtype, factors, option(x.scale, str, f"{what} scale"), k_major)
+    scale_inv = read_floats(arrays, x.scale_inv, f"{what} scale_inv").reshape(-1)
+    return _core.Operand(arrays.codes(x.codes, x.dtype, f"{what} codes"), x.dtype, scale_inv, option(x.scale, str, f"{what} scale"), k_major)
 
 
 def encode(x: Any, dtype: Any) -> np.ndarray:

@@ -16,16 +16,16 @@ from ._operations import read_input
 class WeightOnlyLinear(_core.WeightOnlyLinear):
     """y[M, N] = x[M, K] @ weight[N, K]^T + bias, with x in bfloat16 or float16 and the weight in FP8, FP6 or FP4.
 
-    The GEMM decodes the weight exactly, sums and applies factors in float32, and rounds once. quantize(), from_codes()
+    The GEMM decodes the weight exactly, sums and applies scale_inv in float32, and rounds once. quantize(), from_codes()
     and load() make a layer; the first two on the device of their arrays.
 
     dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn". scale: "tensor", "row", "1x128",
-    "1x64", "1x32" or "128x128" (float32 factors), or "mx" (a power of two for each 32 elements along K).
+    "1x64", "1x32" or "128x128" (float32 scale_inv), or "mx" (a power of two for each 32 elements along K).
     batch_invariant: a row of y does not depend on how many other rows there are. epilogue: an expression, as in cast(),
     of x = the sum plus bias: "silu(x)". layout: "packed" has codes in the order that tensor cores take; "packed_f16" is
     the same for layers whose x is float16, where FP8 then takes fewer instructions (FP6 and FP4 are the same in both);
     "row_major" has plain rows. Each layout works with either dtype of x, with the same results. These options are
-    attributes, and so are in_features, out_features, device and weight_bytes, the memory of codes and factors.
+    attributes, and so are in_features, out_features, device and weight_bytes, the memory of codes and scale_inv.
     """
 
     @classmethod
@@ -119,7 +119,7 @@ class WeightOnlyLinear(_core.WeightOnlyLinear):
         self._save(file_name(file, "WeightOnlyLinear file"), option(name, str, "WeightOnlyLinear name"), 0)
 
     def with_layout(self, layout: str) -> WeightOnlyLinear:
-        """Returns a layer with the same codes and factors in another layout."""
+        """Returns a layer with the same codes and scale_inv in another layout."""
         return type(self)(self, option(layout, str, "WeightOnlyLinear layout"), 0)
 
     def __call__(

@@ -18,7 +18,7 @@ X = np.random.default_rng(2).standard_normal((8, 64)).astype(np.float32)
 FUNCTIONS = {
     "amax": lambda x: ingot.amax(x, "row"),
     "cast": lambda x: ingot.cast(x, scale="row").codes,
-    "factors": lambda x: ingot.cast(x, scale="row").factors,
+    "scale_inv": lambda x: ingot.cast(x, scale="row").scale_inv,
     "gemm a": lambda x: ingot.gemm(x, X.astype(x.dtype.newbyteorder("=")), out_dtype="f32"),
     "gemm b": lambda x: ingot.gemm(X.astype(x.dtype.newbyteorder("=")), x, out_dtype="f32"),
     "quantize_mx": lambda x: ingot.quantize_mx(x).codes,
@@ -84,7 +84,7 @@ def test_vectors_and_scales_of_the_other_byte_order():
     scales = np.linspace(1, 2, 8).astype(np.float32)
     want = ingot.cast(X, scale="row", scales=scales)
     got = ingot.cast(X, scale="row", scales=swapped(scales))
-    assert np.array_equal(bits(got.codes), bits(want.codes)) and np.array_equal(got.factors, want.factors)
+    assert np.array_equal(bits(got.codes), bits(want.codes)) and np.array_equal(got.scale_inv, want.scale_inv)
     codes = ingot.encode(X, "e4m3fn")
     layers = [ingot.WeightOnlyLinear.from_codes(codes, s, "e4m3fn") for s in (scales, swapped(scales))]
     x = X.astype(np.float16)
@@ -109,9 +109,9 @@ def test_no_tokens_and_no_features():
         layer(np.zeros((2, 0, 0), np.float16))
 
 
-def float8(codes=None, factors=None, dtype="e4m3fn"):
+def float8(codes=None, scale_inv=None, dtype="e4m3fn"):
     codes = np.zeros((8, 64), np.uint8) if codes is None else codes
-    return ingot.Float8Array(codes, None, np.ones(1, np.float32) if factors is None else factors, dtype, "tensor")
+    return ingot.Float8Array(codes, None, np.ones(1, np.float32) if scale_inv is None else scale_inv, dtype, "tensor")
 
 
 REFUSED = {
@@ -130,9 +130,9 @@ REFUSED = {
     r"cast scales: is a float; all arrays .* here NumPy": lambda: ingot.cast(X, scales=1.0),
     "cast input y: is a int; all arrays": lambda: ingot.cast(X, of="x * y", inputs={"y": 3}),
     "inputs: must map names to arrays, but is a list": lambda: ingot.cast(X, of="x * y", inputs=["y"]),
-    "gemm a factors: int32 is not one of": lambda: ingot.gemm(float8(factors=np.ones(1, np.int32)), float8()),
-    "gemm b factors: is a NoneType": lambda: ingot.gemm(float8(), ingot.Float8Array(X, None, None, "e4m3fn", "row")),
-    "gemm a factors: must be float32, but is f16": lambda: ingot.gemm(float8(factors=np.ones(1, np.float16)), float8()),
+    "gemm a scale_inv: int32 is not one of": lambda: ingot.gemm(float8(scale_inv=np.ones(1, np.int32)), float8()),
+    "gemm b scale_inv: is a NoneType": lambda: ingot.gemm(float8(), ingot.Float8Array(X, None, None, "e4m3fn", "row")),
+    "gemm a scale_inv: must be float32, but is f16": lambda: ingot.gemm(float8(scale_inv=np.ones(1, np.float16)), float8()),
     "gemm a codes: holds e5m2, but should hold e4m3fn": lambda: ingot.gemm(
         float8(np.zeros((8, 64), ml_dtypes.float8_e5m2)), float8()
     ),
@@ -158,7 +158,7 @@ REFUSED = {
     "expression: expected a text, got a int": lambda: ingot.cast(X, of=3),
     "expression: expected a text, got a NoneType": lambda: ingot.derivative(None),
     "gemm fast_accumulation: expected True or False": lambda: ingot.gemm(X, X, fast_accumulation=None),
-    "gemm a: has codes of e4m3fn without their factors": lambda: ingot.gemm(ingot.cast(X).codes, X),
+    "gemm a: has codes of e4m3fn without their scale_inv": lambda: ingot.gemm(ingot.cast(X).codes, X),
     "WeightOnlyLinear layout: expected a text": lambda: ingot.WeightOnlyLinear.quantize(X, layout=None),
     "WeightOnlyLinear scale: expected a text": lambda: ingot.WeightOnlyLinear.quantize(X, scale=None),
     "encode x: is object; give real numbers": lambda: ingot.encode(None, "e4m3fn"),

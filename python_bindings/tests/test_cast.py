@@ -49,14 +49,14 @@ def make(shape, dtype, kind):
 @pytest.mark.parametrize("scale", ["tensor", "row"])
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("source", ["float32", "bfloat16", "float16"])
-def test_codes_and_factors_equal_torchaos(source, dtype, scale, pow2, kind):
+def test_codes_and_scale_inv_equal_torchaos(source, dtype, scale, pow2, kind):
     for shape in SHAPES:
         x = make(shape, getattr(torch, source), kind)
-        want_codes, want_factors = reference(x, dtype, scale, pow2)
+        want_codes, want_scale_inv = reference(x, dtype, scale, pow2)
         got = ingot.cast(x, dtype, scale=scale, pow2=pow2, transposed=True)
         assert torch.equal(got.codes.view(torch.uint8), want_codes.view(torch.uint8)), shape
         assert torch.equal(got.transposed.view(torch.uint8), want_codes.view(torch.uint8).t()), shape
-        assert torch.equal(got.factors.view(torch.int32), want_factors.view(torch.int32)), shape
+        assert torch.equal(got.scale_inv.view(torch.int32), want_scale_inv.view(torch.int32)), shape
 
 
 @needs_torch
@@ -66,7 +66,7 @@ def test_numpy_and_torch_give_the_same_bytes():
     from_torch = ingot.cast(x, "e5m2", scale="row")
     from_numpy = ingot.cast(as_numpy, "e5m2", scale="row")
     assert np.array_equal(from_torch.codes.view(torch.uint8).numpy(), from_numpy.codes.view(np.uint8))
-    assert np.array_equal(from_torch.factors.numpy(), from_numpy.factors)
+    assert np.array_equal(from_torch.scale_inv.numpy(), from_numpy.scale_inv)
     assert from_numpy.codes.dtype == ml_dtypes.float8_e5m2
 
 
@@ -94,8 +94,8 @@ def test_strided_rows_are_read_in_place():
 def test_empty_matrices(shape, scale):
     got = ingot.cast(np.zeros(shape, np.float32), scale=scale, transposed=True)
     assert got.codes.shape == shape and got.transposed.shape == shape[::-1]
-    assert got.factors.shape == ((shape[0],) if scale == "row" else (1,))
-    assert np.isfinite(got.factors).all()
+    assert got.scale_inv.shape == ((shape[0],) if scale == "row" else (1,))
+    assert np.isfinite(got.scale_inv).all()
 
 
 @pytest.mark.parametrize("scale", ["tensor", "row", "128x128"])
@@ -107,9 +107,9 @@ def test_scales_of_any_kind_are_given(scale):
         got = ingot.cast(x, scale=scale, scales=np.array([value], np.float32))
         with np.errstate(divide="ignore", over="ignore"):
             expected = np.float32(np.nan) if np.isinf(value) else np.float32(1) / value
-        np.testing.assert_array_equal(got.factors.ravel(), [expected])
+        np.testing.assert_array_equal(got.scale_inv.ravel(), [expected])
         if value == -0.75:
-            np.testing.assert_allclose(got.codes.astype(np.float32) * got.factors, x, rtol=0.07)
+            np.testing.assert_allclose(got.codes.astype(np.float32) * got.scale_inv, x, rtol=0.07)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ def test_casts_equal_the_cpus(shape, dtype, scale):
     x = torch.randn(shape, dtype=torch.bfloat16)
     cpu = ingot.cast(x, dtype, scale=scale, transposed=True)
     gpu = ingot.cast(x.cuda(), dtype, scale=scale, transposed=True)
-    for name in ("codes", "transposed", "factors"):
+    for name in ("codes", "transposed", "scale_inv"):
         assert torch.equal(getattr(cpu, name).view(torch.uint8), getattr(gpu, name).cpu().view(torch.uint8)), name
 
 
@@ -27,7 +27,7 @@ def test_fused_casts_equal_the_cpus():
     options = {"of": of, "scale": "row", "transposed_scale": "col", "transposed": True, "result": True, "sum": "f32"}
     cpu = ingot.cast(x, "e5m2", inputs=inputs, **options)
     gpu = ingot.cast(x.cuda(), "e5m2", inputs={name: array.cuda() for name, array in inputs.items()}, **options)
-    for name in ("codes", "transposed", "factors", "transposed_factors", "result", "sum"):
+    for name in ("codes", "transposed", "scale_inv", "transposed_scale_inv", "result", "sum"):
         assert torch.equal(getattr(cpu, name).view(torch.uint8), getattr(gpu, name).cpu().view(torch.uint8)), name
 
 

@@ -350,8 +350,8 @@ def test_messages_of_the_gemm():
         ("gemm a: is not FP8: cast it first", (torch.ones(4, 4), one, codes, one)),
         ("gemm b: has 3 rows, but a has 4 columns", (codes, one, codes[:3], one)),
         ("gemm a: has 1 dimensions, expected a matrix", (codes[0], one, codes, one)),
-        ("gemm factor_a: has 3 elements, expected 1 or 4", (codes, torch.ones(3), codes, one)),
-        ("gemm factor_b: must be float32: convert it with .to()", (codes, one, codes, one.double())),
+        ("gemm scale_inv_a: has 3 elements, expected 1 or 4", (codes, torch.ones(3), codes, one)),
+        ("gemm scale_inv_b: must be float32: convert it with .to()", (codes, one, codes, one.double())),
     ):
         with pytest.raises(RuntimeError, match=message):
             torch.ops.ingot.gemm(*arguments, 0, 0)
@@ -371,9 +371,9 @@ def test_opcheck():
     for scale in (torch.tensor(2.0), torch.rand(4, 1) + 1, torch.rand(1, 6) + 1):
         check(torch.ops.ingot.quantize.default, (torch.randn(4, 6), scale, 0))
     codes = torch.randn(4, 6).to(E4M3)
-    factors = (torch.rand(4, 1), torch.rand(1, 5))
+    scale_inv = (torch.rand(4, 1), torch.rand(1, 5))
     other = torch.randn(6, 5).to(E4M3)
-    check(torch.ops.ingot.gemm.default, (codes, factors[0], other, factors[1], 1, 0))
+    check(torch.ops.ingot.gemm.default, (codes, scale_inv[0], other, scale_inv[1], 1, 0))
 
 
 def test_product_with_an_output_scale():

@@ -69,7 +69,7 @@ def test_every_granularity_equals_torchaos_formula(scale, source, dtype, pow2):
         want = torchao_scale(amax_of(x, scale), dtype, pow2)
         codes = encode(x, expand(want, scale, *shape), dtype)
         got = ingot.cast(x, dtype, scale=scale, pow2=pow2, transposed=True)
-        assert same_bits(got.factors, 1.0 / want), shape
+        assert same_bits(got.scale_inv, 1.0 / want), shape
         assert same_bits(got.codes, codes), shape
         assert same_bits(got.transposed, codes.t()), shape
 
@@ -79,9 +79,9 @@ def test_every_granularity_equals_torchaos_formula(scale, source, dtype, pow2):
 def test_transposed_codes_with_scales_of_their_own(scale, own, source):
     x = make(137, 261, dtype=source)
     got = ingot.cast(x, scale=scale, transposed_scale=own, transposed=True)
-    for granularity, factors, codes in ((scale, got.factors, got.codes), (own, got.transposed_factors, got.transposed.t())):
+    for granularity, scale_inv, codes in ((scale, got.scale_inv, got.codes), (own, got.transposed_scale_inv, got.transposed.t())):
         want = torchao_scale(amax_of(x, granularity), "e4m3fn", False)
-        assert same_bits(factors, 1.0 / want)
+        assert same_bits(scale_inv, 1.0 / want)
         assert same_bits(codes, encode(x, expand(want, granularity, *x.shape), "e4m3fn"))
 
 
@@ -90,11 +90,11 @@ def test_the_transposed_matrix_has_its_own_scales_the_other_way_round():
     got = ingot.cast(x, scale="row", transposed_scale="col", transposed=True).T
     assert (got.scale, got.transposed_scale) == ("row", "col")
     want = ingot.cast(x.t().contiguous(), scale="row", transposed_scale="col", transposed=True)
-    for name in ("codes", "transposed", "factors", "transposed_factors"):
+    for name in ("codes", "transposed", "scale_inv", "transposed_scale_inv"):
         assert same_bits(getattr(got, name), getattr(want, name)), name
     groups = ingot.cast(x, scale="1x128", transposed_scale="128x1", transposed=True).T
     want = ingot.cast(x.t().contiguous(), scale="1x128")
-    assert groups.scale == "1x128" and same_bits(groups.factors, want.factors) and same_bits(groups.codes, want.codes)
+    assert groups.scale == "1x128" and same_bits(groups.scale_inv, want.scale_inv) and same_bits(groups.codes, want.codes)
     with pytest.raises(ingot.Error, match="or a transposed_scale; this one has \"col\""):
         ingot.cast(x, scale="col", transposed=True).T
 
@@ -113,7 +113,7 @@ def test_given_scales_record_the_maxima(scale):
     amax = amax_of(x, scale)
     scales = 37.0 / (amax + 1)
     got = ingot.cast(x, "e5m2", scale=scale, scales=scales)
-    assert same_bits(got.factors, 1.0 / scales)
+    assert same_bits(got.scale_inv, 1.0 / scales)
     assert same_bits(got.codes, encode(x, expand(scales, scale, *x.shape), "e5m2"))
     assert same_bits(got.amax, amax)
     recorded = torch.full_like(amax, 3.0)  # raised in place, where it is smaller
@@ -162,7 +162,7 @@ def test_values_equal_torchs_and_codes_are_theirs(of, source):
         relative, absolute = SOURCES[source]
         assert (error <= relative * want.abs() + absolute).all()  # False for NaN
         plain = ingot.cast(got.result, scale="row", transposed=True)
-        for name in ("codes", "transposed", "factors"):
+        for name in ("codes", "transposed", "scale_inv"):
             assert same_bits(getattr(got, name), getattr(plain, name)), name
         scale = torchao_scale(amax_of(got.result, "row"), "e4m3fn", False)
         assert same_bits(got.codes, encode(got.result, scale[:, None], "e4m3fn"))
@@ -179,7 +179,7 @@ def test_unrounded_values_stay_float32():
     got = ingot.cast(x, of=of, inputs=inputs, unrounded=True)
     scale = torchao_scale(amax_of(values, "tensor"), "e4m3fn", False)
     assert same_bits(got.codes, encode(values, scale, "e4m3fn"))
-    assert same_bits(got.factors, 1.0 / scale)
+    assert same_bits(got.scale_inv, 1.0 / scale)
     assert not same_bits(got.codes, ingot.cast(x, of=of, inputs=inputs).codes)
 
 
@@ -187,7 +187,7 @@ def test_fast_math_is_near():
     x, inputs = make(200, 300, dtype="bfloat16"), {"gate": make(200, 300, dtype="bfloat16", seed=1)}
     usual = ingot.cast(x, of="silu(x) * gate", inputs=inputs)
     fast = ingot.cast(x, of="silu(x) * gate", inputs=inputs, fast=True)
-    assert torch.allclose(usual.factors, fast.factors, rtol=1e-4)
+    assert torch.allclose(usual.scale_inv, fast.scale_inv, rtol=1e-4)
     differ = usual.codes.view(torch.uint8) != fast.codes.view(torch.uint8)
     assert differ.float().mean() <= 1e-3
 

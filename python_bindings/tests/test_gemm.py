@@ -11,12 +11,12 @@ FORMATS = ["e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz"]
 
 
 def values(x: ingot.Float8Array) -> np.ndarray:
-    factors = x.factors.astype(np.float64)
+    scale_inv = x.scale_inv.astype(np.float64)
     if x.scale == "row":
-        factors = factors[:, None]
+        scale_inv = scale_inv[:, None]
     if x.scale == "1x128":
-        factors = factors.repeat(128, axis=1)[:, : x.codes.shape[1]]
-    return ingot.decode(x.codes, x.dtype).astype(np.float64) * factors
+        scale_inv = scale_inv.repeat(128, axis=1)[:, : x.codes.shape[1]]
+    return ingot.decode(x.codes, x.dtype).astype(np.float64) * scale_inv
 
 
 @pytest.mark.parametrize(("dtype_a", "dtype_b"), itertools.product(FORMATS, FORMATS))

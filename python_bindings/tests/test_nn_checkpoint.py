@@ -81,22 +81,22 @@ def public_layout(scale, scale_name="weight_scale", scale_dtype=torch.float32):
         weight = found[f"{name}.weight"].float()
         n, k = weight.shape
         if scale == "tensor":
-            factors = weight.abs().max().reshape(()) / 448
-            spread = factors
+            scale_inv = weight.abs().max().reshape(()) / 448
+            spread = scale_inv
         elif scale == "row":
-            factors = spread = weight.abs().amax(1, keepdim=True) / 448
+            scale_inv = spread = weight.abs().amax(1, keepdim=True) / 448
         elif scale == "1x128":
             padded = torch.nn.functional.pad(weight, (0, -k % 128)).reshape(n, -1, 128)
-            factors = padded.abs().amax(2) / 448
-            spread = factors.repeat_interleave(128, 1)[:, :k]
+            scale_inv = padded.abs().amax(2) / 448
+            spread = scale_inv.repeat_interleave(128, 1)[:, :k]
         else:
             padded = torch.nn.functional.pad(weight, (0, -k % 128, 0, -n % 128))
             blocks = padded.reshape(padded.shape[0] // 128, 128, -1, 128)
-            factors = blocks.abs().amax((1, 3)) / 448
-            spread = factors.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
-        factors = factors.to(scale_dtype)
+            scale_inv = blocks.abs().amax((1, 3)) / 448
+            spread = scale_inv.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
+        scale_inv = scale_inv.to(scale_dtype)
         found[f"{name}.weight"] = (weight / spread.clamp(min=1e-12)).to(torch.float8_e4m3fn)
-        found[f"{name}.{scale_name}"] = factors
+        found[f"{name}.{scale_name}"] = scale_inv
     return found
 
 
@@ -116,7 +116,7 @@ def test_loads(tmp_path, layout, kind, device):
     """Each bit of codes and scale_inv, and every other tensor."""
     scale, scale_name = layout
     if kind == "frozen" and scale == "1x128":
-        pytest.skip("factors of groups do not serve the gradient of the input")
+        pytest.skip("scale_inv of groups do not serve the gradient of the input")
     tensors = public_layout(scale, scale_name)
     write(tmp_path / "model.safetensors", tensors)
     loaded = model(device)
@@ -428,7 +428,7 @@ CHANNELS = {
         (96, "weight_scale", (1,), {**CHANNELS, "config_groups": {"g": {"weights": {"strategy": []}}, "h": 3}}, "tensor"),
     ],
 )
-def test_one_factor_of_a_small_weight(tmp_path, rows, name, shape, config, expected):
+def test_one_scale_inv_of_a_small_weight(tmp_path, rows, name, shape, config, expected):
     """It is that of a block or a row where the model's other layers have these, and activations are cast accordingly."""
     codes = torch.randn(rows, 64).to(torch.float8_e4m3fn)
     write(tmp_path / "model.safetensors", {"0.weight": codes, f"0.{name}": torch.full(shape, 0.5)})
@@ -489,7 +489,7 @@ def test_messages(tmp_path):
     with pytest.raises(ingot.Error, match='"up.weight_scale_inv" is there too: leave one of them'):
         load_float8_checkpoint(model(), file)
     write(file, {key: value for key, value in tensors.items() if key != "up.weight_scale"})
-    with pytest.raises(ingot.Error, match='tensor "up.weight": comes without factors: neither weight_scale nor'):
+    with pytest.raises(ingot.Error, match='tensor "up.weight": comes without scale_inv: neither weight_scale nor'):
         load_float8_checkpoint(model(), file)
     write(file, {key: value for key, value in tensors.items() if key != "norm.weight"})
     with pytest.raises(ingot.Error, match="lacks norm.weight: give the model it was made for, or strict=False"):
@@ -531,7 +531,7 @@ def test_messages_of_saving(tmp_path):
         FrozenFloat8Linear.from_float(torch.nn.Linear(4, 4), scale="row"),
         FrozenFloat8Linear.from_float(torch.nn.Linear(4, 4), scale="tensor"),
     )
-    with pytest.raises(ingot.Error, match=r"factors of several kinds, row \(0\), tensor \(1\), and config.json can name one: pass scale="):
+    with pytest.raises(ingot.Error, match=r"scale_inv of several kinds, row \(0\), tensor \(1\), and config.json can name one: pass scale="):
         save_float8_checkpoint(two, file)
     small = model()
     quantize_(small, MXWeightOnlyConfig(), filter_fn=lambda _, name: name != "head")

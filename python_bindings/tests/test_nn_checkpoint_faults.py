@@ -54,8 +54,8 @@ def write(file, tensors):
 
 def codes_of(weight, dims):
     """FP8 codes with a scale_inv for all elements along `dims`, by PyTorch's own cast."""
-    factors = weight.float().abs().amax(dims, keepdim=True) / 448
-    return (weight.float() / factors).to(torch.float8_e4m3fn), factors
+    scale_inv = weight.float().abs().amax(dims, keepdim=True) / 448
+    return (weight.float() / scale_inv).to(torch.float8_e4m3fn), scale_inv
 
 
 def tensors_of(seed=1):
@@ -81,7 +81,7 @@ def same(before, module):
 
 
 @pytest.mark.parametrize("device", [None, "meta"])
-def test_codes_outside_of_linear_layers_come_with_their_factors(tmp_path, device):
+def test_codes_outside_of_linear_layers_come_with_their_scale_inv(tmp_path, device):
     tensors = tensors_of()
     blocks = torch.rand(3, 1, 1) + 0.5  # of 128 x 128 of each expert
     tensors["experts_scale"] = blocks
@@ -93,13 +93,13 @@ def test_codes_outside_of_linear_layers_come_with_their_factors(tmp_path, device
         "1 layers are FP8: up",
         "2 FP8 weights decoded into weights of higher precision: experts, embed.weight",
     ]
-    for name, factors in (("embed.weight", tensors["embed.weight_scale"]), ("experts", blocks)):
-        exact = tensors[name].double() * factors.double()
+    for name, scale_inv in (("embed.weight", tensors["embed.weight_scale"]), ("experts", blocks)):
+        exact = tensors[name].double() * scale_inv.double()
         assert torch.equal(loaded.state_dict()[name], exact.float().bfloat16())
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (3, 1), (3, 130, 1), (3, 1, 140), (3, 2, 2), (3, 130, 2)])
-def test_factors_of_stacked_experts(shape):
+def test_scale_inv_of_stacked_experts(shape):
     scales = torch.rand(shape)
     all_of_them = spread(scales, (3, 130, 140), "x").expand(3, 130, 140)
     padded = scales.reshape(tuple(shape) + (1,) * (3 - len(shape)))
@@ -123,20 +123,20 @@ FAULTS = {
     "missing": (_without("norm.bias"), "lacks norm.bias"),
     "unexpected": (_with(other=torch.ones(1)), "has no place in the model for other"),
     "shape": (_with(norm__bias=torch.ones(3)), r'"norm.bias": has shape \(3,\), but the model has \(32,\)'),
-    "codes without factors": (_without("embed.weight_scale"), '"embed.weight": comes without factors: neither weight_scale'),
-    "experts without factors": (_without("experts_scale"), '"experts": comes without factors: neither experts_scale nor'),
-    "shape of factors": (_with(experts_scale=torch.ones(5)), r'"experts_scale": has shape \(5,\), but FP8 codes \(3, 48'),
-    "factors of integers": (_with(experts_scale=torch.ones(1, dtype=torch.int32)), "is int32, but factors are F32, BF16"),
-    "factors of NaN": (_with(up__weight_scale=torch.full((N, 1), torch.nan)), '"up.weight_scale": has factors that are NaN'),
-    "factors of Inf": (_with(up__weight_scale=torch.full((N, 1), torch.inf)), "Inf or negative, but a factor is finite"),
-    "negative factors": (_with(embed__weight_scale=-torch.ones(N, 1)), '"embed.weight_scale": has factors that are NaN'),
+    "codes without scale_inv": (_without("embed.weight_scale"), '"embed.weight": comes without scale_inv: neither weight_scale'),
+    "experts without scale_inv": (_without("experts_scale"), '"experts": comes without scale_inv: neither experts_scale nor'),
+    "shape of scale_inv": (_with(experts_scale=torch.ones(5)), r'"experts_scale": has shape \(5,\), but FP8 codes \(3, 48'),
+    "scale_inv of integers": (_with(experts_scale=torch.ones(1, dtype=torch.int32)), "is int32, but scale_inv are F32, BF16"),
+    "scale_inv of NaN": (_with(up__weight_scale=torch.full((N, 1), torch.nan)), '"up.weight_scale": has scale_inv that are NaN'),
+    "scale_inv of Inf": (_with(up__weight_scale=torch.full((N, 1), torch.inf)), "Inf or negative, but a factor is finite"),
+    "negative scale_inv": (_with(embed__weight_scale=-torch.ones(N, 1)), '"embed.weight_scale": has scale_inv that are NaN'),
     "powers of two that are NaN": (
         _with(experts_scale=torch.full((3,), 255, dtype=torch.uint8).view(torch.float8_e8m0fnu)),
-        '"experts_scale": has factors that are NaN, Inf or negative',
+        '"experts_scale": has scale_inv that are NaN, Inf or negative',
     ),
     "floats of integers": (_with(norm__bias=torch.ones(K, dtype=torch.int32)), "is int32, but the model has bfloat16"),
     "integers of floats": (_with(steps=torch.ones(1)), '"steps": is float32, but the model has int64, to which that is'),
-    "two kinds of factors": (_with(up__weight_scale_inv=torch.ones(1)), '"up.weight_scale_inv" is there too: leave one'),
+    "two kinds of scale_inv": (_with(up__weight_scale_inv=torch.ones(1)), '"up.weight_scale_inv" is there too: leave one'),
     "a bias that the layer asks for": (_without("up.bias"), 'has no tensor "up.bias", which the model\'s layer asks for'),
     "diffusion's layout": (
         lambda t: t.update({"up.scale_weight": t.pop("up.weight_scale")}),
@@ -206,19 +206,19 @@ def test_a_weight_that_an_embedding_shares(tmp_path):
         made["head"].weight = made["embed"].weight
         return made
 
-    codes, factors = codes_of(torch.randn(N, K), 1)
-    of_head = {"head.weight": codes, "head.weight_scale": factors}
+    codes, scale_inv = codes_of(torch.randn(N, K), 1)
+    of_head = {"head.weight": codes, "head.weight_scale": scale_inv}
     write(tmp_path / "one.safetensors", of_head)
     loaded = tied()
     report = load_float8_checkpoint(loaded, tmp_path / "one.safetensors")
     assert report.layers == report.missing == () and report.decoded == ("head.weight",)
     assert loaded["head"].weight is loaded["embed"].weight
-    assert torch.equal(loaded["embed"].weight, codes.float() * factors)
+    assert torch.equal(loaded["embed"].weight, codes.float() * scale_inv)
     write(tmp_path / "two.safetensors", {**of_head, "embed.weight": torch.ones(N, K)})
     loaded = tied()
     assert load_float8_checkpoint(loaded, tmp_path / "two.safetensors").layers == ("head",)
     assert torch.equal(loaded["embed"].weight, torch.ones(N, K))
-    assert torch.equal(loaded["head"].dequantize(), codes.float() * factors)
+    assert torch.equal(loaded["head"].dequantize(), codes.float() * scale_inv)
 
 
 def test_layers_that_compute_more_keep_their_weight(tmp_path):

@@ -56,10 +56,10 @@ def test_values_and_gradient(scale, code, dtype):
 @pytest.mark.parametrize("scale", SCALES)
 def test_codes_are_pytorchs(scale):
     layer = FrozenFloat8Linear.from_float(plain(), scale=scale)
-    factors = layer.weight_scale
+    scale_inv = layer.weight_scale
     if scale == "128x128":
-        factors = factors.repeat_interleave(128, 0)[:N].repeat_interleave(128, 1)[:, :K]
-    scaled = plain().weight.detach().float() / factors
+        scale_inv = scale_inv.repeat_interleave(128, 0)[:N].repeat_interleave(128, 1)[:, :K]
+    scaled = plain().weight.detach().float() / scale_inv
     near = scaled.to(torch.float8_e4m3fn).float()
     assert (layer.codes().float() - near).abs().max() <= 32  # a last bit of the largest codes
     assert (layer.codes().float() == near).double().mean() > 0.99
@@ -187,7 +187,7 @@ def test_messages():
         layer(torch.zeros(5, 3))
     with pytest.raises(ingot.Error, match='FrozenFloat8Linear "wq" input: is torch.float64, expected float32'):
         layer(torch.zeros(5, K, dtype=torch.float64))
-    with pytest.raises(ingot.Error, match="scale: '1x128' is not one of tensor, row, 128x128, whose factors serve"):
+    with pytest.raises(ingot.Error, match="scale: '1x128' is not one of tensor, row, 128x128, whose scale_inv serve"):
         FrozenFloat8Linear(K, N, scale="1x128")
     with pytest.raises(ingot.Error, match="weight_dtype: 'e4m3fnuz' is not one of e4m3fn, e5m2"):
         FrozenFloat8Linear(K, N, weight_dtype=torch.float8_e4m3fnuz)

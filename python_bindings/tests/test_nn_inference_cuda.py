@@ -79,14 +79,14 @@ def test_a_weight_that_was_just_written():
         assert torch.equal(layer(x), expected)
 
 
-def test_factors_that_were_just_written():
+def test_scale_inv_that_were_just_written():
     """Alone, by a kernel that takes longer than a launch: the next forward reads the new ones."""
     layer = WeightOnlyLinear.from_float(plain().cuda())
     x = inputs(1).cuda()
-    expected, factors = 2 * layer(x), layer.weight_scale.clone()
+    expected, scale_inv = 2 * layer(x), layer.weight_scale.clone()
     layer.bias.data.mul_(2)
     busy = torch.ones(1 << 26, device="cuda")
-    for new, right in ((2 * factors, True), (factors, False)) * 10:
+    for new, right in ((2 * scale_inv, True), (scale_inv, False)) * 10:
         busy.mul_(1.0)
         layer.weight_scale.copy_(new)
         assert torch.equal(layer(x), expected) == right
@@ -99,13 +99,13 @@ def test_inference_tensors_that_were_just_written():
         x, expected = inputs(1).cuda(), None
         layer.weight_scale = layer.weight_scale.clone()
         busy = torch.ones(1 << 26, device="cuda")
-        factors = layer.weight_scale.clone()
+        scale_inv = layer.weight_scale.clone()
         expected = layer(x) - layer.bias
         for _ in range(10):
             busy.mul_(1.0)
-            layer.weight_scale.copy_(2 * factors)
+            layer.weight_scale.copy_(2 * scale_inv)
             assert not layer._is_settled() and close(layer(x) - layer.bias, (2 * expected).cpu(), 0.01)
-            layer.weight_scale.copy_(factors)
+            layer.weight_scale.copy_(scale_inv)
             layer(x)
 
 

@@ -122,12 +122,12 @@ def test_copies_and_checkpoints(case):
 
 def test_dtype_moves_keep_codes_and_change_the_layout():
     quantized = WeightOnlyLinear.from_float(plain())
-    codes, factors = quantized.codes(), quantized.weight_scale.clone()
+    codes, scale_inv = quantized.codes(), quantized.weight_scale.clone()
     assert quantized.layout == "packed"
     quantized.half()
     assert quantized.layout == "packed_f16"
     assert torch.equal(quantized.codes(), codes)
-    assert quantized.weight_scale.dtype == torch.float32 and torch.equal(quantized.weight_scale, factors)
+    assert quantized.weight_scale.dtype == torch.float32 and torch.equal(quantized.weight_scale, scale_inv)
     x = inputs(torch.float16)
     assert close(quantized(x), x.double() @ quantized.dequantize().double().t() + quantized.bias.double(), 0.0005)
     assert quantized.to(torch.bfloat16).layout == "packed"
@@ -164,11 +164,11 @@ def test_operators_pass_opcheck():
 
     quantized = WeightOnlyLinear.from_float(plain())
     plan = quantized._facts().number
-    weight, factors = quantized.weight.codes, quantized.weight_scale
+    weight, scale_inv = quantized.weight.codes, quantized.weight_scale
     checks = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
     check = lambda op, *arguments: torch.library.opcheck(op, arguments, test_utils=checks)
-    check(operators.weight_only_linear, inputs(), weight, factors, None, plan, 0)
-    check(operators.weight_only_linear, inputs(), weight, factors, quantized.bias, plan, 1)
+    check(operators.weight_only_linear, inputs(), weight, scale_inv, None, plan, 0)
+    check(operators.weight_only_linear, inputs(), weight, scale_inv, quantized.bias, plan, 1)
     check(operators.weight_unpack, weight, plan)
     check(operators.weight_pack, quantized.codes(), plan)
     check(operators.weight_cast, plain().weight.detach(), plan)
@@ -327,7 +327,7 @@ def test_operators_refuse_other_tensors():
         operators.weight_only_linear(inputs(), quantized.weight.codes, quantized.weight_scale.double(), None, plan, 0)
 
 
-def test_a_layer_waits_for_writes_of_weight_and_factors():
+def test_a_layer_waits_for_writes_of_weight_and_scale_inv():
     """Once for each, whichever alias was written or replaced; inference tensors, whose writes are not counted, are never
     read early."""
     layer = WeightOnlyLinear.from_float(torch.nn.Linear(32, 16, dtype=torch.bfloat16))

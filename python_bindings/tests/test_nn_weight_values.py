@@ -70,7 +70,7 @@ def test_the_weight_cannot_be_written_as_values(kind):
         "out": lambda layer: torch.mul(layer.dequantize(), 2, out=layer.weight),
     }
     for name, write in writes.items():
-        message = f'{kind.__name__} "wq" weight: is codes and factors, and cannot be written as values: .*dequantize'
+        message = f'{kind.__name__} "wq" weight: is codes and scale_inv, and cannot be written as values: .*dequantize'
         with pytest.raises(ingot.Error, match=message), torch.no_grad():
             write(layer)
             pytest.fail(f"{name} was written")

@@ -258,9 +258,9 @@ def test_a_dump_holds_the_values_and_their_codes(tmp_path, device):
         step(model, x)
     values = np.load(tmp_path / "up.input.step0.values.npy")
     codes = torch.from_numpy(np.load(tmp_path / "up.input.step0.codes.npy")).view(torch.float8_e4m3fn)
-    factors = np.load(tmp_path / "up.input.step0.factors.npy")
+    scale_inv = np.load(tmp_path / "up.input.step0.scale_inv.npy")
     assert np.array_equal(values, x.float().cpu().numpy())
-    assert np.abs(codes.float().numpy() * factors - values).max() <= np.abs(values).max() / 28
+    assert np.abs(codes.float().numpy() * scale_inv - values).max() <= np.abs(values).max() / 28
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -195,10 +195,10 @@ bool are_of_one_recipe(const GemmSpec& first, const GemmSpec& second) {
   };
   if (!fits(first, Layout::k_major) || !fits(second, Layout::mn_major)) return false;
   if (!is_fp8(first.a)) return first.a == second.a;
-  if (!is_fp8(second.a)) return !has_group_factors(first) && !first.fast_accumulation;
+  if (!is_fp8(second.a)) return !has_group_scale_inv(first) && !first.fast_accumulation;
   if (first.a != second.a || first.fast_accumulation != second.fast_accumulation) return false;
   const bool groups = first.scale_b == kBlocks && second.scale_b == kRowGroups;
-  return has_group_factors(first) || has_group_factors(second) ? groups : first.scale_a == second.scale_a;
+  return has_group_scale_inv(first) || has_group_scale_inv(second) ? groups : first.scale_a == second.scale_a;
 }
 
 class KernelList {

@@ -29,7 +29,7 @@ std::vector<DequantMatmulSpec> specs() {
     for (const ScaleGranularity scale : {kTensorwise, kRowwise, kRowGroups, kRowGroups32, kBlocks}) {
       all.push_back({.weight = weight, .scale = scale});
     }
-    all.push_back({.weight = weight, .scale = kRowGroups32, .factors = Dtype::e8m0fnu});
+    all.push_back({.weight = weight, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu});
   }
   return all;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "ingot/codegen/dequant/dequant_sm90.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
@@ -63,7 +64,7 @@ BOOST_AUTO_TEST_CASE(printed_form) {
                                      .weight = Dtype::e2m1fn,
                                      .out = Dtype::f32,
                                      .scale = kRowGroups32,
-                                     .factors = Dtype::e8m0fnu,
+                                     .scale_inv = Dtype::e8m0fnu,
                                      .layout = WeightLayout::row_major,
                                      .bias = true,
                                      .pointwise = parse_pointwise("silu(x) * gate"),
@@ -174,8 +175,8 @@ BOOST_AUTO_TEST_CASE(refusals) {
   BOOST_TEST(refused([](auto& s) { s.out = Dtype::f16; }) == "out is f16, but must be bf16, as x is, or f32");
   BOOST_TEST(refused([](auto& s) { s.scale = kColumnwise; }) ==
              "scale is col, but must be tensor, row, 1x128, 1x64, 1x32 or 128x128");
-  BOOST_TEST(refused([](auto& s) { s.factors = Dtype::bf16; }) == "factors is bf16, but must be f32 or e8m0fnu");
-  BOOST_TEST(refused([](auto& s) { s.factors = Dtype::e8m0fnu; }) ==
+  BOOST_TEST(refused([](auto& s) { s.scale_inv = Dtype::bf16; }) == "factors is bf16, but must be f32 or e8m0fnu");
+  BOOST_TEST(refused([](auto& s) { s.scale_inv = Dtype::e8m0fnu; }) ==
              "factors is e8m0fnu and scale is row, but MX's factors are of groups of 32: write scale=1x32, or factors "
              "of f32");
   BOOST_TEST(refused([](auto& s) { s.layout = static_cast<WeightLayout>(7); }) ==
@@ -247,7 +248,7 @@ BOOST_AUTO_TEST_CASE(tilings_of_sm90) {
   BOOST_TEST(sm90_refusal([](auto& t) { t.stream_k = true, t.k_warps = 2; }) == kCut);
   BOOST_TEST(sm90_refusal([](auto& t) {
                t.tokens = 24;
-             }).starts_with("mma:24x128x128:8:1:1, which kernel sm90 cannot be made of with such factors: "));
+             }).starts_with("mma:24x128x128:8:1:1, which kernel sm90 cannot be made of with such scale_inv: "));
 }
 
 BOOST_AUTO_TEST_CASE(parse_errors) {

@@ -85,9 +85,9 @@ BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_16_bits) {
 
 // cuBLASLt is the faster one for large GEMMs, and from a smaller size on where it has to copy no scale_inv.
 BOOST_AUTO_TEST_CASE(where_gemm_sm90_is_preferred_for_blocks) {
-  const auto preferred = [](const char* line, bool factors_as_read) {
+  const auto preferred = [](const char* line, bool scale_inv_as_read) {
     const GemmCall call = parse_gemm_call(line);
-    return prefers_sm90(call.spec, call.size, kH200, factors_as_read);
+    return prefers_sm90(call.spec, call.size, kH200, scale_inv_as_read);
   };
   const char* const blocks = "gemm e4m3fn*e4m3fn->bf16 scale=1x128,128x128 4096 4096 4096";
   BOOST_TEST(preferred(blocks, false));

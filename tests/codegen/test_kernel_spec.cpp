@@ -339,7 +339,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       "is) or f32");
   BOOST_TEST(refusal(GemmSpec{.a = Dtype::bf16, .scale_a = kRowwise}) ==
              "gemm bf16*e4m3fn->bf16 nt scale=row,tensor: scale_a is row, but must be tensor: a high-precision operand "
-             "has no factors");
+             "has no scale_inv");
   BOOST_TEST(refusal(GemmSpec{.b = Dtype::bf16, .scale_a = kBlocks}) ==
              "gemm e4m3fn*bf16->bf16 nt scale=128x128,tensor: scale_a is 128x128, but must be tensor or row, or "
              "1x128,128x128 or 1x128,1x128 for both");
@@ -367,7 +367,7 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
       refusal(GemmSpec{.scale_a = kColumnwise}) ==
       "gemm e4m3fn*e4m3fn->bf16 nt scale=col,tensor: scale_a is col, but must be tensor or row, or 1x128,128x128 "
       "or 1x128,1x128 for both");
-  const std::string groups = "but factors of groups of K are 1x128,128x128 or 1x128,1x128";
+  const std::string groups = "but scale_inv of groups of K are 1x128,128x128 or 1x128,1x128";
   BOOST_TEST(refusal(GemmSpec{.scale_b = {1, 128}}) ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,1x128: scale is tensor,1x128, " + groups);
   BOOST_TEST(refusal(GemmSpec{.scale_a = kBlocks, .scale_b = kBlocks}) ==
@@ -375,19 +375,19 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(
       refusal(GemmSpec{.scale_a = kRowGroups, .scale_b = kBlocks, .fast_accumulation = true}) ==
       "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 fast: fast_accumulation is set, but each 128 of K has its "
-      "own factors here and is summed separately");
+      "own scale_inv here and is summed separately");
   BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
                               .scale_b = kBlocks,
                               .kernel = GemmKernel::sm90,
                               .tiling = GemmTiling{128, 192, 1, 1, 5, false}}) ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:128x192:1x1:5:cooperative: tiling has a tile "
-             "of 192 columns, but with factors of groups it must be 64 or 128");
+             "of 192 columns, but with scale_inv of groups it must be 64 or 128");
   BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
                               .scale_b = kBlocks,
                               .kernel = GemmKernel::sm90,
                               .tiling = GemmTiling{.m = 256, .n = 128, .stages = 4, .stream_k = true}}) ==
              "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 kernel=sm90:256x128:1x1:4:cooperative:streamk: tiling "
-             "has a tile of 256 rows in stream-K, but with factors of groups it must be 64 or 128");
+             "has a tile of 256 rows in stream-K, but with scale_inv of groups it must be 64 or 128");
   BOOST_TEST(refusal(GemmSpec{.scale_a = kRowGroups,
                               .scale_b = kBlocks,
                               .kernel = GemmKernel::sm90,
@@ -402,11 +402,11 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(
       refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .scale_a = kRowwise}) ==
       "gemm bf16*bf16->bf16 nt scale=row,tensor: scale_a is row, but must be tensor: a high-precision operand has "
-      "no factors");
+      "no scale_inv");
   BOOST_TEST(
       refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .scale_b = kRowwise}) ==
       "gemm bf16*bf16->bf16 nt scale=tensor,row: scale_b is row, but must be tensor: a high-precision operand has "
-      "no factors");
+      "no scale_inv");
   BOOST_TEST(
       refusal(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .fast_accumulation = true}) ==
       "gemm bf16*bf16->bf16 nt fast: fast_accumulation is set, but is for FP8 operands only: high-precision ones "
@@ -729,7 +729,7 @@ BOOST_AUTO_TEST_CASE(impossible_kernels_of_a_gemm) {
   const std::string stages = "kernel=sm90:64x64:1x1:13:pingpong";
   BOOST_TEST(error("e4m3fn*e4m3fn->bf16 " + stages) == "no error");
   holds(error("e4m3fn*e4m3fn->bf16 scale=1x128,128x128 " + stages),
-        "bytes of shared memory with its factors of groups, but a block has 232448: fewer stages or a smaller tile");
+        "bytes of shared memory with its scale_inv of groups, but a block has 232448: fewer stages or a smaller tile");
   for (const char* const number : {"", "1.5", "3:4", "99999999999"}) {
     holds(error(std::string("bf16*bf16->bf16 kernel=cublaslt:") + number), "is no algorithm of cuBLASLt; expected");
   }

@@ -46,7 +46,7 @@ BOOST_AUTO_TEST_CASE(training_goes_as_with_bf16) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_frozen_weight_in_fp8_is_codes_and_factors_alone) {
+BOOST_AUTO_TEST_CASE(a_frozen_weight_in_fp8_is_codes_and_scale_inv_alone) {
   Place place(cpu_options(), {.tokens = 8, .features = 256, .hidden = 512, .classes = 256, .rank = 16});
   const Model bf16(place.backend(), place.stream, place.ops, place.task, std::nullopt);
   const Model fp8(place.backend(), place.stream, place.ops, place.task, ingot::blockwise());

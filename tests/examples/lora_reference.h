@@ -70,7 +70,7 @@ inline Matrix decoded(const ingot::Float8WeightState& state) {
     for (std::int64_t c = 0; c < result.cols; ++c) {
       const auto code = static_cast<std::uint8_t>(state.codes[index(r * result.cols + c)]);
       result.at(r, c) =
-          ingot::test::decode_reference(state.dtype, code) * state.factors[index(r / rows * across + c / cols)];
+          ingot::test::decode_reference(state.dtype, code) * state.scale_inv[index(r / rows * across + c / cols)];
     }
   }
   return result;

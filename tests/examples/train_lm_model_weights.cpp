@@ -201,7 +201,7 @@ Matrix values_of(const training::Parameter& weight) {  // the CPU's memory
 void check_codes(const Primary& model, std::size_t i, const ingot::LinearConfig& config) {
   const ingot::test::Quantized expected = ingot::test::quantized(values_of(model.weights[i]), *config.output.b);
   const ingot::Tensor& codes = model.codes[i].codes;
-  const auto* factors = static_cast<const float*>(model.codes[i].factors.data);
+  const auto* scale_inv = static_cast<const float*>(model.codes[i].scale_inv.data);
   const bool blocks = config.output.b->granularity == ingot::kBlocks;
   const bool rows = config.output.b->granularity == ingot::kRowwise;
   for (std::int64_t r = 0; r < codes.rows; ++r) {
@@ -209,7 +209,7 @@ void check_codes(const Primary& model, std::size_t i, const ingot::LinearConfig&
       const auto code = static_cast<const std::uint8_t*>(codes.data)[r * codes.row_stride + c];
       const std::int64_t factor = rows ? r : blocks ? r / 128 * ((codes.cols + 127) / 128) + c / 128 : 0;
       BOOST_REQUIRE_EQUAL(ingot::test::decode_reference(codes.dtype, code), expected.codes.at(r, c));
-      BOOST_REQUIRE_EQUAL(factors[factor], static_cast<float>(expected.factors.at(r, c)));
+      BOOST_REQUIRE_EQUAL(scale_inv[factor], static_cast<float>(expected.scale_inv.at(r, c)));
     }
   }
 }

@@ -20,7 +20,7 @@ std::vector<LinearConfig> every_config() {
   for (GemmConfig* gemm : {&pow2.output, &pow2.grad_input, &pow2.grad_weight}) gemm->a->pow2 = gemm->b->pow2 = true;
   all.push_back(pow2);
   for (const Recipe& known : recipes()) all.push_back(known.config);
-  // Casts again in backward, and folds only the input's or only the weight's factors.
+  // Casts again in backward, and folds only the input's or only the weight's scale_inv.
   for (LinearConfig config : {tensorwise(), rowwise(), blockwise(), delayed()}) {
     config.input = config.weight = OtherCodes::again;
     all.push_back(config);

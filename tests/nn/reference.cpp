@@ -114,7 +114,7 @@ Quantized quantized(const Matrix& m, const Cast& cast) {
         const float largest = static_cast<float>(fp8_max_reference(cast.dtype));
         const float scaled = std::clamp(static_cast<float>(m.at(r, c)) * scale, -largest, largest);
         result.codes.at(r, c) = decode_reference(cast.dtype, encode_reference(cast.dtype, scaled));
-        result.factors.at(r, c) = static_cast<double>(1.0F / scale);
+        result.scale_inv.at(r, c) = static_cast<double>(1.0F / scale);
       });
     }
   }
@@ -123,7 +123,7 @@ Quantized quantized(const Matrix& m, const Cast& cast) {
 
 Matrix fake_quantized(const Matrix& m, const Cast& cast) {
   Quantized parts = quantized(m, cast);
-  for (std::size_t i = 0; i < m.values.size(); ++i) parts.codes.values[i] *= parts.factors.values[i];
+  for (std::size_t i = 0; i < m.values.size(); ++i) parts.codes.values[i] *= parts.scale_inv.values[i];
   return parts.codes;
 }
 
@@ -171,7 +171,7 @@ ExpectedMatrix expected_folded(const Matrix& a, const Matrix& b_of_forward, cons
   Matrix folded = a_transposed ? transpose(a) : a;
   for (std::int64_t r = 0; r < folded.rows; ++r) {
     for (std::int64_t k = 0; k < folded.cols; ++k) {
-      const float factor = b.factors.cols == 0 ? 1.0F : static_cast<float>(b.factors.at(k, 0));
+      const float factor = b.scale_inv.cols == 0 ? 1.0F : static_cast<float>(b.scale_inv.at(k, 0));
       folded.at(r, k) = static_cast<float>(folded.at(r, k)) * factor;
     }
   }

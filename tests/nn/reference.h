@@ -81,7 +81,7 @@ double fp8_max_reference(Dtype dtype);
 // An operand as a GEMM reads it, with rows along the summed dimension: its codes as numbers, and each element's factor.
 struct Quantized {
   Matrix codes;
-  Matrix factors;
+  Matrix scale_inv;
 };
 
 // Delayed scales start from the data, as dynamic scales do.
@@ -107,7 +107,7 @@ ExpectedMatrix expected_product(const Matrix& a, const Matrix& b, const std::opt
 
 ExpectedMatrix expected_output(const LinearConfig& config, const Matrix& input, const Matrix& weight,
                                const Matrix* bias, Dtype out);
-// Folding: a is multiplied by b's row factors of forward before its cast, a(m, k) * factor(k), and b's codes get no
+// Folding: a is multiplied by b's row scale_inv of forward before its cast, a(m, k) * factor(k), and b's codes get no
 // factor.
 ExpectedMatrix expected_folded(const Matrix& a, const Matrix& b_of_forward, const Cast& cast_a, const Cast& cast_b,
                                Dtype out, bool a_transposed);

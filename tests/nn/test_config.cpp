@@ -167,7 +167,7 @@ BOOST_AUTO_TEST_CASE(granularities_that_a_gemm_takes) {
   groups.output.fast_accumulation = true;
   BOOST_TEST(refusal(groups) ==
              "linear config: fast_accumulation is set for the output GEMM, but its scales are grouped: each 128 of a "
-             "sum has its own factors and is summed separately");
+             "sum has its own scale_inv and is summed separately");
 }
 
 BOOST_AUTO_TEST_CASE(delayed_and_fixed_scales) {

@@ -108,12 +108,12 @@ BOOST_AUTO_TEST_CASE(casts_use_the_scales_and_record_their_maxima) {
     std::vector<std::uint8_t> codes(3);
     std::vector<std::uint8_t> dynamic_codes(3);
     float factor = 0;
-    float dynamic_factor = 0;
+    float dynamic_scale_inv = 0;
     const auto cast = [&](std::vector<float> values) {
       backend->cast({.in = Dtype::f32, .source = ScaleSource::given},
                     {.input = row(values),
                      .codes = matrix(codes.data(), Dtype::e4m3fn, 1, 3, {}),
-                     .factors = vector(&factor, Dtype::f32, 1, {}),
+                     .scale_inv = vector(&factor, Dtype::f32, 1, {}),
                      .scales = scaling.scale(slot),
                      .amax = scaling.amax(slot)},
                     stream);
@@ -124,10 +124,10 @@ BOOST_AUTO_TEST_CASE(casts_use_the_scales_and_record_their_maxima) {
     backend->cast({.in = Dtype::f32, .pow2 = pow2},
                   {.input = row(first),
                    .codes = matrix(dynamic_codes.data(), Dtype::e4m3fn, 1, 3, {}),
-                   .factors = vector(&dynamic_factor, Dtype::f32, 1, {})},
+                   .scale_inv = vector(&dynamic_scale_inv, Dtype::f32, 1, {})},
                   stream);
     BOOST_TEST(codes == dynamic_codes, boost::test_tools::per_element());
-    BOOST_TEST(bits(factor) == bits(dynamic_factor));
+    BOOST_TEST(bits(factor) == bits(dynamic_scale_inv));
     BOOST_TEST(element(scaling.amax(slot)) == 3.0F);
 
     const auto scale_of = [&](double amax) { return reference_scale(Dtype::e4m3fn, pow2, amax); };

@@ -176,7 +176,7 @@ BOOST_AUTO_TEST_CASE(a_captured_step_goes_on_by_itself) {
                    {.input = x(),
                     .codes = matrix(codes.data(), Dtype::e4m3fn, kRows, kCols, backend.device()),
                     .transposed = matrix(transposed.data(), Dtype::e4m3fn, kCols, kRows, backend.device()),
-                    .factors = vector(factor.data(), Dtype::f32, 1, backend.device()),
+                    .scale_inv = vector(factor.data(), Dtype::f32, 1, backend.device()),
                     .scales = scaling.scale(0),
                     .amax = scaling.amax(0)},
                    stream);

@@ -51,12 +51,12 @@ std::vector<std::byte> random_codes(std::int64_t count, unsigned seed) {
   return codes;
 }
 
-std::vector<float> random_factors(std::int64_t count, unsigned seed) {
+std::vector<float> random_scale_inv(std::int64_t count, unsigned seed) {
   std::mt19937 engine(seed);
   std::uniform_real_distribution<float> uniform(0.0005F, 0.002F);
-  std::vector<float> factors(static_cast<std::size_t>(count));
-  for (float& factor : factors) factor = uniform(engine);
-  return factors;
+  std::vector<float> scale_inv(static_cast<std::size_t>(count));
+  for (float& factor : scale_inv) factor = uniform(engine);
+  return scale_inv;
 }
 
 Float8WeightState random_state(ScaleGranularity scale, std::int64_t n = kOut, std::int64_t k = kIn) {
@@ -64,10 +64,10 @@ Float8WeightState random_state(ScaleGranularity scale, std::int64_t n = kOut, st
           .out_features = n,
           .in_features = k,
           .codes = random_codes(n * k, 1),
-          .factors = random_factors(scale_count(scale, n, k), 2)};
+          .scale_inv = random_scale_inv(scale_count(scale, n, k), 2)};
 }
 
-// Codes and factors of each element, as numbers.
+// Codes and scale_inv of each element, as numbers.
 Quantized decoded(const Float8WeightState& state) {
   Quantized all{zeros(state.out_features, state.in_features), zeros(state.out_features, state.in_features)};
   const auto extent = [](int of_scale, std::int64_t size) { return of_scale == 0 ? size : of_scale; };
@@ -78,7 +78,7 @@ Quantized decoded(const Float8WeightState& state) {
     for (std::int64_t c = 0; c < state.in_features; ++c) {
       const std::byte code = state.codes[static_cast<std::size_t>(r * state.in_features + c)];
       all.codes.at(r, c) = decode_reference(state.dtype, std::to_integer<std::uint32_t>(code));
-      all.factors.at(r, c) = state.factors[static_cast<std::size_t>(r / rows * in_row + c / cols)];
+      all.scale_inv.at(r, c) = state.scale_inv[static_cast<std::size_t>(r / rows * in_row + c / cols)];
     }
   }
   return all;
@@ -86,7 +86,7 @@ Quantized decoded(const Float8WeightState& state) {
 
 Matrix values_of(const Quantized& parts) {
   Matrix values = parts.codes;
-  for (std::size_t i = 0; i < values.values.size(); ++i) values.values[i] *= parts.factors.values[i];
+  for (std::size_t i = 0; i < values.values.size(); ++i) values.values[i] *= parts.scale_inv.values[i];
   return values;
 }
 
@@ -99,7 +99,7 @@ ExpectedMatrix expected_frozen_grad_input(const LinearConfig& config, const Matr
   Matrix folded = grad_output;
   for (std::int64_t r = 0; r < folded.rows; ++r) {
     for (std::int64_t n = 0; n < folded.cols; ++n) {
-      folded.at(r, n) = static_cast<float>(folded.at(r, n)) * static_cast<float>(weight.factors.at(n, 0));
+      folded.at(r, n) = static_cast<float>(folded.at(r, n)) * static_cast<float>(weight.scale_inv.at(n, 0));
     }
   }
   return expected_gemm(fake_quantized(folded, cast), transpose(weight.codes), nullptr, Dtype::bf16);
@@ -174,7 +174,7 @@ BOOST_AUTO_TEST_CASE(taken_out_codes_load_back_to_the_bit) {
         const PoisonedRegion loaded(memory.bytes, *backend, stream);
         const Float8View codes = cast_weight(plan, *backend, {.weight = weight, .into = cast}, {.stream = stream});
         Float8WeightState state = weight_state(plan, *backend, codes, stream);
-        state.input_factor = 0.03F;
+        state.input_scale_inv = 0.03F;
         const auto file = folder.path() / "out.safetensors";
         save_float8_weights(file, {{"a.", state}, {"b.", random_state(kBlocks)}}, name);
         const auto checkpoint = SafetensorsCheckpoint::open(file);
@@ -182,9 +182,9 @@ BOOST_AUTO_TEST_CASE(taken_out_codes_load_back_to_the_bit) {
         BOOST_TEST(checkpoint.at("a.weight").tensor->type == "F8_E4M3");
         const Float8WeightState again = load_float8_weight(checkpoint, "a.");
         BOOST_TEST((again.codes == state.codes));
-        BOOST_TEST((again.factors == state.factors));
+        BOOST_TEST((again.scale_inv == state.scale_inv));
         BOOST_TEST((again.scale == state.scale));
-        BOOST_TEST((again.input_factor == state.input_factor));
+        BOOST_TEST((again.input_scale_inv == state.input_scale_inv));
         weight_from_state(plan, *backend, again, loaded, stream);
         for (const TensorPlace& part : memory.parts()) {
           if (!part.used) continue;
@@ -204,17 +204,17 @@ BOOST_AUTO_TEST_CASE(taken_out_codes_load_back_to_the_bit) {
 
 // ---- public layouts ------------------------------------------------------------------------------------------------
 
-// As DeepSeek-V3 is stored: blocks' factors in f32, called weight_scale_inv, perhaps in another file than the codes.
+// As DeepSeek-V3 is stored: blocks' scale_inv in f32, called weight_scale_inv, perhaps in another file than the codes.
 BOOST_AUTO_TEST_CASE(deepseeks_blocks_load) {
   const Float8WeightState state = random_state(kBlocks);
-  BOOST_TEST(state.factors.size() == 6U);
+  BOOST_TEST(state.scale_inv.size() == 6U);
   const std::string prefix = "model.layers.0.self_attn.o_proj.";
   const std::vector<TensorToStore> tensors = {
       {.name = prefix + "weight", .type = "F8_E4M3", .shape = {kOut, kIn}, .bytes = state.codes},
       {.name = prefix + "weight_scale_inv",
        .type = "F32",
        .shape = {2, 3},
-       .bytes = std::as_bytes(std::span(state.factors))}};
+       .bytes = std::as_bytes(std::span(state.scale_inv))}};
   write_safetensors(folder.path() / "model-00001-of-00002.safetensors", std::span(tensors).first(1));
   write_safetensors(folder.path() / "model-00002-of-00002.safetensors", std::span(tensors).last(1));
   std::ofstream(folder.path() / "model.safetensors.index.json")
@@ -223,12 +223,12 @@ BOOST_AUTO_TEST_CASE(deepseeks_blocks_load) {
   const Float8WeightState loaded = load_float8_weight(SafetensorsCheckpoint::open(folder.path()), prefix);
   BOOST_TEST((loaded.scale == kBlocks));
   BOOST_TEST((loaded.codes == state.codes));
-  BOOST_TEST((loaded.factors == state.factors));
-  BOOST_TEST(!loaded.input_factor);
+  BOOST_TEST((loaded.scale_inv == state.scale_inv));
+  BOOST_TEST(!loaded.input_scale_inv);
   check_frozen(blockwise(), loaded);
 }
 
-// As compressed-tensors stores Llama: factors of the tensor or of rows, in f32 or in the model's dtype.
+// As compressed-tensors stores Llama: scale_inv of the tensor or of rows, in f32 or in the model's dtype.
 BOOST_AUTO_TEST_CASE(llamas_tensors_and_rows_load) {
   struct Layout {
     std::vector<std::int64_t> shape;
@@ -239,11 +239,11 @@ BOOST_AUTO_TEST_CASE(llamas_tensors_and_rows_load) {
                                Layout{{1, 1}, kTensorwise, Dtype::f32}, Layout{{kOut}, kRowwise, Dtype::f16},
                                Layout{{kOut, 1}, kRowwise, Dtype::bf16}, Layout{{kOut, 3}, kRowGroups, Dtype::f32}}) {
     BOOST_TEST_CONTEXT(print(layout.scale) << " " << name(layout.dtype)) {
-      std::vector<float> factors = random_factors(scale_count(layout.scale, kOut, kIn), 2);
-      for (float& factor : factors) {
+      std::vector<float> scale_inv = random_scale_inv(scale_count(layout.scale, kOut, kIn), 2);
+      for (float& factor : scale_inv) {
         factor = static_cast<float>(rounded({1, 1, {factor}}, layout.dtype).at(0, 0));
       }
-      const std::vector<std::byte> bytes = bytes_of_values(factors, layout.dtype);
+      const std::vector<std::byte> bytes = bytes_of_values(scale_inv, layout.dtype);
       const std::vector<std::byte> input_scale = bytes_of_values({0.0625F}, layout.dtype);
       const std::string type(safetensors_type(layout.dtype));
       const Float8WeightState state =
@@ -251,9 +251,9 @@ BOOST_AUTO_TEST_CASE(llamas_tensors_and_rows_load) {
                                    {.name = "wq.input_scale", .type = type, .shape = {}, .bytes = input_scale}}),
                              "wq.");
       BOOST_TEST((state.scale == layout.scale));
-      BOOST_TEST((state.factors == factors));
+      BOOST_TEST((state.scale_inv == scale_inv));
       BOOST_TEST((state.codes == random_codes(kOut * kIn, 1)));
-      BOOST_TEST(state.input_factor.value() == 0.0625F);
+      BOOST_TEST(state.input_scale_inv.value() == 0.0625F);
       if (layout.scale == kTensorwise) check_frozen(tensorwise(), state);
       if (layout.scale == kRowwise) check_frozen(rowwise_folded(), state);
     }
@@ -261,7 +261,7 @@ BOOST_AUTO_TEST_CASE(llamas_tensors_and_rows_load) {
 }
 
 // One factor is that of a weight of one block if its name, or the caller, says so.
-BOOST_AUTO_TEST_CASE(one_factor_may_be_a_blocks) {
+BOOST_AUTO_TEST_CASE(one_scale_inv_may_be_a_blocks) {
   const std::vector<std::byte> codes(std::size_t{64} * 32), scale = bytes_of_values({0.5F}, Dtype::f32);
   const auto loaded = [&](const char* name, std::vector<std::int64_t> shape, std::int64_t rows,
                           std::optional<ScaleGranularity> of_one = std::nullopt) {
@@ -295,7 +295,7 @@ BOOST_AUTO_TEST_CASE(every_recipe_multiplies_the_codes_whose_scales_it_takes) {
           check_frozen(recipe.config, random_state(scale));
         } else {
           const std::string message = refusal([&] { check_frozen(recipe.config, random_state(scale)); });
-          check_contains(message, {"linear \"wq\" weight: has factors with scale=" + print(scale)});
+          check_contains(message, {"linear \"wq\" weight: has scale_inv with scale=" + print(scale)});
         }
       }
     }
@@ -303,24 +303,24 @@ BOOST_AUTO_TEST_CASE(every_recipe_multiplies_the_codes_whose_scales_it_takes) {
   check_frozen(blockwise(), random_state(kRowwise, 1, 70));  // one block's factor
 }
 
-BOOST_AUTO_TEST_CASE(factors_of_larger_parts_serve_smaller_ones) {
+BOOST_AUTO_TEST_CASE(scale_inv_of_larger_parts_serve_smaller_ones) {
   Float8WeightState state = random_state(kBlocks);
-  state.factors = {1, 2, 3, 4, 5, 6};
-  const std::vector<float> groups = factors_for(state, kRowGroups).value();
+  state.scale_inv = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> groups = scale_inv_for(state, kRowGroups).value();
   BOOST_TEST(groups.size() == 600U);
   BOOST_TEST(groups[127 * 3 + 2] == 3);
   BOOST_TEST(groups[128 * 3] == 4);
   BOOST_TEST(groups[599] == 6);
-  BOOST_TEST(!factors_for(state, kRowwise));
-  BOOST_TEST(!factors_for(state, kTensorwise));
+  BOOST_TEST(!scale_inv_for(state, kRowwise));
+  BOOST_TEST(!scale_inv_for(state, kTensorwise));
   state = random_state(kRowwise, 3, 200);
-  state.factors = {1, 2, 3};
-  BOOST_TEST(factors_for(state, kRowGroups).value() == (std::vector<float>{1, 1, 2, 2, 3, 3}),
+  state.scale_inv = {1, 2, 3};
+  BOOST_TEST(scale_inv_for(state, kRowGroups).value() == (std::vector<float>{1, 1, 2, 2, 3, 3}),
              boost::test_tools::per_element());
-  BOOST_TEST(!factors_for(state, kColumnwise));
+  BOOST_TEST(!scale_inv_for(state, kColumnwise));
   state.scale = kTensorwise;
-  state.factors = {7};
-  BOOST_TEST(factors_for(state, kColumnwise).value() == std::vector<float>(200, 7), boost::test_tools::per_element());
+  state.scale_inv = {7};
+  BOOST_TEST(scale_inv_for(state, kColumnwise).value() == std::vector<float>(200, 7), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_weight_without_elements_loads) {
@@ -340,7 +340,7 @@ BOOST_AUTO_TEST_CASE(a_weight_without_elements_loads) {
 
 // ---- refusals ------------------------------------------------------------------------------------------------------
 
-BOOST_AUTO_TEST_CASE(a_file_must_have_codes_with_factors) {
+BOOST_AUTO_TEST_CASE(a_file_must_have_codes_with_scale_inv) {
   const float one = 1;
   const auto scale = [&](const char* name, const char* type = "F32", std::vector<std::int64_t> shape = {1}) {
     return TensorToStore{
@@ -351,7 +351,7 @@ BOOST_AUTO_TEST_CASE(a_file_must_have_codes_with_factors) {
     return refusal([&] { static_cast<void>(load_float8_weight(from, "wq.")); });
   };
   BOOST_TEST(load(file({})) == path +
-                                   ": the tensor \"wq.weight\" is F8_E4M3 [200, 300], but comes without factors: "
+                                   ": the tensor \"wq.weight\" is F8_E4M3 [200, 300], but comes without scale_inv: "
                                    "neither \"wq.weight_scale\" nor \"wq.weight_scale_inv\" is there");
   BOOST_TEST(load(file({scale("wq.weight_scale"), scale("wq.weight_scale_inv")})) ==
              path +
@@ -387,8 +387,8 @@ BOOST_AUTO_TEST_CASE(a_state_must_fit_itself_and_the_plan) {
     return refusal([&] { weight_from_state(plan, *backend, state, region, stream); });
   };
   const std::string subject = "linear \"wq\" weight: ";
-  BOOST_TEST(with([](Float8WeightState& state) { state.factors.clear(); }) ==
-             subject + "has 0 factors, but [200, 300] with scale=tensor has 1: codes come with their factors");
+  BOOST_TEST(with([](Float8WeightState& state) { state.scale_inv.clear(); }) ==
+             subject + "has 0 scale_inv, but [200, 300] with scale=tensor has 1: codes come with their scale_inv");
   BOOST_TEST(with([](Float8WeightState& state) { state.codes.pop_back(); }) ==
              subject + "has 59999 bytes of codes, but [200, 300] has 60000");
   BOOST_TEST(with([](Float8WeightState& state) { state.scale = kColumnwise; }) ==
@@ -404,14 +404,14 @@ BOOST_AUTO_TEST_CASE(a_state_must_fit_itself_and_the_plan) {
   check_contains(with([](Float8WeightState& state) { state.in_features = -1; }), {subject});
   BOOST_TEST(with([](Float8WeightState& state) { state = random_state(kBlocks); }) ==
              subject +
-                 "has factors with scale=128x128, but the output GEMM takes scale=tensor of the weight: choose a "
+                 "has scale_inv with scale=128x128, but the output GEMM takes scale=tensor of the weight: choose a "
                  "recipe that casts the weight with the checkpoint's scales");
   const LinearPlan rows = linear_plan({.name = "wq", .config = rowwise(), .shape = kLinear});
   const PoisonedRegion other(rows.weight_memory().bytes, *backend, stream);
   BOOST_TEST(refusal([&] { weight_from_state(rows, *backend, random_state(kRowwise), other, stream); }) ==
              subject +
-                 "has factors with scale=row, but the grad_input GEMM takes scale=col of the weight: "
-                 "rowwise_folded() multiplies with factors of rows in both directions, and inference_config() "
+                 "has scale_inv with scale=row, but the grad_input GEMM takes scale=col of the weight: "
+                 "rowwise_folded() multiplies with scale_inv of rows in both directions, and inference_config() "
                  "needs no grad_input");
   const LinearPlan high = linear_plan({.name = "wq", .shape = kLinear});
   BOOST_TEST(refusal([&] { weight_from_state(high, *backend, random_state(kRowwise), other, stream); }) ==
@@ -424,12 +424,13 @@ BOOST_AUTO_TEST_CASE(a_state_must_fit_itself_and_the_plan) {
   check_contains(refusal([&] { weight_from_state(plan, *backend, random_state(kTensorwise), {}, stream); }),
                  {"linear \"wq\" into: is missing"});
   Float8WeightState bad = random_state(kTensorwise);
-  bad.factors.clear();
-  BOOST_TEST(refusal([&] {
-               save_float8_weights(folder.path() / "bad", {{"wq.", bad}});
-             }) ==
-             "Float8WeightState \"wq.\": has 0 factors, but [200, 300] with scale=tensor has 1: codes come with their "
-             "factors");
+  bad.scale_inv.clear();
+  BOOST_TEST(
+      refusal([&] {
+        save_float8_weights(folder.path() / "bad", {{"wq.", bad}});
+      }) ==
+      "Float8WeightState \"wq.\": has 0 scale_inv, but [200, 300] with scale=tensor has 1: codes come with their "
+      "scale_inv");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

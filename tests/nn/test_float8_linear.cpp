@@ -349,7 +349,7 @@ BOOST_AUTO_TEST_CASE(a_step_may_be_computed_again) {
   }
 }
 
-// M * K codes are half the size of a bf16 input; the factors, 4 bytes each, come on top.
+// M * K codes are half the size of a bf16 input; the scale_inv, 4 bytes each, come on top.
 BOOST_AUTO_TEST_CASE(bytes_kept_by_each_recipe) {
   constexpr std::int64_t kM = 256, kK = 384, kN = 128;
   const std::size_t codes = kM * kK;

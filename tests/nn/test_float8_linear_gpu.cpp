@@ -139,7 +139,7 @@ BOOST_AUTO_TEST_CASE(tensors_have_dtypes_of_their_own) {
   }
 }
 
-// Codes and factors that a layer's plan cast, taken out and given to the layer for inference.
+// Codes and scale_inv that a layer's plan cast, taken out and given to the layer for inference.
 BOOST_AUTO_TEST_CASE(a_weight_goes_out_and_comes_in_again) {
   constexpr CaseShape kShape{33, 300, 200};
   const HostInputs host = make_inputs(kShape, Dtype::bf16, Dtype::bf16, 2);
@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(a_weight_goes_out_and_comes_in_again) {
     for (const bool is_static : {false, true}) {
       if (is_static && recipe == blockwise()) continue;
       BOOST_TEST_CONTEXT(ingot::print(recipe) << (is_static ? " static" : "")) {
-        if (is_static) state.input_factor = 0.011F;
+        if (is_static) state.input_scale_inv = 0.011F;
         LinearConfig config = inference_config(state);
         config.output.b->pow2 = recipe.output.b->pow2;  // as the weight was cast
         InferenceLinear linear(backend, state, stream, {.bias = true});

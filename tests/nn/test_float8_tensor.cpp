@@ -36,14 +36,14 @@ struct Fixture {
   }
 };
 
-const std::string kRefusal = ": cast_to() makes only codes and their dynamic factors; use Backend::cast() for ";
+const std::string kRefusal = ": cast_to() makes only codes and their dynamic scale_inv; use Backend::cast() for ";
 
 }  // namespace
 
 // 448 is the largest e4m3fn, so the scale is 1 and the codes are the values.
-BOOST_FIXTURE_TEST_CASE(codes_and_factors, Fixture) {
+BOOST_FIXTURE_TEST_CASE(codes_and_scale_inv, Fixture) {
   cast({.in = Dtype::f32, .transposed = true});
-  BOOST_TEST(*static_cast<const float*>(out.factors.view().data) == 1.0F);
+  BOOST_TEST(*static_cast<const float*>(out.scale_inv.view().data) == 1.0F);
   const auto* const codes = static_cast<const unsigned char*>(out.codes.view().data);
   const auto* const transposed = static_cast<const unsigned char*>(out.transposed.view().data);
   const std::vector<int> expected{0x38, 0xc0, 0x48, 0x00, 0x50, 0xfe};  // by hand
@@ -54,17 +54,17 @@ BOOST_FIXTURE_TEST_CASE(codes_and_factors, Fixture) {
 }
 
 // The rows' maxima are 4 and 448, the columns' 1, 8 and 448.
-BOOST_FIXTURE_TEST_CASE(factors_of_transposed_codes, Fixture) {
+BOOST_FIXTURE_TEST_CASE(scale_inv_of_transposed_codes, Fixture) {
   const CastSpec spec{.in = Dtype::f32, .scale = kRowwise, .transposed = true, .transposed_scale = kColumnwise};
   cast(spec);
-  const auto* const rows = static_cast<const float*>(out.factors.view().data);
+  const auto* const rows = static_cast<const float*>(out.scale_inv.view().data);
   BOOST_TEST(rows[0] == 1 / (448.0F / 4));
   BOOST_TEST(rows[1] == 1.0F);
-  BOOST_TEST(out.factors_of_transposed(spec).cols == 3);
-  const auto* const columns = static_cast<const float*>(out.factors_of_transposed(spec).data);
+  BOOST_TEST(out.scale_inv_of_transposed(spec).cols == 3);
+  const auto* const columns = static_cast<const float*>(out.scale_inv_of_transposed(spec).data);
   BOOST_TEST(columns[1] == 1 / (448.0F / 8));
   BOOST_TEST(columns[2] == 1.0F);
-  BOOST_TEST(out.factors_of_transposed({.in = Dtype::f32}).cols == out.factors.view().cols);
+  BOOST_TEST(out.scale_inv_of_transposed({.in = Dtype::f32}).cols == out.scale_inv.view().cols);
 }
 
 namespace {
@@ -107,11 +107,11 @@ BOOST_FIXTURE_TEST_CASE(scales_themselves, Fixture) {
           }
           Float8Tensor dynamic, given;
           cast_to(dynamic, spec, x, *backend, stream);
-          const auto* const factors = static_cast<const float*>(dynamic.factors.view().data);
+          const auto* const scale_inv = static_cast<const float*>(dynamic.scale_inv.view().data);
           for (std::size_t i = 0; i < found.size(); ++i) {
             BOOST_TEST(found[i] == expected_scale(maxima[i], dtype, pow2));
-            BOOST_TEST(factors[i] == 1 / found[i]);
-            inverse_differs = inverse_differs || 1 / factors[i] != found[i];
+            BOOST_TEST(scale_inv[i] == 1 / found[i]);
+            inverse_differs = inverse_differs || 1 / scale_inv[i] != found[i];
           }
           CastSpec with = spec;
           with.pow2 = false;

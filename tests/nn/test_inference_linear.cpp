@@ -32,13 +32,13 @@ Float8WeightState state_of(const Matrix& weight, ScaleGranularity scale, Dtype d
                           .out_features = weight.rows,
                           .in_features = weight.cols,
                           .codes = {},
-                          .factors = {}};
+                          .scale_inv = {}};
   const std::int64_t rows = scale.rows == 0 ? weight.rows : scale.rows;
   const std::int64_t cols = scale.cols == 0 ? weight.cols : scale.cols;
   for (std::int64_t r = 0; r < weight.rows; ++r) {
     for (std::int64_t c = 0; c < weight.cols; ++c) {
       state.codes.push_back(static_cast<std::byte>(encode_reference(dtype, static_cast<float>(parts.codes.at(r, c)))));
-      if (r % rows == 0 && c % cols == 0) state.factors.push_back(static_cast<float>(parts.factors.at(r, c)));
+      if (r % rows == 0 && c % cols == 0) state.scale_inv.push_back(static_cast<float>(parts.scale_inv.at(r, c)));
     }
   }
   return state;
@@ -91,7 +91,7 @@ BOOST_AUTO_TEST_CASE(multiplies_a_checkpoints_codes) {
           BOOST_TEST_CONTEXT(name(dtype) << " " << print(scale) << " " << tokens) {
             Float8WeightState state = state_of(weight, scale);
             check(state, {.dtype = dtype, .activations = activations}, tokens);
-            state.input_factor = 0.011F;  // values beyond 448 * 0.011 are clipped
+            state.input_scale_inv = 0.011F;  // values beyond 448 * 0.011 are clipped
             check(state, {.dtype = dtype, .activations = activations}, tokens);
           }
         }
@@ -115,7 +115,7 @@ BOOST_AUTO_TEST_CASE(chooses_the_scales_of_activations) {
   BOOST_TEST(!inference_config(state).output.fast_accumulation);
   state = state_of(weight, kTensorwise);
   BOOST_TEST((inference_config(state).output.a->granularity == kRowwise));
-  state.input_factor = 0.5F;
+  state.input_scale_inv = 0.5F;
   BOOST_TEST((inference_config(state).output.a->scaling == Scaling::fixed));
   BOOST_TEST(inference_config(state).output.a->scale == 2);
   BOOST_TEST((inference_config(state, kTensorwise).output.a->scaling == Scaling::dynamic));
@@ -149,16 +149,17 @@ BOOST_AUTO_TEST_CASE(refuses_what_does_not_fit) {
   BOOST_TEST(
       error_of([&] { InferenceLinear(*backend, state, stream, {.activations = kRowwise}); }, ErrorCode::invalid_spec)
           .find("the output GEMM has scale=row for input and scale=128x128 for weight") != std::string::npos);
-  state.factors.pop_back();
+  state.scale_inv.pop_back();
   BOOST_TEST(error_of([&] { InferenceLinear(*backend, state, stream, {.name = "wq"}); }, ErrorCode::invalid_argument) ==
-             "InferenceLinear \"wq\" weight: has 3 factors, but [150, 200] with scale=128x128 has 4: codes come with "
-             "their factors");
+             "InferenceLinear \"wq\" weight: has 3 scale_inv, but [150, 200] with scale=128x128 has 4: codes come with "
+             "their scale_inv");
   state = state_of(weight, kTensorwise);
-  state.input_factor = 0.0F;
-  BOOST_TEST(error_of([&] { inference_config(state); }, ErrorCode::invalid_argument) ==
-             "Float8WeightState input_factor: is 0, but must be positive, and finite as its inverse is: leave it out "
-             "for dynamic scales");
-  state.input_factor.reset();
+  state.input_scale_inv = 0.0F;
+  BOOST_TEST(
+      error_of([&] { inference_config(state); }, ErrorCode::invalid_argument) ==
+      "Float8WeightState input_scale_inv: is 0, but must be positive, and finite as its inverse is: leave it out "
+      "for dynamic scales");
+  state.input_scale_inv.reset();
   InferenceLinear linear(*backend, state, stream, {.name = "wq"});
   const DeviceMatrix x(zeros(2, kIn), Dtype::bf16, *backend, stream);
   const DeviceMatrix y(zeros(3, kOut), Dtype::bf16, *backend, stream);

@@ -398,7 +398,7 @@ BOOST_AUTO_TEST_CASE(a_recompute_inside_each_backward) {
 }
 
 // No high-precision weight is there at all: grad_input is that of the layer whose weight gave the codes.
-BOOST_AUTO_TEST_CASE(a_frozen_weight_is_codes_and_factors) {
+BOOST_AUTO_TEST_CASE(a_frozen_weight_is_codes_and_scale_inv) {
   for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise()}) {
     BOOST_TEST_CONTEXT(print(config)) {
       LinearCase device = make(1, config);
@@ -803,7 +803,7 @@ BOOST_AUTO_TEST_CASE(memory_must_be_apart) {
              }).starts_with("linear \"wq\" scratch: has 0 bytes, but needs "));
 }
 
-BOOST_AUTO_TEST_CASE(codes_come_with_their_factors) {
+BOOST_AUTO_TEST_CASE(codes_come_with_their_scale_inv) {
   const LinearCase device = make(1, rowwise());
   FunctionLayer functions({.name = "wq", .config = rowwise(), .shape = kLinear}, *backend, stream);
   functions.cast_weight(device.weight, stream);
@@ -817,11 +817,12 @@ BOOST_AUTO_TEST_CASE(codes_come_with_their_factors) {
   BOOST_TEST(
       forward_with([](Float8View& view) { view = {}; }) ==
       "linear \"wq\" codes.codes: is missing; it must be e4m3fn[24, 33]: cast_weight() makes codes of the weight");
-  BOOST_TEST(forward_with([](Float8View& view) { view.factors = {}; }) ==
-             "linear \"wq\" codes.factors: is missing; codes come with their factors, f32[1, 24], one for each row");
   BOOST_TEST(
-      forward_with([](Float8View& view) { view.factors.cols = 1; }) ==
-      "linear \"wq\" codes.factors: is f32[1, 1] on cpu, row stride 24, but must be [1, 24] = one factor for each "
+      forward_with([](Float8View& view) { view.scale_inv = {}; }) ==
+      "linear \"wq\" codes.scale_inv: is missing; codes come with their scale_inv, f32[1, 24], one for each row");
+  BOOST_TEST(
+      forward_with([](Float8View& view) { view.scale_inv.cols = 1; }) ==
+      "linear \"wq\" codes.scale_inv: is f32[1, 1] on cpu, row stride 24, but must be [1, 24] = one factor for each "
       "row of the weight");
   BOOST_TEST(forward_with([](Float8View& view) { view.codes.dtype = Dtype::e5m2; }) ==
              "linear \"wq\" codes.codes: is e5m2, but must be e4m3fn, the weight's format");
@@ -879,7 +880,7 @@ BOOST_AUTO_TEST_CASE(scales_that_the_config_needs_must_be_there) {
   folded.forward(device.forward(true), &kept.saved, stream);
   folded.scales = {};
   BOOST_TEST(refusal([&] { folded.backward(device.backward(true), device.forward(true), kept.saved, stream); }) ==
-             "linear \"wq\" scales.one: is missing; the config folds factors: linear_constants() makes it");
+             "linear \"wq\" scales.one: is missing; the config folds scale_inv: linear_constants() makes it");
 }
 
 BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes_sizes_and_device) {
@@ -1057,9 +1058,9 @@ BOOST_AUTO_TEST_CASE(a_given_input_must_fit) {
   BOOST_TEST(forward_with(layers.k, other) ==
              "linear \"k\" given_input.codes: is e5m2, but must be e4m3fn, the input's format");
   other = input;
-  other.factors.cols = other.factors.row_stride = 1;
+  other.scale_inv.cols = other.scale_inv.row_stride = 1;
   BOOST_TEST(forward_with(layers.k, other) ==
-             "linear \"k\" given_input.factors: is f32[1, 1] on cpu, but must be [1, 9] = a factor for each scale of "
+             "linear \"k\" given_input.scale_inv: is f32[1, 1] on cpu, but must be [1, 9] = a factor for each scale of "
              "the input");
   of_k.saved.plan = layers.k.plan.identity;
   of_k.saved.tokens = kShape.tokens;

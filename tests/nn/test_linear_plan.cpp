@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(codes_have_the_pitch_of_tensor_cores) {
   BOOST_TEST(memory.weight.transposed.row_stride == 640);
   BOOST_TEST(memory.saved.input_transposed.row_stride == 640);
   BOOST_TEST(plan.memory(33).saved.input_transposed.row_stride == 33);
-  BOOST_TEST(memory.saved.input_factors.cols == 70);
+  BOOST_TEST(memory.saved.input_scale_inv.cols == 70);
   BOOST_TEST(memory.saved.bytes == 70U * 640 + 512);
   BOOST_TEST(memory.saved.bytes_of_parts() == 69U * 640 + 600 + 70 * 4);
 }
@@ -127,7 +127,7 @@ BOOST_AUTO_TEST_CASE(a_plan_tells_how_each_scale_is_made) {
   BOOST_TEST(!plan_of(backward).scaling.weight.has_value());
 }
 
-BOOST_AUTO_TEST_CASE(epilogues_of_huge_matmuls_with_factors_of_groups_run_apart) {
+BOOST_AUTO_TEST_CASE(epilogues_of_huge_matmuls_with_scale_inv_of_groups_run_apart) {
   LinearPlanOptions options{.config = blockwise(), .shape = {.in_features = 16384, .out_features = 16384}};
   options.fusion.epilogue = parse_pointwise("silu(x)");
   const LinearPlan plan = linear_plan(options);

@@ -104,7 +104,7 @@ BOOST_AUTO_TEST_CASE(casts_and_scales_have_the_cpus_bits) {
           CountingBackend counting(inner, &on);
           Stream counted(counting, on.handle());
           counting.after_cast = [&](const CastSpec&, const CastTensors& t, Stream& at) {
-            for (const Tensor& out : {t.codes, t.transposed, t.factors, t.transposed_factors, t.result}) {
+            for (const Tensor& out : {t.codes, t.transposed, t.scale_inv, t.transposed_scale_inv, t.result}) {
               casts.push_back(bytes_of(out, inner, at));
             }
           };

@@ -236,7 +236,7 @@ BOOST_AUTO_TEST_CASE(codes_that_changed_are_named) {
   FunctionSaved kept(layer.plan, kShape.tokens, backend, stream);
   layer.forward(device.forward(true), &kept.saved, stream, true);
   const auto backward = [&] { layer.backward(device.backward(true), device.forward(true), kept.saved, stream); };
-  BOOST_TEST(with_changed(layer.codes.transposed_factors, backward) == "linear \"wq\" codes: " + kCodes);
+  BOOST_TEST(with_changed(layer.codes.transposed_scale_inv, backward) == "linear \"wq\" codes: " + kCodes);
   layer.cast_weight(other.weight, stream);
   BOOST_TEST(refusal(backward) == "linear \"wq\" codes: " + kCodes);
   // That reads no codes.
@@ -272,7 +272,7 @@ BOOST_AUTO_TEST_CASE(what_changed_in_a_module_is_named) {
   const auto backward = [&] { layer.backward(device.backward(), device.forward(), kept.saved, stream); };
   BOOST_TEST(with_changed(device.gamma, backward) == "norm linear \"wq\" gamma: " + kKeep);
   BOOST_TEST(with_changed(device.linear.input, backward) == "norm linear \"wq\" input: " + kKeep);
-  BOOST_TEST(with_changed(layer.part.codes.transposed_factors, backward) == "norm linear \"wq\" codes: " + kCodes);
+  BOOST_TEST(with_changed(layer.part.codes.transposed_scale_inv, backward) == "norm linear \"wq\" codes: " + kCodes);
   BOOST_TEST(with_changed(bytes_of(kept.saved.memory), backward) == "norm linear \"wq\" saved: " + kSaved);
   backward();
   NormLinear owner(NormKind::layer, backend, {.linear = kLinear}, rowwise());
@@ -293,8 +293,8 @@ BOOST_AUTO_TEST_CASE(what_changed_in_a_module_is_named) {
   Saved<MlpPlan> kept_by_mlp(functions.plan, kShape.tokens, backend, stream);
   functions.forward(in_fp8.forward(), &kept_by_mlp.saved, stream);
   const auto mlp_backward = [&] { functions.backward(in_fp8.backward(), in_fp8.forward(), kept_by_mlp.saved, stream); };
-  BOOST_TEST(with_changed(functions.up.codes.transposed_factors, mlp_backward) == "MLP \"mlp\" codes: " + kCodes);
-  BOOST_TEST(with_changed(functions.down.codes.transposed_factors, mlp_backward) ==
+  BOOST_TEST(with_changed(functions.up.codes.transposed_scale_inv, mlp_backward) == "MLP \"mlp\" codes: " + kCodes);
+  BOOST_TEST(with_changed(functions.down.codes.transposed_scale_inv, mlp_backward) ==
              "MLP \"mlp\" down.codes: " + kCodes);
   BOOST_TEST(with_changed(bytes_of(kept_by_mlp.saved.memory), mlp_backward) == "MLP \"mlp\" saved: " + kSaved);
 }

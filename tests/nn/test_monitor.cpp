@@ -52,7 +52,7 @@ struct Fixture {
     CastSpec spec{.in = Dtype::f32, .codes = !transposed, .transposed = transposed, .source = ScaleSource::given};
     const Tensor values = matrix(x.data(), Dtype::f32, 2, 4, cpu);
     const Tensor written = matrix(codes.data(), Dtype::e4m3fn, transposed ? 4 : 2, transposed ? 2 : 4, cpu);
-    CastTensors tensors{.input = values, .factors = vector(&factor, Dtype::f32, 1, cpu)};
+    CastTensors tensors{.input = values, .scale_inv = vector(&factor, Dtype::f32, 1, cpu)};
     (transposed ? tensors.transposed : tensors.codes) = written;
     tensors.scales = vector(&scale, Dtype::f32, 1, cpu);
     tensors.amax = vector(&amax, Dtype::f32, 1, cpu);
@@ -62,7 +62,7 @@ struct Fixture {
                   .gemms = transposed ? "grad_weight" : "output",
                   .values = values,
                   .codes = written,
-                  .factors = tensors.factors,
+                  .scale_inv = tensors.scale_inv,
                   .scale = spec.scale,
                   .transposed = transposed},
                  stream);
@@ -113,7 +113,8 @@ BOOST_AUTO_TEST_CASE(says_what_a_cast_did) {
   std::getline(table, line);
   BOOST_TEST(line == "step 0");
   std::getline(table, line);
-  for (const char* const column : {"layer", "tensor", "amax", "factor", "saturated", "flushed", "nan", "inf", "SQNR"}) {
+  for (const char* const column :
+       {"layer", "tensor", "amax", "scale_inv", "saturated", "flushed", "nan", "inf", "SQNR"}) {
     BOOST_TEST(line.find(column) != std::string::npos, line);
   }
   std::getline(table, line);
@@ -196,7 +197,8 @@ BOOST_AUTO_TEST_CASE(takes_any_number_of_tensors) {
 
 BOOST_AUTO_TEST_CASE(leaves_out_what_is_nowhere_in_memory) {
   Monitor watching(*backend, options());
-  watching.cast({.layer = "a", .tensor = "input", .gemms = "output", .values = {}, .codes = {}, .factors = {}}, stream);
+  watching.cast({.layer = "a", .tensor = "input", .gemms = "output", .values = {}, .codes = {}, .scale_inv = {}},
+                stream);
   const GemmSpec spec{.out = Dtype::e4m3fn};
   std::uint8_t code = 0;
   const GemmTensors tensors{.a = {}, .b = {}, .out = matrix(&code, Dtype::e4m3fn, 1, 1, backend->device())};
@@ -280,8 +282,8 @@ BOOST_AUTO_TEST_CASE(costs_nothing_between_its_steps) {
   const GemmSpec spec{.out = Dtype::f32};
   const GemmTensors tensors{.a = {}, .b = {}, .out = matrix(&x, Dtype::f32, 1, 1, counting.device())};
   watching.gemm({.layer = "a", .role = "output", .spec = spec, .tensors = tensors}, own);
-  watching.cast({.layer = "a", .tensor = "input", .gemms = "output", .values = tensors.out, .codes = {}, .factors = {}},
-                own);
+  watching.cast(
+      {.layer = "a", .tensor = "input", .gemms = "output", .values = tensors.out, .codes = {}, .scale_inv = {}}, own);
   BOOST_TEST(counting.capture_questions == 0);
   BOOST_TEST(counting.allocations == 0);
 }
@@ -329,11 +331,11 @@ BOOST_AUTO_TEST_CASE(dumps_a_tensor_before_and_after_its_cast) {
                                     "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 2), }");
   BOOST_REQUIRE(transposed.size() == 8U);
   BOOST_TEST(transposed[1] == expected[4]);
-  const auto factors = check_npy(folder.path() / (file + "transposed_factors.npy"),
-                                 "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1), }");
+  const auto scale_inv = check_npy(folder.path() / (file + "transposed_scale_inv.npy"),
+                                   "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1), }");
   const float one = 1;
-  BOOST_REQUIRE(factors.size() == 4U);
-  BOOST_TEST(std::memcmp(factors.data(), &one, 4) == 0);
+  BOOST_REQUIRE(scale_inv.size() == 4U);
+  BOOST_TEST(std::memcmp(scale_inv.data(), &one, 4) == 0);
 
   // A dump happens only once.
   fs::remove(folder.path() / (file + "values.npy"));
@@ -383,7 +385,7 @@ BOOST_AUTO_TEST_CASE(dumps_16_bits_with_a_row_stride) {
                    .gemms = "output",
                    .values = values,
                    .codes = matrix(codes.data(), Dtype::e5m2, 2, 2, backend->device()),
-                   .factors = vector(&factor, Dtype::f32, 1, backend->device())},
+                   .scale_inv = vector(&factor, Dtype::f32, 1, backend->device())},
                   stream);
     const auto bytes = check_npy(folder.path() / (std::string(layer) + ".weight.step0.values.npy"),
                                  "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 2), }");

@@ -190,7 +190,7 @@ BOOST_AUTO_TEST_CASE(a_dump_in_an_unobserved_step_has_the_fused_values) {
     BOOST_TEST(read_file(unseen.path() / name, 1 << 20, "") == content, name);
     ++count;
   }
-  BOOST_TEST(count >= 6);  // values, codes and factors of both tensors
+  BOOST_TEST(count >= 6);  // values, codes and scale_inv of both tensors
 }
 
 BOOST_AUTO_TEST_SUITE_END()

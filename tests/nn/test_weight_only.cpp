@@ -82,7 +82,7 @@ BOOST_AUTO_TEST_CASE(of_codes_in_every_format_and_scale) {
 }
 
 // The codes of quantize() are those of a cast by the formula.
-BOOST_AUTO_TEST_CASE(of_quantized_values_with_f32_factors) {
+BOOST_AUTO_TEST_CASE(of_quantized_values_with_f32_scale_inv) {
   for (const Dtype dtype : kFp8Dtypes) {
     for (const ScaleGranularity scale : kWeightScales) {
       for (const bool pow2 : {false, true}) {
@@ -284,12 +284,12 @@ BOOST_AUTO_TEST_CASE(both_conventions_give_the_same) {
       const HostCodes codes = random_codes(options.dtype, n, k, 1);
       const WeightScales scales = random_scales(options, n, k, 2, true);
       WeightScales inverse = scales;
-      for (float& factor : inverse.factors) factor = 1 / factor;
+      for (float& factor : inverse.scale_inv) factor = 1 / factor;
       for (std::uint8_t& power : inverse.powers) power = static_cast<std::uint8_t>(254 - power);
       const std::int64_t stride = (k + 7) / 8 * 8;
       const DeviceBytes on(rows_of_codes(codes, stride), *backend, stream);
       const DeviceBytes scales_on =
-          options.mx ? DeviceBytes(inverse.powers, *backend, stream) : DeviceBytes(inverse.factors, *backend, stream);
+          options.mx ? DeviceBytes(inverse.powers, *backend, stream) : DeviceBytes(inverse.scale_inv, *backend, stream);
       const WeightOnlyLinear other = WeightOnlyLinear::from_codes(
           *backend, on.view(options.dtype, n, k, stride),
           scales_on.view(options.mx ? Dtype::e8m0fnu : Dtype::f32, scales.rows, scales.cols), ScaleConvention::quantize,
@@ -327,19 +327,19 @@ BOOST_AUTO_TEST_CASE(scales_are_divided_by_in_f32) {
   const DeviceBytes on(rows_of_codes(codes, 8), *backend, stream), scales_on(scales, *backend, stream);
   const WeightOnlyLinear linear = WeightOnlyLinear::from_codes(
       *backend, on.view(Dtype::e4m3fn, 3, 8), scales_on.view(Dtype::f32, 3, 1), ScaleConvention::quantize, {}, stream);
-  const auto* const factors = static_cast<const float*>(linear.factors().data);
-  for (std::size_t i = 0; i < scales.size(); ++i) BOOST_TEST(factors[i] == 1.0F / scales[i]);
+  const auto* const scale_inv = static_cast<const float*>(linear.scale_inv().data);
+  for (std::size_t i = 0; i < scales.size(); ++i) BOOST_TEST(scale_inv[i] == 1.0F / scales[i]);
 }
 
 BOOST_AUTO_TEST_CASE(scales_of_other_dtypes_shapes_and_strides) {
   const std::int64_t n = 4, k = 256;
   const HostCodes codes = random_codes(Dtype::e4m3fn, n, k, 1);
   const DeviceBytes on(rows_of_codes(codes, k), *backend, stream);
-  const auto factors = [&](const WeightOnlyOptions& options, const Tensor& scales) {
+  const auto scale_inv = [&](const WeightOnlyOptions& options, const Tensor& scales) {
     const WeightOnlyLinear linear = WeightOnlyLinear::from_codes(*backend, on.view(Dtype::e4m3fn, n, k), scales,
                                                                  ScaleConvention::dequantize, options, stream);
-    const auto* const data = static_cast<const float*>(linear.factors().data);
-    return std::vector<float>(data, data + linear.factors().cols);
+    const auto* const data = static_cast<const float*>(linear.scale_inv().data);
+    return std::vector<float>(data, data + linear.scale_inv().cols);
   };
   const std::vector<float> rows{1, 2, 0.5F, 4}, groups{1, 2, 3, 4, 5, 6, 7, 8};
   for (const Dtype dtype : kHighPrecisionDtypes) {
@@ -347,17 +347,17 @@ BOOST_AUTO_TEST_CASE(scales_of_other_dtypes_shapes_and_strides) {
     const DeviceMatrix apart = on_device({4, 1, {1, 2, 0.5, 4}}, dtype, 3);
     const DeviceMatrix as_row = on_device({1, 4, {1, 2, 0.5, 4}}, dtype);
     for (const DeviceMatrix* scales : {&as_column, &apart, &as_row}) {
-      BOOST_TEST((factors({}, *scales) == rows), name(dtype) << " " << describe(scales->view()));
+      BOOST_TEST((scale_inv({}, *scales) == rows), name(dtype) << " " << describe(scales->view()));
     }
     const DeviceMatrix of_groups = on_device({4, 2, {1, 2, 3, 4, 5, 6, 7, 8}}, dtype, 5);
-    BOOST_TEST((factors({.scale = kRowGroups}, of_groups) == groups), name(dtype));
+    BOOST_TEST((scale_inv({.scale = kRowGroups}, of_groups) == groups), name(dtype));
     const DeviceMatrix of_tensor = on_device({1, 1, {3}}, dtype);
-    BOOST_TEST((factors({.scale = kTensorwise}, of_tensor) == std::vector<float>{3}), name(dtype));
+    BOOST_TEST((scale_inv({.scale = kTensorwise}, of_tensor) == std::vector<float>{3}), name(dtype));
   }
   const DeviceBytes powers(std::vector<std::uint8_t>{127, 128, 126, 129}, *backend, stream);
-  BOOST_TEST((factors({}, powers.view(Dtype::e8m0fnu, 4, 1)) == rows));
+  BOOST_TEST((scale_inv({}, powers.view(Dtype::e8m0fnu, 4, 1)) == rows));
   const DeviceBytes odd(std::vector<std::uint8_t>{0, 255, 254, 127}, *backend, stream);
-  const std::vector<float> ends = factors({}, odd.view(Dtype::e8m0fnu, 4, 1));
+  const std::vector<float> ends = scale_inv({}, odd.view(Dtype::e8m0fnu, 4, 1));
   BOOST_TEST(ends[0] == 0x1p-127F);
   BOOST_TEST(std::isnan(ends[1]));
   BOOST_TEST(ends[2] == 0x1p127F);
@@ -371,7 +371,7 @@ BOOST_AUTO_TEST_CASE(codes_of_any_row_stride) {
     const WeightScales scales = random_scales(options, n, k, 2, true);
     const DeviceBytes on(rows_of_codes(codes, k + 12), *backend, stream);
     const DeviceBytes scales_on =
-        options.mx ? DeviceBytes(scales.powers, *backend, stream) : DeviceBytes(scales.factors, *backend, stream);
+        options.mx ? DeviceBytes(scales.powers, *backend, stream) : DeviceBytes(scales.scale_inv, *backend, stream);
     const WeightOnlyLinear apart =
         WeightOnlyLinear::from_codes(*backend, on.view(options.dtype, n, k, k + 12),
                                      scales_on.view(options.mx ? Dtype::e8m0fnu : Dtype::f32, scales.rows, scales.cols),

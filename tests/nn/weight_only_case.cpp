@@ -88,7 +88,7 @@ WeightScales random_scales(const WeightOnlyOptions& options, std::int64_t n, std
   for (std::int64_t i = 0; i < made.rows * made.cols; ++i) {
     const int exponent = static_cast<int>(engine() % 7) - 5;
     const double mantissa = pow2 || options.mx ? 1.0 : 1.0 + static_cast<double>(engine() % 1000000) * 1e-6;
-    made.factors.push_back(static_cast<float>(std::ldexp(mantissa, exponent)));
+    made.scale_inv.push_back(static_cast<float>(std::ldexp(mantissa, exponent)));
     made.powers.push_back(static_cast<std::uint8_t>(127 + exponent));
   }
   return made;
@@ -102,7 +102,7 @@ Matrix values_of(const HostCodes& codes, const WeightScales& scales, const Weigh
       const std::int64_t down = scale.rows == 0 ? 0 : r / scale.rows;
       const std::int64_t across = scale.cols == 0 ? 0 : c / scale.cols;
       values.at(r, c) = codes.value(r, c) *
-                        static_cast<double>(scales.factors[static_cast<std::size_t>(down * scales.cols + across)]);
+                        static_cast<double>(scales.scale_inv[static_cast<std::size_t>(down * scales.cols + across)]);
     }
   }
   return values;
@@ -113,11 +113,12 @@ WeightOnlyLinear layer_of(const HostCodes& codes, const WeightScales& scales, co
   const std::int64_t unit = packed_unit(codes.dtype);
   const std::int64_t stride = (codes.cols + unit - 1) / unit * unit;
   const DeviceBytes weight(rows_of_codes(codes, stride), backend, stream);
-  const DeviceBytes factors =
-      options.mx ? DeviceBytes(scales.powers, backend, stream) : DeviceBytes(scales.factors, backend, stream);
-  return WeightOnlyLinear::from_codes(backend, weight.view(codes.dtype, codes.rows, codes.cols, stride),
-                                      factors.view(options.mx ? Dtype::e8m0fnu : Dtype::f32, scales.rows, scales.cols),
-                                      ScaleConvention::dequantize, options, stream);
+  const DeviceBytes scale_inv =
+      options.mx ? DeviceBytes(scales.powers, backend, stream) : DeviceBytes(scales.scale_inv, backend, stream);
+  return WeightOnlyLinear::from_codes(
+      backend, weight.view(codes.dtype, codes.rows, codes.cols, stride),
+      scale_inv.view(options.mx ? Dtype::e8m0fnu : Dtype::f32, scales.rows, scales.cols), ScaleConvention::dequantize,
+      options, stream);
 }
 
 DeviceMatrix forward_of(const WeightOnlyLinear& layer, const DeviceMatrix& x, Dtype out, Backend& backend,

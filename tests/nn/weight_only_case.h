@@ -68,7 +68,7 @@ std::string print(const WeightOnlyOptions& options);
 
 struct WeightScales {
   std::int64_t rows = 1, cols = 1;
-  std::vector<float> factors{};
+  std::vector<float> scale_inv{};
   std::vector<std::uint8_t> powers{};  // for mx: the same scales as e8m0fnu codes
 };
 

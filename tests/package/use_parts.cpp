@@ -110,7 +110,7 @@ void frozen_weight(Place& at) {
   Memory base_memory(at.backend, frozen), down_memory(at.backend, down), up_memory(at.backend, up);
   ingot::Float8WeightState state{.scale = ingot::kBlocks, .out_features = kOut, .in_features = kIn};
   state.codes.assign(kOut * kIn, std::byte{0x38});  // 1
-  state.factors.assign(2, 0.25F);
+  state.scale_inv.assign(2, 0.25F);
   const ingot::Float8View codes =
       ingot::weight_from_state(frozen, at.backend, state, ingot::region_of(base_memory.weight), at.stream);
   const auto x = at.make(Dtype::f32, kTokens, kIn, 1), base = at.make(Dtype::f32, kTokens, kOut, 0);
@@ -164,8 +164,8 @@ void shared_input(Place& at) {
 void inference(Place& at) {
   ingot::Float8WeightState state{.out_features = kOut, .in_features = kIn};
   state.codes.assign(kOut * kIn, std::byte{0x38});
-  state.factors = {0.5F};
-  state.input_factor = 0.25F;  // static activations
+  state.scale_inv = {0.5F};
+  state.input_scale_inv = 0.25F;  // static activations
   const auto file = std::filesystem::temp_directory_path() / "ingot_use_parts.safetensors";
   ingot::save_float8_weights(file, {{"wq.", state}});
   const auto loaded = ingot::load_float8_weight(ingot::SafetensorsCheckpoint::open(file), "wq.");

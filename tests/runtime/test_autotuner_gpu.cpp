@@ -138,7 +138,7 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
         // Another GEMM.
         GemmTensors other = tensors;
         other.b = operands.tensors(0).b;
-        other.factor_b = operands.tensors(0).factor_b;
+        other.scale_inv_b = operands.tensors(0).scale_inv_b;
         gpu.backend().gemm(spec, other, gpu.stream());
         BOOST_TEST(operands.fault().find("relative error") != std::string::npos);
       }
@@ -201,7 +201,7 @@ BOOST_FIXTURE_TEST_CASE(small_a_kernel_that_is_missing_in_a_capture_is_told, Fix
     MeasuredGpu gpu(fresh);
     const OwnedTensor codes(gpu.backend(), Dtype::e4m3fn, 256, 256);
     const OwnedTensor out(gpu.backend(), Dtype::bf16, 256, 128);
-    const OwnedTensor factor(gpu.backend(), Dtype::f32, 1, 1);
+    const OwnedTensor scale_inv(gpu.backend(), Dtype::f32, 1, 1);
     Tensor b = codes;
     b.rows = 128;
     static_cast<void>(gpu.stream().scratch(64 << 20));
@@ -209,7 +209,8 @@ BOOST_FIXTURE_TEST_CASE(small_a_kernel_that_is_missing_in_a_capture_is_told, Fix
               "cuStreamBeginCapture");
     const std::string error = test::error_of(
         [&] {
-          gpu.backend().gemm(call.spec, {.a = codes, .b = b, .factor_a = factor, .factor_b = factor, .out = out},
+          gpu.backend().gemm(call.spec,
+                             {.a = codes, .b = b, .scale_inv_a = scale_inv, .scale_inv_b = scale_inv, .out = out},
                              gpu.stream());
         },
         ErrorCode::invalid_argument);

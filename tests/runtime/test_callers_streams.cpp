@@ -122,7 +122,7 @@ struct Fixture {
                         .scale = kRowwise,
                         .transposed = true,
                         .transposed_scale = kColumnwise};
-    backend->cast(spec, {.input = x, .codes = q, .transposed = t, .factors = rows, .transposed_factors = cols}, on);
+    backend->cast(spec, {.input = x, .codes = q, .transposed = t, .scale_inv = rows, .transposed_scale_inv = cols}, on);
   }
   // Of a few tiles, which are cast in one launch: as a cluster, or one after the other for all.
   Launch small_cast(Stream& on, std::int64_t count, const char* expression) {
@@ -132,7 +132,7 @@ struct Fixture {
     const OwnedTensor out(*backend, Dtype::e4m3fn, count, 1024);
     const OwnedTensor transposed(*backend, Dtype::e4m3fn, 1024, count);
     calls.launches.clear();
-    backend->cast(spec, {.input = in, .codes = out, .transposed = transposed, .factors = factor}, on);
+    backend->cast(spec, {.input = in, .codes = out, .transposed = transposed, .scale_inv = factor}, on);
     return calls.launches.front();
   }
 

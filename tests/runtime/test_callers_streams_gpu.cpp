@@ -99,11 +99,11 @@ BOOST_AUTO_TEST_CASE(work_on_the_default_stream_runs_after_the_callers) {
   const Driver::Api& api = driver->api();
   const OwnedTensor x(backend, Dtype::bf16, kSize, kSize);
   const OwnedTensor codes(backend, Dtype::e4m3fn, kSize, kSize);
-  const OwnedTensor factors(backend, Dtype::f32, 1, kSize);
+  const OwnedTensor scale_inv(backend, Dtype::f32, 1, kSize);
   const Buffer from(backend, kBytes);
   const Buffer to(backend, kBytes);
   const CastSpec spec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowwise};
-  const CastTensors tensors{.input = x, .codes = codes, .factors = factors};
+  const CastTensors tensors{.input = x, .codes = codes, .scale_inv = scale_inv};
   Stream own(backend);
   backend.device_api().fill_zero(x.view().data, kSize * kSize * 2, own);
   backend.cast(spec, tensors, own);  // loads the kernel
@@ -143,11 +143,11 @@ BOOST_AUTO_TEST_CASE(operations_run_on_a_part_of_the_multiprocessors) {
       const OwnedTensor x(backend, Dtype::bf16, rows, 1024);
       const OwnedTensor codes(backend, Dtype::e4m3fn, rows, 1024);
       const OwnedTensor transposed(backend, Dtype::e4m3fn, 1024, rows);
-      const OwnedTensor factor(backend, Dtype::f32, 1, 1);
+      const OwnedTensor scale_inv(backend, Dtype::f32, 1, 1);
       std::vector<std::uint16_t> host(static_cast<std::size_t>(rows * 1024));
       for (std::size_t i = 0; i < host.size(); ++i) host[i] = static_cast<std::uint16_t>(0x3f80U + i % 512);
       backend.device_api().copy_from_host(x.view().data, host.data(), host.size() * 2, whole);
-      const CastTensors tensors{.input = x, .codes = codes, .transposed = transposed, .factors = factor};
+      const CastTensors tensors{.input = x, .codes = codes, .transposed = transposed, .scale_inv = scale_inv};
       backend.cast(spec, tensors, whole);
       backend.device_api().synchronize(whole);
       const std::vector<std::uint8_t> expected = codes_of(backend, codes);
@@ -163,9 +163,9 @@ BOOST_AUTO_TEST_CASE(operations_run_on_a_part_of_the_multiprocessors) {
     const OwnedTensor a(backend, spec.a, 1024, 1024);
     const OwnedTensor b(backend, spec.b, 1024, 1024);
     const OwnedTensor out(backend, spec.out, 1024, 1024);
-    const OwnedTensor factors(backend, Dtype::f32, 1, 1024);
+    const OwnedTensor scale_inv(backend, Dtype::f32, 1, 1024);
     GemmTensors tensors{.a = a, .b = b, .out = out};
-    if (is_fp8(spec.a)) tensors.factor_a = tensors.factor_b = factors;
+    if (is_fp8(spec.a)) tensors.scale_inv_a = tensors.scale_inv_b = scale_inv;
     BOOST_CHECK_NO_THROW(backend.gemm(spec, tensors, on_green));
     BOOST_CHECK_NO_THROW(backend.device_api().synchronize(on_green));
   }

@@ -28,7 +28,7 @@ struct Fixture {
 };
 
 // The first scale_inv whose bits differ; empty if there is none.
-std::string factor_difference(const GuardedMatrix& by_row, const GuardedMatrix& by_group, std::int64_t rows) {
+std::string scale_inv_difference(const GuardedMatrix& by_row, const GuardedMatrix& by_group, std::int64_t rows) {
   const std::int64_t groups = by_row.cols() / rows;
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t g = 0; g < groups; ++g) {
@@ -41,8 +41,8 @@ std::string factor_difference(const GuardedMatrix& by_row, const GuardedMatrix& 
 }
 
 bool grouped(const CastSpec& spec, const std::string& output) {
-  return (output == "factors" && spec.scale == kRowGroups) ||
-         (output == "transposed_factors" && spec.transposed_scale == kRowGroups);
+  return (output == "scale_inv" && spec.scale == kRowGroups) ||
+         (output == "transposed_scale_inv" && spec.transposed_scale == kRowGroups);
 }
 
 constexpr Device kCpu{};
@@ -51,12 +51,12 @@ Tensor at(std::uintptr_t address, Dtype dtype, std::int64_t rows, std::int64_t c
   return matrix(reinterpret_cast<void*>(address), dtype, rows, cols, kCpu);
 }
 
-std::string message(const Tensor& factors, ScaleGranularity scale = kRowGroups) {
+std::string message(const Tensor& scale_inv, ScaleGranularity scale = kRowGroups) {
   return refused([&] {
            check(CastSpec{.scale = scale},
                  {.input = at(0x1000, Dtype::bf16, 6, 300),
                   .codes = at(0x8000, Dtype::e4m3fn, 6, 300),
-                  .factors = factors},
+                  .scale_inv = scale_inv},
                  kCpu);
          })
       .message;
@@ -72,12 +72,12 @@ BOOST_AUTO_TEST_CASE(has_the_bits_of_row_by_row) {
     const SharedMatrices inputs = maker.inputs(c);
     const Matrices by_group = run(c, inputs, *backend, stream);
     Case ordinary = c;
-    ordinary.factors_by_group = false;
+    ordinary.scale_inv_by_group = false;
     const Matrices by_row = run(ordinary, inputs, *backend, stream);
     std::string fault = damage(by_group);
     for (const auto& [what, output] : by_group) {
       if (!fault.empty()) break;
-      fault = grouped(spec, what) ? factor_difference(by_row.at(what), output, c.shape.rows)
+      fault = grouped(spec, what) ? scale_inv_difference(by_row.at(what), output, c.shape.rows)
                                   : bit_difference(what, by_row.at(what), output);
     }
     BOOST_TEST(fault == "", name(c));
@@ -91,17 +91,17 @@ BOOST_AUTO_TEST_CASE(statistics_read_either_order) {
   const SharedMatrices inputs = maker.inputs(c);
   std::vector<CastStats> found;
   for (const bool by_group : {false, true}) {
-    c.factors_by_group = by_group;
+    c.scale_inv_by_group = by_group;
     PlacedCase placed(c, inputs, *backend, stream);
     placed.enqueue(stream);
     CastStats stats;
     backend->cast_stats({.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowGroups},
                         {.input = placed.tensor("input"),
                          .codes = placed.tensor("codes"),
-                         .factors = placed.tensor("factors"),
+                         .scale_inv = placed.tensor("scale_inv"),
                          .stats = vector(&stats, Dtype::f32, kCastStatsWords, kCpu)},
                         stream);
-    BOOST_TEST(placed.tensor("factors").rows == (by_group ? kGroups : 1));
+    BOOST_TEST(placed.tensor("scale_inv").rows == (by_group ? kGroups : 1));
     found.push_back(stats);
   }
   BOOST_TEST(std::memcmp(&found[0], &found[1], sizeof(CastStats)) == 0);
@@ -112,8 +112,8 @@ BOOST_AUTO_TEST_CASE(statistics_read_either_order) {
 // Which scale_inv must be copied for cuBLASLt, and which not.
 BOOST_AUTO_TEST_CASE(cublaslt_reads_them_as_they_are) {
   const Tensor by_group = at(0x1000, Dtype::f32, 3, 6);
-  BOOST_TEST(cublaslt_factors(by_group, kRowGroups, 6, 300).bytes() == 0U);
-  BOOST_TEST(cublaslt_factors(at(0x1000, Dtype::f32, 1, 18), kRowGroups, 6, 300).bytes() > 0U);
+  BOOST_TEST(cublaslt_scale_inv(by_group, kRowGroups, 6, 300).bytes() == 0U);
+  BOOST_TEST(cublaslt_scale_inv(at(0x1000, Dtype::f32, 1, 18), kRowGroups, 6, 300).bytes() > 0U);
 }
 
 BOOST_AUTO_TEST_CASE(what_a_cast_says_of_other_shapes) {
@@ -121,22 +121,22 @@ BOOST_AUTO_TEST_CASE(what_a_cast_says_of_other_shapes) {
   BOOST_TEST(message(at(0x10000, Dtype::f32, 3, 6)) == "nothing was thrown");
   BOOST_TEST(
       message(at(0x10000, Dtype::f32, 6, 3)) ==
-      "cast factors: is f32[6, 3] on cpu; it must be [1, 18]: one for each group of 128 in a row of the input, row "
+      "cast scale_inv: is f32[6, 3] on cpu; it must be [1, 18]: one for each group of 128 in a row of the input, row "
       "by row, or [3, 6]: one row for each group of columns");
-  BOOST_TEST(message(at(0x10000, Dtype::bf16, 3, 6)) == "cast factors: is bf16[3, 6] on cpu; the spec asks for f32");
+  BOOST_TEST(message(at(0x10000, Dtype::bf16, 3, 6)) == "cast scale_inv: is bf16[3, 6] on cpu; the spec asks for f32");
   BOOST_TEST(
       message(at(0x10000, Dtype::f32, 3, 1), kBlocks) ==
-      "cast factors: is f32[3, 1] on cpu; it must be [1, 3]: one for each block of 128 x 128 of the input, row by "
+      "cast scale_inv: is f32[3, 1] on cpu; it must be [1, 3]: one for each block of 128 x 128 of the input, row by "
       "row");
   BOOST_TEST(refused([&] {
                check(CastStatsSpec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowGroups},
                      {.input = at(0x1000, Dtype::bf16, 6, 300),
                       .codes = at(0x8000, Dtype::e4m3fn, 6, 300),
-                      .factors = at(0x10000, Dtype::f32, 6, 3),
+                      .scale_inv = at(0x10000, Dtype::f32, 6, 3),
                       .stats = at(0x20000, Dtype::f32, 1, kCastStatsWords)},
                      kCpu);
              }).message ==
-             "cast_stats factors: is f32[6, 3] on cpu; it must be [1, 18]: one for each group of 128 in a row of the "
+             "cast_stats scale_inv: is f32[6, 3] on cpu; it must be [1, 18]: one for each group of 128 in a row of the "
              "input, row by row, or [3, 6]: one row for each group of columns");
 }
 

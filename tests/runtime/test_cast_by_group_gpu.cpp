@@ -45,14 +45,14 @@ BOOST_AUTO_TEST_CASE(statistics_read_either_order) {
   const SharedMatrices inputs = maker.inputs(c);
   std::vector<std::vector<std::byte>> found;
   for (const bool by_group : {false, true}) {
-    c.factors_by_group = by_group;
+    c.scale_inv_by_group = by_group;
     PlacedCase placed(c, inputs, cuda, stream);
     placed.enqueue(stream);
     const Buffer stats(cuda, sizeof(CastStats));
     cuda.cast_stats({.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowGroups},
                     {.input = placed.tensor("input"),
                      .codes = placed.tensor("codes"),
-                     .factors = placed.tensor("factors"),
+                     .scale_inv = placed.tensor("scale_inv"),
                      .stats = vector(stats.data(), Dtype::f32, kCastStatsWords, cuda.device())},
                     stream);
     cuda.device_api().copy_to_host(found.emplace_back(sizeof(CastStats)).data(), stats.data(), sizeof(CastStats),

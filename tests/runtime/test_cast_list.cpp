@@ -68,8 +68,8 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing_of_another_cast) {
   check_contains(refusal(spec, {a.tensors, other}),
                  {"codes of cast 1", "its memory overlaps that of the codes of cast 0", "its own memory"});
   other = b.tensors;
-  other.factors = vector(a.tensors.input.data, Dtype::f32, 1, backend->device());
-  check_contains(refusal(spec, {other, a.tensors}), {"factors of cast 0", "overlaps that of the input of cast 1"});
+  other.scale_inv = vector(a.tensors.input.data, Dtype::f32, 1, backend->device());
+  check_contains(refusal(spec, {other, a.tensors}), {"scale_inv of cast 0", "overlaps that of the input of cast 1"});
 }
 
 BOOST_AUTO_TEST_CASE(inputs_may_be_shared) {

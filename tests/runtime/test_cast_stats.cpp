@@ -34,7 +34,7 @@ CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& input
   CastStats stats;
   double smallest = std::numeric_limits<double>::infinity();
   double smallest_factor = smallest;
-  bool nan_factor = false;
+  bool nan_scale_inv = false;
   for (std::int64_t r = 0; r < input.rows(); ++r) {
     for (std::int64_t c = 0; c < input.cols(); ++c) {
       const double x = input.value(r, c);
@@ -48,8 +48,8 @@ CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& input
         constexpr double kLargest[] = {448, 57344, 240, 57344};
         const double largest = kLargest[static_cast<int>(*spec.out) - static_cast<int>(Dtype::e4m3fn)];
         const double code = spec.transposed ? inputs.at("codes")->value(c, r) : inputs.at("codes")->value(r, c);
-        const double factor = inputs.at("factors")->value(0, extent_of(spec.scale, input.cols(), r, c));
-        nan_factor = nan_factor || std::isnan(factor);
+        const double factor = inputs.at("scale_inv")->value(0, extent_of(spec.scale, input.cols(), r, c));
+        nan_scale_inv = nan_scale_inv || std::isnan(factor);
         if (factor < smallest_factor) smallest_factor = factor;
         if (factor > static_cast<double>(stats.largest_factor)) stats.largest_factor = static_cast<float>(factor);
         restored = code * factor;
@@ -68,9 +68,9 @@ CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& input
   if (std::isfinite(smallest)) stats.smallest = static_cast<float>(smallest);
   stats.smallest_factor = static_cast<float>(smallest_factor);
   if (smallest_factor > static_cast<double>(stats.largest_factor)) {  // no scale_inv is a number
-    stats.smallest_factor = nan_factor ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+    stats.smallest_factor = nan_scale_inv ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
   }
-  if (nan_factor) stats.largest_factor = std::numeric_limits<float>::quiet_NaN();
+  if (nan_scale_inv) stats.largest_factor = std::numeric_limits<float>::quiet_NaN();
   return stats;
 }
 
@@ -133,12 +133,12 @@ struct RealCast : Fixture {
     }
     const Device cpu = backend->device();
     std::vector<std::uint8_t> codes(values.size());
-    std::vector<float> factors(static_cast<std::size_t>(scale_count(spec.scale, rows, cols)));
-    std::vector<float> scales(factors.size(), given);
-    std::vector<float> amax(factors.size());
-    const auto count = static_cast<std::int64_t>(factors.size());
+    std::vector<float> scale_inv(static_cast<std::size_t>(scale_count(spec.scale, rows, cols)));
+    std::vector<float> scales(scale_inv.size(), given);
+    std::vector<float> amax(scale_inv.size());
+    const auto count = static_cast<std::int64_t>(scale_inv.size());
     const Tensor input = x.view(x.bytes().data(), cpu);
-    CastTensors tensors{.input = input, .factors = vector(factors.data(), Dtype::f32, count, cpu)};
+    CastTensors tensors{.input = input, .scale_inv = vector(scale_inv.data(), Dtype::f32, count, cpu)};
     (spec.transposed ? tensors.transposed : tensors.codes) =
         matrix(codes.data(), spec.out, spec.transposed ? cols : rows, spec.transposed ? rows : cols, cpu);
     if (given != 0) {
@@ -150,7 +150,7 @@ struct RealCast : Fixture {
     backend->cast_stats({.in = spec.in, .out = spec.out, .scale = spec.scale, .transposed = spec.transposed},
                         {.input = input,
                          .codes = spec.transposed ? tensors.transposed : tensors.codes,
-                         .factors = tensors.factors,
+                         .scale_inv = tensors.scale_inv,
                          .stats = vector(&stats, Dtype::f32, kCastStatsWords, cpu)},
                         stream);
     return stats;
@@ -222,7 +222,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit) {
     CastStatsSpec changed = spec;
     CastStatsTensors tensors{.input = matrix(memory, Dtype::bf16, 4, 130, cpu),
                              .codes = matrix(memory + 2048, Dtype::e4m3fn, 4, 130, cpu),
-                             .factors = vector(memory + 3072, Dtype::f32, 8, cpu),
+                             .scale_inv = vector(memory + 3072, Dtype::f32, 8, cpu),
                              .stats = vector(memory + 3584, Dtype::f32, kCastStatsWords, cpu)};
     change(changed, tensors);
     try {
@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit) {
   BOOST_TEST(message([](auto&, auto& t) { t.codes.dtype = Dtype::e5m2; }) ==
              "cast_stats codes: is e5m2[4, 130] on cpu; the spec asks for e4m3fn");
   BOOST_TEST(message([](auto& s, auto&) { s.scale = kRowwise; }) ==
-             "cast_stats factors: is f32[1, 8] on cpu; it must be [1, 4]: one for each row of the input");
+             "cast_stats scale_inv: is f32[1, 8] on cpu; it must be [1, 4]: one for each row of the input");
   BOOST_TEST(
       message([](auto& s, auto&) { s = {}; }) ==
       "cast_stats codes: is e4m3fn[4, 130] on cpu; it must not be given (a default Tensor instead): the spec has "
@@ -251,7 +251,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit) {
       "bits");
   BOOST_TEST(
       message([](auto&, auto& t) { t.stats.data = memory + 3072; }) ==
-      "cast_stats stats: is f32[1, 18] on cpu; its memory overlaps that of cast_stats factors, which is f32[1, 8] "
+      "cast_stats stats: is f32[1, 18] on cpu; its memory overlaps that of cast_stats scale_inv, which is f32[1, 8] "
       "on cpu; an output needs its own memory");
 }
 

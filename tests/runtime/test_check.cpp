@@ -36,15 +36,15 @@ CastTensors cast_tensors() {
   return {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
           .codes = matrix(at(1024), Dtype::e4m3fn, 4, 8, kCpu),
           .transposed = matrix(at(2048), Dtype::e4m3fn, 8, 4, kCpu),
-          .factors = vector(at(3072), Dtype::f32, 1, kCpu)};
+          .scale_inv = vector(at(3072), Dtype::f32, 1, kCpu)};
 }
 
 const GemmSpec kGemm{.a = Dtype::e4m3fn, .b = Dtype::e5m2, .out = Dtype::bf16, .scale_a = kRowwise, .bias = true};
 GemmTensors gemm_tensors() {
   return {.a = matrix(at(0), Dtype::e4m3fn, 4, 32, kCpu),
           .b = matrix(at(1024), Dtype::e5m2, 6, 32, kCpu),
-          .factor_a = vector(at(2048), Dtype::f32, 4, kCpu),
-          .factor_b = vector(at(3072), Dtype::f32, 1, kCpu),
+          .scale_inv_a = vector(at(2048), Dtype::f32, 4, kCpu),
+          .scale_inv_b = vector(at(3072), Dtype::f32, 1, kCpu),
           .bias = vector(at(4096), Dtype::bf16, 6, kCpu),
           .out = matrix(at(5120), Dtype::bf16, 4, 6, kCpu)};
 }
@@ -84,13 +84,13 @@ BOOST_AUTO_TEST_CASE(empty_tensors_pass_without_memory) {
         {.input = matrix(nullptr, Dtype::bf16, 0, 8, kCpu),
          .codes = matrix(nullptr, Dtype::e4m3fn, 0, 8, kCpu),
          .transposed = matrix(nullptr, Dtype::e4m3fn, 8, 0, kCpu),
-         .factors = vector(at(0), Dtype::f32, 1, kCpu)},
+         .scale_inv = vector(at(0), Dtype::f32, 1, kCpu)},
         kCpu);
   // Without rows there are no scales: the scale_inv may be a default Tensor.
   check(CastSpec{.scale = kRowwise},
         {.input = matrix(nullptr, Dtype::bf16, 0, 8, kCpu),
          .codes = matrix(nullptr, Dtype::e4m3fn, 0, 8, kCpu),
-         .factors = {}},
+         .scale_inv = {}},
         kCpu);
   // K = 0: out is the bias, or zero.
   check(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16},
@@ -118,8 +118,8 @@ BOOST_AUTO_TEST_CASE(dtypes_and_devices) {
              "cast input: is f16[4, 8] on cpu; the spec asks for bf16");
   BOOST_TEST(cast_message([](CastTensors& t) { t.codes.dtype = Dtype::e5m2; }) ==
              "cast codes: is e5m2[4, 8] on cpu; the spec asks for e4m3fn");
-  BOOST_TEST(cast_message([](CastTensors& t) { t.factors.dtype = Dtype::bf16; }) ==
-             "cast factors: is bf16[1, 1] on cpu; the spec asks for f32");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.scale_inv.dtype = Dtype::bf16; }) ==
+             "cast scale_inv: is bf16[1, 1] on cpu; the spec asks for f32");
   BOOST_TEST(cast_message([](CastTensors& t) { t.transposed.device = kGpu; }) ==
              "cast transposed: is e4m3fn[8, 4] on cuda:0; this backend works on cpu: copy it there");
   BOOST_TEST(gemm_message([](GemmTensors& t) { t.bias.dtype = Dtype::f32; }) ==
@@ -159,7 +159,7 @@ BOOST_AUTO_TEST_CASE(pointers) {
   const std::string odd = cast_message([](CastTensors& t) { t.input.data = at(1); });
   BOOST_TEST(contains(odd, "cast input: is bf16[4, 8] on cpu; its data pointer 0x"), odd);
   BOOST_TEST(contains(odd, "is misaligned: it must be a multiple of 2 bytes, the size of an element"), odd);
-  BOOST_TEST(contains(cast_message([](CastTensors& t) { t.factors.data = at(3074); }), "a multiple of 4 bytes"));
+  BOOST_TEST(contains(cast_message([](CastTensors& t) { t.scale_inv.data = at(3074); }), "a multiple of 4 bytes"));
 }
 
 BOOST_AUTO_TEST_CASE(shapes) {
@@ -205,7 +205,8 @@ BOOST_AUTO_TEST_CASE(pairs_of_gemms) {
                second.a = matrix(at(0), Dtype::e4m3fn, 4, 32, kCpu);
              }) == "gemm out: is bf16[4, 6] on cpu; its memory overlaps that of gemm a" + apart +
                        "e4m3fn[4, 32] on cpu; both may run at the same time");
-  BOOST_TEST(message([](auto& first, auto& second) { second.factor_a = first.out; }).starts_with("gemm factor_a: "));
+  BOOST_TEST(
+      message([](auto& first, auto& second) { second.scale_inv_a = first.out; }).starts_with("gemm scale_inv_a: "));
   BOOST_TEST(message([](auto&, auto& second) { second.out = matrix(at(8192), Dtype::bf16, 6, 4, kCpu); }) ==
              "gemm out: is bf16[6, 4] on cpu; it must be [4, 6]: M of a, N of b");
 }
@@ -334,34 +335,34 @@ BOOST_AUTO_TEST_CASE(layouts_say_where_m_n_and_k_are) {
       "[K, M])");
 }
 
-BOOST_AUTO_TEST_CASE(factors_and_amax) {
-  BOOST_TEST(cast_message([](CastTensors& t) { t.factors = {}; }) ==
-             "cast factors: is missing; it must be f32[1, 1]: one for the whole tensor");
-  BOOST_TEST(cast_message([](CastTensors& t) { t.factors.cols = t.factors.row_stride = 4; }) ==
-             "cast factors: is f32[1, 4] on cpu; it must be [1, 1]: one for the whole tensor");
+BOOST_AUTO_TEST_CASE(scale_inv_and_amax) {
+  BOOST_TEST(cast_message([](CastTensors& t) { t.scale_inv = {}; }) ==
+             "cast scale_inv: is missing; it must be f32[1, 1]: one for the whole tensor");
+  BOOST_TEST(cast_message([](CastTensors& t) { t.scale_inv.cols = t.scale_inv.row_stride = 4; }) ==
+             "cast scale_inv: is f32[1, 4] on cpu; it must be [1, 1]: one for the whole tensor");
   CastSpec rowwise = kCast;
   rowwise.scale = kRowwise;
   BOOST_TEST(cast_message([](auto&) {}, rowwise) ==
-             "cast factors: is f32[1, 1] on cpu; it must be [1, 4]: one for each row of the input");
-  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a = {}; }) ==
-             "gemm factor_a: is missing; it must be f32[1, 4]: one for each of a's M rows");
-  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 6, kCpu); }) ==
-             "gemm factor_b: is f32[1, 6] on cpu; it must be [1, 1]: one for the whole tensor");
+             "cast scale_inv: is f32[1, 1] on cpu; it must be [1, 4]: one for each row of the input");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.scale_inv_a = {}; }) ==
+             "gemm scale_inv_a: is missing; it must be f32[1, 4]: one for each of a's M rows");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.scale_inv_b = vector(at(3072), Dtype::f32, 6, kCpu); }) ==
+             "gemm scale_inv_b: is f32[1, 6] on cpu; it must be [1, 1]: one for the whole tensor");
   // Groups of 128 along K = 32: one group per row of a; b's scale_inv may be of blocks or of rows too.
   GemmSpec grouped = kGemm;
   grouped.scale_a = kRowGroups;
   grouped.scale_b = kBlocks;
   BOOST_TEST(gemm_message([](auto&) {}, grouped) == kNothing);
-  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a.cols = t.factor_a.row_stride = 1; }, grouped) ==
-             "gemm factor_a: is f32[1, 1] on cpu; it must be [1, 4]: one for each group of 128 along K, row by row");
-  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 6, kCpu); }, grouped) ==
-             "gemm factor_b: is f32[1, 6] on cpu; it must be [1, 1]: one for each block of 128 x 128, row by row");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.scale_inv_a.cols = t.scale_inv_a.row_stride = 1; }, grouped) ==
+             "gemm scale_inv_a: is f32[1, 1] on cpu; it must be [1, 4]: one for each group of 128 along K, row by row");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.scale_inv_b = vector(at(3072), Dtype::f32, 6, kCpu); }, grouped) ==
+             "gemm scale_inv_b: is f32[1, 6] on cpu; it must be [1, 1]: one for each block of 128 x 128, row by row");
   grouped.scale_b = kRowGroups;
   BOOST_TEST(gemm_message([](auto&) {}, grouped) ==
-             "gemm factor_b: is f32[1, 1] on cpu; it must be [1, 6]: one for each group of 128 along K, row by row");
+             "gemm scale_inv_b: is f32[1, 1] on cpu; it must be [1, 6]: one for each group of 128 along K, row by row");
   // A column vector of scale_inv is not accepted as a row.
-  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 4, 1, kCpu); }) ==
-             "gemm factor_a: is f32[4, 1] on cpu; it must be [1, 4]: one for each of a's M rows");
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.scale_inv_a = matrix(at(2048), Dtype::f32, 4, 1, kCpu); }) ==
+             "gemm scale_inv_a: is f32[4, 1] on cpu; it must be [1, 4]: one for each of a's M rows");
   const auto error = refused([] {
     check(AmaxSpec{.in = Dtype::f32, .scale = kRowwise},
           {.input = matrix(at(0), Dtype::f32, 4, 8, kCpu), .amax = vector(at(1024), Dtype::f32, 1, kCpu)}, kCpu);
@@ -370,7 +371,7 @@ BOOST_AUTO_TEST_CASE(factors_and_amax) {
 }
 
 // K = 300 has three groups: their scale_inv are stored row by row, or in three rows with any stride.
-BOOST_AUTO_TEST_CASE(factors_of_groups) {
+BOOST_AUTO_TEST_CASE(scale_inv_of_groups) {
   const auto deep = [](ScaleGranularity scale_b, auto change) {
     GemmSpec spec = kGemm;
     spec.scale_a = kRowGroups;
@@ -381,44 +382,47 @@ BOOST_AUTO_TEST_CASE(factors_of_groups) {
           t.b = matrix(at(1200), Dtype::e5m2, 2, 300, kCpu);
           t.out = matrix(at(5120), Dtype::bf16, 4, 2, kCpu);
           t.bias = vector(at(4096), Dtype::bf16, 2, kCpu);
-          t.factor_a = vector(at(2048), Dtype::f32, 12, kCpu);
-          t.factor_b = vector(at(3072), Dtype::f32, scale_b == kBlocks ? 3 : 6, kCpu);
+          t.scale_inv_a = vector(at(2048), Dtype::f32, 12, kCpu);
+          t.scale_inv_b = vector(at(3072), Dtype::f32, scale_b == kBlocks ? 3 : 6, kCpu);
           change(t);
         },
         spec);
   };
   BOOST_TEST(deep(kBlocks, [](auto&) {}) == kNothing);
-  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 3, 4, kCpu); }) == kNothing);
-  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_b = matrix(at(3072), Dtype::f32, 3, 1, kCpu); }) == kNothing);
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.scale_inv_a = matrix(at(2048), Dtype::f32, 3, 4, kCpu); }) ==
+             kNothing);
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.scale_inv_b = matrix(at(3072), Dtype::f32, 3, 1, kCpu); }) ==
+             kNothing);
   BOOST_TEST(deep(kRowGroups, [](GemmTensors& t) {
-               t.factor_b = matrix(at(3072), Dtype::f32, 3, 2, kCpu);
-               t.factor_b.row_stride = 5;
+               t.scale_inv_b = matrix(at(3072), Dtype::f32, 3, 2, kCpu);
+               t.scale_inv_b.row_stride = 5;
              }) == kNothing);
   const std::string both =
       "it must be [1, 12]: one for each group of 128 along K, row by row, or [3, 4]: one row for each group of K";
-  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::f32, 4, 3, kCpu); }) ==
-             "gemm factor_a: is f32[4, 3] on cpu; " + both);
-  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = {}; }) ==
-             "gemm factor_a: is missing; it must be f32" + both.substr(std::string("it must be ").size()));
-  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_b = vector(at(3072), Dtype::f32, 4, kCpu); }) ==
-             "gemm factor_b: is f32[1, 4] on cpu; it must be [1, 3]: one for each block of 128 x 128, row by row, or "
-             "[3, 1]: one row for each group of K");
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.scale_inv_a = matrix(at(2048), Dtype::f32, 4, 3, kCpu); }) ==
+             "gemm scale_inv_a: is f32[4, 3] on cpu; " + both);
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.scale_inv_a = {}; }) ==
+             "gemm scale_inv_a: is missing; it must be f32" + both.substr(std::string("it must be ").size()));
+  BOOST_TEST(
+      deep(kBlocks, [](GemmTensors& t) { t.scale_inv_b = vector(at(3072), Dtype::f32, 4, kCpu); }) ==
+      "gemm scale_inv_b: is f32[1, 4] on cpu; it must be [1, 3]: one for each block of 128 x 128, row by row, or "
+      "[3, 1]: one row for each group of K");
   BOOST_TEST(deep(kRowGroups,
                   [](GemmTensors& t) {
-                    t.factor_b = matrix(at(3072), Dtype::f32, 3, 2, kCpu);
-                    t.factor_b.row_stride = 1;
+                    t.scale_inv_b = matrix(at(3072), Dtype::f32, 3, 2, kCpu);
+                    t.scale_inv_b.row_stride = 1;
                   }) ==
-             "gemm factor_b: is f32[3, 2] on cpu, row stride 1; the row stride must be at least the number of "
+             "gemm scale_inv_b: is f32[3, 2] on cpu, row stride 1; the row stride must be at least the number of "
              "columns, or rows overlap");
-  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.factor_a = matrix(at(2048), Dtype::bf16, 3, 4, kCpu); }) ==
-             "gemm factor_a: is bf16[3, 4] on cpu; the spec asks for f32");
+  BOOST_TEST(deep(kBlocks, [](GemmTensors& t) { t.scale_inv_a = matrix(at(2048), Dtype::bf16, 3, 4, kCpu); }) ==
+             "gemm scale_inv_a: is bf16[3, 4] on cpu; the spec asks for f32");
   // With a large stride, the last of three rows reaches into the output.
   BOOST_TEST(contains(deep(kBlocks,
                            [](GemmTensors& t) {
-                             t.factor_a = matrix(at(2048), Dtype::f32, 3, 4, kCpu);
-                             t.factor_a.row_stride = 384;
+                             t.scale_inv_a = matrix(at(2048), Dtype::f32, 3, 4, kCpu);
+                             t.scale_inv_a.row_stride = 384;
                            }),
-                      "overlaps that of gemm factor_a"));
+                      "overlaps that of gemm scale_inv_a"));
 }
 
 BOOST_AUTO_TEST_CASE(forgotten_tensors) {
@@ -442,7 +446,7 @@ BOOST_AUTO_TEST_CASE(forgotten_tensors) {
     check(CastSpec{.in = Dtype::f32, .pointwise = parse_pointwise("exp(x)"), .result = true},
           {.input = matrix(at(0), Dtype::f32, 4, 8, kCpu),
            .codes = matrix(at(1024), Dtype::e4m3fn, 4, 8, kCpu),
-           .factors = vector(at(2048), Dtype::f32, 1, kCpu)},
+           .scale_inv = vector(at(2048), Dtype::f32, 1, kCpu)},
           kCpu);
   });
   BOOST_TEST(error.message == "cast result: is missing; it must be f32[4, 8]: the input's shape");
@@ -489,13 +493,13 @@ BOOST_AUTO_TEST_CASE(what_the_spec_does_not_ask_for_is_refused) {
     check(GemmSpec{.a = Dtype::bf16, .b = Dtype::bf16, .out = Dtype::bf16},
           {.a = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
            .b = matrix(at(1024), Dtype::bf16, 6, 8, kCpu),
-           .factor_a = vector(at(2048), Dtype::f32, 1, kCpu),
+           .scale_inv_a = vector(at(2048), Dtype::f32, 1, kCpu),
            .out = matrix(at(3072), Dtype::bf16, 4, 6, kCpu)},
           kCpu);
   });
   BOOST_TEST(error.message ==
-             "gemm factor_a: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): a "
-             "high-precision operand has no factors");
+             "gemm scale_inv_a: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): a "
+             "high-precision operand has no scale_inv");
 }
 
 BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
@@ -508,8 +512,8 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
       cast_message([](CastTensors& t) { t.transposed.data = at(1024 + 31); }) ==
       "cast transposed: is e4m3fn[8, 4] on cpu; its memory overlaps that of cast codes, which is e4m3fn[4, 8] on "
       "cpu; an output needs its own memory");
-  BOOST_TEST(contains(cast_message([](CastTensors& t) { t.factors.data = at(2048); }),
-                      "cast factors: is f32[1, 1] on cpu; its memory overlaps that of cast transposed"));
+  BOOST_TEST(contains(cast_message([](CastTensors& t) { t.scale_inv.data = at(2048); }),
+                      "cast scale_inv: is f32[1, 1] on cpu; its memory overlaps that of cast transposed"));
   // Rows of one tensor inside the gaps of the other count as overlap, because the memory ranges meet.
   BOOST_TEST(contains(cast_message([](CastTensors& t) { t.input.row_stride = 600; }),
                       "cast codes: is e4m3fn[4, 8] on cpu; its memory overlaps that of cast input"));
@@ -518,7 +522,7 @@ BOOST_AUTO_TEST_CASE(outputs_overlap_nothing) {
     BOOST_TEST(contains(message, "gemm out: is bf16[4, 6] on cpu; its memory overlaps that of gemm "), message);
   }
   // Inputs may share memory.
-  BOOST_TEST(gemm_message([](GemmTensors& t) { t.factor_b.data = t.factor_a.data; }) == kNothing);
+  BOOST_TEST(gemm_message([](GemmTensors& t) { t.scale_inv_b.data = t.scale_inv_a.data; }) == kNothing);
 }
 
 BOOST_AUTO_TEST_CASE(epilogues_of_a_gemm) {
@@ -591,16 +595,17 @@ BOOST_AUTO_TEST_CASE(epilogues_of_a_gemm) {
         [&](GemmTensors& t) {
           t.out = matrix(at(5120), Dtype::e4m3fn, 4, 6, kCpu);
           t.scale = vector(at(6144), Dtype::f32, 1, kCpu);
-          t.factor = vector(at(7168), Dtype::f32, 1, kCpu);
+          t.scale_inv = vector(at(7168), Dtype::f32, 1, kCpu);
           change(t);
         },
         codes);
   };
   BOOST_TEST(coded([](auto&) {}) == kNothing);
   BOOST_TEST(contains(coded([](GemmTensors& t) { t.scale = {}; }), "gemm scale: is missing; it must be f32[1, 1]"));
-  BOOST_TEST(contains(coded([](GemmTensors& t) { t.factor = {}; }), "gemm factor: is missing; it must be f32[1, 1]"));
-  BOOST_TEST(contains(coded([](GemmTensors& t) { t.factor = t.scale; }),
-                      "gemm factor: is f32[1, 1] on cpu; its memory overlaps that of gemm scale"));
+  BOOST_TEST(
+      contains(coded([](GemmTensors& t) { t.scale_inv = {}; }), "gemm scale_inv: is missing; it must be f32[1, 1]"));
+  BOOST_TEST(contains(coded([](GemmTensors& t) { t.scale_inv = t.scale; }),
+                      "gemm scale_inv: is f32[1, 1] on cpu; its memory overlaps that of gemm scale"));
 }
 
 BOOST_AUTO_TEST_CASE(overlap_of_two_tensors) {

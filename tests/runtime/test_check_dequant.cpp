@@ -51,7 +51,7 @@ const DequantMatmulSpec kPacked{};
 DequantMatmulTensors rows_tensors() {
   return {.x = matrix(at(0), Dtype::bf16, kM, kK, kCpu),
           .weight = matrix(at(1 << 14), Dtype::e4m3fn, kN, kK, kCpu),
-          .factors = vector(at(1 << 15), Dtype::f32, kN, kCpu),
+          .scale_inv = vector(at(1 << 15), Dtype::f32, kN, kCpu),
           .bias = vector(at((1 << 15) + 1024), Dtype::bf16, kN, kCpu),
           .out = matrix(at((1 << 15) + 2048), Dtype::bf16, kM, kN, kCpu)};
 }
@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(right_calls_pass) {
   check(DequantMatmulSpec{.scale = kRowGroups, .layout = WeightLayout::row_major},
         {.x = matrix(nullptr, Dtype::bf16, 2, 0, kCpu),
          .weight = matrix(nullptr, Dtype::e4m3fn, 5, 0, kCpu),
-         .factors = {},
+         .scale_inv = {},
          .out = matrix(at(0), Dtype::bf16, 2, 5, kCpu)},
         kCpu);
   check(PackWeightSpec{}, {.codes = matrix(nullptr, Dtype::e4m3fn, 0, 5, kCpu), .packed = {}}, kCpu);
@@ -147,14 +147,14 @@ BOOST_AUTO_TEST_CASE(shapes) {
              "dequant_matmul bias: is bf16[1, 69] on cpu; it must be [1, 70]: one for each of the N columns");
 }
 
-BOOST_AUTO_TEST_CASE(factors_of_every_kind) {
-  const auto of_scale = [](ScaleGranularity scale, Dtype factors = Dtype::f32) {
+BOOST_AUTO_TEST_CASE(scale_inv_of_every_kind) {
+  const auto of_scale = [](ScaleGranularity scale, Dtype scale_inv = Dtype::f32) {
     DequantMatmulSpec spec = kPacked;
     spec.scale = scale;
-    spec.factors = factors;
-    return packed_message([](auto& t) { t.factors = vector(t.factors.data, Dtype::f32, 7, kCpu); }, spec);
+    spec.scale_inv = scale_inv;
+    return packed_message([](auto& t) { t.scale_inv = vector(t.scale_inv.data, Dtype::f32, 7, kCpu); }, spec);
   };
-  const std::string is = "dequant_matmul factors: is f32[1, 7] on cpu; ";
+  const std::string is = "dequant_matmul scale_inv: is f32[1, 7] on cpu; ";
   BOOST_TEST(of_scale(kTensorwise) == is + "it must be [1, 1]: one for the whole weight");
   BOOST_TEST(of_scale(kRowwise) == is + "it must be [1, 70]: one for each of the weight's N rows");
   BOOST_TEST(of_scale(kRowGroups) == is + "it must be [1, 70]: one for each group of 128 along K, row by row");
@@ -162,8 +162,8 @@ BOOST_AUTO_TEST_CASE(factors_of_every_kind) {
   BOOST_TEST(of_scale(kRowGroups32) == is + "it must be [1, 280]: one for each group of 32 along K, row by row");
   BOOST_TEST(of_scale(kBlocks) == is + "it must be [1, 1]: one for each block of 128 x 128, row by row");
   BOOST_TEST(of_scale(kRowGroups32, Dtype::e8m0fnu) == is + "the spec asks for e8m0fnu");
-  BOOST_TEST(packed_message([](auto& t) { t.factors = {}; }) ==
-             "dequant_matmul factors: is missing; it must be f32[1, 70]: one for each of the weight's N rows");
+  BOOST_TEST(packed_message([](auto& t) { t.scale_inv = {}; }) ==
+             "dequant_matmul scale_inv: is missing; it must be f32[1, 70]: one for each of the weight's N rows");
 }
 
 BOOST_AUTO_TEST_CASE(dtypes_and_what_is_not_asked_for) {

@@ -36,7 +36,7 @@ NormTensors layer_tensors() {
           .gamma = vector(at(1024), Dtype::bf16, 8, kCpu),
           .beta = vector(at(2048), Dtype::bf16, 8, kCpu),
           .codes = matrix(at(3072), Dtype::e4m3fn, 4, 8, kCpu),
-          .factors = vector(at(4096), Dtype::f32, 4, kCpu),
+          .scale_inv = vector(at(4096), Dtype::f32, 4, kCpu),
           .result = matrix(at(5120), Dtype::bf16, 4, 8, kCpu),
           .mean = vector(at(6144), Dtype::f32, 4, kCpu),
           .rstd = vector(at(7168), Dtype::f32, 4, kCpu)};
@@ -47,7 +47,7 @@ constexpr NormSpec kGiven{
 NormTensors given_tensors() {
   return {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
           .codes = matrix(at(3072), Dtype::e4m3fn, 4, 8, kCpu),
-          .factors = vector(at(4096), Dtype::f32, 1, kCpu),
+          .scale_inv = vector(at(4096), Dtype::f32, 1, kCpu),
           .scale = vector(at(8192), Dtype::f32, 1, kCpu),
           .amax = vector(at(9216), Dtype::f32, 1, kCpu)};
 }
@@ -130,8 +130,8 @@ BOOST_AUTO_TEST_CASE(dtypes_and_devices) {
              "norm beta: is f16[1, 8] on cpu; the spec asks for bf16");
   BOOST_TEST(layer_message([](NormTensors& t) { t.codes.dtype = Dtype::e5m2; }) ==
              "norm codes: is e5m2[4, 8] on cpu; the spec asks for e4m3fn");
-  BOOST_TEST(layer_message([](NormTensors& t) { t.factors.dtype = Dtype::bf16; }) ==
-             "norm factors: is bf16[1, 4] on cpu; the spec asks for f32");
+  BOOST_TEST(layer_message([](NormTensors& t) { t.scale_inv.dtype = Dtype::bf16; }) ==
+             "norm scale_inv: is bf16[1, 4] on cpu; the spec asks for f32");
   BOOST_TEST(layer_message([](NormTensors& t) { t.result.dtype = Dtype::f32; }) ==
              "norm result: is f32[4, 8] on cpu; the spec asks for bf16");
   BOOST_TEST(layer_message([](NormTensors& t) { t.mean.dtype = Dtype::bf16; }) ==
@@ -165,8 +165,8 @@ BOOST_AUTO_TEST_CASE(shapes) {
              "norm gamma: is bf16[1, 9] on cpu; " + per_column);
   BOOST_TEST(layer_message([&](NormTensors& t) { longer(t.beta); }) ==
              "norm beta: is bf16[1, 9] on cpu; " + per_column);
-  BOOST_TEST(layer_message([&](NormTensors& t) { longer(t.factors); }) ==
-             "norm factors: is f32[1, 5] on cpu; " + per_row);
+  BOOST_TEST(layer_message([&](NormTensors& t) { longer(t.scale_inv); }) ==
+             "norm scale_inv: is f32[1, 5] on cpu; " + per_row);
   BOOST_TEST(layer_message([&](NormTensors& t) { longer(t.mean); }) == "norm mean: is f32[1, 5] on cpu; " + per_row);
   BOOST_TEST(layer_message([&](NormTensors& t) { longer(t.rstd); }) == "norm rstd: is f32[1, 5] on cpu; " + per_row);
   BOOST_TEST(layer_message([&](NormTensors& t) { longer(t.codes); }) ==
@@ -176,8 +176,8 @@ BOOST_AUTO_TEST_CASE(shapes) {
   const std::string single = "it must be [1, 1]: one for the whole tensor";
   BOOST_TEST(given_message([&](NormTensors& t) { longer(t.scale); }) == "norm scale: is f32[1, 2] on cpu; " + single);
   BOOST_TEST(given_message([&](NormTensors& t) { longer(t.amax); }) == "norm amax: is f32[1, 2] on cpu; " + single);
-  BOOST_TEST(given_message([](NormTensors& t) { t.factors = vector(at(4096), Dtype::f32, 4, kCpu); }) ==
-             "norm factors: is f32[1, 4] on cpu; " + single);
+  BOOST_TEST(given_message([](NormTensors& t) { t.scale_inv = vector(at(4096), Dtype::f32, 4, kCpu); }) ==
+             "norm scale_inv: is f32[1, 4] on cpu; " + single);
 
   BOOST_TEST(backward_message([](NormBackwardTensors& t) { t.grad_output.rows = 3; }) ==
              "norm_backward grad_output: is bf16[3, 8] on cpu; it must be [4, 8]: the input's shape");
@@ -200,8 +200,8 @@ BOOST_AUTO_TEST_CASE(what_is_missing) {
              "norm gamma: is missing; it must be bf16[1, 8]: one for each column of the input");
   BOOST_TEST(layer_message([](NormTensors& t) { t.beta = {}; }) ==
              "norm beta: is missing; it must be bf16[1, 8]: one for each column of the input");
-  BOOST_TEST(layer_message([](NormTensors& t) { t.factors = {}; }) ==
-             "norm factors: is missing; it must be f32[1, 4]: one for each row of the input");
+  BOOST_TEST(layer_message([](NormTensors& t) { t.scale_inv = {}; }) ==
+             "norm scale_inv: is missing; it must be f32[1, 4]: one for each row of the input");
   BOOST_TEST(layer_message([](NormTensors& t) { t.mean = {}; }) ==
              "norm mean: is missing; it must be f32[1, 4]: one for each row of the input");
   BOOST_TEST(layer_message([](NormTensors& t) { t.rstd = {}; }) ==
@@ -212,8 +212,8 @@ BOOST_AUTO_TEST_CASE(what_is_missing) {
              "norm scale: is missing; it must be f32[1, 1]: one for the whole tensor");
   BOOST_TEST(given_message([](NormTensors& t) { t.amax = {}; }) ==
              "norm amax: is missing; it must be f32[1, 1]: one for the whole tensor");
-  BOOST_TEST(given_message([](NormTensors& t) { t.factors = {}; }) ==
-             "norm factors: is missing; it must be f32[1, 1]: one for the whole tensor");
+  BOOST_TEST(given_message([](NormTensors& t) { t.scale_inv = {}; }) ==
+             "norm scale_inv: is missing; it must be f32[1, 1]: one for the whole tensor");
   BOOST_TEST(backward_message([](NormBackwardTensors& t) { t.mean = {}; }) ==
              "norm_backward mean: is missing; it must be f32[1, 4]: one for each row of the input");
   BOOST_TEST(backward_message([](NormBackwardTensors& t) { t.rstd = {}; }) ==
@@ -244,7 +244,7 @@ BOOST_AUTO_TEST_CASE(what_the_spec_does_not_ask_for) {
   BOOST_TEST(layer_message([](auto&) {}, no_codes) ==
              "norm codes: is e4m3fn[4, 8] on cpu; " + kAbsent + "the spec does not ask for this output");
   BOOST_TEST(layer_message([](NormTensors& t) { t.codes = {}; }, no_codes) ==
-             "norm factors: is f32[1, 4] on cpu; " + kAbsent + "the spec asks for no codes");
+             "norm scale_inv: is f32[1, 4] on cpu; " + kAbsent + "the spec asks for no codes");
   const auto scale = [](NormTensors& t) { t.scale = vector(at(8192), Dtype::f32, 1, kCpu); };
   BOOST_TEST(layer_message(scale) ==
              "norm scale: is f32[1, 1] on cpu; " + kAbsent + "the scales of this spec are dynamic");

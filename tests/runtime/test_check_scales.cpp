@@ -22,7 +22,7 @@ alignas(16) float memory[64];
 Tensor scales(std::int64_t count) { return vector(memory, Dtype::f32, count, Device{}); }
 
 void check_256x300(const Tensor& tensor) {
-  check_scales("some factors", tensor, Dtype::f32, {64, 128}, 256, 300, Device{}, kMatrix);
+  check_scales("some scale_inv", tensor, Dtype::f32, {64, 128}, 256, 300, Device{}, kMatrix);
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ BOOST_AUTO_TEST_CASE(as_many_as_the_matrix_has_scales) {
   const std::string expected = "it must be [1, 12]: one for each block of 64 x 128 of it, row by row";
   BOOST_TEST(test::refused([] { check_256x300(scales(11)); }).message.ends_with(expected));
   BOOST_TEST(test::refused([] { check_256x300({}); }).message ==
-             "some factors: is missing; it must be f32[1, 12]: one for each block of 64 x 128 of it, row by row");
+             "some scale_inv: is missing; it must be f32[1, 12]: one for each block of 64 x 128 of it, row by row");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -118,20 +118,22 @@ BOOST_AUTO_TEST_CASE(a_fast_result_that_is_far_off_is_seen) {
   far.set_bits(1, 3, 0x7f);
   check_contains(fast_difference("codes", codes, far, false), {"codes: first at index 103", "nan"});
 
-  GuardedMatrix factors(Dtype::f32, 1, 2);
-  set_f32(factors, 0, 1.0F);
-  set_f32(factors, 1, 1e-3F);
-  GuardedMatrix other = factors;
+  GuardedMatrix scale_inv(Dtype::f32, 1, 2);
+  set_f32(scale_inv, 0, 1.0F);
+  set_f32(scale_inv, 1, 1e-3F);
+  GuardedMatrix other = scale_inv;
   set_f32(other, 0, 1.007F);
-  BOOST_TEST(fast_difference("factors", factors, other, false) == "");
+  BOOST_TEST(fast_difference("scale_inv", scale_inv, other, false) == "");
   set_f32(other, 1, 1.02e-3F);
-  check_contains(fast_difference("factors", factors, other, false), {"factors: first at index 1"});
+  check_contains(fast_difference("scale_inv", scale_inv, other, false), {"scale_inv: first at index 1"});
   // All outputs at once: how many codes may differ depends on whether the scale_inv are equal.
   near.set_bits(5, 7, codes.bits(5, 7) + 1);
-  BOOST_TEST(fast_difference({{"codes", codes}, {"factors", factors}}, {{"codes", near}, {"factors", factors}}) ==
-             "codes: 6 codes differ, but at most 5 may");
+  BOOST_TEST(
+      fast_difference({{"codes", codes}, {"scale_inv", scale_inv}}, {{"codes", near}, {"scale_inv", scale_inv}}) ==
+      "codes: 6 codes differ, but at most 5 may");
   set_f32(other, 1, 1e-3F);
-  BOOST_TEST(fast_difference({{"codes", codes}, {"factors", factors}}, {{"codes", near}, {"factors", other}}) == "");
+  BOOST_TEST(fast_difference({{"codes", codes}, {"scale_inv", scale_inv}}, {{"codes", near}, {"scale_inv", other}}) ==
+             "");
 }
 
 BOOST_AUTO_TEST_CASE(a_pair_of_gemms_has_the_bits_of_both) {
@@ -232,7 +234,7 @@ BOOST_AUTO_TEST_CASE(gemm_is_within_its_rounding_error) {
 BOOST_AUTO_TEST_CASE(gemm_sums_in_ascending_k) {
   for (const KernelSpec& any : all_valid_specs()) {
     const GemmSpec* const spec = std::get_if<GemmSpec>(&any);
-    if (spec == nullptr || !typical(*spec) || has_group_factors(*spec)) continue;
+    if (spec == nullptr || !typical(*spec) || has_group_scale_inv(*spec)) continue;
     const Case c{.spec = *spec, .shape = {19, 35, 1100}};
     const SharedMatrices inputs = maker.inputs(c);
     const Matrices outputs = run(c, inputs, *backend, stream);
@@ -247,8 +249,8 @@ BOOST_AUTO_TEST_CASE(gemm_sums_in_ascending_k) {
               static_cast<float>(operands.b[static_cast<std::size_t>(k * c.shape.cols + n)]);
           sum = sum + product;
         }
-        float value = sum * static_cast<float>(factor_of(inputs, "factor_a", spec->scale_a, m));
-        value = value * static_cast<float>(factor_of(inputs, "factor_b", spec->scale_b, n));
+        float value = sum * static_cast<float>(scale_inv_of(inputs, "scale_inv_a", spec->scale_a, m));
+        value = value * static_cast<float>(scale_inv_of(inputs, "scale_inv_b", spec->scale_b, n));
         const volatile float scaled = value;
         if (spec->bias) value = scaled + static_cast<float>(inputs.at("bias")->value(0, n));
         expected.values.push_back(round_reference(spec->out, static_cast<double>(value)));
@@ -281,11 +283,11 @@ BOOST_AUTO_TEST_CASE(gemm_sums_groups_of_k) {
                 static_cast<float>(operands.b[static_cast<std::size_t>(k * c.shape.cols + n)]);
             sum = sum + product;
           }
-          const auto factor_a =
-              static_cast<float>(inputs.at("factor_a")->value(0, extent_of(spec.scale_a, c.shape.inner, m, first)));
-          const auto factor_b =
-              static_cast<float>(inputs.at("factor_b")->value(0, extent_of(spec.scale_b, c.shape.inner, n, first)));
-          const volatile float scaled = sum * (factor_a * factor_b);
+          const auto scale_inv_a =
+              static_cast<float>(inputs.at("scale_inv_a")->value(0, extent_of(spec.scale_a, c.shape.inner, m, first)));
+          const auto scale_inv_b =
+              static_cast<float>(inputs.at("scale_inv_b")->value(0, extent_of(spec.scale_b, c.shape.inner, n, first)));
+          const volatile float scaled = sum * (scale_inv_a * scale_inv_b);
           total = total + scaled;
         }
         expected.values.push_back(static_cast<double>(total));
@@ -365,7 +367,7 @@ BOOST_AUTO_TEST_CASE(empty_tensors_may_have_no_memory) {
   backend->cast(CastSpec{.in = Dtype::f32},
                 {.input = matrix(nullptr, Dtype::f32, 0, 5, {}),
                  .codes = matrix(nullptr, Dtype::e4m3fn, 0, 5, {}),
-                 .factors = vector(factor.data(), Dtype::f32, 1, {})},
+                 .scale_inv = vector(factor.data(), Dtype::f32, 1, {})},
                 stream);
   BOOST_TEST(factor[0] == 1.0F / static_cast<float>(448 / 1e-12));
 
@@ -413,7 +415,7 @@ BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_written) {
                  {"amax amax", "[1, 1]"});
 
   const std::string no_output =
-      error_of([&] { backend->cast(CastSpec{.codes = false}, {.input = input, .factors = amax}, stream); },
+      error_of([&] { backend->cast(CastSpec{.codes = false}, {.input = input, .scale_inv = amax}, stream); },
                ErrorCode::invalid_spec);
   check_contains(no_output, {"codes", "transposed"});
   const std::string other_k = error_of(

@@ -40,8 +40,8 @@ struct Fixture {
                     {.input = view(input),
                      .codes = output("codes"),
                      .transposed = output("transposed"),
-                     .factors = output("factors"),
-                     .transposed_factors = output("transposed_factors"),
+                     .scale_inv = output("scale_inv"),
+                     .transposed_scale_inv = output("transposed_scale_inv"),
                      .scales = given("scales"),
                      .amax = output("amax"),
                      .transposed_scales = given("transposed_scales"),
@@ -52,7 +52,7 @@ struct Fixture {
                     {.input = view(input),
                      .gamma = given("gamma"),
                      .codes = output("codes"),
-                     .factors = output("factors"),
+                     .scale_inv = output("scale_inv"),
                      .eps = kNormEps},
                     stream);
     } else if (const auto* const elementwise = std::get_if<ElementwiseSpec>(&c.spec)) {
@@ -76,7 +76,7 @@ struct Fixture {
       const GuardedMatrix& codes = expected.at("codes");
       BOOST_TEST(std::memcmp(codes.element(0, 0), outputs.at("codes").element(r, 0), codes.row_bytes()) == 0,
                  "row " << r);
-      BOOST_TEST(expected.at("factors").bits(0, 0) == outputs.at("factors").bits(0, r), "row " << r);
+      BOOST_TEST(expected.at("scale_inv").bits(0, 0) == outputs.at("scale_inv").bits(0, r), "row " << r);
     }
   }
 };
@@ -88,12 +88,12 @@ void check_amax(ScaleGranularity scale, const GuardedMatrix& input, const Guarde
 // Compares one output on sampled rows; `code_at(r, c)` is what was written.
 template <class CodeAt>
 void check_codes(const CastSpec& spec, ScaleGranularity granularity, const SharedMatrices& inputs, const char* given,
-                 const GuardedMatrix& factors, const CodeAt& code_at) {
+                 const GuardedMatrix& scale_inv, const CodeAt& code_at) {
   const GuardedMatrix& input = *inputs.at("input");
   const auto found = inputs.find(given);
   const ScalesReference expected =
       scales_reference(spec, granularity, input, found == inputs.end() ? nullptr : found->second.get());
-  BOOST_TEST(bit_difference("factors", expected.factors, factors) == "");
+  BOOST_TEST(bit_difference("scale_inv", expected.scale_inv, scale_inv) == "");
   int faults = 0;
   for (const std::int64_t r : samples(input.rows())) {
     for (std::int64_t c = 0; c < input.cols() && faults < 10; ++c) {
@@ -109,13 +109,13 @@ void check_codes(const CastSpec& spec, ScaleGranularity granularity, const Share
 
 void check_cast(const CastSpec& spec, const SharedMatrices& inputs, const Matrices& outputs) {
   if (spec.codes) {
-    check_codes(spec, spec.scale, inputs, "scales", outputs.at("factors"),
+    check_codes(spec, spec.scale, inputs, "scales", outputs.at("scale_inv"),
                 [&](std::int64_t r, std::int64_t c) { return outputs.at("codes").bits(r, c); });
   }
   if (spec.transposed) {
     const bool own = spec.transposed_scale.has_value();
     check_codes(spec, spec.transposed_scale.value_or(spec.scale), inputs, own ? "transposed_scales" : "scales",
-                outputs.at(own ? "transposed_factors" : "factors"),
+                outputs.at(own ? "transposed_scale_inv" : "scale_inv"),
                 [&](std::int64_t r, std::int64_t c) { return outputs.at("transposed").bits(c, r); });
   }
 }

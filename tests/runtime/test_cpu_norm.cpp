@@ -45,7 +45,7 @@ std::string cast_difference(const NormSpec& spec, const SharedMatrices& inputs, 
   if (spec.source == ScaleSource::given) of_cast["scales"] = inputs.at("scale");
   const Matrices expected = cast_reference(cast, of_cast);
   std::string fault;
-  for (const char* const what : {"codes", "factors", "amax"}) {
+  for (const char* const what : {"codes", "scale_inv", "amax"}) {
     each(fault, outputs, what, [&](const GuardedMatrix& m) { return bit_difference(what, expected.at(what), m); });
   }
   return fault;
@@ -135,20 +135,20 @@ BOOST_AUTO_TEST_CASE(backward_is_the_derivative_of_forward) {
       return total;
     };
 
-    std::vector<float> x(6 * 19), grad(6 * 19), grad_input(6 * 19), factors(19), terms(19), result(6 * 19), mean(6),
+    std::vector<float> x(6 * 19), grad(6 * 19), grad_input(6 * 19), scale_inv(19), terms(19), result(6 * 19), mean(6),
         rstd(6), grad_gamma(19), grad_beta(19);
     for (std::int64_t i = 0; i < 6 * 19; ++i) {
       x[static_cast<std::size_t>(i)] = static_cast<float>(value(i / 19, i % 19));
       grad[static_cast<std::size_t>(i)] = static_cast<float>(weight(i / 19, i % 19));
     }
-    for (std::int64_t i = 0; i < 19; ++i) factors[static_cast<std::size_t>(i)] = static_cast<float>(gamma(i));
+    for (std::int64_t i = 0; i < 19; ++i) scale_inv[static_cast<std::size_t>(i)] = static_cast<float>(gamma(i));
     const bool layer = kind == NormKind::layer;
     const auto all = [](std::vector<float>& v, std::int64_t rows, std::int64_t cols) {
       return matrix(v.data(), Dtype::f32, rows, cols, {});
     };
     backend->norm(forward,
                   {.input = all(x, 6, 19),
-                   .gamma = all(factors, 1, 19),
+                   .gamma = all(scale_inv, 1, 19),
                    .beta = layer ? all(terms, 1, 19) : Tensor{},
                    .result = all(result, 6, 19),
                    .mean = layer ? all(mean, 1, 6) : Tensor{},
@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(backward_is_the_derivative_of_forward) {
     backend->norm_backward({.kind = kind, .in = Dtype::f32, .affine = true},
                            {.grad_output = all(grad, 6, 19),
                             .input = all(x, 6, 19),
-                            .gamma = all(factors, 1, 19),
+                            .gamma = all(scale_inv, 1, 19),
                             .mean = layer ? all(mean, 1, 6) : Tensor{},
                             .rstd = all(rstd, 1, 6),
                             .grad_input = all(grad_input, 6, 19),
@@ -208,7 +208,7 @@ BOOST_AUTO_TEST_CASE(a_cast_with_an_expression_of_the_statistics_gives_the_same)
           placed.poison_all_but({"mean", "rstd"}, stream);
           CastTensors tensors{.input = placed.tensor("input"),
                               .codes = placed.tensor("codes"),
-                              .factors = placed.tensor("factors"),
+                              .scale_inv = placed.tensor("scale_inv"),
                               .result = placed.tensor("result")};
           for (std::size_t i = 0; i < cast.pointwise.inputs().size(); ++i) {
             tensors.inputs[i] = placed.tensor(cast.pointwise.inputs()[i].name);
@@ -278,7 +278,7 @@ BOOST_AUTO_TEST_CASE(rows_of_nothing_and_eps_of_nothing) {
                  .source = ScaleSource::given},
                 {.input = matrix(nullptr, Dtype::f32, 0, 3, {}),
                  .codes = matrix(nullptr, Dtype::e4m3fn, 0, 3, {}),
-                 .factors = vector(&factor, Dtype::f32, 1, {}),
+                 .scale_inv = vector(&factor, Dtype::f32, 1, {}),
                  .scale = vector(&scale, Dtype::f32, 1, {}),
                  .amax = vector(&amax, Dtype::f32, 1, {})},
                 stream);

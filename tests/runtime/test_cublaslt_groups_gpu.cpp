@@ -28,7 +28,7 @@ Context& context() {
 
 bool on_hopper() {
   if (context().cache().target() == target_for(9, 0)) return true;
-  BOOST_TEST_MESSAGE("skipped: cuBLASLt has factors of groups on sm_90 only");
+  BOOST_TEST_MESSAGE("skipped: cuBLASLt has scale_inv of groups on sm_90 only");
   return false;
 }
 
@@ -76,13 +76,13 @@ void bring(Backend& backend, Stream& stream, std::vector<float>& to, const Tenso
 }
 
 // The scale_inv as cuBLASLt reads them, in their own buffer.
-Tensor ordered(Backend& backend, Stream& stream, const Tensor& factors, ScaleGranularity scale, std::int64_t rows,
+Tensor ordered(Backend& backend, Stream& stream, const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows,
                std::int64_t k, std::vector<Buffer>& memory) {
-  const CublasltFactors order = cublaslt_factors(factors, scale, rows, k);
+  const CublasltScaleInv order = cublaslt_scale_inv(scale_inv, scale, rows, k);
   std::vector<float> given;
-  bring(backend, stream, given, factors, static_cast<std::size_t>(factors.cols));
+  bring(backend, stream, given, scale_inv, static_cast<std::size_t>(scale_inv.cols));
   std::vector<float> read(static_cast<std::size_t>(order.read.rows * order.read.pitch), -1.0F);
-  const FactorStrides strides = factor_strides(scale, k);
+  const ScaleInvStrides strides = scale_inv_strides(scale, k);
   const std::int64_t groups = scale_count(scale, 1, k);
   const std::int64_t parts = static_cast<std::int64_t>(given.size()) / groups;
   for (std::int64_t r = 0; r < parts; ++r) {
@@ -93,7 +93,7 @@ Tensor ordered(Backend& backend, Stream& stream, const Tensor& factors, ScaleGra
   }
   memory.emplace_back(backend, read.size() * sizeof(float));
   backend.device_api().copy_from_host(memory.back().data(), read.data(), read.size() * sizeof(float), stream);
-  if (scale == kBlocks) return vector(memory.back().data(), Dtype::f32, factors.cols, backend.device());
+  if (scale == kBlocks) return vector(memory.back().data(), Dtype::f32, scale_inv.cols, backend.device());
   return matrix(memory.back().data(), Dtype::f32, groups, parts, backend.device());
 }
 
@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(every_kind) {
 }
 
 // scale_inv of an operand's transpose, one row for each group of K.
-BOOST_AUTO_TEST_CASE(factors_by_group) {
+BOOST_AUTO_TEST_CASE(scale_inv_by_group) {
   if (!on_hopper()) return;
   for (const char* const scale : {"128x128", "1x128"}) {
     const KernelSpec spec = parse(line("e4m3fn*e4m3fn", "bf16", scale, ""));
@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(factors_by_group) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(factors_as_cublaslt_reads_them) {
+BOOST_AUTO_TEST_CASE(scale_inv_as_cublaslt_reads_them) {
   if (!on_hopper()) return;
   MeasuredGpu gpu(context());
   RandomData random(gpu.backend(), gpu.stream(),
@@ -160,14 +160,15 @@ BOOST_AUTO_TEST_CASE(factors_as_cublaslt_reads_them) {
   for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     for (const MatmulSize size : {MatmulSize{1024, 768, 2048}, {260, 272, 512}, {3000, 1552, 1536}}) {
       const GemmSpec spec{.scale_a = kRowGroups, .scale_b = scale_b, .kernel = GemmKernel::cublaslt};
-      const GemmData data = make_gemm_data(random, {.spec = spec, .size = size}, 5, FactorOrder::by_row);
+      const GemmData data = make_gemm_data(random, {.spec = spec, .size = size}, 5, ScaleInvOrder::by_row);
       const auto bytes = static_cast<std::size_t>(size.m * size.n) * 2;
       std::vector<Buffer> memory;
       GemmTensors tensors = data.tensors;
-      tensors.factor_a = ordered(gpu.backend(), gpu.stream(), tensors.factor_a, spec.scale_a, size.m, size.k, memory);
-      tensors.factor_b = ordered(gpu.backend(), gpu.stream(), tensors.factor_b, scale_b, size.n, size.k, memory);
-      BOOST_TEST(cublaslt_factor_bytes(spec, tensors, size) == 0U);
-      BOOST_TEST(cublaslt_factor_bytes(spec, data.tensors, size) > 0U);
+      tensors.scale_inv_a =
+          ordered(gpu.backend(), gpu.stream(), tensors.scale_inv_a, spec.scale_a, size.m, size.k, memory);
+      tensors.scale_inv_b = ordered(gpu.backend(), gpu.stream(), tensors.scale_inv_b, scale_b, size.n, size.k, memory);
+      BOOST_TEST(cublaslt_scale_inv_bytes(spec, tensors, size) == 0U);
+      BOOST_TEST(cublaslt_scale_inv_bytes(spec, data.tensors, size) > 0U);
       std::vector<std::byte> moved(bytes), read(bytes);
       gpu.fill(data.tensors.out.data, 0xa5, bytes);
       gpu.backend().gemm(spec, data.tensors, gpu.stream());

@@ -37,8 +37,8 @@ Call fp8_call(std::int64_t m = 33, std::int64_t n = 64, std::int64_t k = 48) {
   return {.spec = spec,
           .tensors = {.a = matrix(at(0x1000), spec.a, m, k, kDevice),
                       .b = matrix(at(0x2000), spec.b, n, k, kDevice),
-                      .factor_a = vector(at(0x3000), Dtype::f32, 1, kDevice),
-                      .factor_b = vector(at(0x4000), Dtype::f32, 1, kDevice),
+                      .scale_inv_a = vector(at(0x3000), Dtype::f32, 1, kDevice),
+                      .scale_inv_b = vector(at(0x4000), Dtype::f32, 1, kDevice),
                       .bias = vector(at(0x5000), Dtype::bf16, n, kDevice),
                       .out = matrix(at(0x6000), spec.out, m, n, kDevice)}};
 }
@@ -47,8 +47,8 @@ Call rowwise_call() {
   Call call = fp8_call();
   call.spec.scale_a = kRowwise;
   call.spec.scale_b = kRowwise;
-  call.tensors.factor_a.cols = 33;
-  call.tensors.factor_b.cols = 64;
+  call.tensors.scale_inv_a.cols = 33;
+  call.tensors.scale_inv_b.cols = 64;
   return call;
 }
 
@@ -56,8 +56,8 @@ Call grouped_call(ScaleGranularity scale_b, std::int64_t m = 128, std::int64_t n
   Call call = fp8_call(m, n, k);
   call.spec.scale_a = kRowGroups;
   call.spec.scale_b = scale_b;
-  call.tensors.factor_a = vector(at(0x3000), Dtype::f32, scale_count(kRowGroups, m, k), kDevice);
-  call.tensors.factor_b = vector(at(0x40000), Dtype::f32, scale_count(scale_b, n, k), kDevice);
+  call.tensors.scale_inv_a = vector(at(0x3000), Dtype::f32, scale_count(kRowGroups, m, k), kDevice);
+  call.tensors.scale_inv_b = vector(at(0x40000), Dtype::f32, scale_count(scale_b, n, k), kDevice);
   return call;
 }
 
@@ -104,8 +104,8 @@ BOOST_AUTO_TEST_CASE(fp8_sizes) {
 }
 
 BOOST_AUTO_TEST_CASE(fp8_alignment) {
-  for (Tensor GemmTensors::*member : {&GemmTensors::a, &GemmTensors::b, &GemmTensors::factor_a, &GemmTensors::factor_b,
-                                      &GemmTensors::bias, &GemmTensors::out}) {
+  for (Tensor GemmTensors::*member : {&GemmTensors::a, &GemmTensors::b, &GemmTensors::scale_inv_a,
+                                      &GemmTensors::scale_inv_b, &GemmTensors::bias, &GemmTensors::out}) {
     Call call = fp8_call();
     Tensor& tensor = call.tensors.*member;
     tensor.data = at(reinterpret_cast<std::uintptr_t>(tensor.data) + 8);
@@ -127,19 +127,19 @@ BOOST_AUTO_TEST_CASE(fp8_layouts) {
   BOOST_TEST(!call.taken());
 }
 
-BOOST_AUTO_TEST_CASE(factors_of_groups_are_hoppers_and_need_rows_by_fours) {
+BOOST_AUTO_TEST_CASE(scale_inv_of_groups_are_hoppers_and_need_rows_by_fours) {
   for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     BOOST_TEST(grouped_call(scale_b).refusal() == "");
     BOOST_TEST(grouped_call(scale_b, 4, 8, 16).refusal() == "");
     for (const Target target : {kAda, kBlackwell}) {
       BOOST_TEST(grouped_call(scale_b).refusal(target) ==
-                 "kernel cublaslt takes factors of rows, groups and blocks on sm_90a only");
+                 "kernel cublaslt takes scale_inv of rows, groups and blocks on sm_90a only");
     }
     BOOST_TEST(grouped_call(scale_b).refusal(kHopper, 120900) == "");
     BOOST_TEST(grouped_call(scale_b).refusal(kHopper, 120805) ==
-               "kernel cublaslt takes factors of rows, groups and blocks from cuBLASLt 12.9 on only");
+               "kernel cublaslt takes scale_inv of rows, groups and blocks from cuBLASLt 12.9 on only");
     const std::string by_fours =
-        "kernel cublaslt takes factors of groups and blocks only where M and N are multiples of 4";
+        "kernel cublaslt takes scale_inv of groups and blocks only where M and N are multiples of 4";
     BOOST_TEST(grouped_call(scale_b, 126, 128, 256).refusal() == by_fours);
     BOOST_TEST(grouped_call(scale_b, 128, 126, 256).refusal() == by_fours);
     Call adding = grouped_call(scale_b);
@@ -156,13 +156,13 @@ BOOST_AUTO_TEST_CASE(factors_of_groups_are_hoppers_and_need_rows_by_fours) {
 BOOST_AUTO_TEST_CASE(scale_inv_of_groups_have_any_layout) {
   for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     Call call = grouped_call(scale_b);
-    call.tensors.factor_a.data = at(0x3004);
-    call.tensors.factor_b.data = at(0x40004);
+    call.tensors.scale_inv_a.data = at(0x3004);
+    call.tensors.scale_inv_b.data = at(0x40004);
     BOOST_TEST(call.refusal() == "");
-    call.tensors.factor_a = matrix(at(0x3000), Dtype::f32, 2, 128, kDevice);
-    call.tensors.factor_a.row_stride = 131;
+    call.tensors.scale_inv_a = matrix(at(0x3000), Dtype::f32, 2, 128, kDevice);
+    call.tensors.scale_inv_a.row_stride = 131;
     BOOST_TEST(call.refusal() == "");
-    call.tensors.factor_a.row_stride = std::int64_t{1} << 30;
+    call.tensors.scale_inv_a.row_stride = std::int64_t{1} << 30;
     BOOST_TEST(call.refusal() == "kernel cublaslt takes sizes, and pitches in bytes, below 2^31");
   }
 }
@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(scale_inv_of_groups_have_any_layout) {
 namespace {
 
 // The place of the scale_inv of a row (or block of rows) and a group of K, counted from the matrix' first.
-std::int64_t place(const FactorMatrix& matrix, bool by_group, std::int64_t part, std::int64_t group) {
+std::int64_t place(const ScaleInvMatrix& matrix, bool by_group, std::int64_t part, std::int64_t group) {
   const std::int64_t row = by_group ? group : part;
   const std::int64_t col = by_group ? part : group;
   BOOST_REQUIRE((row < matrix.rows && col < matrix.cols && matrix.cols <= matrix.pitch));
@@ -180,20 +180,20 @@ std::int64_t place(const FactorMatrix& matrix, bool by_group, std::int64_t part,
 }  // namespace
 
 // Every scale_inv is found where GemmTensors says it is, and is read where NVIDIA's documentation says.
-BOOST_AUTO_TEST_CASE(the_order_of_factors) {
+BOOST_AUTO_TEST_CASE(the_order_of_scale_inv) {
   for (const ScaleGranularity scale : {kRowGroups, kBlocks}) {
     for (const std::int64_t rows : {1, 4, 128, 132, 300}) {
       for (const std::int64_t k : {16, 128, 144, 512, 1000}) {
         const std::int64_t groups = (k + 127) / 128;
         const std::int64_t parts = scale == kBlocks ? (rows + 127) / 128 : rows;
         for (const std::int64_t padding : {-1, 0, 3}) {
-          Tensor factors = vector(at(0x3000), Dtype::f32, parts * groups, kDevice);
+          Tensor scale_inv = vector(at(0x3000), Dtype::f32, parts * groups, kDevice);
           if (padding >= 0) {
-            factors = matrix(at(0x3000), Dtype::f32, groups, parts, kDevice);
-            factors.row_stride += padding;
+            scale_inv = matrix(at(0x3000), Dtype::f32, groups, parts, kDevice);
+            scale_inv.row_stride += padding;
           }
-          const CublasltFactors order = cublaslt_factors(factors, scale, rows, k);
-          const FactorStrides strides = factor_strides(factors, scale, k);
+          const CublasltScaleInv order = cublaslt_scale_inv(scale_inv, scale, rows, k);
+          const ScaleInvStrides strides = scale_inv_strides(scale_inv, scale, k);
           const bool read_by_group = scale == kRowGroups;
           const bool given_by_group = read_by_group != order.transposed;
           for (std::int64_t part = 0; part < parts; ++part) {
@@ -214,9 +214,9 @@ BOOST_AUTO_TEST_CASE(the_order_of_factors) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(which_factors_are_moved) {
-  const auto moved = [](const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
-    return cublaslt_factors(factors, scale, rows, k).moved;
+BOOST_AUTO_TEST_CASE(which_scale_inv_are_moved) {
+  const auto moved = [](const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
+    return cublaslt_scale_inv(scale_inv, scale, rows, k).moved;
   };
   const auto row_by_row = [](std::int64_t count) { return vector(at(0x3000), Dtype::f32, count, kDevice); };
   BOOST_TEST(moved(row_by_row(2 * 128), kRowGroups, 128, 256));
@@ -317,10 +317,11 @@ BOOST_AUTO_TEST_CASE(every_refusal_says_why) {
   call.spec.layout_a = Layout::mn_major;
   call.tensors.a = matrix(at(0x1000), Dtype::e4m3fn, 48, 32, kDevice);
   BOOST_TEST(call.refusal() == "kernel cublaslt takes FP8 operands stored along K (nt) only");
-  BOOST_TEST(rowwise_call().refusal(kAda) == "kernel cublaslt takes factors of rows, groups and blocks on sm_90a only");
+  BOOST_TEST(rowwise_call().refusal(kAda) ==
+             "kernel cublaslt takes scale_inv of rows, groups and blocks on sm_90a only");
   call = rowwise_call();
   call.spec.scale_b = kTensorwise;
-  BOOST_TEST(call.refusal() == "kernel cublaslt takes factors of rows for both operands or for none");
+  BOOST_TEST(call.refusal() == "kernel cublaslt takes scale_inv of rows for both operands or for none");
   call = fp8_call();
   call.spec.epilogue.amax = true;
   BOOST_TEST(call.refusal() == "kernel cublaslt has no epilogue but beta * c");

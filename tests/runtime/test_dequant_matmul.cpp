@@ -40,7 +40,7 @@ struct OnCpu {
 };
 
 DequantMatmulSpec spec_of(Dtype x, Dtype weight, const DequantScale& scale, WeightLayout layout) {
-  return {.x = x, .weight = weight, .out = x, .scale = scale.scale, .factors = scale.factors, .layout = layout};
+  return {.x = x, .weight = weight, .out = x, .scale = scale.scale, .scale_inv = scale.scale_inv, .layout = layout};
 }
 
 constexpr std::array kLayouts{WeightLayout::row_major, WeightLayout::packed, WeightLayout::packed_f16};
@@ -113,7 +113,7 @@ BOOST_FIXTURE_TEST_CASE(nan_and_inf_stay_in_their_rows, OnCpu) {
   }
 }
 
-BOOST_FIXTURE_TEST_CASE(factors_of_mx_at_their_ends, OnCpu) {
+BOOST_FIXTURE_TEST_CASE(scale_inv_of_mx_at_their_ends, OnCpu) {
   const DequantCase c{
       .spec = spec_of(Dtype::bf16, Dtype::e2m1fn, kDequantScales[6], WeightLayout::packed), .m = 1, .n = 3, .k = 32};
   DequantMatmulSpec spec = c.spec;
@@ -125,9 +125,9 @@ BOOST_FIXTURE_TEST_CASE(factors_of_mx_at_their_ends, OnCpu) {
     data.x.set_bits(0, k, k == 3 ? 0x3f80U : 0U);
     for (std::int64_t n = 0; n < 3; ++n) data.weight.at(n, k) = k == 3 ? 2 : 0;  // 1.0
   }
-  data.factors.set_bits(0, 0, 0);
-  data.factors.set_bits(0, 1, 254);
-  data.factors.set_bits(0, 2, 255);
+  data.scale_inv.set_bits(0, 0, 0);
+  data.scale_inv.set_bits(0, 1, 254);
+  data.scale_inv.set_bits(0, 2, 255);
   const GuardedMatrix out = run(data);
   BOOST_TEST(out.value(0, 0) == 0x1p-127);
   BOOST_TEST(out.value(0, 1) == 0x1p127);

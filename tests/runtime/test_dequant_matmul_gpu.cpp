@@ -126,7 +126,7 @@ struct Products {
 };
 
 DequantMatmulSpec spec_of(Dtype x, Dtype weight, const DequantScale& scale, WeightLayout layout) {
-  return {.x = x, .weight = weight, .out = x, .scale = scale.scale, .factors = scale.factors, .layout = layout};
+  return {.x = x, .weight = weight, .out = x, .scale = scale.scale, .scale_inv = scale.scale_inv, .layout = layout};
 }
 
 constexpr std::array kLayouts{WeightLayout::row_major, WeightLayout::packed, WeightLayout::packed_f16};
@@ -324,7 +324,7 @@ BOOST_AUTO_TEST_CASE(every_code) {
           DequantData data({.spec = spec, .m = 64, .n = 256, .k = 64});
           const std::uint32_t mask = (1U << static_cast<unsigned>(bits_of(weight))) - 1U;
           for (std::int64_t n = 0; n < 256; ++n) {
-            data.factors.set_bits(0, n, float_bits(1.0F));
+            data.scale_inv.set_bits(0, n, float_bits(1.0F));
             for (std::int64_t k = 0; k < 64; ++k) {
               const std::uint32_t code = static_cast<std::uint32_t>(n + k) & mask;
               data.weight.at(n, k) = static_cast<std::uint8_t>(is_nan_or_inf(weight, code) ? 0 : code);
@@ -348,7 +348,7 @@ BOOST_AUTO_TEST_CASE(every_code) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(factors_of_mx_at_their_ends) {
+BOOST_AUTO_TEST_CASE(scale_inv_of_mx_at_their_ends) {
   for (const WeightLayout layout : kLayouts) {
     for (const DequantKernel kernel : kernels_of(layout)) {
       DequantMatmulSpec spec = spec_of(Dtype::bf16, Dtype::e2m1fn, kDequantScales[6], layout);
@@ -359,9 +359,9 @@ BOOST_AUTO_TEST_CASE(factors_of_mx_at_their_ends) {
         data.x.set_bits(0, k, k == 3 ? 0x3f80U : 0U);
         for (std::int64_t n = 0; n < 3; ++n) data.weight.at(n, k) = k == 3 ? 2 : 0;  // 1.0
       }
-      data.factors.set_bits(0, 0, 0);
-      data.factors.set_bits(0, 1, 254);
-      data.factors.set_bits(0, 2, 255);
+      data.scale_inv.set_bits(0, 0, 0);
+      data.scale_inv.set_bits(0, 1, 254);
+      data.scale_inv.set_bits(0, 2, 255);
       PlacedDequant placed(data, cuda, stream);
       placed.enqueue(stream);
       const GuardedMatrix out = placed.out(stream);
@@ -374,7 +374,7 @@ BOOST_AUTO_TEST_CASE(factors_of_mx_at_their_ends) {
 }
 
 // A stage that goes past the last k has no group there whose scale_inv counts: the last group's may be Inf.
-BOOST_AUTO_TEST_CASE(an_infinite_factor_of_the_last_group) {
+BOOST_AUTO_TEST_CASE(an_infinite_scale_inv_of_the_last_group) {
   for (const ScaleGranularity scale : {ScaleGranularity{1, 32}, ScaleGranularity{1, 64}, ScaleGranularity{1, 128}}) {
     for (const WeightLayout layout : kLayouts) {
       for (const DequantKernel kernel : kernels_of(layout)) {
@@ -393,7 +393,7 @@ BOOST_AUTO_TEST_CASE(an_infinite_factor_of_the_last_group) {
           for (std::int64_t row = 0; row < 130; ++row) {
             for (std::int64_t at = 0; at < k; ++at) data.weight.at(row, at) = 0x38;  // 1.0
             for (std::int64_t group = 0; group < groups; ++group) {
-              data.factors.set_bits(0, row * groups + group, group == groups - 1 ? 0x7f800000U : 0x3f800000U);
+              data.scale_inv.set_bits(0, row * groups + group, group == groups - 1 ? 0x7f800000U : 0x3f800000U);
             }
           }
           PlacedDequant placed(data, cuda, stream);
@@ -494,7 +494,7 @@ BOOST_AUTO_TEST_CASE(every_launch_gives_the_same) {
   check_tilings({.scale = kRowGroups});
   for (const Dtype weight : {Dtype::e4m3fn, Dtype::e3m2fn, Dtype::e2m1fn}) {
     check_tilings({.weight = weight});
-    if (weight != Dtype::e4m3fn) check_tilings({.weight = weight, .scale = kRowGroups32, .factors = Dtype::e8m0fnu});
+    if (weight != Dtype::e4m3fn) check_tilings({.weight = weight, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu});
   }
 }
 
@@ -543,7 +543,7 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
     placed.enqueue(stream);
     const GuardedMatrix expected = placed.out(stream);
 
-    const Tensor weight = placed.tensors().weight, factors = placed.tensors().factors;
+    const Tensor weight = placed.tensors().weight, scale_inv = placed.tensors().scale_inv;
     const auto copy = [&](void* from, void* to, std::size_t bytes) {
       const auto count = static_cast<std::int64_t>(bytes);
       cuda.relayout({},
@@ -551,14 +551,14 @@ BOOST_AUTO_TEST_CASE(a_weight_that_has_just_been_written) {
                      .output = vector(to, Dtype::e4m3fn, count, cuda.device())},
                     stream);
     };
-    const Buffer right_codes(cuda, 8192 * 4096), right_factors(cuda, byte_span(factors, "factors"));
+    const Buffer right_codes(cuda, 8192 * 4096), right_scale_inv(cuda, byte_span(scale_inv, "scale_inv"));
     const Tensor codes = matrix(right_codes.data(), spec.weight, 8192, 4096, cuda.device());
     cuda.pack_weight({.weight = spec.weight, .unpack = true}, {.codes = codes, .packed = weight}, stream);
-    copy(factors.data, right_factors.data(), right_factors.bytes());
+    copy(scale_inv.data, right_scale_inv.data(), right_scale_inv.bytes());
     const auto write_and_multiply = [&] {
-      cuda.device_api().fill_zero(factors.data, right_factors.bytes(), stream);
+      cuda.device_api().fill_zero(scale_inv.data, right_scale_inv.bytes(), stream);
       cuda.device_api().fill_zero(weight.data, byte_span(weight, "weight"), stream);
-      copy(right_factors.data(), factors.data, right_factors.bytes());
+      copy(right_scale_inv.data(), scale_inv.data, right_scale_inv.bytes());
       cuda.pack_weight({.weight = spec.weight}, {.codes = codes, .packed = weight}, stream);
       placed.enqueue(stream);
     };

@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(a_slice_is_the_call_for_its_tokens) {
   };
   DequantMatmulTensors tensors{.x = place(0, Dtype::bf16, 40, 64, 72),
                                .weight = place(8192, Dtype::u8, 1, 4352, 4352),
-                               .factors = place(16384, Dtype::f32, 1, 32, 32),
+                               .scale_inv = place(16384, Dtype::f32, 1, 32, 32),
                                .bias = place(16640, Dtype::bf16, 1, 32, 32),
                                .out = place(20480, Dtype::f32, 40, 32, 33)};
   std::size_t i = 0;
@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(a_slice_is_the_call_for_its_tokens) {
   BOOST_TEST(part.out.rows == 8);
   BOOST_TEST(byte_of(part.out) - byte_of(tensors.out) == 32 * 33 * 4);
   BOOST_TEST(part.weight.data == tensors.weight.data);
-  BOOST_TEST(part.factors.data == tensors.factors.data);
+  BOOST_TEST(part.scale_inv.data == tensors.scale_inv.data);
   BOOST_TEST(part.bias.data == tensors.bias.data);
   i = 0;
   for (const PointwiseInput& input : spec.pointwise.inputs()) {

@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(too_many_tiles) {
     const std::int64_t stride = (k + 7) / 8 * 8;
     const DequantMatmulTensors tensors{.x = {.dtype = Dtype::bf16, .rows = m, .cols = k, .row_stride = stride},
                                        .weight = {},
-                                       .factors = {},
+                                       .scale_inv = {},
                                        .out = {.dtype = Dtype::bf16, .rows = m, .cols = n, .row_stride = n}};
     const char* const refusal = dequant_sm90_refusal(sm90, tensors, target_for(9, 0));
     return std::string(refusal == nullptr ? "taken" : refusal);

@@ -134,10 +134,10 @@ BOOST_AUTO_TEST_CASE(streams_fences_and_marks) {
 BOOST_AUTO_TEST_CASE(a_cast_is_recorded_by_its_spec) {
   const OwnedTensor input = tensor(Dtype::bf16, 4096, 4096);
   const OwnedTensor codes = tensor(Dtype::e4m3fn, 4096, 4096);
-  const OwnedTensor factors = tensor(Dtype::f32, 1, 4096);
+  const OwnedTensor scale_inv = tensor(Dtype::f32, 1, 4096);
   const CastSpec spec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowwise};
   for (int i = 0; i < 2; ++i) {
-    backend.cast(spec, {.input = input, .codes = codes, .factors = factors}, stream);
+    backend.cast(spec, {.input = input, .codes = codes, .scale_inv = scale_inv}, stream);
   }
   BOOST_TEST((kernels() == std::vector{print(KernelSpec(spec))}));
   BOOST_TEST(backend.device_api().launches() >= 2);
@@ -245,9 +245,9 @@ BOOST_AUTO_TEST_CASE(several_at_once) {
   const auto run = [](DryRun& on) {
     Stream own(on.backend());
     const OwnedTensor a(on.backend(), Dtype::e4m3fn, 256, 256);
-    const OwnedTensor factor(on.backend(), Dtype::f32, 1, 1);
+    const OwnedTensor scale_inv(on.backend(), Dtype::f32, 1, 1);
     const OwnedTensor out(on.backend(), Dtype::bf16, 256, 256);
-    on.backend().gemm({}, {.a = a, .b = a, .factor_a = factor, .factor_b = factor, .out = out}, own);
+    on.backend().gemm({}, {.a = a, .b = a, .scale_inv_a = scale_inv, .scale_inv_b = scale_inv, .out = out}, own);
   };
   std::vector<std::jthread> threads;
   for (int i = 0; i < 4; ++i) {

@@ -77,7 +77,7 @@ struct Source {
 // Transposed codes and their scale_inv, as a cast writes them without gaps.
 struct Operand {
   std::vector<std::uint8_t> codes;
-  std::vector<float> factors;
+  std::vector<float> scale_inv;
 };
 
 Operand transposed(const CastSpec& spec, Source& source, Backend& backend, Stream& stream) {
@@ -85,24 +85,24 @@ Operand transposed(const CastSpec& spec, Source& source, Backend& backend, Strea
   const ScaleGranularity scale = spec.transposed_scale.value_or(spec.scale);
   Operand made{
       .codes = std::vector<std::uint8_t>(elements, 0x7f),
-      .factors = std::vector<float>(static_cast<std::size_t>(scale_count(scale, source.rows, source.cols)), NAN)};
+      .scale_inv = std::vector<float>(static_cast<std::size_t>(scale_count(scale, source.rows, source.cols)), NAN)};
   std::vector<std::uint8_t> codes(elements);
-  std::vector<float> factors(static_cast<std::size_t>(scale_count(spec.scale, source.rows, source.cols)));
+  std::vector<float> scale_inv(static_cast<std::size_t>(scale_count(spec.scale, source.rows, source.cols)));
   const auto vector_of = [](std::vector<float>& data) {
     return vector(data.data(), Dtype::f32, static_cast<std::int64_t>(data.size()), {});
   };
   CastTensors tensors{.input = source.view(),
                       .transposed = matrix(made.codes.data(), spec.out, source.cols, source.rows, {}),
-                      .factors = vector_of(spec.transposed_scale ? factors : made.factors)};
+                      .scale_inv = vector_of(spec.transposed_scale ? scale_inv : made.scale_inv)};
   if (spec.codes) tensors.codes = matrix(codes.data(), spec.out, source.rows, source.cols, {});
-  if (spec.transposed_scale) tensors.transposed_factors = vector_of(made.factors);
+  if (spec.transposed_scale) tensors.transposed_scale_inv = vector_of(made.scale_inv);
   backend.cast(spec, tensors, stream);
   return made;
 }
 
 }  // namespace
 
-BOOST_FIXTURE_TEST_SUITE(factors_by_group, Fixture)
+BOOST_FIXTURE_TEST_SUITE(scale_inv_by_group, Fixture)
 
 BOOST_AUTO_TEST_CASE(has_the_bits_of_row_by_row) {
   InputMaker maker;
@@ -149,8 +149,8 @@ BOOST_AUTO_TEST_CASE(transposed_codes_are_operands_as_they_are) {
       backend->gemm({.out = Dtype::f32, .scale_a = kRowGroups, .scale_b = blocks ? kBlocks : kRowGroups},
                     {.a = matrix(a.codes.data(), Dtype::e4m3fn, n, rows, {}),
                      .b = matrix(b.codes.data(), Dtype::e4m3fn, k, rows, {}),
-                     .factor_a = matrix(a.factors.data(), Dtype::f32, of_k, n, {}),
-                     .factor_b = matrix(b.factors.data(), Dtype::f32, of_k, blocks ? (k + 127) / 128 : k, {}),
+                     .scale_inv_a = matrix(a.scale_inv.data(), Dtype::f32, of_k, n, {}),
+                     .scale_inv_b = matrix(b.scale_inv.data(), Dtype::f32, of_k, blocks ? (k + 127) / 128 : k, {}),
                      .out = matrix(out.data(), Dtype::f32, n, k, {})},
                     stream);
 

@@ -96,9 +96,9 @@ CpuProduct on_cpu(Cross& cross, const CrossRun& run, const GemmTensors& t) {
   const std::vector<double> a = values_of(cross, t.a);
   const std::vector<double> b = values_of(cross, t.b);
   const bool fp8 = is_fp8(spec.a);
-  const std::vector<double> factor_a = fp8 ? values_of(cross, t.factor_a) : std::vector<double>{1.0};
-  const std::vector<double> factor_b = fp8 ? values_of(cross, t.factor_b) : std::vector<double>{1.0};
-  const bool grouped = has_group_factors(spec);
+  const std::vector<double> scale_inv_a = fp8 ? values_of(cross, t.scale_inv_a) : std::vector<double>{1.0};
+  const std::vector<double> scale_inv_b = fp8 ? values_of(cross, t.scale_inv_b) : std::vector<double>{1.0};
+  const bool grouped = has_group_scale_inv(spec);
   const auto factor = [](const std::vector<double>& all, ScaleGranularity scale, std::int64_t r, std::int64_t l,
                          std::int64_t depth) {
     if (scale == kTensorwise) return all[0];
@@ -116,13 +116,13 @@ CpuProduct on_cpu(Cross& cross, const CrossRun& run, const GemmTensors& t) {
       double magnitude = 0;
       for (std::int64_t l = 0; l < k; ++l) {
         double term = a[static_cast<std::size_t>(i * k + l)] * b[static_cast<std::size_t>(j * k + l)];
-        if (grouped) term *= factor(factor_a, spec.scale_a, i, l, k) * factor(factor_b, spec.scale_b, j, l, k);
+        if (grouped) term *= factor(scale_inv_a, spec.scale_a, i, l, k) * factor(scale_inv_b, spec.scale_b, j, l, k);
         sum += term;
         magnitude += std::fabs(term);
       }
       product.sums.push_back(sum);
       product.magnitudes.push_back(magnitude);
-      if (!grouped) sum *= factor(factor_a, spec.scale_a, i, 0, k) * factor(factor_b, spec.scale_b, j, 0, k);
+      if (!grouped) sum *= factor(scale_inv_a, spec.scale_a, i, 0, k) * factor(scale_inv_b, spec.scale_b, j, 0, k);
       const auto at = static_cast<std::size_t>(i * n + j);
       double x = sum;
       if (!beside[0].empty()) x += beside[0][static_cast<std::size_t>(j)];

@@ -67,10 +67,10 @@ BOOST_AUTO_TEST_CASE(one_of_each_kind) {
 }
 
 // With one row of scale_inv for each group of K; by gemm_simt as well.
-BOOST_AUTO_TEST_CASE(factors_by_group) {
+BOOST_AUTO_TEST_CASE(scale_inv_by_group) {
   std::vector<KernelSpec> specs;
   for (GemmSpec kind : typical_kinds()) {
-    if (!has_group_factors(kind)) continue;
+    if (!has_group_scale_inv(kind)) continue;
     for (const GemmTiling& tiling : kMmaTilings) specs.emplace_back(with_tile(kind, tiling));
     kind.kernel = GemmKernel::simt;
     specs.emplace_back(kind);

@@ -31,11 +31,11 @@ struct Fixture {
 
   // With sums that are larger by this fraction.
   void run(const GemmSpec& spec, const GemmTensors& tensors, float share) {
-    std::vector<float> factors(static_cast<std::size_t>(tensors.factor_a.rows * tensors.factor_a.cols));
-    std::memcpy(factors.data(), tensors.factor_a.data, factors.size() * sizeof(float));
-    for (float& factor : factors) factor *= 1 + share;
+    std::vector<float> scale_inv(static_cast<std::size_t>(tensors.scale_inv_a.rows * tensors.scale_inv_a.cols));
+    std::memcpy(scale_inv.data(), tensors.scale_inv_a.data, scale_inv.size() * sizeof(float));
+    for (float& factor : scale_inv) factor *= 1 + share;
     GemmTensors other = tensors;
-    other.factor_a.data = factors.data();
+    other.scale_inv_a.data = scale_inv.data();
     backend->gemm(spec, other, stream);
   }
 };
@@ -72,7 +72,7 @@ BOOST_FIXTURE_TEST_CASE(right_results_pass_and_others_do_not, Fixture) {
         // Another GEMM.
         GemmTensors other = tensors;
         other.b = operands.tensors(0).b;
-        other.factor_b = operands.tensors(0).factor_b;
+        other.scale_inv_b = operands.tensors(0).scale_inv_b;
         operands.poison();
         backend->gemm(spec, other, stream);
         if (spec.epilogue.pointwise.uses_x() || !spec.epilogue.pointwise) {
@@ -132,12 +132,12 @@ BOOST_FIXTURE_TEST_CASE(every_operand_and_output_matters, Fixture) {
     wrong.*operand = other.*operand;
     BOOST_TEST(contains(fault(wrong), "relative error"));
   }
-  for (Tensor GemmTensors::*const operand : {&GemmTensors::factor_a, &GemmTensors::factor_b}) {
+  for (Tensor GemmTensors::*const operand : {&GemmTensors::scale_inv_a, &GemmTensors::scale_inv_b}) {
     GemmTensors wrong = right;
-    std::vector<float> factors(static_cast<std::size_t>((right.*operand).cols));
-    std::memcpy(factors.data(), (right.*operand).data, factors.size() * sizeof(float));
-    for (std::size_t i = 0; i < factors.size(); i += 2) factors[i] *= 1.2F;
-    (wrong.*operand).data = factors.data();
+    std::vector<float> scale_inv(static_cast<std::size_t>((right.*operand).cols));
+    std::memcpy(scale_inv.data(), (right.*operand).data, scale_inv.size() * sizeof(float));
+    for (std::size_t i = 0; i < scale_inv.size(); i += 2) scale_inv[i] *= 1.2F;
+    (wrong.*operand).data = scale_inv.data();
     BOOST_TEST(contains(fault(wrong), "relative error"));
   }
   for (std::size_t i = 0; i < 3; ++i) {
@@ -163,7 +163,7 @@ BOOST_FIXTURE_TEST_CASE(every_operand_and_output_matters, Fixture) {
     BOOST_TEST(contains(operands.fault(), "amax is "), operands.fault());
   }
   BOOST_TEST(fault(right) == "");
-  *static_cast<float*>(right.factor.data) *= 2;
+  *static_cast<float*>(right.scale_inv.data) *= 2;
   BOOST_TEST(contains(operands.fault(), "factor is "), operands.fault());
 
   const auto plain = std::get<GemmSpec>(parse("gemm bf16*bf16->bf16 also=amax"));

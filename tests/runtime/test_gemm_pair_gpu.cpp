@@ -97,14 +97,14 @@ struct LayerSize {
 
 // Both GEMMs may get equal values; the tests do not depend on it.
 std::pair<Case, Case> cases_of(const Kinds& kinds, const LayerSize& s, bool by_group = false) {
-  const bool groups = by_group && has_group_factors(kinds.first);
+  const bool groups = by_group && has_group_scale_inv(kinds.first);
   return {{.spec = kinds.first, .shape = {s.tokens, s.in, s.out}, .a_by_group = groups, .b_by_group = groups},
           {.spec = kinds.second, .shape = {s.out, s.in, s.tokens}, .a_by_group = groups, .b_by_group = groups}};
 }
 
 void expect_bits(Fixture& on, const Kinds& kinds, const LayerSize& size) {
   for (const bool by_group : {false, true}) {
-    if (by_group && !has_group_factors(kinds.first)) continue;
+    if (by_group && !has_group_scale_inv(kinds.first)) continue;
     const auto [first, second] = cases_of(kinds, size, by_group);
     on.expect_bits_of_gemm(first, second);
   }

@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(every_tiling) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(every_tiling_with_factors_of_groups) {
+BOOST_AUTO_TEST_CASE(every_tiling_with_scale_inv_of_groups) {
   for (const ScaleGranularity scale_b : kGroupedScalesOfB) {
     const std::vector<KernelSpec> specs = with_tilings({.scale_a = kRowGroups, .scale_b = scale_b});
     compile(specs);

@@ -32,8 +32,8 @@ Call call(std::int64_t m = 33, std::int64_t n = 65, std::int64_t k = 48) {
   return {.spec = spec,
           .tensors = {.a = matrix(at(0x1000), spec.a, m, k, kDevice),
                       .b = matrix(at(0x2010), spec.b, n, k, kDevice),
-                      .factor_a = vector(at(0x3004), Dtype::f32, 1, kDevice),
-                      .factor_b = vector(at(0x4004), Dtype::f32, n, kDevice),
+                      .scale_inv_a = vector(at(0x3004), Dtype::f32, 1, kDevice),
+                      .scale_inv_b = vector(at(0x4004), Dtype::f32, n, kDevice),
                       .out = matrix(at(0x6002), spec.out, m, n, kDevice)}};
 }
 
@@ -130,21 +130,21 @@ BOOST_AUTO_TEST_CASE(operands_of_16_bits) {
 }
 
 // Row by row, or with one row for each group of K, with 32-bit strides.
-BOOST_AUTO_TEST_CASE(factors_of_groups) {
+BOOST_AUTO_TEST_CASE(scale_inv_of_groups) {
   Call grouped = call(33, 65, 256);
   grouped.spec.scale_a = grouped.spec.scale_b = kRowGroups;
-  grouped.tensors.factor_a = vector(at(0x3004), Dtype::f32, 66, kDevice);
-  grouped.tensors.factor_b = vector(at(0x4004), Dtype::f32, 130, kDevice);
+  grouped.tensors.scale_inv_a = vector(at(0x3004), Dtype::f32, 66, kDevice);
+  grouped.tensors.scale_inv_b = vector(at(0x4004), Dtype::f32, 130, kDevice);
   BOOST_TEST(grouped.refusal() == "");
-  for (Tensor GemmTensors::*member : {&GemmTensors::factor_a, &GemmTensors::factor_b}) {
+  for (Tensor GemmTensors::*member : {&GemmTensors::scale_inv_a, &GemmTensors::scale_inv_b}) {
     Call by_group = grouped;
-    Tensor& factors = by_group.tensors.*member;
-    factors = matrix(factors.data, Dtype::f32, 2, factors.cols / 2, kDevice);
+    Tensor& scale_inv = by_group.tensors.*member;
+    scale_inv = matrix(scale_inv.data, Dtype::f32, 2, scale_inv.cols / 2, kDevice);
     BOOST_TEST(by_group.refusal() == "");
-    factors.row_stride = (std::int64_t{1} << 32) - 1;
+    scale_inv.row_stride = (std::int64_t{1} << 32) - 1;
     BOOST_TEST(by_group.refusal() == "");
-    factors.row_stride = std::int64_t{1} << 32;
-    BOOST_TEST(by_group.refusal() == "kernel sm90 takes factors of groups at row strides below 2^32");
+    scale_inv.row_stride = std::int64_t{1} << 32;
+    BOOST_TEST(by_group.refusal() == "kernel sm90 takes scale_inv of groups at row strides below 2^32");
   }
 }
 

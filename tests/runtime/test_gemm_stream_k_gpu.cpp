@@ -37,7 +37,7 @@ std::vector<KernelSpec> cut(GemmSpec spec) {
   for (const GemmTiling& tiling : gemm_tilings(spec)) {
     if (tiling.stream_k) tilings.push_back(tiling);
   }
-  if (!has_group_factors(spec)) tilings.push_back({.m = 128, .n = 192, .stages = 5, .stream_k = true});
+  if (!has_group_scale_inv(spec)) tilings.push_back({.m = 128, .n = 192, .stages = 5, .stream_k = true});
   std::vector<KernelSpec> specs;
   spec.kernel = GemmKernel::sm90;
   for (const GemmTiling& tiling : tilings) {

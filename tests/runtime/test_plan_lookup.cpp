@@ -191,7 +191,7 @@ BOOST_FIXTURE_TEST_CASE(cast, DryLaunches) {
     tensors.codes = at(1, spec.out, rows, cols);
     tensors.inputs[0] = at(2, spec.in, rows, cols);
     if (spec.transposed) tensors.transposed = at(3, spec.out, cols, rows);
-    tensors.factors = at(4, Dtype::f32, 1, spec.scale == kRowwise ? rows : 1);
+    tensors.scale_inv = at(4, Dtype::f32, 1, spec.scale == kRowwise ? rows : 1);
     backend->cast(spec, tensors, stream);
     BOOST_TEST(only_reads([&] { backend->cast(spec, tensors, stream); }));
   };
@@ -220,8 +220,8 @@ BOOST_FIXTURE_TEST_CASE(whole_gemm, DryLaunches) {
     GemmTensors tensors;
     tensors.a = at(0, spec.a, size, size);
     tensors.b = at(1, spec.b, size, size);
-    tensors.factor_a = at(2, Dtype::f32, 1, 1);
-    tensors.factor_b = at(3, Dtype::f32, 1, 1);
+    tensors.scale_inv_a = at(2, Dtype::f32, 1, 1);
+    tensors.scale_inv_b = at(3, Dtype::f32, 1, 1);
     tensors.out = at(4, spec.out, size, size);
     tensors.inputs[0] = at(5, spec.out, size, size);
     backend->gemm(spec, tensors, stream);

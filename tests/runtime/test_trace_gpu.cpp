@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(a_monitor_reads_back_what_the_cpu_finds) {
                     .gemms = "grad_weight",
                     .values = placed.tensor("input"),
                     .codes = placed.tensor("codes"),
-                    .factors = placed.tensor("factors"),
+                    .scale_inv = placed.tensor("scale_inv"),
                     .scale = spec.scale,
                     .transposed = true},
                    own);
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(a_monitor_reads_back_what_the_cpu_finds) {
                     .gemms = "",
                     .values = placed.tensor("input"),
                     .codes = placed.tensor("codes"),
-                    .factors = placed.tensor("factors")},
+                    .scale_inv = placed.tensor("scale_inv")},
                    own);
     }
     monitor.step_done(own);

@@ -25,7 +25,7 @@ inline std::vector<Case> casts_by_group() {
                                {.rows = 256, .cols = 640},
                                {.rows = 131, .cols = 1000}}) {
       for (const Placement& placement : {Placement{}, Placement{.padding = 3, .offset = 1}}) {
-        all.push_back({.spec = parse(line), .shape = shape, .placement = placement, .factors_by_group = true});
+        all.push_back({.spec = parse(line), .shape = shape, .placement = placement, .scale_inv_by_group = true});
       }
     }
   }

@@ -41,10 +41,10 @@ ListedCast listed_cast(const CastSpec& spec, std::int64_t rows, std::int64_t col
   made.tensors.input = made.input;
   if (spec.codes) made.tensors.codes = made.codes = poisoned(spec.out, rows, cols);
   if (spec.transposed) made.tensors.transposed = made.transposed = poisoned(spec.out, cols, rows);
-  made.tensors.factors = made.factors = poisoned(Dtype::f32, 1, count);
+  made.tensors.scale_inv = made.scale_inv = poisoned(Dtype::f32, 1, count);
   if (spec.transposed_scale) {
-    made.transposed_factors = poisoned(Dtype::f32, 1, scale_count(*spec.transposed_scale, rows, cols));
-    made.tensors.transposed_factors = made.transposed_factors;
+    made.transposed_scale_inv = poisoned(Dtype::f32, 1, scale_count(*spec.transposed_scale, rows, cols));
+    made.tensors.transposed_scale_inv = made.transposed_scale_inv;
   }
   if (spec.source == ScaleSource::given) {
     made.scales = poisoned(Dtype::f32, 1, count);
@@ -84,12 +84,12 @@ std::string list_difference(const CastSpec& spec, Backend& backend, Stream& stre
     };
     const CastTensors& a = listed[i].tensors;
     const CastTensors& b = alone[i].tensors;
-    const char* what = differ(a.codes, b.codes)                             ? "codes"
-                       : differ(a.transposed, b.transposed)                 ? "transposed"
-                       : differ(a.factors, b.factors)                       ? "factors"
-                       : differ(a.transposed_factors, b.transposed_factors) ? "transposed_factors"
-                       : differ(a.amax, b.amax)                             ? "amax"
-                                                                            : nullptr;
+    const char* what = differ(a.codes, b.codes)                                 ? "codes"
+                       : differ(a.transposed, b.transposed)                     ? "transposed"
+                       : differ(a.scale_inv, b.scale_inv)                       ? "scale_inv"
+                       : differ(a.transposed_scale_inv, b.transposed_scale_inv) ? "transposed_scale_inv"
+                       : differ(a.amax, b.amax)                                 ? "amax"
+                                                                                : nullptr;
     if (what != nullptr) return std::string(what) + " of cast " + std::to_string(i);
   }
   return {};

@@ -18,7 +18,7 @@ namespace ingot::test {
 
 // The tensors of one cast, in a backend's memory.
 struct ListedCast {
-  OwnedTensor input, codes, transposed, factors, transposed_factors, scales, amax;
+  OwnedTensor input, codes, transposed, scale_inv, transposed_scale_inv, scales, amax;
   CastTensors tensors{};
 };
 

@@ -54,13 +54,13 @@ DequantData::DequantData(const DequantCase& c)
     : case_(c),
       x(c.spec.x, c.m, c.k, c.placement.x_padding, c.placement.x_offset),
       weight(WeightCodes::random(c.spec.weight, c.n, c.k, c.seed)),
-      factors(c.spec.factors, 1, scale_count(c.spec.scale, c.n, c.k)) {
+      scale_inv(c.spec.scale_inv, 1, scale_count(c.spec.scale, c.n, c.k)) {
   for (std::int64_t r = 0; r < c.m; ++r) {
     for (std::int64_t col = 0; col < c.k; ++col) {
       x.set_bits(r, col, encode_input(c.spec.x, random_normal(c.seed + 7, static_cast<std::uint64_t>(r * c.k + col))));
     }
   }
-  fill_factors();
+  fill_scale_inv();
   if (c.faulty) add_faults();
   if (c.spec.bias) bias = vector_of(c.spec.x, c.n, 11);
   for (const PointwiseInput& input : c.spec.pointwise.inputs()) add_input(input);
@@ -77,7 +77,7 @@ double DequantData::factor(std::int64_t row, std::int64_t k) const {
   const ScaleGranularity scale = case_.spec.scale;
   const std::int64_t groups = scale.cols == 0 ? 1 : (case_.k + scale.cols - 1) / scale.cols;
   const std::int64_t of_row = scale.rows == 0 ? 0 : row / scale.rows;
-  return factors.value(0, of_row * groups + (scale.cols == 0 ? 0 : k / scale.cols));
+  return scale_inv.value(0, of_row * groups + (scale.cols == 0 ? 0 : k / scale.cols));
 }
 
 std::vector<DequantData::Expected> DequantData::expected() const {
@@ -105,14 +105,14 @@ std::vector<DequantData::Expected> DequantData::expected() const {
   return all;
 }
 
-void DequantData::fill_factors() {
+void DequantData::fill_scale_inv() {
   const double unit = 1.0 / static_cast<double>(fp8_max(case_.spec.weight));
-  for (std::int64_t i = 0; i < factors.cols(); ++i) {
+  for (std::int64_t i = 0; i < scale_inv.cols(); ++i) {
     const std::uint64_t bits = random_bits(case_.seed + 3, static_cast<std::uint64_t>(i));
-    if (case_.spec.factors == Dtype::e8m0fnu) {
-      factors.set_bits(0, i, static_cast<std::uint32_t>(127 + std::ilogb(unit) - 1 + static_cast<int>(bits % 4)));
+    if (case_.spec.scale_inv == Dtype::e8m0fnu) {
+      scale_inv.set_bits(0, i, static_cast<std::uint32_t>(127 + std::ilogb(unit) - 1 + static_cast<int>(bits % 4)));
     } else {
-      factors.set_bits(
+      scale_inv.set_bits(
           0, i,
           float_bits(static_cast<float>(unit * (0.25 + random_unit(case_.seed + 3, static_cast<std::uint64_t>(i))))));
     }
@@ -216,7 +216,7 @@ PlacedDequant::PlacedDequant(const DequantData& data, Backend& backend, Stream& 
            data.of().placement.out_offset) {
   const DequantCase& c = data.of();
   tensors_.x = place(data.x, stream);
-  tensors_.factors = place(data.factors, stream);
+  tensors_.scale_inv = place(data.scale_inv, stream);
   if (c.spec.bias) tensors_.bias = place(data.bias, stream);
   for (std::size_t i = 0; i < data.inputs.size(); ++i) tensors_.inputs[i] = place(data.inputs[i], stream);
   const GuardedMatrix codes = data.weight.rows(c.placement.weight_padding, c.placement.weight_offset);

@@ -23,7 +23,7 @@ namespace ingot::test {
 
 struct DequantScale {
   ScaleGranularity scale;
-  Dtype factors = Dtype::f32;
+  Dtype scale_inv = Dtype::f32;
 };
 inline constexpr std::array kDequantScales{DequantScale{kTensorwise},
                                            DequantScale{kRowwise},
@@ -94,13 +94,13 @@ class DequantData {
  public:
   GuardedMatrix x;
   WeightCodes weight;
-  GuardedMatrix factors;
+  GuardedMatrix scale_inv;
   GuardedMatrix bias{};
   std::vector<GuardedMatrix> inputs{};
 
  private:
   // scale_inv that bring the outputs to around 1.
-  void fill_factors();
+  void fill_scale_inv();
 
   void add_faults();
 

@@ -44,8 +44,8 @@ std::string EpilogueReference::fault(const Case& c, const SharedMatrices& inputs
     found = value_difference("amax", is_fp8(spec.out) ? amax_of(values) : amax_of(out), outputs.at("amax"));
   }
   if (found.empty() && is_fp8(spec.out) &&
-      outputs.at("factor").value(0, 0) != static_cast<double>(1.0F / static_cast<float>(scale))) {
-    found = "factor: " + show(outputs.at("factor"), 0, 0) + " is not 1 / scale";
+      outputs.at("scale_inv").value(0, 0) != static_cast<double>(1.0F / static_cast<float>(scale))) {
+    found = "scale_inv: " + show(outputs.at("scale_inv"), 0, 0) + " is not 1 / scale";
   }
   return found;
 }

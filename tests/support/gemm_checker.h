@@ -45,8 +45,8 @@ struct SumsParams {
   CheckedMatrix a, b;
   long long m = 0, n = 0, k = 0;
   long long groups = 0, b_rows = 1;
-  const float* factor_a = nullptr;
-  const float* factor_b = nullptr;
+  const float* scale_inv_a = nullptr;
+  const float* scale_inv_b = nullptr;
   double* sums = nullptr;
   double* magnitudes = nullptr;
 };
@@ -68,15 +68,15 @@ struct Verdict {
   double expected = 0, bound = 0, actual = 0;  // for JudgeParams::only
   // The GEMM, which runs twice, writes these.
   std::array<float, 2> amax_found{};
-  std::array<float, 2> factor_found{};
+  std::array<float, 2> scale_inv_found{};
 };
 
 struct JudgeParams {
   const double* sums = nullptr;
   const double* magnitudes = nullptr;
   long long m = 0, n = 0;
-  const float* factor_a = nullptr;  // null: there are none, or they are in the sums
-  const float* factor_b = nullptr;
+  const float* scale_inv_a = nullptr;  // null: there are none, or they are in the sums
+  const float* scale_inv_b = nullptr;
   long long factor_a_stride = 0, factor_b_stride = 0;
   CheckedMatrix bias, c, first, second, out, preactivation;  // first, second: the expression's inputs
   double beta = 0;
@@ -114,8 +114,8 @@ struct Matrix {
 struct SumsParams {
   Matrix a, b;
   i64 m, n, k, groups, b_rows;
-  const float* factor_a;
-  const float* factor_b;
+  const float* scale_inv_a;
+  const float* scale_inv_b;
   double* sums;
   double* magnitudes;
 };
@@ -131,15 +131,15 @@ struct Verdict {
   Errors out, preactivation;
   Bytes out_bytes, preactivation_bytes;
   double amax, amax_bound, expected, bound, actual;
-  float amax_found[2], factor_found[2];
+  float amax_found[2], scale_inv_found[2];
 };
 
 struct JudgeParams {
   const double* sums;
   const double* magnitudes;
   i64 m, n;
-  const float* factor_a;
-  const float* factor_b;
+  const float* scale_inv_a;
+  const float* scale_inv_b;
   i64 factor_a_stride, factor_b_stride;
   Matrix bias, c, first, second, out, preactivation;
   double beta, scale, sum_error;
@@ -184,11 +184,11 @@ __global__ void sums(SumsParams p) {
       double x = 0, y = 0;
       if (row + at < p.m && kk < p.k) {
         x = value_at(p.a, row + at, kk);
-        if (p.groups != 0) x *= p.factor_a[(row + at) * p.groups + kk / 128];
+        if (p.groups != 0) x *= p.scale_inv_a[(row + at) * p.groups + kk / 128];
       }
       if (col + at < p.n && kk < p.k) {
         y = value_at(p.b, col + at, kk);
-        if (p.groups != 0) y *= p.factor_b[(col + at) / p.b_rows * p.groups + kk / 128];
+        if (p.groups != 0) y *= p.scale_inv_b[(col + at) / p.b_rows * p.groups + kk / 128];
       }
       a[thread % 16][at] = x;
       b[thread % 16][at] = y;
@@ -245,7 +245,7 @@ __device__ bool near(const Matrix& x, unsigned code, Value expected, bool exact)
 // Before the expression.
 __device__ Value preactivation(const JudgeParams& p, i64 r, i64 c) {
   double factor = 1;
-  if (p.factor_a) factor *= (double)p.factor_a[r * p.factor_a_stride] * (double)p.factor_b[c * p.factor_b_stride];
+  if (p.scale_inv_a) factor *= (double)p.scale_inv_a[r * p.factor_a_stride] * (double)p.scale_inv_b[c * p.factor_b_stride];
   const double product = p.sums[r * p.n + c] * factor;
   const double bias = p.bias.data ? value_at(p.bias, 0, c) : 0.0;
   const double added = p.c.data ? p.beta * value_at(p.c, r, c) : 0.0;

@@ -85,7 +85,7 @@ std::vector<GemmSpec> cross_kernels(const CrossCell& cell, Target target) {
     return {simt};
   }
   std::vector<GemmSpec> kernels{with_tiling(spec, GemmKernel::mma, kMmaTilings[1])};
-  const bool grouped = has_group_factors(spec);
+  const bool grouped = has_group_scale_inv(spec);
   if ((cell.group + cell.epilogue + (grouped ? 3 : 0)) % 8 == 0) {
     kernels.push_back(with_tiling(spec, GemmKernel::mma, kMmaTilings[0]));
   }

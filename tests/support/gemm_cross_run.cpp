@@ -20,8 +20,8 @@ Tensor CrossInputs::vector(Dtype dtype, Input input, Role role, std::int64_t cou
   return matrix(dtype, input, role, 1, count, {});
 }
 
-Tensor CrossInputs::factors(Input input, Role role, std::int64_t count) {
-  Buffer& buffer = factors_[input];
+Tensor CrossInputs::scale_inv(Input input, Role role, std::int64_t count) {
+  Buffer& buffer = scale_inv_[input];
   if (buffer.data() == nullptr) {
     std::vector<float> values(2 * kFactors);
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -120,8 +120,8 @@ GemmTensors Cross::tensors(const CrossRun& run, Verdict* verdict, std::size_t ti
                 .out = out_.place(spec.out, m, n, at),
                 .beta = kCrossBeta};
   if (is_fp8(spec.a)) {
-    t.factor_a = inputs_.factors(input, Role::a, scale_count(spec.scale_a, m, k));
-    t.factor_b = inputs_.factors(input, Role::b, scale_count(spec.scale_b, n, k));
+    t.scale_inv_a = inputs_.scale_inv(input, Role::a, scale_count(spec.scale_a, m, k));
+    t.scale_inv_b = inputs_.scale_inv(input, Role::b, scale_count(spec.scale_b, n, k));
   }
   const Dtype beside = epilogue_dtype(spec);
   const GemmEpilogue& epilogue = spec.epilogue;
@@ -142,7 +142,7 @@ GemmTensors Cross::tensors(const CrossRun& run, Verdict* verdict, std::size_t ti
   if (epilogue.amax) t.amax = vector(&verdict->amax_found[time], Dtype::f32, 1, device);
   if (is_fp8(spec.out)) {
     t.scale = inputs_.scale();
-    t.factor = vector(&verdict->factor_found[time], Dtype::f32, 1, device);
+    t.scale_inv = vector(&verdict->scale_inv_found[time], Dtype::f32, 1, device);
   }
   return t;
 }
@@ -150,7 +150,7 @@ GemmTensors Cross::tensors(const CrossRun& run, Verdict* verdict, std::size_t ti
 JudgeParams Cross::judged(const CrossRun& run, const GemmTensors& t, Verdict* verdict) {
   const GemmSpec& spec = run.spec;
   const auto [m, n, k] = run.shape.shape;
-  const bool factors = is_fp8(spec.a) && !has_group_factors(spec);
+  const bool scale_inv = is_fp8(spec.a) && !has_group_scale_inv(spec);
   const Sums& of = sums(run, t);
   JudgeParams p{.sums = static_cast<const double*>(of.values.data()),
                 .magnitudes = static_cast<const double*>(of.magnitudes.data()),
@@ -168,9 +168,9 @@ JudgeParams Cross::judged(const CrossRun& run, const GemmTensors& t, Verdict* ve
                 .value = static_cast<long long>(kCrossValues[run.cell->epilogue]),
                 .exact = run.input == Input::integers && !may_round_twice(spec) ? 1 : 0,
                 .verdict = verdict};
-  if (factors) {
-    p.factor_a = static_cast<const float*>(t.factor_a.data);
-    p.factor_b = static_cast<const float*>(t.factor_b.data);
+  if (scale_inv) {
+    p.scale_inv_a = static_cast<const float*>(t.scale_inv_a.data);
+    p.scale_inv_b = static_cast<const float*>(t.scale_inv_b.data);
     p.factor_a_stride = spec.scale_a == kRowwise ? 1 : 0;
     p.factor_b_stride = spec.scale_b == kRowwise ? 1 : 0;
   }
@@ -179,7 +179,7 @@ JudgeParams Cross::judged(const CrossRun& run, const GemmTensors& t, Verdict* ve
 
 const Cross::Sums& Cross::sums(const CrossRun& run, const GemmTensors& t) {
   const GemmSpec& spec = run.spec;
-  const bool grouped = has_group_factors(spec);
+  const bool grouped = has_group_scale_inv(spec);
   const auto [m, n, k] = run.shape.shape;
   Sums& kept = sums_[{grouped ? spec.scale_b.rows : 0, run.input}];
   const std::string of = std::string(ingot::name(spec.a)) + "*" + std::string(ingot::name(spec.b)) + " " +
@@ -197,8 +197,8 @@ const Cross::Sums& Cross::sums(const CrossRun& run, const GemmTensors& t) {
                  .k = k,
                  .groups = grouped ? (k + 127) / 128 : 0,
                  .b_rows = grouped ? spec.scale_b.rows : 1,
-                 .factor_a = static_cast<const float*>(t.factor_a.data),
-                 .factor_b = static_cast<const float*>(t.factor_b.data),
+                 .scale_inv_a = static_cast<const float*>(t.scale_inv_a.data),
+                 .scale_inv_b = static_cast<const float*>(t.scale_inv_b.data),
                  .sums = static_cast<double*>(kept.values.data()),
                  .magnitudes = static_cast<double*>(kept.magnitudes.data())});
   return kept;
@@ -300,8 +300,8 @@ std::string Cross::fault_of(const CrossRun& run, const Verdict& v) {
         fault = "amax: expected " + std::to_string(amax) + ", got " + std::to_string(found);
       }
     }
-    if (is_fp8(spec.out) && v.factor_found[time] != 1 / kScale) {
-      fault = "factor: got " + std::to_string(v.factor_found[time]);
+    if (is_fp8(spec.out) && v.scale_inv_found[time] != 1 / kScale) {
+      fault = "factor: got " + std::to_string(v.scale_inv_found[time]);
     }
   }
   return fault;

@@ -41,7 +41,7 @@ class CrossInputs {
   Tensor vector(Dtype dtype, Input input, Role role, std::int64_t count);
 
   // Positive; powers of two with integers.
-  Tensor factors(Input input, Role role, std::int64_t count);
+  Tensor scale_inv(Input input, Role role, std::int64_t count);
 
   Tensor scale();
 
@@ -56,7 +56,7 @@ class CrossInputs {
 
   MeasuredGpu* gpu_;
   std::map<std::pair<Dtype, Input>, Buffer> stretches_;
-  std::map<Input, Buffer> factors_;
+  std::map<Input, Buffer> scale_inv_;
   Buffer scale_;
 };
 

@@ -24,7 +24,7 @@ void GemmOnGpu::expect_right(const Case& c) {
   if (fault.empty() && (c.a_by_group || c.b_by_group)) {
     Case by_row = c;
     by_row.a_by_group = by_row.b_by_group = false;
-    fault = bit_difference("factors row by row", run(by_row, inputs, cuda, stream).at("out"), outputs.at("out"));
+    fault = bit_difference("scale_inv row by row", run(by_row, inputs, cuda, stream).at("out"), outputs.at("out"));
   }
   count(c, fault);
 }

@@ -179,7 +179,7 @@ std::string cast_sum_fault(Dtype out, const GuardedMatrix& values, const Guarded
 }
 
 std::string fast_difference(const std::string& what, const GuardedMatrix& expected, const GuardedMatrix& actual,
-                            bool same_factors) {
+                            bool same_scale_inv) {
   double largest = 0;
   std::int64_t moved = 0;
   for (std::int64_t r = 0; r < expected.rows() && r < actual.rows(); ++r) {
@@ -208,21 +208,21 @@ std::string fast_difference(const std::string& what, const GuardedMatrix& expect
       },
       [&](std::int64_t r, std::int64_t c) { return show(expected, r, c); });
   const std::int64_t few = 1 + expected.rows() * expected.cols() / 1000;
-  if (fault.empty() && is_fp8(expected.dtype()) && same_factors && moved > few) {
+  if (fault.empty() && is_fp8(expected.dtype()) && same_scale_inv && moved > few) {
     fault = fmt::format("{}: {} codes differ, but at most {} may", what, moved, few);
   }
   return fault;
 }
 
 std::string fast_difference(const Matrices& expected, const Matrices& actual) {
-  bool same_factors = true;
-  for (const char* const what : {"factors", "transposed_factors"}) {
+  bool same_scale_inv = true;
+  for (const char* const what : {"scale_inv", "transposed_scale_inv"}) {
     if (expected.contains(what)) {
-      same_factors = same_factors && bit_difference(what, expected.at(what), actual.at(what)).empty();
+      same_scale_inv = same_scale_inv && bit_difference(what, expected.at(what), actual.at(what)).empty();
     }
   }
   for (const auto& [what, matrix] : actual) {
-    if (std::string fault = fast_difference(what, expected.at(what), matrix, same_factors); !fault.empty()) {
+    if (std::string fault = fast_difference(what, expected.at(what), matrix, same_scale_inv); !fault.empty()) {
       return fault;
     }
   }

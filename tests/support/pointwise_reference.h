@@ -70,10 +70,10 @@ std::string cast_sum_fault(Dtype out, const GuardedMatrix& values, const Guarded
 
 // Compares an output of a fast expression with that of the reproducible one. Values may differ by 1e-4 of themselves
 // or, if the expression cancels, by 1e-5 of the largest value: 16-bit results by one step of their rounding, maxima and
-// scale_inv by one step of bf16's, codes by one step; sums accumulate their terms' differences. `same_factors`: if set,
-// few codes may differ.
+// scale_inv by one step of bf16's, codes by one step; sums accumulate their terms' differences. `same_scale_inv`: if
+// set, few codes may differ.
 std::string fast_difference(const std::string& what, const GuardedMatrix& expected, const GuardedMatrix& actual,
-                            bool same_factors);
+                            bool same_scale_inv);
 
 // Compares all outputs of a fast cast; returns the first fault.
 std::string fast_difference(const Matrices& expected, const Matrices& actual);

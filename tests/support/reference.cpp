@@ -37,14 +37,14 @@ float scale_reference(const CastSpec& spec, double amax) {
 ScalesReference scales_reference(const CastSpec& spec, ScaleGranularity granularity, const GuardedMatrix& input,
                                  const GuardedMatrix* given) {
   ScalesReference made{GuardedMatrix(Dtype::f32, 1, scale_count(granularity, input.rows(), input.cols())), {}, {}};
-  made.factors = made.scales;
+  made.scale_inv = made.scales;
   const GuardedMatrix found = amax_reference(granularity, input);
   made.amax = earlier_amax(made.scales.cols());
   for (std::int64_t i = 0; i < found.cols(); ++i) {
     const double amax = found.value(0, i);
     const float scale = given != nullptr ? static_cast<float>(given->value(0, i)) : scale_reference(spec, amax);
     set_f32(made.scales, i, scale);
-    set_f32(made.factors, i, 1.0F / scale);
+    set_f32(made.scale_inv, i, 1.0F / scale);
     if (std::isnan(amax) || amax > made.amax.value(0, i)) set_f32(made.amax, i, static_cast<float>(amax));
   }
   return made;
@@ -106,9 +106,9 @@ Matrices cast_reference(const CastSpec& spec, const SharedMatrices& inputs) {
   Matrices all;
   all["codes"] = std::move(codes);
   all["transposed"] = std::move(transposed);
-  all["factors"] = std::move(scales.factors);
+  all["scale_inv"] = std::move(scales.scale_inv);
   all["amax"] = std::move(scales.amax);
-  all["transposed_factors"] = std::move(own.factors);
+  all["transposed_scale_inv"] = std::move(own.scale_inv);
   all["transposed_amax"] = std::move(own.amax);
   return all;
 }
@@ -153,21 +153,21 @@ GemmOperands gemm_operands(const GemmSpec& spec, const Shape& shape, const Share
   return operands;
 }
 
-double factor_of(const SharedMatrices& inputs, const char* name, ScaleGranularity scale, std::int64_t i) {
+double scale_inv_of(const SharedMatrices& inputs, const char* name, ScaleGranularity scale, std::int64_t i) {
   const auto found = inputs.find(name);
   return found == inputs.end() ? 1.0 : found->second->value(0, scale == kTensorwise ? 0 : i);
 }
 
 Expected GemmReference::operator()(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs, bool exact) {
   // scale_inv of groups are part of the sums.
-  const bool grouped = has_group_factors(spec);
+  const bool grouped = has_group_scale_inv(spec);
   const Sums own = grouped ? add_up(spec, shape, inputs) : Sums{};
   const Sums& sums = grouped ? own : sums_of(spec, shape, inputs);
   Expected expected{.rows = shape.rows, .cols = shape.cols};
   for (std::int64_t i = 0; i < shape.rows; ++i) {
-    const double factor_a = grouped ? 1.0 : factor_of(inputs, "factor_a", spec.scale_a, i);
+    const double scale_inv_a = grouped ? 1.0 : scale_inv_of(inputs, "scale_inv_a", spec.scale_a, i);
     for (std::int64_t j = 0; j < shape.cols; ++j) {
-      const double factor = grouped ? 1.0 : factor_a * factor_of(inputs, "factor_b", spec.scale_b, j);
+      const double factor = grouped ? 1.0 : scale_inv_a * scale_inv_of(inputs, "scale_inv_b", spec.scale_b, j);
       const double bias = spec.bias ? inputs.at("bias")->value(0, j) : 0.0;
       const std::size_t at = expected.index(i, j);
       const double value = sums.values[at] * factor + bias;
@@ -214,7 +214,7 @@ GemmReference::Sums GemmReference::add_up(const GemmSpec& spec, const Shape& sha
   sums.values.assign(static_cast<std::size_t>(m * n), 0.0);
   sums.magnitudes = sums.values;
   GemmOperands operands = gemm_operands(spec, shape, inputs);
-  if (has_group_factors(spec)) apply_factors(spec, shape, inputs, operands);
+  if (has_group_scale_inv(spec)) apply_scale_inv(spec, shape, inputs, operands);
   pool_.parallel_for(m, 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       double* const value = sums.values.data() + i * cols;
@@ -228,17 +228,17 @@ GemmReference::Sums GemmReference::add_up(const GemmSpec& spec, const Shape& sha
   return sums;
 }
 
-void GemmReference::apply_factors(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs,
-                                  GemmOperands& operands) {
+void GemmReference::apply_scale_inv(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs,
+                                    GemmOperands& operands) {
   const auto [m, n, k] = shape;
   for (std::int64_t l = 0; l < k; ++l) {
     for (std::int64_t i = 0; i < m; ++i) {
       operands.a[static_cast<std::size_t>(i * k + l)] *=
-          inputs.at("factor_a")->value(0, extent_of(spec.scale_a, k, i, l));
+          inputs.at("scale_inv_a")->value(0, extent_of(spec.scale_a, k, i, l));
     }
     for (std::int64_t j = 0; j < n; ++j) {
       operands.b[static_cast<std::size_t>(l * n + j)] *=
-          inputs.at("factor_b")->value(0, extent_of(spec.scale_b, k, j, l));
+          inputs.at("scale_inv_b")->value(0, extent_of(spec.scale_b, k, j, l));
     }
   }
 }

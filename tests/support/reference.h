@@ -29,7 +29,7 @@ float scale_reference(const CastSpec& spec, double amax);
 // The scales of one output, and what is written with its codes.
 struct ScalesReference {
   GuardedMatrix scales;
-  GuardedMatrix factors;
+  GuardedMatrix scale_inv;
   GuardedMatrix amax;  // with given scales: the recorded maxima
 };
 
@@ -57,7 +57,7 @@ struct GemmOperands {
 
 GemmOperands gemm_operands(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs);
 
-double factor_of(const SharedMatrices& inputs, const char* name, ScaleGranularity scale, std::int64_t i);
+double scale_inv_of(const SharedMatrices& inputs, const char* name, ScaleGranularity scale, std::int64_t i);
 
 // Caches sums of products by operands: many specs differ only in scales, bias or output.
 class GemmReference {
@@ -78,8 +78,8 @@ class GemmReference {
   Sums add_up(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs);
 
   // Multiplies each element by its group's scale_inv.
-  static void apply_factors(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs,
-                            GemmOperands& operands);
+  static void apply_scale_inv(const GemmSpec& spec, const Shape& shape, const SharedMatrices& inputs,
+                              GemmOperands& operands);
 
   ThreadPool pool_{0};
   std::map<Key, Sums> seen_;

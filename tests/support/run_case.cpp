@@ -13,9 +13,9 @@ SharedMatrices InputMaker::inputs_of(const RelayoutSpec&, const Case& c) {
 SharedMatrices InputMaker::inputs_of(const CastSpec& spec, const Case& c) {
   SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
   if (spec.source == ScaleSource::given) {
-    made["scales"] = factors(scale_count(spec.scale, c.shape.rows, c.shape.cols), c, 7);
+    made["scales"] = scale_inv(scale_count(spec.scale, c.shape.rows, c.shape.cols), c, 7);
     if (spec.transposed_scale) {
-      made["transposed_scales"] = factors(scale_count(*spec.transposed_scale, c.shape.rows, c.shape.cols), c, 8);
+      made["transposed_scales"] = scale_inv(scale_count(*spec.transposed_scale, c.shape.rows, c.shape.cols), c, 8);
     }
   }
   add_pointwise_inputs(spec.pointwise, spec.in, c, made);
@@ -31,16 +31,16 @@ SharedMatrices InputMaker::inputs_of(const CastStatsSpec& spec, const Case& c) {
     for (std::int64_t col = r % 8; col < codes.cols(); col += 8) codes.set_bits(r, col, r % 3 == 0 ? 0x80U : 0U);
   }
   made["codes"] = std::make_shared<GuardedMatrix>(std::move(codes));
-  GuardedMatrix factors = *InputMaker::factors(scale_count(spec.scale, rows, cols), c, 5);
-  for (std::int64_t i = 0; i < factors.cols(); ++i) {
-    const auto scaled = static_cast<float>(factors.value(0, i) * (i % 3 == 0 ? 1.0 : i % 3 == 1 ? 0x1p-18 : 0x1p9));
-    factors.set_bits(0, i, float_bits(scaled));
+  GuardedMatrix scale_inv = *InputMaker::scale_inv(scale_count(spec.scale, rows, cols), c, 5);
+  for (std::int64_t i = 0; i < scale_inv.cols(); ++i) {
+    const auto scaled = static_cast<float>(scale_inv.value(0, i) * (i % 3 == 0 ? 1.0 : i % 3 == 1 ? 0x1p-18 : 0x1p9));
+    scale_inv.set_bits(0, i, float_bits(scaled));
   }
   if (c.input == Input::inf)
-    factors.set_bits(0, factors.cols() / 2, float_bits(std::numeric_limits<float>::infinity()));
+    scale_inv.set_bits(0, scale_inv.cols() / 2, float_bits(std::numeric_limits<float>::infinity()));
   if (c.input == Input::nan)
-    factors.set_bits(0, factors.cols() / 2, float_bits(std::numeric_limits<float>::quiet_NaN()));
-  made["factors"] = std::make_shared<GuardedMatrix>(std::move(factors));
+    scale_inv.set_bits(0, scale_inv.cols() / 2, float_bits(std::numeric_limits<float>::quiet_NaN()));
+  made["scale_inv"] = std::make_shared<GuardedMatrix>(std::move(scale_inv));
   return made;
 }
 
@@ -61,7 +61,7 @@ void InputMaker::add_pointwise_inputs(const Pointwise& expression, Dtype dtype, 
 SharedMatrices InputMaker::inputs_of(const NormSpec& spec, const Case& c) {
   SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
   add_parameters(spec.kind, spec.in, spec.affine, c, made);
-  if (spec.source == ScaleSource::given) made["scale"] = factors(1, c, 7);
+  if (spec.source == ScaleSource::given) made["scale"] = scale_inv(1, c, 7);
   return made;
 }
 
@@ -69,8 +69,8 @@ SharedMatrices InputMaker::inputs_of(const NormBackwardSpec& spec, const Case& c
   const auto [rows, cols, inner] = c.shape;
   SharedMatrices made{{"input", matrix(spec.in, rows, cols, c, 1)},
                       {"grad_output", matrix(spec.in, rows, cols, c, 2)},
-                      {"rstd", factors(rows, c, 11)}};
-  if (spec.kind == NormKind::layer) made["mean"] = factors(rows, c, 12);
+                      {"rstd", scale_inv(rows, c, 11)}};
+  if (spec.kind == NormKind::layer) made["mean"] = scale_inv(rows, c, 12);
   add_parameters(spec.kind, spec.in, spec.affine, c, made);
   made.erase("beta");
   return made;
@@ -98,12 +98,12 @@ SharedMatrices InputMaker::inputs_of(const GemmSpec& spec, const Case& c) {
   const bool b_k_major = spec.layout_b == Layout::k_major;
   SharedMatrices made{{"a", matrix(spec.a, a_k_major ? m : k, a_k_major ? k : m, c, 2)},
                       {"b", matrix(spec.b, b_k_major ? n : k, b_k_major ? k : n, c, 3)}};
-  if (is_fp8(spec.a)) made["factor_a"] = factors(scale_count(spec.scale_a, m, k), c, 4);
-  if (is_fp8(spec.b)) made["factor_b"] = factors(scale_count(spec.scale_b, n, k), c, 5);
+  if (is_fp8(spec.a)) made["scale_inv_a"] = scale_inv(scale_count(spec.scale_a, m, k), c, 4);
+  if (is_fp8(spec.b)) made["scale_inv_b"] = scale_inv(scale_count(spec.scale_b, n, k), c, 5);
   if (spec.bias) made["bias"] = matrix(bias_dtype(spec), 1, n, c, 6);
   if (spec.epilogue.c) made["c"] = matrix(*spec.epilogue.c, m, n, c, 7);
   add_pointwise_inputs(spec.epilogue.pointwise, epilogue_dtype(spec), c, made);
-  if (is_fp8(spec.out)) made["scale"] = factors(1, c, 8);
+  if (is_fp8(spec.out)) made["scale"] = scale_inv(1, c, 8);
   return made;
 }
 
@@ -121,7 +121,7 @@ std::shared_ptr<const GuardedMatrix> InputMaker::matrix(Dtype dtype, std::int64_
   return kept;
 }
 
-std::shared_ptr<const GuardedMatrix> InputMaker::factors(std::int64_t count, const Case& c, unsigned seed) {
+std::shared_ptr<const GuardedMatrix> InputMaker::scale_inv(std::int64_t count, const Case& c, unsigned seed) {
   auto made = std::make_shared<GuardedMatrix>(Dtype::f32, 1, count);
   for (std::int64_t i = 0; i < count; ++i) {
     const auto index = static_cast<std::uint64_t>(i);
@@ -132,12 +132,12 @@ std::shared_ptr<const GuardedMatrix> InputMaker::factors(std::int64_t count, con
   return made;
 }
 
-GuardedMatrix by_group(const GuardedMatrix& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
+GuardedMatrix by_group(const GuardedMatrix& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
   const std::int64_t groups = (k + scale.cols - 1) / scale.cols;
   GuardedMatrix made(Dtype::f32, groups, (rows + scale.rows - 1) / scale.rows, 3, 1);
   for (std::int64_t group = 0; group < groups; ++group) {
     for (std::int64_t row = 0; row < made.cols(); ++row) {
-      made.set_bits(group, row, factors.bits(0, row * groups + group));
+      made.set_bits(group, row, scale_inv.bits(0, row * groups + group));
     }
   }
   return made;
@@ -183,16 +183,16 @@ Matrices poisoned_outputs(const Case& c) {
     if (cast->result) outputs["result"] = GuardedMatrix(cast->in, rows, cols, padding, offset);
     if (cast->sum) outputs["sum"] = GuardedMatrix(*cast->sum, 1, cols);
     const std::int64_t count = scale_count(cast->scale, rows, cols);
-    const auto factors = [&, by_group = c.factors_by_group](ScaleGranularity scale) {
+    const auto scale_inv = [&, by_group = c.scale_inv_by_group](ScaleGranularity scale) {
       if (by_group && scale == kRowGroups) return GuardedMatrix(Dtype::f32, scale_count(scale, 1, cols), rows, 3, 1);
       return GuardedMatrix(Dtype::f32, 1, scale_count(scale, rows, cols));
     };
-    outputs["factors"] = factors(cast->scale);
+    outputs["scale_inv"] = scale_inv(cast->scale);
     const bool given = cast->source == ScaleSource::given;
     if (given) outputs["amax"] = earlier_amax(count);
     if (cast->transposed_scale) {
       const std::int64_t own = scale_count(*cast->transposed_scale, rows, cols);
-      outputs["transposed_factors"] = factors(*cast->transposed_scale);
+      outputs["transposed_scale_inv"] = scale_inv(*cast->transposed_scale);
       if (given) outputs["transposed_amax"] = earlier_amax(own);
     }
   } else if (const auto* const gemm = std::get_if<GemmSpec>(&c.spec)) {
@@ -201,11 +201,11 @@ Matrices poisoned_outputs(const Case& c) {
       outputs["preactivation"] = GuardedMatrix(epilogue_dtype(*gemm), rows, cols, padding, offset);
     }
     if (gemm->epilogue.amax) outputs["amax"] = earlier_amax(1);
-    if (is_fp8(gemm->out)) outputs["factor"] = GuardedMatrix(Dtype::f32, 1, 1);
+    if (is_fp8(gemm->out)) outputs["scale_inv"] = GuardedMatrix(Dtype::f32, 1, 1);
   } else if (const auto* const norm = std::get_if<NormSpec>(&c.spec)) {
     const bool given = norm->source == ScaleSource::given;
     if (norm->out) outputs["codes"] = GuardedMatrix(*norm->out, rows, cols, padding, offset);
-    if (norm->out) outputs["factors"] = GuardedMatrix(Dtype::f32, 1, given ? 1 : rows);
+    if (norm->out) outputs["scale_inv"] = GuardedMatrix(Dtype::f32, 1, given ? 1 : rows);
     if (given) outputs["amax"] = earlier_amax(1);
     if (norm->result) outputs["result"] = GuardedMatrix(norm->in, rows, cols, padding, offset);
     if (norm->stats) outputs["rstd"] = GuardedMatrix(Dtype::f32, 1, rows);
@@ -268,8 +268,8 @@ void PlacedCase::place(const std::string& name, const GuardedMatrix& matrix, Str
 void PlacedCase::place_by_group(const SharedMatrices& inputs, Stream& stream) {
   const auto& spec = std::get<GemmSpec>(case_.spec);
   const auto [m, n, k] = case_.shape;
-  if (case_.a_by_group) place("factor_a", by_group(*inputs.at("factor_a"), spec.scale_a, m, k), stream);
-  if (case_.b_by_group) place("factor_b", by_group(*inputs.at("factor_b"), spec.scale_b, n, k), stream);
+  if (case_.a_by_group) place("scale_inv_a", by_group(*inputs.at("scale_inv_a"), spec.scale_a, m, k), stream);
+  if (case_.b_by_group) place("scale_inv_b", by_group(*inputs.at("scale_inv_b"), spec.scale_b, n, k), stream);
 }
 
 Tensor PlacedCase::of(const std::string& name) const {
@@ -288,8 +288,8 @@ void PlacedCase::enqueue_as(const CastSpec& spec, Stream& stream) {
                  {.input = input,
                   .codes = of("codes"),
                   .transposed = of("transposed"),
-                  .factors = of("factors"),
-                  .transposed_factors = of("transposed_factors"),
+                  .scale_inv = of("scale_inv"),
+                  .transposed_scale_inv = of("transposed_scale_inv"),
                   .scales = of("scales"),
                   .amax = of("amax"),
                   .transposed_scales = of("transposed_scales"),
@@ -304,8 +304,8 @@ GemmWork PlacedCase::gemm() const {
   return {.spec = std::get<GemmSpec>(case_.spec),
           .tensors = {.a = of("a"),
                       .b = of("b"),
-                      .factor_a = of("factor_a"),
-                      .factor_b = of("factor_b"),
+                      .scale_inv_a = of("scale_inv_a"),
+                      .scale_inv_b = of("scale_inv_b"),
                       .bias = of("bias"),
                       .out = of("out"),
                       .c = of("c"),
@@ -314,7 +314,7 @@ GemmWork PlacedCase::gemm() const {
                       .preactivation = of("preactivation"),
                       .amax = of("amax"),
                       .scale = of("scale"),
-                      .factor = of("factor")}};
+                      .scale_inv = of("scale_inv")}};
 }
 
 void PlacedCase::enqueue_as(const GemmSpec& spec, Stream& stream) { backend_->gemm(spec, gemm().tensors, stream); }
@@ -339,7 +339,7 @@ void PlacedCase::enqueue_as(const ElementwiseSpec& spec, Stream& stream) {
 
 void PlacedCase::enqueue_as(const CastStatsSpec& spec, Stream& stream) {
   backend_->cast_stats(
-      spec, {.input = of("input"), .codes = of("codes"), .factors = of("factors"), .stats = of("stats")}, stream);
+      spec, {.input = of("input"), .codes = of("codes"), .scale_inv = of("scale_inv"), .stats = of("stats")}, stream);
 }
 
 void PlacedCase::enqueue_as(const NormSpec& spec, Stream& stream) {
@@ -348,7 +348,7 @@ void PlacedCase::enqueue_as(const NormSpec& spec, Stream& stream) {
                   .gamma = of("gamma"),
                   .beta = of("beta"),
                   .codes = of("codes"),
-                  .factors = of("factors"),
+                  .scale_inv = of("scale_inv"),
                   .scale = of("scale"),
                   .amax = of("amax"),
                   .result = of("result"),

@@ -72,14 +72,14 @@ class InputMaker {
                                               unsigned seed);
 
   // Positive scale_inv; powers of two if results must be exact.
-  static std::shared_ptr<const GuardedMatrix> factors(std::int64_t count, const Case& c, unsigned seed);
+  static std::shared_ptr<const GuardedMatrix> scale_inv(std::int64_t count, const Case& c, unsigned seed);
 
   ThreadPool pool_{0};
   std::map<std::string, std::shared_ptr<const GuardedMatrix>> kept_;
 };
 
 // scale_inv of groups in group order, from those in row order of an operand with `rows` rows and K = k.
-GuardedMatrix by_group(const GuardedMatrix& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k);
+GuardedMatrix by_group(const GuardedMatrix& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t k);
 
 inline constexpr float kNormEps = 1e-5F;
 

@@ -124,7 +124,7 @@ void add_dequants(Target target, Kernels& kernels) {
                                       {.weight = Dtype::e5m2, .scale = kRowGroups},
                                       {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16},
                                       {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
-                                      {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .factors = Dtype::e8m0fnu}}) {
+                                      {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu}}) {
     for (const std::int64_t m : {1, 8, 16, 32, 64, 128, 256}) {
       for (DequantMatmulSpec spec : dequant_kernels(of, device)) {
         for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, device)) {

@@ -58,7 +58,7 @@ void check(const char* line) {
                                      .input_stride = input.row_stride,
                                      .codes = static_cast<const u8*>(codes.data),
                                      .codes_stride = codes.row_stride,
-                                     .factors = static_cast<const float*>(placed.tensor("factors").data),
+                                     .factors = static_cast<const float*>(placed.tensor("scale_inv").data),
                                      .steps = factor_steps(spec.scale.rows, spec.scale.cols, input.cols),
                                      .parts = parts.data()});
     emulator::launch(cast_stats_finish, 1, CastStatsLaunch::kThreads,

@@ -289,11 +289,12 @@ BOOST_AUTO_TEST_CASE(decoded_weights) {
   }
   const MatmulDevice place{.target = target_for(9, 0), .multiprocessors = 132};
   for (const std::int64_t m : {1, 16, 32, 64, 128, 256}) {
-    for (const DequantMatmulSpec& of : {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
-                                        {.weight = Dtype::e5m2, .scale = kRowGroups},
-                                        {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16},
-                                        {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
-                                        {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .factors = Dtype::e8m0fnu}}) {
+    for (const DequantMatmulSpec& of :
+         {DequantMatmulSpec{.weight = Dtype::e4m3fn, .scale = kRowwise},
+          {.weight = Dtype::e5m2, .scale = kRowGroups},
+          {.x = Dtype::f16, .weight = Dtype::e5m2fnuz, .out = Dtype::f16},
+          {.weight = Dtype::e2m3fn, .scale = kRowGroups32},
+          {.weight = Dtype::e2m1fn, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu}}) {
       DequantMatmulSpec spec = of;
       spec.kernel = DequantKernel::sm90;
       for (const DequantTiling& tiling : dequant_tilings(spec, {m, 8192, 8192}, place)) {
@@ -327,7 +328,7 @@ BOOST_AUTO_TEST_CASE(every_epilogue) {
     const std::vector<GemmTiling> tilings(gemm_tilings(spec).begin(), gemm_tilings(spec).end());
     std::vector<std::size_t> chosen{0, 2, 3, tilings.size() - 1};
     for (std::size_t i = 0; i < tilings.size(); ++i) {
-      const bool large = tilings[i].m * tilings[i].n >= (has_group_factors(spec) ? 128 * 128 : 256 * 128);
+      const bool large = tilings[i].m * tilings[i].n >= (has_group_scale_inv(spec) ? 128 * 128 : 256 * 128);
       if (tilings[i].stream_k && large) chosen.push_back(i);
     }
     for (const std::size_t i : chosen) {

@@ -52,7 +52,7 @@ struct Fixture {
                            .weight = dtype_of<W>(),
                            .out = dtype_of<Out>(),
                            .scale = {static_cast<int>(Kind.scale.rows), static_cast<int>(Kind.scale.cols)},
-                           .factors = Kind.e8m0 ? Dtype::e8m0fnu : Dtype::f32,
+                           .scale_inv = Kind.e8m0 ? Dtype::e8m0fnu : Dtype::f32,
                            .layout = weight_layout(L),
                            .kernel = DequantKernel::mma,
                            .tiling = DequantTiling{.tokens = static_cast<int>(T.tokens),

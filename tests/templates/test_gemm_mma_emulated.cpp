@@ -45,8 +45,8 @@ struct Fixture {
     PlacedCase placed(c, inputs, *cpu, stream);
     const GemmTensors tensors{.a = placed.tensor("a"),
                               .b = placed.tensor("b"),
-                              .factor_a = placed.tensor("factor_a"),
-                              .factor_b = placed.tensor("factor_b"),
+                              .scale_inv_a = placed.tensor("scale_inv_a"),
+                              .scale_inv_b = placed.tensor("scale_inv_b"),
                               .bias = placed.tensor("bias"),
                               .out = placed.tensor("out")};
     const MatmulSize sizes = gemm_size(spec, tensors);

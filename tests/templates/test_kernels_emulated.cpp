@@ -964,7 +964,7 @@ struct FusedCast {
     Stream stream(*backend);
     CastTensors tensors{.input = tensor_of(x, Dtype::bf16, s.rows, s.cols),
                         .codes = tensor_of(codes, Dtype::e4m3fn, s.rows, s.cols),
-                        .factors = tensor_of(factors, Dtype::f32, 1, scale_count(spec.scale, s.rows, s.cols))};
+                        .scale_inv = tensor_of(factors, Dtype::f32, 1, scale_count(spec.scale, s.rows, s.cols))};
     tensors.inputs = {tensor_of(gate, Dtype::bf16, s.rows, s.cols), tensor_of(bias, Dtype::bf16, 1, s.cols),
                       tensor_of(mean, Dtype::f32, 1, s.rows)};
     if (spec.transposed) tensors.transposed = tensor_of(transposed, Dtype::e4m3fn, s.cols, s.rows);
@@ -1354,7 +1354,7 @@ void check_gradient_tiles() {
         CastTensors tensors{.input = tensor_of(cpu.x, Dtype::bf16, s.rows, s.cols),
                             .codes = tensor_of(cpu.codes, Dtype::e4m3fn, s.rows, s.cols),
                             .transposed = tensor_of(cpu.transposed, Dtype::e4m3fn, s.cols, s.rows),
-                            .factors = tensor_of(cpu.factors, Dtype::f32, 1, 1)};
+                            .scale_inv = tensor_of(cpu.factors, Dtype::f32, 1, 1)};
         tensors.scales = tensor_of(scale, Dtype::f32, 1, 1);
         tensors.amax = tensor_of(cpu_amax, Dtype::f32, 1, 1);
         tensors.inputs = {tensor_of(cpu.gate, Dtype::bf16, s.rows, s.cols)};
@@ -1561,7 +1561,7 @@ BOOST_AUTO_TEST_CASE(fused_without_x_unrounded) {
                        CastTilesLaunch::grid(s.rows, s.cols), CastTilesLaunch::kThreads, params);
       CastTensors tensors{.input = matrix(nullptr, Dtype::bf16, s.rows, s.cols, {}),
                           .transposed = tensor_of(expected, Dtype::e5m2, s.cols, s.rows),
-                          .factors = tensor_of(expected_factors, Dtype::f32, 1, s.cols)};
+                          .scale_inv = tensor_of(expected_factors, Dtype::f32, 1, s.cols)};
       tensors.inputs = {tensor_of(a, Dtype::bf16, s.rows, s.cols), tensor_of(b, Dtype::f32, 1, s.rows)};
       backend->cast(std::get<CastSpec>(parse("cast bf16->e5m2 of=max(a,0.1)*-b[row] scale=col out=transposed pow2 "
                                              "unrounded")),

@@ -181,7 +181,7 @@ struct Fixture {
             .result_stride = placed.tensor("result").row_stride,
             .codes = placed.tensor("codes").data,
             .codes_stride = placed.tensor("codes").row_stride,
-            .factors = floats(placed.tensor("factors")),
+            .factors = floats(placed.tensor("scale_inv")),
             .scale = floats(placed.tensor("scale")),
             .amax = static_cast<u32*>(placed.tensor("amax").data),
             .threads_log2 = NormRowsLaunch::threads_log2(input.cols),

@@ -671,7 +671,7 @@ BOOST_AUTO_TEST_CASE(tune_lists_weight_only_products) {
   BOOST_TEST(std::count(model.out.begin(), model.out.end(), '\n') == 5 * 2);  // and what they are compared with
   CHECK_CONTAINS(model.out, "dequant_matmul bf16*e4m3fn->bf16 packed scale=row 16 28672 4096\n");
   CHECK_CONTAINS(model.out, "gemm bf16*bf16->bf16 nt 16 28672 4096\n");
-  // As a decoding step has them, and with the factors that quantize() makes.
+  // As a decoding step has them, and with the scale_inv that quantize() makes.
   const Result few = run("tune --set llama3-8b --weight-only e2m1fn --list");
   CHECK_CONTAINS(few.out, "dequant_matmul bf16*e2m1fn->bf16 packed scale=1x32 factors=e8m0fnu 16 28672 4096\n");
   for (const char* const weight : {"e3m2fn", "e2m3fn"}) {

@@ -250,7 +250,7 @@ void add_tune(CLI::App& app, int& status) {
       ->type_name(kWeightValue);
   command
       ->add_option("--weight-scale", options->weight_scale,
-                   "Granularity of those weights' factors: tensor, row, 1x128, 1x64, 1x32, 128x128 or mx (default: "
+                   "Granularity of those weights' scale_inv: tensor, row, 1x128, 1x64, 1x32, 128x128 or mx (default: "
                    "row for FP8, mx for fewer bits)")
       ->type_name("SCALE");
   command

@@ -81,7 +81,7 @@ DequantMatmulSpec weight_only_spec(const TuneRequest& request) {
   if (scale.empty()) scale = is_fp8(spec.weight) ? "row" : kMx;
   if (scale == kMx) {
     spec.scale = kRowGroups32;
-    spec.factors = Dtype::e8m0fnu;
+    spec.scale_inv = Dtype::e8m0fnu;
     return spec;
   }
   std::string allowed;

@@ -93,7 +93,7 @@ void cast(PythonContext& context, const CastCall& call, const Input& input, cons
           std::uintptr_t stream) {
   const CastSpec spec = spec_of(call, outputs);
   CastTensors tensors{.input = matrix_of(input, call.in, "cast input"),
-                      .factors = {},
+                      .scale_inv = {},
                       .inputs = inputs_of(spec.pointwise, inputs, "cast")};
   const auto output = [&](Tensor& tensor, const char* name, const std::string& dtype, bool is_matrix) {
     const auto found = outputs.find(name);
@@ -105,8 +105,8 @@ void cast(PythonContext& context, const CastCall& call, const Input& input, cons
   output(tensors.transposed, "transposed", call.out, true);
   output(tensors.result, "result", call.in, true);
   output(tensors.sum, "sum", call.sum, false);
-  output(tensors.factors, "factors", "f32", false);
-  output(tensors.transposed_factors, "transposed_factors", "f32", false);
+  output(tensors.scale_inv, "scale_inv", "f32", false);
+  output(tensors.transposed_scale_inv, "transposed_scale_inv", "f32", false);
   output(tensors.amax, "amax", "f32", false);
   output(tensors.transposed_amax, "transposed_amax", "f32", false);
   if (given.contains("scales")) tensors.scales = vector_of(given.at("scales"), "f32", "cast scales");
@@ -121,7 +121,7 @@ void cast(PythonContext& context, const CastCall& call, const Input& input, cons
 struct Operand {
   Input array;
   std::string dtype;
-  std::optional<Input> factors;
+  std::optional<Input> scale_inv;
   std::string scale;
   bool k_major;
 };
@@ -141,8 +141,8 @@ void gemm(PythonContext& context, const Operand& a, const Operand& b, const std:
   GemmTensors tensors{.a = matrix_of(a.array, a.dtype, "gemm a"),
                       .b = matrix_of(b.array, b.dtype, "gemm b"),
                       .out = matrix_of(out, out_dtype, "gemm out")};
-  if (a.factors) tensors.factor_a = vector_of(*a.factors, "f32", "gemm factor_a");
-  if (b.factors) tensors.factor_b = vector_of(*b.factors, "f32", "gemm factor_b");
+  if (a.scale_inv) tensors.scale_inv_a = vector_of(*a.scale_inv, "f32", "gemm scale_inv_a");
+  if (b.scale_inv) tensors.scale_inv_b = vector_of(*b.scale_inv, "f32", "gemm scale_inv_b");
   if (bias) tensors.bias = vector_of(*bias, bias_dtype, "gemm bias");
   const nb::gil_scoped_release release;
   context.run(stream, [&](Backend& backend, Stream& on) { backend.gemm(spec, tensors, on); });
@@ -265,7 +265,7 @@ void evaluate_all(const std::string& text, const HostDoubles& x, const std::vect
 void bind_operations(nb::module_& module) {
   nb::class_<Operand>(module, "Operand")
       .def(nb::init<Input, std::string, std::optional<Input>, std::string, bool>(), "array"_a, "dtype"_a,
-           "factors"_a.none(), "scale"_a, "k_major"_a);
+           "scale_inv"_a.none(), "scale"_a, "k_major"_a);
   module.def("amax", &amax, "context"_a, "input"_a, "in_dtype"_a, "scale"_a, "amax"_a, "stream"_a);
   module.def("scale_shape", &scale_shape, "scale"_a, "rows"_a, "cols"_a);
   nb::class_<CastCall>(module, "CastCall")

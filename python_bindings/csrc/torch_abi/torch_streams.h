@@ -89,7 +89,7 @@ class TorchStreams {
   std::shared_ptr<Kept> kept_;
 };
 
-// A 1 in a device's memory, for factors that are folded into others: made once, as filling one in each call costs a
+// A 1 in a device's memory, for scale_inv that are folded into others: made once, as filling one in each call costs a
 // small layer more than reading it. Threads may share it.
 class TorchOne {
  public:

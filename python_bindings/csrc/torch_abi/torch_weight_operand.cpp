@@ -70,11 +70,11 @@ void* bytes_of(const TorchTensor& tensor, const TensorName& name, std::int64_t b
   return contiguous(tensor, name, bytes, "bytes");
 }
 
-void* factors_of(const TorchTensor& tensor, const TensorName& name, std::int64_t count, Dtype dtype, Device device) {
+void* scale_inv_of(const TorchTensor& tensor, const TensorName& name, std::int64_t count, Dtype dtype, Device device) {
   require_device(tensor, name, device);
   if (dtype == Dtype::f32 && tensor.dtype() != Dtype::f32) refuse(name, "must be float32: convert it with .float()");
   if (dtype != Dtype::f32 && !is_bytes(tensor)) refuse(name, "must be uint8, the bits of e8m0fnu");
-  return contiguous(tensor, name, count, "factors");
+  return contiguous(tensor, name, count, "scale_inv");
 }
 
 TorchMatrix columns_of(const TorchTensor& tensor, const TensorName& name, std::int64_t cols, Device device) {
@@ -91,26 +91,26 @@ Float8Weight::Float8Weight(const LinearPlan& plan, bool as_stored, const TorchTe
     : frozen(as_stored) {
   const auto [in, out, bias] = plan.shape;
   std::int64_t count = 1;
-  void* of_factors = nullptr;
+  void* of_scale_inv = nullptr;
   if (frozen) {
     const CastSpec& spec = plan.weight.spec;
     count = scale_count(spec.scale, out, in);
     codes = matrix(bytes_of(tensor, {plan.subject, "weight"}, in * out, device), spec.out, out, in, device);
-    of_factors = factors_of(scale_inv, {plan.subject, "weight_scale"}, count, Dtype::f32, device);
+    of_scale_inv = scale_inv_of(scale_inv, {plan.subject, "weight_scale"}, count, Dtype::f32, device);
   } else {
     require_gathered(plan, tensor, scale_inv, device);
     codes = matrix(tensor.data(), *tensor.float8_dtype(), out, in, device);
-    of_factors = scale_inv.data();
+    of_scale_inv = scale_inv.data();
   }
-  factors = vector(of_factors, Dtype::f32, count, device);
+  this->scale_inv = vector(of_scale_inv, Dtype::f32, count, device);
 }
 
 Float8View Float8Weight::for_grad_input(Backend& backend, Stream& stream, void* memory) const {
   Tensor transposed = matrix(memory, codes.dtype, codes.cols, codes.rows, codes.device);
   transposed.row_stride = code_pitch(codes.rows);
   if (!codes.empty()) backend.relayout({.transposed = true}, {.input = codes, .output = transposed}, stream);
-  if (frozen) return {.codes = codes, .transposed = transposed, .factors = factors};
-  return {.transposed = transposed, .transposed_factors = factors};
+  if (frozen) return {.codes = codes, .transposed = transposed, .scale_inv = scale_inv};
+  return {.transposed = transposed, .transposed_scale_inv = scale_inv};
 }
 
 }  // namespace ingot::python

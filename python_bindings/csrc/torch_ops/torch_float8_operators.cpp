@@ -35,7 +35,7 @@ Dtype dtype_at(const std::array<Dtype, kCount>& dtypes, std::int64_t number, con
   throw Error(ErrorCode::invalid_argument, what, why);
 }
 
-// Scales or factors: f32, one after the other.
+// Scales or scale_inv: f32, one after the other.
 struct Vector {
   Vector(const TorchTensor& tensor, const char* what, Device device) {
     if (tensor.dtype() != Dtype::f32) refuse(what, "must be float32: convert it with .to()");
@@ -83,13 +83,13 @@ void quantize(TorchArgumentsOf<kQuantize>& all) {
   TorchTensor codes = TorchTensor::empty(tensor.sizes(), torch_dtype(format), device);
   TorchTensor amax = TorchTensor::empty(scale.sizes(), torch_dtype(Dtype::f32), device);
   const std::size_t bytes = static_cast<std::size_t>(scales.view.cols) * sizeof(float);
-  const TorchRegion factors(bytes, device);
+  const TorchRegion scale_inv(bytes, device);
   const auto floats = [&](void* data) { return vector(data, Dtype::f32, scales.view.cols, device); };
   place.backend().device_api().fill_zero(amax.data(), bytes, place.stream());
   place.backend().cast(spec,
                        {.input = input.view,
                         .codes = matrix(codes.data(), format, input.view.rows, input.view.cols, device),
-                        .factors = floats(factors.region().data),
+                        .scale_inv = floats(scale_inv.region().data),
                         .scales = scales.view,
                         .amax = floats(amax.data())},
                        place.stream());
@@ -141,13 +141,13 @@ struct Codes {
   Tensor view{};
 };
 
-ScaleGranularity granularity_of(const Vector& factors, std::int64_t rows, const char* what) {
-  if (factors.view.cols == 1) return kTensorwise;
-  if (factors.view.cols == rows) return kRowwise;
-  refuse(what, "has " + std::to_string(factors.view.cols) + " elements, expected 1 or " + std::to_string(rows));
+ScaleGranularity granularity_of(const Vector& scale_inv, std::int64_t rows, const char* what) {
+  if (scale_inv.view.cols == 1) return kTensorwise;
+  if (scale_inv.view.cols == rows) return kRowwise;
+  refuse(what, "has " + std::to_string(scale_inv.view.cols) + " elements, expected 1 or " + std::to_string(rows));
 }
 
-// Returns (a * factor_a) @ (b * factor_b), summed in f32 and rounded once.
+// Returns (a * scale_inv_a) @ (b * scale_inv_b), summed in f32 and rounded once.
 void gemm(TorchArgumentsOf<kGemm>& all) {
   const Dtype out = dtype_at(kOutputs, all.integer<"output">(), "gemm output");
   const bool fast_accumulation = all.integer<"fast_accumulation">() != 0;
@@ -160,15 +160,15 @@ void gemm(TorchArgumentsOf<kGemm>& all) {
   if (a.cols != b.rows) {
     refuse("gemm b", "has " + std::to_string(b.rows) + " rows, but a has " + std::to_string(a.cols) + " columns");
   }
-  const Vector factor_a(all.tensor<"factor_a">(), "gemm factor_a", device);
-  const Vector factor_b(all.tensor<"factor_b">(), "gemm factor_b", device);
+  const Vector scale_inv_a(all.tensor<"scale_inv_a">(), "gemm scale_inv_a", device);
+  const Vector scale_inv_b(all.tensor<"scale_inv_b">(), "gemm scale_inv_b", device);
   const GemmSpec spec{.a = a.view.dtype,
                       .b = b.view.dtype,
                       .out = out,
                       .layout_a = a.by_columns ? Layout::mn_major : Layout::k_major,
                       .layout_b = b.by_columns ? Layout::k_major : Layout::mn_major,
-                      .scale_a = granularity_of(factor_a, a.rows, "gemm factor_a"),
-                      .scale_b = granularity_of(factor_b, b.cols, "gemm factor_b"),
+                      .scale_a = granularity_of(scale_inv_a, a.rows, "gemm scale_inv_a"),
+                      .scale_b = granularity_of(scale_inv_b, b.cols, "gemm scale_inv_b"),
                       .fast_accumulation = fast_accumulation};
   const TorchRun place(device, all, a.rows);
   const std::array<std::int64_t, 2> sizes{a.rows, b.cols};
@@ -176,8 +176,8 @@ void gemm(TorchArgumentsOf<kGemm>& all) {
   place.backend().gemm(spec,
                        {.a = a.view,
                         .b = b.view,
-                        .factor_a = factor_a.view,
-                        .factor_b = factor_b.view,
+                        .scale_inv_a = scale_inv_a.view,
+                        .scale_inv_b = scale_inv_b.view,
                         .out = matrix(product.data(), out, a.rows, b.cols, device)},
                        place.stream());
   all.result<"product">() = std::move(product);

@@ -249,8 +249,8 @@ LinearConfig config_of(const std::array<CastText, 6>& casts, bool pow2, const st
   return config;
 }
 
-// The plan of a layer whose weight is codes and factors, as checkpoints have them, and is not trained. The recipe must
-// read the weight's factors in both directions (docs/checkpoints.md). `input` and `bias` are dtypes.
+// The plan of a layer whose weight is codes and scale_inv, as checkpoints have them, and is not trained. The recipe
+// must read the weight's scale_inv in both directions (docs/checkpoints.md). `input` and `bias` are dtypes.
 std::int64_t add_frozen_plan(const std::string& recipe_name, const std::string& code_dtype, std::int64_t in_features,
                              std::int64_t out_features, const std::string& input,
                              const std::optional<std::string>& bias) {

@@ -86,7 +86,7 @@ struct TorchPlan : TorchModule<LinearPlan> {
   TorchPlan(LinearPlan of, bool weight_again)
       : TorchModule(of, of.weight_memory().bytes, weight_again && !of.grad_input_reads_weight()) {}
 
-  // The weight is always given as FP8 codes and factors, as checkpoints have them.
+  // The weight is always given as FP8 codes and scale_inv, as checkpoints have them.
   bool frozen = false;
 
   // Does the gradient of the input?

@@ -76,7 +76,7 @@ struct TorchSchema {
 
 // ---- a linear layer ------------------------------------------------------------------------------------------------
 
-// weight_scale_inv: the weight is FP8 codes, by rows, and these are their factors. input_scale, weight_scale: of the
+// weight_scale_inv: the weight is FP8 codes, by rows, and these are their scale_inv. input_scale, weight_scale: of the
 // casts that the plan leaves to the caller; then amaxes are the maxima (2) of input and weight. `saved` is kept for the
 // gradient of the weight, `codes`, the weight's, for that of the input.
 inline constexpr TorchSchema kLinearForward{
@@ -200,7 +200,7 @@ inline constexpr TorchSchema kQuantize{
     .name = "quantize", .arguments = "Tensor input, Tensor scale, int format", .results = "Tensor codes, Tensor amax"};
 inline constexpr TorchSchema kGemm{
     .name = "gemm",
-    .arguments = "Tensor a, Tensor factor_a, Tensor b, Tensor factor_b, int output, int fast_accumulation",
+    .arguments = "Tensor a, Tensor scale_inv_a, Tensor b, Tensor scale_inv_b, int output, int fast_accumulation",
     .results = "Tensor product"};
 inline constexpr TorchSchema kSyncAmaxHistory{
     .name = "sync_amax_history",

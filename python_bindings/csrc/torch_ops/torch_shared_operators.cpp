@@ -10,8 +10,8 @@
 
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/linear/memory_places.h"
-#include "ingot/nn/modules/norm_linear_functions.h"
 #include "ingot/nn/modules/module_plans.h"
+#include "ingot/nn/modules/norm_linear_functions.h"
 #include "module.h"
 #include "torch_ops/torch_module_plans.h"
 #include "torch_ops/torch_module_tensors.h"

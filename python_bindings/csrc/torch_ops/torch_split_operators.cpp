@@ -85,16 +85,16 @@ void quantize_input(TorchArgumentsOf<kQuantizeInput>& all) {
   // No tokens have no codes, but perhaps a factor, which no GEMM reads.
   const TorchRegion factor(tokens == 0 ? codes_bytes(plan.plan, 1, pass) : 0, device);
   const Float8View views = codes_in(plan, tokens, saved, tokens == 0 ? factor : codes, device);
-  CastTensors tensors{.input = input.view, .codes = views.codes, .factors = views.factors};
+  CastTensors tensors{.input = input.view, .codes = views.codes, .scale_inv = views.scale_inv};
   if (spec.transposed) tensors.transposed = views.transposed;
-  if (spec.transposed_scale) tensors.transposed_factors = views.transposed_factors;
+  if (spec.transposed_scale) tensors.transposed_scale_inv = views.transposed_scale_inv;
   const ObservedRange range(place.run().observer, plan.plan.name, "cast");  // of no layer: several may share it
   place.backend().cast(spec, tensors, place.stream());
   all.result<"codes">() = std::move(codes).publish();
   if (pass == LinearPass::training) all.result<"saved">() = std::move(saved).publish();
 }
 
-// Returns the weight's codes and factors, as linear_forward keeps them.
+// Returns the weight's codes and scale_inv, as linear_forward keeps them.
 void quantize_weight(TorchArgumentsOf<kQuantizeWeight>& all) {
   const TorchPlan& plan = all.plan(plans_of<TorchPlan>(), all.integer<"plan">());
   const TorchMatrix weight = matrix_of(all.tensor<"weight">(), {plan.plan.subject, "weight"});
@@ -126,7 +126,7 @@ void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const CastSp
                   .gemms = "output",
                   .values = values,
                   .codes = codes.codes,
-                  .factors = codes.factors,
+                  .scale_inv = codes.scale_inv,
                   .scale = spec.scale};
   observer.cast(event, stream);
   if (!spec.transposed) return;
@@ -134,13 +134,13 @@ void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const CastSp
   event.codes = codes.transposed;
   event.transposed = true;
   if (spec.transposed_scale) {
-    event.factors = codes.transposed_factors;
+    event.scale_inv = codes.transposed_scale_inv;
     event.scale = *spec.transposed_scale;
   }
   observer.cast(event, stream);
 }
 
-// The weight's codes: what quantize_weight returned, in `memory` from now on, or FP8 codes with their factors.
+// The weight's codes: what quantize_weight returned, in `memory` from now on, or FP8 codes with their scale_inv.
 Float8View weight_of(TorchArgumentsOf<kGemmOutput>& all, const TorchPlan& plan, Device device, TorchRegion& memory) {
   TorchTensor& weight = all.tensor<"weight">();
   const TorchTensor& scale_inv = all.tensor<"weight_scale_inv">();
@@ -187,8 +187,8 @@ void gemm_output(TorchArgumentsOf<kGemmOutput>& all) {
   const ObservedRange range(observer, plan.name, "output");
   GemmTensors tensors{.a = a.codes,
                       .b = b.codes,
-                      .factor_a = a.factors,
-                      .factor_b = b.factors,
+                      .scale_inv_a = a.scale_inv,
+                      .scale_inv_b = b.scale_inv,
                       .out = matrix(output.data(), dtype, tokens, columns, device)};
   TorchMatrix bias;
   TorchRegion rounded_bias;

@@ -38,8 +38,8 @@ struct WeightOnlyPlan {
   // For x of bf16 and f16, each without and with a bias.
   std::array<DequantMatmulSpec, 4> specs{};
 
-  Dtype factor_dtype() const { return mx ? Dtype::e8m0fnu : Dtype::f32; }
-  std::int64_t factors() const { return scale_count(scale, out_features, in_features); }
+  Dtype scale_inv_dtype() const { return mx ? Dtype::e8m0fnu : Dtype::f32; }
+  std::int64_t scale_inv() const { return scale_count(scale, out_features, in_features); }
   // Codes in plain rows, each of whole groups of codes that fill whole bytes.
   std::int64_t code_stride() const {
     const auto unit = static_cast<std::int64_t>(packed_unit(dtype));
@@ -85,9 +85,9 @@ void multiply(TorchArgumentsOf<kWeightOnlyLinear>& all) {
   DequantMatmulTensors tensors{
       .x = input.view,
       .weight = plan.weight(bytes_of(all.tensor<"weight">(), plan.name("weight"), plan.weight_bytes(), device), device),
-      .factors = vector(factors_of(all.tensor<"weight_scale_inv">(), plan.name("weight_scale"), plan.factors(),
-                                   plan.factor_dtype(), device),
-                        plan.factor_dtype(), plan.factors(), device),
+      .scale_inv = vector(scale_inv_of(all.tensor<"weight_scale_inv">(), plan.name("weight_scale"), plan.scale_inv(),
+                                       plan.scale_inv_dtype(), device),
+                          plan.scale_inv_dtype(), plan.scale_inv(), device),
       .bias = bias.view,
       .out = {},
       .constant_weight = all.integer<"constant">() != 0};
@@ -104,7 +104,7 @@ TorchTensor empty_codes(const WeightOnlyPlan& plan, Device device) {
   return TorchTensor::empty(sizes, torch_functions().bytes, device);
 }
 
-// Returns codes in plain rows, and factors.
+// Returns codes in plain rows, and scale_inv.
 void cast(TorchArgumentsOf<kWeightCast>& all) {
   const TorchTensor& values = all.tensor<"weight">();
   const WeightOnlyPlan& plan = all.plan(plans_of<WeightOnlyPlan>(), all.integer<"plan">());
@@ -112,12 +112,12 @@ void cast(TorchArgumentsOf<kWeightCast>& all) {
   const TorchMatrix weight = columns_of(values, plan.name("weight"), plan.in_features, device);
   const TorchRun place(device, all);
   TorchTensor codes = empty_codes(plan, device);
-  const std::array<std::int64_t, 1> count{plan.factors()};
-  TorchTensor factors = plan.mx ? TorchTensor::empty_bytes(static_cast<std::size_t>(plan.factors()), device)
-                                : TorchTensor::empty(count, torch_functions().f32, device);
+  const std::array<std::int64_t, 1> count{plan.scale_inv()};
+  TorchTensor scale_inv = plan.mx ? TorchTensor::empty_bytes(static_cast<std::size_t>(plan.scale_inv()), device)
+                                  : TorchTensor::empty(count, torch_functions().f32, device);
   if (plan.mx) {
     const Tensor scales =
-        matrix(factors.data(), Dtype::e8m0fnu, plan.out_features, divided_up(plan.in_features, 32), device);
+        matrix(scale_inv.data(), Dtype::e8m0fnu, plan.out_features, divided_up(plan.in_features, 32), device);
     place.backend().quantize_mx({.in = weight.view.dtype, .out = plan.dtype},
                                 {.input = weight.view, .codes = plan.codes(codes.data(), device), .scales = scales},
                                 place.stream());
@@ -125,11 +125,11 @@ void cast(TorchArgumentsOf<kWeightCast>& all) {
     place.backend().cast({.in = weight.view.dtype, .out = plan.dtype, .scale = plan.scale, .pow2 = plan.pow2},
                          {.input = weight.view,
                           .codes = plan.codes(codes.data(), device),
-                          .factors = vector(factors.data(), Dtype::f32, plan.factors(), device)},
+                          .scale_inv = vector(scale_inv.data(), Dtype::f32, plan.scale_inv(), device)},
                          place.stream());
   }
   all.result<"codes">() = std::move(codes);
-  all.result<"scale_inv">() = std::move(factors);
+  all.result<"scale_inv">() = std::move(scale_inv);
 }
 
 // Codes in plain rows to the plan's packed layout, or back.
@@ -161,7 +161,7 @@ void unpack(TorchArgumentsOf<kWeightUnpack>& all) {
 constexpr std::array kOperators{kTorchOperator<kWeightOnlyLinear, multiply>, kTorchOperator<kWeightCast, cast>,
                                 kTorchOperator<kWeightPack, pack>, kTorchOperator<kWeightUnpack, unpack>};
 
-// Returns (number, bytes of a row of codes, bytes of the weight, number of factors).
+// Returns (number, bytes of a row of codes, bytes of the weight, number of scale_inv).
 nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options, std::int64_t out_features,
                    std::int64_t in_features) {
   if (out_features < 0 || in_features < 0) {
@@ -183,14 +183,14 @@ nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options,
                      .weight = plan.dtype,
                      .out = x,
                      .scale = plan.scale,
-                     .factors = plan.factor_dtype(),
+                     .scale_inv = plan.scale_inv_dtype(),
                      .layout = plan.layout,
                      .bias = i % 2 != 0,
                      .batch_invariant = options.batch_invariant};
     validate(KernelSpec(plan.specs[i]));
     text += "|" + print(KernelSpec(plan.specs[i]));
   }
-  const auto facts = std::array<std::int64_t, 3>{plan.code_bytes(), plan.weight_bytes(), plan.factors()};
+  const auto facts = std::array<std::int64_t, 3>{plan.code_bytes(), plan.weight_bytes(), plan.scale_inv()};
   std::uint64_t identity = 0;
   std::memcpy(&identity, digest(text).data(), sizeof(identity));
   const std::int64_t number =

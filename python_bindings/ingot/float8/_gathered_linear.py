@@ -13,7 +13,7 @@ from ..torch._checks import called, refuse_double_backward
 from ..torch._eager_linear import wants_of
 from ..torch._linear import plan_of
 from ..torch._stored_linear import float8_backward, float8_forward
-from ._kernels import factor_of
+from ._kernels import scale_inv_of
 from .float8_training_tensor import Float8TrainingTensor
 
 
@@ -44,13 +44,13 @@ class _GatheredLinear(torch.autograd.Function):
     def backward(ctx, grad_output):
         refuse_double_backward(ctx.subject)
         saved, input, weight = ctx.saved_tensors
-        of_weight = (None, None) if weight is None else (weight._data, factor_of(weight._scale))
+        of_weight = (None, None) if weight is None else (weight._data, scale_inv_of(weight._scale))
         grads = float8_backward(ctx.subject, grad_output, input, *of_weight, saved, ctx.plan, ctx.wants)
         return (*grads, *(None,) * 4)
 
 
 def _forward(input, weight, bias, *plan):
-    return float8_forward(input, weight._data, factor_of(weight._scale), bias, *plan)
+    return float8_forward(input, weight._data, scale_inv_of(weight._scale), bias, *plan)
 
 
 def gathered_linear(input, weight: Float8TrainingTensor, bias, casts: ops.Casts, name: str, plans) -> torch.Tensor:

@@ -78,7 +78,7 @@ def quantized(tensor: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> 
     return codes.reshape(tensor.shape)
 
 
-def factor_of(scale: torch.Tensor) -> torch.Tensor:
+def scale_inv_of(scale: torch.Tensor) -> torch.Tensor:
     """1 / scale in float32, rounded once. A kernel that Inductor makes divides float32 approximately, but float64 exactly,
     and a quotient that is rounded to float64 first becomes the same float32."""
     if torch.compiler.is_compiling() or type(scale) is not torch.Tensor:  # it is traced
@@ -98,6 +98,6 @@ def scaled_product(
     scalars, or (M, 1) and (1, N). Sums are f32 and are rounded once. Ingot's kernels compute it on the CPU and on CUDA
     devices."""
     if a.device.type in _DEVICES and output_dtype in _OUTPUTS:
-        return _gemm(a, factor_of(a_scale), b, factor_of(b_scale), _OUTPUTS.index(output_dtype), use_fast_accum)
+        return _gemm(a, scale_inv_of(a_scale), b, scale_inv_of(b_scale), _OUTPUTS.index(output_dtype), use_fast_accum)
     product = torch.mm(a.to(torch.float32), b.to(torch.float32))
     return (product * a_scale.reciprocal() * b_scale.reciprocal()).to(output_dtype)

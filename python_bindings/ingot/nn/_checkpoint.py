@@ -182,10 +182,10 @@ class _Plan:
         device = device or ("cpu" if module.weight.is_meta else module.weight.device)
         dtype = getattr(module, "values_dtype", module.weight.dtype)
         codes, scales = reader.read(prefix + "weight").to(device), scale_of(reader, prefix + "weight")
-        factors, kind = read_scales(reader, scales), scale_kind(reader, scales, *codes.shape)
+        scale_inv, kind = read_scales(reader, scales), scale_kind(reader, scales, *codes.shape)
         bias = None if module.bias is None else reader.read(prefix + "bias").to(device=device, dtype=dtype)
         options = {"scale": kind, "dtype": dtype, "layer_name": place.name or "linear"}
-        layer = self._kind.from_codes(codes, factors.to(device), bias, **options)
+        layer = self._kind.from_codes(codes, scale_inv.to(device), bias, **options)
         input_scale = reader.one_of(prefix, _OF_INPUT)
         if input_scale is not None and self._kind is FrozenFloat8Linear:
             layer.input_scale = reader.read(input_scale).reshape(1).to(device=device, dtype=torch.float32)
@@ -271,7 +271,7 @@ class _Plan:
         dtype = self.reader.facts(name)[0]
         if not _is_high(dtype) and dtype != torch.float8_e8m0fnu:
             found = str(dtype).removeprefix("torch.")
-            raise LinearError(f"{self.reader.where(name)}: is {found}, but factors are F32, BF16, F16 or F8_E8M0")
+            raise LinearError(f"{self.reader.where(name)}: is {found}, but scale_inv are F32, BF16, F16 or F8_E8M0")
 
     def _refuse_dtype(self, name: str, dtype: torch.dtype, tensor: torch.Tensor) -> None:
         raise LinearError(
@@ -288,8 +288,8 @@ class _Plan:
         value = self.reader.read(name)
         if value.dtype in _codes.FLOAT8.values() and value.dtype != dtype:
             scales = scale_of(self.reader, name)
-            factors = spread(read_scales(self.reader, scales).float(), tuple(value.shape), self.reader.where(scales))
-            value = value.float() * factors
+            scale_inv = spread(read_scales(self.reader, scales).float(), tuple(value.shape), self.reader.where(scales))
+            value = value.float() * scale_inv
         return value.to(dtype)
 
 
@@ -437,7 +437,7 @@ def load_float8_checkpoint(
     takes. Layers stay on their device, or go to `device`; those on meta need it, or go to the CPU.
 
     Other tensors are loaded as load_state_dict() does, and FP8 codes of them (of modules of several parts, embeddings,
-    stacked experts, layers with an activation) with their factors multiplied in. Names are those of the model without
+    stacked experts, layers with an activation) with their scale_inv multiplied in. Names are those of the model without
     wrappers (torch.compile, checkpoint_wrapper, DDP, PEFT, whose adapters stay as they are).
 
     A load is whole or nothing: all is checked and read first, and an error leaves the model as it was. A model on meta

@@ -1,4 +1,4 @@
-"""The contents of public FP8 checkpoints: the supported layouts (others are refused by name), and the factors of
+"""The contents of public FP8 checkpoints: the supported layouts (others are refused by name), and the scale_inv of
 codes."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def configured_kind(config: dict[str, Any]) -> Optional[str]:
 
 
 def scale_of(reader: Reader, name: str) -> str:
-    """The name of the factors of the FP8 codes that have this name."""
+    """The name of the scale_inv of the FP8 codes that have this name."""
     prefix, is_weight, _ = name.rpartition("weight")
     names = SCALES if is_weight and name.endswith("weight") else (f"{name}_scale", f"{name}_scale_inv")
     prefix = prefix if names is SCALES else ""
@@ -82,13 +82,13 @@ def scale_of(reader: Reader, name: str) -> str:
             "is not loaded: name it weight_scale"
         )
     raise LinearError(
-        f"{reader.where(name)}: comes without factors: neither {' nor '.join(names)} is there; codes that are the values "
+        f"{reader.where(name)}: comes without scale_inv: neither {' nor '.join(names)} is there; codes that are the values "
         f"themselves have a {names[0]} of 1"
     )
 
 
 def scale_kind(reader: Reader, name: str, rows: int, columns: int) -> str:
-    """What shares a factor, by the shape of the factors. One factor may also be that of a weight with one block or one row,
+    """What shares a factor, by the shape of the scale_inv. One factor may also be that of a weight with one block or one row,
     whose activations are cast as other layers' are: then config.json decides, or else the name."""
     shape, where = reader.facts(name)[1], reader.where(name)
     if all(size == 1 for size in shape) and len(shape) <= 2:
@@ -113,7 +113,7 @@ def read_scales(reader: Reader, name: str) -> torch.Tensor:
     values = scales.float()
     if not ((values >= 0) & (values < math.inf)).all():
         raise LinearError(
-            f"{reader.where(name)}: has factors that are NaN, Inf or negative, but a factor is finite and at least 0: the "
+            f"{reader.where(name)}: has scale_inv that are NaN, Inf or negative, but a factor is finite and at least 0: the "
             "file is damaged, or stores something else by this name"
         )
     return scales

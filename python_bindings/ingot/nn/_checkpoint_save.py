@@ -42,13 +42,13 @@ _SUBJECT = "save_float8_checkpoint"
 
 @dataclasses.dataclass
 class _Float8:
-    """A weight that is stored in FP8: codes and factors that are there (factors), or a weight to cast."""
+    """A weight that is stored in FP8: codes and scale_inv that are there (scale_inv), or a weight to cast."""
 
     name: str  # of the layer
     weight: torch.Tensor
     kind: str  # what shares a factor
     pow2: bool = False
-    factors: Optional[torch.Tensor] = None
+    scale_inv: Optional[torch.Tensor] = None
 
 
 @dataclasses.dataclass
@@ -131,7 +131,7 @@ class _Collector:
 
     def _float8_of(self, module: torch.nn.Module, name: str) -> Optional[_Float8]:
         if isinstance(module, FrozenFloat8Linear):
-            return _Float8(name, module.codes(), module.scale, factors=module.weight_scale)
+            return _Float8(name, module.codes(), module.scale, scale_inv=module.weight_scale)
         if isinstance(module, WeightOnlyLinear):
             if module.weight_dtype not in ("e4m3fn", "e5m2") or module.scale not in (*RECIPE_OF, "1x128"):
                 raise LinearError(
@@ -139,7 +139,7 @@ class _Collector:
                     "which there is no public layout: save its state_dict()"
                 )
             codes = module.codes().view(_codes.FLOAT8[module.weight_dtype])
-            return _Float8(name, codes, module.scale, factors=module.weight_scale)
+            return _Float8(name, codes, module.scale, scale_inv=module.weight_scale)
         if not isinstance(module, (Float8Linear, LinearParameters, _NormLinear)):
             return None
         own, pow2 = _trained_with(module, self._recipes)
@@ -160,7 +160,7 @@ def _fault(contents: _Contents) -> Optional[str]:
             return f"{where}: is no plain tensor ({tensor.layout}), which safetensors files lack: call .to_dense() on it"
         if tensor.dtype not in NAMES:
             return f"{where}: is {tensor.dtype}, which safetensors files lack"
-        if isinstance(each, _Float8) and each.factors is None and tensor.dtype not in HIGH_PRECISION:
+        if isinstance(each, _Float8) and each.scale_inv is None and tensor.dtype not in HIGH_PRECISION:
             return f"{where}: is {tensor.dtype}, but FP8 is cast from float32, float16 and bfloat16: convert it with .to()"
     kinds: dict[str, list[str]] = {}
     for each in contents.float8:
@@ -173,14 +173,14 @@ def _fault(contents: _Contents) -> Optional[str]:
     if len(kinds) > 1:
         found = ", ".join(f"{kind} ({some_of(names, 1)})" for kind, names in sorted(kinds.items()))
         return (
-            f"{_SUBJECT} model: has FP8 layers with factors of several kinds, {found}, and config.json can name one: pass "
-            "scale=, which casts trained layers with factors of that kind"
+            f"{_SUBJECT} model: has FP8 layers with scale_inv of several kinds, {found}, and config.json can name one: pass "
+            "scale=, which casts trained layers with scale_inv of that kind"
         )
     return None
 
 
 def float8_quantization_config(scale: str, ignored: list[str], static: bool = False) -> dict[str, Any]:
-    """What config.json says of a model whose linear layers have such factors, for transformers and inference engines:
+    """What config.json says of a model whose linear layers have such scale_inv, for transformers and inference engines:
     quant_method "fp8" for blocks, else compressed-tensors' float-quantized. `ignored` are linear layers in high
     precision; static: activations have an input_scale."""
     if scale == "128x128":
@@ -210,7 +210,7 @@ def save_float8_checkpoint(
     scale: Optional[str] = None,
     scale_name: Optional[str] = None,
 ) -> dict[str, Any]:
-    """Writes a model: FP8 layers as codes and factors, all other tensors as they are. Returns its quantization_config.
+    """Writes a model: FP8 layers as codes and scale_inv, all other tensors as they are. Returns its quantization_config.
 
     Stored in FP8 are FrozenFloat8Linear, WeightOnlyLinear of e4m3fn and e5m2, and the weights of trained Float8Linear
     layers and of the modules of several parts (GatedMlp ...), cast as their recipe casts them, or with `scale` ("tensor",
@@ -218,7 +218,7 @@ def save_float8_checkpoint(
     listed as not converted. path: a .safetensors file, or a folder, which gets model.safetensors and a config.json, that
     of the model's `config` or what was there, with quantization_config, and generation_config.json for a model that
     has one. Names are those of the model without wrappers (torch.compile, checkpoint_wrapper, DDP). scale_name:
-    weight_scale or weight_scale_inv; default: as engines expect for the layout. All bits of codes and factors come back by
+    weight_scale or weight_scale_inv; default: as engines expect for the layout. All bits of codes and scale_inv come back by
     load_float8_checkpoint().
 
     A save that fails or is killed leaves the old checkpoint or the new one, whole; what the new one replaces in a folder,
@@ -276,18 +276,18 @@ def _gathered(contents: _Contents, scale_name: Optional[str], ranks: Ranks):
             continue
         try:
             if isinstance(each, _Float8):
-                codes, factors = value, each.factors
-                if factors is None:
-                    codes, factors = _codes.cast(value, "e4m3fn", each.kind, each.pow2, each.name)
+                codes, scale_inv = value, each.scale_inv
+                if scale_inv is None:
+                    codes, scale_inv = _codes.cast(value, "e4m3fn", each.kind, each.pow2, each.name)
                     codes = codes.view(torch.float8_e4m3fn)
-                    if not factors.isfinite().all():
+                    if not scale_inv.isfinite().all():
                         raise LinearError(
                             f'{_SUBJECT} "{printable(name)}": has values that are Inf or NaN, which would spoil all that share '
                             "their factor: mend the weight first"
                         )
                 of_kind = "weight_scale_inv" if each.kind == "128x128" else "weight_scale"
                 tensors[name] = _on_host(codes)
-                tensors[name.removesuffix("weight") + (scale_name or of_kind)] = _on_host(factors)
+                tensors[name.removesuffix("weight") + (scale_name or of_kind)] = _on_host(scale_inv)
             else:
                 tensors[name] = _on_host(value)
         except Exception as error:

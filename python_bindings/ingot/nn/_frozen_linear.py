@@ -1,4 +1,4 @@
-"""FrozenFloat8Linear: a linear layer whose weight is FP8 codes and factors, and which passes gradients to its input."""
+"""FrozenFloat8Linear: a linear layer whose weight is FP8 codes and scale_inv, and which passes gradients to its input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..torch._operators import HIGH_PRECISION
 from ..torch._stored_linear import run_frozen
 from ._stored_linear import StoredLinear
 
-# The recipe that reads a weight's factors in both directions (docs/checkpoints.md), by what shares a factor.
+# The recipe that reads a weight's scale_inv in both directions (docs/checkpoints.md), by what shares a factor.
 RECIPE_OF = {"tensor": "tensorwise", "row": "rowwise_folded", "128x128": "blockwise"}
 
 
@@ -55,7 +55,7 @@ class FrozenFloat8Linear(StoredLinear, torch.nn.Linear):
             )
         if scale not in RECIPE_OF:
             raise LinearError(
-                f"{self._subject} scale: {scale!r} is not one of {', '.join(RECIPE_OF)}, whose factors serve the gradient "
+                f"{self._subject} scale: {scale!r} is not one of {', '.join(RECIPE_OF)}, whose scale_inv serve the gradient "
                 "of the input too: WeightOnlyLinear has it"
             )
         self.weight_dtype, self.scale = form.dtype, scale
@@ -97,16 +97,16 @@ class FrozenFloat8Linear(StoredLinear, torch.nn.Linear):
                 f"{subject} codes: is {codes.dtype} of shape {tuple(codes.shape)}, expected float8_e4m3fn or "
                 "float8_e5m2 (out_features, in_features)"
             )
-        factors = _codes.float_factors(scales, scale, *codes.shape, subject)
+        scale_inv = _codes.float_scale_inv(scales, scale, *codes.shape, subject)
         dtype = dtype if bias is None or dtype is not None else bias.dtype
         options = {"weight_dtype": codes.dtype, "scale": scale, "layer_name": layer_name}
         new = cls(codes.shape[1], codes.shape[0], bias is not None, "meta", dtype, **options)
-        new._take(_codes.aligned(codes.detach().contiguous()), factors.to(codes.device), bias)
+        new._take(_codes.aligned(codes.detach().contiguous()), scale_inv.to(codes.device), bias)
         return new
 
     @torch.inference_mode(False)
-    def _take(self, codes, factors, bias) -> None:
-        super()._take(codes.view(self._stored_dtype), factors, bias)
+    def _take(self, codes, scale_inv, bias) -> None:
+        super()._take(codes.view(self._stored_dtype), scale_inv, bias)
 
     def _facts_to_export(self):
         return {"key": (RECIPE_OF[self.scale], self.weight_dtype)}

@@ -1,4 +1,4 @@
-"""What layers share whose weight is codes and factors: WeightOnlyLinear and FrozenFloat8Linear."""
+"""What layers share whose weight is codes and scale_inv: WeightOnlyLinear and FrozenFloat8Linear."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ class StoredLinear(IngotLayer, torch.nn.Module):
         dtype = dtype if dtype in HIGH_PRECISION else None
         new = cls(module.in_features, module.out_features, bias is not None, "meta", dtype, **options)
         new.train(module.training)
-        codes, factors = _codes.cast(module.weight, new.weight_dtype, new.scale, pow2, new.layer_name)
-        new._take(codes, factors, bias)
+        codes, scale_inv = _codes.cast(module.weight, new.weight_dtype, new.scale, pow2, new.layer_name)
+        new._take(codes, scale_inv, bias)
         take_the_rest(module, new)
         return new
 
     @torch.inference_mode(False)
-    def _take(self, codes: torch.Tensor, factors: torch.Tensor, bias: Optional[torch.Tensor]) -> None:
-        self.weight, self.weight_scale = codes, factors
+    def _take(self, codes: torch.Tensor, scale_inv: torch.Tensor, bias: Optional[torch.Tensor]) -> None:
+        self.weight, self.weight_scale = codes, scale_inv
         if bias is not None:
             values = bias.detach().to(codes.device)
             values = values.clone() if values.is_inference() else values
@@ -174,9 +174,9 @@ class StoredLinear(IngotLayer, torch.nn.Module):
             )
         if input.dtype not in self._inputs:
             raise LinearError(f"{self._subject} input: is {input.dtype}, expected {self._expected}")
-        codes, factors, bias = self._stored(), self.weight_scale, self.bias
-        if not in_one_place(input, codes, factors, bias):
-            refuse_places(self._subject, input, weight=codes, weight_scale=factors, bias=bias)
+        codes, scale_inv, bias = self._stored(), self.weight_scale, self.bias
+        if not in_one_place(input, codes, scale_inv, bias):
+            refuse_places(self._subject, input, weight=codes, weight_scale=scale_inv, bias=bias)
         return input
 
     def _refuse_converted(self) -> None:
@@ -221,7 +221,7 @@ class StoredLinear(IngotLayer, torch.nn.Module):
     # ---- being moved, loaded and copied ----
 
     def _apply(self, fn, recurse: bool = True):
-        """.to(dtype), .half() and their like must not convert codes and factors, but move them: they look like integers."""
+        """.to(dtype), .half() and their like must not convert codes and scale_inv, but move them: they look like integers."""
         after = fn(torch.empty(0, dtype=self.values_dtype, device=self._stored().device)).dtype
         dtypes = {}
         for name in ("weight", "weight_scale", "input_scale"):

@@ -36,7 +36,7 @@ class WeightOnlyLinear(StoredLinear):
     _kind, _exported_as, _dtype_name, _stored_dtype = "WeightOnlyLinear", "weight_only", "activation_dtype", torch.uint8
     _inputs = (torch.bfloat16, torch.float16)
     _expected = "bfloat16 or float16: convert it with .to(), or use torch.autocast"
-    _settled = None  # the codes and factors that the device has finished writing, and their versions
+    _settled = None  # the codes and scale_inv that the device has finished writing, and their versions
 
     def __init__(
         self,
@@ -110,21 +110,21 @@ class WeightOnlyLinear(StoredLinear):
         if codes.dim() != 2:
             raise LinearError(f"{subject} codes: has shape {tuple(codes.shape)}, expected (out_features, in_features)")
         columns = in_features or codes.shape[1] * 8 // PACKED_BITS.get(form.dtype, 8)
-        factors = _codes.float_factors(scales, scale, codes.shape[0], columns, subject)
+        scale_inv = _codes.float_scale_inv(scales, scale, codes.shape[0], columns, subject)
         dtype = dtype or (None if bias is None else bias.dtype)
         options = {"weight_dtype": form.dtype, "scale": scale, "layout": layout, "batch_invariant": batch_invariant}
         new = cls(columns, codes.shape[0], bias is not None, "meta", dtype, layer_name=layer_name, **options)
         rows = _codes.aligned(codes.detach().contiguous()).view(torch.uint8)
         if rows.shape[1] != new._facts().code_bytes:
             raise LinearError(f"{subject} codes: has rows of {rows.shape[1]} bytes, expected {new._facts().code_bytes}")
-        new._take(rows, factors.to(codes.device), bias)
+        new._take(rows, scale_inv.to(codes.device), bias)
         return new
 
     @torch.inference_mode(False)  # the layer watches for writes, which inference tensors do not count
-    def _take(self, codes, factors, bias) -> None:
-        codes, factors = (each.clone() if each.is_inference() else each for each in (codes, factors))
+    def _take(self, codes, scale_inv, bias) -> None:
+        codes, scale_inv = (each.clone() if each.is_inference() else each for each in (codes, scale_inv))
         packed = _codes.packed(codes, self._form, self.layer_name, self.out_features, self.in_features)
-        super()._take(packed, factors, bias)
+        super()._take(packed, scale_inv, bias)
         self.packing = self._packing(codes.device)
         self._settle()
 
@@ -197,23 +197,23 @@ class WeightOnlyLinear(StoredLinear):
     # ---- being moved, loaded and copied ----
 
     def _settle(self) -> bool:
-        """Waits until the device has written the weight and its factors: kernels may then read them before the work
+        """Waits until the device has written the weight and its scale_inv: kernels may then read them before the work
         ahead has ended. Returns False where it cannot: while this stream is captured, and for inference tensors, whose
         writes are not counted."""
         self._settled = None
-        codes, factors = self._stored(), self.weight_scale
-        if type(codes) is not torch.Tensor or codes.is_meta or codes.is_inference() or factors.is_inference():
+        codes, scale_inv = self._stored(), self.weight_scale
+        if type(codes) is not torch.Tensor or codes.is_meta or codes.is_inference() or scale_inv.is_inference():
             return False
-        versions = codes._version, factors._version
+        versions = codes._version, scale_inv._version
         if not _core.torch_synchronize(codes.device.index if codes.is_cuda else -1):
             return False
-        self._settled = (weakref.ref(codes), weakref.ref(factors), *versions)
+        self._settled = (weakref.ref(codes), weakref.ref(scale_inv), *versions)
         return True
 
     def _is_settled(self) -> bool:
-        settled, codes, factors = self._settled, self._stored(), self.weight_scale
-        if settled is not None and settled[0]() is codes and settled[1]() is factors:
-            if settled[2] == codes._version and settled[3] == factors._version:
+        settled, codes, scale_inv = self._settled, self._stored(), self.weight_scale
+        if settled is not None and settled[0]() is codes and settled[1]() is scale_inv:
+            if settled[2] == codes._version and settled[3] == scale_inv._version:
                 return True
         return self._settle()
 

@@ -47,7 +47,7 @@ class WeightValues(torch.Tensor):
 
     def _refuse(self) -> NoReturn:
         raise LinearError(
-            f"{self._layer._subject} weight: is codes and factors, and cannot be written as values: put a "
+            f"{self._layer._subject} weight: is codes and scale_inv, and cannot be written as values: put a "
             "torch.nn.Linear with the values of the layer's dequantize() in its place, as for merging adapters into it"
         )
 

@@ -1,4 +1,4 @@
-"""Weights as codes and factors: how values are cast, packed and decoded."""
+"""Weights as codes and scale_inv: how values are cast, packed and decoded."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def weight_format(dtype, scale: str, pow2: bool, layout: str, batch_invariant: b
 
 
 def scale_shape(scale: str, out_features: int, in_features: int) -> tuple[int, ...]:
-    """The shape of a weight's factors, as public checkpoints have it."""
+    """The shape of a weight's scale_inv, as public checkpoints have it."""
     if scale == "tensor":
         return (1,)
     if scale == "128x128":
@@ -59,7 +59,7 @@ def _group(scale: str) -> int:
 @torch.inference_mode(False)
 def cast(weight: torch.Tensor, dtype: str, scale: str, pow2: bool, name: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Casts a weight (out_features, in_features): returns codes in plain rows, uint8 (out_features, bytes of a row),
-    and factors in scale_shape()'s shape, float32 or, for "mx", the bits of e8m0fnu in uint8. Values are code *
+    and scale_inv in scale_shape()'s shape, float32 or, for "mx", the bits of e8m0fnu in uint8. Values are code *
     factor."""
     out_features, in_features = weight.shape
     if dtype in PACKED_BITS and scale != "mx":
@@ -72,10 +72,10 @@ def cast(weight: torch.Tensor, dtype: str, scale: str, pow2: bool, name: str) ->
     else:
         values = torch.nn.functional.pad(values, (0, -in_features % group)).reshape(-1, group)
         facts = weight_ops.weight_plan(name, WeightFormat(dtype, "row", pow2, "row_major"), *values.shape)
-    codes, factors = called(f'WeightOnlyLinear "{name}"', weight_ops.weight_cast, values, facts.number)
+    codes, scale_inv = called(f'WeightOnlyLinear "{name}"', weight_ops.weight_cast, values, facts.number)
     if group is not None:
         codes = codes.reshape(out_features, -1)[:, :in_features].contiguous()
-    return codes, factors.reshape(shape)
+    return codes, scale_inv.reshape(shape)
 
 
 def aligned(codes: torch.Tensor) -> torch.Tensor:
@@ -136,20 +136,20 @@ def _code_values(codes: torch.Tensor, dtype: str, in_features: int) -> torch.Ten
     return table[single.reshape(rows, size * 8 // PACKED_BITS[dtype])[:, :in_features].to(torch.int64)]
 
 
-def dequantized(codes: torch.Tensor, factors: torch.Tensor, dtype: str, scale: str, in_features: int) -> torch.Tensor:
+def dequantized(codes: torch.Tensor, scale_inv: torch.Tensor, dtype: str, scale: str, in_features: int) -> torch.Tensor:
     """The values of codes in plain rows, float32 (out_features, in_features): code * factor, rounded once."""
     values = _code_values(codes, dtype, in_features)
     if scale == "mx":
-        factors = factors.view(torch.float8_e8m0fnu).to(torch.float32)
+        scale_inv = scale_inv.view(torch.float8_e8m0fnu).to(torch.float32)
     if scale == "128x128":
-        factors = factors.repeat_interleave(128, 0)[: codes.shape[0]].repeat_interleave(128, 1)[:, :in_features]
+        scale_inv = scale_inv.repeat_interleave(128, 0)[: codes.shape[0]].repeat_interleave(128, 1)[:, :in_features]
     elif scale not in ("tensor", "row"):
-        factors = factors.repeat_interleave(_group(scale), 1)[:, :in_features]
-    return values * factors
+        scale_inv = scale_inv.repeat_interleave(_group(scale), 1)[:, :in_features]
+    return values * scale_inv
 
 
-def float_factors(scales: torch.Tensor, scale: str, out_features: int, in_features: int, subject: str) -> torch.Tensor:
-    """A checkpoint's scales as factors of this granularity, float32. Raises LinearError if there are not as many."""
+def float_scale_inv(scales: torch.Tensor, scale: str, out_features: int, in_features: int, subject: str) -> torch.Tensor:
+    """A checkpoint's scales as scale_inv of this granularity, float32. Raises LinearError if there are not as many."""
     shape = scale_shape(scale, out_features, in_features)
     count = 1
     for size in shape:

@@ -129,11 +129,11 @@ def _weight_only(facts: Dict[str, Any]) -> Callable:
             f"packs as version {_core.packed_layout_version}: export the program again"
         )
     layer = (facts["name"], WeightFormat(*facts["form"]), *facts["sizes"])
-    return lambda input, weight, factors, bias: [run_weight_only(input, weight, factors, bias, layer)]
+    return lambda input, weight, scale_inv, bias: [run_weight_only(input, weight, scale_inv, bias, layer)]
 
 
 def _frozen(facts: Dict[str, Any]) -> Callable:
-    return lambda input, codes, factors, bias: [run_frozen(input, codes, factors, bias, facts["name"], facts["key"])]
+    return lambda input, codes, scale_inv, bias: [run_frozen(input, codes, scale_inv, bias, facts["name"], facts["key"])]
 
 
 def _like(input: torch.Tensor, features) -> torch.Tensor:

@@ -80,7 +80,7 @@ class Monitor:
 
     def dump(self, layer: str, tensor: str, folder: FileName) -> None:
         """The next time this layer casts this tensor ("input", "weight" or "grad_output"), writes the values, the codes
-        and the factors to .npy files in `folder`, which must exist. That cast waits for the GPU."""
+        and the scale_inv to .npy files in `folder`, which must exist. That cast waits for the GPU."""
         folder = Path(folder)
         if not folder.is_dir():
             raise LinearError(f"monitor.dump: {folder} is no folder: make it first")

@@ -140,7 +140,7 @@ def frozen_plan(
     input_dtype: torch.dtype,
     bias_dtype: Optional[torch.dtype],
 ) -> int:
-    """The number of the plan of a layer whose weight is codes and factors, as checkpoints have them, and is not trained;
+    """The number of the plan of a layer whose weight is codes and scale_inv, as checkpoints have them, and is not trained;
     `name` as add_plan() has it."""
     if bias_dtype is not None and bias_dtype not in HIGH_PRECISION:
         raise LinearError(

@@ -1,4 +1,4 @@
-"""The operators of weights that are given as codes and factors, with fake kernels: casts, packing, and products."""
+"""The operators of weights that are given as codes and scale_inv, with fake kernels: casts, packing, and products."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WeightFacts(NamedTuple):
     in_features: int
     code_bytes: int
     weight_bytes: int
-    factors: int
+    scale_inv: int
     is_mx: bool
 
 
@@ -52,10 +52,10 @@ _SUBJECT = f'WeightOnlyLinear "{PLACEHOLDERS[0]}"'
 def _weight_plan(weight_format: WeightFormat, out_features: int, in_features: int) -> WeightFacts:
     dtype, scale, pow2, layout, batch_invariant = weight_format
     options = _core.WeightOnlyOptions(dtype, scale, pow2, layout, batch_invariant, "")
-    number, code_bytes, weight_bytes, factors = _core.torch_weight_only_plan(
+    number, code_bytes, weight_bytes, scale_inv = _core.torch_weight_only_plan(
         _SUBJECT, options, out_features, in_features
     )
-    facts = WeightFacts(number, out_features, in_features, code_bytes, weight_bytes, factors, scale == "mx")
+    facts = WeightFacts(number, out_features, in_features, code_bytes, weight_bytes, scale_inv, scale == "mx")
     _WEIGHTS[number] = facts
     return facts
 
@@ -84,7 +84,7 @@ def _(input, plan):
 def _(weight, plan):
     facts = _WEIGHTS[plan]
     codes = weight.new_empty((facts.out_features, facts.code_bytes), dtype=torch.uint8)
-    return codes, weight.new_empty((facts.factors,), dtype=torch.uint8 if facts.is_mx else torch.float32)
+    return codes, weight.new_empty((facts.scale_inv,), dtype=torch.uint8 if facts.is_mx else torch.float32)
 
 
 @fake("weight_pack")

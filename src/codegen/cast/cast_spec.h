@@ -21,7 +21,7 @@ struct TemplateInstance;
 // FP8 cast of x[rows, cols] (formulas: docs/numerics.md):
 //   scale = f32(FP8_MAX / max(f64(amax), 1e-12)), rounded down to a power of two if pow2; or given
 //   codes[rows, cols] = encode(saturate(f32(x) * scale)), NaN for an Inf; transposed[cols, rows] = them, transposed
-//   factors = 1 / scale (f32): value = code * factor
+//   scale_inv = 1 / scale (f32): value = code * factor
 // The values that are cast are x, or a pointwise expression of x and of further inputs, fused in front (pointwise.h).
 // The expression is computed in f32 and rounded to `in`, as by a separate kernel, unless `unrounded`.
 struct CastSpec {

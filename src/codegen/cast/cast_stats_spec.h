@@ -18,8 +18,8 @@ class SpecReader;
 struct TemplateInstance;
 
 // The counts and sums of CastStats (runtime/cast/cast_tensors.h): they compare values x[rows, cols] of `in` with what a
-// cast made of them, codes[rows, cols] of `out` (or [cols, rows] if transposed) and their factors. `scale` is the
-// granularity of the factors, in terms of x. Without `out` they are statistics of the values alone.
+// cast made of them, codes[rows, cols] of `out` (or [cols, rows] if transposed) and their scale_inv. `scale` is the
+// granularity of the scale_inv, in terms of x. Without `out` they are statistics of the values alone.
 struct CastStatsSpec {
   static constexpr std::string_view kWord = "cast_stats";
   Dtype in = Dtype::bf16;

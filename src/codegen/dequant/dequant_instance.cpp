@@ -19,12 +19,12 @@ namespace {
 
 bool is_layout(WeightLayout layout) { return layout <= WeightLayout::packed_f16; }
 
-void require_factors(const DequantMatmulSpec& spec) {
+void require_scale_inv(const DequantMatmulSpec& spec) {
   require_scale(spec, "scale", spec.scale, kDequantGranularities);
-  if (spec.factors != Dtype::f32 && spec.factors != Dtype::e8m0fnu) {
-    refuse(spec, fmt::format("factors is {}, but must be f32 or e8m0fnu", name(spec.factors)));
+  if (spec.scale_inv != Dtype::f32 && spec.scale_inv != Dtype::e8m0fnu) {
+    refuse(spec, fmt::format("factors is {}, but must be f32 or e8m0fnu", name(spec.scale_inv)));
   }
-  if (spec.factors == Dtype::e8m0fnu && spec.scale != kRowGroups32) {
+  if (spec.scale_inv == Dtype::e8m0fnu && spec.scale != kRowGroups32) {
     refuse(spec, fmt::format("factors is e8m0fnu and scale is {}, but MX's factors are of groups of 32: write "
                              "scale=1x32, or factors of f32",
                              print(spec.scale)));
@@ -71,7 +71,7 @@ void validate_spec(const DequantMatmulSpec& spec) {
   if (spec.out != spec.x && spec.out != Dtype::f32) {
     refuse(spec, fmt::format("out is {}, but must be {}, as x is, or f32", name(spec.out), name(spec.x)));
   }
-  require_factors(spec);
+  require_scale_inv(spec);
   if (!is_layout(spec.layout)) {
     refuse(spec, fmt::format("layout is {}, which is not valid; it must be {}", static_cast<unsigned>(spec.layout),
                              kWeightLayoutNames));
@@ -88,9 +88,9 @@ void validate_spec(const DequantMatmulSpec& spec) {
 namespace {
 
 // The text of a DequantFactors (templates/dequant/dequant_factors.cuh).
-FieldText factors_field(const DequantMatmulSpec& spec, const DequantFactors& factors) {
-  return field("factors", aggregate_text({field("scale", spec.scale), field("e8m0", factors.e8m0),
-                                          field("into_codes", factors.into_codes)}));
+FieldText scale_inv_field(const DequantMatmulSpec& spec, const DequantFactors& scale_inv) {
+  return field("factors", aggregate_text({field("scale", spec.scale), field("e8m0", scale_inv.e8m0),
+                                          field("into_codes", scale_inv.into_codes)}));
 }
 
 // The text of a CodeLayout (templates/dequant/dequant_layout.cuh).
@@ -106,9 +106,9 @@ TemplateInstance mma(DequantMatmulSpec spec) {
   const DequantTiling& t = *spec.tiling;
   const std::string tiling =
       aggregate_text({field("tokens", t.tokens), field("rows", t.rows), field("k_warps", t.k_warps)});
-  const std::string config = aggregate_text(
-      "DequantMmaConfig",
-      {field("layout", text_of(spec.layout)), factors_field(spec, dequant_mma_factors(spec)), field("tiling", tiling)});
+  const std::string config =
+      aggregate_text("DequantMmaConfig", {field("layout", text_of(spec.layout)),
+                                          scale_inv_field(spec, dequant_mma_scale_inv(spec)), field("tiling", tiling)});
   return {.header = "dequant/dequant_mma.cuh",
           .kernel = fmt::format("dequant_mma<{}, {}, {}, {}{}>", type_text(spec.weight), type_text(spec.x),
                                 type_text(spec.out), config, epilogue(spec)),
@@ -124,7 +124,7 @@ TemplateInstance sm90(const DequantMatmulSpec& spec) {
        field("blocks_per_sm", t.blocks_per_sm), field("k_warps", t.k_warps), field("stream_k", t.stream_k)});
   const std::string config =
       aggregate_text("DequantSm90Config", {field("layout", text_of(spec.layout)),
-                                           factors_field(spec, dequant_sm90_factors(spec)), field("tiling", tiling)});
+                                           scale_inv_field(spec, dequant_sm90_factors(spec)), field("tiling", tiling)});
   return {.header = "dequant/dequant_sm90.cuh",
           .kernel = fmt::format("dequant_sm90<{}, {}, {}, {}{}>", type_text(spec.weight), type_text(spec.x),
                                 type_text(spec.out), config, epilogue(spec)),
@@ -158,7 +158,7 @@ TemplateInstance template_instance(const DequantMatmulSpec& given, Pass) {
     const MatmulDevice device{.target = target_for(9, 0), .multiprocessors = 132};
     const std::vector<DequantTiling> all = dequant_tilings(spec, {.m = 16, .n = 4096, .k = 4096}, device);
     if (all.empty())
-      throw Error(ErrorCode::invalid_spec, print_spec(given), "the kernel has no tiling for such factors");
+      throw Error(ErrorCode::invalid_spec, print_spec(given), "the kernel has no tiling for such scale_inv");
     spec.tiling = all.front();
   }
   TemplateInstance made = spec.kernel == DequantKernel::sm90 ? sm90(spec) : mma(spec);

@@ -56,14 +56,14 @@ DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& t) {
           .stream_k = t.stream_k};
 }
 
-DequantFactors dequant_mma_factors(const DequantMatmulSpec& spec) {
-  return {.scale = template_granularity(spec.scale), .e8m0 = spec.factors == Dtype::e8m0fnu};
+DequantFactors dequant_mma_scale_inv(const DequantMatmulSpec& spec) {
+  return {.scale = template_granularity(spec.scale), .e8m0 = spec.scale_inv == Dtype::e8m0fnu};
 }
 
 DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec) {
-  DequantFactors factors = dequant_mma_factors(spec);
-  factors.into_codes = factors.e8m0 && spec.x == Dtype::bf16 && is_sub_byte(spec.weight);
-  return factors;
+  DequantFactors scale_inv = dequant_mma_scale_inv(spec);
+  scale_inv.into_codes = scale_inv.e8m0 && spec.x == Dtype::bf16 && is_sub_byte(spec.weight);
+  return scale_inv;
 }
 
 bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling) {
@@ -159,7 +159,7 @@ std::string sm90_fault(const DequantMatmulSpec& spec, const DequantTiling& t) {
                        with_all_stages(spec, t).stages);
   }
   return fmt::format(
-      "{}, which kernel sm90 cannot be made of with such factors: its sums do not fit into registers, or "
+      "{}, which kernel sm90 cannot be made of with such scale_inv: its sums do not fit into registers, or "
       "it has no such tokens, depth, stages, split or cluster; leave the tiling out",
       print(DequantKernel::sm90, t));
 }

@@ -16,7 +16,7 @@ DequantSm90Tiling dequant_sm90_tiling(const DequantTiling& tiling);
 
 // How each kernel applies the spec's scale_inv.
 DequantFactors dequant_sm90_factors(const DequantMatmulSpec& spec);
-DequantFactors dequant_mma_factors(const DequantMatmulSpec& spec);
+DequantFactors dequant_mma_scale_inv(const DequantMatmulSpec& spec);
 
 // Can the kernel be built with this tiling, for the spec's weight and scale_inv?
 bool dequant_sm90_exists(const DequantMatmulSpec& spec, const DequantTiling& tiling);

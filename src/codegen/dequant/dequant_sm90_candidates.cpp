@@ -70,7 +70,7 @@ bool suits(int tokens, std::int64_t m) { return (tokens == 8 || tokens / 2 < m) 
 // Length along K of the sums that have their own scale_inv in kernel sm90; 0 if none have.
 int sum_group(const DequantMatmulSpec& spec) { return static_cast<int>(dequant_group(dequant_sm90_factors(spec))); }
 
-bool has_factors_of_codes(const DequantMatmulSpec& spec) { return dequant_sm90_factors(spec).into_codes; }
+bool has_scale_inv_of_codes(const DequantMatmulSpec& spec) { return dequant_sm90_factors(spec).into_codes; }
 
 // Does the kernel need more registers than a thread has? Where groups have scale_inv, a thread keeps two sets of sums.
 // With four warpgroups a thread has 112 registers; mma.sync with 32 tokens and long stages, and wgmma with two waves,
@@ -220,13 +220,13 @@ const DequantDecoding& decoding_of(const DequantMatmulSpec& spec) {
 // Time to decode and multiply one code, with `warps` warps.
 double ns_of_mma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
   constexpr const DequantSm90Costs& kCosts = kDequantSm90;
-  const double alone = decoding_of(spec).mma_warp_ns + (has_factors_of_codes(spec) ? kCosts.mx_mma_warp_ns : 0) +
+  const double alone = decoding_of(spec).mma_warp_ns + (has_scale_inv_of_codes(spec) ? kCosts.mx_mma_warp_ns : 0) +
                        kCosts.mma_sum_ns * sums_of_code(spec, t);
   return decoding_of(spec).mma_ns + alone / warps;
 }
 double ns_of_wgmma(const DequantMatmulSpec& spec, const DequantTiling& t, double warps) {
   constexpr const DequantSm90Costs& kCosts = kDequantSm90;
-  const bool has_factors = has_factors_of_codes(spec);
+  const bool has_factors = has_scale_inv_of_codes(spec);
   const double alone = kCosts.wgmma_warp_ns + (has_factors ? kCosts.mx_wgmma_warp_ns : 0);
   return decoding_of(spec).wgmma_ns + (has_factors ? kCosts.mx_wgmma_ns : 0) + alone / warps +
          t.tokens / kCosts.wgmma_per_ns + kCosts.wgmma_sum_ns * sums_of_code(spec, t);
@@ -277,7 +277,7 @@ double estimate_dequant_sm90(const DequantMatmulSpec& spec, const MatmulSize& si
   const double steps = t.depth / 32.0 / t.k_warps * t.waves;
   const double step = t.wgmma ? kCosts.wgmma_step_ns * t.tokens / 64 : kCosts.mma_step_ns * (16 + t.tokens) / 32;
   const double filling = (kCosts.ring_ns + reading) / t.stages;
-  const double copying = has_factors_of_codes(spec) ? kCosts.mx_row_ns * t.rows * at_once : 0;
+  const double copying = has_scale_inv_of_codes(spec) ? kCosts.mx_row_ns * t.rows * at_once : 0;
   const double waiting = kCosts.stage_ns + (t.multicast > 1 ? kCosts.multicast_ns : 0) + step * steps;
   const double stage = std::max({reading, weights * at_once * of_code, waiting, filling, copying});
   // Times of a tile.

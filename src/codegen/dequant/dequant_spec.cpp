@@ -122,7 +122,7 @@ const char* take_option(const SpecReader& reader, const SpecOption& option, Dequ
   if (word == "batch_invariant") return spec.batch_invariant = true, "batch_invariant";
   if (!option.has_value()) return nullptr;
   if (key == "scale") return spec.scale = reader.granularity(value, {}, one_of(kDequantGranularities)), "scale";
-  if (key == "factors") return spec.factors = read_dtype(reader, value), "factors";
+  if (key == "factors") return spec.scale_inv = read_dtype(reader, value), "factors";
   if (key == "epilogue") return spec.pointwise = parse_pointwise(value), "the expression";
   if (key == "kernel") return read_kernel(reader, value, spec), "kernel";
   return nullptr;
@@ -150,7 +150,7 @@ std::string print_spec(const PackWeightSpec& spec) {
 std::string print_spec(const DequantMatmulSpec& spec) {
   std::string line = fmt::format("dequant_matmul {}*{}->{} {} scale={}", name(spec.x), name(spec.weight),
                                  name(spec.out), name(spec.layout), print(spec.scale));
-  if (spec.factors != Dtype::f32) line += fmt::format(" factors={}", name(spec.factors));
+  if (spec.scale_inv != Dtype::f32) line += fmt::format(" factors={}", name(spec.scale_inv));
   if (spec.bias) line += " bias";
   if (spec.pointwise) line += fmt::format(" epilogue={}", print_word(spec.pointwise));
   if (spec.batch_invariant) line += " batch_invariant";
@@ -167,7 +167,7 @@ std::uint64_t hash_spec(const DequantMatmulSpec& spec) {
   const auto flags = (spec.bias ? 1 : 0) | (spec.batch_invariant ? 2 : 0) | (spec.tiling ? 4 : 0);
   const DequantTiling t = spec.tiling.value_or(DequantTiling{});
   return mix(
-      seed<DequantMatmulSpec>() + pack(spec.x, spec.weight, spec.out, spec.factors, spec.layout, flags, spec.kernel) +
+      seed<DequantMatmulSpec>() + pack(spec.x, spec.weight, spec.out, spec.scale_inv, spec.layout, flags, spec.kernel) +
       (spec.pointwise ? mix(spec.pointwise.hash()) : 0) +
       mix(bits(spec.scale) + mix(pack(t.wgmma, t.tokens / 8, t.rows / 16, t.depth / 32, t.stages, t.split, t.k_warps) +
                                  mix(pack(t.waves, t.multicast, t.blocks, t.stream_k)))));
@@ -217,7 +217,7 @@ void list_valid(std::vector<DequantMatmulSpec>& specs) {
       for (const Dtype out : {x, Dtype::f32}) {
         for (const ScaleGranularity scale : kDequantGranularities)
           append({.x = x, .weight = weight, .out = out, .scale = scale});
-        append({.x = x, .weight = weight, .out = out, .scale = kRowGroups32, .factors = Dtype::e8m0fnu});
+        append({.x = x, .weight = weight, .out = out, .scale = kRowGroups32, .scale_inv = Dtype::e8m0fnu});
       }
     }
   }

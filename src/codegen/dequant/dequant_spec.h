@@ -89,18 +89,18 @@ inline constexpr std::array kDequantGranularities{kTensorwise,  kRowwise,     kR
                                                   kRowGroups64, kRowGroups32, kBlocks};
 
 // out[M, N] = f(scale_inv * sum_k x(m, k) * value(w(n, k)) + bias[n]), values exact, summed in f32 and rounded once.
-// value = code * scale_inv (`factors`). That of a tensor or a row multiplies the sum; those of groups of K multiply the
+// value = code * scale_inv. That of a tensor or a row multiplies the sum; those of groups of K multiply the
 // sum of each group, in f32, in ascending order of K. A NaN code in row n makes all of out[:, n] NaN; a code that is an
-// Inf counts as Inf. factors: f32, of `scale`: tensor, row, 1x128, 1x64, 1x32 or 128x128; or e8m0fnu, of 1x32. Those of
-// groups of g are stored row by row: [N, ceil(K / g)], or for 128x128 [ceil(N / 128), ceil(K / 128)]. A packed weight
-// does not record its sizes: one that was packed for others is refused only where its number of bytes differs.
+// Inf counts as Inf. scale_inv: f32, of `scale`: tensor, row, 1x128, 1x64, 1x32 or 128x128; or e8m0fnu, of 1x32. Those
+// of groups of g are stored row by row: [N, ceil(K / g)], or for 128x128 [ceil(N / 128), ceil(K / 128)]. A packed
+// weight does not record its sizes: one that was packed for others is refused only where its number of bytes differs.
 struct DequantMatmulSpec {
   static constexpr std::string_view kWord = "dequant_matmul";
   Dtype x = Dtype::bf16;         // bf16 or f16
   Dtype weight = Dtype::e4m3fn;  // kWeightDtypes
   Dtype out = Dtype::bf16;       // x's dtype, or f32
   ScaleGranularity scale = kRowwise;
-  Dtype factors = Dtype::f32;  // or e8m0fnu, with scale 1x32
+  Dtype scale_inv = Dtype::f32;  // or e8m0fnu, with scale 1x32
   WeightLayout layout = WeightLayout::packed;
   bool bias = false;             // bias[N], of x's dtype
   Pointwise pointwise{};         // as in a GEMM's epilogue: matrices [M, N] and columns [N] of x's dtype, rows in f32
@@ -111,7 +111,7 @@ struct DequantMatmulSpec {
 };
 
 // Is there a scale_inv for each group of K: 1x128, 1x64, 1x32, 128x128?
-inline bool has_group_factors(const DequantMatmulSpec& spec) { return spec.scale.cols != 0; }
+inline bool has_group_scale_inv(const DequantMatmulSpec& spec) { return spec.scale.cols != 0; }
 
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const PackWeightSpec& spec);

@@ -33,7 +33,7 @@ bool k_major(const GemmSpec& spec) { return spec.layout_a == Layout::k_major && 
 bool sm90_reads(const GemmSpec& spec) { return !is_fp8(spec.a) || k_major(spec); }
 
 bool cublaslt_may_take(const GemmSpec& spec, Target target) {
-  if (has_group_factors(spec) && target != target_for(9, 0)) return false;
+  if (has_group_scale_inv(spec) && target != target_for(9, 0)) return false;
   return is_fp8(spec.a) ? is_ocp(spec.a) && is_ocp(spec.b) && k_major(spec) : spec.a == spec.b;
 }
 
@@ -89,7 +89,7 @@ void add_staged(std::vector<GemmSpec>& order, const GemmSpec& spec, const GemmCa
 
 }  // namespace
 
-std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& device, bool factors_as_read) {
+std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& device, bool scale_inv_as_read) {
   if (call.spec.kernel != GemmKernel::automatic) return {settled(call, call.spec.kernel, device.multiprocessors)};
   std::vector<GemmSpec> order;
   const auto add = [&](GemmKernel kernel) { order.push_back(settled(call, kernel, device.multiprocessors)); };
@@ -98,7 +98,7 @@ std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& devic
     const GemmSpec sm90 = settled(call, GemmKernel::sm90, device.multiprocessors);
     if (sm90_reads(call.spec) || prefers_staging(sm90, call.size, device.multiprocessors)) order.push_back(sm90);
     if (order.size() == 2 && device.compiles &&
-        prefers_sm90(sm90, call.size, device.multiprocessors, factors_as_read)) {
+        prefers_sm90(sm90, call.size, device.multiprocessors, scale_inv_as_read)) {
       std::swap(order[0], order[1]);
     }
     if (is_fp8(call.spec.a)) add_staged(order, sm90, call, device.multiprocessors);

@@ -15,9 +15,9 @@ namespace ingot {
 // What an untuned call tries one after the other, best guess first: specs that each name a kernel, and its tiling if
 // the kernel has tilings. Each may refuse a call for reasons that only the call knows (addresses, pitches, whether
 // cuBLASLt is installed), except the last, which takes every call. For a spec that names its kernel, the list has only
-// that one. factors_as_read: as estimate_cublaslt() has it.
+// that one. scale_inv_as_read: as estimate_cublaslt() has it.
 INGOT_API std::vector<GemmSpec> gemm_order(const GemmCall& call, const MatmulDevice& device,
-                                           bool factors_as_read = false);
+                                           bool scale_inv_as_read = false);
 
 // The specs that are worth measuring, beginning with gemm_order()'s first, which tuning has to beat: all of cuBLASLt's
 // algorithms, the tilings of gemm_sm90 that the cost model does not rule out, and those of gemm_mma, which take what

@@ -203,7 +203,7 @@ Rounds rounds_of(const GemmTiling& t, double tiles, double steps, double room) {
 
 // bf16 and f16 have the costs of FP8's fast sums: a step of as many bytes has as many instructions, which take as long.
 const Sm90Costs& costs_of(const GemmSpec& spec) {
-  if (has_group_factors(spec)) return costs::kGrouped;
+  if (has_group_scale_inv(spec)) return costs::kGrouped;
   return sums_in_tensor_cores(spec) ? costs::kFast : costs::kAccurate;
 }
 
@@ -223,7 +223,7 @@ TilingCost cost_of(const Sm90Costs& costs, const GemmTiling& t) {
 }
 
 const CublasltCosts& cublaslt_costs(const GemmSpec& spec) {
-  if (has_group_factors(spec)) return spec.scale_b == kBlocks ? costs::kCublasltBlocks : costs::kCublasltGroups;
+  if (has_group_scale_inv(spec)) return spec.scale_b == kBlocks ? costs::kCublasltBlocks : costs::kCublasltGroups;
   const bool rows = spec.scale_a == kRowwise || spec.scale_b == kRowwise;
   if (spec.fast_accumulation) return rows ? costs::kCublasltFastRows : costs::kCublasltFast;
   return rows ? costs::kCublasltAccurateRows : costs::kCublasltAccurate;
@@ -245,7 +245,7 @@ double longer(double a, double b) {
 
 std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
   if (spec.tiling) return {&*spec.tiling, 1};
-  if (has_group_factors(spec)) return kGrouped;
+  if (has_group_scale_inv(spec)) return kGrouped;
   const std::span<const GemmTiling> all =
       sums_in_tensor_cores(spec) ? std::span<const GemmTiling>(kFast) : std::span<const GemmTiling>(kAccurate);
   if (is_light(spec)) return all;
@@ -253,7 +253,7 @@ std::span<const GemmTiling> gemm_tilings(const GemmSpec& spec) {
 }
 
 // Models cuBLASLt as choosing among four tile sizes.
-double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool factors_as_read) {
+double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool scale_inv_as_read) {
   constexpr std::array<std::pair<int, int>, 4> kTiles{std::pair{128, 256}, {128, 128}, {64, 128}, {64, 64}};
   const CublasltCosts& costs = cublaslt_costs(spec);
   const double steps = steps_of(spec, size) * (is_straight(spec, size) ? 1.0 : costs.askew);
@@ -266,7 +266,7 @@ double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multi
     const double ns = std::max(1.0, std::ceil(tiles / multiprocessors)) * (steps * costs.step_ns[i] + costs.tile_ns);
     least = i == 0 ? ns : std::min(least, ns);
   }
-  const double copies = factors_as_read ? 0 : costs.copy_us;
+  const double copies = scale_inv_as_read ? 0 : costs.copy_us;
   return costs.start_us + copies + longer(least * 1e-3, bytes_of(spec, size) / costs.bytes_per_us);
 }
 
@@ -338,15 +338,15 @@ bool prefers_sm90_for_16_bits(const GemmSpec& spec, const MatmulSize& size) {
 
 // Equal estimates favour gemm_sm90: a cuBLASLt call costs the host three times as much. beta * c stays with cuBLASLt,
 // except for scale_inv of groups, where the two differ more than beta * c costs.
-bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool factors_as_read) {
-  if (spec.epilogue.c && !has_group_factors(spec)) return false;
+bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors, bool scale_inv_as_read) {
+  if (spec.epilogue.c && !has_group_scale_inv(spec)) return false;
   if (!is_fp8(spec.a)) return prefers_sm90_for_16_bits(spec, size);
-  if (has_group_factors(spec) && products_of(size) > kMostGroupedProducts) return false;
+  if (has_group_scale_inv(spec) && products_of(size) > kMostGroupedProducts) return false;
   const double sm90 = estimate_gemm(spec, size, choose_sm90_tiling(spec, size, multiprocessors), multiprocessors);
-  const double reading = !factors_as_read             ? 1.0
+  const double reading = !scale_inv_as_read           ? 1.0
                          : spec.scale_b == kRowGroups ? costs::kGroupsReadByGroup
                                                       : costs::kReadByGroup;
-  return sm90 * reading <= estimate_cublaslt(spec, size, multiprocessors, factors_as_read);
+  return sm90 * reading <= estimate_cublaslt(spec, size, multiprocessors, scale_inv_as_read);
 }
 
 bool prefers_staging(const GemmSpec& spec, const MatmulSize& size, int multiprocessors) {

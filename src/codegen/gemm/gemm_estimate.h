@@ -23,17 +23,17 @@ INGOT_API double estimate_gemm(const GemmSpec& spec, const MatmulSize& size, con
 // theirs.
 INGOT_API double estimate_traffic(const GemmSpec& spec, const MatmulSize& size);
 
-// The time of cuBLASLt's first choice, for two FP8 operands. factors_as_read: scale_inv of groups are stored as
+// The time of cuBLASLt's first choice, for two FP8 operands. scale_inv_as_read: scale_inv of groups are stored as
 // cuBLASLt reads them, so that they are not copied first.
 INGOT_API double estimate_cublaslt(const GemmSpec& spec, const MatmulSize& size, int multiprocessors,
-                                   bool factors_as_read = false);
+                                   bool scale_inv_as_read = false);
 
 // The tiling with the lowest estimate; of equal ones, the first. Does not allocate.
 INGOT_API GemmTiling choose_sm90_tiling(const GemmSpec& spec, const MatmulSize& size, int multiprocessors);
 
 // If cuBLASLt takes the call too: is gemm_sm90 expected to be no slower than cuBLASLt's first choice?
 INGOT_API bool prefers_sm90(const GemmSpec& spec, const MatmulSize& size, int multiprocessors,
-                            bool factors_as_read = false);
+                            bool scale_inv_as_read = false);
 
 // For a spec of gemm_sm90 with a tiling: is it expected to be faster, staging included, than gemm_mma, which reads the
 // operands as they are stored?

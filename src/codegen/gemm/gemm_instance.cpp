@@ -47,7 +47,7 @@ std::string functor(const GemmSpec& spec, PointwisePrecision precision) {
 GemmSpec sm90_kernel(const GemmSpec& spec) {
   GemmSpec kernel = spec;
   const bool fp8 = is_fp8(spec.a);
-  if (fp8 && !has_group_factors(spec)) kernel.scale_a = kRowwise;
+  if (fp8 && !has_group_scale_inv(spec)) kernel.scale_a = kRowwise;
   kernel.tiling = spec.tiling.value_or(gemm_tilings(spec).front());
   // Once they are staged, FP8 operands are stored as all others are.
   if (fp8) kernel.layout_a = kernel.layout_b = Layout::k_major;
@@ -89,7 +89,7 @@ std::string kernel_words(const GemmSpec& spec) {
 // Whether scale_inv are of groups is a template argument here.
 TemplateInstance gemm_mma(const GemmSpec& spec) {
   const GemmTiling t = spec.tiling.value_or(kMmaTilings[0]);
-  const bool grouped = has_group_factors(spec);
+  const bool grouped = has_group_scale_inv(spec);
   const std::string tiling = aggregate_text({field("m", t.m), field("n", t.n)});
   const std::string config =
       aggregate_text("GemmMmaConfig", {field("tiling", tiling), field("group_factors", grouped)});

@@ -23,7 +23,7 @@ inline Sm90Tiling sm90_tiling(const GemmTiling& t) {
 }
 
 // The part of the kernel's template argument that decides how much shared memory it has. Requires spec.tiling.
-inline GemmSm90Config sm90_factors_config(const GemmSpec& spec) {
+inline GemmSm90Config sm90_scale_inv_config(const GemmSpec& spec) {
   return {.tiling = sm90_tiling(*spec.tiling), .scale_b = template_granularity(spec.scale_b)};
 }
 

@@ -112,7 +112,7 @@ void list_mixed(std::vector<GemmSpec>& specs, Dtype high, Dtype fp8) {
 
 }  // namespace
 
-bool has_group_factors(const GemmSpec& spec) {
+bool has_group_scale_inv(const GemmSpec& spec) {
   const auto grouped = [](ScaleGranularity scale) { return among(kGroupedScalesOfB, scale); };
   return grouped(spec.scale_a) || grouped(spec.scale_b);
 }

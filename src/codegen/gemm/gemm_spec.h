@@ -119,7 +119,7 @@ struct GemmSpec {
 };
 
 // Does each 128 of k have its own scale_inv?
-INGOT_API bool has_group_factors(const GemmSpec& spec);
+INGOT_API bool has_group_scale_inv(const GemmSpec& spec);
 // Are there instructions of kernel sm90 for these operands: two of e4m3fn and e5m2, or two of bf16 or of f16?
 INGOT_API bool sm90_multiplies(const GemmSpec& spec);
 // Is a sum left to the tensor core throughout? bf16 and f16 lose nothing by it.

@@ -74,17 +74,17 @@ void validate_fp8_gemm(const GemmSpec& spec) {
     refuse(spec, fmt::format("out is {}, but must be one of {}, {}", name(spec.out), list(kHighPrecisionDtypes),
                              list(kFp8Dtypes)));
   }
-  if (!has_group_factors(spec)) {
+  if (!has_group_scale_inv(spec)) {
     require_scale(spec, "scale_a", spec.scale_a);
     require_scale(spec, "scale_b", spec.scale_b);
     return;
   }
   if (spec.scale_a != kRowGroups || !among(kGroupedScalesOfB, spec.scale_b)) {
-    refuse(spec, fmt::format("scale is {},{}, but factors of groups of K are {}", print(spec.scale_a),
+    refuse(spec, fmt::format("scale is {},{}, but scale_inv of groups of K are {}", print(spec.scale_a),
                              print(spec.scale_b), grouped_scales()));
   }
   if (spec.fast_accumulation) {
-    refuse(spec, "fast_accumulation is set, but each 128 of K has its own factors here and is summed separately");
+    refuse(spec, "fast_accumulation is set, but each 128 of K has its own scale_inv here and is summed separately");
   }
 }
 
@@ -101,8 +101,8 @@ void validate_high_precision_gemm(const GemmSpec& spec) {
   }
   for (const auto& [field, scale] : {std::pair{"scale_a", spec.scale_a}, std::pair{"scale_b", spec.scale_b}}) {
     if (scale != kTensorwise) {
-      refuse(spec,
-             fmt::format("{} is {}, but must be tensor: a high-precision operand has no factors", field, print(scale)));
+      refuse(spec, fmt::format("{} is {}, but must be tensor: a high-precision operand has no scale_inv", field,
+                               print(scale)));
     }
   }
   if (spec.fast_accumulation) {
@@ -123,7 +123,7 @@ void validate_mixed_gemm(const GemmSpec& spec) {
                              name(high)));
   }
   if ((a_is_fp8 ? spec.scale_b : spec.scale_a) != kTensorwise) {
-    refuse(spec, fmt::format("{} is {}, but must be tensor: a high-precision operand has no factors",
+    refuse(spec, fmt::format("{} is {}, but must be tensor: a high-precision operand has no scale_inv",
                              a_is_fp8 ? "scale_b" : "scale_a", print(a_is_fp8 ? spec.scale_b : spec.scale_a)));
   }
   require_scale(spec, a_is_fp8 ? "scale_a" : "scale_b", a_is_fp8 ? spec.scale_a : spec.scale_b);
@@ -155,14 +155,14 @@ void validate_sm90(const GemmSpec& spec) {
   if (const std::string fault = tiling_fault(*spec.tiling, sums_in_tensor_cores(spec)); !fault.empty()) {
     refuse(spec, fmt::format("tiling has {}", fault));
   }
-  if (!has_group_factors(spec)) return;
+  if (!has_group_scale_inv(spec)) return;
   if (sm90_columns(sm90_tiling(*spec.tiling)) > 128) {
-    refuse(spec, fmt::format("tiling has a tile of {} columns, but with factors of groups it must be 64 or 128",
+    refuse(spec, fmt::format("tiling has a tile of {} columns, but with scale_inv of groups it must be 64 or 128",
                              spec.tiling->n));
   }
-  const u32 bytes = sm90_shared_bytes(sm90_factors_config(spec));
+  const u32 bytes = sm90_shared_bytes(sm90_scale_inv_config(spec));
   if (bytes > kSm90SharedLimit) {
-    refuse(spec, fmt::format("tiling has {} bytes of shared memory with its factors of groups, but a block has {}: "
+    refuse(spec, fmt::format("tiling has {} bytes of shared memory with its scale_inv of groups, but a block has {}: "
                              "fewer stages or a smaller tile",
                              bytes, kSm90SharedLimit));
   }
@@ -170,7 +170,7 @@ void validate_sm90(const GemmSpec& spec) {
   // has.
   if (spec.tiling->stream_k && spec.tiling->m > 128) {
     refuse(spec,
-           fmt::format("tiling has a tile of {} rows in stream-K, but with factors of groups it must be 64 or 128",
+           fmt::format("tiling has a tile of {} rows in stream-K, but with scale_inv of groups it must be 64 or 128",
                        spec.tiling->m));
   }
 }

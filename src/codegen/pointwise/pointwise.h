@@ -3,7 +3,7 @@
 //   x            the element of the kernel's main input
 //   gate         any other name: the element of a further matrix of the same shape
 //   bias[col]    a vector with one value for each column, of the matrices' dtype
-//   f[col:f32]   the same in f32, such as the factors of another tensor
+//   f[col:f32]   the same in f32, such as the scale_inv of another tensor
 //   mean[row]    one value for each row, in f32
 //   1 0.5 1e-3   constants, which are f32
 //   + - * / ^    of the usual precedence; -x^2 is -(x^2); the exponent is an integer from 0 to 64

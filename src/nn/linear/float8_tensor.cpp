@@ -18,7 +18,7 @@ namespace {
 void check_outputs(const CastSpec& spec) {
   const auto refuse = [&](const char* what) {
     throw Error(ErrorCode::invalid_argument, print(spec),
-                std::string("cast_to() makes only codes and their dynamic factors; use Backend::cast() for ") + what);
+                std::string("cast_to() makes only codes and their dynamic scale_inv; use Backend::cast() for ") + what);
   };
   if (spec.source == ScaleSource::given) refuse("given scales");
   if (!spec.pointwise.inputs().empty()) refuse("an expression with further inputs");
@@ -36,20 +36,20 @@ std::int64_t code_pitch(std::int64_t cols) {
 CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
                        Stream& stream) {
   static_cast<void>(byte_span(input, "input"));  // refuses sizes that the outputs' could not follow
-  CastTensors tensors{.input = input, .factors = {}};
+  CastTensors tensors{.input = input, .scale_inv = {}};
   const auto codes = [&](OwnedTensor& to, std::int64_t rows, std::int64_t cols) {
     to.resize(backend, spec.out, rows, cols, stream, code_pitch(cols));
     return to.view();
   };
-  const auto factors = [&](OwnedTensor& to, ScaleGranularity scale) {
+  const auto scale_inv = [&](OwnedTensor& to, ScaleGranularity scale) {
     to.resize(backend, Dtype::f32, 1, scale_count(scale, input.rows, input.cols), stream);
     return to.view();
   };
   if (spec.codes) tensors.codes = codes(*parts.codes, input.rows, input.cols);
   if (spec.transposed) tensors.transposed = codes(*parts.transposed, input.cols, input.rows);
-  tensors.factors = factors(*parts.factors, spec.scale);
+  tensors.scale_inv = scale_inv(*parts.scale_inv, spec.scale);
   if (spec.transposed_scale) {
-    tensors.transposed_factors = factors(*parts.transposed_factors, *spec.transposed_scale);
+    tensors.transposed_scale_inv = scale_inv(*parts.transposed_scale_inv, *spec.transposed_scale);
   }
   return tensors;
 }
@@ -107,14 +107,15 @@ void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scale
                        stream);
 }
 
-Tensor factors_by_group(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
-  if (scale.rows != 1 || scale.cols == 0 || factors.empty()) return factors;
-  return matrix(factors.data, Dtype::f32, divided_up(cols, scale.cols), rows, factors.device);
+Tensor scale_inv_by_group(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
+  if (scale.rows != 1 || scale.cols == 0 || scale_inv.empty()) return scale_inv;
+  return matrix(scale_inv.data, Dtype::f32, divided_up(cols, scale.cols), rows, scale_inv.device);
 }
 
-Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
-  if (scale.rows <= 1 || scale.cols == 0) return factors;
-  return matrix(factors.data, Dtype::f32, divided_up(rows, scale.rows), divided_up(cols, scale.cols), factors.device);
+Tensor transposed_scale_inv(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {
+  if (scale.rows <= 1 || scale.cols == 0) return scale_inv;
+  return matrix(scale_inv.data, Dtype::f32, divided_up(rows, scale.rows), divided_up(cols, scale.cols),
+                scale_inv.device);
 }
 
 }  // namespace ingot

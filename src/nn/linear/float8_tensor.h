@@ -1,4 +1,4 @@
-// A matrix in FP8: its codes, its transposed codes, or both, with the factors that dequantize them; and cast_to(),
+// A matrix in FP8: its codes, its transposed codes, or both, with the scale_inv that dequantize them; and cast_to(),
 // which makes one from a matrix in high precision.
 #pragma once
 
@@ -15,16 +15,16 @@
 namespace ingot {
 
 // value(r, c) = codes(r, c) * its factor. transposed[cols, rows] is for GEMMs that sum over rows; if it has its own
-// scales, it has its own factors too.
+// scales, it has its own scale_inv too.
 struct Float8Tensor {
   OwnedTensor codes;
   OwnedTensor transposed;
-  OwnedTensor factors;             // f32[scale_count]
-  OwnedTensor transposed_factors;  // f32, if the spec has a transposed_scale
+  OwnedTensor scale_inv;             // f32[scale_count]
+  OwnedTensor transposed_scale_inv;  // f32, if the spec has a transposed_scale
 
-  // The factors of the transposed codes.
-  Tensor factors_of_transposed(const CastSpec& spec) const {
-    return spec.transposed_scale ? transposed_factors.view() : factors.view();
+  // The scale_inv of the transposed codes.
+  Tensor scale_inv_of_transposed(const CastSpec& spec) const {
+    return spec.transposed_scale ? transposed_scale_inv.view() : scale_inv.view();
   }
 };
 
@@ -32,8 +32,8 @@ struct Float8Tensor {
 struct Float8View {
   Tensor codes{};
   Tensor transposed{};
-  Tensor factors{};
-  Tensor transposed_factors{};
+  Tensor scale_inv{};
+  Tensor transposed_scale_inv{};
 };
 
 // Casts input into `out` and reuses its memory where that is large enough. Outputs that the spec does not request are
@@ -41,15 +41,15 @@ struct Float8View {
 // Error{invalid_argument}: use Backend::cast().
 INGOT_API void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backend& backend, Stream& stream);
 
-// The same, into parts with different owners. Without a transposed_scale, transposed_factors is left alone.
+// The same, into parts with different owners. Without a transposed_scale, transposed_scale_inv is left alone.
 struct Float8Parts {
   OwnedTensor* codes;
   OwnedTensor* transposed;
-  OwnedTensor* factors;
-  OwnedTensor* transposed_factors;
+  OwnedTensor* scale_inv;
+  OwnedTensor* transposed_scale_inv;
 };
 inline Float8Parts parts_of(Float8Tensor& all) {
-  return {&all.codes, &all.transposed, &all.factors, &all.transposed_factors};
+  return {&all.codes, &all.transposed, &all.scale_inv, &all.transposed_scale_inv};
 }
 INGOT_API void cast_to(const Float8Parts& parts, const CastSpec& spec, const Tensor& input, Backend& backend,
                        Stream& stream);
@@ -74,14 +74,15 @@ INGOT_API CastTensors outputs_of(const Float8Parts& parts, const CastSpec& spec,
 // The row stride of codes with rows of that many bytes, as outputs_of() and LinearPlan lay them out.
 INGOT_API std::int64_t code_pitch(std::int64_t cols);
 
-// The factors of codes in the order in which every kernel of a GEMM reads them in place, cuBLASLt too: for groups
+// The scale_inv of codes in the order in which every kernel of a GEMM reads them in place, cuBLASLt too: for groups
 // in a row a matrix, f32[ceil(cols / scale.cols), rows] for a tensor [rows, cols]; otherwise unchanged.
-INGOT_API Tensor factors_by_group(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t cols);
+INGOT_API Tensor scale_inv_by_group(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows,
+                                    std::int64_t cols);
 
-// The factors of transposed codes in the form that a GEMM takes: for groups in a column and for blocks a matrix,
+// The scale_inv of transposed codes in the form that a GEMM takes: for groups in a column and for blocks a matrix,
 // f32[ceil(rows / scale.rows), ceil(cols / scale.cols)] for a tensor [rows, cols]; otherwise unchanged. `scale`
 // describes the tensor, not its transpose.
-INGOT_API Tensor transposed_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows,
-                                    std::int64_t cols);
+INGOT_API Tensor transposed_scale_inv(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows,
+                                      std::int64_t cols);
 
 }  // namespace ingot

@@ -46,27 +46,27 @@ void fold_and_cast(const LinearStep& step, const LinearBackwardTensors& t, const
   if (scratch.codes.used) {
     CastTensors tensors{.input = values,
                         .codes = scratch.codes.in(t.scratch, device),
-                        .factors = scratch.factors.in(t.scratch, device)};
-    if (plan.folded_codes.spec.pointwise) tensors.inputs = {t.codes.factors};
+                        .scale_inv = scratch.scale_inv.in(t.scratch, device)};
+    if (plan.folded_codes.spec.pointwise) tensors.inputs = {t.codes.scale_inv};
     cast(step, {"grad_output", "grad_input", ""}, plan.folded_codes.spec, tensors, observed, step.run.stream);
   }
   if (scratch.transposed.used) {
     CastTensors tensors{.input = values,
                         .transposed = scratch.transposed.in(t.scratch, device),
-                        .factors = scratch.transposed_factors.in(t.scratch, device)};
+                        .scale_inv = scratch.transposed_scale_inv.in(t.scratch, device)};
     if (plan.folded_transposed.spec.pointwise) {
-      tensors.inputs = {plan.given_input.any ? t.given_input.transposed_factors
-                                             : memory.saved.input_factors.in(t.saved->memory, device)};
+      tensors.inputs = {plan.given_input.any ? t.given_input.transposed_scale_inv
+                                             : memory.saved.input_scale_inv.in(t.saved->memory, device)};
     }
     cast(step, {"grad_output", "", "grad_weight"}, plan.folded_transposed.spec, tensors, observed, step.run.stream);
   }
 }
 
-// The factors of the one cast of grad_output.
-Tensor grad_output_factors(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory) {
-  return factors_by_group(memory.scratch.factors.in(t.scratch, step.device()),
-                          step.plan.grad_output_of(memory.wants).cast.spec.scale, t.saved->tokens,
-                          step.plan.shape.out_features);
+// The scale_inv of the one cast of grad_output.
+Tensor grad_output_scale_inv(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory) {
+  return scale_inv_by_group(memory.scratch.scale_inv.in(t.scratch, step.device()),
+                            step.plan.grad_output_of(memory.wants).cast.spec.scale, t.saved->tokens,
+                            step.plan.shape.out_features);
 }
 
 // The one cast of grad_output for both GEMMs, with the epilogue's gradient in front.
@@ -78,8 +78,8 @@ void cast_for_both(const LinearStep& step, const LinearBackwardTensors& t, const
   CastTensors tensors{.input = t.grad_output,
                       .codes = scratch.codes.in(t.scratch, device),
                       .transposed = scratch.transposed.in(t.scratch, device),
-                      .factors = grad_output_factors(step, t, memory),
-                      .transposed_factors = scratch.transposed_factors.in(t.scratch, device)};
+                      .scale_inv = grad_output_scale_inv(step, t, memory),
+                      .transposed_scale_inv = scratch.transposed_scale_inv.in(t.scratch, device)};
   if (plan.fusion.epilogue) {
     tensors.input = gradient_x(plan, t, memory.saved.preactivation.in(t.saved->memory, device));
     tensors.inputs = plan.gradient.inputs(t.grad_output, t.epilogue_inputs);
@@ -127,12 +127,12 @@ Tensor cast_input_again(const LinearStep& step, const LinearBackwardTensors& t, 
   const LinearBackwardScratch& scratch = memory.scratch;
   CastTensors tensors{.input = t.input,
                       .transposed = scratch.input_transposed.in(t.scratch, device),
-                      .factors = scratch.input_factors.in(t.scratch, device),
+                      .scale_inv = scratch.input_scale_inv.in(t.scratch, device),
                       .inputs = t.prologue_inputs};
   give_scale(step, tensors, order, t.scales.input, element(scratch.amaxes.in(t.scratch, device), 1), stream);
   cast(step, {"input", "output", "grad_weight"}, order.spec, tensors, scratch.observed_input.in(t.scratch, device),
        stream);
-  return tensors.factors;
+  return tensors.scale_inv;
 }
 
 Tensor cast_weight_again(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory) {
@@ -141,10 +141,10 @@ Tensor cast_weight_again(const LinearStep& step, const LinearBackwardTensors& t,
   const LinearBackwardScratch& scratch = memory.scratch;
   CastTensors tensors{.input = t.weight,
                       .transposed = scratch.weight_transposed.in(t.scratch, device),
-                      .factors = scratch.weight_factors.in(t.scratch, device)};
+                      .scale_inv = scratch.weight_scale_inv.in(t.scratch, device)};
   give_scale(step, tensors, order, t.scales.weight, element(scratch.amaxes.in(t.scratch, device), 2), step.run.stream);
   cast(step, {"weight", "", "grad_input"}, order.spec, tensors, {}, step.run.stream);
-  return tensors.factors;
+  return tensors.scale_inv;
 }
 
 GemmSpec grad_input_spec(const LinearPlan& plan, Dtype out) {
@@ -169,19 +169,19 @@ GemmWork grad_input_work(const LinearStep& step, const LinearBackwardTensors& t,
                 .tensors = {.a = grad_output.values, .b = t.weight, .out = t.grad_input}};
   if (!is_float8(plan.config.grad_input)) return work;
   GemmTensors& gemm = work.tensors;
-  Tensor factors = plan.weight.spec.transposed_scale ? t.codes.transposed_factors : t.codes.factors;
+  Tensor scale_inv = plan.weight.spec.transposed_scale ? t.codes.transposed_scale_inv : t.codes.scale_inv;
   gemm.b = t.codes.transposed;
   if (plan.weight_again.any) {
     const bool given = is_given(t.codes.transposed);
-    factors = given ? t.codes.transposed_factors : cast_weight_again(step, t, memory);
+    scale_inv = given ? t.codes.transposed_scale_inv : cast_weight_again(step, t, memory);
     if (!given) gemm.b = memory.scratch.weight_transposed.in(t.scratch, device);
   }
   gemm.a = memory.scratch.codes.in(t.scratch, device);
-  gemm.factor_a = grad_output_factors(step, t, memory);
-  gemm.factor_b = plan.config.weight == OtherCodes::folded
-                      ? t.scales.one
-                      : transposed_factors(factors, transposed(plan.config.grad_input.b->granularity),
-                                           plan.shape.out_features, plan.shape.in_features);
+  gemm.scale_inv_a = grad_output_scale_inv(step, t, memory);
+  gemm.scale_inv_b = plan.config.weight == OtherCodes::folded
+                         ? t.scales.one
+                         : transposed_scale_inv(scale_inv, transposed(plan.config.grad_input.b->granularity),
+                                                plan.shape.out_features, plan.shape.in_features);
   return work;
 }
 
@@ -192,25 +192,25 @@ void give_codes(const LinearStep& step, const LinearBackwardTensors& t, const Ba
   const Device device = step.device();
   const LinearBackwardScratch& scratch = memory.scratch;
   const std::int64_t tokens = t.saved->tokens;
-  Tensor factors = memory.saved.input_factors.in(t.saved->memory, device);
+  Tensor scale_inv = memory.saved.input_scale_inv.in(t.saved->memory, device);
   gemm.b = memory.saved.input_transposed.in(t.saved->memory, device);
   if (plan.given_input.any) {
-    factors = t.given_input.transposed_factors;
+    scale_inv = t.given_input.transposed_scale_inv;
     gemm.b = t.given_input.transposed;
   }
   if (plan.input_again.any) {
-    factors = cast_input_again(step, t, memory, stream);
+    scale_inv = cast_input_again(step, t, memory, stream);
     gemm.b = scratch.input_transposed.in(t.scratch, device);
   }
   const bool apart = plan.grad_output_of(memory.wants).apart;
   gemm.a = scratch.transposed.in(t.scratch, device);
-  gemm.factor_a =
-      transposed_factors((apart ? scratch.transposed_factors : scratch.factors).in(t.scratch, device),
-                         transposed(plan.config.grad_weight.a->granularity), tokens, plan.shape.out_features);
-  gemm.factor_b = plan.config.input == OtherCodes::folded
-                      ? t.scales.one
-                      : transposed_factors(factors, transposed(plan.config.grad_weight.b->granularity), tokens,
-                                           plan.shape.in_features);
+  gemm.scale_inv_a =
+      transposed_scale_inv((apart ? scratch.transposed_scale_inv : scratch.scale_inv).in(t.scratch, device),
+                           transposed(plan.config.grad_weight.a->granularity), tokens, plan.shape.out_features);
+  gemm.scale_inv_b = plan.config.input == OtherCodes::folded
+                         ? t.scales.one
+                         : transposed_scale_inv(scale_inv, transposed(plan.config.grad_weight.b->granularity), tokens,
+                                                plan.shape.in_features);
 }
 
 // grad_weight[N, K] = grad_output[M, N]^T @ input[M, K]: the sum runs over the rows of both

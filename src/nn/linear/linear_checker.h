@@ -173,11 +173,11 @@ class LinearChecker : public ModuleChecker {
 
   void one(const LinearScales& scales) const {
     if (scales.one.data != nullptr || !plan_->folds()) return;
-    refuse("scales.one", "is missing; the config folds factors: linear_constants() makes it");
+    refuse("scales.one", "is missing; the config folds scale_inv: linear_constants() makes it");
   }
 
-  // One set of the weight's codes, and its factors.
-  void codes(const NamedTensor& codes, std::int64_t rows, std::int64_t cols, const NamedTensor& factors,
+  // One set of the weight's codes, and its scale_inv.
+  void codes(const NamedTensor& codes, std::int64_t rows, std::int64_t cols, const NamedTensor& scale_inv,
              ScaleGranularity scale) const {
     const Dtype dtype = plan_->weight.any ? plan_->weight.spec.out : plan_->weight_again.spec.out;
     const char* const why = ": cast_weight() makes codes of the weight";
@@ -186,16 +186,16 @@ class LinearChecker : public ModuleChecker {
     }
     all(codes, dtype, ", the weight's format", rows, cols, "the weight as its GEMM reads it");
     const std::int64_t count = scale_count(scale, plan_->shape.out_features, plan_->shape.in_features);
-    if (!is_given(*factors.tensor) && count != 0) {
-      refuse(factors.name, fmt::format("is missing; codes come with their factors, f32[1, {}], one for each {}", count,
-                                       print(scale)));
+    if (!is_given(*scale_inv.tensor) && count != 0) {
+      refuse(scale_inv.name, fmt::format("is missing; codes come with their scale_inv, f32[1, {}], one for each {}",
+                                         count, print(scale)));
     }
-    this->dtype(factors, {Dtype::f32}, ", as factors are");
-    if (factors.tensor->rows != 1 || factors.tensor->cols != count) {
-      refuse(factors.name, fmt::format("is {}, but must be [1, {}] = one factor for each {} of the weight",
-                                       describe(*factors.tensor), count, print(scale)));
+    this->dtype(scale_inv, {Dtype::f32}, ", as scale_inv are");
+    if (scale_inv.tensor->rows != 1 || scale_inv.tensor->cols != count) {
+      refuse(scale_inv.name, fmt::format("is {}, but must be [1, {}] = one factor for each {} of the weight",
+                                         describe(*scale_inv.tensor), count, print(scale)));
     }
-    memory(factors);
+    memory(scale_inv);
   }
 
   const LinearPlan& plan() const { return *plan_; }

@@ -133,9 +133,9 @@ void check_stamp(const LinearChecker& check, const LinearSaved* saved) {
   check.refuse("saved", "was written by a forward of another plan: give this backward what its own forward kept");
 }
 
-// One set of the given input's codes, [rows, cols], and its factors.
+// One set of the given input's codes, [rows, cols], and its scale_inv.
 void check_given(const LinearChecker& check, const NamedTensor& codes, std::int64_t rows, std::int64_t cols,
-                 const NamedTensor& factors, ScaleGranularity scale) {
+                 const NamedTensor& scale_inv, ScaleGranularity scale) {
   if (!is_given(*codes.tensor) && rows != 0 && cols != 0) {
     check.refuse(codes.name,
                  "is missing, but the plan was made with given_input: linear_input_codes() has those of the layer that "
@@ -144,11 +144,11 @@ void check_given(const LinearChecker& check, const NamedTensor& codes, std::int6
   check.all(codes, check.plan().given_input.spec.out, ", the input's format", rows, cols,
             "the input as its GEMM reads it");
   // Those of a row's groups may be ordered by group, as linear_input_codes() has them, or row by row.
-  if (scale.rows == 1 && scale.cols != 0 && factors.tensor->rows > 1) {
-    return check.all(factors, Dtype::f32, ", as factors are", scale_count(scale, 1, cols), rows,
-                     "a row of factors for each group of columns");
+  if (scale.rows == 1 && scale.cols != 0 && scale_inv.tensor->rows > 1) {
+    return check.all(scale_inv, Dtype::f32, ", as scale_inv are", scale_count(scale, 1, cols), rows,
+                     "a row of scale_inv for each group of columns");
   }
-  check.all(factors, Dtype::f32, ", as factors are", 1, scale_count(scale, rows, cols),
+  check.all(scale_inv, Dtype::f32, ", as scale_inv are", 1, scale_count(scale, rows, cols),
             "a factor for each scale of the input");
 }
 
@@ -162,7 +162,7 @@ void check_given_of_forward(const LinearChecker& check, const LinearForwardTenso
   const CastSpec& spec = check.plan().given_input.spec;
   if (!check.plan().given_input.any || !spec.codes) return;
   check_given(check, {"given_input.codes", &t.given_input.codes}, t.input.rows, t.input.cols,
-              {"given_input.factors", &t.given_input.factors}, spec.scale);
+              {"given_input.scale_inv", &t.given_input.scale_inv}, spec.scale);
 }
 
 void check_given_of_backward(const LinearChecker& check, const LinearBackwardTensors& t) {
@@ -172,7 +172,7 @@ void check_given_of_backward(const LinearChecker& check, const LinearBackwardTen
   const std::int64_t tokens = t.saved->tokens;
   const std::int64_t in = check.plan().shape.in_features;
   check_given(check, {"given_input.transposed", &t.given_input.transposed}, in, tokens,
-              {"given_input.transposed_factors", &t.given_input.transposed_factors},
+              {"given_input.transposed_scale_inv", &t.given_input.transposed_scale_inv},
               transposed(spec.transposed_scale.value_or(spec.scale)));
 }
 
@@ -204,14 +204,14 @@ void check_codes_of_backward(const LinearChecker& check, const LinearBackwardTen
   const auto [in, out, bias] = plan.shape;
   if (!is_given(t.grad_input) || !is_float8(plan.config.grad_input)) return;
   const NamedTensor transposed{"codes.transposed", &t.codes.transposed};
-  const NamedTensor factors{"codes.factors", &t.codes.factors};
-  const NamedTensor own{"codes.transposed_factors", &t.codes.transposed_factors};
+  const NamedTensor scale_inv{"codes.scale_inv", &t.codes.scale_inv};
+  const NamedTensor own{"codes.transposed_scale_inv", &t.codes.transposed_scale_inv};
   if (plan.weight_again.any) {
     if (is_given(t.codes.transposed)) check.codes(transposed, in, out, own, plan.weight_again.spec.scale);
     return;
   }
   const CastSpec& spec = plan.weight.spec;
-  check.codes(transposed, in, out, spec.transposed_scale ? own : factors, spec.transposed_scale.value_or(spec.scale));
+  check.codes(transposed, in, out, spec.transposed_scale ? own : scale_inv, spec.transposed_scale.value_or(spec.scale));
 }
 
 void check_scratch(const LinearChecker& check, const MemoryRegion& scratch, std::size_t bytes, const Stream& stream,
@@ -340,7 +340,7 @@ void check_linear_backward(const LinearPlan& plan, const DeviceApi& device_api, 
 void check_weight_codes(const LinearPlan& plan, const DeviceApi& device_api, const Float8View& codes) {
   LinearChecker(plan, device_api)
       .codes({"codes.codes", &codes.codes}, plan.shape.out_features, plan.shape.in_features,
-             {"codes.factors", &codes.factors}, plan.weight.spec.scale);
+             {"codes.scale_inv", &codes.scale_inv}, plan.weight.spec.scale);
 }
 
 void check_weight(const LinearPlan& plan, const DeviceApi& device_api, const Tensor& weight, const Stream& stream) {

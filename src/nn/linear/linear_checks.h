@@ -49,7 +49,7 @@ void check_weight_cast(const LinearPlan& plan, const DeviceApi& device_api, cons
                        const LinearRun& run);
 // The tensor alone, where the plan casts it.
 void check_weight(const LinearPlan& plan, const DeviceApi& device_api, const Tensor& weight, const Stream& stream);
-// The weight's codes for the output GEMM, and their factors.
+// The weight's codes for the output GEMM, and their scale_inv.
 void check_weight_codes(const LinearPlan& plan, const DeviceApi& device_api, const Float8View& codes);
 // Memory of at least that size, aligned.
 void check_region(const LinearPlan& plan, const char* what, const MemoryRegion& region, std::size_t bytes);

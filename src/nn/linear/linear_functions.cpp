@@ -25,7 +25,7 @@ void report(const LinearStep& step, const LinearCastNames& names, const CastSpec
                             : spec.pointwise.empty() ? tensors.input
                                                      : Tensor{},
                   .codes = tensors.codes,
-                  .factors = tensors.factors,
+                  .scale_inv = tensors.scale_inv,
                   .scale = spec.scale};
   if (spec.codes) step.run.observer->cast(event, stream);
   if (!spec.transposed) return;
@@ -33,7 +33,7 @@ void report(const LinearStep& step, const LinearCastNames& names, const CastSpec
   event.codes = tensors.transposed;
   event.transposed = true;
   if (spec.transposed_scale) {
-    event.factors = tensors.transposed_factors;
+    event.scale_inv = tensors.transposed_scale_inv;
     event.scale = *spec.transposed_scale;
   }
   step.run.observer->cast(event, stream);
@@ -102,17 +102,17 @@ struct ForwardMemory {
   LinearSavedMemory saved;
 };
 
-// Codes and transposed codes may share their factors.
+// Codes and transposed codes may share their scale_inv.
 Float8View input_codes(const LinearPlan& plan, const ForwardMemory& memory, const MemoryRegion& kept,
                        const MemoryRegion& scratch, Device device) {
-  const Tensor factors = memory.saved.input_factors.in(kept, device);
+  const Tensor scale_inv = memory.saved.input_scale_inv.in(kept, device);
   const LinearCast& order = plan.input_of(memory.pass);
-  const bool own = order.has_own_factors();
-  const Tensor of_codes = own ? memory.scratch.input_factors.in(scratch, device) : factors;
+  const bool own = order.has_own_scale_inv();
+  const Tensor of_codes = own ? memory.scratch.input_scale_inv.in(scratch, device) : scale_inv;
   return {.codes = memory.scratch.input_codes.in(scratch, device),
           .transposed = memory.saved.input_transposed.in(kept, device),
-          .factors = factors_by_group(of_codes, order.spec.scale, memory.tokens, plan.shape.in_features),
-          .transposed_factors = factors};
+          .scale_inv = scale_inv_by_group(of_codes, order.spec.scale, memory.tokens, plan.shape.in_features),
+          .transposed_scale_inv = scale_inv};
 }
 
 void cast_input(const LinearStep& step, const LinearForwardTensors& t, const ForwardMemory& memory) {
@@ -134,9 +134,9 @@ void cast_input(const LinearStep& step, const LinearForwardTensors& t, const For
   CastTensors tensors{.input = t.input,
                       .codes = codes.codes,
                       .transposed = codes.transposed,
-                      .factors = codes.factors,
+                      .scale_inv = codes.scale_inv,
                       .inputs = t.prologue_inputs};
-  if (spec.transposed_scale) tensors.transposed_factors = codes.transposed_factors;
+  if (spec.transposed_scale) tensors.transposed_scale_inv = codes.transposed_scale_inv;
   if (spec.result) tensors.result = values;
   give_scale(step, tensors, order, t.scales.input, memory.scratch.amax.in(t.scratch, device), step.run.stream);
   cast(step, {"input", "output", "grad_weight"}, spec, tensors, memory.scratch.observed.in(t.scratch, device),
@@ -187,8 +187,8 @@ void multiply_output(const LinearStep& step, const LinearForwardTensors& t, cons
   const Float8View input = plan.given_input.any ? t.given_input : input_codes(plan, memory, kept, t.scratch, device);
   GemmTensors gemm{.a = input.codes,
                    .b = codes.codes,
-                   .factor_a = input.factors,
-                   .factor_b = codes.factors,
+                   .scale_inv_a = input.scale_inv,
+                   .scale_inv_b = codes.scale_inv,
                    .bias = bias,
                    .out = t.output};
   if (plan.runs_epilogue_apart(memory.tokens)) return multiply_apart(step, t, gemm, preactivation);
@@ -254,8 +254,8 @@ Float8View enqueue_cast_weight(const LinearPlan& plan, Backend& backend, const W
   CastTensors to{.input = tensors.weight,
                  .codes = codes.codes,
                  .transposed = codes.transposed,
-                 .factors = codes.factors,
-                 .transposed_factors = codes.transposed_factors};
+                 .scale_inv = codes.scale_inv,
+                 .transposed_scale_inv = codes.transposed_scale_inv};
   give_scale(step, to, plan.weight, tensors.scale, plan.weight_memory().amax.in(tensors.into, step.device()),
              run.stream);
   cast(step, {"weight", "output", "grad_input"}, plan.weight.spec, to, {}, run.stream);

@@ -15,7 +15,7 @@
 // cannot check: saved memory and the tensors that backward reads again are unchanged, and concurrent calls share
 // neither scratch nor saved memory. ContextOptions::check_memory detects some of that, for debugging.
 //
-// A weight that is frozen, gathered or kept in FP8 is given as codes and factors alone; see docs/stateless_layers.md.
+// A weight that is frozen, gathered or kept in FP8 is given as codes and scale_inv alone; see docs/stateless_layers.md.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +26,8 @@
 
 namespace ingot {
 
-// The constants among a plan's scales: the fixed ones, and 1 where factors are folded. The device writes them, so that
-// they may be made anywhere, once or within a captured step. `into` has at least kLinearConstantBytes.
+// The constants among a plan's scales: the fixed ones, and 1 where scale_inv are folded. The device writes them, so
+// that they may be made anywhere, once or within a captured step. `into` has at least kLinearConstantBytes.
 inline constexpr std::size_t kLinearConstantBytes = 4 * kLinearAlignment;
 INGOT_API LinearScales linear_constants(const LinearPlan& plan, Backend& backend, const MemoryRegion& into,
                                         Stream& stream);

@@ -50,23 +50,23 @@ struct TensorPlace {
 struct LinearWeightMemory {
   TensorPlace codes{};       // [N, K]
   TensorPlace transposed{};  // [K, N]
-  TensorPlace factors{};
-  TensorPlace transposed_factors{};
+  TensorPlace scale_inv{};
+  TensorPlace transposed_scale_inv{};
   TensorPlace amax{};  // f32[1], written and not used: where the scale is fixed
   std::size_t bytes = 0;
 
-  std::array<TensorPlace, 5> parts() const { return {codes, transposed, factors, transposed_factors, amax}; }
+  std::array<TensorPlace, 5> parts() const { return {codes, transposed, scale_inv, transposed_scale_inv, amax}; }
 };
 
 // What forward keeps for backward.
 struct LinearSavedMemory {
   TensorPlace input_transposed{};  // [K, M]: the input's codes for grad_weight
-  TensorPlace input_factors{};
+  TensorPlace input_scale_inv{};
   TensorPlace input_values{};   // [M, K]: a prologue's values, for a grad_weight in high precision
   TensorPlace preactivation{};  // [M, N]: where the epilogue is differentiated
   std::size_t bytes = 0;
 
-  std::array<TensorPlace, 4> parts() const { return {input_transposed, input_factors, input_values, preactivation}; }
+  std::array<TensorPlace, 4> parts() const { return {input_transposed, input_scale_inv, input_values, preactivation}; }
   // The bytes of the tensors themselves, without the gaps between them.
   std::size_t bytes_of_parts() const {
     std::size_t sum = 0;
@@ -78,27 +78,29 @@ struct LinearSavedMemory {
 // Used within one forward.
 struct LinearForwardScratch {
   TensorPlace input_codes{};  // [M, K]
-  TensorPlace input_factors{};
+  TensorPlace input_scale_inv{};
   TensorPlace input_values{};  // [M, K]: a prologue's values, for an output GEMM in high precision
   TensorPlace observed{};      // [M, K]: the same, where only an observer wants them
   TensorPlace amax{};          // f32[1], written and not used: where the scale is fixed
   TensorPlace bias{};          // [N]: rounded to what the output GEMM takes
   std::size_t bytes = 0;
 
-  std::array<TensorPlace, 6> parts() const { return {input_codes, input_factors, input_values, observed, amax, bias}; }
+  std::array<TensorPlace, 6> parts() const {
+    return {input_codes, input_scale_inv, input_values, observed, amax, bias};
+  }
 };
 
 // Used within one backward.
 struct LinearBackwardScratch {
   TensorPlace codes{};       // [M, N]: grad_output's, for grad_input
   TensorPlace transposed{};  // [N, M]: for grad_weight
-  TensorPlace factors{};
-  TensorPlace transposed_factors{};
+  TensorPlace scale_inv{};
+  TensorPlace transposed_scale_inv{};
   TensorPlace values{};            // [M, N]: grad_output times the epilogue's derivative
   TensorPlace input_transposed{};  // [K, M]: the input cast again
-  TensorPlace input_factors{};
+  TensorPlace input_scale_inv{};
   TensorPlace weight_transposed{};  // [K, N]: the weight cast again
-  TensorPlace weight_factors{};
+  TensorPlace weight_scale_inv{};
   TensorPlace observed{};        // [M, N]: as LinearForwardScratch::observed
   TensorPlace observed_input{};  // [M, K]
   TensorPlace amaxes{};          // f32[3], written and not used: of grad_output, input and weight with fixed scales
@@ -107,9 +109,20 @@ struct LinearBackwardScratch {
   std::size_t bytes = 0;
 
   std::array<TensorPlace, 14> parts() const {
-    return {codes,         transposed,        factors,        transposed_factors, values,         input_transposed,
-            input_factors, weight_transposed, weight_factors, observed,           observed_input, amaxes,
-            expanded,      expanded_row};
+    return {codes,
+            transposed,
+            scale_inv,
+            transposed_scale_inv,
+            values,
+            input_transposed,
+            input_scale_inv,
+            weight_transposed,
+            weight_scale_inv,
+            observed,
+            observed_input,
+            amaxes,
+            expanded,
+            expanded_row};
   }
 };
 

@@ -282,7 +282,7 @@ LinearPlan linear_plan(const LinearPlanOptions& options) {
 bool LinearPlan::runs_epilogue_apart(std::int64_t tokens) const {
   if (fusion.epilogue.empty()) return false;
   if (output_reads_weight()) return true;
-  return has_group_factors(sum_gemm) &&
+  return has_group_scale_inv(sum_gemm) &&
          products_of({.m = tokens, .n = shape.out_features, .k = shape.in_features}) > fused_products;
 }
 
@@ -318,8 +318,8 @@ LinearWeightMemory LinearPlan::weight_memory() const {
   const CastSpec& spec = weight.spec;
   if (spec.codes) places.codes(memory.codes, spec.out, out, in);
   if (spec.transposed) places.codes(memory.transposed, spec.out, in, out);
-  places.floats(memory.factors, scale_count(spec.scale, out, in));
-  if (spec.transposed_scale) places.floats(memory.transposed_factors, scale_count(*spec.transposed_scale, out, in));
+  places.floats(memory.scale_inv, scale_count(spec.scale, out, in));
+  if (spec.transposed_scale) places.floats(memory.transposed_scale_inv, scale_count(*spec.transposed_scale, out, in));
   if (weight.is_fixed()) places.floats(memory.amax, 1);
   // Codes of a layer without features take some too: that there is memory says that there are codes.
   memory.bytes = std::max(places.bytes(), kLinearAlignment);
@@ -334,7 +334,7 @@ LinearSavedMemory LinearPlan::saved_memory(std::int64_t tokens) const {
   const LinearCast& cast = input_of(LinearPass::training);
   if (cast.any && cast.spec.transposed) {
     places.codes(memory.input_transposed, cast.spec.out, in, tokens);
-    places.floats(memory.input_factors, scale_count(scale_of_transposed(cast.spec), tokens, in));
+    places.floats(memory.input_scale_inv, scale_count(scale_of_transposed(cast.spec), tokens, in));
   }
   if (keeps_values()) places.values(memory.input_values, dtypes.input, tokens, in);
   if (needs_preactivation()) places.values(memory.preactivation, *dtypes.output, tokens, out);
@@ -349,8 +349,8 @@ LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass
   const std::int64_t in = shape.in_features;
   const LinearCast& cast = input_of(pass);
   if (cast.any && cast.spec.codes) places.codes(scratch.input_codes, cast.spec.out, tokens, in);
-  if (cast.has_own_factors()) {
-    places.floats(scratch.input_factors, scale_count(cast.spec.scale, tokens, in));
+  if (cast.has_own_scale_inv()) {
+    places.floats(scratch.input_scale_inv, scale_count(cast.spec.scale, tokens, in));
   }
   const bool kept = pass != LinearPass::inference && keeps_values();
   const bool read = pass != LinearPass::recompute && fusion.prologue && output_reads_weight();
@@ -378,19 +378,19 @@ LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const Li
   if (order.codes) places.codes(scratch.codes, codes.spec.out, tokens, out);
   if (order.transposed) places.codes(scratch.transposed, transposed.spec.out, out, tokens);
   if (order.codes || (order.transposed && !order.apart)) {
-    places.floats(scratch.factors, scale_count(codes.spec.scale, tokens, out));
+    places.floats(scratch.scale_inv, scale_count(codes.spec.scale, tokens, out));
   }
   if (order.transposed && order.apart) {
-    places.floats(scratch.transposed_factors, scale_count(scale_of_transposed(transposed.spec), tokens, out));
+    places.floats(scratch.transposed_scale_inv, scale_count(scale_of_transposed(transposed.spec), tokens, out));
   }
   if (order.values) places.values(scratch.values, *dtypes.output, tokens, out);
   if (wants.weight && input_again.any) {
     places.codes(scratch.input_transposed, input_again.spec.out, in, tokens);
-    places.floats(scratch.input_factors, scale_count(input_again.spec.scale, tokens, in));
+    places.floats(scratch.input_scale_inv, scale_count(input_again.spec.scale, tokens, in));
   }
   if (wants.input && weight_again.any) {
     places.codes(scratch.weight_transposed, weight_again.spec.out, in, out);
-    places.floats(scratch.weight_factors, scale_count(weight_again.spec.scale, out, in));
+    places.floats(scratch.weight_scale_inv, scale_count(weight_again.spec.scale, out, in));
   }
   if (observed && (order.folds || (order.cast.any && order.cast.spec.pointwise && !order.cast.spec.result))) {
     places.values(scratch.observed, *dtypes.output, tokens, out);

@@ -125,8 +125,8 @@ struct LinearCast {
   CastSpec spec{};
 
   bool is_fixed() const { return any && scaling == Scaling::fixed; }
-  // Have the codes factors that the transposed codes do not share?
-  bool has_own_factors() const { return any && spec.codes && (!spec.transposed || spec.transposed_scale); }
+  // Have the codes scale_inv that the transposed codes do not share?
+  bool has_own_scale_inv() const { return any && spec.codes && (!spec.transposed || spec.transposed_scale); }
 };
 
 // How the scale of each tensor is made, in whichever of its GEMMs it is cast first: forward's codes, or else
@@ -143,10 +143,10 @@ struct LinearScaling {
 struct LinearGradOutputCast {
   bool codes = false;       // for grad_input
   bool transposed = false;  // for grad_weight
-  bool folds = false;       // factors are multiplied in: separate casts follow, folded_codes and folded_transposed
+  bool folds = false;       // scale_inv are multiplied in: separate casts follow, folded_codes and folded_transposed
   bool sums = false;        // the cast sums the bias' gradient
   bool values = false;      // the epilogue's gradient is also written in high precision
-  bool apart = false;       // the transposed codes have their own factors
+  bool apart = false;       // the transposed codes have their own scale_inv
   LinearCast cast{};        // of both, with the epilogue's gradient in front; none where `folds`
 };
 
@@ -163,7 +163,7 @@ struct INGOT_API LinearPlan {
   std::uint64_t identity = 0;
 
   LinearScaling scaling{};
-  // Has it fixed scales, or a factor of 1 for folded factors? linear_constants() writes them.
+  // Has it fixed scales, or a factor of 1 for folded scale_inv? linear_constants() writes them.
   bool has_constants = false;
 
   // ---- the specs of its calls ----
@@ -206,7 +206,7 @@ struct INGOT_API LinearPlan {
   bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
   // Is there an epilogue, and is it a separate pass over the sum, which is rounded to the output's dtype before? Then
   // cuBLASLt, which knows no such epilogues, may multiply. In high precision that is faster than a GEMM with the
-  // epilogue; with factors of groups only for huge matmuls (docs/notes/layers.md).
+  // epilogue; with scale_inv of groups only for huge matmuls (docs/notes/layers.md).
   bool runs_epilogue_apart(std::int64_t tokens) const;
   bool folds() const { return config.input == OtherCodes::folded || config.weight == OtherCodes::folded; }
 

@@ -46,7 +46,7 @@ struct LinearScales {
   LinearScale input{};
   LinearScale weight{};
   LinearScale grad_output{};
-  Tensor one{};  // f32[1]: 1, for folded factors
+  Tensor one{};  // f32[1]: 1, for folded scale_inv
 };
 
 struct WeightCastTensors {
@@ -87,7 +87,7 @@ struct LinearForwardTensors {
   LinearScales scales{};
   LinearSaved* saved = nullptr;  // null: keeps nothing
   MemoryRegion scratch{};
-  Float8View given_input{};  // codes and factors of `input`, if the plan was made with given_input
+  Float8View given_input{};  // codes and scale_inv of `input`, if the plan was made with given_input
 };
 
 // As LinearBackward, and what forward had, where it is read again.
@@ -107,7 +107,7 @@ struct LinearBackwardTensors {
   Float8View codes{};
   LinearScales scales{};
   MemoryRegion scratch{};
-  Float8View given_input{};  // as forward's: its transposed codes and their factors
+  Float8View given_input{};  // as forward's: its transposed codes and their scale_inv
 };
 
 // What a backward writes: the dtypes of the gradients that are wanted, and whether it adds to grad_weight.
@@ -122,8 +122,8 @@ inline Float8View weight_codes(const LinearPlan& plan, const MemoryRegion& regio
   const LinearWeightMemory memory = plan.weight_memory();
   return {.codes = memory.codes.in(region, device),
           .transposed = memory.transposed.in(region, device),
-          .factors = memory.factors.in(region, device),
-          .transposed_factors = memory.transposed_factors.in(region, device)};
+          .scale_inv = memory.scale_inv.in(region, device),
+          .transposed_scale_inv = memory.transposed_scale_inv.in(region, device)};
 }
 
 // Is grad_output given as one element? Then a backward writes all of it into its scratch first.

@@ -50,7 +50,7 @@ void watch_call(Watch& watch, const LinearPlan& plan, const Tensors& t, const Li
   if (wants.weight && plan.trains_weight) {
     if (plan.grad_weight_reads_input()) watch("input", t.input);
     if (plan.input_again.any) watch("an input of the prologue", t.prologue_inputs);
-    const Tensor given[] = {t.given_input.transposed, t.given_input.transposed_factors};
+    const Tensor given[] = {t.given_input.transposed, t.given_input.transposed_scale_inv};
     watch("given_input", given);
   }
   if (plan.gradient.of_output()) watch("output", t.output);
@@ -81,7 +81,7 @@ void AllocationCheck::operator()(const char* name, const Tensor& tensor) const {
 }
 
 void AllocationCheck::operator()(const char* name, const Float8View& codes) const {
-  for (const Tensor* tensor : {&codes.codes, &codes.transposed, &codes.factors, &codes.transposed_factors}) {
+  for (const Tensor* tensor : {&codes.codes, &codes.transposed, &codes.scale_inv, &codes.transposed_scale_inv}) {
     (*this)(name, *tensor);
   }
 }
@@ -124,7 +124,7 @@ void Watch::weight(const LinearPlan& plan, const Tensor& tensor, const Float8Vie
   if (read.transposed.data == nullptr) return;
   const CastSpec& spec = plan.weight_again.any ? plan.weight_again.spec : plan.weight.spec;
   const bool own = plan.weight_again.any || spec.transposed_scale;
-  const Tensor both[] = {read.transposed, own ? read.transposed_factors : read.factors};
+  const Tensor both[] = {read.transposed, own ? read.transposed_scale_inv : read.scale_inv};
   (*this)(codes, both, "cast a weight again, or write its codes, only when the backwards of its forwards are done");
 }
 

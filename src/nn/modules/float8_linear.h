@@ -107,7 +107,8 @@ class INGOT_API Float8Linear {
   const LinearConfig& config() const { return plan_.config; }
   LinearShape shape() const { return plan_.shape; }
   const std::string& name() const { return owner_.options().name; }
-  // Device memory held for the coming backward(): for FP8 the input's codes (M * K bytes) and their factors (4 bytes, 4
+  // Device memory held for the coming backward(): for FP8 the input's codes (M * K bytes) and their scale_inv (4 bytes,
+  // 4
   // * K if rowwise, M * K / 32 if blockwise), plus a preactivation or a prologue's values where needed. Views count as
   // 0; the weight's codes and the workspace are not counted.
   std::size_t saved_bytes() const;

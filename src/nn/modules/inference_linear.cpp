@@ -18,10 +18,10 @@ Cast activation_cast(const Float8WeightState& weight, std::optional<ScaleGranula
   Cast cast{.dtype = Dtype::e4m3fn, .granularity = is_grouped(weight.scale) ? kRowGroups : kRowwise};
   if (activations) {
     cast.granularity = *activations;
-  } else if (weight.input_factor) {
-    const float factor = *weight.input_factor;
+  } else if (weight.input_scale_inv) {
+    const float factor = *weight.input_scale_inv;
     if (!(factor > 0) || !std::isfinite(factor) || !std::isfinite(1.0F / factor)) {
-      refuse_argument("Float8WeightState input_factor",
+      refuse_argument("Float8WeightState input_scale_inv",
                       fmt::format("is {}, but must be positive, and finite as its inverse is: leave it out for "
                                   "dynamic scales",
                                   factor));

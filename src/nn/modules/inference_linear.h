@@ -50,8 +50,8 @@ struct InferenceForward {
 };
 
 // The config of a forward with this weight: its output GEMM is in FP8 with the weight's format and scales, and the
-// other GEMMs are not. `activations` as in InferenceLinearOptions. A static scale is Cast::scale = 1 / input_factor.
-// Throws Error{invalid_argument} for an input_factor that is not positive and finite.
+// other GEMMs are not. `activations` as in InferenceLinearOptions. A static scale is Cast::scale = 1 / input_scale_inv.
+// Throws Error{invalid_argument} for an input_scale_inv that is not positive and finite.
 INGOT_API LinearConfig inference_config(const Float8WeightState& weight,
                                         std::optional<ScaleGranularity> activations = std::nullopt);
 
@@ -66,9 +66,9 @@ class INGOT_API InferenceLinear {
   void forward(const InferenceForward& tensors, Stream& stream);
 
   const LinearPlan& plan() const { return plan_; }
-  // The codes and factors, which stay the layer's.
+  // The codes and scale_inv, which stay the layer's.
   const Float8View& codes() const { return codes_; }
-  // Device memory of codes and factors.
+  // Device memory of codes and scale_inv.
   std::size_t weight_bytes() const { return plan_.weight_memory().bytes; }
 
  private:

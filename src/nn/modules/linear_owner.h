@@ -51,7 +51,7 @@ class INGOT_API OwnerMemory {
 class DelayedScaling;
 
 // Memory that a layer uses only within one call: 1 byte per element of the input, 2 per element of grad_output, the
-// factors, and what a config or fusion needs besides. Layers that run on one stream can share a workspace, which must
+// scale_inv, and what a config or fusion needs besides. Layers that run on one stream can share a workspace, which must
 // outlive them. Calls on a stream with an allocator do not use it.
 struct Float8Workspace {
   Buffer memory{};
@@ -77,7 +77,7 @@ struct LinearOptions {
   // which graphs go on using: layers that share a side stream must share their main stream too, and their graph replays
   // and all their other work must run in one order. The stream must outlive the layers.
   Stream* side = nullptr;
-  // With factors of groups or blocks (the recipe blockwise), a forward of more products than this, tokens *
+  // With scale_inv of groups or blocks (the recipe blockwise), a forward of more products than this, tokens *
   // in_features * out_features, has its epilogue in a separate pass, so that cuBLASLt may multiply. The output is
   // then rounded twice, and the pass computes as LinearFusion::fast_math says. 0: every forward has; infinity: none.
   double fused_products = kFusedProducts;

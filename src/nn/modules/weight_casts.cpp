@@ -26,8 +26,8 @@ Float8View WeightCasts::add(const LinearPlan& plan, const WeightCastTensors& ten
   CastTensors cast{.input = tensors.weight,
                    .codes = codes.codes,
                    .transposed = codes.transposed,
-                   .factors = codes.factors,
-                   .transposed_factors = codes.transposed_factors};
+                   .scale_inv = codes.scale_inv,
+                   .transposed_scale_inv = codes.transposed_scale_inv};
   if (plan.weight.scaling != Scaling::dynamic) {
     cast.scales = tensors.scale.scale;
     cast.amax =

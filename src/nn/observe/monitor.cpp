@@ -42,16 +42,16 @@ std::string scale_range(const CastStats& stats) {
               : fmt::format("{:.3g} .. {:.3g}", stats.smallest_factor, stats.largest_factor);
 }
 
-// Converts factors of groups that are ordered by group to row by row.
+// Converts scale_inv of groups that are ordered by group to row by row.
 std::vector<std::byte> row_by_row(const std::vector<std::byte>& by_group, std::int64_t groups, std::int64_t rows) {
-  std::vector<std::byte> factors(by_group.size());
+  std::vector<std::byte> scale_inv(by_group.size());
   const auto at = [](std::int64_t index) { return static_cast<std::size_t>(index) * sizeof(float); };
   for (std::int64_t g = 0; g < groups; ++g) {
     for (std::int64_t r = 0; r < rows; ++r) {
-      std::memcpy(&factors[at(r * groups + g)], &by_group[at(g * rows + r)], sizeof(float));
+      std::memcpy(&scale_inv[at(r * groups + g)], &by_group[at(g * rows + r)], sizeof(float));
     }
   }
-  return factors;
+  return scale_inv;
 }
 
 // Copies a tensor to the host as dense rows.
@@ -200,7 +200,7 @@ void Monitor::cast(const CastEvent& event, Stream& stream) {
   if (!dumps_.empty()) write_dumps(event, stream);
   if (!observing()) return;
   observe({.in = values.dtype, .out = event.codes.dtype, .scale = event.scale, .transposed = event.transposed},
-          {.input = values, .codes = event.codes, .factors = event.factors, .stats = {}},
+          {.input = values, .codes = event.codes, .scale_inv = event.scale_inv, .stats = {}},
           {.layer = std::string(event.layer),
            .tensor = std::string(event.tensor),
            .gemms = std::string(event.gemms),
@@ -267,7 +267,7 @@ std::string Monitor::table() const {
   constexpr const char* kRow = "{:<24} {:<12} {:<26} {:>10} {:>21} {:>9} {:>9} {:>8} {:>8} {:>7}\n";
   const auto row = [](const auto&... cells) { return fmt::format(fmt::runtime(kRow), cells...); };
   std::string text = fmt::format("step {}\n", kept_.back().front().step);
-  text += row("layer", "tensor", "what", "amax", "factor", "saturated", "flushed", "nan", "inf", "SQNR dB");
+  text += row("layer", "tensor", "what", "amax", "scale_inv", "saturated", "flushed", "nan", "inf", "SQNR dB");
   for (const MonitorRecord& record : kept_.back()) {
     const CastStats& stats = record.stats;
     const bool cast = record.is_cast();
@@ -310,9 +310,10 @@ void Monitor::write_dumps(const CastEvent& event, Stream& stream) {
     };
     write("values", event.values);
     write(event.transposed ? "transposed" : "codes", event.codes);
-    const Tensor& factors = event.factors;
-    write_npy(dump.folder / fmt::format("{}.{}factors.npy", file, event.transposed ? "transposed_" : ""), Dtype::f32, 1,
-              factors.rows * factors.cols, row_by_row(fetch(factors, *backend_, stream), factors.rows, factors.cols));
+    const Tensor& scale_inv = event.scale_inv;
+    write_npy(dump.folder / fmt::format("{}.{}scale_inv.npy", file, event.transposed ? "transposed_" : ""), Dtype::f32,
+              1, scale_inv.rows * scale_inv.cols,
+              row_by_row(fetch(scale_inv, *backend_, stream), scale_inv.rows, scale_inv.cols));
   }
 }
 

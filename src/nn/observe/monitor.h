@@ -87,8 +87,8 @@ class INGOT_API Monitor final : public LayerObserver {
   std::string json_lines() const;
 
   // The next time this layer casts this tensor, in an observed step or not, writes the values and what they became into
-  // `folder`: <layer>.<tensor>.step<n>.values.npy (f32), .codes.npy (u8) and .factors.npy (f32); for transposed codes
-  // .transposed.npy and .transposed_factors.npy. That cast waits for the stream and may throw Error{io_failed}. Until
+  // `folder`: <layer>.<tensor>.step<n>.values.npy (f32), .codes.npy (u8) and .scale_inv.npy (f32); for transposed codes
+  // .transposed.npy and .transposed_scale_inv.npy. That cast waits for the stream and may throw Error{io_failed}. Until
   // the step that writes them is done, layers also write the values that they compute within their casts, which takes
   // memory: do not capture a graph in between.
   void dump(std::string layer, std::string tensor, std::filesystem::path folder);

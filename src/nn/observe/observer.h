@@ -23,7 +23,7 @@ struct CastEvent {
   std::string_view gemms;   // the GEMMs that read these codes: "output", "grad_input,grad_weight"
   Tensor values;            // [rows, cols], what was cast; a default Tensor if it is not in memory, as when fused
   Tensor codes;             // [rows, cols], or [cols, rows] if transposed
-  Tensor factors;           // f32[scale_count(scale, rows, cols)], or by group (CastTensors)
+  Tensor scale_inv;         // f32[scale_count(scale, rows, cols)], or by group (CastTensors)
   ScaleGranularity scale = kTensorwise;  // as seen on the values
   bool transposed = false;
 };

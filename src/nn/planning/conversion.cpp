@@ -136,7 +136,7 @@ double product_us(const GemmCall& call, int multiprocessors) {
       estimate_gemm(call.spec, size, choose_sm90_tiling(call.spec, size, multiprocessors), multiprocessors);
   // Factors of groups are laid out as cuBLASLt reads them (the transposed weight's are converted; that cost is left
   // out).
-  return std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors, has_group_factors(call.spec)));
+  return std::min(ours, estimate_cublaslt(call.spec, size, multiprocessors, has_group_scale_inv(call.spec)));
 }
 
 double products_us(const LinearConfig& config, const LinearSize& size, int multiprocessors) {
@@ -177,7 +177,7 @@ LinearGain from_h200(const LinearConfig& config, const LinearSize& size, const G
 
 double GainRates::*rate_for(const GemmSpec& spec) {
   if (!is_fp8(spec.a)) return &GainRates::high_precision_tflops;
-  if (has_group_factors(spec)) return &GainRates::float8_groups_tflops;
+  if (has_group_scale_inv(spec)) return &GainRates::float8_groups_tflops;
   const bool rows = spec.scale_a != kTensorwise || spec.scale_b != kTensorwise;
   return rows ? &GainRates::float8_rows_tflops : &GainRates::float8_tflops;
 }

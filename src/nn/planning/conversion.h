@@ -33,7 +33,7 @@ struct TuningMachine;
 struct GainRates {
   double float8_tflops = 0;         // FP8 GEMMs with one factor for each operand
   double float8_rows_tflops = 0;    // with a factor for each row
-  double float8_groups_tflops = 0;  // with factors of groups and blocks
+  double float8_groups_tflops = 0;  // with scale_inv of groups and blocks
   double high_precision_tflops = 0;
   double memory_gb_per_s = 0;  // read and written, by a large cast
 };

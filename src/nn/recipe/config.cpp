@@ -233,7 +233,7 @@ void validate(const LinearConfig& config) {
     if (operands.fast_accumulation && is_float8(operands) && among(kGroupedScalesOfB, operands.a->granularity)) {
       refuse_config(
           fmt::format("fast_accumulation is set for the {} GEMM, but its scales are grouped: each 128 of a sum "
-                      "has its own factors and is summed separately",
+                      "has its own scale_inv and is summed separately",
                       gemm.name));
     }
     if (operands.fast_accumulation && !is_float8(operands)) {

@@ -47,7 +47,8 @@ struct GemmConfig {
 //   together  one call in forward casts the tensor along both dimensions, and the layer keeps backward's codes
 //   again     backward casts the high-precision tensor once more. The layer keeps a view of it, so the tensor must not
 //             change in between
-//   folded    forward's codes, transposed, serve both GEMMs. Their row factors are along the dimension that backward's
+//   folded    forward's codes, transposed, serve both GEMMs. Their row scale_inv are along the dimension that
+//   backward's
 //             GEMM sums over, so the layer multiplies grad_output by them before it casts grad_output:
 //             with W = codes * factor[n], grad_input = (grad_output * factor[n]) @ codes. Only for rowwise scales;
 //             grad_output is then cast for each GEMM separately
@@ -88,7 +89,7 @@ INGOT_API TensorCasts grad_output_casts(const LinearConfig& config);
 INGOT_API TensorCasts input_casts_again(const LinearConfig& config);
 INGOT_API TensorCasts weight_casts_again(const LinearConfig& config);
 
-// Are both casts present and do they use the same scales? Then one set of factors serves both.
+// Are both casts present and do they use the same scales? Then one set of scale_inv serves both.
 INGOT_API bool share_scales(const TensorCasts& casts);
 
 // The single cast that produces both sets of codes from a tensor of dtype `in`. At least one of them must be present.

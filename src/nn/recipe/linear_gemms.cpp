@@ -21,7 +21,7 @@ GemmSpec spec_of(const GemmConfig& config, Layout layout_a, Layout layout_b, Dty
           .fast_accumulation = config.fast_accumulation};
 }
 
-// Folded factors are already in grad_output's codes, so the GEMM gets a single factor of 1 instead.
+// Folded scale_inv are already in grad_output's codes, so the GEMM gets a single factor of 1 instead.
 GemmSpec folded(GemmSpec spec, OtherCodes other) {
   if (other == OtherCodes::folded) spec.scale_b = kTensorwise;
   return spec;

@@ -21,8 +21,8 @@ INGOT_API LinearConfig delayed();
 // output GEMM. Because row scales do not survive transposition, one call casts every tensor along both of its
 // dimensions.
 INGOT_API LinearConfig rowwise();
-// rowwise(), but the input has the same codes in both of its GEMMs, and so has the weight: their row factors are folded
-// into grad_output (OtherCodes::folded). Casts the input and the weight once, and grad_output twice.
+// rowwise(), but the input has the same codes in both of its GEMMs, and so has the weight: their row scale_inv are
+// folded into grad_output (OtherCodes::folded). Casts the input and the weight once, and grad_output twice.
 INGOT_API LinearConfig rowwise_folded();
 // torchao's "rowwise_with_gw_hp": rowwise() with grad_weight in high precision and a single scale for the weight in
 // grad_input, so that only the weight is cast twice. output = input (rows) @ weight^T (rows); grad_input = grad_output

@@ -101,7 +101,8 @@ ScaleGranularity granularity_of(const Found& scale, std::int64_t n, std::int64_t
                      n, k, n, fmt::join(shape_of(kBlocks, n, k), ", "), fmt::join(shape_of(kRowGroups, n, k), ", ")));
 }
 
-// ---- factors -------------------------------------------------------------------------------------------------------
+// ---- scale_inv
+// -------------------------------------------------------------------------------------------------------
 
 // The rows or columns of one part, of `size`; 0 is all of them.
 std::int64_t extent(int of_scale, std::int64_t size) {
@@ -116,22 +117,22 @@ Float8WeightState load_float8_weight(const SafetensorsCheckpoint& checkpoint, co
   const std::optional<Found> scale = find_one(checkpoint, name, "weight_scale", "weight_scale_inv");
   if (!scale) {
     refuse(codes,
-           fmt::format(", but comes without factors: neither \"{}weight_scale\" nor \"{}weight_scale_inv\" is there",
+           fmt::format(", but comes without scale_inv: neither \"{}weight_scale\" nor \"{}weight_scale_inv\" is there",
                        printable(name), printable(name)));
   }
   Float8WeightState state{
       .dtype = *codes.tensor->dtype, .out_features = codes.tensor->shape[0], .in_features = codes.tensor->shape[1]};
   state.scale = granularity_of(*scale, state.out_features, state.in_features, of_one);
-  state.factors = read_scales(*scale);
+  state.scale_inv = read_scales(*scale);
   if (const std::optional<Found> input = find_one(checkpoint, name, "input_scale", "activation_scale")) {
     if (!is_single(input->tensor->shape)) refuse(*input, ", but a static activation scale is one number");
-    state.input_factor = read_scales(*input)[0];
+    state.input_scale_inv = read_scales(*input)[0];
   }
   state.codes = codes.file->read(*codes.tensor);
   return state;
 }
 
-std::optional<std::vector<float>> factors_for(const Float8WeightState& state, ScaleGranularity scale) {
+std::optional<std::vector<float>> scale_inv_for(const Float8WeightState& state, ScaleGranularity scale) {
   const std::int64_t n = state.out_features;
   const std::int64_t k = state.in_features;
   const std::int64_t rows = extent(scale.rows, n);
@@ -140,18 +141,18 @@ std::optional<std::vector<float>> factors_for(const Float8WeightState& state, Sc
   const std::int64_t cols_here = extent(state.scale.cols, k);
   const bool within_rows = rows_here >= n || rows_here % rows == 0;
   const bool within_cols = cols_here >= k || cols_here % cols == 0;
-  if (scale == state.scale) return state.factors;
+  if (scale == state.scale) return state.scale_inv;
   if (!within_rows || !within_cols) return std::nullopt;
-  std::vector<float> factors(static_cast<std::size_t>(scale_count(scale, n, k)));
+  std::vector<float> scale_inv(static_cast<std::size_t>(scale_count(scale, n, k)));
   const std::int64_t in_row = divided_up(std::max<std::int64_t>(k, 1), cols);
   const std::int64_t in_row_here = divided_up(std::max<std::int64_t>(k, 1), cols_here);
-  for (std::size_t i = 0; i < factors.size(); ++i) {
+  for (std::size_t i = 0; i < scale_inv.size(); ++i) {
     const auto index = static_cast<std::int64_t>(i);
     const std::int64_t row = index / in_row * rows / rows_here;
     const std::int64_t col = index % in_row * cols / cols_here;
-    factors[i] = state.factors[static_cast<std::size_t>(row * in_row_here + col)];
+    scale_inv[i] = state.scale_inv[static_cast<std::size_t>(row * in_row_here + col)];
   }
-  return factors;
+  return scale_inv;
 }
 
 // ---- saving --------------------------------------------------------------------------------------------------------
@@ -173,9 +174,9 @@ void check_float8_weight(const std::string& subject, const Float8WeightState& st
     refuse_state(fmt::format("has {} bytes of codes, but [{}, {}] has {}", state.codes.size(), n, k, n * k));
   }
   if (const std::int64_t count = scale_count(state.scale, n, k);
-      state.factors.size() != static_cast<std::size_t>(count)) {
-    refuse_state(fmt::format("has {} factors, but [{}, {}] with scale={} has {}: codes come with their factors",
-                             state.factors.size(), n, k, print(state.scale), count));
+      state.scale_inv.size() != static_cast<std::size_t>(count)) {
+    refuse_state(fmt::format("has {} scale_inv, but [{}, {}] with scale={} has {}: codes come with their scale_inv",
+                             state.scale_inv.size(), n, k, print(state.scale), count));
   }
 }
 
@@ -190,12 +191,12 @@ std::vector<TensorToStore> tensors_to_store(const std::string& name, const Float
                                      {.name = name + name_of(scale_name),
                                       .type = f32,
                                       .shape = shape_of(state.scale, state.out_features, state.in_features),
-                                      .bytes = std::as_bytes(std::span(state.factors))}};
-  if (state.input_factor) {
+                                      .bytes = std::as_bytes(std::span(state.scale_inv))}};
+  if (state.input_scale_inv) {
     tensors.push_back({.name = name + "input_scale",
                        .type = f32,
                        .shape = {1},
-                       .bytes = std::as_bytes(std::span(&*state.input_factor, 1))});
+                       .bytes = std::as_bytes(std::span(&*state.input_scale_inv, 1))});
   }
   return tensors;
 }
@@ -235,18 +236,18 @@ void copy(DeviceApi& device_api, const std::vector<std::byte>& from, const Tenso
   if (!from.empty()) device_api.copy_from_host(to.data, from.data(), from.size(), stream);
 }
 
-void copy_factors(DeviceApi& device_api, const std::vector<float>& from, const Tensor& to, Stream& stream) {
+void copy_scale_inv(DeviceApi& device_api, const std::vector<float>& from, const Tensor& to, Stream& stream) {
   if (!from.empty()) device_api.copy_from_host(to.data, from.data(), from.size() * sizeof(float), stream);
 }
 
-std::vector<float> factors_of(const LinearPlan& plan, const Float8WeightState& state, ScaleGranularity scale,
-                              const char* gemm) {
-  if (std::optional<std::vector<float>> factors = factors_for(state, scale)) return *std::move(factors);
+std::vector<float> scale_inv_of(const LinearPlan& plan, const Float8WeightState& state, ScaleGranularity scale,
+                                const char* gemm) {
+  if (std::optional<std::vector<float>> scale_inv = scale_inv_for(state, scale)) return *std::move(scale_inv);
   const bool rows =
       state.scale == kRowwise && is_float8(plan.config.output) && plan.config.output.b->granularity == kRowwise;
-  refuse(plan, fmt::format("has factors with scale={}, but the {} GEMM takes scale={} of the weight: {}",
+  refuse(plan, fmt::format("has scale_inv with scale={}, but the {} GEMM takes scale={} of the weight: {}",
                            print(state.scale), gemm, print(scale),
-                           rows ? "rowwise_folded() multiplies with factors of rows in both directions, and "
+                           rows ? "rowwise_folded() multiplies with scale_inv of rows in both directions, and "
                                   "inference_config() needs no grad_input"
                                 : "choose a recipe that casts the weight with the checkpoint's scales"));
 }
@@ -277,11 +278,11 @@ Float8WeightState weight_state(const LinearPlan& plan, Backend& backend, const F
   Float8WeightState state{
       .dtype = plan.weight.spec.out, .scale = plan.weight.spec.scale, .out_features = out, .in_features = in};
   std::vector<std::byte> rows(byte_span(codes.codes, "codes"));
-  state.factors.resize(static_cast<std::size_t>(scale_count(state.scale, out, in)));
+  state.scale_inv.resize(static_cast<std::size_t>(scale_count(state.scale, out, in)));
   if (!rows.empty()) backend.device_api().copy_to_host(rows.data(), codes.codes.data, rows.size(), stream);
-  if (!state.factors.empty()) {
-    backend.device_api().copy_to_host(state.factors.data(), codes.factors.data, state.factors.size() * sizeof(float),
-                                      stream);
+  if (!state.scale_inv.empty()) {
+    backend.device_api().copy_to_host(state.scale_inv.data(), codes.scale_inv.data,
+                                      state.scale_inv.size() * sizeof(float), stream);
   }
   backend.device_api().synchronize(stream);
   const auto row_bytes = static_cast<std::size_t>(in);
@@ -300,9 +301,9 @@ Float8View weight_from_state(const LinearPlan& plan, Backend& backend, const Flo
     refuse(plan, "is copied from the host, which a graph cannot capture: copy it before the capture");
   }
   const CastSpec& spec = plan.weight.spec;
-  const std::vector<float> factors = factors_of(plan, state, spec.scale, spec.codes ? "output" : "grad_input");
+  const std::vector<float> scale_inv = scale_inv_of(plan, state, spec.scale, spec.codes ? "output" : "grad_input");
   std::vector<float> of_transposed;
-  if (spec.transposed_scale) of_transposed = factors_of(plan, state, *spec.transposed_scale, "grad_input");
+  if (spec.transposed_scale) of_transposed = scale_inv_of(plan, state, *spec.transposed_scale, "grad_input");
   const Float8View codes = weight_codes(plan, into, backend.device());
   const LinearWeightMemory memory = plan.weight_memory();
   if (spec.codes) copy(backend, laid_out(state, memory.codes, false), codes.codes, stream);
@@ -313,8 +314,8 @@ Float8View weight_from_state(const LinearPlan& plan, Backend& backend, const Flo
   } else if (spec.transposed) {
     copy(backend, laid_out(state, memory.transposed, true), codes.transposed, stream);
   }
-  copy_factors(backend, factors, codes.factors, stream);
-  copy_factors(backend, of_transposed, codes.transposed_factors, stream);
+  copy_scale_inv(backend, scale_inv, codes.scale_inv, stream);
+  copy_scale_inv(backend, of_transposed, codes.transposed_scale_inv, stream);
   return codes;
 }
 

@@ -58,13 +58,13 @@ std::vector<std::byte> dense_bytes(const Tensor& scales, DeviceApi& device_api, 
   return all;
 }
 
-// Converts scales to f32 factors, as bytes.
-std::vector<std::byte> factors_of(const std::vector<std::byte>& scales, Dtype dtype, ScaleConvention convention) {
-  std::vector<float> factors = scale_values(dtype, scales);
+// Converts scales to f32 scale_inv, as bytes.
+std::vector<std::byte> scale_inv_of(const std::vector<std::byte>& scales, Dtype dtype, ScaleConvention convention) {
+  std::vector<float> scale_inv = scale_values(dtype, scales);
   if (convention == ScaleConvention::quantize) {
-    for (float& factor : factors) factor = 1.0F / factor;
+    for (float& factor : scale_inv) factor = 1.0F / factor;
   }
-  const auto bytes = std::as_bytes(std::span(factors));
+  const auto bytes = std::as_bytes(std::span(scale_inv));
   return {bytes.begin(), bytes.end()};
 }
 
@@ -90,7 +90,7 @@ static_assert(std::ranges::all_of(kDequantGranularities,
                                   [](ScaleGranularity scale) {
                                     return among(kCastGranularities, scale) || (scale.rows == 1 && scale.cols > 1);
                                   }),
-              "WeightOnlyLinear::quantize() has no way to make factors of one of kDequantGranularities");
+              "WeightOnlyLinear::quantize() has no way to make scale_inv of one of kDequantGranularities");
 
 WeightOnlyOptions with_mx_scale(WeightOnlyOptions options) {
   if (options.mx) options.scale = kRowGroups32;
@@ -114,7 +114,7 @@ WeightOnlyLinear::WeightOnlyLinear(Backend& backend, const WeightOnlyOptions& op
                  .weight = options_.dtype,
                  .out = i / 2 % 2 != 0 ? Dtype::f32 : x,
                  .scale = options_.scale,
-                 .factors = options_.mx ? Dtype::e8m0fnu : Dtype::f32,
+                 .scale_inv = options_.mx ? Dtype::e8m0fnu : Dtype::f32,
                  .layout = layout_of_bits(options_.dtype, options_.layout),
                  .bias = i % 2 != 0,
                  .pointwise = options_.epilogue,
@@ -144,11 +144,11 @@ void WeightOnlyLinear::make_codes(const Tensor& weight, Stream& stream) {
   const Dtype dtype = options_.dtype;
   const std::int64_t n = out_features_;
   const std::int64_t k = in_features_;
-  factors_ = {*backend_, options_.mx ? Dtype::e8m0fnu : Dtype::f32, 1, scale_count(options_.scale, n, k)};
+  scale_inv_ = {*backend_, options_.mx ? Dtype::e8m0fnu : Dtype::f32, 1, scale_count(options_.scale, n, k)};
   OwnedTensor codes;
   codes.resize(*backend_, dtype, n, k, stream, row_stride_of_codes(k));
   if (options_.mx) {
-    const Tensor scales = matrix(factors_.view().data, Dtype::e8m0fnu, n, divided_up(k, 32), backend_->device());
+    const Tensor scales = matrix(scale_inv_.view().data, Dtype::e8m0fnu, n, divided_up(k, 32), backend_->device());
     backend_->quantize_mx({.in = weight.dtype, .out = dtype}, {.input = weight, .codes = codes, .scales = scales},
                           stream);
     return take_codes(std::move(codes), stream);
@@ -156,7 +156,7 @@ void WeightOnlyLinear::make_codes(const Tensor& weight, Stream& stream) {
   CastSpec cast{.in = weight.dtype, .out = dtype, .scale = options_.scale, .pow2 = options_.pow2};
   const int group = options_.scale.cols;
   if (among(kCastGranularities, options_.scale)) {
-    backend_->cast(cast, {.input = weight, .codes = codes, .factors = factors_}, stream);
+    backend_->cast(cast, {.input = weight, .codes = codes, .scale_inv = scale_inv_}, stream);
     return take_codes(std::move(codes), stream);
   }
 
@@ -179,7 +179,7 @@ void WeightOnlyLinear::make_codes(const Tensor& weight, Stream& stream) {
   backend_->cast(cast,
                  {.input = matrix(values.data, weight.dtype, rows, group, backend_->device()),
                   .codes = matrix(codes.view().data, dtype, rows, group, backend_->device()),
-                  .factors = factors_},
+                  .scale_inv = scale_inv_},
                  stream);
   take_codes(std::move(codes), stream);
 }
@@ -217,13 +217,13 @@ WeightOnlyLinear WeightOnlyLinear::from_codes(Backend& backend, const Tensor& co
   }
   check_matrix(kScales, scales, scales.dtype, backend.device());
 
-  std::vector<std::byte> factors = dense_bytes(scales, backend, stream);
+  std::vector<std::byte> scale_inv = dense_bytes(scales, backend, stream);
   if (options.mx) {
-    turn_mx_scales(factors, convention);
+    turn_mx_scales(scale_inv, convention);
   } else {
-    factors = factors_of(factors, scales.dtype, convention);
+    scale_inv = scale_inv_of(scale_inv, scales.dtype, convention);
   }
-  layer.upload_factors(factors, stream);
+  layer.upload_scale_inv(scale_inv, stream);
 
   layer.set_codes(codes, stream);
   return layer;
@@ -234,7 +234,7 @@ WeightOnlyLinear WeightOnlyLinear::with_layout(WeightLayout layout, Stream& stre
   WeightOnlyOptions options = options_;
   options.layout = layout;
   WeightOnlyLinear made(*backend_, options, out_features_, in_features_);
-  made.upload_factors(dense_bytes(factors_, *backend_, stream), stream);
+  made.upload_scale_inv(dense_bytes(scale_inv_, *backend_, stream), stream);
   if (is_packed(options_.layout)) {
     OwnedTensor codes;
     codes.resize(*backend_, options_.dtype, out_features_, in_features_, stream, row_stride_of_codes(in_features_));
@@ -247,10 +247,10 @@ WeightOnlyLinear WeightOnlyLinear::with_layout(WeightLayout layout, Stream& stre
   return made;
 }
 
-void WeightOnlyLinear::upload_factors(const std::vector<std::byte>& bytes, Stream& stream) {
-  factors_ = {*backend_, options_.mx ? Dtype::e8m0fnu : Dtype::f32, 1,
-              scale_count(options_.scale, out_features_, in_features_)};
-  backend_->device_api().copy_from_host(factors_.view().data, bytes.data(), bytes.size(), stream);
+void WeightOnlyLinear::upload_scale_inv(const std::vector<std::byte>& bytes, Stream& stream) {
+  scale_inv_ = {*backend_, options_.mx ? Dtype::e8m0fnu : Dtype::f32, 1,
+                scale_count(options_.scale, out_features_, in_features_)};
+  backend_->device_api().copy_from_host(scale_inv_.view().data, bytes.data(), bytes.size(), stream);
 }
 
 // Packs or copies codes that the caller owns.
@@ -304,7 +304,7 @@ void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream,
   backend_->dequant_matmul(specs_[spec],
                            {.x = x,
                             .weight = weight_,
-                            .factors = factors_,
+                            .scale_inv = scale_inv_,
                             .bias = extras.bias,
                             .inputs = extras.inputs,
                             .out = y,
@@ -315,7 +315,7 @@ void WeightOnlyLinear::forward(const Tensor& x, const Tensor& y, Stream& stream,
 std::size_t WeightOnlyLinear::weight_bytes() const {
   const std::int64_t codes =
       is_packed(options_.layout) ? weight_.view().cols : out_features_ * row_bytes(options_.dtype, in_features_);
-  return static_cast<std::size_t>(codes) + byte_span(factors_, "WeightOnlyLinear factors");
+  return static_cast<std::size_t>(codes) + byte_span(scale_inv_, "WeightOnlyLinear scale_inv");
 }
 
 // ---- state --------------------------------------------------------------------------------------------------------
@@ -331,7 +331,7 @@ std::size_t stored_bytes(const WeightOnlyOptions& options, std::int64_t n, std::
 
 WeightOnlyState WeightOnlyLinear::state(Stream& stream) const {
   WeightOnlyState state{.options = options_, .out_features = out_features_, .in_features = in_features_};
-  state.scale = dense_bytes(factors_, *backend_, stream);
+  state.scale = dense_bytes(scale_inv_, *backend_, stream);
   // Codes with a row stride are copied as bytes with a row stride.
   const Tensor bytes = is_packed(options_.layout) ? weight_.view() : as_bytes(weight_);
   state.weight = dense_bytes(bytes, *backend_, stream);
@@ -354,12 +354,12 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
   const WeightOnlyOptions& options = layer.options_;
   const std::string of = fmt::format("a {} weight {}[{}, {}]", name(options.layout), name(options.dtype), n, k);
   const std::size_t weight_bytes = stored_bytes(options, n, k);
-  const auto factor_bytes = static_cast<std::size_t>(scale_count(options.scale, n, k) * (options.mx ? 1 : 4));
+  const auto scale_inv_bytes = static_cast<std::size_t>(scale_count(options.scale, n, k) * (options.mx ? 1 : 4));
   if (state.weight.size() != weight_bytes) {
     refuse_state("WeightOnlyState weight", state.weight.size(), weight_bytes, of);
   }
-  if (state.scale.size() != factor_bytes) {
-    refuse_state("WeightOnlyState scale", state.scale.size(), factor_bytes,
+  if (state.scale.size() != scale_inv_bytes) {
+    refuse_state("WeightOnlyState scale", state.scale.size(), scale_inv_bytes,
                  fmt::format("{} with scale {}", of, options.mx ? "mx" : print(options.scale)));
   }
   if (is_packed(options.layout)) {
@@ -373,7 +373,7 @@ WeightOnlyLinear WeightOnlyLinear::from_state(Backend& backend, const WeightOnly
                       fault));
     }
   }
-  layer.upload_factors(state.scale, stream);
+  layer.upload_scale_inv(state.scale, stream);
   if (is_packed(options.layout)) {
     layer.weight_ = {backend, Dtype::u8, 1, static_cast<std::int64_t>(weight_bytes)};
     backend.device_api().copy_from_host(layer.weight_.view().data, state.weight.data(), weight_bytes, stream);

@@ -4,12 +4,12 @@
 //   auto linear = WeightOnlyLinear::quantize(backend, weight, {.dtype = Dtype::e4m3fn}, stream);  // weight[N, K]
 //   linear.forward(x, y, stream);  // y[M, N] = x[M, K] @ weight^T
 //
-// y = f(sum_k x * value + bias), with value = code * factor. Codes are decoded exactly, sums and factors are in f32,
+// y = f(sum_k x * value + bias), with value = code * factor. Codes are decoded exactly, sums and scale_inv are in f32,
 // and the result is rounded once (DequantMatmulSpec in codegen/dequant/dequant_spec.h has the formula). A NaN in a row
 // of the weight makes that column of y NaN. The same call gives the same bits every time; with `batch_invariant`, a row
 // of y does not depend on how many other rows there are.
 //
-// The layer owns its codes and factors. Functions that make a layer wait for the device, so that the caller may then
+// The layer owns its codes and scale_inv. Functions that make a layer wait for the device, so that the caller may then
 // free the tensors it was made from, and so that forward() may read the codes while the previous kernel in the stream
 // is still finishing. forward() allocates nothing itself, and can be captured into a CUDA graph once it has run outside
 // a capture with as many tokens. Calls must come on one stream or be ordered by the caller.
@@ -36,8 +36,8 @@ namespace ingot {
 
 struct WeightOnlyOptions {
   Dtype dtype = Dtype::e4m3fn;  // one of kWeightDtypes
-  // Granularity of the f32 factors: tensor, row, 1x128, 1x64, 1x32 or 128x128. quantize() makes FP8 weights with them;
-  // FP6 and FP4 weights with them must come from from_codes().
+  // Granularity of the f32 scale_inv: tensor, row, 1x128, 1x64, 1x32 or 128x128. quantize() makes FP8 weights with
+  // them; FP6 and FP4 weights with them must come from from_codes().
   ScaleGranularity scale = kRowwise;
   // One power of two (e8m0fnu) for each 32 elements along K (OCP MX): the way to quantize to FP6 and FP4. `scale` and
   // `pow2` are then ignored.
@@ -65,7 +65,7 @@ struct WeightOnlyExtras {
 
 // A layer's contents on the host, as files store them (weight_only.h). weight: the packed bytes
 // (kPackedLayoutVersion), or for row_major the codes [N, K] in dense rows, each padded to whole bytes if codes are
-// smaller than a byte. scale: the factors, f32 or e8m0fnu, as DequantMatmulSpec lays them out. Files do not store
+// smaller than a byte. scale: the scale_inv, f32 or e8m0fnu, as DequantMatmulSpec lays them out. Files do not store
 // `pow2`, `batch_invariant` and `epilogue`.
 struct WeightOnlyState {
   WeightOnlyOptions options{};
@@ -79,9 +79,9 @@ class INGOT_API WeightOnlyLinear {
  public:
   // A layer cannot be made during a graph capture: Error{invalid_argument} if the stream is capturing.
   //
-  // quantize() makes a layer from values: weight [N, K] of f32, bf16 or f16, on the device. Codes and factors are those
-  // of Backend::cast(), or with `mx` of Backend::quantize_mx(). Throws Error{invalid_spec} for options that contradict
-  // each other, Error{invalid_argument} for another dtype, and what those calls throw.
+  // quantize() makes a layer from values: weight [N, K] of f32, bf16 or f16, on the device. Codes and scale_inv are
+  // those of Backend::cast(), or with `mx` of Backend::quantize_mx(). Throws Error{invalid_spec} for options that
+  // contradict each other, Error{invalid_argument} for another dtype, and what those calls throw.
   static WeightOnlyLinear quantize(Backend& backend, const Tensor& weight, const WeightOnlyOptions& options,
                                    Stream& stream);
   // Makes a layer from codes [N, K] of options.dtype, row-major with any row stride, and scales on the same device, of
@@ -97,7 +97,7 @@ class INGOT_API WeightOnlyLinear {
   static WeightOnlyLinear from_state(Backend& backend, const WeightOnlyState& state, Stream& stream);
   // Copies the layer's contents to the host. Waits for the device.
   WeightOnlyState state(Stream& stream) const;
-  // Makes a layer with the same codes and factors in another layout. Throws as quantize() does.
+  // Makes a layer with the same codes and scale_inv in another layout. Throws as quantize() does.
   WeightOnlyLinear with_layout(WeightLayout layout, Stream& stream) const;
 
   // y[M, N] = f(x[M, K] @ weight^T + bias): x of bf16 or f16, y of x's dtype or f32, any M >= 0. y must not overlap any
@@ -108,11 +108,11 @@ class INGOT_API WeightOnlyLinear {
   const WeightOnlyOptions& options() const { return options_; }
   std::int64_t in_features() const { return in_features_; }    // K
   std::int64_t out_features() const { return out_features_; }  // N
-  // Device memory of codes and factors: what a forward() of few tokens reads.
+  // Device memory of codes and scale_inv: what a forward() of few tokens reads.
   std::size_t weight_bytes() const;
-  // The codes and factors as DequantMatmulTensors takes them.
+  // The codes and scale_inv as DequantMatmulTensors takes them.
   const Tensor& weight() const { return weight_.view(); }
-  const Tensor& factors() const { return factors_.view(); }
+  const Tensor& scale_inv() const { return scale_inv_.view(); }
 
  private:
   WeightOnlyLinear(Backend& backend, const WeightOnlyOptions& options, std::int64_t out_features,
@@ -123,14 +123,14 @@ class INGOT_API WeightOnlyLinear {
   void take_codes(OwnedTensor codes, Stream& stream);
   void pack(const Tensor& codes, Stream& stream);
   void copy_codes(const Tensor& codes, Stream& stream);
-  void upload_factors(const std::vector<std::byte>& bytes, Stream& stream);
+  void upload_scale_inv(const std::vector<std::byte>& bytes, Stream& stream);
 
   Backend* backend_;
   WeightOnlyOptions options_;
   std::int64_t out_features_;
   std::int64_t in_features_;
   OwnedTensor weight_;
-  OwnedTensor factors_;
+  OwnedTensor scale_inv_;
   // One spec for each case: x of bf16 or f16, y of x's dtype or f32, without or with a bias. Made with the layer, so
   // that a call makes none.
   std::array<DequantMatmulSpec, 8> specs_;
@@ -143,7 +143,7 @@ class INGOT_API WeightOnlyLinear {
 //
 //   weight         packed: U8 [packed_weight_bytes()]. row_major: the dtype's own type, such as F8_E4M3 [N, K]; dtypes
 //                  smaller than a byte: U8 [N, bytes of a row]
-//   weight_scale   the factors, value = code * factor: F32 [1], [N, 1], [N, ceil(K / g)] or [ceil(N / 128),
+//   weight_scale   the scale_inv, value = code * factor: F32 [1], [N, 1], [N, ceil(K / g)] or [ceil(N / 128),
 //                  ceil(K / 128)]; for mx F8_E8M0 [N, ceil(K / 32)]
 //   __metadata__   ingot.layout: "packed", "packed_f16" or "row_major"; ingot.layout_version (packed layouts only):
 //                  kPackedLayoutVersion; ingot.dtype: "e4m3fn" ...; ingot.n, ingot.k; ingot.scale: "tensor", "row",

@@ -35,7 +35,7 @@ inline constexpr ScaledMatrix kScaledInput{.whole = "one for the whole tensor",
                                            .in_row = "in a row of the input",
                                            .of = " of the input"};
 
-// Where cast_stats finds the factors of a cast, in either order of those of groups.
+// Where cast_stats finds the scale_inv of a cast, in either order of those of groups.
 FactorSteps factor_steps(const CastStatsSpec& spec, const CastStatsTensors& tensors);
 
 namespace cpu {

@@ -19,12 +19,12 @@ class Stream;
 struct CastTensors {
   // [rows, cols] of spec.in. If an expression does not use x, only the shape counts and the data may be null.
   Tensor input;
-  Tensor codes{};               // [rows, cols] of spec.out
-  Tensor transposed{};          // [cols, rows] of spec.out
-  Tensor factors;               // f32[scale_count] (see above), of the codes, or of both
-  Tensor transposed_factors{};  // f32, of the transposed codes if they have their own scales (transposed_scale)
+  Tensor codes{};                 // [rows, cols] of spec.out
+  Tensor transposed{};            // [cols, rows] of spec.out
+  Tensor scale_inv;               // f32[scale_count] (see above), of the codes, or of both
+  Tensor transposed_scale_inv{};  // f32, of the transposed codes if they have their own scales (transposed_scale)
 
-  // With given scales: as many f32 values as there are factors. Scales are read. An amax is raised to the largest |x|
+  // With given scales: as many f32 values as there are scale_inv. Scales are read. An amax is raised to the largest |x|
   // of its extent where it is smaller: clear it before the first cast.
   Tensor scales{};
   Tensor amax{};
@@ -94,12 +94,13 @@ struct CastStats {
 // The length of the f32 vector that holds its bytes.
 inline constexpr std::int64_t kCastStatsWords = sizeof(CastStats) / 4;
 
-// If the spec has an `out`, codes and factors are what a cast of the input wrote; otherwise they stay default Tensors.
+// If the spec has an `out`, codes and scale_inv are what a cast of the input wrote; otherwise they stay default
+// Tensors.
 struct CastStatsTensors {
-  Tensor input;      // [rows, cols] of spec.in
-  Tensor codes{};    // [rows, cols], or [cols, rows] if spec.transposed, of *spec.out
-  Tensor factors{};  // f32[scale_count(spec.scale, rows, cols)], or by group (CastTensors)
-  Tensor stats;      // f32[kCastStatsWords] at a multiple of 8 bytes: the bytes of a CastStats
+  Tensor input;        // [rows, cols] of spec.in
+  Tensor codes{};      // [rows, cols], or [cols, rows] if spec.transposed, of *spec.out
+  Tensor scale_inv{};  // f32[scale_count(spec.scale, rows, cols)], or by group (CastTensors)
+  Tensor stats;        // f32[kCastStatsWords] at a multiple of 8 bytes: the bytes of a CastStats
 };
 
 // input[rows, cols] of spec.in; sum[cols] of spec.out.
@@ -117,23 +118,23 @@ struct ElementwiseTensors {
   Tensor output;
 };
 
-// The layout of a matrix's factors. Those of 1x128 groups may have either of two orders: row by row in one vector, or
-// as a matrix with one row for each group of columns, in which cuBLASLt reads them (gemm/cublaslt_factors.h).
-// The distance, in elements, between the factors of neighbouring rows (or blocks of rows), and between those of
+// The layout of a matrix's scale_inv. Those of 1x128 groups may have either of two orders: row by row in one vector, or
+// as a matrix with one row for each group of columns, in which cuBLASLt reads them (gemm/cublaslt_scale_inv.h).
+// The distance, in elements, between the scale_inv of neighbouring rows (or blocks of rows), and between those of
 // neighbouring groups of columns; 0 if all share one factor. A GEMM's operand has its columns along K.
-struct FactorStrides {
+struct ScaleInvStrides {
   std::int64_t row, group;
 };
-// For factors in one vector, in which those of each row (or block of rows) are contiguous.
-inline FactorStrides factor_strides(ScaleGranularity scale, std::int64_t cols) {
+// For scale_inv in one vector, in which those of each row (or block of rows) are contiguous.
+inline ScaleInvStrides scale_inv_strides(ScaleGranularity scale, std::int64_t cols) {
   if (scale.cols == 0) return {.row = scale.rows == 0 ? 0 : 1, .group = 0};
   return {.row = scale.rows == 0 ? 0 : scale_count(scale, 1, cols), .group = 1};
 }
 
-// For checked factors, which may also be a matrix with one row for each group of columns.
-inline FactorStrides factor_strides(const Tensor& factors, ScaleGranularity scale, std::int64_t cols) {
-  if (scale.cols != 0 && factors.rows > 1) return {.row = 1, .group = factors.row_stride};
-  return factor_strides(scale, cols);
+// For checked scale_inv, which may also be a matrix with one row for each group of columns.
+inline ScaleInvStrides scale_inv_strides(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t cols) {
+  if (scale.cols != 0 && scale_inv.rows > 1) return {.row = 1, .group = scale_inv.row_stride};
+  return scale_inv_strides(scale, cols);
 }
 
 }  // namespace ingot

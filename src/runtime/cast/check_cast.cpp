@@ -45,11 +45,11 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
     if (!asked) return check_absent(what, values, why_not);
     return check_scales(what, values, Dtype::f32, scale, input.rows, input.cols, device, kScaledInput);
   };
-  // Likewise factors, which may also be ordered by group.
-  const auto check_factors_of = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
-                                    const char* why_not) {
+  // Likewise scale_inv, which may also be ordered by group.
+  const auto check_scale_inv_of = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
+                                      const char* why_not) {
     if (!asked || scale != kRowGroups) return check_extents(what, values, asked, scale, why_not);
-    return check_factors(what, values, scale, input.rows, input.cols, device, kScaledInput, "group of columns");
+    return check_scale_inv(what, values, scale, input.rows, input.cols, device, kScaledInput, "group of columns");
   };
   const bool given = spec.source == ScaleSource::given;
   const bool own = spec.transposed_scale.has_value();
@@ -68,8 +68,8 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
       check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
       check_codes("cast transposed", tensors.transposed, spec.transposed, input.cols, input.rows,
                   "the input's shape, transposed"),
-      check_factors_of("cast factors", tensors.factors, true, spec.scale, ""),
-      check_factors_of("cast transposed_factors", tensors.transposed_factors, own, own_scale, kShared),
+      check_scale_inv_of("cast scale_inv", tensors.scale_inv, true, spec.scale, ""),
+      check_scale_inv_of("cast transposed_scale_inv", tensors.transposed_scale_inv, own, own_scale, kShared),
       check_extents("cast amax", tensors.amax, given, spec.scale, kDynamic),
       check_extents("cast transposed_amax", tensors.transposed_amax, given && own, own_scale, why_not_own),
       check_result(spec, tensors, device),
@@ -100,8 +100,8 @@ void append(const CastTensors& tensors, std::size_t cast, std::vector<Listed>& a
   for (const Tensor& input : tensors.inputs) add("inputs", input, false);
   add("codes", tensors.codes, true);
   add("transposed", tensors.transposed, true);
-  add("factors", tensors.factors, true);
-  add("transposed_factors", tensors.transposed_factors, true);
+  add("scale_inv", tensors.scale_inv, true);
+  add("transposed_scale_inv", tensors.transposed_scale_inv, true);
   add("amax", tensors.amax, true);
   add("transposed_amax", tensors.transposed_amax, true);
   add("result", tensors.result, true);

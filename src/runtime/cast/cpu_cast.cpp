@@ -32,11 +32,12 @@ struct Scales {
   }
 };
 
-// Writes the factors of scales that go row by row over their extents.
-void write_factors(const std::vector<float>& scales, ScaleGranularity granularity, i64 cols, const Tensor& factors) {
+// Writes the scale_inv of scales that go row by row over their extents.
+void write_scale_inv(const std::vector<float>& scales, ScaleGranularity granularity, i64 cols,
+                     const Tensor& scale_inv) {
   const i64 across = granularity.cols == 0 ? 1 : ceil_div(cols, i64{granularity.cols});
-  const FactorStrides strides = factor_strides(factors, granularity, cols);
-  auto* const to = static_cast<float*>(factors.data);
+  const ScaleInvStrides strides = scale_inv_strides(scale_inv, granularity, cols);
+  auto* const to = static_cast<float*>(scale_inv.data);
   for (std::size_t i = 0; i < scales.size(); ++i) {
     const auto index = static_cast<i64>(i);
     to[index / across * strides.row + index % across * strides.group] = factor_from_scale(scales[i]);
@@ -131,19 +132,19 @@ template <class In, Fp8Format Out>
 void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool) {
   const Values<In> values(spec, tensors);
   const auto scales_of = [&](ScaleGranularity granularity, const Tensor& given, const Tensor& amax,
-                             const Tensor& factors) {
+                             const Tensor& scale_inv) {
     const Extents extents(granularity, values.rows(), values.cols());
     const std::vector<u32> maxima = maxima_of<In>(extents, values, pool);
     Scales scales = spec.source == ScaleSource::given ? given_scales(extents, maxima, given, amax)
                                                       : dynamic_scales<Out>(extents, maxima, spec.pow2);
-    write_factors(scales.values, granularity, values.cols(), factors);
+    write_scale_inv(scales.values, granularity, values.cols(), scale_inv);
     return scales;
   };
-  const Scales scales = scales_of(spec.scale, tensors.scales, tensors.amax, tensors.factors);
+  const Scales scales = scales_of(spec.scale, tensors.scales, tensors.amax, tensors.scale_inv);
   std::optional<Scales> own;
   if (spec.transposed_scale) {
     own = scales_of(*spec.transposed_scale, tensors.transposed_scales, tensors.transposed_amax,
-                    tensors.transposed_factors);
+                    tensors.transposed_scale_inv);
   }
   if (spec.sum) {
     visit_high_precision(*spec.sum, [&]<class Sum>(Type<Sum>) {

@@ -26,12 +26,12 @@ void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device de
                                                            input.rows, device, "the input's shape, transposed")
                                             : check_matrix("cast_stats codes", tensors.codes, *spec.out, input.rows,
                                                            input.cols, device, "the input's shape"),
-                          !spec.out ? check_absent("cast_stats factors", tensors.factors, kNoCodes)
+                          !spec.out ? check_absent("cast_stats scale_inv", tensors.scale_inv, kNoCodes)
                           : spec.scale == kRowGroups
-                              ? check_factors("cast_stats factors", tensors.factors, spec.scale, input.rows, input.cols,
-                                              device, kScaledInput, "group of columns")
-                              : check_scales("cast_stats factors", tensors.factors, Dtype::f32, spec.scale, input.rows,
-                                             input.cols, device, kScaledInput)};
+                              ? check_scale_inv("cast_stats scale_inv", tensors.scale_inv, spec.scale, input.rows,
+                                                input.cols, device, kScaledInput, "group of columns")
+                              : check_scales("cast_stats scale_inv", tensors.scale_inv, Dtype::f32, spec.scale,
+                                             input.rows, input.cols, device, kScaledInput)};
   const Range stats = check_vector("cast_stats stats", tensors.stats, Dtype::f32, kCastStatsWords, device,
                                    "the bytes of one CastStats");
   if (reinterpret_cast<std::uintptr_t>(tensors.stats.data) % alignof(CastStats) != 0) {
@@ -43,8 +43,8 @@ void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device de
 
 FactorSteps factor_steps(const CastStatsSpec& spec, const CastStatsTensors& tensors) {
   const std::int64_t cols = tensors.input.cols;
-  if (tensors.factors.rows <= 1) return factor_steps(spec.scale.rows, spec.scale.cols, cols);
-  const FactorStrides strides = factor_strides(tensors.factors, spec.scale, cols);
+  if (tensors.scale_inv.rows <= 1) return factor_steps(spec.scale.rows, spec.scale.cols, cols);
+  const ScaleInvStrides strides = scale_inv_strides(tensors.scale_inv, spec.scale, cols);
   return {.per_tile_row = CastStatsLaunch::kTile * strides.row,
           .per_tile_col = strides.group,
           .per_row = strides.row,
@@ -89,7 +89,7 @@ CastStatsPart part_of_tile(const CastStatsSpec& spec, const CastStatsTensors& te
       float factor = 0;
       if (spec.out) {
         code = spec.transposed ? row<const u8>(tensors.codes, c)[r] : row<const u8>(tensors.codes, r)[c];
-        factor = row<const float>(tensors.factors,
+        factor = row<const float>(tensors.scale_inv,
                                   0)[steps.index(tile / across, tile % across, r - first_row, c - first_col)];
       }
       const u32 thread = Launch::thread_of(static_cast<u32>(r - first_row), static_cast<u32>(c - first_col));

@@ -48,7 +48,7 @@ namespace ingot::cpu {
 // The output may be one of the matrices read: each piece is read completely before any of it is written.
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool) {
   visit_high_precision(spec.in, [&]<class In>(Type<In>) {
-    const Values<In> values(cast_of_values(spec), {.input = tensors.input, .factors = {}, .inputs = tensors.inputs});
+    const Values<In> values(cast_of_values(spec), {.input = tensors.input, .scale_inv = {}, .inputs = tensors.inputs});
     pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
       for (i64 r = begin; r < end; ++r) {
         for (i64 c = 0; c < values.cols(); c += Values<In>::kMaxCount) {

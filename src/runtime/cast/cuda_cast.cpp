@@ -21,13 +21,13 @@ namespace {
 
 float* floats(const Tensor& tensor) { return static_cast<float*>(tensor.data); }
 
-GroupSteps factor_steps(const Tensor& factors, ScaleGranularity scale, std::int64_t cols) {
-  const FactorStrides strides = factor_strides(factors, scale, cols);
+GroupSteps factor_steps(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t cols) {
+  const ScaleInvStrides strides = scale_inv_strides(scale_inv, scale, cols);
   return {.row = strides.row, .group = strides.group};
 }
 
 // The factor of an empty extent, whose amax is 0.
-float factor_of_nothing(const CastSpec& spec) {
+float scale_inv_of_nothing(const CastSpec& spec) {
   return visit_fp8(spec.out,
                    [&]<class Out>(Type<Out>) { return factor_from_scale(scale_from_amax<Out>(0.0F, spec.pow2)); });
 }
@@ -145,7 +145,7 @@ void launch_rows(const CastSpec& spec, Pass pass, const CastRowsWideShape& wide,
   const i64 cols = input.cols;
   const CastRowsParams params{.source = source_of(tensors),
                               .codes = tensors.codes.data,
-                              .factors = floats(tensors.factors),
+                              .factors = floats(tensors.scale_inv),
                               .result = tensors.result.data,
                               .codes_stride = tensors.codes.row_stride,
                               .result_stride = tensors.result.row_stride,
@@ -169,13 +169,13 @@ void cast_row_groups(const CastSpec& spec, const CastTensors& tensors, const Str
   const u32 threads_log2 = CastRowGroupsLaunch::threads_log2(tensors.input.cols, value_bytes(spec));
   const CastRowGroupsParams params{.source = source_of(tensors),
                                    .codes = tensors.codes.data,
-                                   .factors = floats(tensors.factors),
+                                   .factors = floats(tensors.scale_inv),
                                    .result = tensors.result.data,
                                    .codes_stride = tensors.codes.row_stride,
                                    .result_stride = tensors.result.row_stride,
                                    .threads_log2 = threads_log2,
                                    .pow2 = spec.pow2,
-                                   .factor_steps = factor_steps(tensors.factors, spec.scale, tensors.input.cols)};
+                                   .factor_steps = factor_steps(tensors.scale_inv, spec.scale, tensors.input.cols)};
   launcher.launch(spec, Pass::main, CastRowsLaunch::grid(tensors.input.rows, threads_log2),
                   CastRowsLaunch::threads(threads_log2), params, stream);
 }
@@ -242,7 +242,7 @@ void cast_tiles(const CastSpec& spec, const CastPlan& plan, const CastTensors& t
     if (plan.main == Pass::whole) {
       launch_whole(spec, plan, params, input, stream, launcher);
     } else if (cast_schedule(spec) == CastSchedule::rows_then_tiles) {
-      // Both kernels write the factors, the same ones.
+      // Both kernels write the scale_inv, the same ones.
       params.transposed.from = memory_of_maxima;
       launch_rows(spec, *plan.first, plan.wide, tensors, params.transposed.from, stream, launcher);
     } else if (plan.first) {
@@ -282,35 +282,35 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
   const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
   const bool two_scales = spec.transposed_scale.has_value();
   const std::int64_t cols = tensors.input.cols;
-  const Tensor& transposed_factors = two_scales ? tensors.transposed_factors : tensors.factors;
+  const Tensor& transposed_scale_inv = two_scales ? tensors.transposed_scale_inv : tensors.scale_inv;
   return {.source = source_of(tensors),
           .codes = {.codes = tensors.codes.data,
                     .stride = tensors.codes.row_stride,
                     .from = floats(tensors.scales),
                     .from_count = 1,
-                    .factors = floats(tensors.factors),
+                    .factors = floats(tensors.scale_inv),
                     .amax = bits(tensors.amax),
                     .readers = nullptr,
-                    .factor_steps = factor_steps(tensors.factors, spec.scale, cols)},
+                    .factor_steps = factor_steps(tensors.scale_inv, spec.scale, cols)},
           .transposed = {.codes = tensors.transposed.data,
                          .stride = tensors.transposed.row_stride,
                          .from = floats(two_scales ? tensors.transposed_scales : tensors.scales),
                          .from_count = 1,
-                         .factors = floats(transposed_factors),
+                         .factors = floats(transposed_scale_inv),
                          .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax),
                          .readers = nullptr,
                          .factor_steps =
-                             factor_steps(transposed_factors, spec.transposed_scale.value_or(spec.scale), cols)},
+                             factor_steps(transposed_scale_inv, spec.transposed_scale.value_or(spec.scale), cols)},
           .result = tensors.result.data,
           .result_stride = tensors.result.row_stride,
           .partial_sums = nullptr,
           .pow2 = spec.pow2};
 }
 
-void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
-  const float factor = factor_of_nothing(spec);
-  for (const Tensor& factors : {tensors.factors, tensors.transposed_factors}) {
-    if (!factors.empty()) launcher.fill(factors.data, factor, factors.cols, stream);
+void fill_scale_inv(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
+  const float factor = scale_inv_of_nothing(spec);
+  for (const Tensor& scale_inv : {tensors.scale_inv, tensors.transposed_scale_inv}) {
+    if (!scale_inv.empty()) launcher.fill(scale_inv.data, factor, scale_inv.cols, stream);
   }
   if (!tensors.sum.empty()) {
     const std::int64_t bytes = tensors.sum.cols * size_of(*spec.sum);
@@ -320,7 +320,7 @@ void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stre
 
 void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   if (tensors.input.empty() && spec.source == ScaleSource::dynamic) {
-    return fill_factors(spec, tensors, stream, launcher);
+    return fill_scale_inv(spec, tensors, stream, launcher);
   }
   const CastPlan plan =
       cast_plan(spec, call_of(spec, tensors), cast_device(launcher), CastStreamOf(spec, stream, launcher));

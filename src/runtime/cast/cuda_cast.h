@@ -60,8 +60,8 @@ LaunchShape shape_of(const Vec8Tiles::Grid& grid);
 // All parameters except the first pass's maxima and the sums, which are not there yet.
 CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
 
-// Writes the factors of empty extents, whose scales are those of an amax of 0.
-void fill_factors(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+// Writes the scale_inv of empty extents, whose scales are those of an amax of 0.
+void fill_scale_inv(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
 
 // The blocks of a kernel, without dynamic shared memory, that the GPU runs at once.
 inline i64 blocks_at_once(const Kernel& kernel, u32 threads, const Launcher& launcher) {

@@ -72,7 +72,7 @@ class CudaCastList final : public CastList {
 
   void run(Stream& stream) override {
     const CurrentContext current = launcher_->device().begin(stream);
-    for (const CastTensors& tensors : empty_) fill_factors(spec_, tensors, stream, *launcher_);
+    for (const CastTensors& tensors : empty_) fill_scale_inv(spec_, tensors, stream, *launcher_);
     if (tiles_ == 0) return;
     const CastListParams params{.casts = static_cast<const CastTilesParams*>(casts_.data()),
                                 .tiles = static_cast<const ListedTile*>(tile_table_.data())};
@@ -119,7 +119,7 @@ class CudaCastList final : public CastList {
 
   Launcher* launcher_;
   CastSpec spec_;
-  std::vector<CastTensors> empty_{};  // with dynamic scales: only their factors are written
+  std::vector<CastTensors> empty_{};  // with dynamic scales: only their scale_inv are written
   i64 tiles_ = 0;
   bool unaligned_ = false;  // transposed rows of a matrix do not all start at multiples of 16 bytes
   Buffer casts_{}, tile_table_{}, maxima_{};

@@ -21,7 +21,7 @@ void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stre
                               .input_stride = input.row_stride,
                               .codes = static_cast<const u8*>(tensors.codes.data),
                               .codes_stride = tensors.codes.row_stride,
-                              .factors = static_cast<const float*>(tensors.factors.data),
+                              .factors = static_cast<const float*>(tensors.scale_inv.data),
                               .steps = factor_steps(spec, tensors),
                               .parts = parts};
   launcher.launch(spec, Pass::first, tiles, CastStatsLaunch::kThreads, first, stream);

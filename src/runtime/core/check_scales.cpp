@@ -26,17 +26,17 @@ Range check_scales(const char* what, const Tensor& tensor, Dtype dtype, ScaleGra
   return check_vector(what, tensor, dtype, count, device, scales_in_words(granularity, matrix).c_str());
 }
 
-Range check_factors(const char* what, const Tensor& factors, ScaleGranularity granularity, std::int64_t rows,
-                    std::int64_t cols, Device device, const ScaledMatrix& matrix, const char* groups) {
+Range check_scale_inv(const char* what, const Tensor& scale_inv, ScaleGranularity granularity, std::int64_t rows,
+                      std::int64_t cols, Device device, const ScaledMatrix& matrix, const char* groups) {
   const std::int64_t across = granularity.cols == 0 ? 1 : scale_count(granularity, 1, cols);
-  if (across == 1 || (factors.rows == 1 && factors.cols == scale_count(granularity, rows, cols))) {
-    return check_scales(what, factors, Dtype::f32, granularity, rows, cols, device, matrix);
+  if (across == 1 || (scale_inv.rows == 1 && scale_inv.cols == scale_count(granularity, rows, cols))) {
+    return check_scales(what, scale_inv, Dtype::f32, granularity, rows, cols, device, matrix);
   }
   const std::int64_t in_group = scale_count({granularity.rows, 0}, rows, cols);
-  if (factors.rows == across && factors.cols == in_group) return check_matrix(what, factors, Dtype::f32, device);
+  if (scale_inv.rows == across && scale_inv.cols == in_group) return check_matrix(what, scale_inv, Dtype::f32, device);
   const std::string both = fmt::format("{}, or [{}, {}]: one row for each {}", scales_in_words(granularity, matrix),
                                        across, in_group, groups);
-  return check_vector(what, factors, Dtype::f32, scale_count(granularity, rows, cols), device, both.c_str());
+  return check_vector(what, scale_inv, Dtype::f32, scale_count(granularity, rows, cols), device, both.c_str());
 }
 
 }  // namespace ingot

@@ -27,7 +27,7 @@ Range check_scales(const char* what, const Tensor& tensor, Dtype dtype, ScaleGra
 
 // For scale_inv of groups in a row or of blocks, which may also be a matrix with one row for each group of columns
 // (cast_tensors.h). `groups` names those in messages: "group of K".
-Range check_factors(const char* what, const Tensor& factors, ScaleGranularity granularity, std::int64_t rows,
-                    std::int64_t cols, Device device, const ScaledMatrix& matrix, const char* groups);
+Range check_scale_inv(const char* what, const Tensor& scale_inv, ScaleGranularity granularity, std::int64_t rows,
+                      std::int64_t cols, Device device, const ScaledMatrix& matrix, const char* groups);
 
 }  // namespace ingot

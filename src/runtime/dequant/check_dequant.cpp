@@ -88,7 +88,8 @@ void check(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, D
   }
   Range inputs[4 + kMaxPointwiseInputs] = {
       x, weight,
-      check_scales("dequant_matmul factors", tensors.factors, spec.factors, spec.scale, n, k, device, kScaledWeight),
+      check_scales("dequant_matmul scale_inv", tensors.scale_inv, spec.scale_inv, spec.scale, n, k, device,
+                   kScaledWeight),
       spec.bias ? check_vector("dequant_matmul bias", tensors.bias, spec.x, n, device, "one for each of the N columns")
                 : check_absent("dequant_matmul bias", tensors.bias, "the spec has no bias")};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kInputs,

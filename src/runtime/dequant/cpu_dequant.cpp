@@ -116,21 +116,21 @@ void pack_weight_panels(const DequantMatmulSpec& spec, const DequantMatmulTensor
   });
 }
 
-float factor_at(const Tensor& factors, i64 index) {
-  return factors.dtype == Dtype::f32 ? row<const float>(factors, 0)[index]
-                                     : decode(row<const e8m0fnu>(factors, 0)[index]);
+float factor_at(const Tensor& scale_inv, i64 index) {
+  return scale_inv.dtype == Dtype::f32 ? row<const float>(scale_inv, 0)[index]
+                                       : decode(row<const e8m0fnu>(scale_inv, 0)[index]);
 }
 
 // The scale_inv of the weight's rows `cols` in one group of K.
-std::vector<float> factors_of(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Range cols, i64 k) {
-  const FactorStrides strides = factor_strides(spec.scale, dequant_size(tensors).k);
-  std::vector<float> factors(static_cast<std::size_t>(cols.size));
+std::vector<float> scale_inv_of(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Range cols, i64 k) {
+  const ScaleInvStrides strides = scale_inv_strides(spec.scale, dequant_size(tensors).k);
+  std::vector<float> scale_inv(static_cast<std::size_t>(cols.size));
   for (i64 c = 0; c < cols.size; ++c) {
     const i64 of_row = spec.scale.rows == 0 ? 0 : (cols.begin + c) / spec.scale.rows * strides.row;
     const i64 of_group = spec.scale.cols == 0 ? 0 : k / spec.scale.cols * strides.group;
-    factors[static_cast<std::size_t>(c)] = factor_at(tensors.factors, of_row + of_group);
+    scale_inv[static_cast<std::size_t>(c)] = factor_at(tensors.scale_inv, of_row + of_group);
   }
-  return factors;
+  return scale_inv;
 }
 
 // Epilogue of a block: scale_inv, bias, the expression, one rounding.
@@ -139,15 +139,15 @@ class Finish {
   Finish(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors)
       : spec_(spec), tensors_(tensors), program_(spec.pointwise, PointwisePrecision::reproducible32) {}
 
-  // factors: scale_inv; empty if the sums include them.
-  void run(const float* sums, i64 stride, Range rows, Range cols, const std::vector<float>& factors,
+  // scale_inv: scale_inv; empty if the sums include them.
+  void run(const float* sums, i64 stride, Range rows, Range cols, const std::vector<float>& scale_inv,
            ThreadPool& pool) const {
     pool.parallel_for(rows.size, 16, [&](i64 begin, i64 end) {
       Values values;
       std::array<Values, kMaxPointwiseInputs> buffers;
       for (i64 r = begin; r < end; ++r) {
         values.assign(sums + r * stride, sums + r * stride + cols.size);
-        for (std::size_t c = 0; c < factors.size(); ++c) values[c] = values[c] * factors[c];
+        for (std::size_t c = 0; c < scale_inv.size(); ++c) values[c] = values[c] * scale_inv[c];
         if (spec_.bias) add_bias(cols, values);
         if (spec_.pointwise) apply(rows.begin + r, cols, values, buffers);
         visit_high_precision(spec_.out, [&]<class Out>(Type<Out>) {
@@ -193,13 +193,13 @@ class Finish {
   PointwiseProgram program_;
 };
 
-void add_group(const float* sums, const std::vector<float>& factors, float* totals, i64 stride, i64 rows,
+void add_group(const float* sums, const std::vector<float>& scale_inv, float* totals, i64 stride, i64 rows,
                ThreadPool& pool) {
   pool.parallel_for(rows, 64, [&](i64 begin, i64 end) {
     for (i64 r = begin; r < end; ++r) {
-      for (std::size_t c = 0; c < factors.size(); ++c) {
+      for (std::size_t c = 0; c < scale_inv.size(); ++c) {
         float& total = totals[r * stride + static_cast<i64>(c)];
-        total = total + sums[r * stride + static_cast<i64>(c)] * factors[c];
+        total = total + sums[r * stride + static_cast<i64>(c)] * scale_inv[c];
       }
     }
   });
@@ -242,11 +242,11 @@ void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& t
           }
         });
         if (!grouped) continue;
-        add_group(sums.data(), factors_of(spec, tensors, cols, k0), totals.data(), most_cols, rows.size, pool);
+        add_group(sums.data(), scale_inv_of(spec, tensors, cols, k0), totals.data(), most_cols, rows.size, pool);
         std::fill(sums.begin(), sums.end(), 0.0F);
       }
       finish.run(grouped ? totals.data() : sums.data(), most_cols, rows, cols,
-                 grouped ? std::vector<float>() : factors_of(spec, tensors, cols, 0), pool);
+                 grouped ? std::vector<float>() : scale_inv_of(spec, tensors, cols, 0), pool);
     }
   }
 }

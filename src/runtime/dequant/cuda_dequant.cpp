@@ -116,14 +116,14 @@ void dequant_sm90(const DequantMatmulSpec& spec, const DequantMatmulTensors& ten
     launch.shared_bytes = dequant_sm90_launch_bytes(spec, *spec.tiling, 1);
   DequantSm90Params params{.x = {},
                            .weights = static_cast<const u8*>(tensors.weight.data),
-                           .factors = tensors.factors.data,
+                           .factors = tensors.scale_inv.data,
                            .bias = tensors.bias.data,
                            .out = tensors.out.data,
                            .out_stride = tensors.out.row_stride,
                            .m = m,
                            .n = n,
                            .k = k,
-                           .factor_stride = static_cast<u32>(factor_strides(spec.scale, size.k).row),
+                           .factor_stride = static_cast<u32>(scale_inv_strides(spec.scale, size.k).row),
                            .constant_weight = tensors.constant_weight ? 1U : 0U,
                            .epilogue = epilogue_params(tensors),
                            .cut = {}};

@@ -18,10 +18,10 @@ struct PackWeightTensors {
 
 // A tensor that the spec does not ask for stays a default Tensor.
 struct DequantMatmulTensors {
-  Tensor x;        // [M, K] of spec.x
-  Tensor weight;   // codes [N, K] of spec.weight or, if it is packed, the u8 vector that pack_weight() has written
-  Tensor factors;  // scale_inv: [scale_count(spec.scale, N, K)] of spec.factors
-  Tensor bias{};   // [N] of spec.x
+  Tensor x;          // [M, K] of spec.x
+  Tensor weight;     // codes [N, K] of spec.weight or, if it is packed, the u8 vector that pack_weight() has written
+  Tensor scale_inv;  // scale_inv: [scale_count(spec.scale, N, K)] of spec.scale_inv
+  Tensor bias{};     // [N] of spec.x
   // The inputs of an epilogue, in the order of its inputs(): a matrix [M, N] or a vector [1, N] of spec.x, or f32[1, M]
   // for [row].
   std::array<Tensor, kMaxPointwiseInputs> inputs{};

@@ -16,11 +16,11 @@ namespace ingot {
 namespace {
 
 // Checks the scale_inv of a or b. `row` names "one for each row" in messages.
-Range check_operand_factors(const char* what, const Tensor& factors, Dtype operand, ScaleGranularity scale,
-                            std::int64_t rows, std::int64_t k, Device device, const char* row) {
-  if (!is_fp8(operand)) return check_absent(what, factors, "a high-precision operand has no factors");
+Range check_operand_scale_inv(const char* what, const Tensor& scale_inv, Dtype operand, ScaleGranularity scale,
+                              std::int64_t rows, std::int64_t k, Device device, const char* row) {
+  if (!is_fp8(operand)) return check_absent(what, scale_inv, "a high-precision operand has no scale_inv");
   const ScaledMatrix matrix{.whole = "one for the whole tensor", .row = row, .in_row = "along K", .of = ""};
-  return check_factors(what, factors, scale, rows, k, device, matrix, "group of K");
+  return check_scale_inv(what, scale_inv, scale, rows, k, device, matrix, "group of K");
 }
 
 constexpr PointwiseInputNames kGemmInputs{"gemm inputs[0]", "gemm inputs[1]", "gemm inputs[2]", "gemm inputs[3]"};
@@ -88,10 +88,10 @@ GemmRanges ranges_of(const GemmSpec& spec, const GemmTensors& tensors, Device de
   ranges.inputs = {
       a,
       b,
-      check_operand_factors("gemm factor_a", tensors.factor_a, spec.a, spec.scale_a, m, k, device,
-                            "one for each of a's M rows"),
-      check_operand_factors("gemm factor_b", tensors.factor_b, spec.b, spec.scale_b, n, k, device,
-                            "one for each of b's N rows"),
+      check_operand_scale_inv("gemm scale_inv_a", tensors.scale_inv_a, spec.a, spec.scale_a, m, k, device,
+                              "one for each of a's M rows"),
+      check_operand_scale_inv("gemm scale_inv_b", tensors.scale_inv_b, spec.b, spec.scale_b, n, k, device,
+                              "one for each of b's N rows"),
       spec.bias ? check_vector("gemm bias", tensors.bias, bias_dtype(spec), n, device, "one for each of the N columns")
                 : check_absent("gemm bias", tensors.bias, "the spec has no bias"),
       check.single_if(is_fp8(spec.out), "gemm scale", tensors.scale, kHighPrecision),
@@ -108,7 +108,7 @@ GemmRanges ranges_of(const GemmSpec& spec, const GemmTensors& tensors, Device de
                     check.matrix_if(epilogue.preactivation, "gemm preactivation", tensors.preactivation,
                                     epilogue_dtype(spec), "the spec does not ask for this output"),
                     check.single_if(epilogue.amax, "gemm amax", tensors.amax, "the spec does not ask for it"),
-                    check.single_if(is_fp8(spec.out), "gemm factor", tensors.factor, kHighPrecision)};
+                    check.single_if(is_fp8(spec.out), "gemm scale_inv", tensors.scale_inv, kHighPrecision)};
   return ranges;
 }
 

@@ -92,17 +92,17 @@ void pack(const Operand& operand, Range i_range, Range k_range, float* panels, T
 void add_group(const GemmSpec& spec, const GemmTensors& tensors, float* sums, float* totals, i64 stride, Range rows,
                Range cols, i64 first_k, ThreadPool& pool) {
   const i64 k = gemm_size(spec, tensors).k;
-  const FactorStrides strides_a = factor_strides(tensors.factor_a, spec.scale_a, k);
-  const FactorStrides strides_b = factor_strides(tensors.factor_b, spec.scale_b, k);
+  const ScaleInvStrides strides_a = scale_inv_strides(tensors.scale_inv_a, spec.scale_a, k);
+  const ScaleInvStrides strides_b = scale_inv_strides(tensors.scale_inv_b, spec.scale_b, k);
   const i64 group = first_k / kGroupSize;
-  const auto* const factors_a = row<const float>(tensors.factor_a, 0) + group * strides_a.group;
-  const auto* const factors_b = row<const float>(tensors.factor_b, 0) + group * strides_b.group;
+  const auto* const scale_inv_a = row<const float>(tensors.scale_inv_a, 0) + group * strides_a.group;
+  const auto* const scale_inv_b = row<const float>(tensors.scale_inv_b, 0) + group * strides_b.group;
   pool.parallel_for(rows.size, 64, [&](i64 begin, i64 end) {
     for (i64 r = begin; r < end; ++r) {
-      const float factor_a = factors_a[(rows.begin + r) * strides_a.row];
+      const float factor_a = scale_inv_a[(rows.begin + r) * strides_a.row];
       for (i64 c = 0; c < cols.size; ++c) {
         const i64 n = cols.begin + c;
-        const float factor_b = factors_b[n / spec.scale_b.rows * strides_b.row];
+        const float factor_b = scale_inv_b[n / spec.scale_b.rows * strides_b.row];
         totals[r * stride + c] = totals[r * stride + c] + sums[r * stride + c] * (factor_a * factor_b);
       }
     }
@@ -115,7 +115,7 @@ class Finish {
   Finish(const GemmSpec& spec, const GemmTensors& tensors)
       : spec_(spec),
         tensors_(tensors),
-        grouped_(has_group_factors(spec)),
+        grouped_(has_group_scale_inv(spec)),
         program_(spec.epilogue.pointwise, PointwisePrecision::reproducible32),
         scale_(is_fp8(spec.out) ? *row<const float>(tensors.scale, 0) : 1.0F) {}
 
@@ -141,7 +141,7 @@ class Finish {
 
   // Call this after all blocks.
   void end() const {
-    if (is_fp8(spec_.out)) *row<float>(tensors_.factor, 0) = factor_from_scale(scale_);
+    if (is_fp8(spec_.out)) *row<float>(tensors_.scale_inv, 0) = factor_from_scale(scale_);
     if (!spec_.epilogue.amax) return;
     float& amax = *row<float>(tensors_.amax, 0);
     amax = amax_from_bits(std::max(float_bits(amax), largest_));
@@ -151,10 +151,10 @@ class Finish {
   using Values = std::vector<float>;
 
   void scale(i64 m, Range cols, Values& values) const {
-    const float factor_a = factor(tensors_.factor_a, spec_.scale_a, m);
+    const float scale_inv_a = factor(tensors_.scale_inv_a, spec_.scale_a, m);
     for (i64 c = 0; c < cols.size; ++c) {
       float& value = values[static_cast<std::size_t>(c)];
-      value = (value * factor_a) * factor(tensors_.factor_b, spec_.scale_b, cols.begin + c);
+      value = (value * scale_inv_a) * factor(tensors_.scale_inv_b, spec_.scale_b, cols.begin + c);
     }
     if (!spec_.bias) return;
     visit_high_precision(bias_dtype(spec_), [&]<class Bias>(Type<Bias>) {
@@ -163,9 +163,9 @@ class Finish {
     });
   }
 
-  float factor(const Tensor& factors, ScaleGranularity granularity, i64 i) const {
-    if (factors.data == nullptr || grouped_) return 1.0F;  // a high-precision operand, or in the totals already
-    return row<const float>(factors, 0)[granularity == kTensorwise ? 0 : i];
+  float factor(const Tensor& scale_inv, ScaleGranularity granularity, i64 i) const {
+    if (scale_inv.data == nullptr || grouped_) return 1.0F;  // a high-precision operand, or in the totals already
+    return row<const float>(scale_inv, 0)[granularity == kTensorwise ? 0 : i];
   }
 
   void add_c(i64 m, Range cols, Values& values) const {
@@ -235,7 +235,7 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool) {
   const MatmulSize size = gemm_size(spec, tensors);
   const i64 most_rows = std::min(kBlockRows, round_up(size.m, kTileRows));
   const i64 most_cols = std::min(kBlockCols, round_up(size.n, kTileCols));
-  const bool grouped = has_group_factors(spec);
+  const bool grouped = has_group_scale_inv(spec);
   const i64 block_depth = grouped ? kGroupSize : kBlockDepth;
   const i64 most_depth = std::min(block_depth, i64{size.k});
   Finish finish(spec, tensors);

@@ -87,20 +87,20 @@ std::int32_t scale_mode(ScaleGranularity scale) {
 // Where cuBLASLt reads the bias, and the scale_inv of an FP8 GEMM's operands: where the call has them or, if they must
 // be moved, in copies after the workspace.
 struct Factors {
-  CublasltFactors order_a{}, order_b{};  // of groups
+  CublasltScaleInv order_a{}, order_b{};  // of groups
   void* a = nullptr;
   void* b = nullptr;
   void* bias = nullptr;
 
   Factors(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace)
-      : a(tensors.factor_a.data), b(tensors.factor_b.data), bias(tensors.bias.data) {
+      : a(tensors.scale_inv_a.data), b(tensors.scale_inv_b.data), bias(tensors.bias.data) {
     if (cublaslt_bias_bytes(spec, tensors) != 0) {
-      bias =
-          static_cast<std::byte*>(workspace) + CublasLt::kWorkspaceBytes + cublaslt_factor_bytes(spec, tensors, size);
+      bias = static_cast<std::byte*>(workspace) + CublasLt::kWorkspaceBytes +
+             cublaslt_scale_inv_bytes(spec, tensors, size);
     }
-    if (!has_group_factors(spec)) return;
-    order_a = cublaslt_factors(tensors.factor_a, spec.scale_a, size.m, size.k);
-    order_b = cublaslt_factors(tensors.factor_b, spec.scale_b, size.n, size.k);
+    if (!has_group_scale_inv(spec)) return;
+    order_a = cublaslt_scale_inv(tensors.scale_inv_a, spec.scale_a, size.m, size.k);
+    order_b = cublaslt_scale_inv(tensors.scale_inv_b, spec.scale_b, size.n, size.k);
     std::byte* const copies = static_cast<std::byte*>(workspace) + CublasLt::kWorkspaceBytes;
     if (order_a.moved) a = copies;
     if (order_b.moved) b = copies + order_a.bytes();
@@ -188,13 +188,13 @@ struct CublasLt::State {
   void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceAttributes_t attribute,
            const Value& value) const;
 
-  cublasLtMatmulDescOpaque_t describe(const GemmSpec& spec, const Factors& factors) const;
+  cublasLtMatmulDescOpaque_t describe(const GemmSpec& spec, const Factors& scale_inv) const;
   void describe(cublasLtMatrixLayoutOpaque_t& layout, const Tensor& tensor) const;
-  void describe(cublasLtMatrixLayoutOpaque_t& layout, const FactorMatrix& matrix) const;
-  void move(const CublasltFactors& order, const void* from, void* to, cublasLtHandle_t handle,
+  void describe(cublasLtMatrixLayoutOpaque_t& layout, const ScaleInvMatrix& matrix) const;
+  void move(const CublasltScaleInv& order, const void* from, void* to, cublasLtHandle_t handle,
             CUstream_st* stream) const;
-  void copy_bias(const GemmSpec& spec, const GemmTensors& tensors, const Factors& factors, CUstream_st* stream) const;
-  Plan make_plan(std::size_t hash, const PlanKey& key, const GemmTensors& tensors, const Factors& factors,
+  void copy_bias(const GemmSpec& spec, const GemmTensors& tensors, const Factors& scale_inv, CUstream_st* stream) const;
+  Plan make_plan(std::size_t hash, const PlanKey& key, const GemmTensors& tensors, const Factors& scale_inv,
                  CUstream_st* stream);
   cublasLtHandle_t handle_of(PerDevice& device);
 
@@ -233,7 +233,7 @@ void CublasLt::State::set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLt
         "cublasLtMatmulPreferenceSetAttribute");
 }
 
-cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const Factors& factors) const {
+cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const Factors& scale_inv) const {
   cublasLtMatmulDescOpaque_t description{};
   check(api.cublasLtMatmulDescInit_internal(&description, sizeof(description), CUBLAS_COMPUTE_32F, CUDA_R_32F),
         "cublasLtMatmulDescInit");
@@ -244,14 +244,14 @@ cublasLtMatmulDescOpaque_t CublasLt::State::describe(const GemmSpec& spec, const
       set(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(spec.scale_b));
       set(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(spec.scale_a));
     }
-    set(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, factors.b);
-    set(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, factors.a);
+    set(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale_inv.b);
+    set(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale_inv.a);
     set(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(spec.fast_accumulation));
   }
   if (spec.bias) {
     set(description, CUBLASLT_MATMUL_DESC_EPILOGUE, std::uint32_t{CUBLASLT_EPILOGUE_BIAS});
     set(description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t{data_type(bias_dtype(spec))});
-    set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, factors.bias);
+    set(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, scale_inv.bias);
   }
   return description;
 }
@@ -264,14 +264,14 @@ void CublasLt::State::describe(cublasLtMatrixLayoutOpaque_t& layout, const Tenso
         "cublasLtMatrixLayoutInit");
 }
 
-void CublasLt::State::describe(cublasLtMatrixLayoutOpaque_t& layout, const FactorMatrix& matrix) const {
+void CublasLt::State::describe(cublasLtMatrixLayoutOpaque_t& layout, const ScaleInvMatrix& matrix) const {
   check(api.cublasLtMatrixLayoutInit_internal(&layout, sizeof(layout), CUDA_R_32F,
                                               static_cast<std::uint64_t>(matrix.cols),
                                               static_cast<std::uint64_t>(matrix.rows), matrix.pitch),
         "cublasLtMatrixLayoutInit");
 }
 
-void CublasLt::State::move(const CublasltFactors& order, const void* from, void* to, cublasLtHandle_t handle,
+void CublasLt::State::move(const CublasltScaleInv& order, const void* from, void* to, cublasLtHandle_t handle,
                            CUstream_st* stream) const {
   if (!order.moved) return;
   cublasLtMatrixTransformDescOpaque_t transform{};
@@ -291,11 +291,11 @@ void CublasLt::State::move(const CublasltFactors& order, const void* from, void*
         "cublasLtMatrixTransform");
 }
 
-void CublasLt::State::copy_bias(const GemmSpec& spec, const GemmTensors& tensors, const Factors& factors,
+void CublasLt::State::copy_bias(const GemmSpec& spec, const GemmTensors& tensors, const Factors& scale_inv,
                                 CUstream_st* stream) const {
   if (cublaslt_bias_bytes(spec, tensors) == 0) return;
   const auto bytes = static_cast<std::size_t>(tensors.bias.cols * size_of(tensors.bias.dtype));
-  driver->check(driver->api().cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(factors.bias),
+  driver->check(driver->api().cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(scale_inv.bias),
                                                 reinterpret_cast<CUdeviceptr>(tensors.bias.data), bytes, stream),
                 "cuMemcpyDtoDAsync");
 }
@@ -311,7 +311,7 @@ cublasLtHandle_t CublasLt::State::handle_of(PerDevice& device) {
 }
 
 Plan CublasLt::State::make_plan(std::size_t hash, const PlanKey& key, const GemmTensors& tensors,
-                                const Factors& factors, CUstream_st* stream) {
+                                const Factors& scale_inv, CUstream_st* stream) {
   CUstreamCaptureStatus capturing = CU_STREAM_CAPTURE_STATUS_NONE;
   driver->check(driver->api().cuStreamIsCapturing(stream, &capturing), "cuStreamIsCapturing");
   if (capturing != CU_STREAM_CAPTURE_STATUS_NONE) {
@@ -328,7 +328,7 @@ Plan CublasLt::State::make_plan(std::size_t hash, const PlanKey& key, const Gemm
   if (const std::optional<Plan> there = plans.find_latest(hash, matches)) return *there;
 
   Plan plan{.hash = hash, .key = key};
-  cublasLtMatmulDescOpaque_t description = describe(key.spec, factors);
+  cublasLtMatmulDescOpaque_t description = describe(key.spec, scale_inv);
   describe(plan.layout_a, tensors.b);
   describe(plan.layout_b, tensors.a);
   describe(plan.layout_c, key.spec.epilogue.c ? tensors.c : tensors.out);
@@ -388,34 +388,34 @@ const char* CublasLt::refusal(const GemmSpec& spec, const GemmTensors& tensors, 
 }
 
 std::size_t CublasLt::workspace_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
-  return kWorkspaceBytes + cublaslt_factor_bytes(spec, tensors, size) + cublaslt_bias_bytes(spec, tensors);
+  return kWorkspaceBytes + cublaslt_scale_inv_bytes(spec, tensors, size) + cublaslt_bias_bytes(spec, tensors);
 }
 
 bool CublasLt::matmul(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, void* workspace,
                       CUstream_st* stream, int algorithm) {
   const PlanKey key = plan_key(spec, tensors, size, algorithm);
-  const Factors factors(spec, tensors, size, workspace);
+  const Factors scale_inv(spec, tensors, size, workspace);
   const std::size_t hash = hash_of(key);
   const auto matches = [&](const Plan& kept) { return kept.key == key; };
   const Plan* plan = state_->plans.find(hash, matches);
   std::optional<Plan> own;
   if (plan == nullptr) {
     own = state_->plans.find_latest(hash, matches);
-    if (!own) own = state_->make_plan(hash, key, tensors, factors, stream);
+    if (!own) own = state_->make_plan(hash, key, tensors, scale_inv, stream);
     plan = &*own;
   }
   if (!plan->usable) return false;
 
-  cublasLtMatmulDescOpaque_t description = state_->describe(spec, factors);
+  cublasLtMatmulDescOpaque_t description = state_->describe(spec, scale_inv);
   // The library takes layouts by pointers to non-const and does not write to them.
   const auto layout = [](const cublasLtMatrixLayoutOpaque_t& l) { return const_cast<cublasLtMatrixLayout_t>(&l); };
   const float alpha = 1.0F;
   const bool adds_c = spec.epilogue.c.has_value();
   const float beta = adds_c ? tensors.beta : 0.0F;
   const cublasLtHandle_t handle = state_->handle_of(state_->devices[static_cast<std::size_t>(key.device)]);
-  state_->copy_bias(spec, tensors, factors, stream);
-  state_->move(factors.order_a, tensors.factor_a.data, factors.a, handle, stream);
-  state_->move(factors.order_b, tensors.factor_b.data, factors.b, handle, stream);
+  state_->copy_bias(spec, tensors, scale_inv, stream);
+  state_->move(scale_inv.order_a, tensors.scale_inv_a.data, scale_inv.a, handle, stream);
+  state_->move(scale_inv.order_b, tensors.scale_inv_b.data, scale_inv.b, handle, stream);
   const cublasStatus_t status = state_->api.cublasLtMatmul(
       handle, &description, &alpha, tensors.b.data, layout(plan->layout_a), tensors.a.data, layout(plan->layout_b),
       &beta, adds_c ? tensors.c.data : tensors.out.data, layout(plan->layout_c), tensors.out.data,

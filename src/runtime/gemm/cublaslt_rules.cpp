@@ -12,7 +12,7 @@ namespace ingot {
 namespace {
 
 constexpr std::int64_t kAlignment = 16;            // bytes, of FP8 operands
-constexpr std::int64_t kRowsOfFactors = 4;         // M and N with scale_inv of groups: 16 bytes of them
+constexpr std::int64_t kRowsOfScaleInv = 4;        // M and N with scale_inv of groups: 16 bytes of them
 constexpr std::size_t kVersionOfVectors = 120900;  // the first that takes more than one scale_inv for an operand
 
 constexpr const char* kMisaligned =
@@ -50,20 +50,21 @@ const char* refused_epilogue(const GemmSpec& spec, const GemmTensors& tensors) {
   return is_fp8(spec.a) && !aligned(tensors.c) ? kMisaligned : nullptr;
 }
 
-const char* refused_factors(const GemmSpec& spec, const MatmulSize& size, Target device, std::size_t version) {
-  const bool grouped = has_group_factors(spec);  // then a valid spec has a pair of granularities that cuBLASLt has too
+const char* refused_scale_inv(const GemmSpec& spec, const MatmulSize& size, Target device, std::size_t version) {
+  const bool grouped =
+      has_group_scale_inv(spec);  // then a valid spec has a pair of granularities that cuBLASLt has too
   if (!grouped && spec.scale_a != spec.scale_b) {
-    return "kernel cublaslt takes factors of rows for both operands or for none";
+    return "kernel cublaslt takes scale_inv of rows for both operands or for none";
   }
   if (spec.scale_a == kTensorwise) return nullptr;
   if (device.major != 9 || device.minor != 0) {
-    return "kernel cublaslt takes factors of rows, groups and blocks on sm_90a only";
+    return "kernel cublaslt takes scale_inv of rows, groups and blocks on sm_90a only";
   }
   if (version < kVersionOfVectors) {
-    return "kernel cublaslt takes factors of rows, groups and blocks from cuBLASLt 12.9 on only";
+    return "kernel cublaslt takes scale_inv of rows, groups and blocks from cuBLASLt 12.9 on only";
   }
-  if (grouped && (size.m % kRowsOfFactors != 0 || size.n % kRowsOfFactors != 0)) {
-    return "kernel cublaslt takes factors of groups and blocks only where M and N are multiples of 4";
+  if (grouped && (size.m % kRowsOfScaleInv != 0 || size.n % kRowsOfScaleInv != 0)) {
+    return "kernel cublaslt takes scale_inv of groups and blocks only where M and N are multiples of 4";
   }
   return nullptr;
 }
@@ -77,12 +78,12 @@ const char* refused_fp8(const GemmSpec& spec, const GemmTensors& tensors, const 
   if (spec.layout_a != Layout::k_major || spec.layout_b != Layout::k_major) {
     return "kernel cublaslt takes FP8 operands stored along K (nt) only";
   }
-  if (const char* const reason = refused_factors(spec, size, device, version)) return reason;
+  if (const char* const reason = refused_scale_inv(spec, size, device, version)) return reason;
   // Rows of a and b are K long, rows of out N. scale_inv of groups may have any layout: they are copied if need be
   // (cublaslt_rules.h).
-  const bool factors =
-      has_group_factors(spec) || (pointer_aligned(tensors.factor_a) && pointer_aligned(tensors.factor_b));
-  const bool all = aligned(tensors.a) && aligned(tensors.b) && aligned(tensors.out) && factors &&
+  const bool scale_inv =
+      has_group_scale_inv(spec) || (pointer_aligned(tensors.scale_inv_a) && pointer_aligned(tensors.scale_inv_b));
+  const bool all = aligned(tensors.a) && aligned(tensors.b) && aligned(tensors.out) && scale_inv &&
                    (!spec.bias || pointer_aligned(tensors.bias));
   return all ? nullptr : kMisaligned;
 }
@@ -99,7 +100,8 @@ std::size_t cublaslt_bias_bytes(const GemmSpec& spec, const GemmTensors& tensors
 const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, Target device,
                              std::size_t version) {
   if (size.m == 0 || size.n == 0 || size.k == 0) return "kernel cublaslt needs an M, an N and a K of at least 1";
-  for (const Tensor* const tensor : {&tensors.a, &tensors.b, &tensors.out, &tensors.factor_a, &tensors.factor_b}) {
+  for (const Tensor* const tensor :
+       {&tensors.a, &tensors.b, &tensors.out, &tensors.scale_inv_a, &tensors.scale_inv_b}) {
     if (!fits_32_bits(*tensor)) return kTooLarge;
   }
   if (const char* const reason = refused_epilogue(spec, tensors)) return reason;
@@ -108,48 +110,50 @@ const char* cublaslt_refusal(const GemmSpec& spec, const GemmTensors& tensors, c
 
 namespace {
 
-constexpr std::int64_t kFactorGroup = 128;
-constexpr std::int64_t kPitchUnit = 4;           // scale_inv of blocks: 16 bytes
-constexpr std::uintptr_t kFactorAlignment = 16;  // bytes
-constexpr std::size_t kCopyAlignment = 256;      // bytes, of copies
+constexpr std::int64_t kScaleInvGroup = 128;
+constexpr std::int64_t kPitchUnit = 4;             // scale_inv of blocks: 16 bytes
+constexpr std::uintptr_t kScaleInvAlignment = 16;  // bytes
+constexpr std::size_t kCopyAlignment = 256;        // bytes, of copies
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t unit) { return divided_up(value, unit) * unit; }
 
-bool factors_aligned(const Tensor& tensor) {
-  return reinterpret_cast<std::uintptr_t>(tensor.data) % kFactorAlignment == 0;
+bool scale_inv_aligned(const Tensor& tensor) {
+  return reinterpret_cast<std::uintptr_t>(tensor.data) % kScaleInvAlignment == 0;
 }
 
 }  // namespace
 
-std::size_t CublasltFactors::bytes() const {
+std::size_t CublasltScaleInv::bytes() const {
   if (!moved) return 0;
   const auto size = static_cast<std::size_t>(read.rows * read.pitch) * sizeof(float);
   return (size + kCopyAlignment - 1) / kCopyAlignment * kCopyAlignment;
 }
 
-CublasltFactors cublaslt_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k) {
-  const std::int64_t groups = divided_up(k, kFactorGroup);
+CublasltScaleInv cublaslt_scale_inv(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows,
+                                    std::int64_t k) {
+  const std::int64_t groups = divided_up(k, kScaleInvGroup);
   const std::int64_t parts = divided_up(rows, std::int64_t{scale.rows});  // rows, or blocks of them
-  const FactorStrides strides = factor_strides(factors, scale, k);
+  const ScaleInvStrides strides = scale_inv_strides(scale_inv, scale, k);
   const bool by_group = scale == kRowGroups;  // read so: a row for each group
-  CublasltFactors result;
-  result.read = by_group ? FactorMatrix{.rows = groups, .cols = parts, .pitch = parts}
-                         : FactorMatrix{.rows = parts, .cols = groups, .pitch = rounded_up(groups, kPitchUnit)};
+  CublasltScaleInv result;
+  result.read = by_group ? ScaleInvMatrix{.rows = groups, .cols = parts, .pitch = parts}
+                         : ScaleInvMatrix{.rows = parts, .cols = groups, .pitch = rounded_up(groups, kPitchUnit)};
   // Those of a single row or column are contiguous and may be taken either way.
   const bool given_by_group = strides.group != 1 || ((groups == 1 || parts == 1) && by_group);
   result.given = given_by_group
-                     ? FactorMatrix{.rows = groups, .cols = parts, .pitch = groups == 1 ? parts : strides.group}
-                     : FactorMatrix{.rows = parts, .cols = groups, .pitch = parts == 1 ? groups : strides.row};
+                     ? ScaleInvMatrix{.rows = groups, .cols = parts, .pitch = groups == 1 ? parts : strides.group}
+                     : ScaleInvMatrix{.rows = parts, .cols = groups, .pitch = parts == 1 ? groups : strides.row};
   result.transposed = given_by_group != by_group;
   const bool padded = by_group || groups % kPitchUnit == 0;  // else reads of 16 bytes could pass the end
-  result.moved = result.transposed || result.given.pitch != result.read.pitch || !padded || !factors_aligned(factors);
+  result.moved =
+      result.transposed || result.given.pitch != result.read.pitch || !padded || !scale_inv_aligned(scale_inv);
   return result;
 }
 
-std::size_t cublaslt_factor_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
-  if (!has_group_factors(spec)) return 0;
-  return cublaslt_factors(tensors.factor_a, spec.scale_a, size.m, size.k).bytes() +
-         cublaslt_factors(tensors.factor_b, spec.scale_b, size.n, size.k).bytes();
+std::size_t cublaslt_scale_inv_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
+  if (!has_group_scale_inv(spec)) return 0;
+  return cublaslt_scale_inv(tensors.scale_inv_a, spec.scale_a, size.m, size.k).bytes() +
+         cublaslt_scale_inv(tensors.scale_inv_b, spec.scale_b, size.n, size.k).bytes();
 }
 
 }  // namespace ingot

@@ -30,24 +30,24 @@ std::size_t cublaslt_bias_bytes(const GemmSpec& spec, const GemmTensors& tensors
 // no multiple of 4. Those of an operand's transpose (GemmTensors) are the other way round.
 
 // A row-major matrix of f32, with `pitch` elements from one row to the next.
-struct FactorMatrix {
+struct ScaleInvMatrix {
   std::int64_t rows, cols, pitch;
 };
 
-struct CublasltFactors {
+struct CublasltScaleInv {
   bool moved = false;       // cuBLASLt cannot read them where they are
   bool transposed = false;  // between `given` and `read`
-  FactorMatrix given{};
-  FactorMatrix read{};
+  ScaleInvMatrix given{};
+  ScaleInvMatrix read{};
 
   // The size of the copy, in multiples of 256; 0 if there is none.
   std::size_t bytes() const;
 };
 
 // For the checked scale_inv of an operand with `rows` rows of K (kRowGroups or kBlocks).
-CublasltFactors cublaslt_factors(const Tensor& factors, ScaleGranularity scale, std::int64_t rows, std::int64_t k);
+CublasltScaleInv cublaslt_scale_inv(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t k);
 
 // The size of both operands' copies, for a checked call; 0 without scale_inv of groups.
-std::size_t cublaslt_factor_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
+std::size_t cublaslt_scale_inv_bytes(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size);
 
 }  // namespace ingot

@@ -78,8 +78,8 @@ void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream, Laun
     return gemm_simt(simt, tensors, size, stream, launcher);
   }
   const char* reason = "";
-  const bool factors_as_read = has_group_factors(spec) && cublaslt_factor_bytes(spec, tensors, size) == 0;
-  for (const GemmSpec& named : plans.find(spec, size, factors_as_read)) {
+  const bool scale_inv_as_read = has_group_scale_inv(spec) && cublaslt_scale_inv_bytes(spec, tensors, size) == 0;
+  for (const GemmSpec& named : plans.find(spec, size, scale_inv_as_read)) {
     reason = try_kernel(named, tensors, size, stream, launcher, cublaslt);
     if (reason == nullptr) return;
   }

@@ -85,25 +85,25 @@ bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_
 Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size,
                          const Driver& driver) {
   const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
-  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, size.k);
-  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, size.k);
+  const ScaleInvStrides scale_inv_a = scale_inv_strides(tensors.scale_inv_a, spec.scale_a, size.k);
+  const ScaleInvStrides scale_inv_b = scale_inv_strides(tensors.scale_inv_b, spec.scale_b, size.k);
   Sm90GemmParams params{.a = {},
                         .b = {},
                         .tail_a = {},
                         .tail_b = {},
                         .out_map = {},
-                        .factor_a = static_cast<const float*>(tensors.factor_a.data),
-                        .factor_b = static_cast<const float*>(tensors.factor_b.data),
+                        .factor_a = static_cast<const float*>(tensors.scale_inv_a.data),
+                        .factor_b = static_cast<const float*>(tensors.scale_inv_b.data),
                         .bias = tensors.bias.data,
                         .out = tensors.out.data,
                         .out_stride = tensors.out.row_stride,
                         .m = static_cast<u32>(size.m),
                         .n = static_cast<u32>(size.n),
                         .k = static_cast<u32>(size.k),
-                        .factor_a_stride = static_cast<u32>(factors_a.row),
-                        .factor_b_stride = static_cast<u32>(factors_b.row),
-                        .factor_a_group_stride = static_cast<u32>(factors_a.group),
-                        .factor_b_group_stride = static_cast<u32>(factors_b.group),
+                        .factor_a_stride = static_cast<u32>(scale_inv_a.row),
+                        .factor_b_stride = static_cast<u32>(scale_inv_b.row),
+                        .factor_a_group_stride = static_cast<u32>(scale_inv_a.group),
+                        .factor_b_group_stride = static_cast<u32>(scale_inv_b.group),
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};
@@ -141,7 +141,7 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& given, const MatmulSize&
                   {.grid_x = blocks,
                    .block = kSm90Threads,
                    .cluster = sm90_cluster_size(tiling),
-                   .shared_bytes = sm90_shared_bytes(sm90_factors_config(spec))},
+                   .shared_bytes = sm90_shared_bytes(sm90_scale_inv_config(spec))},
                   params, stream);
 }
 
@@ -153,7 +153,7 @@ void gemm_sm90_pair(const GemmPairSpec& spec, const GemmTensors& first, const Ge
                                                                                 const MatmulSize& size) {
     return sm90_blocks(sm90_tiling(*gemm.tiling), static_cast<u32>(size.m), static_cast<u32>(size.n), half);
   };
-  const auto shared_bytes = [](const GemmSpec& gemm) { return sm90_shared_bytes(sm90_factors_config(gemm)); };
+  const auto shared_bytes = [](const GemmSpec& gemm) { return sm90_shared_bytes(sm90_scale_inv_config(gemm)); };
   const Sm90PairParams params{.gemms = {params_of(spec.first, first, size_of_first, launcher.driver()),
                                         params_of(spec.second, second, size_of_second, launcher.driver())}};
   // Blocks without a tile end at once.

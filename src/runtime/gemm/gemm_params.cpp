@@ -33,7 +33,7 @@ EpilogueParams epilogue_params(const GemmTensors& tensors) {
                         .preactivation_stride = tensors.preactivation.row_stride,
                         .amax = static_cast<u32*>(tensors.amax.data),
                         .scale = static_cast<const float*>(tensors.scale.data),
-                        .factor = static_cast<float*>(tensors.factor.data),
+                        .factor = static_cast<float*>(tensors.scale_inv.data),
                         .beta = tensors.beta};
   for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
     params.operands[i] = {.data = tensors.inputs[i].data, .stride = tensors.inputs[i].row_stride};
@@ -44,12 +44,12 @@ EpilogueParams epilogue_params(const GemmTensors& tensors) {
 GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size) {
   const Strides a = strides(tensors.a, spec.layout_a);
   const Strides b = strides(tensors.b, spec.layout_b);
-  const FactorStrides factors_a = factor_strides(tensors.factor_a, spec.scale_a, size.k);
-  const FactorStrides factors_b = factor_strides(tensors.factor_b, spec.scale_b, size.k);
+  const ScaleInvStrides scale_inv_a = scale_inv_strides(tensors.scale_inv_a, spec.scale_a, size.k);
+  const ScaleInvStrides scale_inv_b = scale_inv_strides(tensors.scale_inv_b, spec.scale_b, size.k);
   return {.a = tensors.a.data,
           .b = tensors.b.data,
-          .factor_a = static_cast<const float*>(tensors.factor_a.data),
-          .factor_b = static_cast<const float*>(tensors.factor_b.data),
+          .factor_a = static_cast<const float*>(tensors.scale_inv_a.data),
+          .factor_b = static_cast<const float*>(tensors.scale_inv_b.data),
           .bias = tensors.bias.data,
           .out = tensors.out.data,
           .m = size.m,
@@ -60,10 +60,10 @@ GemmParams gemm_params(const GemmSpec& spec, const GemmTensors& tensors, const M
           .b_stride_n = b.outer,
           .b_stride_k = b.k,
           .out_stride = tensors.out.row_stride,
-          .factor_a_stride = factors_a.row,
-          .factor_b_stride = factors_b.row,
-          .factor_a_group_stride = factors_a.group,
-          .factor_b_group_stride = factors_b.group,
+          .factor_a_stride = scale_inv_a.row,
+          .factor_b_stride = scale_inv_b.row,
+          .factor_a_group_stride = scale_inv_a.group,
+          .factor_b_group_stride = scale_inv_b.group,
           .factor_b_rows = std::max(spec.scale_b.rows, 1),
           .epilogue = epilogue_params(tensors)};
 }

@@ -5,27 +5,27 @@
 
 namespace ingot {
 
-KernelOrder<GemmSpec> GemmPlans::find(const GemmSpec& spec, const MatmulSize& size, bool factors_as_read) {
-  const std::size_t hash = hash_with(hash_value(spec), size) + (factors_as_read ? 1 : 0);
+KernelOrder<GemmSpec> GemmPlans::find(const GemmSpec& spec, const MatmulSize& size, bool scale_inv_as_read) {
+  const std::size_t hash = hash_with(hash_value(spec), size) + (scale_inv_as_read ? 1 : 0);
   const auto matches = [&](const Entry& entry) {
-    return entry.call.size == size && entry.factors_as_read == factors_as_read && entry.call.spec == spec;
+    return entry.call.size == size && entry.scale_inv_as_read == scale_inv_as_read && entry.call.spec == spec;
   };
   if (const Entry* const entry = table_.find(hash, matches)) return KernelOrder<GemmSpec>(entry->order);
-  Entry made = make(hash, {.spec = spec, .size = size}, factors_as_read);
+  Entry made = make(hash, {.spec = spec, .size = size}, scale_inv_as_read);
   if (const Entry* const kept = table_.insert(made, matches, most_)) return KernelOrder<GemmSpec>(kept->order);
   return KernelOrder<GemmSpec>(std::move(made.order));
 }
 
-GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call, bool factors_as_read) const {
+GemmPlans::Entry GemmPlans::make(std::size_t hash, const GemmCall& call, bool scale_inv_as_read) const {
   if (services_.recorder != nullptr) services_.recorder->note(call.spec, call.size);
-  Entry entry{.hash = hash, .call = call, .factors_as_read = factors_as_read, .order = {}};
+  Entry entry{.hash = hash, .call = call, .scale_inv_as_read = scale_inv_as_read, .order = {}};
   if (services_.choices != nullptr && call.spec.kernel == GemmKernel::automatic) {
     if (const MatmulSpec* const chosen = services_.choices->find({.spec = call.spec, .size = call.size})) {
       entry.order.push_back(std::get<GemmSpec>(*chosen));
     }
   }
   const MatmulDevice device{.target = target_, .multiprocessors = multiprocessors_, .compiles = services_.compiles};
-  for (const GemmSpec& spec : gemm_order(call, device, factors_as_read)) entry.order.push_back(spec);
+  for (const GemmSpec& spec : gemm_order(call, device, scale_inv_as_read)) entry.order.push_back(spec);
   return entry;
 }
 

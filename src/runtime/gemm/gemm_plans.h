@@ -21,19 +21,19 @@ class GemmPlans {
       : services_(services), target_(target), multiprocessors_(multiprocessors), most_(most) {}
 
   // Specs that each name a kernel, and its tiling if it has any; the first that supports the tensors is to be run. If
-  // `spec` names a kernel, there is only one. A call seen for the first time is noted in the recorder. factors_as_read:
-  // as gemm_order() has it.
-  KernelOrder<GemmSpec> find(const GemmSpec& spec, const MatmulSize& size, bool factors_as_read = false);
+  // `spec` names a kernel, there is only one. A call seen for the first time is noted in the recorder.
+  // scale_inv_as_read: as gemm_order() has it.
+  KernelOrder<GemmSpec> find(const GemmSpec& spec, const MatmulSize& size, bool scale_inv_as_read = false);
 
  private:
   struct Entry {
     std::size_t hash;
     GemmCall call;
-    bool factors_as_read;
+    bool scale_inv_as_read;
     std::vector<GemmSpec> order;
   };
 
-  Entry make(std::size_t hash, const GemmCall& call, bool factors_as_read) const;
+  Entry make(std::size_t hash, const GemmCall& call, bool scale_inv_as_read) const;
 
   MatmulServices services_;
   Target target_;

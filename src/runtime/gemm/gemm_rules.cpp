@@ -34,9 +34,9 @@ const char* sm90_refusal(const GemmSpec& spec, const GemmTensors& tensors, const
     return "kernel sm90 takes sizes below 2^31 and as many tiles";
   }
   constexpr std::int64_t kMostApart = std::numeric_limits<std::uint32_t>::max();
-  if (factor_strides(tensors.factor_a, spec.scale_a, size.k).group > kMostApart ||
-      factor_strides(tensors.factor_b, spec.scale_b, size.k).group > kMostApart) {
-    return "kernel sm90 takes factors of groups at row strides below 2^32";
+  if (scale_inv_strides(tensors.scale_inv_a, spec.scale_a, size.k).group > kMostApart ||
+      scale_inv_strides(tensors.scale_inv_b, spec.scale_b, size.k).group > kMostApart) {
+    return "kernel sm90 takes scale_inv of groups at row strides below 2^32";
   }
   return nullptr;
 }

@@ -14,16 +14,16 @@ namespace ingot {
 
 // A tensor that the spec does not ask for stays a default Tensor.
 //
-// The scale_inv of an FP8 operand (factor_a, factor_b) are an f32 vector of scale_count elements, those of groups row
-// by row, as a cast of the operand writes them. Those of groups may also be a matrix with a row for each group of K and
-// any row stride: f32[ceil(K / 128), rows of the operand] or, with 128x128 blocks, f32[ceil(K / 128), ceil(rows /
+// The scale_inv of an FP8 operand (scale_inv_a, scale_inv_b) are an f32 vector of scale_count elements, those of groups
+// row by row, as a cast of the operand writes them. Those of groups may also be a matrix with a row for each group of K
+// and any row stride: f32[ceil(K / 128), rows of the operand] or, with 128x128 blocks, f32[ceil(K / 128), ceil(rows /
 // 128)]. A cast of the operand's transpose (with 128x1 groups or 128x128 blocks) writes them in this order, so its
 // transposed codes and their scale_inv can be passed as they are.
 struct GemmTensors {
   Tensor a;  // a and b are stored as GemmSpec's layouts say
   Tensor b;
-  Tensor factor_a{};
-  Tensor factor_b{};
+  Tensor scale_inv_a{};
+  Tensor scale_inv_b{};
   Tensor bias{};  // [N]
   Tensor out;     // [M, N]
 
@@ -37,8 +37,8 @@ struct GemmTensors {
   Tensor amax{};           // f32[1], raised to the largest value: clear it before the first call
 
   // For an FP8 output.
-  Tensor scale{};   // f32[1], read
-  Tensor factor{};  // f32[1], written: 1 / scale
+  Tensor scale{};      // f32[1], read
+  Tensor scale_inv{};  // f32[1], written: 1 / scale
 };
 
 // One of the GEMMs of Backend::gemm_pair().

@@ -104,12 +104,12 @@ class DequantOperands::Maker {
     codes.resize(*backend_, spec.weight, n, k, stream, (k + unit - 1) / unit * unit);
     const std::int64_t count = scale_count(spec.scale, n, k);
     Tensor scales{};
-    if (spec.factors == Dtype::e8m0fnu) {
-      made_.tensors.factors = unset(Dtype::e8m0fnu, 1, count);
-      scales = matrix(made_.tensors.factors.data, Dtype::e8m0fnu, n, count / n, backend_->device());
+    if (spec.scale_inv == Dtype::e8m0fnu) {
+      made_.tensors.scale_inv = unset(Dtype::e8m0fnu, 1, count);
+      scales = matrix(made_.tensors.scale_inv.data, Dtype::e8m0fnu, n, count / n, backend_->device());
     } else {
       // Casts scale values of 3.5 standard deviations to the largest code.
-      made_.tensors.factors =
+      made_.tensors.scale_inv =
           values(Dtype::f32, 1, count,
                  power_of_two_near(3.5 / (static_cast<double>(fp8_max(spec.weight)) * std::sqrt(double(k)))));
     }
@@ -118,11 +118,11 @@ class DequantOperands::Maker {
       spare_scales = OwnedTensor(*backend_, Dtype::e8m0fnu, n, (k + 31) / 32);
       scales = spare_scales;
     }
-    if (is_fp8(spec.weight) && !(spec.factors == Dtype::e8m0fnu && is_mx_element(spec.weight))) {
-      const OwnedTensor factor(*backend_, Dtype::f32, 1, 1);
-      backend_->cast({.in = Dtype::bf16, .out = spec.weight}, {.input = input, .codes = codes, .factors = factor},
+    if (is_fp8(spec.weight) && !(spec.scale_inv == Dtype::e8m0fnu && is_mx_element(spec.weight))) {
+      const OwnedTensor scale_inv(*backend_, Dtype::f32, 1, 1);
+      backend_->cast({.in = Dtype::bf16, .out = spec.weight}, {.input = input, .codes = codes, .scale_inv = scale_inv},
                      stream);
-      if (spec.factors == Dtype::e8m0fnu) {  // scales of roughly the right size
+      if (spec.scale_inv == Dtype::e8m0fnu) {  // scales of roughly the right size
         const OwnedTensor others(*backend_, Dtype::e4m3fn, n, k);
         backend_->quantize_mx({.out = Dtype::e4m3fn}, {.input = input, .codes = others, .scales = scales}, stream);
         backend_->device_api().synchronize(stream);
@@ -201,7 +201,7 @@ std::vector<double> DequantOperands::values(const Tensor& codes, std::int64_t ro
   backend_->device_api().copy_to_host(bytes.data(), from, bytes.size(), *stream_);
   std::vector<std::uint8_t> each(static_cast<std::size_t>(k));
   unpack_codes(codes.dtype, bytes, each);
-  const std::vector<float> factors = fetch(copies_.back().tensors.factors, 0);
+  const std::vector<float> scale_inv = fetch(copies_.back().tensors.scale_inv, 0);
   const ScaleGranularity scale = spec_.scale;
   const std::int64_t groups = scale.cols == 0 ? 1 : (k + scale.cols - 1) / scale.cols;
   const std::int64_t first = scale.rows == 0 ? 0 : row / scale.rows * groups;
@@ -210,7 +210,7 @@ std::vector<double> DequantOperands::values(const Tensor& codes, std::int64_t ro
     for (std::int64_t i = 0; i < k; ++i) {
       const std::int64_t group = scale.cols == 0 ? 0 : i / scale.cols;
       decoded.push_back(static_cast<double>(decode(T{each[static_cast<std::size_t>(i)]})) *
-                        static_cast<double>(factors[static_cast<std::size_t>(first + group)]));
+                        static_cast<double>(scale_inv[static_cast<std::size_t>(first + group)]));
     }
   });
   return decoded;

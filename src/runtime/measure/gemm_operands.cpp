@@ -31,7 +31,7 @@ float deviation_for(std::int64_t k) {
 
 class Maker {
  public:
-  Maker(RandomData& random, std::uint64_t seed, FactorOrder order)
+  Maker(RandomData& random, std::uint64_t seed, ScaleInvOrder order)
       : random_(&random), backend_(&random.backend()), seed_(seed), order_(order) {}
 
   Tensor unset(Dtype dtype, std::int64_t rows, std::int64_t cols) {
@@ -47,20 +47,21 @@ class Maker {
 
   // a or b, and its scale_inv.
   Tensor operand(Dtype dtype, Layout layout, ScaleGranularity scale, std::int64_t rows, std::int64_t k, float deviation,
-                 Tensor& factors) {
+                 Tensor& scale_inv) {
     if (!is_fp8(dtype)) {
       return layout == Layout::k_major ? values(dtype, rows, k, deviation) : values(dtype, k, rows, deviation);
     }
     const Buffer cast(*backend_, bytes_of(rows, k, Dtype::bf16));
     random_->fill(cast.data(), cast.bytes(), Dtype::bf16, ++seed_, deviation);
     const Tensor codes = unset(dtype, rows, k);
-    const bool by_group = scale == kRowGroups && order_ == FactorOrder::by_group;
-    factors = by_group ? unset(Dtype::f32, divided_up(k, std::int64_t{scale.cols}), rows)
-                       : unset(Dtype::f32, 1, scale_count(scale, rows, k));
-    backend_->cast(
-        {.in = Dtype::bf16, .out = dtype, .scale = scale},
-        {.input = matrix(cast.data(), Dtype::bf16, rows, k, backend_->device()), .codes = codes, .factors = factors},
-        random_->stream());
+    const bool by_group = scale == kRowGroups && order_ == ScaleInvOrder::by_group;
+    scale_inv = by_group ? unset(Dtype::f32, divided_up(k, std::int64_t{scale.cols}), rows)
+                         : unset(Dtype::f32, 1, scale_count(scale, rows, k));
+    backend_->cast({.in = Dtype::bf16, .out = dtype, .scale = scale},
+                   {.input = matrix(cast.data(), Dtype::bf16, rows, k, backend_->device()),
+                    .codes = codes,
+                    .scale_inv = scale_inv},
+                   random_->stream());
     backend_->device_api().synchronize(random_->stream());  // before the values are released
     return codes;
   }
@@ -82,8 +83,8 @@ class Maker {
   GemmData run(const GemmSpec& spec, const MatmulSize& size) {
     const auto& [m, n, k] = size;
     GemmTensors& tensors = made_.tensors;
-    tensors.a = operand(spec.a, spec.layout_a, spec.scale_a, m, k, 1.0F, tensors.factor_a);
-    tensors.b = operand(spec.b, spec.layout_b, spec.scale_b, n, k, deviation_for(k), tensors.factor_b);
+    tensors.a = operand(spec.a, spec.layout_a, spec.scale_a, m, k, 1.0F, tensors.scale_inv_a);
+    tensors.b = operand(spec.b, spec.layout_b, spec.scale_b, n, k, deviation_for(k), tensors.scale_inv_b);
     tensors.out = unset(spec.out, m, n);
     if (spec.bias) tensors.bias = values(bias_dtype(spec), 1, n);
     const GemmEpilogue& epilogue = spec.epilogue;
@@ -95,7 +96,7 @@ class Maker {
     if (epilogue.amax) tensors.amax = single(0.0F);
     if (is_fp8(spec.out)) {
       tensors.scale = single(fp8_max(spec.out) / kOutputRange);
-      tensors.factor = unset(Dtype::f32, 1, 1);
+      tensors.scale_inv = unset(Dtype::f32, 1, 1);
     }
     return std::move(made_);
   }
@@ -104,13 +105,13 @@ class Maker {
   RandomData* random_;
   Backend* backend_;
   std::uint64_t seed_;
-  FactorOrder order_;
+  ScaleInvOrder order_;
   GemmData made_;
 };
 
 }  // namespace
 
-GemmData make_gemm_data(RandomData& random, const GemmCall& call, std::uint64_t seed, FactorOrder order) {
+GemmData make_gemm_data(RandomData& random, const GemmCall& call, std::uint64_t seed, ScaleInvOrder order) {
   return Maker(random, seed, order).run(call.spec, call.size);
 }
 
@@ -136,16 +137,17 @@ Tensor rows_of(const Tensor& all, Layout layout, std::int64_t row, std::int64_t 
   return part;
 }
 
-Tensor factors_of(const Tensor& factors, ScaleGranularity scale, std::int64_t row, std::int64_t rows, std::int64_t k) {
-  if (scale == kTensorwise) return factors;
-  if (factors.rows > 1) {  // by group
-    Tensor part = factors;
-    part.data = static_cast<float*>(factors.data) + row;
+Tensor scale_inv_of(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t row, std::int64_t rows,
+                    std::int64_t k) {
+  if (scale == kTensorwise) return scale_inv;
+  if (scale_inv.rows > 1) {  // by group
+    Tensor part = scale_inv;
+    part.data = static_cast<float*>(scale_inv.data) + row;
     part.cols = rows;
     return part;
   }
   const std::int64_t each = scale_count(scale, 1, k);
-  return vector(static_cast<float*>(factors.data) + row * each, Dtype::f32, rows * each, factors.device);
+  return vector(static_cast<float*>(scale_inv.data) + row * each, Dtype::f32, rows * each, scale_inv.device);
 }
 
 bool equal_or_nan(float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); }
@@ -192,11 +194,11 @@ std::vector<float> GemmOperands::sums(const Slab& slab) {
   const OwnedTensor x(*backend_, simt.out, slab.rows, call_.size.n);
   GemmTensors part{.a = rows_of(all.a, simt.layout_a, slab.row, slab.rows),
                    .b = all.b,
-                   .factor_b = all.factor_b,
+                   .scale_inv_b = all.scale_inv_b,
                    .bias = all.bias,
                    .out = x,
                    .beta = all.beta};
-  if (is_fp8(simt.a)) part.factor_a = factors_of(all.factor_a, simt.scale_a, slab.row, slab.rows, call_.size.k);
+  if (is_fp8(simt.a)) part.scale_inv_a = scale_inv_of(all.scale_inv_a, simt.scale_a, slab.row, slab.rows, call_.size.k);
   if (simt.epilogue.c) part.c = rows_of(all.c, Layout::k_major, slab.row, slab.rows);
   backend_->gemm(simt, part, *stream_);
   return fetch(x, 0, slab.rows);
@@ -230,7 +232,7 @@ std::vector<RightValue> GemmOperands::values(const Slab& slab, std::span<const f
 
 void GemmOperands::poison() {
   const GemmTensors& tensors = copies_.back().tensors;
-  for (const Tensor& output : {tensors.out, tensors.preactivation, tensors.factor}) {
+  for (const Tensor& output : {tensors.out, tensors.preactivation, tensors.scale_inv}) {
     if (output.data != nullptr) fill_(output.data, poison_of(output.dtype), bytes_of(output));
   }
   if (tensors.amax.data != nullptr) fill_(tensors.amax.data, 0, bytes_of(tensors.amax));
@@ -249,7 +251,7 @@ std::string GemmOperands::fault() {
     if (std::string found = fault_of_amax(tensors); !found.empty()) return found;
   }
   if (!is_fp8(call_.spec.out)) return {};
-  const float factor = fetch_single(tensors.factor);
+  const float factor = fetch_single(tensors.scale_inv);
   if (factor == factor_from_scale(out_.scale)) return {};
   return fmt::format("factor is {}, but 1 / scale is {}", factor, factor_from_scale(out_.scale));
 }

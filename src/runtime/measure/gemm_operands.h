@@ -25,12 +25,12 @@ struct GemmData {
 };
 
 // How scale_inv of 1x128 groups are stored: row by row, or by group, as layers have them (CastTensors).
-enum class FactorOrder : std::uint8_t { by_row, by_group };
+enum class ScaleInvOrder : std::uint8_t { by_row, by_group };
 
 // Matrices without padding, each in its own memory; outputs are uninitialized, except the amax, which is 0. The values
 // depend on `seed` and the few dozen seeds after it.
 GemmData make_gemm_data(RandomData& random, const GemmCall& call, std::uint64_t seed,
-                        FactorOrder order = FactorOrder::by_group);
+                        ScaleInvOrder order = ScaleInvOrder::by_group);
 
 class GemmOperands {
  public:

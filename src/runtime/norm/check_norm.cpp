@@ -65,7 +65,7 @@ void check(const NormSpec& spec, const NormTensors& tensors, Device device) {
       check.vector_if(given, "norm scale", tensors.scale, Dtype::f32, 1, kWhole, why_no_scale)};
   const Range outputs[] = {
       check.matrix_if(spec.out.has_value(), "norm codes", tensors.codes, out),
-      check.vector_if(spec.out.has_value(), "norm factors", tensors.factors, Dtype::f32, given ? 1 : input.rows,
+      check.vector_if(spec.out.has_value(), "norm scale_inv", tensors.scale_inv, Dtype::f32, given ? 1 : input.rows,
                       given ? kWhole : kPerRow, "the spec asks for no codes"),
       check.vector_if(given, "norm amax", tensors.amax, Dtype::f32, 1, kWhole, why_no_scale),
       check.matrix_if(spec.result, "norm result", tensors.result, spec.in),

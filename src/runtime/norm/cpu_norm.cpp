@@ -108,7 +108,7 @@ void write_codes(const NormSpec& spec, const NormTensors& tensors, i64 r, const 
     scale = *row<float>(tensors.scale, 0);
   } else {
     scale = scale_from_amax<Out>(amax_from_bits(maximum), spec.pow2);
-    row<float>(tensors.factors, 0)[r] = factor_from_scale(scale);
+    row<float>(tensors.scale_inv, 0)[r] = factor_from_scale(scale);
   }
   Out* codes = row<Out>(tensors.codes, r);
   for (const float value : values) {
@@ -145,7 +145,7 @@ void norm_as(const NormSpec& spec, const NormTensors& tensors, ThreadPool& pool)
     largest = std::max(largest, largest_here);
   });
   if (spec.source == ScaleSource::given) {
-    *row<float>(tensors.factors, 0) = factor_from_scale(*row<float>(tensors.scale, 0));
+    *row<float>(tensors.scale_inv, 0) = factor_from_scale(*row<float>(tensors.scale, 0));
     float& recorded = *row<float>(tensors.amax, 0);
     recorded = float_from_bits(std::max(float_bits(recorded), float_bits(amax_from_bits(largest))));
   }

@@ -148,7 +148,7 @@ void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream, Laun
                               .result_stride = tensors.result.row_stride,
                               .codes = tensors.codes.data,
                               .codes_stride = tensors.codes.row_stride,
-                              .factors = floats(tensors.factors),
+                              .factors = floats(tensors.scale_inv),
                               .scale = floats(tensors.scale),
                               .amax = static_cast<u32*>(tensors.amax.data),
                               .threads_log2 = NormRowsLaunch::threads_log2(input.cols),

@@ -7,17 +7,17 @@ namespace ingot {
 
 // A tensor that the spec does not ask for stays a default Tensor.
 struct NormTensors {
-  Tensor input;       // [rows, cols] of spec.in
-  Tensor gamma{};     // [cols] of spec.in; affine norms only
-  Tensor beta{};      // [cols] of spec.in; affine LayerNorms only
-  Tensor codes{};     // [rows, cols] of *spec.out
-  Tensor factors{};   // f32, one for each row of codes, or a single one if the scale is given
-  Tensor scale{};     // a given scale: f32[1], read
-  Tensor amax{};      // of a given scale: f32[1], raised to the largest |value|; clear it before the first call
-  Tensor result{};    // [rows, cols] of spec.in
-  Tensor mean{};      // f32[rows]; LayerNorm only
-  Tensor rstd{};      // f32[rows]
-  float eps = 1e-5F;  // >= 0
+  Tensor input;        // [rows, cols] of spec.in
+  Tensor gamma{};      // [cols] of spec.in; affine norms only
+  Tensor beta{};       // [cols] of spec.in; affine LayerNorms only
+  Tensor codes{};      // [rows, cols] of *spec.out
+  Tensor scale_inv{};  // f32, one for each row of codes, or a single one if the scale is given
+  Tensor scale{};      // a given scale: f32[1], read
+  Tensor amax{};       // of a given scale: f32[1], raised to the largest |value|; clear it before the first call
+  Tensor result{};     // [rows, cols] of spec.in
+  Tensor mean{};       // f32[rows]; LayerNorm only
+  Tensor rstd{};       // f32[rows]
+  float eps = 1e-5F;   // >= 0
 };
 
 // A tensor that the spec does not ask for stays a default Tensor.

@@ -1,5 +1,5 @@
-// Layers with factors of groups and blocks: what they cast in every step has its factors in cuBLASLt's layout, and
-// factors row by row give the same bits.
+// Layers with scale_inv of groups and blocks: what they cast in every step has its scale_inv in cuBLASLt's layout, and
+// scale_inv row by row give the same bits.
 #include <boost/test/unit_test.hpp>
 
 #include <cstddef>
@@ -22,7 +22,7 @@
 #include "support/expect_error.h"
 #include "support/temporary_directory.h"
 
-BOOST_AUTO_TEST_SUITE(test_block_factors)
+BOOST_AUTO_TEST_SUITE(test_block_scale_inv)
 
 using namespace ingot;
 using namespace ingot::test;
@@ -41,15 +41,15 @@ struct Fixture {
   }
 };
 
-// Which factors of each GEMM cuBLASLt could not read in place: {a's, b's}.
+// Which scale_inv of each GEMM cuBLASLt could not read in place: {a's, b's}.
 class Moved final : public LayerObserver {
  public:
   void cast(const CastEvent&, Stream&) override {}
   void gemm(const GemmEvent& event, Stream&) override {
     const auto& [spec, tensors] = std::pair<const GemmSpec&, const GemmTensors&>(event.spec, event.tensors);
     const MatmulSize size = gemm_size(spec, tensors);
-    found[std::string(event.role)] = {cublaslt_factors(tensors.factor_a, spec.scale_a, size.m, size.k).moved,
-                                      cublaslt_factors(tensors.factor_b, spec.scale_b, size.n, size.k).moved};
+    found[std::string(event.role)] = {cublaslt_scale_inv(tensors.scale_inv_a, spec.scale_a, size.m, size.k).moved,
+                                      cublaslt_scale_inv(tensors.scale_inv_b, spec.scale_b, size.n, size.k).moved};
   }
 
   std::map<std::string, std::pair<bool, bool>> found;
@@ -57,7 +57,7 @@ class Moved final : public LayerObserver {
 
 }  // namespace
 
-BOOST_FIXTURE_TEST_SUITE(block_factors, Fixture)
+BOOST_FIXTURE_TEST_SUITE(block_scale_inv, Fixture)
 
 // The weight's blocks serve both GEMMs, and so have the layout that one of them reads.
 BOOST_AUTO_TEST_CASE(only_those_of_the_transposed_weight_are_moved) {
@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(only_those_of_the_transposed_weight_are_moved) {
 }
 
 // A given input may come from a cast of the caller's own.
-BOOST_AUTO_TEST_CASE(a_given_inputs_factors_lie_in_either_order) {
+BOOST_AUTO_TEST_CASE(a_given_inputs_scale_inv_lie_in_either_order) {
   const LinearCase device = make();
   Float8Linear alone(*backend, kLinear, blockwise());
   alone.forward(device.forward(false), stream);
@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(a_given_inputs_factors_lie_in_either_order) {
   Float8Tensor input;
   const CastSpec& spec = layer.plan.given_input.spec;
   cast_to(input, spec, device.input, *backend, stream);
-  const Tensor by_row = input.factors;
+  const Tensor by_row = input.scale_inv;
   const std::int64_t groups = kShape.in_features / 128;
   std::vector<float> moved(static_cast<std::size_t>(by_row.cols));
   for (std::int64_t i = 0; i < by_row.cols; ++i) {
@@ -98,15 +98,15 @@ BOOST_AUTO_TEST_CASE(a_given_inputs_factors_lie_in_either_order) {
         static_cast<const float*>(by_row.data)[i];
   }
   const Tensor by_group = matrix(moved.data(), Dtype::f32, groups, kShape.tokens, backend->device());
-  for (const Tensor& factors : {by_row, by_group}) {
+  for (const Tensor& scale_inv : {by_row, by_group}) {
     LinearCase again = make();
     again.poison_results(stream);
     FunctionSaved kept(layer.plan, kShape.tokens, *backend, stream);
     LinearForwardTensors forward = layer.forward_tensors(again.forward(false), &kept.saved, {});
     forward.given_input = {.codes = input.codes,
                            .transposed = input.transposed,
-                           .factors = factors,
-                           .transposed_factors = input.transposed_factors};
+                           .scale_inv = scale_inv,
+                           .transposed_scale_inv = input.transposed_scale_inv};
     linear_forward(layer.plan, *backend, forward, {.stream = stream});
     const PoisonedRegion use(layer.plan.backward_scratch(kShape.tokens).bytes, *backend, stream);
     LinearBackwardTensors backward =
@@ -118,13 +118,13 @@ BOOST_AUTO_TEST_CASE(a_given_inputs_factors_lie_in_either_order) {
   }
 
   LinearForwardTensors forward = layer.forward_tensors(device.forward(false), nullptr, {});
-  forward.given_input = {.codes = input.codes, .factors = by_group};
-  std::swap(forward.given_input.factors.rows, forward.given_input.factors.cols);
-  forward.given_input.factors.row_stride = groups;
+  forward.given_input = {.codes = input.codes, .scale_inv = by_group};
+  std::swap(forward.given_input.scale_inv.rows, forward.given_input.scale_inv.cols);
+  forward.given_input.scale_inv.row_stride = groups;
   BOOST_TEST(
       error_of([&] { linear_forward(layer.plan, *backend, forward, {.stream = stream}); },
                ErrorCode::invalid_argument) ==
-      "linear \"k\" given_input.factors: is f32[200, 4] on cpu, but must be [4, 200] = a row of factors for each "
+      "linear \"k\" given_input.scale_inv: is f32[200, 4] on cpu, but must be [4, 200] = a row of scale_inv for each "
       "group of columns");
 }
 
@@ -141,12 +141,12 @@ BOOST_AUTO_TEST_CASE(a_dump_has_them_row_by_row) {
 
   Float8Tensor input;
   cast_to(input, {.scale = kRowGroups}, device.input, *backend, stream);
-  const Tensor factors = input.factors;
-  const std::string file = read_file(folder.path() / "wq.input.step0.factors.npy", 1 << 20, "");
-  const std::size_t bytes = static_cast<std::size_t>(factors.cols) * sizeof(float);
+  const Tensor scale_inv = input.scale_inv;
+  const std::string file = read_file(folder.path() / "wq.input.step0.scale_inv.npy", 1 << 20, "");
+  const std::size_t bytes = static_cast<std::size_t>(scale_inv.cols) * sizeof(float);
   BOOST_REQUIRE(file.size() > bytes);
   BOOST_TEST(file.find("'shape': (1, 800)") != std::string::npos);
-  BOOST_TEST(std::memcmp(file.data() + file.size() - bytes, factors.data, bytes) == 0);
+  BOOST_TEST(std::memcmp(file.data() + file.size() - bytes, scale_inv.data, bytes) == 0);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
