@@ -87,7 +87,7 @@ TorchMatrix columns_of(const TorchTensor& tensor, const TensorName& name, std::i
 }
 
 Float8Weight::Float8Weight(const LinearPlan& plan, bool as_stored, const TorchTensor& tensor,
-                           const TorchTensor& scale_inv, Device device)
+                           const TorchTensor& given_scale_inv, Device device)
     : frozen(as_stored) {
   const auto [in, out, bias] = plan.shape;
   std::int64_t count = 1;
@@ -96,13 +96,13 @@ Float8Weight::Float8Weight(const LinearPlan& plan, bool as_stored, const TorchTe
     const CastSpec& spec = plan.weight.spec;
     count = scale_count(spec.scale, out, in);
     codes = matrix(bytes_of(tensor, {plan.subject, "weight"}, in * out, device), spec.out, out, in, device);
-    of_scale_inv = scale_inv_of(scale_inv, {plan.subject, "weight_scale"}, count, Dtype::f32, device);
+    of_scale_inv = scale_inv_of(given_scale_inv, {plan.subject, "weight_scale"}, count, Dtype::f32, device);
   } else {
-    require_gathered(plan, tensor, scale_inv, device);
+    require_gathered(plan, tensor, given_scale_inv, device);
     codes = matrix(tensor.data(), *tensor.float8_dtype(), out, in, device);
-    of_scale_inv = scale_inv.data();
+    of_scale_inv = given_scale_inv.data();
   }
-  this->scale_inv = vector(of_scale_inv, Dtype::f32, count, device);
+  scale_inv = vector(of_scale_inv, Dtype::f32, count, device);
 }
 
 Float8View Float8Weight::for_grad_input(Backend& backend, Stream& stream, void* memory) const {
