@@ -71,6 +71,17 @@ def test_whole_graph(recipe, backend):
     assert all(torch.equal(a, e) for a, e in zip(got, expected, strict=True))
 
 
+def test_options_may_be_made_in_the_graph():
+    def step(x, weight):
+        with_options = linear(x, weight, None, LinearOptions("rowwise", name="made"))
+        both = ingot.torch.shared_linear(x, (weight, weight), options=ingot.torch.SharedLinearOptions(names=("q", "k")))
+        return (with_options, *both)
+
+    x, weight = torch.randn(8, 16), torch.randn(32, 16)
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    assert all(map(torch.equal, compiled(x, weight), step(x, weight)))
+
+
 @pytest.mark.parametrize("recipe", ["tensorwise", "rowwise", "rowwise_with_gw_hp", "blockwise"])
 def test_rows_are_dynamic(recipe):
     torch._dynamo.reset()

@@ -86,7 +86,8 @@ class LinearOptions(ops.HoldsPlans):
     def __post_init__(self) -> None:
         subject = f'linear "{self.name}"'
         check_recipe(subject, self.recipe)
-        vars(self).update(subject=subject, _plans=ops.PlanTable(), _eager_plans=ops.PlanTable())
+        for name, value in (("subject", subject), ("_plans", ops.PlanTable()), ("_eager_plans", ops.PlanTable())):
+            object.__setattr__(self, name, value)
 
 
 @torch.compiler.assume_constant_result

@@ -81,7 +81,9 @@ class ModuleOptions(HoldsPlans):
         """subject(names): what messages call a module with layers of these names."""
         made = {"subject": subject(names), "_subject": subject(PLACEHOLDERS[: len(names)])}
         check_module_recipe(made["subject"], self.recipe)
-        vars(self).update(made, _names=names, _norm=norm_of(norm), _plans=PlanTable(), _activation=None)
+        made.update(_names=names, _norm=norm_of(norm), _plans=PlanTable(), _activation=None)
+        for name, value in made.items():
+            object.__setattr__(self, name, value)
 
 
 _KNOWN: dict = {}

@@ -32,7 +32,8 @@ class SharedLinearOptions(ModuleOptions):
     keep_weight_codes: Optional[bool] = None
 
     def __post_init__(self) -> None:
-        vars(self).update(names=tuple(self.names), _count=len(self.names))
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "_count", len(self.names))
         self._settle(_subject, self.names, self.norm)
 
 
