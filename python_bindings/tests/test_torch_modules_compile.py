@@ -57,12 +57,12 @@ def equal(a, b):
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-OF_BOTH_KINDS = ("gated_mlp", "shared_input")  # a module of parts, and layers that share their input
+OF_EACH_KIND = ("layer_norm", "gated_mlp", "shared_input")  # a norm and a layer, an MLP, layers of one input
 
 
 @pytest.mark.parametrize(
     ("which", "backend"),
-    in_ci(lambda which, backend: backend != "inductor" or which in OF_BOTH_KINDS, MODULES, ["eager", "aot_eager", "inductor"]),
+    in_ci(lambda which, backend: backend != "inductor" or which in OF_EACH_KIND, MODULES, ["eager", "aot_eager", "inductor"]),
 )
 def test_whole_graph(which, backend):
     if backend == "inductor" and shutil.which("g++") is None:
@@ -75,7 +75,7 @@ def test_whole_graph(which, backend):
     assert equal(step(module, torch.compile(module, backend=backend, fullgraph=True), x), expected)
 
 
-@pytest.mark.parametrize("which", in_ci(lambda which: which in OF_BOTH_KINDS, MODULES))
+@pytest.mark.parametrize("which", in_ci(lambda which: which in OF_EACH_KIND, MODULES))
 def test_rows_are_dynamic(which):
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -106,7 +106,7 @@ def test_any_number_of_tokens():
     assert equal(*grads)
 
 
-@pytest.mark.parametrize("which", in_ci(lambda which: which in OF_BOTH_KINDS, MODULES))
+@pytest.mark.parametrize("which", in_ci(lambda which: which in OF_EACH_KIND, MODULES))
 def test_without_gradients_and_with_autocast(which):
     torch._dynamo.reset()
     torch.manual_seed(0)
