@@ -76,7 +76,7 @@ def test_a_monitors_numbers_are_pytorchs(device):
     assert cast["elements"] == x.numel()
     assert (cast["dtype"], cast["codes"], cast["scale"], cast["gemms"]) == ("bf16", "e4m3fn", "tensor", "output")
     assert cast["smallest"] == values[values != 0].abs().min().item()
-    assert cast["largest_factor"] == pytest.approx(1 / scale.item(), rel=1e-6)
+    assert cast["largest_scale_inv"] == pytest.approx(1 / scale.item(), rel=1e-6)
     flushed = ((codes.float() == 0) & (x != 0)).double().mean().item()
     assert flushed > 0.02
     assert cast["flushed_fraction"] == pytest.approx(flushed, abs=1e-9)

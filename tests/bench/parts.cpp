@@ -16,6 +16,7 @@
 #include "bare_calls.h"
 #include "cast_cases.h"
 #include "choice.h"
+#include "compile_cost.h"
 #include "copy_operation.h"
 #include "gemm_host_cost.h"
 #include "host_cost.h"

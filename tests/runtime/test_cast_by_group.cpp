@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(statistics_read_either_order) {
   }
   BOOST_TEST(std::memcmp(&found[0], &found[1], sizeof(CastStats)) == 0);
   BOOST_TEST(found[0].sum_of_squared_errors > 0);
-  BOOST_TEST(found[0].smallest_factor < found[0].largest_factor);
+  BOOST_TEST(found[0].smallest_scale_inv < found[0].largest_scale_inv);
 }
 
 // Which scale_inv must be copied for cuBLASLt, and which not.

@@ -33,7 +33,7 @@ CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& input
   const GuardedMatrix& input = *inputs.at("input");
   CastStats stats;
   double smallest = std::numeric_limits<double>::infinity();
-  double smallest_factor = smallest;
+  double smallest_scale_inv = smallest;
   bool nan_scale_inv = false;
   for (std::int64_t r = 0; r < input.rows(); ++r) {
     for (std::int64_t c = 0; c < input.cols(); ++c) {
@@ -50,8 +50,8 @@ CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& input
         const double code = spec.transposed ? inputs.at("codes")->value(c, r) : inputs.at("codes")->value(r, c);
         const double factor = inputs.at("scale_inv")->value(0, extent_of(spec.scale, input.cols(), r, c));
         nan_scale_inv = nan_scale_inv || std::isnan(factor);
-        if (factor < smallest_factor) smallest_factor = factor;
-        if (factor > static_cast<double>(stats.largest_factor)) stats.largest_factor = static_cast<float>(factor);
+        if (factor < smallest_scale_inv) smallest_scale_inv = factor;
+        if (factor > static_cast<double>(stats.largest_scale_inv)) stats.largest_scale_inv = static_cast<float>(factor);
         restored = code * factor;
         if (std::isfinite(x)) {
           stats.saturated += std::fabs(x) > largest * factor * (1 + 0x1p-22) ? 1 : 0;
@@ -66,11 +66,11 @@ CastStats stats_reference(const CastStatsSpec& spec, const SharedMatrices& input
     }
   }
   if (std::isfinite(smallest)) stats.smallest = static_cast<float>(smallest);
-  stats.smallest_factor = static_cast<float>(smallest_factor);
-  if (smallest_factor > static_cast<double>(stats.largest_factor)) {  // no scale_inv is a number
-    stats.smallest_factor = nan_scale_inv ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
+  stats.smallest_scale_inv = static_cast<float>(smallest_scale_inv);
+  if (smallest_scale_inv > static_cast<double>(stats.largest_scale_inv)) {  // no scale_inv is a number
+    stats.smallest_scale_inv = nan_scale_inv ? std::numeric_limits<float>::quiet_NaN() : 0.0F;
   }
-  if (nan_scale_inv) stats.largest_factor = std::numeric_limits<float>::quiet_NaN();
+  if (nan_scale_inv) stats.largest_scale_inv = std::numeric_limits<float>::quiet_NaN();
   return stats;
 }
 
@@ -93,11 +93,11 @@ std::string difference(const CastStats& expected, const CastStats& actual) {
   }
   if (!same(double{e.amax}, double{a.amax})) return fault("amax", e.amax, a.amax);
   if (!same(double{e.smallest}, double{a.smallest})) return fault("smallest", e.smallest, a.smallest);
-  if (!same(double{e.smallest_factor}, double{a.smallest_factor})) {
-    return fault("smallest_factor", e.smallest_factor, a.smallest_factor);
+  if (!same(double{e.smallest_scale_inv}, double{a.smallest_scale_inv})) {
+    return fault("smallest_scale_inv", e.smallest_scale_inv, a.smallest_scale_inv);
   }
-  if (!same(double{e.largest_factor}, double{a.largest_factor})) {
-    return fault("largest_factor", e.largest_factor, a.largest_factor);
+  if (!same(double{e.largest_scale_inv}, double{a.largest_scale_inv})) {
+    return fault("largest_scale_inv", e.largest_scale_inv, a.largest_scale_inv);
   }
   return {};
 }
@@ -168,7 +168,7 @@ BOOST_AUTO_TEST_CASE(what_is_cut_off_and_what_is_flushed) {
   BOOST_TEST(stats.spoiled == 0U);
   BOOST_TEST(stats.amax == 1e4F);
   BOOST_TEST(stats.smallest == 0x1p-12F);
-  BOOST_TEST(stats.smallest_factor == 1.0F);
+  BOOST_TEST(stats.smallest_scale_inv == 1.0F);
   BOOST_TEST(stats.sum_of_squared_errors == 64.0 * 64 + 9552.0 * 9552 + 0x1p-20 + 0x1p-24);
 }
 
@@ -182,7 +182,7 @@ BOOST_AUTO_TEST_CASE(a_dynamic_scale_cuts_nothing_off) {
     BOOST_TEST(stats.saturated == 0U, line);
     BOOST_TEST(stats.sum_of_squared_errors > 0.0);
     BOOST_TEST(stats.sum_of_squared_errors < 0.01 * stats.sum_of_squares);
-    BOOST_TEST(stats.smallest_factor < stats.largest_factor);
+    BOOST_TEST(stats.smallest_scale_inv < stats.largest_scale_inv);
   }
 }
 
@@ -194,7 +194,7 @@ BOOST_AUTO_TEST_CASE(an_inf_spoils_its_extent) {
   BOOST_TEST(stats.spoiled == 3U);
   BOOST_TEST(stats.amax == inf);
   BOOST_TEST(stats.sum_of_squares == 16.0 + 25 + 36 + 49);
-  BOOST_TEST(stats.largest_factor == inf);
+  BOOST_TEST(stats.largest_scale_inv == inf);
   const CastStats broken =
       of({1, std::numeric_limits<float>::quiet_NaN(), 2, 3}, 2, "cast bf16->e4m3fn scale=tensor out=codes");
   BOOST_TEST(broken.nan_count == 1U);

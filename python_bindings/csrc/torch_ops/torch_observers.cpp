@@ -123,8 +123,8 @@ nb::dict to_dict(const MonitorRecord& record) {
   entry["codes"] = std::string(name(*record.spec.out));
   entry["scale"] = print(record.spec.scale);
   entry["transposed"] = record.spec.transposed;
-  entry["smallest_factor"] = stats.smallest_factor;
-  entry["largest_factor"] = stats.largest_factor;
+  entry["smallest_scale_inv"] = stats.smallest_scale_inv;
+  entry["largest_scale_inv"] = stats.largest_scale_inv;
   entry["saturated_fraction"] = record.saturated_fraction();
   entry["flushed_fraction"] = record.flushed_fraction();
   entry["sqnr_db"] = record.sqnr();

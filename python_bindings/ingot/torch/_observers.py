@@ -73,7 +73,7 @@ class Monitor:
         All have step, layer, tensor ("input", "weight", "grad_output", or a GEMM's role: "output", "grad_input",
         "grad_weight"), kind ("cast" or "gemm"), dtype, elements, amax, smallest (of the values that are not 0), nan and
         inf (counts). Casts also have gemms (those that read the codes), codes (their format), scale (the granularity),
-        transposed, smallest_factor, largest_factor, saturated_fraction and flushed_fraction (of all elements), and
+        transposed, smallest_scale_inv, largest_scale_inv, saturated_fraction and flushed_fraction (of all elements), and
         sqnr_db.
         """
         return self._monitor.records()

@@ -1,6 +1,6 @@
 // Converts a tiling of kernel sm90 to the type of templates/dequant/dequant_sm90_tiling.cuh, and says what follows from
 // it: whether the kernel can be built, how much shared memory it uses, which tilings suit a size, and how long they
-// take. Says what is wrong with a tiling of any kernel.
+// take; and what is wrong with a tiling of either kernel.
 #pragma once
 
 #include <string>

@@ -1,3 +1,5 @@
+// The plans of modules of several parts: a norm and the layer after it, and MLPs (MlpPlan).
+//
 // What a norm and the linear layer after it do, as a plain value: LinearPlan (linear_plan.h) for a layer whose input
 // is normalised. norm_linear_functions.h runs it; NormLinear owns the memory of one.
 //

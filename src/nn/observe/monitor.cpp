@@ -37,9 +37,9 @@ std::string describe(const CastStatsSpec& spec) { return print(spec).substr(std:
 std::string percent(double share) { return share == 0 ? "0" : fmt::format("{:.3g}%", 100 * share); }
 
 std::string scale_range(const CastStats& stats) {
-  const auto same = stats.smallest_factor == stats.largest_factor;
-  return same ? fmt::format("{:.3g}", stats.largest_factor)
-              : fmt::format("{:.3g} .. {:.3g}", stats.smallest_factor, stats.largest_factor);
+  const auto same = stats.smallest_scale_inv == stats.largest_scale_inv;
+  return same ? fmt::format("{:.3g}", stats.largest_scale_inv)
+              : fmt::format("{:.3g} .. {:.3g}", stats.smallest_scale_inv, stats.largest_scale_inv);
 }
 
 // Converts scale_inv of groups that are ordered by group to row by row.
@@ -122,8 +122,8 @@ nlohmann::ordered_json to_json(const MonitorRecord& record) {
   line["codes"] = name(*record.spec.out);
   line["scale"] = print(record.spec.scale);
   line["transposed"] = record.spec.transposed;
-  line["smallest_factor"] = stats.smallest_factor;
-  line["largest_factor"] = stats.largest_factor;
+  line["smallest_scale_inv"] = stats.smallest_scale_inv;
+  line["largest_scale_inv"] = stats.largest_scale_inv;
   line["saturated"] = stats.saturated;
   line["flushed"] = stats.flushed;
   line["spoiled"] = stats.spoiled;

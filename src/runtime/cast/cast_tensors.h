@@ -86,8 +86,8 @@ struct CastStats {
   double sum_of_squared_errors = 0;  // (x - code * factor)^2
   float amax = 0;                    // max |x|; NaN where there is one
   float smallest = 0;                // the smallest |x| that is not 0
-  float smallest_factor = 0;         // 0 without codes
-  float largest_factor = 0;          // NaN where there is one
+  float smallest_scale_inv = 0;      // 0 without codes
+  float largest_scale_inv = 0;       // NaN where there is one
   bool operator==(const CastStats&) const = default;
 };
 
@@ -119,7 +119,7 @@ struct ElementwiseTensors {
 };
 
 // The layout of a matrix's scale_inv. Those of 1x128 groups may have either of two orders: row by row in one vector, or
-// as a matrix with one row for each group of columns, in which cuBLASLt reads them (gemm/cublaslt_scale_inv.h).
+// as a matrix with one row for each group of columns, in which cuBLASLt reads them (gemm/cublaslt_rules.h).
 // The distance, in elements, between the scale_inv of neighbouring rows (or blocks of rows), and between those of
 // neighbouring groups of columns; 0 if all share one factor. A GEMM's operand has its columns along K.
 struct ScaleInvStrides {

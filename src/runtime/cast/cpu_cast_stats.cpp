@@ -64,7 +64,7 @@ static_assert(sizeof(CastStatsResult) == sizeof(CastStats));
 static_assert(offsetof(CastStatsResult, spoiled) == offsetof(CastStats, spoiled));
 static_assert(offsetof(CastStatsResult, sum_of_squared_errors) == offsetof(CastStats, sum_of_squared_errors));
 static_assert(offsetof(CastStatsResult, amax) == offsetof(CastStats, amax));
-static_assert(offsetof(CastStatsResult, largest_factor) == offsetof(CastStats, largest_factor));
+static_assert(offsetof(CastStatsResult, largest_factor) == offsetof(CastStats, largest_scale_inv));
 
 // Adds up the threads of a block in the order of templates/cast/cast_stats.cuh.
 CastStatsPart merged(Parts& parts) {

@@ -1,6 +1,6 @@
-// libcuda's functions take no state of ours, so it is where libcuda has its own: in the handles, and in each thread's
-// current context. A device's number is its place in known_gpus(). (A stream that joins another's capture does not
-// remember it.)
+// The driver that does nothing, of make_dry_driver(). libcuda's functions take no state of ours, so its state is where
+// libcuda has its own: in the handles, and in each thread's current context. A device's number is its place in
+// known_gpus(). (A stream that joins another's capture does not remember it.)
 #include "ingot/runtime/cuda/driver.h"
 
 #include <atomic>

@@ -66,7 +66,7 @@ class INGOT_API Kernel {
   mutable std::atomic<bool> shared_allowed_{false};         // has the device been asked for more than the default?
 };
 
-// LaunchHook is called before and after every launch of a backend (Backend::set_launch_hook), for traces. Without a
+// LaunchHook is called before and after every launch of a device (DeviceApi::set_launch_hook), for traces. Without a
 // hook, a launch costs one more comparison.
 class INGOT_API LaunchHook {
  public:
