@@ -9,7 +9,7 @@ import torch
 
 from ._checks import check_dense, check_layer, refuse
 from ._linear import in_autocasts_dtype
-from ._module_calls import DelayedScales, LayerOf, ModuleOptions, mlp_activation_of, run
+from ._module_calls import DelayedScales, ModuleOptions, mlp_activation_of, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,4 +59,4 @@ def gated_linear(
             f"up: is {up.dtype} of shape {tuple(up.shape)} on {up.device}, expected the gate's {gate.dtype} of shape "
             f"{tuple(gate.shape)} on {gate.device}",
         )
-    return run("gated_linear", options, (gate, up), (LayerOf(weight, bias, options),), None, delayed)
+    return run("gated_linear", options, (gate, up), ((weight, bias, options, ""),), None, delayed)

@@ -11,7 +11,7 @@ import torch
 from ._checks import check_layer, check_tensor, check_vector, check_weight, refuse
 from ._gated_linear import GatedLinearOptions, gated_linear
 from ._linear import in_autocasts_dtype
-from ._module_calls import DelayedScales, LayerOf, ModuleOptions, NormOptions, mlp_activation_of, run
+from ._module_calls import DelayedScales, ModuleOptions, NormOptions, mlp_activation_of, run
 from ._shared_linear import SharedLinearOptions, shared_linear
 
 
@@ -105,9 +105,8 @@ def mlp(
     """
     _check(input, up_weight, up_bias, down_weight, down_bias, options)
     input = in_autocasts_dtype(input)
-    up = LayerOf(up_weight, up_bias, options, "up weight ")
-    down = LayerOf(down_weight, down_bias, options, "down weight ")
-    return run("mlp", options, (input,), (up, down), (norm_weight, norm_bias), delayed)
+    layers = ((up_weight, up_bias, options, "up weight "), (down_weight, down_bias, options, "down weight "))
+    return run("mlp", options, (input,), layers, (norm_weight, norm_bias), delayed)
 
 
 def mlp_of_gate_and_up(

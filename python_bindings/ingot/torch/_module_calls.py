@@ -27,7 +27,7 @@ from ._errors import LinearError
 from ._exported import export_layer, is_exporting
 from ._linear import RECIPES, casts_weight_again
 from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
-from ._module_operators import OF_INPUT, Activation, Layer, Norm
+from ._module_operators import OF_INPUT, Activation, Norm
 from ._names import PLACEHOLDERS
 from ._operators import HoldsPlans, PlanTable
 from ._schemas import ASKS_ENGINE
@@ -130,10 +130,6 @@ def _named(function, *arguments):
         raise LinearError(str(error)) from None
 
 
-def _layer_of(weight: torch.Tensor, bias: Optional[torch.Tensor]) -> Layer:
-    return Layer(weight.shape[0], weight.shape[1], weight.dtype, None if bias is None else bias.dtype)
-
-
 @torch.compiler.assume_constant_result
 def _plan_of_trace(family, subject, *arguments):
     return ops.add_plan(family, subject, None, *arguments)
@@ -186,18 +182,10 @@ class _Module(torch.autograd.Function):
 def _forward(family: ops.Family, tensors, plan: int, keep: int, scale, amax, starts):
     """The output, or those of layers that share their input, and what is saved. scale: None, or that of DelayedScales."""
     if scale is None:
-        *outputs, saved = family.operators.forward(*tensors, plan, keep)
+        results = family.operators.forward(*tensors, plan, keep)
     else:
-        *outputs, saved = family.operators.forward_in_place(*tensors, plan, keep, scale=scale, starts=starts, amax=amax)
-    if family.outputs == 1:
-        return outputs[0], saved
-    return tuple(outputs[: 2 if tensors[-2] is None else 3]), saved
-
-
-def _call(name: str, tensors, plan: int, reads: int, subject: str, main_grads, state):
-    if torch.is_grad_enabled():
-        return _Module.apply(name, *tensors, plan, reads, subject, *main_grads, *state)
-    return _forward(ops.FAMILIES[name], tensors, plan, 0, *state)[0]
+        results = family.operators.forward_in_place(*tensors, plan, keep, scale=scale, starts=starts, amax=amax)
+    return results if family.outputs == 1 else (tuple(results[: 2 if tensors[-2] is None else 3]), results[-1])
 
 
 def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[DelayedScales]):
@@ -221,18 +209,14 @@ def _state_of(subject: str, recipe: str, input: torch.Tensor, delayed: Optional[
     return delayed._replace(starts=ops.starts_of((7 if delayed.starts else 0,) * layers, input.device))
 
 
-class LayerOf(NamedTuple):
-    """A layer of a call. subject, part: of messages about the weight's main_grad."""
-
-    weight: torch.Tensor
-    bias: Optional[torch.Tensor]
-    subject: Subject
-    part: str = ""
+# Of a layer: its weight and bias, then the subject and the part that messages about the weight's main_grad name.
+LayerOf = tuple[torch.Tensor, Optional[torch.Tensor], Subject, str]
 
 
 def run(family: str, options, inputs, layers: Sequence[LayerOf], norm=None, delayed: Optional[DelayedScales] = None):
     """Runs a module's operators with their plan, which `options` has. inputs: one, with the norm's weight and bias, or gate
     and up; in autocast's dtype, and the layers checked."""
+    compiling, records = torch.compiler.is_compiling(), torch.is_grad_enabled()
     input, gamma = inputs[0], None
     if norm is not None:
         gamma, beta = norm
@@ -244,37 +228,39 @@ def run(family: str, options, inputs, layers: Sequence[LayerOf], norm=None, dela
     converts = options.recipe == "high_precision"  # then both operands of a GEMM have one dtype
     tensors, main_grads, of_layers, trains_weight = [*inputs], [], [], False
     for weight, bias, subject, part in layers:
-        trains_weight = trains_weight or weight.requires_grad
         main_grads.append(main_grad_of(weight, subject, part))
         weight = converted(weight, input.dtype) if converts else weight
+        trains_weight = trains_weight or weight.requires_grad
         tensors += (weight, bias)
-        of_layers.append(_layer_of(weight, bias))
+        of_layers.append((*weight.shape, weight.dtype, None if bias is None else bias.dtype))
     absent = len(ops.FAMILIES[family].weights) - len(of_layers)
     tensors, main_grads = (*tensors, *(None,) * (2 * absent)), (*main_grads, *(None,) * absent)
-    layers, trains_weight = tuple(of_layers), trains_weight and torch.is_grad_enabled()
-    if is_transformed(*tensors):
+    if is_transformed(*tensors, records=records):
         refuse_transforms(options)
-    affine = gamma is not None
-    needs_codes = any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    needs_codes = trains_weight or any(each is not None and each.requires_grad for each in tensors)
     again = casts_weight_again(options.keep_weight_codes, input, needs_codes)
     fixed = (options.recipe, options._activation, options._norm)
     # A compiler would guard the names: equal modules share a graph.
-    subject = options._subject if torch.compiler.is_compiling() else options.subject
+    subject = options._subject if compiling else options.subject
     state = _state_of(subject, options.recipe, input, delayed)
-    if not torch.is_grad_enabled() and delayed is not None:
+    if delayed is not None and not records:
         state = (state[0], torch.zeros_like(state[1]), state[2])  # a forward without gradients notes no maxima
-    key = (affine, input.dtype, trains_weight, layers, again)
-    if torch.compiler.is_compiling():
+    key = (gamma is not None, input.dtype, trains_weight and records, tuple(of_layers), again)
+    if compiling:
         if is_exporting():
             return _export(family, options, tensors, state)
         plan = _plan_of_trace(family, options._subject, *fixed, *key)
-        return _call(family, tensors, *plan, subject, main_grads, state)
+        if records:
+            return _Module.apply(family, *tensors, *plan, subject, *main_grads, *state)
+        return _forward(ops.FAMILIES[family], tensors, plan[0], 0, *state)[0]
     try:
         plan = options._plans.get(key)
         if plan is None:
-            of_layers = (family, options._subject, options._names)
-            plan = options._plans[key] = _named(ops.add_plan, *of_layers, *fixed, *key)
-        return _call(family, tensors, *plan, subject, main_grads, state)
+            names = (family, options._subject, options._names)
+            plan = options._plans[key] = _named(ops.add_plan, *names, *fixed, *key)
+        if records:
+            return _Module.apply(family, *tensors, *plan, subject, *main_grads, *state)
+        return _forward(ops.FAMILIES[family], tensors, plan[0], 0, *state)[0]
     except RuntimeError as error:
         raise layer_error(error, subject) from None
 

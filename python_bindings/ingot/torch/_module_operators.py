@@ -174,6 +174,7 @@ def _norm(norm: Optional[Norm], affine: bool, input_dtype: torch.dtype):
 def _plan(
     family, subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again
 ) -> tuple[int, int]:
+    layers = tuple(Layer(*each) for each in layers)
     of_layers = []
     for layer in layers:
         bias = None if layer.bias_dtype is None else HIGH_PRECISION[layer.bias_dtype]
@@ -198,15 +199,15 @@ def add_plan(
     affine: bool,
     input_dtype: torch.dtype,
     trains_weight: bool,
-    layers: tuple[Layer, ...],
+    layers: tuple[tuple, ...],
     weight_again: bool = False,
 ) -> tuple[int, int]:
     """The plan of a module: a norm, a layer and its activation ("norm_linear"), an MLP of two layers whose dtypes are
     equal ("mlp"), two or three layers that share an input ("shared_linear"), a layer whose input is an activation of a
     gate and up ("gated_linear"). `subject` is what messages call it, with PLACEHOLDERS for the names of its layers.
-    names: these; None for a graph, which equal modules share. weight_again: backward casts the weights once more, and
-    forward keeps no codes of them. Returns the plan's number and READS bits; equal arguments give one number, in every
-    process with this version of Ingot."""
+    names: these; None for a graph, which equal modules share. layers: of each the fields of Layer. weight_again: backward
+    casts the weights once more, and forward keeps no codes of them. Returns the plan's number and READS bits; equal
+    arguments give one number, in every process with this version of Ingot."""
     facts = (subject, recipe, activation, norm, affine, input_dtype, trains_weight, layers, weight_again)
     try:
         number, reads = _plan(family, *facts)

@@ -9,7 +9,7 @@ import torch
 
 from ._checks import check_layer
 from ._linear import in_autocasts_dtype
-from ._module_calls import DelayedScales, LayerOf, ModuleOptions, NormOptions, activation_of, run
+from ._module_calls import DelayedScales, ModuleOptions, NormOptions, activation_of, run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,5 +57,5 @@ def norm_linear(
     """
     check_layer(options, input, weight, bias)
     input = in_autocasts_dtype(input)
-    layers = (LayerOf(weight, bias, options),)
+    layers = ((weight, bias, options, ""),)
     return run("norm_linear", options, (input,), layers, (norm_weight, norm_bias), delayed)

@@ -9,7 +9,7 @@ import torch
 
 from ._checks import check_layer, refuse
 from ._linear import in_autocasts_dtype
-from ._module_calls import DelayedScales, LayerOf, ModuleOptions, NormOptions, run
+from ._module_calls import DelayedScales, ModuleOptions, NormOptions, run
 
 _MOST = 3
 
@@ -68,5 +68,5 @@ def shared_linear(
     for name, weight, bias in zip(names, weights, biases):
         check_layer(f'linear "{name}"', input, weight, bias)
     input = in_autocasts_dtype(input)
-    layers = [LayerOf(*each, f'linear "{name}"') for name, *each in zip(names, weights, biases)]
+    layers = [(*each, f'linear "{name}"', "") for name, *each in zip(names, weights, biases)]
     return run("shared_linear", options, (input,), layers, (norm_weight, norm_bias), delayed)
