@@ -76,6 +76,25 @@ BOOST_AUTO_TEST_CASE(parts_lie_one_behind_the_other) {
   }
 }
 
+// Whether backward's codes of the weight come with forward's, or are made again.
+BOOST_AUTO_TEST_CASE(grad_input_reads_scales_of) {
+  struct Expected {
+    LinearConfig config;
+    ScaleGranularity scale;
+  };
+  for (const auto& [config, scale] : {Expected{tensorwise(), kTensorwise}, Expected{delayed(), kTensorwise},
+                                      Expected{rowwise(), kColumnwise}, Expected{rowwise_folded(), kRowwise},
+                                      Expected{rowwise_with_gw_hp(), kTensorwise}, Expected{blockwise(), kBlocks}}) {
+    BOOST_TEST_CONTEXT(print(config)) {
+      BOOST_TEST(print(plan_of(config).weight_scale_of_grad_input()) == print(scale));
+      LinearConfig again = config;
+      if (again.weight == OtherCodes::folded) continue;
+      again.weight = OtherCodes::again;
+      BOOST_TEST(print(plan_of(again).weight_scale_of_grad_input()) == print(scale));
+    }
+  }
+}
+
 // Rows of codes start where tensor-core GEMMs load: multiples of 16 bytes, of 64 for long rows; short ones are dense.
 BOOST_AUTO_TEST_CASE(codes_have_the_pitch_of_tensor_cores) {
   const LinearPlan plan = plan_of(rowwise());

@@ -206,12 +206,9 @@ void check_codes_of_backward(const LinearChecker& check, const LinearBackwardTen
   const NamedTensor transposed{"codes.transposed", &t.codes.transposed};
   const NamedTensor scale_inv{"codes.scale_inv", &t.codes.scale_inv};
   const NamedTensor own{"codes.transposed_scale_inv", &t.codes.transposed_scale_inv};
-  if (plan.weight_again.any) {
-    if (is_given(t.codes.transposed)) check.codes(transposed, in, out, own, plan.weight_again.spec.scale);
-    return;
-  }
-  const CastSpec& spec = plan.weight.spec;
-  check.codes(transposed, in, out, spec.transposed_scale ? own : scale_inv, spec.transposed_scale.value_or(spec.scale));
+  if (plan.weight_again.any && !is_given(t.codes.transposed)) return;
+  const bool has_own = plan.weight_again.any || plan.weight.spec.transposed_scale;
+  check.codes(transposed, in, out, has_own ? own : scale_inv, plan.weight_scale_of_grad_input());
 }
 
 void check_scratch(const LinearChecker& check, const MemoryRegion& scratch, std::size_t bytes, const Stream& stream,

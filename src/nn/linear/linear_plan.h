@@ -203,6 +203,10 @@ struct INGOT_API LinearPlan {
   LinearPass effective(LinearPass pass) const {
     return pass == LinearPass::recompute && recomputes_output() ? LinearPass::training : pass;
   }
+  // How many of the weight's elements, as seen on [N, K], share a scale in the codes that grad_input's GEMM reads.
+  ScaleGranularity weight_scale_of_grad_input() const {
+    return weight_again.any ? weight_again.spec.scale : weight.spec.transposed_scale.value_or(weight.spec.scale);
+  }
   bool rounds_bias() const { return shape.bias && *dtypes.bias != bias_dtype(output_gemm[0]); }
   // Is there an epilogue, and is it a separate pass over the sum, which is rounded to the output's dtype before? Then
   // cuBLASLt, which knows no such epilogues, may multiply. In high precision that is faster than a GEMM with the
