@@ -121,13 +121,18 @@ def test_opcheck_and_messages_of_gathered_weights():
     with FlopCounterMode(display=False) as counter:
         assert torch.equal(split_operators.gemm_output(*in_parts, **of_weight), output) and torch.equal(kept, saved)
     assert counter.get_total_flops() == 2 * 20 * 80 * 96
-    with pytest.raises(RuntimeError, match='linear "wq" weight: must be FP8 of .out_features, in_features. on'):
+    with pytest.raises(RuntimeError, match='linear "wq" weight: must be .80, 96. = .out_features, in_features., as'):
         split_operators.gemm_output(*in_parts[:3], weight[:79], *in_parts[4:], **of_weight)
     check(operators.linear_backward, torch.randn(20, 80), x, weight, saved, None, facts.number, 7)
-    for wrong in (weight[:79], weight.t().contiguous().t(), torch.randn(80, 96)):
-        with pytest.raises(RuntimeError, match='linear "wq" weight: must be FP8 of .out_features, in_features. on'):
-            operators.linear_forward(x, wrong, b, facts.number, 0, **of_weight)
-    with pytest.raises(RuntimeError, match='linear "wq" factor of weight: must be float32 of one element'):
+    wrong = (
+        (weight[:79], "must be .80, 96. = .out_features, in_features."),
+        (weight.t().contiguous().t(), "is not contiguous: call"),
+        (torch.randn(80, 96), "comes with scale_inv, so it must be codes in e4m3fn"),
+    )
+    for tensor, text in wrong:
+        with pytest.raises(RuntimeError, match=f'linear "wq" weight: {text}'):
+            operators.linear_forward(x, tensor, b, facts.number, 0, **of_weight)
+    with pytest.raises(RuntimeError, match='linear "wq" weight_scale_inv: has 2 elements, but the GEMM of the output'):
         operators.linear_forward(x, weight, b, facts.number, 0, weight_scale_inv=torch.ones(2))
 
 

@@ -26,32 +26,67 @@ bool is_bytes(const TorchTensor& tensor) {
   return torch_functions().dtype(tensor.handle(), &number) == 0 && number == torch_functions().bytes;
 }
 
+void require_contiguous(const TorchTensor& tensor, const TensorName& name) {
+  if (!tensor.is_contiguous()) refuse(name, "is not contiguous: call .contiguous()");
+}
+
 void* contiguous(const TorchTensor& tensor, const TensorName& name, std::int64_t count, const char* what) {
   const std::int64_t found = tensor.elements();
   if (found != count) {
     refuse(name, "has " + std::to_string(found) + " " + what + ", but this layer has " + std::to_string(count) +
                      ": load a state that was saved with the same options");
   }
-  if (!tensor.is_contiguous()) refuse(name, "is not contiguous: call .contiguous()");
+  require_contiguous(tensor, name);
   void* const data = tensor.data();
   if (std::bit_cast<std::uintptr_t>(data) % 16 != 0) refuse(name, "is not aligned to 16 bytes: call .clone()");
   return data;
 }
 
-// As FSDP gathers it.
-void require_gathered(const LinearPlan& plan, const TorchTensor& tensor, const TorchTensor& scale_inv, Device device) {
-  const LinearShape& shape = plan.shape;
-  const std::array<std::int64_t, 2> sizes{shape.out_features, shape.in_features};
-  const std::array<std::int64_t, 2> strides{shape.in_features, 1};
-  if (!tensor.float8_dtype() || tensor.device() != device || !std::ranges::equal(tensor.sizes(), sizes) ||
-      (shape.in_features * shape.out_features > 0 && !std::ranges::equal(tensor.strides(), strides))) {
-    refuse({plan.subject, "weight"},
-           "must be FP8 of [out_features, in_features] on the input's device, by rows: gather it so");
+// ---- a weight in FP8 -----------------------------------------------------------------------------------------------
+
+// How the plan casts a weight for this GEMM; nullptr: it does not.
+const Cast* cast_for(const LinearPlan& plan, WeightReader reader) {
+  const GemmConfig& gemm = reader == WeightReader::output ? plan.config.output : plan.config.grad_input;
+  return is_float8(gemm) ? &*gemm.b : nullptr;
+}
+
+std::string in_words(ScaleGranularity scale) {
+  if (scale == kTensorwise) return "for the whole weight";
+  if (scale == kRowwise) return "for each row";
+  if (scale == kColumnwise) return "for each column";
+  return "for each " + print(scale) + " block";
+}
+
+void* codes_of(const LinearPlan& plan, Dtype dtype, const TorchTensor& tensor, Device device) {
+  const TensorName name{plan.subject, "weight"};
+  if (!tensor.given()) refuse(name, "is not given, but its scale_inv is: give both or neither");
+  require_device(tensor, name, device);
+  if (tensor.float8_dtype() != dtype && !is_bytes(tensor)) {
+    refuse(name, "comes with scale_inv, so it must be codes in " + std::string(ingot::name(dtype)) +
+                     ", or the bytes of these: cast it, or leave scale_inv out");
   }
-  if (scale_inv.dtype() != Dtype::f32 || scale_inv.device() != device ||
-      !std::ranges::all_of(scale_inv.sizes(), [](std::int64_t size) { return size == 1; })) {
-    refuse({plan.subject, "factor of weight"}, "must be float32 of one element on the input's device");
+  const auto [in, out, bias] = plan.shape;
+  if (!std::ranges::equal(tensor.sizes(), std::array{out, in})) {
+    refuse(name,
+           "must be [" + std::to_string(out) + ", " + std::to_string(in) +
+               "] = [out_features, in_features], as its codes are by rows: gather all of it, and do not transpose it");
   }
+  require_contiguous(tensor, name);
+  return tensor.data();
+}
+
+void* weight_scale_inv_of(const LinearPlan& plan, ScaleGranularity scale, std::int64_t count, const TorchTensor& tensor,
+                          WeightReader reader, Device device) {
+  const TensorName name{plan.subject, "weight_scale_inv"};
+  require_device(tensor, name, device);
+  if (tensor.dtype() != Dtype::f32) refuse(name, "must be float32: convert it with .float()");
+  if (tensor.elements() != count) {
+    refuse(name, "has " + std::to_string(tensor.elements()) + " elements, but the GEMM of " +
+                     (reader == WeightReader::output ? "the output" : "grad_input") + " takes " +
+                     std::to_string(count) + ", one " + in_words(scale) + ": give those of the cast for this GEMM");
+  }
+  require_contiguous(tensor, name);
+  return tensor.data();
 }
 
 }  // namespace
@@ -86,31 +121,28 @@ TorchMatrix columns_of(const TorchTensor& tensor, const TensorName& name, std::i
   return matrix;
 }
 
-Float8Weight::Float8Weight(const LinearPlan& plan, bool as_stored, const TorchTensor& tensor,
-                           const TorchTensor& given_scale_inv, Device device)
-    : frozen(as_stored) {
+Float8Weight::Float8Weight(const LinearPlan& plan, WeightReader reader, const TorchTensor& tensor,
+                           const TorchTensor& scale_inv, Device device) {
   const auto [in, out, bias] = plan.shape;
-  std::int64_t count = 1;
-  void* of_scale_inv = nullptr;
-  if (frozen) {
-    const CastSpec& spec = plan.weight.spec;
-    count = scale_count(spec.scale, out, in);
-    codes = matrix(bytes_of(tensor, {plan.subject, "weight"}, in * out, device), spec.out, out, in, device);
-    of_scale_inv = scale_inv_of(given_scale_inv, {plan.subject, "weight_scale"}, count, Dtype::f32, device);
-  } else {
-    require_gathered(plan, tensor, given_scale_inv, device);
-    codes = matrix(tensor.data(), *tensor.float8_dtype(), out, in, device);
-    of_scale_inv = given_scale_inv.data();
+  const Cast* const cast = cast_for(plan, reader);
+  if (cast == nullptr) {
+    refuse({plan.subject, "weight_scale_inv"},
+           std::string("is given, but the GEMM of ") + (reader == WeightReader::output ? "the output" : "grad_input") +
+               " reads this weight in high precision: give that, without scale_inv");
   }
-  scale_inv = vector(of_scale_inv, Dtype::f32, count, device);
+  const ScaleGranularity scale =
+      reader == WeightReader::output ? plan.weight.spec.scale : plan.weight_scale_of_grad_input();
+  const std::int64_t count = scale_count(scale, out, in);
+  codes_ = matrix(codes_of(plan, cast->dtype, tensor, device), cast->dtype, out, in, device);
+  scale_inv_ = vector(weight_scale_inv_of(plan, scale, count, scale_inv, reader, device), Dtype::f32, count, device);
 }
 
 Float8View Float8Weight::for_grad_input(Backend& backend, Stream& stream, void* memory) const {
-  Tensor transposed = matrix(memory, codes.dtype, codes.cols, codes.rows, codes.device);
-  transposed.row_stride = code_pitch(codes.rows);
-  if (!codes.empty()) backend.relayout({.transposed = true}, {.input = codes, .output = transposed}, stream);
-  if (frozen) return {.codes = codes, .transposed = transposed, .scale_inv = scale_inv};
-  return {.transposed = transposed, .transposed_scale_inv = scale_inv};
+  Tensor transposed = matrix(memory, codes_.dtype, codes_.cols, codes_.rows, codes_.device);
+  transposed.row_stride = code_pitch(codes_.rows);
+  if (!codes_.empty()) backend.relayout({.transposed = true}, {.input = codes_, .output = transposed}, stream);
+  // Whichever of the two the plan's GEMM reads.
+  return {.transposed = transposed, .scale_inv = scale_inv_, .transposed_scale_inv = scale_inv_};
 }
 
 }  // namespace ingot::python

@@ -22,22 +22,27 @@ TorchMatrix columns_of(const TorchTensor& tensor, const TensorName& name, std::i
 // The device of the tensor that decides where a call runs. Throws Error{invalid_argument} for one that Ingot lacks.
 Device device_of(const TorchTensor& tensor, const TensorName& name);
 
-// A linear layer's weight that comes as FP8 codes [N, K] and f32 scale_inv, both the caller's.
-struct Float8Weight {
-  // frozen: as checkpoints have it, with what the plan's cast of a weight has: a factor, or one for each row or block;
-  // the codes may be a buffer of bytes. Otherwise as FSDP gathers it, with one factor.
-  Float8Weight(const LinearPlan& plan, bool frozen, const TorchTensor& tensor, const TorchTensor& scale_inv,
+// Which of its GEMMs reads a weight.
+enum class WeightReader : std::uint8_t { output, grad_input };
+
+// A linear layer's weight that the caller gives as FP8 codes [N, K], by rows, and f32 scale_inv: from a checkpoint, as
+// FSDP gathers it, or cast by anyone else. There are as many scale_inv as the plan's cast has for that GEMM.
+class Float8Weight {
+ public:
+  // Throws Error{invalid_argument} for codes of another format than the plan's (bytes are taken for codes of that), and
+  // for another shape, device, order or number of scale_inv; and if the GEMM reads the weight in high precision.
+  Float8Weight(const LinearPlan& plan, WeightReader reader, const TorchTensor& tensor, const TorchTensor& scale_inv,
                Device device);
 
-  Float8View for_output() const { return {.codes = codes, .scale_inv = scale_inv}; }
-  // For grad_input, transposed into `memory` of bytes(). The codes are transposed anew each time: kept, they would take
+  Float8View for_output() const { return {.codes = codes_, .scale_inv = scale_inv_}; }
+  // Transposed into `memory` of transposed_bytes(). This is done anew each time: kept, the transposed codes would take
   // as much memory again.
   Float8View for_grad_input(Backend& backend, Stream& stream, void* memory) const;
-  std::size_t bytes() const { return static_cast<std::size_t>(codes.cols * code_pitch(codes.rows)); }
+  std::size_t transposed_bytes() const { return static_cast<std::size_t>(codes_.cols * code_pitch(codes_.rows)); }
 
-  Tensor codes{};
-  Tensor scale_inv{};
-  bool frozen;
+ private:
+  Tensor codes_{};
+  Tensor scale_inv_{};
 };
 
 }  // namespace ingot::python

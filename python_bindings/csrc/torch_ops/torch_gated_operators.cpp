@@ -51,9 +51,10 @@ void forward(TorchArgumentsOf<kGatedLinearForward>& all) {
   call.use(delayed_scales(all), 1, plan.subject);
   const bool keeps = (keep & kKeepSaved) != 0;
 
-  const LayerOperands operands(plan, all.tensor<"weight">(), all.tensor<"bias">(), device);
+  const TorchWeight weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
+  const LayerOperands operands(plan, weight, all.tensor<"bias">(), device);
   TorchResult output(true, sizes_with_last(gate.sizes(), plan.shape.out_features), *plan.dtypes.output, device);
-  TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
+  TorchKept kept(of.kept(tokens, {&weight, 1}), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   const TorchRegion scratch(plan.forward_scratch(tokens, pass, call.observes_values()).bytes, device);
@@ -62,10 +63,11 @@ void forward(TorchArgumentsOf<kGatedLinearForward>& all) {
                                .bias = operands.bias.view,
                                .output = output.view,
                                .prologue_inputs = {input.up.view},
+                               .codes = operands.codes,
                                .scales = call.scales(plan),
                                .saved = keeps ? &saved : nullptr,
                                .scratch = scratch.region()};
-  if (of.weight_bytes > 0) tensors.weight_into = kept.codes();
+  if (kept.codes().bytes > 0) tensors.weight_into = kept.codes();
   linear_forward(plan, call.backend(), tensors, call.run());
   all.result<"output">() = std::move(output.tensor);
   all.result<"saved">() = std::move(kept).publish();
@@ -102,14 +104,14 @@ void backward(TorchArgumentsOf<kGatedLinearBackward>& all) {
   call.use(delayed_scales(all), 1, plan.subject);
   const GateOperands input(plan, all.tensor<"gate">(), all.tensor<"up">(), device);
 
-  const TorchKept kept(std::move(all.tensor<"saved">()), of.kept(tokens),
+  const TorchWeight given_weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
+  const TorchKept kept(std::move(all.tensor<"saved">()), of.kept(tokens, {&given_weight, 1}),
                        wants.input && !plan.grad_input_reads_weight() && !of.casts_whole_weights_again,
                        {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   const TorchResult grad_values(wants.input, all.tensor<"gate">().sizes(), plan.dtypes.input, device);
   LayerGradients gradients(plan, wants.weight, wants.bias, device, main_grad);
-  const WeightOfBackward weight(plan, wants.input, all.tensor<"weight">(), kept.codes(), of.casts_whole_weights_again,
-                                call);
+  const WeightOfBackward weight(plan, wants.input, given_weight, kept.codes(), of.casts_whole_weights_again, call);
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
   linear_backward(plan, call.backend(),
                   {.saved = &saved,
@@ -154,8 +156,8 @@ nb::tuple add_plan(const ModuleText& module) {
   options.subject = module.subject;
   const LinearPlan layer = linear_plan(options);
   return add_module(layer.identity,
-                    GatedModule({.linear = layer, .by_gate = mlp.by_x, .by_up = mlp.by_up}, layer.weight_memory().bytes,
-                                casts_whole_again(layer, module.weight_again)),
+                    GatedModule({.linear = layer, .by_gate = mlp.by_x, .by_up = mlp.by_up},
+                                {layer.weight_memory().bytes}, casts_whole_again(layer, module.weight_again)),
                     {module.sizes(0)}, {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
 }
 

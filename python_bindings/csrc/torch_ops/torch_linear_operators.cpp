@@ -1,5 +1,5 @@
 // The operators of a linear layer: forward and backward (nn/linear/linear_functions.h), with a weight in high precision
-// or in FP8, as FSDP gathers it and as checkpoints have it. torch_split_operators.cpp has the parts of forward for
+// or as FP8 codes. torch_split_operators.cpp has the parts of forward for
 // compilers. Autograd and fake kernels are Python's (ingot/torch).
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
@@ -18,7 +18,6 @@
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/backend.h"
 #include "torch_abi/torch_memory.h"
-#include "torch_abi/torch_weight_operand.h"
 #include "torch_ops/torch_module_plans.h"
 #include "torch_ops/torch_module_tensors.h"
 #include "torch_ops/torch_operator.h"
@@ -70,13 +69,8 @@ void forward(TorchArgumentsOf<kLinearForward>& all) {
   const LinearPlan& plan = of.plan;
   const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.subject, "input"});
   const Device device = input.view.device;
-  std::optional<Float8Weight> float8;
-  TorchMatrix weight;
-  if (all.tensor<"weight_scale_inv">().given()) {
-    float8.emplace(plan, of.frozen, all.tensor<"weight">(), all.tensor<"weight_scale_inv">(), device);
-  } else {
-    weight = operand_of(all.tensor<"weight">(), {plan.subject, "weight"}, device);
-  }
+  const TorchWeight weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
+  const LayerOperands operands(plan, weight, all.tensor<"bias">(), device);
   const std::int64_t tokens = input.view.rows;
   const TorchRun run(device, all, tokens);
   CallScales given(plan, run,
@@ -87,34 +81,28 @@ void forward(TorchArgumentsOf<kLinearForward>& all) {
 
   TorchResult output(true, sizes_with_last(all.tensor<"input">().sizes(), plan.shape.out_features), *plan.dtypes.output,
                      device);
-  TorchRegion codes = float8 ? TorchRegion() : TorchRegion(of.weight_bytes, device);
+  TorchRegion codes(of.kept(tokens, {&weight, 1}).all_codes(), device);
   TorchRegion saved_memory = keeps_saved ? TorchRegion(of.saved.bytes(tokens), device) : TorchRegion();
   LinearSaved saved{.memory = saved_memory.region()};
   const LinearPass pass = keeps_saved ? LinearPass::training : LinearPass::inference;
   const std::size_t scratch_bytes = plan.forward_scratch(tokens, pass, run.observes_values()).bytes;
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
   LinearForwardTensors tensors{.input = input.view,
-                               .weight = weight.view,
+                               .weight = operands.weight.view,
+                               .bias = operands.bias.view,
                                .output = output.view,
+                               .codes = operands.codes,
                                .scales = given.scales,
                                .saved = keeps_saved ? &saved : nullptr,
                                .scratch = {scratch.data(), scratch_bytes}};
-  TorchMatrix bias;
-  if (plan.shape.bias) {
-    bias = operand_of(all.tensor<"bias">(), {plan.subject, "bias"}, device);
-    tensors.bias = bias.view;
-  }
-  TorchSide side(run, faster_with_side(plan, tokens) && !float8 && of.weight_bytes > 0);
-  if (float8) {
-    tensors.codes = float8->for_output();
-  } else if (of.weight_bytes > 0) {
-    cast_weight_beside(plan, run.backend(), codes.region(), side, tensors);
-  }
+  const bool casts = codes.region().bytes > 0;
+  TorchSide side(run, faster_with_side(plan, tokens) && casts);
+  if (casts) cast_weight_beside(plan, run.backend(), codes.region(), side, tensors);
   linear_forward(plan, run.backend(), tensors, run.run());
 
   all.result<"output">() = std::move(output.tensor);
   if (keeps_saved) all.result<"saved">() = std::move(saved_memory).publish();
-  if ((keep & kKeepCodes) != 0 && !float8) all.result<"codes">() = std::move(codes).publish();
+  if ((keep & kKeepCodes) != 0 && !weight.is_codes()) all.result<"codes">() = std::move(codes).publish();
   all.result<"amaxes">() = std::move(given.amaxes);
   run.note(all, all.result<"saved">());
   run.note(all, all.result<"codes">());
@@ -168,21 +156,16 @@ void backward(TorchArgumentsOf<kLinearBackward>& all) {
     input = matrix_of(all.tensor<"input">(), {plan.subject, "input"});
     tensors.input = input.view;
   }
-  TorchRegion codes;  // of the weight: given, or transposed here
-  std::optional<WeightOfBackward> weight;
-  if (wants.input && all.tensor<"weight_scale_inv">().given()) {
-    const Float8Weight float8(plan, of.frozen, all.tensor<"weight">(), all.tensor<"weight_scale_inv">(), device);
-    codes = TorchRegion(float8.bytes(), device);
-    tensors.codes = float8.for_grad_input(run.backend(), run.stream(), codes.region().data);
-  } else if (wants.input) {
-    if (!of.reads_weight()) {
-      codes = given_region(all.tensor<"codes">(), device);
-      require_bytes(plan, "codes", codes, of.weight_bytes);
-    }
-    weight.emplace(plan, true, all.tensor<"weight">(), codes.region(), of.casts_whole_weights_again, run);
-    tensors.weight = weight->matrix.view;
-    tensors.codes = weight->codes;
+  const TorchWeight given_weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
+  TorchRegion kept_codes;
+  if (wants.input && !given_weight.is_codes() && !of.reads_weight()) {
+    kept_codes = given_region(all.tensor<"codes">(), device);
+    require_bytes(plan, "codes", kept_codes, of.weight_bytes[0]);
   }
+  const WeightOfBackward weight(plan, wants.input, given_weight, kept_codes.region(), of.casts_whole_weights_again,
+                                run);
+  tensors.weight = weight.matrix.view;
+  tensors.codes = weight.codes;
   const bool expands = expands_grad_output(plan, tensors);
   const std::size_t scratch_bytes = plan.backward_scratch(tokens, wants, run.observes_values(), expands).bytes;
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
@@ -218,7 +201,7 @@ nb::tuple add_plan(const LinearConfig& config, std::int64_t in_features, std::in
                    .grad_weight = grad_weight}),
       weight_again);
   const auto [constant, per_unit] = plan.saved;
-  const std::size_t weight_bytes = plan.weight_bytes;
+  const std::size_t weight_bytes = plan.weight_bytes[0];
   const bool reads_input = grad_weight && plan.plan.grad_weight_reads_input();
   const bool reads_weight = plan.reads_weight();
   return nb::make_tuple(add_linear(std::move(plan)), constant, per_unit, weight_bytes, reads_input, reads_weight);
@@ -258,15 +241,14 @@ std::int64_t add_frozen_plan(const std::string& recipe_name, const std::string& 
   config.grad_weight = {};  // and so none of its casts
   config.output.b->dtype = config.grad_input.b->dtype = dtype_of(code_dtype, "codes");
   if (config.input == OtherCodes::folded) config.input = OtherCodes::together;
-  TorchPlan plan(
-      linear_plan({.name = placeholder(0),
-                   .config = config,
-                   .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
-                   .dtypes = linear_dtypes(input, std::nullopt, bias),
-                   .grad_weight = false}),
-      false);
-  plan.frozen = true;
-  return add_linear(std::move(plan));
+  return add_linear(
+      {linear_plan({.name = placeholder(0),
+                    .config = config,
+                    .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
+                    .dtypes = linear_dtypes(input, std::nullopt, bias),
+                    .grad_weight = false}),
+       false},
+      true);
 }
 
 const TorchFamily kFamily(kOperators, [](nb::module_& module) {

@@ -15,12 +15,19 @@ namespace nb = nanobind;
 
 using MlpModule = TorchModule<MlpPlan>;
 
-std::size_t codes_of_up(const MlpPlan& plan) { return plan.up.linear.weight_memory().bytes; }
-std::size_t codes_of_down(const MlpPlan& plan) { return plan.down.weight_memory().bytes; }
+constexpr std::size_t kUpLayer = 0;
+constexpr std::size_t kDownLayer = 1;
+
+template <class Arguments>
+std::array<TorchWeight, 2> weights_of(Arguments& all) {
+  return {TorchWeight{&all.template tensor<"up_weight">(), &all.template tensor<"up_weight_scale_inv">()},
+          TorchWeight{&all.template tensor<"down_weight">(), &all.template tensor<"down_weight_scale_inv">()}};
+}
 
 // What one of the two layers has in forward.
 MlpLayerForward layer_forward(const LayerOperands& operands, const MemoryRegion& codes, const LinearScales& scales) {
-  MlpLayerForward layer{.weight = operands.weight.view, .bias = operands.bias.view, .scales = scales};
+  MlpLayerForward layer{
+      .weight = operands.weight.view, .bias = operands.bias.view, .codes = operands.codes, .scales = scales};
   if (codes.bytes > 0) layer.weight_into = codes;
   return layer;
 }
@@ -38,21 +45,21 @@ void forward(TorchArgumentsOf<kMlpForward>& all) {
   const bool keeps = (keep & kKeepSaved) != 0;
 
   const NormOperands norm(plan.up, all.tensor<"gamma">(), all.tensor<"beta">(), device);
-  const LayerOperands up(plan.up.linear, all.tensor<"up_weight">(), all.tensor<"up_bias">(), device);
-  const LayerOperands down(plan.down, all.tensor<"down_weight">(), all.tensor<"down_bias">(), device);
+  const std::array<TorchWeight, 2> weights = weights_of(all);
+  const LayerOperands up(plan.up.linear, weights[kUpLayer], all.tensor<"up_bias">(), device);
+  const LayerOperands down(plan.down, weights[kDownLayer], all.tensor<"down_bias">(), device);
   TorchResult output(true, all.tensor<"input">().sizes(), *plan.down.dtypes.output, device);
-  TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
+  TorchKept kept(of.kept(tokens, weights), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   const TorchRegion scratch(plan.forward_scratch(tokens, pass, call.observes_values()).bytes, device);
-  const std::size_t up_bytes = codes_of_up(plan);
   const MlpForwardTensors tensors{
       .input = input.view,
       .gamma = norm.gamma.view,
       .beta = norm.beta.view,
       .output = output.view,
-      .up = layer_forward(up, kept.codes(0, up_bytes), call.scales(plan.up.linear, 0)),
-      .down = layer_forward(down, kept.codes(up_bytes, codes_of_down(plan)), call.scales(plan.down, 1)),
+      .up = layer_forward(up, kept.codes(kUpLayer), call.scales(plan.up.linear, kUpLayer)),
+      .down = layer_forward(down, kept.codes(kDownLayer), call.scales(plan.down, kDownLayer)),
       .saved = keeps ? &saved : nullptr,
       .scratch = scratch.region()};
   mlp_forward(plan, call.backend(), tensors, call.run());
@@ -82,9 +89,11 @@ void backward(TorchArgumentsOf<kMlpBackward>& all) {
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
-  const bool needs_codes = wants.reaches_up() && of.weight_bytes > 0 && !plan.down.grad_input_reads_weight() &&
+  const std::array<TorchWeight, 2> weights = weights_of(all);
+  const TorchKeptSize size = of.kept(tokens, weights);
+  const bool needs_codes = wants.reaches_up() && size.all_codes() > 0 && !plan.down.grad_input_reads_weight() &&
                            !of.casts_whole_weights_again;
-  const TorchKept kept(std::move(all.tensor<"saved">()), of.kept(tokens), needs_codes, {plan.subject, "saved"}, device);
+  const TorchKept kept(std::move(all.tensor<"saved">()), size, needs_codes, {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
   NormGradients norm(plan.up, wants.input, all.tensor<"grad_output">(), all.tensor<"gamma">(), device);
   LayerGradients up(plan.up.linear, wants.up_weight, wants.up_bias, device, up_main_grad);
@@ -94,11 +103,10 @@ void backward(TorchArgumentsOf<kMlpBackward>& all) {
   const bool accumulate = accumulates[0] || accumulates[1];
   if (accumulate && !accumulates[0]) up.clear_weight(call.backend(), call.stream());
   if (accumulate && !accumulates[1]) down.clear_weight(call.backend(), call.stream());
-  const std::size_t up_bytes = codes_of_up(plan);
-  const WeightOfBackward up_weight(plan.up.linear, wants.input, all.tensor<"up_weight">(), kept.codes(0, up_bytes),
+  const WeightOfBackward up_weight(plan.up.linear, wants.input, weights[kUpLayer], kept.codes(kUpLayer),
                                    of.casts_whole_weights_again, call);
-  const WeightOfBackward down_weight(plan.down, wants.reaches_up(), all.tensor<"down_weight">(),
-                                     kept.codes(up_bytes, codes_of_down(plan)), of.casts_whole_weights_again, call);
+  const WeightOfBackward down_weight(plan.down, wants.reaches_up(), weights[kDownLayer], kept.codes(kDownLayer),
+                                     of.casts_whole_weights_again, call);
   TorchMatrix input, gamma;
   if (plan.up.backward_reads_input(wants.of_up())) {
     input = operand_of(all.tensor<"input">(), {plan.subject, "input"}, device);
@@ -119,12 +127,12 @@ void backward(TorchArgumentsOf<kMlpBackward>& all) {
                                           .grad_bias = up.bias.view,
                                           .weight = up_weight.matrix.view,
                                           .codes = up_weight.codes,
-                                          .scales = call.scales(plan.up.linear, 0)},
+                                          .scales = call.scales(plan.up.linear, kUpLayer)},
                                    .down = {.grad_weight = down.weight.view,
                                             .grad_bias = down.bias.view,
                                             .weight = down_weight.matrix.view,
                                             .codes = down_weight.codes,
-                                            .scales = call.scales(plan.down, 1)},
+                                            .scales = call.scales(plan.down, kDownLayer)},
                                    .scratch = scratch.region()};
   const bool faster = faster_with_side(plan.up.linear, tokens) && faster_with_side(plan.down, tokens);
   TorchSide side(call, faster && wants.reaches_up() && (wants.up_weight || wants.down_weight),
@@ -153,13 +161,13 @@ nb::tuple add_plan(const ModuleText& module) {
                 .norm = module.norm_options(),
                 .grad_weight = module.grad_weight,
                 .subject = module.subject});
-  return add_module(
-      plan.identity,
-      MlpModule(plan, codes_of_up(plan) + codes_of_down(plan), casts_whole_again(plan.down, module.weight_again)),
-      {sizes_text(down.out_features, down.in_features)},
-      {.input_for_input = plan.up.norm.has_value(),
-       .input_for_weight = plan.up.backward_reads_input({.input = false, .bias = false}),
-       .weight = plan.down.grad_input_reads_weight()});
+  return add_module(plan.identity,
+                    MlpModule(plan, {plan.up.linear.weight_memory().bytes, plan.down.weight_memory().bytes},
+                              casts_whole_again(plan.down, module.weight_again)),
+                    {sizes_text(down.out_features, down.in_features)},
+                    {.input_for_input = plan.up.norm.has_value(),
+                     .input_for_weight = plan.up.backward_reads_input({.input = false, .bias = false}),
+                     .weight = plan.down.grad_input_reads_weight()});
 }
 
 const TorchFamily kFamily(kOperators,

@@ -53,10 +53,10 @@ LinearConfig casting_weight_again(LinearConfig config) {
   return config;
 }
 
-std::int64_t add_linear(TorchPlan plan) {
+std::int64_t add_linear(TorchPlan plan, bool frozen) {
   const LinearShape& shape = plan.plan.shape;
   std::vector<std::string> sizes{sizes_text(shape.in_features, shape.out_features)};
-  const std::uint64_t identity = plan.plan.identity + (plan.frozen ? 2 : plan.casts_whole_weights_again ? 1 : 0);
+  const std::uint64_t identity = plan.plan.identity + (frozen ? 2 : plan.casts_whole_weights_again ? 1 : 0);
   const bool is_plain = identity == plan.plan.identity;
   return plans_of<TorchPlan>().add(is_plain ? identity : mix(identity), std::move(plan), std::move(sizes));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -10,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -67,34 +69,39 @@ template <class Plan>
 struct TorchModule {
   // `casts_again`: backward casts the weights as forward does, for both GEMMs: with folded codes the plan itself cannot
   // (OtherCodes).
-  TorchModule(Plan of, std::size_t codes, bool casts_again)
+  TorchModule(Plan of, const TorchCodesSizes& codes, bool casts_again)
       : plan(std::move(of)),
         saved(TorchSavedSize::of(plan)),
         weight_bytes(codes),
         casts_whole_weights_again(casts_again) {}
 
-  TorchKeptSize kept(std::int64_t tokens) const { return {.saved = saved.bytes(tokens), .codes = weight_bytes}; }
+  // `weights`: those of a call, one for each layer.
+  TorchKeptSize kept(std::int64_t tokens, std::span<const TorchWeight> weights) const {
+    TorchKeptSize size{.saved = saved.bytes(tokens), .codes = weight_bytes};
+    for (std::size_t at = 0; at < weights.size(); ++at) {
+      if (weights[at].is_codes()) size.codes[at] = 0;
+    }
+    return size;
+  }
 
   Plan plan;
   TorchSavedSize saved;
-  std::size_t weight_bytes;  // of the codes of all its weights
+  TorchCodesSizes weight_bytes;  // of the codes of each of its weights
   bool casts_whole_weights_again;
 };
 
 // A linear layer's.
 struct TorchPlan : TorchModule<LinearPlan> {
   TorchPlan(LinearPlan of, bool weight_again)
-      : TorchModule(of, of.weight_memory().bytes, weight_again && !of.grad_input_reads_weight()) {}
-
-  // The weight is always given as FP8 codes and scale_inv, as checkpoints have them.
-  bool frozen = false;
+      : TorchModule(of, {of.weight_memory().bytes}, weight_again && !of.grad_input_reads_weight()) {}
 
   // Does the gradient of the input?
   bool reads_weight() const { return plan.grad_input_reads_weight() || casts_whole_weights_again; }
 };
 
-// Adds the plan of a linear layer, and returns its number.
-std::int64_t add_linear(TorchPlan plan);
+// Adds the plan of a linear layer, and returns its number. `frozen`: it is of a layer whose weight is always given as
+// codes, of which Python knows other facts: its number is another one.
+std::int64_t add_linear(TorchPlan plan, bool frozen = false);
 
 // What backward reads again, as kReads... say it.
 struct ReadAgain {
@@ -136,14 +143,14 @@ TorchPlanTable<Plan>& plans_of() {
 }
 
 // Adds a module's plan to those of its family. `sizes`: of each layer that has a name. Returns (number, saved bytes of
-// 0 tokens, saved bytes of each 128 tokens, bytes of codes, and those of ReadAgain).
+// 0 tokens, saved bytes of each 128 tokens, bytes of codes of each weight, and those of ReadAgain).
 template <class Plan>
 nanobind::tuple add_module(std::uint64_t identity, TorchModule<Plan> module, std::vector<std::string> sizes,
                            ReadAgain reads) {
   reads.weight |= module.casts_whole_weights_again;
   if (module.casts_whole_weights_again) identity = mix(identity + 1);
   const TorchSavedSize saved = module.saved;
-  const std::size_t codes = module.weight_bytes;
+  const TorchCodesSizes codes = module.weight_bytes;
   const std::int64_t number = plans_of<TorchModule<Plan>>().add(identity, std::move(module), std::move(sizes));
   return nanobind::make_tuple(number, saved.constant, saved.per_unit, codes, reads.bits());
 }

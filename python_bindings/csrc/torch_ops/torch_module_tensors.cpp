@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/runtime/util/error.h"
+#include "torch_abi/torch_weight_operand.h"
 
 namespace ingot::python {
 namespace {
@@ -112,27 +114,33 @@ LinearScales TorchCall::scales(const LinearPlan& plan, std::int64_t layer) {
 }
 
 TorchKept::TorchKept(const TorchKeptSize& size, bool keeps_saved, bool keeps_codes, Device device)
-    : kept_((keeps_saved ? size.saved : 0) + (keeps_codes ? size.codes : 0), device),
-      passing_(keeps_codes ? 0 : size.codes, device) {
+    : kept_((keeps_saved ? size.saved : 0) + (keeps_codes ? size.all_codes() : 0), device),
+      passing_(keeps_codes ? 0 : size.all_codes(), device),
+      sizes_(size.codes) {
   if (keeps_saved) saved_ = part_of(kept_.region(), 0, size.saved);
-  codes_ = keeps_codes ? part_of(kept_.region(), keeps_saved ? size.saved : 0, size.codes) : passing_.region();
+  codes_ = keeps_codes ? part_of(kept_.region(), keeps_saved ? size.saved : 0, size.all_codes()) : passing_.region();
 }
 
 TorchKept::TorchKept(TorchTensor tensor, const TorchKeptSize& size, bool needs_codes, const TensorName& name,
                      Device device)
-    : kept_(std::move(tensor), device) {
+    : kept_(std::move(tensor), device), sizes_(size.codes) {
   const std::size_t bytes = kept_.region().bytes;
-  const bool has_codes = bytes == size.saved + size.codes;
+  const bool has_codes = bytes == size.saved + size.all_codes();
   if (!has_codes && (needs_codes || bytes != size.saved)) {
     throw Error(ErrorCode::invalid_argument, name.text(),
                 "has " + std::to_string(bytes) + " bytes, but a forward of this plan and size leaves " +
-                    std::to_string(size.saved + (needs_codes ? size.codes : 0)) + ": give what that forward returned");
+                    std::to_string(size.saved + (needs_codes ? size.all_codes() : 0)) +
+                    ": give what that forward returned");
   }
   saved_ = part_of(kept_.region(), 0, size.saved);
-  if (has_codes) codes_ = part_of(kept_.region(), size.saved, size.codes);
+  if (has_codes) codes_ = part_of(kept_.region(), size.saved, size.all_codes());
 }
 
-MemoryRegion TorchKept::codes(std::size_t begin, std::size_t bytes) const { return part_of(codes_, begin, bytes); }
+MemoryRegion TorchKept::codes(std::size_t layer) const {
+  if (sizes_[layer] == 0) return {};
+  const std::size_t begin = std::accumulate(sizes_.begin(), sizes_.begin() + layer, std::size_t{0});
+  return part_of(codes_, begin, sizes_[layer]);
+}
 
 NormOperands::NormOperands(const NormLinearPlan& plan, const TorchTensor& of_gamma, const TorchTensor& of_beta,
                            Device device) {
@@ -141,9 +149,13 @@ NormOperands::NormOperands(const NormLinearPlan& plan, const TorchTensor& of_gam
   if (plan.has_beta()) beta = vector_in(of_beta, dtype, {plan.subject, "beta"}, device);
 }
 
-LayerOperands::LayerOperands(const LinearPlan& plan, const TorchTensor& of_weight, const TorchTensor& of_bias,
-                             Device device)
-    : weight(operand_of(of_weight, {plan.subject, "weight"}, device)) {
+LayerOperands::LayerOperands(const LinearPlan& plan, const TorchWeight& of_weight, const TorchTensor& of_bias,
+                             Device device) {
+  if (of_weight.is_codes()) {
+    codes = Float8Weight(plan, WeightReader::output, *of_weight.tensor, *of_weight.scale_inv, device).for_output();
+  } else {
+    weight = operand_of(*of_weight.tensor, {plan.subject, "weight"}, device);
+  }
   if (plan.shape.bias) bias = operand_of(of_bias, {plan.subject, "bias"}, device);
 }
 
@@ -192,14 +204,18 @@ void LayerGradients::clear_weight(Backend& backend, Stream& stream) const {
                                  stream);
 }
 
-WeightOfBackward::WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight,
+WeightOfBackward::WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchWeight& of_weight,
                                    const MemoryRegion& codes_memory, bool casts_again, const TorchRun& run) {
   const Device device = run.device();
   if (!wanted) return;
-  if (plan.grad_input_reads_weight()) {
-    matrix = operand_of(of_weight, {plan.subject, "weight"}, device);
+  if (of_weight.is_codes()) {
+    const Float8Weight given(plan, WeightReader::grad_input, *of_weight.tensor, *of_weight.scale_inv, device);
+    made = TorchRegion(given.transposed_bytes(), device);
+    codes = given.for_grad_input(run.backend(), run.stream(), made.region().data);
+  } else if (plan.grad_input_reads_weight()) {
+    matrix = operand_of(*of_weight.tensor, {plan.subject, "weight"}, device);
   } else if (casts_again) {
-    const TorchMatrix weight = operand_of(of_weight, {plan.subject, "weight"}, device);
+    const TorchMatrix weight = operand_of(*of_weight.tensor, {plan.subject, "weight"}, device);
     made = TorchRegion(plan.weight_memory().bytes, device);
     codes = cast_weight(plan, run.backend(), {.weight = weight.view, .into = made.region()}, run.run());
   } else {

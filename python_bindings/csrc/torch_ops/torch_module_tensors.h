@@ -2,6 +2,7 @@
 // operands of a norm and of a layer, and the gradients of both.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -68,10 +69,15 @@ class TorchCall : public TorchRun {
   std::deque<TorchRegion> regions_{};
 };
 
+// The bytes of the codes of each weight of a module's layers.
+using TorchCodesSizes = std::array<std::size_t, 3>;
+
 // How much a module's forward leaves for its backward.
 struct TorchKeptSize {
-  std::size_t saved = 0;  // the plan's saved memory
-  std::size_t codes = 0;  // its weights' codes
+  std::size_t saved = 0;    // the plan's saved memory
+  TorchCodesSizes codes{};  // of the weights that are not given as codes
+
+  std::size_t all_codes() const { return codes[0] + codes[1] + codes[2]; }
 };
 
 // The one tensor that a module's forward leaves for its backward: the plan's saved memory, then its weights' codes.
@@ -84,16 +90,16 @@ class TorchKept {
 
   // The saved memory; a null region where a forward keeps none.
   MemoryRegion saved() const { return saved_; }
-  MemoryRegion codes() const { return codes_; }
-  // The codes of one of several weights.
-  MemoryRegion codes(std::size_t begin, std::size_t bytes) const;
+  // The codes of a layer's weight; a null region where there are none.
+  MemoryRegion codes(std::size_t layer = 0) const;
   TorchTensor publish() && { return std::move(kept_).publish(); }
 
  private:
   TorchRegion kept_{};
   TorchRegion passing_{};
   MemoryRegion saved_{};
-  MemoryRegion codes_{};
+  MemoryRegion codes_{};  // of all weights
+  TorchCodesSizes sizes_{};
 };
 
 // gamma and beta in the input's dtype; the tensors are read only if the norm has them.
@@ -104,11 +110,20 @@ struct NormOperands {
   TorchMatrix beta{};
 };
 
-// The weight and, if the layer has one, the bias.
+// A weight as an operator takes it.
+struct TorchWeight {
+  const TorchTensor* tensor = nullptr;
+  const TorchTensor* scale_inv = nullptr;  // given: the tensor is FP8 codes, and these are theirs
+
+  bool is_codes() const { return scale_inv->given(); }
+};
+
+// The weight, in high precision or as codes, and, if the layer has one, the bias.
 struct LayerOperands {
-  LayerOperands(const LinearPlan& plan, const TorchTensor& of_weight, const TorchTensor& of_bias, Device device);
+  LayerOperands(const LinearPlan& plan, const TorchWeight& of_weight, const TorchTensor& of_bias, Device device);
 
   TorchMatrix weight{};
+  Float8View codes{};
   TorchMatrix bias{};
 };
 
@@ -140,9 +155,10 @@ struct LayerGradients {
 };
 
 // The weight for the gradient of a layer's input, if that is wanted: its codes, or the weight itself where the plan
-// reads it again. casts_again: the codes are made here, as forward makes them.
+// reads it again. casts_again: the codes are made here, as forward makes them. Codes that are given are transposed
+// here.
 struct WeightOfBackward {
-  WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchTensor& of_weight, const MemoryRegion& codes_memory,
+  WeightOfBackward(const LinearPlan& plan, bool wanted, const TorchWeight& of_weight, const MemoryRegion& codes_memory,
                    bool casts_again, const TorchRun& run);
 
   TorchMatrix matrix{};

@@ -29,10 +29,11 @@ void forward(TorchArgumentsOf<kNormLinearForward>& all) {
   const bool keeps = (keep & kKeepSaved) != 0;
 
   const NormOperands norm(plan, all.tensor<"gamma">(), all.tensor<"beta">(), device);
-  const LayerOperands operands(layer, all.tensor<"weight">(), all.tensor<"bias">(), device);
+  const TorchWeight weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
+  const LayerOperands operands(layer, weight, all.tensor<"bias">(), device);
   TorchResult output(true, sizes_with_last(all.tensor<"input">().sizes(), layer.shape.out_features),
                      *layer.dtypes.output, device);
-  TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
+  TorchKept kept(of.kept(tokens, {&weight, 1}), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   const TorchRegion scratch(plan.forward_scratch(tokens, pass, call.observes_values()).bytes, device);
@@ -42,11 +43,13 @@ void forward(TorchArgumentsOf<kNormLinearForward>& all) {
                                    .weight = operands.weight.view,
                                    .bias = operands.bias.view,
                                    .output = output.view,
+                                   .codes = operands.codes,
                                    .scales = call.scales(layer),
                                    .saved = keeps ? &saved : nullptr,
                                    .scratch = scratch.region()};
-  TorchSide side(call, faster_with_side(layer, tokens) && of.weight_bytes > 0 && !call.scales_start());
-  if (of.weight_bytes > 0) cast_weight_beside(layer, call.backend(), kept.codes(), side, tensors);
+  const bool casts = kept.codes().bytes > 0;
+  TorchSide side(call, faster_with_side(layer, tokens) && casts && !call.scales_start());
+  if (casts) cast_weight_beside(layer, call.backend(), kept.codes(), side, tensors);
   norm_linear_forward(plan, call.backend(), tensors, call.run());
   all.result<"output">() = std::move(output.tensor);
   all.result<"saved">() = std::move(kept).publish();
@@ -70,7 +73,8 @@ void backward(TorchArgumentsOf<kNormLinearBackward>& all) {
   const Device device = call.device();
   const std::int64_t tokens = grad_output.view.rows;
 
-  const TorchKept kept(std::move(all.tensor<"saved">()), of.kept(tokens),
+  const TorchWeight given_weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
+  const TorchKept kept(std::move(all.tensor<"saved">()), of.kept(tokens, {&given_weight, 1}),
                        wants.input && !layer.grad_input_reads_weight() && !of.casts_whole_weights_again,
                        {plan.subject, "saved"}, device);
   const LinearSaved saved{.memory = kept.saved(), .plan = plan.identity, .tokens = tokens, .kept = true};
@@ -98,8 +102,7 @@ void backward(TorchArgumentsOf<kNormLinearBackward>& all) {
     output = operand_of(all.tensor<"output">(), {plan.subject, "output"}, device);
     tensors.output = output.view;
   }
-  const WeightOfBackward weight(layer, wants.input, all.tensor<"weight">(), kept.codes(), of.casts_whole_weights_again,
-                                call);
+  const WeightOfBackward weight(layer, wants.input, given_weight, kept.codes(), of.casts_whole_weights_again, call);
   tensors.weight = weight.matrix.view;
   tensors.codes = weight.codes;
   const TorchRegion scratch(plan.backward_scratch(tokens, wants, call.observes_values()).bytes, device);
@@ -124,13 +127,14 @@ nb::tuple add_plan(const ModuleText& module) {
   const NormLinearPlan plan =
       norm_linear_plan({.linear = options, .norm = module.norm_options(), .subject = module.subject});
   const LinearPlan& layer = plan.linear;
-  return add_module(plan.identity,
-                    NormLinearModule(plan, layer.weight_memory().bytes, casts_whole_again(layer, module.weight_again)),
-                    {module.sizes(0)},
-                    {.input_for_input = plan.norm.has_value(),
-                     .input_for_weight = plan.backward_reads_input({.input = false, .bias = false}),
-                     .weight = layer.grad_input_reads_weight(),
-                     .output = layer.gradient.of_output()});
+  return add_module(
+      plan.identity,
+      NormLinearModule(plan, {layer.weight_memory().bytes}, casts_whole_again(layer, module.weight_again)),
+      {module.sizes(0)},
+      {.input_for_input = plan.norm.has_value(),
+       .input_for_weight = plan.backward_reads_input({.input = false, .bias = false}),
+       .weight = layer.grad_input_reads_weight(),
+       .output = layer.gradient.of_output()});
 }
 
 const TorchFamily kFamily(kOperators, [](nb::module_& module) {

@@ -76,9 +76,10 @@ struct TorchSchema {
 
 // ---- a linear layer ------------------------------------------------------------------------------------------------
 
-// weight_scale_inv: the weight is FP8 codes, by rows, and these are their scale_inv. input_scale, weight_scale: of the
-// casts that the plan leaves to the caller; then amaxes are the maxima (2) of input and weight. `saved` is kept for the
-// gradient of the weight, `codes`, the weight's, for that of the input.
+// <weight>_scale_inv, here and below: the weight is FP8 codes [N, K], by rows, of the cast that the call's GEMM reads,
+// and these are their scale_inv, as many as that cast has. input_scale, weight_scale: of the casts that the plan leaves
+// to the caller; then amaxes are the maxima (2) of input and weight. `saved` is kept for the gradient of the weight,
+// `codes`, the weight's, for that of the input.
 inline constexpr TorchSchema kLinearForward{
     .name = "linear_forward",
     .arguments =
@@ -116,14 +117,14 @@ inline constexpr TorchSchema kNormLinearForward{
     .name = "norm_linear_forward",
     .arguments =
         "Tensor input, Tensor? gamma, Tensor? beta, Tensor weight, Tensor? bias, int plan, int keep,"
-        " Tensor? scale=None, Tensor? starts=None",
+        " Tensor? weight_scale_inv=None, Tensor? scale=None, Tensor? starts=None",
     .results = "Tensor output, Tensor saved",
     .in_place = "Tensor(a!)? amax=None"};
 inline constexpr TorchSchema kNormLinearBackward{
     .name = "norm_linear_backward",
     .arguments =
         "Tensor grad_output, Tensor? input, Tensor? gamma, Tensor? weight, Tensor? output, Tensor saved,"
-        " int plan, int wants, Tensor? scale=None, Tensor? starts=None",
+        " int plan, int wants, Tensor? weight_scale_inv=None, Tensor? scale=None, Tensor? starts=None",
     .results = "Tensor grad_input, Tensor grad_gamma, Tensor grad_beta, Tensor grad_weight, Tensor grad_bias",
     .in_place = "Tensor(a!)? main_grad=None, Tensor(b!)? amax=None"};
 
@@ -131,14 +132,16 @@ inline constexpr TorchSchema kMlpForward{
     .name = "mlp_forward",
     .arguments =
         "Tensor input, Tensor? gamma, Tensor? beta, Tensor up_weight, Tensor? up_bias, Tensor down_weight,"
-        " Tensor? down_bias, int plan, int keep, Tensor? scale=None, Tensor? starts=None",
+        " Tensor? down_bias, int plan, int keep, Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None,"
+        " Tensor? scale=None, Tensor? starts=None",
     .results = "Tensor output, Tensor saved",
     .in_place = "Tensor(a!)? amax=None"};
 inline constexpr TorchSchema kMlpBackward{
     .name = "mlp_backward",
     .arguments =
         "Tensor grad_output, Tensor? input, Tensor? gamma, Tensor? up_weight, Tensor? down_weight,"
-        " Tensor saved, int plan, int wants, Tensor? scale=None, Tensor? starts=None",
+        " Tensor saved, int plan, int wants, Tensor? up_weight_scale_inv=None, Tensor? down_weight_scale_inv=None,"
+        " Tensor? scale=None, Tensor? starts=None",
     .results =
         "Tensor grad_input, Tensor grad_gamma, Tensor grad_beta, Tensor grad_up_weight, Tensor grad_up_bias,"
         " Tensor grad_down_weight, Tensor grad_down_bias",
@@ -147,15 +150,15 @@ inline constexpr TorchSchema kMlpBackward{
 inline constexpr TorchSchema kGatedLinearForward{
     .name = "gated_linear_forward",
     .arguments =
-        "Tensor gate, Tensor up, Tensor weight, Tensor? bias, int plan, int keep, Tensor? scale=None,"
-        " Tensor? starts=None",
+        "Tensor gate, Tensor up, Tensor weight, Tensor? bias, int plan, int keep, Tensor? weight_scale_inv=None,"
+        " Tensor? scale=None, Tensor? starts=None",
     .results = "Tensor output, Tensor saved",
     .in_place = "Tensor(a!)? amax=None"};
 inline constexpr TorchSchema kGatedLinearBackward{
     .name = "gated_linear_backward",
     .arguments =
         "Tensor grad_output, Tensor gate, Tensor up, Tensor? weight, Tensor saved, int plan, int wants,"
-        " Tensor? scale=None, Tensor? starts=None",
+        " Tensor? weight_scale_inv=None, Tensor? scale=None, Tensor? starts=None",
     .results = "Tensor grad_gate, Tensor grad_up, Tensor grad_weight, Tensor grad_bias",
     .in_place = "Tensor(a!)? main_grad=None, Tensor(b!)? amax=None"};
 
@@ -164,16 +167,18 @@ inline constexpr TorchSchema kSharedLinearForward{
     .name = "shared_linear_forward",
     .arguments =
         "Tensor input, Tensor? gamma, Tensor? beta, Tensor weight0, Tensor? bias0, Tensor weight1,"
-        " Tensor? bias1, Tensor? weight2, Tensor? bias2, int plan, int keep, Tensor? scale=None,"
-        " Tensor? starts=None",
+        " Tensor? bias1, Tensor? weight2, Tensor? bias2, int plan, int keep, Tensor? weight0_scale_inv=None, Tensor? "
+        "weight1_scale_inv=None,"
+        " Tensor? weight2_scale_inv=None, Tensor? scale=None, Tensor? starts=None",
     .results = "Tensor output0, Tensor output1, Tensor output2, Tensor saved",
     .in_place = "Tensor(a!)? amax=None"};
 inline constexpr TorchSchema kSharedLinearBackward{
     .name = "shared_linear_backward",
     .arguments =
         "Tensor grad_output0, Tensor grad_output1, Tensor? grad_output2, Tensor? input, Tensor? gamma,"
-        " Tensor? weight0, Tensor? weight1, Tensor? weight2, Tensor saved, int plan, int wants,"
-        " Tensor? scale=None, Tensor? starts=None",
+        " Tensor? weight0, Tensor? weight1, Tensor? weight2, Tensor saved, int plan, int wants, Tensor? "
+        "weight0_scale_inv=None, Tensor? weight1_scale_inv=None,"
+        " Tensor? weight2_scale_inv=None, Tensor? scale=None, Tensor? starts=None",
     .results =
         "Tensor grad_input, Tensor grad_gamma, Tensor grad_beta, Tensor grad_weight0, Tensor grad_bias0,"
         " Tensor grad_weight1, Tensor grad_bias1, Tensor grad_weight2, Tensor grad_bias2",

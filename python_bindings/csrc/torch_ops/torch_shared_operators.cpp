@@ -50,18 +50,22 @@ struct SharedLinearPlan {
     memory.bytes = places.bytes();
     return memory;
   }
-  // Where the codes of a layer's weight begin.
-  std::size_t codes_begin(std::size_t layer_index) const {
-    std::size_t begin = 0;
-    for (std::size_t at = 0; at < layer_index; ++at) begin += layer(at).weight_memory().bytes;
-    return begin;
+  TorchCodesSizes codes_sizes() const {
+    TorchCodesSizes sizes{};
+    for (std::size_t at = 0; at < count(); ++at) sizes[at] = layer(at).weight_memory().bytes;
+    return sizes;
   }
 };
 
 using SharedModule = TorchModule<SharedLinearPlan>;
 
-MemoryRegion codes_of(const SharedLinearPlan& plan, const TorchKept& kept, std::size_t at) {
-  return kept.codes(plan.codes_begin(at), plan.layer(at).weight_memory().bytes);
+using SharedWeights = std::array<TorchWeight, kMostLayers>;
+
+template <class Arguments>
+SharedWeights weights_of(Arguments& all) {
+  return {TorchWeight{&all.template tensor<"weight0">(), &all.template tensor<"weight0_scale_inv">()},
+          TorchWeight{&all.template tensor<"weight1">(), &all.template tensor<"weight1_scale_inv">()},
+          TorchWeight{&all.template tensor<"weight2">(), &all.template tensor<"weight2_scale_inv">()}};
 }
 
 // ---- forward -------------------------------------------------------------------------------------------------------
@@ -87,10 +91,11 @@ void forward_of_first(const Forward& run, const NormOperands& norm, const LayerO
                                    .weight = operands.weight.view,
                                    .bias = operands.bias.view,
                                    .output = output.view,
+                                   .codes = operands.codes,
                                    .scales = run.call.scales(run.plan.first.linear),
                                    .saved = run.keeps ? &saved : nullptr,
                                    .scratch = scratch};
-  if (const MemoryRegion codes = codes_of(run.plan, run.kept, 0); codes.bytes > 0) tensors.weight_into = codes;
+  if (const MemoryRegion codes = run.kept.codes(0); codes.bytes > 0) tensors.weight_into = codes;
   norm_linear_forward(run.plan.first, run.call.backend(), tensors, run.call.run());
 }
 
@@ -108,10 +113,11 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
                                .weight = operands.weight.view,
                                .bias = operands.bias.view,
                                .output = output.view,
+                               .codes = operands.codes,
                                .scales = run.call.scales(layer, static_cast<std::int64_t>(at)),
                                .saved = run.keeps ? &saved : nullptr,
                                .scratch = scratch.region()};
-  if (const MemoryRegion codes = codes_of(run.plan, run.kept, at); codes.bytes > 0) tensors.weight_into = codes;
+  if (const MemoryRegion codes = run.kept.codes(at); codes.bytes > 0) tensors.weight_into = codes;
   if (layer.given_input.any) {
     tensors.given_input = norm_linear_input_codes(run.plan.first, tokens, first, scratch_of_first, device);
   }
@@ -121,8 +127,7 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
 // Returns three outputs, the third none if there are two layers, and what backward needs. All layers cast the input
 // with the first layer's scale.
 void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
-  const std::array<const TorchTensor*, kMostLayers> weights{&all.tensor<"weight0">(), &all.tensor<"weight1">(),
-                                                            &all.tensor<"weight2">()};
+  const SharedWeights weights = weights_of(all);
   const std::array<const TorchTensor*, kMostLayers> biases{&all.tensor<"bias0">(), &all.tensor<"bias1">(),
                                                            &all.tensor<"bias2">()};
   const std::array<TorchTensor*, kMostLayers> results{&all.result<"output0">(), &all.result<"output1">(),
@@ -138,7 +143,7 @@ void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
   const std::int64_t tokens = input.view.rows;
   const bool keeps = (keep & kKeepSaved) != 0;
 
-  TorchKept kept(of.kept(tokens), keeps, (keep & kKeepCodes) != 0, device);
+  TorchKept kept(of.kept(tokens, weights), keeps, (keep & kKeepCodes) != 0, device);
   const Forward run{plan, call, input, kept, keeps ? plan.saved_memory(tokens) : SharedSavedMemory{}, keeps};
   const LinearPass pass = keeps ? LinearPass::training : LinearPass::inference;
   // The first layer's scratch holds the codes that the others read.
@@ -146,7 +151,7 @@ void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
   const NormOperands norm(plan.first, all.tensor<"gamma">(), all.tensor<"beta">(), device);
   for (std::size_t at = 0; at < plan.count(); ++at) {
     const LinearPlan& layer = plan.layer(at);
-    const LayerOperands operands(layer, *weights[at], *biases[at], device);
+    const LayerOperands operands(layer, weights[at], *biases[at], device);
     TorchResult output(true, sizes_with_last(all.tensor<"input">().sizes(), layer.shape.out_features),
                        *layer.dtypes.output, device);
     if (at == 0) {
@@ -166,13 +171,15 @@ void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
 struct BackwardArguments {
   explicit BackwardArguments(TorchArgumentsOf<kSharedLinearBackward>& all)
       : grad_outputs{&all.tensor<"grad_output0">(), &all.tensor<"grad_output1">(), &all.tensor<"grad_output2">()},
-        weights{&all.tensor<"weight0">(), &all.tensor<"weight1">(), &all.tensor<"weight2">()},
+        weights(weights_of(all)),
         main_grads{&all.tensor<"main_grad0">(), &all.tensor<"main_grad1">(), &all.tensor<"main_grad2">()},
         input(all.tensor<"input">()),
         gamma(all.tensor<"gamma">()),
         saved(all.tensor<"saved">()) {}
 
-  std::array<const TorchTensor*, kMostLayers> grad_outputs, weights, main_grads;
+  std::array<const TorchTensor*, kMostLayers> grad_outputs;
+  SharedWeights weights;
+  std::array<const TorchTensor*, kMostLayers> main_grads;
   const TorchTensor &input, &gamma;
   TorchTensor& saved;
 };
@@ -209,7 +216,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
   const LinearSaved saved = run.stamped(0, plan.identity);
   const LinearGradients wants{.input = run.wants_input(), .weight = run.wants_weight(0), .bias = run.wants_bias(0)};
   const TorchMatrix grad_output = run.grad_output(0);
-  const WeightOfBackward weight(plan.linear, wants.input, *run.arguments.weights[0], codes_of(run.plan, run.kept, 0),
+  const WeightOfBackward weight(plan.linear, wants.input, run.arguments.weights[0], run.kept.codes(0),
                                 run.casts_whole_weights_again, run.call);
   TorchMatrix gamma;
   if (plan.has_gamma() && wants.input) {
@@ -241,7 +248,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
   const LinearSaved saved = run.stamped(at, layer.identity);
   const LinearGradients wants{.input = run.wants_input(), .weight = run.wants_weight(at), .bias = run.wants_bias(at)};
   const TorchMatrix grad_output = run.grad_output(at);
-  const WeightOfBackward weight(layer, wants.input, *run.arguments.weights[at], codes_of(run.plan, run.kept, at),
+  const WeightOfBackward weight(layer, wants.input, run.arguments.weights[at], run.kept.codes(at),
                                 run.casts_whole_weights_again, run.call);
   const Tensor values = norm_linear_input_values(run.plan.first, run.tokens, run.saved(0), {}, device);
   const TorchRegion scratch(layer.backward_scratch(run.tokens, wants, run.call.observes_values()).bytes, device);
@@ -278,15 +285,16 @@ void backward(TorchArgumentsOf<kSharedLinearBackward>& all) {
   const auto layers = static_cast<std::int64_t>(plan.count());
   call.use(delayed_scales(all), layers, first.subject);
   const bool wants_input = (wants & (kInput | kGamma)) != 0;
+  const TorchKeptSize size = of.kept(tokens, arguments.weights);
   const bool needs_codes =
-      wants_input && of.weight_bytes > 0 && !first.linear.grad_input_reads_weight() && !of.casts_whole_weights_again;
+      wants_input && size.all_codes() > 0 && !first.linear.grad_input_reads_weight() && !of.casts_whole_weights_again;
   Backward run{plan,
                call,
                arguments,
                tokens,
                wants,
                plan.saved_memory(tokens),
-               TorchKept(std::move(arguments.saved), of.kept(tokens), needs_codes, {first.subject, "saved"}, device),
+               TorchKept(std::move(arguments.saved), size, needs_codes, {first.subject, "saved"}, device),
                of.casts_whole_weights_again};
   const bool wants_weight = run.wants_weight(0) || run.wants_weight(1) || run.wants_weight(2);
   if (first.backward_reads_input({.input = wants_input, .weight = wants_weight, .bias = false})) {
@@ -361,7 +369,7 @@ nb::tuple add_plan(const ModuleText& module) {
                 "has " + std::to_string(module.layers.size()) + " layers, but two or three can share an input");
   }
   SharedLinearPlan plan = shared_plan(module);
-  const std::size_t codes = plan.codes_begin(plan.count());
+  const TorchCodesSizes codes = plan.codes_sizes();
   const std::uint64_t identity = plan.identity;
   const bool casts_again = casts_whole_again(plan.first.linear, module.weight_again);
   const ReadAgain reads{.input_for_input = plan.first.norm.has_value(),

@@ -99,7 +99,7 @@ void quantize_weight(TorchArgumentsOf<kQuantizeWeight>& all) {
   const TorchPlan& plan = all.plan(plans_of<TorchPlan>(), all.integer<"plan">());
   const TorchMatrix weight = matrix_of(all.tensor<"weight">(), {plan.plan.subject, "weight"});
   const TorchRun place(weight.view.device, all);
-  TorchRegion codes(plan.weight_bytes, place.device());
+  TorchRegion codes(plan.weight_bytes[0], place.device());
   const ObservedRange range(place.run().observer, plan.plan.name, "forward");
   cast_weight(plan.plan, place.backend(), {.weight = weight.view, .into = codes.region()}, place.run());
   TorchTensor& kept = all.result<"codes">();
@@ -144,9 +144,11 @@ void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const CastSp
 Float8View weight_of(TorchArgumentsOf<kGemmOutput>& all, const TorchPlan& plan, Device device, TorchRegion& memory) {
   TorchTensor& weight = all.tensor<"weight">();
   const TorchTensor& scale_inv = all.tensor<"weight_scale_inv">();
-  if (scale_inv.given()) return Float8Weight(plan.plan, plan.frozen, weight, scale_inv, device).for_output();
+  if (scale_inv.given()) {
+    return Float8Weight(plan.plan, WeightReader::output, weight, scale_inv, device).for_output();
+  }
   memory = TorchRegion(std::move(weight), device);
-  require_bytes(plan.plan, "weight codes", memory, plan.weight_bytes);
+  require_bytes(plan.plan, "weight codes", memory, plan.weight_bytes[0]);
   return weight_codes(plan.plan, memory.region(), device);
 }
 

@@ -89,13 +89,13 @@ class Layer(NamedTuple):
 
 
 class _Known(NamedTuple):
-    """A forward keeps saved_constant + ceil(tokens / TOKENS_PER_UNIT) * saved_per_unit bytes, and then the weights'
-    codes."""
+    """A forward keeps saved_constant + ceil(tokens / TOKENS_PER_UNIT) * saved_per_unit bytes, and then the codes of each
+    weight that is not given as codes."""
 
     layers: tuple[Layer, ...]
     saved_constant: int
     saved_per_unit: int
-    codes: int
+    codes: Sequence[int]
     has_gamma: bool
     has_beta: bool
 
@@ -223,8 +223,11 @@ def add_plan(
 # ---- fake kernels ----------------------------------------------------------------------------------------------------
 
 
-def _fake_kept(input: torch.Tensor, known: _Known, keep: int) -> torch.Tensor:
-    count = known.codes if keep & KEEP_CODES else 0
+def _fake_kept(input: torch.Tensor, known: _Known, keep: int, scale_inv) -> torch.Tensor:
+    """scale_inv: of each weight; None where that is in high precision."""
+    count = 0
+    if keep & KEEP_CODES:
+        count = sum(size for size, given in zip(known.codes, scale_inv) if given is None)
     if keep & KEEP_SAVED:
         count = count + known.saved_constant + units_of(input) * known.saved_per_unit
     return bytes_of(input, count)
@@ -254,22 +257,32 @@ def _fake_gradients_of_layer(like: torch.Tensor, known: _Known, at: int, wants: 
     return weight, bias
 
 
-def _fake_forward(family: str, first: str = "input") -> None:
-    """first: the argument that has the shape of the first input."""
-
-    @fake(f"{family}_forward", input=first)
-    def _(input, plan, keep):
-        known = FAMILIES[family].known[plan]
-        if family != "shared_linear":
-            return _fake_output(input, known.layers[-1]), _fake_kept(input, known, keep)
-        outputs = [_fake_output(input, layer) for layer in known.layers]
-        return *outputs, *(None,) * (3 - len(outputs)), _fake_kept(input, known, keep)
+def _fake_forward(family: str, input: torch.Tensor, plan: int, keep: int, *scale_inv):
+    known = FAMILIES[family].known[plan]
+    return _fake_output(input, known.layers[-1]), _fake_kept(input, known, keep, scale_inv)
 
 
-_fake_forward("norm_linear")
-_fake_forward("mlp")
-_fake_forward("shared_linear")
-_fake_forward("gated_linear", "gate")
+@fake("norm_linear_forward")
+def _(input, plan, keep, weight_scale_inv):
+    return _fake_forward("norm_linear", input, plan, keep, weight_scale_inv)
+
+
+@fake("mlp_forward")
+def _(input, plan, keep, up_weight_scale_inv, down_weight_scale_inv):
+    return _fake_forward("mlp", input, plan, keep, up_weight_scale_inv, down_weight_scale_inv)
+
+
+@fake("gated_linear_forward")
+def _(gate, plan, keep, weight_scale_inv):
+    return _fake_forward("gated_linear", gate, plan, keep, weight_scale_inv)
+
+
+@fake("shared_linear_forward")
+def _(input, plan, keep, weight0_scale_inv, weight1_scale_inv, weight2_scale_inv):
+    known = FAMILIES["shared_linear"].known[plan]
+    outputs = [_fake_output(input, layer) for layer in known.layers]
+    kept = _fake_kept(input, known, keep, (weight0_scale_inv, weight1_scale_inv, weight2_scale_inv))
+    return *outputs, *(None,) * (3 - len(outputs)), kept
 
 
 def _fake_gradients(family: str, grad_output, gamma, plan: int, wants: int, *main_grads):
