@@ -26,6 +26,10 @@ class CountingDevice final : public DeviceApi {
     inner_->copy_to_host(to, from, bytes, counts_->on(stream));
   }
 
+  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    inner_->copy(to, from, bytes, counts_->on(stream));
+  }
+
   void fill_zero(void* data, std::size_t bytes, Stream& stream) override {
     inner_->fill_zero(data, bytes, counts_->on(stream));
   }
@@ -37,6 +41,10 @@ class CountingDevice final : public DeviceApi {
   void synchronize(Stream& stream) override {
     counts_->waited = true;
     inner_->synchronize(counts_->on(stream));
+  }
+
+  void in_context(const Stream& stream, const std::function<void()>& call) const override {
+    inner_->in_context(counts_->on(stream), call);
   }
 
   bool capturing(const Stream& stream) const override {

@@ -376,6 +376,10 @@ BOOST_AUTO_TEST_CASE(memory_goes_there_and_back, *once()) {
   cuda.device_api().copy_to_host(back.data(), buffer.data(), back.size(), stream);
   std::fill(sent.begin() + 100, sent.begin() + 150, static_cast<unsigned char>(0));
   BOOST_TEST(back == sent, boost::test_tools::per_element());
+  const Buffer copied(cuda, sent.size());
+  cuda.device_api().copy(copied.data(), buffer.data(), sent.size(), stream);
+  cuda.device_api().copy_to_host(back.data(), copied.data(), back.size(), stream);
+  BOOST_TEST(back == sent, boost::test_tools::per_element());
   BOOST_TEST(cuda.device_api().allocate(0) == nullptr);
   BOOST_TEST(cuda.device_api().is_allocated(buffer.data(), buffer.bytes()));
   BOOST_TEST(cuda.device_api().is_allocated(nullptr, 0));

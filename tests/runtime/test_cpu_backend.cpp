@@ -444,6 +444,10 @@ BOOST_AUTO_TEST_CASE(memory_is_aligned_and_refused_in_words) {
   int word = 7;
   backend->device_api().fill_zero(&word, sizeof(word), stream);
   BOOST_TEST(word == 0);
+  const int other = 5;
+  backend->device_api().copy(&word, &other, sizeof(word), stream);
+  BOOST_TEST(word == 5);
+  backend->device_api().copy(nullptr, nullptr, 0, stream);
   backend->device_api().copy_from_host(nullptr, nullptr, 0, stream);
   const std::string null =
       error_of([&] { backend->device_api().copy_to_host(&word, nullptr, 4, stream); }, ErrorCode::invalid_argument);

@@ -62,6 +62,13 @@ BOOST_AUTO_TEST_CASE(a_missing_library_is_empty_and_says_why) {
   BOOST_TEST(contains(problem, "No such file"), problem);
 }
 
+BOOST_AUTO_TEST_CASE(knows_what_the_process_has_loaded) {
+  std::string problem;
+  const Library math = Library::open("libm.so.6", problem);
+  BOOST_TEST(Library::loaded("libm.so.6").path() == math.path());
+  BOOST_TEST(!Library::loaded("libingot-nowhere.so.1"));
+}
+
 BOOST_AUTO_TEST_CASE(moves) {
   std::string problem;
   Library first = Library::open("libm.so.6", problem);

@@ -24,6 +24,10 @@ void FakeDevice::copy_from_host(void* to, const void* from, std::size_t bytes, S
 
 void FakeDevice::copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) { std::memcpy(to, from, bytes); }
 
+void FakeDevice::copy(void* to, const void* from, std::size_t bytes, Stream&) {
+  if (bytes != 0) std::memcpy(to, from, bytes);
+}
+
 void FakeDevice::fill_zero(void* data, std::size_t bytes, Stream&) {
   if (fill_fails) throw Error(ErrorCode::cuda_failed, "fake", "cannot fill");
   std::memset(data, 0, bytes);

@@ -20,12 +20,13 @@ class FakeDevice final : public DeviceApi {
   int streams = 0;
   std::map<void*, std::size_t> live{};  // the current allocations
 
-  FakeDevice() : DeviceApi({DeviceType::cuda, 2}) {}
+  explicit FakeDevice(Device device = {DeviceType::cuda, 2}) : DeviceApi(device) {}
 
   void* allocate(std::size_t bytes) override;
   void release(void* data) noexcept override;
   void copy_from_host(void* to, const void* from, std::size_t bytes, Stream&) override;
   void copy_to_host(void* to, const void* from, std::size_t bytes, Stream&) override;
+  void copy(void* to, const void* from, std::size_t bytes, Stream&) override;
   void fill_zero(void* data, std::size_t bytes, Stream&) override;
   void fill(float* data, float value, std::size_t count, Stream&) override;
   bool is_allocated(const void*, std::size_t) const override { return true; }
@@ -33,6 +34,7 @@ class FakeDevice final : public DeviceApi {
   CUstream_st* create_stream() override;
   void destroy_stream(CUstream_st*) noexcept override { --streams; }
   void synchronize(Stream&) override {}
+  void in_context(const Stream&, const std::function<void()>& call) const override { call(); }
   void* create_fence() override { return nullptr; }
   void destroy_fence(void* /*fence*/) noexcept override {}
   void wait(const Stream& /*stream*/, const Stream& /*other*/, void* /*fence*/) override {}

@@ -54,6 +54,8 @@ class INGOT_API DeviceApi {
   // Ordered on the stream. When the call returns, the host's memory may be read or reused.
   virtual void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) = 0;
   virtual void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) = 0;
+  // Within the device. It may be captured, and the two may not overlap.
+  virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
   virtual void fill_zero(void* device_data, std::size_t bytes, Stream& stream) = 0;
   // Sets `count` f32 elements to this value. Unlike a copy from the host it may be captured.
   virtual void fill(float* device_data, float value, std::size_t count, Stream& stream) = 0;
@@ -70,6 +72,9 @@ class INGOT_API DeviceApi {
   virtual CUstream_st* create_stream() = 0;
   virtual void destroy_stream(CUstream_st* stream) noexcept = 0;
   virtual void synchronize(Stream& stream) = 0;
+
+  // Runs `call`, which gives the stream to another library, with the context of its device current on this thread.
+  virtual void in_context(const Stream& stream, const std::function<void()>& call) const = 0;
 
   // For Stream::wait_for(): `stream` continues after all work enqueued on `other` so far. One thread at a time may use
   // a fence, and may reuse it at once. Null on the CPU, which has none.

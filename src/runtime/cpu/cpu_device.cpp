@@ -46,6 +46,12 @@ class CpuDevice final : public DeviceApi {
     if (bytes != 0) std::memcpy(host_data, device_data, bytes);
   }
 
+  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    check_stream(stream, *this);
+    check_pointers("copy", to, from, bytes);
+    if (bytes != 0) std::memcpy(to, from, bytes);
+  }
+
   void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override {
     check_stream(stream, *this);
     check_pointers("fill_zero", device_data, device_data, bytes);
@@ -59,6 +65,10 @@ class CpuDevice final : public DeviceApi {
   }
 
   void synchronize(Stream& /*stream*/) override {}
+  void in_context(const Stream& stream, const std::function<void()>& call) const override {
+    check_stream(stream, *this);
+    call();
+  }
   bool capturing(const Stream& /*stream*/) const override { return false; }
   bool is_allocated(const void* /*device_data*/, std::size_t /*bytes*/) const override { return true; }
   std::unique_ptr<CapturedWork> capture(Stream& stream, const std::function<void()>& /*work*/) override {

@@ -67,6 +67,13 @@ void CudaDevice::copy_to_host(void* host_data, const void* device_data, std::siz
   synchronize(stream);
 }
 
+void CudaDevice::copy(void* to, const void* from, std::size_t bytes, Stream& stream) {
+  check_pointers("copy", to, from, bytes);
+  const CurrentContext current = begin(stream);
+  if (bytes == 0) return;
+  driver_->check(api().cuMemcpyDtoDAsync(address(to), address(from), bytes, stream.handle()), "cuMemcpyDtoDAsync");
+}
+
 void CudaDevice::fill_zero(void* device_data, std::size_t bytes, Stream& stream) {
   check_pointers("fill_zero", device_data, device_data, bytes);
   const CurrentContext current = begin(stream);
@@ -83,6 +90,11 @@ void CudaDevice::synchronize(Stream& stream) {
   const CurrentContext current = begin(stream);
   driver_->check(outside_of_captures([&] { return api().cuStreamSynchronize(stream.handle()); }),
                  "cuStreamSynchronize");
+}
+
+void CudaDevice::in_context(const Stream& stream, const std::function<void()>& call) const {
+  const CurrentContext current = begin(stream);
+  call();
 }
 
 bool CudaDevice::capturing(const Stream& stream) const {

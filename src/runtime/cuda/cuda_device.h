@@ -25,12 +25,14 @@ class CudaDevice final : public DeviceApi {
   void release(void* data) noexcept override;
   void copy_from_host(void* device_data, const void* host_data, std::size_t bytes, Stream& stream) override;
   void copy_to_host(void* host_data, const void* device_data, std::size_t bytes, Stream& stream) override;
+  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override;
   void fill_zero(void* device_data, std::size_t bytes, Stream& stream) override;
   void fill(float* device_data, float value, std::size_t count, Stream& stream) override;
   bool is_allocated(const void* device_data, std::size_t bytes) const override;
   CUstream_st* create_stream() override;
   void destroy_stream(CUstream_st* stream) noexcept override;
   void synchronize(Stream& stream) override;
+  void in_context(const Stream& stream, const std::function<void()>& call) const override;
   void* create_fence() override;
   void destroy_fence(void* fence) noexcept override;
   void wait(const Stream& stream, const Stream& other, void* fence) override;

@@ -153,18 +153,26 @@ Library& Library::operator=(Library&& other) noexcept {
   return *this;
 }
 
-Library Library::open(const std::string& name_or_path, std::string& problem) {
+Library Library::of(void* handle, const std::string& name) {
   Library library;
-  library.handle_ = ::dlopen(name_or_path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (library.handle_ == nullptr) {
-    const char* error = ::dlerror();
-    problem = error == nullptr ? name_or_path + ": cannot be opened" : error;
-    return library;
-  }
+  library.handle_ = handle;
   const link_map* map = nullptr;
-  const bool known = ::dlinfo(library.handle_, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
-  library.path_ = known ? map->l_name : name_or_path;
+  const bool known = ::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
+  library.path_ = known ? map->l_name : name;
   return library;
+}
+
+Library Library::loaded(const std::string& name) {
+  void* const handle = ::dlopen(name.c_str(), RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  return handle == nullptr ? Library() : of(handle, name);
+}
+
+Library Library::open(const std::string& name_or_path, std::string& problem) {
+  void* const handle = ::dlopen(name_or_path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (handle != nullptr) return of(handle, name_or_path);
+  const char* error = ::dlerror();
+  problem = error == nullptr ? name_or_path + ": cannot be opened" : error;
+  return {};
 }
 
 Library Library::open_cuda(const std::vector<std::string>& names, const std::string& explicit_root,

@@ -1,5 +1,5 @@
-// Opens shared libraries (cuBLASLt, NVRTC, the driver, NVTX) at run time, and knows where CUDA's libraries and programs
-// are installed.
+// Opens shared libraries (cuBLASLt, NVRTC, the driver, NVTX, NCCL) at run time, and knows where CUDA's libraries and
+// programs are installed.
 #pragma once
 
 #include <string>
@@ -29,6 +29,8 @@ class INGOT_API Library {
   // version (12080; 0: any): that of CUDA 13 needs a driver of CUDA 13. `problem` names one that is too new.
   static Library open_cuda(const std::string& stem, int driver_version, const std::string& explicit_root,
                            std::string& problem);
+  // The library of this bare name that the process has loaded already, from wherever; empty if there is none.
+  static Library loaded(const std::string& name);
   // The dynamic loader searches its path for a bare name.
   static Library open(const std::string& name_or_path, std::string& problem);
 
@@ -38,6 +40,8 @@ class INGOT_API Library {
   const std::string& path() const { return path_; }
 
  private:
+  static Library of(void* handle, const std::string& name);
+
   void* handle_ = nullptr;
   std::string path_;
 };
