@@ -35,8 +35,8 @@ def context_of(context: Context | None, device: str) -> Context:
 
 def info(device: str = "auto") -> dict[str, Any]:
     """Returns what Ingot found: its version; the device, and the reason if it is the CPU; the target that kernels are
-    compiled for; the CUDA driver, NVRTC, cuBLASLt and NVTX with version and path, or what is missing; the kernel store;
-    and the bundles and other stores that are only read. Needs no GPU, no CUDA toolkit and no PyTorch."""
+    compiled for; the CUDA driver, NVRTC, cuBLASLt, NVTX and NCCL with version and path, or what is missing; the kernel
+    store; and the bundles and other stores that are only read. Needs no GPU, no CUDA toolkit and no PyTorch."""
     return context_for(device).info()
 
 

@@ -20,7 +20,7 @@ def test_info_names_every_part():
     info = ingot.info("cpu")
     assert re.fullmatch(r"\d+\.\d+\.\d+", info["version"])
     assert info["device"] == "cpu" and info["device_name"] and info["reason"]
-    assert set(info["libraries"]) == {"CUDA driver", "NVRTC", "cuBLASLt", "NVTX"}
+    assert set(info["libraries"]) == {"CUDA driver", "NVRTC", "cuBLASLt", "NVTX", "NCCL"}
     for library in info["libraries"].values():
         assert library["version"] or library["problem"]
 

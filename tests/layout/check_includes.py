@@ -30,7 +30,7 @@ WINGS = ["pointwise", "cast", "gemm", "dequant", "norm", "quantize"]
 ROOMS = {
     "templates": ["ptx", *WINGS],
     "src/codegen": ["types", *WINGS],
-    "src/runtime": ["util", "core", "cpu", "cuda", "jit", "tuning", *WINGS, "context", "measure"],
+    "src/runtime": ["util", "core", "cpu", "cuda", "dist", "jit", "tuning", *WINGS, "context", "measure"],
     "src/nn": ["observe", "recipe", "linear", "weights", "modules", "planning"],
 }
 

@@ -415,7 +415,7 @@ BOOST_AUTO_TEST_CASE(without_nvrtc_the_cpu_works_and_a_compile_is_an_error) {
   Context context(options);
   BOOST_TEST(context.compiler() == nullptr);
   const ContextInfo info = context.info();
-  for (const char* name : {"NVRTC", "cuBLASLt", "NVTX"}) {
+  for (const char* name : {"NVRTC", "cuBLASLt", "NVTX", "NCCL"}) {
     BOOST_TEST(contains(library(info, name).problem, "was not looked for: INGOT_CUDA_ROOT is \"none\""));
     BOOST_TEST(library(info, name).path.empty());
     BOOST_TEST(library(info, name).version.empty());

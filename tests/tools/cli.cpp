@@ -310,7 +310,7 @@ BOOST_AUTO_TEST_CASE(info_as_json) {
   BOOST_TEST(info.at("store").at("path") == store);
   BOOST_TEST(info.at("store").at("files") == 0);
   BOOST_TEST(info.at("store").at("bytes") == 0);
-  BOOST_TEST(info.at("libraries").size() == 4U);
+  BOOST_TEST(info.at("libraries").size() == 5U);
   for (const json& library : info.at("libraries")) {
     // Found, with version and place; or missing, with what to do.
     const bool found = library.at("found").get<bool>();

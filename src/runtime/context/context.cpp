@@ -20,6 +20,7 @@
 #include "ingot/runtime/context/cuda_backend.h"
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/cuda/nvtx.h"
+#include "ingot/runtime/dist/nccl_library.h"
 #include "ingot/runtime/gemm/cublaslt.h"
 #include "ingot/runtime/jit/kernel_bundle.h"
 #include "ingot/runtime/jit/kernel_identity.h"
@@ -84,6 +85,13 @@ LibraryInfo find_nvtx(const std::string& cuda_root) {
   std::string problem;
   const std::unique_ptr<Nvtx> nvtx = Nvtx::open(cuda_root, problem);
   return library_info("NVTX", nvtx.get(), problem);
+}
+
+// Who makes a Comm opens NCCL.
+LibraryInfo find_nccl(const std::string& cuda_root) {
+  std::string problem;
+  const std::unique_ptr<NcclLibrary> nccl = NcclLibrary::open("", cuda_root, problem);
+  return library_info("NCCL", nccl.get(), problem);
 }
 
 // Null, with the reason in `problem`, if a context with these options runs on the CPU. Sets options.device_index to
@@ -394,7 +402,7 @@ ContextInfo Context::info() const {
                     library_info("NVRTC", parts.compiler.get(), parts.compiler_problem),
                     driver != nullptr ? library_info("cuBLASLt", parts.cublaslt.get(), parts.cublaslt_problem)
                                       : find_cublaslt(parts.options.cuda_root.string()),
-                    find_nvtx(parts.options.cuda_root.string())};
+                    find_nvtx(parts.options.cuda_root.string()), find_nccl(parts.options.cuda_root.string())};
   info.store_root = parts.store.root();
   info.store_usage = parts.store.usage();
   info.store_problem = why_nothing_is_kept(parts.store);

@@ -40,11 +40,11 @@ struct INGOT_API ContextOptions {
   // Bundles and other users' stores, which are only read, in the order in which they are looked in.
   std::vector<std::filesystem::path> tiers{};   // INGOT_CACHE_TIERS: paths with colons between them
   CacheMode cache_mode = CacheMode::automatic;  // INGOT_CACHE_MODE=auto|strict|memory|verify
-  std::filesystem::path cuda_root{};            // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, cuBLASLt, NVTX
-  std::filesystem::path templates{};            // INGOT_TEMPLATES: read templates from here, not the embedded ones
-  Target offline_target{};                      // what a context without a GPU compiles for
-  int cpu_threads = 0;                          // INGOT_CPU_THREADS; 0 = all cores
-  Tuning tuning = Tuning::on;                   // INGOT_TUNING=on|off|frozen
+  std::filesystem::path cuda_root{};    // INGOT_CUDA_ROOT: looked in first; "none": no NVRTC, cuBLASLt, NVTX, NCCL
+  std::filesystem::path templates{};    // INGOT_TEMPLATES: read templates from here, not the embedded ones
+  Target offline_target{};              // what a context without a GPU compiles for
+  int cpu_threads = 0;                  // INGOT_CPU_THREADS; 0 = all cores
+  Tuning tuning = Tuning::on;           // INGOT_TUNING=on|off|frozen
   std::filesystem::path tuning_file{};  // INGOT_TUNING_FILE: records from this exported file, not from the store
   std::filesystem::path record{};       // INGOT_RECORD: what is asked for is noted in this file (jit/recorder.h)
   std::filesystem::path warm{};         // INGOT_WARM: what this recording names is compiled ahead (Context::warm)
@@ -62,7 +62,7 @@ struct INGOT_API ContextOptions {
 
 // One of the libraries opened at run time: its version and path, or why it is missing.
 struct LibraryInfo {
-  std::string name;     // "CUDA driver", "NVRTC", "cuBLASLt", "NVTX"
+  std::string name;     // "CUDA driver", "NVRTC", "cuBLASLt", "NVTX", "NCCL"
   std::string version;  // "13.0.88"; empty if missing
   std::string path;     // empty if missing
   std::string problem;  // what is missing and how to get it; empty if found

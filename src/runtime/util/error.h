@@ -15,7 +15,7 @@ enum class ErrorCode : std::uint8_t {
   invalid_argument,  // a tensor, pointer, shape or stream that does not fit the call
   not_found,         // a library, device, file or program that is missing
   compile_failed,    // NVRTC refused the source: log() has its messages
-  cuda_failed,       // the driver or cuBLASLt reported an error
+  cuda_failed,       // the driver, cuBLASLt or NCCL reported an error
   out_of_memory,
   io_failed,  // a file could not be read or written
 };
