@@ -62,16 +62,18 @@ class NcclTransport final : public Transport {
   }
 
   void reduce_scatter(const ReducedPiece& piece, Stream& stream) override {
-    const auto [dtype, operation] = nccl_reduction(piece);
+    const NcclReduction how = nccl_reduction(piece);
     enqueue("ncclReduceScatter", stream, [&] {
-      return api().reduce_scatter(piece.from, piece.to, piece.count, dtype, operation, communicator_, stream.handle());
+      return api().reduce_scatter(piece.from, piece.to, piece.count, how.dtype, how.operation, communicator_,
+                                  stream.handle());
     });
   }
 
   void all_reduce(const ReducedPiece& piece, Stream& stream) override {
-    const auto [dtype, operation] = nccl_reduction(piece);
+    const NcclReduction how = nccl_reduction(piece);
     enqueue("ncclAllReduce", stream, [&] {
-      return api().all_reduce(piece.from, piece.to, piece.count, dtype, operation, communicator_, stream.handle());
+      return api().all_reduce(piece.from, piece.to, piece.count, how.dtype, how.operation, communicator_,
+                              stream.handle());
     });
   }
 
