@@ -1030,6 +1030,65 @@ BOOST_AUTO_TEST_CASE(a_shared_input_is_shared_by_forwards_that_keep_nothing) {
   }
 }
 
+// As after a gather over ranks: a call finds in its scratch and saved memory what its cast would write.
+BOOST_AUTO_TEST_CASE(an_operand_that_is_cast_already_is_not_cast_again) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), rowwise_folded(), blockwise(), high_precision()}) {
+    BOOST_TEST_CONTEXT(print(config)) {
+      const LinearCase device = make(1, config);
+      FunctionLayer layer({.config = config, .shape = kLinear}, *backend, stream);
+      layer.cast_weight(device.weight, stream);
+      FunctionSaved kept(layer.plan, kShape.tokens, *backend, stream);
+      const PoisonedRegion scratch(layer.plan.forward_scratch(kShape.tokens).bytes, *backend, stream);
+      LinearForwardTensors forward = layer.forward_tensors(device.forward(true), &kept.saved, scratch);
+      const auto run = [&] { linear_forward(layer.plan, *backend, forward, {.stream = stream}); };
+      run();
+      const std::vector<std::uint8_t> output = device.output.bytes(stream);
+      forward.input.data = nullptr;
+      forward.input_is_cast = true;
+      if (!is_float8(config.output)) {
+        BOOST_TEST(refusal(run) ==
+                   "linear \"linear\" input_is_cast: is set, but the layer reads the values too, or is given codes: "
+                   "for a prologue, a GEMM in high precision, a cast in backward or given_input");
+        continue;
+      }
+      const auto again = DeviceMatrix::poisoned(kShape.tokens, kShape.out_features, Dtype::bf16, *backend, stream);
+      forward.output = again;
+      run();
+      BOOST_TEST((again.bytes(stream) == output));
+
+      LinearBackward wanted = device.backward(true);
+      wanted.grad_bias = {};
+      const LinearGradients wants{.bias = false};
+      const PoisonedRegion use(layer.plan.backward_scratch(kShape.tokens, wants).bytes, *backend, stream);
+      LinearBackwardTensors backward = layer.backward_tensors(wanted, device.forward(true), kept.saved, use);
+      const auto run_backward = [&] { linear_backward(layer.plan, *backend, backward, {.stream = stream}); };
+      run_backward();
+      const std::vector<std::uint8_t> grad_input = device.grad_input.bytes(stream);
+      const std::vector<std::uint8_t> grad_weight = device.grad_weight.bytes(stream);
+      backward.grad_output_is_cast = true;
+      backward.grad_output.data = nullptr;
+      const auto second_input =
+          DeviceMatrix::poisoned(kShape.tokens, kShape.in_features, Dtype::bf16, *backend, stream);
+      const auto second_weight =
+          DeviceMatrix::poisoned(kShape.out_features, kShape.in_features, Dtype::bf16, *backend, stream);
+      backward.grad_input = second_input;
+      backward.grad_weight = second_weight;
+      const std::string why =
+          "linear \"linear\" grad_output_is_cast: is set, but this backward reads the values too: for an epilogue, a "
+          "GEMM in high precision, folded scale_inv or grad_bias";
+      if (layer.plan.folds()) {
+        BOOST_TEST(refusal(run_backward) == why);
+        continue;
+      }
+      run_backward();
+      BOOST_TEST((second_input.bytes(stream) == grad_input));
+      BOOST_TEST((second_weight.bytes(stream) == grad_weight));
+      backward.grad_bias = device.grad_bias;
+      BOOST_TEST(refusal(run_backward) == why);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_given_input_must_fit) {
   const std::vector<LinearCase> cases = cases_of_one_input(rowwise(), *backend, stream);
   Shared layers(rowwise(), *backend, stream);

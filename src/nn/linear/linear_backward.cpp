@@ -108,6 +108,7 @@ void write_gradient_values(const LinearStep& step, const LinearBackwardTensors& 
 }
 
 GradOutput cast_grad_output(const LinearStep& step, const LinearBackwardTensors& t, const BackwardMemory& memory) {
+  if (t.grad_output_is_cast) return {.values = t.grad_output};
   const LinearPlan& plan = step.plan;
   const LinearGradOutputCast& order = plan.grad_output_of(memory.wants);
   const Tensor values = order.values ? memory.scratch.values.in(t.scratch, step.device()) : t.grad_output;
@@ -260,6 +261,17 @@ void multiply_grad_output(const LinearStep& step, const LinearBackwardTensors& t
 }
 
 }  // namespace
+
+Float8View linear_grad_output_codes(const LinearPlan& plan, std::int64_t tokens, const LinearGradients& wants,
+                                    const MemoryRegion& scratch, Device device) {
+  const LinearBackwardScratch places = plan.backward_scratch(tokens, wants);
+  const Tensor scale_inv = places.scale_inv.in(scratch, device);
+  const bool apart = plan.grad_output_of(wants).apart;
+  return {.codes = places.codes.in(scratch, device),
+          .transposed = places.transposed.in(scratch, device),
+          .scale_inv = scale_inv,
+          .transposed_scale_inv = apart ? places.transposed_scale_inv.in(scratch, device) : scale_inv};
+}
 
 bool multiplies_together(const LinearPlan& plan, Backend& backend, std::int64_t tokens,
                          const LinearGradientDtypes& gradients) {

@@ -66,6 +66,27 @@ void check_gradient_dtype(const LinearChecker& check, const NamedTensor& gradien
   }
 }
 
+// What is read of grad_output must be its codes alone.
+void check_cast_grad_output(const LinearChecker& check, const LinearBackwardTensors& t) {
+  const LinearGradOutputCast& order = check.plan().grad_output_of(wanted_gradients(t));
+  const bool reads_codes = (!is_given(t.grad_input) || order.codes) && (!is_given(t.grad_weight) || order.transposed);
+  if (reads_codes && !order.folds && !is_given(t.grad_bias) && check.plan().fusion.epilogue.empty()) return;
+  check.refuse("grad_output_is_cast",
+               "is set, but this backward reads the values too: for an epilogue, a GEMM in high precision, folded "
+               "scale_inv or grad_bias");
+}
+
+void check_cast_input(const LinearChecker& check, bool keeps) {
+  const LinearPlan& plan = check.plan();
+  const bool reads_values = plan.output_reads_weight() || plan.fusion.prologue || plan.given_input.any ||
+                            (keeps && plan.trains_weight && plan.grad_weight_reads_input());
+  if (!reads_values) return;
+  check.refuse(
+      "input_is_cast",
+      "is set, but the layer reads the values too, or is given codes: for a prologue, a GEMM in high precision, "
+      "a cast in backward or given_input");
+}
+
 void check_gradients(const LinearChecker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
@@ -74,8 +95,14 @@ void check_gradients(const LinearChecker& check, const LinearBackwardTensors& t)
   const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
   const NamedTensor grad_bias{"grad_bias", &t.grad_bias};
   const bool one = expands_grad_output(plan, t);
-  check.all({"grad_output", &t.grad_output}, dtype, because(plan, dtype), one ? 1 : tokens, one ? 1 : out,
-            "[rows of the last forward's input, out_features]");
+  const NamedTensor grad_output{"grad_output", &t.grad_output};
+  check.dtype(grad_output, {dtype}, because(plan, dtype));
+  check.shape(grad_output, one ? 1 : tokens, one ? 1 : out, "[rows of the last forward's input, out_features]");
+  if (t.grad_output_is_cast) {
+    check_cast_grad_output(check, t);
+  } else {
+    check.memory(grad_output);
+  }
   if (is_given(t.grad_input)) {
     const NamedTensor grad_input{"grad_input", &t.grad_input};
     check_gradient_dtype(check, grad_input, plan.config.grad_input);
@@ -250,7 +277,11 @@ void check_forward_tensors(const LinearPlan& plan, const DeviceApi& device_api, 
   check.dtype(output, {*plan.dtypes.output}, because(plan, *plan.dtypes.output));
   if (has_weight) check.shape(weight, out, in, "[out_features, in_features]");
   check.shape(output, t.input.rows, out, "[rows of input, out_features]");
-  check.memory(input);
+  if (t.input_is_cast) {
+    check_cast_input(check, t.saved != nullptr);
+  } else {
+    check.memory(input);
+  }
   if (has_weight) check.memory(weight);
   check.memory(output);
   check_bias(check, t);

@@ -116,6 +116,7 @@ Float8View input_codes(const LinearPlan& plan, const ForwardMemory& memory, cons
 }
 
 void cast_input(const LinearStep& step, const LinearForwardTensors& t, const ForwardMemory& memory) {
+  if (t.input_is_cast) return;
   const LinearPlan& plan = step.plan;
   const Device device = step.device();
   const MemoryRegion kept = t.saved != nullptr ? t.saved->memory : MemoryRegion{};

@@ -49,6 +49,11 @@ INGOT_API Float8View cast_weight(const LinearPlan& plan, Backend& backend, const
 INGOT_API Float8View linear_input_codes(const LinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
                                         const MemoryRegion& scratch, Device device);
 
+// Where a backward for these gradients has the codes of grad_output in its scratch, for a grad_output that is cast
+// elsewhere (LinearBackwardTensors::grad_output_is_cast). transposed_scale_inv is scale_inv where both share it.
+INGOT_API Float8View linear_grad_output_codes(const LinearPlan& plan, std::int64_t tokens, const LinearGradients& wants,
+                                              const MemoryRegion& scratch, Device device);
+
 // Scratch, here and below, unless the stream's allocator gives it: plan.forward_scratch(tokens, saved ? training :
 // inference).
 INGOT_API void linear_forward(const LinearPlan& plan, Backend& backend, const LinearForwardTensors& tensors,

@@ -88,6 +88,9 @@ struct LinearForwardTensors {
   LinearSaved* saved = nullptr;  // null: keeps nothing
   MemoryRegion scratch{};
   Float8View given_input{};  // codes and scale_inv of `input`, if the plan was made with given_input
+  // What this plan's cast of the input would write is there already (linear_input_codes()), as after a gather over
+  // ranks. `input` then has only a shape. For a plan without a prologue that does not read the input again.
+  bool input_is_cast = false;
 };
 
 // As LinearBackward, and what forward had, where it is read again.
@@ -108,6 +111,9 @@ struct LinearBackwardTensors {
   LinearScales scales{};
   MemoryRegion scratch{};
   Float8View given_input{};  // as forward's: its transposed codes and their scale_inv
+  // Likewise what the cast of grad_output would write (linear_grad_output_codes()). For gradients in FP8 of a plan
+  // without an epilogue and without folded scale_inv, and not for grad_bias.
+  bool grad_output_is_cast = false;
 };
 
 // What a backward writes: the dtypes of the gradients that are wanted, and whether it adds to grad_weight.
