@@ -19,6 +19,7 @@
 #include "ingot/codegen/types/dtype.h"
 #include "ingot/codegen/types/granularity.h"
 #include "ingot/codegen/types/target.h"
+#include "ingot/nn/dist/parallel_linear.h"
 #include "ingot/nn/linear/float8_tensor.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/linear/linear_memory.h"

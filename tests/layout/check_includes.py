@@ -31,7 +31,7 @@ ROOMS = {
     "templates": ["ptx", *WINGS],
     "src/codegen": ["types", *WINGS],
     "src/runtime": ["util", "core", "cpu", "cuda", "dist", "jit", "tuning", *WINGS, "context", "measure"],
-    "src/nn": ["observe", "recipe", "linear", "weights", "modules", "planning"],
+    "src/nn": ["observe", "recipe", "linear", "weights", "modules", "dist", "planning"],
 }
 
 # The files that stay at a layer's root, without their extensions.
