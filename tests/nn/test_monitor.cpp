@@ -137,6 +137,19 @@ BOOST_AUTO_TEST_CASE(says_what_a_cast_did) {
   BOOST_TEST(!std::getline(lines, line));
 }
 
+BOOST_AUTO_TEST_CASE(the_columns_of_the_table_are_as_wide_as_their_longest_cell) {
+  Monitor watching(*backend, options());
+  cast(watching, kOrdinary, "model.layers.0.self_attn.q_proj");
+  cast(watching, kOrdinary, "l");
+  watching.step_done(stream);
+  std::istringstream table(watching.table());
+  std::vector<std::size_t> ends;
+  for (std::string line; std::getline(table, line);) ends.push_back(line.size());
+  BOOST_TEST(ends.size() == 4);
+  BOOST_TEST(ends[2] == ends[1]);
+  BOOST_TEST(ends[3] == ends[1]);
+}
+
 BOOST_AUTO_TEST_CASE(a_layer_whose_name_is_not_utf8) {
   Monitor watching(*backend, options());
   cast(watching, kOrdinary, "layer \xff");

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ingot/runtime/util/error.h"
 #include "ingot/runtime/util/write_file.h"
@@ -264,19 +266,29 @@ std::vector<MonitorRecord> Monitor::records() const {
 
 std::string Monitor::table() const {
   if (kept_.empty()) return "no step has been observed\n";
-  constexpr const char* kRow = "{:<24} {:<12} {:<26} {:>10} {:>21} {:>9} {:>9} {:>8} {:>8} {:>7}\n";
-  const auto row = [](const auto&... cells) { return fmt::format(fmt::runtime(kRow), cells...); };
-  std::string text = fmt::format("step {}\n", kept_.back().front().step);
-  text += row("layer", "tensor", "what", "amax", "scale_inv", "saturated", "flushed", "nan", "inf", "SQNR dB");
+  std::vector<std::array<std::string, 10>> rows{
+      {"layer", "tensor", "what", "amax", "scale_inv", "saturated", "flushed", "nan", "inf", "SQNR dB"}};
   for (const MonitorRecord& record : kept_.back()) {
     const CastStats& stats = record.stats;
     const bool cast = record.is_cast();
-    const std::string amax = fmt::format("{:.4g}", stats.amax);
-    text +=
-        row(record.layer, record.tensor, cast ? describe(record.spec) : "GEMM, " + std::string(name(record.spec.in)),
-            amax, cast ? scale_range(stats) : "", cast ? percent(record.saturated_fraction()) : "",
-            cast ? percent(record.flushed_fraction()) : "", stats.nan_count, stats.inf_count,
-            cast ? fmt::format("{:.1f}", record.sqnr()) : "");
+    rows.push_back({record.layer, record.tensor,
+                    cast ? describe(record.spec) : "GEMM, " + std::string(name(record.spec.in)),
+                    fmt::format("{:.4g}", stats.amax), cast ? scale_range(stats) : "",
+                    cast ? percent(record.saturated_fraction()) : "", cast ? percent(record.flushed_fraction()) : "",
+                    fmt::format("{}", stats.nan_count), fmt::format("{}", stats.inf_count),
+                    cast ? fmt::format("{:.1f}", record.sqnr()) : ""});
+  }
+  constexpr std::size_t kTexts = 3;  // of the columns; the others are numbers, which end at one place
+  std::array<std::size_t, 10> widths{};
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text = fmt::format("step {}\n", kept_.back().front().step);
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      text += i < kTexts ? fmt::format("{:<{}}  ", row[i], widths[i]) : fmt::format("{:>{}}  ", row[i], widths[i]);
+    }
+    text.replace(text.size() - 2, 2, "\n");
   }
   return text;
 }
