@@ -98,6 +98,7 @@ def test_configs_are_frozen_values():
 
 DISABLED = CastConfig(scaling_type=ScalingType.DISABLED)
 ROWS = CastConfig(scaling_granularity=AXISWISE)
+OFF = CastConfig(scaling_type=ScalingType.DISABLED)
 DELAYED = CastConfig(scaling_type=ScalingType.DELAYED)
 
 REFUSED = {
@@ -134,8 +135,11 @@ REFUSED = {
     "input must be cast to the same dtype in both matmuls it's used in": lambda: Float8LinearConfig(
         cast_config_input_for_grad_weight=CastConfig(target_dtype=E5M2)
     ),
-    "enable_fsdp_float8_all_gather only supports tensorwise scaling granularity, got ScalingGranularity.AXISWISE": (
-        lambda: Float8LinearConfig(cast_config_weight=ROWS, enable_fsdp_float8_all_gather=True)
+    "dynamic or delayed in both of their GEMMs, got ScalingType.DISABLED for the weight": lambda: Float8LinearConfig(
+        cast_config_weight_for_grad_input=OFF,
+        cast_config_grad_output=OFF,
+        cast_config_input_for_grad_weight=OFF,
+        enable_fsdp_float8_all_gather=True,
     ),
     "enable_fsdp_float8_all_gather gathers weights whose scale is dynamic or delayed": lambda: Float8LinearConfig(
         cast_config_weight=CastConfig(scaling_type=ScalingType.STATIC, static_scale=torch.ones(1)),

@@ -1,4 +1,4 @@
-"""Checks that run on two processes over gloo, and their results as tests.
+"""Checks that run on two processes over gloo, or on another number, and their results as tests.
 
 A test module lists its checks, each a function of the rank, and makes a fixture of them:
 
@@ -9,7 +9,7 @@ A test module lists its checks, each a function of the rank, and makes a fixture
     def test_two_processes(check, folder):
         two_processes.passed(check, folder)
 
-All checks run in the same two processes, one after the other, because starting them takes seconds."""
+All checks run in the same processes, one after the other, because starting them takes seconds."""
 
 import os
 import tempfile
@@ -24,10 +24,10 @@ import torch.multiprocessing
 WORLD = 2
 
 
-def _run(rank, folder, checks):
+def _run(rank, folder, checks, world):
     """What each process runs. A check that fails leaves its traceback in a file."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     for check in checks:
         try:
             check(rank)
@@ -40,14 +40,14 @@ def _run(rank, folder, checks):
     dist.destroy_process_group()
 
 
-def spawn(function, arguments):
-    """Runs function(rank, *arguments) in two processes that see no GPU, where FSDP would put their parameters: gloo's
+def spawn(function, arguments, world=WORLD):
+    """Runs function(rank, *arguments) in processes that see no GPU, where FSDP would put their parameters: gloo's
     results are compared with those of one process on the CPU."""
     with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
-        torch.multiprocessing.spawn(function, arguments, nprocs=WORLD)
+        torch.multiprocessing.spawn(function, arguments, nprocs=world)
 
 
-def fixture(checks):
+def fixture(checks, world=WORLD):
     """A fixture that runs the checks, and gives the folder of their results."""
 
     @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def fixture(checks):
             pytest.skip("PyTorch was built without torch.distributed")
         with tempfile.TemporaryDirectory() as name:
             try:
-                spawn(_run, (name, checks))
+                spawn(_run, (name, checks, world), world)
             except Exception as error:  # of a check, which says so itself, or of a process that was killed
                 with open(f"{name}/end", "w") as file:
                     file.write(str(error))
@@ -65,13 +65,13 @@ def fixture(checks):
     return folder
 
 
-def passed(check, folder):
-    """Fails, with the traceback, if the check did not pass on both processes."""
-    for rank in range(WORLD):
+def passed(check, folder, world=WORLD):
+    """Fails, with the traceback, if the check did not pass on all processes."""
+    for rank in range(world):
         problem = f"{folder}/{check.__name__}.{rank}"
         if os.path.exists(problem):
             with open(problem) as file:
                 pytest.fail(f"rank {rank}: {file.read()}")
-    if not all(os.path.exists(f"{folder}/{check.__name__}.{rank}.done") for rank in range(WORLD)):
+    if not all(os.path.exists(f"{folder}/{check.__name__}.{rank}.done") for rank in range(world)):
         with open(f"{folder}/end") as file:
             pytest.fail(f"it did not run to its end: {file.read()}")

@@ -184,7 +184,9 @@ def _second(operand: str) -> str:
 class Float8LinearConfig:
     """How a linear layer computes in FP8. Fields and defaults are torchao's.
 
-    `enable_fsdp_float8_all_gather` makes FSDP2 gather the weight in FP8 (tensorwise weights only). `emulate` multiplies
+    `enable_fsdp_float8_all_gather` makes FSDP2 gather the weight in FP8, whatever its scales. With a mixed-precision policy
+    the values are first rounded to its `param_dtype`, so that training has the bits that it has without that gather;
+    `round_to_param_dtype=False` casts float32 parameters directly, as torchao does. `emulate` multiplies
     in f32 what was cast to FP8, with plain PyTorch operations, on every device. `round_scales_to_power_of_2` rounds
     scales down. `delayed_scaling_config` belongs to ScalingType.DELAYED. `pad_inner_dim` changes nothing here, because
     any size is computed; `force_recompute_fp8_weight_in_bwd`, `enable_amax_init` and `enable_pre_and_post_forward` are
@@ -213,25 +215,20 @@ class Float8LinearConfig:
     enable_amax_init: bool = True
     enable_pre_and_post_forward: bool = True
     delayed_scaling_config: DelayedScalingConfig = DelayedScalingConfig()
+    round_to_param_dtype: bool = True
 
     def __post_init__(self) -> None:
         for operand, default in (("input", e4m3_dtype), ("weight", e4m3_dtype), ("grad_output", e5m2_dtype)):
             self._fill_casts(f"cast_config_{operand}", _second(operand), operand, default)
         self._check_gemms()
         self._check_scaling_types()
-        granularity = self.cast_config_weight.scaling_granularity
-        if self.enable_fsdp_float8_all_gather and granularity is not ScalingGranularity.TENSORWISE:
-            raise Float8AssertionError(
-                f"enable_fsdp_float8_all_gather only supports tensorwise scaling granularity, got {granularity} for "
-                "the weight: leave it off, and FSDP gathers the weight in its own precision"
-            )
-        if self.enable_fsdp_float8_all_gather and self.cast_config_weight.scaling_type not in (
-            ScalingType.DYNAMIC, ScalingType.DELAYED
-        ):
-            raise Float8AssertionError(
-                "enable_fsdp_float8_all_gather gathers weights whose scale is dynamic or delayed, got "
-                f"{self.cast_config_weight.scaling_type} for the weight"
-            )
+        for cast in (self.cast_config_weight, self.cast_config_weight_for_grad_input):
+            known = cast.scaling_type in (ScalingType.DYNAMIC, ScalingType.DELAYED)
+            if self.enable_fsdp_float8_all_gather and not known:
+                raise Float8AssertionError(
+                    "enable_fsdp_float8_all_gather gathers weights whose scale is dynamic or delayed in both of their GEMMs, "
+                    f"got {cast.scaling_type} for the weight"
+                )
         if self.force_recompute_fp8_weight_in_bwd:
             logger.warning("Float8LinearConfig: force_recompute_fp8_weight_in_bwd is an old field and has no effect")
 

@@ -13,6 +13,7 @@ from ..torch._checks import check_dense, is_dense, is_transformed, refuse_batche
 from ..torch._codes import FLOAT8
 from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ..torch._exported import is_exporting
+from ..torch._gathered_weight import Casts as GatherCasts, GatheredWeight
 from ..torch._linear import in_autocasts_dtype, run_linear
 from ..torch._modules import KNOWN_TENSORS, in_place_of, reason_against_replacing, type_name
 from ..torch._names import register
@@ -140,7 +141,7 @@ def _mm_config(config: Float8LinearConfig) -> LinearMMConfig:
     )
 
 
-_KNOWN_WEIGHTS = (*KNOWN_TENSORS, Float8TrainingTensor, WeightWithDynamicFloat8CastTensor)
+_KNOWN_WEIGHTS = (*KNOWN_TENSORS, Float8TrainingTensor, GatheredWeight, WeightWithDynamicFloat8CastTensor)
 
 
 def is_foreign(weight: torch.Tensor) -> bool:
@@ -188,6 +189,8 @@ class ConfigOptions:
     def __post_init__(self) -> None:
         casts = self.casts and self.casts._replace(weight_again=not self.keep_weight_codes)
         self.casts = casts and _KNOWN_CASTS.setdefault(casts, casts)
+        gathered = casts and casts._replace(weight_again=True)
+        self.gathered_casts = gathered and _KNOWN_CASTS.setdefault(gathered, gathered)
         self.full_name = self.name or "Float8Linear"
         self.subject = f'linear "{self.full_name}"'
         self._plans = PlanTable()
@@ -300,7 +303,8 @@ class Float8Linear(nn.Float8Linear):
         options = self.options
         name = "Float8Linear" if compiles else options.full_name
         if runs_as_operators:
-            return run_linear(input, weight, self.bias, options.casts, name, options._plans)
+            casts = options.gathered_casts if type(weight) is GatheredWeight else options.casts
+            return run_linear(input, weight, self.bias, casts, name, options._plans)
         if self._takes_gathered(input, weight):
             return gathered_linear(input, weight, self.bias, options.casts, name, options._plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
@@ -317,7 +321,7 @@ class Float8Linear(nn.Float8Linear):
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
         if self.options.casts is None or self.config.emulate or self.linear_mm_config.output.emulate:
             return False
-        plain = type(input) in _PLAIN and type(weight) in _PLAIN and weight.dtype in HIGH_PRECISION
+        plain = type(input) in _PLAIN and type(weight) in (*_PLAIN, GatheredWeight) and weight.dtype in HIGH_PRECISION
         # In high precision both operands of a GEMM have one dtype.
         disabled = ScalingType.DISABLED
         casts = (self.config.cast_config_weight, self.config.cast_config_weight_for_grad_input)
@@ -355,7 +359,23 @@ class Float8Linear(nn.Float8Linear):
     def _wrap_weight(self) -> None:
         """Gives FSDP2 a weight that it gathers in FP8, if the config asks for it."""
         weight = self.weight
-        if self.config.enable_fsdp_float8_all_gather and type(weight) is torch.nn.Parameter:
-            target_dtype = self.config.cast_config_weight.target_dtype
-            rounds = self.config.round_scales_to_power_of_2
-            self.weight = gathered_in_float8(weight, self.linear_mm_config, target_dtype, rounds)
+        casts = self._gather_casts()
+        one_scale = casts.output == casts.grad_input == "tensor"
+        computes = one_scale or not (self.config.emulate or self.options.casts is None)
+        if self.config.enable_fsdp_float8_all_gather and computes and type(weight) is torch.nn.Parameter:
+            dtype, pow2 = self.config.cast_config_weight.target_dtype, self.config.round_scales_to_power_of_2
+            config = (self.linear_mm_config, dtype, None, pow2, casts, self.options.full_name)
+            rounds = self.config.round_to_param_dtype
+            self.weight = gathered_in_float8(
+                weight, lambda values: WeightWithDynamicFloat8CastTensor(values, *config, rounds)
+            )
+
+    def _gather_casts(self) -> GatherCasts:
+        """How the two GEMMs that read the weight cast it."""
+        first, second = self.config.cast_config_weight, self.config.cast_config_weight_for_grad_input
+        rows = ScalingGranularity.AXISWISE
+        kinds = (
+            "row" if first.scaling_granularity is rows else "tensor",
+            "column" if second.scaling_granularity is rows else "tensor",
+        )
+        return GatherCasts(first.target_dtype, *kinds, self.config.round_scales_to_power_of_2)

@@ -12,6 +12,7 @@ import torch.nn as nn
 from ..nn._delayed import is_delayed, sync_scales
 from ..torch._errors import Float8AssertionError, Float8NotImplementedError
 from ..torch._modules import replace_layers
+from ..torch._shard_gather import agree_at_first_call
 from ._conversion import ConversionRecorder, check_filter, check_module
 from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType, checked_config, config_has_stateful_scaling
 from .float8_linear import Float8Linear
@@ -88,6 +89,8 @@ def convert_to_float8_training(
 
     result = swap_linear_layers(module, convert, module_filter_fn=recorder.accepts)
     recorder.attach(result)
+    if config.enable_fsdp_float8_all_gather:
+        agree_at_first_call(result)
     return result
 
 

@@ -4,6 +4,7 @@ from .._pytorch import require_import
 
 require_import("ingot.nn")
 
+from ._all_gather import float8_all_gather, precompute_float8_all_gather
 from ._checkpoint import CheckpointReport, load_float8_checkpoint
 from ._checkpoint_save import float8_quantization_config, save_float8_checkpoint
 from ._delayed import sync_amax_history
@@ -29,8 +30,10 @@ __all__ = [
     "RMSNormLinear",
     "SharedInputLinears",
     "WeightOnlyLinear",
+    "float8_all_gather",
     "float8_quantization_config",
     "load_float8_checkpoint",
+    "precompute_float8_all_gather",
     "quantize_",
     "save_float8_checkpoint",
     "shared_input",

@@ -10,6 +10,7 @@ import torch
 from ..torch import DelayedScales
 from ..torch._checks import is_dense, refuse
 from ..torch._exported import is_exporting, refuse_training
+from ..torch._gathered_weight import is_gathered
 from ..torch._module_operators import masks_of, starts_of
 from ..torch._names import register
 from ..torch._operators import sync_amax_history as sync_slots
@@ -35,6 +36,7 @@ class KeepsScales(torch.nn.Module):
     _make_scales(), and names of the buffers."""
 
     _first_buffer, _told_by = "fp8_amax", "fp8_scale"
+    _gathers = False  # are weights gathered in FP8?
 
     def _keep_scales(
         self, subject: str, history_length: int, layers: Optional[int] = None, sharing: Optional[int] = None
@@ -134,7 +136,21 @@ class KeepsScales(torch.nn.Module):
             self._reset_scales()  # parameters came with a checkpoint that has no scales
             amax = self.fp8_amax
         self._note_run(input)
+        if self._gathers and torch.is_grad_enabled():
+            self._note_gathered(amax)
         return DelayedScales(self.fp8_scale, amax, self._starts)
+
+    def scales_of_weights(self) -> Sequence[torch.Tensor]:
+        """The delayed scales of the weights, in named_weights()' order: views of the buffer."""
+        return self.fp8_scale.view(-1, 3)[:, 1].unbind()
+
+    def _note_gathered(self, amax: torch.Tensor) -> None:
+        """The maxima of weights that FSDP has gathered in FP8, each rank's of its own shard: no operator sees their values."""
+        maxima = amax.view(-1, 3)[:, 1]
+        for place, (_, weight) in enumerate(self.named_weights()):
+            if is_gathered(weight) and weight.amax is not None:
+                slot = maxima[place : place + 1]
+                slot.copy_(torch.maximum(slot, weight.amax))
 
     def _note_run(self, input: torch.Tensor) -> None:
         # Not in a compiled graph, which would be compiled again for it.

@@ -105,6 +105,7 @@ def eager_key(input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Te
     """Everything that linear()'s checks and its choice of a plan look at, except the shape of the input."""
     grads = torch.is_grad_enabled()
     of_others = (
+        type(weight),
         weight.shape,
         weight.dtype,
         weight.device,

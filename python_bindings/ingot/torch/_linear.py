@@ -14,6 +14,7 @@ from ._checks import check_layer, is_transformed, layer_error, refuse, refuse_tr
 from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager, wants_of
 from ._errors import from_operator
 from ._exported import export_layer, is_exporting
+from ._gathered_weight import is_gathered
 from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
 from ._schemas import ASKS_ENGINE
 
@@ -260,7 +261,7 @@ def linear(
     input = in_autocasts_dtype(input)
     if options.recipe == "high_precision":
         weight = converted(weight, input.dtype)
-    again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
+    again = is_gathered(weight) or casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
     output = run_linear(input, weight, bias, options.recipe, options.name, options._plans, main_grad, again)
     is_plain = input is given[0] and weight is given[1] and main_grad is None
     if is_plain and not torch.compiler.is_compiling():

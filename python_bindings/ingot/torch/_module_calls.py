@@ -25,6 +25,7 @@ from ._checks import (
 )
 from ._errors import LinearError
 from ._exported import export_layer, is_exporting
+from ._gathered_weight import is_gathered
 from ._linear import RECIPES, casts_weight_again
 from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
 from ._module_operators import OF_INPUT, Activation, Norm
@@ -226,9 +227,10 @@ def run(family: str, options, inputs, layers: Sequence[LayerOf], norm=None, dela
                 beta = torch.zeros_like(gamma, requires_grad=False)
         inputs = (input, gamma, beta)
     converts = options.recipe == "high_precision"  # then both operands of a GEMM have one dtype
-    tensors, main_grads, of_layers, trains_weight = [*inputs], [], [], False
+    tensors, main_grads, of_layers, trains_weight, gathers = [*inputs], [], [], False, False
     for weight, bias, subject, part in layers:
         main_grads.append(main_grad_of(weight, subject, part))
+        gathers = gathers or is_gathered(weight)
         weight = converted(weight, input.dtype) if converts else weight
         trains_weight = trains_weight or weight.requires_grad
         tensors += (weight, bias)
@@ -238,7 +240,7 @@ def run(family: str, options, inputs, layers: Sequence[LayerOf], norm=None, dela
     if is_transformed(*tensors, records=records):
         refuse_transforms(options)
     needs_codes = trains_weight or any(each is not None and each.requires_grad for each in tensors)
-    again = casts_weight_again(options.keep_weight_codes, input, needs_codes)
+    again = gathers or casts_weight_again(options.keep_weight_codes, input, needs_codes)
     fixed = (options.recipe, options._activation, options._norm)
     # A compiler would guard the names: equal modules share a graph.
     subject = options._subject if compiling else options.subject

@@ -26,6 +26,12 @@ def register(layer: torch.nn.Module) -> None:
         _LAYERS.add(layer)
 
 
+def all_layers() -> list[torch.nn.Module]:
+    """Those that are registered and live."""
+    with _lock:
+        return list(_LAYERS)
+
+
 def with_names(text: str, names: Sequence[str]) -> str:
     for placeholder, name in zip(PLACEHOLDERS, names):
         text = text.replace(placeholder, name)
@@ -35,7 +41,7 @@ def with_names(text: str, names: Sequence[str]) -> str:
 def _address(weight: Optional[torch.Tensor]) -> int:
     """Returns the address of the memory that an operator gets; 0 if there is none."""
     while weight is not None and type(weight) not in (torch.Tensor, torch.nn.Parameter):
-        inner = (getattr(weight, name, None) for name in ("_local_tensor", "_data", "_tensor"))
+        inner = (getattr(weight, name, None) for name in ("_local_tensor", "_data", "_tensor", "codes"))
         weight = next((each for each in inner if isinstance(each, torch.Tensor)), None)
     return 0 if weight is None or weight.is_meta else weight.data_ptr()
 

@@ -11,6 +11,7 @@ import torch
 
 from .. import _core
 from . import _operators as ops
+from ._gathered_weight import is_gathered
 from ._schemas import fake
 
 quantize_input = torch.ops.ingot.quantize_input.default
@@ -43,6 +44,8 @@ def add_input_plan(facts: ops.PlanFacts) -> int:
 def forward(input, weight, bias, input_plan: int, plan: int, keep: int):
     """As linear_forward: returns the output, what is saved for grad_weight and the weight's codes."""
     codes, saved = quantize_input(input, input_plan, keep & ops.KEEP_SAVED)
+    if is_gathered(weight):
+        return gemm_output(input, codes, saved, weight, bias, input_plan, plan), saved, None
     weight_codes = quantize_weight(weight, plan)
     return gemm_output(input, codes, saved, weight_codes, bias, input_plan, plan), saved, weight_codes
 

@@ -1,0 +1,136 @@
+"""FSDP2 that gathers the weights of ingot.nn's layers in FP8: which weights, and how their layers cast them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
+
+import torch
+from torch.distributed.fsdp import FSDPModule
+
+from ..torch._checks import refuse
+from ..torch._gathered_weight import Casts
+from ..torch._layers import ingot_layers, name_layers
+from ..torch._model_weights import users_of_parameters
+from ..torch._modules import type_name
+from ..torch._operators import HIGH_PRECISION
+from ..torch._shard_gather import agree_at_first_call, gathered_in_float8, precompute
+from ..torch._sharded_weight import ShardedWeight, say_once
+
+_E4M3 = torch.float8_e4m3fn
+# By recipe; the casts are those of src/nn/recipe/recipes.cpp.
+_CASTS = {
+    "tensorwise": Casts(_E4M3, "tensor", "tensor", False),
+    "rowwise": Casts(_E4M3, "row", "column", True),
+    "rowwise_folded": Casts(_E4M3, "row", "row", True),
+    "rowwise_with_gw_hp": Casts(_E4M3, "row", "tensor", True),
+    "blockwise": Casts(_E4M3, "128x128", "128x128", False),
+    "delayed": Casts(_E4M3, "tensor", "tensor", False, delayed=True),
+}
+
+Filter = Callable[[str, torch.nn.Parameter], bool]
+
+
+class _Weight(NamedTuple):
+    name: str
+    weight: torch.nn.Parameter
+    casts: Casts
+    layer: torch.nn.Module
+
+
+def _weights(model: torch.nn.Module) -> Iterator[_Weight]:
+    """Those of the model's layers, a tied one once for each."""
+    for _, layer in ingot_layers(model):
+        casts = _CASTS.get(getattr(getattr(layer, "options", None), "recipe", ""))
+        for name, weight in layer.named_weights() if casts is not None else ():
+            if isinstance(weight, torch.nn.Parameter) and weight.dtype in HIGH_PRECISION:
+                yield _Weight(name, weight, casts, layer)
+
+
+def float8_all_gather(
+    model: torch.nn.Module, *, filter: Optional[Filter] = None, recomputed: bool = False
+) -> Tuple[str, ...]:
+    """From now on FSDP2 gathers the weights of the model's FP8 layers in FP8, one byte for each element, and no layer casts
+    them; to be called before fully_shard(). Returns the names of these weights' layers.
+
+    Parameters, optimizers and checkpoints stay in high precision, and training has the bits that it has without: with a
+    mixed-precision policy each rank rounds its shard to `param_dtype` before it casts it. filter(name, weight) says which
+    weights to gather so; by default all.
+
+    Weights of layers with the recipe "rowwise" or "rowwise_with_gw_hp" are read differently by forward and backward, and are
+    gathered for each of them; where FSDP keeps the weight after forward, or activation checkpointing runs the forward again,
+    two sets would be as many bytes as 16 bits, and these weights are gathered in high precision, which is logged once.
+    recomputed=True does so from the beginning: for a forward that calls torch.utils.checkpoint itself. So are weights that a
+    module shares which is no layer of Ingot, and blocks that a rank's rows would cut ("blockwise": a multiple of 128 rows a
+    rank). Layers with "high_precision" are left alone.
+
+    precompute_float8_all_gather() after each optimizer.step() casts all shards together. Raises LinearError for a model that
+    is sharded already. The first step asks whether all ranks gather the same weights; if not, each of them raises LinearError,
+    which names the first that differs.
+    """
+    if any(isinstance(module, FSDPModule) for module in model.modules()):
+        refuse("float8_all_gather", "model: is sharded by FSDP already: call it before fully_shard()")
+    name_layers(model)
+    names = []
+    users = users_of_parameters(model)
+    wanted: Dict[int, list] = {}
+    for each in _weights(model):
+        wanted.setdefault(id(each.weight), []).append(each)
+    for same in wanted.values():
+        name, weight, casts, _ = same[0]
+        if filter is not None and not filter(name, weight):
+            continue
+        reason = _reason(same, users[id(weight)], recomputed)
+        if reason:
+            say_once(name, f"FSDP gathers its weight in high precision: {reason}")
+            continue
+        holders = [(module, key) for module in users[id(weight)] for key, value in module._parameters.items() if value is weight]
+        gathered = _gathered(weight, casts, name)
+        if gathered is not weight:
+            refuse(f'linear "{name}"', "weight: something else holds it, as a graph or a weak reference does: make it anew")
+        for module, key in holders:
+            module.register_load_state_dict_post_hook(partial(_gather_again, key=key, casts=casts, name=name))
+        for each in same:
+            each.layer._gathers = True
+        names.append(name)
+    agree_at_first_call(model)
+    return tuple(names)
+
+
+def _gathered(weight: torch.nn.Parameter, casts: Casts, name: str) -> torch.nn.Parameter:
+    return gathered_in_float8(weight, lambda values: ShardedWeight(values, casts, name))
+
+
+def _gather_again(module: torch.nn.Module, _: Any, key: str, casts: Casts, name: str) -> None:
+    """FSDP gathers a parameter that load_state_dict(assign=True) has put in another's place like the one before."""
+    weight = module._parameters.get(key)
+    if type(weight) is torch.nn.Parameter:
+        module._parameters[key] = _gathered(weight, casts, name)
+
+
+def _reason(same: list, users: Dict[torch.nn.Module, str], recomputed: bool) -> str:
+    """Why the weight cannot be gathered in FP8, or ""."""
+    casts = same[0].casts
+    others = [name for module, name in users.items() if not _is_part(module)]
+    if others:
+        return f"{others[0]} shares it, and reads it in high precision"
+    if any(each.casts != casts for each in same):
+        return f'"{same[1].name}" shares it, and casts it in another way'
+    if recomputed and casts.alternates:
+        return "its forward runs again in backward, which reads other codes"
+    return ""
+
+
+def _is_part(module: torch.nn.Module) -> bool:
+    """Is it a layer of Ingot, or a part of one? Embeddings, heads and whatever else multiplies by itself are not."""
+    return type_name(module).startswith("ingot.")
+
+
+def precompute_float8_all_gather(model: torch.nn.Module) -> None:
+    """Casts the shards of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh; to be called
+    after optimizer.step(), on every rank. Without it each gather of a weight that has changed casts it, and reduces its
+    maximum by itself where scales are the whole weight's.
+
+    Raises LinearError, on every rank, where ranks hold other weights to gather.
+    """
+    precompute(model)

@@ -1,0 +1,86 @@
+"""What FSDP2 knows of a sharded parameter: whether it frees the weight after forward, in which precision it gathers, and
+whether it gathers for a forward or for a backward. PyTorch has no public functions for that; where a version of it has other names
+for what is read here, nothing is known, and weights are gathered as if everything were needed."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Iterator, NamedTuple, Optional
+
+import torch
+from torch.distributed import _composable_state
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
+
+
+class Unit(NamedTuple):
+    """group: of the parameters that are gathered together; parameter: FSDP's own object of one; root: the module whose
+    call is a step."""
+
+    group: Any
+    parameter: Any
+
+    @property
+    def reshards(self) -> bool:
+        return bool(self.group._reshard_after_forward)
+
+    @property
+    def is_split_again(self) -> bool:
+        """Is it part of a weight that another parallelism has split, so that these are not all of its rows?"""
+        return bool(self.parameter.is_dtensor)
+
+    @property
+    def gathered_dtype(self) -> torch.dtype:
+        """Of a gather in high precision."""
+        local = self.parameter.sharded_param._local_tensor
+        return self.parameter.mp_policy.param_dtype or local.dtype
+
+    @property
+    def is_backward(self) -> bool:
+        return self.group._training_state.name == "PRE_BACKWARD"
+
+
+def _states() -> Iterator[Any]:
+    for reference in list(_composable_state._module_state_mapping.values()):
+        state = reference() if isinstance(reference, weakref.ref) else reference
+        if state is not None:
+            yield state
+
+
+def _groups(state: Any) -> list:
+    many = getattr(state, "_fsdp_param_groups", None)
+    one = getattr(state, "_fsdp_param_group", None) if many is None else None
+    return list(many or ([one] if one is not None else []))
+
+
+def unit_of(parameter: torch.Tensor) -> Optional[Unit]:
+    """Of a sharded parameter, or of its local tensor."""
+    try:
+        for state in _states():
+            for group in _groups(state):
+                for each in group.fsdp_params:
+                    sharded = each.sharded_param
+                    if sharded is parameter or sharded._local_tensor is parameter:
+                        unit = Unit(group, each)
+                        unit.reshards, unit.is_split_again, unit.gathered_dtype, unit.is_backward  # are they there?
+                        return unit
+    except AttributeError:
+        pass
+    return None
+
+
+def _calls_again(module: torch.nn.Module) -> bool:
+    """Does this module run the forward of what it contains again in backward?"""
+    return isinstance(module, CheckpointWrapper) or getattr(module, "gradient_checkpointing", False) is True
+
+
+def is_recomputed(unit: Unit) -> bool:
+    """Is the module of this parameter within one that activation checkpointing wraps? A call of torch.utils.checkpoint
+    within a forward is not seen."""
+    layer = unit.parameter._module_info.module
+    for root, reference in list(_composable_state._module_state_mapping.items()):
+        state = reference() if isinstance(reference, weakref.ref) else reference
+        if not getattr(state, "_is_root", False) or not any(each is layer for each in root.modules()):
+            continue
+        around = (each for each in root.modules() if _calls_again(each))
+        return any(each is layer for module in around for each in module.modules())
+    return False

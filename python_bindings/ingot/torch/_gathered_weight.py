@@ -1,0 +1,168 @@
+"""A whole weight in FP8, as FSDP2 gathers it for a layer. To PyTorch it is a tensor of the dtype that was cast; Ingot's
+operators get its codes and their scale_inv in its place, and so layers take it like any other weight."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional, Tuple
+
+import torch
+
+from ._errors import LinearError
+
+aten = torch.ops.aten
+
+# ---- which codes ----
+
+
+class Casts(NamedTuple):
+    """How the GEMMs of a layer read its weight (out_features, in_features).
+
+    dtype: of the codes. output: the elements that share a scale in the codes that the GEMM of the output reads: "tensor",
+    "row" or "128x128". grad_input: in those that the GEMM of grad_input reads: the same word where it reads the same codes,
+    else "column" or "tensor". pow2: are scales powers of two? delayed: is the scale that of the layer's buffers?
+    """
+
+    dtype: torch.dtype
+    output: str
+    grad_input: str
+    pow2: bool
+    delayed: bool = False
+
+    @property
+    def alternates(self) -> bool:
+        """Do forward and backward read different codes?"""
+        return self.output != self.grad_input
+
+    def kind(self, backward: bool) -> str:
+        return self.grad_input if backward else self.output
+
+
+def scale_inv_count(kind: str, rows: int, columns: int) -> int:
+    """How many scale_inv the codes of a matrix have."""
+    if kind == "128x128":
+        return -(-rows // 128) * -(-columns // 128)
+    return {"tensor": 1, "row": rows, "column": columns}[kind]
+
+
+# ---- the weight ----
+
+
+class GatheredWeight(torch.Tensor):
+    """codes: float8 (out_features, in_features), contiguous; scale_inv: float32, as many as Casts.output has, in a row.
+    of_backward: None, or the scale_inv of Casts.grad_input where that reads other codes, which then take the place of the
+    first ones in the same memory while a backward runs. `holds`, which of the two are there: False, True for those of
+    backward, None for both.
+
+    FSDP frees the memory of all, and fills it again; this object stays. `again` makes codes and scale_inv of the kind that
+    is not there: again(backward) -> (codes, scale_inv). amax: of delayed scales, max |x| of this rank's shard, float32 of one
+    element, which the layer's forward notes.
+    """
+
+    is_of_ingot = True
+
+    __slots__ = ("again", "amax", "codes", "holds", "of_backward", "scale_inv", "second_codes")
+
+    @staticmethod
+    def __new__(cls, codes, scale_inv, of_backward, second_codes, amax, dtype, requires_grad: bool = False):
+        self = torch.Tensor._make_wrapper_subclass(
+            cls, codes.size(), strides=codes.stride(), storage_offset=0, dtype=dtype, device=codes.device,
+            requires_grad=requires_grad,
+        )  # fmt: skip
+        self.codes, self.scale_inv, self.of_backward, self.second_codes = codes, scale_inv, of_backward, second_codes
+        self.amax: Optional[torch.Tensor] = amax
+        self.holds: Optional[bool] = None
+        self.again: Optional[Callable] = None
+        return self
+
+    def _like(self, codes: torch.Tensor, second_codes: Optional[torch.Tensor], dtype: Optional[torch.dtype] = None):
+        new = GatheredWeight(codes, self.scale_inv, self.of_backward, second_codes, self.amax, dtype or self.dtype)
+        new.holds, new.again = self.holds, self.again
+        return new
+
+    @property
+    def in_turn(self) -> bool:
+        """Do the codes of backward take the place of those of forward?"""
+        return self.of_backward is not None and self.second_codes is None
+
+    def read_by(self, backward: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+        """The codes and scale_inv that a forward or a backward reads."""
+        if self.of_backward is None:
+            return self.codes, self.scale_inv
+        if self.holds is (not backward) and self.again is not None:
+            return self.again(backward)
+        if not backward:
+            return self.codes, self.scale_inv
+        return (self.codes if self.second_codes is None else self.second_codes), self.of_backward
+
+    def __tensor_flatten__(self):
+        return [name for name in _TENSORS if getattr(self, name) is not None], {"dtype": self.dtype}
+
+    @staticmethod
+    def __tensor_unflatten__(inner, metadata, outer_size, outer_stride):
+        return GatheredWeight(*map(inner.get, _TENSORS), metadata["dtype"])
+
+    def __repr__(self) -> str:
+        return f"GatheredWeight(shape={tuple(self.shape)}, codes={self.codes.dtype}, dtype={self.dtype})"
+
+    def __reduce_ex__(self, protocol: Any):
+        raise LinearError(
+            "a weight that FSDP has gathered in FP8 cannot be copied or saved: its memory is FSDP's; take the sharded "
+            "parameters, as state_dict() has them"
+        )
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func.namespace == "ingot":
+            return func(*_with_codes(func, args, kwargs), **kwargs)
+        source = args[0]
+        if func in (aten.detach.default, aten.alias.default):
+            return source._like(source.codes, source.second_codes)
+        if func is aten.as_strided.default and tuple(args[1]) <= tuple(source.shape):
+            views = [None if each is None else func(each, *args[1:]) for each in (source.codes, source.second_codes)]
+            return source._like(*views)
+        if func in (aten.view.default, aten._unsafe_view.default) and tuple(args[1]) == tuple(source.shape):
+            return source._like(source.codes, source.second_codes)
+        raise LinearError(
+            f"{func} of a weight that FSDP has gathered in FP8, which Ingot's layers multiply by and nothing else can "
+            "read: leave this weight out of the gather in FP8 (float8_all_gather(model, filter=...))"
+        )
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+_TENSORS = ("codes", "scale_inv", "of_backward", "second_codes", "amax")  # in the order of GatheredWeight()
+_NAMES: dict = {}
+
+
+def _with_codes(func, args: tuple, kwargs: dict) -> list:
+    """The positional arguments with the codes of gathered weights; kwargs gets their scale_inv."""
+    names = _NAMES.get(func)
+    if names is None:
+        names = _NAMES[func] = tuple(argument.name for argument in func._schema.arguments)
+    backward = func._schema.name.endswith("_backward")
+    given = list(args)
+    for at, value in enumerate(given):
+        if type(value) is GatheredWeight:
+            if not backward and value.in_turn and _is_recomputed_in_graph():
+                raise LinearError(
+                    f"a weight {tuple(value.shape)} that FSDP gathers in FP8 for forward and backward in turn: activation "
+                    "checkpointing runs its forward again within a compiled backward, where the codes of backward are: call "
+                    "float8_all_gather(model, recomputed=True), or wrap the module with checkpoint_wrapper()"
+                )
+            given[at], scale_inv = value.read_by(backward)
+            place = names.index(names[at] + "_scale_inv")
+            if place < len(given):
+                given[place] = scale_inv
+            else:
+                kwargs[names[place]] = scale_inv
+    return given
+
+
+def _is_recomputed_in_graph() -> bool:
+    """While a compiler traces: will what is traced run again in backward?"""
+    return "recompute" in torch.fx.traceback.get_current_meta()
+
+
+def is_gathered(weight: Any) -> bool:
+    return isinstance(weight, GatheredWeight)

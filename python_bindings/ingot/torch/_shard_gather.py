@@ -1,0 +1,246 @@
+"""The weights of a model that FSDP2 gathers in FP8: which they are, their casts all together after the optimizer's step, and
+the check that all ranks hold the same."""
+
+from __future__ import annotations
+
+import json
+import weakref
+import zlib
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch.distributed._tensor import DTensor
+
+from ._errors import LinearError
+from ._fsdp_units import unit_of
+from ._gathered_weight import Casts, scale_inv_count
+from ._shard_casts import amax_of, codes_of
+from ._sharded_weight import ShardCast, ShardedWeight, gathered_of, largest_of, padded_scale_inv, rows_of
+
+_GATHERED_AS = "_gathered_as"
+
+
+def gathered_in_float8(
+    weight: torch.nn.Parameter, made: Callable[[torch.Tensor], ShardedWeight]
+) -> torch.nn.Parameter:
+    """Makes a parameter one that FSDP2 gathers in FP8, and returns it. made(values): the sharded weight of its values. It
+    stays the same object with its gradient, hooks and attributes, so that layers which share it and optimizers that have it
+    keep it. Only where PyTorch cannot exchange what an object holds, because a graph or a weak reference does too, another
+    object takes its place, in all such layers."""
+    if _GATHERED_AS in vars(weight):
+        return vars(weight)[_GATHERED_AS]
+    other = torch.nn.Parameter(made(weight.detach()), requires_grad=weight.requires_grad)
+    attributes, grad = dict(vars(weight)), weight.grad
+    hooks, post_hooks = weight._backward_hooks, weight._post_accumulate_grad_hooks
+    try:
+        torch.utils.swap_tensors(weight, other)
+        gathered = weight
+    except RuntimeError:
+        gathered = vars(weight)[_GATHERED_AS] = other
+    vars(gathered).update(attributes)
+    gathered.grad = grad
+    # To assign them is what registers them with the tensor that the object now has.
+    gathered._backward_hooks, gathered._post_accumulate_grad_hooks = hooks, post_hooks
+    return gathered
+
+
+def sharded_weights(module: torch.nn.Module) -> Iterator[Tuple[str, DTensor]]:
+    """The parameters of a model that are sharded and gathered in FP8, with their names, each once."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, DTensor) and isinstance(parameter._local_tensor, ShardedWeight):
+            yield name, parameter
+
+
+# ---- are they the same on all ranks? ----
+
+
+class _Facts(NamedTuple):
+    name: str
+    shape: Tuple[int, ...]
+    dtype: str
+    casts: Casts
+
+    def __str__(self) -> str:
+        kinds = self.casts.output if not self.casts.alternates else f"{self.casts.output} and {self.casts.grad_input}"
+        return f"{list(self.shape)} {self.dtype} cast to {str(self.casts.dtype).removeprefix('torch.')} by {kinds}"
+
+
+_Group = Tuple[Any, Tuple[int, ...]]  # a mesh, and its dimensions that weights are sharded over
+_AGREED: "weakref.WeakKeyDictionary[torch.nn.Module, tuple]" = weakref.WeakKeyDictionary()
+
+
+def _groups(module: torch.nn.Module) -> Dict[_Group, List[Tuple[str, DTensor]]]:
+    """All meshes of the model, on every rank alike, with the weights that are gathered in FP8 there."""
+    groups: Dict[_Group, List[Tuple[str, DTensor]]] = {}
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, DTensor):
+            sharded = tuple(dim for dim, place in enumerate(parameter.placements) if not place.is_replicate())
+            weights = groups.setdefault((parameter.device_mesh, sharded), [])
+            if isinstance(parameter._local_tensor, ShardedWeight):
+                weights.append((name, parameter))
+    return groups
+
+
+def _over(group: _Group, values: torch.Tensor, reduce: Callable) -> torch.Tensor:
+    mesh, sharded = group
+    values = values.to(mesh.device_type)
+    for dim in sharded:
+        values = reduce(values, (mesh, dim))
+    return values
+
+
+def _maximum(group: _Group, values: torch.Tensor) -> torch.Tensor:
+    return _over(group, values, largest_of)
+
+
+def _agree(module: torch.nn.Module, groups: Dict[_Group, List[Tuple[str, DTensor]]]) -> None:
+    """Raises LinearError on every rank if ranks have other weights to gather. As many collectives of one size as there are
+    meshes, and only when the weights of a module are new."""
+    facts = {
+        group: [
+            _Facts(name, tuple(each.shape), str(each.dtype).removeprefix("torch."), each._local_tensor._casts)
+            for name, each in weights
+        ]
+        for group, weights in groups.items()
+    }
+    key = tuple(zip(groups, map(tuple, facts.values())))
+    if _AGREED.get(module) == key:
+        return
+    problems = []
+    for group, of_group in facts.items():
+        digest = zlib.crc32(repr(of_group).encode())
+        count = len(of_group)
+        most, least, last, first = _maximum(group, torch.tensor([count, -count, digest, -digest])).tolist()
+        if most != -least or last != -first:
+            problems.append(_difference(group, of_group))
+    if problems:
+        raise LinearError(problems[0])
+    _AGREED[module] = key
+
+
+def agree_at_first_call(model: torch.nn.Module) -> None:
+    """The first call of the model asks whether all ranks have the same weights to gather: ranks that send other bytes would
+    wait for each other. Raises LinearError then, on every rank. Only what FSDP gathers with the model itself, and with
+    no module within it, is gathered before. Of a model that is compiled whole, precompute() asks."""
+
+    model.register_forward_pre_hook(_AskOnce(), prepend=True)
+
+
+class _AskOnce:
+    """A hook that removes itself, from copies of a model too."""
+
+    def __call__(self, module: torch.nn.Module, _: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for key in [key for key, hook in module._forward_pre_hooks.items() if hook is self]:
+            del module._forward_pre_hooks[key]
+        _agree(module, _groups(module))
+
+
+def _difference(group: _Group, facts: List[_Facts]) -> str:
+    """Says which weight is the first that is not the same on all ranks, the same sentence on each of them."""
+    mesh, sharded = group
+    joined = json.dumps([(each.name, str(each)) for each in facts]).encode()
+    longest = int(_maximum(group, torch.tensor([len(joined)])))
+    bytes_ = torch.zeros(longest + 8, dtype=torch.uint8)
+    bytes_[:8] = torch.tensor([len(joined)], dtype=torch.int64).view(torch.uint8)
+    bytes_[8 : 8 + len(joined)] = torch.frombuffer(bytearray(joined), dtype=torch.uint8)
+    gathered = _over(group, bytes_, gathered_of).cpu().reshape(-1, longest + 8)
+    of_ranks = []
+    for row in gathered:
+        size = int(row[:8].clone().view(torch.int64))
+        of_ranks.append(json.loads(bytes(row[8 : 8 + size].tolist())))
+    at = 0
+    while all(len(each) > at and each[at] == of_ranks[0][at] for each in of_ranks):
+        at += 1
+    values = [each[at] if at < len(each) else None for each in of_ranks]
+    other = next(rank for rank, each in enumerate(values) if each != values[0])
+    text = lambda value: "no more weights" if value is None else f'"{value[0]}" {value[1]}'
+    return (
+        f"the ranks hold different weights to gather in FP8: rank 0 has {len(of_ranks[0])} and rank {other} has "
+        f"{len(of_ranks[other])}; number {at} is {text(values[0])} on rank 0 and {text(values[other])} on rank {other}: "
+        "convert the same layers on every rank"
+    )
+
+
+# ---- all casts together ----
+
+
+class _Part(NamedTuple):
+    """One side of one weight's cast."""
+
+    parameter: DTensor
+    cast: ShardCast
+    side: int
+
+    @property
+    def weight(self) -> ShardedWeight:
+        return self.parameter._local_tensor
+
+    @property
+    def kind(self) -> str:
+        return self.weight._casts.kind(self.side == 1)
+
+
+@torch.no_grad()
+def precompute(module: torch.nn.Module) -> None:
+    """Casts the shards of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh they are
+    sharded over. The first call for a module also asks whether all ranks have the same weights, and raises LinearError on each
+    of them if not."""
+    groups = _groups(module)
+    _agree(module, groups)
+    for group, weights in groups.items():
+        if weights:
+            _cast_all(group, [parameter for _, parameter in weights])
+
+
+def _cast_all(group: _Group, parameters: List[DTensor]) -> None:
+    parts: List[_Part] = []
+    for parameter in parameters:
+        weight = parameter._local_tensor
+        unit = weight._unit() or unit_of(parameter)
+        gathered = weight.dtype if unit is None else unit.gathered_dtype
+        cast = ShardCast(gathered if weight._rounds else None, rows_of(weight._tensor))
+        cast.precomputed = True
+        sides = (0, 1) if weight._casts.alternates else (0,)
+        parts += [_Part(parameter, cast, side) for side in sides]
+    own = [amax_of(part.weight._values(part.cast.dtype), part.kind) for part in parts]
+    maxima = list(own)
+    shared = [at for at, part in enumerate(parts) if part.kind in ("tensor", "column")]
+    if shared:
+        joined = torch.cat([maxima[at] for at in shared])
+        reduced = _maximum(group, joined).to(joined.device)
+        for at, part in zip(shared, reduced.split([maxima[at].numel() for at in shared])):
+            maxima[at] = part
+    for part, mine, amax in zip(parts, own, maxima):
+        weight, cast, side = part.weight, part.cast, part.side
+        weight._give_scales(cast, side, mine, amax)
+        cast.codes[side] = codes_of(weight._values(cast.dtype), cast.scales[side], part.kind, weight._casts)
+    _gather_scale_inv(group, parts)
+    for part in parts:
+        weight = part.weight
+        weight._known.give(part.cast, weight.dtype, weight._tensor, part.parameter, *weight.watched())
+
+
+def _gather_scale_inv(group: _Group, parts: List[_Part]) -> None:
+    """The scale_inv of rows and blocks whose shards are not equal, all in one collective."""
+    mesh, sharded = group
+    if len(sharded) != 1:  # then only weights with one scale are gathered in FP8
+        return
+    ranks = mesh.size(sharded[0])
+    uneven = [part for part in parts if part.kind in ("row", "128x128") and part.parameter.shape[0] % ranks != 0]
+    if not uneven:
+        return
+    sent = [padded_scale_inv(part.cast, part.side, part.kind, part.parameter.shape, ranks) for part in uneven]
+    received = _over(group, torch.cat(sent), gathered_of).reshape(ranks, -1).to(sent[0].device)
+    for part, of_ranks in zip(uneven, received.split([each.numel() for each in sent], 1)):
+        part.cast.whole[part.side] = of_ranks.reshape(-1)[: scale_inv_count(part.kind, *part.parameter.shape)]
+
+
+def weights_changed(module: torch.nn.Module) -> None:
+    """Says that weights were written past PyTorch, by a raw pointer or a kernel of another library: casts that are known
+    of them are dropped. Writes by PyTorch need no call, through any alias. To be called on every rank."""
+    for parameter in module.parameters():
+        local = parameter._local_tensor if isinstance(parameter, DTensor) else parameter
+        if isinstance(local, ShardedWeight):
+            local._known.written()

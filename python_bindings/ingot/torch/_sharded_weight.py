@@ -1,0 +1,601 @@
+"""A weight that FSDP2 gathers in FP8: each rank casts its shard as a cast of the whole weight would, and bytes are sent.
+
+FSDP's parameters stay in high precision. A gather sends the codes that the next GEMM reads (Casts): for most recipes forward
+and backward read the same. Row and block scales are those of a rank's own rows, and ride along with the codes; a scale of the
+whole weight, or of its columns, needs the maxima of all ranks, which precompute() of _shard_gather.py reduces for all weights
+of a model at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch.distributed import _functional_collectives as collectives
+from torch.distributed._tensor import DTensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from ._errors import LinearError
+from ._fsdp_units import Unit, is_recomputed, unit_of
+from ._gathered_weight import Casts, GatheredWeight, scale_inv_count
+from ._names import all_layers
+from ._shard_casts import amax_of, codes_of, rounded, scales_of, started
+
+aten = torch.ops.aten
+_log = logging.getLogger("ingot")
+
+# FSDP pads and moves its shard with views and with these, whose results have to stay of the class: with what is known where
+# the values are the same, ...
+_COPIES = {aten._pin_memory.default, aten._to_copy.default, aten.clone.default}
+# ... and without it where they are new. What is copied into them later brings nothing along: a rank with fewer rows copies
+# into a part of its memory, and one without rows nothing, and what ranks know has to be the same.
+_NEW = {aten.empty_like.default, aten.new_empty.default, aten.new_zeros.default, aten.zeros_like.default}
+
+
+# ---- what is known of a shard ----
+
+
+class ShardCast:
+    """A shard in FP8: scales and codes for forward (index 0) and backward (1), None where they are not made.
+
+    A scale is what values are multiplied by, float32; `whole` are the scale_inv of the whole weight, where it is made of rows
+    or blocks and they are not sent with the codes. amax: of delayed scales, max |x| of the shard. dtype: what the values are
+    rounded to before. rows: the shape of the shard, and where it begins in the memory that aliases share. precomputed: were all
+    ranks asked, for all weights? Then `sent` is what fsdp_pre_all_gather() has returned for forward and for backward.
+    """
+
+    __slots__ = ("amax", "codes", "dtype", "precomputed", "rows", "scales", "sent", "whole")
+
+    def __init__(self, dtype: Optional[torch.dtype], rows: tuple) -> None:
+        self.dtype, self.rows = dtype, rows
+        self.scales: List[Optional[torch.Tensor]] = [None, None]
+        self.codes: List[Optional[torch.Tensor]] = [None, None]
+        self.whole: List[Optional[torch.Tensor]] = [None, None]
+        self.amax: Optional[torch.Tensor] = None
+        self.precomputed = False
+        self.sent: List[Optional[tuple]] = [None, None]
+
+    def to(self, device: torch.device, rows: tuple) -> "ShardCast":
+        new = ShardCast(self.dtype, rows)
+        for name in ("scales", "codes", "whole"):
+            setattr(new, name, [None if each is None else each.to(device) for each in getattr(self, name)])
+        new.amax = None if self.amax is None else self.amax.to(device)
+        return new
+
+    def of(self, rows: tuple, dtype: Optional[torch.dtype]) -> "ShardCast":
+        """What holds for other rows of the same weight: the scales of one element, which are the whole weight's."""
+        if rows == self.rows and dtype == self.dtype:
+            return self
+        new = ShardCast(dtype, rows)
+        if dtype == self.dtype:
+            new.scales = [each if each is not None and each.dim() == 0 else None for each in self.scales]
+        return new
+
+
+def rows_of(tensor: torch.Tensor) -> tuple:
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+class Known:
+    """What is known of the weight in one memory. All its aliases share one of these, and a write through any of them
+    clears it.
+
+    `outside` is the tensor that the weight was made of, which a program may write too. Tensors that compiled code may
+    write past the class, or other code, are watched by their versions.
+    """
+
+    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "layer", "unit")
+
+    def __init__(self, outside: Optional[torch.Tensor]) -> None:
+        self._outside = outside
+        self.unit: Optional[Unit] = None
+        self.layer: Optional[Tuple[weakref.ref, int]] = None  # with delayed scales, and the weight's place in it
+        self.written()
+
+    def written(self) -> None:
+        self._cast: Optional[ShardCast] = None
+        self._dtype: Optional[torch.dtype] = None
+        self._watched: Tuple[Tuple[torch.Tensor, int], ...] = ()
+
+    def give(self, cast: Optional[ShardCast], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
+        self.written()
+        if cast is not None:
+            self._cast, self._dtype = cast, dtype
+            watched = aliases if self._outside is None else (*aliases, self._outside)
+            self._watched = tuple((each, _version(each)) for each in watched)
+
+    def cast_of(self, dtype: torch.dtype) -> Optional[ShardCast]:
+        if self._cast is not None and any(_version(each) != version for each, version in self._watched):
+            self.written()
+        return self._cast if dtype == self._dtype else None
+
+    def __deepcopy__(self, memo: dict) -> "Known":
+        new = Known(None)
+        if self._dtype is not None:
+            new._cast, new._dtype = self.cast_of(self._dtype), self._dtype
+        return new
+
+
+# ---- how it is gathered ----
+
+
+class Gather(NamedTuple):
+    """How a weight is gathered: mode "high_precision"; "codes", the same for forward and backward; "in_turn", those of
+    forward for a forward and those of backward for a backward; or "both". scales_ride: are scale_inv sent with the codes?"""
+
+    mode: str
+    scales_ride: bool = True
+
+
+class _Sent(NamedTuple):
+    """What a gather tells of itself: its mode, which codes were sent, and the scale_inv that were not, of forward and
+    backward; `scale` of codes that have one; amax: ShardCast.amax."""
+
+    gather: Gather
+    backward: bool
+    mesh: Any
+    outer_size: torch.Size
+    scale_inv: Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]
+    scale: Optional[torch.Tensor] = None
+    amax: Optional[torch.Tensor] = None
+
+
+def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: Optional[Unit]) -> Tuple[Gather, str]:
+    """How to gather it, and why not in FP8, or not with one set of codes at a time; "" if there is nothing to say."""
+    casts = weight._casts
+    ranks = mesh.size()
+    kinds = {casts.output, casts.grad_input}
+    rows = -(-outer_size[0] // ranks)
+    if "128x128" in kinds and ranks > 1 and rows % 128 != 0:
+        return Gather("high_precision"), (
+            f"its {outer_size[0]} rows on {ranks} ranks are {rows} each, which are no whole blocks of 128: choose sizes or a "
+            "shard_placement_fn with a multiple of 128 rows a rank"
+        )
+    if kinds != {"tensor"}:
+        if weight._tensor.shape[1:] != outer_size[1:]:
+            return Gather("high_precision"), "it is sharded along its columns: shard its rows"
+        if unit is not None and unit.is_split_again:
+            return Gather("high_precision"), "tensor parallelism has split it too"
+    rides = kinds != {"tensor"} and outer_size[0] % ranks == 0
+    if not casts.alternates:
+        return Gather("codes", rides), ""
+    if unit is not None and unit.reshards and not is_recomputed(unit):
+        return Gather("in_turn", rides), ""
+    why = (
+        "its forward and backward read different codes, and "
+        + ("FSDP does not say whether it frees the weight after forward" if unit is None else
+           "activation checkpointing runs its forward again in backward" if unit.reshards else
+           "FSDP does not free it after forward")
+    )  # fmt: skip
+    if unit is None or unit.gathered_dtype.itemsize <= 2:
+        return Gather("high_precision"), why + ": both sets would be as many bytes as 16 bits"
+    return Gather("both", rides), ""
+
+
+_GATHERS: Dict[int, Tuple[Any, Gather]] = {}
+_SAID: set = set()
+
+
+def say_once(name: str, text: str) -> None:
+    if (name, text) not in _SAID:
+        _SAID.add((name, text))
+        _log.warning('linear "%s": %s', name, text)
+
+
+def _gather_of(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: Optional[Unit]) -> Gather:
+    """Decided when the weight is gathered first: FSDP's memory has that size from then on."""
+    if unit is not None:
+        found = vars(unit.parameter).get("_ingot_gather")
+        if found is not None:
+            return found
+    gather, why = _decided(weight, mesh, outer_size, unit)
+    if why:
+        say_once(weight._name, f"FSDP gathers its weight in high precision: {why}")
+    if unit is not None:
+        unit.parameter._ingot_gather = gather
+    return gather
+
+
+# ---- the weight ----
+
+
+class ShardedWeight(torch.Tensor):
+    """A weight that FSDP2 gathers in FP8.
+
+    Holds the tensor, how its layer casts it (Casts), the layer's name, and whether values are rounded to the dtype of a
+    gather in high precision before the cast (`rounds`), so that codes have the bits that they have without the gather.
+    Operations see a plain tensor. What is known of the values in FP8 belongs to the memory: all aliases share it (.data,
+    .detach(), views, slices, what state_dict() returns), and one that writes drops it, so that old codes are never used. Who
+    writes past PyTorch, by a raw pointer, says so with weights_changed().
+    """
+
+    is_of_ingot = True
+    _rounds = True
+
+    @staticmethod
+    def __new__(cls, tensor: torch.Tensor, *_: Any, **__: Any):
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            tensor.size(),
+            strides=tensor.stride(),
+            storage_offset=tensor.storage_offset(),
+            dtype=tensor.dtype,
+            layout=tensor.layout,
+            device=tensor.device,
+            pin_memory=tensor.is_pinned(),
+            requires_grad=tensor.requires_grad,
+        )
+
+    def __init__(self, tensor: torch.Tensor, casts: Casts, name: str = "linear", rounds: bool = True) -> None:
+        self._tensor = tensor
+        self._casts, self._name, self._rounds = casts, name, rounds
+        self._known = Known(tensor)
+
+    def _config(self) -> tuple:
+        """The arguments of __init__ after the tensor, which __tensor_flatten__() gives compilers to compare."""
+        return self._casts, self._name, self._rounds
+
+    @property
+    def data(self) -> "ShardedWeight":
+        return self.detach()
+
+    @data.setter
+    def data(self, value: torch.Tensor) -> None:
+        """Raises an error for another shape or dtype: PyTorch would change what it knows of this tensor, but not its
+        values."""
+        if value.shape != self.shape or value.dtype != self.dtype or value.device != self.device:
+            raise LinearError(
+                f"the data of a weight that FSDP gathers in FP8 is {self.dtype} of shape {tuple(self.shape)} on "
+                f"{self.device}, and cannot become {value.dtype} of shape {tuple(value.shape)} on {value.device}: make "
+                "a new parameter"
+            )
+        is_same = isinstance(value, ShardedWeight)
+        self._tensor = value._tensor if is_same else value.detach()
+        self._known = value._known if is_same else Known(self._tensor)
+
+    def _like(self, tensor: torch.Tensor) -> "ShardedWeight":
+        return type(self)(tensor, *self._config())
+
+    def _alias(self, tensor: torch.Tensor) -> "ShardedWeight":
+        alias = self._like(tensor)
+        alias._known = self._known
+        return alias
+
+    def _copy(self, tensor: torch.Tensor) -> "ShardedWeight":
+        copy = self._like(tensor)
+        cast = self._known.cast_of(self.dtype)
+        if copy.dtype == self.dtype and copy.shape == self.shape:
+            copy._known.unit = self._unit() if copy.device != self.device else None  # FSDP offloads parameters so
+            if cast is not None:
+                of_rows = cast.of(rows_of(self._tensor), cast.dtype)
+                copy._known.give(of_rows.to(copy.device, rows_of(copy._tensor)), copy.dtype, copy._tensor)
+        return copy
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*tree_map_only(ShardedWeight, _unwrapped, args), **tree_map_only(ShardedWeight, _unwrapped, kwargs))
+        source = args[0] if args and isinstance(args[0], ShardedWeight) else None
+        if func._schema.is_mutable:
+            _forget_written(func, args, kwargs)
+        elif source is None:
+            return result
+        elif func.is_view or func is aten._unsafe_view.default:
+            return tree_map_only(torch.Tensor, source._alias, result)
+        elif func in _COPIES:
+            return source._copy(result)
+        elif func in _NEW:
+            return source._like(result)
+        # What writes in place returns the tensor that it was given; what writes to lists of tensors returns nothing.
+        return source if source is not None and result is source._tensor else result
+
+    def __getstate__(self) -> dict:
+        return {name: value for name, value in self.__dict__.items() if name != "_known"}
+
+    def __setstate__(self, state: dict) -> None:
+        self._known = Known(state["_tensor"])
+        for name in ("_tensor", *state):
+            setattr(self, name, state[name])
+
+    def __copy__(self) -> "ShardedWeight":
+        alias = self._alias(self._tensor).requires_grad_(self.requires_grad)
+        alias.__dict__.update(self.__dict__)
+        return alias
+
+    def share_memory_(self) -> "ShardedWeight":
+        self._tensor.share_memory_()
+        return self
+
+    def is_shared(self) -> bool:
+        return self._tensor.is_shared()
+
+    def __tensor_flatten__(self):
+        return ["_tensor"], self._config()
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner_tensors, config, outer_size, outer_stride):
+        return cls(inner_tensors["_tensor"], *config)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._tensor}, casts={self._casts})"
+
+    # ---- its cast ----
+
+    def _values(self, dtype: Optional[torch.dtype]) -> torch.Tensor:
+        return rounded(self._tensor, dtype)
+
+    def _cast(self, mesh, dtype: Optional[torch.dtype], backward: bool) -> ShardCast:
+        """The shard's cast with scales and codes of this side.
+
+        What needed the other ranks is not kept: whether they are asked again must not depend on what one rank has seen of
+        its own shard, which may be empty, or they would wait for each other. precompute() asks for all weights at once."""
+        known, rows = self._known.cast_of(self.dtype), rows_of(self._tensor)
+        side, kind = 1 if backward and self._casts.alternates else 0, self._casts.kind(backward)
+        cast = ShardCast(dtype, rows) if known is None else known.of(rows, dtype)
+        if cast.codes[side] is not None:
+            return cast
+        values = self._values(dtype)
+        if cast.scales[side] is None:
+            asks = kind in ("tensor", "column") and mesh.size() > 1
+            amax = amax_of(values, kind)
+            if asks:
+                cast = ShardCast(dtype, rows)
+            self._give_scales(cast, side, amax, largest_of(amax, mesh) if asks else amax)
+            cast.codes[side] = codes_of(values, cast.scales[side], kind, self._casts)
+            if asks:
+                return cast
+        else:
+            cast.codes[side] = codes_of(values, cast.scales[side], kind, self._casts)
+        self._known.give(cast, self.dtype, self._tensor, *self.watched())
+        return cast
+
+    def _give_scales(self, cast: ShardCast, side: int, own: torch.Tensor, amax: torch.Tensor) -> None:
+        """own, amax: the maxima of the shard, and those of all ranks where they share scales."""
+        if self._casts.delayed:
+            cast.amax = own
+            cast.scales[side] = started(self._delayed_scale(), amax, self._casts)
+            return
+        scales = scales_of(amax, self._casts)
+        cast.scales[side] = scales.reshape(()) if self._casts.kind(side == 1) == "tensor" else scales
+
+    def _delayed_scale(self) -> torch.Tensor:
+        layer, place = self._layer()
+        return layer.scales_of_weights()[place]
+
+    def _layer(self) -> Tuple[torch.nn.Module, int]:
+        found = self._known.layer
+        layer = None if found is None else found[0]()
+        if layer is not None:
+            return layer, found[1]
+        unit = self._unit()
+        sharded = None if unit is None else unit.parameter.sharded_param
+        for each in all_layers():
+            for place, (_, weight) in enumerate(each.named_weights() if hasattr(each, "scales_of_weights") else ()):
+                if weight is sharded or weight is self or local_of(weight) is self:
+                    self._known.layer = (weakref.ref(each), place)
+                    return each, place
+        raise LinearError(f'linear "{self._name}" weight: its layer, which has the scale, is not there any more')
+
+    # ---- FSDP2's all-gather ----
+
+    def fsdp_pre_all_gather(self, mesh, outer_size=None, outer_stride=None, module=None, mp_policy=None):
+        """Returns what this rank sends: the codes of its shard, padded to the size that all ranks send, and their scale_inv;
+        and what the rest of the gather is told."""
+        unit, cast = self._unit(), self._known.cast_of(self.dtype)
+        if unit is not None and cast is not None:
+            sent = cast.sent[1 if unit.is_backward else 0]
+            if sent is not None:
+                return sent
+        outer_size = _whole_size(self, mesh, outer_size)
+        gather = _gather_of(self, mesh, outer_size, unit)
+        dtype = (mp_policy.param_dtype if mp_policy is not None else None) or self.dtype
+        if gather.mode == "high_precision":
+            sent = _Sent(gather, False, mesh, outer_size, (None, None))
+            return (_padded(rounded(self._tensor, dtype), mesh, outer_size),), sent
+        backward = gather.mode == "in_turn" and unit.is_backward
+        sides = (False, True) if gather.mode == "both" else (backward,)
+        dtype = dtype if self._rounds else None
+        made = {side: self._cast(mesh, dtype, side) for side in sides}
+        codes = [self._codes(made[side], side, mesh, outer_size) for side in sides]
+        inputs, known = self._scale_inv(gather, made, mesh, outer_size)
+        cast = made[backward] if gather.mode == "in_turn" else made[False]
+        one = cast.scales[0] if self._casts.output == "tensor" else None
+        sent = (*codes, *inputs), _Sent(gather, backward, mesh, outer_size, known, one, cast.amax)
+        if unit is not None and cast.precomputed:
+            for at in (0, 1) if gather.mode != "in_turn" else (1 if backward else 0,):
+                cast.sent[at] = sent
+        return sent
+
+    def _unit(self) -> Optional[Unit]:
+        if self._known.unit is None:
+            self._known.unit = unit_of(self)
+        return self._known.unit
+
+    def watched(self) -> tuple:
+        """Tensors besides its own whose changes make its cast an old one."""
+        unit = self._known.unit
+        scales = (self._layer()[0].fp8_scale,) if self._casts.delayed else ()
+        return scales if unit is None else (unit.parameter.sharded_param, *scales)
+
+    def _codes(self, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
+        codes = cast.codes[1 if side and self._casts.alternates else 0]
+        return _padded(codes.view(torch.uint8), mesh, outer_size)
+
+    def _side_scale_inv(self, gather: Gather, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
+        """The scale_inv of the whole weight, or, where they ride along, what this rank sends of them."""
+        at, kind = 1 if side and self._casts.alternates else 0, self._casts.kind(side)
+        if kind in ("tensor", "column") or gather.scales_ride:
+            scale_inv = cast.scales[at].reciprocal().reshape(-1)
+            return _part(scale_inv, mesh) if kind == "column" and gather.scales_ride else scale_inv
+        if cast.whole[at] is not None:
+            return cast.whole[at]
+        sent = padded_scale_inv(cast, at, kind, outer_size, mesh.size())
+        return gathered_of(sent, mesh)[: scale_inv_count(kind, *outer_size)]
+
+    def _scale_inv(self, gather: Gather, made: Dict[bool, ShardCast], mesh, outer_size):
+        """Returns the scale_inv to send, and those that are known already, of forward and backward. In turn, those of the
+        codes that are not sent are NaN: nothing can be computed of codes with the other's scale_inv."""
+        found: List[Optional[torch.Tensor]] = [None, None]
+        for side in (False, True) if self._casts.alternates else (False,):
+            if side in made:
+                found[side] = self._side_scale_inv(gather, made[side], side, mesh, outer_size)
+            else:
+                found[side] = _nan(self._count_sent(gather, side, mesh, outer_size), self.device)
+        if not gather.scales_ride:
+            return (), tuple(found)
+        return tuple(each for each in found if each is not None), (None, None)
+
+    def _count_sent(self, gather: Gather, side: bool, mesh, outer_size) -> int:
+        kind = self._casts.kind(side)
+        if not gather.scales_ride:
+            return scale_inv_count(kind, *outer_size)
+        if kind == "column":
+            return -(-outer_size[1] // mesh.size())
+        return scale_inv_count(kind, outer_size[0] // mesh.size(), outer_size[1])
+
+    def fsdp_post_all_gather(self, all_gather_outputs, metadata: _Sent, param_dtype: torch.dtype, *, out=None):
+        """Returns the gathered weight and the tensors that hold its memory besides FSDP's own; or notes in `out`, whose memory
+        has been filled, what it holds now. Raises an error if `out` is another tensor than the one of the first gather."""
+        gather, backward, mesh, outer_size = metadata[:4]
+        if gather.mode == "high_precision":
+            return (all_gather_outputs[0], ()) if out is None else None
+        if out is None:
+            local = self._made(all_gather_outputs, metadata, param_dtype)
+        else:
+            local = out._local_tensor if isinstance(out, DTensor) else out
+            if not self._filled(local, metadata):
+                raise LinearError(
+                    "the weight that was gathered in FP8 before is now a "
+                    f"{type(local).__name__}: it was replaced between two all-gathers; convert before fully_shard()"
+                )
+        if gather.mode == "in_turn":
+            dtype = param_dtype if self._rounds else None
+            local.holds, local.again = backward, lambda side: self._again(mesh, outer_size, dtype, side)
+        return (local, ()) if out is None else None
+
+    def _filled(self, local: torch.Tensor, metadata: _Sent) -> bool:
+        """Notes what the memory of the weight that a gather made before holds now. False: this is no such weight."""
+        if not isinstance(local, GatheredWeight):
+            return False
+        gather, known = metadata.gather, metadata.scale_inv
+        local.amax = metadata.amax
+        if gather.mode != "in_turn" and not gather.scales_ride:  # a backward has the weight, and the scales, of its forward
+            local.scale_inv, local.of_backward = known
+        elif not gather.scales_ride:
+            for mine, new in zip((local.scale_inv, local.of_backward), known):
+                with torch.autograd._unsafe_preserve_version_counter(mine):
+                    mine.copy_(new)
+        return True
+
+    def _made(self, received, metadata: _Sent, param_dtype: torch.dtype) -> GatheredWeight:
+        gather, _, _, outer_size, known, _, amax = metadata
+        both = gather.mode == "both"
+        codes, *others = received
+        second = others.pop(0).view(self._casts.dtype) if both else None
+        scale_inv, of_backward = known
+        if gather.scales_ride:
+            scale_inv = others[0].reshape(-1)[: scale_inv_count(self._casts.output, *outer_size)]
+            if self._casts.alternates:
+                of_backward = others[1].reshape(-1)[: scale_inv_count(self._casts.grad_input, *outer_size)]
+        elif gather.mode == "in_turn":  # of this weight alone: later gathers write it
+            scale_inv, of_backward = scale_inv.clone(), of_backward.clone()
+        return GatheredWeight(codes.view(self._casts.dtype), scale_inv, of_backward, second, amax, param_dtype)
+
+    def _again(self, mesh, outer_size, dtype, side: bool) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Codes and scale_inv of the whole weight that FSDP has not gathered now, by collectives of their own."""
+        say_once(
+            self._name,
+            "its forward runs again in backward, or its backward without a gather before it, and reads codes that FSDP has "
+            "not gathered: they are gathered once more, while everything waits. float8_all_gather(..., recomputed=True) "
+            "gathers this weight in high precision instead",
+        )
+        cast = self._cast(mesh, dtype, side)
+        codes = gathered_of(self._codes(cast, side, mesh, outer_size).reshape(-1), mesh)
+        codes = codes.view(-1, outer_size[1])[: outer_size[0]].view(self._casts.dtype)
+        return codes, self._side_scale_inv(Gather("codes", False), cast, side, mesh, outer_size)
+
+
+def _unwrapped(weight: ShardedWeight) -> torch.Tensor:
+    return weight._tensor
+
+
+def _forget_written(func: Any, args: tuple, kwargs: Dict[str, Any]) -> None:
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = args[position] if position < len(args) else kwargs.get(argument.name)
+        for each in tree_leaves(value):
+            if isinstance(each, ShardedWeight):
+                each._known.written()
+
+
+def local_of(weight: torch.Tensor) -> torch.Tensor:
+    return weight._local_tensor if isinstance(weight, DTensor) else weight
+
+
+def _whole_size(weight: ShardedWeight, mesh, outer_size: Optional[torch.Size]) -> torch.Size:
+    """PyTorch's old hook is not told the size, and shards evenly."""
+    if outer_size is not None:
+        return outer_size
+    return torch.Size((weight.shape[0] * mesh.size(), *weight.shape[1:]))
+
+
+def _padded(rows: torch.Tensor, mesh, outer_size: torch.Size) -> torch.Tensor:
+    """Pads the rows of a shard with zeros, because ranks that hold fewer rows, or none, send as many bytes as rank
+    0."""
+    if rows.shape[1:] != outer_size[1:]:
+        return rows.contiguous()
+    missing = math.ceil(outer_size[0] / mesh.size()) - rows.shape[0]
+    return rows.contiguous() if missing == 0 else torch.nn.functional.pad(rows, (0, 0, 0, missing))
+
+
+def padded_scale_inv(cast: ShardCast, at: int, kind: str, outer_size: torch.Size, ranks: int) -> torch.Tensor:
+    """The scale_inv of a shard's rows or blocks, as many as the longest shard has."""
+    scale_inv = cast.scales[at].reciprocal()
+    count = scale_inv_count(kind, -(-outer_size[0] // ranks), outer_size[1])
+    return torch.nn.functional.pad(scale_inv, (0, count - scale_inv.numel()))
+
+
+def _part(whole: torch.Tensor, mesh) -> torch.Tensor:
+    """This rank's equal part of a vector that all ranks have."""
+    size = -(-whole.numel() // mesh.size())
+    part = whole[size * mesh.get_local_rank() :][:size]
+    return torch.nn.functional.pad(part, (0, size - part.numel()))
+
+
+_NAN: Dict[tuple, torch.Tensor] = {}
+
+
+def _nan(count: int, device: torch.device) -> torch.Tensor:
+    found = _NAN.get((count, device))
+    if found is None:
+        found = _NAN[count, device] = torch.full((count,), math.nan, device=device)
+    return found
+
+
+# Its name depends on the version of PyTorch.
+_all_gather = getattr(collectives, "all_gather_single", None) or collectives.all_gather_tensor
+
+
+def _waited(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.wait() if isinstance(tensor, collectives.AsyncCollectiveTensor) else tensor
+
+
+def largest_of(values: torch.Tensor, ranks: Any) -> torch.Tensor:
+    """The elementwise maxima over a mesh, or over (mesh, dimension)."""
+    return _waited(collectives.all_reduce(values, "MAX", ranks))
+
+
+def gathered_of(values: torch.Tensor, ranks: Any) -> torch.Tensor:
+    """The vectors of all ranks, one after the other."""
+    return _waited(_all_gather(values, 0, ranks))
+
+
+torch.serialization.add_safe_globals([ShardedWeight, Casts])

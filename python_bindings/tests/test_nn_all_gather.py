@@ -1,0 +1,434 @@
+"""FSDP2 that gathers the weights of ingot.nn's modules in FP8 over gloo: training has the bits that it has without, for
+every recipe and module, and what is sent is counted."""
+
+import contextlib
+import copy
+import logging
+import pickle
+from unittest import mock
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import gathered_models
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import two_processes
+from gathered_models import RECIPES, Case, data, loss_of
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
+
+from ingot.nn import Float8Linear, LayerNormLinear, float8_all_gather, precompute_float8_all_gather
+from ingot.torch import LinearError
+from ingot.torch._gathered_weight import Casts, GatheredWeight
+from ingot.torch._sharded_weight import ShardedWeight
+
+
+@contextlib.contextmanager
+def said():
+    """The lines that are logged."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("ingot").addHandler(handler)
+    try:
+        with mock.patch("ingot.torch._sharded_weight._SAID", set()):
+            yield lines
+    finally:
+        logging.getLogger("ingot").removeHandler(handler)
+
+
+@contextlib.contextmanager
+def collectives():
+    """What is sent: (the collective, dtype, elements), FSDP's gathers and ours."""
+    seen = []
+    names = [name for name in ("all_gather_single", "all_gather_into_tensor") if hasattr(dist, name)]
+
+    def spy(name, original):
+        def noted(*args, **kwargs):
+            sent = kwargs["input_tensor"] if "input_tensor" in kwargs else args[1]
+            seen.append(("all_gather", sent.dtype, sent.numel()))
+            return original(*args, **kwargs)
+
+        return noted
+
+    import torch.distributed._functional_collectives as functional
+
+    def reduced(values, *args, **kwargs):
+        seen.append(("all_reduce", values.dtype, values.numel()))
+        return all_reduce(values, *args, **kwargs)
+
+    all_reduce = functional.all_reduce
+    with contextlib.ExitStack() as stack:
+        name = names[0]  # the newer one; FSDP calls it
+        stack.enter_context(mock.patch.object(dist, name, spy(name, getattr(dist, name))))
+        stack.enter_context(mock.patch.object(functional, "all_reduce", reduced))
+        yield seen
+
+
+def check_eager(rank):
+    for recipe in RECIPES:
+        Case(recipe, mixed=True, precompute=True).check(rank)
+        Case(recipe, even=False).check(rank)
+
+
+def check_all_eager(rank):
+    for recipe in RECIPES:
+        for even in (True, False):
+            for precompute in (True, False):
+                Case(recipe, even=even, mixed=True, precompute=precompute).check(rank)
+                Case(recipe, even=even, precompute=precompute).check(rank)
+                Case(recipe, even=even, dtype=torch.bfloat16, precompute=precompute).check(rank)
+
+
+def check_compiled(rank):
+    Case("rowwise", compiled=True, mixed=True, precompute=True).check(rank)
+
+
+def check_all_compiled(rank):
+    for recipe in RECIPES:
+        Case(recipe, compiled=True, mixed=True, precompute=True).check(rank)
+        Case(recipe, compiled=True, even=False).check(rank)
+
+
+SETS = {"tensorwise": 1, "delayed": 1, "rowwise": 2, "rowwise_with_gw_hp": 2, "rowwise_folded": 0, "blockwise": 0}
+
+
+def check_what_is_sent(rank):
+    """One byte for each element and the scale_inv of its rows, in forward and in backward; and one reduction of all maxima
+    in a step, none where scales are those of a rank's own rows."""
+    world, rows, columns = dist.get_world_size(), 256, 384
+    for recipe in RECIPES:
+        net = nn.Sequential(Float8Linear(columns, rows, bias=False, recipe=recipe, layer_name="a"))
+        assert float8_all_gather(net) == ("a",)
+        fully_shard(net[0])
+        fully_shard(net)
+        x = torch.randn(4, columns, requires_grad=True)
+        net(x).sum().backward()
+        precompute_float8_all_gather(net)
+        with collectives() as sent:
+            net(x).sum().backward()
+            precompute_float8_all_gather(net)
+        own = {"rowwise": rows // world + columns // world, "rowwise_with_gw_hp": rows // world + 1}
+        own |= {"rowwise_folded": rows // world, "blockwise": rows // world // 128 * (columns // 128)}
+        scale_inv = own.get(recipe, 0)
+        gathers = [each for each in sent if each[0] == "all_gather"]
+        assert gathers == [("all_gather", torch.uint8, rows * columns // world + 4 * scale_inv)] * 2, (recipe, gathers)
+        maxima = {0: None, 1: 1, 2: columns if recipe == "rowwise" else 1}[SETS[recipe]]
+        reduces = [each for each in sent if each[0] == "all_reduce"]
+        assert reduces == ([] if maxima is None else [("all_reduce", torch.float32, maxima)]), (recipe, reduces)
+
+
+def check_kept_after_forward(rank):
+    """Forward and backward read one gather: both sets of codes where they are fewer bytes, else high precision."""
+    both = "its forward and backward read different codes, and FSDP does not free it after forward: both sets would be as many"
+    for recipe, dtype, says in (("rowwise", torch.float32, False), ("rowwise", torch.bfloat16, True), ("tensorwise", torch.bfloat16, False)):
+        with said() as lines:
+            Case(recipe, dtype=dtype, precompute=True, reshard_after_forward=False).check(rank)
+        assert any(both in line for line in lines) == says, (recipe, dtype, lines)
+
+
+def check_checkpointing(rank):
+    """A forward that runs again in backward. Calls of torch.utils.checkpoint are seen when it does."""
+    with said() as lines:
+        Case("rowwise", checkpointed=True, mixed=True).check(rank)
+    names = {line.split('"')[1] for line in lines if "they are gathered once more, while everything waits" in line}
+    assert names == {"first", "qkv.q", "qkv.k", "qkv.v", "plain", "3", "gated", "two.gate", "two.up", "two.down", "last"}
+    assert all('linear "' in line for line in lines)
+    for recipe in ("tensorwise", "rowwise_folded"):
+        with said() as lines:
+            Case(recipe, checkpointed=True, mixed=True).check(rank)
+        assert not lines
+    for dtype, why in ((torch.bfloat16, "activation checkpointing runs its forward again in backward"), (torch.float32, "")):
+        outputs = []
+        for gathers in (False, True):
+            torch.manual_seed(0)
+            net = nn.Sequential(*(Float8Linear(16, 16, recipe="rowwise", layer_name=f"l{at}") for at in range(2))).to(dtype)
+            if gathers:
+                float8_all_gather(net)
+            for at in range(2):
+                net[at] = fully_shard(checkpoint_wrapper(net[at]))
+            fully_shard(net)
+            x = torch.randn(4, 16, generator=torch.Generator().manual_seed(rank)).to(dtype).requires_grad_()
+            with said() as lines:
+                net(x).square().mean().backward()
+            outputs.append((x.grad, [each.grad.full_tensor() for each in net.parameters()]))
+            assert sum(why in line for line in lines) == (2 if why and gathers else 0), lines
+        assert torch.equal(outputs[0][0], outputs[1][0]) and all(map(torch.equal, outputs[0][1], outputs[1][1]))
+
+
+def check_recomputed_in_a_graph(rank):
+    """What a compiled backward would compute of other codes is refused, with the remedy."""
+
+    class Again(nn.Module):
+        def __init__(self, part):
+            super().__init__()
+            self.part = part
+
+        def forward(self, x):
+            return torch.utils.checkpoint.checkpoint(self.part, x, use_reentrant=False)
+
+    for recipe, recomputed in (("rowwise", False), ("rowwise", True), ("rowwise_folded", False)):
+        grads = []
+        for gathers in (False, True):
+            torch.manual_seed(0)
+            net = Again(nn.Sequential(Float8Linear(16, 32, recipe=recipe, layer_name="a"), nn.GELU()))
+            if gathers:
+                float8_all_gather(net, recomputed=recomputed)
+            net.compile(fullgraph=True, backend="aot_eager")
+            fully_shard(net, reshard_after_forward=True)
+            x = torch.randn(4, 16, generator=torch.Generator().manual_seed(rank), requires_grad=True)
+            if gathers and recipe == "rowwise" and not recomputed:
+                if hasattr(dist, "all_gather_single"):
+                    with pytest.raises(Exception, match=r"float8_all_gather\(model, recomputed=True\), or wrap the module"):
+                        net(x)
+                else:  # older versions of PyTorch do not say while they trace what will run again
+                    net(x).square().mean().backward()
+                    assert x.grad.isnan().all() or torch.equal(x.grad, grads[0][0])
+                break
+            net(x).square().mean().backward()
+            grads.append((x.grad, net.part[0].weight.grad.full_tensor()))
+        assert len(grads) < 2 or all(map(torch.equal, *grads)), (recipe, recomputed)
+
+
+def check_offload(rank):
+    for recipe in ("tensorwise", "rowwise", "delayed"):
+        Case(recipe, precompute=True, offload_policy=CPUOffloadPolicy(pin_memory=False)).check(rank)
+
+
+def small(recipe, gathers, **options):
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        LayerNormLinear(16, 32, recipe=recipe, layer_name="a"), Float8Linear(32, 7, recipe=recipe, layer_name="b")
+    )
+    if gathers:
+        float8_all_gather(net)
+    for part in net:
+        fully_shard(part, **options)
+    return fully_shard(net, **options)
+
+
+def batch(rank, at=0):
+    return torch.randn(4, 16, generator=torch.Generator().manual_seed(10 * rank + at))
+
+
+def check_accumulation(rank):
+    """Micro-batches with and without reduction, and gradients that are clipped."""
+    for recipe in ("tensorwise", "rowwise", "rowwise_folded"):
+        for syncs in (True, False):
+            results = []
+            for gathers in (False, True):
+                net = small(recipe, gathers)
+                optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+                for step in range(2):
+                    for at in range(3):
+                        net.set_requires_gradient_sync(syncs or at == 2)
+                        net.set_reshard_after_backward(syncs or at == 2)
+                        loss_of(net, batch(rank, at)).backward()
+                    norm = nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                results.append((norm.full_tensor(), loss_of(net, batch(rank))))
+            assert all(map(torch.equal, *results)), (recipe, syncs)
+
+
+def check_written_weights(rank):
+    """Averages that take the weights' places for an evaluation, and what other aliases write, are what is cast next."""
+    for recipe in ("rowwise", "tensorwise", "delayed"):
+        outputs = []
+        for gathers in (False, True):
+            net = small(recipe, gathers)
+            loss_of(net, batch(rank)).backward()
+            found = []
+            for write in (lambda to: to.mul_(4), lambda to: to.data.mul_(2), lambda to: to._local_tensor.detach().mul_(3)):
+                if gathers:
+                    precompute_float8_all_gather(net)
+                with torch.no_grad():
+                    kept = [each._local_tensor.detach().clone() for each in net.parameters()]
+                    for each in net.parameters():
+                        write(each)
+                    found.append(net(batch(rank)))
+                    for each, value in zip(net.parameters(), kept):
+                        each._local_tensor.copy_(value)
+                    found.append(net(batch(rank)))
+            outputs.append(found)
+        assert all(map(torch.equal, *outputs)), recipe
+
+
+def check_tied(rank):
+    """A weight that an embedding reads too is gathered in high precision, and it is said why."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.embedding = nn.Embedding(16, 8)
+            self.inner = Float8Linear(8, 8, recipe="rowwise", layer_name="inner")
+            self.head = Float8Linear(8, 16, bias=False, recipe="rowwise", layer_name="head")
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x):
+            return self.head(self.inner(self.embedding(x)))
+
+    outputs = []
+    for gathers in (False, True):
+        net = Tied()
+        with said() as lines:
+            assert not gathers or float8_all_gather(net) == ("inner",)
+        assert not gathers or lines == ['linear "head": FSDP gathers its weight in high precision: embedding shares it, and reads it in high precision']
+        fully_shard(net)
+        x = torch.arange(6) + rank
+        y = net(x)
+        y.square().mean().backward()
+        outputs.append((y, *(each.grad.full_tensor() for each in net.parameters())))
+    assert all(map(torch.equal, *outputs))
+
+
+def check_checkpoints(rank):
+    """What is saved are the parameters, as without: loaded by a model with the gather and without, and as torch.nn.Linear."""
+    net = small("rowwise", True)
+    loss_of(net, batch(rank)).backward()
+    plain = small("rowwise", False)
+    with torch.no_grad():
+        for each in plain.parameters():
+            each.add_(1)
+    before = net(batch(rank))
+    state = get_model_state_dict(net)
+    assert all(type(each._local_tensor) is torch.Tensor or isinstance(each._local_tensor, ShardedWeight) for each in state.values())
+    folder = [None]
+    if rank == 0:
+        import tempfile
+
+        folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    dcp.save({"model": state}, checkpoint_id=folder[0])
+    for other in (small("rowwise", False), small("rowwise", True)):
+        with torch.no_grad():
+            for each in other.parameters():
+                each.zero_()
+        into = {"model": get_model_state_dict(other)}
+        dcp.load(into, checkpoint_id=folder[0])
+        other.load_state_dict(into["model"])
+        assert torch.equal(other(batch(rank)), before)
+    linear = {"model": {"1.weight": torch.zeros(7, 32), "1.bias": torch.zeros(7)}}
+    dcp.load(linear, checkpoint_id=folder[0])
+    assert torch.equal(linear["model"]["1.weight"], net[1].weight.full_tensor().detach())
+    # Assigned parameters are gathered as those before.
+    whole = copy.deepcopy({name: each.full_tensor() for name, each in state.items()})
+    assigned = nn.Sequential(LayerNormLinear(16, 32, recipe="rowwise"), Float8Linear(32, 7, recipe="rowwise"))
+    float8_all_gather(assigned)
+    assigned.load_state_dict(whole, assign=True)
+    assert all(isinstance(each, ShardedWeight) for _, each in [*assigned[0].named_weights(), *assigned[1].named_weights()])
+
+
+def check_other_rank(rank):
+    """Before the first gather every rank hears of the first weight that is not the same on all of them."""
+    for of_ranks, message in (
+        ({"recipe": ("rowwise", "tensorwise")}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by row and column on rank 0 and "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 1'),
+        ({"rows": (32, 48)}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 0 and "0.weight" [48, 16]'),
+        ({"count": (2, 1)}, 'rank 0 has 2 and rank 1 has 1; number 1 is "1.weight"'),
+    ):
+        mine = {"recipe": "tensorwise", "rows": 32, "count": 2, **{name: values[rank] for name, values in of_ranks.items()}}
+        rows = mine["rows"]
+        net = nn.Sequential(*(Float8Linear(16 if at == 0 else rows, rows, recipe=mine["recipe"]) for at in range(2)))
+        float8_all_gather(net, filter=lambda name, weight: name in [str(at) for at in range(mine["count"])])
+        for part in net:
+            fully_shard(part)
+        fully_shard(net)
+        with pytest.raises(LinearError) as caught:
+            net(torch.ones(1, 16))
+        assert message in str(caught.value) and "convert the same layers on every rank" in str(caught.value)
+
+
+CHECKS = [
+    check_eager,
+    check_compiled,
+    check_what_is_sent,
+    check_kept_after_forward,
+    check_checkpointing,
+    check_recomputed_in_a_graph,
+    check_offload,
+    check_accumulation,
+    check_written_weights,
+    check_tied,
+    check_checkpoints,
+    check_other_rank,
+]
+ALL_CASES = [check_all_eager, check_all_compiled]
+
+
+def check_two_dimensions(rank):
+    """Replicas of shards (HSDP), and shards on four ranks some of which have no rows."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    for recipe in ("tensorwise", "rowwise"):
+        Case(recipe, mixed=True, precompute=True, mesh=mesh).check(rank)
+    Case("rowwise", even=False, precompute=True).check(rank)
+
+
+def check_uneven(rank):
+    for recipe in ("tensorwise", "rowwise", "rowwise_folded", "delayed"):
+        Case(recipe, even=False, mixed=True, precompute=True).check(rank)
+
+
+def test_what_is_gathered_is_not_read_otherwise():
+    codes = torch.zeros(4, 8).to(torch.float8_e4m3fn)
+    weight = GatheredWeight(codes, torch.ones(1), None, None, None, torch.bfloat16)
+    assert weight.dtype == torch.bfloat16 and weight.shape == (4, 8) and "float8_e4m3fn" in repr(weight)
+    with pytest.raises(LinearError, match=r"mm.* of a weight that FSDP has gathered in FP8, which Ingot's layers multiply by"):
+        torch.mm(torch.ones(2, 4), weight)
+    with pytest.raises(LinearError, match="gathered in FP8 cannot be copied or saved: its memory is FSDP's"):
+        pickle.dumps(weight)
+
+
+def test_sharded_weights_are_copied_and_pickled():
+    casts = Casts(torch.float8_e4m3fn, "row", "column", True)
+    weight = nn.Parameter(ShardedWeight(torch.randn(4, 8), casts, "a"))
+    for other in (copy.deepcopy(weight), pickle.loads(pickle.dumps(weight.detach()))):
+        assert isinstance(other, ShardedWeight) and other._casts == casts and other._name == "a"
+        assert torch.equal(other._tensor, weight._tensor)
+    with pytest.raises(LinearError, match="cannot become torch.float32 of shape .2, 2. on cpu: make a new parameter"):
+        weight.data = torch.ones(2, 2)
+
+
+def test_a_sharded_model_is_refused():
+    class Sharded(nn.Linear, torch.distributed.fsdp.FSDPModule):
+        def __new__(cls, *args):
+            return nn.Linear.__new__(cls)
+
+    with pytest.raises(LinearError, match="float8_all_gather model: is sharded by FSDP already: call it before fully_shard"):
+        float8_all_gather(nn.Sequential(Sharded(4, 4)))
+
+
+folder = two_processes.fixture(CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_two_processes(check, folder):
+    two_processes.passed(check, folder)
+
+
+four = two_processes.fixture([check_two_dimensions], 4)
+
+
+def test_four_processes(four):
+    two_processes.passed(check_two_dimensions, four, 4)
+
+
+three = two_processes.fixture([check_uneven], 3)
+
+
+@pytest.mark.nightly
+def test_three_processes(three):
+    two_processes.passed(check_uneven, three, 3)
+
+
+all_cases = two_processes.fixture(ALL_CASES)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("check", ALL_CASES, ids=lambda check: check.__name__)
+def test_all_cases(check, all_cases):
+    two_processes.passed(check, all_cases)
