@@ -194,6 +194,24 @@ def check_recomputed_in_a_graph(rank):
         assert len(grads) < 2 or all(map(torch.equal, *grads)), (recipe, recomputed)
 
 
+def check_no_codes_are_kept(rank):
+    """Where FSDP frees weights after forward, layers keep none of their codes for backward, in high precision either."""
+    for compiled in (False, True):
+        kept = []
+        for reshards in (False, True):
+            torch._dynamo.reset()
+            net = nn.Sequential(Float8Linear(64, 64, bias=False, layer_name="a"))
+            if compiled:
+                net[0].compile(dynamic=False, backend="aot_eager")
+            fully_shard(net, reshard_after_forward=reshards)
+            sizes = []
+            pack = lambda each: sizes.append(each.numel() if each.dtype == torch.uint8 else 0) or each
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
+                net(torch.randn(2, 64, requires_grad=True))
+            kept.append(sum(sizes))
+        assert kept[0] - kept[1] >= 2 * 64 * 64, (compiled, kept)
+
+
 def check_offload(rank):
     for recipe in ("tensorwise", "rowwise", "delayed"):
         Case(recipe, precompute=True, offload_policy=CPUOffloadPolicy(pin_memory=False)).check(rank)
@@ -344,6 +362,7 @@ def check_other_rank(rank):
 
 
 CHECKS = [
+    check_no_codes_are_kept,  # first: other models would still be there
     check_eager,
     check_compiled,
     check_what_is_sent,

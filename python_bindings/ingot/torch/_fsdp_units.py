@@ -68,6 +68,30 @@ def unit_of(parameter: torch.Tensor) -> Optional[Unit]:
     return None
 
 
+_FREES: list = [None, False]  # the modules that were looked at, by the last one and their number, and what was found
+
+
+def frees_weights() -> bool:
+    """Does FSDP2 free the weights of any model after forward? Then codes that a layer keeps for backward would be a copy of
+    the weight that FSDP knows nothing of."""
+    modules = _composable_state._module_state_mapping.data
+    if not modules:
+        return False
+    seen = next(reversed(modules)), len(modules)
+    if seen != _FREES[0]:
+        try:
+            frees = any(group._reshard_after_forward for state in _states() for group in _groups(state))
+        except AttributeError:
+            frees = True
+        _FREES[:] = seen, frees
+    return _FREES[1]
+
+
+@torch.compiler.assume_constant_result
+def frees_weights_of_trace() -> bool:
+    return frees_weights()
+
+
 def _calls_again(module: torch.nn.Module) -> bool:
     """Does this module run the forward of what it contains again in backward?"""
     return isinstance(module, CheckpointWrapper) or getattr(module, "gradient_checkpointing", False) is True

@@ -14,6 +14,7 @@ from ._checks import check_layer, is_transformed, layer_error, refuse, refuse_tr
 from ._eager_linear import EagerPlan, eager_key, refuse_second_derivative, run_eager, wants_of
 from ._errors import from_operator
 from ._exported import export_layer, is_exporting
+from ._fsdp_units import frees_weights, frees_weights_of_trace
 from ._gathered_weight import is_gathered
 from ._main_grad import Asks, asks_for, converted, dummy_gradient, main_grad_of
 from ._schemas import ASKS_ENGINE
@@ -65,8 +66,10 @@ def casts_weight_again(keep: Optional[bool], input: torch.Tensor, needs_codes: b
         return not keep
     if torch.compiler.is_compiling():
         # A program is for any number of tokens, and its layers decide it when they run.
-        return False if is_exporting() else _is_known(input.numel() >= ops.MANY_TOKENS * input.size(-1))
-    return input.numel() >= ops.MANY_TOKENS * input.size(-1)
+        if is_exporting():
+            return False
+        return frees_weights_of_trace() or _is_known(input.numel() >= ops.MANY_TOKENS * input.size(-1))
+    return input.numel() >= ops.MANY_TOKENS * input.size(-1) or frees_weights()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +80,8 @@ class LinearOptions(ops.HoldsPlans):
     name: the layer's name in messages.
     keep_weight_codes: forward keeps the weight's FP8 codes for backward, 2 bytes for each of its elements. False: it
     keeps none, and backward casts the weight again, which must not have changed since. None: they are kept for fewer
-    than 4096 tokens, for which the cast would be felt. The results are the same bits.
+    than 4096 tokens, for which the cast would be felt, unless FSDP2 frees weights after forward. The results are the same
+    bits.
     """
 
     recipe: str = "tensorwise"
