@@ -1,176 +1,35 @@
 // Column- and row-parallel layers, whose ranks are threads: their results next to those of one rank that has the whole
 // layer (Float8Linear), bit for bit where docs/distributed.md says so, and what crosses the wire.
-#include "ingot/nn/dist/parallel_linear.h"
-
 #include <boost/test/unit_test.hpp>
 
-#include <fmt/format.h>
-
-#include <bit>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "ingot/nn/modules/delayed_scaling.h"
-#include "ingot/nn/modules/float8_linear.h"
-#include "ingot/nn/recipe/recipes.h"
-#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/nn/dist/parallel_linear.h"
 #include "ingot/runtime/context/dry_run.h"
 #include "ingot/runtime/cuda/graph.h"
 #include "ingot/runtime/dist/local_group.h"
+#include "nn/parallel_case.h"
 #include "support/expect_error.h"
 #include "support/fake_nccl.h"
-#include "support/random.h"
 #include "support/ranks.h"
 
 BOOST_AUTO_TEST_SUITE(test_parallel_linear)
 
 using namespace ingot;
-using test::check_contains;
-using test::error_of;
+using namespace ingot::test;
 
 namespace {
 
-enum class Kind { column, row };
-constexpr Device kCpu{DeviceType::cpu, 0};
-
-// A matrix of the host, of f32 or bf16; poisoned with NaN.
-class Host {
- public:
-  Host(Dtype dtype, std::int64_t rows, std::int64_t cols)
-      : bytes_(static_cast<std::size_t>(rows * cols * size_of(dtype)), 0xff),
-        view_(matrix(bytes_.data(), dtype, rows, cols, kCpu)) {}
-  static Host random(Dtype dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
-    Host made(dtype, rows, cols);
-    for (std::size_t i = 0; i < static_cast<std::size_t>(rows * cols); ++i) {
-      // Columns and rows of different sizes, so that their scales differ.
-      const auto column = static_cast<std::int64_t>(i) % cols;
-      const auto row = static_cast<std::int64_t>(i) / cols;
-      const float size = (1 + 0.5F * static_cast<float>(column % 5)) * (1 + 0.25F * static_cast<float>(row % 3));
-      const std::uint32_t bits = test::encode_input(dtype, size * test::random_normal(seed, i));
-      std::memcpy(made.bytes_.data() + i * static_cast<std::size_t>(size_of(dtype)), &bits,
-                  static_cast<std::size_t>(size_of(dtype)));
-    }
-    return made;
-  }
-  Host(Host&& other) noexcept : bytes_(std::move(other.bytes_)), view_(other.view_) { view_.data = bytes_.data(); }
-  Host& operator=(Host&&) = delete;
-
-  const Tensor& view() const { return view_; }
-  Tensor part(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols) const {
-    Tensor part = view_;
-    part.data = static_cast<std::byte*>(view_.data) + (row * view_.row_stride + col) * size_of(view_.dtype);
-    part.rows = rows;
-    part.cols = cols;
-    return part;
-  }
-  Tensor rows_of(int rank, int ranks) const {
-    const std::int64_t rows = view_.rows / ranks;
-    return part(rank * rows, rows, 0, view_.cols);
-  }
-  Tensor cols_of(int rank, int ranks) const {
-    const std::int64_t cols = view_.cols / ranks;
-    return part(0, view_.rows, rank * cols, cols);
-  }
-  std::vector<float> values() const {
-    std::vector<float> all(static_cast<std::size_t>(view_.rows * view_.cols));
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      std::uint32_t bits = 0;
-      std::memcpy(&bits, bytes_.data() + i * static_cast<std::size_t>(size_of(view_.dtype)),
-                  static_cast<std::size_t>(size_of(view_.dtype)));
-      all[i] = std::bit_cast<float>(view_.dtype == Dtype::f32 ? bits : bits << 16U);
-    }
-    return all;
-  }
-  bool operator==(const Host& other) const { return bytes_ == other.bytes_; }
-
- private:
-  std::vector<unsigned char> bytes_;
-  Tensor view_;
-};
-
-struct Case {
-  Kind kind = Kind::column;
-  std::string recipe = "tensorwise";
-  bool sequence_parallel = false;
-  int ranks = 2;
-  Dtype dtype = Dtype::f32;
-  std::int64_t tokens = 8, in = 256, out = 256;
-  bool f32_weight = false;
-
-  Dtype weight() const { return f32_weight ? Dtype::f32 : dtype; }
-  std::string text() const {
-    return fmt::format("{} {}{} on {} ranks in {}", recipe, kind == Kind::column ? "column" : "row",
-                       sequence_parallel ? " with sequence parallelism" : "", ranks, name(dtype));
-  }
-};
-
-struct Inputs {
-  explicit Inputs(const Case& of)
-      : input(Host::random(of.dtype, of.tokens, of.in, 1)),
-        weight(Host::random(of.weight(), of.out, of.in, 2)),
-        bias(Host::random(of.kind == Kind::row ? of.dtype : Dtype::bf16, 1, of.out, 3)),
-        grad_output(Host::random(of.dtype, of.tokens, of.out, 4)) {}
-  Host input, weight, bias, grad_output;
-};
-
-struct Results {
-  explicit Results(const Case& of)
-      : output(of.dtype, of.tokens, of.out),
-        grad_input(of.dtype, of.tokens, of.in),
-        grad_weight(of.weight(), of.out, of.in),
-        grad_bias(Dtype::f32, 1, of.out) {}
-  Host output, grad_input, grad_weight, grad_bias;
-};
-
-bool is_delayed(const Case& of) { return of.recipe == "delayed"; }
-
-// Two steps, so that delayed scales are of the first one's maxima, and the weight's codes are used again.
-template <class Layer>
-void run(Layer& layer, LinearForward forward, const LinearBackward& backward, DelayedScaling* delayed, Comm* comm,
-         Stream& stream) {
-  for (int step = 0; step < 2; ++step) {
-    layer.forward(forward, stream);
-    layer.backward(backward, stream);
-    if (delayed == nullptr) continue;
-    if (comm != nullptr) comm->all_reduce_max(delayed->amaxes(), stream);
-    delayed->sync_amax_history(stream);
-  }
-}
-
-// A row-parallel layer adds its bias after the sum, so here one rank has none either.
-Results on_one(const Case& of, const Inputs& inputs) {
-  const auto backend = make_cpu_backend(1);
-  Stream stream(*backend);
-  DelayedScaling delayed(*backend);
-  const bool bias = of.kind == Kind::column && of.recipe != "high_precision";
-  Float8Linear layer(*backend, {.in_features = of.in, .out_features = of.out, .bias = bias}, recipe(of.recipe),
-                     {.name = "up", .weight_dtype = of.weight(), .delayed = &delayed});
-  Results results(of);
-  run(layer,
-      {.input = inputs.input.view(),
-       .weight = inputs.weight.view(),
-       .bias = bias ? inputs.bias.view() : Tensor{},
-       .output = results.output.view()},
-      {.grad_output = inputs.grad_output.view(),
-       .grad_input = results.grad_input.view(),
-       .grad_weight = results.grad_weight.view(),
-       .grad_bias = bias ? results.grad_bias.view() : Tensor{}},
-      is_delayed(of) ? &delayed : nullptr, nullptr, stream);
-  return results;
-}
-
 // What all ranks write together. Where each writes all of a result, they must agree, and one is kept.
-Results on_ranks(const Case& of, const Inputs& inputs) {
-  Results results(of);
-  std::vector<std::unique_ptr<Results>> own;
-  for (int rank = 0; rank < of.ranks; ++rank) own.push_back(std::make_unique<Results>(of));
+ParallelResults on_ranks(const ParallelCase& of, const ParallelInputs& inputs) {
+  ParallelResults results(of);
+  std::vector<std::unique_ptr<ParallelResults>> own;
+  for (int rank = 0; rank < of.ranks; ++rank) own.push_back(std::make_unique<ParallelResults>(of));
   LocalGroup group(of.ranks);
-  const bool bias = of.kind == Kind::column && of.recipe != "high_precision";
+  const bool bias = of.has_bias();
   const auto thrown = test::on_threads(of.ranks, [&](int rank) {
     const auto backend = make_cpu_backend(1);
     Stream stream(*backend);
@@ -183,8 +42,8 @@ Results on_ranks(const Case& of, const Inputs& inputs) {
                                         .sequence_parallel = of.sequence_parallel,
                                         .delayed = &delayed};
     DelayedScaling* const used = is_delayed(of) ? &delayed : nullptr;
-    Results& mine = *own[static_cast<std::size_t>(rank)];
-    if (of.kind == Kind::column) {
+    ParallelResults& mine = *own[static_cast<std::size_t>(rank)];
+    if (of.kind == ParallelKind::column) {
       ColumnParallelLinear layer(*backend, comm, options);
       const bool sp = of.sequence_parallel;
       run(layer,
@@ -212,57 +71,26 @@ Results on_ranks(const Case& of, const Inputs& inputs) {
   });
   for (const std::string& each : thrown) BOOST_TEST(each == "", of.text() << ": " << each);
   if (of.sequence_parallel) return results;
-  const auto whole = [&](const Host Results::*member) {
-    const Host& first = own.front().get()->*member;
+  const auto whole = [&](const ParallelHost ParallelResults::*member) {
+    const ParallelHost& first = own.front().get()->*member;
     for (const auto& each : own) BOOST_TEST(((*each).*member == first), of.text() << ": the ranks differ");
     std::memcpy((results.*member).view().data, first.view().data, byte_span(first.view(), "whole"));
   };
-  whole(of.kind == Kind::column ? &Results::grad_input : &Results::output);
+  whole(of.kind == ParallelKind::column ? &ParallelResults::grad_input : &ParallelResults::output);
   return results;
 }
 
-// sqrt(sum (a - b)^2 / sum b^2); NaN where either has one.
-double difference(const Host& a, const Host& b) {
-  const std::vector<float> first = a.values();
-  const std::vector<float> second = b.values();
-  double error = 0;
-  double size = 0;
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    error += std::pow(static_cast<double>(first[i]) - static_cast<double>(second[i]), 2);
-    size += std::pow(static_cast<double>(second[i]), 2);
-  }
-  return std::sqrt(error / size);
-}
-
-// How far a result may be from one rank's: 0 for its bits.
-struct Bounds {
-  double output = 0, grad_input = 0, grad_weight = 0;
-};
-
-// docs/distributed.md.
-Bounds bounds_of(const Case& of) {
-  if (of.ranks == 1) return {};
-  const double summed = of.dtype == Dtype::f32 ? 1e-5 : 6e-3;  // the same products, added in another order
-  const double cast = 0.06;                                    // operands with other scales
-  const bool by_row = of.recipe.starts_with("rowwise");
-  const bool is_folded = of.recipe == "rowwise_folded";
-  if (of.kind == Kind::column) return {.grad_input = by_row ? cast : summed};
-  return {.output = by_row ? cast : summed,
-          .grad_input = is_folded || of.recipe == "rowwise_with_gw_hp" ? cast : 0,
-          .grad_weight = is_folded ? cast : 0};
-}
-
-void check(const Host& found, const Host& expected, double bound, const std::string& what) {
+void check(const ParallelHost& found, const ParallelHost& expected, double bound, const std::string& what) {
   const double error = difference(found, expected);
   BOOST_TEST((bound != 0 || found == expected), what << " has other bits, " << error << " from one rank's");
   BOOST_TEST((bound == 0 || error <= bound), what << " is " << error << " from one rank's");
 }
 
-void compare(const Case& of) {
-  const Inputs inputs(of);
-  const Results expected = on_one(of, inputs);
-  const Results found = on_ranks(of, inputs);
-  const Bounds bounds = bounds_of(of);
+void compare(const ParallelCase& of) {
+  const ParallelInputs inputs(of);
+  const ParallelResults expected = on_one(of, inputs);
+  const ParallelResults found = on_ranks(of, inputs);
+  const ParallelBounds bounds = bounds_of(of);
   check(found.output, expected.output, bounds.output, of.text() + ": output");
   check(found.grad_input, expected.grad_input, bounds.grad_input, of.text() + ": grad_input");
   check(found.grad_weight, expected.grad_weight, bounds.grad_weight, of.text() + ": grad_weight");
@@ -275,7 +103,7 @@ void compare(const Case& of) {
 
 BOOST_AUTO_TEST_CASE(every_recipe_gives_what_one_rank_gives) {
   for (const Recipe& each : recipes()) {
-    for (const Kind kind : {Kind::column, Kind::row}) {
+    for (const ParallelKind kind : {ParallelKind::column, ParallelKind::row}) {
       for (const bool sequence_parallel : {false, true}) {
         compare({.kind = kind, .recipe = std::string(each.name), .sequence_parallel = sequence_parallel});
       }
@@ -286,7 +114,7 @@ BOOST_AUTO_TEST_CASE(every_recipe_gives_what_one_rank_gives) {
 BOOST_AUTO_TEST_CASE(on_any_number_of_ranks) {
   for (const int ranks : {1, 3, 4}) {
     for (const char* recipe : {"tensorwise", "rowwise_folded"}) {
-      for (const Kind kind : {Kind::column, Kind::row}) {
+      for (const ParallelKind kind : {ParallelKind::column, ParallelKind::row}) {
         for (const bool sequence_parallel : {false, true}) {
           compare({.kind = kind,
                    .recipe = recipe,
@@ -304,7 +132,7 @@ BOOST_AUTO_TEST_CASE(on_any_number_of_ranks) {
 
 BOOST_AUTO_TEST_CASE(with_master_weights) {
   for (const char* recipe : {"tensorwise", "rowwise"}) {
-    for (const Kind kind : {Kind::column, Kind::row}) {
+    for (const ParallelKind kind : {ParallelKind::column, ParallelKind::row}) {
       compare({.kind = kind, .recipe = recipe, .sequence_parallel = true, .dtype = Dtype::bf16, .f32_weight = true});
     }
   }
@@ -313,14 +141,14 @@ BOOST_AUTO_TEST_CASE(with_master_weights) {
 // Added to the sum, once; its gradient is of all ranks' tokens.
 BOOST_AUTO_TEST_CASE(a_row_parallel_layer_adds_its_bias_once) {
   for (const bool sequence_parallel : {false, true}) {
-    const Case of{.kind = Kind::row, .sequence_parallel = sequence_parallel, .in = 8, .out = 16};
-    const Inputs inputs(of);
+    const ParallelCase of{.kind = ParallelKind::row, .sequence_parallel = sequence_parallel, .in = 8, .out = 16};
+    const ParallelInputs inputs(of);
     LocalGroup group(2);
-    std::vector<std::unique_ptr<Results>> with;
-    std::vector<std::unique_ptr<Results>> without;
+    std::vector<std::unique_ptr<ParallelResults>> with;
+    std::vector<std::unique_ptr<ParallelResults>> without;
     for (int rank = 0; rank < 2; ++rank) {
-      with.push_back(std::make_unique<Results>(of));
-      without.push_back(std::make_unique<Results>(of));
+      with.push_back(std::make_unique<ParallelResults>(of));
+      without.push_back(std::make_unique<ParallelResults>(of));
     }
     const std::int64_t rows = sequence_parallel ? of.tokens / 2 : of.tokens;
     const auto thrown = test::on_threads(2, [&](int rank) {
@@ -329,7 +157,7 @@ BOOST_AUTO_TEST_CASE(a_row_parallel_layer_adds_its_bias_once) {
       Comm comm(*backend, group, rank);
       const auto at = static_cast<std::size_t>(rank);
       for (const bool bias : {false, true}) {
-        Results& own = bias ? *with[at] : *without[at];
+        ParallelResults& own = bias ? *with[at] : *without[at];
         RowParallelLinear layer(*backend, comm,
                                 {.name = "down",
                                  .config = tensorwise(),
