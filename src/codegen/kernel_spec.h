@@ -20,6 +20,7 @@
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
 //   amax_history reduce=max finite
+//   amax_scales e4m3fn pow2
 //   quantize_mx bf16->e2m1fn
 //   float_quantize bf16 e3m2
 //   pack_weight e4m3fn
@@ -77,7 +78,7 @@ void for_each_type(TypeList<Types...>, Function&& function) {
 // print_spec(), validate_spec(), hash_spec(), read_spec(), list_valid(), extra_passes() and template_instance(). What
 // is missing does not compile.
 using KernelSpecs = TypeList<AmaxSpec, CastSpec, GemmSpec, GemmPairSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec,
-                             CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec, MxQuantizeSpec,
+                             CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec, AmaxScalesSpec, MxQuantizeSpec,
                              FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
 using KernelSpec = VariantOf<KernelSpecs>;
 

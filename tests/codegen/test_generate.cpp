@@ -206,6 +206,10 @@ const std::vector<Golden> kGolden{
      "// amax_history\n"
      "#include \"cast/amax_history.cuh\"\n"
      "constexpr auto kKernel = &ingot::amax_history;\n"},
+    {"amax_scales e5m2 pow2", Pass::main,
+     "// amax_scales\n"
+     "#include \"cast/amax_scales.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_scales;\n"},
 };
 
 }  // namespace
@@ -343,9 +347,9 @@ BOOST_AUTO_TEST_CASE(one_kernel_is_one_text) {
   // norms: 2 kinds x 3 dtypes, affine or not, result or not, 4 formats x 2 sources; without codes a result, affine or
   // not, and plain statistics; norm_backward: affine, also with a zero-centred gamma, or not, for wide rows too. (Norms
   // name a kernel for wide rows by cols.)
-  // amax_history 1.
+  // amax_history 1; amax_scales 1.
   BOOST_TEST(texts.size() == 3U + 3U + 3U * 4U + 12U * (95U + 32U + 83U + 1U) + 53U + 6U + 2U * 3U * (4U * 8U + 3U) +
-                                 2U * 18U + 32U + 2U + 28U + 1U);
+                                 2U * 18U + 32U + 2U + 28U + 1U + 1U);
 }
 
 BOOST_AUTO_TEST_CASE(invalid_requests_are_refused) {

@@ -180,11 +180,11 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(
       parse_error("casts bf16->e4m3fn") ==
       "\"casts\" is no kernel; expected amax, cast, gemm, gemm_pair, column_sum, relayout, elementwise, cast_stats, "
-      "norm, norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul");
+      "norm, norm_backward, amax_history, amax_scales, quantize_mx, float_quantize, pack_weight or dequant_matmul");
   BOOST_TEST(
       parse_error("->") ==
       "\"->\" is no kernel; expected amax, cast, gemm, gemm_pair, column_sum, relayout, elementwise, cast_stats, "
-      "norm, norm_backward, amax_history, quantize_mx, float_quantize, pack_weight or dequant_matmul");
+      "norm, norm_backward, amax_history, amax_scales, quantize_mx, float_quantize, pack_weight or dequant_matmul");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
@@ -195,6 +195,8 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("amax_history reduce=min") == "\"reduce=min\" must be reduce=max or reduce=most_recent");
   BOOST_TEST(parse_error("amax_history max") == "\"max\" must be reduce=max or reduce=most_recent");
   BOOST_TEST(parse_error("amax_history reduce=max pow2") == "\"pow2\" is no word of amax_history; expected finite");
+  BOOST_TEST(parse_error("amax_scales") == "\"amax_scales\" must be followed by the codes' dtype, such as e4m3fn");
+  BOOST_TEST(parse_error("amax_scales e5m2 finite") == "\"finite\" is no word of amax_scales; expected pow2");
   BOOST_TEST(parse_error("relayout copied fast") == "\"fast\" is no word of relayout; expected nothing more");
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 kernel=sm90 staged=c") ==
              "\"c\" in \"staged=c\" names no operand; expected a, b or a,b");
@@ -415,6 +417,8 @@ BOOST_AUTO_TEST_CASE(validation_names_the_field_and_what_is_allowed) {
   BOOST_TEST(refusal(ColumnSumSpec{.in = Dtype::e4m3fn}) == "column_sum e4m3fn->bf16: in is e4m3fn, but " + high);
   BOOST_TEST(refusal(AmaxHistorySpec{.reduction = static_cast<AmaxReduction>(7)}) ==
              "amax_history reduce=unknown: reduction is 7, which is not valid; it must be max or most_recent");
+  BOOST_TEST(refusal(AmaxScalesSpec{.out = Dtype::bf16}) ==
+             "amax_scales bf16: out is bf16, but must be one of e4m3fn, e5m2, e4m3fnuz, e5m2fnuz");
   BOOST_TEST(refusal(ColumnSumSpec{.out = Dtype::e4m3fn}) == "column_sum bf16->e4m3fn: out is e4m3fn, but " + high);
 }
 
@@ -496,6 +500,13 @@ BOOST_AUTO_TEST_CASE(histories_say_what_they_are_reduced_to) {
   BOOST_TEST(print(AmaxHistorySpec{.finite = true}) == "amax_history reduce=max finite");
   BOOST_TEST((parse("amax_history reduce=max finite") == KernelSpec(AmaxHistorySpec{.finite = true})));
   BOOST_TEST((parse("amax_history reduce=max") == KernelSpec(AmaxHistorySpec{})));
+}
+
+BOOST_AUTO_TEST_CASE(scales_say_of_which_codes_they_are) {
+  BOOST_TEST(print(AmaxScalesSpec{}) == "amax_scales e4m3fn");
+  const AmaxScalesSpec spec{.out = Dtype::e5m2fnuz, .pow2 = true};
+  BOOST_TEST(print(spec) == "amax_scales e5m2fnuz pow2");
+  BOOST_TEST((parse(print(spec)) == KernelSpec(spec)));
 }
 
 BOOST_AUTO_TEST_CASE(columns_of_f32_are_for_casts_and_elementwise) {

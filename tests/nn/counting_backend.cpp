@@ -180,6 +180,11 @@ void CountingBackend::norm_backward(const NormBackwardSpec& spec, const NormBack
   inner_->norm_backward(spec, tensors, on(stream));
 }
 
+void CountingBackend::amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->amax_scales(spec, tensors, on(stream));
+}
+
 void CountingBackend::amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) {
   note(print(spec), stream);
   inner_->amax_history(spec, tensors, on(stream));

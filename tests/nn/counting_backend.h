@@ -58,6 +58,7 @@ class CountingBackend final : public Counts, public Backend {
   void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override;
   void norm(const NormSpec& spec, const NormTensors& tensors, Stream& stream) override;
   void norm_backward(const NormBackwardSpec& spec, const NormBackwardTensors& tensors, Stream& stream) override;
+  void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Stream& stream) override;
   void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override;
   void quantize_mx(const MxQuantizeSpec& spec, const MxQuantizeTensors& tensors, Stream& stream) override;
   void float_quantize(const FloatQuantizeSpec& spec, const FloatQuantizeTensors& tensors, Stream& stream) override;

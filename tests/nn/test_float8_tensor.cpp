@@ -95,9 +95,8 @@ BOOST_FIXTURE_TEST_CASE(scales_themselves, Fixture) {
         BOOST_TEST_CONTEXT(print(spec)) {
           const std::int64_t count = scale_count(scale, kRows, kCols);
           std::vector<float> found(static_cast<std::size_t>(count), -1);
-          std::vector<std::byte> scratch(scales_scratch_bytes(spec, kRows, kCols));
           const Tensor scales = vector(found.data(), Dtype::f32, count, {});
-          write_scales(spec, x, scales, {scratch.data(), scratch.size()}, *backend, stream);
+          write_scales(spec, x, scales, *backend, stream);
           std::vector<double> maxima(static_cast<std::size_t>(count));
           for (std::int64_t r = 0; r < kRows; ++r) {
             for (std::int64_t c = 0; c < kCols; ++c) {
@@ -132,26 +131,21 @@ BOOST_FIXTURE_TEST_CASE(scales_themselves, Fixture) {
 
 BOOST_FIXTURE_TEST_CASE(scales_that_are_not_written, Fixture) {
   std::vector<float> found(2);
-  std::vector<std::byte> scratch(64);
   const Tensor one = vector(found.data(), Dtype::f32, 1, {});
-  const auto refused = [&](const CastSpec& spec, const Tensor& scales, std::size_t bytes,
-                           ErrorCode code = ErrorCode::invalid_argument) {
-    return error_of([&] { write_scales(spec, input, scales, {scratch.data(), bytes}, *backend, stream); }, code);
+  const auto refused = [&](const CastSpec& spec, const Tensor& scales, ErrorCode code = ErrorCode::invalid_argument) {
+    return error_of([&] { write_scales(spec, input, scales, *backend, stream); }, code);
   };
   CastSpec spec{.in = Dtype::f32};
-  BOOST_TEST(refused(spec, one, 15) ==
-             "write_scales scratch: has 15 bytes, but the scales need 16: scales_scratch_bytes() says");
-  BOOST_TEST(refused(spec, vector(found.data(), Dtype::f32, 2, {}), 64) ==
+  BOOST_TEST(refused(spec, vector(found.data(), Dtype::f32, 2, {})) ==
              "write_scales scales: is f32[1, 2] on cpu; it must be [1, 1]: one for each scale of the cast");
   spec.source = ScaleSource::given;
-  BOOST_TEST(refused(spec, one, 64) ==
+  BOOST_TEST(refused(spec, one) ==
              print(spec) +
                  ": write_scales() makes dynamic scales of the input itself: leave out `given` and the expression");
-  BOOST_TEST(refused({.in = Dtype::f32, .scale = kBlocks}, one, 64, ErrorCode::invalid_spec) ==
+  BOOST_TEST(refused({.in = Dtype::f32, .scale = kBlocks}, one, ErrorCode::invalid_spec) ==
              "amax f32 scale=128x128: scale is 128x128, but must be tensor, row or col");
   std::vector<float> numbers{std::numeric_limits<float>::quiet_NaN(), 1};
-  write_scales({.in = Dtype::f32}, matrix(numbers.data(), Dtype::f32, 1, 2, {}), one, {scratch.data(), 16}, *backend,
-               stream);
+  write_scales({.in = Dtype::f32}, matrix(numbers.data(), Dtype::f32, 1, 2, {}), one, *backend, stream);
   BOOST_TEST(std::isnan(found[0]));
 }
 

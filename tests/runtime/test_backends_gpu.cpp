@@ -457,6 +457,7 @@ BOOST_AUTO_TEST_CASE(gemm_simt) {
 BOOST_AUTO_TEST_CASE(norm) { run_all(cases(SizeClass::ci), of_kind<NormSpec>); }
 BOOST_AUTO_TEST_CASE(norm_backward) { run_all(cases(SizeClass::ci), of_kind<NormBackwardSpec>); }
 BOOST_AUTO_TEST_CASE(amax_history) { run_all(cases(SizeClass::ci), of_kind<AmaxHistorySpec>); }
+BOOST_AUTO_TEST_CASE(amax_scales) { run_all(cases(SizeClass::ci), of_kind<AmaxScalesSpec>); }
 
 BOOST_AUTO_TEST_SUITE_END()
 
@@ -497,7 +498,8 @@ std::vector<Case> mixed_cases() {
           {.spec = parse("norm layer bf16->e4m3fn affine scale=row out=codes,result,stats"), .shape = {300, 1024}},
           {.spec = parse("norm rms bf16->e4m3fn scale=tensor out=codes given"), .shape = {300, 999}},
           {.spec = parse("norm_backward layer bf16 affine sums=bf16"), .shape = {700, 1024}},
-          {.spec = parse("amax_history reduce=max"), .shape = {672, 16}}};
+          {.spec = parse("amax_history reduce=max"), .shape = {672, 16}},
+          {.spec = parse("amax_scales e4m3fn"), .shape = {1, 1000}}};
 }
 
 void check_same(const Case& c, const Matrices& expected, const Matrices& actual, const char* when) {

@@ -182,6 +182,18 @@ BOOST_AUTO_TEST_CASE(amax_history_is_exact) {
       });
 }
 
+BOOST_AUTO_TEST_CASE(amax_scales_are_exact) {
+  run_all<AmaxScalesSpec>(
+      [](const AmaxScalesSpec& spec, const Case&, const SharedMatrices& inputs, const Matrices& outputs) {
+        const GuardedMatrix& amax = *inputs.at("amax");
+        GuardedMatrix expected(Dtype::f32, 1, amax.cols());
+        for (std::int64_t i = 0; i < amax.cols(); ++i) {
+          set_f32(expected, i, scale_reference({.out = spec.out, .pow2 = spec.pow2}, std::fabs(amax.value(0, i))));
+        }
+        return bit_difference("scale", expected, outputs.at("scale"));
+      });
+}
+
 // The other slots of the same arrays stay unchanged.
 BOOST_AUTO_TEST_CASE(amax_history_of_some_of_the_slots) {
   const Case all{.spec = AmaxHistorySpec{}, .shape = {20, 5}};

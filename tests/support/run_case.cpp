@@ -92,6 +92,13 @@ SharedMatrices InputMaker::inputs_of(const AmaxHistorySpec&, const Case& c) {
   return {{"limits", limits}, {"pow2", pow2}};
 }
 
+// Columns alone count, as maxima are a vector.
+SharedMatrices InputMaker::inputs_of(const AmaxScalesSpec&, const Case& c) {
+  Case dense = c;
+  dense.placement = {};
+  return {{"amax", matrix(Dtype::f32, 1, c.shape.cols, dense, 13)}};
+}
+
 SharedMatrices InputMaker::inputs_of(const GemmSpec& spec, const Case& c) {
   const auto [m, n, k] = c.shape;
   const bool a_k_major = spec.layout_a == Layout::k_major;
@@ -221,6 +228,8 @@ Matrices poisoned_outputs(const Case& c) {
     outputs["output"] = GuardedMatrix(Dtype::e4m3fn, turned ? cols : rows, turned ? rows : cols, padding, offset);
   } else if (std::holds_alternative<AmaxHistorySpec>(c.spec)) {
     outputs = slots_before(c);
+  } else if (std::holds_alternative<AmaxScalesSpec>(c.spec)) {
+    outputs["scale"] = GuardedMatrix(Dtype::f32, 1, cols);
   } else if (const auto* const elementwise = std::get_if<ElementwiseSpec>(&c.spec)) {
     outputs["output"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
   } else if (std::holds_alternative<CastStatsSpec>(c.spec)) {
@@ -376,6 +385,10 @@ void PlacedCase::enqueue_as(const AmaxHistorySpec& spec, Stream& stream) {
       spec,
       {.amax = of("amax"), .history = of("history"), .scale = of("scale"), .limits = of("limits"), .pow2 = of("pow2")},
       stream);
+}
+
+void PlacedCase::enqueue_as(const AmaxScalesSpec& spec, Stream& stream) {
+  backend_->amax_scales(spec, {.amax = of("amax"), .scale = of("scale")}, stream);
 }
 
 Matrices run(const Case& c, const SharedMatrices& inputs, Backend& backend, Stream& stream) {

@@ -57,6 +57,8 @@ class InputMaker {
   // The slots rotate through the formats; every third scale is a power of two.
   static SharedMatrices inputs_of(const AmaxHistorySpec&, const Case& c);
 
+  SharedMatrices inputs_of(const AmaxScalesSpec&, const Case& c);
+
   template <class Spec>
   SharedMatrices inputs_of(const Spec& spec, const Case& c) {
     if constexpr (std::is_same_v<Spec, AmaxSpec> || std::is_same_v<Spec, ColumnSumSpec>) {
@@ -136,6 +138,7 @@ class PlacedCase {
     throw std::logic_error("there are no such cases: " + print(spec));
   }
   void enqueue_as(const AmaxHistorySpec& spec, Stream& stream);
+  void enqueue_as(const AmaxScalesSpec& spec, Stream& stream);
 
   Case case_;
   Backend* backend_;

@@ -11,6 +11,7 @@
 
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
+#include "cast/amax_scales.cuh"
 #include "cast/cast_list.cuh"
 #include "cast/cast_row_groups.cuh"
 #include "cast/cast_rows.cuh"
@@ -733,6 +734,33 @@ void check_amax_history(i64 slots, i64 length, i64 pad, bool most_recent, bool f
   }
 }
 
+// Of one block, and of two, the second of which ends early; in place too.
+void check_amax_scales(i64 count, double limit, bool pow2, bool in_place) {
+  auto amax = random_matrix<float>(1, count, count);
+  amax.at(0, 0) = 0.0F;
+  if (count > 2) amax.at(0, 1) = std::numeric_limits<float>::quiet_NaN();
+  if (count > 2) amax.at(0, 2) = std::numeric_limits<float>::infinity();
+  if (count > 4) amax.at(0, 3) = 0x1p-140F;
+  const Matrix<float> before = amax;
+  Matrix<float> scale(1, count, count);
+  const auto largest = static_cast<float>(limit / 1e-12);
+  emulator::launch(amax_scales, AmaxScalesLaunch::grid(count), AmaxScalesLaunch::kThreads,
+                   AmaxScalesParams{.amax = amax.data(),
+                                    .scale = in_place ? amax.data() : scale.data(),
+                                    .count = count,
+                                    .fp8_max = static_cast<float>(limit),
+                                    .largest_scale = largest,
+                                    .pow2 = pow2});
+  BOOST_TEST((amax.guarded() && scale.guarded()));
+  for (i64 i = 0; i < count; ++i) {
+    const double of = std::fabs(static_cast<double>(before.at(0, i)));
+    auto expected = static_cast<float>(limit / std::max(of, 1e-12));
+    if (pow2 && expected > 0.0F) expected = std::ldexp(1.0F, std::ilogb(expected));
+    if (std::isnan(of)) expected = float_from_bits(kF32Nan);
+    BOOST_TEST(float_bits(in_place ? amax.at(0, i) : scale.at(0, i)) == float_bits(expected), "scale " << i);
+  }
+}
+
 template <bool Transposed>
 void check_relayout(i64 rows, i64 cols, i64 pad, i64 shift, i64 out_pad) {
   Matrix<u8> in(rows, cols, cols + pad, shift);
@@ -1103,6 +1131,15 @@ BOOST_AUTO_TEST_CASE(amax_histories) {
     }
   }
   check_amax_history(1, 16, 0, false, false, false);
+}
+
+BOOST_AUTO_TEST_CASE(scales_of_maxima) {
+  for (const i64 count : {1, 256, 300}) {
+    for (const bool pow2 : {false, true}) {
+      check_amax_scales(count, 448.0, pow2, false);
+      check_amax_scales(count, 57344.0, pow2, true);
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(relayouts) {

@@ -2,6 +2,7 @@
 // (test_kernels_emulated tests that the kernels follow it.)
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
+#include "cast/amax_scales.cuh"
 #include "cast/cast_rows.cuh"
 #include "cast/cast_rows_wide.cuh"
 #include "cast/cast_tile_shared.cuh"
@@ -66,6 +67,14 @@ BOOST_AUTO_TEST_CASE(amax_history_blocks_cover_all_slots) {
     BOOST_TEST((Launch::grid(slots) - 1) * Launch::kSlots < slots);
   }
   static_assert(Launch::kSlots * 32 == Launch::kThreads);
+}
+
+BOOST_AUTO_TEST_CASE(amax_scales_blocks_cover_all_maxima) {
+  using Launch = AmaxScalesLaunch;
+  for (const i64 count : kSizes) {
+    BOOST_TEST(Launch::grid(count) * Launch::kThreads >= count);
+    BOOST_TEST((Launch::grid(count) - 1) * Launch::kThreads < count);
+  }
 }
 
 // Repeats the walk of amax_partials in integers: some block takes every segment of every row, once.

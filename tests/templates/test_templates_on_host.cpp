@@ -17,6 +17,7 @@
 #pragma GCC diagnostic error "-Wshadow"
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
+#include "cast/amax_scales.cuh"
 #include "cast/cast_list.cuh"
 #include "cast/cast_output.cuh"
 #include "cast/cast_row_groups.cuh"
@@ -242,7 +243,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kCodes = &gemm_mma<e4m3fnuz, e5m2, bf16, GemmMmaConfig{.group_factors = true}>;
   constexpr auto kElements = &gemm_mma<bf16, bf16, f32, GemmMmaConfig{.tiling = {.m = 64, .n = 64}}>;
   static_assert(kInstantiated<kCodes, kElements> == 2);
-  static_assert(kInstantiated<&amax_history> == 1);
+  static_assert(kInstantiated<&amax_history, &amax_scales> == 2);
   static_assert(kOfQuantizes<f32> + kOfQuantizes<bf16> + kOfQuantizes<f16> == 3 * 8);
   static_assert(kInstantiated<&cast_stats_tiles<bf16, e4m3fn, CastStatsConfig{}>,
                               &cast_stats_tiles<f32, e5m2fnuz, CastStatsConfig{.transposed = true}>,

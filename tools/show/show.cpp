@@ -335,6 +335,7 @@ Specs:
   norm rms bf16->e4m3fn affine scale=row out=codes,stats
   norm_backward rms bf16 affine sums=f32
   amax_history reduce=max finite
+  amax_scales e4m3fn
 
 Examples:
   ingot show "cast bf16->e4m3fn scale=row out=codes"

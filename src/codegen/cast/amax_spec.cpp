@@ -71,6 +71,39 @@ TemplateInstance template_instance(const AmaxSpec& spec, Pass pass) {
   return amax_rows(spec.scale == kTensorwise ? Dtype::f32 : spec.in);
 }
 
+// ---- Scales ---------------------------------------------------------------------------------------------------------
+
+std::string print_spec(const AmaxScalesSpec& spec) {
+  return fmt::format("amax_scales {}{}", name(spec.out), spec.pow2 ? " pow2" : "");
+}
+
+void validate_spec(const AmaxScalesSpec& spec) { require_dtype(spec, "out", spec.out, kFp8Dtypes); }
+
+std::uint64_t hash_spec(const AmaxScalesSpec& spec) { return mix(seed<AmaxScalesSpec>() + pack(spec.out, spec.pow2)); }
+
+void read_spec(const SpecReader& reader, AmaxScalesSpec& spec) {
+  reader.require_words(2, "the codes' dtype, such as e4m3fn");
+  spec.out = reader.dtype(reader.word(1));
+  reader.each_option(2, "pow2", [&](const SpecOption& option) -> const char* {
+    return option.word == "pow2" ? (spec.pow2 = true, "pow2") : nullptr;
+  });
+}
+
+void list_valid(std::vector<AmaxScalesSpec>& specs) {
+  for (const Dtype out : kFp8Dtypes) {
+    for (const bool pow2 : {false, true}) specs.push_back({.out = out, .pow2 = pow2});
+  }
+}
+
+ExtraPasses extra_passes(const AmaxScalesSpec&) { return {}; }
+
+// What a spec says are parameters of the kernel.
+TemplateInstance template_instance(const AmaxScalesSpec&, Pass) {
+  return {"cast/amax_scales.cuh", "amax_scales", "amax_scales"};
+}
+
+// ---- Histories ------------------------------------------------------------------------------------------------------
+
 namespace {
 
 const char* name_of(AmaxReduction reduction) {

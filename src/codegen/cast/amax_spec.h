@@ -1,4 +1,4 @@
-// Maxima of absolute values, from which scales are computed; and the update that delayed scaling does once per step:
+// Maxima of absolute values; the scales that follow from them; and the update that delayed scaling does once per step:
 // maxima enter their histories, and scales are computed from them.
 #pragma once
 
@@ -34,6 +34,25 @@ void read_spec(const SpecReader& reader, AmaxSpec& spec);
 INGOT_API void list_valid(std::vector<AmaxSpec>& specs);
 ExtraPasses extra_passes(const AmaxSpec& spec);
 TemplateInstance template_instance(const AmaxSpec& spec, Pass pass);
+
+// For casts with given scales, of maxima that the caller may have reduced over GPUs, for instance:
+//   scale[i] = f32(FP8_MAX / max(f64(|amax[i]|), 1e-12)), rounded down to a power of two if pow2; NaN for NaN
+// The formula is that of dynamic scales, to the bit.
+struct AmaxScalesSpec {
+  static constexpr std::string_view kWord = "amax_scales";
+  Dtype out = Dtype::e4m3fn;
+  bool pow2 = false;
+  bool operator==(const AmaxScalesSpec&) const = default;
+};
+
+// The functions that kernel_spec.h and generate.h call for every spec.
+std::string print_spec(const AmaxScalesSpec& spec);
+void validate_spec(const AmaxScalesSpec& spec);
+INGOT_API std::uint64_t hash_spec(const AmaxScalesSpec& spec);
+void read_spec(const SpecReader& reader, AmaxScalesSpec& spec);
+INGOT_API void list_valid(std::vector<AmaxScalesSpec>& specs);
+ExtraPasses extra_passes(const AmaxScalesSpec& spec);
+TemplateInstance template_instance(const AmaxScalesSpec& spec, Pass pass);
 
 // max: a scale follows the largest amax of the history. most_recent: it follows the newest one.
 enum class AmaxReduction : std::uint8_t { max, most_recent };

@@ -2,14 +2,9 @@
 
 #include <string>
 
-#include <fmt/format.h>
-
 #include "ingot/codegen/types/matmul_size.h"
-#include "ingot/nn/linear/tensor_checks.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/util/error.h"
-
-#include "scaling.cuh"
 
 namespace ingot {
 namespace {
@@ -63,48 +58,16 @@ void cast_to(Float8Tensor& out, const CastSpec& spec, const Tensor& input, Backe
   cast_to(parts_of(out), spec, input, backend, stream);
 }
 
-// Maxima, a history of one step, and each slot's FP8_MAX and pow2, as amax_history takes them.
-std::size_t scales_scratch_bytes(const CastSpec& spec, std::int64_t rows, std::int64_t cols) {
-  return static_cast<std::size_t>(4 * scale_count(spec.scale, rows, cols)) * sizeof(float);
-}
-
-void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scales, const MemoryRegion& scratch,
-                  Backend& backend, Stream& stream) {
+void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scales, Backend& backend, Stream& stream) {
   validate(spec);
-  validate(AmaxSpec{.in = spec.in, .scale = spec.scale});
   if (spec.source == ScaleSource::given || spec.pointwise) {
     throw Error(ErrorCode::invalid_argument, print(spec),
                 "write_scales() makes dynamic scales of the input itself: leave out `given` and the expression");
   }
   const std::int64_t count = scale_count(spec.scale, input.rows, input.cols);
   check_vector("write_scales scales", scales, Dtype::f32, count, backend.device(), "one for each scale of the cast");
-  const std::size_t bytes = scales_scratch_bytes(spec, input.rows, input.cols);
-  if (count != 0 && (scratch.data == nullptr || scratch.bytes < bytes)) {
-    refuse_argument("write_scales scratch",
-                    fmt::format("has {} bytes, but the scales need {}: scales_scratch_bytes() says",
-                                scratch.data == nullptr ? 0 : scratch.bytes, bytes));
-  }
-  if (count == 0) return;
-  float* const memory = static_cast<float*>(scratch.data);
-  const auto part = [&](int index) { return vector(memory + index * count, Dtype::f32, count, backend.device()); };
-  const Tensor maxima = part(0);
-  Tensor history = part(1);
-  history.rows = count;
-  history.cols = history.row_stride = 1;
-  backend.amax({.in = spec.in, .scale = spec.scale}, {.input = input, .amax = maxima}, stream);
-  const auto filled = [&](const Tensor& values, float value) {
-    backend.device_api().fill(static_cast<float*>(values.data), value, static_cast<std::size_t>(count), stream);
-    return values;
-  };
-  // Where all values are 0, a history leaves the scale as it is.
-  filled(scales, scale_from_amax(0.0F, fp8_max(spec.out), spec.pow2));
-  backend.amax_history({.reduction = AmaxReduction::most_recent},
-                       {.amax = maxima,
-                        .history = history,
-                        .scale = scales,
-                        .limits = filled(part(2), fp8_max(spec.out)),
-                        .pow2 = filled(part(3), spec.pow2 ? 1.0F : 0.0F)},
-                       stream);
+  backend.amax({.in = spec.in, .scale = spec.scale}, {.input = input, .amax = scales}, stream);
+  backend.amax_scales({.out = spec.out, .pow2 = spec.pow2}, {.amax = scales, .scale = scales}, stream);
 }
 
 Tensor scale_inv_by_group(const Tensor& scale_inv, ScaleGranularity scale, std::int64_t rows, std::int64_t cols) {

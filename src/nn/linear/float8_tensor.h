@@ -2,12 +2,10 @@
 // which makes one from a matrix in high precision.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "ingot/api.h"
 #include "ingot/codegen/kernel_spec.h"
-#include "ingot/nn/linear/linear_memory.h"
 #include "ingot/runtime/context/backend.h"
 #include "ingot/runtime/core/buffer.h"
 #include "ingot/runtime/core/stream.h"
@@ -58,12 +56,9 @@ INGOT_API void cast_to(const Float8Parts& parts, const CastSpec& spec, const Ten
 // stores only their inverses, and 1 / (1 / scale) may have other bits. Backend::cast() with ScaleSource::given makes
 // the same codes of them (of finite values; a given scale encodes Inf as NaN). Takes dynamic scales of the tensor, its
 // rows or its columns, without an expression; of a transposed_scale if that is `scale` of another call. scales:
-// f32[scale_count]. scratch: scales_scratch_bytes(). Throws Error{invalid_argument, invalid_spec} before anything is
-// enqueued.
-INGOT_API void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scales,
-                            const MemoryRegion& scratch, Backend& backend, Stream& stream);
-// For an input of this many rows and columns.
-INGOT_API std::size_t scales_scratch_bytes(const CastSpec& spec, std::int64_t rows, std::int64_t cols);
+// f32[scale_count]. Throws Error{invalid_argument, invalid_spec} before anything is enqueued.
+INGOT_API void write_scales(const CastSpec& spec, const Tensor& input, const Tensor& scales, Backend& backend,
+                            Stream& stream);
 
 // Resizes the parts for a cast of `input` and returns them as its outputs, for a caller that adds what cast_to()
 // refuses. Rows of codes start at multiples of 64 bytes, or 16 for rows shorter than 512 bytes, from which tensor-core

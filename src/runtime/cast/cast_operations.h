@@ -24,6 +24,7 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device);
 // Checks each cast, and that no output overlaps a tensor of another cast.
 void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device);
 void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
+void check(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Device device);
 void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);
 void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device device);
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);
@@ -41,6 +42,7 @@ FactorSteps factor_steps(const CastStatsSpec& spec, const CastStatsTensors& tens
 namespace cpu {
 void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool);
 void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool);
+void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, ThreadPool& pool);
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool);
 void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, ThreadPool& pool);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, ThreadPool& pool);
@@ -53,6 +55,8 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
 std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
                                          Launcher& launcher);
 void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Launcher& launcher);
+void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, const Stream& stream,
+                 Launcher& launcher);
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, const Stream& stream,
                   Launcher& launcher);
 void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream, Launcher& launcher);

@@ -61,6 +61,12 @@ struct AmaxTensors {
   Tensor amax;
 };
 
+// Both f32[n]. `scale` may be `amax` itself.
+struct AmaxScalesTensors {
+  Tensor amax;
+  Tensor scale;
+};
+
 // The n slots of delayed scaling, or views of a part of them. All tensors are f32.
 struct AmaxHistoryTensors {
   Tensor amax;     // [n], read and written

@@ -1,6 +1,6 @@
-// amax and amax_history: the checks of their tensors, and both on the CPU. amax: the largest |x| of every extent, which
-// is the tensor, a row, a group or a block that shares a scale. amax_history: the step of delayed scaling, slot by
-// slot, as templates/cast/amax_history.cuh.
+// amax, amax_scales and amax_history: the checks of their tensors, and all three on the CPU. amax: the largest |x| of
+// every extent, which is the tensor, a row, a group or a block that shares a scale. amax_scales: the scales that follow
+// from such maxima. amax_history: the step of delayed scaling, slot by slot, as templates/cast/amax_history.cuh.
 #include <algorithm>
 #include <cstdint>
 
@@ -21,6 +21,15 @@ void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
   const Range out =
       check_scales("amax amax", tensors.amax, Dtype::f32, spec.scale, input.rows, input.cols, device, kScaledInput);
   check_overlaps({&in, 1}, {&out, 1});
+}
+
+void check(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Device device) {
+  validate_spec(spec);
+  const Range in =
+      check_vector("amax_scales amax", tensors.amax, Dtype::f32, tensors.amax.cols, device, "one row of maxima");
+  const Range out =
+      check_vector("amax_scales scale", tensors.scale, Dtype::f32, tensors.amax.cols, device, "one for each amax");
+  if (!in_place(tensors.amax, tensors.scale)) check_overlaps({&in, 1}, {&out, 1});
 }
 
 void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device) {
@@ -50,6 +59,15 @@ void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool) {
   visit_high_precision(spec.in, [&]<class T>(Type<T>) {
     const std::vector<u32> maxima = maxima_of<T>(extents, Values<T>(tensors.input), pool);
     std::transform(maxima.begin(), maxima.end(), row<float>(tensors.amax, 0), amax_from_bits);
+  });
+}
+
+void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, ThreadPool& pool) {
+  pool.parallel_for(tensors.amax.cols, 65536, [&](i64 begin, i64 end) {
+    for (i64 i = begin; i < end; ++i) {
+      const float amax = amax_from_bits(amax_bits(row<float>(tensors.amax, 0)[i]));
+      row<float>(tensors.scale, 0)[i] = scale_from_amax(amax, fp8_max(spec.out), spec.pow2);
+    }
   });
 }
 

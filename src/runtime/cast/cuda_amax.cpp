@@ -1,4 +1,4 @@
-// amax and amax_history on a GPU.
+// amax, amax_scales and amax_history on a GPU.
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
 #include "ingot/runtime/core/stream.h"
@@ -6,6 +6,7 @@
 
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
+#include "cast/amax_scales.cuh"
 
 namespace ingot::cuda {
 
@@ -38,6 +39,20 @@ void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Laun
   const SourceParams second{.input = memory, .rows = 1, .cols = partials, .input_stride = partials, .operands = {}};
   launcher.launch(spec, Pass::main, RowsLaunch::grid(1, partials), RowsLaunch::threads(partials),
                   AmaxRowsParams{second, result, RowsLaunch::threads_log2(partials)}, stream);
+}
+
+void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, const Stream& stream,
+                 Launcher& launcher) {
+  const i64 count = tensors.amax.cols;
+  if (count == 0) return;
+  const float limit = fp8_max(spec.out);
+  const AmaxScalesParams params{.amax = static_cast<const float*>(tensors.amax.data),
+                                .scale = static_cast<float*>(tensors.scale.data),
+                                .count = count,
+                                .fp8_max = limit,
+                                .largest_scale = scale_from_amax(0.0F, limit, false),
+                                .pow2 = spec.pow2};
+  launcher.launch(spec, Pass::main, AmaxScalesLaunch::grid(count), AmaxScalesLaunch::kThreads, params, stream);
 }
 
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, const Stream& stream,

@@ -77,6 +77,10 @@ class CpuBackend final : public Backend {
     run(spec, tensors, stream, cpu::norm_backward);
   }
 
+  void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Stream& stream) override {
+    run(spec, tensors, stream, cpu::amax_scales);
+  }
+
   void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cpu::amax_history);
   }

@@ -81,6 +81,10 @@ class CudaBackend final : public Backend {
     run(spec, tensors, stream, cuda::norm_backward);
   }
 
+  void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Stream& stream) override {
+    run(spec, tensors, stream, cuda::amax_scales);
+  }
+
   void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cuda::amax_history);
   }
