@@ -2,6 +2,7 @@
 // kernel in messages and in `ingot show`, and is read back from that line. (A profiler shows the C++ name.)
 //
 //   amax bf16 scale=tensor
+//   amax f32 scale=row+col rounded=bf16 list
 //   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2
 //   cast bf16->e4m3fn scale=tensor out=codes,transposed list
 //   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32

@@ -245,7 +245,7 @@ struct AmaxTilesLaunch {
 
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 amax_tiles_residency() {
-  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  constexpr bool kWide = is_wide<Source>();
   if (Source::kMatrices > 1) return kWide || Source::kMatrices > 2 || kDeviceArch >= 1000 ? 1 : 2;
   if (Source::kColumns > 2 && kDeviceArch >= 1000) return 1;
   return kWide || Source::kOperands > 0 ? 2 : Source::kFused ? 3 : 4;

@@ -29,7 +29,7 @@ template <class Source, Fp8Format Out, CastConfig C>
 INGOT_HOST_DEVICE constexpr u32 cast_tiles_residency() {
   constexpr bool kTwo = has_two_scales(C);
   constexpr bool kMoreOutputs = C.result || C.sum;
-  constexpr bool kWide = sizeof(typename Source::Value) == 4;
+  constexpr bool kWide = is_wide<Source>();
   constexpr bool kBlackwell = kDeviceArch >= 1000;
   if (kTwo && (!has_hardware_encode<Out>() || (Source::kFused && (kWide || Source::kColumns > 0)) ||
                ((C.given_scales || kMoreOutputs) && (kWide || kBlackwell)))) {

@@ -237,17 +237,43 @@ struct ValueSource {
   }
 };
 
+// The elements of a matrix of f32, rounded to 16 bits as by a separate kernel before this one.
+template <HighPrecision InDtype, HighPrecision To>
+struct RoundedSource : ValueSource<InDtype> {
+  using Elements = ValueSource<InDtype>;
+  using Value = To;
+  static_assert(sizeof(Value) < sizeof(InDtype));
+
+  INGOT_DEVICE static Vec8<Value> values(const typename Elements::Raw& raw, const typename Elements::RawColumns&) {
+    float x[kVec8];
+    unpack(raw.x, x);
+    return pack<Value>(x);
+  }
+  INGOT_DEVICE static Vec8<Value> load(const SourceParams& p, i64 row, i64 col) {
+    return values(Elements::fetch(p, Elements::pointers_at(p, row, col), 0, 0), {});
+  }
+  INGOT_DEVICE static Value element(const SourceParams& p, i64 row, i64 col) {
+    return from_float<Value>(to_float(Elements::element(p, row, col)));
+  }
+};
+
 // Eight neighbouring elements, `rows` below and `cols` to the right of Pointers.
 struct Vec8Offset {
   u32 rows, cols;
   bool inside;  // inside the matrix
 };
 
+// Do elements or values take 32 bits each?
+template <class Source>
+INGOT_HOST_DEVICE constexpr bool is_wide() {
+  return sizeof(typename Source::In) == 4 || sizeof(typename Source::Value) == 4;
+}
+
 // How many Vec8s to fetch before the first is computed, a power of two: 64 registers' worth. With several inputs for
 // f32 values there is no room for two, and on sm_120 ptxas needs more registers than elsewhere.
 template <class Source>
 INGOT_HOST_DEVICE constexpr u32 vec8s_in_flight(u32 inputs) {
-  if (sizeof(typename Source::Value) == 4) return inputs <= 1 ? 8 : 1;
+  if (is_wide<Source>()) return inputs <= 1 ? 8 : 1;
   return inputs <= 1 ? 16 : inputs == 2 ? (kDeviceArch >= 1200 ? 4 : 8) : inputs <= 4 ? 4 : 2;
 }
 

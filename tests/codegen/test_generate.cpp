@@ -107,6 +107,29 @@ const std::vector<Golden> kGolden{
      "constexpr auto kKernel = &ingot::cast_list<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
      "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
      ".scale = {.rows = 1, .cols = 128}}, .given_scales = false, .result = false, .sum = false}>;\n"},
+    // The kernel is that of a list of casts, where there is one.
+    {"amax bf16 scale=row list", Pass::main,
+     "// list: maxima for scale=row of bf16\n"
+     "#include \"cast/cast_list.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_list_maxima<ingot::ValueSource<ingot::bf16>, ingot::CastConfig{.codes = "
+     "{.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {}}>;\n"},
+    {"cast bf16->e4m3fn scale=row out=codes list", Pass::first,
+     "// list: maxima for scale=row of bf16\n"
+     "#include \"cast/cast_list.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_list_maxima<ingot::ValueSource<ingot::bf16>, ingot::CastConfig{.codes = "
+     "{.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {}}>;\n"},
+    {"amax f32 scale=128x128+tensor rounded=f16 list", Pass::main,
+     "// list: maxima for scale=128x128+tensor of f32 rounded=f16\n"
+     "#include \"cast/cast_list.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_list_maxima<ingot::RoundedSource<ingot::f32, ingot::f16>, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 128, .cols = 128}}, .transposed = {.written = "
+     "true, .scale = {.rows = 0, .cols = 0}}}>;\n"},
+    {"cast f32->e4m3fn scale=tensor out=codes given rounded=bf16 list", Pass::main,
+     "// cast f32->e4m3fn scale=tensor out=codes given rounded=bf16 list\n"
+     "#include \"cast/cast_list.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_list<ingot::RoundedSource<ingot::f32, ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 0, .cols = 0}}, .transposed = {}, .given_scales "
+     "= true, .result = false, .sum = false}>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::first,
      "// cast f32->e5m2fnuz scale=row out=codes\n"
      "#include \"cast/cast_rows.cuh\"\n"

@@ -222,9 +222,10 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("gemm bf16->bf16") == "\"bf16->bf16\" must be <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
 
   const std::string options =
-      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded, fast "
-      "or list";
-  BOOST_TEST(parse_error("amax bf16 pow2") == "\"pow2\" is no word of amax; expected scale=<granularity>");
+      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded, "
+      "fast, rounded=<dtype> or list";
+  BOOST_TEST(parse_error("amax bf16 pow2") ==
+             "\"pow2\" is no word of amax; expected scale=<granularity>, rounded=<dtype> or list");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2=yes") == "\"pow2=yes\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 nc") ==
@@ -273,6 +274,57 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow2 pow2") == "\"pow2\" gives pow2 a second time");
   BOOST_TEST(parse_error("cast bf16->e4m3fn scale=row scale=tensor") == "\"scale=tensor\" gives scale a second time");
   BOOST_TEST(parse_error("gemm bf16*bf16->bf16 nt nn") == "\"nn\" gives the layouts a second time");
+}
+
+BOOST_AUTO_TEST_CASE(lists_of_maxima) {
+  const AmaxSpec spec{
+      .in = Dtype::f32, .scale = kRowwise, .list = true, .second_scale = kBlocks, .rounded = Dtype::bf16};
+  BOOST_TEST(print(spec) == "amax f32 scale=row+128x128 rounded=bf16 list");
+  BOOST_TEST((parse("amax f32 list rounded=bf16 scale=row+128x128") == KernelSpec(spec)));
+  BOOST_TEST(print(parse("amax bf16 scale=1x128 list")) == "amax bf16 scale=1x128 list");
+  BOOST_TEST(refusal(AmaxSpec{.scale = {1, 64}, .list = true}) ==
+             "amax bf16 scale=1x64 list: scale is 1x64, but must be tensor, row, col, 1x128, 128x1 or 128x128");
+  BOOST_TEST(refusal(AmaxSpec{.list = true, .second_scale = kTensorwise}) ==
+             "amax bf16 scale=tensor+tensor list: second_scale is tensor, as scale is: leave it out");
+  BOOST_TEST(refusal(AmaxSpec{.list = true, .second_scale = kRowGroups64}) ==
+             "amax bf16 scale=tensor+1x64 list: second_scale is 1x64, but must be tensor, row, col, 1x128, 128x1 or "
+             "128x128");
+  BOOST_TEST(refusal(AmaxSpec{.second_scale = kRowwise}) ==
+             "amax bf16 scale=tensor+row: second_scale is set, but only lists find maxima of two kinds: set list, or "
+             "call twice");
+  BOOST_TEST(refusal(AmaxSpec{.in = Dtype::f32, .rounded = Dtype::f16}) ==
+             "amax f32 scale=tensor rounded=f16: rounded is set, but only lists round their values first: set list");
+  // Each has its own place in a table.
+  std::set<std::size_t> hashes;
+  for (const char* const line :
+       {"amax f32 scale=row", "amax f32 scale=row list", "amax f32 scale=row+col list", "amax f32 scale=row+128x1 list",
+        "amax f32 scale=col+row list", "amax f32 scale=row rounded=f16 list", "amax f32 scale=row rounded=bf16 list"}) {
+    hashes.insert(hash_value(parse(line)));
+  }
+  BOOST_TEST(hashes.size() == 7U);
+}
+
+BOOST_AUTO_TEST_CASE(lists_may_round_their_values_first) {
+  const CastSpec spec{.in = Dtype::f32, .source = ScaleSource::given, .list = true, .rounded = Dtype::bf16};
+  BOOST_TEST(print(spec) == "cast f32->e4m3fn scale=tensor out=codes given rounded=bf16 list");
+  BOOST_TEST((parse("cast f32->e4m3fn list given rounded=bf16") == KernelSpec(spec)));
+  CastSpec other = spec;
+  other.rounded = Dtype::f16;
+  BOOST_TEST(hash_value(other) != hash_value(spec));
+  other.rounded.reset();
+  BOOST_TEST(hash_value(other) != hash_value(spec));
+  const std::string line = "cast f32->e4m3fn scale=tensor out=codes ";
+  BOOST_TEST(refusal(CastSpec{.in = Dtype::f32, .list = true, .rounded = Dtype::f32}) ==
+             line + "rounded=f32 list: rounded is f32, but must be one of bf16, f16");
+  BOOST_TEST(refusal(CastSpec{.list = true, .rounded = Dtype::f16}) ==
+             "cast bf16->e4m3fn scale=tensor out=codes rounded=f16 list: rounded is set, but in is bf16: only values "
+             "in f32 are rounded first");
+  BOOST_TEST(refusal(CastSpec{.in = Dtype::f32, .rounded = Dtype::f16}) ==
+             line + "rounded=f16: rounded is set, but only lists round their values first: set list");
+  BOOST_TEST(refusal(CastSpec{
+                 .in = Dtype::f32, .pointwise = parse_pointwise("abs(x)"), .list = true, .rounded = Dtype::f16}) ==
+             "cast f32->e4m3fn of=abs(x) scale=tensor out=codes rounded=f16 list: rounded is set, but an expression "
+             "computes in f32 of what it reads: leave one of them out");
 }
 
 BOOST_AUTO_TEST_CASE(parsed_specs_are_validated) {
@@ -560,7 +612,7 @@ BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {
     BOOST_TEST(valid(spec), spec);
     BOOST_TEST(listed.insert(print(spec)).second, spec << " is listed twice");
   }
-  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 64U + 9U + 2U + 616U + 16U + 4U + 147U);
+  BOOST_TEST(listed.size() == 9U + 12U * 48U * 3U + 768U + 192U + 40U + 64U + 9U + 2U + 616U + 16U + 4U + 8U + 147U);
   for (const KernelSpec& spec : all_combinations()) {
     const auto* const gemm = std::get_if<GemmSpec>(&spec);
     if (gemm == nullptr) {

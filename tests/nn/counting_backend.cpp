@@ -102,29 +102,38 @@ void CountingBackend::cast(const CastSpec& spec, const CastTensors& tensors, Str
   if (after_cast) after_cast(spec, tensors, on(stream));
 }
 
+// A list's runs are counted, and go to the inner backend's stream.
+template <class List, class Spec>
+class CountingBackend::Counted final : public List {
+ public:
+  Counted(CountingBackend& of, Spec spec, const std::function<std::unique_ptr<List>(Stream&)>& make)
+      : of_(&of), spec_(std::move(spec)), own_(*of.inner_), list_(make(on_inner())) {
+    spec_.list = true;
+  }
+  void run(Stream& to) override {
+    of_->note(print(spec_), to);
+    list_->run(on_inner());
+  }
+
+ private:
+  Stream& on_inner() { return of_->on(own_); }
+
+  CountingBackend* of_;
+  Spec spec_;
+  Stream own_;
+  std::unique_ptr<List> list_;
+};
+
+std::unique_ptr<AmaxList> CountingBackend::make_amax_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors,
+                                                          Stream&) {
+  return std::make_unique<Counted<AmaxList, AmaxSpec>>(
+      *this, spec, [&](Stream& on_inner) { return inner_->make_amax_list(spec, tensors, on_inner); });
+}
+
 std::unique_ptr<CastList> CountingBackend::make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
                                                           Stream&) {
-  // Its runs are counted, and go to the inner backend's stream.
-  class Counted final : public CastList {
-   public:
-    Counted(CountingBackend& of, const CastSpec& what, std::span<const CastTensors> tensors)
-        : of_(&of), spec_(what), own_(*of.inner_), list_(of.inner_->make_cast_list(what, tensors, on_inner())) {
-      spec_.list = true;
-    }
-    void run(Stream& to) override {
-      of_->note(print(spec_), to);
-      list_->run(on_inner());
-    }
-
-   private:
-    Stream& on_inner() { return of_->on(own_); }
-
-    CountingBackend* of_;
-    CastSpec spec_;
-    Stream own_;
-    std::unique_ptr<CastList> list_;
-  };
-  return std::make_unique<Counted>(*this, spec, tensors);
+  return std::make_unique<Counted<CastList, CastSpec>>(
+      *this, spec, [&](Stream& on_inner) { return inner_->make_cast_list(spec, tensors, on_inner); });
 }
 
 void CountingBackend::gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) {

@@ -44,6 +44,8 @@ class CountingBackend final : public Counts, public Backend {
   explicit CountingBackend(Backend& inner, Stream* inner_stream = nullptr);
 
   void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) override;
+  std::unique_ptr<AmaxList> make_amax_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors,
+                                           Stream& stream) override;
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override;
   std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
                                            Stream& stream) override;
@@ -66,6 +68,9 @@ class CountingBackend final : public Counts, public Backend {
   void dequant_matmul(const DequantMatmulSpec& spec, const DequantMatmulTensors& tensors, Stream& stream) override;
 
  private:
+  template <class List, class Spec>
+  class Counted;
+
   void note(std::string call, const Stream& stream);
 
   Backend* inner_;

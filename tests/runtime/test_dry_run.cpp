@@ -144,6 +144,49 @@ BOOST_AUTO_TEST_CASE(a_cast_is_recorded_by_its_spec) {
   BOOST_TEST(dry.recording().matmuls().empty());
 }
 
+// Of matrices without elements there are only zeros to fill in.
+BOOST_AUTO_TEST_CASE(lists_are_one_launch_each) {
+  const OwnedTensor first = tensor(Dtype::f32, 300, 128);
+  const OwnedTensor second = tensor(Dtype::f32, 70, 33);
+  const OwnedTensor maxima = tensor(Dtype::f32, 1, 372);
+  const OwnedTensor scales = tensor(Dtype::f32, 1, 372);
+  const OwnedTensor codes = tensor(Dtype::e4m3fn, 300, 128);
+  const OwnedTensor scale_inv = tensor(Dtype::f32, 1, 300);
+  const auto part = [&](const OwnedTensor& of, std::int64_t begin, std::int64_t count) {
+    return vector(static_cast<float*>(of.view().data) + begin, Dtype::f32, count, backend.device());
+  };
+  const AmaxSpec spec{.in = Dtype::f32, .scale = kRowwise, .second_scale = kTensorwise, .rounded = Dtype::bf16};
+  const std::vector<AmaxTensors> matrices{
+      {.input = first, .amax = part(maxima, 0, 300), .second_amax = part(maxima, 300, 1)},
+      {.input = second, .amax = part(maxima, 301, 70), .second_amax = part(maxima, 371, 1)}};
+  const std::vector<AmaxTensors> nothing{
+      {.input = {.dtype = Dtype::f32, .cols = 9, .row_stride = 9, .device = backend.device()},
+       .amax = {},
+       .second_amax = part(maxima, 0, 1)}};
+  const CastSpec cast{
+      .in = Dtype::f32, .scale = kRowwise, .source = ScaleSource::given, .list = true, .rounded = Dtype::bf16};
+  const auto list = backend.make_amax_list(spec, matrices, stream);
+  const auto empty = backend.make_amax_list(spec, nothing, stream);
+  const auto casts = backend.make_cast_list(cast,
+                                            std::vector<CastTensors>{{.input = first,
+                                                                      .codes = codes,
+                                                                      .scale_inv = scale_inv,
+                                                                      .scales = part(scales, 0, 300),
+                                                                      .amax = part(maxima, 0, 300)}},
+                                            stream);
+  const auto launches_of = [&](const auto& run) {
+    const std::int64_t before = backend.device_api().launches();
+    run();
+    return backend.device_api().launches() - before;
+  };
+  BOOST_TEST(launches_of([&] { list->run(stream); }) == 1);
+  BOOST_TEST(launches_of([&] { empty->run(stream); }) == 0);
+  BOOST_TEST(launches_of([&] { backend.amax_scales({}, {.amax = maxima, .scale = scales}, stream); }) == 1);
+  BOOST_TEST(launches_of([&] { casts->run(stream); }) == 1);
+  BOOST_TEST((kernels() == std::vector<std::string>{"amax f32 scale=row+tensor rounded=bf16 list", "amax_scales e4m3fn",
+                                                    "cast f32->e4m3fn scale=row out=codes given rounded=bf16 list"}));
+}
+
 // It asks for the kernel that runs where cuBLASLt does not, and the call gives the whole order.
 BOOST_AUTO_TEST_CASE(a_gemm_is_recorded_by_spec_and_size) {
   const OwnedTensor a = tensor(Dtype::bf16, 8192, 4096);

@@ -63,16 +63,23 @@ const std::vector<std::pair<std::int64_t, std::int64_t>>& listed_shapes() {
   return shapes;
 }
 
+CastSpec alone(CastSpec spec) {
+  spec.in = spec.rounded.value_or(spec.in);
+  spec.rounded.reset();
+  spec.list = false;
+  return spec;
+}
+
 std::string list_difference(const CastSpec& spec, Backend& backend, Stream& stream) {
   const std::unique_ptr<Backend> cpu = make_cpu_backend();
   Stream cpu_stream(*cpu);
-  std::vector<ListedCast> listed, alone;
+  std::vector<ListedCast> listed, single;
   std::vector<CastTensors> tensors;
   for (const auto& [rows, cols] : listed_shapes()) {
     listed.push_back(listed_cast(spec, rows, cols, stream));
     tensors.push_back(listed.back().tensors);
-    alone.push_back(listed_cast(spec, rows, cols, cpu_stream));
-    cpu->cast(spec, alone.back().tensors, cpu_stream);
+    single.push_back(listed_cast(alone(spec), rows, cols, cpu_stream));
+    cpu->cast(alone(spec), single.back().tensors, cpu_stream);
   }
   const std::unique_ptr<CastList> list = backend.make_cast_list(spec, tensors, stream);
   list->run(stream);
@@ -83,7 +90,7 @@ std::string list_difference(const CastSpec& spec, Backend& backend, Stream& stre
       return bytes_of(a, stream) != bytes_of(b, cpu_stream);
     };
     const CastTensors& a = listed[i].tensors;
-    const CastTensors& b = alone[i].tensors;
+    const CastTensors& b = single[i].tensors;
     const char* what = differ(a.codes, b.codes)                                 ? "codes"
                        : differ(a.transposed, b.transposed)                     ? "transposed"
                        : differ(a.scale_inv, b.scale_inv)                       ? "scale_inv"
@@ -101,7 +108,9 @@ std::vector<CastSpec> listed_specs() {
        {"cast bf16->e4m3fn scale=tensor out=codes,transposed", "cast bf16->e4m3fn scale=row+col out=codes,transposed",
         "cast f32->e5m2 scale=128x128 out=codes,transposed pow2", "cast f16->e4m3fnuz scale=row out=codes",
         "cast bf16->e5m2fnuz scale=col out=transposed", "cast bf16->e4m3fn scale=tensor out=codes given",
-        "cast f32->e4m3fn scale=1x128+tensor out=codes,transposed"}) {
+        "cast f32->e4m3fn scale=1x128+tensor out=codes,transposed",
+        "cast f32->e4m3fn scale=row out=codes given rounded=bf16 list",
+        "cast f32->e5m2 scale=tensor+128x1 out=codes,transposed rounded=f16 list"}) {
     specs.push_back(std::get<CastSpec>(parse(line)));
   }
   return specs;

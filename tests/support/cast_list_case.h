@@ -29,6 +29,9 @@ ListedCast listed_cast(const CastSpec& spec, std::int64_t rows, std::int64_t col
 
 const std::vector<std::pair<std::int64_t, std::int64_t>>& listed_shapes();
 
+// The spec of a single cast of the values that the list casts.
+CastSpec alone(CastSpec spec);
+
 // The first difference between the list on the stream's backend and single casts on the CPU; empty if there is none.
 // The list runs twice: the second run finds the maxima as the first has left them.
 std::string list_difference(const CastSpec& spec, Backend& backend, Stream& stream);

@@ -407,6 +407,25 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   expect_clean("expressions and sums", unique);
 }
 
+// Lists of what expressions do not have: maxima alone, and values that are rounded first.
+BOOST_AUTO_TEST_CASE(lists_of_shards) {
+  std::vector<Job> jobs;
+  for (const char* const line :
+       {"cast f32->e4m3fn scale=tensor out=codes given rounded=bf16 list",
+        "cast f32->e4m3fn scale=row out=codes given rounded=f16 list",
+        "cast f32->e5m2fnuz scale=col out=codes given rounded=bf16 list",
+        "cast f32->e4m3fn scale=128x128 out=codes given rounded=f16 list",
+        "cast f32->e5m2 scale=row+col out=codes,transposed given rounded=f16 list",
+        "amax f32 scale=row+col rounded=f16 list", "amax f32 scale=tensor+row rounded=bf16 list",
+        "amax bf16 scale=row+128x128 list", "amax f16 scale=128x128 list"}) {
+    const Source source = generate(parse(line));
+    for (const Target target : kSupportedTargets) {
+      jobs.push_back({source, target, target == target_for(9, 0) ? 1U : 3U});
+    }
+  }
+  expect_clean("lists of shards", jobs);
+}
+
 // A cast that reads what its first pass wrote must not read it before that pass has ended.
 BOOST_AUTO_TEST_CASE(kept_values_are_read_in_turn, *test::once()) {
   for (const char* const rest : {"scale=tensor out=codes,transposed", "scale=row+col out=codes,transposed,sum:f32"}) {

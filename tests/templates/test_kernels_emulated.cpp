@@ -587,18 +587,26 @@ void check_one_output() {
 }
 
 // All shapes in one list, in two passes: the second takes its scales from the maxima of the first.
-template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Unaligned = false>
+// Value: what the elements are rounded to first.
+template <class In, class Out, CastOutputConfig CodesScale, CastOutputConfig TransposedScale, bool Unaligned = false,
+          class Value = In>
 void check_cast_list() {
+  using Source = typename Select<is_same<In, Value>, ValueSource<In>, RoundedSource<In, Value>>::Type;
   constexpr bool kShared = CodesScale == TransposedScale;
   constexpr bool kCodesFromPass = from_pass(CodesScale);
   constexpr bool kTransposedFromPass = from_pass(TransposedScale) && !kShared;
   std::vector<Matrix<In>> x;
-  std::vector<OutputCheck<In, Out, CodesScale, false, false>> codes;
-  std::vector<OutputCheck<In, Out, TransposedScale, false, true>> transposed;
+  std::vector<Matrix<Value>> values;
+  std::vector<OutputCheck<Value, Out, CodesScale, false, false>> codes;
+  std::vector<OutputCheck<Value, Out, TransposedScale, false, true>> transposed;
   for (const Shape& s : kShapes) {
     x.push_back(random_matrix<In>(s.rows, s.cols, s.cols + s.pad, s.shift));
-    codes.emplace_back(x.back(), s, false);
-    transposed.emplace_back(x.back(), s, false);
+    values.emplace_back(s.rows, s.cols, s.cols + s.pad, s.shift);
+    for (i64 r = 0; r < s.rows; ++r) {
+      for (i64 c = 0; c < s.cols; ++c) values.back().at(r, c) = from_float<Value>(to_float(x.back().at(r, c)));
+    }
+    codes.emplace_back(values.back(), s, false);
+    transposed.emplace_back(values.back(), s, false);
   }
   std::vector<CastTilesParams> casts;
   std::vector<ListedTile> tiles;
@@ -630,18 +638,18 @@ void check_cast_list() {
   if constexpr (kCodesFromPass || kTransposedFromPass) {
     constexpr CastOutputConfig kFirst = kCodesFromPass ? CodesScale : kNotWritten;
     constexpr CastOutputConfig kSecond = kTransposedFromPass ? TransposedScale : kNotWritten;
-    emulator::launch(cast_list_maxima<ValueSource<In>, CastConfig{.codes = kFirst, .transposed = kSecond}>, grid,
+    emulator::launch(cast_list_maxima<Source, CastConfig{.codes = kFirst, .transposed = kSecond}>, grid,
                      CastTilesLaunch::kThreads, list);
   }
-  emulator::launch(cast_list<ValueSource<In>, Out,
-                             CastConfig{.codes = CodesScale, .transposed = TransposedScale, .unaligned = Unaligned}>,
-                   grid, CastTilesLaunch::kThreads, list);
+  emulator::launch(
+      cast_list<Source, Out, CastConfig{.codes = CodesScale, .transposed = TransposedScale, .unaligned = Unaligned}>,
+      grid, CastTilesLaunch::kThreads, list);
   for (std::size_t i = 0; i < kShapes.size(); ++i) {
     const Shape& s = kShapes[i];
     BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift) {
-      codes[i].check(x[i], s, "codes");
+      codes[i].check(values[i], s, "codes");
       if (kShared) transposed[i].factors = codes[i].factors;
-      transposed[i].check(x[i], s, "transposed");
+      transposed[i].check(values[i], s, "transposed");
     }
   }
 }
@@ -1174,6 +1182,10 @@ BOOST_AUTO_TEST_CASE(cast_list_tensor) { check_cast_list<bf16, e4m3fn, kTensorSc
 BOOST_AUTO_TEST_CASE(cast_list_row_col) { check_cast_list<f32, e5m2, kRowScale, kColumnScale>(); }
 BOOST_AUTO_TEST_CASE(cast_list_groups_tensor) { check_cast_list<f16, e4m3fnuz, kRowGroupScale, kTensorScale>(); }
 BOOST_AUTO_TEST_CASE(cast_list_unaligned) { check_cast_list<bf16, e4m3fn, kRowScale, kColumnScale, true>(); }
+BOOST_AUTO_TEST_CASE(cast_list_rounded) {
+  check_cast_list<f32, e4m3fn, kRowScale, kColumnScale, false, bf16>();
+  check_cast_list<f32, e5m2, kTensorScale, kBlockScale, true, f16>();
+}
 BOOST_AUTO_TEST_CASE(cast_list_blocks) { check_cast_list<bf16, e4m3fn, kBlockScale, kBlockScale>(); }
 
 // Transposed rows at every address: full tiles and parts of one, with rows at each of the 16 offsets, and the first one

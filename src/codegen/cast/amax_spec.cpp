@@ -10,27 +10,49 @@
 namespace ingot {
 
 std::string print_spec(const AmaxSpec& spec) {
-  return fmt::format("amax {} scale={}", name(spec.in), print(spec.scale));
+  std::string line = fmt::format("amax {} scale={}", name(spec.in), print(spec.scale));
+  if (spec.second_scale) line += fmt::format("+{}", print(*spec.second_scale));
+  if (spec.rounded) line += fmt::format(" rounded={}", name(*spec.rounded));
+  if (spec.list) line += " list";
+  return line;
 }
 
 void validate_spec(const AmaxSpec& spec) {
   require_dtype(spec, "in", spec.in, kHighPrecisionDtypes);
-  if (spec.scale != kTensorwise && spec.scale != kRowwise && spec.scale != kColumnwise) {
+  if (spec.list) {
+    require_scale(spec, "scale", spec.scale, kCastGranularities);
+  } else if (spec.scale != kTensorwise && spec.scale != kRowwise && spec.scale != kColumnwise) {
     refuse(spec, fmt::format("scale is {}, but must be tensor, row or col", print(spec.scale)));
+  }
+  require_rounded(spec, spec.in, spec.rounded, spec.list);
+  if (!spec.second_scale) return;
+  require_scale(spec, "second_scale", *spec.second_scale, kCastGranularities);
+  if (!spec.list) refuse(spec, "second_scale is set, but only lists find maxima of two kinds: set list, or call twice");
+  if (*spec.second_scale == spec.scale) {
+    refuse(spec, fmt::format("second_scale is {}, as scale is: leave it out", print(spec.scale)));
   }
 }
 
-std::uint64_t hash_spec(const AmaxSpec& spec) { return mix(seed<AmaxSpec>() + pack(spec.in) + mix(bits(spec.scale))); }
+std::uint64_t hash_spec(const AmaxSpec& spec) {
+  const int rounded = spec.rounded ? 1 + static_cast<int>(*spec.rounded) : 0;
+  const std::uint64_t second = spec.second_scale ? 0x9e3779b97f4a7c15U + mix(bits(*spec.second_scale)) : 0;
+  return mix(seed<AmaxSpec>() + pack(spec.in, spec.list, rounded) + mix(bits(spec.scale)) + mix(second));
+}
 
 void read_spec(const SpecReader& reader, AmaxSpec& spec) {
   reader.require_words(2, "the input's dtype, such as bf16");
   spec.in = reader.dtype(reader.word(1));
-  reader.each_option(2, "scale=<granularity>", [&](const SpecOption& option) -> const char* {
-    if (option.key != "scale") return nullptr;
-    return spec.scale = reader.granularity(option.value, option.word), "scale";
+  reader.each_option(2, "scale=<granularity>, rounded=<dtype> or list", [&](const SpecOption& option) -> const char* {
+    const auto& [word, key, value] = option;
+    if (word == "list") return spec.list = true, "list";
+    if (key == "rounded") return spec.rounded = reader.dtype(value, word), "rounded";
+    if (key != "scale") return nullptr;
+    reader.granularities(option, spec.scale, spec.second_scale);
+    return "scale";
   });
 }
 
+// No lists.
 void list_valid(std::vector<AmaxSpec>& specs) {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const auto scale : {kTensorwise, kRowwise, kColumnwise}) specs.push_back({.in = in, .scale = scale});
@@ -60,9 +82,15 @@ TemplateInstance amax_tiles(const std::string& values, const FirstPass& wanted, 
                       wanted.rows ? " rows" : "", wanted.columns ? " columns" : "", words)};
 }
 
-ExtraPasses extra_passes(const AmaxSpec& spec) { return {.first = spec.scale == kTensorwise}; }
+ExtraPasses extra_passes(const AmaxSpec& spec) { return {.first = spec.scale == kTensorwise && !spec.list}; }
 
 TemplateInstance template_instance(const AmaxSpec& spec, Pass pass) {
+  if (spec.list) {
+    const std::string words = print(spec.scale) + (spec.second_scale ? "+" + print(*spec.second_scale) : "");
+    return cast_list_maxima(
+        {.in = spec.in, .list = true, .rounded = spec.rounded}, cast_output_config(true, spec.scale),
+        cast_output_config(spec.second_scale.has_value(), spec.second_scale.value_or(spec.scale)), words);
+  }
   if (pass == Pass::first) return amax_partials(spec.in);
   if (spec.scale == kColumnwise) {
     return amax_tiles(source_text(spec.in), {.columns = true}, std::string(name(spec.in)));

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,7 +23,13 @@ struct TemplateInstance;
 struct AmaxSpec {
   static constexpr std::string_view kWord = "amax";
   Dtype in = Dtype::bf16;
-  ScaleGranularity scale = kTensorwise;
+  ScaleGranularity scale = kTensorwise;  // of a list any that casts have, otherwise tensor, row or col
+  // Finds the maxima of any number of matrices in one launch (AmaxList in runtime/cast/cast_tensors.h).
+  bool list = false;
+  // Only of lists: the maxima of other extents too, in the same pass; and what the values, which are f32, are rounded
+  // to before, as by a separate kernel.
+  std::optional<ScaleGranularity> second_scale{};
+  std::optional<Dtype> rounded{};
   bool operator==(const AmaxSpec&) const = default;
 };
 

@@ -19,6 +19,7 @@ namespace ingot {
 std::string source_text(Dtype in) { return fmt::format("ingot::ValueSource<{}>", type_text(in)); }
 
 std::string source_text(const CastSpec& spec) {
+  if (spec.rounded) return fmt::format("ingot::RoundedSource<{}, {}>", type_text(spec.in), type_text(*spec.rounded));
   if (!spec.pointwise) return source_text(spec.in);
   return fmt::format("ingot::ValueSource<{}, ingot::{}, {}>", type_text(spec.in), kFunctorName,
                      aggregate_text("ValueConfig", {field("unrounded", spec.unrounded)}));
@@ -34,6 +35,7 @@ std::string functor(const CastSpec& spec) {
 }
 
 std::string value_words(const CastSpec& spec) {
+  if (spec.rounded) return fmt::format("{} rounded={}", name(spec.in), name(*spec.rounded));
   if (!spec.pointwise) return std::string(name(spec.in));
   return fmt::format("{} of {}{}{}", name(spec.in), print(spec.pointwise), spec.unrounded ? " unrounded" : "",
                      spec.fast_math ? " fast" : "");
@@ -59,24 +61,16 @@ FieldText output_field(std::string_view name, const CastOutputConfig& output) {
   return field(name, aggregate_text({field("written", true), field("scale", scale)}));
 }
 
-// The output, if a pass before the casts finds its maxima.
-FieldText listed_field(std::string_view name, const CastSpec& spec, bool written, ScaleGranularity scale) {
-  const FirstPass wanted = first_pass(spec);
-  const bool listed = (scale == kTensorwise && wanted.tensor) || (scale == kRowwise && wanted.rows) ||
-                      (scale == kColumnwise && wanted.columns);
-  return output_field(name, cast_output_config(written && listed, scale));
-}
-
-TemplateInstance cast_list_maxima(const CastSpec& spec) {
+// The outputs whose maxima a pass before the casts of a list finds.
+TemplateInstance listed_maxima(const CastSpec& spec) {
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
   const bool own = spec.transposed && (spec.transposed_scale || !spec.codes);
-  const std::string config = aggregate_text("CastConfig", {listed_field("codes", spec, spec.codes, spec.scale),
-                                                           listed_field("transposed", spec, own, transposed_scale)});
-  return {"cast/cast_list.cuh", fmt::format("cast_list_maxima<{}, {}>", source_text(spec), config),
-          fmt::format("list: maxima for scale={} of {}",
-                      spec.transposed_scale ? print(spec.scale) + "+" + print(transposed_scale) : print(spec.scale),
-                      value_words(spec)),
-          functor(spec)};
+  const auto output = [](bool written, ScaleGranularity scale) {
+    return cast_output_config(written && from_first_pass(scale), scale);
+  };
+  return cast_list_maxima(
+      spec, output(spec.codes, spec.scale), output(own, transposed_scale),
+      spec.transposed_scale ? print(spec.scale) + "+" + print(transposed_scale) : print(spec.scale));
 }
 
 // The two steps of CastSchedule::rows_then_tiles as separate casts.
@@ -120,7 +114,7 @@ TemplateInstance cast_rows_wide(const CastSpec& spec) {
 // keeps: the pass also writes the values (Pass::keeping).
 TemplateInstance first_instance(const CastSpec& spec, bool keeps) {
   if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return cast_rows(rows_step(spec));
-  if (spec.list) return cast_list_maxima(spec);
+  if (spec.list) return listed_maxima(spec);
   const FirstPass wanted = first_pass(spec);
   const FirstPass::Kind kind = wanted.kind();
   if (!spec.pointwise && kind == FirstPass::Kind::partials) return amax_partials(spec.in);
@@ -202,6 +196,14 @@ TemplateInstance cast_kept(CastSpec spec) {
 }
 
 }  // namespace
+
+TemplateInstance cast_list_maxima(const CastSpec& spec, const CastOutputConfig& first, const CastOutputConfig& second,
+                                  const std::string& scales) {
+  const std::string config =
+      aggregate_text("CastConfig", {output_field("codes", first), output_field("transposed", second)});
+  return {"cast/cast_list.cuh", fmt::format("cast_list_maxima<{}, {}>", source_text(spec), config),
+          fmt::format("list: maxima for scale={} of {}", scales, value_words(spec)), functor(spec)};
+}
 
 ExtraPasses extra_passes(const CastSpec& spec) {
   const CastSchedule schedule = cast_schedule(spec);

@@ -42,7 +42,7 @@ constexpr bool from_first_pass(ScaleGranularity scale) {
 
 // The bytes of a value that is cast.
 inline std::uint64_t value_bytes(const CastSpec& spec) {
-  return spec.unrounded ? 4U : static_cast<std::uint64_t>(size_of(spec.in));
+  return spec.unrounded ? 4U : static_cast<std::uint64_t>(size_of(spec.rounded.value_or(spec.in)));
 }
 
 // An output with its scales, or none.

@@ -66,12 +66,11 @@ const char* take_option(const SpecReader& reader, const SpecOption& option, Cast
   if (word == "list") return spec.list = true, "list";
   if (word == "given") return spec.source = ScaleSource::given, "given";
   if (word == "pow2") return spec.pow2 = true, "pow2";
+  if (key == "rounded") return spec.rounded = reader.dtype(value, word), "rounded";
   if (key == "of") return spec.pointwise = parse_pointwise(value), "the expression";
   if (key == "out") return read_outputs(reader, option, spec), "out";
   if (key != "scale") return nullptr;
-  const auto plus = value.find('+');
-  spec.scale = reader.granularity(value.substr(0, plus), word);
-  if (plus != std::string_view::npos) spec.transposed_scale = reader.granularity(value.substr(plus + 1), word);
+  reader.granularities(option, spec.scale, spec.transposed_scale);
   return "scale";
 }
 
@@ -109,6 +108,7 @@ std::string print_spec(const CastSpec& spec) {
   if (spec.pow2) line += " pow2";
   if (spec.unrounded) line += " unrounded";
   if (spec.fast_math) line += " fast";
+  if (spec.rounded) line += fmt::format(" rounded={}", name(*spec.rounded));
   if (spec.list) line += " list";
   return line;
 }
@@ -121,6 +121,10 @@ void validate_spec(const CastSpec& spec) {
     refuse(spec, "neither codes nor transposed is set, but a cast must write at least one of them");
   }
   require_expression(spec);
+  require_rounded(spec, spec.in, spec.rounded, spec.list);
+  if (spec.rounded && spec.pointwise) {
+    refuse(spec, "rounded is set, but an expression computes in f32 of what it reads: leave one of them out");
+  }
   if (spec.sum) require_dtype(spec, "sum", *spec.sum, kHighPrecisionDtypes);
   if (spec.sum && spec.list) refuse(spec, "sum is set, but a list of casts has no column sums: cast that matrix alone");
   require_transposed_scale(spec);
@@ -135,7 +139,8 @@ std::uint64_t hash_spec(const CastSpec& spec) {
   const int flags = (spec.unrounded ? 1 : 0) | (spec.fast_math ? 2 : 0) | (spec.result ? 4 : 0) | (spec.pow2 ? 8 : 0) |
                     (spec.source == ScaleSource::given ? 16 : 0) | (spec.list ? 32 : 0);
   const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
-  return mix(seed<CastSpec>() + pack(spec.in, spec.out, spec.codes, spec.transposed, flags, sum) +
+  const int rounded = spec.rounded ? 1 + static_cast<int>(*spec.rounded) : 0;
+  return mix(seed<CastSpec>() + pack(spec.in, spec.out, spec.codes, spec.transposed, flags, sum, rounded) +
              mix(spec.pointwise.hash()) +
              (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));
 }
@@ -149,7 +154,7 @@ void read_spec(const SpecReader& reader, CastSpec& spec) {
   spec.out = reader.dtype(out, dtypes);
   reader.each_option(2,
                      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, "
-                     "unrounded, fast or list",
+                     "unrounded, fast, rounded=<dtype> or list",
                      [&](const SpecOption& option) { return take_option(reader, option, spec); });
 }
 

@@ -46,6 +46,9 @@ struct CastSpec {
   // Casts any number of matrices, each with its own scales, in one launch for each pass (CastList in
   // runtime/context/backend.h).
   bool list = false;
+  // Only of lists without an expression: the values, which are f32, are rounded to this dtype of 16 bits before they
+  // are cast, as by a separate kernel. So f32 weights have the codes that their 16-bit copies would have.
+  std::optional<Dtype> rounded{};
   bool operator==(const CastSpec&) const = default;
 };
 

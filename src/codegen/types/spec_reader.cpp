@@ -131,6 +131,13 @@ ScaleGranularity SpecReader::granularity(std::string_view text, std::string_view
   return parsed(parse_granularity, text, word, "granularity", expected);
 }
 
+void SpecReader::granularities(const SpecOption& option, ScaleGranularity& first,
+                               std::optional<ScaleGranularity>& second) const {
+  const auto plus = option.value.find('+');
+  first = granularity(option.value.substr(0, plus), option.word);
+  if (plus != std::string_view::npos) second = granularity(option.value.substr(plus + 1), option.word);
+}
+
 int SpecReader::number(std::string_view text, std::string_view word, std::string_view what,
                        std::string_view expected) const {
   return parsed(parse_number, text, word, what, expected);

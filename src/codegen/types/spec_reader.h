@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -61,6 +62,8 @@ class SpecReader {
   Dtype dtype_among(std::string_view text, std::string_view expected) const;
   ScaleGranularity granularity(std::string_view text, std::string_view word = {},
                                std::string_view expected = "tensor, row, col or <rows>x<cols>") const;
+  // Of an option such as scale=row or scale=row+col.
+  void granularities(const SpecOption& option, ScaleGranularity& first, std::optional<ScaleGranularity>& second) const;
   // The value of parse(text), which is optional. The message: "<text>" is no <what>; expected <expected>.
   template <class Parse>
   auto parsed(const Parse& parse, std::string_view text, std::string_view word, std::string_view what,
@@ -99,6 +102,17 @@ void require_scale(const Spec& spec, const char* field, ScaleGranularity scale,
                    std::span<const ScaleGranularity> allowed) {
   if (among(allowed, scale)) return;
   refuse(spec, fmt::format("{} is {}, but must be {}", field, print(scale), one_of(allowed)));
+}
+
+// Of values that are rounded to 16 bits before a list of operations takes them, if `rounded` is set.
+template <class Spec>
+void require_rounded(const Spec& spec, Dtype in, std::optional<Dtype> rounded, bool list) {
+  if (!rounded) return;
+  require_dtype(spec, "rounded", *rounded, std::array{Dtype::bf16, Dtype::f16});
+  if (in != Dtype::f32) {
+    refuse(spec, fmt::format("rounded is set, but in is {}: only values in f32 are rounded first", name(in)));
+  }
+  if (!list) refuse(spec, "rounded is set, but only lists round their values first: set list");
 }
 
 template <class Spec>

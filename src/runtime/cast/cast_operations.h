@@ -21,8 +21,12 @@ class ThreadPool;
 struct FactorSteps;
 
 void check(const CastSpec& spec, const CastTensors& tensors, Device device);
-// Checks each cast, and that no output overlaps a tensor of another cast.
+// Of one of a list, whose spec has passed validate_spec().
+void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device device);
+void check_tensors(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
+// Checks each of a list, and that no output overlaps a tensor of another.
 void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device);
+void check_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors, Device device);
 void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device);
 void check(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Device device);
 void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);
@@ -51,10 +55,12 @@ void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors,
 
 namespace cuda {
 void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
-// The launcher and the stream's backend must outlive the list.
+// The launcher and the stream's backend must outlive the lists.
 std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors, Stream& stream,
                                          Launcher& launcher);
 void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream, Launcher& launcher);
+std::unique_ptr<AmaxList> make_amax_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors, Stream& stream,
+                                         Launcher& launcher);
 void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, const Stream& stream,
                  Launcher& launcher);
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, const Stream& stream,

@@ -55,10 +55,27 @@ class INGOT_API CastList {
   CastList() = default;
 };
 
-// input[rows, cols] of spec.in; amax: f32[scale_count].
+// input[rows, cols] of spec.in; amax: f32[scale_count]; second_amax: likewise, if the spec has a second_scale.
 struct AmaxTensors {
   Tensor input;
   Tensor amax;
+  Tensor second_amax{};
+};
+
+// Finds the maxima of any number of matrices together, again and again: in a fill and one launch, if the memory of all
+// maxima is contiguous, otherwise with a fill for each contiguous part. Backend::make_amax_list() makes a list. The
+// tensors must not move while the list is used, and the backend must outlive it.
+class INGOT_API AmaxList {
+ public:
+  virtual ~AmaxList() = default;
+  AmaxList(const AmaxList&) = delete;
+  AmaxList& operator=(const AmaxList&) = delete;
+
+  // Enqueues the search. Errors: those of Backend::amax().
+  virtual void run(Stream& stream) = 0;
+
+ protected:
+  AmaxList() = default;
 };
 
 // Both f32[n]. `scale` may be `amax` itself.

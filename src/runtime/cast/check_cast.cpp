@@ -33,6 +33,10 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
     throw Error(ErrorCode::invalid_argument, print_spec(spec),
                 "this is the spec of a list: make one with make_cast_list(), or leave `list` out");
   }
+  check_tensors(spec, tensors, device);
+}
+
+void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device device) {
   const Tensor& input = tensors.input;
   const auto check_codes = [&](const char* what, const Tensor& codes, bool asked, std::int64_t rows, std::int64_t cols,
                                const char* because) {
@@ -83,16 +87,17 @@ namespace {
 
 struct Listed {
   const char* what;
-  std::size_t cast;
+  const char* of;  // "cast"
+  std::size_t index;
   bool output;
   Tensor tensor;
 
-  std::string text() const { return fmt::format("{} of cast {}", what, cast); }
+  std::string text() const { return fmt::format("{} of {} {}", what, of, index); }
 };
 
-void append(const CastTensors& tensors, std::size_t cast, std::vector<Listed>& all) {
+void append(const CastTensors& tensors, std::size_t index, std::vector<Listed>& all) {
   const auto add = [&](const char* what, const Tensor& tensor, bool output) {
-    if (tensor.data != nullptr && !tensor.empty()) all.push_back({what, cast, output, tensor});
+    if (tensor.data != nullptr && !tensor.empty()) all.push_back({what, "cast", index, output, tensor});
   };
   add("input", tensors.input, false);
   add("scales", tensors.scales, false);
@@ -107,25 +112,19 @@ void append(const CastTensors& tensors, std::size_t cast, std::vector<Listed>& a
   add("result", tensors.result, true);
 }
 
-}  // namespace
+void append(const AmaxTensors& tensors, std::size_t index, std::vector<Listed>& all) {
+  const auto add = [&](const char* what, const Tensor& tensor, bool output) {
+    if (tensor.data != nullptr && !tensor.empty()) all.push_back({what, "amax", index, output, tensor});
+  };
+  add("input", tensors.input, false);
+  add("amax", tensors.amax, true);
+  add("second_amax", tensors.second_amax, true);
+}
 
-void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device) {
-  CastSpec each = spec;
-  each.list = true;
-  validate_spec(each);
-  each.list = false;
-  std::vector<Listed> all;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    try {
-      check(each, tensors[i], device);
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("cast {} of {} of a list", i, tensors.size()), error.what());
-    }
-    append(tensors[i], i, all);
-  }
+void refuse_overlaps(const std::vector<Listed>& all) {
   for (std::size_t a = 0; a < all.size(); ++a) {
     for (std::size_t b = 0; b < a; ++b) {
-      if (all[a].cast == all[b].cast || (!all[a].output && !all[b].output)) continue;
+      if (all[a].index == all[b].index || (!all[a].output && !all[b].output)) continue;
       if (!overlap(all[a].tensor, all[b].tensor)) continue;
       const auto& [output, other] = all[a].output ? std::pair{all[a], all[b]} : std::pair{all[b], all[a]};
       throw Error(ErrorCode::invalid_argument, output.text(),
@@ -133,6 +132,31 @@ void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Devi
                               describe(output.tensor), other.text(), describe(other.tensor)));
     }
   }
+}
+
+template <class Spec, class Tensors>
+void check_all(Spec spec, std::span<const Tensors> tensors, Device device) {
+  spec.list = true;
+  validate_spec(spec);
+  std::vector<Listed> all;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    try {
+      check_tensors(spec, tensors[i], device);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{} {} of {} of a list", Spec::kWord, i, tensors.size()), error.what());
+    }
+    append(tensors[i], i, all);
+  }
+  refuse_overlaps(all);
+}
+
+}  // namespace
+
+void check_list(const CastSpec& spec, std::span<const CastTensors> tensors, Device device) {
+  check_all(spec, tensors, device);
+}
+void check_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors, Device device) {
+  check_all(spec, tensors, device);
 }
 
 }  // namespace ingot

@@ -16,11 +16,22 @@ namespace ingot {
 
 void check(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
   validate_spec(spec);
+  if (spec.list) {
+    throw Error(ErrorCode::invalid_argument, print_spec(spec),
+                "this is the spec of a list: make one with make_amax_list(), or leave `list` out");
+  }
+  check_tensors(spec, tensors, device);
+}
+
+void check_tensors(const AmaxSpec& spec, const AmaxTensors& tensors, Device device) {
   const Tensor& input = tensors.input;
   const Range in = check_matrix("amax input", input, spec.in, device);
-  const Range out =
-      check_scales("amax amax", tensors.amax, Dtype::f32, spec.scale, input.rows, input.cols, device, kScaledInput);
-  check_overlaps({&in, 1}, {&out, 1});
+  const Range outs[] = {
+      check_scales("amax amax", tensors.amax, Dtype::f32, spec.scale, input.rows, input.cols, device, kScaledInput),
+      spec.second_scale ? check_scales("amax second_amax", tensors.second_amax, Dtype::f32, *spec.second_scale,
+                                       input.rows, input.cols, device, kScaledInput)
+                        : check_absent("amax second_amax", tensors.second_amax, "the spec has no second_scale")};
+  check_overlaps({&in, 1}, outs);
 }
 
 void check(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Device device) {
@@ -55,10 +66,14 @@ void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Devic
 namespace ingot::cpu {
 
 void amax(const AmaxSpec& spec, const AmaxTensors& tensors, ThreadPool& pool) {
-  const Extents extents(spec.scale, tensors.input.rows, tensors.input.cols);
   visit_high_precision(spec.in, [&]<class T>(Type<T>) {
-    const std::vector<u32> maxima = maxima_of<T>(extents, Values<T>(tensors.input), pool);
-    std::transform(maxima.begin(), maxima.end(), row<float>(tensors.amax, 0), amax_from_bits);
+    const Values<T> values(tensors.input, spec.rounded);
+    const auto find = [&](ScaleGranularity scale, const Tensor& amax) {
+      const std::vector<u32> maxima = maxima_of<T>(Extents(scale, values.rows(), values.cols()), values, pool);
+      std::transform(maxima.begin(), maxima.end(), row<float>(amax, 0), amax_from_bits);
+    };
+    find(spec.scale, tensors.amax);
+    if (spec.second_scale) find(*spec.second_scale, tensors.second_amax);
   });
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,12 +34,14 @@ class Values {
  public:
   static constexpr i64 kMaxCount = 256;  // of one read
 
-  explicit Values(const Tensor& input) : input_(input), program_({}, PointwisePrecision::reproducible32) {}
+  explicit Values(const Tensor& input, std::optional<Dtype> rounded = {})
+      : input_(input), program_({}, PointwisePrecision::reproducible32), elements_as_(rounded) {}
   Values(const CastSpec& spec, const CastTensors& tensors)
       : input_(tensors.input),
         inputs_(tensors.inputs),
         program_(spec.pointwise, value_precision(spec)),
-        rounded_(!spec.unrounded) {}
+        rounded_(!spec.unrounded),
+        elements_as_(spec.rounded) {}
 
   i64 rows() const { return input_.rows; }
   i64 cols() const { return input_.cols; }
@@ -47,7 +50,7 @@ class Values {
   void read(i64 r, i64 c, i64 count, float* values) const {
     const Pointwise& expression = program_.expression();
     if (!expression || expression.uses_x()) decode(input_, r, c, count, values);
-    if (!expression) return;
+    if (!expression) return round_elements(count, values);
     std::array<std::array<float, kMaxCount>, kMaxPointwiseInputs> buffers;
     std::array<PointwiseValues, kMaxPointwiseInputs> inputs;
     const auto kinds = expression.inputs();
@@ -66,6 +69,13 @@ class Values {
   }
 
  private:
+  void round_elements(i64 count, float* values) const {
+    const auto round = [&]<class To>(Type<To>) {
+      for (i64 i = 0; i < count; ++i) values[i] = to_float(from_float<To>(values[i]));
+    };
+    if (elements_as_) visit_high_precision(*elements_as_, round);
+  }
+
   static void decode(const Tensor& from, i64 r, i64 c, i64 count, float* values) {
     const In* const elements = row<const In>(from, r) + c;
     for (i64 i = 0; i < count; ++i) values[i] = to_float(elements[i]);
@@ -74,7 +84,8 @@ class Values {
   Tensor input_;
   std::array<Tensor, kMaxPointwiseInputs> inputs_{};
   PointwiseProgram program_;
-  bool rounded_ = true;
+  bool rounded_ = true;               // are values of an expression rounded to In?
+  std::optional<Dtype> elements_as_;  // what elements are rounded to
 };
 
 // Rows per range of a loop over a matrix: about 64 Ki elements, so that the cost of handing out a range is negligible.

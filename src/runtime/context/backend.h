@@ -28,8 +28,8 @@ class Stream;
 
 // Threads: any number of them may call one backend at the same time, each with its own stream; kernels are then
 // compiled once, and the callers that need one wait for it. A Stream is for one thread at a time, and so is what keeps
-// its results in order by one: CastList, Graph. Tensors are plain values; that work which reads and writes the same
-// memory runs in order is the caller's business, by one stream or by Stream::wait_for().
+// its results in order by one: CastList, AmaxList, Graph. Tensors are plain values; that work which reads and writes
+// the same memory runs in order is the caller's business, by one stream or by Stream::wait_for().
 class INGOT_API Backend {
  public:
   virtual ~Backend() = default;
@@ -43,6 +43,10 @@ class INGOT_API Backend {
   Device device() const { return device_api_->device(); }
 
   virtual void amax(const AmaxSpec& spec, const AmaxTensors& tensors, Stream& stream) = 0;
+  // The spec's `list` need not be set. No maxima may overlap any other tensor of the list. Allocates device memory and
+  // uploads the parameters on the stream. Throws Error{invalid_spec, invalid_argument, out_of_memory}.
+  virtual std::unique_ptr<AmaxList> make_amax_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors,
+                                                   Stream& stream) = 0;
   virtual void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) = 0;
   // The spec's `list` need not be set. No output may overlap any other tensor of the list. Allocates device memory and
   // uploads the parameters on the stream. Throws Error{invalid_spec, invalid_argument, out_of_memory}.

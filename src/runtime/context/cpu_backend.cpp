@@ -32,13 +32,15 @@ class CpuBackend final : public Backend {
     run(spec, tensors, stream, cpu::cast);
   }
 
-  // Not recorded: a list is one operation, which was recorded when it was made.
-  void cast_of_list(const CastSpec& spec, const CastTensors& tensors, Stream& stream) {
-    compute(spec, tensors, stream, cpu::cast);
+  std::unique_ptr<AmaxList> make_amax_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors,
+                                           Stream& stream) override {
+    return make_list<AmaxList>(spec, tensors, stream, cpu::amax);
   }
 
   std::unique_ptr<CastList> make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
-                                           Stream& stream) override;
+                                           Stream& stream) override {
+    return make_list<CastList>(spec, tensors, stream, cpu::cast);
+  }
 
   void gemm(const GemmSpec& spec, const GemmTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, [this](const auto& of, const auto& checked, ThreadPool& pool) {
@@ -116,10 +118,49 @@ class CpuBackend final : public Backend {
   void compute(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
     check_stream(stream, *this);
     check(spec, tensors, device());
+    compute_checked(spec, tensors, stream, operation);
+  }
+
+  template <class Spec, class Tensors, class Operation>
+  void compute_checked(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
     LaunchHook* const hook = device_api().launch_hook();
     if (hook != nullptr) hook->before(stream);
     operation(spec, tensors, pool_);
     if (hook != nullptr) hook->after(spec, Pass::main, stream);
+  }
+
+  // One after the other. A list is one operation: it is recorded when it is made, and not when it runs.
+  template <class List, class Spec, class Tensors, class Operation>
+  class CpuList final : public List {
+   public:
+    CpuList(CpuBackend& backend, const Spec& spec, std::span<const Tensors> tensors, const Operation& operation)
+        : backend_(&backend), spec_(spec), tensors_(tensors.begin(), tensors.end()), operation_(operation) {
+      spec_.list = false;
+    }
+
+    void run(Stream& stream) override {
+      check_stream(stream, *backend_);
+      for (const Tensors& tensors : tensors_) backend_->compute_checked(spec_, tensors, stream, operation_);
+    }
+
+   private:
+    CpuBackend* backend_;
+    Spec spec_;
+    std::vector<Tensors> tensors_;
+    Operation operation_;
+  };
+
+  template <class List, class Spec, class Tensors, class Operation>
+  std::unique_ptr<List> make_list(const Spec& spec, std::span<const Tensors> tensors, Stream& stream,
+                                  const Operation& operation) {
+    check_stream(stream, *this);
+    check_list(spec, tensors, device());
+    if (recorder_ != nullptr) {
+      Spec of_list = spec;
+      of_list.list = true;
+      recorder_->note(of_list);
+    }
+    return std::make_unique<CpuList<List, Spec, Tensors, Operation*>>(*this, spec, tensors, &operation);
   }
 
   template <class Spec>
@@ -133,37 +174,6 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   Recorder* recorder_;
 };
-
-// One cast after the other.
-class CpuCastList final : public CastList {
- public:
-  CpuCastList(CpuBackend& backend, const CastSpec& spec, std::span<const CastTensors> tensors)
-      : backend_(&backend), spec_(spec), tensors_(tensors.begin(), tensors.end()) {
-    spec_.list = false;
-  }
-
-  void run(Stream& stream) override {
-    check_stream(stream, *backend_);
-    for (const CastTensors& tensors : tensors_) backend_->cast_of_list(spec_, tensors, stream);
-  }
-
- private:
-  CpuBackend* backend_;
-  CastSpec spec_;
-  std::vector<CastTensors> tensors_;
-};
-
-std::unique_ptr<CastList> CpuBackend::make_cast_list(const CastSpec& spec, std::span<const CastTensors> tensors,
-                                                     Stream& stream) {
-  check_stream(stream, *this);
-  check_list(spec, tensors, device());
-  if (recorder_ != nullptr) {
-    CastSpec of_list = spec;
-    of_list.list = true;
-    recorder_->note(of_list);
-  }
-  return std::make_unique<CpuCastList>(*this, spec, tensors);
-}
 
 }  // namespace
 

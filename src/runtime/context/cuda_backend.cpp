@@ -31,6 +31,13 @@ class CudaBackend final : public Backend {
     run(spec, tensors, stream, cuda::amax);
   }
 
+  std::unique_ptr<AmaxList> make_amax_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors,
+                                           Stream& stream) override {
+    check_list(spec, tensors, device());
+    const CurrentContext current = launcher_.device().begin(stream);
+    return cuda::make_amax_list(spec, tensors, stream, launcher_);
+  }
+
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cuda::cast);
   }
