@@ -141,5 +141,6 @@ NB_MODULE(_core, module) {
   ingot::python::bind_torch(module);
   ingot::python::bind_torch_modules(module);
   ingot::python::bind_torch_observers(module);
+  ingot::python::bind_torch_shards(module);
   ingot::python::bind_weight_only(module);
 }

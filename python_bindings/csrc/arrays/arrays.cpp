@@ -56,6 +56,16 @@ Dtype dtype_of(const std::string& name, const char* what) {
   refuse(what, "unknown dtype \"" + name + "\"; expected " + one_of(dtypes_that<is_any>()));
 }
 
+ScaleGranularity granularity_of(const std::string& text, const char* what) {
+  if (const std::optional<ScaleGranularity> granularity = parse_granularity(text)) return *granularity;
+  std::string expected;
+  for (const ScaleGranularity& granularity : kCastGranularities) {
+    const char* const separator = expected.empty() ? "" : &granularity == &kCastGranularities.back() ? " or " : ", ";
+    expected += separator + ("\"" + print(granularity) + "\"");
+  }
+  refuse(what, "unknown scale granularity \"" + text + "\"; expected " + expected);
+}
+
 std::string one_of(std::span<const Dtype> dtypes) {
   std::string text;
   for (std::size_t i = 0; i < dtypes.size(); ++i) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ingot/codegen/pointwise/pointwise.h"
+#include "ingot/codegen/types/granularity.h"
 #include "ingot/runtime/core/tensor.h"
 
 namespace ingot::python {
@@ -62,5 +63,7 @@ std::string one_of(std::span<const Dtype> dtypes);
 
 // Throws Error{invalid_argument} that lists the valid names.
 Dtype dtype_of(const std::string& name, const char* what);
+// Likewise, of the granularities that casts have.
+ScaleGranularity granularity_of(const std::string& text, const char* what);
 
 }  // namespace ingot::python

@@ -29,16 +29,6 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-ScaleGranularity granularity_of(const std::string& text, const char* what) {
-  if (const std::optional<ScaleGranularity> granularity = parse_granularity(text)) return *granularity;
-  std::string expected;
-  for (const ScaleGranularity& granularity : kCastGranularities) {
-    const char* const separator = expected.empty() ? "" : &granularity == &kCastGranularities.back() ? " or " : ", ";
-    expected += separator + ("\"" + print(granularity) + "\"");
-  }
-  throw Error(ErrorCode::invalid_argument, what, "unknown scale granularity \"" + text + "\"; expected " + expected);
-}
-
 // The shape of a granularity's scales: [down, across], or a single number if it divides only one dimension.
 std::vector<std::int64_t> scale_shape(const std::string& scale, std::int64_t rows, std::int64_t cols) {
   const ScaleGranularity granularity = granularity_of(scale, "scale");
