@@ -119,7 +119,7 @@ def check_what_is_sent(rank):
         assert gathers == [("all_gather", torch.uint8, rows * columns // world + 4 * scale_inv)] * 2, (recipe, gathers)
         maxima = {0: None, 1: 1, 2: columns if recipe == "rowwise" else 1}[SETS[recipe]]
         reduces = [each for each in sent if each[0] == "all_reduce"]
-        assert reduces == ([] if maxima is None else [("all_reduce", torch.float32, maxima)]), (recipe, reduces)
+        assert reduces == ([] if maxima is None else [("all_reduce", torch.int32, maxima)]), (recipe, reduces)  # the bits of f32
 
 
 def check_kept_after_forward(rank):
@@ -345,7 +345,7 @@ def check_checkpoints(rank):
 def check_other_rank(rank):
     """Before the first gather every rank hears of the first weight that is not the same on all of them."""
     for of_ranks, message in (
-        ({"recipe": ("rowwise", "tensorwise")}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by row and column on rank 0 and "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 1'),
+        ({"recipe": ("rowwise", "tensorwise")}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by row and col on rank 0 and "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 1'),
         ({"rows": (32, 48)}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 0 and "0.weight" [48, 16]'),
         ({"count": (2, 1)}, 'rank 0 has 2 and rank 1 has 1; number 1 is "1.weight"'),
     ):
@@ -403,7 +403,7 @@ def test_what_is_gathered_is_not_read_otherwise():
 
 
 def test_sharded_weights_are_copied_and_pickled():
-    casts = Casts(torch.float8_e4m3fn, "row", "column", True)
+    casts = Casts(torch.float8_e4m3fn, "row", "col", True)
     weight = nn.Parameter(ShardedWeight(torch.randn(4, 8), casts, "a"))
     for other in (copy.deepcopy(weight), pickle.loads(pickle.dumps(weight.detach()))):
         assert isinstance(other, ShardedWeight) and other._casts == casts and other._name == "a"

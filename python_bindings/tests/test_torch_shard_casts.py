@@ -91,6 +91,7 @@ class Ranks:
 
     def cast(self):
         for casts in self.casts:
+            casts.scales()
             casts.cast()
 
     def reduce(self):
@@ -198,6 +199,7 @@ def test_a_block_of_two_ranks_is_two_parts():
     before, after = memory[1][0][0], memory[2][0][0]
     before.copy_(torch.maximum(before, after))
     after.copy_(before)
+    casts.scales()
     casts.cast()
     _, scales, inverses, made = (torch.cat(each) for each in zip(*(vectors for (vectors,) in memory)))
     assert torch.equal(scales, scale.view(3, 2)[[0, 1, 1, 2]].flatten()) and torch.equal(inverses, 1 / scales)
@@ -223,6 +225,7 @@ def test_overflow_and_nan_are_those_of_the_rounded_weight():
     casts = _core.TorchShardCasts("cpu", [shard])
     casts.amax()
     assert vectors[0].tolist()[0] == float("inf") and vectors[0][1].isnan() and vectors[0][2] == 65504
+    casts.scales()
     casts.cast()
     amax, scale, scale_inv, codes = vectors
     assert scale[0] == 0 and scale[1].isnan() and scale_inv[0] == float("inf") and scale_inv[1].isnan()
@@ -239,9 +242,11 @@ def test_maxima_and_codes_wait_for_their_calls():
     casts.amax()
     assert vectors[0] == weight.float().abs().max() and not vectors[3].any()
     vectors[0][0] *= 4  # another rank's
+    casts.scales()
     casts.cast()
     assert vectors[1] == (448 / vectors[0].double()).float()
     before = [vector.clone() for vector in vectors]
+    casts.scales()
     casts.cast()  # again, of the same maxima
     assert all(torch.equal(*pair) for pair in zip(before, vectors))
 
@@ -249,18 +254,21 @@ def test_maxima_and_codes_wait_for_their_calls():
 def test_nothing_at_all():
     empty = _core.TorchShardCasts("cpu", [])
     empty.amax()
+    empty.scales()
     empty.cast()
     shard, (of_tensor, of_columns) = single(torch.empty(0, 5, dtype=torch.bfloat16), ["tensor", "col"])
     casts = _core.TorchShardCasts("cpu", [shard])
     casts.amax()
     assert not of_tensor[0].any() and not of_columns[0].any()
     of_columns[0].fill_(1.75)  # other ranks'
+    casts.scales()
     casts.cast()
     assert of_columns[2].tolist() == [1 / 256] * 5
     assert of_tensor[1] == torch.tensor(448 / 1e-12)
     no_columns, (of_rows,) = single(torch.empty(3, 0))
     casts = _core.TorchShardCasts("cpu", [no_columns])
     casts.amax()
+    casts.scales()
     casts.cast()
     assert of_rows[1].tolist() == [torch.tensor(448 / 1e-12).item()] * 3
 

@@ -1,7 +1,7 @@
 // This rank's shards of a model's weights, cast to FP8 in few launches with scales that all ranks share: what an
 // all-gather of FP8 weights does on each rank. amax() finds the maxima of all shards, the caller reduces them over the
-// ranks, and cast() makes scales of them, and codes. A weight may have two sets of codes, for GEMMs that need other
-// scales.
+// ranks, scales() makes scales of them, and cast() codes and scale_inv of those, or of others that the caller has put in
+// their place, as delayed ones. A weight may have two sets of codes, for GEMMs that need other scales.
 //
 // Everything lies in tensors of the caller, which keeps them alive and in place. The lists of what is cast are made
 // once; no call allocates, so that a call which has run before may be captured.
@@ -180,12 +180,17 @@ class ShardCasts {
     for (const auto& list : amax_lists_) list->run(place.stream());
   }
 
-  void cast() {
+  void scales() {
     const std::lock_guard lock(running_);
     const TorchRun place = run();
     for (const auto& [spec, vectors] : scales_) {
       for (const AmaxScalesTensors& each : vectors) backend_->amax_scales(spec, each, place.stream());
     }
+  }
+
+  void cast() {
+    const std::lock_guard lock(running_);
+    const TorchRun place = run();
     for (const auto& list : cast_lists_) list->run(place.stream());
   }
 
@@ -216,6 +221,7 @@ void bind_torch_shards(nb::module_& module) {
   nb::class_<ShardCasts>(module, "TorchShardCasts")
       .def(nb::init<const std::string&, const std::vector<Shard>&>(), "device"_a, "shards"_a, Free())
       .def("amax", &ShardCasts::amax, Free())
+      .def("scales", &ShardCasts::scales, Free())
       .def("cast", &ShardCasts::cast, Free());
 }
 

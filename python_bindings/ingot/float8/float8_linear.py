@@ -376,6 +376,6 @@ class Float8Linear(nn.Float8Linear):
         rows = ScalingGranularity.AXISWISE
         kinds = (
             "row" if first.scaling_granularity is rows else "tensor",
-            "column" if second.scaling_granularity is rows else "tensor",
+            "col" if second.scaling_granularity is rows else "tensor",
         )
         return GatherCasts(first.target_dtype, *kinds, self.config.round_scales_to_power_of_2)

@@ -21,7 +21,7 @@ _E4M3 = torch.float8_e4m3fn
 # By recipe; the casts are those of src/nn/recipe/recipes.cpp.
 _CASTS = {
     "tensorwise": Casts(_E4M3, "tensor", "tensor", False),
-    "rowwise": Casts(_E4M3, "row", "column", True),
+    "rowwise": Casts(_E4M3, "row", "col", True),
     "rowwise_folded": Casts(_E4M3, "row", "row", True),
     "rowwise_with_gw_hp": Casts(_E4M3, "row", "tensor", True),
     "blockwise": Casts(_E4M3, "128x128", "128x128", False),

@@ -19,7 +19,7 @@ class Casts(NamedTuple):
 
     dtype: of the codes. output: the elements that share a scale in the codes that the GEMM of the output reads: "tensor",
     "row" or "128x128". grad_input: in those that the GEMM of grad_input reads: the same word where it reads the same codes,
-    else "column" or "tensor". pow2: are scales powers of two? delayed: is the scale that of the layer's buffers?
+    else "col" or "tensor". pow2: are scales powers of two? delayed: is the scale that of the layer's buffers?
     """
 
     dtype: torch.dtype
@@ -41,7 +41,7 @@ def scale_inv_count(kind: str, rows: int, columns: int) -> int:
     """How many scale_inv the codes of a matrix have."""
     if kind == "128x128":
         return -(-rows // 128) * -(-columns // 128)
-    return {"tensor": 1, "row": rows, "column": columns}[kind]
+    return {"tensor": 1, "row": rows, "col": columns}[kind]
 
 
 # ---- the weight ----
@@ -118,7 +118,7 @@ class GatheredWeight(torch.Tensor):
         source = args[0]
         if func in (aten.detach.default, aten.alias.default):
             return source._like(source.codes, source.second_codes)
-        if func is aten.as_strided.default and tuple(args[1]) <= tuple(source.shape):
+        if func is aten.as_strided.default and _is_first_rows(source, *args[1:]):
             views = [None if each is None else func(each, *args[1:]) for each in (source.codes, source.second_codes)]
             return source._like(*views)
         if func in (aten.view.default, aten._unsafe_view.default) and tuple(args[1]) == tuple(source.shape):
@@ -129,6 +129,11 @@ class GatheredWeight(torch.Tensor):
         )
 
     __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def _is_first_rows(weight: GatheredWeight, size, stride, offset: int = 0) -> bool:
+    """FSDP takes away the rows by which shards were padded."""
+    return len(size) == 2 and size[0] <= weight.shape[0] and [size[1], *stride, offset] == [weight.shape[1], size[1], 1, 0]
 
 
 _TENSORS = ("codes", "scale_inv", "of_backward", "second_codes", "amax")  # in the order of GatheredWeight()
@@ -148,7 +153,8 @@ def _with_codes(func, args: tuple, kwargs: dict) -> list:
                 raise LinearError(
                     f"a weight {tuple(value.shape)} that FSDP gathers in FP8 for forward and backward in turn: activation "
                     "checkpointing runs its forward again within a compiled backward, where the codes of backward are: call "
-                    "float8_all_gather(model, recomputed=True), or wrap the module with checkpoint_wrapper()"
+                    "float8_all_gather(model, recomputed=True), or wrap the module with checkpoint_wrapper(), or leave "
+                    "enable_fsdp_float8_all_gather off"
                 )
             given[at], scale_inv = value.read_by(backward)
             place = names.index(names[at] + "_scale_inv")

@@ -1,57 +1,119 @@
-"""Casts of the shards of weights: maxima, which ranks reduce, then scales and codes (formulas: docs/numerics.md)."""
+"""What is known in FP8 of a rank's shard of a weight."""
 
 from __future__ import annotations
 
-from typing import Optional
+import weakref
+from typing import List, Optional, Tuple
 
 import torch
 
-from ._gathered_weight import Casts, scale_inv_count
-from ._scaled_linear import scale_of
+from ._fsdp_units import Unit
+
+
+# ---- what is known of a shard ----
+
+
+_PAIRS = ("bytes", "codes", "scale_inv", "scales", "whole")
+
+
+class ShardCast:
+    """A shard in FP8: scales, scale_inv and codes for forward (index 0) and backward (1), None where they are not made.
+
+    A scale is what values are multiplied by, float32; of columns, scale_inv may have more than there are. codes: float8 (n, K);
+    `bytes` the same as uint8 with the rows of zeros that a rank sends besides, None where they are padded when they are sent.
+    `whole` are the scale_inv of the whole weight, where it is made of rows or blocks and they are not sent with the codes. amax:
+    of delayed scales, max |x| of the shard. dtype: what the values are rounded to before. rows: the shape of the shard, and where
+    it begins in the memory that aliases share. precomputed: were all ranks asked, for all weights? Then `sent` is what
+    fsdp_pre_all_gather() has returned for forward and for backward.
+    """
+
+    __slots__ = ("amax", "bytes", "codes", "dtype", "precomputed", "rows", "scale_inv", "scales", "sent", "whole")
+
+    def __init__(self, dtype: Optional[torch.dtype], rows: tuple) -> None:
+        self.dtype, self.rows = dtype, rows
+        for name in _PAIRS:
+            setattr(self, name, [None, None])
+        self.amax: Optional[torch.Tensor] = None
+        self.precomputed = False
+        self.sent: List[Optional[tuple]] = [None, None]
+
+    def to(self, device: torch.device, rows: tuple) -> "ShardCast":
+        new = ShardCast(self.dtype, rows)
+        for name in _PAIRS:
+            setattr(new, name, [None if each is None else each.to(device) for each in getattr(self, name)])
+        new.amax = None if self.amax is None else self.amax.to(device)
+        return new
+
+    def of(self, rows: tuple, dtype: Optional[torch.dtype]) -> "ShardCast":
+        """What holds for other rows of the same weight: the scales of one element, which are the whole weight's."""
+        if rows == self.rows and dtype == self.dtype:
+            return self
+        new = ShardCast(dtype, rows)
+        if dtype == self.dtype:
+            for name in ("scales", "scale_inv"):
+                one = [scale is not None and scale.dim() == 0 for scale in self.scales]
+                setattr(new, name, [each if is_one else None for each, is_one in zip(getattr(self, name), one)])
+        return new
+
+
+def rows_of(tensor: torch.Tensor) -> tuple:
+    return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+class Known:
+    """What is known of the weight in one memory. All its aliases share one of these, and a write through any of them
+    clears it.
+
+    `outside` is the tensor that the weight was made of, which a program may write too. Tensors that compiled code may
+    write past the class, or other code, are watched by their versions.
+    """
+
+    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "layer", "plans", "unit")
+
+    def __init__(self, outside: Optional[torch.Tensor]) -> None:
+        self._outside = outside
+        self.unit: Optional[Unit] = None
+        self.layer: Optional[Tuple[weakref.ref, int]] = None  # with delayed scales, and the weight's place in it
+        self.plans: List[Optional[tuple]] = [None, None]  # of casts of this weight alone: (ShardPlan, ShardCast)
+        self.written()
+
+    def written(self) -> None:
+        self._cast: Optional[ShardCast] = None
+        self._dtype: Optional[torch.dtype] = None
+        self._watched: Tuple[Tuple[torch.Tensor, int], ...] = ()
+
+    def give(self, cast: Optional[ShardCast], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
+        self.written()
+        if cast is not None:
+            self._cast, self._dtype = cast, dtype
+            watched = aliases if self._outside is None else (*aliases, self._outside)
+            self._watched = tuple((each, _version(each)) for each in watched)
+
+    def cast_of(self, dtype: torch.dtype) -> Optional[ShardCast]:
+        if self._cast is not None and any(_version(each) != version for each, version in self._watched):
+            self.written()
+        return self._cast if dtype == self._dtype else None
+
+    def __deepcopy__(self, memo: dict) -> "Known":
+        new = Known(None)
+        if self._dtype is not None:
+            new._cast, new._dtype = self.cast_of(self._dtype), self._dtype
+        return new
+
+
+# ---- with a scale that is given ----
 
 
 def rounded(values: torch.Tensor, dtype: Optional[torch.dtype]) -> torch.Tensor:
-    """The values as a gather in 16 bits would send them."""
+    """The values as a gather in high precision would send them."""
     return values if dtype is None or dtype == values.dtype else values.to(dtype)
 
 
-def _blocks(values: torch.Tensor) -> torch.Tensor:
-    """A matrix as (blocks of rows, 128, blocks of columns, 128), padded with zeros."""
-    rows, columns = values.shape
-    padded = torch.nn.functional.pad(values, (0, -columns % 128, 0, -rows % 128))
-    return padded.reshape(padded.shape[0] // 128, 128, padded.shape[1] // 128, 128)
-
-
-def amax_of(values: torch.Tensor, kind: str) -> torch.Tensor:
-    """max |x| of what shares a scale, float32 (scale_inv_count()); 0 where there are no elements."""
-    if values.numel() == 0:
-        return values.new_zeros(scale_inv_count(kind, *values.shape), dtype=torch.float32)
-    if kind == "128x128":
-        amax = _blocks(values).abs().amax((1, 3))
-    else:
-        amax = values.abs().amax({"tensor": (0, 1), "row": 1, "column": 0}[kind])
-    return amax.reshape(-1).to(torch.float32)
-
-
-def started(scale: torch.Tensor, amax: torch.Tensor, casts: Casts) -> torch.Tensor:
-    """A delayed scale; where no step has made one, which 1 says, that of the weight's own maximum."""
-    made = (scale > 0) & torch.isfinite(scale) & (scale != 1)
-    return torch.where(made, scale, scales_of(amax, casts).reshape(()))
-
-
-def scales_of(amax: torch.Tensor, casts: Casts) -> torch.Tensor:
-    """The scales of these maxima, in one vector."""
-    scale = scale_of(amax, torch.finfo(casts.dtype).max)
-    return torch.exp2(torch.floor(torch.log2(scale))) if casts.pow2 else scale
-
-
-def codes_of(values: torch.Tensor, scales: torch.Tensor, kind: str, casts: Casts) -> torch.Tensor:
-    """The codes (n, K) of values (n, K) in high precision."""
-    rows, columns = values.shape
-    if kind == "128x128":
-        scales = scales.reshape(-1, max(1, -(-columns // 128)))
-        scales = scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :columns]
-    elif kind == "row":
-        scales = scales.reshape(-1, 1)
-    largest = torch.finfo(casts.dtype).max
-    return (values.to(torch.float32) * scales).clamp(-largest, largest).to(casts.dtype)
+def codes_of(values: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """saturate(values * scale) of one scale."""
+    largest = torch.finfo(dtype).max
+    return (values.to(torch.float32) * scale).clamp(-largest, largest).to(dtype)

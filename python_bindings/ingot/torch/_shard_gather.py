@@ -14,8 +14,9 @@ from torch.distributed._tensor import DTensor
 from ._errors import LinearError
 from ._fsdp_units import unit_of
 from ._gathered_weight import Casts, scale_inv_count
-from ._shard_casts import amax_of, codes_of
-from ._sharded_weight import ShardCast, ShardedWeight, gathered_of, largest_of, padded_scale_inv, rows_of
+from ._shard_casts import ShardCast, rows_of
+from ._shard_plan import Part, ShardPlan
+from ._sharded_weight import ShardedWeight, gathered_of, largest_of, padded_scale_inv, rows_sent
 
 _GATHERED_AS = "_gathered_as"
 
@@ -166,22 +167,6 @@ def _difference(group: _Group, facts: List[_Facts]) -> str:
 # ---- all casts together ----
 
 
-class _Part(NamedTuple):
-    """One side of one weight's cast."""
-
-    parameter: DTensor
-    cast: ShardCast
-    side: int
-
-    @property
-    def weight(self) -> ShardedWeight:
-        return self.parameter._local_tensor
-
-    @property
-    def kind(self) -> str:
-        return self.weight._casts.kind(self.side == 1)
-
-
 @torch.no_grad()
 def precompute(module: torch.nn.Module) -> None:
     """Casts the shards of all weights that FSDP2 gathers in FP8, with one reduction of their maxima for each mesh they are
@@ -191,50 +176,89 @@ def precompute(module: torch.nn.Module) -> None:
     _agree(module, groups)
     for group, weights in groups.items():
         if weights:
-            _cast_all(group, [parameter for _, parameter in weights])
+            _cast_all(module, group, [parameter for _, parameter in weights])
 
 
-def _cast_all(group: _Group, parameters: List[DTensor]) -> None:
-    parts: List[_Part] = []
+class _Cast(NamedTuple):
+    """A weight of a model, and its cast."""
+
+    parameter: DTensor
+    cast: ShardCast
+
+    @property
+    def weight(self) -> ShardedWeight:
+        return self.parameter._local_tensor
+
+
+# Of each module, by group: the plan, and the casts of its weights.
+_PLANS: "weakref.WeakKeyDictionary[torch.nn.Module, Dict[_Group, Tuple[ShardPlan, List[_Cast]]]]" = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _cast_all(module: torch.nn.Module, group: _Group, parameters: List[DTensor]) -> None:
+    parts = [part for parameter in parameters for part in _parts(group, parameter)]
+    plans = _PLANS.setdefault(module, {})
+    plan, casts = plans.get(group, (None, []))
+    if plan is None or plan.key != tuple(part.key for part in parts):
+        plan, casts = plans[group] = _made_plan(group, parameters, parts)
+    delayed = [scale for parameter in parameters for scale in parameter._local_tensor.delayed_scales()]
+    plan.run(lambda maxima: _maximum(group, maxima).to(maxima.device), delayed)
+    _gather_scale_inv(group, casts)
+    for parameter, (_, cast) in zip(parameters, casts):
+        weight = parameter._local_tensor
+        weight._known.plans = [None, None]  # of gathers before this
+        weight._known.give(cast, weight.dtype, weight._tensor, parameter, *weight.watched())
+
+
+def _parts(group: _Group, parameter: DTensor) -> List[Part]:
+    weight = parameter._local_tensor
+    unit = weight._unit() or unit_of(parameter)
+    gathered = weight.dtype if unit is None else unit.gathered_dtype
+    ranks, rows = _ranks(group), weight._tensor.shape[0]
+    if unit is not None and not unit.is_split_again:
+        rows = rows_sent(ranks, parameter.shape, weight._tensor)
+    of_all = (gathered if weight._rounds else None, rows)
+    values = weight._tensor.contiguous()
+    return [Part(values, weight._casts, side, *of_all) for side in ((0, 1) if weight._casts.alternates else (0,))]
+
+
+def _ranks(group: _Group) -> int:
+    mesh, sharded = group
+    return mesh.size(sharded[0]) if len(sharded) == 1 else 1
+
+
+def _made_plan(group: _Group, parameters: List[DTensor], parts: List[Part]) -> Tuple[ShardPlan, List[_Cast]]:
+    casts, of_parts, left = [], [], list(parts)
     for parameter in parameters:
         weight = parameter._local_tensor
-        unit = weight._unit() or unit_of(parameter)
-        gathered = weight.dtype if unit is None else unit.gathered_dtype
-        cast = ShardCast(gathered if weight._rounds else None, rows_of(weight._tensor))
+        cast = ShardCast(left[0].dtype, rows_of(weight._tensor))
         cast.precomputed = True
-        sides = (0, 1) if weight._casts.alternates else (0,)
-        parts += [_Part(parameter, cast, side) for side in sides]
-    own = [amax_of(part.weight._values(part.cast.dtype), part.kind) for part in parts]
-    maxima = list(own)
-    shared = [at for at, part in enumerate(parts) if part.kind in ("tensor", "column")]
-    if shared:
-        joined = torch.cat([maxima[at] for at in shared])
-        reduced = _maximum(group, joined).to(joined.device)
-        for at, part in zip(shared, reduced.split([maxima[at].numel() for at in shared])):
-            maxima[at] = part
-    for part, mine, amax in zip(parts, own, maxima):
-        weight, cast, side = part.weight, part.cast, part.side
-        weight._give_scales(cast, side, mine, amax)
-        cast.codes[side] = codes_of(weight._values(cast.dtype), cast.scales[side], part.kind, weight._casts)
-    _gather_scale_inv(group, parts)
-    for part in parts:
-        weight = part.weight
-        weight._known.give(part.cast, weight.dtype, weight._tensor, part.parameter, *weight.watched())
+        casts.append(_Cast(parameter, cast))
+        count = 2 if weight._casts.alternates else 1
+        of_parts += [cast] * count
+        del left[:count]
+    return ShardPlan(parts, of_parts, _ranks(group)), casts
 
 
-def _gather_scale_inv(group: _Group, parts: List[_Part]) -> None:
+def _gather_scale_inv(group: _Group, casts: List[_Cast]) -> None:
     """The scale_inv of rows and blocks whose shards are not equal, all in one collective."""
-    mesh, sharded = group
-    if len(sharded) != 1:  # then only weights with one scale are gathered in FP8
-        return
-    ranks = mesh.size(sharded[0])
-    uneven = [part for part in parts if part.kind in ("row", "128x128") and part.parameter.shape[0] % ranks != 0]
+    ranks = _ranks(group)
+    uneven = [
+        (each, side, each.weight._casts.kind(side == 1))
+        for each in casts
+        for side in (0, 1)
+        if each.cast.codes[side] is not None
+        and each.weight._casts.kind(side == 1) in ("row", "128x128")
+        and each.parameter.shape[0] % ranks != 0
+    ]
     if not uneven:
         return
-    sent = [padded_scale_inv(part.cast, part.side, part.kind, part.parameter.shape, ranks) for part in uneven]
+    sent = [padded_scale_inv(each.cast, side, kind, each.parameter.shape, ranks) for each, side, kind in uneven]
     received = _over(group, torch.cat(sent), gathered_of).reshape(ranks, -1).to(sent[0].device)
-    for part, of_ranks in zip(uneven, received.split([each.numel() for each in sent], 1)):
-        part.cast.whole[part.side] = of_ranks.reshape(-1)[: scale_inv_count(part.kind, *part.parameter.shape)]
+    for (each, side, kind), of_ranks in zip(uneven, received.split([part.numel() for part in sent], 1)):
+        each.cast.whole[side] = of_ranks.reshape(-1)[: scale_inv_count(kind, *each.parameter.shape)]
+        each.cast.sent = [None, None]
 
 
 def weights_changed(module: torch.nn.Module) -> None:

@@ -8,6 +8,7 @@ of a model at once.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import weakref
@@ -22,7 +23,8 @@ from ._errors import LinearError
 from ._fsdp_units import Unit, is_recomputed, unit_of
 from ._gathered_weight import Casts, GatheredWeight, scale_inv_count
 from ._names import all_layers
-from ._shard_casts import amax_of, codes_of, rounded, scales_of, started
+from ._shard_casts import Known, ShardCast, codes_of, rounded, rows_of
+from ._shard_plan import Part, ShardPlan
 
 aten = torch.ops.aten
 _log = logging.getLogger("ingot")
@@ -33,94 +35,6 @@ _COPIES = {aten._pin_memory.default, aten._to_copy.default, aten.clone.default}
 # ... and without it where they are new. What is copied into them later brings nothing along: a rank with fewer rows copies
 # into a part of its memory, and one without rows nothing, and what ranks know has to be the same.
 _NEW = {aten.empty_like.default, aten.new_empty.default, aten.new_zeros.default, aten.zeros_like.default}
-
-
-# ---- what is known of a shard ----
-
-
-class ShardCast:
-    """A shard in FP8: scales and codes for forward (index 0) and backward (1), None where they are not made.
-
-    A scale is what values are multiplied by, float32; `whole` are the scale_inv of the whole weight, where it is made of rows
-    or blocks and they are not sent with the codes. amax: of delayed scales, max |x| of the shard. dtype: what the values are
-    rounded to before. rows: the shape of the shard, and where it begins in the memory that aliases share. precomputed: were all
-    ranks asked, for all weights? Then `sent` is what fsdp_pre_all_gather() has returned for forward and for backward.
-    """
-
-    __slots__ = ("amax", "codes", "dtype", "precomputed", "rows", "scales", "sent", "whole")
-
-    def __init__(self, dtype: Optional[torch.dtype], rows: tuple) -> None:
-        self.dtype, self.rows = dtype, rows
-        self.scales: List[Optional[torch.Tensor]] = [None, None]
-        self.codes: List[Optional[torch.Tensor]] = [None, None]
-        self.whole: List[Optional[torch.Tensor]] = [None, None]
-        self.amax: Optional[torch.Tensor] = None
-        self.precomputed = False
-        self.sent: List[Optional[tuple]] = [None, None]
-
-    def to(self, device: torch.device, rows: tuple) -> "ShardCast":
-        new = ShardCast(self.dtype, rows)
-        for name in ("scales", "codes", "whole"):
-            setattr(new, name, [None if each is None else each.to(device) for each in getattr(self, name)])
-        new.amax = None if self.amax is None else self.amax.to(device)
-        return new
-
-    def of(self, rows: tuple, dtype: Optional[torch.dtype]) -> "ShardCast":
-        """What holds for other rows of the same weight: the scales of one element, which are the whole weight's."""
-        if rows == self.rows and dtype == self.dtype:
-            return self
-        new = ShardCast(dtype, rows)
-        if dtype == self.dtype:
-            new.scales = [each if each is not None and each.dim() == 0 else None for each in self.scales]
-        return new
-
-
-def rows_of(tensor: torch.Tensor) -> tuple:
-    return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
-
-
-class Known:
-    """What is known of the weight in one memory. All its aliases share one of these, and a write through any of them
-    clears it.
-
-    `outside` is the tensor that the weight was made of, which a program may write too. Tensors that compiled code may
-    write past the class, or other code, are watched by their versions.
-    """
-
-    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "layer", "unit")
-
-    def __init__(self, outside: Optional[torch.Tensor]) -> None:
-        self._outside = outside
-        self.unit: Optional[Unit] = None
-        self.layer: Optional[Tuple[weakref.ref, int]] = None  # with delayed scales, and the weight's place in it
-        self.written()
-
-    def written(self) -> None:
-        self._cast: Optional[ShardCast] = None
-        self._dtype: Optional[torch.dtype] = None
-        self._watched: Tuple[Tuple[torch.Tensor, int], ...] = ()
-
-    def give(self, cast: Optional[ShardCast], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
-        self.written()
-        if cast is not None:
-            self._cast, self._dtype = cast, dtype
-            watched = aliases if self._outside is None else (*aliases, self._outside)
-            self._watched = tuple((each, _version(each)) for each in watched)
-
-    def cast_of(self, dtype: torch.dtype) -> Optional[ShardCast]:
-        if self._cast is not None and any(_version(each) != version for each, version in self._watched):
-            self.written()
-        return self._cast if dtype == self._dtype else None
-
-    def __deepcopy__(self, memo: dict) -> "Known":
-        new = Known(None)
-        if self._dtype is not None:
-            new._cast, new._dtype = self.cast_of(self._dtype), self._dtype
-        return new
 
 
 # ---- how it is gathered ----
@@ -179,7 +93,6 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
     return Gather("both", rides), ""
 
 
-_GATHERS: Dict[int, Tuple[Any, Gather]] = {}
 _SAID: set = set()
 
 
@@ -328,42 +241,40 @@ class ShardedWeight(torch.Tensor):
 
     # ---- its cast ----
 
-    def _values(self, dtype: Optional[torch.dtype]) -> torch.Tensor:
-        return rounded(self._tensor, dtype)
-
-    def _cast(self, mesh, dtype: Optional[torch.dtype], backward: bool) -> ShardCast:
+    def _cast(self, mesh, outer_size, dtype: Optional[torch.dtype], backward: bool) -> ShardCast:
         """The shard's cast with scales and codes of this side.
 
         What needed the other ranks is not kept: whether they are asked again must not depend on what one rank has seen of
         its own shard, which may be empty, or they would wait for each other. precompute() asks for all weights at once."""
         known, rows = self._known.cast_of(self.dtype), rows_of(self._tensor)
-        side, kind = 1 if backward and self._casts.alternates else 0, self._casts.kind(backward)
-        cast = ShardCast(dtype, rows) if known is None else known.of(rows, dtype)
-        if cast.codes[side] is not None:
+        side = 1 if backward and self._casts.alternates else 0
+        cast = None if known is None else known.of(rows, dtype)
+        if cast is not None and cast.codes[side] is not None:
             return cast
-        values = self._values(dtype)
-        if cast.scales[side] is None:
-            asks = kind in ("tensor", "column") and mesh.size() > 1
-            amax = amax_of(values, kind)
-            if asks:
-                cast = ShardCast(dtype, rows)
-            self._give_scales(cast, side, amax, largest_of(amax, mesh) if asks else amax)
-            cast.codes[side] = codes_of(values, cast.scales[side], kind, self._casts)
-            if asks:
-                return cast
-        else:
-            cast.codes[side] = codes_of(values, cast.scales[side], kind, self._casts)
-        self._known.give(cast, self.dtype, self._tensor, *self.watched())
-        return cast
+        if cast is not None and cast.scales[side] is not None:  # a program has set the scale
+            scale = cast.scales[side]
+            cast.scale_inv[side] = scale.reciprocal().reshape(-1)
+            cast.codes[side] = codes_of(rounded(self._tensor, dtype), scale, self._casts.dtype)
+            self._known.give(cast, self.dtype, self._tensor, *self.watched())
+            return cast
+        part = Part(self._tensor.contiguous(), self._casts, side, dtype, rows_sent(mesh.size(), outer_size, self._tensor))
+        plan, own = self._plan(part, mesh.size())
+        asks = part.is_shared and mesh.size() > 1
+        plan.run((lambda maxima: largest_of(maxima, mesh)) if asks else None, self.delayed_scales())
+        if not asks:
+            self._known.give(own, self.dtype, self._tensor, *self.watched())
+        return own
 
-    def _give_scales(self, cast: ShardCast, side: int, own: torch.Tensor, amax: torch.Tensor) -> None:
-        """own, amax: the maxima of the shard, and those of all ranks where they share scales."""
-        if self._casts.delayed:
-            cast.amax = own
-            cast.scales[side] = started(self._delayed_scale(), amax, self._casts)
-            return
-        scales = scales_of(amax, self._casts)
-        cast.scales[side] = scales.reshape(()) if self._casts.kind(side == 1) == "tensor" else scales
+    def _plan(self, part: Part, ranks: int) -> Tuple[ShardPlan, ShardCast]:
+        """Of this side's cast by itself."""
+        found = self._known.plans[part.side]
+        if found is None or found[0].key != (part.key,):
+            cast = ShardCast(part.dtype, rows_of(self._tensor))
+            found = self._known.plans[part.side] = ShardPlan([part], [cast], ranks), cast
+        return found
+
+    def delayed_scales(self) -> Tuple[torch.Tensor, ...]:
+        return (self._delayed_scale(),) if self._casts.delayed else ()
 
     def _delayed_scale(self) -> torch.Tensor:
         layer, place = self._layer()
@@ -402,7 +313,7 @@ class ShardedWeight(torch.Tensor):
         backward = gather.mode == "in_turn" and unit.is_backward
         sides = (False, True) if gather.mode == "both" else (backward,)
         dtype = dtype if self._rounds else None
-        made = {side: self._cast(mesh, dtype, side) for side in sides}
+        made = {side: self._cast(mesh, outer_size, dtype, side) for side in sides}
         codes = [self._codes(made[side], side, mesh, outer_size) for side in sides]
         inputs, known = self._scale_inv(gather, made, mesh, outer_size)
         cast = made[backward] if gather.mode == "in_turn" else made[False]
@@ -425,15 +336,19 @@ class ShardedWeight(torch.Tensor):
         return scales if unit is None else (unit.parameter.sharded_param, *scales)
 
     def _codes(self, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
-        codes = cast.codes[1 if side and self._casts.alternates else 0]
-        return _padded(codes.view(torch.uint8), mesh, outer_size)
+        at = 1 if side and self._casts.alternates else 0
+        if cast.bytes[at] is not None:
+            return cast.bytes[at]
+        return _padded(cast.codes[at].view(torch.uint8), mesh, outer_size)
 
     def _side_scale_inv(self, gather: Gather, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
         """The scale_inv of the whole weight, or, where they ride along, what this rank sends of them."""
         at, kind = 1 if side and self._casts.alternates else 0, self._casts.kind(side)
-        if kind in ("tensor", "column") or gather.scales_ride:
-            scale_inv = cast.scales[at].reciprocal().reshape(-1)
-            return _part(scale_inv, mesh) if kind == "column" and gather.scales_ride else scale_inv
+        if kind in ("tensor", "col") or gather.scales_ride:
+            scale_inv = cast.scale_inv[at]
+            if kind != "col":
+                return scale_inv
+            return _part(scale_inv, mesh, outer_size[1]) if gather.scales_ride else scale_inv[: outer_size[1]]
         if cast.whole[at] is not None:
             return cast.whole[at]
         sent = padded_scale_inv(cast, at, kind, outer_size, mesh.size())
@@ -456,7 +371,7 @@ class ShardedWeight(torch.Tensor):
         kind = self._casts.kind(side)
         if not gather.scales_ride:
             return scale_inv_count(kind, *outer_size)
-        if kind == "column":
+        if kind == "col":
             return -(-outer_size[1] // mesh.size())
         return scale_inv_count(kind, outer_size[0] // mesh.size(), outer_size[1])
 
@@ -513,13 +428,17 @@ class ShardedWeight(torch.Tensor):
         say_once(
             self._name,
             "its forward runs again in backward, or its backward without a gather before it, and reads codes that FSDP has "
-            "not gathered: they are gathered once more, while everything waits. float8_all_gather(..., recomputed=True) "
-            "gathers this weight in high precision instead",
+            "not gathered: they are gathered once more, while everything waits. float8_all_gather(model, recomputed=True), or "
+            "ingot.float8's config without enable_fsdp_float8_all_gather, gathers this weight in high precision instead",
         )
-        cast = self._cast(mesh, dtype, side)
+        cast = self._cast(mesh, outer_size, dtype, side)
         codes = gathered_of(self._codes(cast, side, mesh, outer_size).reshape(-1), mesh)
         codes = codes.view(-1, outer_size[1])[: outer_size[0]].view(self._casts.dtype)
         return codes, self._side_scale_inv(Gather("codes", False), cast, side, mesh, outer_size)
+
+
+# FSDP asks for it in each gather, and inspect takes 17 us to make it.
+ShardedWeight.fsdp_pre_all_gather.__signature__ = inspect.signature(ShardedWeight.fsdp_pre_all_gather)
 
 
 def _unwrapped(weight: ShardedWeight) -> torch.Tensor:
@@ -558,16 +477,21 @@ def _padded(rows: torch.Tensor, mesh, outer_size: torch.Size) -> torch.Tensor:
 
 def padded_scale_inv(cast: ShardCast, at: int, kind: str, outer_size: torch.Size, ranks: int) -> torch.Tensor:
     """The scale_inv of a shard's rows or blocks, as many as the longest shard has."""
-    scale_inv = cast.scales[at].reciprocal()
+    scale_inv = cast.scale_inv[at]
     count = scale_inv_count(kind, -(-outer_size[0] // ranks), outer_size[1])
     return torch.nn.functional.pad(scale_inv, (0, count - scale_inv.numel()))
 
 
-def _part(whole: torch.Tensor, mesh) -> torch.Tensor:
-    """This rank's equal part of a vector that all ranks have."""
-    size = -(-whole.numel() // mesh.size())
-    part = whole[size * mesh.get_local_rank() :][:size]
-    return torch.nn.functional.pad(part, (0, size - part.numel()))
+def rows_sent(ranks: int, outer_size: torch.Size, shard: torch.Tensor) -> int:
+    """How many rows each rank sends: those of the longest shard of a weight that is sharded along its rows."""
+    return -(-outer_size[0] // ranks) if shard.shape[1:] == outer_size[1:] else shard.shape[0]
+
+
+def _part(scale_inv: torch.Tensor, mesh, columns: int) -> torch.Tensor:
+    """This rank's equal part of what all ranks have: of the columns' scale_inv."""
+    size = -(-columns // mesh.size())
+    part = scale_inv[size * mesh.get_local_rank() :][:size]
+    return part if part.numel() == size else torch.nn.functional.pad(part, (0, size - part.numel()))
 
 
 _NAN: Dict[tuple, torch.Tensor] = {}

@@ -1,0 +1,126 @@
+"""The casts of shards in a few launches, into memory that stays from step to step."""
+
+from __future__ import annotations
+
+from typing import Callable, List, NamedTuple, Optional, Sequence
+
+import torch
+
+from .. import _core
+from ._gathered_weight import Casts, scale_inv_count
+from ._layers import context_name
+from ._operators import HIGH_PRECISION
+from ._shard_casts import ShardCast, rows_of
+
+class Part(NamedTuple):
+    """One side of a weight's cast: a shard's values (n, K), contiguous, how they are cast, for forward (0) or backward (1),
+    the dtype that they are rounded to first, or None, and how many rows a rank sends, n or more."""
+
+    values: torch.Tensor
+    casts: Casts
+    side: int
+    dtype: Optional[torch.dtype]
+    rows: int
+
+    @property
+    def kind(self) -> str:
+        return self.casts.kind(self.side == 1)
+
+    @property
+    def is_shared(self) -> bool:
+        """Are its scales those of all ranks?"""
+        return self.kind in ("tensor", "col")
+
+    @property
+    def key(self) -> tuple:
+        return self.values.data_ptr(), rows_of(self.values), self.values.dtype, *self[1:]
+
+
+class _Place(NamedTuple):
+    """Where a part's numbers begin: its maxima and scales in one vector, its scale_inv and its codes in others."""
+
+    amax: int
+    scale_inv: int
+    codes: int
+
+
+def _aligned(count: int) -> int:
+    return -(-count // 256) * 256
+
+
+def _shard(part: Part, sets: list) -> _core.TorchShard:
+    rounds = part.dtype is not None and part.dtype != part.values.dtype
+    rounded = HIGH_PRECISION[part.dtype] if rounds else ""
+    code_dtype = str(part.casts.dtype).removeprefix("torch.float8_")
+    values = (part.values.data_ptr(), HIGH_PRECISION[part.values.dtype], *part.values.shape)
+    return _core.TorchShard(*values, rounded, code_dtype, part.casts.pow2, sets)
+
+
+class ShardPlan:
+    """Casts the parts, again and again. Each has a ShardCast's tensors, which are written in place; parts of one weight that
+    have the same `cast` share it. ranks: as many as columns are sent by parts of."""
+
+    def __init__(self, parts: Sequence[Part], casts: Sequence[ShardCast], ranks: int) -> None:
+        self.key = tuple(part.key for part in parts)
+        self._parts = list(parts)
+        device = parts[0].values.device
+        counts = [scale_inv_count(part.kind, *part.values.shape) for part in parts]
+        # The maxima that ranks reduce come first.
+        order = sorted(range(len(parts)), key=lambda at: not parts[at].is_shared)
+        places: List[Optional[_Place]] = [None] * len(parts)
+        floats = inverse = codes = 0
+        self._shared = 0
+        for at in order:
+            part = parts[at]
+            places[at] = _Place(floats, inverse, codes)
+            floats += counts[at]
+            sent = -(-counts[at] // ranks) * ranks if part.kind == "col" else counts[at]
+            inverse += sent
+            codes += _aligned(part.rows * part.values.shape[1])
+            if part.is_shared:
+                self._shared = floats
+        f32 = {"dtype": torch.float32, "device": device}
+        self._amax, self._scales = torch.zeros(floats, **f32), torch.ones(floats, **f32)
+        self._scale_inv = torch.zeros(inverse, **f32)
+        self._codes = torch.zeros(codes, dtype=torch.uint8, device=device)
+        self._delayed: List[slice] = []
+        sets: dict = {}  # of each shard
+        for part, place, count, cast in zip(parts, places, counts, casts):
+            rows, columns = part.values.shape
+            sent = -(-count // ranks) * ranks if part.kind == "col" else count
+            amax = self._amax[place.amax : place.amax + count]
+            scales = self._scales[place.amax : place.amax + count]
+            scale_inv = self._scale_inv[place.scale_inv : place.scale_inv + sent]
+            bytes_ = self._codes[place.codes : place.codes + part.rows * columns].view(part.rows, columns)
+            cast.scales[part.side] = scales.view(()) if part.kind == "tensor" else scales
+            cast.scale_inv[part.side] = scale_inv
+            cast.bytes[part.side] = bytes_
+            cast.codes[part.side] = bytes_[:rows].view(part.casts.dtype)
+            if part.casts.delayed:
+                self._delayed.append(slice(place.amax, place.amax + 1))
+            pointers = (each.data_ptr() for each in (bytes_, amax, scales, scale_inv))
+            sets.setdefault(id(cast), (part, []))[1].append(_core.TorchShardCodes(part.kind, *pointers))
+        self._own = torch.zeros(len(self._delayed), **f32)
+        delayed = (cast for part, cast in zip(parts, casts) if part.casts.delayed)
+        for at, cast in enumerate(delayed):
+            cast.amax = self._own[at : at + 1]
+        shards = [_shard(part, of_codes) for part, of_codes in sets.values()]
+        self._native = _core.TorchShardCasts(context_name(device), shards)
+
+    def run(self, reduced: Optional[Callable], delayed_scales: Sequence[torch.Tensor] = ()) -> None:
+        """reduced(maxima) -> those of all ranks, of maxima in int32, whose order is that of the floats, and in which NaN is the
+        largest; None where there is one rank. delayed_scales: of the parts that have such, in their order."""
+        self._native.amax()
+        if self._delayed:
+            torch.stack([self._amax[each] for each in self._delayed], out=self._own.view(-1, 1))
+        if reduced is not None and self._shared:
+            shared = self._amax[: self._shared].view(torch.int32)
+            shared.copy_(reduced(shared))
+        self._native.scales()
+        if delayed_scales:
+            known = torch.stack([each.reshape(()) for each in delayed_scales])
+            made = (known > 0) & torch.isfinite(known) & (known != 1)
+            for at, where in enumerate(self._delayed):
+                slot = self._scales[where]
+                slot.copy_(torch.where(made[at : at + 1], known[at : at + 1], slot))
+        self._native.cast()
