@@ -1,7 +1,7 @@
 // This rank's shards of a model's weights, cast to FP8 in few launches with scales that all ranks share: what an
 // all-gather of FP8 weights does on each rank. amax() finds the maxima of all shards, the caller reduces them over the
-// ranks, scales() makes scales of them, and cast() codes and scale_inv of those, or of others that the caller has put in
-// their place, as delayed ones. A weight may have two sets of codes, for GEMMs that need other scales.
+// ranks, scales() makes scales of them, and cast() codes and scale_inv of those, or of others that the caller has put
+// in their place, as delayed ones. A weight may have two sets of codes, for GEMMs that need other scales.
 //
 // Everything lies in tensors of the caller, which keeps them alive and in place. The lists of what is cast are made
 // once; no call allocates, so that a call which has run before may be captured.
