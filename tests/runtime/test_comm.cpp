@@ -273,6 +273,22 @@ BOOST_AUTO_TEST_CASE(threads_round_a_sum_once) {
   for (const Bytes& each : all.of) BOOST_TEST(each == encoded(Dtype::bf16, expected));
 }
 
+// 2^24 + 1 is 2^24 in f32, and 2^24 + 2 is exact: in the order of the ranks both ones would be lost. Five ranks: the
+// fifth is added last.
+BOOST_AUTO_TEST_CASE(threads_add_in_pairs) {
+  for (const auto& [terms, sum] : {std::pair{std::vector{0x1p24F, 0.0F, 1.0F, 1.0F}, 0x1p24F + 2.0F},
+                                   std::pair{std::vector{0x1p24F, 0.0F, 1.0F}, 0x1p24F},
+                                   std::pair{std::vector{1.0F, 1.0F, 0.0F, 0.0F, 0x1p24F}, 0x1p24F + 2.0F},
+                                   std::pair{std::vector{0x1p24F, 0.0F, 0.0F, 1.0F, 1.0F}, 0x1p24F}}) {
+    std::vector<float> found = terms;
+    run_ranks(Wire::threads, static_cast<int>(found.size()), [&](Rank& rank) {
+      float* const own = &found[static_cast<std::size_t>(rank.number)];
+      rank.comm.all_reduce_sum(vector(own, Dtype::f32, 1, rank.device.device()), rank.stream);
+    });
+    for (const float each : found) BOOST_TEST(each == sum);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(the_largest_maximum_is_for_every_rank_and_nan_is_kept) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

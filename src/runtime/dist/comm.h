@@ -73,8 +73,8 @@ class INGOT_API Comm {
   // Every rank's tensors to every rank, all pairs in one launch.
   void all_gather(std::span<const GatherTensors> tensors, Stream& stream);
   // The sum over all ranks of `all`, of which each rank is given its part: `mine` has the bytes of `all` divided by the
-  // number of ranks, and may be its own place in `all`. f32, bf16 or f16, contiguous. Threads add in f32 in the order
-  // of the ranks and round once; NCCL's order is its own, and it rounds to the dtype in between.
+  // number of ranks, and may be its own place in `all`. f32, bf16 or f16, contiguous. Threads add in f32, neighbouring
+  // ranks in pairs, and round once; NCCL's order is its own, and it rounds to the dtype in between.
   void reduce_scatter(const Tensor& all, const Tensor& mine, Stream& stream);
   // The same sum for every rank, in place.
   void all_reduce_sum(const Tensor& tensor, Stream& stream);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -65,18 +66,20 @@ std::string difference(std::span<const LocalCall* const> calls) {
   return {};
 }
 
+// The sum over ranks of element i, in pairs: (0 + 1) + (2 + 3), ((0 + 1) + (2 + 3)) + 4. So 1, 2 and 4 ranks that add
+// their own terms in pairs too have one sum.
+template <class T>
+float sum_in_pairs(std::span<const LocalCall* const> calls, std::size_t i) {
+  if (calls.size() == 1) return to_float(static_cast<const T*>(calls.front()->reduced.from)[i]);
+  const std::size_t first = std::bit_floor(calls.size() - 1);
+  return sum_in_pairs<T>(calls.first(first), i) + sum_in_pairs<T>(calls.subspan(first), i);
+}
+
 // Of the elements from `begin` on of each rank.
 template <class T>
 void add(std::span<const LocalCall* const> calls, std::size_t begin, T* to) {
   const std::size_t count = calls.front()->reduced.count;
-  for (std::size_t i = 0; i < count; ++i) {
-    float sum = 0;
-    for (std::size_t rank = 0; rank < calls.size(); ++rank) {
-      const float next = to_float(static_cast<const T*>(calls[rank]->reduced.from)[begin + i]);
-      sum = rank == 0 ? next : sum + next;  // 0 + -0 would be 0
-    }
-    to[i] = from_float<T>(sum);
-  }
+  for (std::size_t i = 0; i < count; ++i) to[i] = from_float<T>(sum_in_pairs<T>(calls, begin + i));
 }
 
 void take_largest(std::span<const LocalCall* const> calls, u32* to) {
