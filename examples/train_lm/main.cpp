@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <thread>
 #include <vector>
 
 #include "ingot/runtime/context/context.h"
@@ -12,6 +14,7 @@
 #include "op_runner.h"
 #include "options.h"
 #include "prepare.h"
+#include "ranks.h"
 #include "report.h"
 #include "text.h"
 #include "trainer.h"
@@ -23,6 +26,9 @@ ingot::ContextOptions context_options(const Options& options) {
   ingot::ContextOptions result = ingot::ContextOptions::from_environment();
   using Where = ingot::ContextOptions::Where;
   if (options.device != "auto") result.where = options.device == "cpu" ? Where::cpu : Where::cuda;
+  if (options.ranks > 1 && result.cpu_threads == 0) {
+    result.cpu_threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / options.ranks);
+  }
   return result;
 }
 
@@ -35,7 +41,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;  // 0: --help
   }
-  ingot::Context context(context_options(options));
+  const ingot::ContextOptions of_context = context_options(options);
+  ingot::Context context(of_context);
   const bool on_gpu = context.device().type == ingot::DeviceType::cuda;
   complete(options, on_gpu);
   const ingot::ContextInfo info = context.info();
@@ -50,23 +57,34 @@ int run(int argc, char** argv) {
   std::vector<ingot::LinearConfig> configs;
   configs.reserve(names.size());
   for (const std::string& name : names) configs.push_back(config_of(options, name));
-  prepare(context, options, configs);
-
-  Trainer trainer(context, options, text);
-  const std::vector<History> histories = trainer.train(names);
+  std::vector<History> histories;
+  std::int64_t launches = 0;
+  const auto train = [&](ingot::Context& own, ingot::Comm* comm) {
+    prepare(own, options, configs);
+    Trainer trainer(own, options, text, comm);
+    std::vector<History> found = trainer.train(names);
+    if (comm != nullptr && comm->rank() != 0) return;
+    histories = std::move(found);
+    launches = trainer.launches();
+  };
+  if (options.ranks == 0) {
+    train(context, nullptr);
+  } else {
+    on_ranks(context, of_context, options.ranks, [&](ingot::Context& own, ingot::Comm& comm) { train(own, &comm); });
+  }
 
   const ingot::KernelCache::Stats stats = context.cache().stats();
-  Report report{.runs = {},
-                .tokens_per_step = options.batch,
-                .parameters = options.shape.parameters(),
-                .device = info.device_name,
-                .target = ingot::print(info.target),
-                .recipe = options.recipe,
-                .seed = options.seed,
-                .settings = settings(options),
-                .kernels = {.compiled = stats.compiled,
-                            .loaded = stats.loaded,
-                            .launched = context.device_api().launches() + trainer.launches()}};
+  Report report{
+      .runs = {},
+      .tokens_per_step = options.batch,
+      .parameters = options.shape.parameters(),
+      .device = info.device_name,
+      .target = ingot::print(info.target),
+      .recipe = options.recipe,
+      .seed = options.seed,
+      .settings = settings(options),
+      .kernels = {
+          .compiled = stats.compiled, .loaded = stats.loaded, .launched = context.device_api().launches() + launches}};
   for (std::size_t i = 0; i < names.size(); ++i) report.runs.push_back({.name = names[i], .history = histories[i]});
   fmt::print("{}", table(report));
   write_report(options.out, report);

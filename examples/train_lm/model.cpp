@@ -31,6 +31,19 @@ ingot::LinearOptions layer_options(ingot::LinearOptions options, const char* lay
   return options;
 }
 
+Dtype weight_dtype(const ingot::LinearOptions& options) { return options.weight_dtype.value_or(Dtype::bf16); }
+
+// What there is of the weight of a block's layer.
+template <class Layer>
+training::ParameterParts parts_of(Layer& layer, const ingot::LinearOptions& options, const DataParallel* ranks) {
+  if (ranks != nullptr) return ranks->parts(layer.linear_of(weight_dtype(options)));
+  return {.working = weight_dtype(options) == Dtype::bf16};
+}
+
+training::ParameterParts parts_of(std::int64_t rows, const DataParallel* ranks) {
+  return ranks == nullptr ? training::ParameterParts{} : ranks->parts(rows);
+}
+
 ingot::NormLinearShape normed(std::int64_t in, std::int64_t out) {
   return {.linear = {.in_features = in, .out_features = out}, .affine = false};
 }
@@ -40,28 +53,30 @@ ingot::NormLinearShape normed(std::int64_t in, std::int64_t out) {
 // ---- Layers ---------------------------------------------------------------------------------------------------------
 
 Model::Block::Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch,
-                    const ingot::LinearConfig& config, const ingot::LinearOptions& options)
+                    const ingot::LinearConfig& config, const ingot::LinearOptions& options, const DataParallel* ranks)
     : first(backend, normed(shape.width(), shape.hidden), config, layer_options(options, ".first", "silu(x)")),
       second(backend, {.in_features = shape.hidden, .out_features = shape.width()}, config,
              layer_options(options, ".second", "x + residual")),
-      first_weight(backend, shape.hidden, shape.width(), !options.weight_dtype),
-      second_weight(backend, shape.width(), shape.hidden, !options.weight_dtype),
+      first_weight(backend, shape.hidden, shape.width(), parts_of(first, options, ranks)),
+      second_weight(backend, shape.width(), shape.hidden, parts_of(second, options, ranks)),
       hidden(backend, Dtype::bf16, batch, shape.hidden),
       x(backend, Dtype::bf16, batch, shape.width()) {}
 
 Model::Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, const ModelShape& shape,
-             std::int64_t batch, const ingot::LinearConfig& config, std::uint64_t seed, WeightCodes codes)
+             std::int64_t batch, const ingot::LinearConfig& config, std::uint64_t seed, WeightCodes codes,
+             DataParallel* ranks)
     : stream_(&stream),
       ops_(&ops),
       shape_(shape),
       batch_(batch),
       codes_(codes),
+      ranks_(ranks),
       casts_(backend),
       delayed_(backend),
-      embedding_(backend, kBytes, shape.embedding),
+      embedding_(backend, kBytes, shape.embedding, parts_of(kBytes, ranks)),
       head_(backend, normed(shape.width(), kBytes), ingot::high_precision(),
             {.name = "head", .workspace = &workspace_}),
-      head_weight_(backend, kBytes, shape.width()),
+      head_weight_(backend, kBytes, shape.width(), parts_of(kBytes, ranks)),
       loss_(backend, batch),
       x_(backend, Dtype::bf16, batch, shape.width()),
       logits_(backend, Dtype::bf16, batch, kBytes),
@@ -72,14 +87,12 @@ Model::Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, con
       grad_hidden_(backend, Dtype::bf16, batch, shape.hidden),
       embedding_parts_(embedding_parts(batch)),
       embedding_tables_(backend, Dtype::f32, embedding_parts_, kBytes * shape.embedding) {
-  std::optional<Dtype> weight_dtype;
-  if (codes == WeightCodes::masters && ingot::is_float8(config.output)) weight_dtype = Dtype::f32;
+  std::optional<Dtype> dtype;
+  if (codes == WeightCodes::masters && ingot::is_float8(config.output)) dtype = Dtype::f32;
   for (std::int64_t i = 0; i < shape.blocks; ++i) {
-    const ingot::LinearOptions options{.name = fmt::format("blocks.{}", i),
-                                       .weight_dtype = weight_dtype,
-                                       .delayed = &delayed_,
-                                       .workspace = &workspace_};
-    blocks_.push_back(std::make_unique<Block>(backend, shape, batch, config, options));
+    const ingot::LinearOptions options{
+        .name = fmt::format("blocks.{}", i), .weight_dtype = dtype, .delayed = &delayed_, .workspace = &workspace_};
+    blocks_.push_back(std::make_unique<Block>(backend, shape, batch, config, options, ranks));
   }
   init(seed);
 }
@@ -91,19 +104,29 @@ void Model::init(std::uint64_t seed) {
   // 1 / sqrt(layers on the residual)).
   const double branch = 1.0 / std::sqrt(2.0 * static_cast<double>(shape_.blocks));
   std::uint64_t numbers = hash_of(seed);
-  const auto init_one = [&](Parameter& parameter, double deviation) {
-    parameter.init(ops_->training, *stream_, deviation, ++numbers);
+  const auto init_one = [&](const std::string& name, Parameter& parameter, double deviation,
+                            const std::optional<ingot::OwnedLinear>& layer = {}) {
+    ++numbers;
+    if (ranks_ == nullptr) return parameter.init(ops_->training, *stream_, deviation, numbers);
+    ranks_->add(name, parameter, deviation, numbers, layer);
   };
-  init_one(embedding_, 1.0);
-  for (const auto& block : blocks_) {
-    init_one(block->first_weight, 1.0 / std::sqrt(width));
-    init_one(block->second_weight, branch / std::sqrt(hidden));
+  init_one("embedding", embedding_, 1.0);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    Block& block = *blocks_[i];
+    init_one(fmt::format("blocks.{}.first", i), block.first_weight, 1.0 / std::sqrt(width),
+             block.first.linear_of(block.first_weight.weight().dtype));
+    init_one(fmt::format("blocks.{}.second", i), block.second_weight, branch / std::sqrt(hidden),
+             block.second.linear_of(block.second_weight.weight().dtype));
   }
-  init_one(head_weight_, 0.1 / std::sqrt(width));
+  init_one("head", head_weight_, 0.1 / std::sqrt(width));
+  if (ranks_ != nullptr) ranks_->start();
   if (codes_ == WeightCodes::each) return;
+  const auto cast = [&](auto& layer, const Parameter& weight) {
+    if (weight.parts.values || weight.parts.working) casts_.add(layer, weight.weight(), *stream_);
+  };
   for (const auto& block : blocks_) {
-    casts_.add(block->first, block->first_weight.weight(), *stream_);
-    casts_.add(block->second, block->second_weight.weight(), *stream_);
+    cast(block->first, block->first_weight);
+    cast(block->second, block->second_weight);
   }
   casts_.run(*stream_);
 }
@@ -151,7 +174,7 @@ void Model::run_forward(const Batch& batch, const LossPlace& loss, bool with_gra
                           *stream_);
     x = &block->x;
   }
-  head_.forward({.input = *x, .weight = head_weight_.working, .output = logits_}, *stream_);
+  head_.forward({.input = *x, .weight = head_weight_.weight(), .output = logits_}, *stream_);
   loss_.run(ops_->training, {.logits = logits_,
                              .targets = static_cast<const u32*>(targets_.data()),
                              .grad = with_grad ? grad_logits_.view() : ingot::Tensor{},
@@ -167,20 +190,22 @@ void Model::forward_backward(const Batch& batch, const LossPlace& loss) {
 }
 
 void Model::run_backward(const Batch& batch, bool accumulate) {
-  head_.backward(
-      {.grad_output = grad_logits_, .grad_input = grad_x_, .grad_weight = head_weight_.grad, .accumulate = accumulate},
-      *stream_);
+  head_.backward({.grad_output = grad_logits_,
+                  .grad_input = grad_x_,
+                  .grad_weight = head_weight_.gradient(),
+                  .accumulate = accumulate},
+                 *stream_);
   for (auto at = blocks_.rbegin(); at != blocks_.rend(); ++at) {
     // The block's output is x plus its branch, so its gradient is x's; what comes back through the branch is added.
     Block& block = **at;
     block.second.backward({.grad_output = grad_x_,
                            .grad_input = grad_hidden_,
-                           .grad_weight = block.second_weight.grad,
+                           .grad_weight = block.second_weight.gradient(),
                            .accumulate = accumulate},
                           *stream_);
     block.first.backward({.grad_output = grad_hidden_,
                           .grad_input = grad_branch_,
-                          .grad_weight = block.first_weight.grad,
+                          .grad_weight = block.first_weight.gradient(),
                           .accumulate = accumulate},
                          *stream_);
     ops_->model.run(AddTo{.values = halves(grad_branch_), .sum = halves(grad_x_), .count = batch_ * shape_.width()});
@@ -203,7 +228,9 @@ void Model::embed_backward(const Batch& batch, bool accumulate) {
 
 void Model::step_done() {
   weights_changed();
+  if (ranks_ != nullptr) ranks_->reduce_maxima(delayed_);
   delayed_.sync_amax_history(*stream_);
+  if (ranks_ != nullptr) ranks_->gather();
   casts_.run(*stream_);
 }
 

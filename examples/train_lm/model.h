@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "data_parallel.h"
 #include "ingot/nn/modules/delayed_scaling.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/modules/norm_linear.h"
@@ -36,9 +37,11 @@ struct LossPlace {
 
 class Model {
  public:
-  // batch: rows of a micro-batch. Of a config in high precision, every weight is in bf16.
+  // batch: rows of a micro-batch. Of a config in high precision, every weight is in bf16. `ranks` has the values of
+  // the weights where it is given, and outlives the model.
   Model(ingot::Backend& backend, ingot::Stream& stream, OpRunners& ops, const ModelShape& shape, std::int64_t batch,
-        const ingot::LinearConfig& config, std::uint64_t seed, WeightCodes codes = WeightCodes::together);
+        const ingot::LinearConfig& config, std::uint64_t seed, WeightCodes codes = WeightCodes::together,
+        DataParallel* ranks = nullptr);
 
   // Enqueues the forward pass, which writes the batch's mean loss.
   void forward(const Batch& batch, const LossPlace& loss);
@@ -59,7 +62,7 @@ class Model {
   struct Block {
     // Weights of f32 (options.weight_dtype) have no working copy.
     Block(ingot::Backend& backend, const ModelShape& shape, std::int64_t batch, const ingot::LinearConfig& config,
-          const ingot::LinearOptions& options);
+          const ingot::LinearOptions& options, const DataParallel* ranks);
 
     ingot::RMSNormLinear first;
     ingot::Float8Linear second;
@@ -78,6 +81,7 @@ class Model {
   ModelShape shape_;
   std::int64_t batch_;
   WeightCodes codes_;
+  DataParallel* ranks_;
   ingot::WeightCasts casts_;
   ingot::Float8Workspace workspace_;
   ingot::DelayedScaling delayed_;

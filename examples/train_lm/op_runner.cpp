@@ -12,7 +12,7 @@ constexpr examples::Ops kOps{.name = "train_lm", .text = kOpsText};
 ingot::Source source_of(std::string_view op_name) { return examples::source_of(kOps, op_name); }
 
 std::vector<std::string_view> all_op_names() {
-  return {Targets::kName, Embed::kName, EmbedBackward::kName, SumTables::kName, AddTo::kName};
+  return {Targets::kName, Embed::kName, EmbedBackward::kName, SumTables::kName, AddTo::kName, AddFloats::kName};
 }
 
 OpRunner::OpRunner(ingot::Context& context, ingot::Stream& stream) : examples::OpRunner(context, stream, kOps) {}

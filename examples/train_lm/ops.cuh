@@ -148,4 +148,26 @@ struct AddTo {
   }
 };
 
+// ---- Gradients of parts of a batch
+
+// sum += values
+struct AddFloats {
+  static constexpr const char* kName = "AddFloats";
+  const float* values;
+  float* sum;
+  i64 count;
+
+  INGOT_HOST_DEVICE i64 rows() const { return ingot::ceil_div(count, kRowOfVectors); }
+  template <class Group>
+  INGOT_HOST_DEVICE void operator()(Group group, i64 row) const {
+    const i64 start = row * kRowOfVectors;
+    for_each_vector(group, ingot::min_of(kRowOfVectors, count - start), [&](i64 col) {
+      const Eight v = load(values + start + col);
+      Eight total = load(sum + start + col);
+      for (i64 i = 0; i < kVector; ++i) total.x[i] += v.x[i];
+      store(sum + start + col, total);
+    });
+  }
+};
+
 }  // namespace train_lm

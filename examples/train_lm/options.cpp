@@ -99,7 +99,12 @@ void add_options(CLI::App& app, Options& options) {
          "without a bf16 weight")
       ->check(CLI::IsMember(std::vector<std::string>(kWeightCodes.begin(), kWeightCodes.end())))
       ->default_str("together");
-  app.add_option("--micro-batches", options.micro_batches, "parts of a step whose gradients are accumulated")
+  app.add_option("--ranks", options.ranks,
+                 "ranks that divide each batch, the f32 weights and the optimizer's state: threads on the CPU, a GPU "
+                 "each with NCCL")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--micro-batches", options.micro_batches,
+                 "parts of a step whose gradients are accumulated; with --ranks those of all ranks (default: one each)")
       ->check(count)
       ->capture_default_str();
   app.add_option("--graph", options.graph, "auto, on or off: replay steps from a CUDA graph")
@@ -123,6 +128,10 @@ void complete(Options& options, bool on_gpu) {
   fill(options.batch, {}, preset.batch);
   fill(options.steps, {}, preset.steps);
   fill(options.warmup_steps, std::int64_t{-1}, preset.warmup_steps);
+  if (options.ranks > 0) {
+    fill(options.checkpoint_every, std::int64_t{-1}, std::int64_t{0});
+    fill(options.micro_batches, std::int64_t{1}, std::int64_t{options.ranks});
+  }
   fill(options.checkpoint_every, std::int64_t{-1}, preset.checkpoint_every);
   // The preset's rate is for its blocks; the more there are, the more a step of all of them changes the output.
   const double more_blocks = static_cast<double>(options.shape.blocks) / static_cast<double>(preset.shape.blocks);
@@ -133,6 +142,12 @@ void complete(Options& options, bool on_gpu) {
   require(shape.hidden % 8 == 0, "--hidden", fmt::format("is {}, but must be a multiple of 8", shape.hidden));
   require(options.batch % options.micro_batches == 0, "--micro-batches",
           fmt::format("is {}, but must divide the batch of {}", options.micro_batches, options.batch));
+  if (options.ranks > 0) {
+    require(options.micro_batches % options.ranks == 0, "--micro-batches",
+            fmt::format("is {}, but {} ranks must divide it", options.micro_batches, options.ranks));
+    require(options.checkpoint_every == 0 && !options.resume, "--ranks",
+            "has no checkpoints: leave out --checkpoint-every and --resume");
+  }
   require(options.graph != "on" || on_gpu, "--graph", "is on, but the CPU has no graphs: leave it at auto");
   constexpr std::int64_t kMaxWidth = std::int64_t{1} << 20;
   require(shape.width() <= kMaxWidth, "--context",
@@ -141,13 +156,15 @@ void complete(Options& options, bool on_gpu) {
 
 std::vector<std::pair<std::string, double>> settings(const Options& options) {
   const ModelShape& shape = options.shape;
-  return {
+  std::vector<std::pair<std::string, double>> all{
       {"context", static_cast<double>(shape.context)}, {"embedding", static_cast<double>(shape.embedding)},
       {"hidden", static_cast<double>(shape.hidden)},   {"blocks", static_cast<double>(shape.blocks)},
       {"batch", static_cast<double>(options.batch)},   {"micro_batches", static_cast<double>(options.micro_batches)},
       {"learning_rate", options.learning_rate},        {"warmup", static_cast<double>(options.warmup_steps)},
       {"weight_decay", options.weight_decay},          {"clip", options.clip},
       {"seed", static_cast<double>(options.seed)}};
+  if (options.ranks > 0) all.emplace_back("ranks", options.ranks);
+  return all;
 }
 
 std::string fingerprint(const Options& options, std::uint64_t text_digest, bool on_gpu) {

@@ -46,7 +46,8 @@ struct Options {
   double weight_decay = 0.1;
   double clip = 1.0;  // the most that the norm of all gradients may be; 0: any
   WeightCodes weight_codes = WeightCodes::together;
-  std::int64_t micro_batches = 1;  // in which a step's gradients are accumulated
+  int ranks = 0;                   // that divide each batch; 0: training without ranks
+  std::int64_t micro_batches = 1;  // in which a step's gradients are accumulated; of all ranks together
   std::string graph = "auto";      // auto, on, off: steps from a CUDA graph
   std::uint64_t seed = 1;
   std::int64_t checkpoint_every = -1;  // steps; 0: never

@@ -1,10 +1,13 @@
 #include "prepare.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <variant>
 
+#include "data_parallel.h"
 #include "ingot/runtime/context/dry_run.h"
+#include "ingot/runtime/dist/comm.h"
 #include "model.h"
 #include "op_runner.h"
 
@@ -24,11 +27,16 @@ ingot::Recording recording_of(const Options& options, std::span<const ingot::Lin
                     .total = options.batch,
                     .seed = nullptr};
   for (const ingot::LinearConfig& config : configs) {
+    // A rank by itself asks for the kernels of one of several.
+    ingot::Comm alone(dry.backend().device_api());
+    std::optional<DataParallel> ranks;
+    if (options.ranks > 0) ranks.emplace(dry.backend(), stream, ops, alone, options);
     Model model(dry.backend(), stream, ops, options.shape, options.micro_batch(), config, options.seed,
-                options.weight_codes);
+                options.weight_codes, ranks ? &*ranks : nullptr);
     constexpr int kSteps = 2;  // delayed scales begin in the first
     for (int step = 0; step < kSteps; ++step) {
-      for (std::int64_t i = 0; i < std::min<std::int64_t>(2, options.micro_batches); ++i) {
+      const std::int64_t parts = ranks ? 1 : std::min<std::int64_t>(2, options.micro_batches);
+      for (std::int64_t i = 0; i < parts; ++i) {
         model.forward_backward(batch, {.sums = static_cast<float*>(loss.view().data), .accumulate = i > 0});
       }
       model.step_done();

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -64,8 +65,10 @@ training::OptimizerOptions optimizer_options(const Options& options) {
   return {.weight_decay = options.weight_decay, .clip = options.clip};
 }
 
-Trainer::Trainer(ingot::Context& context, const Options& options, const std::vector<std::uint8_t>& text)
+Trainer::Trainer(ingot::Context& context, const Options& options, const std::vector<std::uint8_t>& text,
+                 ingot::Comm* comm)
     : context_(&context),
+      comm_(comm),
       options_(&options),
       stream_(context.backend()),
       fingerprint_(fingerprint(options, XXH3_64bits(text.data(), text.size()),
@@ -135,13 +138,23 @@ struct Trainer::Run {
   Run(Trainer& trainer, const ingot::LinearConfig& config)
       : of(&trainer),
         ops(*trainer.context_, trainer.stream_),
+        ranks(trainer.comm_ == nullptr
+                  ? nullptr
+                  : std::make_unique<DataParallel>(backend(), trainer.stream_, ops, *trainer.comm_, options())),
         model(backend(), trainer.stream_, ops, options().shape, options().micro_batch(), config, options().seed,
-              options().weight_codes),
-        optimizer(backend(), model.parameters(), optimizer_options(options())),
+              options().weight_codes, ranks.get()),
+        optimizer(backend(), ranks == nullptr ? model.parameters() : std::vector<Parameter*>{},
+                  optimizer_options(options())),
         table(backend(), options().steps, [&trainer](std::int64_t number) { return trainer.step_values(number); }),
         step(
             trainer.stream_, [this] { work(); }, [this] { return backend().device_api().launches() + ops.launches(); },
-            options().graph != "off" && trainer.context_->device().type == ingot::DeviceType::cuda) {}
+            options().graph != "off" && trainer.context_->device().type == ingot::DeviceType::cuda) {
+    // All ranks start delayed scales with the same data.
+    if (ranks == nullptr || model.delayed_scaling().size() == 0) return;
+    table.prepare(0, of->stream_);
+    table.advance(ops.training);
+    model.forward_backward(of->training_batch(0, table.now()), {.sums = ranks->loss()});
+  }
 
   ingot::Backend& backend() const { return of->context_->backend(); }
   const Options& options() const { return *of->options_; }
@@ -151,8 +164,20 @@ struct Trainer::Run {
     step.run();
   }
 
+  void work_of_rank() {
+    const std::int64_t parts = options().micro_batches / of->comm_->size();
+    for (std::int64_t i = 0; i < parts; ++i) {
+      const std::int64_t part = i * of->comm_->size() + of->comm_->rank();
+      model.forward_backward(of->training_batch(part, table.now()), {.sums = ranks->loss()});
+      ranks->add_gradients(i);
+    }
+    ranks->step(table.now(), of->losses());
+    model.step_done();
+  }
+
   void work() {
     table.advance(ops.training);
+    if (ranks != nullptr) return work_of_rank();
     for (std::int64_t i = 0; i < options().micro_batches; ++i) {
       model.forward_backward(of->training_batch(i, table.now()),
                              {.sums = of->losses(), .now = table.now(), .accumulate = i > 0});
@@ -163,6 +188,7 @@ struct Trainer::Run {
 
   Trainer* of;
   OpRunners ops;
+  std::unique_ptr<DataParallel> ranks;
   Model model;
   training::AdamW optimizer;
   training::StepTable table;
@@ -222,11 +248,11 @@ void Trainer::train_one(const std::string& name, Progress& progress, bool from_c
     run.train_step(step);
     const std::int64_t done = step + 1;
     const bool is_last = done == options_->steps;
-    const bool show = done % show_every == 0 || is_last;
+    const bool show = reports() && (done % show_every == 0 || is_last);
     const bool save = options_->checkpoint_every > 0 && (done % options_->checkpoint_every == 0 || is_last);
     if (show || save) meter.collect(done);
     if (show) line.show(done, history.losses.back(), meter.tokens_per_second(options_->batch));
-    if (is_last) history.validation_loss = validate(run.model);
+    if (is_last && reports()) history.validation_loss = validate(run.model);
     if (save) write_checkpoint(checkpoint_file(), progress, run.model, backend, stream_);
     if (is_last || save) meter.begin = Clock::now();
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint.h"
+#include "ingot/runtime/dist/comm.h"
 #include "model.h"
 #include "options.h"
 #include "training/graphed_step.h"
@@ -21,10 +22,12 @@ training::OptimizerOptions optimizer_options(const Options& options);
 
 class Trainer {
  public:
-  Trainer(ingot::Context& context, const Options& options, const std::vector<std::uint8_t>& text);
+  // With `comm` this is one of several ranks, and every rank makes the same calls.
+  Trainer(ingot::Context& context, const Options& options, const std::vector<std::uint8_t>& text,
+          ingot::Comm* comm = nullptr);
 
   // Trains the models of `names` ("bf16", "fp8") one after the other, and returns one history for each. Goes on from
-  // the checkpoint if the options say so.
+  // the checkpoint if the options say so. Of several ranks the first has the losses, and the others' are empty.
   std::vector<History> train(const std::vector<std::string>& names);
 
   // Kernels that the example itself launched; the library counts its own.
@@ -38,6 +41,7 @@ class Trainer {
 
   void train_one(const std::string& name, Progress& progress, bool from_checkpoint);
   training::StepValues step_values(std::int64_t step) const;
+  bool reports() const { return comm_ == nullptr || comm_->rank() == 0; }
   Batch training_batch(std::int64_t micro_batch, const training::StepValues* now) const;
   Batch validation_batch(std::int64_t number) const;
   double validate(Model& model);
@@ -45,6 +49,7 @@ class Trainer {
   std::filesystem::path checkpoint_file() const { return options_->out / "checkpoint"; }
 
   ingot::Context* context_;
+  ingot::Comm* comm_;
   const Options* options_;
   ingot::Stream stream_;
   std::string fingerprint_;

@@ -142,19 +142,20 @@ struct AddLoss {
 
 // ---- Gradient clipping, by the norm of all gradients together
 
-// partial[row] = the sum of the squares of a row of kRowOfVectors elements.
+// partial[row] = the sum of the squares of a row of `width` elements.
 struct SumOfSquares {
   static constexpr const char* kName = "SumOfSquares";
   const float* grad;
   i64 count;
   float* partial;  // [rows()]
+  i64 width = kRowOfVectors;
 
-  INGOT_HOST_DEVICE i64 rows() const { return ingot::ceil_div(count, kRowOfVectors); }
+  INGOT_HOST_DEVICE i64 rows() const { return ingot::ceil_div(count, width); }
   template <class Group>
   INGOT_HOST_DEVICE void operator()(Group group, i64 row) const {
-    const i64 start = row * kRowOfVectors;
+    const i64 start = row * width;
     float squares = 0.0F;
-    for_each_vector(group, ingot::min_of(kRowOfVectors, count - start), [&](i64 col) {
+    for_each_vector(group, ingot::min_of(width, count - start), [&](i64 col) {
       const Eight v = load(grad + start + col);
       float eight = 0.0F;
       for (i64 i = 0; i < kVector; ++i) eight += v.x[i] * v.x[i];
@@ -183,6 +184,7 @@ struct ClipScale {
     float lost = 0.0F;  // by rounding (Kahan): a large model has 200,000 partial sums
     INGOT_UNROLL_BY(8)
     for (i64 i = group.lane(); i < count; i += group.lanes()) {
+      if (partial[i] == 0.0F) continue;  // as of padding: it changes nothing, not even what was lost
       const float next = partial[i] - lost;
       const float sum = squares + next;
       lost = (sum - squares) - next;

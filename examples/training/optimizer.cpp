@@ -21,14 +21,28 @@ std::int64_t partials_of(const std::vector<Parameter*>& parameters) {
 
 }  // namespace
 
-Parameter::Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols, bool with_working)
-    : values(backend, Dtype::f32, rows, cols),
-      first_moment(backend, Dtype::f32, rows, cols),
-      second_moment(backend, Dtype::f32, rows, cols),
-      grad(backend, Dtype::f32, rows, cols),
+Parameter::Parameter(ingot::Backend& backend, std::int64_t row_count, std::int64_t col_count, const ParameterParts& of)
+    : grad(backend, Dtype::f32, row_count + of.spare_rows, col_count),
+      rows(row_count),
+      cols(col_count),
       count(rows * cols),
-      has_working(with_working) {
-  if (has_working) working = ingot::OwnedTensor(backend, Dtype::bf16, rows, cols);
+      decays(rows > 1),
+      parts(of) {
+  if (parts.working) working = ingot::OwnedTensor(backend, Dtype::bf16, rows + parts.spare_rows, cols);
+  if (!parts.values) return;
+  for (ingot::OwnedTensor* each : {&values, &first_moment, &second_moment}) {
+    *each = ingot::OwnedTensor(backend, Dtype::f32, rows, cols);
+  }
+}
+
+ingot::Tensor Parameter::weight() const {
+  const ingot::Tensor& grads = grad.view();  // of a weight that has only a shape: nobody reads it there
+  if (parts.working) return ingot::matrix(working.view().data, Dtype::bf16, rows, cols, grads.device);
+  return parts.values ? values.view() : ingot::matrix(grads.data, parts.shape_only, rows, cols, grads.device);
+}
+
+ingot::Tensor Parameter::gradient() const {
+  return ingot::matrix(grad.view().data, Dtype::f32, rows, cols, grad.view().device);
 }
 
 void Parameter::init(OpRunner& ops, ingot::Stream& stream, double deviation, std::uint64_t seed) {
@@ -44,7 +58,7 @@ void Parameter::init(OpRunner& ops, ingot::Stream& stream, double deviation, std
 }
 
 void Parameter::values_changed(OpRunner& ops) const {
-  if (!has_working) return;
+  if (!parts.working) return;
   ops.run(ToWorking{.values = floats(values), .working = halves(working), .count = count});
 }
 
@@ -79,20 +93,23 @@ void AdamW::find_scale(OpRunner& ops) {
 void AdamW::step(OpRunner& ops, const StepValues* now) {
   const bool clips = options_.clip > 0;
   if (clips) find_scale(ops);
+  update(ops, now, clips ? scale() : nullptr);
+}
+
+void AdamW::update(OpRunner& ops, const StepValues* now, const float* scale) {
   for (const Parameter* parameter : parameters_) {
-    const bool is_matrix = parameter->values.view().rows > 1;
     ops.run(AdamWUpdate{.values = floats(parameter->values),
                         .first_moment = floats(parameter->first_moment),
                         .second_moment = floats(parameter->second_moment),
                         .grad = floats(parameter->grad),
-                        .grad_scale = clips ? scale() : nullptr,
+                        .grad_scale = scale,
                         .working = halves(parameter->working),
                         .count = parameter->count,
                         .now = now,
                         .beta1 = static_cast<float>(options_.beta1),
                         .beta2 = static_cast<float>(options_.beta2),
                         .epsilon = static_cast<float>(options_.epsilon),
-                        .weight_decay = is_matrix ? static_cast<float>(options_.weight_decay) : 0.0F});
+                        .weight_decay = parameter->decays ? static_cast<float>(options_.weight_decay) : 0.0F});
   }
 }
 

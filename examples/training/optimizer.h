@@ -20,22 +20,35 @@
 
 namespace training {
 
+// What a Parameter has memory for, besides its gradient.
+struct ParameterParts {
+  bool values = true;  // and both moments
+  bool working = true;
+  // Without either: the dtype of weight(), which then has only a shape, for a layer that multiplies given codes.
+  ingot::Dtype shape_only = ingot::Dtype::bf16;
+  // Of the working copy and the gradient, behind the matrix: ranks that do not divide its rows exchange whole shards.
+  std::int64_t spare_rows = 0;
+};
+
 // A weight or an embedding table.
 struct Parameter {
-  Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols, bool has_working = true);
+  Parameter(ingot::Backend& backend, std::int64_t rows, std::int64_t cols, const ParameterParts& parts = {});
 
   // Values from N(0, deviation^2), moments of 0.
   void init(OpRunner& ops, ingot::Stream& stream, double deviation, std::uint64_t seed);
   // Makes the working copy from the values, for example after a checkpoint was read.
   void values_changed(OpRunner& ops) const;
   // The weight for a layer: the working copy or, without one, the values (LinearOptions::weight_dtype is f32 then).
-  const ingot::Tensor& weight() const { return has_working ? working.view() : values.view(); }
+  ingot::Tensor weight() const;
+  // For a layer's backward: `grad` without spare rows.
+  ingot::Tensor gradient() const;
 
   ingot::OwnedTensor values, first_moment, second_moment;  // f32
   ingot::OwnedTensor working;                              // bf16: what the layers multiply; or none
   ingot::OwnedTensor grad;                                 // f32: the main gradient, of all micro-batches
-  std::int64_t count;
-  bool has_working;
+  std::int64_t rows, cols, count;
+  bool decays;  // a matrix: AdamW's weight decay applies
+  ParameterParts parts;
 };
 
 struct OptimizerOptions {
@@ -56,6 +69,8 @@ class AdamW {
 
   // Updates all values and working copies from the gradients.
   void step(OpRunner& ops, const StepValues* now);
+  // The same with gradients times *scale (null: 1), which step() finds by clipping: for a rank that has parts of them.
+  void update(OpRunner& ops, const StepValues* now, const float* scale);
 
   // Of the last step, on the device: the norm of all gradients before clipping, and what they were multiplied by.
   const float* norm() const { return static_cast<const float*>(norm_.data()); }

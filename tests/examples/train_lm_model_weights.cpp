@@ -103,8 +103,8 @@ struct Primary {
         stream(on.backend()),
         ops(on, stream),
         masters(keeps_masters),
-        weights{training::Parameter(on.backend(), kInner, kWidth, !masters),
-                training::Parameter(on.backend(), kWidth, kInner, !masters)},
+        weights{training::Parameter(on.backend(), kInner, kWidth, {.working = !masters}),
+                training::Parameter(on.backend(), kWidth, kInner, {.working = !masters})},
         optimizer(on.backend(), {&weights[0], &weights[1]}, {.weight_decay = 0}),
         casts(on.backend()) {
     const Dtype dtype = masters ? Dtype::f32 : Dtype::bf16;

@@ -432,6 +432,26 @@ BOOST_AUTO_TEST_CASE(seeds_agree_and_micro_batches_change_little, *boost::unit_t
   }
 }
 
+// Both models, by the command line.
+BOOST_AUTO_TEST_CASE(ranks_write_one_loss_curve, *boost::unit_test::label("nightly")) {
+  const Bench bench;
+  std::vector<std::string> arguments = bench.tiny("out", 6);
+  BOOST_TEST(bench.run(arguments + std::vector<std::string>{"--ranks", "2"}) == 1);
+  check_contains(bench.log(), {"train_lm: error: --ranks: has no checkpoints: leave out --checkpoint-every"});
+  arguments.erase(std::ranges::find(arguments, "--checkpoint-every"), std::ranges::find(arguments, "--steps"));
+  std::string first;
+  for (const std::string ranks : {"1", "2"}) {
+    BOOST_REQUIRE_MESSAGE(
+        bench.run(arguments + std::vector<std::string>{"--ranks", ranks, "--micro-batches", "2"}) == 0, bench.log());
+    const std::string losses = read(bench.path("out") / "loss.csv");
+    BOOST_TEST(std::count(losses.begin(), losses.end(), '\n') == 7);
+    if (first.empty()) first = losses;
+    BOOST_TEST(losses == first);
+    BOOST_TEST(nlohmann::json::parse(read(bench.path("out") / "summary.json"))["settings"]["ranks"] ==
+               std::stoi(ranks));
+  }
+}
+
 // The kernels that a GPU would run are compiled into the store, once. Without NVRTC there are none, and it says 0.
 BOOST_AUTO_TEST_CASE(a_second_run_compiles_nothing, *boost::unit_test::label("nightly")) {
   const ingot::test::TemporaryDirectory empty;

@@ -84,7 +84,7 @@ if has INGOT_EXAMPLES; then
   step "examples/generate, lora and train_lm, with the installed headers"
   mkdir "$work/cuda"
   printf '#error "an example needs nothing of CUDA"\n' > "$work/cuda/cuda.h"
-  (cd "$source_dir/examples" && ls generate/*.cpp common/*.cpp lora/*.cpp training/*.cpp train_lm/{model,prepare}.cpp) | xargs -P "$(nproc)" -I{} "$cxx" -std=c++20 -M -MF /dev/null \
+  (cd "$source_dir/examples" && ls generate/*.cpp common/*.cpp lora/*.cpp training/*.cpp train_lm/{data_parallel,model,prepare,ranks}.cpp) | xargs -P "$(nproc)" -I{} "$cxx" -std=c++20 -M -MF /dev/null \
     -DFMT_HEADER_ONLY -I "$work/cuda" -I "$work/prefix/include" -I "$work/prefix/include/ingot/templates" -I "$source_dir/examples" \
     -I "$source_dir/examples/common" -I "$build_dir/examples" "$source_dir/examples/{}" ||
     fail "an example does not compile against the installed headers"
