@@ -192,7 +192,8 @@ def check_scales(net):
         whole = torch.cat([shard._tensor if hasattr(shard, "_tensor") else shard for shard in [gathered(weight)]])
         assert torch.equal(local._precomputed_scale, tensor_to_scale(whole, E4M3))
         state = net.state_dict()
-        kept = [local.detach(), local.clone(), local.view(-1), state[name_of(net, layer)]._local_tensor]
+        assert torch.equal(local.clone()._precomputed_scale, local._precomputed_scale)  # its own, which stays
+        kept = [local.detach(), local.view(-1), state[name_of(net, layer)]._local_tensor]
         kept += list(local.split(1)) if local.numel() else []
         assert all(each._precomputed_scale is local._precomputed_scale for each in kept)
         names, metadata = local.__tensor_flatten__()

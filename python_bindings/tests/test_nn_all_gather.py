@@ -21,7 +21,9 @@ from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 
-from ingot.nn import Float8Linear, LayerNormLinear, float8_all_gather, precompute_float8_all_gather
+from ingot.nn import (
+    Float8Linear, LayerNormLinear, float8_all_gather, precompute_float8_all_gather, sync_amax_history
+)
 from ingot.torch import LinearError
 from ingot.torch._gathered_weight import Casts, GatheredWeight
 from ingot.torch._sharded_weight import ShardedWeight
@@ -276,6 +278,67 @@ def check_written_weights(rank):
         assert all(map(torch.equal, *outputs)), recipe
 
 
+def check_copies(rank):
+    """Copies of weights keep their values in FP8 when the originals change: casts are written in place."""
+    for recipe in ("tensorwise", "rowwise"):
+        net = small(recipe, True)
+        precompute_float8_all_gather(net)
+        before = net(batch(rank))
+        kept = [each.detach().clone() for each in net.parameters()]
+        with torch.no_grad():
+            for each in net.parameters():
+                each.mul_(3)
+            precompute_float8_all_gather(net)
+            net(batch(rank))
+            for each, value in zip(net.parameters(), kept):
+                each.copy_(value)
+        assert torch.equal(net(batch(rank)), before), recipe
+        other = copy.deepcopy(kept)
+        assert all(torch.equal(each._local_tensor, value._local_tensor) for each, value in zip(other, kept))
+
+
+def check_one_shard(rank):
+    """Replicas that each have all rows, and weights that a collective writes."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    for recipe in ("tensorwise", "rowwise", "rowwise_folded"):
+        Case(recipe, mixed=True, precompute=True, mesh=mesh).check(rank)
+        Case(recipe, mesh=mesh, reshard_after_forward=False).check(rank)
+    for recipe in ("tensorwise", "rowwise_folded"):
+        net = small(recipe, True)
+        net(batch(rank))
+        precompute_float8_all_gather(net)
+        with torch.no_grad():
+            for each in net.parameters():
+                local = each._local_tensor
+                dist.all_reduce(local[:3] if each.shape[0] == 7 else local)  # ranks hold as many rows of the others
+            plain = small(recipe, False)
+            for to, each in zip(plain.parameters(), net.parameters()):
+                to._local_tensor.copy_(getattr(each._local_tensor, "_tensor", each._local_tensor))
+            assert torch.equal(net(batch(rank)), plain(batch(rank))), recipe
+
+
+def check_stays(rank):
+    """What stays gathered has the scales of its own values, whatever is cast meanwhile."""
+    for recipe in ("tensorwise", "delayed"):
+        outputs = []
+        for gathers in (False, True):
+            net = small(recipe, gathers, reshard_after_forward=False)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.3)
+            for step in range(3):
+                loss_of(net, batch(rank)).backward()
+                sync_amax_history(net)
+                with torch.no_grad():
+                    outputs.append(net(batch(rank, step)))
+                optimizer.step()
+                optimizer.zero_grad()
+                if gathers:
+                    precompute_float8_all_gather(net)
+                with torch.no_grad():
+                    outputs.append(net(batch(rank, step)))  # of the weights before the step, as FSDP has it
+        half = len(outputs) // 2
+        assert all(map(torch.equal, outputs[:half], outputs[half:])), (recipe, outputs)
+
+
 def check_tied(rank):
     """A weight that an embedding reads too is gathered in high precision, and it is said why."""
 
@@ -372,6 +435,9 @@ CHECKS = [
     check_offload,
     check_accumulation,
     check_written_weights,
+    check_copies,
+    check_one_shard,
+    check_stays,
     check_tied,
     check_checkpoints,
     check_other_rank,

@@ -6,7 +6,6 @@ from typing import Optional
 
 import torch
 import torch.nn as nn
-from torch.distributed._tensor import DTensor
 
 from ..torch._gathered_weight import Casts
 from ..torch._shard_gather import gathered_in_float8, precompute, weights_changed
@@ -92,12 +91,17 @@ class WeightWithDynamicFloat8CastTensor(ShardedWeight):
         if metadata.scale is None or metadata.gather.mode != "codes":
             return super()._made(received, metadata, param_dtype)
         data, role = received[0].view(self._dtype), GemmInputRole.WEIGHT
-        return Float8TrainingTensor(data, metadata.scale, param_dtype, self._linear_mm_config, gemm_input_role=role)
+        scale = metadata.scale.clone() if metadata.stays else metadata.scale
+        return Float8TrainingTensor(data, scale, param_dtype, self._linear_mm_config, gemm_input_role=role)
 
     def _filled(self, local: torch.Tensor, metadata) -> bool:
         if not isinstance(local, Float8TrainingTensor):
             return super()._filled(local, metadata)
-        local._scale = metadata.scale
+        if metadata.stays:  # casts write their scales in place
+            with torch.autograd._unsafe_preserve_version_counter(local._scale):
+                local._scale.copy_(metadata.scale)
+        else:
+            local._scale = metadata.scale
         return True
 
 

@@ -4,7 +4,7 @@ from .._pytorch import require_import
 
 require_import("ingot.nn")
 
-from ._all_gather import float8_all_gather, precompute_float8_all_gather
+from ._all_gather import float8_all_gather, precompute_float8_all_gather, weights_changed
 from ._checkpoint import CheckpointReport, load_float8_checkpoint
 from ._checkpoint_save import float8_quantization_config, save_float8_checkpoint
 from ._delayed import sync_amax_history
@@ -38,4 +38,5 @@ __all__ = [
     "save_float8_checkpoint",
     "shared_input",
     "sync_amax_history",
+    "weights_changed",
 ]

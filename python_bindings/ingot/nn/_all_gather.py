@@ -14,7 +14,7 @@ from ..torch._layers import ingot_layers, name_layers
 from ..torch._model_weights import users_of_parameters
 from ..torch._modules import type_name
 from ..torch._operators import HIGH_PRECISION
-from ..torch._shard_gather import agree_at_first_call, gathered_in_float8, precompute
+from ..torch._shard_gather import agree_at_first_call, gathered_in_float8, precompute, weights_changed as weights_changed
 from ..torch._sharded_weight import ShardedWeight, say_once
 
 _E4M3 = torch.float8_e4m3fn

@@ -148,9 +148,9 @@ class KeepsScales(torch.nn.Module):
         """The maxima of weights that FSDP has gathered in FP8, each rank's of its own shard: no operator sees their values."""
         maxima = amax.view(-1, 3)[:, 1]
         for place, (_, weight) in enumerate(self.named_weights()):
-            if is_gathered(weight) and weight.amax is not None:
+            if is_gathered(weight) and weight.own_amax is not None:
                 slot = maxima[place : place + 1]
-                slot.copy_(torch.maximum(slot, weight.amax))
+                slot.copy_(torch.maximum(slot, weight.own_amax))
 
     def _note_run(self, input: torch.Tensor) -> None:
         # Not in a compiled graph, which would be compiled again for it.
@@ -333,6 +333,7 @@ def _sync(modules: List[KeepsScales]) -> None:
         _begin(joined[1], joined[0])
     sync_slots(*joined, formats)
     if len(modules) == 1:
+        torch.autograd.graph.increment_version(joined[2])  # by which weights in FP8 see a new scale; the operator does not
         return
     torch._foreach_copy_([*arrays[1], *arrays[2]], [*joined[1].unbind(), *joined[2].unbind()])
     torch._foreach_zero_(arrays[0])

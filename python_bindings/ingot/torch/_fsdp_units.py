@@ -12,9 +12,11 @@ from torch.distributed import _composable_state
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import CheckpointWrapper
 
 
+_STATES = getattr(_composable_state, "_module_state_mapping", {})
+
+
 class Unit(NamedTuple):
-    """group: of the parameters that are gathered together; parameter: FSDP's own object of one; root: the module whose
-    call is a step."""
+    """group: of the parameters that are gathered together; parameter: FSDP's own object of one."""
 
     group: Any
     parameter: Any
@@ -22,6 +24,16 @@ class Unit(NamedTuple):
     @property
     def reshards(self) -> bool:
         return bool(self.group._reshard_after_forward)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the weight is sharded over; 1 where each has all of it."""
+        return getattr(self.parameter.mesh_info, "shard_mesh_size", 1)
+
+    @property
+    def keeps_a_part(self) -> bool:
+        """Is the weight sharded over fewer ranks after forward, reshard_after_forward=<int>?"""
+        return bool(getattr(self.group, "_use_post_forward_mesh", False))
 
     @property
     def is_split_again(self) -> bool:
@@ -40,7 +52,7 @@ class Unit(NamedTuple):
 
 
 def _states() -> Iterator[Any]:
-    for reference in list(_composable_state._module_state_mapping.values()):
+    for reference in list(_STATES.values()):
         state = reference() if isinstance(reference, weakref.ref) else reference
         if state is not None:
             yield state
@@ -61,7 +73,8 @@ def unit_of(parameter: torch.Tensor) -> Optional[Unit]:
                     sharded = each.sharded_param
                     if sharded is parameter or sharded._local_tensor is parameter:
                         unit = Unit(group, each)
-                        unit.reshards, unit.is_split_again, unit.gathered_dtype, unit.is_backward  # are they there?
+                        unit.reshards, unit.is_split_again, unit.gathered_dtype, unit.is_backward, unit.ranks  # are they there?
+                        each._module_info.module
                         return unit
     except AttributeError:
         pass
@@ -74,7 +87,7 @@ _FREES: list = [None, False]  # the modules that were looked at, by the last one
 def frees_weights() -> bool:
     """Does FSDP2 free the weights of any model after forward? Then codes that a layer keeps for backward would be a copy of
     the weight that FSDP knows nothing of."""
-    modules = _composable_state._module_state_mapping.data
+    modules = getattr(_STATES, "data", None)
     if not modules:
         return False
     seen = next(reversed(modules)), len(modules)
@@ -101,7 +114,7 @@ def is_recomputed(unit: Unit) -> bool:
     """Is the module of this parameter within one that activation checkpointing wraps? A call of torch.utils.checkpoint
     within a forward is not seen."""
     layer = unit.parameter._module_info.module
-    for root, reference in list(_composable_state._module_state_mapping.items()):
+    for root, reference in list(_STATES.items()):
         state = reference() if isinstance(reference, weakref.ref) else reference
         if not getattr(state, "_is_root", False) or not any(each is layer for each in root.modules()):
             continue

@@ -54,28 +54,28 @@ class GatheredWeight(torch.Tensor):
     backward, None for both.
 
     FSDP frees the memory of all, and fills it again; this object stays. `again` makes codes and scale_inv of the kind that
-    is not there: again(backward) -> (codes, scale_inv). amax: of delayed scales, max |x| of this rank's shard, float32 of one
+    is not there: again(backward) -> (codes, scale_inv). own_amax: of delayed scales, max |x| of this rank's shard, float32 of one
     element, which the layer's forward notes.
     """
 
     is_of_ingot = True
 
-    __slots__ = ("again", "amax", "codes", "holds", "of_backward", "scale_inv", "second_codes")
+    __slots__ = ("again", "own_amax", "codes", "holds", "of_backward", "scale_inv", "second_codes")
 
     @staticmethod
-    def __new__(cls, codes, scale_inv, of_backward, second_codes, amax, dtype, requires_grad: bool = False):
+    def __new__(cls, codes, scale_inv, of_backward, second_codes, own_amax, dtype, requires_grad: bool = False):
         self = torch.Tensor._make_wrapper_subclass(
             cls, codes.size(), strides=codes.stride(), storage_offset=0, dtype=dtype, device=codes.device,
             requires_grad=requires_grad,
         )  # fmt: skip
         self.codes, self.scale_inv, self.of_backward, self.second_codes = codes, scale_inv, of_backward, second_codes
-        self.amax: Optional[torch.Tensor] = amax
+        self.own_amax: Optional[torch.Tensor] = own_amax
         self.holds: Optional[bool] = None
         self.again: Optional[Callable] = None
         return self
 
     def _like(self, codes: torch.Tensor, second_codes: Optional[torch.Tensor], dtype: Optional[torch.dtype] = None):
-        new = GatheredWeight(codes, self.scale_inv, self.of_backward, second_codes, self.amax, dtype or self.dtype)
+        new = GatheredWeight(codes, self.scale_inv, self.of_backward, second_codes, self.own_amax, dtype or self.dtype)
         new.holds, new.again = self.holds, self.again
         return new
 
@@ -118,6 +118,9 @@ class GatheredWeight(torch.Tensor):
         source = args[0]
         if func in (aten.detach.default, aten.alias.default):
             return source._like(source.codes, source.second_codes)
+        if func in (aten.zeros_like.default, aten.empty_like.default, aten.new_zeros.default):  # of gradients
+            plain = torch.empty((), dtype=source.dtype, device=source.device).expand(source.shape)
+            return func(plain, *args[1:], **kwargs)
         if func is aten.as_strided.default and _is_first_rows(source, *args[1:]):
             views = [None if each is None else func(each, *args[1:]) for each in (source.codes, source.second_codes)]
             return source._like(*views)
@@ -136,7 +139,7 @@ def _is_first_rows(weight: GatheredWeight, size, stride, offset: int = 0) -> boo
     return len(size) == 2 and size[0] <= weight.shape[0] and [size[1], *stride, offset] == [weight.shape[1], size[1], 1, 0]
 
 
-_TENSORS = ("codes", "scale_inv", "of_backward", "second_codes", "amax")  # in the order of GatheredWeight()
+_TENSORS = ("codes", "scale_inv", "of_backward", "second_codes", "own_amax")  # in the order of GatheredWeight()
 _NAMES: dict = {}
 
 

@@ -16,31 +16,46 @@ from ._fsdp_units import Unit
 _PAIRS = ("bytes", "codes", "scale_inv", "scales", "whole")
 
 
+def _codes_in(codes: Optional[torch.Tensor], sent: Optional[torch.Tensor], device: torch.device) -> Optional[torch.Tensor]:
+    if codes is None or sent is None:
+        return None if codes is None else codes.to(device)
+    return sent[: codes.shape[0]].view(codes.dtype)
+
+
 class ShardCast:
     """A shard in FP8: scales, scale_inv and codes for forward (index 0) and backward (1), None where they are not made.
 
     A scale is what values are multiplied by, float32; of columns, scale_inv may have more than there are. codes: float8 (n, K);
-    `bytes` the same as uint8 with the rows of zeros that a rank sends besides, None where they are padded when they are sent.
+    `bytes` the same as uint8, with the rows of zeros that a rank sends besides; None of a scale that a program has set.
     `whole` are the scale_inv of the whole weight, where it is made of rows or blocks and they are not sent with the codes. amax:
     of delayed scales, max |x| of the shard. dtype: what the values are rounded to before. rows: the shape of the shard, and where
     it begins in the memory that aliases share. precomputed: were all ranks asked, for all weights? Then `sent` is what
-    fsdp_pre_all_gather() has returned for forward and for backward.
+    fsdp_pre_all_gather() has returned for forward and for backward. writes: how often a plan has written them, in place.
     """
 
-    __slots__ = ("amax", "bytes", "codes", "dtype", "precomputed", "rows", "scale_inv", "scales", "sent", "whole")
+    __slots__ = ("amax", "bytes", "codes", "dtype", "precomputed", "rows", "scale_inv", "scales", "sent", "whole", "writes")
 
     def __init__(self, dtype: Optional[torch.dtype], rows: tuple) -> None:
         self.dtype, self.rows = dtype, rows
         for name in _PAIRS:
             setattr(self, name, [None, None])
         self.amax: Optional[torch.Tensor] = None
-        self.precomputed = False
+        self.precomputed, self.writes = False, 0
         self.sent: List[Optional[tuple]] = [None, None]
 
-    def to(self, device: torch.device, rows: tuple) -> "ShardCast":
+    def scale_alone(self, rows: tuple) -> "ShardCast":
+        """For a copy of the weight: its scale, if it has one. A plan writes codes, scales and scale_inv in place in each step,
+        and the copy keeps its values."""
         new = ShardCast(self.dtype, rows)
-        for name in _PAIRS:
+        new.scales = [each.clone() if each is not None and each.dim() == 0 else None for each in self.scales]
+        return new
+
+    def to(self, device: torch.device, rows: tuple) -> "ShardCast":
+        """On another device."""
+        new = ShardCast(self.dtype, rows)
+        for name in ("bytes", "scale_inv", "scales", "whole"):
             setattr(new, name, [None if each is None else each.to(device) for each in getattr(self, name)])
+        new.codes = [_codes_in(*each) for each in zip(self.codes, new.bytes, (device, device))]
         new.amax = None if self.amax is None else self.amax.to(device)
         return new
 
@@ -72,7 +87,7 @@ class Known:
     write past the class, or other code, are watched by their versions.
     """
 
-    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "layer", "plans", "unit")
+    __slots__ = ("_cast", "_dtype", "_outside", "_watched", "_writes", "is_zero", "layer", "plans", "unit")
 
     def __init__(self, outside: Optional[torch.Tensor]) -> None:
         self._outside = outside
@@ -82,6 +97,8 @@ class Known:
         self.written()
 
     def written(self) -> None:
+        self.is_zero = False  # is it memory of zeros, to which FSDP pads a shard?
+        self._writes = 0
         self._cast: Optional[ShardCast] = None
         self._dtype: Optional[torch.dtype] = None
         self._watched: Tuple[Tuple[torch.Tensor, int], ...] = ()
@@ -89,19 +106,23 @@ class Known:
     def give(self, cast: Optional[ShardCast], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
         self.written()
         if cast is not None:
-            self._cast, self._dtype = cast, dtype
+            self._cast, self._dtype, self._writes = cast, dtype, cast.writes
             watched = aliases if self._outside is None else (*aliases, self._outside)
             self._watched = tuple((each, _version(each)) for each in watched)
 
     def cast_of(self, dtype: torch.dtype) -> Optional[ShardCast]:
-        if self._cast is not None and any(_version(each) != version for each, version in self._watched):
+        cast = self._cast
+        if cast is not None and (
+            cast.writes != self._writes or any(_version(each) != version for each, version in self._watched)
+        ):
             self.written()
         return self._cast if dtype == self._dtype else None
 
     def __deepcopy__(self, memo: dict) -> "Known":
         new = Known(None)
-        if self._dtype is not None:
-            new._cast, new._dtype = self.cast_of(self._dtype), self._dtype
+        cast = None if self._dtype is None else self.cast_of(self._dtype)
+        if cast is not None:
+            new._cast, new._dtype = cast.scale_alone(cast.rows), self._dtype
         return new
 
 

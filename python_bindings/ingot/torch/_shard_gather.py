@@ -9,14 +9,17 @@ import zlib
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch.distributed._tensor import DTensor
+from torch.distributed.tensor import DTensor
 
 from ._errors import LinearError
+from ._operators import PlanTable
 from ._fsdp_units import unit_of
 from ._gathered_weight import Casts, scale_inv_count
 from ._shard_casts import ShardCast, rows_of
 from ._shard_plan import Part, ShardPlan
-from ._sharded_weight import ShardedWeight, gathered_of, largest_of, padded_scale_inv, rows_sent
+from ._sharded_weight import (
+    ShardedWeight, gathered_of, is_in_high_precision, largest_of, padded_scale_inv, rows_sent
+)
 
 _GATHERED_AS = "_gathered_as"
 
@@ -97,6 +100,10 @@ def _maximum(group: _Group, values: torch.Tensor) -> torch.Tensor:
 def _agree(module: torch.nn.Module, groups: Dict[_Group, List[Tuple[str, DTensor]]]) -> None:
     """Raises LinearError on every rank if ranks have other weights to gather. As many collectives of one size as there are
     meshes, and only when the weights of a module are new."""
+    ids = tuple((group, *(id(each) for _, each in weights)) for group, weights in groups.items())
+    agreed = _AGREED.get(module, (None, None))
+    if agreed[0] == ids:
+        return
     facts = {
         group: [
             _Facts(name, tuple(each.shape), str(each.dtype).removeprefix("torch."), each._local_tensor._casts)
@@ -105,10 +112,12 @@ def _agree(module: torch.nn.Module, groups: Dict[_Group, List[Tuple[str, DTensor
         for group, weights in groups.items()
     }
     key = tuple(zip(groups, map(tuple, facts.values())))
-    if _AGREED.get(module) == key:
+    if agreed[1] == key:
+        _AGREED[module] = ids, key
         return
     problems = []
-    for group, of_group in facts.items():
+    for (mesh, _), of_group in facts.items():
+        group = (mesh, tuple(range(mesh.ndim)))  # replicas too
         digest = zlib.crc32(repr(of_group).encode())
         count = len(of_group)
         most, least, last, first = _maximum(group, torch.tensor([count, -count, digest, -digest])).tolist()
@@ -116,7 +125,7 @@ def _agree(module: torch.nn.Module, groups: Dict[_Group, List[Tuple[str, DTensor
             problems.append(_difference(group, of_group))
     if problems:
         raise LinearError(problems[0])
-    _AGREED[module] = key
+    _AGREED[module] = ids, key
 
 
 def agree_at_first_call(model: torch.nn.Module) -> None:
@@ -190,15 +199,15 @@ class _Cast(NamedTuple):
         return self.parameter._local_tensor
 
 
-# Of each module, by group: the plan, and the casts of its weights.
-_PLANS: "weakref.WeakKeyDictionary[torch.nn.Module, Dict[_Group, Tuple[ShardPlan, List[_Cast]]]]" = (
-    weakref.WeakKeyDictionary()
-)
+_PLANS = "_float8_gather_plans"  # of a module: a table by group of the plan and the casts of its weights
 
 
 def _cast_all(module: torch.nn.Module, group: _Group, parameters: List[DTensor]) -> None:
+    parameters = [each for each in parameters if not is_in_high_precision(each._local_tensor)]
     parts = [part for parameter in parameters for part in _parts(group, parameter)]
-    plans = _PLANS.setdefault(module, {})
+    if not parts:
+        return
+    plans = vars(module).setdefault(_PLANS, PlanTable())
     plan, casts = plans.get(group, (None, []))
     if plan is None or plan.key != tuple(part.key for part in parts):
         plan, casts = plans[group] = _made_plan(group, parameters, parts)

@@ -7,6 +7,7 @@ from typing import Callable, List, NamedTuple, Optional, Sequence
 import torch
 
 from .. import _core
+from ._errors import LinearError
 from ._gathered_weight import Casts, scale_inv_count
 from ._layers import context_name
 from ._operators import HIGH_PRECISION
@@ -60,10 +61,14 @@ class ShardPlan:
     """Casts the parts, again and again. Each has a ShardCast's tensors, which are written in place; parts of one weight that
     have the same `cast` share it. ranks: as many as columns are sent by parts of."""
 
+    @torch.inference_mode(False)  # later steps write what is made in whatever mode
     def __init__(self, parts: Sequence[Part], casts: Sequence[ShardCast], ranks: int) -> None:
         self.key = tuple(part.key for part in parts)
-        self._parts = list(parts)
+        self._casts = tuple({id(cast): cast for cast in casts}.values())
         device = parts[0].values.device
+        for part in parts:
+            if part.rows < part.values.shape[0]:
+                raise LinearError(f"a shard of {part.values.shape[0]} rows cannot be sent as {part.rows} rows")
         counts = [scale_inv_count(part.kind, *part.values.shape) for part in parts]
         # The maxima that ranks reduce come first.
         order = sorted(range(len(parts)), key=lambda at: not parts[at].is_shared)
@@ -75,7 +80,7 @@ class ShardPlan:
             places[at] = _Place(floats, inverse, codes)
             floats += counts[at]
             sent = -(-counts[at] // ranks) * ranks if part.kind == "col" else counts[at]
-            inverse += sent
+            inverse += -(-sent // 4) * 4  # cuBLASLt reads them at multiples of 16 bytes
             codes += _aligned(part.rows * part.values.shape[1])
             if part.is_shared:
                 self._shared = floats
@@ -110,6 +115,8 @@ class ShardPlan:
     def run(self, reduced: Optional[Callable], delayed_scales: Sequence[torch.Tensor] = ()) -> None:
         """reduced(maxima) -> those of all ranks, of maxima in int32, whose order is that of the floats, and in which NaN is the
         largest; None where there is one rank. delayed_scales: of the parts that have such, in their order."""
+        for cast in self._casts:
+            cast.writes += 1
         self._native.amax()
         if self._delayed:
             torch.stack([self._amax[each] for each in self._delayed], out=self._own.view(-1, 1))
@@ -118,7 +125,7 @@ class ShardPlan:
             shared.copy_(reduced(shared))
         self._native.scales()
         if delayed_scales:
-            known = torch.stack([each.reshape(()) for each in delayed_scales])
+            known = torch.stack([each.reshape(()) for each in delayed_scales]).to(self._scales.device)
             made = (known > 0) & torch.isfinite(known) & (known != 1)
             for at, where in enumerate(self._delayed):
                 slot = self._scales[where]

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed import _functional_collectives as collectives
-from torch.distributed._tensor import DTensor
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ._errors import LinearError
@@ -32,9 +32,10 @@ _log = logging.getLogger("ingot")
 # FSDP pads and moves its shard with views and with these, whose results have to stay of the class: with what is known where
 # the values are the same, ...
 _COPIES = {aten._pin_memory.default, aten._to_copy.default, aten.clone.default}
-# ... and without it where they are new. What is copied into them later brings nothing along: a rank with fewer rows copies
-# into a part of its memory, and one without rows nothing, and what ranks know has to be the same.
-_NEW = {aten.empty_like.default, aten.new_empty.default, aten.new_zeros.default, aten.zeros_like.default}
+# ... and without it where they are new. What is copied into them later brings nothing along, but into zeros: FSDP pads shards
+# so, again and again on ranks with fewer rows, and what ranks know has to be the same.
+_ZEROS = {aten.new_zeros.default, aten.zeros_like.default}
+_NEW = {aten.empty_like.default, aten.new_empty.default, *_ZEROS}
 
 
 # ---- how it is gathered ----
@@ -48,17 +49,28 @@ class Gather(NamedTuple):
     scales_ride: bool = True
 
 
+class _Ranks(NamedTuple):
+    """The ranks that a weight is sharded over: one where each has all of it, whatever the mesh has."""
+
+    mesh: Any
+    count: int
+
+    def size(self) -> int:
+        return self.count
+
+
 class _Sent(NamedTuple):
     """What a gather tells of itself: its mode, which codes were sent, and the scale_inv that were not, of forward and
-    backward; `scale` of codes that have one; amax: ShardCast.amax."""
+    backward; `scale` of codes that have one; amax: ShardCast.amax; stays: does the weight outlive this gather?"""
 
     gather: Gather
     backward: bool
-    mesh: Any
+    mesh: _Ranks
     outer_size: torch.Size
     scale_inv: Tuple[Optional[torch.Tensor], Optional[torch.Tensor]]
     scale: Optional[torch.Tensor] = None
     amax: Optional[torch.Tensor] = None
+    stays: bool = True
 
 
 def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: Optional[Unit]) -> Tuple[Gather, str]:
@@ -67,6 +79,11 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
     ranks = mesh.size()
     kinds = {casts.output, casts.grad_input}
     rows = -(-outer_size[0] // ranks)
+    if unit is not None and unit.keeps_a_part:
+        raise LinearError(
+            f'linear "{weight._name}" weight: FSDP gathers it in FP8, and cannot keep a part of that after forward '
+            "(reshard_after_forward=<int>): set it to True or False"
+        )
     if "128x128" in kinds and ranks > 1 and rows % 128 != 0:
         return Gather("high_precision"), (
             f"its {outer_size[0]} rows on {ranks} ranks are {rows} each, which are no whole blocks of 128: choose sizes or a "
@@ -77,7 +94,7 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
             return Gather("high_precision"), "it is sharded along its columns: shard its rows"
         if unit is not None and unit.is_split_again:
             return Gather("high_precision"), "tensor parallelism has split it too"
-    rides = kinds != {"tensor"} and outer_size[0] % ranks == 0
+    rides = kinds != {"tensor"} and outer_size[0] % ranks == 0 and ranks > 1
     if not casts.alternates:
         return Gather("codes", rides), ""
     if unit is not None and unit.reshards and not is_recomputed(unit):
@@ -88,7 +105,7 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
            "activation checkpointing runs its forward again in backward" if unit.reshards else
            "FSDP does not free it after forward")
     )  # fmt: skip
-    if unit is None or unit.gathered_dtype.itemsize <= 2:
+    if unit is None or unit.gathered_dtype.itemsize <= 2 or ranks == 1:  # PyTorch takes one tensor of a single rank
         return Gather("high_precision"), why + ": both sets would be as many bytes as 16 bits"
     return Gather("both", rides), ""
 
@@ -114,6 +131,13 @@ def _gather_of(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit:
     if unit is not None:
         unit.parameter._ingot_gather = gather
     return gather
+
+
+def is_in_high_precision(weight: "ShardedWeight") -> bool:
+    """Has it been gathered so? Before the first gather that is not known."""
+    unit = weight._unit()
+    gather = None if unit is None else vars(unit.parameter).get("_ingot_gather")
+    return gather is not None and gather.mode == "high_precision"
 
 
 # ---- the weight ----
@@ -184,17 +208,28 @@ class ShardedWeight(torch.Tensor):
     def _copy(self, tensor: torch.Tensor) -> "ShardedWeight":
         copy = self._like(tensor)
         cast = self._known.cast_of(self.dtype)
-        if copy.dtype == self.dtype and copy.shape == self.shape:
-            copy._known.unit = self._unit() if copy.device != self.device else None  # FSDP offloads parameters so
-            if cast is not None:
-                of_rows = cast.of(rows_of(self._tensor), cast.dtype)
-                copy._known.give(of_rows.to(copy.device, rows_of(copy._tensor)), copy.dtype, copy._tensor)
+        if copy.dtype != self.dtype or copy.shape != self.shape:
+            return copy
+        rows = rows_of(copy._tensor)
+        if copy.device != self.device:  # as FSDP brings parameters that are offloaded
+            copy._known.unit = self._unit()
+            cast = cast and cast.of(rows_of(self._tensor), cast.dtype).to(copy.device, rows)
+        else:
+            cast = cast and cast.scale_alone(rows)
+        if cast is not None:
+            copy._known.give(cast, copy.dtype, copy._tensor)
         return copy
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if func.namespace == "c10d":  # collectives write what they are given, and do not say so
+            for each in tree_leaves((args, kwargs)):
+                if isinstance(each, ShardedWeight):
+                    each._known.written()
         result = func(*tree_map_only(ShardedWeight, _unwrapped, args), **tree_map_only(ShardedWeight, _unwrapped, kwargs))
+        if func is aten.copy_.default:
+            return _after_copy(args[0], args[1])
         source = args[0] if args and isinstance(args[0], ShardedWeight) else None
         if func._schema.is_mutable:
             _forget_written(func, args, kwargs)
@@ -205,7 +240,9 @@ class ShardedWeight(torch.Tensor):
         elif func in _COPIES:
             return source._copy(result)
         elif func in _NEW:
-            return source._like(result)
+            new = source._like(result)
+            new._known.is_zero = func in _ZEROS
+            return new
         # What writes in place returns the tensor that it was given; what writes to lists of tensors returns nothing.
         return source if source is not None and result is source._tensor else result
 
@@ -260,7 +297,7 @@ class ShardedWeight(torch.Tensor):
         part = Part(self._tensor.contiguous(), self._casts, side, dtype, rows_sent(mesh.size(), outer_size, self._tensor))
         plan, own = self._plan(part, mesh.size())
         asks = part.is_shared and mesh.size() > 1
-        plan.run((lambda maxima: largest_of(maxima, mesh)) if asks else None, self.delayed_scales())
+        plan.run((lambda maxima: largest_of(maxima, mesh.mesh)) if asks else None, self.delayed_scales())
         if not asks:
             self._known.give(own, self.dtype, self._tensor, *self.watched())
         return own
@@ -304,6 +341,7 @@ class ShardedWeight(torch.Tensor):
             sent = cast.sent[1 if unit.is_backward else 0]
             if sent is not None:
                 return sent
+        mesh = _Ranks(mesh, mesh.size() if unit is None else unit.ranks)
         outer_size = _whole_size(self, mesh, outer_size)
         gather = _gather_of(self, mesh, outer_size, unit)
         dtype = (mp_policy.param_dtype if mp_policy is not None else None) or self.dtype
@@ -318,7 +356,7 @@ class ShardedWeight(torch.Tensor):
         inputs, known = self._scale_inv(gather, made, mesh, outer_size)
         cast = made[backward] if gather.mode == "in_turn" else made[False]
         one = cast.scales[0] if self._casts.output == "tensor" else None
-        sent = (*codes, *inputs), _Sent(gather, backward, mesh, outer_size, known, one, cast.amax)
+        sent = (*codes, *inputs), _Sent(gather, backward, mesh, outer_size, known, one, cast.amax, unit is None or not unit.reshards)
         if unit is not None and cast.precomputed:
             for at in (0, 1) if gather.mode != "in_turn" else (1 if backward else 0,):
                 cast.sent[at] = sent
@@ -337,14 +375,15 @@ class ShardedWeight(torch.Tensor):
 
     def _codes(self, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
         at = 1 if side and self._casts.alternates else 0
-        if cast.bytes[at] is not None:
-            return cast.bytes[at]
+        sent = cast.bytes[at]
+        if sent is not None and sent.shape[0] == rows_sent(mesh.size(), outer_size, self._tensor):
+            return sent
         return _padded(cast.codes[at].view(torch.uint8), mesh, outer_size)
 
     def _side_scale_inv(self, gather: Gather, cast: ShardCast, side: bool, mesh, outer_size) -> torch.Tensor:
         """The scale_inv of the whole weight, or, where they ride along, what this rank sends of them."""
         at, kind = 1 if side and self._casts.alternates else 0, self._casts.kind(side)
-        if kind in ("tensor", "col") or gather.scales_ride:
+        if kind in ("tensor", "col") or gather.scales_ride or mesh.size() == 1:
             scale_inv = cast.scale_inv[at]
             if kind != "col":
                 return scale_inv
@@ -352,7 +391,7 @@ class ShardedWeight(torch.Tensor):
         if cast.whole[at] is not None:
             return cast.whole[at]
         sent = padded_scale_inv(cast, at, kind, outer_size, mesh.size())
-        return gathered_of(sent, mesh)[: scale_inv_count(kind, *outer_size)]
+        return gathered_of(sent, mesh.mesh)[: scale_inv_count(kind, *outer_size)]
 
     def _scale_inv(self, gather: Gather, made: Dict[bool, ShardCast], mesh, outer_size):
         """Returns the scale_inv to send, and those that are known already, of forward and backward. In turn, those of the
@@ -400,17 +439,21 @@ class ShardedWeight(torch.Tensor):
         if not isinstance(local, GatheredWeight):
             return False
         gather, known = metadata.gather, metadata.scale_inv
-        local.amax = metadata.amax
-        if gather.mode != "in_turn" and not gather.scales_ride:  # a backward has the weight, and the scales, of its forward
+        local.own_amax = metadata.amax
+        if gather.scales_ride:
+            return True
+        if gather.mode != "in_turn" and not metadata.stays:  # a backward has the weight, and the scales, of its forward
             local.scale_inv, local.of_backward = known
-        elif not gather.scales_ride:
+        else:
             for mine, new in zip((local.scale_inv, local.of_backward), known):
+                if mine is None:
+                    continue
                 with torch.autograd._unsafe_preserve_version_counter(mine):
                     mine.copy_(new)
         return True
 
     def _made(self, received, metadata: _Sent, param_dtype: torch.dtype) -> GatheredWeight:
-        gather, _, _, outer_size, known, _, amax = metadata
+        gather, _, _, outer_size, known, _, amax, stays = metadata
         both = gather.mode == "both"
         codes, *others = received
         second = others.pop(0).view(self._casts.dtype) if both else None
@@ -419,8 +462,8 @@ class ShardedWeight(torch.Tensor):
             scale_inv = others[0].reshape(-1)[: scale_inv_count(self._casts.output, *outer_size)]
             if self._casts.alternates:
                 of_backward = others[1].reshape(-1)[: scale_inv_count(self._casts.grad_input, *outer_size)]
-        elif gather.mode == "in_turn":  # of this weight alone: later gathers write it
-            scale_inv, of_backward = scale_inv.clone(), of_backward.clone()
+        elif gather.mode == "in_turn" or stays:  # of this weight alone: casts write theirs in place, while it stays
+            scale_inv, of_backward = (None if each is None else each.clone() for each in known)
         return GatheredWeight(codes.view(self._casts.dtype), scale_inv, of_backward, second, amax, param_dtype)
 
     def _again(self, mesh, outer_size, dtype, side: bool) -> Tuple[torch.Tensor, torch.Tensor]:
@@ -432,7 +475,8 @@ class ShardedWeight(torch.Tensor):
             "ingot.float8's config without enable_fsdp_float8_all_gather, gathers this weight in high precision instead",
         )
         cast = self._cast(mesh, outer_size, dtype, side)
-        codes = gathered_of(self._codes(cast, side, mesh, outer_size).reshape(-1), mesh)
+        codes = self._codes(cast, side, mesh, outer_size).reshape(-1)
+        codes = gathered_of(codes, mesh.mesh) if mesh.size() > 1 else codes
         codes = codes.view(-1, outer_size[1])[: outer_size[0]].view(self._casts.dtype)
         return codes, self._side_scale_inv(Gather("codes", False), cast, side, mesh, outer_size)
 
@@ -443,6 +487,20 @@ ShardedWeight.fsdp_pre_all_gather.__signature__ = inspect.signature(ShardedWeigh
 
 def _unwrapped(weight: ShardedWeight) -> torch.Tensor:
     return weight._tensor
+
+
+def _after_copy(target: torch.Tensor, source: Any) -> torch.Tensor:
+    if not isinstance(target, ShardedWeight):
+        return target
+    cast, known = None, target._known
+    if known.is_zero and isinstance(source, ShardedWeight) and source._config() == target._config():
+        same = (source.shape, source.dtype, source.device) == (target.shape, target.dtype, target.device)
+        cast = source._known.cast_of(source.dtype) if same else None
+        cast = cast and cast.of(rows_of(source._tensor), cast.dtype)
+    if cast is not None:
+        cast.rows = rows_of(target._tensor)
+    known.give(cast, target.dtype, *(() if cast is None else (target._tensor,)))
+    return target
 
 
 def _forget_written(func: Any, args: tuple, kwargs: Dict[str, Any]) -> None:
@@ -490,7 +548,7 @@ def rows_sent(ranks: int, outer_size: torch.Size, shard: torch.Tensor) -> int:
 def _part(scale_inv: torch.Tensor, mesh, columns: int) -> torch.Tensor:
     """This rank's equal part of what all ranks have: of the columns' scale_inv."""
     size = -(-columns // mesh.size())
-    part = scale_inv[size * mesh.get_local_rank() :][:size]
+    part = scale_inv[size * mesh.mesh.get_local_rank() :][:size]
     return part if part.numel() == size else torch.nn.functional.pad(part, (0, size - part.numel()))
 
 
