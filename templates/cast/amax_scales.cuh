@@ -22,7 +22,7 @@ struct AmaxScalesLaunch {
   INGOT_HOST_DEVICE static constexpr i64 grid(i64 count) { return ceil_div(count, i64{kThreads}); }
 };
 
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxScalesLaunch::kThreads, 8)
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(AmaxScalesLaunch::kThreads, 4)
     amax_scales(const __grid_constant__ AmaxScalesParams p) {
   start_in_turn();
   const i64 i = i64{blockIdx.x} * AmaxScalesLaunch::kThreads + threadIdx.x;
