@@ -9,7 +9,8 @@ A test module lists its checks, each a function of the rank, and makes a fixture
     def test_two_processes(check, folder):
         two_processes.passed(check, folder)
 
-All checks run in the same processes, one after the other, because starting them takes seconds."""
+All checks that pytest has selected run in the same processes, one after the other, because starting them takes seconds.
+The first that fails ends them."""
 
 import os
 import tempfile
@@ -47,16 +48,24 @@ def spawn(function, arguments, world=WORLD):
         torch.multiprocessing.spawn(function, arguments, nprocs=world)
 
 
+def _selected(checks, request):
+    """The checks that are parameters of selected tests; all, of a fixture whose tests have no such parameter."""
+    items = [item for item in request.session.items if item.module is request.module]
+    items = [item for item in items if not any(mark.args[0] for mark in item.iter_markers("skipif"))]
+    wanted = [item.callspec.params.get("check") for item in items if hasattr(item, "callspec")]
+    return [check for check in checks if check in wanted] or checks
+
+
 def fixture(checks, world=WORLD):
-    """A fixture that runs the checks, and gives the folder of their results."""
+    """A fixture that runs the selected checks, and gives the folder of their results."""
 
     @pytest.fixture(scope="module")
-    def folder():
+    def folder(request):
         if not dist.is_available():
             pytest.skip("PyTorch was built without torch.distributed")
         with tempfile.TemporaryDirectory() as name:
             try:
-                spawn(_run, (name, checks, world), world)
+                spawn(_run, (name, _selected(checks, request), world), world)
             except Exception as error:  # of a check, which says so itself, or of a process that was killed
                 with open(f"{name}/end", "w") as file:
                     file.write(str(error))
@@ -73,5 +82,6 @@ def passed(check, folder, world=WORLD):
             with open(problem) as file:
                 pytest.fail(f"rank {rank}: {file.read()}")
     if not all(os.path.exists(f"{folder}/{check.__name__}.{rank}.done") for rank in range(world)):
+        failed = sorted(file for file in os.listdir(folder) if file.startswith("check_") and not file.endswith(".done"))
         with open(f"{folder}/end") as file:
-            pytest.fail(f"it did not run to its end: {file.read()}")
+            pytest.fail(f"it did not run to its end: {file.read()}, after the failure of {', '.join(failed) or 'none'}")
