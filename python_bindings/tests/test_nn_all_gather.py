@@ -205,7 +205,8 @@ def check_no_codes_are_kept(rank):
             net = nn.Sequential(Float8Linear(64, 64, bias=False, layer_name="a"))
             if compiled:
                 net[0].compile(dynamic=False, backend="aot_eager")
-            fully_shard(net, reshard_after_forward=reshards)
+            for part in (net[0], net):  # PyTorch 2.7 never frees what belongs to the root
+                fully_shard(part, reshard_after_forward=reshards)
             sizes = []
             pack = lambda each: sizes.append(each.numel() if each.dtype == torch.uint8 else 0) or each
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda each: each):
@@ -488,9 +489,16 @@ def test_a_sharded_model_is_refused():
 
 
 folder = two_processes.fixture(CHECKS)
+needs_averages = pytest.mark.skipif(
+    torch.__version__.startswith("2.7."), reason="in PyTorch 2.7 gloo has no averages, by which FSDP2 reduces replicas"
+)
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [pytest.param(check, marks=needs_averages if check is check_one_shard else ()) for check in CHECKS],
+    ids=lambda check: check.__name__,
+)
 def test_two_processes(check, folder):
     two_processes.passed(check, folder)
 
@@ -498,6 +506,7 @@ def test_two_processes(check, folder):
 four = two_processes.fixture([check_two_dimensions], 4)
 
 
+@needs_averages
 def test_four_processes(four):
     two_processes.passed(check_two_dimensions, four, 4)
 
