@@ -65,7 +65,10 @@ class WeightWithDynamicFloat8CastTensor(ShardedWeight):
         dtype = (self.dtype if unit is None else unit.gathered_dtype) if self._rounds else None
         cast = ShardCast(dtype, rows_of(self._tensor))
         cast.scales[0] = scale
-        self._known.give(cast, self.dtype, self._tensor)
+        self._known.give(cast, self.dtype, self._tensor, self, *self.watched())
+
+    def __getstate__(self) -> dict:
+        return {**super().__getstate__(), "_precomputed_scale": self._precomputed_scale}
 
     def __setstate__(self, state: dict) -> None:
         """Also of a weight that Ingot 0.1 has saved."""
