@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "ingot/nn/dist/gathered_codes.h"
 #include "ingot/nn/dist/parallel_layer.h"
 #include "ingot/nn/dist/parallel_linear.h"
 #include "ingot/nn/linear/linear_checks.h"
@@ -32,7 +33,7 @@ struct ColumnInput {
   ColumnInput(const ParallelLayer& layer, bool keeps)
       : pass(keeps ? LinearPass::training : LinearPass::inference),
         reads_again(keeps && layer.plan().grad_weight_reads_input()),
-        how(layer.gather_of(layer.plan().input_of(pass), reads_again || layer.plan().output_reads_weight())) {}
+        how(layer.gather_of(gathers_input_codes(layer.plan(), pass))) {}
 };
 
 ParallelScratch scratch_of_forward(const LinearPlan& plan, std::int64_t tokens, const ColumnInput& input) {

@@ -128,12 +128,9 @@ void ParallelLayer::run_backward(LinearBackwardTensors all, Stream& stream) {
 
 // ---- gathers --------------------------------------------------------------------------------------------------------
 
-Gather ParallelLayer::gather_of(const LinearCast& cast, bool reads_values) const {
+Gather ParallelLayer::gather_of(bool as_codes) const {
   if (!divides_tokens()) return Gather::none;
-  const CastSpec& spec = cast.spec;
-  const bool serve_all = cast.any && !reads_values && !spec.transposed_scale;
-  const bool by_row = spec.scale == kRowwise && spec.codes;
-  return serve_all && (spec.scale == kTensorwise || by_row) ? Gather::codes : Gather::values;
+  return as_codes ? Gather::codes : Gather::values;
 }
 
 void ParallelLayer::place(ParallelScratch& scratch, MemoryPlaces& places, Gather how, const LinearCast& cast,

@@ -69,9 +69,8 @@ class ParallelLayer {
   void check_backward(LinearBackwardTensors all, Stream& stream) const;
   void run_backward(LinearBackwardTensors all, Stream& stream);
 
-  // Codes cross the wire where they have one scale for the tensor or for each of its rows, and serve all that reads
-  // them; otherwise values do.
-  Gather gather_of(const LinearCast& cast, bool reads_values) const;
+  // How a tensor crosses the wire whose codes may cross (gathered_codes.h), or may not.
+  Gather gather_of(bool as_codes) const;
   // Where the gathered rows of a tensor go: `codes` is the linear layer's own place for codes.
   static void place(ParallelScratch& scratch, MemoryPlaces& places, Gather how, const LinearCast& cast, Dtype values,
                     const TensorPlace& codes, std::int64_t rows, std::int64_t cols);

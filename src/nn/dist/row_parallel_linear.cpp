@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "ingot/nn/dist/gathered_codes.h"
 #include "ingot/nn/dist/parallel_layer.h"
 #include "ingot/nn/dist/parallel_linear.h"
 #include "ingot/nn/linear/linear_checker.h"
@@ -107,8 +108,7 @@ void RowParallelLinear::backward(const LinearBackward& t, Stream& stream) {
   LinearGradients wants = wanted_gradients(t);
   wants.bias = false;
   const LinearGradOutputCast& order = plan.grad_output_of(wants);
-  const bool reads_values = order.folds || (wants.input && !order.codes) || (wants.weight && !order.transposed);
-  const Gather how = layer.gather_of(order.cast, reads_values);
+  const Gather how = layer.gather_of(gathers_grad_output_codes(plan, wants));
 
   const LinearBackwardScratch linear = plan.backward_scratch(tokens, wants);
   ParallelScratch places;
