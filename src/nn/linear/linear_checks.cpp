@@ -76,11 +76,14 @@ void check_cast_grad_output(const LinearChecker& check, const LinearBackwardTens
                "scale_inv or grad_bias");
 }
 
+// Does a forward, or its backward, read the values of the input besides its codes?
+bool reads_input_values(const LinearPlan& plan, bool keeps) {
+  return plan.output_reads_weight() || plan.fusion.prologue ||
+         (keeps && plan.trains_weight && plan.grad_weight_reads_input());
+}
+
 void check_cast_input(const LinearChecker& check, bool keeps) {
-  const LinearPlan& plan = check.plan();
-  const bool reads_values = plan.output_reads_weight() || plan.fusion.prologue || plan.given_input.any ||
-                            (keeps && plan.trains_weight && plan.grad_weight_reads_input());
-  if (!reads_values) return;
+  if (!check.plan().given_input.any && !reads_input_values(check.plan(), keeps)) return;
   check.refuse(
       "input_is_cast",
       "is set, but the layer reads the values too, or is given codes: for a prologue, a GEMM in high precision, "
@@ -279,7 +282,7 @@ void check_forward_tensors(const LinearPlan& plan, const DeviceApi& device_api, 
   check.shape(output, t.input.rows, out, "[rows of input, out_features]");
   if (t.input_is_cast) {
     check_cast_input(check, t.saved != nullptr);
-  } else {
+  } else if (!plan.given_input.any || reads_input_values(plan, t.saved != nullptr)) {
     check.memory(input);
   }
   if (has_weight) check.memory(weight);

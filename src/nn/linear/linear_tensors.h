@@ -87,7 +87,9 @@ struct LinearForwardTensors {
   LinearScales scales{};
   LinearSaved* saved = nullptr;  // null: keeps nothing
   MemoryRegion scratch{};
-  Float8View given_input{};  // codes and scale_inv of `input`, if the plan was made with given_input
+  // Codes and scale_inv of `input`, if the plan was made with given_input. Where nothing reads the values, `input` may
+  // have only a shape.
+  Float8View given_input{};
   // What this plan's cast of the input would write is there already (linear_input_codes()), as after a gather over
   // ranks. `input` then has only a shape. For a plan without a prologue that does not read the input again.
   bool input_is_cast = false;
