@@ -21,11 +21,6 @@ void require_device(const TorchTensor& tensor, const TensorName& name, Device de
   refuse(name, "is on " + print(found) + ", but the layer runs on " + print(device) + ": move one with .to()");
 }
 
-bool is_bytes(const TorchTensor& tensor) {
-  std::int32_t number = 0;
-  return torch_functions().dtype(tensor.handle(), &number) == 0 && number == torch_functions().bytes;
-}
-
 void require_contiguous(const TorchTensor& tensor, const TensorName& name) {
   if (!tensor.is_contiguous()) refuse(name, "is not contiguous: call .contiguous()");
 }
@@ -90,6 +85,11 @@ void* weight_scale_inv_of(const LinearPlan& plan, ScaleGranularity scale, std::i
 }
 
 }  // namespace
+
+bool is_bytes(const TorchTensor& tensor) {
+  std::int32_t number = 0;
+  return torch_functions().dtype(tensor.handle(), &number) == 0 && number == torch_functions().bytes;
+}
 
 Device device_of(const TorchTensor& tensor, const TensorName& name) {
   const std::optional<Device> device = tensor.device();

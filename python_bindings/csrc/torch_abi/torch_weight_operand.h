@@ -11,6 +11,9 @@
 
 namespace ingot::python {
 
+// Is it uint8? Bytes are taken for codes of the format that a call expects.
+bool is_bytes(const TorchTensor& tensor);
+
 // Each returns the tensor's address. Throws Error{invalid_argument} for a tensor on another device than the call's, of
 // another dtype or number of elements, one that is not contiguous, and one that no GPU can load from (16 bytes).
 void* bytes_of(const TorchTensor& tensor, const TensorName& name, std::int64_t bytes, Device device);

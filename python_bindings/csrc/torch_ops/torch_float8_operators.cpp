@@ -1,7 +1,7 @@
 // The operators of FP8 tensors on their own: torch.ops.ingot.quantize, a cast with given scales,
-// torch.ops.ingot.gemm, a product of codes, and torch.ops.ingot.sync_amax_history, the step of delayed scales.
-// ingot.float8 computes with them what is no whole layer: weights that are gathered in FP8, inputs that another rank
-// has cast, tensors that a program casts itself.
+// torch.ops.ingot.quantize_rows, one with a dynamic scale for each row, torch.ops.ingot.gemm, a product of codes, and
+// torch.ops.ingot.sync_amax_history, the step of delayed scales. What is no whole layer is computed with them: weights
+// that are gathered in FP8, inputs that another rank has cast, tensors that a program casts itself.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -95,6 +95,26 @@ void quantize(TorchArgumentsOf<kQuantize>& all) {
                        place.stream());
   all.result<"codes">() = std::move(codes);
   all.result<"amax">() = std::move(amax);
+}
+
+// Returns the codes, in the shape of the input, and the scale_inv of its rows.
+void quantize_rows(TorchArgumentsOf<kQuantizeRows>& all) {
+  const TorchTensor& tensor = all.tensor<"input">();
+  const Dtype format = dtype_at(kFormats, all.integer<"format">(), "quantize_rows format");
+  static const std::string kSubject = "quantize_rows";
+  const TorchMatrix input = matrix_of(tensor, {kSubject, "input"});
+  const Device device = input.view.device;
+  const CastSpec spec{.in = input.view.dtype, .out = format, .scale = kRowwise, .pow2 = all.integer<"pow2">() != 0};
+  const TorchRun place(device, all);
+  TorchTensor codes = TorchTensor::empty(tensor.sizes(), torch_dtype(format), device);
+  TorchTensor scale_inv = TorchTensor::empty(std::array{input.view.rows}, torch_dtype(Dtype::f32), device);
+  place.backend().cast(spec,
+                       {.input = input.view,
+                        .codes = matrix(codes.data(), format, input.view.rows, input.view.cols, device),
+                        .scale_inv = vector(scale_inv.data(), Dtype::f32, input.view.rows, device)},
+                       place.stream());
+  all.result<"codes">() = std::move(codes);
+  all.result<"scale_inv">() = std::move(scale_inv);
 }
 
 // ---- gemm ----------------------------------------------------------------------------------------------------------
@@ -219,8 +239,8 @@ void sync_amax_history(TorchArgumentsOf<kSyncAmaxHistory>& all) {
                                place.stream());
 }
 
-constexpr std::array kOperators{kTorchOperator<kQuantize, quantize>, kTorchOperator<kGemm, gemm>,
-                                kTorchOperator<kSyncAmaxHistory, sync_amax_history>};
+constexpr std::array kOperators{kTorchOperator<kQuantize, quantize>, kTorchOperator<kQuantizeRows, quantize_rows>,
+                                kTorchOperator<kGemm, gemm>, kTorchOperator<kSyncAmaxHistory, sync_amax_history>};
 
 const TorchFamily kFamily(kOperators, [](nanobind::module_&) {});
 

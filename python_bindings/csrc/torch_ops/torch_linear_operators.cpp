@@ -14,9 +14,12 @@
 #include <utility>
 
 #include "arrays/arrays.h"
+#include "ingot/nn/dist/gathered_codes.h"
+#include "ingot/nn/dist/parallel_scales.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/backend.h"
+#include "torch_abi/torch_codes_operand.h"
 #include "torch_abi/torch_memory.h"
 #include "torch_ops/torch_module_plans.h"
 #include "torch_ops/torch_module_tensors.h"
@@ -62,12 +65,49 @@ struct CallScales {
   TorchTensor amaxes{};
 };
 
+// The input, in high precision, or as codes for a plan that is made for them; of codes `view` has the shape alone.
+struct LayerInput {
+  LayerInput(const LinearPlan& plan, const TorchTensor& tensor, const TorchTensor& scale_inv) {
+    if (scale_inv.given() != plan.given_input.any) {
+      throw Error(ErrorCode::invalid_argument, TensorName{plan.subject, "input_scale_inv"}.text(),
+                  plan.given_input.any
+                      ? "is missing, but the plan takes the input as FP8 codes: give both"
+                      : "is given, but the plan casts its input itself, or reads it in high precision: "
+                        "give that, without scale_inv");
+    }
+    if (!scale_inv.given()) {
+      values = matrix_of(tensor, {plan.subject, "input"});
+      view = values.view;
+      return;
+    }
+    codes.emplace(plan, Float8RowsNames{"input", "input_scale_inv"}, plan.given_input.spec, plan.shape.in_features,
+                  tensor, scale_inv);
+    view = matrix(nullptr, plan.dtypes.input, codes->codes().rows, codes->codes().cols, codes->device());
+  }
+
+  Float8View for_output() const {
+    if (!codes) return {};
+    return {.codes = codes->codes(), .scale_inv = codes->scale_inv()};
+  }
+  // For grad_weight. The transposed codes live as long as this object.
+  Float8View for_grad_weight(const TorchRun& run) {
+    made = TorchRegion(codes->transposed_bytes(), codes->device());
+    return {.transposed = codes->transposed(run.backend(), run.stream(), made.region().data),
+            .transposed_scale_inv = codes->scale_inv()};
+  }
+
+  TorchMatrix values{};
+  std::optional<Float8Rows> codes{};
+  TorchRegion made{};
+  Tensor view{};
+};
+
 // ---- forward -------------------------------------------------------------------------------------------------------
 
 void forward(TorchArgumentsOf<kLinearForward>& all) {
   const TorchPlan& of = all.plan(plans_of<TorchPlan>(), all.integer<"plan">());
   const LinearPlan& plan = of.plan;
-  const TorchMatrix input = matrix_of(all.tensor<"input">(), {plan.subject, "input"});
+  const LayerInput input(plan, all.tensor<"input">(), all.tensor<"input_scale_inv">());
   const Device device = input.view.device;
   const TorchWeight weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
   const LayerOperands operands(plan, weight, all.tensor<"bias">(), device);
@@ -94,7 +134,8 @@ void forward(TorchArgumentsOf<kLinearForward>& all) {
                                .codes = operands.codes,
                                .scales = given.scales,
                                .saved = keeps_saved ? &saved : nullptr,
-                               .scratch = {scratch.data(), scratch_bytes}};
+                               .scratch = {scratch.data(), scratch_bytes},
+                               .given_input = input.for_output()};
   const bool casts = codes.region().bytes > 0;
   TorchSide side(run, faster_with_side(plan, tokens) && casts);
   if (casts) cast_weight_beside(plan, run.backend(), codes.region(), side, tensors);
@@ -122,6 +163,43 @@ void require_bytes(const LinearPlan& plan, const char* name, const TorchRegion& 
                   std::to_string(bytes) + ": give what that forward returned");
 }
 
+// grad_output, in high precision, as one element for all, or as codes; of codes `view` has the shape alone.
+struct LayerGradOutput {
+  LayerGradOutput(const LinearPlan& plan, const LinearGradients& wants, const TorchTensor& tensor,
+                  const TorchTensor& scale_inv) {
+    if (!scale_inv.given()) {
+      values = matrix_or_element_of(tensor, {plan.subject, "grad_output"});
+      view = values.view;
+      return;
+    }
+    if (!gathers_grad_output_codes(plan, wants)) {
+      throw Error(ErrorCode::invalid_argument, TensorName{plan.subject, "grad_output_scale_inv"}.text(),
+                  "is given, but no one set of codes serves these gradients (of two GEMMs with other scales, of one in "
+                  "high precision, of folded scale_inv, of a bias): give grad_output in high precision");
+    }
+    codes.emplace(plan, Float8RowsNames{"grad_output", "grad_output_scale_inv"}, plan.grad_output_of(wants).cast.spec,
+                  plan.shape.out_features, tensor, scale_inv);
+    view = matrix(nullptr, *plan.dtypes.output, codes->codes().rows, codes->codes().cols, codes->device());
+  }
+
+  TorchMatrix values{};
+  std::optional<Float8Rows> codes{};
+  Tensor view{};
+};
+
+// The input, where the gradient of the weight reads it: its values, or the codes that forward was given.
+void give_input(const LinearPlan& plan, LayerInput& input, const TorchRun& run, LinearBackwardTensors& tensors) {
+  if (input.codes) {
+    tensors.given_input = input.for_grad_weight(run);
+  } else if (plan.grad_weight_reads_input()) {
+    tensors.input = input.view;
+  }
+}
+
+bool reads_input(const LinearPlan& plan, const LinearGradients& wants) {
+  return wants.weight && (plan.grad_weight_reads_input() || plan.given_input.any);
+}
+
 void backward(TorchArgumentsOf<kLinearBackward>& all) {
   const TorchPlan& of = all.plan(plans_of<TorchPlan>(), all.integer<"plan">());
   const LinearPlan& plan = of.plan;
@@ -130,7 +208,7 @@ void backward(TorchArgumentsOf<kLinearBackward>& all) {
   const LinearGradients wants{
       .input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = (bits & kBias) != 0};
   const TorchTensor& gradient = all.tensor<"grad_output">();
-  const TorchMatrix grad_output = matrix_or_element_of(gradient, {plan.subject, "grad_output"});
+  const LayerGradOutput grad_output(plan, wants, gradient, all.tensor<"grad_output_scale_inv">());
   const Device device = grad_output.view.device;
   const std::int64_t tokens = tokens_of(gradient);
   const TorchRun run(device, all, tokens);
@@ -150,11 +228,11 @@ void backward(TorchArgumentsOf<kLinearBackward>& all) {
                                 .grad_weight = gradients.weight.view,
                                 .grad_bias = gradients.bias.view,
                                 .accumulate = wants.weight && main_grad.given(),
-                                .scales = given.scales};
-  TorchMatrix input;
-  if (wants.weight && plan.grad_weight_reads_input()) {
-    input = matrix_of(all.tensor<"input">(), {plan.subject, "input"});
-    tensors.input = input.view;
+                                .scales = given.scales,
+                                .grad_output_is_cast = grad_output.codes.has_value()};
+  std::optional<LayerInput> input;
+  if (reads_input(plan, wants)) {
+    give_input(plan, input.emplace(plan, all.tensor<"input">(), all.tensor<"input_scale_inv">()), run, tensors);
   }
   const TorchWeight given_weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
   TorchRegion kept_codes;
@@ -170,6 +248,10 @@ void backward(TorchArgumentsOf<kLinearBackward>& all) {
   const std::size_t scratch_bytes = plan.backward_scratch(tokens, wants, run.observes_values(), expands).bytes;
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};
+  if (grad_output.codes) {
+    grad_output.codes->copy_to(linear_grad_output_codes(plan, tokens, wants, tensors.scratch, device), run.backend(),
+                               run.stream());
+  }
   TorchSide side(run, faster_with_side(plan, tokens) && wants.input && wants.weight,
                  [&] { return multiplies_together(plan, run.backend(), tensors); });
   linear_backward(plan, run.backend(), tensors, run.run(side.stream()));
@@ -187,18 +269,31 @@ constexpr std::array kOperators{kTorchOperator<kLinearForward, forward>, kTorchO
 // The dtypes of input, weight and bias; no bias: none.
 using DtypeTexts = std::array<std::optional<std::string>, 3>;
 
+// What a plan is made of besides its config and its sizes. weight_again: backward casts the weight once more, and
+// forward keeps none of its codes. divided: other ranks have parts of input, weight, grad_output, so that one scale of
+// all parts is given with each call. given_input: each call is given the input as FP8 codes.
+struct PlanText {
+  DtypeTexts dtypes;
+  bool grad_weight = false;
+  bool weight_again = false;
+  std::array<bool, 3> divided{};
+  bool given_input = false;
+};
+
 // Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads input, backward reads weight).
-// `weight_again`: backward casts the weight once more, and forward keeps none of its codes.
-nb::tuple add_plan(const LinearConfig& config, std::int64_t in_features, std::int64_t out_features,
-                   const DtypeTexts& dtypes, bool grad_weight, bool weight_again) {
-  weight_again = weight_again && is_float8(config.grad_input);
+nb::tuple add_plan(const LinearConfig& of, std::int64_t in_features, std::int64_t out_features, const PlanText& text) {
+  const auto& [dtypes, grad_weight, asks_again, divided, given_input] = text;
+  const LinearConfig config =
+      with_given_scales(of, {.input = divided[0], .weight = divided[1], .grad_output = divided[2]});
+  const bool weight_again = asks_again && is_float8(config.grad_input);
   const auto& [input, weight, bias] = dtypes;
   TorchPlan plan(
       linear_plan({.name = placeholder(0),
                    .config = weight_again ? casting_weight_again(config) : config,
                    .shape = {.in_features = in_features, .out_features = out_features, .bias = bias.has_value()},
                    .dtypes = linear_dtypes(input.value_or(""), weight, bias),
-                   .grad_weight = grad_weight}),
+                   .grad_weight = grad_weight,
+                   .given_input = given_input}),
       weight_again);
   const auto [constant, per_unit] = plan.saved;
   const std::size_t weight_bytes = plan.weight_bytes[0];
@@ -251,24 +346,47 @@ std::int64_t add_frozen_plan(const std::string& recipe_name, const std::string& 
       true);
 }
 
+// The codes by which ranks may send a tensor whose rows they divide: their format, whether each row has its scale, and
+// whether scales are powers of two; None: they send values.
+nb::object gathered_codes(const LinearCast& cast, bool as_codes) {
+  if (!as_codes) return nb::none();
+  return nb::make_tuple(std::string(name(cast.spec.out)), cast.spec.scale == kRowwise, cast.spec.pow2);
+}
+
+// gathered_codes() of the input and of grad_output, the latter by the gradients of the input and the weight that are
+// wanted: the first, the second, both.
+nb::tuple gathers(std::int64_t number) {
+  const LinearPlan& plan = plans_of<TorchPlan>().at(number).plan->plan;
+  const auto of_grad_output = [&](bool input, bool weight) {
+    const LinearGradients wants{.input = input, .weight = weight, .bias = false};
+    return gathered_codes(plan.grad_output_of(wants).cast, gathers_grad_output_codes(plan, wants));
+  };
+  return nb::make_tuple(
+      gathered_codes(plan.input_of(LinearPass::training), gathers_input_codes(plan, LinearPass::training)),
+      of_grad_output(true, false), of_grad_output(false, true), of_grad_output(true, true));
+}
+
 const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.def(
       "torch_linear_plan",
       [](const std::string& recipe_name, std::int64_t in_features, std::int64_t out_features, const DtypeTexts& dtypes,
-         bool grad_weight, bool weight_again) {
-        return add_plan(recipe(recipe_name), in_features, out_features, dtypes, grad_weight, weight_again);
+         bool grad_weight, bool weight_again, const std::array<bool, 3>& divided, bool given_input) {
+        return add_plan(recipe(recipe_name), in_features, out_features,
+                        {dtypes, grad_weight, weight_again, divided, given_input});
       },
-      "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "weight_again"_a);
+      "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "weight_again"_a, "divided"_a,
+      "given_input"_a);
   module.def(
       "torch_linear_plan_of_casts",
       [](const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
          bool weight_again, const std::array<bool, 3>& given, std::int64_t in_features, std::int64_t out_features,
-         const DtypeTexts& dtypes, bool grad_weight) {
-        return add_plan(config_of(casts, pow2, fast_accumulation, given), in_features, out_features, dtypes,
-                        grad_weight, weight_again);
+         const DtypeTexts& dtypes, bool grad_weight, const std::array<bool, 3>& divided, bool given_input) {
+        return add_plan(config_of(casts, pow2, fast_accumulation, given), in_features, out_features,
+                        {dtypes, grad_weight, weight_again, divided, given_input});
       },
       "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "given"_a, "in_features"_a, "out_features"_a,
-      "dtypes"_a, "grad_weight"_a);
+      "dtypes"_a, "grad_weight"_a, "divided"_a, "given_input"_a);
+  module.def("torch_linear_gathers", &gathers, "plan"_a);
   module.def("torch_frozen_plan", &add_frozen_plan, "recipe"_a, "code_dtype"_a, "in_features"_a, "out_features"_a,
              "input"_a, "bias"_a.none());
   bind_names(module, "linear", plans_of<TorchPlan>());

@@ -79,12 +79,13 @@ struct TorchSchema {
 // <weight>_scale_inv, here and below: the weight is FP8 codes [N, K], by rows, of the cast that the call's GEMM reads,
 // and these are their scale_inv, as many as that cast has. input_scale, weight_scale: of the casts that the plan leaves
 // to the caller; then amaxes are the maxima (2) of input and weight. `saved` is kept for the gradient of the weight,
-// `codes`, the weight's, for that of the input.
+// `codes`, the weight's, for that of the input. input_scale_inv, grad_output_scale_inv: likewise the tensor is FP8
+// codes by rows, with one scale_inv or one for each row; an input's, of a plan that is made for them, also in backward.
 inline constexpr TorchSchema kLinearForward{
     .name = "linear_forward",
     .arguments =
         "Tensor input, Tensor weight, Tensor? bias, int plan, int keep, Tensor? weight_scale_inv=None,"
-        " Tensor? input_scale=None, Tensor? weight_scale=None",
+        " Tensor? input_scale=None, Tensor? weight_scale=None, Tensor? input_scale_inv=None",
     .results = "Tensor output, Tensor saved, Tensor codes, Tensor amaxes"};
 
 // amaxes: of grad_output and weight, if grad_output_scale or weight_scale is given. The gradient of the weight is added
@@ -93,7 +94,8 @@ inline constexpr TorchSchema kLinearBackward{
     .name = "linear_backward",
     .arguments =
         "Tensor grad_output, Tensor? input, Tensor? weight, Tensor? saved, Tensor? codes, int plan, int wants,"
-        " Tensor? weight_scale_inv=None, Tensor? grad_output_scale=None, Tensor? weight_scale=None",
+        " Tensor? weight_scale_inv=None, Tensor? grad_output_scale=None, Tensor? weight_scale=None,"
+        " Tensor? input_scale_inv=None, Tensor? grad_output_scale_inv=None",
     .results = "Tensor grad_input, Tensor grad_weight, Tensor grad_bias, Tensor amaxes",
     .in_place = "Tensor(a!)? main_grad=None"};
 
@@ -203,6 +205,10 @@ inline constexpr TorchSchema kWeightUnpack{
 
 inline constexpr TorchSchema kQuantize{
     .name = "quantize", .arguments = "Tensor input, Tensor scale, int format", .results = "Tensor codes, Tensor amax"};
+// With a dynamic scale for each row; pow2: 1 for scales that are powers of two, else 0. scale_inv: (rows).
+inline constexpr TorchSchema kQuantizeRows{.name = "quantize_rows",
+                                           .arguments = "Tensor input, int format, int pow2",
+                                           .results = "Tensor codes, Tensor scale_inv"};
 inline constexpr TorchSchema kGemm{
     .name = "gemm",
     .arguments = "Tensor a, Tensor scale_inv_a, Tensor b, Tensor scale_inv_b, int output, int fast_accumulation",
@@ -212,26 +218,13 @@ inline constexpr TorchSchema kSyncAmaxHistory{
     .arguments = "Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats",
     .results = ""};
 
-inline constexpr std::array kTorchSchemas{&kLinearForward,
-                                          &kLinearBackward,
-                                          &kQuantizeInput,
-                                          &kQuantizeWeight,
-                                          &kGemmOutput,
-                                          &kNormLinearForward,
-                                          &kNormLinearBackward,
-                                          &kMlpForward,
-                                          &kMlpBackward,
-                                          &kGatedLinearForward,
-                                          &kGatedLinearBackward,
-                                          &kSharedLinearForward,
-                                          &kSharedLinearBackward,
-                                          &kWeightOnlyLinear,
-                                          &kWeightCast,
-                                          &kWeightPack,
-                                          &kWeightUnpack,
-                                          &kQuantize,
-                                          &kGemm,
-                                          &kSyncAmaxHistory};
+inline constexpr std::array kTorchSchemas{
+    &kLinearForward,        &kLinearBackward,     &kQuantizeInput,       &kQuantizeWeight,
+    &kGemmOutput,           &kNormLinearForward,  &kNormLinearBackward,  &kMlpForward,
+    &kMlpBackward,          &kGatedLinearForward, &kGatedLinearBackward, &kSharedLinearForward,
+    &kSharedLinearBackward, &kWeightOnlyLinear,   &kWeightCast,          &kWeightPack,
+    &kWeightUnpack,         &kQuantize,           &kQuantizeRows,        &kGemm,
+    &kSyncAmaxHistory};
 
 // ---- bits ----------------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from typing import Optional
 import torch
 from torch.distributed._tensor import DTensor
 
-from ..torch._codes import FLOAT8
 from ..torch._errors import from_operator
 from ..torch._operators import HIGH_PRECISION
+from ..torch._quantize_operators import FORMATS
 from ..torch._schemas import fake
 
 
@@ -32,16 +32,9 @@ def _run(operator, *arguments):
 
 
 # By the numbers that the operators take.
-_FORMATS = tuple(FLOAT8.values())
+_FORMATS = FORMATS
 _OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "meta")
-
-
-@fake("quantize")
-def _(input, scale, format):
-    return torch.empty(input.shape, dtype=_FORMATS[format], device=input.device), torch.empty(
-        scale.shape, dtype=torch.float32, device=input.device
-    )
 
 
 @fake("gemm")

@@ -44,6 +44,7 @@ class PlanFacts(NamedTuple):
     number: int
     in_features: int
     out_features: int
+    input_dtype: torch.dtype
     weight_dtype: torch.dtype
     bias_dtype: Optional[torch.dtype]
     saved_constant: int
@@ -87,7 +88,9 @@ class Casts(NamedTuple):
 
 class PlanOf(NamedTuple):
     """What the plan of a layer is made of; `config` is a recipe's name or the casts. weight_again: as Casts has it, of a
-    recipe."""
+    recipe. divided: of input, weight and grad_output, those of which other ranks have parts: where these have one dynamic
+    scale, which all parts share, it is given with each call. given_input: each call is given the input as FP8 codes and
+    scale_inv."""
 
     config: Union[str, Casts]
     in_features: int
@@ -97,6 +100,8 @@ class PlanOf(NamedTuple):
     bias_dtype: Optional[torch.dtype]
     trains_weight: bool
     weight_again: bool = False
+    divided: tuple[bool, bool, bool] = (False, False, False)
+    given_input: bool = False
 
 
 @functools.lru_cache(maxsize=None)  # as many as a model has kinds of layers
@@ -105,10 +110,10 @@ def _plan(of: PlanOf) -> PlanFacts:
     dtypes = (HIGH_PRECISION[of.input_dtype], HIGH_PRECISION[of.weight_dtype], bias)
     arguments = (of.in_features, of.out_features, dtypes, of.trains_weight)
     if isinstance(of.config, str):
-        number, *facts = _core.torch_linear_plan(of.config, *arguments, of.weight_again)
+        number, *facts = _core.torch_linear_plan(of.config, *arguments, of.weight_again, *of[-2:])
     else:
-        number, *facts = _core.torch_linear_plan_of_casts(*of.config, *arguments)
-    added = PlanFacts(number, of.in_features, of.out_features, of.weight_dtype, of.bias_dtype, *facts)
+        number, *facts = _core.torch_linear_plan_of_casts(*of.config, *arguments, *of[-2:])
+    added = PlanFacts(number, of.in_features, of.out_features, of.input_dtype, of.weight_dtype, of.bias_dtype, *facts)
     _PLANS[number] = added
     return added
 
@@ -154,7 +159,8 @@ def frozen_plan(
         raise named_error(error, name) from None
     if name is not None:
         number = _core.torch_name_linear(number, [name])
-    _PLANS[number] = PlanFacts(number, in_features, out_features, None, bias_dtype, 0, 0, 0, False, False)
+    sizes = (number, in_features, out_features)
+    _PLANS[number] = PlanFacts(*sizes, input_dtype, None, bias_dtype, 0, 0, 0, False, False)
     return number
 
 
@@ -186,7 +192,7 @@ def _(input, plan, keep, weight_scale_inv, input_scale, weight_scale):
     saved = facts.saved_constant + units_of(input) * facts.saved_per_unit
     is_scaled = input_scale is not None or weight_scale is not None
     return (
-        input.new_empty((*input.shape[:-1], facts.out_features)),
+        input.new_empty((*input.shape[:-1], facts.out_features), dtype=facts.input_dtype),
         bytes_of(input, saved) if keep & KEEP_SAVED else None,
         bytes_of(input, facts.weight_bytes) if keep & KEEP_CODES and weight_scale_inv is None else None,
         input.new_empty((2,), dtype=torch.float32) if is_scaled else None,
@@ -200,7 +206,9 @@ def _(grad_output, plan, wants, grad_output_scale, weight_scale, main_grad=None)
     is_scaled = grad_output_scale is not None or weight_scale is not None
     makes_weight = wants & WEIGHT and main_grad is None
     return (
-        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features)) if wants & INPUT else None,
+        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features), dtype=facts.input_dtype)
+        if wants & INPUT
+        else None,
         grad_output.new_empty(shape, dtype=facts.weight_dtype) if makes_weight else None,
         grad_output.new_empty(shape[:1], dtype=facts.bias_dtype) if wants & BIAS else None,
         grad_output.new_empty((2,), dtype=torch.float32) if is_scaled else None,
