@@ -11,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import gathered_models
+import other_gathers
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import two_processes
@@ -442,8 +443,9 @@ CHECKS = [
     check_tied,
     check_checkpoints,
     check_other_rank,
+    *other_gathers.CHECKS,
 ]
-ALL_CASES = [check_all_eager, check_all_compiled]
+ALL_CASES = [check_all_eager, check_all_compiled, *other_gathers.COMPILED]
 
 
 def check_two_dimensions(rank):

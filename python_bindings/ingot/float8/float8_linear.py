@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from .. import nn
@@ -15,7 +16,7 @@ from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueErro
 from ..torch._exported import is_exporting
 from ..torch._gathered_weight import Casts as GatherCasts, GatheredWeight
 from ..torch._linear import in_autocasts_dtype, run_linear
-from ..torch._modules import KNOWN_TENSORS, in_place_of, reason_against_replacing, type_name
+from ..torch._modules import KNOWN_TENSORS, held, in_place_of, reason_against_replacing, type_name
 from ..torch._names import register
 from ..torch._operators import HIGH_PRECISION, Casts, PlanTable
 from ._gathered_linear import gathered_linear, is_gathered
@@ -25,7 +26,7 @@ from .config import (
 from .distributed_utils import tensor_already_casted_to_fp8
 from .float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from .float8_training_tensor import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig
-from .fsdp_utils import WeightWithDynamicFloat8CastTensor, gathered_in_float8
+from .fsdp_utils import WeightWithDynamicFloat8CastTensor, gathered_again, gathered_in_float8
 
 
 def _cast(
@@ -258,13 +259,13 @@ class Float8Linear(nn.Float8Linear):
 
     def named_weights(self) -> List[Tuple[str, Optional[torch.Tensor]]]:
         """The weight with the layer's name."""
-        return [(self.options.full_name, self.weight)]
+        return [(self.options.full_name, held(self))]
 
     def _refuse(self, error: type, what: str) -> None:
         name = f'"{self.layer_name}", ' if self.layer_name else ""
         raise error(f"Float8Linear({name}{self.in_features} -> {self.out_features}): {what}")
 
-    def _checked(self, input: torch.Tensor) -> torch.Tensor:
+    def _checked(self, input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """Returns the input in autocast's dtype, if there is one. A tensor that cannot be multiplied is refused."""
         if not is_dense(input):
             check_dense(f'Float8Linear "{self.layer_name}"' if self.layer_name else "Float8Linear", "input", input)
@@ -272,10 +273,10 @@ class Float8Linear(nn.Float8Linear):
             self._refuse(
                 Float8RuntimeError, f"the input has shape {tuple(input.shape)}, expected (..., {self.in_features})"
             )
-        if input.device != self.weight.device:
+        if input.device != weight.device:
             self._refuse(
                 Float8RuntimeError,
-                f"the input is on {input.device} and the weight on {self.weight.device}: move one with .to()",
+                f"the input is on {input.device} and the weight on {weight.device}: move one with .to()",
             )
         input = in_autocasts_dtype(input)
         if input.dtype not in HIGH_PRECISION:
@@ -285,37 +286,37 @@ class Float8Linear(nn.Float8Linear):
             )
         return input
 
-    def _check_transforms(self, input: torch.Tensor, records: Optional[bool] = None) -> None:
-        """Refuses what would be differentiated otherwise than by backward()."""
-        if is_transformed(input, self.weight, self.bias, records=records):
+    def _check_transforms(self, *tensors: Optional[torch.Tensor], records: Optional[bool] = None) -> None:
+        """Refuses what would be differentiated otherwise than by backward(): of the input, the weight and the bias."""
+        if is_transformed(*tensors, records=records):
             refuse_transforms(f'Float8Linear "{self.layer_name}"' if self.layer_name else "Float8Linear")
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        weight = self.weight
+        weight, bias = self.weight, self.bias  # once: a property of the class may gather them
         if is_foreign(weight):
             # Another library has put its own tensor here, quantized for inference perhaps: it knows what to do.
-            return torch.nn.functional.linear(input, weight, self.bias)
-        input = self._checked(input)
+            return torch.nn.functional.linear(input, weight, bias)
+        input = self._checked(input, weight)
         runs_as_operators = self._runs_as_operators(input, weight)
-        self._check_transforms(input, None if runs_as_operators else True)
+        self._check_transforms(input, weight, bias, records=None if runs_as_operators else True)
         # A compiler would guard each layer's name and compile alike blocks again for each.
         compiles = torch.compiler.is_compiling() and not is_exporting()
         options = self.options
         name = "Float8Linear" if compiles else options.full_name
         if runs_as_operators:
             casts = options.gathered_casts if type(weight) is GatheredWeight else options.casts
-            return run_linear(input, weight, self.bias, casts, name, options._plans)
-        if self._takes_gathered(input, weight):
-            return gathered_linear(input, weight, self.bias, options.casts, name, options._plans)
+            return run_linear(input, weight, bias, casts, name, options._plans)
+        if self._takes_gathered(input, weight, bias):
+            return gathered_linear(input, weight, bias, options.casts, name, options._plans)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, self.config)
-        return output if self.bias is None else output + self.bias.to(output.dtype)
+        return output if bias is None else output + bias.to(output.dtype)
 
-    def _takes_gathered(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
+    def _takes_gathered(self, input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> bool:
         """Does an operator of Ingot's take the weight in FP8 as it is?"""
         emulates = self.config.emulate or self.linear_mm_config.output.emulate
         if emulates or type(input) not in _PLAIN:
             return False
-        return is_gathered(weight, self.options.casts) and type(self.bias) in (*_PLAIN, type(None))
+        return is_gathered(weight, self.options.casts) and type(bias) in (*_PLAIN, type(None))
 
     def _runs_as_operators(self, input: torch.Tensor, weight: torch.Tensor) -> bool:
         """Do Ingot's kernels compute this layer? Subclasses of tensors and emulation are left to PyTorch's."""
@@ -358,17 +359,20 @@ class Float8Linear(nn.Float8Linear):
 
     def _wrap_weight(self) -> None:
         """Gives FSDP2 a weight that it gathers in FP8, if the config asks for it."""
-        weight = self.weight
+        weight = held(self)
         casts = self._gather_casts()
         one_scale = casts.output == casts.grad_input == "tensor"
         computes = one_scale or not (self.config.emulate or self.options.casts is None)
-        if self.config.enable_fsdp_float8_all_gather and computes and type(weight) is torch.nn.Parameter:
+        if not self.config.enable_fsdp_float8_all_gather or not computes:
+            return
+        self._gathers = True
+        sharded = type(weight) is DTensor and not isinstance(weight._local_tensor, WeightWithDynamicFloat8CastTensor)
+        if sharded or type(weight) is torch.nn.Parameter:
             dtype, pow2 = self.config.cast_config_weight.target_dtype, self.config.round_scales_to_power_of_2
             config = (self.linear_mm_config, dtype, None, pow2, casts, self.options.full_name)
             rounds = self.config.round_to_param_dtype
-            self.weight = gathered_in_float8(
-                weight, lambda values: WeightWithDynamicFloat8CastTensor(values, *config, rounds)
-            )
+            made = lambda values: WeightWithDynamicFloat8CastTensor(values, *config, rounds)
+            self._parameters["weight"] = (gathered_again if sharded else gathered_in_float8)(weight, made)
 
     def _gather_casts(self) -> GatherCasts:
         """How the two GEMMs that read the weight cast it."""

@@ -222,11 +222,12 @@ class StatefulFloat8Linear(Float8Linear):
             self._start(tensor, role, cast)
         return self._of(role)[2]
 
-    def _run_operators(self, input: torch.Tensor) -> torch.Tensor:
+    def _run_operators(
+        self, input: torch.Tensor, weight: torch.Tensor, bias: Optional[torch.Tensor]
+    ) -> torch.Tensor:
         """Forward, and later backward, as one operator of Ingot's each."""
         if torch.compiler.is_compiling() and is_exporting():
             return self._export(input)
-        weight, bias = self.weight, self.bias
         # A compiler would guard each layer's name and compile alike blocks again for each.
         options = self.options
         name = "Float8Linear" if torch.compiler.is_compiling() else options.full_name
@@ -261,22 +262,23 @@ class StatefulFloat8Linear(Float8Linear):
         return export_layer("scaled", tensors, **facts)[0]
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        if is_foreign(self.weight):
-            return torch.nn.functional.linear(input, self.weight, self.bias)
-        input = self._checked(input)
-        self._check_transforms(input, records=True)
+        weight, bias = self.weight, self.bias  # once: a property of the class may gather them
+        if is_foreign(weight):
+            return torch.nn.functional.linear(input, weight, bias)
+        input = self._checked(input, weight)
+        self._check_transforms(input, weight, bias, records=True)
         if not torch.compiler.is_compiling() and next(iter(self._buffers.values())).dtype != torch.float32:
             as_buffers_of_scales(self)  # MixedPrecision(buffer_dtype=...) of FullyShardedDataParallel writes .data
         if self.has_any_delayed_scaling:
             self._note_run(input)
-        if self._runs_as_operators(input, self.weight):
-            return self._run_operators(input)
+        if self._runs_as_operators(input, weight):
+            return self._run_operators(input, weight, bias)
         config = self.config
         input = self._cast_with_state(input, "input", config.cast_config_input)
-        weight = self._cast_with_state(self.weight, "weight", config.cast_config_weight)
+        weight = self._cast_with_state(weight, "weight", config.cast_config_weight)
         output = matmul_with_hp_or_float8_args.apply(input, weight.t(), self.linear_mm_config, config)
         output = self._cast_gradient_of(output)
-        return output if self.bias is None else output + self.bias.to(output.dtype)
+        return output if bias is None else output + bias.to(output.dtype)
 
 
 # ---- the step of all layers together ----

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from ..torch._checks import refuse
 from ..torch._gathered_weight import Casts
@@ -14,7 +15,9 @@ from ..torch._layers import ingot_layers, name_layers
 from ..torch._model_weights import users_of_parameters
 from ..torch._modules import type_name
 from ..torch._operators import HIGH_PRECISION
-from ..torch._shard_gather import agree_at_first_call, gathered_in_float8, precompute, weights_changed as weights_changed
+from ..torch._shard_gather import (
+    agree_at_first_call, gathered_again, gathered_in_float8, precompute, weights_changed as weights_changed
+)
 from ..torch._sharded_weight import ShardedWeight, say_once
 
 _E4M3 = torch.float8_e4m3fn
@@ -106,6 +109,8 @@ def _gather_again(module: torch.nn.Module, _: Any, key: str, casts: Casts, name:
     weight = module._parameters.get(key)
     if type(weight) is torch.nn.Parameter:
         module._parameters[key] = _gathered(weight, casts, name)
+    elif type(weight) is DTensor and not isinstance(weight._local_tensor, ShardedWeight):
+        module._parameters[key] = gathered_again(weight, lambda values: ShardedWeight(values, casts, name))
 
 
 def _reason(same: list, users: Dict[torch.nn.Module, str], recomputed: bool) -> str:

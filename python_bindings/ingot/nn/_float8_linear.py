@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Optional, Union
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ..torch import LinearOptions, NormLinearOptions, linear, norm_linear
 from ..torch._errors import LinearError
@@ -77,6 +78,8 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
             parameters = self._parameters
             weight = parameters["weight"] if "weight" in parameters else self.weight
             bias = parameters["bias"] if "bias" in parameters else self.bias
+            if type(weight) is DTensor:  # a property of the class may gather it
+                weight, bias = self.weight, self.bias
             return linear(input, weight, bias, options)
         return norm_linear(input, None, None, self.weight, self.bias, options, self._delayed(input))
 

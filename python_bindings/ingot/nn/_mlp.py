@@ -9,6 +9,7 @@ import torch
 
 from ..torch import MlpOptions, mlp, mlp_of_gate_and_up
 from ..torch._checks import refuse
+from ..torch._modules import held
 from ._delayed import KeepsScales
 from ._parts import (
     LinearParameters, NamedLayer, NormModule, make_norm, norm_options, norm_parameters, parameters_of, require_linear
@@ -41,7 +42,7 @@ class _MlpLayer(NamedLayer, KeepsScales):
         names = {"gate_proj": ".gate", "up_proj": ".up", "down_proj": ".down"} if "gate_proj" in self._modules else {}
         parts = ("gate_up_proj", "gate_proj", "up_proj", "down_proj")
         return [
-            (self.options.name + names.get(part, ""), self._modules[part].weight)
+            (self.options.name + names.get(part, ""), held(self._modules[part]))
             for part in parts
             if part in self._modules
         ]

@@ -8,10 +8,11 @@ import dataclasses
 from typing import Optional
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ..torch import NormOptions
 from ..torch._checks import refuse
-from ..torch._modules import IngotLayer, check_replaceable
+from ..torch._modules import IngotLayer, check_replaceable, held
 
 NormModule = torch.nn.Module  # a LayerNorm or RMSNorm, or another library's that computes the same
 
@@ -31,7 +32,7 @@ class NamedLayer(KeepsWeightCodes):
 
     def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
         """The weights, each with the name of its layer."""
-        return [(self.options.name, self.weight)]
+        return [(self.options.name, held(self))]
 
     @property
     def layer_name(self) -> str:
@@ -177,7 +178,9 @@ def parameters_of(part: torch.nn.Module, options):
     parameters = part._parameters
     # torch.nn.Module finds a parameter by slow Python code (__getattr__).
     if not torch.compiler.is_compiling() and "weight" in parameters and "bias" in parameters:
-        return parameters["weight"], parameters["bias"]
+        weight = parameters["weight"]
+        if type(weight) is not DTensor:  # else a property of the class may gather it
+            return weight, parameters["bias"]
     if part._forward_pre_hooks:
         _require_parameter(part, options)
     return part.weight, part.bias

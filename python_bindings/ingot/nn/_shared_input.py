@@ -10,7 +10,7 @@ import torch
 from ..torch import SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
 from ..torch._exported import export_layer, is_exporting
-from ..torch._modules import has_own_forward, type_name
+from ..torch._modules import has_own_forward, held, type_name
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
 from ._parts import (
@@ -77,7 +77,7 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
 
     def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
         """The weights, each with the name of its layer."""
-        return [(name, self._modules[part].weight) for name, part in zip(self.options.names, self._layer_names)]
+        return [(name, held(self._modules[part])) for name, part in zip(self.options.names, self._layer_names)]
 
     @property
     def layer_name(self) -> str:

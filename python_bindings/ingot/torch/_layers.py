@@ -8,9 +8,7 @@ import torch
 
 from ._errors import LinearError
 from ._modules import is_ingot_layer
-
-# Names that a layer has when it was given none.
-_UNNAMED = ("", "linear", "mlp", "norm_linear")
+from ._names import UNNAMED
 
 
 def ingot_layers(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module]]:
@@ -34,7 +32,7 @@ def name_layers(model: torch.nn.Module) -> Tuple[str, ...]:
     """Gives each Ingot layer of the model that has no name its path in the model. Returns all names, in order."""
     names = []
     for path, layer in ingot_layers(model):
-        if layer.layer_name in _UNNAMED and path:
+        if layer.layer_name in UNNAMED and path:
             layer.layer_name = path
         names.append(layer.layer_name)
     return tuple(names)

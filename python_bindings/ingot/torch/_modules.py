@@ -48,6 +48,13 @@ def is_ingot_layer(module: Any) -> bool:
     return isinstance(module, IngotLayer)
 
 
+def held(module: torch.nn.Module, key: str = "weight") -> Any:
+    """The tensor that a module holds by this name. What a property of its class makes of it, as torchtitan's SimpleFSDP has
+    one, is not asked for: it would be a collective, which the other ranks do not run."""
+    parameters = module._parameters
+    return parameters[key] if key in parameters else getattr(module, key)
+
+
 def has_own_forward(layer: torch.nn.Module) -> bool:
     """Does it compute something else than torch.nn.Linear, or than the layer of Ingot that its class is made of?"""
     forward = type(layer).forward

@@ -15,6 +15,7 @@ from ._errors import LinearError
 from ._operators import PlanTable
 from ._fsdp_units import unit_of
 from ._gathered_weight import Casts, scale_inv_count
+from ._other_gathers import key_of, refuse_in_trace, refuse_other_gathers
 from ._shard_casts import ShardCast, rows_of
 from ._shard_plan import Part, ShardPlan
 from ._sharded_weight import (
@@ -46,6 +47,15 @@ def gathered_in_float8(
     # To assign them is what registers them with the tensor that the object now has.
     gathered._backward_hooks, gathered._post_accumulate_grad_hooks = hooks, post_hooks
     return gathered
+
+
+def gathered_again(weight: DTensor, made: Callable[[torch.Tensor], ShardedWeight]) -> torch.nn.Parameter:
+    """A shard in high precision that has taken the place of one that FSDP2 gathers in FP8 (load_state_dict(assign=True)), as
+    a parameter that is gathered like that one."""
+    local = made(weight._local_tensor.detach())
+    place = weight.device_mesh, weight.placements
+    sharded = DTensor.from_local(local, *place, run_check=False, shape=weight.shape, stride=weight.stride())
+    return torch.nn.Parameter(sharded, requires_grad=weight.requires_grad)
 
 
 def sharded_weights(module: torch.nn.Module) -> Iterator[Tuple[str, DTensor]]:
@@ -104,6 +114,7 @@ def _agree(module: torch.nn.Module, groups: Dict[_Group, List[Tuple[str, DTensor
     agreed = _AGREED.get(module, (None, None))
     if agreed[0] == ids:
         return
+    refuse_other_gathers(module)
     facts = {
         group: [
             _Facts(name, tuple(each.shape), str(each.dtype).removeprefix("torch."), each._local_tensor._casts)
@@ -130,17 +141,22 @@ def _agree(module: torch.nn.Module, groups: Dict[_Group, List[Tuple[str, DTensor
 
 def agree_at_first_call(model: torch.nn.Module) -> None:
     """The first call of the model asks whether all ranks have the same weights to gather: ranks that send other bytes would
-    wait for each other. Raises LinearError then, on every rank. Only what FSDP gathers with the model itself, and with
-    no module within it, is gathered before. Of a model that is compiled whole, precompute() asks."""
+    wait for each other. Raises LinearError then, on every rank, and where something else than FSDP2 gathers them. Only what
+    FSDP gathers with the model itself, and with no module within it, is gathered before. Of a model that is compiled whole,
+    precompute() asks whether ranks have the same weights."""
 
-    model.register_forward_pre_hook(_AskOnce(), prepend=True)
+    model.register_forward_pre_hook(_AskOnce(key_of(model)), prepend=True)
 
 
 class _AskOnce:
     """A hook that removes itself, from copies of a model too."""
 
+    def __init__(self, key: str) -> None:
+        self.key = key
+
     def __call__(self, module: torch.nn.Module, _: Any) -> None:
         if torch.compiler.is_compiling():
+            refuse_in_trace(self.key)
             return
         for key in [key for key, hook in module._forward_pre_hooks.items() if hook is self]:
             del module._forward_pre_hooks[key]

@@ -22,7 +22,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from ._errors import LinearError
 from ._fsdp_units import Unit, is_recomputed, unit_of
 from ._gathered_weight import Casts, GatheredWeight, scale_inv_count
-from ._names import all_layers
+from ._other_gathers import is_flattened, refuse_fsdp1
+from ._names import UNNAMED, all_layers
 from ._shard_casts import Known, ShardCast, codes_of, rounded, rows_of
 from ._shard_plan import Part, ShardPlan
 
@@ -81,7 +82,7 @@ def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: O
     rows = -(-outer_size[0] // ranks)
     if unit is not None and unit.keeps_a_part:
         raise LinearError(
-            f'linear "{weight._name}" weight: FSDP gathers it in FP8, and cannot keep a part of that after forward '
+            f'linear "{weight.full_name()}" weight: FSDP gathers it in FP8, and cannot keep a part of that after forward '
             "(reshard_after_forward=<int>): set it to True or False"
         )
     if "128x128" in kinds and ranks > 1 and rows % 128 != 0:
@@ -127,7 +128,7 @@ def _gather_of(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit:
             return found
     gather, why = _decided(weight, mesh, outer_size, unit)
     if why:
-        say_once(weight._name, f"FSDP gathers its weight in high precision: {why}")
+        say_once(weight.full_name(), f"FSDP gathers its weight in high precision: {why}")
     if unit is not None:
         unit.parameter._ingot_gather = gather
     return gather
@@ -187,6 +188,8 @@ class ShardedWeight(torch.Tensor):
     def data(self, value: torch.Tensor) -> None:
         """Raises an error for another shape or dtype: PyTorch would change what it knows of this tensor, but not its
         values."""
+        if is_flattened(self):
+            refuse_fsdp1(self.full_name())
         if value.shape != self.shape or value.dtype != self.dtype or value.device != self.device:
             raise LinearError(
                 f"the data of a weight that FSDP gathers in FP8 is {self.dtype} of shape {tuple(self.shape)} on "
@@ -329,7 +332,18 @@ class ShardedWeight(torch.Tensor):
                 if weight is sharded or weight is self or local_of(weight) is self:
                     self._known.layer = (weakref.ref(each), place)
                     return each, place
-        raise LinearError(f'linear "{self._name}" weight: its layer, which has the scale, is not there any more')
+        raise LinearError(f'linear "{self.full_name()}" weight: its layer, which has the scale, is not there any more')
+
+    def full_name(self) -> str:
+        """For messages: the layer's, or where it has none FSDP's path to the weight."""
+        unit = self._unit()
+        sharded = None if unit is None else unit.parameter.sharded_param
+        for layer in all_layers():
+            for name, weight in layer.named_weights() if layer.layer_name not in UNNAMED else ():
+                if weight is not None and (weight is sharded or weight is self or local_of(weight) is self):
+                    return name
+        path = getattr(unit.parameter, "_param_fqn", None) if unit is not None and self._name in UNNAMED else None
+        return path.removesuffix(".weight") if path else self._name
 
     # ---- FSDP2's all-gather ----
 
@@ -469,7 +483,7 @@ class ShardedWeight(torch.Tensor):
     def _again(self, mesh, outer_size, dtype, side: bool) -> Tuple[torch.Tensor, torch.Tensor]:
         """Codes and scale_inv of the whole weight that FSDP has not gathered now, by collectives of their own."""
         say_once(
-            self._name,
+            self.full_name(),
             "its forward runs again in backward, or its backward without a gather before it, and reads codes that FSDP has "
             "not gathered: they are gathered once more, while everything waits. float8_all_gather(model, recomputed=True), or "
             "ingot.float8's config without enable_fsdp_float8_all_gather, gathers this weight in high precision instead",
