@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 import torch.distributed as dist
+import two_processes
 from gathered_models import loss_of
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
@@ -48,8 +49,13 @@ def of_float8(gathers, recipe="rowwise"):
     )
 
 
-def x_of(rank, device="cpu"):
-    return torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(rank)).to(device)
+def x_of(rank):
+    return two_processes.normal(4, WIDTH, seed=rank)
+
+
+def fsdp1(model, **options):
+    device = torch.device("cpu") if two_processes.DEVICE == "cpu" else torch.cuda.current_device()
+    return FullyShardedDataParallel(model, device_id=device, **options)
 
 
 def everywhere(name, call):
@@ -64,7 +70,7 @@ def check_fsdp1(rank):
     gathers = "FullyShardedDataParallel (FSDP1) gathers it " + INSTEAD
     for model, first in ((of_nn, 'linear "0" weight: '), (of_float8, 'linear "0" weight: ')):
         for keeps in (True, False):
-            wrap = lambda of: FullyShardedDataParallel(of, device_id=torch.device("cpu"), use_orig_params=keeps)
+            wrap = lambda of: fsdp1(of, use_orig_params=keeps)
 
             def within(of):
                 of[2] = wrap(of[2])
@@ -81,14 +87,13 @@ def check_fsdp1(rank):
             if not keeps:
                 net = wrap(model(True))
                 everywhere(first + gathers, lambda: precompute_float8_all_gather(net))
-    net = FullyShardedDataParallel(of_nn(False), device_id=torch.device("cpu"))
+    net = fsdp1(of_nn(False))
     net(x_of(rank)).sum().backward()  # without the gather it trains
 
 
 def check_fsdp1_compiled(rank):
     for model in (of_nn, of_float8):
-        wrapped = FullyShardedDataParallel(model(True), device_id=torch.device("cpu"), use_orig_params=False)
-        compiled = torch.compile(wrapped, backend="aot_eager")
+        compiled = torch.compile(fsdp1(model(True), use_orig_params=False), backend="aot_eager")
         everywhere("FullyShardedDataParallel (FSDP1) gathers it " + INSTEAD, lambda: compiled(x_of(rank)))
     torch._dynamo.reset()
 
@@ -136,7 +141,7 @@ def check_simple_fsdp_compiled(rank):
 
 def of_simple_fsdp(rank, compiled):
     world = dist.get_world_size()
-    mesh = init_device_mesh("cpu", (world,))
+    mesh = init_device_mesh(two_processes.DEVICE, (world,))
     refused = "a parametrization, like SimpleFSDP's, gathers it " + INSTEAD
     for model in (of_nn, of_float8):
         expected = model(False)
@@ -146,7 +151,7 @@ def of_simple_fsdp(rank, compiled):
         net = simple_fsdp(model(False), mesh)
         (loss_of(wrap(net), x_of(rank)) / world).backward()
         for (name, one), other in zip(net.named_parameters(), expected.parameters(), strict=True):
-            assert torch.equal(one.grad.full_tensor(), other.grad), (model, name)
+            two_processes.near(one.grad.full_tensor(), other.grad, (model, name))
         if not compiled:
             assert gathers_in(lambda: net(x_of(rank))) == len(list(net.parameters()))
         net = simple_fsdp(model(True), mesh)
@@ -189,7 +194,7 @@ def check_weights_of_one_rank(rank):
                 if how == "accelerate":
                     load_from_first_rank(net, whole, rank)
                 else:
-                    net.to_empty(device="cpu")
+                    net.to_empty(device=two_processes.DEVICE)
                     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
                     plain = {name: getattr(value, "_tensor", value) for name, value in whole.items()}
                     set_model_state_dict(net, plain if rank == 0 else {}, options=options)

@@ -103,7 +103,8 @@ SETS = {"tensorwise": 1, "delayed": 1, "rowwise": 2, "rowwise_with_gw_hp": 2, "r
 def check_what_is_sent(rank):
     """One byte for each element and the scale_inv of its rows, in forward and in backward; and one reduction of all maxima
     in a step, none where scales are those of a rank's own rows."""
-    world, rows, columns = dist.get_world_size(), 256, 384
+    world = dist.get_world_size()
+    rows, columns = 128 * world, 384
     for recipe in RECIPES:
         net = nn.Sequential(Float8Linear(columns, rows, bias=False, recipe=recipe, layer_name="a"))
         assert float8_all_gather(net) == ("a",)
@@ -115,7 +116,7 @@ def check_what_is_sent(rank):
         with collectives() as sent:
             net(x).sum().backward()
             precompute_float8_all_gather(net)
-        own = {"rowwise": rows // world + columns // world, "rowwise_with_gw_hp": rows // world + 1}
+        own = {"rowwise": rows // world + -(-columns // world), "rowwise_with_gw_hp": rows // world + 1}
         own |= {"rowwise_folded": rows // world, "blockwise": rows // world // 128 * (columns // 128)}
         scale_inv = own.get(recipe, 0)
         gathers = [each for each in sent if each[0] == "all_gather"]
@@ -155,7 +156,7 @@ def check_checkpointing(rank):
             for at in range(2):
                 net[at] = fully_shard(checkpoint_wrapper(net[at]))
             fully_shard(net)
-            x = torch.randn(4, 16, generator=torch.Generator().manual_seed(rank)).to(dtype).requires_grad_()
+            x = two_processes.normal(4, 16, seed=rank).to(dtype).requires_grad_()
             with said() as lines:
                 net(x).square().mean().backward()
             outputs.append((x.grad, [each.grad.full_tensor() for each in net.parameters()]))
@@ -183,7 +184,7 @@ def check_recomputed_in_a_graph(rank):
                 float8_all_gather(net, recomputed=recomputed)
             net.compile(fullgraph=True, backend="aot_eager")
             fully_shard(net, reshard_after_forward=True)
-            x = torch.randn(4, 16, generator=torch.Generator().manual_seed(rank), requires_grad=True)
+            x = two_processes.normal(4, 16, seed=rank).requires_grad_()
             if gathers and recipe == "rowwise" and not recomputed:
                 if hasattr(dist, "all_gather_single"):
                     with pytest.raises(Exception, match=r"float8_all_gather\(model, recomputed=True\), or wrap the module"):
@@ -234,7 +235,7 @@ def small(recipe, gathers, **options):
 
 
 def batch(rank, at=0):
-    return torch.randn(4, 16, generator=torch.Generator().manual_seed(10 * rank + at))
+    return two_processes.normal(4, 16, seed=10 * rank + at)
 
 
 def check_accumulation(rank):
@@ -299,9 +300,15 @@ def check_copies(rank):
         assert all(torch.equal(each._local_tensor, value._local_tensor) for each, value in zip(other, kept))
 
 
+def rows_of_last(rows):
+    """How many every rank has at least."""
+    longest = -(-rows // two_processes.WORLD)
+    return max(0, rows - longest * (two_processes.WORLD - 1))
+
+
 def check_one_shard(rank):
     """Replicas that each have all rows, and weights that a collective writes."""
-    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(two_processes.DEVICE, (two_processes.WORLD, 1), mesh_dim_names=("replicate", "shard"))
     for recipe in ("tensorwise", "rowwise", "rowwise_folded"):
         Case(recipe, mixed=True, precompute=True, mesh=mesh).check(rank)
         Case(recipe, mesh=mesh, reshard_after_forward=False).check(rank)
@@ -312,7 +319,7 @@ def check_one_shard(rank):
         with torch.no_grad():
             for each in net.parameters():
                 local = each._local_tensor
-                dist.all_reduce(local[:3] if each.shape[0] == 7 else local)  # ranks hold as many rows of the others
+                dist.all_reduce(local[: rows_of_last(each.shape[0])])
             plain = small(recipe, False)
             for to, each in zip(plain.parameters(), net.parameters()):
                 to._local_tensor.copy_(getattr(each._local_tensor, "_tensor", each._local_tensor))
@@ -414,7 +421,7 @@ def check_other_rank(rank):
         ({"rows": (32, 48)}, 'number 0 is "0.weight" [32, 16] float32 cast to float8_e4m3fn by tensor on rank 0 and "0.weight" [48, 16]'),
         ({"count": (2, 1)}, 'rank 0 has 2 and rank 1 has 1; number 1 is "1.weight"'),
     ):
-        mine = {"recipe": "tensorwise", "rows": 32, "count": 2, **{name: values[rank] for name, values in of_ranks.items()}}
+        mine = {"recipe": "tensorwise", "rows": 32, "count": 2, **{name: values[min(rank, 1)] for name, values in of_ranks.items()}}
         rows = mine["rows"]
         net = nn.Sequential(*(Float8Linear(16 if at == 0 else rows, rows, recipe=mine["recipe"]) for at in range(2)))
         float8_all_gather(net, filter=lambda name, weight: name in [str(at) for at in range(mine["count"])])
@@ -450,7 +457,7 @@ ALL_CASES = [check_all_eager, check_all_compiled, *other_gathers.COMPILED]
 
 def check_two_dimensions(rank):
     """Replicas of shards (HSDP), and shards on four ranks some of which have no rows."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    mesh = init_device_mesh(two_processes.DEVICE, (2, 2), mesh_dim_names=("replicate", "shard"))
     for recipe in ("tensorwise", "rowwise"):
         Case(recipe, mixed=True, precompute=True, mesh=mesh).check(rank)
     Case("rowwise", even=False, precompute=True).check(rank)

@@ -1,5 +1,9 @@
 """Checks that run on two processes over gloo, or on another number, and their results as tests.
 
+INGOT_TEST_DEVICE=cuda runs them over NCCL, with a GPU for each process, which is their default device (DEVICE): a check
+names no other, and takes random values from normal(). INGOT_TEST_RANKS=n runs those of two on n. Where a check compares with
+one process, the bits are equal on two, because a sum of two has one order, and near() on more.
+
 A test module lists its checks, each a function of the rank, and makes a fixture of them:
 
     CHECKS = [check_this, check_that]
@@ -12,6 +16,7 @@ A test module lists its checks, each a function of the rank, and makes a fixture
 All checks that pytest has selected run in the same processes, one after the other, because starting them takes seconds.
 The first that fails ends them."""
 
+import datetime
 import os
 import tempfile
 import traceback
@@ -22,13 +27,63 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
-WORLD = 2
+
+
+def settings(environment):
+    """The device's type, and on how many processes checks of two run. Raises ValueError with a sentence."""
+    device, ranks = environment.get("INGOT_TEST_DEVICE", "cpu"), environment.get("INGOT_TEST_RANKS", "2")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"INGOT_TEST_DEVICE is {device!r}, expected cpu or cuda")
+    if not ranks.isdecimal() or int(ranks) < 2:
+        raise ValueError(f"INGOT_TEST_RANKS is {ranks!r}, expected a number from 2 on")
+    return device, int(ranks)
+
+
+DEVICE, WORLD = settings(os.environ)
+
+
+def lacks_gpus(world, gpus):
+    """Why that many processes cannot have a GPU each, or ""."""
+    return f"INGOT_TEST_DEVICE=cuda: {world} processes need a GPU each, and there are {gpus}" if gpus < world else ""
+
+
+def normal(*shape, seed):
+    """The same random values on every device."""
+    return torch.randn(shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu").to(DEVICE)
+
+
+def near(ours, theirs, what=None, bound=0.06):
+    """Asserts equality to one process's: of bits on two, and on more a relative difference (of the sum of squares) of at most
+    `bound`, the error of FP8: sums in another order, and losses divided by 3, differ in their last bits, and what is cast of
+    them by a step of FP8."""
+    if WORLD == 2:
+        assert torch.equal(ours, theirs), what
+    else:
+        difference = (ours.double() - theirs.double()).norm()
+        assert difference <= bound * theirs.double().norm(), (what, float(difference), float(theirs.double().norm()))
+
+
+def all_near(ours, theirs, what=None):
+    """near() of losses or other lists of numbers or tensors of one element."""
+    assert len(ours) == len(theirs), what
+    near(*(torch.tensor([float(each) for each in of]) for of in (ours, theirs)), what)
+
+
+def _start(rank, world, folder):
+    torch.set_num_threads(1)
+    options = {"init_method": f"file://{folder}/store", "rank": rank, "world_size": world}
+    if DEVICE == "cpu":
+        dist.init_process_group("gloo", **options)
+        return
+    torch.cuda.set_device(rank)
+    torch.set_default_device("cuda")
+    timeout = datetime.timedelta(seconds=120)
+    dist.init_process_group("nccl", device_id=torch.device("cuda", rank), timeout=timeout, **options)
 
 
 def _run(rank, folder, checks, world):
     """What each process runs. A check that fails leaves its traceback in a file."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
+    _start(rank, world, folder)
     for check in checks:
         try:
             check(rank)
@@ -42,9 +97,10 @@ def _run(rank, folder, checks, world):
 
 
 def spawn(function, arguments, world=WORLD):
-    """Runs function(rank, *arguments) in processes that see no GPU, where FSDP would put their parameters: gloo's
-    results are compared with those of one process on the CPU."""
-    with unittest.mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
+    """Runs function(rank, *arguments) in processes. On the CPU they see no GPU, where FSDP would put their parameters:
+    gloo's results are compared with those of one process on the CPU."""
+    hidden = {"CUDA_VISIBLE_DEVICES": ""} if DEVICE == "cpu" else {}
+    with unittest.mock.patch.dict(os.environ, hidden):
         torch.multiprocessing.spawn(function, arguments, nprocs=world)
 
 
@@ -63,6 +119,9 @@ def fixture(checks, world=WORLD):
     def folder(request):
         if not dist.is_available():
             pytest.skip("PyTorch was built without torch.distributed")
+        lacks = lacks_gpus(world, torch.cuda.device_count()) if DEVICE == "cuda" else ""
+        if lacks:
+            (pytest.fail if world == WORLD else pytest.skip)(lacks)
         with tempfile.TemporaryDirectory() as name:
             try:
                 spawn(_run, (name, _selected(checks, request), world), world)

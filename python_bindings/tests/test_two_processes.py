@@ -1,0 +1,41 @@
+"""What two_processes.py reads of the environment, and how near ranks have to be to one process."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import two_processes
+
+
+def test_settings():
+    assert two_processes.settings({}) == ("cpu", 2)
+    assert two_processes.settings({"INGOT_TEST_DEVICE": "cuda", "INGOT_TEST_RANKS": "8"}) == ("cuda", 8)
+    with pytest.raises(ValueError, match="INGOT_TEST_DEVICE is 'gpu', expected cpu or cuda"):
+        two_processes.settings({"INGOT_TEST_DEVICE": "gpu"})
+    for ranks in ("1", "0", "-2", "two", ""):
+        with pytest.raises(ValueError, match=f"INGOT_TEST_RANKS is '{ranks}', expected a number from 2 on"):
+            two_processes.settings({"INGOT_TEST_RANKS": ranks})
+
+
+def test_fewer_gpus_than_ranks():
+    assert two_processes.lacks_gpus(4, 2) == "INGOT_TEST_DEVICE=cuda: 4 processes need a GPU each, and there are 2"
+    assert two_processes.lacks_gpus(2, 2) == two_processes.lacks_gpus(2, 8) == ""
+
+
+def test_near(monkeypatch):
+    one, other = torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.01])
+    monkeypatch.setattr(two_processes, "WORLD", 2)
+    two_processes.near(one, one.clone())
+    with pytest.raises(AssertionError):
+        two_processes.near(one, other)
+    monkeypatch.setattr(two_processes, "WORLD", 3)
+    two_processes.all_near([1.0, 2.0], other)
+    for wrong in ([1.0, 3.0], [1.0, float("nan")], [1.0]):
+        with pytest.raises(AssertionError):
+            two_processes.all_near([1.0, 2.0], wrong)
+
+
+def test_random_values_are_the_same_in_every_order():
+    one = two_processes.normal(3, 4, seed=1)
+    torch.manual_seed(5)
+    assert torch.equal(two_processes.normal(3, 4, seed=1), one) and one.shape == (3, 4)
+    assert not torch.equal(two_processes.normal(3, 4, seed=2), one)
