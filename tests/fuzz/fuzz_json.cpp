@@ -1,9 +1,12 @@
-// JSON that users keep next to their models: states of delayed scaling, and files of layers for `ingot warm`.
+// JSON that users keep next to their models: states of delayed scaling, files of layers for `ingot warm`, and configs
+// for `ingot plan`.
+#include <cmath>
 #include <optional>
 #include <string>
 
 #include "fuzz/input_file.h"
 #include "fuzz/targets.h"
+#include "ingot/nn/planning/step_estimate.h"
 #include "ingot/nn/recipe/delayed_scaling_state.h"
 #include "ingot/runtime/util/text.h"
 #include "warm/warm_layers.h"
@@ -35,6 +38,14 @@ bool warm_layers(std::string_view input) {
   for (const DecodedLayer& layer : layers->decoding) {
     require(layer.in_features > 0 && layer.out_features > 0, "a layer without features");
   }
+  return true;
+}
+
+bool model_shape(std::string_view input) {
+  std::optional<ModelShape> model;
+  if (!accepts([&] { model = read_model_shape(input, "config.json"); })) return false;
+  const StepEstimate step = step_estimate({.model = *model, .mesh = {.shards = 64}, .recipe = "rowwise"});
+  require(std::isfinite(step.step_ms()) && std::isfinite(step.memory_bytes), "a step without an end");
   return true;
 }
 

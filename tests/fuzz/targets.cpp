@@ -25,6 +25,7 @@ std::span<const Target> targets() {
       Target{.name = "delayed_scaling", .run = delayed_scaling, .corpus = "delayed_scaling"},
       Target{.name = "sealed_delayed_scaling", .run = sealed_delayed_scaling, .corpus = "sealed_delayed_scaling"},
       Target{.name = "warm_layers", .run = warm_layers, .corpus = "warm_layers"},
+      Target{.name = "model_shape", .run = model_shape, .corpus = "model_shape"},
 #ifdef INGOT_FUZZ_EXAMPLES
       Target{.name = "model_config", .run = model_config, .corpus = "model_config"},
       Target{.name = "checkpoint", .run = checkpoint, .corpus = "checkpoint"},

@@ -28,6 +28,7 @@ bool safetensors_header(std::string_view header);
 bool delayed_scaling(std::string_view input);
 bool sealed_delayed_scaling(std::string_view object);
 bool warm_layers(std::string_view input);
+bool model_shape(std::string_view input);
 bool model_config(std::string_view input);
 bool checkpoint(std::string_view input);
 bool sealed_checkpoint(std::string_view header);

@@ -99,8 +99,13 @@ CastWork cast_work(const TensorCasts& casts, std::int64_t rows, std::int64_t col
   return {.kernels = maxima_first ? 2.0 : 1.0, .bytes = each * static_cast<double>(rows) * static_cast<double>(cols)};
 }
 
-// All casts of one step.
-CastWork casts_of(const LinearConfig& config, const LinearSize& size) {
+// All casts of one step, and those of the weight.
+struct StepCasts {
+  CastWork all;
+  CastWork weight;
+};
+
+StepCasts casts_of(const LinearConfig& config, const LinearSize& size) {
   const auto& [tokens, in, out] = size;
   CastWork all;
   const auto add = [&](const TensorCasts& casts, std::int64_t rows, std::int64_t cols) {
@@ -108,8 +113,9 @@ CastWork casts_of(const LinearConfig& config, const LinearSize& size) {
     all.kernels += one.kernels;
     all.bytes += one.bytes;
   };
-  for (const TensorCasts& casts : {input_casts(config), input_casts_again(config)}) add(casts, tokens, in);
   for (const TensorCasts& casts : {weight_casts(config), weight_casts_again(config)}) add(casts, out, in);
+  const CastWork weight = all;
+  for (const TensorCasts& casts : {input_casts(config), input_casts_again(config)}) add(casts, tokens, in);
   const TensorCasts grad_output = grad_output_casts(config);
   if (config.input == OtherCodes::folded || config.weight == OtherCodes::folded) {
     add({.codes = grad_output.codes}, tokens, out);
@@ -117,7 +123,15 @@ CastWork casts_of(const LinearConfig& config, const LinearSize& size) {
   } else {
     add(grad_output, tokens, out);
   }
-  return all;
+  return {.all = all, .weight = weight};
+}
+
+// Adds the casts to the time of the GEMMs.
+void add_casts(LinearGain& gain, const StepCasts& casts, double bytes_per_us) {
+  const auto us = [&](const CastWork& work) { return work.kernels * kStartUs + work.bytes / bytes_per_us; };
+  gain.casts_us = us(casts.all);
+  gain.weight_casts_us = us(casts.weight);
+  gain.us += gain.casts_us;
 }
 
 // ---- From an H200 ---------------------------------------------------------------------------------------------------
@@ -165,10 +179,10 @@ std::string outside(const LinearConfig& config, const LinearSize& size, const Ga
 
 LinearGain from_h200(const LinearConfig& config, const LinearSize& size, const GainGpu& gpu) {
   const double rate = kBytesPerUs * std::min(1.0, static_cast<double>(gpu.multiprocessors) / kMeasuredMultiprocessors);
-  const CastWork casts = casts_of(config, size);
   LinearGain gain{.high_precision_us = products_us({}, size, gpu.multiprocessors),
-                  .us = products_us(config, size, gpu.multiprocessors) + casts.kernels * kStartUs + casts.bytes / rate,
+                  .us = products_us(config, size, gpu.multiprocessors),
                   .note = outside(config, size, gpu)};
+  add_casts(gain, casts_of(config, size), rate);
   gain.basis = gain.note.empty() ? GainBasis::measured : GainBasis::extrapolated;
   return gain;
 }
@@ -202,8 +216,7 @@ LinearGain from_rates(const LinearConfig& config, const LinearSize& size, const 
   products({}, gain.high_precision_us);
   products(config, gain.us);
   if (!gain.note.empty()) return {.basis = GainBasis::unknown, .note = gain.note};
-  const CastWork casts = casts_of(config, size);
-  gain.us += casts.kernels * kStartUs + casts.bytes / bytes_per_us;
+  add_casts(gain, casts_of(config, size), bytes_per_us);
   return gain;
 }
 

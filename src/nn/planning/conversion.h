@@ -64,6 +64,8 @@ INGOT_API const char* name(GainBasis basis);
 struct LinearGain {
   double high_precision_us = 0;  // the three GEMMs of one step; 0 for a bound and where nothing is known
   double us = 0;                 // the GEMMs and casts of one step with the config; the weight is cast in every step
+  double casts_us = 0;           // of these, all casts
+  double weight_casts_us = 0;    // and those of the weight
   GainBasis basis = GainBasis::unknown;
   std::string note{};  // why it is not measured: "tokens of 100 are outside the measured 256 to 16384"
 
