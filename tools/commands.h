@@ -11,6 +11,7 @@ void add_info(CLI::App& app);
 void add_show(CLI::App& app);
 void add_tune(CLI::App& app, int& status);
 void add_warm(CLI::App& app, int& status);
+void add_plan(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_cache(CLI::App& app, int& status);
 

@@ -65,6 +65,7 @@ int run(int argc, char** argv) {
   tools::add_show(app);
   tools::add_tune(app, status);
   tools::add_warm(app, status);
+  tools::add_plan(app);
   tools::add_bench(app);
   tools::add_cache(app, status);
   app.set_help_all_flag("--help-all", "Print the help of all commands and exit");  // now: of the program alone

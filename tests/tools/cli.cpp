@@ -161,6 +161,8 @@ BOOST_AUTO_TEST_CASE(wrong_usage_is_code_2) {
                                 "warm --set llama3-8b --gpu foo",
                                 "warm --set llama3-8b --dtype f64",
                                 "warm --set llama3-8b --list --check",
+                                "plan",
+                                "plan --config '' --mesh dp=8",
                                 "tune",
                                 "tune --list --set foo",
                                 "show garbage",

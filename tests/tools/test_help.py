@@ -30,7 +30,7 @@ def commands(*path):
 class Help(unittest.TestCase):
     def test_every_command_tells_its_exit_codes(self):
         found = commands()
-        some = {("info",), ("show",), ("tune",), ("warm",), ("cache", "list"), ("bench", "gemm")}
+        some = {("info",), ("show",), ("tune",), ("warm",), ("plan",), ("cache", "list"), ("bench", "gemm")}
         self.assertLessEqual(some, set(found))
         for command in [(), *found]:
             if command[:1] != ("bench",) or len(command) == 1:
