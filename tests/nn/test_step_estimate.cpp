@@ -210,6 +210,18 @@ BOOST_AUTO_TEST_CASE(less_to_send_and_faster_links_make_a_step_no_slower) {
   BOOST_TEST(step_estimate(request).step_ms() > ms);
 }
 
+BOOST_AUTO_TEST_CASE(layers_hide_the_collectives_of_their_neighbours) {
+  StepRequest request = on({.shards = 8}, "high_precision");
+  request.model.vocabulary = 0;
+  request.optimizer = false;
+  const StepEstimate fast = step_estimate(request);  // hides all but the first gathers and the last reduce-scatter
+  BOOST_TEST(fast.exposed_ms == fast.weights_ms / 32 + fast.gradients_ms / 32, bt::tolerance(1e-9));
+  request.links.node_gb_per_s = 0.1;
+  const StepEstimate slow = step_estimate(request);  // computes while links are busy, but for the first forward
+  const double computes = slow.gemms_ms + slow.attention_ms + slow.other_ms;
+  BOOST_TEST(slow.hidden_ms == computes * (31 + 2 * 32) / (3 * 32), bt::tolerance(1e-9));
+}
+
 BOOST_AUTO_TEST_CASE(weights_that_cannot_cross_as_codes_are_named) {
   BOOST_TEST(step_estimate(on({.shards = 64}, "blockwise")).note ==
              "gathered in 16 bits: q, k, v, o, gate, up, down, because 4096 rows over 64 ranks are no multiple of 128");
