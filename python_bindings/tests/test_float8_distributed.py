@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 torch = pytest.importorskip("torch")
+import float8_parity
 import torch.distributed as dist
 import two_processes
 from torch import nn
@@ -545,6 +546,7 @@ CHECKS = [
     check_tensor_parallel_of_odd_sizes,
     check_tensor_parallel_refuses,
     check_distributed_tensors,
+    float8_parity.check_parity,
 ]
 
 
@@ -568,3 +570,11 @@ folder = two_processes.fixture(CHECKS)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_two_processes(check, folder):
     two_processes.passed(check, folder)
+
+
+all_parity = two_processes.fixture([float8_parity.check_all_parity])
+
+
+@pytest.mark.nightly
+def test_all_parity(all_parity):
+    two_processes.passed(float8_parity.check_all_parity, all_parity)
