@@ -461,8 +461,11 @@ def test_norms_of_other_libraries(centred):
 def test_norms_that_compute_something_else():
     with pytest.raises(ingot.Error, match="a LibraryRMSNorm computes something else than a torch.nn.LayerNorm and a"):
         RMSNormLinear.from_parts(LibraryRMSNorm(power=1), plain())
-    with pytest.raises(ingot.Error, match="cannot try what a LibraryRMSNorm without values or eps computes"):
-        RMSNormLinear.from_parts(LibraryRMSNorm().to("meta"), plain())
+    assert RMSNormLinear.from_parts(LibraryRMSNorm().to("meta"), plain()).options.norm.kind == "rms"
+    sharded = LibraryRMSNorm()
+    sharded.weight.device_mesh = None
+    with pytest.raises(ingot.Error, match="cannot try what a LibraryRMSNorm with a DTensor as weight computes"):
+        RMSNormLinear.from_parts(sharded, plain())
     transformers = pytest.importorskip("transformers")
     from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
     from transformers.models.llama.modeling_llama import LlamaRMSNorm

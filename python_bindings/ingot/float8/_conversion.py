@@ -8,9 +8,8 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 import torch.nn as nn
 
-from .. import _core
-from .._context import context_for
 from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
+from ..torch._gains import expected_gain
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight
 from .config import Float8LinearConfig, Float8LinearRecipeName, ScalingType
@@ -190,9 +189,6 @@ def _with_gain(row: LayerConversion, owner: nn.Module, tokens: int, gpu: Optiona
     return dataclasses.replace(row, gain=gain, gain_note=note)
 
 
-# ---- the core's estimate (src/nn/planning/conversion.h) for a config of this package ----
-
-
 def recipe_of(config: Float8LinearConfig) -> Optional[str]:
     """Returns the name of the core's recipe that casts as `config` does, or None for casts of one's own."""
     if all(cast.scaling_type is ScalingType.DELAYED for _, cast, _ in config.operands()):
@@ -201,16 +197,3 @@ def recipe_of(config: Float8LinearConfig) -> Optional[str]:
         if config.operands() == Float8LinearConfig.from_recipe_name(name).operands():
             return name.value
     return None
-
-
-def expected_gain(
-    recipe: Optional[str], tokens: int, in_features: int, out_features: int, gpu: Optional[str]
-) -> Tuple[Optional[float], str]:
-    """Returns the time of a step in 16 bits over that in FP8, and what the number rests on; None where nothing is
-    known. `recipe`: the core's name, or None for casts that are no recipe's. Raises ingot.Error for a GPU that is not known by name."""
-    if recipe is None:
-        return None, "no estimate for casts that are no recipe's"
-    context = context_for("cpu" if gpu else "auto")
-    if not gpu and context.device == "cpu":
-        return None, 'there is no GPU here: name one, as gpu="h200"'
-    return _core.expected_gain(context, recipe, tokens, in_features, out_features, gpu or "")

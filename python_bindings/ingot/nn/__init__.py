@@ -7,6 +7,7 @@ require_import("ingot.nn")
 from ._all_gather import float8_all_gather, precompute_float8_all_gather, weights_changed
 from ._checkpoint import CheckpointReport, load_float8_checkpoint
 from ._checkpoint_save import float8_quantization_config, save_float8_checkpoint
+from ._convert import ConvertReport, convert, restore
 from ._delayed import sync_amax_history
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
@@ -18,6 +19,7 @@ from ._weight_only import WeightOnlyLinear
 
 __all__ = [
     "CheckpointReport",
+    "ConvertReport",
     "Float8Linear",
     "Float8WeightOnlyConfig",
     "FrozenFloat8Config",
@@ -30,11 +32,13 @@ __all__ = [
     "RMSNormLinear",
     "SharedInputLinears",
     "WeightOnlyLinear",
+    "convert",
     "float8_all_gather",
     "float8_quantization_config",
     "load_float8_checkpoint",
     "precompute_float8_all_gather",
     "quantize_",
+    "restore",
     "save_float8_checkpoint",
     "shared_input",
     "sync_amax_history",

@@ -22,6 +22,7 @@ from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
 from ._checkpoint_ranks import Ranks, is_sharded, whole
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
+from ._fused_parts import SharedPart
 from ._frozen_linear import RECIPE_OF, FrozenFloat8Linear
 from ._norm_linear import _NormLinear
 from ._parts import LinearParameters
@@ -73,6 +74,8 @@ def _trained_with(module: torch.nn.Module, recipes: dict[torch.nn.Module, str]) 
     recipe = recipes.get(module)
     if recipe is None and isinstance(module, (Float8Linear, _NormLinear)):
         recipe = module.options.recipe
+    if isinstance(module, SharedPart):
+        recipe = module.computed_by.options.recipe
     kind = _SCALE_OF_RECIPE.get(recipe or "")
     return kind, kind == "row"
 

@@ -3,7 +3,7 @@ forward and one backward."""
 
 from __future__ import annotations
 
-from typing import Optional, Union
+from typing import Mapping, Optional, Sequence, Union
 
 import torch
 
@@ -24,6 +24,16 @@ def _subject(layer_name: str) -> str:
 
 class _MlpLayer(NamedLayer, KeepsScales):
     _gated = False
+    _names_of_parts: Mapping[str, str] = {}  # of a model's own MLP, where they are others than here
+
+    def _part(self, name: str) -> Optional[torch.nn.Module]:
+        return self._modules.get(self._names_of_parts.get(name, name))
+
+    def take_names(self, names: Mapping[str, str], order: Sequence[str]) -> None:
+        """Gives parts the names that a model has for them (by the names here), and that model's order."""
+        parts = {names.get(name, name): part for name, part in self._modules.items()}
+        self._modules = {name: parts[name] for name in sorted(parts, key=list(order).index)}
+        self._names_of_parts = dict(names)
 
     def _settle(
         self, norm, features, recipe, layer_name, activation, fast_math, zero_centred, history_length, apart=False
@@ -36,16 +46,12 @@ class _MlpLayer(NamedLayer, KeepsScales):
 
     @property
     def in_features(self) -> int:
-        return self.down_proj.out_features
+        return self._part("down_proj").out_features
 
     def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
-        names = {"gate_proj": ".gate", "up_proj": ".up", "down_proj": ".down"} if "gate_proj" in self._modules else {}
-        parts = ("gate_up_proj", "gate_proj", "up_proj", "down_proj")
-        return [
-            (self.options.name + names.get(part, ""), held(self._modules[part]))
-            for part in parts
-            if part in self._modules
-        ]
+        found = {name: self._part(name) for name in ("gate_up_proj", "gate_proj", "up_proj", "down_proj")}
+        names = {"gate_proj": ".gate", "up_proj": ".up", "down_proj": ".down"} if found["gate_proj"] is not None else {}
+        return [(self.options.name + names.get(name, ""), held(part)) for name, part in found.items() if part is not None]
 
     def extra_repr(self) -> str:
         fast_math = ", fast_math=True" if self.options.fast_math else ""
@@ -115,8 +121,8 @@ class Mlp(_MlpLayer):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options = self.options
-        up, up_bias = parameters_of(self.up_proj, options)
-        down, down_bias = parameters_of(self.down_proj, options)
+        up, up_bias = parameters_of(self._part("up_proj"), options)
+        down, down_bias = parameters_of(self._part("down_proj"), options)
         of_norm = norm_parameters(self.norm, options)
         return mlp(input, up, down, up_bias, down_bias, *of_norm, options, self._delayed(input))
 
@@ -199,14 +205,14 @@ class GatedMlp(_MlpLayer):
         return new.train(down.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        options, joined = self.options, self._modules.get("gate_up_proj")
-        down, down_bias = parameters_of(self.down_proj, options)
+        options, joined = self.options, self._part("gate_up_proj")
+        down, down_bias = parameters_of(self._part("down_proj"), options)
         norm = norm_parameters(self.norm, options)
         if joined is not None:
             both, bias = parameters_of(joined, options)
             return mlp(input, both, down, bias, down_bias, *norm, options, self._delayed(input))
-        gate, gate_bias = parameters_of(self.gate_proj, options)
-        up, up_bias = parameters_of(self.up_proj, options)
+        gate, gate_bias = parameters_of(self._part("gate_proj"), options)
+        up, up_bias = parameters_of(self._part("up_proj"), options)
         of_down = (down, (gate_bias, up_bias), down_bias)
         return mlp_of_gate_and_up(input, (gate, up), *of_down, *norm, options, self._delayed(input))
 

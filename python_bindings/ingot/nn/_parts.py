@@ -135,9 +135,10 @@ def _norm_shape(norm: torch.nn.Module, subject: str) -> tuple[int, ...]:
 def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, subject: str) -> str:
     """Finds what a module of another library computes by trying a copy of it in float32."""
     name, weight = type(norm).__name__, norm.weight
-    if weight is None or weight.is_meta or hasattr(weight, "device_mesh") or _eps_of(norm) is None:
-        refuse(subject, f"from_parts: cannot try what a {name} without values or eps computes: give it them first")
-    trial = copy.deepcopy(norm).float()
+    if hasattr(weight, "device_mesh"):
+        refuse(subject, f"from_parts: cannot try what a {name} with a DTensor as weight computes: do this before it is sharded")
+    trial = copy.deepcopy(norm)
+    trial = (trial.to_empty(device="cpu") if weight.is_meta else trial).float()
     # Whatever the default device and dtype are.
     place = {"generator": torch.Generator().manual_seed(0), "device": "cpu", "dtype": torch.float32}
     for parameter in trial.parameters():
@@ -147,7 +148,7 @@ def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, sub
     x = torch.randn(3, features, **place)
     x[1] *= eps**0.5
     x[2] += 3
-    x = x.to(weight.device)
+    x = x.to(trial.weight.device)
     found = trial(x)
     for centred, gamma in ((False, trial.weight), (True, trial.weight + 1)):
         results = {"layer": torch.nn.functional.layer_norm(x, (features,), gamma, bias, eps)}

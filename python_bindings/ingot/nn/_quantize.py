@@ -12,6 +12,7 @@ from ..torch._errors import LinearError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers
 from ._checkpoint_names import check_model
+from ._convert import is_converted, restore
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
 from ._stored_linear import StoredLinear
@@ -131,7 +132,7 @@ def quantize_(
 
     filter_fn(layer, name) says which linear layers to replace; without it all. device: where weights are cast and then
     stay, one layer after the other. A layer that several modules share stays shared, and a second call changes nothing.
-    What is replaced is an nn.Linear itself, or a Float8Linear with any scales. A subclass with its own forward is left
+    What convert() has fused is taken apart before, by restore(). What is replaced is an nn.Linear itself, or a Float8Linear with any scales. A subclass with its own forward is left
     alone. A layer that shares its weight with another module is left alone, since codes would be one more copy.
     Raises LinearError for a model that is itself a linear layer, for one that is sharded or wrapped already, and for a
     config that the layers refuse.
@@ -153,6 +154,8 @@ def quantize_(
             "quantize_ model: is itself a linear layer, which cannot be replaced in place: use "
             "WeightOnlyLinear.from_float(model)"
         )
+    if is_converted(model):
+        restore(model)
     names: dict[torch.nn.Module, str] = {}
     left_alone = _left_in_modules(model)
     users = users_of_parameters(model)

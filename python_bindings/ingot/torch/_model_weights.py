@@ -39,6 +39,8 @@ def linear_layers(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module
                 if isinstance(getattr(child, "out_features", None), int):
                     seen.add(child)
                     yield f"{name}.{key}" if name else key, child, module
+        elif is_ingot_layer(getattr(module, "computed_by", None)):
+            yield name, module, module.computed_by
 
 
 def other_weights(model: torch.nn.Module) -> Tuple[OtherWeight, ...]:

@@ -1,0 +1,119 @@
+"""What stands in a model where a norm, or linear layers that read it, are computed by one module: their parameters stay where
+they were, so that state_dict(), optimizers and FSDP see the model's own names."""
+
+from __future__ import annotations
+
+from typing import Mapping, Optional, Sequence
+
+import torch
+
+from ..torch import SharedLinearOptions, shared_linear
+from ..torch._modules import in_place_of
+from ._delayed import KeepsScales
+from ._parts import (
+    KeepsWeightCodes, LinearParameters, NormModule, held, norm_options, norm_parameters, parameters_of
+)
+
+
+class FusedNorm(torch.nn.Module):
+    """The place of a norm that the modules after it compute: it has the norm's parameters and returns its input."""
+
+    @classmethod
+    def of(cls, norm: NormModule, computed_by: str) -> "FusedNorm":
+        new = in_place_of(norm, cls)
+        new.__dict__["_computed_by"] = computed_by
+        return new
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return input
+
+    def extra_repr(self) -> str:
+        return f"computed within {self._computed_by}"
+
+
+def refer_to_norm(module: torch.nn.Module, norm: Optional[FusedNorm]) -> None:
+    """From now on the module reads its norm's parameters where they are in the model, and has none itself."""
+    module._modules.pop("norm", None)
+    module.__dict__["norm"] = norm
+
+
+class SharedPart(LinearParameters):
+    """One of several linear layers of one input: the first of them computes all, and keeps the others' results until they are
+    called with that input. It has the parameters of a torch.nn.Linear, and is none: its input is not what it multiplies by."""
+
+    computed_by: "FirstOfShared"
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return self.computed_by.output_of(self, input)
+
+
+class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
+    """The first of two or three linear layers of one input, with the norm in front of them. It computes them as
+    ingot.torch.shared_linear does: the norm and the cast once.
+
+    A model calls each by itself. The first call with an input computes all, and the results of the others wait for their
+    calls. One that is called with something else, or with an input that was written since, computes all anew.
+    """
+
+    _waiting: Optional[tuple]  # the input, its version, are gradients on?, and results by their places
+
+    @classmethod
+    def make(
+        cls,
+        layers: Mapping[str, torch.nn.Linear],
+        norm: NormModule,
+        *,
+        zero_centred: bool,
+        recipe: str,
+        history_length: int,
+    ) -> Sequence[SharedPart]:
+        """The modules that take the places of these layers, which have these names. Raises LinearError as
+        SharedInputLinears.from_parts() does."""
+        names = tuple(layers)
+        subject = "convert " + ", ".join(f'"{name}"' for name in names)
+        first, *others = layers.values()
+        head = cls.of(first, subject)
+        head.options = SharedLinearOptions(
+            recipe, names, norm_options(norm, first.in_features, zero_centred, subject)
+        )
+        parts = (head, *(SharedPart.of(layer, subject) for layer in others))
+        for part in parts:
+            part.__dict__["computed_by"] = head
+        head.__dict__.update(_parts=parts, _waiting=None)
+        head._keep_scales(subject, history_length, len(parts), sharing=len(parts))
+        return parts
+
+    def named_weights(self) -> list[tuple[str, Optional[torch.Tensor]]]:
+        """The weights, each with the name of its layer."""
+        return [(name, held(part)) for name, part in zip(self.options.names, self._parts)]
+
+    @property
+    def layer_name(self) -> str:
+        return self.options.names[0]
+
+    def output_of(self, part: SharedPart, input: torch.Tensor) -> torch.Tensor:
+        at = next(place for place, each in enumerate(self._parts) if each is part)
+        waiting = self._waiting
+        state = input, _version(input), torch.is_grad_enabled()
+        if waiting is None or waiting[0] is not input or waiting[1:3] != state[1:] or at not in waiting[3]:
+            waiting = (*state, dict(enumerate(self._computed(input))))
+        result = waiting[3].pop(at)
+        self._waiting = waiting if waiting[3] else None
+        return result
+
+    def _computed(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        options = self.options
+        weights, biases = zip(*[parameters_of(part, options) for part in self._parts])
+        return shared_linear(input, weights, biases, *norm_parameters(self.norm, options), options, self._delayed(input))
+
+    def __getstate__(self) -> dict:
+        return {**super().__getstate__(), "_waiting": None}
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, recipe={self.options.recipe}, computes {', '.join(self.options.names)}"
+
+
+def _version(tensor: torch.Tensor) -> int:
+    if torch.compiler.is_compiling() or tensor.is_inference():
+        return -1
+    return tensor._version
