@@ -182,15 +182,20 @@ first_run() {
     "$logs/first_run.log"
 }
 
+# The table of a benchmark's log, without what torchrun says of an exit code.
+print_table() { [ $list = yes ] || awk '/^[WE][0-9]+ |^Traceback/ { inside = 0 } /^contender .* x bf16/ { inside = 1 } inside' "$logs/$1.log"; }
+
 fsdp() {
   run fsdp $((seconds + 300)) "${torchrun[@]}" "$root/bench/compare_fsdp.py" "${cpu_bench[@]}" --seconds "$seconds" --json "$out/fsdp.json"
-  [ $list = yes ] || sed -n '/tokens\/s/,$p' "$logs/fsdp.log"
+  print_table fsdp
 }
 
 tensor_parallel() {
-  run tensor_parallel $((seconds + 300)) "${torchrun[@]}" "$root/bench/compare_tensor_parallel.py" "${cpu_bench[@]}" \
+  local who=()
+  [ $device = cuda ] || who=(--contender 'bf16*' --contender 'ingot *')  # gloo sends no FP8, as torchao gives it
+  run tensor_parallel $((seconds + 300)) "${torchrun[@]}" "$root/bench/compare_tensor_parallel.py" "${cpu_bench[@]}" "${who[@]}" \
     --seconds "$seconds" --json "$out/tensor_parallel.json"
-  [ $list = yes ] || sed -n '/x bf16/,$p' "$logs/tensor_parallel.log"
+  print_table tensor_parallel
 }
 
 profile() {
