@@ -125,19 +125,10 @@ def convert(model: Any, kind: Kind) -> None:
 
 
 def convert_by_modules(model: Any, kind: Kind) -> None:
-    """Attention's layers one by one, and each MLP with the norm in front of it as one module."""
-    import torch
-    from ingot.nn import Float8Linear, GatedMlp, float8_all_gather
+    """Norms within the casts of q, k and v and of the MLPs."""
+    from ingot.nn import convert as convert_model, float8_all_gather
 
-    for at, layer in enumerate(model.model.layers):
-        for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            made = Float8Linear.from_float(getattr(layer.self_attn, name), kind.recipe, layer_name=f"{at}.{name}")
-            setattr(layer.self_attn, name, made)
-        gate_and_up = (layer.mlp.gate_proj, layer.mlp.up_proj)
-        norm, layer.post_attention_layernorm = layer.post_attention_layernorm, torch.nn.Identity()
-        layer.mlp = GatedMlp.from_parts(
-            gate_and_up, layer.mlp.down_proj, norm, recipe=kind.recipe, layer_name=f"{at}.mlp"
-        )
+    convert_model(model, kind.recipe)
     if kind.float8_gather:
         float8_all_gather(model)
 
