@@ -77,7 +77,7 @@ def _start(rank, world, folder):
         return
     torch.cuda.set_device(rank)
     torch.set_default_device("cuda")
-    timeout = datetime.timedelta(seconds=120)
+    timeout = datetime.timedelta(seconds=300)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank), timeout=timeout, **options)
 
 
