@@ -22,6 +22,12 @@ python=${PYTHON:-$root/.venv/bin/python}
 package=${INGOT_PYTHON_PACKAGE:-$root/build/ci/python}
 [ -d "$package/ingot" ] || { echo "torchao_tests: no package ingot in $package: build the target ingot_python" >&2; exit 2; }
 
+sees_gpus='import sys, torch; sys.exit(torch.cuda.device_count() < int(sys.argv[1]))'
+if [ "$gpus" -gt 0 ] && ! "$python" -c "$sees_gpus" "$gpus"; then
+  echo "torchao_tests: --gpus $gpus: PyTorch sees fewer CUDA devices" >&2
+  exit 2
+fi
+
 tests=$(mktemp -d)
 trap 'rm -rf "$tests"' EXIT
 # copy <name>: with our package in torchao's place. The processes of --gpus have no conftest.py, so each file replaces it for

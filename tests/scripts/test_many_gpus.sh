@@ -173,7 +173,7 @@ fresh
 stub "$work/python" '
   echo "$*" >>$CALLS
   for file in "$@"; do case $file in *.py) head -n 4 "$file" >>$CALLS ;; esac; done
-  case $* in *"${BROKEN:-no such}"*) exit 5 ;; *"import fire") exit ${FIRE:-0} ;; esac'
+  case $* in *"${BROKEN:-no such}"*) exit 5 ;; *"import fire") exit ${FIRE:-0} ;; *device_count*) exit ${FEWER:-0} ;; esac'
 torchao 0 --gpus 4 "$checkout"
 expect_call '-m pytest -q -p no:cacheprovider --rootdir'
 expect_call 'ingot.float8.replace_torchao()'
@@ -186,6 +186,8 @@ BROKEN=test_dtensor.py FIRE=1 torchao 1 --gpus 2 "$checkout"
 expect_line 'torchao test_dtensor +[0-9]+ s  FAILED: exit code 5'
 expect 'torchao test_fsdp2_tp skipped: it needs four GPUs'
 expect 'torchao test_fsdp, test_fsdp_compile skipped: they need the package fire'
+FEWER=1 torchao 2 --gpus 2 "$checkout"
+expect 'torchao_tests: --gpus 2: PyTorch sees fewer CUDA devices'
 torchao 2 --gpus 1 "$checkout"
 expect "--gpus is '1', expected a number from 2 on"
 : >"$work/calls"
