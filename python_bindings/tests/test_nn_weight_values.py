@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import ingot
-from ingot.nn import Float8WeightOnlyConfig, FrozenFloat8Config, FrozenFloat8Linear, WeightOnlyLinear, quantize_
+from ingot.nn import Float8WeightOnlyConfig, FrozenFloat8Config, FrozenFloat8Linear, WeightOnlyLinear, dequantize_, quantize_
 
 CONFIGS = [Float8WeightOnlyConfig(), FrozenFloat8Config()]
 KINDS = [WeightOnlyLinear, FrozenFloat8Linear]
@@ -55,12 +55,16 @@ def test_the_weight_cannot_be_written_as_values(kind):
     layer = kind.from_float(plain(), layer_name="wq")
     before = layer.dequantize()
 
-    def data(layer):
-        layer.weight.data = torch.zeros(24, 32, dtype=torch.bfloat16)
+    def part(layer):
+        layer.weight[:2] += 1
+
+    def transposed(layer):
+        layer.weight.t().data = before.t()
 
     writes = {
         "add": lambda layer: layer.weight.add_(1),
-        "data": data,
+        "part": part,
+        "data of the transpose": transposed,
         "data add": lambda layer: layer.weight.data.add_(1),
         "view": lambda layer: layer.weight.view(-1).zero_(),
         "transposed": lambda layer: layer.weight.t().zero_(),
@@ -70,7 +74,7 @@ def test_the_weight_cannot_be_written_as_values(kind):
         "out": lambda layer: torch.mul(layer.dequantize(), 2, out=layer.weight),
     }
     for name, write in writes.items():
-        message = f'{kind.__name__} "wq" weight: is codes and scale_inv, and cannot be written as values: .*dequantize'
+        message = f'{kind.__name__} "wq" weight: is codes and scale_inv, and cannot be written in place: .*dequantize'
         with pytest.raises(ingot.Error, match=message), torch.no_grad():
             write(layer)
             pytest.fail(f"{name} was written")
@@ -112,17 +116,61 @@ def test_peft_over_frozen_layers(options):
     assert close(model(x), expected(x), 0.1)
     model(x).sum().backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.02 * torch.randn_like(parameter))
+    expected = model(x)
+    wide = copy.deepcopy(model)
+    assert dequantize_(wide) == 2
     for safe in (False, True):
-        with pytest.raises(ingot.Error, match="cannot be written as values: .*dequantize"):
-            copy.deepcopy(model).merge_and_unload(safe_merge=safe)
+        with pytest.warns(UserWarning, match="FrozenFloat8Linear weight: new values were cast to e4m3fn again"):
+            merged = copy.deepcopy(model).merge_and_unload(safe_merge=safe)
+        assert type(merged[0]) is FrozenFloat8Linear and close(merged(x), expected, 0.06)
+        merged = copy.deepcopy(wide).merge_and_unload(safe_merge=safe)
+        assert type(merged[0]) is nn.Linear and close(merged(x), expected, 0.06)
+    with pytest.warns(UserWarning, match="cast to e4m3fn again"):
+        model.merge_adapter()
+        model.unmerge_adapter()
+    assert close(model(x), expected, 0.06)
 
 
 @pytest.mark.parametrize("init", ["pissa", "olora"])
 def test_peft_initialisations_that_change_the_base(init):
     peft = pytest.importorskip("peft")
     model = nn.Sequential(FrozenFloat8Linear.from_float(plain(32, 32)))
-    with pytest.raises(ingot.Error, match="weight: is"):
-        peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["0"], init_lora_weights=init))
+    x = torch.randn(4, 32, dtype=torch.bfloat16)
+    expected = model(x)
+    with pytest.warns(UserWarning, match="cast to e4m3fn again"):
+        model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["0"], init_lora_weights=init))
+    assert close(model(x), expected, 0.1)
+
+
+@pytest.mark.parametrize("kind", [FrozenFloat8Linear, WeightOnlyLinear])
+@pytest.mark.parametrize("pow2", [False, True])
+def test_new_values_are_cast_again(kind, pow2):
+    layer, other = (kind.from_float(plain(seed=seed), pow2=pow2, layer_name="wq") for seed in (0, 1))
+    addresses = layer.weight.codes.data_ptr(), layer.weight_scale.data_ptr()
+    with pytest.warns(UserWarning, match="weight: new values were cast to e4m3fn again, and rounded; ingot.nn.dequantize_"):
+        layer.weight.data = plain(seed=1).weight
+    assert torch.equal(layer.dequantize(), other.dequantize()) and torch.equal(layer.weight_scale, other.weight_scale)
+    with pytest.warns(UserWarning):
+        layer.weight.data += torch.ones(24, 32)
+    exact = other.dequantize().bfloat16() + 1
+    assert close(layer.dequantize(), exact, 0.05)
+    assert addresses == (layer.weight.codes.data_ptr(), layer.weight_scale.data_ptr())  # graphs hold them
+    for wrong, found in ((torch.ones(32, 24), r"torch.float32 \(32, 24\)"), (torch.ones(24, 32).long(), r"torch.int64 \(24, 32\)")):
+        with pytest.raises(ingot.Error, match=f'"wq" weight: is given {found}, expected float32, float16 or bfloat16'):
+            layer.weight.data = wrong
+
+
+def test_dequantize_refuses():
+    with pytest.raises(ingot.Error, match="dequantize_ model: has no quantized layer"):
+        dequantize_(nn.Sequential(plain()))
+    with pytest.raises(ingot.Error, match="dequantize_ model: is itself a quantized layer"):
+        dequantize_(FrozenFloat8Linear.from_float(plain()))
+    with pytest.raises(ingot.Error, match="dequantize_ model: is a str"):
+        dequantize_("model")
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)

@@ -13,7 +13,7 @@ from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
 from ._mlp import GatedMlp, Mlp
 from ._norm_linear import LayerNormLinear, RMSNormLinear
-from ._quantize import Float8WeightOnlyConfig, FrozenFloat8Config, MXWeightOnlyConfig, QuantizeReport, quantize_
+from ._quantize import Float8WeightOnlyConfig, FrozenFloat8Config, MXWeightOnlyConfig, QuantizeReport, dequantize_, quantize_
 from ._shared_input import SharedInputLinears, shared_input
 from ._weight_only import WeightOnlyLinear
 
@@ -33,6 +33,7 @@ __all__ = [
     "SharedInputLinears",
     "WeightOnlyLinear",
     "convert",
+    "dequantize_",
     "float8_all_gather",
     "float8_quantization_config",
     "load_float8_checkpoint",

@@ -10,7 +10,7 @@ import torch
 from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
-from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers
+from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers, take_hooks
 from ._checkpoint_names import check_model
 from ._convert import is_converted, restore
 from ._float8_linear import Float8Linear
@@ -195,3 +195,31 @@ def quantize_(
         else ""
     )
     return QuantizeReport(tuple(names.values()), left_alone, note, other_weights(model))
+
+
+def dequantize_(model: torch.nn.Module) -> int:
+    """Puts a torch.nn.Linear with the decoded values in the place of each quantized layer of the model, under adapters of PEFT
+    too, so that merging them rounds nothing but to that dtype. Returns how many it replaced. Hooks and modes stay. Raises
+    LinearError for a model that is itself a quantized layer, or has none."""
+    check_model("dequantize_", model)
+    if isinstance(model, StoredLinear):
+        raise LinearError("dequantize_ model: is itself a quantized layer, which cannot be replaced in place")
+    made: dict[torch.nn.Module, torch.nn.Module] = {}
+    for parent in list(model.modules()):
+        for key, child in parent._modules.items():
+            if isinstance(child, StoredLinear):
+                if child not in made:
+                    made[child] = _dequantized(child)
+                parent._modules[key] = made[child]
+    if not made:
+        raise LinearError("dequantize_ model: has no quantized layer")
+    return len(made)
+
+
+def _dequantized(layer: StoredLinear) -> torch.nn.Linear:
+    new = torch.nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
+    values = layer.dequantize().to(layer.values_dtype)
+    new.weight = torch.nn.Parameter(values, requires_grad=False)
+    new.bias = layer.bias
+    take_hooks(layer, new)
+    return new.train(layer.training)

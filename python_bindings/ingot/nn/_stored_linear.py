@@ -126,6 +126,21 @@ class StoredLinear(IngotLayer, torch.nn.Module):
         codes = self.codes().view(torch.uint8)
         return _codes.dequantized(codes, self.weight_scale, self.weight_dtype, self.scale, self.in_features)
 
+    @torch.no_grad()
+    def cast_again(self, values: torch.Tensor) -> None:
+        """Casts new values (out_features, in_features) of float32, float16 or bfloat16 into the layer's own memory, with scales
+        of the same kind (powers of two where all are). Raises LinearError for another shape or dtype."""
+        shape = (self.out_features, self.in_features)
+        if not isinstance(values, torch.Tensor) or values.shape != shape or values.dtype not in HIGH_PRECISION:
+            found = f"{values.dtype} {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+            raise LinearError(f"{self._subject} weight: is given {found}, expected float32, float16 or bfloat16 {shape}")
+        kept = self._stored(), self.weight_scale
+        pow2 = self.scale != "mx" and bool((torch.frexp(kept[1])[0].abs() == 0.5).all())
+        self._take(*_codes.cast(values.to(kept[0].device), self.weight_dtype, self.scale, pow2, self.layer_name), None)
+        for old, new in zip(kept, (self._stored(), self.weight_scale)):
+            old.view(torch.uint8).copy_(new.view(torch.uint8))
+        self._buffers["weight"], self._buffers["weight_scale"] = kept
+
     @property
     def values_dtype(self) -> torch.dtype:
         """The dtype of the attribute `weight`."""

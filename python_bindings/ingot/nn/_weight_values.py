@@ -1,9 +1,11 @@
 """The weight of a quantized layer as other code reads it: `layer.weight` has the shape, device and high-precision dtype of
-the weight that the codes stand for, and any operation on it computes with the decoded values. It cannot be written: the
-values are decoded for each operation, so a write would be lost."""
+the weight that the codes stand for, and any operation on it computes with the decoded values. New values as a whole, which
+`.data = values`, `+=` and `-=` give (PEFT merges adapters so), are cast again. Other writes are refused: the values are
+decoded for each operation, so a write would be lost."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Callable, NoReturn, Optional
 
 import torch
@@ -47,14 +49,38 @@ class WeightValues(torch.Tensor):
 
     def _refuse(self) -> NoReturn:
         raise LinearError(
-            f"{self._layer._subject} weight: is codes and scale_inv, and cannot be written as values: put a "
-            "torch.nn.Linear with the values of the layer's dequantize() in its place, as for merging adapters into it"
+            f"{self._layer._subject} weight: is codes and scale_inv, and cannot be written in place: assign all values to "
+            "weight.data, which casts them again, or put a torch.nn.Linear with the layer's dequantize() in its place"
         )
+
+    def _write(self, value: Any) -> None:
+        if isinstance(value, WeightValues) and value._layer is self._layer and value.codes is not None:
+            return  # what += has written already
+        if self.codes is None:
+            self._refuse()  # a part of it, or its transpose
+        self._layer.cast_again(value)
+        warnings.warn(  # one text, which Python shows once for all layers
+            f"{self._layer._kind} weight: new values were cast to {self._layer.weight_dtype} again, and rounded; "
+            "ingot.nn.dequantize_(model) before keeps them",
+            stacklevel=4,
+        )
+
+    def __iadd__(self, other: Any) -> "WeightValues":  # type: ignore[override, misc]
+        self._write(self.dequantize() + other)
+        return self
+
+    def __isub__(self, other: Any) -> "WeightValues":  # type: ignore[override, misc]
+        self._write(self.dequantize() - other)
+        return self
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") == "__set__" and isinstance(args[0], cls):
-            args[0]._refuse()
+        name = getattr(func, "__name__", "")
+        if isinstance(args[0] if args else None, cls):
+            if name == "__set__" and func.__self__.__name__ == "data":
+                return args[0]._write(args[1])
+            if name == "__set__":
+                args[0]._refuse()
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
