@@ -3,6 +3,7 @@ gives."""
 
 import contextlib
 import copy
+import dataclasses
 import functools
 from unittest import mock
 
@@ -486,14 +487,16 @@ def check_tensor_parallel_of_odd_sizes(rank):
 
 def check_tensor_parallel_refuses(rank):
     mesh = init_device_mesh(DEVICE, (WORLD,))
-    rows = float8.convert_to_float8_training(nn.Linear(4, 4), config=Float8LinearConfig.from_recipe_name("rowwise"))
+    emulated = float8.convert_to_float8_training(
+        nn.Linear(4, 4), config=dataclasses.replace(Float8LinearConfig.from_recipe_name("rowwise"), emulate=True)
+    )
     for style in (Float8ColwiseParallel, Float8RowwiseParallel):
         with pytest.raises(
             ValueError, match="Expecting module to be Float8Linear but found torch.nn.modules.linear.Linear"
         ):
             parallelize_module(nn.Linear(4, 4), mesh, style())
-        with pytest.raises(AssertionError, match="unsupported: .* other scales than one dynamic scale"):
-            parallelize_module(rows, mesh, style())
+        with pytest.raises(AssertionError, match="unsupported: .* has delayed or static scales, or is emulated"):
+            parallelize_module(emulated, mesh, style())
     with pytest.raises(NotImplementedError, match="casts to torch.float8_e4m3fn, not to torch.float8_e5m2"):
         PrepareFloat8ModuleInput(float8_dtype=torch.float8_e5m2)
     prepare = functools.partial(PrepareFloat8ModuleInput, input_layouts=Shard(0), desired_input_layouts=Replicate())

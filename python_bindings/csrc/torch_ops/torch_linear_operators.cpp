@@ -366,6 +366,17 @@ nb::tuple gathers(std::int64_t number) {
       of_grad_output(true, false), of_grad_output(false, true), of_grad_output(true, true));
 }
 
+// The formats of input, weight and grad_output whose scale is given with each call, and whether it is a power of two;
+// None: it is not given.
+nb::tuple given_scales(std::int64_t number) {
+  const LinearScaling& scaling = plans_of<TorchPlan>().at(number).plan->plan.scaling;
+  const auto of = [](const std::optional<Cast>& cast) -> nb::object {
+    if (!cast || cast->scaling == Scaling::dynamic) return nb::none();
+    return nb::make_tuple(std::string(name(cast->dtype)), cast->pow2);
+  };
+  return nb::make_tuple(of(scaling.input), of(scaling.weight), of(scaling.grad_output));
+}
+
 const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.def(
       "torch_linear_plan",
@@ -387,6 +398,7 @@ const TorchFamily kFamily(kOperators, [](nb::module_& module) {
       "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "given"_a, "in_features"_a, "out_features"_a,
       "dtypes"_a, "grad_weight"_a, "divided"_a, "given_input"_a);
   module.def("torch_linear_gathers", &gathers, "plan"_a);
+  module.def("torch_linear_given_scales", &given_scales, "plan"_a);
   module.def("torch_frozen_plan", &add_frozen_plan, "recipe"_a, "code_dtype"_a, "in_features"_a, "out_features"_a,
              "input"_a, "bias"_a.none());
   bind_names(module, "linear", plans_of<TorchPlan>());

@@ -291,7 +291,20 @@ class Float8Linear(nn.Float8Linear):
         if is_transformed(*tensors, records=records):
             refuse_transforms(f'Float8Linear "{self.layer_name}"' if self.layer_name else "Float8Linear")
 
+    @property
+    def config_of_part(self) -> Optional[Casts]:
+        return self.options.casts
+
+    @property
+    def name_of_part(self) -> str:
+        return self.options.full_name
+
+    def scales_of_call(self, input: torch.Tensor) -> None:
+        return None
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self._division is not None:
+            return self._divided(input)
         weight, bias = self.weight, self.bias  # once: a property of the class may gather them
         if is_foreign(weight):
             # Another library has put its own tensor here, quantized for inference perhaps: it knows what to do.

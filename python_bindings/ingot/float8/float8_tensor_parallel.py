@@ -1,6 +1,7 @@
 """Tensor parallel styles that send FP8: inputs are cast before they are gathered, gradients before they are sent back.
 
-They take layers with one dynamic scale for input and grad_output; others go with PyTorch's own styles.
+Layers with one dynamic scale for input and grad_output are computed as torchao computes them, on DTensors of FP8. Those with a
+scale for each row, and the layers of ingot.nn, are computed as ingot.nn's own styles do (ingot/nn/_tensor_parallel.py).
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from torch.distributed._tensor import DTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel
 
-from ..torch._errors import Float8AssertionError, Float8NotImplementedError, Float8RuntimeError, Float8ValueError
+from .. import nn as ingot_nn
+from ..torch._errors import Float8AssertionError, Float8RuntimeError, Float8ValueError
 from ..torch._modules import type_name
 from .config import ScalingGranularity, ScalingType, e4m3_dtype
 from .distributed_utils import tensor_already_casted_to_fp8
@@ -31,16 +33,22 @@ def _float8_linear_supports_float8_allgather(m: Float8Linear) -> bool:
     )
 
 
+def _is_torchaos(module: nn.Module) -> bool:
+    """Is it computed as torchao's layers are?"""
+    return isinstance(module, Float8Linear) and _float8_linear_supports_float8_allgather(module)
+
+
 def _require_supported(module: nn.Module) -> None:
-    if not isinstance(module, Float8Linear):
+    if isinstance(module, Float8Linear):
+        if module._gives_scales or module.options.casts is None or module.config.emulate:
+            raise Float8AssertionError(
+                f"unsupported: {module} has delayed or static scales, or is emulated, and ranks cannot divide it: use dynamic "
+                'scales, or ingot.nn.Float8Linear with recipe="delayed"'
+            )
+    elif isinstance(module, nn.Linear) and not isinstance(module, ingot_nn.Float8Linear):
         raise Float8ValueError(
             f"Expecting module to be Float8Linear but found {type_name(module)}: convert the model first, or use "
             "PyTorch's own style for this layer"
-        )
-    if not _float8_linear_supports_float8_allgather(module):
-        raise Float8AssertionError(
-            f"unsupported: {module} has other scales than one dynamic scale for input and grad_output, and only those "
-            "can be sent in FP8; use PyTorch's own style"
         )
 
 
@@ -82,58 +90,41 @@ def _prepare_output(output_layouts, use_local_output: bool, mod: Float8Linear, o
 
 
 class _OfFloat8Linear:
-    """What both styles do for a Float8Linear. They raise ValueError for another module and AssertionError for scales that
-    cannot be sent."""
+    """What both styles do for a Float8Linear of one dynamic scale, by the DTensors of PyTorch's style. They raise ValueError for
+    another module and AssertionError for scales with which ranks cannot divide a layer."""
 
     _prepare_input_fn = staticmethod(_prepare_input)
     _prepare_output_fn = staticmethod(_prepare_output)
+    _of_pytorch: type
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        if _is_torchaos(module):
+            return self._of_pytorch._apply(self, module, device_mesh)
         _require_supported(module)
         return super()._apply(module, device_mesh)
 
 
-class Float8ColwiseParallel(_OfFloat8Linear, ColwiseParallel):
-    """ColwiseParallel for a Float8Linear, whose input is gathered in FP8."""
+class Float8ColwiseParallel(_OfFloat8Linear, ingot_nn.Float8ColwiseParallel):
+    """ColwiseParallel for a Float8Linear, whose input is gathered in FP8, and ingot.nn's style for the layers of ingot.nn."""
+
+    _of_pytorch = ColwiseParallel
 
 
-class Float8RowwiseParallel(_OfFloat8Linear, RowwiseParallel):
-    """RowwiseParallel for a Float8Linear, whose gradient is gathered in FP8."""
+class Float8RowwiseParallel(_OfFloat8Linear, ingot_nn.Float8RowwiseParallel):
+    """RowwiseParallel for a Float8Linear, whose gradient is gathered in FP8, and ingot.nn's style for the layers of ingot.nn."""
+
+    _of_pytorch = RowwiseParallel
 
 
-class PrepareFloat8ModuleInput(PrepareModuleInput):
+class PrepareFloat8ModuleInput(ingot_nn.PrepareFloat8ModuleInput):
     """PrepareModuleInput which casts to FP8 before it gathers, so that layers that share an input gather it once.
 
     The GEMMs are configured as those of the submodule `fwd_config_submodule_fqn`, or of every Float8Linear in the
     module, which then have to be alike. Raises NotImplementedError for another dtype than e4m3, AssertionError where
-    layers differ or there is none.
+    layers differ or there is none. For layers that ingot.nn's styles compute it is ingot.nn's.
     """
 
-    def __init__(
-        self,
-        *,
-        input_layouts=None,
-        desired_input_layouts=None,
-        input_kwarg_layouts=None,
-        desired_input_kwarg_layouts=None,
-        use_local_output: bool = False,
-        float8_dtype: torch.dtype = torch.float8_e4m3fn,
-        fwd_config_submodule_fqn: Optional[str] = None,
-    ) -> None:
-        super().__init__(
-            input_layouts=input_layouts,
-            desired_input_layouts=desired_input_layouts,
-            input_kwarg_layouts=input_kwarg_layouts,
-            desired_input_kwarg_layouts=desired_input_kwarg_layouts,
-            use_local_output=use_local_output,
-        )
-        if float8_dtype != torch.float8_e4m3fn:
-            raise Float8NotImplementedError(
-                f"PrepareFloat8ModuleInput casts to torch.float8_e4m3fn, not to {float8_dtype}"
-            )
-        self.float8_dtype = float8_dtype
-        self.linear_mm_config: Optional[LinearMMConfig] = None
-        self.fwd_config_submodule_fqn = fwd_config_submodule_fqn
+    linear_mm_config: Optional[LinearMMConfig] = None
 
     def _prepare_input_arg(self, input: Any, mesh: DeviceMesh, input_layout: Any, desired_layout: Any) -> Any:
         if input_layout is None:
@@ -150,8 +141,11 @@ class PrepareFloat8ModuleInput(PrepareModuleInput):
             layers = [module.get_submodule(self.fwd_config_submodule_fqn)]
         else:
             layers = list(module.modules())
-        configs = {layer.linear_mm_config for layer in layers if isinstance(layer, Float8Linear)}
-        if len(configs) > 1:
+        torchaos = [layer for layer in layers if isinstance(layer, Float8Linear) and not _is_ours(layer)]
+        if not torchaos and any(isinstance(layer, ingot_nn.Float8Linear) for layer in layers):
+            return super()._apply(module, device_mesh)
+        configs = {layer.linear_mm_config for layer in torchaos}
+        if len(configs) > 1 or (torchaos and any(_is_ours(layer) for layer in layers)):
             raise Float8AssertionError(
                 "All the Float8Linear modules should have same linear_mm_config! Convert them with one config, or name "
                 "one of them in fwd_config_submodule_fqn"
@@ -159,5 +153,10 @@ class PrepareFloat8ModuleInput(PrepareModuleInput):
         if not configs:
             raise Float8AssertionError(f"there is no Float8Linear in {type_name(module)}: convert the model first")
         (self.linear_mm_config,) = configs
-        super()._apply(module, device_mesh)
+        PrepareModuleInput._apply(self, module, device_mesh)
         return module
+
+
+def _is_ours(layer: nn.Module) -> bool:
+    """Do ingot.nn's styles compute this layer?"""
+    return isinstance(layer, ingot_nn.Float8Linear) and not _is_torchaos(layer) and layer.config_of_part is not None

@@ -15,12 +15,15 @@ from ._mlp import GatedMlp, Mlp
 from ._norm_linear import LayerNormLinear, RMSNormLinear
 from ._quantize import Float8WeightOnlyConfig, FrozenFloat8Config, MXWeightOnlyConfig, QuantizeReport, dequantize_, quantize_
 from ._shared_input import SharedInputLinears, shared_input
+from ._tensor_parallel import Float8ColwiseParallel, Float8RowwiseParallel, PrepareFloat8ModuleInput
 from ._weight_only import WeightOnlyLinear
 
 __all__ = [
     "CheckpointReport",
     "ConvertReport",
+    "Float8ColwiseParallel",
     "Float8Linear",
+    "Float8RowwiseParallel",
     "Float8WeightOnlyConfig",
     "FrozenFloat8Config",
     "FrozenFloat8Linear",
@@ -28,6 +31,7 @@ __all__ = [
     "LayerNormLinear",
     "MXWeightOnlyConfig",
     "Mlp",
+    "PrepareFloat8ModuleInput",
     "QuantizeReport",
     "RMSNormLinear",
     "SharedInputLinears",

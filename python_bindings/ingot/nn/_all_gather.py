@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 import torch
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor
 
 from ..torch._checks import refuse
 from ..torch._gathered_weight import Casts
@@ -101,7 +102,16 @@ def float8_all_gather(
 
 
 def _gathered(weight: torch.nn.Parameter, casts: Casts, name: str) -> torch.nn.Parameter:
-    return gathered_in_float8(weight, lambda values: ShardedWeight(values, casts, name))
+    return gathered_in_float8(weight, lambda values: _sharded(values, casts, name))
+
+
+def _sharded(values: torch.Tensor, casts: Casts, name: str) -> torch.Tensor:
+    """Of a weight that tensor parallelism divides, this rank's part is what FSDP shards."""
+    if not isinstance(values, DTensor):
+        return ShardedWeight(values, casts, name)
+    part = ShardedWeight(values.to_local(), casts, name)
+    place = (values.device_mesh, values.placements)
+    return DTensor.from_local(part, *place, run_check=False, shape=values.shape, stride=values.stride())
 
 
 def _gather_again(module: torch.nn.Module, _: Any, key: str, casts: Casts, name: str) -> None:

@@ -15,7 +15,7 @@ from ..torch._module_operators import masks_of, starts_of
 from ..torch._names import register
 from ..torch._operators import sync_amax_history as sync_slots
 from ._scale_buffers import (
-    as_buffers_of_scales, has_scale, is_time_to_look, keep_buffers_of_scales, largest_of_ranks, read_scales
+    as_buffers_of_scales, check_ranks_of_parts, has_scale, is_time_to_look, keep_buffers_of_scales, largest_of_ranks, read_scales
 )
 
 # FP8_MAX of each tensor's format: input, weight, grad_output.
@@ -278,6 +278,7 @@ def sync_scales(
     alike: Dict[Any, List[KeepsScales]] = {}
     for module in found:
         alike.setdefault((module._make_scales, module._buffers[module._first_buffer].device), []).append(module)
+    check_ranks_of_parts(who, found, group, reduce)
     steps = [step(of_step) for (step, _), of_step in alike.items()]
     maxima = [amax for step in steps for amax in next(step)]
     reduced = reduce and largest_of_ranks(who, model, found, maxima, group)

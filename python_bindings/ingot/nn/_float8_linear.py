@@ -7,12 +7,14 @@ from typing import Optional, Union
 import torch
 from torch.distributed.tensor import DTensor
 
-from ..torch import LinearOptions, NormLinearOptions, linear, norm_linear
+from ..torch import DelayedScales, LinearOptions, NormLinearOptions, linear, norm_linear
 from ..torch._errors import LinearError
 from ..torch._module_calls import check_module_recipe
 from ..torch._modules import activation_of, check_replaceable, in_place_of
 from ..torch._operators import HIGH_PRECISION
+from ._activations import activated
 from ._delayed import KeepsScales
+from ._divided import Division, slots_of, values_of
 from ._parts import NamedLayer
 
 _Options = Union[LinearOptions, NormLinearOptions]
@@ -69,7 +71,32 @@ class Float8Linear(NamedLayer, KeepsScales, torch.nn.Linear):
         self.options = options
         self._keep_scales(options.subject, history_length)
 
+    _division: Optional[Division] = None  # where several ranks divide the layer
+
+    @property
+    def config_of_part(self):
+        """A recipe's name, or casts: how a part of the layer is computed."""
+        return self.options.recipe
+
+    @property
+    def name_of_part(self) -> str:
+        """The layer's name in messages."""
+        return self.options.name
+
+    def scales_of_call(self, input: torch.Tensor) -> Optional[DelayedScales]:
+        """The delayed scales of a call, or None."""
+        return self._delayed(input)
+
+    def _divided(self, input: torch.Tensor) -> torch.Tensor:
+        slots = slots_of(self.scales_of_call(values_of(input)))
+        of = (self.weight, self.bias, slots, self.name_of_part)
+        output = self._division.run(self.options, self.config_of_part, input, *of)
+        activation = getattr(self.options, "activation", "")
+        return activated(activation, output) if activation else output
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self._division is not None:
+            return self._divided(input)
         options = self.options
         if type(options) is LinearOptions:
             if torch.compiler.is_compiling():

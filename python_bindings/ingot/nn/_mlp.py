@@ -11,6 +11,7 @@ from ..torch import MlpOptions, mlp, mlp_of_gate_and_up
 from ..torch._checks import refuse
 from ..torch._modules import held
 from ._delayed import KeepsScales
+from ._divided_modules import is_divided, mlp_of_parts
 from ._parts import (
     LinearParameters, NamedLayer, NormModule, make_norm, norm_options, norm_parameters, parameters_of, require_linear
 )
@@ -120,6 +121,8 @@ class Mlp(_MlpLayer):
         return new.train(up.training)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if is_divided(self, ("up_proj", "down_proj")):
+            return mlp_of_parts(self, input)
         options = self.options
         up, up_bias = parameters_of(self._part("up_proj"), options)
         down, down_bias = parameters_of(self._part("down_proj"), options)
@@ -206,6 +209,14 @@ class GatedMlp(_MlpLayer):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         options, joined = self.options, self._part("gate_up_proj")
+        if is_divided(self, ("gate_up_proj", "gate_proj", "up_proj", "down_proj")):
+            if joined is not None:
+                refuse(
+                    options,
+                    "gate_up_proj: has the gate's rows and then those of up, of which ranks would get one or the other: make the "
+                    "module of two layers, GatedMlp.from_parts((gate, up), down), and divide gate_proj and up_proj",
+                )
+            return mlp_of_parts(self, input)
         down, down_bias = parameters_of(self._part("down_proj"), options)
         norm = norm_parameters(self.norm, options)
         if joined is not None:

@@ -10,6 +10,7 @@ import torch
 from ..torch import NormLinearOptions, norm_linear
 from ..torch._checks import refuse
 from ._delayed import KeepsScales
+from ._divided_modules import norm_linear_of_part
 from ._parts import NamedLayer, NormModule, make_norm, norm_options, norm_parameters, require_linear
 
 
@@ -83,7 +84,11 @@ class _NormLinear(NamedLayer, KeepsScales):
             torch.nn.init.zeros_(self.norm.weight)
         self._reset_scales()
 
+    _division = None  # where several ranks divide the layer
+
     def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if self._division is not None:
+            return norm_linear_of_part(self, input)
         of_norm = norm_parameters(self.norm, self.options)
         return norm_linear(input, *of_norm, self.weight, self.bias, self.options, self._delayed(input))
 

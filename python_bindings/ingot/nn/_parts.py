@@ -49,6 +49,8 @@ class LinearParameters(torch.nn.Module):
     It is not a torch.nn.Linear, so that code which replaces those leaves it alone, and it cannot be called.
     """
 
+    _division = None  # where several ranks divide it
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device=None, dtype=None) -> None:
         super().__init__()
         self.in_features = in_features

@@ -116,6 +116,28 @@ def largest_of_ranks(
     return True
 
 
+def check_ranks_of_parts(who: str, layers: Sequence[torch.nn.Module], group: Any, reduce: bool) -> None:
+    """Raises LinearError where several ranks divide a layer, whose parts have one scale, and not all of them are reduced over."""
+    divided = {}
+    for layer in layers:
+        for part in (layer, *layer._modules.values()):
+            division = getattr(part, "_division", None)
+            if division is not None and division.ranks.size > 1:
+                divided.setdefault(division.ranks.group, (layer, division))
+    if not divided:
+        return
+    group = group.get_group() if hasattr(group, "get_group") else group
+    reduced = set(dist.get_process_group_ranks(group)) if reduce else set()
+    for layer, division in divided.values():
+        parts = dist.get_process_group_ranks(division.mesh.get_group())
+        if not reduced.issuperset(parts):
+            what = "reduce: is False" if not reduce else f"group: has the ranks {sorted(reduced)}"
+            raise LinearError(
+                f"{who} {what}, but the ranks {parts} divide {layer.options.subject}, and its parts have one scale: give a group "
+                "that has all of them, or None for all ranks"
+            )
+
+
 def _layers_of(model: torch.nn.Module, layers: Sequence[torch.nn.Module], amaxes, key: tuple) -> _Layers:
     by_key = _KNOWN.setdefault(layers[0], {}) if layers else {}
     found = by_key.get(key)

@@ -12,6 +12,7 @@ from ..torch._checks import refuse
 from ..torch._exported import export_layer, is_exporting
 from ..torch._modules import has_own_forward, held, type_name
 from ._delayed import KeepsScales
+from ._divided_modules import is_divided, shared_linears_of_parts
 from ._float8_linear import Float8Linear
 from ._parts import (
     KeepsWeightCodes, LinearParameters, NormModule, make_norm, norm_options, norm_parameters, parameters_of
@@ -108,6 +109,8 @@ class SharedInputLinears(KeepsWeightCodes, KeepsScales):
         return new.train(next(iter(layers.values())).training)
 
     def forward(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if is_divided(self, self._layer_names):
+            return shared_linears_of_parts(self, input)
         options = self.options
         weights, biases = zip(*[parameters_of(self._modules[name], options) for name in self._layer_names])
         norm = norm_parameters(self.norm, options)
@@ -146,6 +149,12 @@ def shared_input(input: torch.Tensor, *layers: Float8Linear) -> tuple[torch.Tens
         if getattr(layer.options, "activation", ""):
             name = layer.options.name
             refuse(subject, f'takes layers without an activation, "{name}" has one: call that layer itself')
+        if layer._division is not None:
+            refuse(
+                subject,
+                f'takes layers that this rank has all of, others have parts of "{layer.options.name}": call the layers '
+                "themselves, in a module with PrepareFloat8ModuleInput",
+            )
         if layer.options.recipe == "delayed":
             refuse(
                 subject,

@@ -47,6 +47,8 @@ def _reason_to_leave_out(layer: torch.nn.Module) -> str:
     """Why Ingot's operators do not compute this layer, or ""."""
     if not isinstance(getattr(layer, "in_features", None), int):
         return f"a {type(layer).__name__} does not say how many features its input has"
+    if any([getattr(part, "_division", None) is not None for part in (layer, *layer._modules.values())]):
+        return "several ranks divide it, which its first step asks: prepare the whole layer on one rank, into the same store"
     if not hasattr(layer, "_operator_casts"):
         return ""
     if layer._operator_casts is None:
