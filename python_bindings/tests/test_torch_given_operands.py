@@ -8,6 +8,9 @@ import ingot.torch
 from ingot import _core
 from ingot.torch import _operators as operators
 from ingot.torch._quantize_operators import FORMATS, quantize, quantize_rows
+from ingot.torch._module_operators import starts_of
+from ingot.torch._parallel_scales import DelayedSlot, scale_of_maximum
+from ingot.torch._ranks import Ranks
 from ingot.torch._schemas import BIAS, INPUT, KEEP_CODES, KEEP_SAVED, WEIGHT
 
 K, N, TOKENS = 136, 144, 24
@@ -63,11 +66,10 @@ def test_which_tensors_may_cross_as_codes(recipe, trains):
         assert found[1] == ("e4m3fn", True, True)
 
 
-@pytest.mark.parametrize("recipe, trains", [key for key, value in GATHERS.items() if value[0]])
+# The plan of delayed scales is that of tensorwise ones that are given.
+@pytest.mark.parametrize("recipe, trains", [key for key, value in GATHERS.items() if value[0] and key[0] != "delayed"])
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
 def test_an_input_in_codes(recipe, trains, dtype):
-    if recipe == "delayed":
-        pytest.skip("its plan is that of tensorwise scales that are given")
     x, w, g = tensors(dtype)
     whole, codes_plan = plan(recipe, trains, dtype), plan(recipe, trains, dtype, given_input=True)
     assert codes_plan.saved_constant == codes_plan.saved_per_unit == 0
@@ -198,3 +200,27 @@ def test_fake_kernels():
     gradient = quantize(g, torch.ones(1), 1)[0].view(torch.uint8)
     named = {"input_scale_inv": one, "grad_output_scale_inv": one}
     torch.library.opcheck(operators.linear_backward, (gradient, codes, w, saved, kept, of.number, 3), named)
+
+
+def test_the_first_delayed_scale():
+    """Is that of the maximum, where the sizes say that it may be missing and the device that it is."""
+    x, alone = tensors()[0], Ranks("", 0, 1)
+    first = scale_of(x, torch.float8_e4m3fn)
+    for mask, scale, expected in ((0, 1.0, 1.0), (2, 1.0, 1.0), (1, 1.0, first), (1, 0.0, first), (5, 3.0, 3.0), (1, float("nan"), first)):
+        slot = DelayedSlot(torch.full((1,), scale), None, starts_of((mask,), x.device), 0)
+        assert torch.equal(slot.of_call(x, ("e4m3fn", False), alone), torch.full((1,), float(expected)))
+        operator = torch.ops.ingot.delayed_scale.default
+        arguments = (x, slot.scale, slot.starts, 0, "e4m3fn", False, "", 1)
+        assert torch.equal(operator(*arguments), torch.full((1,), float(expected)))
+        torch.library.opcheck(operator, arguments)
+    slot.note(torch.ones(1))  # which keeps none
+
+
+def test_scales_of_maxima():
+    """As a cast makes them."""
+    maxima = torch.tensor([0.0, 1e-20, 3.7, 448.0, float("inf"), float("nan")])
+    for at, name in ((0, "e4m3fn"), (1, "e5m2")):
+        for pow2 in (False, True):
+            found = 1 / scale_of_maximum(maxima, (name, pow2))
+            expected = quantize_rows(maxima.reshape(-1, 1), at, int(pow2))[1]
+            assert torch.equal(found[:-1], expected[:-1]) and found[-1].isnan() and expected[-1].isnan()

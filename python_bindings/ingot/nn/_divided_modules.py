@@ -15,16 +15,21 @@ from ._activations import activated, function_of
 from ._divided import Division, local, slots_of, values_of
 
 
+def _part(module: torch.nn.Module, name: str) -> Optional[torch.nn.Module]:
+    """By its name in ingot.nn; that of an MLP may have another one."""
+    return module._part(name) if hasattr(module, "_part") else module._modules.get(name)
+
+
 def is_divided(module: torch.nn.Module, parts: Sequence[str]) -> bool:
     """Do ranks divide any of these parts of the module?"""
-    return any([module._modules[name]._division is not None for name in parts if name in module._modules])
+    return any([getattr(_part(module, name), "_division", None) is not None for name in parts])
 
 
 def divisions_of(module: torch.nn.Module, rows: Sequence[str], columns: Sequence[str] = ()) -> List[Division]:
     """Those of the module's parts. Raises LinearError where ranks divide some of them only, or by the other dimension."""
     found = []
     for name in (*rows, *columns):
-        division, is_row = module._modules[name]._division, name in columns
+        division, is_row = getattr(_part(module, name), "_division", None), name in columns
         if division is None or division.is_row != is_row:
             style = "Float8RowwiseParallel" if is_row else "Float8ColwiseParallel"
             others = ", ".join(other for other in (*rows, *columns) if other != name)
@@ -118,7 +123,7 @@ def _linears(module, options, values: Any, parts: Sequence[str], divisions, name
     """The outputs of layers that share their input: the first ones of the module, whose scales have that order."""
     delayed = module._delayed(local(values_of(values)))
     slots = [slots_of(delayed, at) for at in range(len(parts))]
-    layers = [module._modules[part] for part in parts]
+    layers = [_part(module, part) for part in parts]
     shared = _shared(options, values, divisions, [each.weight for each in layers], slots[0] and slots[0][0], names)
     return tuple(
         [
@@ -131,7 +136,7 @@ def _linears(module, options, values: Any, parts: Sequence[str], divisions, name
 def mlp_of_parts(module: torch.nn.Module, input: Any) -> torch.Tensor:
     """The forward of an Mlp, or of a GatedMlp of two layers, of which this rank has rows of the first weights and columns of
     the last."""
-    options, gated = module.options, "gate_proj" in module._modules
+    options, gated = module.options, _part(module, "gate_proj") is not None
     firsts = ("gate_proj", "up_proj") if gated else ("up_proj",)
     *divisions, last = divisions_of(module, firsts, ("down_proj",))
     activation = options.activation or ("silu" if gated else "gelu")
@@ -147,4 +152,5 @@ def mlp_of_parts(module: torch.nn.Module, input: Any) -> torch.Tensor:
     outputs = _linears(module, options, values, firsts, divisions, names)
     hidden = activated(activation, *outputs)
     slots = slots_of(module._delayed(local(hidden)), len(firsts), len(firsts))
-    return last.run(options, options.recipe, hidden, module.down_proj.weight, module.down_proj.bias, slots, names[-1])
+    down = _part(module, "down_proj")
+    return last.run(options, options.recipe, hidden, down.weight, down.bias, slots, names[-1])
