@@ -31,6 +31,7 @@ from ingot.nn import (
 from ingot.nn._fused_parts import FirstOfShared, FusedNorm, SharedPart
 from ingot.nn._recognise import find_mlp
 from ingot.nn._transposed_linear import TransposedLinear
+from ingot.torch._prepare import recording_of
 
 RECIPES = ("tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise", "delayed", "high_precision")
 
@@ -165,6 +166,20 @@ def test_before_it_is_loaded():
     assert torch.equal(empty(input_ids=tokens()).logits, model(input_ids=tokens()).logits)
 
 
+@pytest.mark.parametrize("family", ["Llama", "GPT2"])
+def test_kernels_of_a_model_without_memory(family):
+    """What a converted model asks for is known of one on meta, and the same as of one with values."""
+    recordings = []
+    for device in ("meta", "cpu"):
+        with torch.device(device):
+            model = made(family).bfloat16()
+        convert(model, "rowwise")
+        text, layers, left_out = recording_of(model, 8192, "h200")
+        recordings.append(text)
+        assert not left_out and len(layers) == (6 if family == "Llama" else 8)
+    assert recordings[0] == recordings[1] and ("norm_backward " + ("rms" if family == "Llama" else "layer")) in recordings[0]
+
+
 def test_copies_files_and_generation(tmp_path):
     model, ids = made(), tokens()
     convert(model, "rowwise")
@@ -271,7 +286,7 @@ def test_a_model_of_ones_own():
     assert isinstance(model[0].ln_1, FusedNorm) and isinstance(model[0].attention.q, FirstOfShared)
     assert report.converted["0.feed.first"] == "Mlp 0.feed (gelu) after 0.ln_2"
     assert report.converted["3"] == "LayerNormLinear after 2"
-    assert "computed within 0.feed" in repr(model) and "computes 0.attention.q, 0.attention.k, 0.attention.v" in repr(model)
+    assert "computed within 0.feed" in repr(model) and "recipe=high_precision, layers=3" in repr(model)
     text = "stays by itself: the model could not be run without values (LinearError: there are no example inputs: pass example=)"
     assert set(convert(own(), "rowwise").norms.values()) == {text}
     plain = own()

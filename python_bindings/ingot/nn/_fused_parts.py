@@ -35,6 +35,8 @@ def refer_to_norm(module: torch.nn.Module, norm: Optional[FusedNorm]) -> None:
     """From now on the module reads its norm's parameters where they are in the model, and has none itself."""
     module._modules.pop("norm", None)
     module.__dict__["norm"] = norm
+    if norm is not None:
+        module.__dict__["computes_elsewhere"] = (*vars(module).get("computes_elsewhere", ()), norm)
 
 
 class SharedPart(LinearParameters):
@@ -79,7 +81,7 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
         parts = (head, *(SharedPart.of(layer, subject) for layer in others))
         for part in parts:
             part.__dict__["computed_by"] = head
-        head.__dict__.update(_parts=parts, _waiting=None)
+        head.__dict__.update(_parts=parts, _waiting=None, computes_elsewhere=parts[1:])
         head._keep_scales(subject, history_length, len(parts), sharing=len(parts))
         return parts
 
@@ -96,12 +98,13 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
         waiting = self._waiting
         state = input, _version(input), torch.is_grad_enabled()
         if waiting is None or waiting[0] is not input or waiting[1:3] != state[1:] or at not in waiting[3]:
-            waiting = (*state, dict(enumerate(self._computed(input))))
+            waiting = (*state, dict(enumerate(self.compute_all(input))))
         result = waiting[3].pop(at)
         self._waiting = waiting if waiting[3] else None
         return result
 
-    def _computed(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def compute_all(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The outputs of all layers, in the order of their names."""
         options = self.options
         weights, biases = zip(*[parameters_of(part, options) for part in self._parts])
         return shared_linear(input, weights, biases, *norm_parameters(self.norm, options), options, self._delayed(input))
@@ -110,7 +113,7 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
         return {**super().__getstate__(), "_waiting": None}
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, recipe={self.options.recipe}, computes {', '.join(self.options.names)}"
+        return f"{super().extra_repr()}, recipe={self.options.recipe}, layers={len(self._parts)}"
 
 
 def _version(tensor: torch.Tensor) -> int:

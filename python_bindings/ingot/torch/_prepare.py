@@ -57,14 +57,16 @@ def _reason_to_leave_out(layer: torch.nn.Module) -> str:
 
 
 class _WithoutHooks(torch.nn.Module):
-    """A layer's forward alone: hooks are for the model's own steps."""
+    """A layer's forward alone: hooks are for the model's own steps. Modules that it computes, and that are elsewhere in the
+    model, are parts of this one."""
 
     def __init__(self, layer: torch.nn.Module) -> None:
         super().__init__()
         self.layer = layer
+        self.elsewhere = torch.nn.ModuleList(getattr(layer, "computes_elsewhere", ()))
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return self.layer.forward(input)
+    def forward(self, input: torch.Tensor) -> Any:
+        return getattr(self.layer, "compute_all", self.layer.forward)(input)
 
 
 def _stand_in(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -129,7 +131,8 @@ def _kinds(layers: list) -> Iterator[torch.nn.Module]:
     """One layer of each kind that asks for the same kernels: blocks of a model are alike."""
     seen = set()
     for _, layer in layers:
-        tensors = tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in layer.named_parameters())
+        parameters = _WithoutHooks(layer).named_parameters()
+        tensors = tuple((name, each.shape, each.dtype, each.requires_grad) for name, each in parameters)
         kind = (type(layer), layer.extra_repr(), tensors)
         if kind not in seen:
             seen.add(kind)
