@@ -87,8 +87,10 @@ def check_fsdp1(rank):
             if not keeps:
                 net = wrap(model(True))
                 everywhere(first + gathers, lambda: precompute_float8_all_gather(net))
-    net = fsdp1(of_nn(False))
-    net(x_of(rank)).sum().backward()  # without the gather it trains
+    fsdp1(of_nn(False))(x_of(rank)).sum().backward()  # without the gather it trains, and with one of what it leaves alone
+    net = nn.Sequential(Float8Linear(WIDTH, WIDTH), Float8Linear(WIDTH, WIDTH))
+    float8_all_gather(net, filter=lambda name, weight: name == "0")
+    fsdp1(net, ignored_modules=[net[0]])(x_of(rank)).sum().backward()
 
 
 def check_fsdp1_compiled(rank):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Optional, Sequence
+from typing import Callable, Optional, Sequence
 
 import torch
 
@@ -32,6 +32,19 @@ def all_layers() -> list[torch.nn.Module]:
     """Those that are registered and live."""
     with _lock:
         return list(_LAYERS)
+
+
+def name_where(is_wanted: Callable[[torch.Tensor], bool]) -> Optional[str]:
+    """The name of the first layer with such a weight that was given a name."""
+    for layer in all_layers():
+        try:
+            found = layer.named_weights() if layer.layer_name not in UNNAMED else ()
+        except Exception:  # it is being changed, or taken apart
+            continue
+        for name, weight in found:
+            if weight is not None and is_wanted(weight):
+                return name
+    return None
 
 
 def with_names(text: str, names: Sequence[str]) -> str:

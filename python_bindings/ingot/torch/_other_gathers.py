@@ -10,7 +10,6 @@ import weakref
 from typing import NoReturn, Optional
 
 import torch
-from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.tensor import DTensor
 
 from ._errors import LinearError
@@ -22,8 +21,6 @@ _FLATTENED = "_fsdp_flattened"  # FSDP1 sets it on what it has flattened, and on
 
 def refuse_other_gathers(model: torch.nn.Module) -> None:
     """Raises LinearError where something else than FSDP2 gathers a weight of the model that was to be gathered in FP8."""
-    wrappers = [module for module in model.modules() if isinstance(module, FullyShardedDataParallel)]
-    wrapped = {id(layer) for wrapper in wrappers for layer in wrapper.modules()}
     for _, layer in ingot_layers(model):
         if not getattr(layer, "_gathers", False):
             continue
@@ -31,7 +28,7 @@ def refuse_other_gathers(model: torch.nn.Module) -> None:
             if is_computed(part):
                 _refuse_computed(layer.layer_name)
         for name, weight in layer.named_weights():
-            if id(layer) in wrapped or is_flattened(weight):
+            if is_flattened(weight):
                 refuse_fsdp1(name)
 
 

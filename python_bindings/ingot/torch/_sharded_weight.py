@@ -23,7 +23,7 @@ from ._errors import LinearError
 from ._fsdp_units import Unit, is_recomputed, unit_of
 from ._gathered_weight import Casts, GatheredWeight, scale_inv_count
 from ._other_gathers import is_flattened, refuse_fsdp1
-from ._names import UNNAMED, all_layers
+from ._names import UNNAMED, all_layers, name_where
 from ._shard_casts import Known, ShardCast, codes_of, rounded, rows_of
 from ._shard_plan import Part, ShardPlan
 
@@ -338,10 +338,9 @@ class ShardedWeight(torch.Tensor):
         """For messages: the layer's, or where it has none FSDP's path to the weight."""
         unit = self._unit()
         sharded = None if unit is None else unit.parameter.sharded_param
-        for layer in all_layers():
-            for name, weight in layer.named_weights() if layer.layer_name not in UNNAMED else ():
-                if weight is not None and (weight is sharded or weight is self or local_of(weight) is self):
-                    return name
+        name = name_where(lambda weight: weight is sharded or weight is self or local_of(weight) is self)
+        if name is not None:
+            return name
         path = getattr(unit.parameter, "_param_fqn", None) if unit is not None and self._name in UNNAMED else None
         return path.removesuffix(".weight") if path else self._name
 
