@@ -3,6 +3,7 @@
 import pytest
 
 torch = pytest.importorskip("torch")
+import torchao_tests_conftest
 import two_processes
 
 
@@ -39,3 +40,13 @@ def test_random_values_are_the_same_in_every_order():
     torch.manual_seed(5)
     assert torch.equal(two_processes.normal(3, 4, seed=1), one) and one.shape == (3, 4)
     assert not torch.equal(two_processes.normal(3, 4, seed=2), one)
+
+
+def test_ranks_that_are_threads_wait_for_the_gpu(monkeypatch):
+    """What scripts/torchao_tests.sh needs on a GPU, as far as a CPU can show it: the class of PyTorch's tests is there."""
+    threads = pytest.importorskip("torch.testing._internal.distributed.multi_threaded_pg", reason="needs expecttest")
+    seen = []
+    monkeypatch.setattr(threads.Collective, "join", lambda self, rank, data: seen.append(data) or "result")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("synchronize"))
+    torchao_tests_conftest.synchronize_threads()
+    assert threads.Collective.join(None, 0, "data") == "result" and seen == ["synchronize", "data", "synchronize"]

@@ -15,6 +15,23 @@ def pytest_configure(config):
         import ingot.float8
 
         ingot.float8.replace_torchao()
+    if _HAS_GPU:
+        synchronize_threads()
+
+
+def synchronize_threads():
+    """Ranks that are threads share no stream: each collective waits for what the GPU does, before it and after."""
+    from torch.testing._internal.distributed.multi_threaded_pg import Collective
+
+    join = Collective.join
+
+    def joined(self, rank, data):
+        torch.cuda.synchronize()
+        result = join(self, rank, data)
+        torch.cuda.synchronize()
+        return result
+
+    Collective.join = joined
 
 
 def _put_the_cpu_in_place_of_a_gpu():

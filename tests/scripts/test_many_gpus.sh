@@ -30,7 +30,7 @@ fresh() {
     case $* in
       *"${BROKEN:-no such}"*) echo "what went wrong"; exit 3 ;;
       *"${SLOW:-no such}"*) exec sleep 30 ;;
-      *first_run.py) for rank in $(seq 0 $((INGOT_TEST_RANKS - 1))); do for step in 0 19; do echo "rank $rank step $step loss $((${FROM:-20} - step)).5"; done; done ;;
+      *first_run.py) for rank in $(seq 0 $((INGOT_TEST_RANKS - 1))); do for step in 0 19; do echo -n "rank $rank step $step loss $((${FROM:-20} - step)).5"; done; done ;;
     esac'
 }
 # run <exit code> <arguments>
@@ -108,7 +108,7 @@ expect_line 'tensor_parallel +[0-9]+ s  passed'
 expect_line '1 passed, 1 failed, 0 skipped, [0-9]+ s in all'
 SLOW=test_nn_dist MANY_GPUS_LIMIT=1 run 1 "$work/out" tests
 expect_line 'tests.test_nn_distributed +[0-9]+ s  FAILED: ran past 1 s'
-FROM=19 run 0 "$work/out" first_run
+FROM=30 run 0 "$work/out" first_run
 stub "$work/python" 'echo "rank 0 step 0 loss 1.0"; echo "rank 0 step 19 loss 1.0"'
 run 1 "$work/out" first_run
 expect_line 'first_run.ranks +[0-9]+ s  FAILED: exit code 1'
