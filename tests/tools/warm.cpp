@@ -39,6 +39,7 @@
 #include "support/fault_row.h"
 #include "support/processes.h"
 #include "support/temporary_directory.h"
+#include "warm/model_recording.h"
 #include "warm/warm_layers.h"
 #include "warm/warm_plan.h"
 #include "worker_processes.h"
@@ -638,6 +639,56 @@ BOOST_AUTO_TEST_CASE(recordings_of_damaged_lines) {
     const int status = std::system(text.c_str());
     BOOST_TEST(WEXITSTATUS(status) == 1, list);
   }
+}
+
+// A stand-in for the interpreter: writes what it is called with, and the recording that it is asked for.
+BOOST_AUTO_TEST_CASE(a_model_is_recorded_by_python) {
+  const test::TemporaryDirectory folder;
+  const fs::path asked = folder.path() / "asked";
+  const auto interpreter = [&](const std::string& name, const std::string& end) {
+    const fs::path script =
+        write(folder, name,
+              "#!/bin/sh\nprintf '%s\\n' \"$@\" > '" + asked.string() +
+                  "'\nfor word in \"$@\"; do case $word in --output=*) output=${word#--output=};; esac; "
+                  "done\n" +
+                  end);
+    fs::permissions(script, fs::perms::owner_all);
+    return script.string();
+  };
+  const std::string writes =
+      interpreter("writes", "echo '# Ingot recording' > \"$output\"; echo 'amax bf16 scale=tensor' >> \"$output\"\n");
+  WarmRequest request;
+  request.recipes = {"rowwise", "delayed"};
+  request.decoding_tokens = "";
+  const auto record = [&](const std::string& python) {
+    return record_models({.configs = {"a b.json"}, .modules = {"models:make"}, .python = python}, request,
+                         folder.path());
+  };
+  request.recordings = record(writes);
+  BOOST_TEST(plan_warm(request).size() > 0U);
+  std::ifstream stream(asked);
+  const std::string words{std::istreambuf_iterator<char>(stream), {}};
+  BOOST_TEST(words ==
+             "-m\ningot.record\n--module=models:make\n--gpu=h200\n--tokens=8192\n--decode=none\n"
+             "--weight-only=e4m3fn\n--dtype=bf16\n--recipe=rowwise,delayed\n--output=" +
+                 (folder.path() / "1.ingot").string() + "\n");
+  const std::string failed = error_of([&] { record(interpreter("fails", "exit 3\n")); });
+  BOOST_TEST(failed.find("a b.json: cannot be recorded: `") == 0U, failed);
+  BOOST_TEST(failed.find("fails -m ingot.record` ended with exit code 3; its message is above") != std::string::npos,
+             failed);
+  const std::string killed = error_of([&] { record(interpreter("dies", "kill -9 $$\n")); });
+  BOOST_TEST(killed.find("was ended by signal 9") != std::string::npos, killed);
+  const std::string missing = error_of([&] { record((folder.path() / "none").string()); });
+  BOOST_TEST(missing.find("none: cannot be run (No such file or directory): name the Python") != std::string::npos,
+             missing);
+  const std::string text = "INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" + (folder.path() / "store").string() + "' '" +
+                           INGOT_PROGRAM "' warm --module models:make --python '" + writes + "' --list > '" +
+                           (folder.path() / "list").string() + "' 2>&1";
+  BOOST_TEST(std::system(text.c_str()) == 0);
+  std::ifstream list(folder.path() / "list");
+  const std::string printed{std::istreambuf_iterator<char>(list), {}};
+  BOOST_TEST(printed.find("warning: runs the code of models:make") != std::string::npos, printed);
+  BOOST_TEST(printed.find("sm_90a  amax bf16 scale=tensor") != std::string::npos, printed);
 }
 
 // At a terminal a kernel's name has the room that there is.

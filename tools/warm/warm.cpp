@@ -29,6 +29,7 @@
 #include "progress.h"
 #include "text.h"
 #include "usage_error.h"
+#include "warm/model_recording.h"
 #include "warm/warm_plan.h"
 #include "worker_processes.h"
 
@@ -39,6 +40,7 @@ struct WarmOptions {
   std::vector<std::string> sets{};
   std::vector<std::filesystem::path> layers{};
   std::vector<std::filesystem::path> recordings{};
+  RecordedModel models{};
   std::vector<std::string> gpus{};     // empty: h200
   std::vector<std::string> recipes{};  // empty: all
   std::vector<std::string> weights{};  // weight-only formats; empty: e4m3fn
@@ -313,12 +315,24 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
   if (outcome.stopped) fmt::print("stopped; the same command continues with the rest\n");
 }
 
+std::vector<WarmJob> plan(const WarmOptions& options, const std::vector<TuningRecord>& tuned) {
+  WarmRequest request = request_of(options, tuned);
+  if (options.models.configs.empty() && options.models.modules.empty()) return plan_warm(request);
+  for (const std::string& module : options.models.modules) warn(fmt::format("runs the code of {}", module));
+  const TemporaryFiles files;
+  const std::vector<std::filesystem::path> recorded = record_models(options.models, request, files.folder());
+  request.recordings.insert(request.recordings.end(), recorded.begin(), recorded.end());
+  return plan_warm(request);
+}
+
 // Returns 0, 1 if a kernel failed or `check` found one missing, or 130 if it was stopped before the end.
 int warm(const WarmOptions& given) {
   const InterruptsEnd interrupts_end;
-  if (given.sets.empty() && given.layers.empty() && given.recordings.empty()) {
+  if (given.sets.empty() && given.layers.empty() && given.recordings.empty() && given.models.configs.empty() &&
+      given.models.modules.empty()) {
     throw UsageError("ingot warm",
-                     "nothing to warm: name a model (--set), a file of layers (--layers) or a recording (--recording)");
+                     "nothing to warm: name a model (--set, --config or --module), a file of layers (--layers) or a "
+                     "recording (--recording)");
   }
   WarmOptions options = given;
   const CacheMode mode = ContextOptions::from_environment().cache_mode;
@@ -328,7 +342,7 @@ int warm(const WarmOptions& given) {
                 "is \"memory\", in which nothing on disk is read or written: unset it to warm or check the store");
   }
   const std::vector<TuningRecord> tuned = read_tuning(options.tuning);
-  std::vector<WarmJob> jobs = plan_warm(request_of(options, tuned));
+  std::vector<WarmJob> jobs = plan(options, tuned);
   if (jobs.empty()) {
     throw Error(ErrorCode::invalid_argument, "ingot warm",
                 "nothing to warm: what was named asks for no kernel; see --tokens, --decode, --layers and --recording");
@@ -355,6 +369,8 @@ A file for --layers:
 Examples:
   ingot warm --set llama3-8b
       all recipes, training and decoding
+  ingot warm --config config.json --recipe rowwise
+      a model of transformers that ingot.nn.convert() has converted
   ingot warm --recording run.ingot --gpu h200,h20
       what a run with INGOT_RECORD asked for, f32 gradients and the like included
   ingot warm --layers model.json --bundle model.bundle
@@ -381,6 +397,16 @@ void add_warm(CLI::App& app, int& status) {
   command->add_option("--set", options->sets, "A known model: " + model_names() + "; repeatable")
       ->type_name(kModelValue)
       ->delimiter(',');
+  command
+      ->add_option("--config", options->models.configs,
+                   "A model's config.json of transformers, as ingot.nn.convert() makes it; needs Python; repeatable")
+      ->type_name(kFileValue);
+  command
+      ->add_option("--module", options->models.modules,
+                   "A Python function that returns a torch.nn.Module, whose code runs; repeatable")
+      ->type_name("PACKAGE:FUNCTION");
+  command->add_option("--python", options->models.python, "The Python that has Ingot's package (default: python3)")
+      ->type_name(kFileValue);
   command->add_option("--layers", options->layers, "A JSON file with a model's layers; repeatable")
       ->type_name(kFileValue);
   command->add_option("--recording", options->recordings, "What a run with INGOT_RECORD asked for; repeatable")

@@ -1,0 +1,132 @@
+"""python3 -m ingot.record: recordings of models that have no memory, and what is said of wrong ones."""
+
+import json
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+from conftest import in_ci
+
+from ingot import record
+
+_SMALL = {
+    "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "vocab_size": 512,
+}  # fmt: skip
+FAMILIES = {
+    "llama": _SMALL,
+    "mistral": _SMALL,
+    "qwen3": {**_SMALL, "head_dim": 64},
+    "gemma2": {**_SMALL, "head_dim": 64},
+    "phi3": {**_SMALL, "pad_token_id": 0},
+    "gpt2": {"n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 512},
+}
+
+
+def recorded(capsys, *arguments):
+    """(exit code, what it prints, what it says)"""
+    code = record.main(arguments)
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def config(folder, **content):
+    file = folder / "config.json"
+    file.write_text(json.dumps(content))
+    return str(file)
+
+
+@pytest.mark.parametrize("family", in_ci(lambda family: family in ("llama", "gpt2"), FAMILIES))
+def test_families(family, tmp_path, capsys):
+    pytest.importorskip("transformers")
+    file = config(tmp_path, model_type=family, quantization_config={"quant_method": "fp8"}, **FAMILIES[family])
+    code, text, _ = recorded(capsys, "--config", file, "--recipe", "rowwise", "--tokens", "512", "--decode", "1,8")
+    assert code == 0 and text.startswith("# Ingot recording\n")
+    lines = text.splitlines()
+    assert len(lines) == len(set(lines))
+    kind = "layer" if family == "gpt2" else "rms"
+    for part in (f"norm_backward {kind} bf16", "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row", "dequant_matmul bf16*e4m3fn"):
+        assert any(line.startswith(part) for line in lines), part
+
+
+def test_options(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    file = config(tmp_path, model_type="llama", **_SMALL)
+    output = tmp_path / "model.ingot"
+    few = ("--config", file, "--tokens", "none", "--decode", "4", "--dtype", "f16", "--weight-only", "e2m1fn:mx,e5m2")
+    assert recorded(capsys, *few, "--gpu", "h200,h20", "--output", str(output))[:2] == (0, "")
+    text = output.read_text()
+    assert "dequant_matmul f16*e2m1fn->f16" in text and "dequant_matmul f16*e5m2->f16" in text and "norm" not in text
+    # All recipes.
+    text = recorded(capsys, "--config", file, "--tokens", "256", "--decode", "none")[1]
+    assert "scale=128x128" in text and "amax_history" in text and "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor" in text
+
+
+def test_a_function(tmp_path, capsys, monkeypatch):
+    (tmp_path / "models_of_a_test.py").write_text(
+        "import torch\n"
+        "def make(): return torch.nn.Sequential(torch.nn.Linear(256, 512))\n"
+        "def wrong(): return 5\n"
+        "def fails(): raise KeyError('x')\n"
+        "def empty(): return torch.nn.Sequential(torch.nn.ReLU())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, text, _ = recorded(capsys, "--module", "models_of_a_test:make", "--recipe", "tensorwise", "--tokens", "64", "--decode", "1")
+    assert code == 0 and "scale=tensor,tensor bias" in text
+    for name, said in {
+        "models_of_a_test:wrong": "models_of_a_test:wrong: gives a int, expected a torch.nn.Module",
+        "models_of_a_test:fails": "models_of_a_test:fails: the model cannot be made: KeyError: 'x'",
+        "models_of_a_test:empty": "models_of_a_test:empty: has no layer to convert",
+        "models_of_a_test:none": "--module models_of_a_test:none: module 'models_of_a_test' has no attribute 'none'",
+        "no_such_package:make": "--module no_such_package:make: No module named 'no_such_package'",
+        "make": "--module: is 'make', expected package:function",
+    }.items():
+        code, _, found = recorded(capsys, "--module", name)
+        assert code == 2 and found.startswith(f"ingot.record: error: {said}"), found
+
+
+def test_wrong_configs(tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+    file = config(tmp_path, model_type="llama")
+    wrong = {
+        "llama": "is no JSON",
+        '{"model_type": 5}': 'is no config of transformers, which has a "model_type"',
+        "[]": 'is no config of transformers, which has a "model_type"',
+        "[" * 100000: "is no JSON",
+        '{"model_type": "of_tomorrow"}': f"transformers {transformers.__version__} cannot read it: Unrecognized model identifier",
+        '{"model_type": "llama", "num_hidden_layers": 0}': "num_hidden_layers: is 0, expected 1 to 4096",
+        '{"model_type": "llama", "num_hidden_layers": 1000000}': "num_hidden_layers: is 1000000, expected 1 to 4096",
+        '{"model_type": "llama", "num_hidden_layers": "two"}': "num_hidden_layers: is 'two', expected 1 to 4096",
+        '{"model_type": "llama", "hidden_size": -4}': "the model cannot be made: ",
+    }
+    for content, said in wrong.items():
+        with open(file, "w") as stream:
+            stream.write(content)
+        code, _, found = recorded(capsys, "--config", file)
+        assert code == 2 and found.startswith("ingot.record: error: ") and said in found, (content[:60], found)
+    with open(file, "w") as stream:
+        json.dump({"model_type": "llama", "rope_scaling": {"factor": 2**60}}, stream)
+    assert "rope_scaling factor: is 1152921504606846976, expected at most 2147483647" in recorded(capsys, "--config", file)[2]
+    assert "No such file or directory" in recorded(capsys, "--config", str(tmp_path / "none.json"))[2]
+    assert recorded(capsys, "--config", str(tmp_path))[0] == 2
+
+
+def test_wrong_options(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    file = config(tmp_path, model_type="llama", **_SMALL)
+    for arguments, said in {
+        ("--tokens", "0"): "--tokens: '0' is no number of tokens above 0",
+        ("--decode", "8-1"): "--decode: '8-1' is no number of tokens above 0, and no range such as 1-256",
+        ("--decode", "1-99999"): "--decode: '1-99999' is more than 16384 numbers",
+        ("--gpu", "h300"): "h300",
+        ("--recipe", "fp8"): "recipe: 'fp8' is not one of",
+        ("--weight-only", "int8", "--tokens", "none"): "int8",
+        ("--output", str(tmp_path / "none" / "file"), "--tokens", "1", "--recipe", "rowwise", "--decode", "none"): "No such file",
+    }.items():
+        code, _, found = recorded(capsys, "--config", file, *arguments)
+        assert code in (1, 2) and found.startswith("ingot.record: error: ") and said in found, (arguments, found)
+    with pytest.raises(SystemExit):
+        record.main(["--tokens", "1"])
+    assert "one of the arguments --config --module is required" in capsys.readouterr().err
