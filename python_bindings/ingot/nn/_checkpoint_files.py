@@ -25,6 +25,7 @@ import torch
 from .. import _core
 from .._text import printable
 from ..torch._errors import LinearError
+from ._checkpoint_paths import header_metadata, is_pointer, located, refuse_pointers
 
 TYPES = {
     "F64": torch.float64,
@@ -52,6 +53,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
+_OF_MODELOPT = "hf_quant_config.json"
 _OTHER_WEIGHTS = "transformers_weights"  # config.json's entry
 _MOST_JSON = 100_000_000
 _LEFT_BY_A_SAVE = re.compile(
@@ -71,6 +73,8 @@ def read_json(file: pathlib.Path) -> Optional[dict[str, Any]]:
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
+        if is_pointer(file):
+            refuse_pointers(file)
         raise LinearError(f"{file}: is not JSON (line {error.lineno}, column {error.colno}): {error.msg}") from None
     except UnicodeDecodeError:
         raise LinearError(f"{file}: is not JSON: it is no text in UTF-8") from None
@@ -122,19 +126,55 @@ def _entry_of(folder: pathlib.Path, config: dict[str, Any]) -> pathlib.Path:
     return folder / name
 
 
+def _config_of(folder: pathlib.Path) -> dict[str, Any]:
+    """config.json; what ModelOpt says in a file of its own is added where config.json does not say it."""
+    config = read_json(folder / CONFIG) or {}
+    if "quantization_config" not in config:
+        found = (read_json(folder / _OF_MODELOPT) or {}).get("quantization")
+        if isinstance(found, dict):
+            config = {**config, "quantization_config": {"quant_method": "modelopt", **found}}
+    return config
+
+
 class Reader:
-    """The tensors of a checkpoint, by name, and its config.json ({} if there is none)."""
+    """The tensors of a checkpoint, by name, and its config ({} if there is none). path: a file, an index, a folder, or the id of
+    a model in the hub's cache."""
 
     def __init__(self, path: str) -> None:
+        path = located(path)
         given = pathlib.Path(path)
+        folder = given if given.is_dir() else given.parent
         if given.is_dir():
-            self.config = read_json(given / CONFIG) or {}
-            self._files = _core.SafetensorsCheckpoint(os.fspath(_entry_of(given, self.config)))
+            self.config = _config_of(folder)
+            self._entry = _entry_of(given, self.config)
         else:
-            self._files = _core.SafetensorsCheckpoint(os.fspath(given))
-            self.config = read_json(given.parent / CONFIG) or {}
+            self._entry = given
+        try:
+            self._files = _core.SafetensorsCheckpoint(os.fspath(self._entry))
+        except _core.Error:
+            refuse_pointers(self._entry)
+            raise
+        if not given.is_dir():
+            self.config = _config_of(folder)
         self.path = path
         self.names = set(self._files.names())
+        self._metadata: Optional[dict[str, Any]] = None
+
+    def metadata(self) -> dict[str, Any]:
+        """That of all files; their keys differ."""
+        if self._metadata is None:
+            self._metadata = {}
+            for file in self._all_files():
+                self._metadata.update(header_metadata(file))
+        return self._metadata
+
+    def _all_files(self) -> list[pathlib.Path]:
+        entry = self._entry
+        if entry.is_dir():
+            entry = next(each for each in (entry / WEIGHTS, entry / INDEX) if each.exists())
+        if entry.suffix != ".json":
+            return [entry]
+        return [entry.parent / name for name in sorted(set((read_json(entry) or {})["weight_map"].values()))]
 
     def dtype(self, name: str) -> Optional[torch.dtype]:
         """None for a tensor that is not there, and for types that PyTorch lacks."""
