@@ -509,7 +509,7 @@ def test_messages(tmp_path):
         load_float8_checkpoint(model(), file, layers="frozen")
     bad()
     for config, message in (
-        ({"quant_method": "gptq"}, "quant_method: 'gptq' is not one of fp8, compressed-tensors, modelopt, fbgemm_fp8"),
+        ({"quant_method": "gptq"}, "quant_method: 'gptq' is not one of fp8, mxfp8, mxfp4, compressed-tensors, modelopt, "),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, r"weight_block_size: is \[64, 64\], but blocks are"),
         ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "format: is 'pack-quantized', but"),
     ):

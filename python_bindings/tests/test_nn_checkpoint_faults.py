@@ -22,7 +22,7 @@ from ingot.nn import (
 )
 from ingot.nn import _checkpoint_files as files
 from ingot.nn._checkpoint_files import NAMES, Reader
-from ingot.nn._checkpoint_layouts import spread
+from ingot.nn._checkpoint_values import spread
 
 N, K = 48, 32
 
@@ -91,7 +91,8 @@ def test_codes_outside_of_linear_layers_come_with_their_scale_inv(tmp_path, devi
     assert report.layers == ("up",) and report.decoded == ("experts", "embed.weight")
     assert str(report).splitlines() == [
         "1 layers are FP8: up",
-        "2 FP8 weights decoded into weights of higher precision: experts, embed.weight",
+        "2 FP8 or MX weights decoded into weights of higher precision: experts, embed.weight",
+        "1 of these are stacks of experts, which no layer computes in FP8 yet: experts",
     ]
     for name, scale_inv in (("embed.weight", tensors["embed.weight_scale"]), ("experts", blocks)):
         exact = tensors[name].double() * scale_inv.double()
@@ -128,7 +129,7 @@ FAULTS = {
     "shape of scale_inv": (_with(experts_scale=torch.ones(5)), r'"experts_scale": has shape \(5,\), but FP8 codes \(3, 48'),
     "scale_inv of integers": (_with(experts_scale=torch.ones(1, dtype=torch.int32)), "is int32, but scale_inv are F32, BF16"),
     "scale_inv of NaN": (_with(up__weight_scale=torch.full((N, 1), torch.nan)), '"up.weight_scale": has scale_inv that are NaN'),
-    "scale_inv of Inf": (_with(up__weight_scale=torch.full((N, 1), torch.inf)), "Inf or negative, but a factor is finite"),
+    "scale_inv of Inf": (_with(up__weight_scale=torch.full((N, 1), torch.inf)), "Inf or negative, but a scale_inv is finite"),
     "negative scale_inv": (_with(embed__weight_scale=-torch.ones(N, 1)), '"embed.weight_scale": has scale_inv that are NaN'),
     "powers of two that are NaN": (
         _with(experts_scale=torch.full((3,), 255, dtype=torch.uint8).view(torch.float8_e8m0fnu)),
@@ -138,12 +139,7 @@ FAULTS = {
     "integers of floats": (_with(steps=torch.ones(1)), '"steps": is float32, but the model has int64, to which that is'),
     "two kinds of scale_inv": (_with(up__weight_scale_inv=torch.ones(1)), '"up.weight_scale_inv" is there too: leave one'),
     "a bias that the layer asks for": (_without("up.bias"), 'has no tensor "up.bias", which the model\'s layer asks for'),
-    "diffusion's layout": (
-        lambda t: t.update({"up.scale_weight": t.pop("up.weight_scale")}),
-        'has its factor as "up.scale_weight", a layout of diffusion models',
-    ),
-    "MXFP8": (_with(up__weight_scale=torch.ones(N, 1, 2)), r"has shape \(48, 1, 2\), but a weight \(48, 32\) has one"),
-    "the cache's scales": (_with(up__k_scale=torch.ones(1)), "has scales of the KV cache, up.k_scale, which the model has"),
+    "three dimensions of scale_inv": (_with(up__weight_scale=torch.ones(N, 1, 2)), r"has shape \(48, 1, 2\), but a weight \(48, 32\) has one"),
 }
 
 
@@ -303,10 +299,10 @@ CONFIGS = {
     "odd method": ('{"quantization_config": {"quant_method": {}}}', r"quant_method: '\{\}' is not one of fp8"),
     "escapes": ('{"quantization_config": {"quant_method": "\\u001b[2J' + "x" * 999 + '"}}', r"quant_method: '\?\[2Jx{156}\.\.\.' is"),
     "odd blocks": ('{"quantization_config": {"weight_block_size": 3}}', "weight_block_size: is 3, but blocks are"),
-    "MXFP8": ('{"quantization_config": {"weight_block_size": [1, 32]}}', r"weight_block_size: \[1, 32\] is MXFP8, which"),
+    "blocks of texts": ('{"quantization_config": {"weight_block_size": ["128", 128]}}', r"is \['128', 128\], but blocks"),
     "ModelOpt's NVFP4": (
         '{"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}',
-        "quant_algo: is 'NVFP4', but of ModelOpt's layouts \"FP8\" is read",
+        "quant_algo: is 'NVFP4', but of ModelOpt's layouts these are read: FP8, FP8_PER",
     ),
     "weights elsewhere": ('{"transformers_weights": "../m.safetensors"}', "expected the name of a file in this folder"),
 }

@@ -7,8 +7,9 @@ takes the changes back. Files are read by the core (docs/checkpoints.md), so tha
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from typing import Any, Callable, Iterable, Optional, Union
+from typing import Iterable, Optional, Union
 
 import torch
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -16,13 +17,14 @@ from torch.nn.parameter import UninitializedTensorMixin
 
 from .._arrays import file_name
 from .._text import printable, some_of
-from ..torch import _codes
 from ..torch._errors import LinearError
-from ..torch._modules import take_hooks
+from ._checkpoint_changes import Changes
+from ._checkpoint_config import check_quantization
 from ._checkpoint_files import Reader
-from ._checkpoint_layouts import SCALES, check_quantization, read_scales, scale_kind, scale_of, spread
-from ._checkpoint_names import Place, check_model, places, put, trains_a_copy
+from ._checkpoint_layouts import StoredWeight, StoredWeights, is_ignored, is_mark
+from ._checkpoint_names import Place, check_model, places, trains_a_copy
 from ._checkpoint_ranks import is_gathered_in_float8, is_sharded
+from ._checkpoint_values import read_operands, read_values
 from ._delayed import KeepsScales
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
@@ -33,7 +35,6 @@ from ._weight_only import WeightOnlyLinear
 _OF_WEIGHT_ONLY = (torch.bfloat16, torch.float16)
 _KINDS = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
 _OF_INPUT = ("input_scale", "activation_scale")
-_OF_CACHE = ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_output_scale")
 _SUBJECT = "load_float8_checkpoint"
 
 
@@ -43,8 +44,9 @@ class CheckpointReport:
 
     layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; they include
     buffers on meta that no checkpoint has, which the caller has to make. unexpected: tensors that the model has no
-    place for. decoded: weights that the checkpoint has in FP8 and the model in high precision, with their values. note:
-    what the caller has yet to do ("" if nothing).
+    place for. decoded: weights that the checkpoint has in few bits and the model in high precision, with their values;
+    stacked: those of them that are stacks of experts, which no layer computes in FP8. ignored: scales of activations and of
+    the KV cache, of which the model makes no use. note: what the caller has yet to do ("" if nothing).
     """
 
     layers: tuple[str, ...]
@@ -52,13 +54,17 @@ class CheckpointReport:
     unexpected: tuple[str, ...]
     decoded: tuple[str, ...] = ()
     note: str = ""
+    stacked: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{len(self.layers)} layers are FP8: {some_of(self.layers)}" if self.layers else "no layer is FP8"]
         for what, names in (
-            ("FP8 weights decoded into weights of higher precision", self.decoded),
+            ("FP8 or MX weights decoded into weights of higher precision", self.decoded),
+            ("of these are stacks of experts, which no layer computes in FP8 yet", self.stacked),
             ("tensors of the model that the checkpoint lacks", self.missing),
             ("tensors of the checkpoint that the model has no place for", self.unexpected),
+            ("scales of activations and the KV cache ignored", self.ignored),
         ):
             if names:
                 lines.append(f"{len(names)} {what}: {some_of(names)}")
@@ -76,6 +82,7 @@ class _Target:
     key: str
     tensor: torch.Tensor
     sources: list[str]
+    transposed: bool = False
 
     @property
     def is_parameter(self) -> bool:
@@ -85,13 +92,15 @@ class _Target:
 class _Plan:
     """What a load will do. Making it reads nothing but names, shapes and dtypes, and raises what does not fit."""
 
-    def __init__(self, model: torch.nn.Module, reader: Reader, kind: type) -> None:
+    def __init__(self, model: torch.nn.Module, reader: Reader, kind: type, unscaled: bool) -> None:
         self.reader, self._kind = reader, kind
+        self._weights = StoredWeights(reader, unscaled)
         self.used: set[str] = set()
         self.layers: dict[torch.nn.Module, list[Place]] = {}
         self.targets: list[_Target] = []
         self.missing: list[str] = []
         self.decoded: list[str] = []
+        self.stacked: list[str] = []
         self.scales_of: dict[torch.nn.Module, dict[str, str]] = {}  # buffers of delayed scales: own names, and the file's
         self.left_on_meta: list[str] = []
         self.places = list(places(model))
@@ -134,41 +143,48 @@ class _Plan:
 
     # ---- layers that become FP8 ----
 
+    def _has(self, name: str) -> bool:
+        return name in self.reader.names or self._weights.of(name) is not None
+
     def _find_layers(self) -> None:
-        codes = _codes.FLOAT8.values()
-        wanted = [
-            place
-            for place in self.places
-            if _is_replaceable(place) and self.reader.dtype(place.prefix + "weight") in codes
-        ]
+        wanted = {}
+        for place in self.places:
+            if _is_replaceable(place):
+                weight = self._weights.of(place.prefix + "weight")
+                if weight is not None:
+                    wanted[place] = weight
         linear = {place.module for place in wanted}
         alone: set[int] = set()  # weights that another module needs too, and that the file has under no name of its
         for place in self.places:
             if place.module not in linear:
                 for key, tensor in place.module._parameters.items():
-                    if tensor is not None and place.prefix + key not in self.reader.names:
+                    if tensor is not None and not self._has(place.prefix + key):
                         alone.add(id(tensor))
-        for place in wanted:
+        for place, weight in wanted.items():
             if id(place.module._parameters.get("weight")) in alone:
                 continue  # its values go to the weight that both share
             if place.parent is None:
                 raise LinearError(f"{_SUBJECT} model: is a linear layer, which cannot be replaced in place")
             if place.module not in self.layers:
-                self._check_layer(place)
+                self._check_layer(place, weight)
             self.layers.setdefault(place.module, []).append(place)
-            names = ["weight", *SCALES, *_OF_INPUT] + (["bias"] if place.module.bias is not None else [])
-            self.used.update(place.prefix + name for name in names)
+            self.used.update(weight.names)
+            if place.module.bias is not None:
+                self.used.add(place.prefix + "bias")
+            if self._input_scale(place) is not None:
+                self.used.add(self._input_scale(place))
 
-    def _check_layer(self, place: Place) -> None:
+    def _check_layer(self, place: Place, weight: StoredWeight) -> None:
         reader, prefix, module = self.reader, place.prefix, place.module
-        where = reader.where(prefix + "weight")
-        shape = reader.facts(prefix + "weight")[1]
-        if shape != (module.out_features, module.in_features):
+        where = reader.where(weight.codes)
+        if weight.shape != (module.out_features, module.in_features):
             raise LinearError(
-                f"{where}: has shape {shape}, but the model's layer has ({module.out_features}, {module.in_features})"
+                f"{where}: has shape {weight.shape}, but the model's layer has ({module.out_features}, {module.in_features})"
             )
-        scales = scale_of(reader, prefix + "weight")
-        scale_kind(reader, scales, *shape)
+        if self._weights.kind(weight) == "mx" and self._kind is FrozenFloat8Linear:
+            raise LinearError(
+                f"{where}: has MX scales, whose values do not serve the gradient of the input: load with layers=\"weight_only\""
+            )
         reader.one_of(prefix, _OF_INPUT)
         if module.bias is not None:
             if prefix + "bias" not in reader.names:
@@ -177,17 +193,24 @@ class _Plan:
                 )
             self._check_tensor(prefix + "bias", module.bias)
 
+    def _input_scale(self, place: Place) -> Optional[str]:
+        """A static scale of the input, if the layer keeps one."""
+        name = self.reader.one_of(place.prefix, _OF_INPUT) if self._kind is FrozenFloat8Linear else None
+        return name if name is not None and math.prod(self.reader.facts(name)[1]) == 1 else None
+
     def layer_of(self, place: Place, device) -> torch.nn.Module:
         reader, prefix, module = self.reader, place.prefix, place.module
         device = device or ("cpu" if module.weight.is_meta else module.weight.device)
         dtype = getattr(module, "values_dtype", module.weight.dtype)
-        codes, scales = reader.read(prefix + "weight").to(device), scale_of(reader, prefix + "weight")
-        scale_inv, kind = read_scales(reader, scales), scale_kind(reader, scales, *codes.shape)
-        bias = None if module.bias is None else reader.read(prefix + "bias").to(device=device, dtype=dtype)
-        options = {"scale": kind, "dtype": dtype, "layer_name": place.name or "linear"}
-        layer = self._kind.from_codes(codes, scale_inv.to(device), bias, **options)
-        input_scale = reader.one_of(prefix, _OF_INPUT)
-        if input_scale is not None and self._kind is FrozenFloat8Linear:
+        weight = self._weights.of(prefix + "weight")
+        codes, scale_inv = read_operands(reader, weight)
+        bias = None if module.bias is None else self._part(prefix + "bias", dtype).to(device)
+        options = {"scale": self._weights.kind(weight), "dtype": dtype, "layer_name": place.name or "linear"}
+        if weight.is_packed:
+            options.update(weight_dtype=weight.dtype, in_features=weight.shape[1])
+        layer = self._kind.from_codes(codes.to(device), scale_inv.to(device), bias, **options)
+        input_scale = self._input_scale(place)
+        if input_scale is not None:
             layer.input_scale = reader.read(input_scale).reshape(1).to(device=device, dtype=torch.float32)
         return layer.train(module.training)
 
@@ -212,10 +235,11 @@ class _Plan:
             elif isinstance(module, StoredLinear) and name in self.reader.names:
                 self._refuse_quantized(place)
             elif sources := self._sources(place, key):
-                self._check_tensor(sources, tensor)
-                self.targets.append(_Target(place, key, tensor, sources))
+                transposed = self._is_transposed(place, sources, tensor)
+                self._check_tensor(sources, tensor, transposed)
+                self.targets.append(_Target(place, key, tensor, sources, transposed))
                 loaded.add(id(tensor))
-                self.used.update(sources)
+                self.used.update(source for source in sources if source in self.reader.names)
             else:
                 self.missing.append(name)
 
@@ -223,14 +247,32 @@ class _Plan:
         """Returns the file's tensors for this one; none if it lacks them. What a GatedMlp has as one weight may be two
         there."""
         name = place.prefix + key
-        if name in self.reader.names:
+        if self._has(name):
             return [name]
         if isinstance(place.parent, GatedMlp) and place.key == "gate_up_proj":
             above = place.name.removesuffix("gate_up_proj")
             parts = [f"{above}{part}.{key}" for part in ("gate_proj", "up_proj")]
-            if all(part in self.reader.names for part in parts):
+            if all(self._has(part) for part in parts):
                 return parts
         return []
+
+    def _is_transposed(self, place: Place, sources: list[str], tensor: torch.Tensor) -> bool:
+        """gpt-oss stores its experts as blocks of (experts, N, K), and transformers has them as (experts, K, N). A square one is
+        as the module's others are."""
+        weight = self._stored(sources[0], tensor)
+        if weight is None or not weight.in_blocks or len(weight.shape) != 3:
+            return False
+        if weight.shape[1] != weight.shape[2]:
+            return tuple(tensor.shape) == (weight.shape[0], weight.shape[2], weight.shape[1])
+        for key, other in place.module._parameters.items():
+            stored = self._stored(place.prefix + key, other) if other is not None else None
+            if stored is not None and stored.in_blocks and stored.shape[-1] != stored.shape[-2]:
+                return tuple(other.shape) != stored.shape
+        return True
+
+    def _stored(self, name: str, tensor: torch.Tensor) -> Optional[StoredWeight]:
+        """How the file has this tensor in few bits; None if it has the model's dtype."""
+        return None if self.reader.dtype(name) == tensor.dtype else self._weights.of(name)
 
     def _refuse_quantized(self, place: Place) -> None:
         name = place.prefix + "weight"
@@ -241,37 +283,37 @@ class _Plan:
             "checkpoint in high precision before quantize_()"
         )
 
-    def _check_tensor(self, names: Union[str, list[str]], tensor: torch.Tensor) -> None:
+    def _check_tensor(self, names: Union[str, list[str]], tensor: torch.Tensor, transposed: bool = False) -> None:
         names = [names] if isinstance(names, str) else names
         shapes = []
         for name in names:
-            dtype, shape = self.reader.facts(name)
-            shapes.append(shape)
-            if dtype in _codes.FLOAT8.values() and dtype != tensor.dtype:
-                if not tensor.dtype.is_floating_point or tensor.dtype.itemsize < 2:
-                    self._refuse_dtype(name, dtype, tensor)
-                scales = scale_of(self.reader, name)
-                self._check_scales(scales)
-                self.used.update([scales, *(name.removesuffix("weight") + each for each in _OF_INPUT)])
+            weight = self._stored(name, tensor)
+            if weight is None:
+                dtype, shape = self.reader.facts(name)
+                self._check_dtype(name, dtype, tensor)
+            else:
+                if not _is_high(tensor.dtype):
+                    self._refuse_dtype(weight.codes, self.reader.facts(weight.codes)[0], tensor)
+                shape = (*weight.shape[:-2], weight.shape[-1], weight.shape[-2]) if transposed else weight.shape
+                self.used.update(weight.names)
                 self.decoded.append(name)
-            elif dtype != tensor.dtype and not (_is_high(dtype) and _is_high(tensor.dtype)):
-                integers = not (dtype.is_floating_point or tensor.dtype.is_floating_point)
-                if not integers or torch.bool in (dtype, tensor.dtype):
-                    self._refuse_dtype(name, dtype, tensor)
+                if len(weight.shape) == 3:
+                    self.stacked.append(name)
+            shapes.append(shape)
         shape = shapes[0]
         if len(shapes) > 1:
             same = all(each and each[1:] == shape[1:] for each in shapes)
             shape = (sum(each[0] for each in shapes), *shape[1:]) if same else shapes
         if shape != tuple(tensor.shape):
-            raise LinearError(
-                f"{self.reader.where(names[0])}: has shape {shape}, but the model has {tuple(tensor.shape)}"
-            )
+            stored = self._stored(names[0], tensor)
+            where = self.reader.where(names[0] if stored is None else stored.codes)
+            raise LinearError(f"{where}: has shape {shape}, but the model has {tuple(tensor.shape)}")
 
-    def _check_scales(self, name: str) -> None:
-        dtype = self.reader.facts(name)[0]
-        if not _is_high(dtype) and dtype != torch.float8_e8m0fnu:
-            found = str(dtype).removeprefix("torch.")
-            raise LinearError(f"{self.reader.where(name)}: is {found}, but scale_inv are F32, BF16, F16 or F8_E8M0")
+    def _check_dtype(self, name: str, dtype: torch.dtype, tensor: torch.Tensor) -> None:
+        if dtype != tensor.dtype and not (_is_high(dtype) and _is_high(tensor.dtype)):
+            integers = not (dtype.is_floating_point or tensor.dtype.is_floating_point)
+            if not integers or torch.bool in (dtype, tensor.dtype):
+                self._refuse_dtype(name, dtype, tensor)
 
     def _refuse_dtype(self, name: str, dtype: torch.dtype, tensor: torch.Tensor) -> None:
         raise LinearError(
@@ -281,16 +323,14 @@ class _Plan:
 
     def value_of(self, target: _Target) -> torch.Tensor:
         """On the host, in the model's dtype."""
-        parts = [self._part(name, target.tensor.dtype) for name in target.sources]
+        parts = [self._part(name, target.tensor.dtype, target.transposed) for name in target.sources]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _part(self, name: str, dtype: torch.dtype) -> torch.Tensor:
-        value = self.reader.read(name)
-        if value.dtype in _codes.FLOAT8.values() and value.dtype != dtype:
-            scales = scale_of(self.reader, name)
-            scale_inv = spread(read_scales(self.reader, scales).float(), tuple(value.shape), self.reader.where(scales))
-            value = value.float() * scale_inv
-        return value.to(dtype)
+    def _part(self, name: str, dtype: torch.dtype, transposed: bool = False) -> torch.Tensor:
+        weight = None if self.reader.dtype(name) == dtype else self._weights.of(name)
+        if weight is not None:
+            return read_values(self.reader, weight, dtype, transposed)
+        return self.reader.read(name).to(dtype)
 
 
 def _is_high(dtype: torch.dtype) -> bool:
@@ -314,65 +354,8 @@ def _is_replaceable(place: Place) -> bool:
 # ---- changing the model --------------------------------------------------------------------------------------------
 
 
-class _Changes:
-    """Changes of a model that can be taken back."""
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
-
-    def take_back(self) -> None:
-        for undo in reversed(self._undo):
-            undo()
-
-    def replace(self, place: Place, layer: torch.nn.Module) -> None:
-        def undo() -> None:
-            take_hooks(layer, place.module)
-            put(place, place.module)
-
-        take_hooks(place.module, layer)
-        self._undo.append(undo)
-        put(place, layer)
-
-    def assign(self, tensors: dict[str, Any], key: str, value: torch.Tensor) -> None:
-        old = tensors[key]
-        self._undo.append(lambda: tensors.__setitem__(key, old))
-        tensors[key] = value
-
-    def copy(self, tensor: torch.Tensor, value: torch.Tensor, where: str) -> None:
-        with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-            old = tensor.detach().to("cpu", copy=True)
-
-            def undo() -> None:
-                with torch.inference_mode() if tensor.is_inference() else torch.no_grad():
-                    tensor.copy_(old)
-
-            try:
-                tensor.copy_(value)
-            except RuntimeError as error:
-                raise LinearError(f"{where}: cannot be written into the model's tensor: {error}") from None
-            self._undo.append(undo)
-
-    def load_scales(self, module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-        """As load_state_dict() does: scales that the checkpoint has are restored, others start anew."""
-        before = {**vars(module), "_buffers": module._buffers}
-
-        def undo() -> None:
-            vars(module).clear()
-            vars(module).update(before)
-
-        self._undo.append(undo)
-        of_scales = {key: each for key, each in module._buffers.items() if key.startswith("fp8_") and each is not None}
-        module._buffers = {**module._buffers, **{key: each.clone() for key, each in of_scales.items()}}
-        if any(each.is_meta for each in of_scales.values()):
-            module._reset_scales()
-        errors: list[str] = []
-        module._load_from_state_dict(state or {"": torch.empty(0)}, "", {}, False, [], [], errors)
-        if errors:
-            raise LinearError(f"{_SUBJECT}: {errors[0]}")
-
-
 def _change(plan: _Plan, layers: dict[torch.nn.Module, torch.nn.Module], values: list[torch.Tensor], scales) -> None:
-    changes = _Changes()
+    changes = Changes()
     try:
         made: dict[torch.Tensor, torch.Tensor] = {}  # in the place of those on meta, which several modules may have
         for target, value in zip(plan.targets, values):
@@ -408,11 +391,6 @@ def _made(target: _Target, value: torch.Tensor, device) -> torch.Tensor:
 
 
 def _refuse_rest(reader: Reader, missing: list[str], unexpected: list[str]) -> None:
-    if not missing and unexpected and all(name.rpartition(".")[2] in _OF_CACHE for name in unexpected):
-        raise LinearError(
-            f"{reader.path}: has scales of the KV cache, {some_of(unexpected)}, which the model has no place for: "
-            "strict=False ignores them"
-        )
     if missing or unexpected:
         what, which = ("lacks", missing) if missing else ("has no place in the model for", unexpected)
         raise LinearError(f"{reader.path}: {what} {some_of(which)}: give the model it was made for, or strict=False")
@@ -426,19 +404,21 @@ def load_float8_checkpoint(
     layers: str = "weight_only",
     device: Optional[Union[str, torch.device]] = None,
     strict: bool = True,
+    unscaled: bool = False,
 ) -> CheckpointReport:
     """Loads a checkpoint into `model`, whose linear layers become FP8 where the checkpoint has FP8 codes of them.
 
-    path: a .safetensors file, its index, or a folder (model.safetensors, or else the index); a config.json there says how
-    the weights are stored (fp8, compressed-tensors' float-quantized, fbgemm_fp8, modelopt's FP8), and what the files hold
-    decides each layer: one factor, rows, 128 x 128 blocks or groups of 128, as weight_scale or weight_scale_inv; the one
-    factor of a weight of one block or row is that of a block or row if config.json, or else the name, says so. layers:
-    "weight_only" makes WeightOnlyLinear, "frozen" FrozenFloat8Linear, each with the hooks of the layer whose place it
-    takes. Layers stay on their device, or go to `device`; those on meta need it, or go to the CPU.
+    path: a .safetensors file, its index, a folder (model.safetensors, or else the index), or the id of a model ("org/name") that
+    the hub's local cache has. The layouts are those of docs/checkpoints.md: FP8 with one scale_inv, for rows, blocks or groups,
+    MXFP8, MXFP6 and MXFP4, of compressed-tensors, DeepSeek, FBGEMM, ModelOpt, gpt-oss, torchao and ComfyUI; a config.json may
+    name one, and what the files hold decides each layer. layers: "weight_only" makes WeightOnlyLinear, "frozen"
+    FrozenFloat8Linear (without MX), each with the hooks of the layer whose place it takes. Layers stay on their device, or go
+    to `device`; those on meta need it, or go to the CPU. unscaled: FP8 codes without scale_inv are the values themselves.
 
-    Other tensors are loaded as load_state_dict() does, and FP8 codes of them (of modules of several parts, embeddings,
-    stacked experts, layers with an activation) with their scale_inv multiplied in. Names are those of the model without
-    wrappers (torch.compile, checkpoint_wrapper, DDP, PEFT, whose adapters stay as they are).
+    Other tensors are loaded as load_state_dict() does, and codes of them (of modules of several parts, embeddings, stacked
+    experts, layers with an activation) with their scale_inv multiplied in. Scales of activations and of the KV cache are
+    ignored where the model has no place for them. Names are those of the model without wrappers (torch.compile,
+    checkpoint_wrapper, DDP, PEFT, whose adapters stay as they are).
 
     A load is whole or nothing: all is checked and read first, and an error leaves the model as it was. A model on meta
     needs no memory but the checkpoint's; another one needs both until the end. Raises LinearError, an ingot.Error that
@@ -449,8 +429,9 @@ def load_float8_checkpoint(
         raise LinearError(f"{_SUBJECT} layers: {printable(layers)!r} is not one of {', '.join(_KINDS)}")
     reader = Reader(file_name(path, f"{_SUBJECT} path"))
     check_quantization(reader.config, reader.path)
-    plan = _Plan(model, reader, _KINDS[layers])
-    unexpected = sorted(reader.names - plan.used)
+    plan = _Plan(model, reader, _KINDS[layers], unscaled)
+    rest = sorted(name for name in reader.names - plan.used if not is_mark(name))
+    unexpected, ignored = ([name for name in rest if is_ignored(name) is each] for each in (False, True))
     if strict:
         _refuse_rest(reader, plan.missing, unexpected)
     made = {module: plan.layer_of(of_module[0], device) for module, of_module in plan.layers.items()}
@@ -466,7 +447,9 @@ def load_float8_checkpoint(
     _change(plan, made, values, scales)
     names = tuple(of_module[0].name for of_module in plan.layers.values())
     missing = (*plan.missing, *plan.left_on_meta)
-    return CheckpointReport(names, missing, tuple(unexpected), tuple(plan.decoded), _note(plan, made.values()))
+    return CheckpointReport(
+        names, missing, tuple(unexpected), tuple(plan.decoded), _note(plan, made.values()), tuple(plan.stacked), tuple(ignored)
+    )
 
 
 def _note(plan: _Plan, layers: Iterable[torch.nn.Module]) -> str:

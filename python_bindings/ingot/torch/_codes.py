@@ -122,7 +122,7 @@ def _table_of_trace(dtype: str) -> tuple[float, ...]:
     return _table(dtype)
 
 
-def _code_values(codes: torch.Tensor, dtype: str, in_features: int) -> torch.Tensor:
+def code_values(codes: torch.Tensor, dtype: str, in_features: int) -> torch.Tensor:
     if dtype in FLOAT8:
         return codes.view(FLOAT8[dtype]).to(torch.float32)
     rows, size = codes.shape
@@ -138,7 +138,7 @@ def _code_values(codes: torch.Tensor, dtype: str, in_features: int) -> torch.Ten
 
 def dequantized(codes: torch.Tensor, scale_inv: torch.Tensor, dtype: str, scale: str, in_features: int) -> torch.Tensor:
     """The values of codes in plain rows, float32 (out_features, in_features): code * factor, rounded once."""
-    values = _code_values(codes, dtype, in_features)
+    values = code_values(codes, dtype, in_features)
     if scale == "mx":
         scale_inv = scale_inv.view(torch.float8_e8m0fnu).to(torch.float32)
     if scale == "128x128":

@@ -1,0 +1,127 @@
+"""What the config of a checkpoint says of its layout: the ones that are read, and others refused by name. The files' contents
+decide each weight; the config decides where they fit two layouts."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Optional
+
+from .._text import printable
+from ..torch._errors import LinearError
+
+_BLOCKS = {(128, 128): "128x128", (1, 128): "1x128", (1, 32): "mx"}
+_STRATEGIES = {"tensor": "tensor", "channel": "row", "block": "128x128"}  # of compressed-tensors
+_COMPRESSED = (
+    "float-quantized",
+    "naive-quantized",
+    "mxfp8-quantized",
+    "mxfp6-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mixed-precision",
+    "dense",
+)
+_MODELOPT = {
+    "FP8": None,
+    "FP8_PER_CHANNEL_PER_TOKEN": "row",
+    "FP8_PB_WO": "128x128",
+    "MXFP8": "mx",
+    "MXFP4": "mx",
+    "W4A8_MXFP4_FP8": "mx",
+    "MIXED_PRECISION": None,
+}
+_METHODS = ("fp8", "mxfp8", "mxfp4", "compressed-tensors", "modelopt", "fbgemm_fp8", "torchao")
+
+
+def check_quantization(config: dict[str, Any], where: str) -> None:
+    """Refuses, by name, layouts that are not read."""
+    found = config.get("quantization_config")
+    where = f"{where} quantization_config"
+    if found is None:
+        return
+    if not isinstance(found, dict):
+        raise LinearError(f"{where}: is {printable(found)!r}, expected an object")
+    method = _method(found)
+    if method == "fp8":
+        block = found.get("weight_block_size")
+        if block is not None and _block(block) is None:
+            raise LinearError(f"{where} weight_block_size: is {printable(block)}, but blocks are [128, 128] or [1, 32]")
+    elif method == "compressed-tensors":
+        _check_compressed(found, where)
+    elif method == "modelopt":
+        algorithm = _algorithm(found)
+        if not isinstance(algorithm, str) or algorithm not in _MODELOPT:
+            raise LinearError(
+                f"{where} quant_algo: is {printable(algorithm)!r}, but of ModelOpt's layouts these are read: "
+                f"{', '.join(_MODELOPT)}"
+            )
+    elif method not in _METHODS:
+        raise LinearError(f"{where} quant_method: {printable(method)!r} is not one of {', '.join(_METHODS)}")
+
+
+def configured_kind(config: dict[str, Any]) -> Optional[str]:
+    """Returns what shares a scale_inv according to a checked config; None if it does not say."""
+    found = config.get("quantization_config")
+    if not isinstance(found, dict):
+        return None
+    method = _method(found)
+    if method == "fp8":
+        return _block(found.get("weight_block_size"))
+    if method == "compressed-tensors":
+        kinds = {_STRATEGIES.get(str(weights.get("strategy"))) for _, weights in _groups(found)}
+        return kinds.pop() if len(kinds) == 1 else None
+    if method == "modelopt":
+        return _MODELOPT.get(str(_algorithm(found)))
+    return {"fbgemm_fp8": "row", "mxfp8": "mx", "mxfp4": "mx"}.get(method)
+
+
+def _method(found: dict[str, Any]) -> Any:
+    method = found.get("quant_method", "fp8")
+    return "modelopt" if isinstance(method, str) and method.startswith("modelopt") else method
+
+
+def _algorithm(found: dict[str, Any]) -> Any:
+    inner = found.get("quantization")
+    return (inner if isinstance(inner, dict) else found).get("quant_algo")
+
+
+def _block(block: Any) -> Optional[str]:
+    whole = isinstance(block, (list, tuple)) and all(type(size) is int for size in block)
+    return _BLOCKS.get(tuple(block)) if whole else None
+
+
+def _groups(found: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The groups of layers of compressed-tensors, each with what it says of weights."""
+    groups = found.get("config_groups")
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict):
+            yield name, weights
+
+
+def _check_compressed(found: dict[str, Any], where: str) -> None:
+    kinds = {"format": found.get("format")}
+    groups = found.get("config_groups")
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        if isinstance(group, dict) and group.get("format") is not None:
+            kinds[f"config_groups {printable(name)} format"] = group["format"]
+    for what, kind in kinds.items():
+        if kind not in _COMPRESSED:
+            raise LinearError(
+                f"{where} {what}: is {printable(kind)!r}, but of compressed-tensors these are read: {', '.join(_COMPRESSED)}"
+            )
+    for name, weights in _groups(found):
+        if weights.get("type", "float") != "float":
+            raise LinearError(
+                f"{where} config_groups {printable(name)}: its weights are of type {printable(weights['type'])!r}, but only "
+                "float is read"
+            )
+    sparsity = found.get("sparsity_config")
+    if isinstance(sparsity, dict) and sparsity and sparsity.get("format") != "dense":
+        raise LinearError(
+            f"{where} sparsity_config: weights are stored as {printable(sparsity.get('format'))!r}, but only dense ones are read"
+        )
+    transforms = found.get("transform_config")
+    if isinstance(transforms, dict) and transforms.get("config_groups"):
+        raise LinearError(
+            f"{where} transform_config: the layers' inputs are to be rotated, which no layer of Ingot does: use a checkpoint "
+            "without transforms"
+        )

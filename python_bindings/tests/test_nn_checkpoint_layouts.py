@@ -1,0 +1,511 @@
+"""Every public layout of FP8 and MX weights, written here byte by byte from its documentation or by its own library, and compared
+with values that float64 arithmetic decodes from the bits."""
+
+import json
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
+
+import ingot
+from ingot.nn import FrozenFloat8Linear, WeightOnlyLinear, load_float8_checkpoint
+
+N, K = 160, 192
+RNG = np.random.default_rng(0)
+E8M0 = 127
+
+
+# ---- a writer, and decoders in float64 -------------------------------------------------------------------------------
+
+
+def write(file, tensors, metadata=None):
+    """A safetensors file of {name: (type, array)}."""
+    header, data = ({"__metadata__": metadata} if metadata else {}), b""
+    for name, (kind, array) in tensors.items():
+        raw = np.ascontiguousarray(array).tobytes()
+        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def save(folder, tensors, config=None, **options):
+    write(folder / "model.safetensors", tensors, **options)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
+
+
+def float_of_bits(bits, exponent, mantissa, bias):
+    """The value of codes with this many bits of exponent and mantissa. None of the tests' codes is NaN or Inf."""
+    bits = bits.astype(np.int64)
+    m, e = bits % 2**mantissa, bits >> mantissa & (2**exponent - 1)
+    sign = 1.0 - 2.0 * (bits >> (exponent + mantissa))
+    return sign * np.where(e == 0, m * 2.0 ** (1 - bias - mantissa), (1 + m / 2**mantissa) * 2.0 ** (e - bias))
+
+
+def e4m3(bits):
+    return float_of_bits(bits, 4, 3, 7)
+
+
+def e5m2(bits):
+    return float_of_bits(bits, 5, 2, 15)
+
+
+def fp8(*shape, most=127):
+    """Codes of every sign and exponent, without NaN and Inf."""
+    return (RNG.integers(0, most, shape) + 128 * RNG.integers(0, 2, shape)).astype(np.uint8)
+
+
+def exponents(*shape):
+    return RNG.integers(E8M0 - 12, E8M0 + 5, shape).astype(np.uint8)
+
+
+def of_32(scales, columns=K):
+    return np.repeat(2.0 ** (scales.astype(np.float64) - E8M0), 32, -1)[..., :columns]
+
+
+def f32(*shape):
+    return RNG.uniform(0.01, 0.02, shape).astype(np.float32)
+
+
+def pairs(singles):
+    """Two codes of FP4 to a byte, the first in the low half."""
+    return (singles[..., 0::2] | singles[..., 1::2] << 4).astype(np.uint8)
+
+
+def triples(singles):
+    """Four codes of FP6 to three bytes, the lowest bits first."""
+    of = singles.reshape(*singles.shape[:-1], -1, 4).astype(np.uint32)
+    word = of[..., 0] | of[..., 1] << 6 | of[..., 2] << 12 | of[..., 3] << 18
+    return np.stack([word >> 8 * each & 255 for each in range(3)], -1).reshape(*singles.shape[:-1], -1).astype(np.uint8)
+
+
+def blocks(scales):
+    return np.repeat(np.repeat(scales.astype(np.float64), 128, -2), 128, -1)[..., :N, :K]
+
+
+# ---- layouts of a linear layer: tensors without their prefix, config, values ----------------------------------------
+
+
+def group(strategy, kind="float-quantized", **weights):
+    weights = {"num_bits": 8, "type": "float", "strategy": strategy, **weights}
+    inputs = {"num_bits": 8, "type": "float", "dynamic": False}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": kind,
+        "config_groups": {"group_0": {"weights": weights, "input_activations": inputs, "targets": ["Linear"]}},
+        "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"},
+        "ignore": ["head"],
+    }
+
+
+def scaled(shape, name, spread, config, kind="F8_E4M3", **others):
+    codes, scales = fp8(N, K, most=124 if kind == "F8_E5M2" else 127), f32(*shape)
+    values = (e5m2 if kind == "F8_E5M2" else e4m3)(codes) * spread(scales.astype(np.float64))
+    return {"weight": (kind, codes), name: ("F32", scales), **others}, config, values
+
+
+def mx8(name, kind, config):
+    codes, scales = fp8(N, K), exponents(N, K // 32)
+    return {"weight": ("F8_E4M3", codes), name: (kind, scales)}, config, e4m3(codes) * of_32(scales)
+
+
+def mx_packed(codes_name, bits, config, kind="U8"):
+    codes, scales = RNG.integers(0, 2**bits, (N, K)).astype(np.uint8), exponents(N, K // 32)
+    values = float_of_bits(codes, 2, 1, 1) if bits == 4 else float_of_bits(codes, 2, 3, 1)
+    packed = pairs(codes) if bits == 4 else triples(codes)
+    return {codes_name: ("U8", packed), "weight_scale": (kind, scales)}, config, values * of_32(scales)
+
+
+def gpt_oss():
+    codes, scales = RNG.integers(0, 16, (N, K)).astype(np.uint8), exponents(N, K // 32)
+    tensors = {"weight_blocks": ("U8", pairs(codes).reshape(N, K // 32, 16)), "weight_scales": ("U8", scales)}
+    return tensors, {"quant_method": "mxfp4", "modules_to_not_convert": ["head"]}, float_of_bits(codes, 2, 1, 1) * of_32(scales)
+
+
+same = lambda scales: scales
+one = {"input_scale": ("F32", f32(1))}
+modelopt = lambda algorithm: {"quant_method": "modelopt", "quant_algo": algorithm, "exclude_modules": ["head"]}
+fine = lambda block: {"quant_method": "fp8", "weight_block_size": block, "modules_to_not_convert": ["head"]}
+comfy = lambda **found: ("U8", np.frombuffer(json.dumps(found).encode(), np.uint8))
+LAYOUTS = {
+    "compressed tensor": lambda: scaled((1,), "weight_scale", same, group("tensor"), **one),
+    "compressed channel": lambda: scaled((N, 1), "weight_scale", same, group("channel")),
+    "compressed block": lambda: scaled((2, 2), "weight_scale", blocks, group("block", block_structure=[128, 128])),
+    "compressed group": lambda: scaled((N, 3), "weight_scale", lambda s: np.repeat(s, 64, 1), group("group", group_size=64)),
+    "compressed naive": lambda: scaled((N, 1), "weight_scale", same, group("channel", "naive-quantized")),
+    "compressed zero points": lambda: scaled(
+        (N, 1), "weight_scale", same, group("channel", "naive-quantized"),
+        weight_zero_point=("F8_E4M3", np.zeros((N, 1), np.uint8)),
+    ),
+    "compressed MXFP8": lambda: mx8("weight_scale", "U8", group("group", "mxfp8-quantized", group_size=32)),
+    "compressed MXFP6": lambda: mx_packed("weight_packed", 6, group("group", "mxfp6-pack-quantized", group_size=32)),
+    "compressed MXFP4": lambda: mx_packed("weight_packed", 4, group("group", "mxfp4-pack-quantized", group_size=32)),
+    "fine-grained": lambda: scaled((2, 2), "weight_scale_inv", blocks, fine([128, 128])),
+    "fine-grained MXFP8": lambda: mx8("weight_scale_inv", "F8_E8M0", fine([1, 32])),
+    "fine-grained MXFP8 in bytes": lambda: mx8("weight_scale_inv", "U8", {"quant_method": "mxfp8"}),
+    "groups of 32 in float32": lambda: scaled((N, 6), "weight_scale_inv", lambda s: np.repeat(s, 32, 1), fine([1, 32])),
+    "FBGEMM": lambda: scaled(
+        (N, 1), "weight_scale", same, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
+        input_scale_ub=("F32", f32(1)),
+    ),
+    "ModelOpt": lambda: scaled((), "weight_scale", same, modelopt("FP8"), **one),
+    "ModelOpt channels": lambda: scaled((N,), "weight_scale", lambda s: s[:, None], modelopt("FP8_PER_CHANNEL_PER_TOKEN")),
+    "ModelOpt blocks": lambda: scaled((2, 1, 2, 1), "weight_scale", lambda s: blocks(s[:, 0, :, 0]), modelopt("FP8_PB_WO")),
+    "ModelOpt MXFP8": lambda: mx8("weight_scale", "U8", modelopt("MXFP8")),
+    "ModelOpt MXFP4": lambda: mx_packed("weight", 4, modelopt("W4A8_MXFP4_FP8")),
+    "gpt-oss": gpt_oss,
+    "diffusion": lambda: scaled((1,), "scale_weight", same, None, scale_input=("F32", f32(1))),
+    "diffusion e5m2": lambda: scaled((), "scale_weight", same, None, "F8_E5M2"),
+    "ComfyUI": lambda: scaled((), "weight_scale", same, None, comfy_quant=comfy(format="float8_e4m3fn"), **one),
+}  # fmt: skip
+OF_INPUT = ("input_scale", "input_scale_ub", "scale_input")
+
+
+def model(device=None):
+    kind = {"bias": False, "dtype": torch.bfloat16, "device": device}
+    return torch.nn.ModuleDict({"proj": torch.nn.Linear(K, N, **kind), "head": torch.nn.Linear(K, 8, **kind)})
+
+
+def whole(tensors):
+    """A checkpoint of the model, with scales of a cache that the model has no place for."""
+    cache = {f"proj.{name}": ("F32", f32(1)) for name in ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_output_scale")}
+    rest = {"head.weight": ("BF16", np.zeros((8, K), np.uint16)), "scaled_fp8": ("F8_E4M3", np.zeros(2, np.uint8))}
+    return {**{f"proj.{name}": each for name, each in tensors.items()}, **rest, **cache}
+
+
+def equal(found, expected):
+    """Values that were rounded to float32 once."""
+    assert found.dtype == torch.float32
+    np.testing.assert_array_equal(found.numpy(), expected.astype(np.float32))
+
+
+@pytest.mark.parametrize("layers", ["weight_only", "frozen"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_layout(tmp_path, layout, layers):
+    tensors, config, values = LAYOUTS[layout]()
+    save(tmp_path, whole(tensors), config)
+    loaded = model("meta")
+    is_mx = any(each in layout for each in ("MX", "gpt-oss"))
+    if layers == "frozen" and is_mx:
+        with pytest.raises(ingot.Error, match=r'tensor "proj.weight.*has MX scales, .* load with layers="weight_only"'):
+            load_float8_checkpoint(loaded, tmp_path, layers=layers)
+        return
+    if layers == "frozen" and "group" in layout:
+        with pytest.raises(ingot.Error, match="is not one of tensor, row, 128x128"):
+            load_float8_checkpoint(loaded, tmp_path, layers=layers)
+        return
+    report = load_float8_checkpoint(loaded, tmp_path, layers=layers)
+    layer = loaded["proj"]
+    assert type(layer) is (WeightOnlyLinear if layers == "weight_only" else FrozenFloat8Linear)
+    assert report.layers == ("proj",) and report.missing == report.unexpected == report.decoded == ()
+    assert layer.scale == "mx" if is_mx else layer.scale != "mx"
+    equal(layer.dequantize(), values)
+    assert type(loaded["head"]) is torch.nn.Linear
+    kept = layers == "frozen" and "input_scale" in tensors
+    assert kept == (getattr(layer, "input_scale", None) is not None)
+    ignored = 5 + sum(name in tensors for name in OF_INPUT) - kept
+    assert len(report.ignored) == ignored
+    assert f"{ignored} scales of activations and the KV cache ignored: " in str(report)
+    x = torch.randn(3, K, dtype=torch.bfloat16)
+    expected = x.double() @ torch.tensor(values).T
+    assert (layer(x).double() - expected).norm() < 0.06 * expected.norm()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_layers_that_keep_values(tmp_path, layout):
+    """The same weight, decoded: an embedding has no layer of codes."""
+    tensors, config, values = LAYOUTS[layout]()
+    save(tmp_path, whole(tensors), config)
+    loaded = torch.nn.ModuleDict({"proj": torch.nn.Embedding(N, K), "head": torch.nn.Linear(K, 8, bias=False)})
+    report = load_float8_checkpoint(loaded, tmp_path)
+    assert report.decoded == ("proj.weight",) and report.layers == report.stacked == ()
+    equal(loaded["proj"].weight.detach(), values)
+
+
+def test_hf_quant_config(tmp_path):
+    """ModelOpt says there what config.json does not."""
+    tensors, _, values = LAYOUTS["ModelOpt blocks"]()
+    save(tmp_path, whole(tensors))
+    (tmp_path / "config.json").write_text('{"hidden_size": 192}')
+    found = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8_PB_WO", "kv_cache_quant_algo": "FP8"}}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(found))
+    loaded = model()
+    load_float8_checkpoint(loaded, tmp_path)
+    equal(loaded["proj"].dequantize(), values)
+    found["quantization"]["quant_algo"] = "NVFP4"
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(found))
+    with pytest.raises(ingot.Error, match="quant_algo: is 'NVFP4', but of ModelOpt's layouts these are read: FP8, "):
+        load_float8_checkpoint(model(), tmp_path)
+
+
+def test_scales_of_the_cache_that_the_model_has(tmp_path):
+    tensors, config, _ = LAYOUTS["compressed tensor"]()
+    save(tmp_path, whole(tensors), config)
+    loaded = model()
+    for name in ("k_scale", "v_scale"):
+        loaded[name] = torch.nn.Module()
+    loaded["proj"].register_buffer("k_scale", torch.zeros(1))
+    names = ("proj.v_scale", "proj.q_scale", "proj.kv_scale", "proj.prob_output_scale", "proj.input_scale")
+    kept = torch.nn.ModuleDict({"proj": torch.nn.Module(), "head": torch.nn.Linear(K, 8, bias=False)})
+    kept["proj"].register_buffer("k_scale", torch.zeros(1))
+    report = load_float8_checkpoint(kept, tmp_path, strict=False)
+    assert sorted(report.ignored) == sorted(names) and report.unexpected == ("proj.weight", "proj.weight_scale")
+    assert kept["proj"].k_scale.item() == whole_value(tmp_path, "proj.k_scale")
+
+
+def whole_value(folder, name):
+    from ingot.nn._checkpoint_files import Reader
+
+    return Reader(str(folder)).read(name).item()
+
+
+# ---- codes that are values ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layers", ["weight_only", "frozen"])
+def test_codes_without_scales(tmp_path, layers):
+    """Everything in float8, norms and biases too, as diffusion models come."""
+    codes, bias, norm, table = fp8(N, K), fp8(N), fp8(K), fp8(5, K, most=124)
+    tensors = {"0.weight": ("F8_E4M3", norm), "1.weight": ("F8_E4M3", codes), "1.bias": ("F8_E4M3", bias)}
+    save(tmp_path, {**tensors, "2.weight": ("F8_E5M2", table)})
+    kind = {"dtype": torch.bfloat16}
+    made = lambda: torch.nn.Sequential(torch.nn.RMSNorm(K, **kind), torch.nn.Linear(K, N, **kind), torch.nn.Embedding(5, K))
+    with pytest.raises(ingot.Error, match='"1.weight": comes without scale_inv: .* values themselves, load with unscaled=True'):
+        load_float8_checkpoint(made(), tmp_path, layers=layers)
+    loaded = made()
+    report = load_float8_checkpoint(loaded, tmp_path, layers=layers, unscaled=True)
+    assert report.layers == ("1",) and set(report.decoded) == {"0.weight", "1.bias", "2.weight"}
+    equal(loaded[1].dequantize(), e4m3(codes))
+    for found, expected in ((loaded[1].bias, e4m3(bias)), (loaded[0].weight, e4m3(norm)), (loaded[2].weight, e5m2(table))):
+        equal(found.detach().float(), expected)
+
+
+def test_a_bias_with_a_scale(tmp_path):
+    tensors, config, _ = LAYOUTS["compressed tensor"]()
+    bias = fp8(N)
+    scales = {"bias": ("F8_E4M3", bias), "bias_scale": ("F32", np.float32([0.5]))}
+    save(tmp_path, whole({**tensors, **scales}), config)
+    loaded = model()
+    loaded["proj"] = torch.nn.Linear(K, N, dtype=torch.float16)
+    load_float8_checkpoint(loaded, tmp_path)
+    equal(loaded["proj"].bias.detach().float(), e4m3(bias) / 2)
+
+
+# ---- stacked experts ------------------------------------------------------------------------------------------------
+
+
+def experts(**shapes):
+    made = torch.nn.Module()
+    for name, shape in shapes.items():
+        made.register_parameter(name, torch.nn.Parameter(torch.zeros(*shape, dtype=torch.bfloat16)))
+    return torch.nn.ModuleDict({"experts": made})
+
+
+def equal16(found, expected):
+    """Values that were rounded to float32 and then to bfloat16."""
+    expected = torch.tensor(expected.astype(np.float32)).bfloat16()
+    assert torch.equal(found.detach(), expected)
+
+
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("names", [("down_proj_blocks", "down_proj_scales"), ("down_proj.blocks", "down_proj.scales")])
+@pytest.mark.parametrize("square", [False, True])
+def test_experts_of_gpt_oss(tmp_path, transposed, names, square):
+    """transformers has them transposed. A square one is as the other ones of the module are."""
+    rows, columns = (64, 64) if square else (48, 64)
+    stored, expected = {}, {}
+    for name, (n, k) in {"down_proj": (rows, columns), "gate_up_proj": (96, 64)}.items():
+        codes, scales = RNG.integers(0, 16, (3, n, k)).astype(np.uint8), exponents(3, n, k // 32)
+        of = dict(zip(("blocks", "scales"), (each.replace("down_proj", name) for each in names)))
+        stored[f"experts.{of['blocks']}"] = ("U8", pairs(codes).reshape(3, n, k // 32, 16))
+        stored[f"experts.{of['scales']}"] = ("U8", scales)
+        values = float_of_bits(codes, 2, 1, 1) * of_32(scales, k)
+        expected[name] = values.swapaxes(1, 2) if transposed else values
+    save(tmp_path, stored, {"quant_method": "mxfp4"})
+    loaded = experts(**{name: values.shape for name, values in expected.items()})
+    report = load_float8_checkpoint(loaded, tmp_path)
+    assert report.stacked == report.decoded == ("experts.down_proj", "experts.gate_up_proj") and report.layers == ()
+    assert "2 of these are stacks of experts, which no layer computes in FP8 yet: experts.down_proj" in str(report)
+    for name, values in expected.items():
+        equal16(getattr(loaded["experts"], name), values)
+
+
+@pytest.mark.parametrize(
+    "suffix, shape, kind, spread",
+    [
+        ("_scale", (), "F32", same),
+        ("_scale", (3, 1, K), "F32", same),
+        ("_weight_scale", (3,), "F32", lambda s: s[:, None, None]),
+        ("_scale_inv", (3, 2, 2), "F32", blocks),
+        ("_scale_inv", (3, N, K // 32), "U8", lambda s: of_32(s)),
+        ("_scale", (3, N, K // 32), "F8_E8M0", lambda s: of_32(s)),
+    ],
+)
+def test_experts_in_float8(tmp_path, suffix, shape, kind, spread):
+    codes = fp8(3, N, K)
+    scales = f32(*shape) if kind == "F32" else exponents(*shape)
+    name = "experts.gate_up_proj"
+    tensors = {name: ("F8_E4M3", codes), f"{name}{suffix}": (kind, scales), f"{name}_input_scale": ("F32", f32(3))}
+    save(tmp_path, tensors, fine([128, 128]))
+    loaded = experts(gate_up_proj=(3, N, K))
+    report = load_float8_checkpoint(loaded, tmp_path)
+    assert report.stacked == (name,) and report.ignored == (f"{name}_input_scale",) and report.unexpected == ()
+    equal16(loaded["experts"].gate_up_proj, e4m3(codes) * spread(scales.astype(np.float64)))
+
+
+# ---- files by the layouts' own libraries ----------------------------------------------------------------------------
+
+SCHEMES = {
+    "FP8_DYNAMIC": "float-quantized",
+    "FP8_BLOCK": "float-quantized",
+    "MXFP8": "mxfp8-quantized",
+    "MXFP4": "mxfp4-pack-quantized",
+}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_compressed_tensors_writes(tmp_path, scheme):
+    library = pytest.importorskip("compressed_tensors", reason="compressed-tensors is not installed")
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import preset_name_to_scheme
+
+    assert library and SCHEMES[scheme]
+    preset = preset_name_to_scheme(scheme, ["Linear"])
+    torch.manual_seed(0)
+    weight = torch.randn(N, K)
+    groups = {"FP8_DYNAMIC": (N, 1), "FP8_BLOCK": (2, 2)}.get(scheme, (N, K // 32))
+    scales = torch.exp2(torch.randint(-9, -5, groups).float()) * (1.3 if scheme.startswith("FP8") else 256.0)
+    compressor = BaseCompressor.get_value_from_registry(SCHEMES[scheme])
+    stored = compressor.compress({"weight": weight, "weight_scale": scales}, preset)
+    values = compressor.decompress(stored, preset)["weight"].double()
+    kinds = {torch.float8_e4m3fn: "F8_E4M3", torch.uint8: "U8", torch.float32: "F32"}
+    tensors = {}
+    for name, each in stored.items():
+        raw = each.contiguous() if each.dtype == torch.float32 else each.contiguous().view(torch.uint8)
+        tensors[name] = (kinds[each.dtype], raw.numpy())
+    save(tmp_path, whole(tensors), group(str(preset.weights.strategy), SCHEMES[scheme]))
+    loaded = model()
+    load_float8_checkpoint(loaded, tmp_path)
+    equal(loaded["proj"].dequantize(), values.numpy())
+
+
+@pytest.mark.parametrize("what", ["float8 row", "float8 tensor", "mxfp8", "mxfp8 swizzled", "mxfp4", "mxfp4 swizzled"])
+def test_torchao_writes(tmp_path, what):
+    pytest.importorskip("torchao.prototype.safetensors", reason="torchao is not installed")
+    from safetensors.torch import save_file
+    from torchao.prototype.mx_formats.mx_tensor import MXTensor
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+    from torchao.quantization import Float8Tensor, PerRow, PerTensor
+
+    torch.manual_seed(0)
+    weight = torch.randn(N, K, dtype=torch.bfloat16)
+    if what.startswith("mx"):
+        kind = torch.float8_e4m3fn if "8" in what else torch.float4_e2m1fn_x2
+        stored = MXTensor.to_mx(weight, kind, 32, is_swizzled_scales="swizzled" in what)
+    else:
+        stored = Float8Tensor.from_hp(weight, granularity=PerRow() if "row" in what else PerTensor())
+    tensors, metadata = flatten_tensor_state_dict({"proj.weight": stored, "head.weight": torch.zeros(8, K).bfloat16()})
+    save_file(tensors, tmp_path / "model.safetensors", metadata=metadata)
+    loaded = model()
+    assert load_float8_checkpoint(loaded, tmp_path).unexpected == ()
+    equal(loaded["proj"].dequantize(), stored.dequantize(torch.float32).double().numpy())
+    del metadata["proj.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata=metadata)
+    with pytest.raises(ingot.Error, match='"proj._weight_qdata": has no entry of torchao in the file\'s metadata'):
+        load_float8_checkpoint(model(), tmp_path)
+
+
+# ---- what does not fit ----------------------------------------------------------------------------------------------
+
+
+def changed(layout, **changes):
+    tensors = dict(LAYOUTS[layout]()[0])
+    tensors.update(changes)
+    return {name: each for name, each in tensors.items() if each is not None}
+
+
+nan = exponents(N, K // 32)
+nan[3, 1] = 255
+negative = f32(N, 1)
+negative[5] = -1
+FAULTS = {
+    "e8m0 of NaN": (lambda: changed("ModelOpt MXFP8", weight_scale=("U8", nan)), '"proj.weight_scale": has scale_inv that are NaN'),
+    "blocks with NaN": (lambda: changed("gpt-oss", weight_scales=("U8", nan)), '"proj.weight_scales": has scale_inv that are NaN'),
+    "negative": (lambda: changed("FBGEMM", weight_scale=("F32", negative)), "NaN, Inf or negative, but a scale_inv is finite"),
+    "blocks without scales": (lambda: changed("gpt-oss", weight_scales=None), 'comes without its scales: "proj.weight_scales" is'),
+    "scales without blocks": (lambda: changed("gpt-oss", weight_blocks=None), 'comes without its blocks: "proj.weight_blocks" is'),
+    "packed without scales": (lambda: changed("compressed MXFP4", weight_scale=None), '_packed": comes without scale_inv: no weight_scale'),
+    "scales without packed": (lambda: changed("compressed MXFP4", weight_packed=None), "lacks proj.weight: give the model"),
+    "shape of blocks' scales": (lambda: changed("gpt-oss", weight_scales=("U8", exponents(N, 5))), r"shape \(160, 5\), but MX codes of"),
+    "shape of packed scales": (lambda: changed("compressed MXFP4", weight_scale=("U8", exponents(N, 7))), "one scale_inv for each 32 of a"),
+    "shape of MXFP8's scales": (lambda: changed("ModelOpt MXFP8", weight_scale=("U8", exponents(N, 5))), "has one scale_inv, one for each row"),
+    "shape of blocks": (lambda: changed("gpt-oss", weight_blocks=("U8", exponents(N, 96))), r"but blocks of MXFP4 are uint8 \(..., N, K / 32, 16\)"),
+    "rows": (lambda: changed("gpt-oss", weight_blocks=("U8", exponents(9, 6, 16)), weight_scales=("U8", exponents(9, 6))), r"has shape \(9, 192\), but the model's layer"),
+    "MX scales in float32": (lambda: changed("compressed MXFP4", weight_scale=("F32", f32(N, 6))), "is float32, but MX scales are F8_E8M0"),
+    "NVFP4": (lambda: changed("compressed MXFP4", weight_scale=("F8_E4M3", fp8(N, 12))), "this is NVFP4, which no layer of Ingot has"),
+    "NVFP4 of ModelOpt": (lambda: changed("ModelOpt MXFP4", weight_scale=("F8_E4M3", fp8(N, 12))), "this is NVFP4, which no layer"),
+    "packed integers": (lambda: changed("compressed MXFP4", weight_packed=("I32", np.zeros((N, 24), np.int32))), "is int32, but packed codes"),
+    "zero points": (lambda: changed("compressed naive", weight_zero_point=("F32", f32(N, 1))), "values other than 0, but codes of floats"),
+    "ComfyUI's others": (lambda: changed("ComfyUI", comfy_quant=comfy(format="nvfp4")), "but of ComfyUI's formats float8_e4m3fn, float8_e5m2 are"),
+    "ComfyUI's no JSON": (lambda: changed("ComfyUI", comfy_quant=("U8", exponents(4))), "says 'None', but of ComfyUI's formats"),
+    "two scales": (lambda: changed("diffusion", weight_scale=("F32", f32(1))), '"proj.scale_weight" is there too: leave one of them'),
+    "scales of integers": (lambda: changed("diffusion", scale_weight=("I32", np.ones(1, np.int32))), "is int32, but scale_inv are F32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_change_nothing(tmp_path, fault):
+    """One sentence, and the model is as it was."""
+    make, message = FAULTS[fault]
+    save(tmp_path, whole(make()))
+    loaded = model()
+    before = {name: (id(each), each.detach().clone()) for name, each in loaded.named_parameters()}
+    with pytest.raises(ingot.Error, match=message) as found:
+        load_float8_checkpoint(loaded, tmp_path)
+    assert "\n" not in str(found.value)
+    assert {name: id(each) for name, each in loaded.named_parameters()} == {name: each for name, (each, _) in before.items()}
+    assert all(torch.equal(each, before[name][1]) for name, each in loaded.named_parameters())
+
+
+CONFIGS = {
+    "integers": (group("channel", "naive-quantized", type="int"), "group_0: its weights are of type 'int', but only float is read"),
+    "a group's format": (
+        {**group("channel", "mixed-precision"), "config_groups": {"g": {"format": "nvfp4-pack-quantized"}}},
+        "config_groups g format: is 'nvfp4-pack-quantized', but of compressed-tensors these are read: float-quantized, ",
+    ),
+    "sparse": (
+        {**group("channel"), "sparsity_config": {"format": "sparse-24-bitmask"}},
+        "sparsity_config: weights are stored as 'sparse-24-bitmask', but only dense ones",
+    ),
+    "rotated": ({**group("channel"), "transform_config": {"config_groups": {"u": {}}}}, "transform_config: the layers' inputs are to be"),
+}
+
+
+@pytest.mark.parametrize("what", CONFIGS)
+def test_configs_that_are_refused(tmp_path, what):
+    config, message = CONFIGS[what]
+    save(tmp_path, whole(LAYOUTS["compressed channel"]()[0]), config)
+    with pytest.raises(ingot.Error, match=message):
+        load_float8_checkpoint(model(), tmp_path)
+    config.update(sparsity_config={"format": "dense"}, transform_config={}, format="float-quantized", config_groups=None)
+    save(tmp_path, whole(LAYOUTS["compressed channel"]()[0]), config)
+    assert load_float8_checkpoint(model(), tmp_path).layers == ("proj",)
+
+
+def test_every_code(tmp_path):
+    """All bytes of FP4 and FP6 with all exponents that MX scales have: the smallest values are subnormal."""
+    codes = np.tile(np.arange(256, dtype=np.uint8), (255, 1))
+    scales = np.repeat(np.arange(255, dtype=np.uint8)[:, None], 16, 1)
+    save(tmp_path, {"0.weight_packed": ("U8", codes), "0.weight_scale": ("U8", scales)})
+    singles = np.stack([codes & 15, codes >> 4], -1).reshape(255, 512)
+    with np.errstate(over="ignore"):
+        expected = (float_of_bits(singles, 2, 1, 1) * of_32(scales, 512)).astype(np.float32)
+    for make in (torch.nn.Embedding, lambda n, k: torch.nn.Linear(k, n, bias=False)):
+        loaded = torch.nn.Sequential(make(255, 512))
+        load_float8_checkpoint(loaded, tmp_path)
+        found = loaded[0].dequantize() if hasattr(loaded[0], "dequantize") else loaded[0].weight.detach()
+        np.testing.assert_array_equal(found.numpy(), expected)
+    assert math.isinf(expected.max()) and 0 < expected[expected > 0].min() < 2.0**-126
