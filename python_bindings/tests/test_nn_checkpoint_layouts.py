@@ -1,5 +1,5 @@
-"""Every public layout of FP8 and MX weights, written here byte by byte from its documentation or by its own library, and compared
-with values that float64 arithmetic decodes from the bits."""
+"""Every public layout of FP8 and MX weights in a linear layer, written byte by byte (checkpoint_layouts.py) or by its own
+library, and compared with values that float64 arithmetic decodes from the bits."""
 
 import json
 import math
@@ -10,176 +10,12 @@ torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
 import ingot
+from checkpoint_layouts import (
+    K, LAYOUTS, N, OF_INPUT, comfy, e4m3, e5m2, equal, exponents, f32, fine, float_of_bits, fp8, group, model,
+    of_32, save, whole,
+)  # fmt: skip
 from ingot.nn import FrozenFloat8Linear, WeightOnlyLinear, load_float8_checkpoint
-
-N, K = 160, 192
-RNG = np.random.default_rng(0)
-E8M0 = 127
-
-
-# ---- a writer, and decoders in float64 -------------------------------------------------------------------------------
-
-
-def write(file, tensors, metadata=None):
-    """A safetensors file of {name: (type, array)}."""
-    header, data = ({"__metadata__": metadata} if metadata else {}), b""
-    for name, (kind, array) in tensors.items():
-        raw = np.ascontiguousarray(array).tobytes()
-        header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]}
-        data += raw
-    text = json.dumps(header).encode()
-    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
-def save(folder, tensors, config=None, **options):
-    write(folder / "model.safetensors", tensors, **options)
-    if config is not None:
-        (folder / "config.json").write_text(json.dumps({"quantization_config": config}))
-
-
-def float_of_bits(bits, exponent, mantissa, bias):
-    """The value of codes with this many bits of exponent and mantissa. None of the tests' codes is NaN or Inf."""
-    bits = bits.astype(np.int64)
-    m, e = bits % 2**mantissa, bits >> mantissa & (2**exponent - 1)
-    sign = 1.0 - 2.0 * (bits >> (exponent + mantissa))
-    return sign * np.where(e == 0, m * 2.0 ** (1 - bias - mantissa), (1 + m / 2**mantissa) * 2.0 ** (e - bias))
-
-
-def e4m3(bits):
-    return float_of_bits(bits, 4, 3, 7)
-
-
-def e5m2(bits):
-    return float_of_bits(bits, 5, 2, 15)
-
-
-def fp8(*shape, most=127):
-    """Codes of every sign and exponent, without NaN and Inf."""
-    return (RNG.integers(0, most, shape) + 128 * RNG.integers(0, 2, shape)).astype(np.uint8)
-
-
-def exponents(*shape):
-    return RNG.integers(E8M0 - 12, E8M0 + 5, shape).astype(np.uint8)
-
-
-def of_32(scales, columns=K):
-    return np.repeat(2.0 ** (scales.astype(np.float64) - E8M0), 32, -1)[..., :columns]
-
-
-def f32(*shape):
-    return RNG.uniform(0.01, 0.02, shape).astype(np.float32)
-
-
-def pairs(singles):
-    """Two codes of FP4 to a byte, the first in the low half."""
-    return (singles[..., 0::2] | singles[..., 1::2] << 4).astype(np.uint8)
-
-
-def triples(singles):
-    """Four codes of FP6 to three bytes, the lowest bits first."""
-    of = singles.reshape(*singles.shape[:-1], -1, 4).astype(np.uint32)
-    word = of[..., 0] | of[..., 1] << 6 | of[..., 2] << 12 | of[..., 3] << 18
-    return np.stack([word >> 8 * each & 255 for each in range(3)], -1).reshape(*singles.shape[:-1], -1).astype(np.uint8)
-
-
-def blocks(scales):
-    return np.repeat(np.repeat(scales.astype(np.float64), 128, -2), 128, -1)[..., :N, :K]
-
-
-# ---- layouts of a linear layer: tensors without their prefix, config, values ----------------------------------------
-
-
-def group(strategy, kind="float-quantized", **weights):
-    weights = {"num_bits": 8, "type": "float", "strategy": strategy, **weights}
-    inputs = {"num_bits": 8, "type": "float", "dynamic": False}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": kind,
-        "config_groups": {"group_0": {"weights": weights, "input_activations": inputs, "targets": ["Linear"]}},
-        "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"},
-        "ignore": ["head"],
-    }
-
-
-def scaled(shape, name, spread, config, kind="F8_E4M3", **others):
-    codes, scales = fp8(N, K, most=124 if kind == "F8_E5M2" else 127), f32(*shape)
-    values = (e5m2 if kind == "F8_E5M2" else e4m3)(codes) * spread(scales.astype(np.float64))
-    return {"weight": (kind, codes), name: ("F32", scales), **others}, config, values
-
-
-def mx8(name, kind, config):
-    codes, scales = fp8(N, K), exponents(N, K // 32)
-    return {"weight": ("F8_E4M3", codes), name: (kind, scales)}, config, e4m3(codes) * of_32(scales)
-
-
-def mx_packed(codes_name, bits, config, kind="U8"):
-    codes, scales = RNG.integers(0, 2**bits, (N, K)).astype(np.uint8), exponents(N, K // 32)
-    values = float_of_bits(codes, 2, 1, 1) if bits == 4 else float_of_bits(codes, 2, 3, 1)
-    packed = pairs(codes) if bits == 4 else triples(codes)
-    return {codes_name: ("U8", packed), "weight_scale": (kind, scales)}, config, values * of_32(scales)
-
-
-def gpt_oss():
-    codes, scales = RNG.integers(0, 16, (N, K)).astype(np.uint8), exponents(N, K // 32)
-    tensors = {"weight_blocks": ("U8", pairs(codes).reshape(N, K // 32, 16)), "weight_scales": ("U8", scales)}
-    return tensors, {"quant_method": "mxfp4", "modules_to_not_convert": ["head"]}, float_of_bits(codes, 2, 1, 1) * of_32(scales)
-
-
-same = lambda scales: scales
-one = {"input_scale": ("F32", f32(1))}
-modelopt = lambda algorithm: {"quant_method": "modelopt", "quant_algo": algorithm, "exclude_modules": ["head"]}
-fine = lambda block: {"quant_method": "fp8", "weight_block_size": block, "modules_to_not_convert": ["head"]}
-comfy = lambda **found: ("U8", np.frombuffer(json.dumps(found).encode(), np.uint8))
-LAYOUTS = {
-    "compressed tensor": lambda: scaled((1,), "weight_scale", same, group("tensor"), **one),
-    "compressed channel": lambda: scaled((N, 1), "weight_scale", same, group("channel")),
-    "compressed block": lambda: scaled((2, 2), "weight_scale", blocks, group("block", block_structure=[128, 128])),
-    "compressed group": lambda: scaled((N, 3), "weight_scale", lambda s: np.repeat(s, 64, 1), group("group", group_size=64)),
-    "compressed naive": lambda: scaled((N, 1), "weight_scale", same, group("channel", "naive-quantized")),
-    "compressed zero points": lambda: scaled(
-        (N, 1), "weight_scale", same, group("channel", "naive-quantized"),
-        weight_zero_point=("F8_E4M3", np.zeros((N, 1), np.uint8)),
-    ),
-    "compressed MXFP8": lambda: mx8("weight_scale", "U8", group("group", "mxfp8-quantized", group_size=32)),
-    "compressed MXFP6": lambda: mx_packed("weight_packed", 6, group("group", "mxfp6-pack-quantized", group_size=32)),
-    "compressed MXFP4": lambda: mx_packed("weight_packed", 4, group("group", "mxfp4-pack-quantized", group_size=32)),
-    "fine-grained": lambda: scaled((2, 2), "weight_scale_inv", blocks, fine([128, 128])),
-    "fine-grained MXFP8": lambda: mx8("weight_scale_inv", "F8_E8M0", fine([1, 32])),
-    "fine-grained MXFP8 in bytes": lambda: mx8("weight_scale_inv", "U8", {"quant_method": "mxfp8"}),
-    "groups of 32 in float32": lambda: scaled((N, 6), "weight_scale_inv", lambda s: np.repeat(s, 32, 1), fine([1, 32])),
-    "FBGEMM": lambda: scaled(
-        (N, 1), "weight_scale", same, {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
-        input_scale_ub=("F32", f32(1)),
-    ),
-    "ModelOpt": lambda: scaled((), "weight_scale", same, modelopt("FP8"), **one),
-    "ModelOpt channels": lambda: scaled((N,), "weight_scale", lambda s: s[:, None], modelopt("FP8_PER_CHANNEL_PER_TOKEN")),
-    "ModelOpt blocks": lambda: scaled((2, 1, 2, 1), "weight_scale", lambda s: blocks(s[:, 0, :, 0]), modelopt("FP8_PB_WO")),
-    "ModelOpt MXFP8": lambda: mx8("weight_scale", "U8", modelopt("MXFP8")),
-    "ModelOpt MXFP4": lambda: mx_packed("weight", 4, modelopt("W4A8_MXFP4_FP8")),
-    "gpt-oss": gpt_oss,
-    "diffusion": lambda: scaled((1,), "scale_weight", same, None, scale_input=("F32", f32(1))),
-    "diffusion e5m2": lambda: scaled((), "scale_weight", same, None, "F8_E5M2"),
-    "ComfyUI": lambda: scaled((), "weight_scale", same, None, comfy_quant=comfy(format="float8_e4m3fn"), **one),
-}  # fmt: skip
-OF_INPUT = ("input_scale", "input_scale_ub", "scale_input")
-
-
-def model(device=None):
-    kind = {"bias": False, "dtype": torch.bfloat16, "device": device}
-    return torch.nn.ModuleDict({"proj": torch.nn.Linear(K, N, **kind), "head": torch.nn.Linear(K, 8, **kind)})
-
-
-def whole(tensors):
-    """A checkpoint of the model, with scales of a cache that the model has no place for."""
-    cache = {f"proj.{name}": ("F32", f32(1)) for name in ("k_scale", "v_scale", "q_scale", "kv_scale", "prob_output_scale")}
-    rest = {"head.weight": ("BF16", np.zeros((8, K), np.uint16)), "scaled_fp8": ("F8_E4M3", np.zeros(2, np.uint8))}
-    return {**{f"proj.{name}": each for name, each in tensors.items()}, **rest, **cache}
-
-
-def equal(found, expected):
-    """Values that were rounded to float32 once."""
-    assert found.dtype == torch.float32
-    np.testing.assert_array_equal(found.numpy(), expected.astype(np.float32))
+from ingot.nn._checkpoint_files import Reader
 
 
 @pytest.mark.parametrize("layers", ["weight_only", "frozen"])
@@ -253,13 +89,7 @@ def test_scales_of_the_cache_that_the_model_has(tmp_path):
     kept["proj"].register_buffer("k_scale", torch.zeros(1))
     report = load_float8_checkpoint(kept, tmp_path, strict=False)
     assert sorted(report.ignored) == sorted(names) and report.unexpected == ("proj.weight", "proj.weight_scale")
-    assert kept["proj"].k_scale.item() == whole_value(tmp_path, "proj.k_scale")
-
-
-def whole_value(folder, name):
-    from ingot.nn._checkpoint_files import Reader
-
-    return Reader(str(folder)).read(name).item()
+    assert kept["proj"].k_scale.item() == Reader(str(tmp_path)).read("proj.k_scale").item()
 
 
 # ---- codes that are values ------------------------------------------------------------------------------------------
@@ -294,66 +124,14 @@ def test_a_bias_with_a_scale(tmp_path):
     equal(loaded["proj"].bias.detach().float(), e4m3(bias) / 2)
 
 
-# ---- stacked experts ------------------------------------------------------------------------------------------------
-
-
-def experts(**shapes):
-    made = torch.nn.Module()
-    for name, shape in shapes.items():
-        made.register_parameter(name, torch.nn.Parameter(torch.zeros(*shape, dtype=torch.bfloat16)))
-    return torch.nn.ModuleDict({"experts": made})
-
-
-def equal16(found, expected):
-    """Values that were rounded to float32 and then to bfloat16."""
-    expected = torch.tensor(expected.astype(np.float32)).bfloat16()
-    assert torch.equal(found.detach(), expected)
-
-
-@pytest.mark.parametrize("transposed", [True, False])
-@pytest.mark.parametrize("names", [("down_proj_blocks", "down_proj_scales"), ("down_proj.blocks", "down_proj.scales")])
-@pytest.mark.parametrize("square", [False, True])
-def test_experts_of_gpt_oss(tmp_path, transposed, names, square):
-    """transformers has them transposed. A square one is as the other ones of the module are."""
-    rows, columns = (64, 64) if square else (48, 64)
-    stored, expected = {}, {}
-    for name, (n, k) in {"down_proj": (rows, columns), "gate_up_proj": (96, 64)}.items():
-        codes, scales = RNG.integers(0, 16, (3, n, k)).astype(np.uint8), exponents(3, n, k // 32)
-        of = dict(zip(("blocks", "scales"), (each.replace("down_proj", name) for each in names)))
-        stored[f"experts.{of['blocks']}"] = ("U8", pairs(codes).reshape(3, n, k // 32, 16))
-        stored[f"experts.{of['scales']}"] = ("U8", scales)
-        values = float_of_bits(codes, 2, 1, 1) * of_32(scales, k)
-        expected[name] = values.swapaxes(1, 2) if transposed else values
-    save(tmp_path, stored, {"quant_method": "mxfp4"})
-    loaded = experts(**{name: values.shape for name, values in expected.items()})
-    report = load_float8_checkpoint(loaded, tmp_path)
-    assert report.stacked == report.decoded == ("experts.down_proj", "experts.gate_up_proj") and report.layers == ()
-    assert "2 of these are stacks of experts, which no layer computes in FP8 yet: experts.down_proj" in str(report)
-    for name, values in expected.items():
-        equal16(getattr(loaded["experts"], name), values)
-
-
-@pytest.mark.parametrize(
-    "suffix, shape, kind, spread",
-    [
-        ("_scale", (), "F32", same),
-        ("_scale", (3, 1, K), "F32", same),
-        ("_weight_scale", (3,), "F32", lambda s: s[:, None, None]),
-        ("_scale_inv", (3, 2, 2), "F32", blocks),
-        ("_scale_inv", (3, N, K // 32), "U8", lambda s: of_32(s)),
-        ("_scale", (3, N, K // 32), "F8_E8M0", lambda s: of_32(s)),
-    ],
-)
-def test_experts_in_float8(tmp_path, suffix, shape, kind, spread):
-    codes = fp8(3, N, K)
-    scales = f32(*shape) if kind == "F32" else exponents(*shape)
-    name = "experts.gate_up_proj"
-    tensors = {name: ("F8_E4M3", codes), f"{name}{suffix}": (kind, scales), f"{name}_input_scale": ("F32", f32(3))}
-    save(tmp_path, tensors, fine([128, 128]))
-    loaded = experts(gate_up_proj=(3, N, K))
-    report = load_float8_checkpoint(loaded, tmp_path)
-    assert report.stacked == (name,) and report.ignored == (f"{name}_input_scale",) and report.unexpected == ()
-    equal16(loaded["experts"].gate_up_proj, e4m3(codes) * spread(scales.astype(np.float64)))
+@pytest.mark.parametrize("columns", [32, 33, 100, 130])
+def test_rows_that_end_within_a_group(tmp_path, columns):
+    codes, scales = fp8(5, columns), exponents(5, -(-columns // 32))
+    save(tmp_path, {"0.weight": ("F8_E4M3", codes), "0.weight_scale_inv": ("U8", scales)}, fine([1, 32]))
+    loaded = torch.nn.Sequential(torch.nn.Linear(columns, 5, bias=False))
+    load_float8_checkpoint(loaded, tmp_path)
+    assert loaded[0].scale == "mx"
+    equal(loaded[0].dequantize(), e4m3(codes) * of_32(scales, columns))
 
 
 # ---- files by the layouts' own libraries ----------------------------------------------------------------------------

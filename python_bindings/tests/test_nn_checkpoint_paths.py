@@ -72,10 +72,15 @@ def test_the_snapshot_of_main(cache):
     downloaded(cache, "a" * 40, None)
     loaded = model()
     load_float8_checkpoint(loaded, "some-org/Small.Model-FP8")  # the only one
+    main = cache / "models--some-org--Small.Model-FP8" / "refs" / "main"
+    main.parent.mkdir()
+    main.write_text("c" * 40)
+    with pytest.raises(ingot.Error, match="cache has no snapshot of its main branch, but a{40}: give the path of one in "):
+        load_float8_checkpoint(loaded, "some-org/Small.Model-FP8")
     values = downloaded(cache, "b" * 40, "b" * 40)
     load_float8_checkpoint(loaded, "some-org/Small.Model-FP8")
     assert torch.equal(loaded[0].dequantize(), values)
-    (cache / "models--some-org--Small.Model-FP8" / "refs" / "main").write_text("c" * 40)
+    main.write_text("c" * 40)
     with pytest.raises(ingot.Error, match="cache has no snapshot of its main branch, but aaaa.*, bbbb.*: give the path of one in "):
         load_float8_checkpoint(loaded, "some-org/Small.Model-FP8")
     assert torch.equal(loaded[0].dequantize(), values)
@@ -96,6 +101,28 @@ def test_a_folder_goes_before_an_id(cache, tmp_path):
     loaded = model()
     load_float8_checkpoint(loaded, "some-org/Small.Model-FP8")
     assert torch.equal(loaded[0].dequantize(), values)
+
+
+def test_the_files_of_diffusers(tmp_path):
+    """Their name, in a folder that has no model.safetensors: one file, or an index."""
+    values = saved(tmp_path)
+    file = tmp_path / "diffusion_pytorch_model.safetensors"
+    os.rename(tmp_path / "model.safetensors", file)
+    for _ in range(2):
+        loaded = model()
+        load_float8_checkpoint(loaded, tmp_path)
+        assert torch.equal(loaded[0].dequantize(), values)
+        if file.exists():
+            names = {name: "part.safetensors" for name in ("0.weight", "0.weight_scale")}
+            os.rename(file, tmp_path / "part.safetensors")
+            (tmp_path / f"{file.name}.index.json").write_text(json.dumps({"weight_map": names}))
+    (tmp_path / "part.safetensors").write_text(POINTER)
+    with pytest.raises(ingot.Error, match="part.safetensors: is a pointer of Git LFS"):
+        load_float8_checkpoint(model(), tmp_path)
+    os.unlink(tmp_path / f"{file.name}.index.json")
+    os.unlink(tmp_path / "part.safetensors")
+    with pytest.raises(ingot.Error, match="has neither model.safetensors nor model.safetensors.index.json"):
+        load_float8_checkpoint(model(), tmp_path)
 
 
 def test_pointers_of_git_lfs(tmp_path):

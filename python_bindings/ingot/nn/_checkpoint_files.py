@@ -53,6 +53,7 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
+_OF_DIFFUSERS = "diffusion_pytorch_model.safetensors"
 _OF_MODELOPT = "hf_quant_config.json"
 _OTHER_WEIGHTS = "transformers_weights"  # config.json's entry
 _MOST_JSON = 100_000_000
@@ -114,10 +115,12 @@ def _kind(value: Any) -> str:
 
 
 def _entry_of(folder: pathlib.Path, config: dict[str, Any]) -> pathlib.Path:
-    """Returns what to open: the folder itself, unless its config.json names the weights."""
+    """Returns what to open: the folder itself, unless its config.json names the weights, or they have diffusers' name."""
     name = config.get(_OTHER_WEIGHTS)
     if name is None:
-        return folder
+        if (folder / WEIGHTS).exists() or (folder / INDEX).exists():
+            return folder
+        return next((folder / each for each in (_OF_DIFFUSERS, f"{_OF_DIFFUSERS}.index.json") if (folder / each).exists()), folder)
     known = isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\0" not in name
     if not known or any("\ud800" <= each <= "\udfff" for each in name):  # no name in UTF-8 has halves of characters
         raise LinearError(

@@ -138,8 +138,8 @@ class _Collector:
         if isinstance(module, WeightOnlyLinear):
             if module.weight_dtype not in ("e4m3fn", "e5m2") or module.scale not in (*RECIPE_OF, "1x128"):
                 raise LinearError(
-                    f'{_SUBJECT} "{printable(name)}": has {module.weight_dtype} weights with scale={module.scale}, for '
-                    "which there is no public layout: save its state_dict()"
+                    f'{_SUBJECT} "{printable(name)}": has {module.weight_dtype} weights with scale={module.scale}, which '
+                    "this does not write: save its state_dict()"
                 )
             codes = module.codes().view(_codes.FLOAT8[module.weight_dtype])
             return _Float8(name, codes, module.scale, scale_inv=module.weight_scale)

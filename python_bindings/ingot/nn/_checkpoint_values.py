@@ -6,7 +6,6 @@ from __future__ import annotations
 import functools
 import json
 import math
-from typing import Optional
 
 import torch
 
