@@ -140,6 +140,8 @@ class Division:
 
     def _column_input(self, part: PartOf, input: torch.Tensor):
         """The input as run_part() takes it."""
+        if self.ranks.size == 1:
+            return local(input), part
         if isinstance(input, DTensor):
             tokens = self.tokens_dim(input.placements[0], input.shape, True)
             if tokens is not None:
@@ -180,6 +182,8 @@ class Division:
         return output.to_local() if self.use_local_output else output
 
     def _row_input(self, part: PartOf, input: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if self.ranks.size == 1:
+            return local(input)
         columns = Shard(input.dim() - 1)
         if isinstance(input, DTensor) or self.tokens_dim(self.input_layout, input.shape, False) is not None:
             input = input if isinstance(input, DTensor) else self._as_dtensor(input)
@@ -207,6 +211,8 @@ class Division:
         wanted = self.output_layout
         if wanted.is_shard() and wanted.dim < 0:
             wanted = Shard(wanted.dim + output.dim())
+        if self.ranks.size == 1:
+            layout = wanted
         if layout == wanted and self.use_local_output:
             return output
         sizes = {} if shape is None else {"shape": torch.Size(shape), "stride": _contiguous(shape)}

@@ -127,6 +127,7 @@ def check_ranks_of_parts(who: str, layers: Sequence[torch.nn.Module], group: Any
     if not divided:
         return
     group = group.get_group() if hasattr(group, "get_group") else group
+    group = dist.group.WORLD if group is None else group
     reduced = set(dist.get_process_group_ranks(group)) if reduce else set()
     for layer, division in divided.values():
         parts = dist.get_process_group_ranks(division.mesh.get_group())
