@@ -382,6 +382,13 @@ def test_what_is_no_mlp(how):
     assert set(convert(module, "rowwise").converted.values()) == {"Float8Linear"}
 
 
+def test_parts_of_a_sequential_keep_their_numbers():
+    model = nn.Sequential(nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)))
+    assert find_mlp(model[0]) is None
+    convert(model, "rowwise")
+    assert [type(part) for part in model[0]] == [Float8Linear, nn.GELU, Float8Linear]
+
+
 class SwiGlu(nn.Module):
     def __init__(self, activation):
         super().__init__()

@@ -188,6 +188,8 @@ class KeepsScales(torch.nn.Module):
     # ---- being moved and loaded ----
 
     def _apply(self, fn, recurse: bool = True):
+        if is_delayed(self) and self._buffers[self._first_buffer].is_meta and not next(self.parameters()).is_meta:
+            self._reset_scales()  # parameters came one by one, with a checkpoint that has no scales
         before = dict(self._buffers)
         result = super()._apply(fn, recurse)
         if not keep_buffers_of_scales(self, before):

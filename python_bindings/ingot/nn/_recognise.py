@@ -60,7 +60,10 @@ class _Tracer(torch.fx.Tracer):
 
 def find_mlp(module: torch.nn.Module) -> Optional[FoundMlp]:
     """Returns what the module is if its forward computes down(activation(gate(x))), down(activation(gate(x)) * up(x)) or the
-    same with gate and up as one layer, and nothing else; None of all others."""
+    same with gate and up as one layer, and nothing else; None of all others, and of a torch.nn.Sequential, whose parts programs
+    take by their numbers."""
+    if isinstance(module, torch.nn.Sequential):
+        return None
     children = dict(module.named_children())
     linears = {name: each for name, each in children.items() if isinstance(each, torch.nn.Linear)}
     others = [each for name, each in children.items() if name not in linears]

@@ -1,0 +1,6 @@
+"""Ingot in other libraries' trainers: each module imports its library, and is imported when it is used.
+
+transformers: IngotConfig for from_pretrained(quantization_config=), and a callback for delayed scales.
+lightning: IngotPrecision, a plugin for the Trainer.
+Programs that use torchao.float8, accelerate's mixed_precision="fp8" among them, need none: python3 -m ingot.run.
+"""

@@ -1,0 +1,63 @@
+"""Lightning: Trainer(plugins=IngotPrecision("rowwise")) trains a module in FP8.
+
+    from ingot.integrations.lightning import IngotPrecision
+    Trainer(plugins=IngotPrecision("rowwise"), ...).fit(module)
+
+Works with the packages lightning and pytorch_lightning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, Callable, Iterator, Optional
+
+import torch
+
+from ..nn import ConvertReport, convert, sync_amax_history
+from ..torch._module_calls import check_module_recipe
+
+if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
+    from pytorch_lightning.plugins import Precision
+else:
+    try:
+        from lightning.pytorch.plugins import Precision
+    except ImportError:
+        from pytorch_lightning.plugins import Precision
+
+
+class IngotPrecision(Precision):
+    """Converts the module by ingot.nn.convert() before it is wrapped and its optimizers are made.
+
+    recipe and options: as convert() takes them. autocast: the dtype of operations besides FP8 GEMMs in each step, None for that of
+    the module. The scales of "delayed" are made before each optimizer's step. `report` says what was converted. Raises
+    LinearError for an unknown recipe.
+    """
+
+    precision = "ingot"  # type: ignore[assignment]
+
+    def __init__(self, recipe: str = "tensorwise", *, autocast: Optional[torch.dtype] = torch.bfloat16, **options: Any) -> None:
+        super().__init__()
+        check_module_recipe("IngotPrecision", recipe)
+        self.recipe, self.autocast, self.options = recipe, autocast, options
+        self.report: Optional[ConvertReport] = None
+        self._module: Optional[torch.nn.Module] = None
+
+    def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
+        self.report, self._module = convert(module, self.recipe, **self.options), module
+        return module
+
+    @contextlib.contextmanager
+    def forward_context(self) -> Iterator[None]:
+        device = next(self._module.parameters()).device.type if self._module is not None else "cpu"
+        with torch.autocast(device, self.autocast, enabled=self.autocast is not None):
+            yield
+
+    def optimizer_step(self, optimizer: Any, model: Any, closure: Callable[[], Any], **kwargs: Any) -> Any:
+        def with_scales() -> Any:
+            result = closure()
+            if self.recipe == "delayed":
+                sync_amax_history(model)
+            return result
+
+        return super().optimizer_step(optimizer, model, with_scales, **kwargs)

@@ -1,0 +1,184 @@
+"""ingot.integrations, and python3 -m ingot.run: each library's own trainer takes two steps or more with Ingot's layers."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+
+import ingot
+
+RECIPES = ("rowwise", "delayed")
+
+
+# ---- transformers ----
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=64,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("llama")
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def trained(model, folder, callbacks=()):
+    """The loss of a few steps of transformers' Trainer with accumulation and checkpointing."""
+    from transformers import Trainer, TrainingArguments
+
+    generator = torch.Generator().manual_seed(0)
+    rows = [torch.randint(0, 64, (32,), generator=generator) for _ in range(16)]
+    arguments = TrainingArguments(
+        output_dir=str(folder), max_steps=4, per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=3e-3,
+        report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", seed=1, bf16=True, gradient_checkpointing=True,
+    )  # fmt: skip
+    data = [{"input_ids": row, "labels": row} for row in rows]
+    return Trainer(model, arguments, train_dataset=data, callbacks=list(callbacks)).train().training_loss
+
+
+def test_transformers(checkpoint, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from ingot.integrations.transformers import DelayedScales, IngotConfig
+    from ingot.nn import convert
+
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    plain = trained(load(checkpoint), tmp_path)
+    for recipe in RECIPES:
+        callbacks = [DelayedScales()] if recipe == "delayed" else []
+        model = load(checkpoint, quantization_config=IngotConfig(recipe, modules_to_not_convert=["layers.1.mlp"]))
+        assert len(model.ingot_report.converted) == 11 and "filter_fn leaves it out" in str(model.ingot_report)
+        loss = trained(model, tmp_path, callbacks)
+        direct = load(checkpoint)
+        convert(direct, recipe, filter_fn=lambda layer, name: "layers.1.mlp" not in name)
+        assert loss == trained(direct, tmp_path, callbacks)  # as without the plugin
+        assert abs(loss - plain) < 0.02 * plain
+        if recipe == "delayed":
+            assert model.model.layers[0].mlp.fp8_amax_history.count_nonzero() > 0
+        model.save_pretrained(tmp_path / recipe)  # for everyone: nothing says that Ingot trained it
+        again = load(tmp_path / recipe)
+        assert not hasattr(again.config, "quantization_config")
+        assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters()))
+    with pytest.raises(ingot.Error, match="IngotConfig recipe: 'fp8' is not one of"):
+        IngotConfig("fp8")
+    with pytest.raises(ingot.Error, match="IngotConfig bits: is no argument of ingot.nn.convert"):
+        IngotConfig(bits=8)
+
+
+# ---- lightning ----
+
+
+def test_lightning():
+    lightning = pytest.importorskip("pytorch_lightning")
+    from ingot.integrations.lightning import IngotPrecision
+    from ingot.nn import Float8Linear
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32))
+
+        def training_step(self, batch, _):
+            (x,) = batch
+            self.seen = self.net(x)
+            return (self.seen.float() - x).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 32)), batch_size=8)
+    for recipe in RECIPES:
+        module, plugin = Module(), IngotPrecision(recipe)
+        options = {"accelerator": "cpu", "max_steps": 3, "logger": False, "enable_checkpointing": False}
+        trainer = lightning.Trainer(
+            plugins=plugin, enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=2, **options
+        )
+        trainer.fit(module, data)
+        assert isinstance(module.net[0], Float8Linear) and len(plugin.report.converted) == 2
+        assert module.seen.dtype == torch.bfloat16 and trainer.global_step == 3
+        if recipe == "delayed":
+            assert module.net[0].fp8_amax_history[:, :3].count_nonzero() == 3 * 3
+    with pytest.raises(ingot.Error, match="IngotPrecision recipe: 'fp8' is not one of"):
+        IngotPrecision("fp8")
+
+
+# ---- ingot.run ----
+
+PROGRAM = """
+import importlib.metadata, sys
+import torch, torch.nn as nn
+from accelerate import Accelerator
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 16))
+accelerator = Accelerator(mixed_precision="fp8", cpu=True)
+net, optimizer = accelerator.prepare(net, torch.optim.AdamW(net.parameters(), lr=1e-2))
+x = torch.randn(64, 32)
+losses = []
+for _ in range(2):
+    loss = net(x).float().square().mean()
+    accelerator.backward(loss)
+    optimizer.step()
+    losses.append(loss.item())
+assert losses[1] < losses[0]
+print(type(net[2]).__module__, importlib.metadata.version("torchao"), __name__, sys.argv[1:])
+"""
+# A process in which torchao is not installed, though it is.
+WITHOUT = """
+import importlib.abc, importlib.metadata, sys
+class Without(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torchao":
+            raise ModuleNotFoundError(name)
+def without(finder):
+    found = finder.find_distributions
+    def find_distributions(context=importlib.metadata.DistributionFinder.Context()):
+        return (each for each in found(context) if each.metadata["Name"] != "torchao")
+    finder.find_distributions = find_distributions
+for finder in list(sys.meta_path):
+    if hasattr(finder, "find_distributions"):
+        without(finder)
+sys.meta_path.insert(0, Without())
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name == "torchao" and name not in sys.modules else find(name, package)
+"""
+
+
+def run(*arguments, code=""):
+    command = [sys.executable, "-m", "ingot.run", *arguments]
+    if code:
+        start = f"import sys; sys.argv = {['ingot.run', *arguments]!r}; from ingot.run import main; main(sys.argv[1:])"
+        command = [sys.executable, "-c", code + start]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize(
+    "installed", [pytest.param(True, marks=pytest.mark.nightly), False], ids=["with torchao", "without"]
+)
+def test_accelerate_without_a_change(installed, tmp_path):
+    pytest.importorskip("accelerate")
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    done = run(str(program), "--steps", "2", code="" if installed else WITHOUT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "ingot.float8.float8_linear 0.18.0 __main__ ['--steps', '2']"
+
+
+@pytest.mark.nightly
+def test_usage(tmp_path, monkeypatch):
+    for arguments, code in (((), 2), (("-x",), 2), (("--help",), 0)):
+        done = run(*arguments)
+        assert done.returncode == code and "usage: python3 -m ingot.run [-m] PROGRAM [ARGUMENT...]" in done.stderr
+    (tmp_path / "program_of_a_test.py").write_text("import sys; print(__name__, sys.argv[1:])")
+    monkeypatch.chdir(tmp_path)
+    assert run("-m", "program_of_a_test", "a").stdout.splitlines()[-1] == "__main__ ['a']"
+    assert run("program_of_a_test.py", "b").stdout.splitlines()[-1] == "__main__ ['b']"
+    assert "No such file" in run("none.py").stderr
