@@ -196,6 +196,24 @@ def test_torchao_writes(tmp_path, what):
         load_float8_checkpoint(model(), tmp_path)
 
 
+@pytest.mark.parametrize("what", ["mxfp8", "mxfp4"])
+def test_modelopt_writes(tmp_path, what):
+    written = pytest.importorskip("modelopt.torch.quantization.qtensor", reason="ModelOpt is not installed")
+    torch.manual_seed(0)
+    weight = torch.randn(N, K)
+    kind = written.MXFP8QTensor if what == "mxfp8" else written.MXFP4QTensor
+    codes, scales = kind.quantize(weight, 32) if what == "mxfp4" else kind.quantize(weight)
+    values = codes.dequantize(torch.float32, scale=scales, block_sizes={-1: 32}).reshape(N, K)
+    tensors = {
+        "weight": ("F8_E4M3" if what == "mxfp8" else "U8", codes._quantized_data.view(torch.uint8).numpy()),
+        "weight_scale": ("U8", scales.reshape(N, K // 32).numpy()),
+    }
+    save(tmp_path, whole(tensors), {"quant_method": "modelopt", "quant_algo": what})
+    loaded = model()
+    load_float8_checkpoint(loaded, tmp_path)
+    equal(loaded["proj"].dequantize(), values.double().numpy())
+
+
 # ---- what does not fit ----------------------------------------------------------------------------------------------
 
 
@@ -226,6 +244,7 @@ FAULTS = {
     "NVFP4": (lambda: changed("compressed MXFP4", weight_scale=("F8_E4M3", fp8(N, 12))), "this is NVFP4, which no layer of Ingot has"),
     "NVFP4 of ModelOpt": (lambda: changed("ModelOpt MXFP4", weight_scale=("F8_E4M3", fp8(N, 12))), "this is NVFP4, which no layer"),
     "packed integers": (lambda: changed("compressed MXFP4", weight_packed=("I32", np.zeros((N, 24), np.int32))), "is int32, but packed codes"),
+    "scaled inputs": (lambda: changed("ModelOpt", pre_quant_scale=("F32", f32(K))), '"proj.pre_quant_scale": multiplies the layer'),
     "zero points": (lambda: changed("compressed naive", weight_zero_point=("F32", f32(N, 1))), "values other than 0, but codes of floats"),
     "ComfyUI's others": (lambda: changed("ComfyUI", comfy_quant=comfy(format="nvfp4")), "but of ComfyUI's formats float8_e4m3fn, float8_e5m2 are"),
     "ComfyUI's no JSON": (lambda: changed("ComfyUI", comfy_quant=("U8", exponents(4))), "says 'None', but of ComfyUI's formats"),

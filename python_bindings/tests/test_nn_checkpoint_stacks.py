@@ -55,6 +55,8 @@ def test_experts_of_gpt_oss(tmp_path, transposed, names, square):
         ("_scale", (), "F32", same),
         ("_scale", (3, 1, K), "F32", same),
         ("_weight_scale", (3,), "F32", lambda s: s[:, None, None]),
+        ("_weight_scale", (3, N), "F32", lambda s: s[:, :, None]),
+        ("_weight_scale", (3, K), "F32", lambda s: s[:, None]),
         ("_scale_inv", (3, 2, 2), "F32", blocks),
         ("_scale_inv", (3, N, K // 32), "U8", lambda s: of_32(s)),
         ("_scale", (3, N, K // 32), "F8_E8M0", lambda s: of_32(s)),

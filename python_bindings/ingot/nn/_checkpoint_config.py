@@ -23,6 +23,7 @@ _MODELOPT = {
     "FP8": None,
     "FP8_PER_CHANNEL_PER_TOKEN": "row",
     "FP8_PB_WO": "128x128",
+    "FP8_PB_REAL": "128x128",
     "MXFP8": "mx",
     "MXFP4": "mx",
     "W4A8_MXFP4_FP8": "mx",
@@ -80,7 +81,8 @@ def _method(found: dict[str, Any]) -> Any:
 
 def _algorithm(found: dict[str, Any]) -> Any:
     inner = found.get("quantization")
-    return (inner if isinstance(inner, dict) else found).get("quant_algo")
+    algorithm = (inner if isinstance(inner, dict) else found).get("quant_algo")
+    return algorithm.upper() if isinstance(algorithm, str) else algorithm
 
 
 def _block(block: Any) -> Optional[str]:

@@ -138,6 +138,11 @@ class StoredWeights:
 
     def _notes(self, name: str) -> tuple[str, ...]:
         prefix = name.removesuffix("weight")
+        if f"{prefix}pre_quant_scale" in self._reader.names:
+            raise LinearError(
+                f"{self._reader.where(f'{prefix}pre_quant_scale')}: multiplies the layer's input, which no layer of Ingot does: use "
+                "a checkpoint without it"
+            )
         notes = (f"{name}_zero_point", f"{prefix}comfy_quant")
         return tuple(each for each in notes if each in self._reader.names)
 

@@ -24,7 +24,8 @@ def read_operands(reader: Reader, weight: StoredWeight) -> tuple[torch.Tensor, t
     codes = reader.read(weight.codes)
     if weight.in_blocks:
         codes = codes.flatten(-2)
-    return codes, _read_scales(reader, weight)
+    scale_inv = _read_scales(reader, weight)
+    return codes, scale_inv if weight.is_mx else scale_inv.float()
 
 
 def read_values(reader: Reader, weight: StoredWeight, dtype: torch.dtype, transposed: bool) -> torch.Tensor:
@@ -87,12 +88,15 @@ def _unswizzled(scales: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _fitted(scales: torch.Tensor, shape: tuple[int, ...], where: str) -> torch.Tensor:
-    """float32 scale_inv with as many dimensions as the codes; those of fewer belong to the first. Raises LinearError where along
-    a dimension there is not one, one for each index or one for each 128; along the last one also for each 64 or 32."""
+    """float32 scale_inv with as many dimensions as the codes; those of fewer belong to the first, or, of a stack, to its columns
+    if there are as many. Raises LinearError where along a dimension there is not one, one for each index or one for each 128;
+    along the last one also for each 64 or 32."""
     scales = scales.float()
     if scales.numel() == 1:
         return scales.reshape((1,) * len(shape))
     given = tuple(scales.shape)
+    if len(shape) == 3 and given == (shape[0], shape[2]) != tuple(shape[:2]):
+        return scales[:, None]
     if len(given) <= len(shape):
         scales = scales.reshape(*given, *(1,) * (len(shape) - len(given)))
         last = len(shape) - 1
