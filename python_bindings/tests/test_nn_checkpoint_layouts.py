@@ -240,6 +240,7 @@ FAULTS = {
     "shape of MXFP8's scales": (lambda: changed("ModelOpt MXFP8", weight_scale=("U8", exponents(N, 5))), "has one scale_inv, one for each row"),
     "shape of blocks": (lambda: changed("gpt-oss", weight_blocks=("U8", exponents(N, 96))), r"but blocks of MXFP4 are uint8 \(..., N, K / 32, 16\)"),
     "rows": (lambda: changed("gpt-oss", weight_blocks=("U8", exponents(9, 6, 16)), weight_scales=("U8", exponents(9, 6))), r"has shape \(9, 192\), but the model's layer"),
+    "FP6 by another library": (lambda: changed("ModelOpt MXFP4", weight=("U8", exponents(N, 144))), r"but MX codes of shape \(160, 288\) have"),
     "MX scales in float32": (lambda: changed("compressed MXFP4", weight_scale=("F32", f32(N, 6))), "is float32, but MX scales are F8_E8M0"),
     "NVFP4": (lambda: changed("compressed MXFP4", weight_scale=("F8_E4M3", fp8(N, 12))), "this is NVFP4, which no layer of Ingot has"),
     "NVFP4 of ModelOpt": (lambda: changed("ModelOpt MXFP4", weight_scale=("F8_E4M3", fp8(N, 12))), "this is NVFP4, which no layer"),

@@ -147,7 +147,7 @@ class StoredWeights:
         return tuple(each for each in notes if each in self._reader.names)
 
     def _packed(self, name: str, codes: str) -> StoredWeight:
-        """FP4 or FP6, several codes to a byte, in rows."""
+        """FP4, or compressed-tensors' FP6, several codes to a byte, in rows."""
         reader = self._reader
         dtype, shape = reader.facts(codes)
         if dtype != torch.uint8:
@@ -163,7 +163,8 @@ class StoredWeights:
             raise LinearError(
                 f"{reader.where(scales)}: is float8_e4m3fn: this is NVFP4, which no layer of Ingot has; of FP4, MXFP4 is read"
             )
-        form = "e2m3fn" if given and shape[-1:] == (24 * given[-1],) else "e2m1fn"  # of 32 codes: 24 bytes or 16
+        of_24 = codes != name and given and shape[-1:] == (24 * given[-1],)  # bytes for 32 codes; of FP4 16
+        form = "e2m3fn" if of_24 else "e2m1fn"
         values = (*shape[:-1], shape[-1] * 8 // _BITS[form]) if shape else shape
         return self._checked_mx(StoredWeight(name, codes, scales, form, values, True, notes=self._notes(name)))
 
