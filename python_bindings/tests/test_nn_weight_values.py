@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn
 
 import ingot
-from ingot.nn import Float8WeightOnlyConfig, FrozenFloat8Config, FrozenFloat8Linear, WeightOnlyLinear, dequantize_, quantize_
+from ingot.nn import Float8WeightOnlyConfig, FrozenFloat8Config, FrozenFloat8Linear, MXWeightOnlyConfig, WeightOnlyLinear, dequantize_, quantize_
 
 CONFIGS = [Float8WeightOnlyConfig(), FrozenFloat8Config()]
 KINDS = [WeightOnlyLinear, FrozenFloat8Linear]
@@ -105,34 +105,58 @@ def test_t5_and_mamba_ask_for_the_dtype(config):
             assert close(model(input_ids=torch.arange(12)[None])[0], expected, 0.08)
 
 
+BASES = {
+    "frozen": (FrozenFloat8Config(), FrozenFloat8Linear, "e4m3fn", 0.06),
+    "weight-only": (Float8WeightOnlyConfig(scale="128x128"), WeightOnlyLinear, "e4m3fn", 0.06),
+    "MXFP8": (MXWeightOnlyConfig("e4m3fn"), WeightOnlyLinear, "e4m3fn", 0.06),
+    "MXFP6": (MXWeightOnlyConfig("e2m3fn"), WeightOnlyLinear, "e2m3fn", 0.08),
+    "MXFP4": (MXWeightOnlyConfig(), WeightOnlyLinear, "e2m1fn", 0.25),
+}
+
+
+@pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("options", [{}, {"use_dora": True}], ids=["LoRA", "DoRA"])
-def test_peft_over_frozen_layers(options):
+def test_peft_over_quantized_layers(options, base, tmp_path):
+    """Adapters train with the gradients that they have over the decoded values, are saved, loaded and merged."""
     peft = pytest.importorskip("peft")
+    config, kind, weight_dtype, rounding = BASES[base]
+    lora = peft.LoraConfig(r=4, target_modules=["0"], **options)
     model = nn.Sequential(plain(32, 32), nn.ReLU(), plain(8, 32))
-    expected = copy.deepcopy(model)
-    quantize_(model, FrozenFloat8Config())
+    quantize_(model, config)
+    exact = copy.deepcopy(model)
+    assert dequantize_(exact) == 2
     x = torch.randn(4, 32, dtype=torch.bfloat16)
-    model = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["0"], **options))
-    assert close(model(x), expected(x), 0.1)
-    model(x).sum().backward()
-    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    torch.manual_seed(1)
+    model = peft.get_peft_model(model, lora)
+    torch.manual_seed(1)
+    exact = peft.get_peft_model(exact, lora)
+    adapters = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    assert adapters
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.02 * torch.randn_like(parameter))
+        for name, each in adapters.items():
+            each.add_(0.02 * torch.randn_like(each))
+            exact.get_parameter(name).copy_(each)
+    for each in (model, exact):
+        each(x).square().sum().backward()
+    assert all(close(each.grad, exact.get_parameter(name).grad, 0.2) for name, each in adapters.items())
     expected = model(x)
+    model.save_pretrained(tmp_path)
+    again = nn.Sequential(plain(32, 32), nn.ReLU(), plain(8, 32))
+    quantize_(again, config)
+    again = peft.PeftModel.from_pretrained(again, str(tmp_path))
+    assert torch.equal(again(x), expected)
     wide = copy.deepcopy(model)
     assert dequantize_(wide) == 2
     for safe in (False, True):
-        with pytest.warns(UserWarning, match="FrozenFloat8Linear weight: new values were cast to e4m3fn again"):
+        with pytest.warns(UserWarning, match=f"{kind.__name__} weight: new values were cast to {weight_dtype} again"):
             merged = copy.deepcopy(model).merge_and_unload(safe_merge=safe)
-        assert type(merged[0]) is FrozenFloat8Linear and close(merged(x), expected, 0.06)
+        assert type(merged[0]) is kind and close(merged(x), expected, rounding)
         merged = copy.deepcopy(wide).merge_and_unload(safe_merge=safe)
         assert type(merged[0]) is nn.Linear and close(merged(x), expected, 0.06)
-    with pytest.warns(UserWarning, match="cast to e4m3fn again"):
+    with pytest.warns(UserWarning, match=f"cast to {weight_dtype} again"):
         model.merge_adapter()
         model.unmerge_adapter()
-    assert close(model(x), expected, 0.06)
+    assert close(model(x), expected, 2 * rounding)
 
 
 @pytest.mark.parametrize("init", ["pissa", "olora"])

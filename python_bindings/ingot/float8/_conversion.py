@@ -8,6 +8,7 @@ from typing import Callable, Dict, List, Optional, Tuple
 
 import torch.nn as nn
 
+from ..nn import WeightOnlyLinear
 from ..torch._errors import Float8RuntimeError, Float8TypeError, Float8ValueError
 from ..torch._gains import expected_gain
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
@@ -175,8 +176,9 @@ def _reason_of_row(layer: nn.Module, owner: nn.Module) -> str:
         return getattr(layer, _ATTRIBUTE, "") or reason_to_leave_alone(layer) or "not converted"
     if getattr(getattr(owner, "options", None), "recipe", "") == "high_precision":
         return "its recipe is high_precision"
-    is_weight_only = not hasattr(owner, "options") and not isinstance(owner, nn.Linear)
-    return f"its weight is quantized to {owner.weight_dtype}, and its activations are not" if is_weight_only else ""
+    if isinstance(owner, WeightOnlyLinear):
+        return f"its weight is quantized to {owner.weight_dtype}, and its activations are not"
+    return ""
 
 
 def _with_gain(row: LayerConversion, owner: nn.Module, tokens: int, gpu: Optional[str]) -> LayerConversion:

@@ -17,7 +17,7 @@ from ..torch._stored_linear import records, run_weight_only
 from ._stored_linear import StoredLinear
 
 
-class WeightOnlyLinear(StoredLinear):
+class WeightOnlyLinear(StoredLinear, torch.nn.Linear):
     """y = x @ weight.T + bias for x (..., in_features) of bfloat16 or float16; y has its dtype.
 
     weight_dtype: "e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e3m2fn", "e2m3fn" or "e2m1fn", or PyTorch's dtype. scale:
