@@ -184,7 +184,9 @@ def errors(torch: Any, found: dict[str, Any], expected: dict[str, Any]) -> dict[
 
 
 def make(ranks: Ranks, kind: Kind, options: argparse.Namespace, expected: dict[str, Any]) -> Running:
-    """Raises ValueError where the results are far from bf16's."""
+    """Raises ValueError where the results are far from bf16's, and NotImplementedError for what gloo cannot gather."""
+    if kind.package == "torchao" and kind.gathers == FLOAT8 and not ranks.on_gpu:
+        raise NotImplementedError("torchao gathers tensors of FP8, which gloo does not know")
     step = Step(ranks, kind, options)
     step()
     worst = max(ranks.gathered(errors(ranks.torch, step.results(), expected)), key=lambda of: _least(of)[1])
