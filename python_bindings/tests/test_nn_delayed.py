@@ -100,6 +100,28 @@ def test_maxima_are_those_of_all_micro_batches():
     assert layer.fp8_amax_history[0, 0] == batch(1, 9.0).abs().max()
 
 
+def test_scales_that_are_never_made_are_a_warning(monkeypatch, recwarn):
+    monkeypatch.setattr("ingot.nn._delayed._MANY_RUNS", 5)
+    monkeypatch.setattr("ingot.nn._delayed._WARNED", [])
+    cast = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+    config = float8.Float8LinearConfig(cast_config_input=cast, cast_config_weight=cast, cast_config_grad_output=cast)
+    layers = [delayed(), float8.convert_to_float8_training(torch.nn.Linear(24, 40), config=config)]
+    for _ in range(4):  # in time
+        for _ in range(4):
+            layers[0](batch(0))
+        sync_amax_history(layers[0])
+    with torch.no_grad():
+        for _ in range(9):
+            layers[0](batch(0))
+    assert not recwarn
+    for layer in layers:
+        for _ in range(9):
+            layer(batch(0))
+    assert len(recwarn) == 1
+    text = 'Float8Linear "fc" recipe: is "delayed", and 5 forwards have run without sync_amax_history(model), which makes its scales'
+    assert str(recwarn[0].message).startswith(text)
+
+
 def test_a_step_without_data_keeps_the_scales():
     layer = delayed(history_length=2)
     step(layer, batch(0))

@@ -275,6 +275,61 @@ def test_backward_in_another_thread_is_observed(device):
     assert find(monitor.records(), "up", "grad_weight", "gemm")["amax"] == model["up"].weight.grad.abs().max().item()
 
 
+class Written:
+    """A SummaryWriter."""
+
+    def __init__(self):
+        self.scalars = {}
+
+    def add_scalar(self, tag, value, step):
+        self.scalars[tag, step] = value
+
+
+def test_numbers_and_pictures_of_steps(tmp_path):
+    model = torch.nn.Sequential(ingot.nn.Float8Linear(32, 48, layer_name="a"), ingot.nn.Float8Linear(48, 16, layer_name="b"))
+    writer = Written()
+    with ingot.torch.monitor(model, history=3) as seen:
+        for _ in range(3):
+            model(torch.randn(8, 32)).square().sum().backward()
+            seen.step()
+        records = [each for each in seen.records() if each["kind"] == "cast"]
+        assert seen.write_scalars(writer) == len(writer.scalars) == 4 * len(records)
+        assert {step for _, step in writer.scalars} == {each["step"] for each in records} and len(records) > 3 * 6
+        for each in records:
+            for value in ("sqnr_db", "amax", "saturated_fraction", "flushed_fraction"):
+                assert writer.scalars[f"ingot/{value}/{each['layer']}/{each['tensor']}/{each['gemms'].replace(', ', '_and_')}", each["step"]] == each[value]
+        for value in ("sqnr_db", "flushed_fraction"):
+            pytest.importorskip("matplotlib")
+            seen.heat_map(tmp_path / f"{value}.png", value)
+            assert (tmp_path / f"{value}.png").read_bytes().startswith(b"\x89PNG")
+        with pytest.raises(ingot.Error, match="monitor.heat_map value: 'noise' is not one of sqnr_db, saturated_fraction"):
+            seen.heat_map(tmp_path / "a.png", "noise")
+        with pytest.raises(ingot.Error, match="none/a.png: cannot be written: "):
+            seen.heat_map(tmp_path / "none" / "a.png")
+        with pytest.raises(ingot.Error, match="a.wrong: cannot be written: "):
+            seen.heat_map(tmp_path / "a.wrong")
+    with ingot.torch.monitor(model) as nothing:
+        with pytest.raises(ingot.Error, match="no cast was observed yet"):
+            nothing.heat_map(tmp_path / "a.png")
+
+
+@pytest.mark.nightly
+def test_tensorboard_reads_it_back(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    model = ingot.nn.Float8Linear(32, 48, layer_name="a")
+    with ingot.torch.monitor(model) as seen, SummaryWriter(str(tmp_path)) as writer:
+        for _ in range(2):
+            model(torch.randn(8, 32)).sum().backward()
+            seen.step()
+            seen.write_scalars(writer)
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert len(events.Scalars("ingot/sqnr_db/a/input/output")) == 2
+
+
 def test_messages_of_monitors(tmp_path):
     with pytest.raises(LinearError, match="^ingot.torch.monitor: the model has no layers of ingot.nn or ingot.float8"):
         ingot.torch.monitor(torch.nn.Linear(4, 4))

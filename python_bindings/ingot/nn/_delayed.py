@@ -3,6 +3,7 @@ saves the pass that finds its own maximum."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 import torch
@@ -37,6 +38,7 @@ class KeepsScales(torch.nn.Module):
 
     _first_buffer, _told_by = "fp8_amax", "fp8_scale"
     _gathers = False  # are weights gathered in FP8?
+    _runs = 0  # eagerly, with gradients, since the last sync
 
     def _keep_scales(
         self, subject: str, history_length: int, layers: Optional[int] = None, sharing: Optional[int] = None
@@ -77,6 +79,7 @@ class KeepsScales(torch.nn.Module):
     def _start_anew(self) -> None:
         self._has_run = False  # eagerly, with gradients and tokens
         self._syncs = 0  # while scales are missing, since the first such run
+        self._runs = 0
         self._note_missing(self._slots())
 
     def _slots(self) -> Sequence[int]:
@@ -157,8 +160,12 @@ class KeepsScales(torch.nn.Module):
         if torch.compiler.is_compiling():
             if is_exporting():
                 refuse_training(self, self.options.subject)
-        elif not self._has_run and torch.is_grad_enabled() and holds_rows(input):
-            self._has_run, self._syncs = True, 0
+        elif torch.is_grad_enabled():
+            if not self._has_run and holds_rows(input):
+                self._has_run, self._syncs = True, 0
+            self._runs += 1
+            if self._runs == _MANY_RUNS:
+                warn_of_no_sync(f'{type(self).__name__} "{self.layer_name}"')
 
     def _check_buffers(self) -> None:
         amax = self._buffers.get("fp8_amax")
@@ -177,13 +184,13 @@ class KeepsScales(torch.nn.Module):
         if not is_delayed(self):
             yield
             return
-        kept = self._starts, self._waits, self._has_run, self._syncs
+        kept = self._starts, self._waits, self._has_run, self._syncs, self._runs
         try:
             for masks in (self._slots(), [0] * len(self._slots())):
                 self._note_missing(masks, torch.empty(0, device=device))
                 yield
         finally:
-            self._starts, self._waits, self._has_run, self._syncs = kept
+            self._starts, self._waits, self._has_run, self._syncs, self._runs = kept
 
     # ---- being moved and loaded ----
 
@@ -240,6 +247,21 @@ class KeepsScales(torch.nn.Module):
         return kept
 
 
+_MANY_RUNS = 1000
+_WARNED: List[str] = []
+
+
+def warn_of_no_sync(subject: str) -> None:
+    """Once: a program that never makes the call trains with the scales of each step's own data, and more slowly."""
+    if not _WARNED:
+        _WARNED.append(subject)
+        warnings.warn(
+            f'{subject} recipe: is "delayed", and {_MANY_RUNS} forwards have run without sync_amax_history(model), which makes '
+            'its scales: call it once in every step, after backward, or choose "tensorwise"',
+            stacklevel=3,
+        )
+
+
 def holds_rows(input: Any) -> bool:
     """Does the tensor have elements? Tensors that are not dense are refused later."""
     return is_dense(input) and input.numel() > 0
@@ -289,6 +311,8 @@ def sync_scales(
             step.send(reduced)
         except StopIteration:
             pass
+    for module in found:
+        module._runs = 0
     _look([module for module in found if module._waits])
     return delayed
 

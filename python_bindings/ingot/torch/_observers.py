@@ -18,6 +18,7 @@ from .. import _core
 from .._context import context_for
 from ._errors import LinearError
 from ._layers import context_name, device_of, name_layers
+from ._monitor_output import heat_map, write_scalars
 
 FileName = Union[str, os.PathLike]
 
@@ -77,6 +78,19 @@ class Monitor:
         sqnr_db.
         """
         return self._monitor.records()
+
+    def write_scalars(self, writer: Any, prefix: str = "ingot") -> int:
+        """Adds amax, sqnr_db, saturated_fraction and flushed_fraction of each cast in the observed steps that are kept to a
+        torch.utils.tensorboard.SummaryWriter, or what has its add_scalar(tag, value, step), by layer, tensor and the GEMMs that
+        read the codes: "ingot/sqnr_db/layers.0.wq/input/output". What is not finite is left out.
+        Returns how many. To be called after each observed step, or once with a `history` of all."""
+        return write_scalars(self.records(), writer, prefix)
+
+    def heat_map(self, path: FileName, value: str = "sqnr_db") -> None:
+        """Draws a value of all casts in the observed steps that are kept, layers by steps, as a PNG or another picture that
+        matplotlib writes. value: "sqnr_db", "saturated_fraction", "flushed_fraction" or "amax". Raises LinearError before
+        the first step, for another value, without matplotlib, and if the file cannot be written."""
+        heat_map(self.records(), path, value)
 
     def dump(self, layer: str, tensor: str, folder: FileName) -> None:
         """The next time this layer casts this tensor ("input", "weight" or "grad_output"), writes the values, the codes
