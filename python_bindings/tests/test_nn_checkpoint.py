@@ -523,16 +523,65 @@ def test_messages(tmp_path):
         load_float8_checkpoint(model(), tmp_path / "nothing.safetensors")
 
 
+def mixed():
+    """Of three recipes, and a layer in high precision."""
+    torch.manual_seed(0)
+    sizes = {"width": (256, 128), "up": (128, 256), "down": (256, 128), "head": (128, 64)}
+    layers = {name: torch.nn.Linear(*size, dtype=torch.bfloat16) for name, size in sizes.items()}
+    recipes = {"width": "tensorwise", "up": "rowwise", "down": "blockwise"}
+    for name, recipe in recipes.items():
+        layers[name] = Float8Linear.from_float(layers[name], recipe, name)
+    return torch.nn.ModuleDict(layers)
+
+
+def test_recipes_of_several_kinds(tmp_path):
+    trained = mixed()
+    written = save_float8_checkpoint(trained, tmp_path)
+    groups = {group["weights"]["strategy"]: group for group in written["config_groups"].values()}
+    assert {kind: group["targets"] for kind, group in groups.items()} == {"tensor": ["width"], "channel": ["up"], "block": ["down"]}
+    assert groups["block"]["weights"]["block_structure"] == [128, 128] and written["ignore"] == ["head"]
+    assert {kind: group["input_activations"]["strategy"] for kind, group in groups.items()} == {
+        "tensor": "tensor", "channel": "token", "block": "group",
+    }  # fmt: skip
+    assert json.loads((tmp_path / "config.json").read_text())["quantization_config"] == written
+    fresh = mixed()
+    for name, layer in list(fresh.items()):
+        fresh[name] = torch.nn.Linear(layer.in_features, layer.out_features, dtype=torch.bfloat16)
+    load_float8_checkpoint(fresh, tmp_path)
+    for name, kind in {"width": "tensor", "up": "row", "down": "128x128"}.items():
+        assert fresh[name].scale == kind
+        cast = FrozenFloat8Linear.from_float(trained[name], scale=kind, pow2=kind == "row")
+        assert torch.equal(fresh[name].dequantize(), cast.dequantize())
+    assert torch.equal(fresh["head"].weight, trained["head"].weight)
+
+
+@pytest.mark.nightly
+def test_recipes_of_several_kinds_in_transformers(tmp_path):
+    """Their own code reads what was written."""
+    pytest.importorskip("compressed_tensors")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=128, intermediate_size=256, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4
+    )
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).bfloat16()
+    from ingot.nn import convert
+
+    for recipe, part in {"tensorwise": "v_proj", "blockwise": "o_proj", "rowwise": "_proj"}.items():
+        convert(model, recipe, filter_fn=lambda _, name: part in name, fuse=False)
+    written = save_float8_checkpoint(model, tmp_path)
+    assert len(written["config_groups"]) == 3
+    ids = torch.arange(16)[None]
+    expected = model(input_ids=ids).logits
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    found = loaded(input_ids=ids).logits
+    assert ((found - expected).norm() <= 0.05 * expected.norm()).item()
+
+
 def test_messages_of_saving(tmp_path):
     file = tmp_path / "m.safetensors"
     with pytest.raises(ingot.Error, match="has no layer that is stored in FP8: quantize_"):
         save_float8_checkpoint(model(), file)
-    two = torch.nn.Sequential(
-        FrozenFloat8Linear.from_float(torch.nn.Linear(4, 4), scale="row"),
-        FrozenFloat8Linear.from_float(torch.nn.Linear(4, 4), scale="tensor"),
-    )
-    with pytest.raises(ingot.Error, match=r"scale_inv of several kinds, row \(0\), tensor \(1\), and config.json can name one: pass scale="):
-        save_float8_checkpoint(two, file)
     small = model()
     quantize_(small, MXWeightOnlyConfig(), filter_fn=lambda _, name: name != "head")
     with pytest.raises(ingot.Error, match='"up": has e2m1fn weights with scale=mx, which this does not write: save its'):

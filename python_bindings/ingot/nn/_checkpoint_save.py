@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from .._arrays import file_name
 from .._core import Error
-from .._text import printable, some_of
+from .._text import printable
 from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._operators import HIGH_PRECISION
@@ -58,7 +58,11 @@ class _Contents:
 
     tensors: dict[str, Union[torch.Tensor, _Float8]] = dataclasses.field(default_factory=dict)
     ignored: list[str] = dataclasses.field(default_factory=list)
-    static: bool = False
+    static_kinds: set[str] = dataclasses.field(default_factory=set)  # of layers whose inputs have a static scale
+
+    @property
+    def static(self) -> bool:
+        return bool(self.static_kinds)
 
     @property
     def float8(self) -> list[_Float8]:
@@ -121,7 +125,7 @@ class _Collector:
             contents.tensors[place.prefix + "weight"] = stored
             if isinstance(module, FrozenFloat8Linear) and module.input_scale is not None:
                 contents.tensors[place.prefix + "input_scale"] = module.input_scale
-                contents.static = True
+                contents.static_kinds.add(stored.kind)
         elif isinstance(module, (torch.nn.Linear, LinearParameters, _NormLinear)):
             contents.ignored.append(place.name)
         quantized = isinstance(module, StoredLinear)
@@ -173,12 +177,6 @@ def _fault(contents: _Contents) -> Optional[str]:
             f"{_SUBJECT} model: has no layer that is stored in FP8: quantize_() it first, train with a recipe that casts the "
             "weights, or pass scale= for modules of ingot.nn in high precision"
         )
-    if len(kinds) > 1:
-        found = ", ".join(f"{kind} ({some_of(names, 1)})" for kind, names in sorted(kinds.items()))
-        return (
-            f"{_SUBJECT} model: has FP8 layers with scale_inv of several kinds, {found}, and config.json can name one: pass "
-            "scale=, which casts trained layers with scale_inv of that kind"
-        )
     return None
 
 
@@ -193,17 +191,49 @@ def float8_quantization_config(scale: str, ignored: list[str], static: bool = Fa
             "weight_block_size": [128, 128],
             "modules_to_not_convert": list(ignored),
         }
+    return _of_groups({"group_0": _group(scale, ["Linear"], static)}, ignored)
+
+
+def _group(scale: str, targets: list[str], static: bool) -> dict[str, Any]:
+    """A group of compressed-tensors' config: layers with scale_inv of one kind."""
     number = {"num_bits": 8, "type": "float", "symmetric": True}
-    rows = scale == "row"
-    weights = {**number, "strategy": "channel" if rows else "tensor", "dynamic": False}
-    inputs = {**number, "strategy": "token" if rows and not static else "tensor", "dynamic": not static}
+    weights: dict[str, Any] = {
+        "tensor": {"strategy": "tensor"},
+        "row": {"strategy": "channel"},
+        "1x128": {"strategy": "group", "group_size": 128},
+        "128x128": {"strategy": "block", "block_structure": [128, 128]},
+    }[scale]
+    inputs = {"tensor": {"strategy": "tensor"}, "row": {"strategy": "token"}}.get(scale, {"strategy": "group", "group_size": 128})
+    if static:
+        inputs = {"strategy": "tensor"}
+    return {
+        "targets": targets,
+        "weights": {**number, **weights, "dynamic": False},
+        "input_activations": {**number, **inputs, "dynamic": not static},
+    }
+
+
+def _of_groups(groups: dict[str, Any], ignored: list[str]) -> dict[str, Any]:
     return {
         "quant_method": "compressed-tensors",
         "format": "float-quantized",
         "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}},
+        "config_groups": groups,
         "ignore": list(ignored),
     }
+
+
+def _config_of(contents: _Contents) -> dict[str, Any]:
+    """Of layers with scale_inv of several kinds, each kind is a group of compressed-tensors' config that names them."""
+    kinds: dict[str, list[str]] = {}
+    for each in contents.float8:
+        kinds.setdefault(each.kind, []).append(each.name)
+    if len(kinds) == 1:
+        return float8_quantization_config(next(iter(kinds)), contents.ignored, contents.static)
+    groups = {
+        f"group_{at}": _group(kind, names, kind in contents.static_kinds) for at, (kind, names) in enumerate(sorted(kinds.items()))
+    }
+    return _of_groups(groups, contents.ignored)
 
 
 def save_float8_checkpoint(
@@ -227,7 +257,9 @@ def save_float8_checkpoint(
     A save that fails or is killed leaves the old checkpoint or the new one, whole; what the new one replaces in a folder,
     also model-xxxxx-of-xxxxx.safetensors and their index, is then removed, as by transformers' save_pretrained(). With
     sharded parameters (fully_shard, DTensor) all ranks call this; each tensor is gathered, and the lowest rank writes.
-    Raises LinearError for layers of several layouts or of none, for adapters of PEFT, and for ranks whose models differ.
+    Layers with scale_inv of several kinds (a model of several recipes) make a config of compressed-tensors with a group for
+    each kind, which names its layers. Raises LinearError for a model without such layers, for adapters of PEFT, and for ranks
+    whose models differ.
     """
     check_model(_SUBJECT, model)
     for what, value, known in (("scale", scale, tuple(RECIPE_OF)), ("scale_name", scale_name, _SCALE_NAMES)):
@@ -244,7 +276,9 @@ def save_float8_checkpoint(
     except LinearError as error:
         fault = str(error)
     ranks.agree(_SUBJECT, {name: _facts(each) for name, each in contents.tensors.items()}, fault)
-    config = float8_quantization_config(contents.float8[0].kind, contents.ignored, contents.static)
+    config = _config_of(contents)
+    if config["quant_method"] == "compressed-tensors":
+        scale_name = scale_name or "weight_scale"
     tensors, fault = _gathered(contents, scale_name, ranks)
     if ranks.writes and fault is None:
         try:
