@@ -18,6 +18,7 @@ from torch.nn.parameter import UninitializedTensorMixin
 from .._arrays import file_name
 from .._text import printable, some_of
 from ..torch._errors import LinearError
+from ..torch._progress import progress
 from ._checkpoint_changes import Changes
 from ._checkpoint_config import check_quantization
 from ._checkpoint_files import Reader
@@ -434,11 +435,16 @@ def load_float8_checkpoint(
     unexpected, ignored = ([name for name in rest if is_ignored(name) is each] for each in (False, True))
     if strict:
         _refuse_rest(reader, plan.missing, unexpected)
-    made = {module: plan.layer_of(of_module[0], device) for module, of_module in plan.layers.items()}
+    made: dict[torch.nn.Module, torch.nn.Module] = {}
     values = []
-    for target in plan.targets:
-        value = plan.value_of(target)
-        values.append(_made(target, value, device) if target.tensor.is_meta else value)
+    with progress("weights are loaded", len(plan.layers) + len(plan.targets)) as step:
+        for module, of_module in plan.layers.items():
+            made[module] = plan.layer_of(of_module[0], device)
+            step()
+        for target in plan.targets:
+            value = plan.value_of(target)
+            values.append(_made(target, value, device) if target.tensor.is_meta else value)
+            step()
     scales = {
         module: {key: reader.read(name) for key, name in names.items()}
         for module, names in plan.scales_of.items()

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
 import torch
 from torch.distributed.fsdp import FSDPModule
@@ -17,6 +17,7 @@ from .._text import printable
 from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._operators import HIGH_PRECISION
+from ..torch._progress import progress
 from ._checkpoint_files import NAMES, write_folder, write_tensors
 from ._checkpoint_names import Place, check_model, is_adapted, places, unwrapped
 from ._checkpoint_ranks import Ranks, is_sharded, whole
@@ -279,7 +280,8 @@ def save_float8_checkpoint(
     config = _config_of(contents)
     if config["quant_method"] == "compressed-tensors":
         scale_name = scale_name or "weight_scale"
-    tensors, fault = _gathered(contents, scale_name, ranks)
+    with progress("weights are cast", len(contents.tensors) if ranks.writes else 0) as step:
+        tensors, fault = _gathered(contents, scale_name, ranks, step)
     if ranks.writes and fault is None:
         try:
             _write(pathlib.Path(file_name(path, f"{_SUBJECT} path")), tensors, unwrapped(model), config)
@@ -302,13 +304,14 @@ def _facts(each: Union[torch.Tensor, _Float8]) -> str:
     return text + (f", {getattr(tensor, 'placements')}" if is_sharded(tensor) else "")
 
 
-def _gathered(contents: _Contents, scale_name: Optional[str], ranks: Ranks):
+def _gathered(contents: _Contents, scale_name: Optional[str], ranks: Ranks, step: Callable[[], object]):
     """The file's tensors on the host, of the rank that writes, and what has gone wrong with one of them. Every rank
     takes part in each gathering, also after an error."""
     tensors: dict[str, torch.Tensor] = {}
     fault: Optional[str] = None
     for name, each in contents.tensors.items():
         value = whole(each.weight if isinstance(each, _Float8) else each)
+        step()
         if not ranks.writes or fault is not None:
             continue
         try:

@@ -11,6 +11,7 @@ from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers, take_hooks
+from ..torch._progress import progress
 from ._checkpoint_names import check_model
 from ._convert import is_converted, restore
 from ._float8_linear import Float8Linear
@@ -186,9 +187,11 @@ def quantize_(
             layer.to(device)
         new = config.make(layer, names[layer])
         in_float32 |= layer.weight.dtype == torch.float32 and isinstance(new, WeightOnlyLinear)
+        step()
         return new
 
-    replace_layers(model, wanted, replace)
+    with progress("layers are quantized", sum(isinstance(each, torch.nn.Linear) for each in model.modules())) as step:
+        replace_layers(model, wanted, replace)
     note = (
         "these layers take bfloat16 or float16, and the model was float32: call .bfloat16() on it, or use torch.autocast"
         if in_float32

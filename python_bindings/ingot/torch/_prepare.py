@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from typing import Any, Callable, Iterator, Optional, Sequence, Tuple, Union
@@ -13,6 +14,7 @@ from .._context import context_for
 from ._errors import LinearError
 from ._layers import context_name, gpu_of, ingot_layers, name_layers
 from ._operators import HIGH_PRECISION
+from ._progress import progress as bar
 
 Progress = Callable[[int, int, str], None]
 Tokens = Union[int, Sequence[int]]
@@ -88,6 +90,8 @@ def _run_in_a_state(layer: torch.nn.Module, tokens: int, dtype: Optional[torch.d
     whole = _WithoutHooks(layer)
     tensors = {name: _stand_in(each, device) for name, each in whole.named_parameters()}
     tensors.update((name, _stand_in(each, device)) for name, each in whole.named_buffers())
+    if dtype is None:
+        dtype = getattr(layer, "values_dtype", None)  # of quantized weights, whose scale_inv are float32
     if dtype is None:
         dtype = next((each.dtype for each in tensors.values() if each.dtype in HIGH_PRECISION), torch.bfloat16)
 
@@ -178,7 +182,8 @@ def prepare(
     tokens: how many rows the layers' inputs have in one step, batch times sequence; or several such numbers. gpu: the
     name of another GPU, such as "h200", for which kernels are compiled into the store: this machine needs no GPU, and
     nothing is loaded. dtype: that of the layers' inputs (autocast's, say); by default that of each layer's weight.
-    progress(done, total, kernel) is called after each kernel; an exception from it ends the preparation. Under
+    progress(done, total, kernel) is called after each kernel; an exception from it ends the preparation. Without it tqdm's bar
+    is shown at a terminal. Under
     torch.no_grad() only forward is prepared.
 
     Layers may be on any device, meta included, and may be sharded. Hooks do not run, and parameters and gradients do not
@@ -190,10 +195,16 @@ def prepare(
     context = context_for("cpu" if gpu is not None else context_name(device))
     kernels: list[str] = []
 
+    stack = contextlib.ExitStack()
+    steps: list[Callable[[], object]] = []
+
     def note(done: int, total: int, kernel: str) -> None:
         kernels.append(kernel)
         if progress is not None:
-            progress(done, total, kernel)
+            return progress(done, total, kernel)
+        if not steps:
+            steps.append(stack.enter_context(bar("kernels are compiled", total)))
+        steps[0]()
 
     before = context.stats()["compiled"]
     counts = checked_tokens("ingot.torch.prepare", tokens)
@@ -201,7 +212,8 @@ def prepare(
     layers, left_out = _layers_to_run(model)
     if name:
         recording, layers, left_out = recording_of(model, counts, name, dtype)
-        _core.prepare(context, recording, gpu or "", note)
+        with stack:
+            _core.prepare(context, recording, gpu or "", note)
     if gpu is None:
         _run_on_gpu(layers, counts, dtype, device)
     return Prepared(
