@@ -3,11 +3,13 @@ they were, so that state_dict(), optimizers and FSDP see the model's own names."
 
 from __future__ import annotations
 
+import threading
 from typing import Mapping, Optional, Sequence
 
 import torch
 
 from ..torch import SharedLinearOptions, shared_linear
+from ..torch._checks import refuse
 from ..torch._modules import in_place_of
 from ._delayed import KeepsScales
 from ._parts import (
@@ -20,15 +22,32 @@ class FusedNorm(torch.nn.Module):
 
     @classmethod
     def of(cls, norm: NormModule, computed_by: str) -> "FusedNorm":
-        new = in_place_of(norm, cls)
+        kinds = (kind for kind in (_FusedLayerNorm, _FusedRMSNorm) if isinstance(norm, kind.__mro__[2]))
+        new = in_place_of(norm, next(kinds, cls))
         new.__dict__["_computed_by"] = computed_by
         return new
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return input
 
+    def _replicate_for_data_parallel(self):
+        refuse(
+            f"convert: a norm within {self._computed_by}",
+            "cannot be copied to several GPUs by torch.nn.DataParallel: start a process for each GPU (torchrun), which "
+            "DistributedDataParallel needs, or convert with fuse=False",
+        )
+
     def extra_repr(self) -> str:
         return f"computed within {self._computed_by}"
+
+
+# Programs that make an optimizer's groups ask for the class, such as those that let norms' weights not decay.
+class _FusedLayerNorm(FusedNorm, torch.nn.LayerNorm):
+    pass
+
+
+class _FusedRMSNorm(FusedNorm, torch.nn.RMSNorm):
+    pass
 
 
 def refer_to_norm(module: torch.nn.Module, norm: Optional[FusedNorm]) -> None:
@@ -54,10 +73,11 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
     ingot.torch.shared_linear does: the norm and the cast once.
 
     A model calls each by itself. The first call with an input computes all, and the results of the others wait for their
-    calls. One that is called with something else, or with an input that was written since, computes all anew.
+    calls. One that is called with something else, by another thread, or when the input or a parameter was written since,
+    computes all anew.
     """
 
-    _waiting: Optional[tuple]  # the input, its version, are gradients on?, and results by their places
+    _waiting: Optional[tuple]  # the input, the state that results are for, and results by their places
 
     @classmethod
     def make(
@@ -96,12 +116,22 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
     def output_of(self, part: SharedPart, input: torch.Tensor) -> torch.Tensor:
         at = next(place for place, each in enumerate(self._parts) if each is part)
         waiting = self._waiting
-        state = input, _version(input), torch.is_grad_enabled()
-        if waiting is None or waiting[0] is not input or waiting[1:3] != state[1:] or at not in waiting[3]:
-            waiting = (*state, dict(enumerate(self.compute_all(input))))
-        result = waiting[3].pop(at)
-        self._waiting = waiting if waiting[3] else None
+        state = self._state(input)
+        fits = waiting is not None and waiting[0] is input and waiting[1] == state
+        result = waiting[2].pop(at, None) if fits else None
+        if result is None:
+            waiting = (input, state, dict(enumerate(self.compute_all(input))))
+            result = waiting[2].pop(at)
+        self._waiting = waiting if waiting[2] else None
         return result
+
+    def _state(self, input: torch.Tensor) -> tuple:
+        """What results are for, besides the input itself."""
+        if torch.compiler.is_compiling():
+            return (torch.is_grad_enabled(),)
+        tensors = [each for module in (*self._parts, self.norm) for each in module._parameters.values() if each is not None]
+        versions = [(id(each), _version(each)) for each in tensors]
+        return torch.is_grad_enabled(), threading.get_ident(), _version(input), versions
 
     def compute_all(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs of all layers, in the order of their names."""
@@ -117,6 +147,4 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
 
 
 def _version(tensor: torch.Tensor) -> int:
-    if torch.compiler.is_compiling() or tensor.is_inference():
-        return -1
-    return tensor._version
+    return -1 if tensor.is_inference() else tensor._version
