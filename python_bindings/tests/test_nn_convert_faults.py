@@ -1,5 +1,6 @@
 """ingot.nn.convert() and models that compute more than it sees at first: modes, gates, aliases, and what waits between calls."""
 
+import copy
 import threading
 
 import pytest
@@ -9,12 +10,154 @@ from torch import nn
 from torch.nn import functional as F
 
 import ingot
-from ingot.nn import convert, restore
+from ingot.nn import Float8Linear, LayerNormLinear, RMSNormLinear, convert, restore
 from ingot.nn._fused_parts import FirstOfShared, FusedNorm
+
+
+class Block(nn.Module):
+    """A norm and a linear layer, with something in between or beside them."""
+
+    def __init__(self, how=""):
+        super().__init__()
+        self.norm, self.layer, self.how = (GatedNorm() if "gate" in how else nn.LayerNorm(32)), nn.Linear(32, 32), how
+        self.mask, self.calls = None, []
+
+    def forward(self, x):
+        self.calls.append(len(x))
+        if self.mask is None:
+            self.mask = torch.ones(32)
+        if self.how == "a gate":
+            return self.layer(self.norm(x, x))
+        if self.how == "a gate by name":
+            return self.layer(self.norm(x, gate=x))
+        y = self.norm(input=x) if self.how == "a keyword" else self.norm(x)
+        if self.how == "training" and self.training or self.how == "evaluation" and not self.training:
+            y = y + 1
+        if self.how == "its forward":
+            return self.layer(y) + self.norm.forward(x)
+        return self.layer(y) * self.mask
+
+
+class GatedNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(32)), 1e-5
+
+    def forward(self, x, gate=None):
+        return F.rms_norm(x if gate is None else x * F.silu(gate), (32,), self.weight, self.eps)
 
 
 def largest(one, other):
     return (one - other).abs().max().item()
+
+
+@pytest.mark.parametrize("how", ["a gate", "a gate by name", "a keyword", "training", "evaluation", "its forward"])
+def test_norms_that_stay(how):
+    model, x = Block(how), torch.randn(4, 32)
+    expected = [model.train(training)(x) for training in (True, False)]
+    report = convert(model, "high_precision", example=x)
+    assert report.norms == {"norm": "stays by itself: other modules read it too, or it is not called once"}
+    assert max(largest(model.train(training)(x), each) for training, each in zip((True, False), expected)) < 1e-5
+
+
+def test_a_forward_that_keeps_something():
+    """A mask that the first forward makes has values, and the forward without values was not counted."""
+    model, x = Block(), torch.randn(4, 32)
+    expected = copy.deepcopy(model)(x)
+    calls = model.calls
+    convert(model, "high_precision", example=x)
+    assert isinstance(model.layer, LayerNormLinear) and model.mask is None and model.calls is calls and calls == []
+    assert largest(model(x), expected) < 1e-5 and type(model.mask) is torch.Tensor and model.training
+
+
+class FeedForward(nn.Module):
+    def __init__(self, how=""):
+        super().__init__()
+        self.up, self.down, self.how = nn.Linear(32, 64), nn.Linear(64, 32), how
+
+    def forward(self, x):
+        y = F.gelu(self.up(x))
+        if self.how == "dropout":
+            y = F.dropout(y, 0.5, self.training)
+        if self.how == "noise" and self.training:
+            y = y * torch.rand_like(y)
+        return self.down(y)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("how", ["dropout", "noise"])
+def test_mlps_that_train_otherwise(how, training):
+    """What only training computes is not lost where the model is in evaluation."""
+    model = nn.Sequential(FeedForward(how)).train(training)
+    state = torch.get_rng_state()
+    convert(model, "high_precision")
+    assert isinstance(model[0], FeedForward) and isinstance(model[0].up, Float8Linear)
+    assert model[0].training == training and torch.equal(state, torch.get_rng_state())
+
+
+class Bypass(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mlp = FeedForward()
+
+    def forward(self, x):
+        return self.mlp.down(F.relu(self.mlp.up(x)))
+
+
+def test_an_mlp_whose_layers_are_called_by_a_function():
+    model, x = Bypass(), torch.randn(4, 32)
+    expected = model(x)
+    report = convert(model, "high_precision", example=x)
+    assert set(report.converted.values()) == {"Float8Linear"} and largest(model(x), expected) < 1e-5
+    unseen = Bypass()
+    convert(unseen, "high_precision")
+    with pytest.raises(ingot.Error, match="has no forward: call the module that contains it, or .* fuse=False"):
+        unseen(x)
+
+
+class ConditionedNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(32)), 1e-5
+
+    def forward(self, x, scale):
+        return F.rms_norm(x, (32,), self.weight, self.eps) * scale
+
+
+def test_a_norm_that_cannot_be_tried():
+    with pytest.raises(ingot.Error, match="a ConditionedNorm cannot be tried with an input .TypeError: .*scale"):
+        RMSNormLinear.from_parts(ConditionedNorm(), nn.Linear(32, 32))
+
+
+class Listed(nn.Module):
+    """Calls its layers by a list, which is no part of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp, self.last = nn.LayerNorm(32), FeedForward(), nn.Linear(32, 32)
+        self.order = [self.norm, self.mlp, self.last]
+
+    def forward(self, x):
+        for module in self.order:
+            x = module(x)
+        return x
+
+
+def test_modules_that_a_list_holds_too():
+    model, x, seen = Listed(), torch.randn(4, 32), []
+    model.last.register_forward_hook(lambda *_: seen.append(1))
+    expected = model(x)
+    convert(model, "high_precision", example=x)
+    assert isinstance(model.last, Float8Linear) and isinstance(model.order[2], nn.Linear)
+    del seen[:]  # hooks run when the model is looked at
+    assert largest(model(x), expected) < 1e-5 and len(seen) == 1
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        copied.last.weight.zero_()
+    assert largest(copied(x), copied.last.bias.expand(4, 32)) < 1e-5 and largest(model(x), expected) < 1e-5
+    restore(model)
+    del seen[:]
+    assert torch.equal(model(x), expected) and len(seen) == 1 and "forward" not in vars(model.last)
 
 
 class Attention(nn.Module):
@@ -70,3 +213,13 @@ def test_what_a_fused_norm_is():
         model.norm._replicate_for_data_parallel()
     restore(model)
     assert type(model.norm) is nn.LayerNorm
+
+
+def test_a_compiled_model():
+    """Runs anew without its graphs while it is looked at, and is compiled again."""
+    model, x = Attention(), torch.randn(4, 32)
+    graphs = []
+    compiled = torch.compile(model, backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    expected = compiled(x)
+    assert len(convert(compiled, "high_precision", example=x).converted) == 3 and len(graphs) == 1
+    assert largest(compiled(x), expected) < 1e-5 and len(graphs) == 2

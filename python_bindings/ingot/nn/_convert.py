@@ -13,7 +13,7 @@ from ..torch._gains import expected_gain
 from ..torch._model_weights import OtherWeight, other_lines, other_weights, users_of_parameters
 from ..torch._module_calls import check_module_recipe
 from ..torch._modules import (
-    is_ingot_layer, leave_fast_paths, order_of, reason_against_replacing, reason_of_weight, take_hooks
+    clear_hooks, is_ingot_layer, leave_fast_paths, order_of, reason_against_replacing, reason_of_weight, take_hooks
 )
 from ._checkpoint_names import check_model
 from ._float8_linear import Float8Linear
@@ -98,14 +98,14 @@ def convert(
     every layer of which filter_fn(layer, name) is False.
 
     fuse: MLPs, gated or not, whose forward computes nothing else become Mlp and GatedMlp. A norm that only one MLP, or one to
-    three linear layers read is computed within their cast; which read it is seen in one forward of the model without values.
-    That takes example inputs: `example`, a tensor, a tuple of arguments or a dict of keyword arguments, which models of
-    transformers bring along themselves. Without them, or where the forward needs values, norms stay by themselves, and the
-    report says why. What is called in another way than in that forward (with inputs of another kind, by a hook, or by PEFT
-    as the base of an adapter) has to stay apart: fuse=False. restore() undoes it all.
+    three linear layers read is computed within their cast; which read it is seen in two forwards of the model without values,
+    in training and in evaluation. That takes example inputs: `example`, a tensor, a tuple of arguments or a dict of keyword
+    arguments, which models of transformers bring along themselves. Without them, or where the forward needs values, norms
+    stay by themselves, and the report says why. What is called in another way than in these forwards (with inputs of another
+    kind, by a hook, or by PEFT as the base of an adapter) has to stay apart: fuse=False. restore() undoes it all.
 
-    Raises LinearError for an unknown recipe, for a model that is sharded or compiled already, and for one that is itself a
-    linear layer; nothing is changed then. A second call leaves alone what is FP8 already.
+    Raises LinearError for an unknown recipe, for a model whose layers are sharded or compiled already, and for one that
+    is itself a linear layer; nothing is changed then. A second call leaves alone what is FP8 already.
     """
     _check(model, recipe, tokens, filter_fn)
     plan = _planned(model, recipe, history_length, tokens, gpu, filter_fn, head)
@@ -214,12 +214,14 @@ def _fuse(plan: _Plan, example: Optional[Example]) -> None:
     """Plans the layers that compute the norm in front of them."""
     names = {module: name for name, module in plan.model.named_modules()}
     norms = {module for module in names if _is_norm(module)}
-    if not norms or not plan.names:
+    if not plan.names or not (norms or plan.mlps):
         return
     readers: Dict[torch.nn.Module, List[torch.nn.Module]] = {}
     try:
         args, kwargs = _example_of(plan.model, example)
-        readers = readers_of_norms(plan.model, norms, {*plan.names, *plan.mlps}, args, kwargs)
+        readers, called = readers_of_norms(plan.model, norms, {*plan.names, *plan.mlps}, args, kwargs)
+        for module in [each for each in plan.mlps if called.intersection(_layers_of(plan.mlps[each]))]:
+            del plan.mlps[module]  # a function calls its layers without it
         why = "other modules read it too, or it is not called once"
     except Exception as error:  # of the model's own code
         text = str(error).strip().split("\n")[0]
@@ -228,6 +230,10 @@ def _fuse(plan: _Plan, example: Optional[Example]) -> None:
         reason = _fuse_one(plan, norm, names, readers[norm]) if norm in readers else why
         if reason:
             plan.norms[names[norm]] = f"stays by itself: {reason}"
+
+
+def _layers_of(found: FoundMlp) -> List[torch.nn.Module]:
+    return [found.module._modules[name] for name in found.parts]
 
 
 def _is_norm(module: torch.nn.Module) -> bool:
@@ -373,9 +379,11 @@ def _put(plan: _Plan) -> None:
             if child in plan.made:
                 parent._modules[key] = plan.made[child]
     # FSDP frees parameters that nothing else holds.
-    for old in plan.made:
+    for old, new in plan.made.items():
         for part in old.modules():
             part._parameters = dict.fromkeys(part._parameters)
+        clear_hooks(old)
+        old.__dict__["forward"] = new  # for a call by what holds it besides the modules around it, such as a list
     if plan.made:
         leave_fast_paths(plan.model)
 
@@ -410,6 +418,7 @@ def restore(model: torch.nn.Module) -> int:
 def _taken_back(module: torch.nn.Module) -> torch.nn.Module:
     """The module that this one replaced, with its parameters, hooks and mode."""
     old = vars(module)[_REPLACED]
+    vars(old).pop("forward", None)
     for name, part in old.named_modules():
         if part._parameters:
             now = module.get_submodule(name)._parameters

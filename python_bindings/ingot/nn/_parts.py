@@ -77,7 +77,7 @@ class LinearParameters(torch.nn.Module):
         torch.nn.Linear.reset_parameters(self)
 
     def forward(self, *_):
-        refuse("LinearParameters", "has no forward: call the module that contains it")
+        refuse("LinearParameters", "has no forward: call the module that contains it, or leave it apart by fuse=False of ingot.nn.convert()")
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
@@ -151,7 +151,12 @@ def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, sub
     x[1] *= eps**0.5
     x[2] += 3
     x = x.to(trial.weight.device)
-    found = trial(x)
+    try:
+        found = trial(x)
+    except Exception as error:  # code of another library
+        refuse(subject, f"from_parts: a {name} cannot be tried with an input ({type(error).__name__}: {str(error)[:200]})")
+    if not isinstance(found, torch.Tensor) or found.shape != x.shape:
+        refuse(subject, f"from_parts: a {name} does not return a tensor of its input's shape")
     for centred, gamma in ((False, trial.weight), (True, trial.weight + 1)):
         results = {"layer": torch.nn.functional.layer_norm(x, (features,), gamma, bias, eps)}
         if bias is None:

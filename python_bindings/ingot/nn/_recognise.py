@@ -6,9 +6,13 @@ norm is seen in one forward of the whole model with fake tensors, which has no v
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import copy
 import logging
 import operator
+import sys
+import warnings
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
@@ -60,8 +64,8 @@ class _Tracer(torch.fx.Tracer):
 
 def find_mlp(module: torch.nn.Module) -> Optional[FoundMlp]:
     """Returns what the module is if its forward computes down(activation(gate(x))), down(activation(gate(x)) * up(x)) or the
-    same with gate and up as one layer, and nothing else; None of all others, and of a torch.nn.Sequential, whose parts programs
-    take by their numbers."""
+    same with gate and up as one layer, and nothing else, in training and in evaluation; None of all others, and of a
+    torch.nn.Sequential, whose parts programs take by their numbers."""
     if isinstance(module, torch.nn.Sequential):
         return None
     children = dict(module.named_children())
@@ -69,11 +73,19 @@ def find_mlp(module: torch.nn.Module) -> Optional[FoundMlp]:
     others = [each for name, each in children.items() if name not in linears]
     if len(linears) not in (2, 3) or module._parameters or any(True for each in others for _ in each.parameters()):
         return None
+    modes = {each: each.training for each in module.modules()}
+    found = []
     try:
-        graph = _Tracer().trace(module)
+        for training in (True, False):
+            module.train(training)
+            with torch.random.fork_rng(devices=[]):
+                found.append(_of_graph(module, _Tracer().trace(module), linears))
     except Exception:  # torch.fx raises errors of many kinds for what it cannot trace
         return None
-    return _of_graph(module, graph, linears)
+    finally:
+        for each, training in modes.items():
+            each.training = training
+    return found[0] if found[0] == found[1] else None
 
 
 def _of_graph(module: torch.nn.Module, graph: torch.fx.Graph, linears: Dict[str, torch.nn.Linear]) -> Optional[FoundMlp]:
@@ -176,6 +188,7 @@ class _Readers(TorchFunctionMode):
         self._norms, self._leaves = norms, leaves
         self._inside: Optional[torch.nn.Module] = None
         self._given: Dict[int, Tuple[torch.nn.Module, torch.Tensor]] = {}  # by id: held, so that no other tensor has it
+        self.owners: Dict[int, torch.nn.Module] = {}  # the norms, by the ids of their parameters
         self.called: List[torch.nn.Module] = []  # and not at its end: the innermost module is the last
         self.calls: Dict[torch.nn.Module, int] = {}
         self.readers: Dict[torch.nn.Module, List[torch.nn.Module]] = {norm: [] for norm in norms}
@@ -194,6 +207,8 @@ class _Readers(TorchFunctionMode):
         if not _reads_no_values(function):
             norms = self._norms_of((args, kwargs))
             self.read_elsewhere.update(norm for norm in norms if self._inside not in self.readers[norm])
+            owners = {self.owners.get(id(each)) for each in tree_leaves((args, kwargs))} - {None, self._inside}
+            self.read_elsewhere.update(owners)  # computed by its parameters, or by its forward() without a call
         return function(*args, **kwargs)
 
     def before(self, module: torch.nn.Module, args: tuple) -> None:
@@ -207,6 +222,11 @@ class _Readers(TorchFunctionMode):
             else:
                 self.read_elsewhere.add(norm)
         self._inside = module
+
+    def before_norm(self, norm: torch.nn.Module, args: tuple, kwargs: Dict[str, Any]) -> None:
+        """One that gets more than its input, a gate say, computes more than a norm."""
+        if len(args) != 1 or kwargs:
+            self.read_elsewhere.add(norm)
 
     def after(self, module: torch.nn.Module, _: Any, output: Any) -> None:
         while self.called and self.called.pop() is not module:
@@ -242,6 +262,32 @@ def _no_log_of_fake_tensors() -> Iterator[None]:
         log.disabled = disabled
 
 
+def _uncompiled() -> Any:
+    """Functions and modules that are compiled already run eagerly."""
+    return torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _without_traces(model: torch.nn.Module, training: bool) -> Iterator[None]:
+    """In this mode; afterwards modules have the attributes that they had: a mask that a forward keeps for the next one would
+    have no values."""
+    kept = []
+    for module in model.modules():
+        own = vars(module)
+        containers = [each for each in own.values() if type(each) in (dict, list, set, collections.OrderedDict)]
+        kept.append((own, dict(own), [(each, copy.copy(each)) for each in containers]))
+    try:
+        model.train(training)
+        yield
+    finally:
+        for own, before, containers in kept:
+            own.clear()
+            own.update(before)
+            for each, content in containers:
+                each.clear()
+                (each.extend if isinstance(each, list) else each.update)(content)
+
+
 def _run(model: torch.nn.Module, watch: _Readers, unseen: Dict[type, bool], args: tuple, kwargs: Dict[str, Any]) -> None:
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
@@ -251,13 +297,23 @@ def _run(model: torch.nn.Module, watch: _Readers, unseen: Dict[type, bool], args
 
     tensors = {name: fake(each) for name, each in (*model.named_parameters(), *model.named_buffers())}
     args, kwargs = tree_map_only(torch.Tensor, fake, (args, kwargs))
+    names = {norm: name for name, norm in model.named_modules() if norm in watch.readers}
+    for norm, name in names.items():
+        keys = [f"{name}.{key}" if name else key for key in norm._parameters]
+        watch.owners.update((id(tensors[key]), norm) for key in keys if key in tensors)
     hooks = torch.nn.modules.module
     handles = [hooks.register_module_forward_pre_hook(watch.before), hooks.register_module_forward_hook(watch.after)]
+    handles += [norm.register_forward_pre_hook(watch.before_norm, with_kwargs=True) for norm in names]
     stubs = [module for module in model.modules() if type(module) in unseen and "forward" not in vars(module)]
     try:
         for module in stubs:
             module.__dict__["forward"] = _Unseen(watch, unseen[type(module)])
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), mode, watch, _no_log_of_fake_tensors():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore")  # they are about a forward that nobody asked for
+            quiet = _uncompiled(), _no_log_of_fake_tensors()
+            for each in (torch.no_grad(), torch.random.fork_rng(devices=[]), *quiet, mode, watch):
+                stack.enter_context(each)
             result = torch.func.functional_call(model, tensors, args, kwargs)
     finally:
         for handle in handles:
@@ -267,19 +323,23 @@ def _run(model: torch.nn.Module, watch: _Readers, unseen: Dict[type, bool], args
     watch.note_elsewhere(result)
 
 
-def readers_of_norms(
-    model: torch.nn.Module, norms: Set[torch.nn.Module], leaves: Set[torch.nn.Module], args: tuple, kwargs: Dict[str, Any]
-) -> Dict[torch.nn.Module, List[torch.nn.Module]]:
-    """Returns the norms that a forward of the model calls once, and whose result only some of `leaves` read, each called once,
-    as its only argument; with these, in the order of their calls. What modules read whose forward needs values is not seen,
-    and counts as read elsewhere. Raises what the model's own forward raises of tensors without values."""
+def _watched(
+    model: torch.nn.Module,
+    training: bool,
+    norms: Set[torch.nn.Module],
+    leaves: Set[torch.nn.Module],
+    args: tuple,
+    kwargs: Dict[str, Any],
+) -> _Readers:
+    """What is seen in one forward in this mode. Raises what the model's own forward raises of tensors without values."""
     unseen: Dict[type, bool] = {}
     first: Optional[Exception] = None
     while True:
         watch = _Readers(norms, leaves)
         try:
-            _run(model, watch, unseen, args, kwargs)
-            break
+            with _without_traces(model, training):
+                _run(model, watch, unseen, args, kwargs)
+            return watch
         except Exception as error:
             first = first or error
             failed = watch.called[-1] if watch.called else model
@@ -290,9 +350,28 @@ def readers_of_norms(
                 raise first
             else:
                 unseen[type(failed)] = False
-    once = {module for module, calls in watch.calls.items() if calls == 1}
-    return {
-        norm: readers
-        for norm, readers in watch.readers.items()
-        if norm in once and readers and norm not in watch.read_elsewhere and once.issuperset(readers)
-    }
+
+
+_ReadersOfNorms = Dict[torch.nn.Module, List[torch.nn.Module]]
+
+
+def readers_of_norms(
+    model: torch.nn.Module, norms: Set[torch.nn.Module], leaves: Set[torch.nn.Module], args: tuple, kwargs: Dict[str, Any]
+) -> Tuple[_ReadersOfNorms, Set[torch.nn.Module]]:
+    """Returns the norms that a forward of the model calls once, and whose result only some of `leaves` read, each called once,
+    as its only argument, in training as in evaluation; with these, in the order of their calls. And the leaves that are called
+    outside of others. What modules read whose forward needs values is not seen, and counts as read elsewhere. Raises what the
+    model's own forward raises of tensors without values."""
+    found: List[_ReadersOfNorms] = []
+    called: Set[torch.nn.Module] = set()
+    for training in (model.training, not model.training):
+        watch = _watched(model, training, norms, leaves, args, kwargs)
+        called.update(leaves.intersection(watch.calls))
+        once = {module for module, calls in watch.calls.items() if calls == 1}
+        found.append({
+            norm: readers
+            for norm, readers in watch.readers.items()
+            if norm in once and readers and norm not in watch.read_elsewhere and once.issuperset(readers)
+        })  # fmt: skip
+    one, other = found
+    return {norm: readers for norm, readers in one.items() if other.get(norm) == readers}, called

@@ -155,6 +155,13 @@ def take_hooks(module: torch.nn.Module, new: torch.nn.Module) -> None:
     new.__dict__["_is_full_backward_hook"] = module._is_full_backward_hook
 
 
+def clear_hooks(module: torch.nn.Module) -> None:
+    """Of a module whose hooks another one has taken."""
+    for name, hooks in vars(module).items():
+        if name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")) and isinstance(hooks, dict):
+            hooks.clear()
+
+
 def _bound_to(hooks: Dict[Any, Any], module: torch.nn.Module, new: torch.nn.Module) -> Dict[Any, Any]:
     """A hook that wants its module as an argument holds a weak reference to it."""
     for key, hook in hooks.items():
