@@ -324,14 +324,61 @@ def test_the_report_of_a_conversion_counts_every_weight():
 def test_the_report_of_quantize_counts_every_weight():
     model = everything()
     report = quantize_(model, Float8WeightOnlyConfig())
-    assert report.converted == ("linear", "trained", "exact")
-    assert list(report.left_alone) == [
-        "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "norm", "qkv.q", "qkv.k", "attention.out_proj",
-    ]  # fmt: skip
-    reason = "a GatedMlp of ingot.nn multiplies by it, and takes weights in high precision"
-    assert report.left_alone["mlp.up_proj"] == reason
-    assert str(report).startswith("3 of 10 linear layers were quantized")
+    assert report.converted == (
+        "linear", "trained", "exact", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "norm.linear", "qkv.q", "qkv.k",
+    )  # fmt: skip
+    assert list(report.left_alone) == ["attention.out_proj"]
+    assert str(report).startswith("9 of 10 linear layers were quantized")
     check_others(report)
+
+
+MODULES = {
+    "layer norm": lambda **o: LayerNormLinear(32, 24, activation="gelu", **o),
+    "rms norm": lambda **o: RMSNormLinear(32, 24, bias=False, zero_centred=True, **o),
+    "mlp": lambda **o: Mlp(32, 48, norm="layer", activation="gelu_tanh", **o),
+    "gated": lambda **o: GatedMlp(32, 48, norm="rms", zero_centred=True, **o),
+    "of two": lambda **o: GatedMlp.from_parts((nn.Linear(32, 48, **of(o)), nn.Linear(32, 48, **of(o))), nn.Linear(48, 32, **of(o)), recipe=o["recipe"]),
+    "shared": lambda **o: SharedInputLinears(32, {"a": 24, "b": 8}, norm="layer", **o),
+}
+
+
+def of(options):
+    return {"dtype": options["dtype"]}
+
+
+@pytest.mark.parametrize("kind", MODULES)
+def test_modules_are_taken_apart(kind):
+    """They compute the same, and their layers are quantized."""
+    torch.manual_seed(0)
+    model = nn.Sequential(MODULES[kind](dtype=torch.bfloat16, recipe="high_precision"))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    seen = []
+    model[0].register_forward_hook(lambda *_: seen.append("hook"))
+    x = torch.randn(5, 32, dtype=torch.bfloat16)
+    with torch.no_grad():
+        expected = model(x)
+        report = quantize_(model, Float8WeightOnlyConfig())
+        found = model(x)
+    assert not report.left_alone and report.converted and seen == ["hook"] * 2
+    for one, other in zip(*((each,) if torch.is_tensor(each) else each for each in (found, expected))):
+        assert one.dtype == torch.bfloat16 and close(one, other, 0.06)
+    again = quantize_(model, Float8WeightOnlyConfig())
+    assert not again.converted and set(again.left_alone.values()) == {"is quantized already"}
+
+
+def test_modules_that_stay_whole():
+    model = nn.ModuleDict({"mlp": Mlp(32, 48, activation="x * 2"), "gated": GatedMlp(32, 48)})
+    report = quantize_(model, Float8WeightOnlyConfig(), lambda layer, name: "gated" not in name)
+    assert not report.converted
+    expression = "a Mlp of ingot.nn multiplies by it: its activation 'x * 2' is an expression of Ingot, which no other module computes"
+    assert report.left_alone["mlp.up_proj"] == expression
+    assert report.left_alone["gated.down_proj"] == "a GatedMlp of ingot.nn multiplies by it: filter_fn leaves it out"
+    itself = quantize_(GatedMlp(32, 48), Float8WeightOnlyConfig())
+    assert set(itself.left_alone.values()) == {
+        "a GatedMlp of ingot.nn multiplies by it: it is the model itself, whose place nothing can take: put it into another module"
+    }
 
 
 def blocks():

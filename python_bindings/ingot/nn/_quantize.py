@@ -12,6 +12,7 @@ from ..torch._errors import LinearError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers, take_hooks
 from ..torch._progress import progress
+from ._apart import take_apart
 from ._checkpoint_names import check_model
 from ._convert import is_converted, restore
 from ._float8_linear import Float8Linear
@@ -112,14 +113,16 @@ def reason_to_keep(layer: torch.nn.Module) -> str:
     return reason
 
 
-def _left_in_modules(model: torch.nn.Module) -> dict[str, str]:
-    """The layers inside modules of ingot.nn, which quantize_() leaves alone, with the reason."""
+def _left_in_modules(model: torch.nn.Module, whole: dict[torch.nn.Module, str]) -> dict[str, str]:
+    """The layers inside modules of ingot.nn, which quantize_() leaves alone, with the reason. whole: modules that could not be
+    taken apart."""
     left: dict[str, str] = {}
     for name, layer, owner in linear_layers(model):
         if isinstance(owner, WeightOnlyLinear):
             left[name] = "is quantized already"
         elif not isinstance(owner, torch.nn.Linear):
-            left[name] = f"a {type(owner).__name__} of ingot.nn multiplies by it, and takes weights in high precision"
+            reason = whole.get(owner, "filter_fn leaves it out")
+            left[name] = f"a {type(owner).__name__} of ingot.nn multiplies by it: {reason}"
     return left
 
 
@@ -133,7 +136,8 @@ def quantize_(
 
     filter_fn(layer, name) says which linear layers to replace; without it all. device: where weights are cast and then
     stay, one layer after the other. A layer that several modules share stays shared, and a second call changes nothing.
-    What convert() has fused is taken apart before, by restore(). What is replaced is an nn.Linear itself, or a Float8Linear with any scales. A subclass with its own forward is left
+    What convert() has fused is taken apart before, by restore(), and modules of several parts (RMSNormLinear, GatedMlp ...)
+    become modules of linear layers, if filter_fn is true of one of their parts. What is replaced is an nn.Linear itself, or a Float8Linear with any scales. A subclass with its own forward is left
     alone. A layer that shares its weight with another module is left alone, since codes would be one more copy.
     Raises LinearError for a model that is itself a linear layer, for one that is sharded or wrapped already, and for a
     config that the layers refuse.
@@ -157,12 +161,13 @@ def quantize_(
         )
     if is_converted(model):
         restore(model)
-    names: dict[torch.nn.Module, str] = {}
-    left_alone = _left_in_modules(model)
-    users = users_of_parameters(model)
     for layer, (name, text) in order_of(model, keeps_parameters=False).items():
         if filter_fn is None or filter_fn(layer, name):
             raise LinearError(f"quantize_: {text.replace('convert', 'quantize')}")
+    chosen = {owner for name, layer, owner in linear_layers(model) if filter_fn is None or filter_fn(layer, name)}
+    names: dict[torch.nn.Module, str] = {}
+    left_alone = _left_in_modules(model, take_apart(model, chosen.__contains__))
+    users = users_of_parameters(model)
 
     def wanted(layer: torch.nn.Module, name: str) -> bool:
         if not isinstance(layer, torch.nn.Linear):

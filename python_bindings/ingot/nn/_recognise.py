@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 # By Ingot's names (docs/pointwise.md); the first that computes the same is taken.
-_ACTIVATIONS: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+ACTIVATIONS: Dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -160,7 +160,7 @@ def _with_activation(
     else:
         return None
     for gate, up, x, factor in roles:
-        for name, activation in _ACTIVATIONS.items():
+        for name, activation in ACTIVATIONS.items():
             expected = activation(x) if factor is None else activation(x) * factor
             if torch.allclose(found, expected, rtol=1e-5, atol=1e-6):
                 return FoundMlp(module, gate, up, last, name, factor is not None)
