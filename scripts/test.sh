@@ -79,11 +79,14 @@ peers() {
     echo "test: torchao 0.18.0 cannot be installed here; the comparisons with it are skipped"
   fi
   # PEFT's adapters train over ingot.nn's frozen layers, transformers' models are loaded from FP8 checkpoints and converted,
-  # from configs and without weights; matplotlib draws train_gpt.py's plot. Without what else they would bring.
-  if ! .venv/bin/python -c 'import matplotlib, peft, transformers' 2> /dev/null &&
+  # from configs and without weights; Lightning trains with Ingot's plugin; matplotlib draws train_gpt.py's plot. Without what
+  # else they would bring.
+  if ! .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(None in map(u.find_spec,
+           ("matplotlib", "peft", "transformers", "pytorch_lightning")))' &&
      ! { pip --no-deps peft==0.21.2 accelerate==1.15.0 transformers==4.57.6 huggingface_hub==0.36.2 safetensors==0.8.0 \
-           tokenizers==0.22.2 && pip matplotlib psutil PyYAML regex requests tqdm packaging filelock fsspec; }; then
-    echo "test: PEFT, transformers or matplotlib cannot be installed here; the tests with them are skipped"
+           tokenizers==0.22.2 pytorch-lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0 &&
+         pip matplotlib psutil PyYAML regex requests tqdm packaging filelock fsspec; }; then
+    echo "test: PEFT, transformers, Lightning or matplotlib cannot be installed here; the tests with them are skipped"
   fi
 }
 peers &
