@@ -110,6 +110,43 @@ def test_lightning():
         IngotPrecision("fp8")
 
 
+# ---- torchtitan ----
+
+
+@pytest.mark.nightly
+def test_torchtitan():
+    """Its override, applied to a model built from its config: its trainer needs a GPU."""
+    llama3 = pytest.importorskip("torchtitan.models.llama3")
+    from torchtitan.config.override import OverrideConfig, apply_overrides
+
+    from ingot.nn import Float8Linear
+
+    models = {}
+    for recipe in ("", "rowwise"):
+        config = llama3.model_registry("debugmodel").model
+        if recipe:
+            lines = apply_overrides(
+                OverrideConfig(imports=[("ingot.integrations.torchtitan.float8", {"recipe": recipe})]), config
+            )
+            assert len(lines) == 30 and all("Float8Linear.Config with recipe='rowwise'" in line for line in lines)
+        models[recipe] = config.build()
+    plain, float8 = models.values()
+    assert [name for name, each in float8.named_modules() if type(each).__name__ == "Linear"] == ["lm_head"]
+    assert sum(isinstance(each, Float8Linear) for each in float8.modules()) == 30
+    float8.init_states()
+    float8.load_state_dict(plain.state_dict())
+    parts = [next(model.layers.children()).feed_forward for model in (plain, float8)]
+    x = torch.randn(2, 32, parts[0].w1.in_features)
+    with torch.no_grad():
+        for parameter in parts[0].parameters():
+            parameter.normal_(std=0.1)
+        parts[1].load_state_dict(parts[0].state_dict())
+    expected, found = (part(x) for part in parts)
+    assert ((found - expected).norm() < 0.1 * expected.norm()).item()
+    found.sum().backward()
+    assert all(parameter.grad is not None for parameter in parts[1].parameters())
+
+
 # ---- ingot.run ----
 
 PROGRAM = """

@@ -2,5 +2,6 @@
 
 transformers: IngotConfig for from_pretrained(quantization_config=), and a callback for delayed scales.
 lightning: IngotPrecision, a plugin for the Trainer.
+torchtitan: float8, an override of its config.
 Programs that use torchao.float8, accelerate's mixed_precision="fp8" among them, need none: python3 -m ingot.run.
 """
