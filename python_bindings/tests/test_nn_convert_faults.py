@@ -33,6 +33,8 @@ class Block(nn.Module):
         y = self.norm(input=x) if self.how == "a keyword" else self.norm(x)
         if self.how == "training" and self.training or self.how == "evaluation" and not self.training:
             y = y + 1
+        if self.how == "layerdrop" and self.training and torch.rand([]) < 0.1:
+            return x
         if self.how == "its forward":
             return self.layer(y) + self.norm.forward(x)
         return self.layer(y) * self.mask
@@ -68,6 +70,13 @@ def test_a_forward_that_keeps_something():
     convert(model, "high_precision", example=x)
     assert isinstance(model.layer, LayerNormLinear) and model.mask is None and model.calls is calls and calls == []
     assert largest(model(x), expected) < 1e-5 and type(model.mask) is torch.Tensor and model.training
+
+
+def test_layers_that_training_skips_at_times():
+    model = Block("layerdrop")
+    report = convert(model, "high_precision", example=torch.randn(4, 32))
+    assert report.norms == {"norm": "is computed within layer"}
+    assert str(report).startswith("1 of 1 linear layers are converted, in high precision")
 
 
 class FeedForward(nn.Module):

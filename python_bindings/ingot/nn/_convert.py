@@ -40,11 +40,13 @@ class ConvertReport:
     norms: Dict[str, str]
     gains: Dict[str, float]
     others: Tuple[OtherWeight, ...] = ()
+    recipe: str = ""
 
     def __str__(self) -> str:
         total = len(self.converted) + len(self.left_alone)
         gain = lambda name: f" (gain {self.gains[name]:.2f})" if name in self.gains else ""
-        lines = [f"{len(self.converted)} of {total} linear layers are FP8"]
+        what = "FP8" if self.recipe != "high_precision" else "converted, in high precision"
+        lines = [f"{len(self.converted)} of {total} linear layers are {what}"]
         lines += [f"  {name}: {what}{gain(name)}" for name, what in self.converted.items()]
         lines += [f"  {name}: stays, {reason}{gain(name)}" for name, reason in self.left_alone.items()]
         lines += [f"  {name}: {what}" for name, what in self.norms.items()]
@@ -120,7 +122,7 @@ def convert(
     left = {plan.names[layer]: reason for layer, reason in plan.reasons.items()}
     gains = {plan.names[layer]: gain for layer, gain in plan.gains.items()}
     converted = {name: plan.converted[name] for name in plan.names.values() if name in plan.converted}
-    return ConvertReport(converted, left, plan.norms, gains, other_weights(model))
+    return ConvertReport(converted, left, plan.norms, gains, other_weights(model), recipe)
 
 
 def _check(model: Any, recipe: str, tokens: Any, filter_fn: Any) -> None:

@@ -209,7 +209,9 @@ class _Readers(TorchFunctionMode):
             self.read_elsewhere.update(norm for norm in norms if self._inside not in self.readers[norm])
             owners = {self.owners.get(id(each)) for each in tree_leaves((args, kwargs))} - {None, self._inside}
             self.read_elsewhere.update(owners)  # computed by its parameters, or by its forward() without a call
-        return function(*args, **kwargs)
+        result = function(*args, **kwargs)
+        # A number by which models skip layers in training (layerdrop): none is skipped.
+        return torch.tensor(0.5) if function is torch.rand and result.dim() == 0 else result
 
     def before(self, module: torch.nn.Module, args: tuple) -> None:
         self.called.append(module)
