@@ -13,10 +13,12 @@ import argparse
 import importlib
 import json
 import pathlib
+import re
 import sys
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 _MOST_LAYERS = 4096
+_MOST_EXPERTS = 2**17  # in all layers
 _MOST = 2**31 - 1  # of any number in a config
 _MOST_TOKENS = 16384  # numbers of tokens: the layers run once with each
 
@@ -64,7 +66,9 @@ def _check_numbers(where: str, value: Any) -> None:
     """Sizes that cannot be: before anything is made of them."""
     if isinstance(value, dict):
         for key, each in value.items():
-            _check_numbers(f"{where} {key}" if where else str(key), each)
+            name = f"{where} {key}" if where else str(key)
+            _check_numbers(name, each)
+            _check_count(name, str(key), each)
     elif isinstance(value, list):
         if len(value) > _MOST_LAYERS * 16:
             raise _Wrong(f"{where}: is a list of {len(value)} elements")
@@ -72,6 +76,20 @@ def _check_numbers(where: str, value: Any) -> None:
             _check_numbers(where, each)
     elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > _MOST:
         raise _Wrong(f"{where}: is {value}, expected at most {_MOST}")
+
+
+def _check_count(where: str, key: str, value: Any) -> None:
+    """Of layers or experts, each of which is made."""
+    if isinstance(value, int) and re.search(r"^(num|n)_.*layer$|layers$|experts$|^depth$", key):
+        if value > _MOST_LAYERS:
+            raise _Wrong(f"{where}: is {value}, expected at most {_MOST_LAYERS}")
+
+
+def _counts_of(config: Any, pattern: str) -> Iterator[int]:
+    for key, value in config.items() if isinstance(config, dict) else ():
+        yield from _counts_of(value, pattern)
+        if isinstance(value, int) and re.search(pattern, str(key)):
+            yield value
 
 
 def _read_config(path: str) -> Dict[str, Any]:
@@ -88,11 +106,14 @@ def _read_config(path: str) -> Dict[str, Any]:
         raise _Wrong(f"{path}: is no JSON ({str(error)[:100]})") from None
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise _Wrong(f"{path}: is no config of transformers, which has a \"model_type\"")
-    _check_numbers("", config)
     for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
         layers = config.get(key, 1)
         if not isinstance(layers, int) or isinstance(layers, bool) or not 0 < layers <= _MOST_LAYERS:
             raise _Wrong(f"{path}: {key}: is {layers!r}, expected 1 to {_MOST_LAYERS}")
+    _check_numbers("", config)
+    layers, experts = (max(_counts_of(config, pattern), default=1) for pattern in (r"layers?$", r"experts$"))
+    if layers * experts > _MOST_EXPERTS:
+        raise _Wrong(f"{path}: has {experts} experts in each of {layers} layers, expected at most {_MOST_EXPERTS} together")
     return config
 
 

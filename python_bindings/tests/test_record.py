@@ -100,6 +100,9 @@ def test_wrong_configs(tmp_path, capsys):
         '{"model_type": "llama", "num_hidden_layers": 1000000}': "num_hidden_layers: is 1000000, expected 1 to 4096",
         '{"model_type": "llama", "num_hidden_layers": "two"}': "num_hidden_layers: is 'two', expected 1 to 4096",
         '{"model_type": "llama", "hidden_size": -4}': "the model cannot be made: ",
+        '{"model_type": "llava", "vision_config": {"num_hidden_layers": 100000}}': "vision_config num_hidden_layers: is 100000, expected",
+        '{"model_type": "mixtral", "num_local_experts": 2000000000}': "num_local_experts: is 2000000000, expected at most 4096",
+        '{"model_type": "mixtral", "num_hidden_layers": 64, "num_local_experts": 4000}': "has 4000 experts in each of 64 layers",
     }
     for content, said in wrong.items():
         with open(file, "w") as stream:
