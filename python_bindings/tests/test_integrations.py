@@ -72,6 +72,19 @@ def test_transformers(checkpoint, tmp_path):
         IngotConfig(bits=8)
 
 
+def test_what_a_checkpoint_lacks(checkpoint):
+    """transformers initialises it by its class, as without Ingot."""
+    transformers = pytest.importorskip("transformers")
+    from ingot.integrations.transformers import IngotConfig
+
+    config = transformers.AutoConfig.from_pretrained(checkpoint)
+    config.num_hidden_layers = 3
+    model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, config=config, quantization_config=IngotConfig("rowwise"))
+    assert len(model.ingot_report.converted) == 21
+    for name, parameter in model.model.layers[2].named_parameters():
+        assert (parameter == 1).all() if "norm" in name else 0.015 < parameter.std() < 0.025, name
+
+
 # ---- lightning ----
 
 

@@ -4,7 +4,7 @@
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, quantization_config=IngotConfig("rowwise"))
     Trainer(model, ...).train()
 
-The model is ingot.nn.convert()ed before its weights are loaded, in high precision; it is an ordinary model to the Trainer and to
+The model's weights are loaded in high precision, and then it is ingot.nn.convert()ed; it is an ordinary model to the Trainer and to
 save_pretrained(), which writes the weights that it has, under the model's own names.
 """
 
@@ -71,10 +71,14 @@ class IngotQuantizer(HfQuantizer):
     requires_calibration = False
     quantization_config: IngotConfig
 
-    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-        model.ingot_report = self.quantization_config.convert(model)
+    def _process_model_before_weight_loading(self, model: Any, device_map: Any = None, **kwargs: Any) -> None:
+        devices = device_map.values() if isinstance(device_map, dict) else ()
+        if len(set(devices)) > 1:  # accelerate will put its own forward into each module
+            model.ingot_report = self.quantization_config.convert(model)
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        if not hasattr(model, "ingot_report"):  # after it has initialised what the checkpoint lacks, by the modules' classes
+            model.ingot_report = self.quantization_config.convert(model)
         self.remove_quantization_config(model)  # its weights are not quantized: it trains and is saved as any other
         return model
 
