@@ -224,6 +224,16 @@ def test_what_a_fused_norm_is():
     assert type(model.norm) is nn.LayerNorm
 
 
+def test_a_monitor_sees_all_layers_of_an_input():
+    model = attention()
+    restore(model)
+    convert(model, "rowwise", example=torch.randn(4, 32))
+    with ingot.torch.monitor(model) as monitor:
+        model(torch.randn(4, 32)).sum().backward()
+    weights = {each["layer"] for each in monitor.records() if each["kind"] == "cast" and each["tensor"] == "weight"}
+    assert weights == {"q", "k", "v"}
+
+
 def test_a_compiled_model():
     """Runs anew without its graphs while it is looked at, and is compiled again."""
     model, x = Attention(), torch.randn(4, 32)

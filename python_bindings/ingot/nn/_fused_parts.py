@@ -113,6 +113,11 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
     def layer_name(self) -> str:
         return self.options.names[0]
 
+    @property
+    def names_of_layers(self) -> Sequence[str]:
+        """Those that monitors and traces know the layers by."""
+        return self.options.names
+
     def output_of(self, part: SharedPart, input: torch.Tensor) -> torch.Tensor:
         at = next(place for place, each in enumerate(self._parts) if each is part)
         waiting = self._waiting

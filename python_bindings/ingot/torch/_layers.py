@@ -29,12 +29,13 @@ def ingot_layers(model: torch.nn.Module) -> Iterator[Tuple[str, torch.nn.Module]
 
 
 def name_layers(model: torch.nn.Module) -> Tuple[str, ...]:
-    """Gives each Ingot layer of the model that has no name its path in the model. Returns all names, in order."""
+    """Gives each Ingot layer of the model that has no name its path in the model. Returns all names, in order; of one
+    that computes several layers of the model theirs."""
     names = []
     for path, layer in ingot_layers(model):
         if layer.layer_name in UNNAMED and path:
             layer.layer_name = path
-        names.append(layer.layer_name)
+        names += getattr(layer, "names_of_layers", (layer.layer_name,))
     return tuple(names)
 
 
