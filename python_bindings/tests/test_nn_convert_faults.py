@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import ingot
-from ingot.nn import Float8Linear, LayerNormLinear, RMSNormLinear, convert, restore
+from ingot.nn import Float8Linear, LayerNormLinear, Mlp, RMSNormLinear, convert, restore
 from ingot.nn._fused_parts import FirstOfShared, FusedNorm
 
 
@@ -60,6 +60,29 @@ def test_norms_that_stay(how):
     report = convert(model, "high_precision", example=x)
     assert report.norms == {"norm": "stays by itself: other modules read it too, or it is not called once"}
     assert max(largest(model.train(training)(x), each) for training, each in zip((True, False), expected)) < 1e-5
+
+
+class Merging(nn.Linear):
+    """Of an adapter that evaluation adds to the weight."""
+
+    merged = False
+
+    def forward(self, x):
+        return F.linear(x, self.weight, self.bias)
+
+    def train(self, mode=True):
+        if self.merged == mode:
+            self.weight.data += -1 if mode else 1
+            self.merged = not mode
+        return super().train(mode)
+
+
+def test_modes_that_write_weights():
+    model, x = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), Merging(32, 32), FeedForward()), torch.randn(4, 32)
+    expected = [model.train(training)(x) for training in (False, True)]
+    convert(model, "high_precision", example=x)
+    assert isinstance(model[1], LayerNormLinear) and isinstance(model[3], Mlp)
+    assert max(largest(model.train(training)(x), each) for training, each in zip((False, True), expected)) < 1e-4
 
 
 def test_a_forward_that_keeps_something():
@@ -198,6 +221,14 @@ def test_results_of_other_parameters_do_not_wait(written):
             model.get_parameter(written).mul_(2)
         expected = F.linear(F.layer_norm(x, (32,), model.norm.weight, model.norm.bias), model.q.weight, model.q.bias)
         assert largest(model.q(x), expected) < 1e-5
+
+
+def test_autocast_of_one_layer():
+    model, x = attention(), torch.randn(4, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.q(x).dtype == torch.bfloat16
+        with torch.autocast("cpu", enabled=False):
+            assert model.k(x).dtype == torch.float32
 
 
 def test_threads_share_no_results():

@@ -73,8 +73,8 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
     ingot.torch.shared_linear does: the norm and the cast once.
 
     A model calls each by itself. The first call with an input computes all, and the results of the others wait for their
-    calls. One that is called with something else, by another thread, or when the input or a parameter was written since,
-    computes all anew.
+    calls. One that is called with something else, by another thread, in autocast where the first was not, or when the input or a
+    parameter was written since, computes all anew.
     """
 
     _waiting: Optional[tuple]  # the input, the state that results are for, and results by their places
@@ -136,7 +136,8 @@ class FirstOfShared(SharedPart, KeepsWeightCodes, KeepsScales):
             return (torch.is_grad_enabled(),)
         tensors = [each for module in (*self._parts, self.norm) for each in module._parameters.values() if each is not None]
         versions = [(id(each), _version(each)) for each in tensors]
-        return torch.is_grad_enabled(), threading.get_ident(), _version(input), versions
+        autocast = torch.is_autocast_enabled(input.device.type)
+        return torch.is_grad_enabled(), autocast, threading.get_ident(), _version(input), versions
 
     def compute_all(self, input: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The outputs of all layers, in the order of their names."""

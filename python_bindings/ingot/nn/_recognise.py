@@ -77,7 +77,8 @@ def find_mlp(module: torch.nn.Module) -> Optional[FoundMlp]:
     found = []
     try:
         for training in (True, False):
-            module.train(training)
+            for each in modes:  # a class may do more in its train(), such as merging adapters
+                each.training = training
             with torch.random.fork_rng(devices=[]):
                 found.append(_of_graph(module, _Tracer().trace(module), linears))
     except Exception:  # torch.fx raises errors of many kinds for what it cannot trace
@@ -279,7 +280,8 @@ def _without_traces(model: torch.nn.Module, training: bool) -> Iterator[None]:
         containers = [each for each in own.values() if type(each) in (dict, list, set, collections.OrderedDict)]
         kept.append((own, dict(own), [(each, copy.copy(each)) for each in containers]))
     try:
-        model.train(training)
+        for module in model.modules():  # a class may do more in its train(), such as merging adapters
+            module.training = training
         yield
     finally:
         for own, before, containers in kept:
