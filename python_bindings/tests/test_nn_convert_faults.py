@@ -35,6 +35,8 @@ class Block(nn.Module):
             y = y + 1
         if self.how == "layerdrop" and self.training and torch.rand([]) < 0.1:
             return x
+        if self.how == "a write":
+            x = F.relu(x, inplace=True)
         if self.how == "its forward":
             return self.layer(y) + self.norm.forward(x)
         return self.layer(y) * self.mask
@@ -53,13 +55,13 @@ def largest(one, other):
     return (one - other).abs().max().item()
 
 
-@pytest.mark.parametrize("how", ["a gate", "a gate by name", "a keyword", "training", "evaluation", "its forward"])
+@pytest.mark.parametrize("how", ["a gate", "a gate by name", "a keyword", "training", "evaluation", "its forward", "a write"])
 def test_norms_that_stay(how):
     model, x = Block(how), torch.randn(4, 32)
-    expected = [model.train(training)(x) for training in (True, False)]
+    expected = [model.train(training)(x.clone()) for training in (True, False)]
     report = convert(model, "high_precision", example=x)
     assert report.norms == {"norm": "stays by itself: other modules read it too, or it is not called once"}
-    assert max(largest(model.train(training)(x), each) for training, each in zip((True, False), expected)) < 1e-5
+    assert max(largest(model.train(training)(x.clone()), each) for training, each in zip((True, False), expected)) < 1e-5
 
 
 class Merging(nn.Linear):
@@ -145,6 +147,42 @@ def test_an_mlp_whose_layers_are_called_by_a_function():
     convert(unseen, "high_precision")
     with pytest.raises(ingot.Error, match="has no forward: call the module that contains it, or .* fuse=False"):
         unseen(x)
+
+
+class Named(FeedForward):
+    def forward(self, hidden):
+        return super().forward(hidden)
+
+
+class ByName(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mlp = Named()
+
+    def forward(self, x):
+        return self.mlp(hidden=x)
+
+
+class Narrow(FeedForward):
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Linear(64, 16)
+
+
+class Counting(FeedForward):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.ones(3))
+
+
+@pytest.mark.parametrize("kind", [ByName, Narrow, Counting])
+def test_mlps_that_stay(kind):
+    """One that is called by keyword, one with another number of features, and one with a buffer."""
+    model, x = nn.Sequential(kind()), torch.randn(4, 32)
+    expected, names = model(x), list(model.state_dict())
+    report = convert(model, "high_precision", example=x)
+    assert set(report.converted.values()) == {"Float8Linear"} and names == list(model.state_dict())
+    assert largest(model(x), expected) < 1e-5
 
 
 class ConditionedNorm(nn.Module):

@@ -221,9 +221,10 @@ def _fuse(plan: _Plan, example: Optional[Example]) -> None:
     readers: Dict[torch.nn.Module, List[torch.nn.Module]] = {}
     try:
         args, kwargs = _example_of(plan.model, example)
-        readers, called = readers_of_norms(plan.model, norms, {*plan.names, *plan.mlps}, args, kwargs)
-        for module in [each for each in plan.mlps if called.intersection(_layers_of(plan.mlps[each]))]:
-            del plan.mlps[module]  # a function calls its layers without it
+        readers, called, by_name = readers_of_norms(plan.model, norms, {*plan.names, *plan.mlps}, args, kwargs)
+        for module, found in list(plan.mlps.items()):
+            if module in by_name or called.intersection(_layers_of(found)):  # a function calls its layers without it
+                del plan.mlps[module]
         why = "other modules read it too, or it is not called once"
     except Exception as error:  # of the model's own code
         text = str(error).strip().split("\n")[0]

@@ -73,6 +73,8 @@ def find_mlp(module: torch.nn.Module) -> Optional[FoundMlp]:
     others = [each for name, each in children.items() if name not in linears]
     if len(linears) not in (2, 3) or module._parameters or any(True for each in others for _ in each.parameters()):
         return None
+    if any(True for _ in module.buffers()):
+        return None  # which would be in no state_dict() any more
     modes = {each: each.training for each in module.modules()}
     found = []
     try:
@@ -105,6 +107,8 @@ def _of_graph(module: torch.nn.Module, graph: torch.fx.Graph, linears: Dict[str,
     if result.args[0] is not down and not _passes_on(module, result.args[0], down):
         return None
     sizes = {linears[name].out_features for name in first}
+    if linears[last[0]].out_features != linears[first[0]].in_features:
+        return None
     if len(sizes) != 1 or not isinstance(down.args[0], torch.fx.Node):
         return None
     return _with_activation(module, first, last[0], linears, lambda *values: _between(module, graph, calls, first, down, values))
@@ -189,6 +193,8 @@ class _Readers(TorchFunctionMode):
         self._norms, self._leaves = norms, leaves
         self._inside: Optional[torch.nn.Module] = None
         self._given: Dict[int, Tuple[torch.nn.Module, torch.Tensor]] = {}  # by id: held, so that no other tensor has it
+        self._inputs: Dict[torch.nn.Module, Tuple[torch.Tensor, int]] = {}  # of the norms, with their versions
+        self.called_by_name: Set[torch.nn.Module] = set()  # leaves that get more or less than one argument
         self.owners: Dict[int, torch.nn.Module] = {}  # the norms, by the ids of their parameters
         self.called: List[torch.nn.Module] = []  # and not at its end: the innermost module is the last
         self.calls: Dict[torch.nn.Module, int] = {}
@@ -219,8 +225,13 @@ class _Readers(TorchFunctionMode):
         if self._inside is not None or not (module in self._norms or module in self._leaves):
             return
         self.calls[module] = self.calls.get(module, 0) + 1
+        if module in self._norms and args and isinstance(args[0], torch.Tensor):
+            self._inputs[module] = args[0], args[0]._version
+        if module in self._leaves and len(args) != 1:
+            self.called_by_name.add(module)
         for norm in self._norms_of(args):
-            if module in self._leaves:
+            input, version = self._inputs.get(norm, (args[0], -1))
+            if module in self._leaves and input._version == version:  # else the norm would be of other values
                 self.readers[norm].append(module)
             else:
                 self.read_elsewhere.add(norm)
@@ -361,16 +372,18 @@ _ReadersOfNorms = Dict[torch.nn.Module, List[torch.nn.Module]]
 
 def readers_of_norms(
     model: torch.nn.Module, norms: Set[torch.nn.Module], leaves: Set[torch.nn.Module], args: tuple, kwargs: Dict[str, Any]
-) -> Tuple[_ReadersOfNorms, Set[torch.nn.Module]]:
+) -> Tuple[_ReadersOfNorms, Set[torch.nn.Module], Set[torch.nn.Module]]:
     """Returns the norms that a forward of the model calls once, and whose result only some of `leaves` read, each called once,
     as its only argument, in training as in evaluation; with these, in the order of their calls. And the leaves that are called
-    outside of others. What modules read whose forward needs values is not seen, and counts as read elsewhere. Raises what the
+    outside of others, and those that get keywords. What modules read whose forward needs values is not seen, and counts as read elsewhere. Raises what the
     model's own forward raises of tensors without values."""
     found: List[_ReadersOfNorms] = []
     called: Set[torch.nn.Module] = set()
+    by_name: Set[torch.nn.Module] = set()
     for training in (model.training, not model.training):
         watch = _watched(model, training, norms, leaves, args, kwargs)
         called.update(leaves.intersection(watch.calls))
+        by_name.update(watch.called_by_name)
         once = {module for module, calls in watch.calls.items() if calls == 1}
         found.append({
             norm: readers
@@ -378,4 +391,4 @@ def readers_of_norms(
             if norm in once and readers and norm not in watch.read_elsewhere and once.issuperset(readers)
         })  # fmt: skip
     one, other = found
-    return {norm: readers for norm, readers in one.items() if other.get(norm) == readers}, called
+    return {norm: readers for norm, readers in one.items() if other.get(norm) == readers}, called, by_name
