@@ -459,8 +459,7 @@ ALL_CASES = [check_all_eager, check_all_compiled, *other_gathers.COMPILED]
 def check_two_dimensions(rank):
     """Replicas of shards (HSDP), and shards on four ranks some of which have no rows."""
     mesh = init_device_mesh(two_processes.DEVICE, (2, 2), mesh_dim_names=("replicate", "shard"))
-    for recipe in ("tensorwise", "rowwise"):
-        Case(recipe, mixed=True, precompute=True, mesh=mesh).check(rank)
+    Case("rowwise", mixed=True, precompute=True, mesh=mesh).check(rank)
     Case("rowwise", even=False, precompute=True).check(rank)
 
 

@@ -329,7 +329,7 @@ def test_messages_of_mlps():
     made = GatedMlp(24, 40, layer_name="mlp")
     assert message(lambda: made(X[:, :9])) == 'MLP "mlp" input: has shape (5, 9), expected (..., 24)'
     assert message(lambda: made.down_proj(X)) == (
-        "LinearParameters has no forward: call the module that contains it"
+        "LinearParameters has no forward: call the module that contains it, or leave it apart by fuse=False of ingot.nn.convert()"
     )
 
 
