@@ -185,6 +185,23 @@ def test_mlps_that_stay(kind):
     assert largest(model(x), expected) < 1e-5
 
 
+def test_a_forward_of_one_object():
+    """What a program puts into a norm or an MLP itself stays, and nothing is restored under what was put there since."""
+    model, x = nn.Sequential(nn.LayerNorm(32), FeedForward(), nn.LayerNorm(32), nn.Linear(32, 32)), torch.randn(4, 32)
+    model[1].forward = lambda x, mlp=model[1]: mlp.down(F.relu(mlp.up(x)))
+    model[2].forward = lambda x, norm=model[2]: 2 * F.layer_norm(x, (32,), norm.weight, norm.bias)
+    expected = model(x)
+    convert(model, "high_precision", example=x)
+    assert largest(model(x), expected) < 1e-5
+    model[3].forward = model[3].forward
+    with pytest.raises(ingot.Error, match="restore model: the forward of 3 was replaced since.*remove_hook_from_submodules"):
+        restore(model)
+    assert isinstance(model[3], Float8Linear)
+    del model[3].forward
+    restore(model)
+    assert largest(model(x), expected) < 1e-5
+
+
 class ConditionedNorm(nn.Module):
     def __init__(self):
         super().__init__()

@@ -245,6 +245,7 @@ def _is_norm(module: torch.nn.Module) -> bool:
     return (
         not is_ingot_layer(module) and not isinstance(module, FusedNorm) and not module._modules
         and isinstance(weight, torch.nn.Parameter) and weight.dim() == 1 and "Norm" in type(module).__name__
+        and "forward" not in vars(module)
     )  # fmt: skip
 
 
@@ -408,6 +409,11 @@ def restore(model: torch.nn.Module) -> int:
             raise LinearError(
                 f"restore model: {name or 'it'} is sharded by FSDP, which holds the modules that are there now: restore a "
                 "model that is made anew, and load a checkpoint into it"
+            )
+        if _REPLACED in vars(module) and "forward" in vars(module):
+            raise LinearError(
+                f"restore model: the forward of {name} was replaced since, as accelerate's offloading does: undo that first "
+                "(accelerate.hooks.remove_hook_from_submodules)"
             )
     count = 0
     for parent in list(model.modules()):

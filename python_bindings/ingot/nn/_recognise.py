@@ -66,7 +66,7 @@ def find_mlp(module: torch.nn.Module) -> Optional[FoundMlp]:
     """Returns what the module is if its forward computes down(activation(gate(x))), down(activation(gate(x)) * up(x)) or the
     same with gate and up as one layer, and nothing else, in training and in evaluation; None of all others, and of a
     torch.nn.Sequential, whose parts programs take by their numbers."""
-    if isinstance(module, torch.nn.Sequential):
+    if isinstance(module, torch.nn.Sequential) or "forward" in vars(module):
         return None
     children = dict(module.named_children())
     linears = {name: each for name, each in children.items() if isinstance(each, torch.nn.Linear)}
