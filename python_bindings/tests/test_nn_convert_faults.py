@@ -202,6 +202,26 @@ def test_a_forward_of_one_object():
     assert largest(model(x), expected) < 1e-5
 
 
+def test_norms_and_mlps_that_are_compiled_in_place():
+    model, x = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 32), FeedForward()), torch.randn(4, 32)
+    model[0].compile(backend="eager")
+    model[2].compile(backend="eager")
+    expected = model(x)
+    report = convert(model, "high_precision", example=x)
+    assert set(report.converted.values()) == {"Float8Linear"} and report.norms == {}
+    assert largest(model(x), expected) < 1e-5
+
+
+class Asking(Block):
+    def forward(self, x):
+        return super().forward(x if x.sum() > 0 else -x)
+
+
+def test_a_forward_that_asks_for_values():
+    why = "the model could not be run without values (DataDependentOutputException: its code asks for a value, as of an attention_mask"
+    assert why in convert(Asking(), "rowwise", example=torch.randn(4, 32)).norms["norm"]
+
+
 class ConditionedNorm(nn.Module):
     def __init__(self):
         super().__init__()

@@ -21,7 +21,7 @@ from ._fused_parts import FirstOfShared, FusedNorm, refer_to_norm
 from ._mlp import GatedMlp, Mlp
 from ._norm_linear import LayerNormLinear, RMSNormLinear
 from ._parts import norm_options
-from ._recognise import FoundMlp, find_mlp, readers_of_norms
+from ._recognise import FoundMlp, calls_otherwise, find_mlp, readers_of_norms
 from ._transposed_linear import TransposedLinear, is_transposed_linear
 
 Filter = Callable[[torch.nn.Module, str], bool]
@@ -228,6 +228,8 @@ def _fuse(plan: _Plan, example: Optional[Example]) -> None:
         why = "other modules read it too, or it is not called once"
     except Exception as error:  # of the model's own code
         text = str(error).strip().split("\n")[0]
+        if type(error).__name__.startswith("DataDependent"):
+            text = "its code asks for a value, as of an attention_mask in example= or a branch"
         why = f"the model could not be run without values ({type(error).__name__}: {text[:200]})"
     for norm in sorted(norms, key=lambda each: names[each]):
         reason = _fuse_one(plan, norm, names, readers[norm]) if norm in readers else why
@@ -245,7 +247,7 @@ def _is_norm(module: torch.nn.Module) -> bool:
     return (
         not is_ingot_layer(module) and not isinstance(module, FusedNorm) and not module._modules
         and isinstance(weight, torch.nn.Parameter) and weight.dim() == 1 and "Norm" in type(module).__name__
-        and "forward" not in vars(module)
+        and not calls_otherwise(module)
     )  # fmt: skip
 
 

@@ -54,6 +54,11 @@ class FoundMlp(NamedTuple):
         return tuple(name for name in (self.gate, self.up, self.down) if name is not None)
 
 
+def calls_otherwise(module: torch.nn.Module) -> bool:
+    """Has the object a forward of its own, or one that is compiled, besides its class's?"""
+    return "forward" in vars(module) or vars(module).get("_compiled_call_impl") is not None
+
+
 # ---- MLPs ----
 
 
@@ -66,7 +71,7 @@ def find_mlp(module: torch.nn.Module) -> Optional[FoundMlp]:
     """Returns what the module is if its forward computes down(activation(gate(x))), down(activation(gate(x)) * up(x)) or the
     same with gate and up as one layer, and nothing else, in training and in evaluation; None of all others, and of a
     torch.nn.Sequential, whose parts programs take by their numbers."""
-    if isinstance(module, torch.nn.Sequential) or "forward" in vars(module):
+    if isinstance(module, torch.nn.Sequential) or calls_otherwise(module):
         return None
     children = dict(module.named_children())
     linears = {name: each for name, each in children.items() if isinstance(each, torch.nn.Linear)}
