@@ -233,6 +233,7 @@ BOOST_AUTO_TEST_CASE(captures_load_nothing) {
   check_contains(error_of(step, ErrorCode::invalid_argument), {"run the step once before"});
   CUgraph graph = nullptr;
   BOOST_TEST(api.cuStreamEndCapture(stream.handle(), &graph) == CUDA_SUCCESS);
+  BOOST_TEST(api.cuGraphDestroy(graph) == CUDA_SUCCESS);
   step();
   const Recording before = dry.recording();
   BOOST_TEST(api.cuStreamBeginCapture(stream.handle(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) == CUDA_SUCCESS);
@@ -242,6 +243,8 @@ BOOST_AUTO_TEST_CASE(captures_load_nothing) {
   BOOST_TEST(api.cuGraphInstantiate(&executable, graph, 0) == CUDA_SUCCESS);
   BOOST_TEST(api.cuGraphLaunch(executable, stream.handle()) == CUDA_SUCCESS);
   BOOST_TEST((dry.recording() == before));
+  BOOST_TEST(api.cuGraphExecDestroy(executable) == CUDA_SUCCESS);
+  BOOST_TEST(api.cuGraphDestroy(graph) == CUDA_SUCCESS);
 }
 
 // Two small GEMMs in a capture: two launches of what is loaded, or one of the kernel for both if that is.

@@ -115,6 +115,7 @@ BOOST_AUTO_TEST_CASE(in_a_capture_of_the_caller) {
   large->enqueue(stream);
   CUgraph graph = nullptr;
   BOOST_TEST(api.cuStreamEndCapture(stream.handle(), &graph) == CUDA_SUCCESS);
+  BOOST_TEST(api.cuGraphDestroy(graph) == CUDA_SUCCESS);
   large->enqueue(stream);
   BOOST_TEST(
       (hooked.passes() == std::vector{Pass::keeping, Pass::kept, Pass::first, Pass::main, Pass::keeping, Pass::kept}));

@@ -33,7 +33,7 @@ struct Packer {
   std::vector<std::uint8_t> pack(const WeightCodes& weight, std::int64_t padding, std::int64_t offset) {
     GuardedMatrix rows = weight.rows(padding, offset);
     Buffer packed(backend, static_cast<std::size_t>(packed_weight_bytes(weight.dtype, weight.n, weight.k)));
-    std::memset(packed.data(), 0xa5, packed.bytes());
+    if (packed.bytes() > 0) std::memset(packed.data(), 0xa5, packed.bytes());
     backend.pack_weight({.weight = weight.dtype, .layout = layout},
                         {.codes = weight.view(rows, rows.bytes().data(), {}, padding), .packed = tensor(packed)},
                         stream);
