@@ -438,6 +438,7 @@ struct Calls {
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   decltype(Driver::Api::cuStreamBeginCapture) begin_capture = nullptr;
   decltype(Driver::Api::cuStreamEndCapture) end_capture = nullptr;
+  decltype(Driver::Api::cuGraphDestroy) destroy_graph = nullptr;
   decltype(Driver::Api::cuMemAlloc) allocate = nullptr;
 };
 Calls calls;
@@ -446,6 +447,7 @@ Driver::Api counted(Driver::Api api) {
   calls = Calls{};
   calls.begin_capture = api.cuStreamBeginCapture;
   calls.end_capture = api.cuStreamEndCapture;
+  calls.destroy_graph = api.cuGraphDestroy;
   calls.allocate = api.cuMemAlloc;
   api.cuStreamBeginCapture = [](CUstream stream, CUstreamCaptureMode mode) {
     calls.capturing = true;
@@ -495,9 +497,9 @@ Driver::Api counted(Driver::Api api) {
     return CUDA_SUCCESS;
   };
   api.cuGraphExecUpdate = [](CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo*) { return calls.update; };
-  api.cuGraphDestroy = [](CUgraph) {
+  api.cuGraphDestroy = [](CUgraph graph) {
     ++calls.destroyed_graphs;
-    return CUDA_SUCCESS;
+    return calls.destroy_graph(graph);
   };
   api.cuGraphExecDestroy = [](CUgraphExec) {
     ++calls.destroyed_executables;
@@ -507,6 +509,7 @@ Driver::Api counted(Driver::Api api) {
     calls.capturing = false;
     const CUresult result = calls.end_capture(stream, graph);
     if (!calls.broken_off) return result;
+    BOOST_TEST(calls.destroy_graph(*graph) == CUDA_SUCCESS);
     *graph = nullptr;
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   };
