@@ -11,18 +11,11 @@ from torch.nn import functional as F
 from ..torch._modules import replace_layers, take_hooks
 from ._mlp import _MlpLayer
 from ._norm_linear import _NormLinear
+from ._parts import linear_with
 from ._recognise import ACTIVATIONS
 from ._shared_input import SharedInputLinears
 
 _OF_TORCH = (torch.nn.LayerNorm, torch.nn.RMSNorm)
-
-
-def _linear(part: torch.nn.Module) -> torch.nn.Linear:
-    """With the parameters of a part."""
-    rows, columns = part.weight.shape
-    new = torch.nn.Linear(columns, rows, bias=part.bias is not None, device="meta")
-    new.weight, new.bias = part.weight, part.bias
-    return new
 
 
 class _Apart(torch.nn.Module):
@@ -54,7 +47,7 @@ class NormThenLinear(_Apart):
 
     def __init__(self, module: _NormLinear) -> None:
         super().__init__(module)
-        self.linear = _linear(module)
+        self.linear = linear_with(module.weight, module.bias)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         return self._activation(self.linear(self._normed(input)))
@@ -69,7 +62,7 @@ class MlpOfLinears(_Apart):
         for name in ("gate_up_proj", "gate_proj", "up_proj", "down_proj"):
             part = module._part(name)
             if part is not None:
-                self.add_module(name, _linear(part))
+                self.add_module(name, linear_with(part.weight, part.bias))
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         x = self._normed(input)
@@ -89,7 +82,7 @@ class LinearsOfOneInput(_Apart):
         super().__init__(module)
         self._names = module._layer_names
         for name in self._names:
-            self.add_module(name, _linear(module._modules[name]))
+            self.add_module(name, linear_with(module._modules[name].weight, module._modules[name].bias))
 
     def forward(self, input: torch.Tensor) -> Tuple[torch.Tensor, ...]:
         x = self._normed(input)

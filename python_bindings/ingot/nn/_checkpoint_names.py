@@ -82,6 +82,21 @@ def check_model(subject: str, model: torch.nn.Module) -> None:
         raise LinearError(f"{subject} model: is a {type(model).__name__}, expected a torch.nn.Module")
 
 
+def check_replacing(subject: str, what: str, model: torch.nn.Module, filter_fn: object, instead: str) -> None:
+    """Refuses what no layer can be replaced in, and a filter that is no function. what: "convert" it; instead: the class whose
+    from_float() takes a layer."""
+    check_model(subject, model)
+    if filter_fn is not None and not callable(filter_fn):
+        raise LinearError(
+            f"{subject} filter_fn: is a {type(filter_fn).__name__}, expected a function (layer, name) that says whether to "
+            f"{what} the layer"
+        )
+    if isinstance(model, torch.nn.Linear):
+        raise LinearError(
+            f"{subject} model: is itself a linear layer, which cannot be replaced in place: use {instead}.from_float(model)"
+        )
+
+
 def unwrapped(model: torch.nn.Module) -> torch.nn.Module:
     return next(places(model)).module
 

@@ -15,7 +15,7 @@ from ..torch._module_calls import check_module_recipe
 from ..torch._modules import (
     clear_hooks, is_ingot_layer, leave_fast_paths, order_of, reason_against_replacing, reason_of_weight, take_hooks
 )
-from ._checkpoint_names import check_model
+from ._checkpoint_names import check_model, check_replacing
 from ._float8_linear import Float8Linear
 from ._fused_parts import FirstOfShared, FusedNorm, refer_to_norm
 from ._mlp import GatedMlp, Mlp
@@ -126,19 +126,10 @@ def convert(
 
 
 def _check(model: Any, recipe: str, tokens: Any, filter_fn: Any) -> None:
-    check_model("convert", model)
+    check_replacing("convert", "convert", model, filter_fn, "Float8Linear")
     check_module_recipe("convert", recipe)
     if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
         raise LinearError(f"convert tokens: is {tokens!r}, expected a number of rows from 1")
-    if filter_fn is not None and not callable(filter_fn):
-        raise LinearError(
-            f"convert filter_fn: is a {type(filter_fn).__name__}, expected a function (layer, name) that says whether to "
-            "convert the layer"
-        )
-    if isinstance(model, torch.nn.Linear):
-        raise LinearError(
-            "convert model: is itself a linear layer, which cannot be replaced in place: use Float8Linear.from_float(model)"
-        )
     for layer, (name, text) in order_of(model, keeps_parameters=True).items():
         if filter_fn is None or filter_fn(layer, name):
             raise LinearError(f"convert: {text}")

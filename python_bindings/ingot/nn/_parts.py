@@ -83,6 +83,14 @@ class LinearParameters(torch.nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
+def linear_with(weight: torch.nn.Parameter, bias: Optional[torch.nn.Parameter]) -> torch.nn.Linear:
+    """A torch.nn.Linear with these parameters."""
+    rows, columns = weight.shape
+    new = torch.nn.Linear(columns, rows, bias=bias is not None, device="meta")
+    new.weight, new.bias = weight, bias
+    return new
+
+
 def _require_no_hooks(module: torch.nn.Module, subject: str) -> None:
     if any(value for name, value in vars(module).items() if name.endswith("_hooks")):
         refuse(subject, f"from_parts: the {type(module).__name__} has hooks, which would not run any more: remove them")

@@ -13,10 +13,11 @@ from ..torch._model_weights import OtherWeight, linear_layers, other_lines, othe
 from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers, take_hooks
 from ..torch._progress import progress
 from ._apart import take_apart
-from ._checkpoint_names import check_model
+from ._checkpoint_names import check_model, check_replacing
 from ._convert import is_converted, restore
 from ._float8_linear import Float8Linear
 from ._frozen_linear import FrozenFloat8Linear
+from ._parts import linear_with
 from ._stored_linear import StoredLinear
 from ._weight_only import WeightOnlyLinear
 
@@ -137,8 +138,8 @@ def quantize_(
     filter_fn(layer, name) says which linear layers to replace; without it all. device: where weights are cast and then
     stay, one layer after the other. A layer that several modules share stays shared, and a second call changes nothing.
     What convert() has fused is taken apart before, by restore(), and modules of several parts (RMSNormLinear, GatedMlp ...)
-    become modules of linear layers, if filter_fn is true of one of their parts. What is replaced is an nn.Linear itself, or a Float8Linear with any scales. A subclass with its own forward is left
-    alone. A layer that shares its weight with another module is left alone, since codes would be one more copy.
+    become modules of linear layers, if filter_fn is true of one of their parts. What is replaced is an nn.Linear itself, or a
+    Float8Linear with any scales. A subclass with its own forward is left alone. A layer that shares its weight with another module is left alone, since codes would be one more copy.
     Raises LinearError for a model that is itself a linear layer, for one that is sharded or wrapped already, and for a
     config that the layers refuse.
     """
@@ -148,17 +149,7 @@ def quantize_(
             f"quantize_ config: is {found}, expected Float8WeightOnlyConfig, MXWeightOnlyConfig or "
             "FrozenFloat8Config of ingot.nn"
         )
-    check_model("quantize_", model)
-    if filter_fn is not None and not callable(filter_fn):
-        raise LinearError(
-            f"quantize_ filter_fn: is a {type(filter_fn).__name__}, expected a function (layer, name) that says whether to "
-            "replace the layer"
-        )
-    if isinstance(model, torch.nn.Linear):
-        raise LinearError(
-            "quantize_ model: is itself a linear layer, which cannot be replaced in place: use "
-            "WeightOnlyLinear.from_float(model)"
-        )
+    check_replacing("quantize_", "replace", model, filter_fn, "WeightOnlyLinear")
     if is_converted(model):
         restore(model)
     for layer, (name, text) in order_of(model, keeps_parameters=False).items():
@@ -225,9 +216,7 @@ def dequantize_(model: torch.nn.Module) -> int:
 
 
 def _dequantized(layer: StoredLinear) -> torch.nn.Linear:
-    new = torch.nn.Linear(layer.in_features, layer.out_features, bias=False, device="meta")
-    values = layer.dequantize().to(layer.values_dtype)
-    new.weight = torch.nn.Parameter(values, requires_grad=False)
-    new.bias = layer.bias
+    values = torch.nn.Parameter(layer.dequantize().to(layer.values_dtype), requires_grad=False)
+    new = linear_with(values, layer.bias)
     take_hooks(layer, new)
     return new.train(layer.training)
