@@ -4,7 +4,7 @@ before the one that was being saved is whole. Prints a table.
 
     python rank_deaths.py [--kills 20] [--seed 1]
 
-A program of its own, because ranks are forks: none has to import PyTorch again."""
+It is a program of its own: it forks its ranks, so that none has to import PyTorch again."""
 
 from __future__ import annotations
 

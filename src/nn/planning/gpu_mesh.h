@@ -1,6 +1,6 @@
 // GPUs in nodes, the links between them, and how long a collective takes on these.
 //
-// A collective of n ranks, of which g are in each node, for B bytes that all of them hold together:
+// n ranks hold B bytes together, and each node has g of these ranks. A collective then takes:
 //   gather, reduce-scatter   (n - 1) / n * B / bandwidth + n - 1 hops: a ring, in which every rank receives all but its
 //                            own part, one part in a hop. One hop in g leaves its node.
 //   all-reduce               twice that; or a tree up and down, each B / bandwidth + log2(n / g) hops between nodes and

@@ -125,7 +125,7 @@ class Estimator {
   double tokens() const { return number(of_.tokens); }
   bool is_float8() const { return of_.recipe != "high_precision"; }
 
-  // Why FSDP2 gathers 16-bit values of a weight of so many rows; empty if it gathers codes.
+  // The reason why FSDP2 gathers a weight of this many rows in 16 bits. It is empty where FSDP2 gathers codes.
   std::string why_16_bits(std::int64_t rows) const {
     if (!wire_.has_one_scale && tensor_ > 1) return "tensor parallelism has split them and they have several scales";
     if (cuts_blocks(wire_, rows, shards_)) {
