@@ -431,6 +431,7 @@ class ShardedWeight(torch.Tensor):
         """Returns the gathered weight and the tensors that hold its memory besides FSDP's own; or notes in `out`, whose memory
         has been filled, what it holds now. Raises an error if `out` is another tensor than the one of the first gather."""
         gather, backward, mesh, outer_size = metadata[:4]
+        _read_on_this_stream(metadata.scale_inv)
         if gather.mode == "high_precision":
             return (all_gather_outputs[0], ()) if out is None else None
         if out is None:
@@ -563,6 +564,14 @@ def _part(scale_inv: torch.Tensor, mesh, columns: int) -> torch.Tensor:
     size = -(-columns // mesh.size())
     part = scale_inv[size * mesh.mesh.get_local_rank() :][:size]
     return part if part.numel() == size else torch.nn.functional.pad(part, (0, size - part.numel()))
+
+
+def _read_on_this_stream(tensors: Tuple[Optional[torch.Tensor], ...]) -> None:
+    """FSDP calls fsdp_pre_all_gather() on a stream of its own, and this stream reads what was made there. Without a word of
+    it, memory that Python frees would be written again on that stream, for the next weights, before it is read here."""
+    for each in tensors:
+        if each is not None and each.is_cuda:
+            each.record_stream(torch.cuda.current_stream(each.device))
 
 
 _NAN: Dict[tuple, torch.Tensor] = {}
