@@ -5,7 +5,7 @@
 #
 #   cpp              collectives and parallel layers over NCCL, and train_lm with 1, 2, 4 ... ranks, whose losses have to agree
 #   tests            the Python checks of several ranks over NCCL, and what torchao publishes for several GPUs
-#   first_run        the program of docs/distributed.md, as the page has it
+#   first_run        the programs of docs/distributed.md, as the page has them
 #   fsdp             bench/compare_fsdp.py
 #   tensor_parallel  bench/compare_tensor_parallel.py
 #   profile          traces and snapshots of memory of compare_fsdp.py
@@ -170,10 +170,15 @@ tests() {
 }
 
 first_run() {
-  local program=$out/first_run.py last
-  if [ $list = no ]; then  # the first Python program of the page
-    awk '/^```python$/ { inside = 1; next } /^```$/ && inside { exit } inside' "$root/docs/distributed.md" >"$program"
+  local program=$out/first_run.py second=$out/first_run_tensor_parallel.py last
+  if [ $list = no ]; then  # the Python programs of the page; its fragments do not begin so
+    rm -f "$program" "$second"
+    awk -v "first=$program" -v "second=$second" '
+      /^```$/ { inside = 0 } inside { print >(count == 1 ? first : second) } /^```python$/ { begins = 1; next }
+      begins && /^import os, torch/ { ++count; inside = 1; print >(count == 1 ? first : second) } { begins = 0 }' \
+      "$root/docs/distributed.md"
   fi
+  run first_run.tensor_parallel "$limit" "${torchrun[@]}" "$second"
   run first_run "$limit" "${torchrun[@]}" "$program" || return
   [ $list = yes ] && return
   grep -o 'rank [0-9]* step [0-9]* loss [0-9]*\.[0-9]*' "$logs/first_run.log" >"$out/first_run.losses"  # lines may run together
