@@ -2,6 +2,7 @@
 the whole layer's, to the bit where the ranks compute the same products in the same order, and what is sent."""
 
 import copy
+import itertools
 
 import pytest
 
@@ -26,6 +27,7 @@ from ingot.nn import (
 from ingot.torch import LinearError
 from ingot.torch._parallel_linear import GatheredInput
 from ingot.torch._prepare import _reason_to_leave_out
+from ingot.torch._ranks import Ranks, in_order, one_after_another
 from ingot.torch._sharded_weight import is_in_high_precision
 
 RECIPES = ("high_precision", "tensorwise", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise", "delayed")
@@ -611,6 +613,20 @@ def test_two_processes(check, folder):
 @pytest.mark.parametrize("check", NIGHTLY, ids=lambda check: check.__name__)
 def test_two_processes_nightly(check, nightly_folder):
     two_processes.passed(check, nightly_folder)
+
+
+def test_parts_are_traced_under_a_default_device():
+    """It is a mode of PyTorch's functions, in which Dynamo traces Python that torch.Tensor's own methods are written in."""
+    ranks = Ranks("", 0, 2)
+    values = torch.arange(2 * 4 * 6.0).reshape(2, 4, 6)
+    for dim, empty in itertools.product((0, 1, 2), (False, True)):
+        torch._dynamo.reset()
+        given = values[:, :, :0] if empty and dim < 2 else values
+        shares = torch.cat(given.chunk(2, dim))
+        with torch.device("cpu"):
+            for function, x, expected in ((one_after_another, given, shares), (in_order, shares, given)):
+                found = torch.compile(function, backend="eager", fullgraph=True)(x, dim, ranks)
+                assert torch.equal(found, expected), (function, dim)
 
 
 # ---- with FSDP2, on four processes ----

@@ -44,12 +44,19 @@ def gather(tensors: Sequence[torch.Tensor], ranks: Ranks) -> List[torch.Tensor]:
     ]
 
 
+def _parted(values: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
+    """With a dimension of the ranks before this one. Not by Tensor.unflatten(), which is Python that Dynamo cannot trace under
+    torch.set_default_device()."""
+    shape = values.shape
+    return values.view(*shape[:dim], ranks.size, shape[dim] // ranks.size, *shape[dim + 1 :])
+
+
 def in_order(gathered: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
     """What gather() returns, with the parts along this dimension in place of the first. A copy, unless the dimensions before
     have one element."""
     if dim == 0 or ranks.size == 1:
         return gathered
-    return gathered.unflatten(0, (ranks.size, -1)).movedim(0, dim).flatten(dim, dim + 1)
+    return _parted(gathered, 0, ranks).movedim(0, dim).flatten(dim, dim + 1)
 
 
 def gather_rows(values: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
@@ -57,11 +64,16 @@ def gather_rows(values: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
     return in_order(gather([values], ranks)[0], dim, ranks)
 
 
+def one_after_another(values: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
+    """What in_order() is the opposite of: the parts along this dimension, along the first."""
+    return _parted(values, dim, ranks).movedim(dim, 0).flatten(0, 1).contiguous()
+
+
 def scatter_sum(values: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
     """This rank's part, along a dimension that the ranks divide, of the sum over the ranks."""
     if ranks.size == 1:
         return values
-    parts = values.unflatten(dim, (ranks.size, -1)).movedim(dim, 0).flatten(0, 1).contiguous()
+    parts = one_after_another(values, dim, ranks)
     return _ops.wait_tensor(_ops.reduce_scatter_tensor(parts, "sum", ranks.size, ranks.group))
 
 
