@@ -1,6 +1,7 @@
 """A check of test_float8_distributed.py: FSDP2 that gathers FP8 has the losses and parameters, to the bit, of FSDP2 that
 gathers 16 or 32 bits, by ingot.float8, for all recipes, parameters in float32 and bfloat16, and shards that are equal, unequal
-or empty; eager and compiled, on any number of ranks."""
+or empty; eager and compiled, on any number of ranks. Inductor measures which of its own kernels to take, whose sums have
+another order: with it on a GPU, losses are the same, and parameters are close."""
 
 import itertools
 
@@ -38,8 +39,8 @@ class Block(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
-def losses_of(rank, gathers, recipe, dtype, shards, compiled, trains_first=True):
-    """The losses of a few steps, and this rank's shards after them."""
+def losses_of(rank, gathers, recipe, dtype, shards, backend, trains_first=True):
+    """The losses of a few steps, and this rank's shards after them by name. backend: of torch.compile(), "" for eager."""
     torch.manual_seed(0)
     torch._dynamo.reset()
     width, hidden, outputs = sizes(shards)
@@ -48,9 +49,8 @@ def losses_of(rank, gathers, recipe, dtype, shards, compiled, trains_first=True)
     config = float8.Float8LinearConfig.from_recipe_name(recipe)
     object.__setattr__(config, "enable_fsdp_float8_all_gather", gathers)
     float8.convert_to_float8_training(net, config=config)
-    backend = "aot_eager" if two_processes.DEVICE == "cpu" else "inductor"
     for at in range(2):
-        if compiled:
+        if backend:
             net[at].compile(dynamic=False, fullgraph=True, backend=backend)
         fully_shard(net[at])
     fully_shard(net[2])
@@ -65,23 +65,29 @@ def losses_of(rank, gathers, recipe, dtype, shards, compiled, trains_first=True)
         if gathers and step > 0:  # the second step computes the scales itself
             float8.precompute_float8_dynamic_scale_for_fsdp(net)
         losses.append(loss.item())
-    return losses, [getattr(each._local_tensor, "_tensor", each._local_tensor) for each in net.parameters()]
+    return losses, {name: getattr(each._local_tensor, "_tensor", each._local_tensor) for name, each in net.named_parameters()}
 
 
 def same(rank, *case):
     (losses, shards), (expected, expected_shards) = (losses_of(rank, gathers, *case) for gathers in (True, False))
     assert losses == expected, (case, losses, expected)
-    assert all(map(torch.equal, shards, expected_shards)), case
+    for name, shard in shards.items():
+        of = expected_shards[name]
+        if "inductor" in case:
+            torch.testing.assert_close(shard, of, msg=lambda text: f"{case}, {name}: {text}")
+        else:
+            assert torch.equal(shard, of), (case, name, (shard - of).abs().max())
     assert losses[0] != losses[-1], case
 
 
 def check_parity(rank):
-    same(rank, "rowwise", torch.float32, "uneven", False)
-    same(rank, "rowwise_with_gw_hp", torch.bfloat16, "empty", False)
+    same(rank, "rowwise", torch.float32, "uneven", "")
+    same(rank, "rowwise_with_gw_hp", torch.bfloat16, "empty", "")
 
 
 def check_all_parity(rank):
-    for case in itertools.product(RECIPES, DTYPES, ("even", "uneven", "empty"), (False, True)):
+    backends = ("", "aot_eager") if two_processes.DEVICE == "cpu" else ("", "aot_eager", "inductor")
+    for case in itertools.product(RECIPES, DTYPES, ("even", "uneven", "empty"), backends):
         same(rank, *case)
     for recipe in RECIPES:
-        same(rank, recipe, torch.bfloat16, "even", True, False)
+        same(rank, recipe, torch.bfloat16, "even", "aot_eager", False)
