@@ -7,12 +7,13 @@ job (torch_ranks.py).
     torchrun --nproc_per_node 4 bench/compare_fsdp.py --sets checkpointed --seconds 240
     torchrun --nproc_per_node 4 bench/compare_fsdp.py --contender 'bf16*' --contender 'ingot rowwise*' --rounds 5
     torchrun --nproc_per_node 4 bench/compare_fsdp.py --contender 'ingot tensorwise, eager*' --profile folder
+    torchrun --nproc_per_node 1 bench/compare_fsdp.py --sets one --layers 3 --batch 2
     python3 bench/compare_fsdp.py --list                                   # the contenders; no GPU
     torchrun --nproc_per_node 2 bench/compare_fsdp.py --device cpu --try   # a tiny model over gloo, to try the program
 
 Reports tokens/s a GPU, the ratio to bf16 compiled, the peak of PyTorch's memory in the timed steps, what a step sends,
 and losses. Weights gathered in FP8 are to give the losses of weights gathered in 16 bits, bit for bit. Ends with 1 if
-they do not, or if a contender failed. --profile times nothing: it leaves a trace and a snapshot of the memory of each
+they do not, or if a contender failed. On one GPU nothing is sharded, and the parameters are bfloat16. --profile times nothing: it leaves a trace and a snapshot of the memory of each
 contender, and prints where the host's time went and what held the memory at its peak (torch_profile.py).
 """
 
@@ -32,7 +33,7 @@ from torch_ranks import Contender, Ranks, Running
 
 BASELINE = "bf16, compiled"
 NEAR = 0.05  # how far, relatively, the last loss may be from bf16's
-SETS = ["main", "ddp", "checkpointed", "nn"]
+SETS = ["main", "ddp", "checkpointed", "nn", "one"]
 
 
 class Kind(NamedTuple):
@@ -83,6 +84,10 @@ def kinds() -> dict[Kind, tuple[str, ...]]:
             "nn",
             *(Kind("ingot.nn", recipe, compiled, gather) for compiled in (True, False) for gather in (False, True)),
         )
+    for recipe in ("tensorwise", "rowwise"):
+        for compiled in (True, False):
+            add("one", bf16._replace(compiled=compiled), Kind("ingot", recipe, compiled), Kind("ingot.nn", recipe, compiled))
+        add("one", Kind("torchao", recipe))
     return {kind: tuple(name for name in SETS if name in of) for kind, of in found.items()}
 
 
@@ -146,22 +151,23 @@ def after_step(model: Any, kind: Kind) -> Optional[Any]:
 
 
 def parallel(torch: Any, model: Any, kind: Kind, options: argparse.Namespace) -> Any:
-    """Each layer compiled and sharded, as trainers do; a DDP's parameters stay whole, and autocast gives bf16."""
+    """Each layer compiled and sharded, as trainers do; a DDP's parameters stay whole, and autocast gives bf16. On one GPU
+    nothing is sharded."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=getattr(torch, options.reduce_dtype))
-    layers = model.model.layers
+    layers, alone = model.model.layers, torch.distributed.get_world_size() == 1
     for at in range(len(layers)):
         if kind.checkpointed:
             layers[at] = checkpoint_wrapper(layers[at])
         if kind.compiled:
             layers[at] = torch.compile(layers[at], dynamic=False, fullgraph=True, backend=options.compiler)
-        if not kind.ddp:
+        if not kind.ddp and not alone:
             fully_shard(layers[at], mp_policy=policy)
     if kind.ddp:
         return torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-    return fully_shard(model, mp_policy=policy)
+    return model if alone else fully_shard(model, mp_policy=policy)
 
 
 def batches(ranks: Ranks, options: argparse.Namespace) -> list[Any]:
@@ -178,6 +184,8 @@ def make(ranks: Ranks, kind: Kind, options: argparse.Namespace) -> Running:
     torch.manual_seed(0)
     with ranks.device:
         model = llama(options).train()
+    if ranks.world == 1:
+        model.to(torch.bfloat16)
     convert(model, kind)
     net = parallel(torch, model, kind, options)
     optimizer = torch.optim.AdamW(net.parameters(), lr=3e-4, fused=True)
@@ -351,7 +359,7 @@ def main() -> int:
         model["text"] = (
             f"Llama of {options.layers} layers of {options.hidden}, {options.batch} x {options.tokens} tokens a GPU"
         )
-        found = {**torch_ranks.head(ranks, "FSDP2 of a Llama", options), "model": model}
+        found = {**torch_ranks.head(ranks, "FSDP2 of a Llama" if ranks.world > 1 else "a Llama on one GPU", options), "model": model}
 
         def write(turns: dict[str, list[dict[str, Any]]], left_out: dict[str, str]) -> None:
             found["cases"] = cases(turns, options.batch * options.tokens)
