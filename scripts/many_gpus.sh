@@ -159,6 +159,8 @@ tests() {
     [ -e "$root/python_bindings/tests/$name.py" ] || continue
     run "tests.$name" "$limit" "$python" -m pytest -q -p no:cacheprovider "$root/python_bindings/tests/$name.py" "${marks[@]}"
   done
+  [ $device = cpu ] || run tests.rank_deaths "$limit" "$python" "$root/python_bindings/tests/rank_deaths.py" --device cuda \
+    --ranks "$gpus" --kills 4
   if [ $device = cpu ]; then
     note tests.torchao 'skipped: torchao tests several GPUs only' 0
   elif [ -z "${TORCHAO_CHECKOUT-}" ]; then

@@ -1,8 +1,9 @@
-"""Kills or stops one of three ranks (gloo) at a random moment of a training step with FP8 gathers, and looks at what the
+"""Kills or stops one of several ranks at a random moment of a training step with FP8 gathers, and looks at what the
 others do: each has to end with an error, within the group's timeout and ten seconds; no process stays; and the checkpoint
 before the one that was being saved is whole. Prints a table.
 
-    python rank_deaths.py [--kills 20] [--seed 1]
+    python rank_deaths.py [--kills 20] [--seed 1] [--ranks 3]
+    python rank_deaths.py --device cuda --ranks 2 --kills 2      # over NCCL, a GPU for each rank; else over gloo
 
 It is a program of its own: it forks its ranks, so that none has to import PyTorch again."""
 
@@ -30,9 +31,13 @@ from torch.distributed.fsdp import fully_shard
 
 from ingot.nn import Float8Linear, Mlp, float8_all_gather, precompute_float8_all_gather
 
-RANKS, TIMEOUT, GRACE = 3, 4.0, 10.0
+TIMEOUT, GRACE = 4.0, 10.0
 KNOWN, LATEST = 16, 6  # steps whose checkpoints are compared, and the last in which a rank may die
 PHASES = ("forward", "backward", "optimizer", "casts", "save", "rename")
+KINDS = (
+    "Watchdog caught collective operation timeout", "Connection closed by peer", "Connection reset by peer",
+    "Timed out waiting", "Broken pipe", "Connection refused",
+)  # fmt: skip
 PROCESSES = multiprocessing.get_context("fork")
 
 
@@ -41,17 +46,31 @@ def model():
     return nn.Sequential(Mlp(32, 80, recipe="rowwise"), Float8Linear(32, 32), Float8Linear(32, 7, recipe="blockwise"))
 
 
-def train(rank, port, folder, steps, progress, phase):
+class Ranks(NamedTuple):
+    count: int
+    device: str
+
+    def start(self, rank, port):
+        """The process group of a rank. NCCL's watchdog ends the process that has waited too long: without what it would write
+        about all ranks before, which takes longer than the timeout."""
+        options = {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": self.count}
+        timeout = datetime.timedelta(seconds=TIMEOUT)
+        if self.device == "cuda":
+            os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"
+            torch.cuda.set_device(rank)
+        dist.init_process_group("nccl" if self.device == "cuda" else "gloo", timeout=timeout, **options)
+
+
+def train(rank, ranks, port, folder, steps, progress, phase):
     """What a rank runs: each step ends with a checkpoint, as docs/distributed.md says to save them."""
     torch.set_num_threads(1)
-    timeout = datetime.timedelta(seconds=TIMEOUT)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=RANKS, timeout=timeout)
-    net = model()
+    ranks.start(rank, port)
+    net = model().to(ranks.device)
     float8_all_gather(net)
     for part in (*net, net):
         fully_shard(part)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(rank))
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(rank)).to(ranks.device)
     for step in range(steps):
         progress.value = step
         phase.value = 0
@@ -72,10 +91,10 @@ def train(rank, port, folder, steps, progress, phase):
     dist.destroy_process_group()
 
 
-def _rank(rank, port, folder, *rest):
+def _rank(rank, ranks, port, folder, *rest):
     with open(folder / f"stderr.{rank}", "w") as file:
         os.dup2(file.fileno(), 2)
-    train(rank, port, folder, *rest)
+    train(rank, ranks, port, folder, *rest)
 
 
 def free_port():
@@ -85,16 +104,16 @@ def free_port():
 
 
 class Job:
-    """Three ranks that train."""
+    """Ranks that train."""
 
-    def __init__(self, folder, steps):
+    def __init__(self, ranks, folder, steps):
         self.folder, self.began = folder, time.monotonic()
-        self.progress = [PROCESSES.Value("i", -1) for _ in range(RANKS)]
-        self.phases = [PROCESSES.Value("i", 0) for _ in range(RANKS)]
+        self.progress = [PROCESSES.Value("i", -1) for _ in range(ranks.count)]
+        self.phases = [PROCESSES.Value("i", 0) for _ in range(ranks.count)]
         port = free_port()
         self.ranks = [
-            PROCESSES.Process(target=_rank, args=(rank, port, folder, steps, self.progress[rank], self.phases[rank]))
-            for rank in range(RANKS)
+            PROCESSES.Process(target=_rank, args=(rank, ranks, port, folder, steps, self.progress[rank], self.phases[rank]))
+            for rank in range(ranks.count)
         ]
         for each in self.ranks:
             each.start()
@@ -107,9 +126,9 @@ class Job:
             time.sleep(0.0005)
 
     def said(self, rank):
-        """The last line of its stderr, which is the error."""
+        """The last line of its stderr that names an error: after it there may be the stack of a watchdog."""
         lines = (self.folder / f"stderr.{rank}").read_text().strip().splitlines()
-        return lines[-1] if lines else ""
+        return next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "")
 
     def end(self):
         """Ends what is left, by its id."""
@@ -141,9 +160,9 @@ def values(folder, step):
     return whole
 
 
-def undisturbed(folder):
+def undisturbed(ranks, folder):
     """The seconds of a step, and what each step's checkpoint holds: training repeats itself bit for bit."""
-    job = Job(folder, KNOWN)
+    job = Job(ranks, folder, KNOWN)
     job.wait_for(0, 1)
     begin = time.monotonic()
     job.wait_for(0, KNOWN)
@@ -151,21 +170,21 @@ def undisturbed(folder):
     for each in job.ranks:
         each.join(30)
     if any(each.exitcode != 0 for each in job.ranks):
-        raise SystemExit(f"undisturbed ranks failed: {[job.said(rank) for rank in range(RANKS)]}")
+        raise SystemExit(f"undisturbed ranks failed: {[job.said(rank) for rank in range(ranks.count)]}")
     assert checkpoints(folder) == list(range(KNOWN))
     return seconds, [values(folder, step) for step in range(KNOWN)]
 
 
-def death(folder, chance, how, step_seconds, expected):
-    rank, step = chance.randrange(RANKS), chance.randint(1, LATEST)
-    job = Job(folder, 10**6)
+def death(ranks, folder, chance, how, step_seconds, expected):
+    rank, step = chance.randrange(ranks.count), chance.randint(1, LATEST)
+    job = Job(ranks, folder, 10**6)
     try:
         job.wait_for(rank, step)
         time.sleep(chance.uniform(0, step_seconds))
         os.kill(job.ranks[rank].pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
         begin = time.monotonic()
         at, phase = job.progress[rank].value, PHASES[job.phases[rank].value]
-        others = [other for other in range(RANKS) if other != rank]
+        others = [other for other in range(ranks.count) if other != rank]
         faults = []
         for other in others:
             job.ranks[other].join(max(0.0, begin + TIMEOUT + GRACE - time.monotonic()))
@@ -193,8 +212,8 @@ def death(folder, chance, how, step_seconds, expected):
 
 
 def kind(message):
-    """An error of gloo without what differs from time to time."""
-    for text in ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Broken pipe", "Connection refused"):
+    """An error without what differs from time to time."""
+    for text in KINDS:
         if text.lower() in message.lower():
             return text.lower()
     return message[:60]
@@ -204,18 +223,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
-    chance, failed = random.Random(options.seed), 0
+    chance, failed, ranks = random.Random(options.seed), 0, Ranks(options.ranks, options.device)
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         (place / "undisturbed").mkdir()
-        step_seconds, expected = undisturbed(place / "undisturbed")
-        print(f"{RANKS} ranks over gloo, a timeout of {TIMEOUT:.0f} s; a step with its checkpoint takes {step_seconds * 1e3:.0f} ms")
+        step_seconds, expected = undisturbed(ranks, place / "undisturbed")
+        over = "NCCL" if ranks.device == "cuda" else "gloo"
+        print(f"{ranks.count} ranks over {over}, a timeout of {TIMEOUT:.0f} s; a step with its checkpoint takes {step_seconds * 1e3:.0f} ms")
         print(f"{'':>3} {'rank':>4}  {'what':<8}{'step':>5}  {'in':<10}{'all ended after':>16}  {'last whole':<11} others said")
         for count in range(options.kills):
             folder = place / str(count)
             folder.mkdir()
-            found = death(folder, chance, ("killed", "stopped")[count % 2], step_seconds, expected)
+            found = death(ranks, folder, chance, ("killed", "stopped")[count % 2], step_seconds, expected)
             said = "; ".join(sorted({kind(each) for each in found.messages}))
             row = f"{count + 1:>3} {found.rank:>4}  {found.how:<8}{found.step:>5}  {found.phase:<10}{found.seconds:>14.1f} s"
             print(f"{row}  {found.checkpoint:<11} {said}", flush=True)
