@@ -1,11 +1,15 @@
 """python3 -m ingot.record: recordings of models that have no memory, and what is said of wrong ones."""
 
 import json
+import os
+import pathlib
+import shutil
+import subprocess
 import sys
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 from conftest import in_ci
 
 from ingot import record
@@ -48,6 +52,27 @@ def test_families(family, tmp_path, capsys):
     kind = "layer" if family == "gpt2" else "rms"
     for part in (f"norm_backward {kind} bf16", "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row", "dequant_matmul bf16*e4m3fn"):
         assert any(line.startswith(part) for line in lines), part
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_strict_first_step(family, tmp_path):
+    """What `ingot warm --config` makes is all that a first step and decoding need, with NVRTC hidden."""
+    pytest.importorskip("transformers")
+    program = os.environ.get("INGOT_PROGRAM") or shutil.which("ingot")
+    if program is None:
+        pytest.skip("the program ingot is not in PATH, and INGOT_PROGRAM does not name it")
+    file = config(tmp_path, model_type=family, **FAMILIES[family])
+    gpu = "h100" if "H100" in torch.cuda.get_device_name() else "h200"
+    environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path / "store")}
+    warm = [program, "warm", "--config", file, "--python", sys.executable, "--gpu", gpu, "--tokens", "512", "--decode", "1,8"]
+    done = subprocess.run([*warm, "--recipe", "rowwise"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    environment |= {"INGOT_CACHE_MODE": "strict", "INGOT_CUDA_ROOT": "none", "INGOT_STATS": "1"}
+    step = [sys.executable, str(pathlib.Path(__file__).with_name("strict_first_step.py")), file, "rowwise", "512", "1,8"]
+    done = subprocess.run(step, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "ingot: 0 kernels compiled" in done.stderr, done.stderr[-3000:]
 
 
 def test_options(tmp_path, capsys):
