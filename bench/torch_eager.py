@@ -5,6 +5,7 @@ round, at two figures: the GPU's time, of calls in a CUDA graph, and wall clock,
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -15,6 +16,7 @@ import torch_machine
 from torch_timing import Replay, copies_for
 
 SIZES = (1024, 2048, 4096, 8192, 16384)
+MLP_UP = (65536, 1664, 6656)  # tokens, in and out features of a public small-GPT trainer
 WORKS = torch_linear.WORKS
 RECIPES = ("high_precision", "tensorwise", "delayed", "rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
 EAGER, COMPILED = "torch bf16, eager", "torch bf16, compiled"
@@ -24,12 +26,14 @@ WALL_FROM = 4096  # the size from which wall clock has to be near it too
 Layer = Callable[[Any, Any], Any]
 
 
-def case_name(size: int, work: str) -> str:
-    return torch_linear.case_name(size, work)
+def cases() -> list[tuple[str, str, tuple[int, int, int]]]:
+    """(name, work, (tokens, in features, out features))"""
+    squares = [(torch_linear.case_name(size, work), work, (size, size, size)) for work in WORKS for size in SIZES]
+    return [*squares, ("x".join(map(str, MLP_UP)) + " linear", "linear", MLP_UP)]
 
 
 def case_names() -> list[str]:
-    return [case_name(size, work) for work in WORKS for size in SIZES]
+    return [name for name, _, _ in cases()]
 
 
 def layer_names() -> list[str]:
@@ -95,14 +99,15 @@ def contenders(torch: Any, work: str) -> list[Contender]:
     return made
 
 
-def random_steps(torch: Any, size: int, device: str) -> list[Any]:
+def random_steps(torch: Any, tokens: int, columns: int, rows: int, device: str) -> list[Any]:
     """(input, weight, grad_output); the weight is a parameter, as modules want."""
 
-    def tensor(scale: float) -> Any:
-        return torch.randn(size, size, device=device, dtype=torch.bfloat16) * scale
+    def tensor(*shape: int) -> Any:
+        return torch.randn(shape, device=device, dtype=torch.bfloat16)
 
-    copies = copies_for(4 * 3 * size * size) if device != "cpu" else 2
-    return [(tensor(1.0).requires_grad_(), torch.nn.Parameter(tensor(size**-0.5)), tensor(1.0)) for _ in range(copies)]
+    copies = copies_for(4 * (tokens * columns + rows * columns + tokens * rows)) if device != "cpu" else 2
+    weight = lambda: torch.nn.Parameter(tensor(rows, columns) * columns**-0.5)
+    return [(tensor(tokens, columns).requires_grad_(), weight(), tensor(tokens, rows)) for _ in range(copies)]
 
 
 # ---- timing ----------------------------------------------------------------------------------------------------------
@@ -180,37 +185,35 @@ def measure(
         "cases": [],
     }
     stream = torch.cuda.Stream()
-    for work in WORKS:
-        for size in SIZES:
-            name = case_name(size, work)
-            if chosen not in name:
+    for name, work, shape in cases():
+        if chosen not in name:
+            continue
+        torch.compiler.reset()
+        tensors = random_steps(torch, *shape, "cuda")
+        clocks: dict[str, tuple[Any, Any]] = {}
+        notes: dict[str, dict[str, str]] = {}
+        for contender in contenders(torch, work):
+            if layers and contender.name not in layers:
                 continue
-            torch.compiler.reset()
-            tensors = random_steps(torch, size, "cuda")
-            clocks: dict[str, tuple[Any, Any]] = {}
-            notes: dict[str, dict[str, str]] = {}
-            for contender in contenders(torch, work):
-                if layers and contender.name not in layers:
-                    continue
-                print(f"preparing {name}: {contender.name}", file=sys.stderr, flush=True)
-                # In f32 the largest size takes long, and is made of the same kernels.
-                call, notes[contender.name] = prepare(torch, work, contender, tensors[0], check=size <= 8192)
-                if call is not None:
-                    try:
-                        gpu = Replay(torch, call, tensors, enough_us, stream)
-                        clocks[contender.name] = (gpu, WallClock(torch, call, tensors, enough_us))
-                    except Exception as error:
-                        notes[contender.name] = {
-                            "left_out": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-                        }
-            times = take_turns(clocks, rounds) if clocks else {}
-            for label, noted in notes.items():
-                found["cases"].append(
-                    {"case": name, "size": size, "work": work, "layer": label, **noted, **times.get(label, {})}
-                )
-            write(found)
-            del clocks, tensors
-            torch.cuda.empty_cache()
+            print(f"preparing {name}: {contender.name}", file=sys.stderr, flush=True)
+            # In f32 the largest size takes long, and is made of the same kernels.
+            call, notes[contender.name] = prepare(torch, work, contender, tensors[0], check=math.prod(shape) <= 2**40)
+            if call is not None:
+                try:
+                    gpu = Replay(torch, call, tensors, enough_us, stream)
+                    clocks[contender.name] = (gpu, WallClock(torch, call, tensors, enough_us))
+                except Exception as error:
+                    notes[contender.name] = {
+                        "left_out": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+                    }
+        times = take_turns(clocks, rounds) if clocks else {}
+        for label, noted in notes.items():
+            found["cases"].append(
+                {"case": name, "size": shape[0], "work": work, "layer": label, **noted, **times.get(label, {})}
+            )
+        write(found)
+        del clocks, tensors
+        torch.cuda.empty_cache()
     return found
 
 
@@ -327,7 +330,7 @@ def self_check(torch: Any) -> None:
     if torch is None:
         return
     for work in WORKS:
-        tensors = random_steps(torch, 64, "cpu")[0]
+        tensors = random_steps(torch, 64, 64, 64, "cpu")[0]
         for contender in contenders(torch, work):
             if contender.compiled:  # their code is the same, and compilers may be missing
                 continue
