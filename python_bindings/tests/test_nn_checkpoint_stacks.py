@@ -74,6 +74,33 @@ def test_experts_in_float8(tmp_path, suffix, shape, kind, spread):
     equal16(loaded["experts"].gate_up_proj, e4m3(codes) * spread(scales.astype(np.float64)))
 
 
+def test_stacks_of_each_experts_layers(tmp_path):
+    """transformers 5 has a stack where public files have a layer of each expert."""
+    codes = {(e, part): fp8(N, K) for e in range(3) for part in ("gate_proj", "up_proj")}
+    scales = {each: f32(2, 2) for each in codes}
+    stored = {f"experts.{e}.{part}.weight": ("F8_E4M3", of) for (e, part), of in codes.items()}
+    stored.update({f"experts.{e}.{part}.weight_scale_inv": ("F32", of) for (e, part), of in scales.items()})
+    down = RNG.integers(0, 2**14, (3, K, N)).astype(np.uint16)
+    stored.update({f"experts.{e}.down_proj.weight": ("BF16", down[e]) for e in range(3)})
+    save(tmp_path, stored, fine([128, 128]))
+    loaded = experts(gate_up_proj=(3, 2 * N, K), down_proj=(3, K, N))
+    report = load_float8_checkpoint(loaded, tmp_path)
+    assert len(report.stacked) == 6 and report.stacked == report.decoded and report.layers == ()
+    values = {each: e4m3(codes[each]) * blocks(scales[each].astype(np.float64)) for each in codes}
+    expected = np.stack([np.concatenate([values[e, "gate_proj"], values[e, "up_proj"]]) for e in range(3)])
+    equal16(loaded["experts"].gate_up_proj, expected)
+    assert torch.equal(loaded["experts"].down_proj.detach(), torch.from_numpy(down.view(np.int16)).view(torch.bfloat16))
+    with pytest.raises(ingot.Error, match=r"up_proj.weight\": has shape \(\d+, \d+\), but the model's stack asks for \("):
+        stored["experts.1.up_proj.weight"] = ("F8_E4M3", fp8(2 * N, K))
+        stored["experts.1.up_proj.weight_scale_inv"] = ("F32", f32(4, 2))
+        save(tmp_path, stored, fine([128, 128]))
+        load_float8_checkpoint(experts(gate_up_proj=(3, 2 * N, K), down_proj=(3, K, N)), tmp_path)
+    lacks = {name: each for name, each in stored.items() if not name.startswith("experts.2.up")}
+    save(tmp_path, lacks, fine([128, 128]))
+    with pytest.raises(ingot.Error, match="lacks experts.gate_up_proj: give the model it was made for"):
+        load_float8_checkpoint(experts(gate_up_proj=(3, 2 * N, K), down_proj=(3, K, N)), tmp_path)
+
+
 def test_experts_as_transformers_decodes_them(tmp_path):
     """A whole block of gpt-oss, by the names and shapes that transformers has."""
     pytest.importorskip("transformers", reason="transformers is not installed")

@@ -36,6 +36,8 @@ from ._weight_only import WeightOnlyLinear
 _OF_WEIGHT_ONLY = (torch.bfloat16, torch.float16)
 _KINDS = {"weight_only": WeightOnlyLinear, "frozen": FrozenFloat8Linear}
 _OF_INPUT = ("input_scale", "activation_scale")
+# Stacks that transformers 5 makes of each expert's layers, which public files still have.
+_OF_EXPERTS = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
 _SUBJECT = "load_float8_checkpoint"
 
 
@@ -235,7 +237,7 @@ class _Plan:
                     self.left_on_meta.append(name)
             elif isinstance(module, StoredLinear) and name in self.reader.names:
                 self._refuse_quantized(place)
-            elif sources := self._sources(place, key):
+            elif sources := self._sources(place, key, tensor):
                 transposed = self._is_transposed(place, sources, tensor)
                 self._check_tensor(sources, tensor, transposed)
                 self.targets.append(_Target(place, key, tensor, sources, transposed))
@@ -244,15 +246,19 @@ class _Plan:
             else:
                 self.missing.append(name)
 
-    def _sources(self, place: Place, key: str) -> list[str]:
+    def _sources(self, place: Place, key: str, tensor: torch.Tensor) -> list[str]:
         """Returns the file's tensors for this one; none if it lacks them. What a GatedMlp has as one weight may be two
-        there."""
+        there, and a stack of experts the weights of their layers."""
         name = place.prefix + key
         if self._has(name):
             return [name]
         if isinstance(place.parent, GatedMlp) and place.key == "gate_up_proj":
             above = place.name.removesuffix("gate_up_proj")
             parts = [f"{above}{part}.{key}" for part in ("gate_proj", "up_proj")]
+            if all(self._has(part) for part in parts):
+                return parts
+        if len(tensor.shape) == 3 and key in _OF_EXPERTS:
+            parts = [f"{place.prefix}{expert}.{part}.weight" for expert in range(tensor.shape[0]) for part in _OF_EXPERTS[key]]
             if all(self._has(part) for part in parts):
                 return parts
         return []
@@ -298,10 +304,17 @@ class _Plan:
                 shape = (*weight.shape[:-2], weight.shape[-1], weight.shape[-2]) if transposed else weight.shape
                 self.used.update(weight.names)
                 self.decoded.append(name)
-                if len(weight.shape) == 3:
+                if len(tensor.shape) == 3:
                     self.stacked.append(name)
             shapes.append(shape)
         shape = shapes[0]
+        if len(tensor.shape) == 3 and len(shapes) > 1:
+            experts, rows, columns = tensor.shape
+            expected = (rows * experts // len(shapes), columns)
+            for name, each in zip(names, shapes):
+                if each != expected:
+                    raise LinearError(f"{self.reader.where(name)}: has shape {each}, but the model's stack asks for {expected}")
+            return
         if len(shapes) > 1:
             same = all(each and each[1:] == shape[1:] for each in shapes)
             shape = (sum(each[0] for each in shapes), *shape[1:]) if same else shapes
@@ -325,7 +338,7 @@ class _Plan:
     def value_of(self, target: _Target) -> torch.Tensor:
         """On the host, in the model's dtype."""
         parts = [self._part(name, target.tensor.dtype, target.transposed) for name in target.sources]
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts).view(target.tensor.shape)
 
     def _part(self, name: str, dtype: torch.dtype, transposed: bool = False) -> torch.Tensor:
         weight = None if self.reader.dtype(name) == dtype else self._weights.of(name)
