@@ -82,10 +82,10 @@ peers() {
   # from configs and without weights; Lightning trains with Ingot's plugin; matplotlib draws train_gpt.py's plot. Without what
   # else they would bring.
   if ! .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(None in map(u.find_spec,
-           ("matplotlib", "peft", "transformers", "pytorch_lightning")))' &&
-     ! { pip --no-deps peft==0.21.2 accelerate==1.15.0 transformers==4.57.6 huggingface_hub==0.36.2 safetensors==0.8.0 \
-           tokenizers==0.22.2 pytorch-lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0 &&
-         pip matplotlib psutil PyYAML regex requests tqdm packaging filelock fsspec; }; then
+           ("matplotlib", "peft", "transformers", "pytorch_lightning", "httpx")))' &&
+     ! { pip --no-deps peft==0.21.2 accelerate==1.15.0 transformers==5.17.0 huggingface_hub==1.33.0 safetensors==0.8.0 \
+           tokenizers==0.23.3 pytorch-lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0 &&
+         pip matplotlib psutil PyYAML regex httpx tqdm packaging filelock fsspec; }; then
     echo "test: PEFT, transformers, Lightning or matplotlib cannot be installed here; the tests with them are skipped"
   fi
 }

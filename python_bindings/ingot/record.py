@@ -129,7 +129,8 @@ def _of_config(path: str, dtype: Any) -> Callable[[], Any]:
     try:
         made = transformers.AutoConfig.for_model(kind, **config)
     except Exception as error:  # of the config's own checks
-        raise _Wrong(f"{path}: transformers {transformers.__version__} cannot read it: {str(error)[:300]}") from None
+        said = " ".join(str(error).split())[:300]
+        raise _Wrong(f"{path}: transformers {transformers.__version__} cannot read it: {said}") from None
 
     def make() -> Any:
         try:
