@@ -9,7 +9,7 @@ import sys
 import torch
 import transformers
 
-from ingot.nn import convert, quantize_
+from ingot.nn import Float8WeightOnlyConfig, convert, quantize_
 
 assert os.environ["INGOT_CACHE_MODE"] == "strict" and os.environ["INGOT_CUDA_ROOT"] == "none"  # no NVRTC, no cuBLASLt
 file, recipe, tokens, decoded = sys.argv[1], sys.argv[2], int(sys.argv[3]), map(int, sys.argv[4].split(","))
@@ -32,7 +32,7 @@ loss = model(input_ids=ids(tokens), labels=ids(tokens)).loss
 loss.backward()
 assert torch.isfinite(loss) and all(torch.isfinite(each.grad).all() for each in model.parameters() if each.grad is not None)
 model = make().eval()
-quantize_(model)
+quantize_(model, Float8WeightOnlyConfig())
 with torch.no_grad():
     for count in decoded:
         assert torch.isfinite(model(input_ids=ids(count)).logits).all()
