@@ -137,6 +137,19 @@ Float8Weight::Float8Weight(const LinearPlan& plan, WeightReader reader, const To
   scale_inv_ = vector(weight_scale_inv_of(plan, scale, count, scale_inv, reader, device), Dtype::f32, count, device);
 }
 
+Float8View Float8Weight::for_output(Backend& backend, Stream& stream, TorchRegion& memory) const {
+  constexpr std::int64_t kUnit = 16;  // bytes, of addresses and rows that tensor cores' copies can read
+  const std::int64_t pitch = code_pitch(codes_.cols);
+  const bool fits = codes_.cols % kUnit == 0 && std::bit_cast<std::uintptr_t>(codes_.data) % kUnit == 0;
+  if (fits || pitch % kUnit != 0 || codes_.empty()) return {.codes = codes_, .scale_inv = scale_inv_};
+  memory = TorchRegion(static_cast<std::size_t>(codes_.rows * pitch), codes_.device);
+  Tensor copy = codes_;
+  copy.data = memory.region().data;
+  copy.row_stride = pitch;
+  backend.relayout({}, {.input = codes_, .output = copy}, stream);
+  return {.codes = copy, .scale_inv = scale_inv_};
+}
+
 Float8View Float8Weight::for_grad_input(Backend& backend, Stream& stream, void* memory) const {
   Tensor transposed = matrix(memory, codes_.dtype, codes_.cols, codes_.rows, codes_.device);
   transposed.row_stride = code_pitch(codes_.rows);

@@ -37,7 +37,9 @@ class Float8Weight {
   Float8Weight(const LinearPlan& plan, WeightReader reader, const TorchTensor& tensor, const TorchTensor& scale_inv,
                Device device);
 
-  Float8View for_output() const { return {.codes = codes_, .scale_inv = scale_inv_}; }
+  // The codes as they are, or copied into `memory` at the distance that a cast gives its rows, where their own or their
+  // address would have the GEMM take another kernel, whose bits differ.
+  Float8View for_output(Backend& backend, Stream& stream, TorchRegion& memory) const;
   // Transposed into `memory` of transposed_bytes(). This is done anew each time: kept, the transposed codes would take
   // as much memory again.
   Float8View for_grad_input(Backend& backend, Stream& stream, void* memory) const;

@@ -52,7 +52,7 @@ void forward(TorchArgumentsOf<kGatedLinearForward>& all) {
   const bool keeps = (keep & kKeepSaved) != 0;
 
   const TorchWeight weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
-  const LayerOperands operands(plan, weight, all.tensor<"bias">(), device);
+  const LayerOperands operands(plan, weight, all.tensor<"bias">(), call);
   TorchResult output(true, sizes_with_last(gate.sizes(), plan.shape.out_features), *plan.dtypes.output, device);
   TorchKept kept(of.kept(tokens, {&weight, 1}), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};

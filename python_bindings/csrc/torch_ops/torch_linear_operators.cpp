@@ -110,9 +110,9 @@ void forward(TorchArgumentsOf<kLinearForward>& all) {
   const LayerInput input(plan, all.tensor<"input">(), all.tensor<"input_scale_inv">());
   const Device device = input.view.device;
   const TorchWeight weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
-  const LayerOperands operands(plan, weight, all.tensor<"bias">(), device);
   const std::int64_t tokens = input.view.rows;
   const TorchRun run(device, all, tokens);
+  const LayerOperands operands(plan, weight, all.tensor<"bias">(), run);
   CallScales given(plan, run,
                    {{{&LinearScales::input, "scale of input", all.tensor<"input_scale">()},
                      {&LinearScales::weight, "scale of weight", all.tensor<"weight_scale">()}}});

@@ -46,8 +46,8 @@ void forward(TorchArgumentsOf<kMlpForward>& all) {
 
   const NormOperands norm(plan.up, all.tensor<"gamma">(), all.tensor<"beta">(), device);
   const std::array<TorchWeight, 2> weights = weights_of(all);
-  const LayerOperands up(plan.up.linear, weights[kUpLayer], all.tensor<"up_bias">(), device);
-  const LayerOperands down(plan.down, weights[kDownLayer], all.tensor<"down_bias">(), device);
+  const LayerOperands up(plan.up.linear, weights[kUpLayer], all.tensor<"up_bias">(), call);
+  const LayerOperands down(plan.down, weights[kDownLayer], all.tensor<"down_bias">(), call);
   TorchResult output(true, all.tensor<"input">().sizes(), *plan.down.dtypes.output, device);
   TorchKept kept(of.kept(tokens, weights), keeps, (keep & kKeepCodes) != 0, device);
   LinearSaved saved{.memory = kept.saved()};

@@ -150,9 +150,11 @@ NormOperands::NormOperands(const NormLinearPlan& plan, const TorchTensor& of_gam
 }
 
 LayerOperands::LayerOperands(const LinearPlan& plan, const TorchWeight& of_weight, const TorchTensor& of_bias,
-                             Device device) {
+                             const TorchRun& run) {
+  const Device device = run.device();
   if (of_weight.is_codes()) {
-    codes = Float8Weight(plan, WeightReader::output, *of_weight.tensor, *of_weight.scale_inv, device).for_output();
+    const Float8Weight given(plan, WeightReader::output, *of_weight.tensor, *of_weight.scale_inv, device);
+    codes = given.for_output(run.backend(), run.stream(), made);
   } else {
     weight = operand_of(*of_weight.tensor, {plan.subject, "weight"}, device);
   }

@@ -120,11 +120,12 @@ struct TorchWeight {
 
 // The weight, in high precision or as codes, and, if the layer has one, the bias.
 struct LayerOperands {
-  LayerOperands(const LinearPlan& plan, const TorchWeight& of_weight, const TorchTensor& of_bias, Device device);
+  LayerOperands(const LinearPlan& plan, const TorchWeight& of_weight, const TorchTensor& of_bias, const TorchRun& run);
 
   TorchMatrix weight{};
   Float8View codes{};
   TorchMatrix bias{};
+  TorchRegion made{};  // what the codes show, if those that were given had to be copied
 };
 
 // The gradients of the input and, which come with it, of gamma and beta. They have gamma's dtype: f32, or the input's.

@@ -30,7 +30,7 @@ void forward(TorchArgumentsOf<kNormLinearForward>& all) {
 
   const NormOperands norm(plan, all.tensor<"gamma">(), all.tensor<"beta">(), device);
   const TorchWeight weight{&all.tensor<"weight">(), &all.tensor<"weight_scale_inv">()};
-  const LayerOperands operands(layer, weight, all.tensor<"bias">(), device);
+  const LayerOperands operands(layer, weight, all.tensor<"bias">(), call);
   TorchResult output(true, sizes_with_last(all.tensor<"input">().sizes(), layer.shape.out_features),
                      *layer.dtypes.output, device);
   TorchKept kept(of.kept(tokens, {&weight, 1}), keeps, (keep & kKeepCodes) != 0, device);

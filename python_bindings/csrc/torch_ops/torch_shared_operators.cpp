@@ -151,7 +151,7 @@ void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
   const NormOperands norm(plan.first, all.tensor<"gamma">(), all.tensor<"beta">(), device);
   for (std::size_t at = 0; at < plan.count(); ++at) {
     const LinearPlan& layer = plan.layer(at);
-    const LayerOperands operands(layer, weights[at], *biases[at], device);
+    const LayerOperands operands(layer, weights[at], *biases[at], call);
     TorchResult output(true, sizes_with_last(all.tensor<"input">().sizes(), layer.shape.out_features),
                        *layer.dtypes.output, device);
     if (at == 0) {

@@ -140,12 +140,16 @@ void tell_of_input(LayerObserver& observer, const LinearPlan& plan, const CastSp
   observer.cast(event, stream);
 }
 
-// The weight's codes: what quantize_weight returned, in `memory` from now on, or FP8 codes with their scale_inv.
-Float8View weight_of(TorchArgumentsOf<kGemmOutput>& all, const TorchPlan& plan, Device device, TorchRegion& memory) {
+// The weight's codes: what quantize_weight returned, in `memory` from now on, or FP8 codes with their scale_inv, which
+// may have to be copied there.
+Float8View weight_of(TorchArgumentsOf<kGemmOutput>& all, const TorchPlan& plan, const TorchRun& run,
+                     TorchRegion& memory) {
+  const Device device = run.device();
   TorchTensor& weight = all.tensor<"weight">();
   const TorchTensor& scale_inv = all.tensor<"weight_scale_inv">();
   if (scale_inv.given()) {
-    return Float8Weight(plan.plan, WeightReader::output, weight, scale_inv, device).for_output();
+    const Float8Weight given(plan.plan, WeightReader::output, weight, scale_inv, device);
+    return given.for_output(run.backend(), run.stream(), memory);
   }
   memory = TorchRegion(std::move(weight), device);
   require_bytes(plan.plan, "weight codes", memory, plan.weight_bytes[0]);
@@ -172,7 +176,7 @@ void gemm_output(TorchArgumentsOf<kGemmOutput>& all) {
   const TorchRegion codes(std::move(all.tensor<"codes">()), device);
   require_bytes(plan, "codes", codes, codes_bytes(cast.plan, tokens, pass));
   TorchRegion of_weight;
-  const Float8View b = weight_of(all, of, device, of_weight);
+  const Float8View b = weight_of(all, of, place, of_weight);
   const std::int64_t columns = plan.shape.out_features;
   const Dtype dtype = *plan.dtypes.output;
   TorchTensor& output = all.result<"output">();
