@@ -429,6 +429,13 @@ def check_delayed_of_a_group(rank):
     assert shared[0].fp8_scale_input == torch.tensor(448 / 3.0)
 
 
+def same_sums(ours, theirs):
+    """On the CPU by the tolerances of float32. On a GPU the size of a part decides which kernel multiplies, which sums FP8 in fewer
+    bits than float32 has."""
+    tolerances = {} if DEVICE == "cpu" else {"rtol": 2e-3, "atol": 2e-3 * theirs.abs().max().item()}
+    torch.testing.assert_close(ours, theirs, **tolerances)
+
+
 def check_tensor_parallel(rank):
     mesh = init_device_mesh(DEVICE, (WORLD,))
     torch.manual_seed(0)
@@ -451,8 +458,8 @@ def check_tensor_parallel(rank):
     y.sum().backward()
     z = sequence["ffn"](x.chunk(WORLD, 1)[rank])
     z.sum().backward()
-    torch.testing.assert_close(y, expected)
-    torch.testing.assert_close(z.full_tensor(), expected)
+    same_sums(y, expected)
+    same_sums(z.full_tensor(), expected)
     for name, parameter in whole.named_parameters():
         for each in (net, sequence):
             torch.testing.assert_close(each.get_parameter(name).grad.full_tensor(), parameter.grad, atol=0.1, rtol=0.1)
@@ -478,7 +485,7 @@ def check_tensor_parallel_of_odd_sizes(rank):
                 continue
             y = net(x)
             y.sum().backward()
-            torch.testing.assert_close(y, expected)
+            same_sums(y, expected)
             for name, parameter in whole.named_parameters():
                 torch.testing.assert_close(
                     net.get_parameter(name).grad.full_tensor(), parameter.grad, atol=0.1, rtol=0.1

@@ -35,6 +35,52 @@ def test_near(monkeypatch):
             two_processes.all_near([1.0, 2.0], wrong)
 
 
+def test_checks_after_one_that_fails_run_in_new_processes(monkeypatch, tmp_path):
+    rounds = []
+
+    def made(name):
+        def check(rank):
+            pass
+
+        check.__name__ = name
+        return check
+
+    passes, fails, killed, last, never, after = checks = [made(f"check_{at}") for at in range(6)]
+
+    def spawn(function, arguments, world):
+        folder, of_round, _ = arguments
+        rounds.append(of_round)
+        for check in of_round:
+            wrote = lambda what: (tmp_path / f"{check.__name__}.{what}").write_text("wrong" if "." not in what else "")
+            if check is never:
+                raise RuntimeError("no port is free")
+            [wrote(f"{rank}.begun") for rank in (0, 1)]
+            wrote("0.done")
+            if check in (fails, killed):
+                if check is fails:
+                    wrote("1")
+                raise RuntimeError("process 1 ended")
+            wrote("1.done")
+
+    monkeypatch.setattr(two_processes, "spawn", spawn)
+    two_processes.run_all(checks, str(tmp_path), 2)
+    assert rounds == [checks, [killed, last, never, after], [last, never, after]]
+    for check, message in (
+        (passes, None),
+        (fails, "rank 1: wrong"),
+        (killed, "it did not run to its end: process 1 ended"),
+        (last, None),
+        (never, "it did not run to its end: no port is free"),
+        (after, "it did not run to its end: no port is free"),
+    ):
+        if message is None:
+            two_processes.passed(check, str(tmp_path), 2)
+        else:
+            with pytest.raises(pytest.fail.Exception) as caught:
+                two_processes.passed(check, str(tmp_path), 2)
+            assert str(caught.value) == message
+
+
 def test_random_values_are_the_same_in_every_order():
     one = two_processes.normal(3, 4, seed=1)
     torch.manual_seed(5)

@@ -14,7 +14,7 @@ A test module lists its checks, each a function of the rank, and makes a fixture
         two_processes.passed(check, folder)
 
 All checks that pytest has selected run in the same processes, one after the other, because starting them takes seconds.
-The first that fails ends them."""
+One that fails ends them, and those after it run in new ones."""
 
 import datetime
 import os
@@ -69,9 +69,9 @@ def all_near(ours, theirs, what=None):
     near(*(torch.tensor([float(each) for each in of]) for of in (ours, theirs)), what)
 
 
-def _start(rank, world, folder):
+def _start(rank, world, store):
     torch.set_num_threads(1)
-    options = {"init_method": f"file://{folder}/store", "rank": rank, "world_size": world}
+    options = {"init_method": f"file://{store}", "rank": rank, "world_size": world}
     if DEVICE == "cpu":
         dist.init_process_group("gloo", **options)
         return
@@ -83,16 +83,16 @@ def _start(rank, world, folder):
 
 def _run(rank, folder, checks, world):
     """What each process runs. A check that fails leaves its traceback in a file."""
-    _start(rank, world, folder)
+    _start(rank, world, f"{folder}/{checks[0].__name__}.store")
     for check in checks:
+        open(f"{folder}/{check.__name__}.{rank}.begun", "w").close()
         try:
             check(rank)
         except Exception:
             with open(f"{folder}/{check.__name__}.{rank}", "w") as file:
                 traceback.print_exc(file=file)
             os._exit(1)  # the other rank may wait for a collective
-        with open(f"{folder}/{check.__name__}.{rank}.done", "w"):
-            pass
+        open(f"{folder}/{check.__name__}.{rank}.done", "w").close()
     dist.destroy_process_group()
 
 
@@ -112,6 +112,26 @@ def _selected(checks, request):
     return [check for check in checks if check in wanted] or checks
 
 
+def _on_all(check, folder, world, what):
+    return all(os.path.exists(f"{folder}/{check.__name__}.{rank}.{what}") for rank in range(world))
+
+
+def run_all(checks, folder, world):
+    """Runs the checks, and after one that fails those that follow, in new processes; none after processes that could not begin
+    one."""
+    while checks:
+        try:
+            spawn(_run, (folder, checks, world), world)
+            return
+        except Exception as error:  # of a check, which says so itself, or of a process that was killed
+            ended = next((at for at, check in enumerate(checks) if not _on_all(check, folder, world, "done")), len(checks) - 1)
+            begun = _on_all(checks[ended], folder, world, "begun")
+            for check in checks[ended : ended + 1] if begun else checks[ended:]:
+                with open(f"{folder}/{check.__name__}.end", "w") as file:
+                    file.write(str(error))
+            checks = checks[ended + 1 :] if begun else []
+
+
 def fixture(checks, world=WORLD):
     """A fixture that runs the selected checks, and gives the folder of their results."""
 
@@ -123,11 +143,7 @@ def fixture(checks, world=WORLD):
         if lacks:
             (pytest.fail if world == WORLD else pytest.skip)(lacks)
         with tempfile.TemporaryDirectory() as name:
-            try:
-                spawn(_run, (name, _selected(checks, request), world), world)
-            except Exception as error:  # of a check, which says so itself, or of a process that was killed
-                with open(f"{name}/end", "w") as file:
-                    file.write(str(error))
+            run_all(_selected(checks, request), name, world)
             yield name
 
     return folder
@@ -140,7 +156,8 @@ def passed(check, folder, world=WORLD):
         if os.path.exists(problem):
             with open(problem) as file:
                 pytest.fail(f"rank {rank}: {file.read()}")
-    if not all(os.path.exists(f"{folder}/{check.__name__}.{rank}.done") for rank in range(world)):
-        failed = sorted(file for file in os.listdir(folder) if file.startswith("check_") and not file.endswith(".done"))
-        with open(f"{folder}/end") as file:
-            pytest.fail(f"it did not run to its end: {file.read()}, after the failure of {', '.join(failed) or 'none'}")
+    end = f"{folder}/{check.__name__}.end"
+    if os.path.exists(end):
+        with open(end) as file:
+            pytest.fail(f"it did not run to its end: {file.read()}")
+    assert _on_all(check, folder, world, "done"), "it was not run"
