@@ -1,5 +1,7 @@
 """ingot.integrations, and python3 -m ingot.run: each library's own trainer takes two steps or more with Ingot's layers."""
 
+import importlib.util
+import json
 import pathlib
 import subprocess
 import sys
@@ -89,7 +91,7 @@ def test_what_a_checkpoint_lacks(checkpoint):
 
 
 def test_lightning():
-    lightning = pytest.importorskip("pytorch_lightning")
+    lightning = pytest.importorskip("lightning.pytorch" if importlib.util.find_spec("lightning") else "pytorch_lightning")
     from ingot.integrations.lightning import IngotPrecision
     from ingot.nn import Float8Linear
 
@@ -158,6 +160,171 @@ def test_torchtitan():
     assert ((found - expected).norm() < 0.1 * expected.norm()).item()
     found.sum().backward()
     assert all(parameter.grad is not None for parameter in parts[1].parameters())
+
+
+# ---- axolotl ----
+
+AXOLOTL = """
+base_model: {model}
+plugins: [ingot.integrations.axolotl.IngotPlugin]
+ingot: {{recipe: {recipe}, modules_to_not_convert: [layers.1.mlp]}}
+datasets: [{{path: {data}, type: completion}}]
+dataset_prepared_path: {folder}/prepared
+output_dir: {folder}/{recipe}
+sequence_len: 32
+micro_batch_size: 2
+gradient_accumulation_steps: 2
+max_steps: 2
+learning_rate: 0.001
+optimizer: adamw_torch
+lr_scheduler: constant
+bf16: false
+val_set_size: 0
+"""
+
+
+@pytest.fixture
+def axolotl(checkpoint, tmp_path, monkeypatch):
+    """Its own command, in this process, with a config of two steps."""
+    pytest.importorskip("axolotl")
+    import tokenizers
+    import transformers
+    from axolotl.cli.train import do_cli
+    from axolotl.integrations.base import PluginManager
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("AXOLOTL_DO_NOT_TRACK", "1")
+    words = {word: index for index, word in enumerate(["<s>", "</s>", "<unk>", *(f"w{n}" for n in range(61))])}
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "</s>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=model, **special).save_pretrained(checkpoint)
+    texts = (" ".join(f"w{(7 * row + 3 * column) % 61}" for column in range(24)) for row in range(32))
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def train(recipe, **more):
+        PluginManager.get_instance().plugins.clear()
+        text = AXOLOTL.format(model=checkpoint, data=tmp_path / "data.jsonl", folder=tmp_path, recipe=recipe)
+        (tmp_path / "config.yml").write_text(text + "".join(f"{key}: {value}\n" for key, value in more.items()))
+        do_cli(config=str(tmp_path / "config.yml"))
+
+    return train
+
+
+@pytest.mark.nightly
+def test_axolotl(axolotl, checkpoint, tmp_path, monkeypatch):
+    import transformers
+    from ingot.integrations.axolotl import IngotPlugin
+
+    reports, load = [], IngotPlugin.post_model_load
+
+    def noted(self, cfg, model):
+        load(self, cfg, model)
+        reports.append((model, model.ingot_report))
+
+    monkeypatch.setattr(IngotPlugin, "post_model_load", noted)
+    before = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    for recipe in RECIPES:
+        axolotl(recipe)
+        model, report = reports.pop()
+        assert len(report.converted) == 11 and report.recipe == recipe
+        if recipe == "delayed":
+            assert model.model.layers[0].mlp.fp8_amax_history.count_nonzero() > 0
+        after = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / recipe)  # under the model's own names
+        moved = [(one - other).abs().max() for one, other in zip(after.parameters(), before.parameters())]
+        assert all(0 < each < 0.01 for each in moved)
+    lora = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": "[q_proj, down_proj]"}
+    axolotl("rowwise", **lora, **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), "false"))
+    model, report = reports.pop()
+    assert len(report.converted) == 11 and {name for name in report.converted if "base_layer" in name}
+    for name, value, said in (
+        ("fp8", "true", "IngotPlugin fp8: quantizes the model by itself"),
+        ("load_in_8bit", "true", "IngotPlugin load_in_8bit: quantizes"),
+    ):
+        with pytest.raises(ingot.Error, match=said):
+            axolotl("rowwise", **{name: value})
+    with pytest.raises(ingot.Error, match="IngotConfig recipe: 'fp8' is not one of"):
+        axolotl("fp8")
+    with pytest.raises(ingot.Error, match="IngotPlugin ingot: is 'rowwise', expected options such as recipe: rowwise"):
+        IngotPlugin().register({"ingot": "rowwise"})
+    # axolotl turns its kernels on by itself, and changes classes of transformers for them: so this comes last.
+    with pytest.raises(ingot.Error, match="IngotPlugin lora_mlp_kernel: computes .*: set it to false, or leave the plugin out"):
+        axolotl("rowwise", **lora)
+    assert not reports
+
+
+# ---- vLLM ----
+
+
+@pytest.fixture
+def vllm(tmp_path, monkeypatch):
+    """Its registry with the package's entry point, on the CPU, of which its wheel has the layers and not the engine."""
+    if importlib.util.find_spec("vllm") is None:
+        pytest.skip("vllm is not installed")
+    import tomllib
+
+    entries = tomllib.loads((pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"]
+    installed = tmp_path / "ingot-0.2.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: ingot\nVersion: 0.2.0\n")
+    lines = (f"[{group}]\n{name} = {value}\n" for group, each in entries.items() for name, value in each.items())
+    (installed / "entry_points.txt").write_text("".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("VLLM_TARGET_DEVICE", "cpu")
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+    from vllm.plugins import load_general_plugins
+
+    load_general_plugins()
+    with set_current_vllm_config(VllmConfig()):
+        init_distributed_environment(1, 0, f"file://{tmp_path}/ranks", 0, "gloo")
+        ensure_model_parallel_initialized(1, 1)
+        yield
+
+
+@pytest.mark.nightly
+def test_vllm(vllm):
+    from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLinear, UnquantizedLinearMethod
+    from vllm.model_executor.layers.quantization import get_quantization_config
+
+    from ingot.nn import WeightOnlyLinear
+
+    kind = get_quantization_config("ingot")
+    of_rows = {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
+    stored = {"quant_method": "compressed-tensors", "config_groups": {"group_0": of_rows}, "ignore": ["lm_head", "layers.1.q_proj"]}
+    x = torch.randn(5, 64).bfloat16()
+    parts = {"q": torch.randn(64, 64), "k": torch.randn(32, 64), "v": torch.randn(32, 64)}
+    parts = {name: part.bfloat16() for name, part in parts.items()}
+    linear = nn.Linear(64, 128, bias=False, dtype=torch.bfloat16)
+    linear.weight.data = torch.cat([*parts.values()])
+    expected = WeightOnlyLinear.from_float(linear, scale="row")
+    assert (expected(x) - linear(x)).norm() < 0.05 * linear(x).norm()
+    for config in (kind(), kind.from_config(stored)):
+        layer = QKVParallelLinear(
+            64, 16, 4, 2, bias=True, params_dtype=torch.bfloat16, quant_config=config, prefix="layers.0.qkv_proj"
+        )
+        for name, part in parts.items():
+            if config.stored:
+                row = nn.Linear(64, part.shape[0], bias=False, dtype=torch.bfloat16)
+                row.weight.data = part
+                row = WeightOnlyLinear.from_float(row, scale="row")
+                layer.weight_scale.weight_loader(layer.weight_scale, row.weight_scale.view(-1, 1), name)
+                part = row.codes().view(torch.float8_e4m3fn)
+            layer.weight.weight_loader(layer.weight, part, name)
+        layer.bias.data.normal_()
+        layer.quant_method.process_weights_after_loading(layer)
+        assert torch.equal(layer(x)[0], expected(x) + layer.bias)
+        assert [name for name, _ in layer.named_parameters()] == ["bias"]
+    config.packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
+    made = [
+        RowParallelLinear(64, 32, params_dtype=torch.bfloat16, quant_config=config, prefix=name).quant_method
+        for name in ("layers.1.qkv_proj", "layers.11.o_proj")
+    ]
+    assert isinstance(made[0], UnquantizedLinearMethod) and not isinstance(made[1], UnquantizedLinearMethod)
+    assert kind.override_quantization_method(stored, "ingot", hf_config=None) == "ingot"
+    assert kind.override_quantization_method(stored, None, hf_config=None) is None
+    with pytest.raises(ingot.Error, match="has quant_method 'fp8', expected compressed-tensors with FP8 weights and a scale for"):
+        kind.from_config({"quant_method": "fp8"})
 
 
 # ---- ingot.run ----

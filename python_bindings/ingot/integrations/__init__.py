@@ -1,7 +1,9 @@
-"""Ingot in other libraries' trainers: each module imports its library, and is imported when it is used.
+"""Ingot in other libraries: each module imports its library, and is imported when it is used.
 
 transformers: IngotConfig for from_pretrained(quantization_config=), and a callback for delayed scales.
 lightning: IngotPrecision, a plugin for the Trainer.
 torchtitan: float8, an override of its config.
+axolotl: IngotPlugin, for its YAML.
+vllm: register(), which vLLM calls, for quantization="ingot".
 Programs that use torchao.float8, accelerate's mixed_precision="fp8" among them, need none: python3 -m ingot.run.
 """

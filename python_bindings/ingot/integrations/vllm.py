@@ -1,0 +1,132 @@
+"""vLLM: `quantization="ingot"` computes linear layers from FP8 weights and 16-bit activations, by Ingot's operators.
+
+vLLM finds register() by the package's entry point in vllm.general_plugins, in each of its processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import torch
+
+from ..torch._errors import LinearError
+
+METHOD = "ingot"
+
+
+def register() -> None:
+    """Makes the name known to vLLM; imports nothing of it that starts a device."""
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS, register_quantization_config
+
+    if METHOD not in QUANTIZATION_METHODS:
+        register_quantization_config(METHOD)(_config_class())
+
+
+def _config_class() -> type:
+    from vllm.model_executor.layers.fused_moe import RoutedExperts
+    from vllm.model_executor.layers.linear import LinearBase, LinearMethodBase, UnquantizedLinearMethod
+    from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
+    from vllm.model_executor.parameter import ChannelQuantScaleParameter, ModelWeightParameter
+
+    from ..nn import WeightOnlyLinear
+
+    class IngotLinearMethod(LinearMethodBase):
+        """stored: does the checkpoint have codes with a scale for each row? Else weights are cast once they are loaded."""
+
+        def __init__(self, stored: bool) -> None:
+            self.stored = stored
+
+        def create_weights(
+            self,
+            layer: torch.nn.Module,
+            input_size_per_partition: int,
+            output_partition_sizes: List[int],
+            input_size: int,
+            output_size: int,
+            params_dtype: torch.dtype,
+            **extra: Any,
+        ) -> None:
+            loader, rows = extra["weight_loader"], sum(output_partition_sizes)
+            layer.ingot_dtype = params_dtype
+            dtype = torch.float8_e4m3fn if self.stored else params_dtype
+            weight = torch.empty(rows, input_size_per_partition, dtype=dtype)
+            layer.register_parameter("weight", ModelWeightParameter(data=weight, input_dim=1, output_dim=0, weight_loader=loader))
+            if self.stored:
+                scale = torch.full((rows, 1), torch.nan)
+                scale = ChannelQuantScaleParameter(data=scale, output_dim=0, weight_loader=loader)
+                layer.register_parameter("weight_scale", scale)
+
+        def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+            name = getattr(layer, "prefix", "") or "linear"
+            weight = layer.weight.data
+            if self.stored:
+                computed = WeightOnlyLinear.from_codes(
+                    weight, layer.weight_scale.data, scale="row", dtype=layer.ingot_dtype, layer_name=name
+                )
+                del layer.weight_scale
+            else:
+                linear = torch.nn.Linear(*reversed(weight.shape), bias=False, device="meta")
+                linear.weight = torch.nn.Parameter(weight, requires_grad=False)
+                computed = WeightOnlyLinear.from_float(linear, scale="row", layer_name=name)
+            del layer.weight
+            layer.ingot = computed
+
+        def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: Optional[torch.Tensor] = None) -> torch.Tensor:
+            output = layer.ingot(x)
+            return output if bias is None else output + bias
+
+    class IngotQuantizationConfig(QuantizationConfig):
+        """ignored: names of modules that stay in high precision, or what their names end with."""
+
+        def __init__(self, stored: bool = False, ignored: Optional[List[str]] = None) -> None:
+            super().__init__()
+            self.stored, self.ignored = stored, list(ignored or [])
+
+        def get_name(self) -> str:
+            return METHOD
+
+        def get_supported_act_dtypes(self) -> List[torch.dtype]:
+            return [torch.bfloat16, torch.float16]
+
+        @classmethod
+        def get_min_capability(cls) -> int:
+            return 80
+
+        @staticmethod
+        def get_config_filenames() -> List[str]:
+            return []
+
+        @classmethod
+        def override_quantization_method(cls, hf_quant_cfg: Any, user_quant: Optional[str], **_: Any) -> Optional[str]:
+            return METHOD if user_quant == METHOD and hf_quant_cfg is not None else None
+
+        @classmethod
+        def from_config(cls, config: Dict[str, Any]) -> "IngotQuantizationConfig":
+            if not config:
+                return cls()
+            groups = list((config.get("config_groups") or {}).values())
+            wanted = {"num_bits": 8, "type": "float", "strategy": "channel"}
+            weights = [group.get("weights") or {} for group in groups]
+            if config.get("quant_method") != "compressed-tensors" or not weights or any(
+                each.get(key) != value for each in weights for key, value in wanted.items()
+            ):  # fmt: skip
+                raise LinearError(
+                    f"vLLM quantization=\"ingot\": the checkpoint's quantization_config has quant_method "
+                    f"{config.get('quant_method')!r}, expected compressed-tensors with FP8 weights and a scale for each row, or "
+                    "none: leave out quantization= and vLLM computes it"
+                )
+            return cls(True, config.get("ignore"))
+
+        def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
+            if not isinstance(layer, LinearBase):
+                if self.stored and isinstance(layer, RoutedExperts):  # which would take codes for values
+                    raise LinearError(f"vLLM quantization=\"ingot\" {prefix}: experts in FP8 are not computed: leave out quantization=")
+                return None  # embeddings, the head, attention and experts compute as without a quantization
+            parts = [prefix]
+            own, _, last = prefix.rpartition(".")
+            for fused in self.packed_modules_mapping.get(last, ()):
+                parts.append(f"{own}.{fused}" if own else fused)
+            left = any(part == name or part.endswith("." + name) for part in parts for name in self.ignored)
+            return UnquantizedLinearMethod() if left else IngotLinearMethod(self.stored)
+
+    return IngotQuantizationConfig
