@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# scripts/integrations.sh [name ...]
+# Tests ingot.integrations in the environments of python_bindings/tests/environments, or in those named: each file has the exact
+# versions of one library and all that it needs, since their wishes contradict each other. It is installed in
+# build/environments/<name>, again where the file has changed. Ends with 1 if an environment or a test fails. The package ingot
+# is that of PYTHONPATH, or else of build/ci/python.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PYTHONPATH=${PYTHONPATH:-$PWD/build/ci/python} PYTHONPYCACHEPREFIX=$PWD/build/pycache PYTHONDONTWRITEBYTECODE=''
+locks=python_bindings/tests/environments tests=python_bindings/tests
+
+# selected <name>: what has to be importable, and pytest's arguments.
+selected() {
+  case $1 in
+    transformers*)
+      needed=transformers
+      arguments=("$tests"/test_{transformers,record,nn_convert,nn_checkpoint,nn_checkpoint_stacks,integrations}.py) ;;
+    lightning) needed=lightning.pytorch arguments=("$tests/test_integrations.py" -k test_lightning) ;;
+    torchtitan) needed=torchtitan.models.llama3 arguments=("$tests/test_integrations.py" -k test_torchtitan) ;;
+    axolotl) needed=axolotl.cli.train arguments=("$tests/test_integrations.py" -k test_axolotl) ;;
+    vllm) needed=vllm.model_executor.layers.linear arguments=("$tests/test_integrations.py" -k test_vllm) ;;
+    *) return 1 ;;
+  esac
+}
+
+# install <name> <folder>
+install() {
+  local lock=$locks/$1.txt
+  cmp -s "$lock" "$2/lock.txt" && return 0
+  rm -rf "$2"
+  python3 -m venv "$2" && "$2/bin/python" -m pip install -q --no-compile --disable-pip-version-check --no-deps -r "$lock" &&
+    cp "$lock" "$2/lock.txt"
+}
+
+names=("$@")
+if [ $# -eq 0 ]; then for lock in "$locks"/*.txt; do names+=("$(basename "$lock" .txt)"); done; fi
+for name in "${names[@]}"; do
+  { selected "$name" && [ -f "$locks/$name.txt" ]; } || { echo "integrations: '$name' is no file of $locks" >&2; exit 2; }
+done
+
+failed=0
+for name in "${names[@]}"; do
+  selected "$name"
+  begin=$SECONDS folder=build/environments/$name outcome=passed
+  if ! install "$name" "$folder"; then
+    outcome='FAILED: pip could not install it'
+  elif ! VLLM_TARGET_DEVICE=cpu "$folder/bin/python" -c "import $needed" > "$folder/import.log" 2>&1; then
+    tail -n 3 "$folder/import.log"
+    outcome="FAILED: import $needed"
+  elif ! "$folder/bin/python" -m pytest -q -p no:cacheprovider "${arguments[@]}"; then
+    outcome='FAILED: its tests'
+  fi
+  [ "$outcome" = passed ] || failed=1
+  printf 'integration %-14s %5d s  %s\n' "$name" $((SECONDS - begin)) "$outcome"
+done
+exit $failed
