@@ -1,6 +1,7 @@
 """convert_to_float8_training() and its kin: which layers of a model change, what they keep, and the report."""
 
 import copy
+import gc
 import importlib.util
 import weakref
 
@@ -17,6 +18,7 @@ from ingot.float8.float8_linear_utils import (
     _auto_filter_for_rowwise,
     _auto_filter_for_tensorwise,
 )
+from ingot.nn import Float8WeightOnlyConfig, quantize_
 
 
 class Mlp(nn.Module):
@@ -351,3 +353,20 @@ def test_scales_that_a_layer_keeps_are_not_ignored():
         with pytest.raises(ingot.Error, match="has delayed or static scales, which a StatefulFloat8Linear keeps"):
             make(nn.Linear(16, 16), config=config)
     assert float8.StatefulFloat8Linear.from_float(nn.Linear(16, 16), config).fp8_scale_input == 1
+
+
+def test_old_layers_and_their_weights_go_at_once():
+    """Not when Python collects garbage: fully_shard() frees the whole weights of a layer before it takes the next one's."""
+    gc.collect()
+    gc.disable()
+    try:
+        for convert in (float8.convert_to_float8_training, lambda model: quantize_(model, Float8WeightOnlyConfig())):
+            model = nn.Sequential(nn.Sequential(nn.Linear(16, 16)), nn.Linear(16, 32))
+            weights = [weakref.ref(layer) for layer in model.modules() if isinstance(layer, nn.Linear)]
+            convert(model)
+            assert [old() for old in weights] == [None, None]
+            weights = [weakref.ref(parameter) for parameter in model.parameters()]
+            del model
+            assert not any(old() is not None for old in weights)
+    finally:
+        gc.enable()

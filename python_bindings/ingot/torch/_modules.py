@@ -125,24 +125,25 @@ def replace_layers(
     """Puts made_of(layer) in the place of each module within the model that is_wanted(module, name), after those within
     it. One that has several names is replaced once, by one layer."""
     replaced: Dict[torch.nn.Module, torch.nn.Module] = {}
-    visited = set()
-
-    def visit(parent: torch.nn.Module, prefix: str) -> None:
-        visited.add(parent)
-        for key, child in list(parent._modules.items()):
-            if child is None:
-                continue
-            name = f"{prefix}.{key}" if prefix else key
-            if child not in visited:
-                visit(child, name)
-                if is_wanted(child, name):
-                    replaced[child] = made_of(child)
-            if child in replaced:
-                parent._modules[key] = replaced[child]
-
-    visit(model, "")
+    _replace_within(model, "", is_wanted, made_of, replaced, set())
     if replaced:
         leave_fast_paths(model)
+
+
+def _replace_within(parent: torch.nn.Module, prefix: str, is_wanted, made_of, replaced, visited) -> None:
+    """Not a function in replace_layers(): one that calls itself lives, with the old layers and their weights, until Python
+    collects garbage."""
+    visited.add(parent)
+    for key, child in list(parent._modules.items()):
+        if child is None:
+            continue
+        name = f"{prefix}.{key}" if prefix else key
+        if child not in visited:
+            _replace_within(child, name, is_wanted, made_of, replaced, visited)
+            if is_wanted(child, name):
+                replaced[child] = made_of(child)
+        if child in replaced:
+            parent._modules[key] = replaced[child]
 
 
 def take_hooks(module: torch.nn.Module, new: torch.nn.Module) -> None:
