@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # scripts/integrations.sh [name ...]
-# Tests ingot.integrations in the environments of python_bindings/tests/environments, or in those named: each file has the exact
-# versions of one library and all that it needs, since their wishes contradict each other. It is installed in
-# build/environments/<name>, again where the file has changed. Ends with 1 if an environment or a test fails. The package ingot
-# is that of PYTHONPATH, or else of build/ci/python.
+# Tests ingot.integrations, and reads what AMD Quark writes, in the environments of python_bindings/tests/environments or in
+# those named. Each file there has the exact versions of one library and of all that it needs, since their wishes contradict each
+# other; it is installed in build/environments/<name>, again where the file has changed. Ends with 1 if an environment or a test
+# fails. The package ingot is that of PYTHONPATH, or else of build/ci/python.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONPATH=${PYTHONPATH:-$PWD/build/ci/python} PYTHONPYCACHEPREFIX=$PWD/build/pycache PYTHONDONTWRITEBYTECODE=''
@@ -19,6 +19,7 @@ selected() {
     torchtitan) needed=torchtitan.models.llama3 arguments=("$tests/test_integrations.py" -k test_torchtitan) ;;
     axolotl) needed=axolotl.cli.train arguments=("$tests/test_integrations.py" -k test_axolotl) ;;
     vllm) needed=vllm.model_executor.layers.linear arguments=("$tests/test_integrations.py" -k test_vllm) ;;
+    quark) needed=quark.torch arguments=("$tests/test_nn_checkpoint_layouts.py" -k test_quark_writes) ;;
     *) return 1 ;;
   esac
 }

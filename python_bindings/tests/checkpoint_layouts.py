@@ -122,6 +122,11 @@ def gpt_oss():
 same = lambda scales: scales
 one = {"input_scale": ("F32", f32(1))}
 modelopt = lambda algorithm: {"quant_method": "modelopt", "quant_algo": algorithm, "exclude_modules": ["head"]}
+quark = lambda dtype, scheme: {  # as amd-quark 0.13 writes it, and what is of no matter left out
+    "quant_method": "quark", "exclude": ["head"], "algo_config": None, "layer_quant_config": {}, "layer_type_quant_config": {},
+    "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"},
+    "global_quant_config": {"bias": None, "input_tensors": None, "weight": {"dtype": dtype, "qscheme": scheme, "is_dynamic": False}},
+}  # fmt: skip
 fine = lambda block: {"quant_method": "fp8", "weight_block_size": block, "modules_to_not_convert": ["head"]}
 comfy = lambda **found: ("U8", np.frombuffer(json.dumps(found).encode(), np.uint8))
 LAYOUTS = {
@@ -150,6 +155,9 @@ LAYOUTS = {
     "ModelOpt blocks": lambda: scaled((2, 1, 2, 1), "weight_scale", lambda s: blocks(s[:, 0, :, 0]), modelopt("FP8_PB_WO")),
     "ModelOpt MXFP8": lambda: mx8("weight_scale", "U8", modelopt("MXFP8")),
     "ModelOpt MXFP4": lambda: mx_packed("weight", 4, modelopt("W4A8_MXFP4_FP8")),
+    "Quark": lambda: scaled((), "weight_scale", same, quark("fp8_e4m3", "per_tensor"), **one),
+    "Quark channels": lambda: scaled((N,), "weight_scale", lambda s: s[:, None], quark("fp8_e4m3", "per_channel")),
+    "Quark MXFP4": lambda: mx_packed("weight", 4, quark("fp4", "per_group")),
     "gpt-oss": gpt_oss,
     "diffusion": lambda: scaled((1,), "scale_weight", same, None, scale_input=("F32", f32(1))),
     "diffusion e5m2": lambda: scaled((), "scale_weight", same, None, "F8_E5M2"),

@@ -1,6 +1,7 @@
 """Every public layout of FP8 and MX weights in a linear layer, written byte by byte (checkpoint_layouts.py) or by its own
 library, and compared with values that float64 arithmetic decodes from the bits."""
 
+import importlib.util
 import json
 import math
 
@@ -12,7 +13,7 @@ np = pytest.importorskip("numpy")
 import ingot
 from checkpoint_layouts import (
     K, LAYOUTS, N, OF_INPUT, comfy, e4m3, e5m2, equal, exponents, f32, fine, float_of_bits, fp8, group, model,
-    of_32, save, whole,
+    of_32, quark, save, whole,
 )  # fmt: skip
 from ingot.nn import FrozenFloat8Linear, WeightOnlyLinear, load_float8_checkpoint
 from ingot.nn._checkpoint_files import Reader
@@ -214,6 +215,36 @@ def test_modelopt_writes(tmp_path, what):
     equal(loaded["proj"].dequantize(), values.double().numpy())
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("what", ["FP8E4M3PerTensorSpec", "FP8E4M3PerChannelSpec", "OCP_MXFP4Spec"])
+def test_quark_writes(tmp_path, what):
+    """A model's folder by its exporter; it keeps the values that the codes stand for in the model, in bfloat16."""
+    if importlib.util.find_spec("quark") is None:
+        pytest.skip("amd-quark is not installed")
+    import transformers
+    from quark.torch import ModelQuantizer, export_safetensors
+    from quark.torch.quantization.config import config as kinds
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "num_attention_heads": 4}
+    made = lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).bfloat16()
+    options = {"is_dynamic": False, **({} if "Tensor" in what else {"ch_axis": -1 if "MX" in what else 0})}
+    if "Tensor" in what:
+        options["observer_method"] = "min_max"
+    spec = getattr(kinds, what)(**options).to_quantization_spec()
+    config = kinds.QConfig(global_quant_config=kinds.QLayerConfig(weight=spec), exclude=["lm_head"])
+    quantizer = ModelQuantizer(config)
+    written = quantizer.freeze(quantizer.quantize_model(made(), torch.utils.data.DataLoader([torch.arange(16)], batch_size=1)))
+    expected = {name: each.detach().clone() for name, each in written.named_parameters() if each.dim() == 2}
+    with torch.no_grad():
+        export_safetensors(written, str(tmp_path))
+    loaded = made()
+    report = load_float8_checkpoint(loaded, tmp_path)
+    assert len(report.layers) == 7 and report.unexpected == report.missing == ()
+    for name in report.layers:
+        assert torch.equal(loaded.get_submodule(name).dequantize().bfloat16(), expected[f"{name}.weight"]), name
+
+
 # ---- what does not fit ----------------------------------------------------------------------------------------------
 
 
@@ -290,6 +321,22 @@ def test_configs_that_are_refused(tmp_path, what):
         load_float8_checkpoint(model(), tmp_path)
     config.update(sparsity_config={"format": "dense"}, transform_config={}, format="float-quantized", config_groups=None)
     save(tmp_path, whole(LAYOUTS["compressed channel"]()[0]), config)
+    assert load_float8_checkpoint(model(), tmp_path).layers == ("proj",)
+
+
+def test_what_quark_may_say(tmp_path):
+    tensors = whole(LAYOUTS["Quark"]()[0])
+    of = lambda weight, **more: {**quark("fp8_e4m3", "per_tensor"), "layer_quant_config": {"*.k_proj": {"weight": weight}}, **more}
+    for config, message in (
+        (quark("int4", "per_group"), "global_quant_config: its weights have 'int4 per_group', but of Quark's layouts these are read:"),
+        (of({"dtype": "fp6_e2m3", "qscheme": "per_group"}), r"layer_quant_config \*.k_proj: its weights have 'fp6_e2m3 per_group'"),
+        (of([{"dtype": "fp4"}, {"dtype": "fp8_e4m3"}]), "its weights have 'more than one quantization', but of Quark's"),
+        (of(None, algo_config=[{"name": "rotation"}]), "algo_config: 'rotation' may rotate the layers' inputs"),
+    ):
+        save(tmp_path, tensors, config)
+        with pytest.raises(ingot.Error, match=message):
+            load_float8_checkpoint(model(), tmp_path)
+    save(tmp_path, tensors, {**of(None), "global_quant_config": None, "layer_type_quant_config": 5})
     assert load_float8_checkpoint(model(), tmp_path).layers == ("proj",)
 
 

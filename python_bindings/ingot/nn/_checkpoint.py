@@ -424,8 +424,8 @@ def load_float8_checkpoint(
 
     path: a .safetensors file, its index, a folder (model.safetensors, or else the index), or the id of a model ("org/name") that
     the hub's local cache has. The layouts are those of docs/checkpoints.md: FP8 with one scale_inv, for rows, blocks or groups,
-    MXFP8, MXFP6 and MXFP4, of compressed-tensors, DeepSeek, FBGEMM, ModelOpt, gpt-oss, torchao and ComfyUI; a config.json may
-    name one, and what the files hold decides each layer. layers: "weight_only" makes WeightOnlyLinear, "frozen"
+    MXFP8, MXFP6 and MXFP4, of compressed-tensors, DeepSeek, FBGEMM, ModelOpt, Quark, gpt-oss, torchao and ComfyUI; a config.json
+    may name one, and what the files hold decides each layer. layers: "weight_only" makes WeightOnlyLinear, "frozen"
     FrozenFloat8Linear (without MX), each with the hooks of the layer whose place it takes. Layers stay on their device, or go
     to `device`; those on meta need it, or go to the CPU. unscaled: FP8 codes without scale_inv are the values themselves.
 

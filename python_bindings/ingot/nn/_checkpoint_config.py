@@ -29,7 +29,14 @@ _MODELOPT = {
     "W4A8_MXFP4_FP8": "mx",
     "MIXED_PRECISION": None,
 }
-_METHODS = ("fp8", "mxfp8", "mxfp4", "compressed-tensors", "modelopt", "fbgemm_fp8", "torchao")
+_QUARK = {
+    ("fp8_e4m3", "per_tensor"): "tensor",
+    ("fp8_e5m2", "per_tensor"): "tensor",
+    ("fp8_e4m3", "per_channel"): "row",
+    ("fp8_e5m2", "per_channel"): "row",
+    ("fp4", "per_group"): "mx",
+}
+_METHODS = ("fp8", "mxfp8", "mxfp4", "compressed-tensors", "modelopt", "fbgemm_fp8", "torchao", "quark")
 
 
 def check_quantization(config: dict[str, Any], where: str) -> None:
@@ -47,6 +54,8 @@ def check_quantization(config: dict[str, Any], where: str) -> None:
             raise LinearError(f"{where} weight_block_size: is {printable(block)}, but blocks are [128, 128] or [1, 32]")
     elif method == "compressed-tensors":
         _check_compressed(found, where)
+    elif method == "quark":
+        _check_quark(found, where)
     elif method == "modelopt":
         algorithm = _algorithm(found)
         if not isinstance(algorithm, str) or algorithm not in _MODELOPT:
@@ -68,6 +77,9 @@ def configured_kind(config: dict[str, Any]) -> Optional[str]:
         return _block(found.get("weight_block_size"))
     if method == "compressed-tensors":
         kinds = {_STRATEGIES.get(str(weights.get("strategy"))) for _, weights in _groups(found)}
+        return kinds.pop() if len(kinds) == 1 else None
+    if method == "quark":
+        kinds = {_QUARK.get(_quark_kind(weights)) for _, weights in _quark_weights(found)}
         return kinds.pop() if len(kinds) == 1 else None
     if method == "modelopt":
         return _MODELOPT.get(str(_algorithm(found)))
@@ -127,3 +139,42 @@ def _check_compressed(found: dict[str, Any], where: str) -> None:
             f"{where} transform_config: the layers' inputs are to be rotated, which no layer of Ingot does: use a checkpoint "
             "without transforms"
         )
+
+
+def _quark_weights(found: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What Quark says of weights: of all layers, of those by name, and of those by type."""
+    of_all = {"global_quant_config": found.get("global_quant_config")}
+    by_name = {
+        f"{key} {printable(name)}": each
+        for key in ("layer_quant_config", "layer_type_quant_config")
+        if isinstance(found.get(key), dict)
+        for name, each in found[key].items()
+    }
+    for where, each in {**of_all, **by_name}.items():
+        weights = each.get("weight") if isinstance(each, dict) else None
+        if weights is not None:
+            yield where, weights
+
+
+def _quark_kind(weights: Any) -> tuple[str, str]:
+    weights = weights if isinstance(weights, dict) else {}  # a list: scales have scales, as in NVFP4
+    return str(weights.get("dtype")), str(weights.get("qscheme"))
+
+
+def _check_quark(found: dict[str, Any], where: str) -> None:
+    for what, weights in _quark_weights(found):
+        kind = _quark_kind(weights)
+        if kind not in _QUARK:
+            said = " ".join(kind) if isinstance(weights, dict) else "more than one quantization"
+            raise LinearError(
+                f"{where} {what}: its weights have {printable(said)!r}, but of Quark's layouts these are read: "
+                f"{', '.join(map(' '.join, _QUARK))}"
+            )
+    algorithms = found.get("algo_config") or []
+    for each in algorithms if isinstance(algorithms, list) else [algorithms]:
+        name = str(each.get("name")) if isinstance(each, dict) else ""
+        if "rotation" in name or "quarot" in name:
+            raise LinearError(
+                f"{where} algo_config: {printable(name)!r} may rotate the layers' inputs, which no layer of Ingot does: use a "
+                "checkpoint without it"
+            )
