@@ -465,6 +465,25 @@ def check_tensor_parallel(rank):
             torch.testing.assert_close(each.get_parameter(name).grad.full_tensor(), parameter.grad, atol=0.1, rtol=0.1)
 
 
+def check_tensor_parallel_compiled(rank):
+    """In one graph."""
+    torch.manual_seed(0)
+    net = float8.convert_to_float8_training(FeedForward(16 * WORLD))
+    plan = {"w1": Float8ColwiseParallel(), "w2": Float8ColwiseParallel(), "out_proj": Float8RowwiseParallel()}
+    parallelize_module(net, init_device_mesh(DEVICE, (WORLD,)), plan)
+    torch._dynamo.reset()
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    results = []
+    for forward in (net, compiled):
+        x = two_processes.normal(2, 2 * WORLD, 16, seed=0).requires_grad_()
+        output = forward(x)
+        output.square().sum().backward()
+        results.append((output, x.grad, *(parameter.grad.full_tensor() for parameter in net.parameters())))
+        net.zero_grad()
+    for eager, other in zip(*results, strict=True):
+        same_sums(other, eager)
+
+
 def check_tensor_parallel_of_odd_sizes(rank):
     """Parts that are not equal, and none on rank 1: right as DTensors, and refused on every rank as plain tensors."""
     mesh = init_device_mesh(DEVICE, (WORLD,))
@@ -582,9 +601,11 @@ def test_two_processes(check, folder):
     two_processes.passed(check, folder)
 
 
-all_parity = two_processes.fixture([float8_parity.check_all_parity])
+NIGHTLY = [float8_parity.check_all_parity, check_tensor_parallel_compiled]
+nightly_folder = two_processes.fixture(NIGHTLY)
 
 
 @pytest.mark.nightly
-def test_all_parity(all_parity):
-    two_processes.passed(float8_parity.check_all_parity, all_parity)
+@pytest.mark.parametrize("check", NIGHTLY, ids=lambda check: check.__name__)
+def test_two_processes_nightly(check, nightly_folder):
+    two_processes.passed(check, nightly_folder)

@@ -96,9 +96,9 @@ def _has_uneven_shards(x: torch.Tensor) -> bool:
     if not isinstance(x, DTensor) or any(placement.is_partial() for placement in x.placements):
         return False
     parts = [1] * x.dim()
-    for size, placement in zip(x.device_mesh.shape, x.placements):
+    for at, placement in enumerate(x.placements):
         if not placement.is_replicate():
-            parts[placement.dim] *= size
+            parts[placement.dim] *= x.device_mesh.size(at)  # Dynamo of PyTorch 2.11 does not trace the mesh's shape
     return any(size % count != 0 for size, count in zip(x.shape, parts))
 
 
