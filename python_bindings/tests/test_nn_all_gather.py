@@ -3,9 +3,11 @@ every recipe and module, and what is sent is counted."""
 
 import contextlib
 import copy
+import gc
 import itertools
 import logging
 import pickle
+import weakref
 from unittest import mock
 
 import pytest
@@ -216,6 +218,23 @@ def check_no_codes_are_kept(rank):
         kept[reshards, compiled] = sum(sizes)
     for compiled in (False, True):
         assert kept[False, compiled] - kept[True, compiled] >= 2 * 64 * 64, (compiled, kept)
+
+
+def check_models_are_freed(rank):
+    """A model that nothing holds any more is freed, with its shards, by a garbage collection."""
+    for recipe in ("tensorwise", "rowwise", "delayed"):
+        for precomputes in (False, True):
+            net = small(recipe, True)
+            optimizer = torch.optim.AdamW(net.parameters())
+            for _ in range(2):
+                loss_of(net, batch(rank)).backward()
+                optimizer.step()
+                if precomputes:
+                    precompute_float8_all_gather(net)
+            shards = [weakref.ref(each._local_tensor) for each in net.parameters()]
+            del net, optimizer
+            gc.collect()
+            assert not any(shard() is not None for shard in shards), (recipe, precomputes)
 
 
 def check_offload(rank):
@@ -442,6 +461,7 @@ CHECKS = [
     check_kept_after_forward,
     check_checkpointing,
     check_recomputed_in_a_graph,
+    check_models_are_freed,
     check_offload,
     check_accumulation,
     check_written_weights,

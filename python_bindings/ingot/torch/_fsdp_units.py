@@ -5,7 +5,7 @@ for what is read here, nothing is known, and weights are gathered as if everythi
 from __future__ import annotations
 
 import weakref
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, Iterator, Optional
 
 import torch
 from torch.distributed import _composable_state
@@ -15,11 +15,22 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import Checkpoi
 _STATES = getattr(_composable_state, "_module_state_mapping", {})
 
 
-class Unit(NamedTuple):
-    """group: of the parameters that are gathered together; parameter: FSDP's own object of one."""
+class Unit:
+    """group: of the parameters that are gathered together; parameter: FSDP's own object of one; None when FSDP has dropped
+    them. It holds neither: a weight that held what holds it, in part by references of PyTorch's C++, would never be freed."""
 
-    group: Any
-    parameter: Any
+    __slots__ = ("_group", "_parameter")
+
+    def __init__(self, group: Any, parameter: Any) -> None:
+        self._group, self._parameter = weakref.ref(group), weakref.ref(parameter)
+
+    @property
+    def group(self) -> Any:
+        return self._group()
+
+    @property
+    def parameter(self) -> Any:
+        return self._parameter()
 
     @property
     def reshards(self) -> bool:

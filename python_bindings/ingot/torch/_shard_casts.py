@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from typing import List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from ._fsdp_units import Unit
 
@@ -75,8 +76,14 @@ def rows_of(tensor: torch.Tensor) -> tuple:
     return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
 
 
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
+def _version(tensor: Optional[torch.Tensor]) -> int:
+    """-2: it is not there any more."""
+    return -2 if tensor is None else -1 if tensor.is_inference() else tensor._version
+
+
+def _found_again(tensor: torch.Tensor) -> Callable[[], Optional[torch.Tensor]]:
+    """A function that returns the tensor. A parameter of FSDP is not held: it holds what asks."""
+    return weakref.ref(tensor) if isinstance(tensor, DTensor) else lambda: tensor
 
 
 class Known:
@@ -101,19 +108,19 @@ class Known:
         self._writes = 0
         self._cast: Optional[ShardCast] = None
         self._dtype: Optional[torch.dtype] = None
-        self._watched: Tuple[Tuple[torch.Tensor, int], ...] = ()
+        self._watched: Tuple[Tuple[Callable[[], Optional[torch.Tensor]], int], ...] = ()
 
     def give(self, cast: Optional[ShardCast], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
         self.written()
         if cast is not None:
             self._cast, self._dtype, self._writes = cast, dtype, cast.writes
             watched = aliases if self._outside is None else (*aliases, self._outside)
-            self._watched = tuple((each, _version(each)) for each in watched)
+            self._watched = tuple((_found_again(each), _version(each)) for each in watched)
 
     def cast_of(self, dtype: torch.dtype) -> Optional[ShardCast]:
         cast = self._cast
         if cast is not None and (
-            cast.writes != self._writes or any(_version(each) != version for each, version in self._watched)
+            cast.writes != self._writes or any(_version(each()) != version for each, version in self._watched)
         ):
             self.written()
         return self._cast if dtype == self._dtype else None

@@ -376,13 +376,14 @@ class ShardedWeight(torch.Tensor):
         return sent
 
     def _unit(self) -> Optional[Unit]:
-        if self._known.unit is None:
-            self._known.unit = unit_of(self)
-        return self._known.unit
+        unit = self._known.unit
+        if unit is None or unit.parameter is None:
+            unit = self._known.unit = unit_of(self)
+        return unit
 
     def watched(self) -> tuple:
         """Tensors besides its own whose changes make its cast an old one."""
-        unit = self._known.unit
+        unit = self._unit()
         scales = (self._layer()[0].fp8_scale,) if self._casts.delayed else ()
         return scales if unit is None else (unit.parameter.sharded_param, *scales)
 
