@@ -10,12 +10,13 @@ weights in 8 or 4 bits for decoding. `ingot warm --config` and `ingot warm --mod
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import pathlib
 import re
 import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 _MOST_LAYERS = 4096
 _MOST_EXPERTS = 2**17  # in all layers
@@ -171,11 +172,13 @@ def _made(make: Callable[[], Any], where: str) -> Any:
 # ---- what it asks for ----
 
 
-def _decoding(model: Any, formats: List[str], dtype: Any) -> Any:
-    """A module with each kind of weight-only layer that quantize_() would make."""
+def _decoding(model: Any, formats: List[str], dtype: Any, gpu: str) -> Tuple[Any, str]:
+    """A module with each kind of weight-only layer that quantize_() would make; and what it takes to make them, as a
+    recording."""
     import torch
 
     from .nn import WeightOnlyLinear
+    from .torch._prepare import recording_of_call
 
     sizes = {
         (layer.in_features, layer.out_features, layer.bias is not None)
@@ -183,13 +186,25 @@ def _decoding(model: Any, formats: List[str], dtype: Any) -> Any:
         if isinstance(layer, torch.nn.Linear)
     }
     layers = torch.nn.ModuleList()
+    makes: List[Callable[[], Any]] = []
     for text in formats:
         weight_dtype, _, scale = text.partition(":")
         scale = scale or ("row" if weight_dtype.startswith(("e4m3", "e5m2")) else "mx")
         for in_features, out_features, bias in sorted(sizes):
             options = {"weight_dtype": weight_dtype, "scale": scale}
             layers.append(WeightOnlyLinear(in_features, out_features, bias, "meta", dtype, **options))
-    return layers
+            makes.append(functools.partial(_make_weight_only, in_features, out_features, dtype, options))
+    return layers, recording_of_call(lambda: [make() for make in makes], gpu)
+
+
+def _make_weight_only(in_features: int, out_features: int, dtype: Any, options: Dict[str, str]) -> None:
+    import torch
+
+    from .nn import WeightOnlyLinear
+
+    layer = torch.nn.Linear(in_features, out_features, bias=False, device="meta", dtype=dtype)
+    layer.weight = torch.nn.Parameter(torch.empty(out_features, in_features, dtype=dtype))
+    WeightOnlyLinear.from_float(layer, **options)
 
 
 def _recordings(arguments: argparse.Namespace) -> Iterator[str]:
@@ -214,7 +229,9 @@ def _recordings(arguments: argparse.Namespace) -> Iterator[str]:
                 yield recording_of(model, tokens, gpu, dtype)[0]
         if decoded:
             with torch.no_grad():
-                yield recording_of(_decoding(_made(make, where), arguments.weight_only.split(","), dtype), decoded, gpu, dtype)[0]
+                layers, making = _decoding(_made(make, where), arguments.weight_only.split(","), dtype, gpu)
+                yield making
+                yield recording_of(layers, decoded, gpu, dtype)[0]
 
 
 def _joined(recordings: Iterator[str]) -> str:

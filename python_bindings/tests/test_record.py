@@ -52,6 +52,7 @@ def test_families(family, tmp_path, capsys):
     kind = "layer" if family == "gpt2" else "rms"
     for part in (f"norm_backward {kind} bf16", "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row", "dequant_matmul bf16*e4m3fn"):
         assert any(line.startswith(part) for line in lines), part
+    assert {"cast bf16->e4m3fn scale=row out=codes", "pack_weight e4m3fn"} <= set(lines)  # what quantize_() runs
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -150,14 +150,23 @@ def recording_of(
     and those that are left out. Runs each layer once on tensors that nobody reads or writes."""
     counts = checked_tokens("ingot.torch.prepare", tokens)
     layers, left_out = _layers_to_run(model)
+
+    def run() -> None:
+        for layer in _kinds(layers):
+            _run_layer(layer, counts, dtype, torch.device("cpu"))
+
+    return recording_of_call(run, gpu), layers, left_out
+
+
+def recording_of_call(call: Callable[[], object], gpu: str) -> str:
+    """What the operators ask for that call() runs, on CPU tensors that they neither read nor write."""
     dry = _core.TorchDryRun(gpu)
     dry.enter()
     try:
-        for layer in _kinds(layers):
-            _run_layer(layer, counts, dtype, torch.device("cpu"))
+        call()
     finally:
         dry.leave()
-    return dry.recording(), layers, left_out
+    return dry.recording()
 
 
 def _device_for(model: torch.nn.Module, gpu: Optional[str]) -> torch.device:
