@@ -51,12 +51,12 @@ class Ranks(NamedTuple):
     device: str
 
     def start(self, rank, port):
-        """The process group of a rank. NCCL's watchdog ends the process that has waited too long: without what it would write
-        about all ranks before, which takes longer than the timeout."""
+        """The process group of a rank. NCCL's watchdog ends the process that has waited too long, after four times the time
+        that PyTorch leaves for the other ranks to write what they know, which is 15 s by default."""
         options = {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": self.count}
         timeout = datetime.timedelta(seconds=TIMEOUT)
         if self.device == "cuda":
-            os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"
+            os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] = "1000"
             torch.cuda.set_device(rank)
         dist.init_process_group("nccl" if self.device == "cuda" else "gloo", timeout=timeout, **options)
 
