@@ -41,6 +41,7 @@ from ingot.nn import (
     shared_input,
     sync_amax_history,
 )
+from ingot.nn import _scale_buffers
 from ingot.torch import LinearError
 
 WORLD, DEVICE = two_processes.WORLD, two_processes.DEVICE
@@ -571,6 +572,14 @@ CHECKS = [
     check_weight_codes,
 ]
 folder = two_processes.fixture(CHECKS)
+
+
+@pytest.mark.parametrize(("backend", "there", "device"), [("gloo", True, "cpu"), ("nccl", True, "cuda:3"), ("undefined", False, "cpu")])
+def test_a_rank_without_layers_joins_where_the_others_are(backend, there, device, monkeypatch):
+    monkeypatch.setattr(dist, "get_backend", lambda group: backend)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    assert _scale_buffers._device_of(None) == torch.device(device)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -99,7 +99,7 @@ def largest_of_ranks(
         raise LinearError(f"{who} group: this rank is not in it: give the group that it is in, or reduce=False")
     if dist.get_world_size(group) == 1:
         return False
-    device = amaxes[0].device if amaxes else next((each.device for each in model.parameters()), torch.device("cpu"))
+    device = amaxes[0].device if amaxes else next((each.device for each in model.parameters()), _device_of(group))
     count = sum(amax.numel() for amax in amaxes)
     known = _layers_of(model, layers, amaxes, (len(layers), count, device, id(group)))
     flat = [amax.reshape(-1).to(device) for amax in amaxes]
@@ -114,6 +114,13 @@ def largest_of_ranks(
         parts = joined[_HEAD : _HEAD + count].split([amax.numel() for amax in amaxes])
         torch._foreach_copy_(list(amaxes), [part.view_as(amax) for part, amax in zip(parts, amaxes)])
     return True
+
+
+def _device_of(group: Any) -> torch.device:
+    """Where a rank without any layer or parameter joins the others' collective: on its GPU, unless the group has none."""
+    if dist.get_backend(group) == "gloo" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 def check_ranks_of_parts(who: str, layers: Sequence[torch.nn.Module], group: Any, reduce: bool) -> None:
