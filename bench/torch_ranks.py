@@ -323,7 +323,9 @@ def same_losses(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> tup
     repeats = min(_differ_from(of[0]["losses"], each["losses"]) for of in (ours, theirs) for each in of)
     if differ == steps:
         return "holds", f"all {steps} losses are equal"
-    text = f"losses differ from step {differ + 1} on"
+    pairs = [(a[differ], b[differ]) for a, b in zip(ours[0]["losses"], theirs[0]["losses"])]
+    rank = next(at for at, (a, b) in enumerate(pairs) if a != b)
+    text = f"losses differ from step {differ + 1} on (rank {rank}: {pairs[rank][0]:.9g} and {pairs[rank][1]:.9g})"
     if differ == 0 or (len(ours) > 1 and differ < repeats):
         return "FAILS", f"{text}, and each repeats its own to step {repeats}"
     if len(ours) == 1:
@@ -473,7 +475,7 @@ def self_check() -> None:
     assert same_losses(once * 2, other * 2)[0] == "FAILS"
     assert same_losses(once + other, other + once) == (
         "holds",
-        "losses differ from step 2 on, and so do those of each from turn to turn, from step 2 on",
+        "losses differ from step 2 on (rank 1: 3 and 4), and so do those of each from turn to turn, from step 2 on",
     )
     assert same_losses([{"losses": [[nan, 1.0]]}] * 2, [{"losses": [[nan, 1.0]]}] * 2)[0] == "FAILS"
     made = [Contender(name, lambda: Running(lambda: None), ("main",)) for name in ("a, eager", "b, eager", "c")]
