@@ -78,6 +78,18 @@ SECTIONS = (
         layers.from_pytorch,
     ),
     (
+        "A linear layer from PyTorch",
+        "The same for an oblong layer, tokens x inputs x outputs: microseconds of forward and backward.",
+        layers.linear_from_pytorch,
+    ),
+    (
+        "A Llama in PyTorch",
+        "Whole steps of a transformers Llama, by itself and under FSDP2, and forward and backward of an MLP that GPUs divide; "
+        "contenders take turns in one job. \"ingot\" are the layers of `ingot.float8`, \"ingot.nn\" models that "
+        "`ingot.nn.convert()` has converted. More: [distributed.md](distributed.md).",
+        layers.models,
+    ),
+    (
         "GEMMs",
         "TFLOPS of `sm90` in the tiling that the cost model chose, bf16 output; times as fast as cuBLASLt's best bf16 kernel; "
         "and in brackets over the best of cuBLASLt's algorithms for the same FP8 GEMM (up to eight, in the same run). Tensor "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Optional
 
 from performance.kernels import split
@@ -208,6 +209,43 @@ def from_pytorch(results: Results) -> list[str]:
             cells = (f"{row[n]:.0f} ({times(compiled.get(n, 0) / row[n])})" if n in row else "-" for n in sizes)
             rows.append([layer, *cells])
         lines += [results.source(file, found) + ":", "", *table(("layer", *(f"n = {n}" for n in sizes)), rows)]
+    return lines
+
+
+def linear_from_pytorch(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("eager_up"):
+        us = {case["layer"]: case["gpu_us"]["median"] for case in found["cases"] if "gpu_us" in case}
+        rows = [(layer, f"{time:.0f}", times(us["torch bf16, compiled"] / time)) for layer, time in us.items()]
+        shape = found["cases"][0]["case"].split()[0]
+        lines += [f"{shape}, {results.source(file, found)}:", "", *table(("layer", "us", "over bf16 compiled"), rows)]
+    return lines
+
+
+MODELS = ("llama_one", "fsdp_two", "tensor_parallel_two")
+
+
+def models(results: Results) -> list[str]:
+    """What compare_fsdp.py and compare_tensor_parallel.py have measured."""
+    lines = []
+    for _, file, found in (each for name in MODELS for each in results.of(name)):
+        sizes = found["model"]["text"] if "model" in found else (
+            f"gated MLP of {found['hidden']} and {found['intermediate']}, {found['tokens']} tokens, tensor and sequence parallel"
+        )
+        turns = "one turn of each" if all(case["ms"]["min"] == case["ms"]["max"] for case in found["cases"]) else "medians"
+        lines += [f"{sizes}, {found['gpus']} x {results.source(file, found)}, {turns}:", ""]
+        base = next((case["ms"]["median"] for case in found["cases"] if case["contender"] == "bf16, compiled"), math.nan)
+        rows = [
+            (
+                case["contender"],
+                f"{case['ms']['median']:.1f}",
+                times(base / case["ms"]["median"]),
+                f"{case['memory']['peak'] / 1e9:.1f}" if case["memory"].get("held_before", 0) < 1e9 else "-",
+                f"{case['wire']['sent_bytes'] / 1e6:.0f}" if found["gpus"] > 1 else "-",
+            )
+            for case in found["cases"]
+        ]
+        lines += table(("contender", "ms", "over bf16 compiled", "peak GB", "sent MB"), rows)
     return lines
 
 
