@@ -200,10 +200,6 @@ def check_scales(net):
         kept = [local.detach(), local.view(-1), state[name_of(net, layer)]._local_tensor]
         kept += list(local.split(1)) if local.numel() else []
         assert all(each._precomputed_scale is local._precomputed_scale for each in kept)
-        names, metadata = local.__tensor_flatten__()
-        inner = {name: getattr(local, name) for name in names}
-        again = WeightWithDynamicFloat8CastTensor.__tensor_unflatten__(inner, metadata, local.shape, local.stride())
-        assert again._precomputed_scale is local._precomputed_scale
         other = torch.empty_like(local)
         assert other._precomputed_scale is None and other.copy_(local) is other
         assert other._precomputed_scale is None  # a rank whose shard is padded would copy into a part of its memory

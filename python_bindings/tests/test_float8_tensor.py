@@ -16,6 +16,7 @@ from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, im
 from ingot.float8.float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from ingot.float8.float8_training_tensor import choose_scaled_mm_config, hp_tensor_and_scale_to_float8
 from ingot.float8.float8_utils import FP8_TYPES, compute_error, tensor_to_scale
+from torch._dynamo import testing
 
 E4M3 = torch.float8_e4m3fn
 EMULATED = LinearMMConfig(*[ScaledMMConfig(emulate=True)] * 3)
@@ -232,6 +233,19 @@ def test_a_write_through_any_alias_drops_the_scale(alias):
         assert found == [None] * 4, (name, found)
         with_scale(weight)
         assert all(one._precomputed_scale is weight._precomputed_scale for one in others), name
+
+
+def test_compiled_code_takes_a_weight_with_and_without_its_scale():
+    """A write drops the scale before its graph runs, which PyTorch 2.11 then asks for what it was traced with."""
+    compiler = testing.CompileCounterWithBackend("aot_eager")
+    write = torch.compile(torch.Tensor.mul_, backend=compiler)
+    weight = weight_of_fsdp()
+    expected = weight._tensor * 8
+    with torch.no_grad():
+        for _ in range(3):
+            write(weight, 2)
+            assert weight._precomputed_scale is None
+    assert torch.equal(weight._tensor, expected) and compiler.frame_count == 1
 
 
 def test_a_scale_goes_with_its_values():

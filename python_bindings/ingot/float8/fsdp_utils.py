@@ -75,15 +75,6 @@ class WeightWithDynamicFloat8CastTensor(ShardedWeight):
         one = Casts(state["_dtype"], "tensor", "tensor", state["_round_scales_to_power_of_2"])
         super().__setstate__({"_casts": one, "_name": "Float8Linear", "_rounds": True, **state})
 
-    def __tensor_flatten__(self):
-        names = ["_tensor"] if self._precomputed_scale is None else ["_tensor", "_precomputed_scale"]
-        return names, self._config()
-
-    @classmethod
-    def __tensor_unflatten__(cls, inner_tensors, config, outer_size, outer_stride):
-        mm_config, dtype, _, *rest = config
-        return cls(inner_tensors["_tensor"], mm_config, dtype, inner_tensors.get("_precomputed_scale"), *rest)
-
     def __repr__(self) -> str:
         return (
             f"WeightWithDynamicFloat8CastTensor({self._tensor}, dtype={self._dtype}, casts={self._casts}, "
