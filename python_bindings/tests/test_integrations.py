@@ -286,12 +286,13 @@ def vllm(tmp_path, monkeypatch):
 def test_vllm(vllm):
     from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLinear, UnquantizedLinearMethod
     from vllm.model_executor.layers.quantization import get_quantization_config
+    from vllm.model_executor.models.utils import WeightsMapper
 
     from ingot.nn import WeightOnlyLinear
 
     kind = get_quantization_config("ingot")
     of_rows = {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
-    stored = {"quant_method": "compressed-tensors", "config_groups": {"group_0": of_rows}, "ignore": ["lm_head", "layers.1.q_proj"]}
+    stored = {"quant_method": "compressed-tensors", "config_groups": {"group_0": of_rows}, "ignore": ["lm_head", "re:layers[.]1[.]"]}
     x = torch.randn(5, 64).bfloat16()
     parts = {"q": torch.randn(64, 64), "k": torch.randn(32, 64), "v": torch.randn(32, 64)}
     parts = {name: part.bfloat16() for name, part in parts.items()}
@@ -316,11 +317,18 @@ def test_vllm(vllm):
         assert torch.equal(layer(x)[0], expected(x) + layer.bias)
         assert [name for name, _ in layer.named_parameters()] == ["bias"]
     config.packed_modules_mapping = {"qkv_proj": ["q_proj", "k_proj", "v_proj"]}
-    made = [
-        RowParallelLinear(64, 32, params_dtype=torch.bfloat16, quant_config=config, prefix=name).quant_method
-        for name in ("layers.1.qkv_proj", "layers.11.o_proj")
-    ]
+    layer_of = lambda name: RowParallelLinear(64, 32, params_dtype=torch.bfloat16, quant_config=config, prefix=name)
+    made = [layer_of(name).quant_method for name in ("layers.1.qkv_proj", "layers.11.o_proj")]
     assert isinstance(made[0], UnquantizedLinearMethod) and not isinstance(made[1], UnquantizedLinearMethod)
+    with pytest.raises(ingot.Error, match="layers.11.o_proj: the checkpoint has no weight_scale for 32 of 32 rows: .* must name it"):
+        made[1].process_weights_after_loading(layer_of("layers.11.o_proj"))
+    config.ignored = ["layers.2.q_proj", "re:.*k_proj"]
+    with pytest.raises(ingot.Error, match="has layers.2.q_proj, layers.2.k_proj of its parts .*: it must have all of them, or none"):
+        layer_of("layers.2.qkv_proj")
+    config.ignored = ["model.layers.2.q_proj", "re:.*[kv]_proj", "head"]
+    config.apply_vllm_mapper(WeightsMapper(orig_to_new_prefix={"": "language.", "model.": ""}))
+    assert config.ignored == ["language.model.layers.2.q_proj", "re:.*[kv]_proj", "head"]
+    assert isinstance(layer_of("language.model.layers.2.qkv_proj").quant_method, UnquantizedLinearMethod)
     assert kind.override_quantization_method(stored, "ingot", hf_config=None) == "ingot"
     assert kind.override_quantization_method(stored, None, hf_config=None) is None
     with pytest.raises(ingot.Error, match="has quant_method 'fp8', expected compressed-tensors with FP8 weights and a scale for"):

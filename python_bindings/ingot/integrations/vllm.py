@@ -5,6 +5,7 @@ vLLM finds register() by the package's entry point in vllm.general_plugins, in e
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Optional
 
 import torch
@@ -20,6 +21,14 @@ def register() -> None:
 
     if METHOD not in QUANTIZATION_METHODS:
         register_quantization_config(METHOD)(_config_class())
+
+
+def _is_ignored(name: str, ignored: List[str]) -> bool:
+    """By compressed-tensors' entries: a whole name, what it ends with, or a regular expression after "re:"."""
+    return any(
+        re.match(each[3:], name) is not None if each.startswith("re:") else name == each or name.endswith("." + each)
+        for each in ignored
+    )
 
 
 def _config_class() -> type:
@@ -60,6 +69,12 @@ def _config_class() -> type:
             name = getattr(layer, "prefix", "") or "linear"
             weight = layer.weight.data
             if self.stored:
+                missing = int(layer.weight_scale.isnan().sum())
+                if missing:
+                    raise LinearError(
+                        f"vLLM quantization=\"ingot\" {name}: the checkpoint has no weight_scale for {missing} of {len(weight)} rows: "
+                        "if this layer is in high precision there, its quantization_config must name it in \"ignore\""
+                    )
                 computed = WeightOnlyLinear.from_codes(
                     weight, layer.weight_scale.data, scale="row", dtype=layer.ingot_dtype, layer_name=name
                 )
@@ -76,7 +91,7 @@ def _config_class() -> type:
             return output if bias is None else output + bias
 
     class IngotQuantizationConfig(QuantizationConfig):
-        """ignored: names of modules that stay in high precision, or what their names end with."""
+        """ignored: the modules that stay in high precision, as compressed-tensors names them."""
 
         def __init__(self, stored: bool = False, ignored: Optional[List[str]] = None) -> None:
             super().__init__()
@@ -122,11 +137,24 @@ def _config_class() -> type:
                 if self.stored and isinstance(layer, RoutedExperts):  # which would take codes for values
                     raise LinearError(f"vLLM quantization=\"ingot\" {prefix}: experts in FP8 are not computed: leave out quantization=")
                 return None  # embeddings, the head, attention and experts compute as without a quantization
-            parts = [prefix]
             own, _, last = prefix.rpartition(".")
-            for fused in self.packed_modules_mapping.get(last, ()):
-                parts.append(f"{own}.{fused}" if own else fused)
-            left = any(part == name or part.endswith("." + name) for part in parts for name in self.ignored)
-            return UnquantizedLinearMethod() if left else IngotLinearMethod(self.stored)
+            fused = [f"{own}.{part}" if own else part for part in self.packed_modules_mapping.get(last, ())]
+            left = [part for part in fused if _is_ignored(part, self.ignored)]
+            if _is_ignored(prefix, self.ignored) or (left and left == fused):
+                return UnquantizedLinearMethod()
+            if left:
+                raise LinearError(
+                    f"vLLM quantization=\"ingot\" {prefix}: the checkpoint's \"ignore\" has {', '.join(left)} of its parts "
+                    f"{', '.join(fused)}, which vLLM computes as one layer: it must have all of them, or none"
+                )
+            return IngotLinearMethod(self.stored)
+
+        def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
+            """vLLM's names of modules may differ from the checkpoint's."""
+            self.ignored = [
+                new
+                for each in self.ignored
+                for new in (hf_to_vllm_mapper.apply_list([each]) if "." in each and not each.startswith("re:") else [each])
+            ]
 
     return IngotQuantizationConfig
