@@ -29,8 +29,9 @@ from ingot.nn import (
     Float8Linear, LayerNormLinear, float8_all_gather, precompute_float8_all_gather, sync_amax_history
 )
 from ingot.torch import LinearError
+from ingot.torch._fsdp_units import Unit
 from ingot.torch._gathered_weight import Casts, GatheredWeight
-from ingot.torch._sharded_weight import ShardedWeight
+from ingot.torch._sharded_weight import Gather, ShardedWeight, _Sent
 
 
 @contextlib.contextmanager
@@ -496,6 +497,26 @@ def test_what_is_gathered_is_not_read_otherwise():
         torch.mm(torch.ones(2, 4), weight)
     with pytest.raises(LinearError, match="gathered in FP8 cannot be copied or saved: its memory is FSDP's"):
         pickle.dumps(weight)
+
+
+def test_the_allocator_knows_who_reads_what_a_gather_tells(monkeypatch):
+    """FSDP makes it on another stream than the one that reads it."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"reads {device}")
+    told = [mock.Mock(is_cuda=True, device="cuda:1") for _ in range(4)]
+    sent = _Sent(Gather("high_precision"), False, None, torch.Size((2, 2)), tuple(told[:2]), scale=told[2], amax=told[3])
+    gathered = torch.zeros(2, 2)
+    assert ShardedWeight.fsdp_post_all_gather(None, (gathered,), sent, torch.float32) == (gathered, ())
+    for each in told:
+        each.record_stream.assert_called_once_with("reads cuda:1")
+
+
+def test_what_fsdp_has_dropped_is_gone():
+    for dropped in (0, 1):
+        parts = [nn.Module(), nn.Module()]  # a group and a parameter of it
+        unit = Unit(*parts)
+        assert not unit.is_gone
+        del parts[dropped]
+        assert unit.is_gone
 
 
 def test_sharded_weights_are_copied_and_pickled():

@@ -16,8 +16,9 @@ _STATES = getattr(_composable_state, "_module_state_mapping", {})
 
 
 class Unit:
-    """group: of the parameters that are gathered together; parameter: FSDP's own object of one; None when FSDP has dropped
-    them. It holds neither: a weight that held what holds it, in part by references of PyTorch's C++, would never be freed."""
+    """group: of the parameters that are gathered together; parameter: FSDP's own object of one. Each is None once FSDP has
+    dropped it: this holds neither, because a weight that held what holds it, in part by references of PyTorch's C++, would never
+    be freed."""
 
     __slots__ = ("_group", "_parameter")
 
@@ -31,6 +32,10 @@ class Unit:
     @property
     def parameter(self) -> Any:
         return self._parameter()
+
+    @property
+    def is_gone(self) -> bool:
+        return self.group is None or self.parameter is None
 
     @property
     def reshards(self) -> bool:

@@ -377,7 +377,7 @@ class ShardedWeight(torch.Tensor):
 
     def _unit(self) -> Optional[Unit]:
         unit = self._known.unit
-        if unit is None or unit.parameter is None:
+        if unit is None or unit.is_gone:
             unit = self._known.unit = unit_of(self)
         return unit
 
@@ -432,7 +432,7 @@ class ShardedWeight(torch.Tensor):
         """Returns the gathered weight and the tensors that hold its memory besides FSDP's own; or notes in `out`, whose memory
         has been filled, what it holds now. Raises an error if `out` is another tensor than the one of the first gather."""
         gather, backward, mesh, outer_size = metadata[:4]
-        _read_on_this_stream(metadata.scale_inv)
+        _read_on_this_stream((*metadata.scale_inv, metadata.scale, metadata.amax))
         if gather.mode == "high_precision":
             return (all_gather_outputs[0], ()) if out is None else None
         if out is None:
@@ -568,8 +568,8 @@ def _part(scale_inv: torch.Tensor, mesh, columns: int) -> torch.Tensor:
 
 
 def _read_on_this_stream(tensors: Tuple[Optional[torch.Tensor], ...]) -> None:
-    """FSDP calls fsdp_pre_all_gather() on a stream of its own, and this stream reads what was made there. Without a word of
-    it, memory that Python frees would be written again on that stream, for the next weights, before it is read here."""
+    """FSDP calls fsdp_pre_all_gather() on a stream of its own, and this stream reads what was made there. PyTorch's allocator has
+    to know, or it gives the memory of a tensor that Python frees to the next weights before this stream has read it."""
     for each in tensors:
         if each is not None and each.is_cuda:
             each.record_stream(torch.cuda.current_stream(each.device))
