@@ -54,11 +54,13 @@ def test_checks_after_one_that_fails_run_in_new_processes(monkeypatch, tmp_path)
             wrote = lambda what: (tmp_path / f"{check.__name__}.{what}").write_text("wrong" if "." not in what else "")
             if check is never:
                 raise RuntimeError("no port is free")
-            [wrote(f"{rank}.begun") for rank in (0, 1)]
+            wrote("1.begun")
+            if check is killed:  # before rank 0 begins
+                raise RuntimeError("process 1 ended")
+            wrote("0.begun")
             wrote("0.done")
-            if check in (fails, killed):
-                if check is fails:
-                    wrote("1")
+            if check is fails:
+                wrote("1")
                 raise RuntimeError("process 1 ended")
             wrote("1.done")
 

@@ -112,20 +112,19 @@ def _selected(checks, request):
     return [check for check in checks if check in wanted] or checks
 
 
-def _on_all(check, folder, world, what):
-    return all(os.path.exists(f"{folder}/{check.__name__}.{rank}.{what}") for rank in range(world))
+def _by_rank(check, folder, world, what):
+    return [os.path.exists(f"{folder}/{check.__name__}.{rank}.{what}") for rank in range(world)]
 
 
 def run_all(checks, folder, world):
-    """Runs the checks, and after one that fails those that follow, in new processes; none after processes that could not begin
-    one."""
+    """Runs the checks. Those that follow one that fails run in new processes, unless no process could begin that one."""
     while checks:
         try:
             spawn(_run, (folder, checks, world), world)
             return
         except Exception as error:  # of a check, which says so itself, or of a process that was killed
-            ended = next((at for at, check in enumerate(checks) if not _on_all(check, folder, world, "done")), len(checks) - 1)
-            begun = _on_all(checks[ended], folder, world, "begun")
+            ended = next((at for at, check in enumerate(checks) if not all(_by_rank(check, folder, world, "done"))), len(checks) - 1)
+            begun = any(_by_rank(checks[ended], folder, world, "begun"))  # one rank may fail before another begins
             for check in checks[ended : ended + 1] if begun else checks[ended:]:
                 with open(f"{folder}/{check.__name__}.end", "w") as file:
                     file.write(str(error))
@@ -160,4 +159,4 @@ def passed(check, folder, world=WORLD):
     if os.path.exists(end):
         with open(end) as file:
             pytest.fail(f"it did not run to its end: {file.read()}")
-    assert _on_all(check, folder, world, "done"), "it was not run"
+    assert all(_by_rank(check, folder, world, "done")), "it was not run"
