@@ -12,6 +12,7 @@ from conftest import in_ci
 
 import ingot
 from ingot.nn import FrozenFloat8Config, FrozenFloat8Linear, quantize_
+from ingot.torch._prepare import recording_of
 
 N, K = 48, 144
 SCALES = ["tensor", "row", "128x128"]
@@ -52,6 +53,17 @@ def test_values_and_gradient(scale, code, dtype):
     assert y.dtype == grad_input.dtype == dtype
     assert close(y, x.detach().double() @ values.t() + layer.bias.double(), 0.04)
     assert close(grad_input, grad_output.double() @ values, 0.08)
+
+
+@pytest.mark.parametrize(("columns", "copies"), [(40, False), (64, False), (72, True), (1040, False)])
+def test_rows_that_tensor_cores_cannot_read_are_copied(columns, copies):
+    """Into rows as a cast makes them: 72 codes are no whole units of 16 bytes. Rows below 64 have no gaps in a cast either."""
+    layer = FrozenFloat8Linear.from_float(plain(k=columns), scale="row")
+    x = torch.randn(20, columns).bfloat16()
+    assert close(layer(x), x.double() @ layer.dequantize().double().t() + layer.bias.double(), 0.04)
+    with torch.no_grad():
+        recording = recording_of(layer, (20,), "h200")[0]
+    assert ("relayout copied" in recording.splitlines()) == copies, recording
 
 
 @pytest.mark.parametrize("scale", SCALES)

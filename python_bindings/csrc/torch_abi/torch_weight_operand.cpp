@@ -138,7 +138,7 @@ Float8Weight::Float8Weight(const LinearPlan& plan, WeightReader reader, const To
 }
 
 Float8View Float8Weight::for_output(Backend& backend, Stream& stream, TorchRegion& memory) const {
-  constexpr std::int64_t kUnit = 16;  // bytes, of addresses and rows that tensor cores' copies can read
+  constexpr std::int64_t kUnit = 16;  // bytes: tensor cores read rows whose addresses are multiples of this
   const std::int64_t pitch = code_pitch(codes_.cols);
   const bool fits = codes_.cols % kUnit == 0 && std::bit_cast<std::uintptr_t>(codes_.data) % kUnit == 0;
   if (fits || pitch % kUnit != 0 || codes_.empty()) return {.codes = codes_, .scale_inv = scale_inv_};

@@ -37,8 +37,9 @@ class Float8Weight {
   Float8Weight(const LinearPlan& plan, WeightReader reader, const TorchTensor& tensor, const TorchTensor& scale_inv,
                Device device);
 
-  // The codes as they are, or copied into `memory` at the distance that a cast gives its rows, where their own or their
-  // address would have the GEMM take another kernel, whose bits differ.
+  // The given codes; or, where tensor cores cannot read their rows, a copy in `memory`, whose rows begin as far apart
+  // as those of a cast. Without the copy the GEMM would take another kernel, and the output would have other bits.
+  // `memory` has to live until the stream has read the codes.
   Float8View for_output(Backend& backend, Stream& stream, TorchRegion& memory) const;
   // Transposed into `memory` of transposed_bytes(). This is done anew each time: kept, the transposed codes would take
   // as much memory again.

@@ -125,7 +125,7 @@ struct LayerOperands {
   TorchMatrix weight{};
   Float8View codes{};
   TorchMatrix bias{};
-  TorchRegion made{};  // what the codes show, if those that were given had to be copied
+  TorchRegion made{};  // the memory of the codes, if those that were given had to be copied
 };
 
 // The gradients of the input and, which come with it, of gamma and beta. They have gamma's dtype: f32, or the input's.
