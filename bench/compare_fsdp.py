@@ -13,8 +13,9 @@ job (torch_ranks.py).
 
 Reports tokens/s a GPU, the ratio to bf16 compiled, the peak of PyTorch's memory in the timed steps, what a step sends,
 and losses. Weights gathered in FP8 are to give the losses of weights gathered in 16 bits, bit for bit. Ends with 1 if
-they do not, or if a contender failed. On one GPU nothing is sharded, and the parameters are bfloat16. --profile times nothing: it leaves a trace and a snapshot of the memory of each
-contender, and prints where the host's time went and what held the memory at its peak (torch_profile.py).
+they do not, or if a contender failed. On one GPU nothing is sharded, and the parameters are bfloat16. --profile times
+nothing: it leaves a trace and a snapshot of the memory of each contender, and prints where the host's time went and what
+held the memory at its peak (torch_profile.py).
 """
 
 from __future__ import annotations

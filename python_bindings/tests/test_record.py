@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from conftest import in_ci
 
+import ingot
 from ingot import record
 
 _SMALL = {
@@ -55,14 +56,19 @@ def test_families(family, tmp_path, capsys):
     assert {"cast bf16->e4m3fn scale=row out=codes", "pack_weight e4m3fn"} <= set(lines)  # what quantize_() runs
 
 
+def ingot_program():
+    built = pathlib.Path(ingot.__file__).parents[2] / "bin" / "ingot"
+    return os.environ.get("INGOT_PROGRAM") or (str(built) if built.exists() else shutil.which("ingot"))
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_strict_first_step(family, tmp_path):
     """What `ingot warm --config` makes is all that a first step and decoding need, with NVRTC hidden."""
     pytest.importorskip("transformers")
-    program = os.environ.get("INGOT_PROGRAM") or shutil.which("ingot")
+    program = ingot_program()
     if program is None:
-        pytest.skip("the program ingot is not in PATH, and INGOT_PROGRAM does not name it")
+        pytest.skip("the program ingot is not in PATH nor in the package's build folder, and INGOT_PROGRAM does not name it")
     file = config(tmp_path, model_type=family, **FAMILIES[family])
     gpu = "h100" if "H100" in torch.cuda.get_device_name() else "h200"
     environment = {**os.environ, "INGOT_CACHE_DIR": str(tmp_path / "store")}
