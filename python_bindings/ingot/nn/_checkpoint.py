@@ -48,8 +48,9 @@ class CheckpointReport:
     layers: those that are FP8 now. missing: tensors that the model wanted and the checkpoint lacks; they include
     buffers on meta that no checkpoint has, which the caller has to make. unexpected: tensors that the model has no
     place for. decoded: weights that the checkpoint has in few bits and the model in high precision, with their values;
-    stacked: those of them that are stacks of experts, which no layer computes in FP8. ignored: scales of activations and of
-    the KV cache, of which the model makes no use. note: what the caller has yet to do ("" if nothing).
+    stacked: those of them that are stacks of experts in the model, which no layer computes in FP8; by the checkpoint's names, so
+    of each expert where it has them apart. ignored: scales of activations and of the KV cache, of which the model makes no use.
+    note: what the caller has yet to do ("" if nothing).
     """
 
     layers: tuple[str, ...]
@@ -64,7 +65,7 @@ class CheckpointReport:
         lines = [f"{len(self.layers)} layers are FP8: {some_of(self.layers)}" if self.layers else "no layer is FP8"]
         for what, names in (
             ("FP8 or MX weights decoded into weights of higher precision", self.decoded),
-            ("of these are stacks of experts, which no layer computes in FP8 yet", self.stacked),
+            ("of these belong to stacks of experts, which no layer computes in FP8 yet", self.stacked),
             ("tensors of the model that the checkpoint lacks", self.missing),
             ("tensors of the checkpoint that the model has no place for", self.unexpected),
             ("scales of activations and the KV cache ignored", self.ignored),
