@@ -11,6 +11,7 @@ import os
 import pathlib
 import shutil
 import tempfile
+import types
 from unittest import mock
 
 import pytest
@@ -574,12 +575,39 @@ CHECKS = [
 folder = two_processes.fixture(CHECKS)
 
 
-@pytest.mark.parametrize(("backend", "there", "device"), [("gloo", True, "cpu"), ("nccl", True, "cuda:3"), ("undefined", False, "cpu")])
-def test_a_rank_without_layers_joins_where_the_others_are(backend, there, device, monkeypatch):
-    monkeypatch.setattr(dist, "get_backend", lambda group: backend)
+GLOO, NCCL, BOTH = "cpu:gloo,cuda:gloo", "cuda:nccl", "cpu:gloo,cuda:nccl"
+
+
+@pytest.mark.parametrize(
+    ("backends", "there", "model", "has_layers", "device"),
+    [
+        (GLOO, True, "empty", False, "cpu"),
+        (NCCL, True, "empty", False, "cuda:3"),
+        (BOTH, True, "empty", False, "cuda:3"),
+        ("cpu:gloo", False, "empty", False, "cpu"),
+        (BOTH, True, "plain", False, "cpu"),
+        (NCCL, True, "plain", False, "cuda:3"),
+        (BOTH, True, "plain", True, "cpu"),
+        (NCCL, True, "plain", True, "cuda:3"),
+        (BOTH, True, "offloaded", False, "cuda:3"),
+        (NCCL, True, "offloaded", False, "cuda:3"),
+        (GLOO, False, "sharded", False, "cpu"),
+        (NCCL, True, "on meta", False, "cuda:3"),
+    ],
+)
+def test_where_a_rank_joins_the_reduction_of_maxima(backends, there, model, has_layers, device, monkeypatch):
+    """Without layers too it has to be where the others are."""
+    names = {GLOO: "gloo", NCCL: "nccl"}
+    monkeypatch.setattr(dist, "get_backend", lambda group: names.get(backends, "undefined"))
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: backends)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
-    assert _scale_buffers._device_of(None) == torch.device(device)
+    net = nn.Identity() if model == "empty" else nn.Linear(2, 2, device="meta" if model == "on meta" else "cpu")
+    if model in ("offloaded", "sharded"):
+        mesh = types.SimpleNamespace(device_type="cuda" if model == "offloaded" else "cpu")
+        shard = mock.Mock(spec=DTensor, is_meta=False, device=torch.device("cpu"), device_mesh=mesh)
+        monkeypatch.setattr(net, "parameters", lambda: iter([shard]))
+    assert _scale_buffers._device_of(None, net, [torch.zeros(3)] if has_layers else []) == torch.device(device)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

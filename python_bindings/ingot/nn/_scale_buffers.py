@@ -10,6 +10,7 @@ from typing import Any, List, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 
 from ..torch._errors import LinearError
 
@@ -99,7 +100,7 @@ def largest_of_ranks(
         raise LinearError(f"{who} group: this rank is not in it: give the group that it is in, or reduce=False")
     if dist.get_world_size(group) == 1:
         return False
-    device = amaxes[0].device if amaxes else next((each.device for each in model.parameters()), _device_of(group))
+    device = _device_of(group, model, amaxes)
     count = sum(amax.numel() for amax in amaxes)
     known = _layers_of(model, layers, amaxes, (len(layers), count, device, id(group)))
     flat = [amax.reshape(-1).to(device) for amax in amaxes]
@@ -116,11 +117,23 @@ def largest_of_ranks(
     return True
 
 
-def _device_of(group: Any) -> torch.device:
-    """Where a rank without any layer or parameter joins the others' collective: on its GPU, unless the group has none."""
-    if dist.get_backend(group) == "gloo" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
+def _device_of(group: Any, model: torch.nn.Module, amaxes: Sequence[torch.Tensor]) -> torch.device:
+    """Where this rank joins the collective: where its maxima are; without any where its model computes, which of shards that
+    FSDP2 keeps on the CPU is their mesh's device; without parameters on its GPU, unless the group has none. What is on the
+    CPU goes to the GPU if the group's backend takes nothing else."""
+    first = next((each for each in model.parameters() if not each.is_meta), None)
+    if amaxes:
+        device = amaxes[0].device
+    elif isinstance(first, DTensor) and first.device_mesh.device_type != first.device.type:
+        device = torch.device(first.device_mesh.device_type)
+    elif first is not None:
+        device = first.device
+    else:
+        device = torch.device("cpu" if dist.get_backend(group) == "gloo" or not torch.cuda.is_available() else "cuda")
+    if device.type == "cpu" and "cpu" not in str(dist.get_backend_config(group)):
+        device = torch.device("cuda")
+    is_current = device.type == "cuda" and device.index is None
+    return torch.device("cuda", torch.cuda.current_device()) if is_current else device
 
 
 def check_ranks_of_parts(who: str, layers: Sequence[torch.nn.Module], group: Any, reduce: bool) -> None:
