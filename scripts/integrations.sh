@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # scripts/integrations.sh [name ...]
-# Tests ingot.integrations, and reads what AMD Quark writes, in the environments of python_bindings/tests/environments or in
-# those named. Each file there has the exact versions of one library and of all that it needs, since their wishes contradict each
-# other; it is installed in build/environments/<name>, again where the file has changed. Ends with 1 if an environment or a test
-# fails. The package ingot is that of PYTHONPATH, or else of build/ci/python.
+# Tests ingot.integrations, and that Ingot reads what AMD Quark writes, in all environments of
+# python_bindings/tests/environments, or in those named. The libraries need versions of others that exclude each other, so each
+# file there has the exact versions of one library and of all that it needs. They are installed in build/environments/<name>, and
+# again when the file has changed. Ends with 1 if an environment or a test fails. The package ingot is that of PYTHONPATH, or else
+# of build/ci/python.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 export PYTHONPATH=${PYTHONPATH:-$PWD/build/ci/python} PYTHONPYCACHEPREFIX=$PWD/build/pycache PYTHONDONTWRITEBYTECODE=''

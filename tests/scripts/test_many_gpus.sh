@@ -51,14 +51,23 @@ MANY_GPUS_SECONDS=77 run 0 "$work/out"
 expect_call 'test_runtime_gpu --run_test=test_comm_gpu [cuda 4 all]'
 expect_call 'test_nn_gpu --run_test=test_parallel_linear_gpu [cuda 4 all]'
 for ranks in 1 2 4; do expect_call "--micro-batches 4 --ranks $ranks --out $work/out/train_lm_$ranks"; done
-for name in test_nn_all_gather test_float8_distributed test_nn_distributed; do
+for name in test_nn_all_gather test_float8_distributed test_nn_distributed test_nn_tensor_parallel; do
   expect_call "-m pytest -q -p no:cacheprovider $root/python_bindings/tests/$name.py [cuda 4 all]"
 done
+expect_call "rank_deaths.py --device cuda --ranks 4 --kills 4"
 expect_call "--nproc_per_node 4 $work/out/first_run.py"
+expect_call "--nproc_per_node 4 $work/out/first_run_tensor_parallel.py"
 expect_call "compare_fsdp.py --seconds 77 --json $work/out/fsdp.json"
 expect_call "compare_tensor_parallel.py --seconds 77 --json $work/out/tensor_parallel.json"
 expect_call "compare_fsdp.py --profile $work/out/profile"
-grep -q 'float8_all_gather(model)' "$work/out/first_run.py" || fail 'first_run.py is not the program of the page'
+# of_page <file> <what only that program of docs/distributed.md has>
+of_page() {
+  local file=$work/out/$1
+  grep -qF "$2" "$file" && [ "$(grep -c '^import os, torch' "$file")" = 1 ] && tail -n 1 "$file" | grep -q destroy_process_group ||
+    fail "$1 is not the program of the page"
+}
+of_page first_run.py 'float8_all_gather(model)'
+of_page first_run_tensor_parallel.py 'parallelize_module(model'
 expect_line 'cpp.losses_of_4 +[0-9]+ s  passed'
 expect_line 'tests.torchao +0 s  skipped: TORCHAO_CHECKOUT names no checkout of pytorch/ao'
 expect_line '1[0-9] passed, 0 failed, 1 skipped, [0-9]+ s in all'
