@@ -332,6 +332,7 @@ def test_what_quark_may_say(tmp_path):
         (of({"dtype": "fp6_e2m3", "qscheme": "per_group"}), r"layer_quant_config \*.k_proj: its weights have 'fp6_e2m3 per_group'"),
         (of([{"dtype": "fp4"}, {"dtype": "fp8_e4m3"}]), "its weights have 'more than one quantization', but of Quark's"),
         (of(None, algo_config=[{"name": "rotation"}]), "algo_config: 'rotation' may rotate the layers' inputs"),
+        (of(None, algo_config=[{"name": "gptq"}, {"name": "svdquant"}]), "algo_config: 'svdquant' scales .* inputs and adds .*: use a"),
     ):
         save(tmp_path, tensors, config)
         with pytest.raises(ingot.Error, match=message):

@@ -36,6 +36,12 @@ _QUARK = {
     ("fp8_e5m2", "per_channel"): "row",
     ("fp4", "per_group"): "mx",
 }
+# Those that make layers compute something else than their codes' values; others only choose the codes.
+_QUARK_ALGORITHMS = {
+    "rotation": "may rotate the layers' inputs",
+    "quarot": "may rotate the layers' inputs",
+    "svdquant": "scales the layers' inputs and adds products of low rank",
+}
 _METHODS = ("fp8", "mxfp8", "mxfp4", "compressed-tensors", "modelopt", "fbgemm_fp8", "torchao", "quark")
 
 
@@ -173,8 +179,8 @@ def _check_quark(found: dict[str, Any], where: str) -> None:
     algorithms = found.get("algo_config") or []
     for each in algorithms if isinstance(algorithms, list) else [algorithms]:
         name = str(each.get("name")) if isinstance(each, dict) else ""
-        if "rotation" in name or "quarot" in name:
+        does = next((does for part, does in _QUARK_ALGORITHMS.items() if part in name), None)
+        if does is not None:
             raise LinearError(
-                f"{where} algo_config: {printable(name)!r} may rotate the layers' inputs, which no layer of Ingot does: use a "
-                "checkpoint without it"
+                f"{where} algo_config: {printable(name)!r} {does}, which no layer of Ingot does: use a checkpoint without it"
             )
