@@ -123,7 +123,8 @@ def run_all(checks, folder, world):
             spawn(_run, (folder, checks, world), world)
             return
         except Exception as error:  # of a check, which says so itself, or of a process that was killed
-            ended = next((at for at, check in enumerate(checks) if not all(_by_rank(check, folder, world, "done"))), len(checks) - 1)
+            done = [all(_by_rank(check, folder, world, "done")) for check in checks]
+            ended = done.index(False) if False in done else len(checks) - 1
             begun = any(_by_rank(checks[ended], folder, world, "begun"))  # one rank may fail before another begins
             for check in checks[ended : ended + 1] if begun else checks[ended:]:
                 with open(f"{folder}/{check.__name__}.end", "w") as file:
