@@ -284,6 +284,7 @@ def vllm(tmp_path, monkeypatch):
 
 @pytest.mark.nightly
 def test_vllm(vllm):
+    from vllm.model_executor.layers.fused_moe import RoutedExperts
     from vllm.model_executor.layers.linear import QKVParallelLinear, RowParallelLinear, UnquantizedLinearMethod
     from vllm.model_executor.layers.quantization import get_quantization_config
     from vllm.model_executor.models.utils import WeightsMapper
@@ -331,8 +332,17 @@ def test_vllm(vllm):
     assert isinstance(layer_of("language.model.layers.2.qkv_proj").quant_method, UnquantizedLinearMethod)
     assert kind.override_quantization_method(stored, "ingot", hf_config=None) == "ingot"
     assert kind.override_quantization_method(stored, None, hf_config=None) is None
-    with pytest.raises(ingot.Error, match="has quant_method 'fp8', expected compressed-tensors with FP8 weights and a scale for"):
+    experts = RoutedExperts.__new__(RoutedExperts)
+    with pytest.raises(ingot.Error, match="layers.3.mlp.experts: experts in FP8 are not computed: leave out quantization="):
+        config.get_quant_method(experts, "layers.3.mlp.experts")
+    for ignored in ("re:.*experts.*", "re:layers.3.*_proj"):
+        config.ignored = [ignored]
+        assert config.get_quant_method(experts, "layers.3.mlp.experts") is None
+    with pytest.raises(ingot.Error, match="has quant_method 'fp8', expected none, or compressed-tensors with weights of .*: leave out"):
         kind.from_config({"quant_method": "fp8"})
+    of_rows["weights"]["strategy"] = "tensor"
+    with pytest.raises(ingot.Error, match="'compressed-tensors' and weights of .*'strategy': 'tensor'}, expected none, or"):
+        kind.from_config(stored)
 
 
 # ---- ingot.run ----

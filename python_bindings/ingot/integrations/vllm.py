@@ -13,6 +13,8 @@ import torch
 from ..torch._errors import LinearError
 
 METHOD = "ingot"
+_SUBJECT = f'vLLM quantization="{METHOD}"'
+_WEIGHTS = {"num_bits": 8, "type": "float", "strategy": "channel"}  # as compressed-tensors names FP8 with a scale for each row
 
 
 def register() -> None:
@@ -72,8 +74,8 @@ def _config_class() -> type:
                 missing = int(layer.weight_scale.isnan().sum())
                 if missing:
                     raise LinearError(
-                        f"vLLM quantization=\"ingot\" {name}: the checkpoint has no weight_scale for {missing} of {len(weight)} rows: "
-                        "if this layer is in high precision there, its quantization_config must name it in \"ignore\""
+                        f"{_SUBJECT} {name}: the checkpoint has no weight_scale for {missing} of {len(weight)} rows: if this "
+                        "layer is in high precision there, its quantization_config must name it in \"ignore\""
                     )
                 computed = WeightOnlyLinear.from_codes(
                     weight, layer.weight_scale.data, scale="row", dtype=layer.ingot_dtype, layer_name=name
@@ -119,23 +121,22 @@ def _config_class() -> type:
         def from_config(cls, config: Dict[str, Any]) -> "IngotQuantizationConfig":
             if not config:
                 return cls()
-            groups = list((config.get("config_groups") or {}).values())
-            wanted = {"num_bits": 8, "type": "float", "strategy": "channel"}
-            weights = [group.get("weights") or {} for group in groups]
-            if config.get("quant_method") != "compressed-tensors" or not weights or any(
-                each.get(key) != value for each in weights for key, value in wanted.items()
-            ):  # fmt: skip
-                raise LinearError(
-                    f"vLLM quantization=\"ingot\": the checkpoint's quantization_config has quant_method "
-                    f"{config.get('quant_method')!r}, expected compressed-tensors with FP8 weights and a scale for each row, or "
-                    "none: leave out quantization= and vLLM computes it"
-                )
-            return cls(True, config.get("ignore"))
+            method, groups = config.get("quant_method"), config.get("config_groups") or {}
+            said = [{key: (group.get("weights") or {}).get(key) for key in _WEIGHTS} for group in groups.values()]
+            if method == "compressed-tensors" and said and all(each == _WEIGHTS for each in said):
+                return cls(True, config.get("ignore"))
+            other = next((f" and weights of {each}" for each in said if each != _WEIGHTS), "")
+            raise LinearError(
+                f"{_SUBJECT}: the checkpoint's quantization_config has quant_method {method!r}{other}, expected none, or "
+                f"compressed-tensors with weights of {_WEIGHTS}: leave out quantization= and vLLM computes it"
+            )
 
         def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
             if not isinstance(layer, LinearBase):
-                if self.stored and isinstance(layer, RoutedExperts):  # which would take codes for values
-                    raise LinearError(f"vLLM quantization=\"ingot\" {prefix}: experts in FP8 are not computed: leave out quantization=")
+                experts = [f"{prefix}.0.{part}" for part in ("gate_proj", "up_proj", "down_proj")]
+                left = _is_ignored(prefix, self.ignored) or all(_is_ignored(each, self.ignored) for each in experts)
+                if self.stored and isinstance(layer, RoutedExperts) and not left:  # which would take codes for values
+                    raise LinearError(f"{_SUBJECT} {prefix}: experts in FP8 are not computed: leave out quantization=")
                 return None  # embeddings, the head, attention and experts compute as without a quantization
             own, _, last = prefix.rpartition(".")
             fused = [f"{own}.{part}" if own else part for part in self.packed_modules_mapping.get(last, ())]
@@ -144,7 +145,7 @@ def _config_class() -> type:
                 return UnquantizedLinearMethod()
             if left:
                 raise LinearError(
-                    f"vLLM quantization=\"ingot\" {prefix}: the checkpoint's \"ignore\" has {', '.join(left)} of its parts "
+                    f"{_SUBJECT} {prefix}: the checkpoint's \"ignore\" has {', '.join(left)} of its parts "
                     f"{', '.join(fused)}, which vLLM computes as one layer: it must have all of them, or none"
                 )
             return IngotLinearMethod(self.stored)
