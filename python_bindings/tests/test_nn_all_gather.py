@@ -7,6 +7,7 @@ import gc
 import itertools
 import logging
 import pickle
+import types
 import weakref
 from unittest import mock
 
@@ -31,7 +32,7 @@ from ingot.nn import (
 from ingot.torch import LinearError
 from ingot.torch._fsdp_units import Unit
 from ingot.torch._gathered_weight import Casts, GatheredWeight
-from ingot.torch._sharded_weight import Gather, ShardedWeight, _Sent
+from ingot.torch._sharded_weight import Gather, ShardedWeight, _Ranks, _Sent
 
 
 @contextlib.contextmanager
@@ -452,6 +453,18 @@ def check_other_rank(rank):
         with pytest.raises(LinearError) as caught:
             net(torch.ones(1, 16))
         assert message in str(caught.value) and "convert the same layers on every rank" in str(caught.value)
+
+
+def test_codes_that_were_not_gathered_come_from_the_device_of_the_mesh():
+    """Of a shard that FSDP keeps on the CPU; meta stands for the GPU."""
+    shard = ShardedWeight(two_processes.normal(16, 32, seed=0), Casts(torch.float8_e4m3fn, "row", "col", False))
+    for device in (two_processes.DEVICE, "meta"):
+        ranks = _Ranks(types.SimpleNamespace(device_type=device, size=lambda: 1), 1)
+        shard._cast(ranks, shard.shape, torch.float32, True)
+        with said():
+            codes, scale_inv = shard._again(ranks, shard.shape, torch.float32, True)
+        assert {codes.device.type, scale_inv.device.type} == {device}
+        assert codes.shape == (16, 32) and codes.dtype == torch.float8_e4m3fn and scale_inv.shape == (32,)
 
 
 CHECKS = [

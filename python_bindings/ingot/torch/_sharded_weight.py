@@ -489,11 +489,13 @@ class ShardedWeight(torch.Tensor):
             "not gathered: they are gathered once more, while everything waits. float8_all_gather(model, recomputed=True), or "
             "ingot.float8's config without enable_fsdp_float8_all_gather, gathers this weight in high precision instead",
         )
-        cast = self._cast(mesh, outer_size, dtype, side)
-        codes = self._codes(cast, side, mesh, outer_size).reshape(-1)
+        place = mesh.mesh.device_type
+        shard = self if self.device.type == place else self.to(place)  # FSDP keeps it on the CPU where it offloads
+        cast = shard._cast(mesh, outer_size, dtype, side)
+        codes = shard._codes(cast, side, mesh, outer_size).reshape(-1)
         codes = gathered_of(codes, mesh.mesh) if mesh.size() > 1 else codes
         codes = codes.view(-1, outer_size[1])[: outer_size[0]].view(self._casts.dtype)
-        return codes, self._side_scale_inv(Gather("codes", False), cast, side, mesh, outer_size)
+        return codes, shard._side_scale_inv(Gather("codes", False), cast, side, mesh, outer_size)
 
 
 # FSDP asks for it in each gather, and inspect takes 17 us to make it.
