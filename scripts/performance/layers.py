@@ -246,6 +246,10 @@ def models(results: Results) -> list[str]:
             for case in found["cases"]
         ]
         lines += table(("contender", "ms", "over bf16 compiled", "peak GB", "sent MB"), rows)
+        told = [each for each in found.get("verdicts", ()) if each["verdict"] != "holds"]
+        if told:
+            lines += ["What the benchmark says of losses that are not as they have to be:", ""]
+            lines += [*(f"- {each['contender']}: {each['verdict']}, {each['text']}" for each in told), ""]
     return lines
 
 
