@@ -49,8 +49,10 @@ for name in "${names[@]}"; do
   elif ! VLLM_TARGET_DEVICE=cpu "$folder/bin/python" -c "import $needed" > "$folder/import.log" 2>&1; then
     tail -n 3 "$folder/import.log"
     outcome="FAILED: import $needed"
-  elif ! "$folder/bin/python" -m pytest -q -p no:cacheprovider "${arguments[@]}"; then
+  elif ! "$folder/bin/python" -m pytest -q -rs -p no:cacheprovider "${arguments[@]}" | tee "$folder/tests.log"; then
     outcome='FAILED: its tests'
+  elif ! grep -q '[0-9] passed' "$folder/tests.log"; then  # pytest ends with 0 when all are skipped
+    outcome='FAILED: no test ran'
   fi
   [ "$outcome" = passed ] || failed=1
   printf 'integration %-14s %5d s  %s\n' "$name" $((SECONDS - begin)) "$outcome"
