@@ -3,12 +3,15 @@
 import copy
 import io
 import shutil
+import types
+from unittest import mock
 
 import pytest
 
 torch = pytest.importorskip("torch")
 from counted_operations import CountedOperations
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 import ingot
@@ -399,3 +402,25 @@ def test_the_step_of_slots():
         "two numbers and a history for each slot"
     )
     assert "scale: must be float32" in message(amax, history, scale.double(), formats)
+
+
+def delayed_of_float8():
+    delayed = float8.CastConfig(scaling_type=float8.ScalingType.DELAYED)
+    config = float8.Float8LinearConfig(
+        cast_config_input=delayed, cast_config_weight=delayed, cast_config_grad_output=delayed, enable_amax_init=False
+    )
+    return float8.convert_to_float8_training(torch.nn.Sequential(torch.nn.Linear(16, 32)), config=config)[0]
+
+
+@pytest.mark.parametrize("make", [lambda: Float8Linear(16, 32, recipe="delayed"), delayed_of_float8], ids=["nn", "float8"])
+def test_scales_start_anew_where_an_offloaded_layer_computes(make):
+    """FSDP2's CPUOffloadPolicy keeps the shards of a mesh of GPUs, for which meta stands, on the CPU."""
+    layer = make()
+    state = {name: value for name, value in layer.state_dict().items() if "fp8" not in name}
+    scales = [name for name, _ in layer.named_buffers() if name.startswith("fp8_")]
+    mesh = types.SimpleNamespace(device_type="meta")
+    shard = mock.Mock(spec=DTensor, is_meta=False, device=torch.device("cpu"), device_mesh=mesh)
+    layer._parameters = {"weight": shard, "bias": None}
+    with mock.patch.object(torch.nn.Module, "_load_from_state_dict"):
+        layer._load_from_state_dict(state, "", {}, True, [], [], [])
+    assert scales and all(layer._buffers[name].is_meta for name in scales)

@@ -16,7 +16,8 @@ from ..torch._module_operators import masks_of, starts_of
 from ..torch._names import register
 from ..torch._operators import sync_amax_history as sync_slots
 from ._scale_buffers import (
-    as_buffers_of_scales, check_ranks_of_parts, has_scale, is_time_to_look, keep_buffers_of_scales, largest_of_ranks, read_scales
+    as_buffers_of_scales, check_ranks_of_parts, computing_device, has_scale, is_time_to_look, keep_buffers_of_scales,
+    largest_of_ranks, read_scales
 )
 
 # FP8_MAX of each tensor's format: input, weight, grad_output.
@@ -69,7 +70,7 @@ class KeepsScales(torch.nn.Module):
     def _make_buffers(self) -> None:
         sizes = (3,) if self._rows is None else (self._rows, 3)
         # The default dtype may be another one, as it is while transformers makes a model.
-        place = {"dtype": torch.float32, "device": next(self.parameters()).device}
+        place = {"dtype": torch.float32, "device": computing_device(next(self.parameters()))}
         self.register_buffer("fp8_amax", torch.zeros(sizes, **place))
         self.register_buffer("fp8_amax_history", torch.zeros(*sizes, self.history_length, **place))
         self.register_buffer("fp8_scale", torch.ones(sizes, **place))

@@ -40,6 +40,13 @@ def as_buffers_of_scales(module: torch.nn.Module) -> None:
             module._buffers[name] = buffer.to(torch.float32).contiguous()
 
 
+def computing_device(parameter: torch.Tensor) -> torch.device:
+    """Its device, but of a shard that FSDP2 keeps on the CPU, where it offloads, that of the mesh."""
+    if isinstance(parameter, DTensor) and not parameter.is_meta and parameter.device_mesh.device_type != parameter.device.type:
+        return torch.device(parameter.device_mesh.device_type)
+    return parameter.device
+
+
 def has_scale(scale: float) -> bool:
     """As has_scale() of templates/scaling.cuh: 1 is a delayed scale that no maximum has made yet."""
     return 0 < scale < math.inf and scale != 1
@@ -118,16 +125,13 @@ def largest_of_ranks(
 
 
 def _device_of(group: Any, model: torch.nn.Module, amaxes: Sequence[torch.Tensor]) -> torch.device:
-    """Where this rank joins the collective: where its maxima are; without any where its model computes, which of shards that
-    FSDP2 keeps on the CPU is their mesh's device; without parameters on its GPU, unless the group has none. What is on the
-    CPU goes to the GPU if the group's backend takes nothing else."""
+    """Where this rank joins the collective: where its maxima are; without any where its model computes; without parameters
+    on its GPU, unless the group has none. What is on the CPU goes to the GPU if the group's backend takes nothing else."""
     first = next((each for each in model.parameters() if not each.is_meta), None)
     if amaxes:
         device = amaxes[0].device
-    elif isinstance(first, DTensor) and first.device_mesh.device_type != first.device.type:
-        device = torch.device(first.device_mesh.device_type)
     elif first is not None:
-        device = first.device
+        device = computing_device(first)
     else:
         device = torch.device("cpu" if dist.get_backend(group) == "gloo" or not torch.cuda.is_available() else "cuda")
     if device.type == "cpu" and "cpu" not in str(dist.get_backend_config(group)):
