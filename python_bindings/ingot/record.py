@@ -173,8 +173,8 @@ def _made(make: Callable[[], Any], where: str) -> Any:
 
 
 def _decoding(model: Any, formats: List[str], dtype: Any, gpu: str) -> Tuple[Any, str]:
-    """A module with each kind of weight-only layer that quantize_() would make; and what it takes to make them, as a
-    recording."""
+    """A module with each kind of weight-only layer that quantize_() would make, and the recording of what makes them: casts and
+    packing."""
     import torch
 
     from .nn import WeightOnlyLinear

@@ -131,8 +131,8 @@ def replace_layers(
 
 
 def _replace_within(parent: torch.nn.Module, prefix: str, is_wanted, made_of, replaced, visited) -> None:
-    """Not a function in replace_layers(): one that calls itself lives, with the old layers and their weights, until Python
-    collects garbage."""
+    """For replace_layers(). A function within it that called itself would hold itself and `replaced`, and so the old layers and
+    their weights, until Python collects garbage."""
     visited.add(parent)
     for key, child in list(parent._modules.items()):
         if child is None:

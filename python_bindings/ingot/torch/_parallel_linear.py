@@ -179,7 +179,7 @@ class _GatherCodes(torch.autograd.Function):
         ctx.dim, ctx.ranks = dim, ranks
         codes, scale_inv, amax = _gathered_codes(input, how, scale, dim, ranks)
         if how[1] and torch.compiler.is_compiling():
-            scale_inv = scale_inv.clone()  # PyTorch 2.11 wants a gradient of a view, although it is marked as having none
+            scale_inv = scale_inv.clone()  # PyTorch 2.11 asks for the gradient of a view, even of one that is marked to have none
         values = input.new_empty(()).expand(codes.shape)
         ctx.mark_non_differentiable(codes, scale_inv, *(() if amax is None else (amax,)))
         return values, codes, scale_inv, amax

@@ -45,8 +45,8 @@ def gather(tensors: Sequence[torch.Tensor], ranks: Ranks) -> List[torch.Tensor]:
 
 
 def _parted(values: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
-    """With a dimension of the ranks before this one. Not by Tensor.unflatten(), which is Python that Dynamo cannot trace under
-    torch.set_default_device()."""
+    """The values with this dimension split in two: the ranks, and what each of them has. Dynamo cannot trace
+    Tensor.unflatten(), which is written in Python, under torch.set_default_device()."""
     shape = values.shape
     return values.view(*shape[:dim], ranks.size, shape[dim] // ranks.size, *shape[dim + 1 :])
 
@@ -65,7 +65,7 @@ def gather_rows(values: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
 
 
 def one_after_another(values: torch.Tensor, dim: int, ranks: Ranks) -> torch.Tensor:
-    """What in_order() is the opposite of: the parts along this dimension, along the first."""
+    """The opposite of in_order(): the parts along this dimension, one after another along the first."""
     return _parted(values, dim, ranks).movedim(dim, 0).flatten(0, 1).contiguous()
 
 

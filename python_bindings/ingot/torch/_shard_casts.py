@@ -82,7 +82,8 @@ def _version(tensor: Optional[torch.Tensor]) -> int:
 
 
 def _found_again(tensor: torch.Tensor) -> Callable[[], Optional[torch.Tensor]]:
-    """A function that returns the tensor. A parameter of FSDP is not held: it holds what asks."""
+    """A function that returns the tensor, or None once it is gone. FSDP's parameters are not kept alive: they hold the weight
+    whose cast this watches, and neither would ever be freed."""
     return weakref.ref(tensor) if isinstance(tensor, DTensor) else lambda: tensor
 
 
