@@ -240,8 +240,10 @@ def check_models_are_freed(rank):
 
 
 def check_offload(rank):
+    offloads = {"offload_policy": CPUOffloadPolicy(pin_memory=False)}
     for recipe in ("tensorwise", "rowwise", "delayed"):
-        Case(recipe, precompute=True, offload_policy=CPUOffloadPolicy(pin_memory=False)).check(rank)
+        Case(recipe, precompute=True, **offloads).check(rank)
+    Case("rowwise", checkpointed=True, **offloads).check(rank)  # codes are gathered once more
 
 
 def small(recipe, gathers, **options):
