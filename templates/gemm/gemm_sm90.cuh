@@ -39,6 +39,7 @@
 
 #include "gemm/gemm_epilogue.cuh"
 #include "gemm/gemm_sm90_factors.cuh"
+#include "gemm/gemm_sm90_grouped_walk.cuh"
 #include "gemm/gemm_sm90_output.cuh"
 #include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
@@ -77,7 +78,7 @@ struct Sm90Consumer {
 
   INGOT_DEVICE void run_whole(u64 tile_a, u64 tile_b) {
     const u32 steps = sm90_steps(p.k, Sums::kFp8 ? kSm90Depth : kSm90Step16);
-    Sm90Walk<T> walk(p);
+    auto walk = sm90_walk<C>(p, block);
     if constexpr (T.pingpong) {
       if (position.group == 1) {
         walk.index += walk.step;
@@ -88,6 +89,7 @@ struct Sm90Consumer {
     }
     INGOT_UNROLL_BY(1)
     for (; walk.more(); walk.advance()) {
+      if constexpr (C.experts) output.expert = walk.find();
       const Sm90TileIndex first = position.own(walk.first(block.rank));
       const typename Output::Fetched fetched = output.fetch(first);
       if constexpr (Epi::kWords != 0) output.prefetch(first);
@@ -156,9 +158,10 @@ struct Sm90Consumer {
 
 // The body of a block: it takes tiles from the blockIdx.x-th on, gridDim.x apart.
 template <class A, class B, class Out, GemmSm90Config C, class Epi, Sm90Tiling T = C.tiling>
-INGOT_DEVICE void sm90_run(const Sm90GemmParams& p) {
+INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
   constexpr u32 kProducer = kSm90Consumers * 128;
-  const auto block = Sm90Block<C>::make();
+  const Sm90GemmParams& p = sm90_gemm_params(all);
+  auto block = Sm90Block<C>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) block.make_barriers();
   if (threadIdx.x == 128) {
@@ -169,11 +172,14 @@ INGOT_DEVICE void sm90_run(const Sm90GemmParams& p) {
   block.sync_all();
   // All of the above may overlap the end of the previous kernel.
   start_in_turn();
+  if constexpr (C.experts) block.experts = sm90_make_expert_table<C>(all);
   write_output_factor<Out>(p.epilogue);
   if (warpgroup == kSm90Consumers) {
     ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == kProducer) {
-      if constexpr (sizeof(A) == 2) {
+      if constexpr (C.experts) {
+        sm90_produce_grouped<C, sizeof(A) == 2 ? kSm90Step16 : kSm90Depth>(p, block);
+      } else if constexpr (sizeof(A) == 2) {
         Sm90Producer16<C>{p, block}.run();
       } else if constexpr (T.stream_k) {
         sm90_produce_cut<C>(p, block);
@@ -202,6 +208,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(T.n <= 256 && sm90_columns(T) % 64 == 0);
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
+  static_assert(!C.experts || (!T.stream_k && !C.bias && !C.across_a && !C.across_b && !has_extents(C.scale_b)));
   static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
   static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
                                : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));

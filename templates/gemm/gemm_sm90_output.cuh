@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
+#include "gemm/gemm_sm90_grouped_walk.cuh"
 #include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
@@ -45,12 +46,30 @@ struct Sm90Output {
   Sm90Position<T> position;
   u32 columns = 0;  // shared memory: this tile's column scale_inv, then its bias
   u32 other_half = 0;
-  float scale = 1.0F;  // for an FP8 output
-  u32 largest = 0;     // |out| of this thread so far, as bits; for 16-bit output a pair of them
+  float scale = 1.0F;   // for an FP8 output
+  u32 largest = 0;      // |out| of this thread so far, as bits; for 16-bit output a pair of them
+  Sm90Expert expert{};  // in a grouped GEMM: whose tile is at hand
 
   INGOT_DEVICE Sm90Output(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 warpgroup)
       : p(params), block(b), position(warpgroup) {
     if constexpr (kCodes) scale = *params.epilogue.scale;
+  }
+
+  // Rows from here on are not the tile's: they are outside the output, or another expert's.
+  INGOT_DEVICE u32 end_m() const {
+    if constexpr (C.experts) {
+      return expert.row_end;
+    } else {
+      return p.m;
+    }
+  }
+  // The scale_inv of b, which each expert has.
+  INGOT_DEVICE const float* factor_b() const {
+    if constexpr (C.experts) {
+      return p.factor_b + (kColumnFactors ? expert.index * p.n : expert.index);
+    } else {
+      return p.factor_b;
+    }
   }
 
   // scale_inv and bias are loaded before the mainloop and used after it.
@@ -63,12 +82,12 @@ struct Sm90Output {
   INGOT_DEVICE Fetched fetch(const Sm90TileIndex& first) const {
     Fetched fetched{};
     if constexpr (kFp8 && !kGrouped) {
-      const float whole = kColumnFactors ? 1.0F : p.factor_b[0];
+      const float whole = kColumnFactors ? 1.0F : factor_b()[0];
       INGOT_UNROLL
       for (u32 wave = 0; wave < kWaves; ++wave) {
         INGOT_UNROLL
         for (u32 half = 0; half < 2; ++half) {
-          const u32 row = min_of(first.m + position.wave_row(wave) + position.lane / 4 + half * 8, p.m - 1);
+          const u32 row = min_of(first.m + position.wave_row(wave) + position.lane / 4 + half * 8, end_m() - 1);
           fetched.rows[wave][half] = p.factor_a[row * p.factor_a_stride] * whole;
         }
       }
@@ -76,7 +95,7 @@ struct Sm90Output {
     INGOT_UNROLL
     for (u32 i = 0; i < kColumns; ++i) {
       const u32 column = min_of(first.n + i * 128 + position.thread, p.n - 1);
-      if constexpr (kColumnFactors) fetched.columns[i] = p.factor_b[column];
+      if constexpr (kColumnFactors) fetched.columns[i] = factor_b()[column];
       if constexpr (C.bias) fetched.bias[i] = to_float(static_cast<const Bias*>(p.bias)[column]);
     }
     return fetched;
@@ -160,7 +179,7 @@ struct Sm90Output {
   // Loads 16 rows of 128 bytes of the first matrix that the epilogue reads. What is outside of it is left as it is:
   // nobody stores what is computed from that.
   INGOT_DEVICE void bring_first(u32 row, u32 column, u32 staging) const {
-    const u32 rows = row < p.m ? min_of(p.m - row, 16U) : 0;
+    const u32 rows = row < end_m() ? min_of(end_m() - row, 16U) : 0;
     if (Epi::first_in_vectors(p.epilogue)) {
       const u32 n = column + position.lane % 8 * 8;
       const u32 bytes = n < p.n ? min_of((p.n - n) * 2, 16U) : 0;
@@ -223,7 +242,7 @@ struct Sm90Output {
                                   [[maybe_unused]] u32 matrices, u32 row, u32 column,
                                   const typename Epi::Vectors& vectors) {
     u32 words[4];
-    [[maybe_unused]] const bool inside = row + 16 <= p.m && column + kChunk <= p.n;
+    [[maybe_unused]] const bool inside = row + 16 <= end_m() && column + kChunk <= p.n;
     INGOT_UNROLL
     for (u32 first = 0; first < kBlocks; first += kTogether) {
       typename Epi::Raw raw[kTogether][2] = {};
@@ -234,7 +253,7 @@ struct Sm90Output {
           for (u32 half = 0; half < 2; ++half) {
             const u32 m = row + position.lane / 4 + half * 8;
             const u32 n = column + (first + j) * 8 + position.lane % 4 * 2;
-            if (m >= p.m || n >= p.n) continue;
+            if (m >= end_m() || n >= p.n) continue;
             raw[j][half] = Epi::template fetch<!kFirstByRows>(p.epilogue, vectors, m, n, n + 1 < p.n);
           }
         }
@@ -296,7 +315,7 @@ struct Sm90Output {
     if constexpr (!Epi::kNothing) {
       INGOT_UNROLL
       for (u32 half = 0; half < 2; ++half) {
-        if (!kAllByRows && (m + half * 8 >= p.m || n >= p.n)) continue;
+        if (!kAllByRows && (m + half * 8 >= end_m() || n >= p.n)) continue;
         Epi::template apply<!kPreactivationByRows>(p.epilogue, vectors, raw[half], m + half * 8, n, n + 1 < p.n,
                                                    x[2 * half], x[2 * half + 1]);
       }
@@ -307,13 +326,13 @@ struct Sm90Output {
   INGOT_DEVICE void look_at(const float (&x)[4], u32 m, u32 n, bool inside) {
     INGOT_UNROLL
     for (u32 i = 0; i < 4; ++i) {
-      const bool counts = inside || (m + i / 2 * 8 < p.m && n + i % 2 < p.n);
+      const bool counts = inside || (m + i / 2 * 8 < end_m() && n + i % 2 < p.n);
       largest = max_of(largest, counts ? amax_bits(x[i]) : 0U);
     }
   }
   INGOT_DEVICE void look_at_pair(u32 pair, u32 m, u32 n, bool inside) {
     u32 counted = 0x7fff7fffU;
-    if (!inside) counted = m >= p.m || n >= p.n ? 0U : n + 1 < p.n ? counted : 0x7fffU;
+    if (!inside) counted = m >= end_m() || n >= p.n ? 0U : n + 1 < p.n ? counted : 0x7fffU;
     largest = max_u16x2(largest, pair & counted);
   }
 
@@ -333,7 +352,7 @@ struct Sm90Output {
       const u32 r = i + position.lane / kUnits;
       const u32 unit = position.lane % kUnits;
       const U32x4 vector = ptx::ld_shared16(row_address(staging, r, unit));
-      if (row + r < p.m) store_streaming(out + (row + r) * stride + column + unit * (kChunk / kUnits), vector);
+      if (row + r < end_m()) store_streaming(out + (row + r) * stride + column + unit * (kChunk / kUnits), vector);
     }
   }
 
@@ -341,7 +360,7 @@ struct Sm90Output {
   INGOT_DEVICE void write_rows(Out* out, i64 stride, bool vectors, u32 row, u32 column, u32 staging) const {
     if (vectors && column + kChunk <= p.n) return write_whole_rows(out, stride, row, column, staging);
     INGOT_UNROLL_BY(1)
-    for (u32 r = 0; r < 16 && row + r < p.m; ++r) {
+    for (u32 r = 0; r < 16 && row + r < end_m(); ++r) {
       INGOT_UNROLL_BY(1)
       for (u32 c = position.lane; c < kChunk && column + c < p.n; c += 32) {
         const u32 byte = c * static_cast<u32>(sizeof(Out));
@@ -367,7 +386,7 @@ struct Sm90Output {
       for (u32 i = 0; i < 16 * kAcross; i += 32) {
         const u32 row = first.m + position.wave_row(wave) + (i + position.lane) / kAcross;
         const u32 column = first.n + (i + position.lane) % kAcross * 32;
-        if (row < p.m && column < p.n) Epi::prefetch(p.epilogue, row, column);
+        if (row < end_m() && column < p.n) Epi::prefetch(p.epilogue, row, column);
       }
     }
   }
@@ -425,10 +444,12 @@ struct Sm90Output {
         const RowFactors factors = hidden_factors(rows[i / kAcross]);
         stage_columns(d[i / kAcross], factors.of, i % kAcross, staging, matrices, row, column, vectors);
       }
-      if (by_engine) {
+      bool whole = by_engine;
+      if constexpr (C.experts) whole = whole && row + 16 <= end_m();  // the engine would write the next expert's rows
+      if (whole) {
         ptx::fence_proxy_async();
         __syncwarp();
-        if (position.lane == 0 && row < p.m && column < p.n) {
+        if (position.lane == 0 && row < end_m() && column < p.n) {
           ptx::tma_store(&p.out_map, staging, static_cast<i32>(column), static_cast<i32>(row));
           ptx::bulk_commit();
         }

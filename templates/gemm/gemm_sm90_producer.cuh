@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
+#include "gemm/gemm_sm90_experts.cuh"
 #include "gemm/gemm_sm90_split.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
 #include "gemm/stage_ring.cuh"
@@ -48,6 +49,7 @@ template <GemmSm90Config C, Sm90Tiling T = C.tiling>
 struct Sm90Block {
   u32 stages, staging, columns, full, empty, factors;
   u32 rank;
+  Sm90ExpertTable experts{};  // of a grouped GEMM
 
   INGOT_DEVICE static Sm90Block make() {
     const u32 base = ptx::dynamic_shared();

@@ -60,7 +60,10 @@
 #include "gemm/gemm_params.cuh"
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90.cuh"
+#include "gemm/gemm_sm90_experts.cuh"
 #include "gemm/gemm_sm90_factors.cuh"
+#include "gemm/gemm_sm90_grouped.cuh"
+#include "gemm/gemm_sm90_grouped_walk.cuh"
 #include "gemm/gemm_sm90_output.cuh"
 #include "gemm/gemm_sm90_pair.cuh"
 #include "gemm/gemm_sm90_position.cuh"
@@ -235,6 +238,9 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   constexpr auto kPair = &gemm_sm90_pair<GradInput, GradWeight>;
   constexpr auto kTwins = &gemm_sm90_pair<Twin, Twin>;
   static_assert(kInstantiated<kPair, kTwins> == 2);
+  constexpr GemmSm90Config kExperts{.scale_b = template_granularity(kRowwise), .experts = true};
+  constexpr auto kGrouped = &gemm_sm90_grouped<e4m3fn, e5m2, bf16, kExperts>;
+  static_assert(kInstantiated<kGrouped> == 1);
   using Everything = Epilogue<f16, Fused<math::Fast>, bf16, EpilogueConfig{.preactivation = true, .amax = true}>;
   constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, kShared, Everything>;
   constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, GemmMmaConfig{}, Everything>;

@@ -1,0 +1,27 @@
+// A grouped GEMM on Hopper's tensor cores: gemm_sm90 for the rows of many experts, in one launch.
+//   out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) b(e, n, k)
+// a's rows are those of expert 0, then of expert 1, and so on; rows beyond the last expert's are not written. Where
+// experts end is read from device memory, so that no copy to the host is needed and a captured graph takes other ends
+// in each replay. Experts may have no rows, and any number of them.
+//
+// Schedule: gemm_sm90's. Each block first counts the tiles of all experts, which takes a microsecond of 512 of them,
+// and then takes tiles round-robin, those of one expert after those of another (gemm_sm90_experts.cuh). The mainloop is
+// gemm_sm90's; so is the epilogue store, but for rows of other experts, which it leaves alone.
+#pragma once
+
+#include "gemm/gemm_sm90.cuh"
+#include "gemm/gemm_sm90_grouped_walk.cuh"
+
+namespace ingot {
+
+// Requires K > 0 and M, N > 0.
+template <class A, class B, class Out, GemmSm90Config C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(kSm90Threads, 1)
+    gemm_sm90_grouped([[maybe_unused]] const __grid_constant__ Sm90GroupedParams p) {
+  static_assert(sm90_is_valid<A, B, C>() && C.experts);
+#if INGOT_ON_DEVICE
+  sm90_run<A, B, Out, C, PlainEpilogue>(p);
+#endif
+}
+
+}  // namespace ingot
