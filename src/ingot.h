@@ -8,6 +8,7 @@
 #include "ingot/codegen/gemm/gemm_candidates.h"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/generate.h"
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/codegen/matmul.h"

@@ -13,7 +13,7 @@ namespace ingot {
 namespace {
 
 using SpecsWithTestsOfTheirOwn =
-    TypeList<GemmPairSpec, MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
+    TypeList<GemmPairSpec, GroupedGemmSpec, MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
 
 template <class... Specs>
 constexpr bool words_differ(TypeList<Specs...>) {

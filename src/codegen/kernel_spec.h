@@ -14,6 +14,7 @@
 //   gemm bf16*e4m3fn->bf16 nt scale=tensor,row
 //   gemm bf16*bf16->bf16 nt kernel=cublaslt:3
 //   gemm_pair first="bf16*bf16->bf16 nn kernel=sm90:128x128:1x1:6:pingpong" second="bf16*bf16->bf16 tn kernel=..."
+//   grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast
 //   column_sum bf16->f32
 //   relayout transposed
 //   elementwise bf16 of=silu(x)*gate
@@ -43,6 +44,7 @@
 #include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/norm/norm_spec.h"
 #include "ingot/codegen/quantize/quantize_spec.h"
 
@@ -78,9 +80,9 @@ void for_each_type(TypeList<Types...>, Function&& function) {
 // Every kernel operation. Its spec's header declares what the library does with any spec: kWord and operator==,
 // print_spec(), validate_spec(), hash_spec(), read_spec(), list_valid(), extra_passes() and template_instance(). What
 // is missing does not compile.
-using KernelSpecs = TypeList<AmaxSpec, CastSpec, GemmSpec, GemmPairSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec,
-                             CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec, AmaxScalesSpec, MxQuantizeSpec,
-                             FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
+using KernelSpecs = TypeList<AmaxSpec, CastSpec, GemmSpec, GemmPairSpec, GroupedGemmSpec, ColumnSumSpec, RelayoutSpec,
+                             ElementwiseSpec, CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec,
+                             AmaxScalesSpec, MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
 using KernelSpec = VariantOf<KernelSpecs>;
 
 INGOT_API std::size_t hash_value(const KernelSpec& spec);
@@ -109,8 +111,8 @@ std::vector<Spec> valid_specs() {
   return specs;
 }
 
-// The valid specs of all operations, in a fixed order: tests compile and run all of them. Pairs of GEMMs and the
-// operations of quantize_spec.h and dequant_spec.h are left out, as they have their own tests.
+// The valid specs of all operations, in a fixed order: tests compile and run all of them. Pairs of GEMMs, grouped GEMMs
+// and the operations of quantize_spec.h and dequant_spec.h are left out, as they have their own tests.
 INGOT_API std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

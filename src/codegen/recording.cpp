@@ -139,6 +139,8 @@ bool runs_on(const GemmPairSpec& spec, Target target) {
   return runs_on(spec.first, target) && runs_on(spec.second, target);
 }
 
+bool runs_on(const GroupedGemmSpec&, Target target) { return target == target_for(9, 0); }
+
 bool runs_on(const DequantMatmulSpec& spec, Target target) {
   switch (spec.kernel) {
     case DequantKernel::sm90: return target == target_for(9, 0);

@@ -179,12 +179,14 @@ BOOST_AUTO_TEST_CASE(words_left_out_have_the_fields_defaults) {
 BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(
       parse_error("casts bf16->e4m3fn") ==
-      "\"casts\" is no kernel; expected amax, cast, gemm, gemm_pair, column_sum, relayout, elementwise, cast_stats, "
-      "norm, norm_backward, amax_history, amax_scales, quantize_mx, float_quantize, pack_weight or dequant_matmul");
+      "\"casts\" is no kernel; expected amax, cast, gemm, gemm_pair, grouped_gemm, column_sum, relayout, elementwise, "
+      "cast_stats, norm, norm_backward, amax_history, amax_scales, quantize_mx, float_quantize, pack_weight or "
+      "dequant_matmul");
   BOOST_TEST(
       parse_error("->") ==
-      "\"->\" is no kernel; expected amax, cast, gemm, gemm_pair, column_sum, relayout, elementwise, cast_stats, "
-      "norm, norm_backward, amax_history, amax_scales, quantize_mx, float_quantize, pack_weight or dequant_matmul");
+      "\"->\" is no kernel; expected amax, cast, gemm, gemm_pair, grouped_gemm, column_sum, relayout, elementwise, "
+      "cast_stats, norm, norm_backward, amax_history, amax_scales, quantize_mx, float_quantize, pack_weight or "
+      "dequant_matmul");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");

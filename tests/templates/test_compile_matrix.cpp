@@ -264,6 +264,24 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_pair_for_hopper) {
   expect_clean("gemm_sm90_pair", unique);
 }
 
+// Grouped GEMMs: every tiling, for each kind of operands, scale_inv and output.
+BOOST_AUTO_TEST_CASE(gemm_sm90_grouped_for_hopper) {
+  std::map<std::string, Job> jobs;
+  for (const GroupedGemmSpec& kind : valid_specs<GroupedGemmSpec>()) {
+    GroupedGemmSpec spec = kind;
+    for (const GemmTiling& tiling : grouped_tilings(kind)) {
+      spec.gemm.kernel = GemmKernel::sm90;
+      spec.gemm.tiling = tiling;
+      const Source source = generate(spec);
+      const bool stands = kind.gemm.a == kind.gemm.b && kind.gemm.out != Dtype::f16;
+      jobs.emplace(source.text, Job{source, target_for(9, 0), stands ? 3U : 12U});
+    }
+  }
+  std::vector<Job> unique;
+  for (const auto& [text, job] : jobs) unique.push_back(job);
+  expect_clean("gemm_sm90_grouped", unique);
+}
+
 // GEMMs with decoded weights. In CI, for each format, kind of scale_inv and kernel, those that use most registers;
 // every kernel that packs; and every tiling that is offered for some number of tokens. Nightly, every spec.
 BOOST_AUTO_TEST_CASE(decoded_weights) {

@@ -7,6 +7,7 @@
 
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include "ingot/codegen/types/template_text.h"
 #include "ingot/codegen/types/template_types.h"
@@ -55,21 +56,27 @@ GemmSpec sm90_kernel(const GemmSpec& spec) {
   return kernel;
 }
 
-std::string sm90_arguments(const GemmSpec& kernel) {
+std::string sm90_config(const GemmSpec& kernel, bool experts) {
   const GemmTiling& t = *kernel.tiling;
   const std::string tiling = aggregate_text({field("m", t.m), field("n", t.n), field("cluster_m", t.cluster_m),
                                              field("cluster_n", t.cluster_n), field("stages", t.stages),
                                              field("pingpong", t.pingpong), field("stream_k", t.stream_k)});
   const auto sums = field("fast_accumulation", sums_in_tensor_cores(kernel));
-  const std::string config =
-      is_fp8(kernel.a)
-          ? aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("scale_b", kernel.scale_b),
-                                              field("bias", kernel.bias)})
-          : aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("bias", kernel.bias),
-                                              field("across_a", kernel.layout_a == Layout::mn_major),
-                                              field("across_b", kernel.layout_b == Layout::mn_major)});
-  return fmt::format("{}, {}, {}, {}{}", type_text(kernel.a), type_text(kernel.b), type_text(kernel.out), config,
-                     epilogue_argument(kernel));
+  if (experts) {
+    return aggregate_text("GemmSm90Config",
+                          {field("tiling", tiling), sums, field("scale_b", kernel.scale_b), field("experts", experts)});
+  }
+  return is_fp8(kernel.a)
+             ? aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("scale_b", kernel.scale_b),
+                                                 field("bias", kernel.bias)})
+             : aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("bias", kernel.bias),
+                                                 field("across_a", kernel.layout_a == Layout::mn_major),
+                                                 field("across_b", kernel.layout_b == Layout::mn_major)});
+}
+
+std::string sm90_arguments(const GemmSpec& kernel, bool experts = false) {
+  return fmt::format("{}, {}, {}, {}{}", type_text(kernel.a), type_text(kernel.b), type_text(kernel.out),
+                     sm90_config(kernel, experts), epilogue_argument(kernel));
 }
 
 TemplateInstance gemm_sm90(const GemmSpec& spec) {
@@ -128,6 +135,15 @@ TemplateInstance template_instance(const GemmPairSpec& spec, Pass) {
   return {"gemm/gemm_sm90_pair.cuh",
           fmt::format("gemm_sm90_pair<ingot::Sm90Gemm<{}>, ingot::Sm90Gemm<{}>>", sm90_arguments(kernel.first),
                       sm90_arguments(kernel.second)),
+          print_spec(kernel)};
+}
+
+TemplateInstance template_instance(const GroupedGemmSpec& spec, Pass) {
+  GroupedGemmSpec kernel{spec.gemm};
+  if (!spec.gemm.tiling) kernel.gemm.tiling = grouped_tilings(spec).front();
+  kernel.gemm = sm90_kernel(kernel.gemm);
+  kernel.gemm.kernel = GemmKernel::sm90;
+  return {"gemm/gemm_sm90_grouped.cuh", fmt::format("gemm_sm90_grouped<{}>", sm90_arguments(kernel.gemm, true)),
           print_spec(kernel)};
 }
 

@@ -1,0 +1,48 @@
+// Grouped GEMMs: the rows of a are those of experts, one expert after the other, and each expert has its own b, as in a
+// mixture of experts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ingot/api.h"
+#include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/types/matmul_size.h"
+#include "ingot/codegen/types/pass.h"
+
+namespace ingot {
+
+// The most experts of one GEMM: a block keeps where they end in its shared memory.
+inline constexpr int kMostExperts = 512;
+
+// out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) * b[e](n, k), as GemmSpec has it. Where each
+// expert's rows end is read on the device; rows beyond the last expert's are not written.
+//
+// gemm: two FP8 operands of e4m3fn or e5m2 with one scale_inv or rowwise ones, or two of bf16 or of f16; k_major; an
+// output of high precision; without a bias and an epilogue. On a GPU it runs on kernel sm90, whether the spec names
+// that kernel or leaves the choice to the library. The CPU reference has the bits of one GEMM for each expert.
+struct GroupedGemmSpec {
+  static constexpr std::string_view kWord = "grouped_gemm";
+  GemmSpec gemm{};
+  bool operator==(const GroupedGemmSpec&) const = default;
+};
+
+// The tilings that it can have, best for large matmuls first; if the spec has a tiling, only that one.
+INGOT_API std::vector<GemmTiling> grouped_tilings(const GroupedGemmSpec& spec);
+// The spec on kernel sm90 with its tiling; if it has none, with the one that is expected to be the fastest for experts
+// that have about as many rows. size: M of all experts, N of one.
+INGOT_API GroupedGemmSpec with_grouped_tiling(const GroupedGemmSpec& spec, const MatmulSize& size, std::int64_t experts,
+                                              int multiprocessors);
+
+std::string print_spec(const GroupedGemmSpec& spec);
+void validate_spec(const GroupedGemmSpec& spec);
+INGOT_API std::uint64_t hash_spec(const GroupedGemmSpec& spec);
+void read_spec(const SpecReader& reader, GroupedGemmSpec& spec);
+// All that leave the choice of the tiling to the library.
+INGOT_API void list_valid(std::vector<GroupedGemmSpec>& specs);
+ExtraPasses extra_passes(const GroupedGemmSpec& spec);
+TemplateInstance template_instance(const GroupedGemmSpec& spec, Pass pass);
+
+}  // namespace ingot

@@ -1,0 +1,113 @@
+// Grouped GEMMs as specs: their lines, what is refused, their kernels' source, and the choice of a tiling.
+#include <boost/test/unit_test.hpp>
+#include <set>
+#include <string>
+
+#include "ingot/codegen/generate.h"
+#include "ingot/codegen/kernel_spec.h"
+#include "support/expect_error.h"
+#include "support/spec_errors.h"
+
+BOOST_AUTO_TEST_SUITE(test_grouped_gemm_spec)
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+GroupedGemmSpec spec_of(const std::string& line) { return std::get<GroupedGemmSpec>(parse("grouped_gemm " + line)); }
+
+std::string message(const std::string& line) {
+  return error_of([&] { parse("grouped_gemm " + line); }, ErrorCode::invalid_spec);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(lines_are_read_back) {
+  for (const char* const line : {"grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast",
+                                 "grouped_gemm bf16*bf16->f32 nt kernel=sm90:64x128:1x1:8:pingpong",
+                                 "grouped_gemm e5m2*e4m3fn->f16 nt scale=tensor,row kernel=sm90"}) {
+    BOOST_TEST(print(parse(line)) == line);
+  }
+  std::set<std::size_t> hashes;
+  for (const GroupedGemmSpec& spec : valid_specs<GroupedGemmSpec>()) {
+    validate(spec);
+    BOOST_TEST((parse(print(spec)) == KernelSpec(spec)), print(spec));
+    BOOST_TEST(hashes.insert(hash_value(spec)).second, print(spec));
+    BOOST_TEST(hash_value(spec) != hash_value(spec.gemm), print(spec));
+  }
+  BOOST_TEST(hashes.size() == 4U * 3 * 4 * 2 + 4);
+}
+
+BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
+  const std::string fp8 = "e4m3fn*e4m3fn->bf16 nt scale=row,row";
+  const auto expect = [](const std::string& line, const std::string& fault) {
+    const std::string found = message(line);
+    BOOST_TEST(found == "grouped_gemm " + line + ": " + fault);
+  };
+  expect("e4m3fnuz*e4m3fn->bf16 nt scale=row,row",
+         "a is e4m3fnuz and b is e4m3fn, but grouped GEMMs multiply e4m3fn and e5m2, or two operands of bf16 or of "
+         "f16, only");
+  expect("f32*f32->f32 nt",
+         "a is f32 and b is f32, but grouped GEMMs multiply e4m3fn and e5m2, or two operands of bf16 or of f16, only");
+  expect("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128",
+         "scale is 1x128,128x128, but must be tensor or row for each operand");
+  expect("bf16*bf16->bf16 nn", "the layouts are not nt, but grouped GEMMs read both operands in rows along k");
+  expect("bf16*bf16->bf16 tt", "the layouts are not nt, but grouped GEMMs read both operands in rows along k");
+  expect(fp8 + " kernel=mma:64x64", "kernel is mma, but sm90 alone has grouped GEMMs: leave kernel out");
+  expect(fp8 + " kernel=simt", "kernel is simt, but sm90 alone has grouped GEMMs: leave kernel out");
+  expect(fp8 + " kernel=sm90 staged=a", "staged is set, but grouped GEMMs read operands as they are stored");
+  expect(fp8 + " bias", "bias is set, but grouped GEMMs have none");
+  expect(fp8 + " epilogue=max(x,0)", "it has an epilogue, but grouped GEMMs have none");
+  expect(fp8 + " also=amax", "it has an epilogue, but grouped GEMMs have none");
+  expect("e4m3fn*e4m3fn->e4m3fn nt scale=row,row", "out is e4m3fn, but must be one of f32, bf16, f16");
+  expect(fp8 + " kernel=sm90:128x128:1x1:6:cooperative:streamk",
+         "tiling has stream-K, but where tiles are is known on the device only");
+  expect("bf16*bf16->f32 nt kernel=sm90:128x192:2x1:5:pingpong",
+         "tiling has 192 outputs in each thread, but where those are f32 its registers hold 128: take a smaller tile");
+  expect("bf16*bf16->bf16 nt kernel=sm90:64x64:1x1:13:pingpong",
+         "tiling has 235728 bytes of shared memory with those for where experts end, but a block has 232448: fewer "
+         "stages or a smaller tile");
+  // A GEMM's own rules come first.
+  BOOST_TEST(message("e4m3fn*bf16->e5m2 nt")
+                 .ends_with("out is e5m2, but must be bf16 (as the high-precision operand is) "
+                            "or f32"));
+}
+
+BOOST_AUTO_TEST_CASE(a_kernels_source_names_its_tiling) {
+  const Source source = generate(spec_of("e4m3fn*e5m2->bf16 nt scale=tensor,row fast"));
+  BOOST_TEST(source.text.starts_with(
+      "// grouped_gemm e4m3fn*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x128:2x1:6:pingpong\n"
+      "#include \"gemm/gemm_sm90_grouped.cuh\"\n"));
+  BOOST_TEST(source.text.find(".experts = true") != std::string::npos, source.text);
+  // Whether a has one scale_inv or one for each row is a parameter.
+  BOOST_TEST(generate(spec_of("e4m3fn*e5m2->bf16 nt scale=row,row fast")).text == source.text);
+  BOOST_TEST(generate(spec_of("e4m3fn*e5m2->bf16 nt scale=row,tensor fast")).text != source.text);
+}
+
+BOOST_AUTO_TEST_CASE(tilings_follow_the_rows_of_an_expert) {
+  const GroupedGemmSpec spec = spec_of("e4m3fn*e4m3fn->bf16 nt scale=row,row fast");
+  const auto tiling = [&](std::int64_t m, std::int64_t experts) {
+    const GroupedGemmSpec chosen = with_grouped_tiling(spec, {.m = m, .n = 2048, .k = 7168}, experts, 132);
+    BOOST_TEST((chosen.gemm.kernel == GemmKernel::sm90));
+    validate(chosen);
+    return *chosen.gemm.tiling;
+  };
+  BOOST_TEST(tiling(32768, 8).m * tiling(32768, 8).cluster_m >= 128);
+  BOOST_TEST(tiling(256, 32).m == 64);
+  BOOST_TEST(tiling(3, 512).m == 64);
+  // A tiling that is named stays.
+  const GroupedGemmSpec named = spec_of("bf16*bf16->bf16 nt kernel=sm90:128x64:1x1:8:pingpong");
+  BOOST_TEST((with_grouped_tiling(named, {.m = 1 << 20, .n = 4096, .k = 4096}, 1, 132) == named));
+  for (const GroupedGemmSpec& each : valid_specs<GroupedGemmSpec>()) {
+    for (const GemmTiling& of : grouped_tilings(each)) {
+      GroupedGemmSpec tiled = each;
+      tiled.gemm.kernel = GemmKernel::sm90;
+      tiled.gemm.tiling = of;
+      validate(tiled);
+    }
+    BOOST_TEST(grouped_tilings(each).size() >= 6U);
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
