@@ -159,6 +159,11 @@ bool CountingBackend::pairs(const GemmCall& first, const GemmCall& second) {
   return pairs_gemms;
 }
 
+void CountingBackend::grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->grouped_gemm(spec, tensors, on(stream));
+}
+
 void CountingBackend::column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) {
   note(print(spec), stream);
   inner_->column_sum(spec, tensors, on(stream));

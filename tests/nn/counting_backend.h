@@ -53,6 +53,7 @@ class CountingBackend final : public Counts, public Backend {
   // Counted as two calls of gemm().
   void gemm_pair(const GemmWork& first, const GemmWork& second, Stream& stream) override;
   bool pairs(const GemmCall& first, const GemmCall& second) override;
+  void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) override;
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override;
   void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override;
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override;

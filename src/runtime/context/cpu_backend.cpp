@@ -54,6 +54,10 @@ class CpuBackend final : public Backend {
     Backend::gemm_pair(first, second, stream);
   }
 
+  void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) override {
+    run(spec, tensors, stream, cpu::grouped_gemm);
+  }
+
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cpu::column_sum);
   }
@@ -107,7 +111,7 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  // Every operation: operation(spec, tensors, pool).
+  // Every operation: operation(spec, tensors, pool). A kernel that only a matmul's size decides is not noted here.
   template <class Spec, class Tensors, class Operation>
   void run(const Spec& spec, const Tensors& tensors, Stream& stream, const Operation& operation) {
     compute(spec, tensors, stream, operation);
@@ -164,7 +168,8 @@ class CpuBackend final : public Backend {
   }
 
   template <class Spec>
-  static constexpr bool is_matmul = std::is_same_v<Spec, GemmSpec> || std::is_same_v<Spec, DequantMatmulSpec>;
+  static constexpr bool is_matmul = std::is_same_v<Spec, GemmSpec> || std::is_same_v<Spec, DequantMatmulSpec> ||
+                                    std::is_same_v<Spec, GroupedGemmSpec>;
 
   template <class Spec>
   void note(const Spec& spec, const MatmulSize& size) {

@@ -64,6 +64,10 @@ class CudaBackend final : public Backend {
     return pair_plans_.find(first, second, own) != nullptr;
   }
 
+  void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) override {
+    run(spec, tensors, stream, cuda::grouped_gemm);
+  }
+
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cuda::column_sum);
   }

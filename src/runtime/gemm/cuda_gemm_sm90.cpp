@@ -1,9 +1,13 @@
 // gemm by kernel sm90 (templates/gemm/gemm_sm90.cuh): one launch of persistent blocks, which may also compute two GEMMs
-// (templates/gemm/gemm_sm90_pair.cuh). Tensor maps are encoded into the kernel's parameters in each call (0.1 us each,
-// not worth caching). Stream-K uses the stream's scratch memory for partial tiles that blocks hand to each other, and
-// its zeros for flags; staged operands follow them in the scratch memory.
+// (templates/gemm/gemm_sm90_pair.cuh) or those of many experts (templates/gemm/gemm_sm90_grouped.cuh). Tensor maps are
+// encoded into the kernel's parameters in each call (0.1 us each, not worth caching). Stream-K uses the stream's
+// scratch memory for partial tiles that blocks hand to each other, and its zeros for flags; staged operands follow them
+// in the scratch memory.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 
 #include "ingot/codegen/gemm/gemm_sm90.h"
@@ -12,9 +16,12 @@
 #include "ingot/runtime/cuda/driver.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_params.h"
+#include "ingot/runtime/gemm/gemm_rules.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "ingot/runtime/jit/launcher.h"
+#include "ingot/runtime/util/error.h"
 
+#include "gemm/gemm_sm90_grouped.cuh"
 #include "gemm/gemm_sm90_pair.cuh"
 
 namespace ingot::cuda {
@@ -48,6 +55,7 @@ void encode(TensorMap& map, const Tensor& tensor, const Box& box, const Driver& 
 }
 
 struct Rows {
+  u32 all;     // of the operand; of one expert's
   u32 tile;    // of a tile
   u32 blocks;  // that load them for each other
 };
@@ -55,18 +63,22 @@ struct Rows {
 // Elements along K in a stage.
 u32 step_of(Dtype dtype) { return is_fp8(dtype) ? kSm90Depth : kSm90Step16; }
 
+// A step's elements of so many rows.
+Box box_of(const Tensor& operand, u32 rows) {
+  return {.type = is_fp8(operand.dtype) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+          .cols = step_of(operand.dtype),
+          .rows = rows};
+}
+
 // Maps for whole tiles, and for a last one with fewer rows; across K, one for all.
 void encode_operand(TensorMap& whole, TensorMap& tail, const Tensor& operand, Layout layout, const Rows& rows,
                     const Driver& driver) {
-  const auto box = [&](u32 count) {
-    return Box{.type = is_fp8(operand.dtype) ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
-               .cols = step_of(operand.dtype),
-               .rows = count};
-  };
-  if (layout == Layout::mn_major) return encode(whole, operand, box(kSm90Step16 / rows.blocks), driver);
-  const auto all = static_cast<u32>(operand.rows);
-  if (all >= rows.tile) encode(whole, operand, box(rows.tile / rows.blocks), driver);
-  if (all % rows.tile != 0) encode(tail, operand, box(sm90_tail_box(all % rows.tile, rows.blocks)), driver);
+  if (layout == Layout::mn_major) {
+    return encode(whole, operand, box_of(operand, kSm90Step16 / rows.blocks), driver);
+  }
+  if (rows.all >= rows.tile) encode(whole, operand, box_of(operand, rows.tile / rows.blocks), driver);
+  const u32 last = rows.all % rows.tile;
+  if (last != 0) encode(tail, operand, box_of(operand, sm90_tail_box(last, rows.blocks)), driver);
 }
 
 // A warp's 16 rows.
@@ -81,7 +93,7 @@ void encode_out(TensorMap& map, const Tensor& out, const Driver& driver) {
 
 bool whole_vectors(const Tensor& out) { return aligned(out.data, 16) && out.row_stride * size_of(out.dtype) % 16 == 0; }
 
-// All but the cut of stream-K.
+// All but the cut of stream-K. size: of one expert's b.
 Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size,
                          const Driver& driver) {
   const Sm90Tiling tiling = sm90_tiling(*spec.tiling);
@@ -109,9 +121,9 @@ Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const
                         .cut = {}};
   // Once they are staged, operands are stored along K.
   encode_operand(params.a, params.tail_a, tensors.a, spec.staged_a ? Layout::k_major : spec.layout_a,
-                 {.tile = tiling.m, .blocks = tiling.cluster_n}, driver);
+                 {.all = static_cast<u32>(size.m), .tile = tiling.m, .blocks = tiling.cluster_n}, driver);
   encode_operand(params.b, params.tail_b, tensors.b, spec.staged_b ? Layout::k_major : spec.layout_b,
-                 {.tile = tiling.n, .blocks = tiling.cluster_m}, driver);
+                 {.all = static_cast<u32>(size.n), .tile = tiling.n, .blocks = tiling.cluster_m}, driver);
   if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, driver);
   return params;
 }
@@ -162,6 +174,37 @@ void gemm_sm90_pair(const GemmPairSpec& spec, const GemmTensors& first, const Ge
                    .grid_y = 2,
                    .block = kSm90Threads,
                    .shared_bytes = std::max(shared_bytes(spec.first), shared_bytes(spec.second))},
+                  params, stream);
+}
+
+void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream, Launcher& launcher) {
+  const MatmulSize size = gemm_size(spec, tensors);
+  if (size.m == 0 || size.n == 0) return;
+  const std::int64_t experts = tensors.ends.experts;
+  const GroupedGemmSpec chosen = with_grouped_tiling(spec, size, experts, launcher.multiprocessors());
+  const GemmTensors gemm{.a = tensors.a,
+                         .b = tensors.b,
+                         .scale_inv_a = tensors.scale_inv_a,
+                         .scale_inv_b = tensors.scale_inv_b,
+                         .out = tensors.out};
+  const MatmulSize of_all{.m = size.m, .n = tensors.b.rows, .k = size.k};
+  if (const char* const reason = sm90_refusal(chosen.gemm, gemm, of_all, launcher.target())) {
+    throw Error(ErrorCode::invalid_argument, print(spec),
+                fmt::format("{}; grouped GEMMs have no other kernel", reason));
+  }
+  const Sm90Tiling tiling = sm90_tiling(*chosen.gemm.tiling);
+  Sm90GroupedParams params{.gemm = params_of(chosen.gemm, gemm, size, launcher.driver()),
+                           .ends = tensors.ends.data,
+                           .experts = static_cast<u32>(experts)};
+  encode(params.gemm.tail_a, tensors.a, box_of(tensors.a, sm90_expert_box(tiling)), launcher.driver());
+  GemmSm90Config config = sm90_scale_inv_config(chosen.gemm);
+  config.experts = true;
+  launcher.launch(chosen, Pass::main,
+                  {.grid_x = sm90_grouped_blocks(tiling, params.gemm.m, params.gemm.n, params.experts,
+                                                 static_cast<u32>(launcher.multiprocessors())),
+                   .block = kSm90Threads,
+                   .cluster = sm90_cluster_size(tiling),
+                   .shared_bytes = sm90_shared_bytes(config)},
                   params, stream);
 }
 

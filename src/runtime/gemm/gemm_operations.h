@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 
@@ -13,6 +14,7 @@ namespace ingot {
 void check(const GemmSpec& spec, const GemmTensors& tensors, Device device);
 // Checks a pair, neither of which may write what the other reads or writes.
 void check(const GemmWork& first, const GemmWork& second, Device device);
+void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device);
 void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device);
 
 class CublasLt;
@@ -26,6 +28,7 @@ class ThreadPool;
 namespace ingot::cpu {
 
 void gemm(const GemmSpec& spec, const GemmTensors& tensors, ThreadPool& pool);
+void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, ThreadPool& pool);
 void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, ThreadPool& pool);
 
 }  // namespace ingot::cpu
@@ -44,6 +47,8 @@ void gemm_sm90(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSiz
 // The same for both of a pair.
 void gemm_sm90_pair(const GemmPairSpec& spec, const GemmTensors& first, const GemmTensors& second, const Stream& stream,
                     Launcher& launcher);
+// Throws Error{invalid_argument} if kernel sm90 does not support the call: there is no other one.
+void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream, Launcher& launcher);
 // Requires a spec with a tiling, and a call that mma_refusal() accepts.
 void gemm_mma(const GemmSpec& spec, const GemmTensors& tensors, const MatmulSize& size, const Stream& stream,
               Launcher& launcher);

@@ -1,10 +1,11 @@
-// The tensors of a GEMM, the sizes that follow from them, and the tensors of the relayout of its operands. Backend
-// (backend.h) has the calls.
+// The tensors of a GEMM and of a grouped GEMM, the sizes that follow from them, and the tensors of the relayout of
+// operands. Backend (backend.h) has the calls.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include "ingot/codegen/gemm/gemm_spec.h"
+#include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
 #include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/cast/cast_tensors.h"
@@ -47,6 +48,29 @@ struct GemmWork {
   GemmTensors tensors{};
 };
 
+// For each expert of a grouped GEMM, the row of a at which its rows end: 0 <= data[0] <= data[1] ... <= M, in the
+// device's memory. A GPU's values are not seen by the host. If one is below the one before or beyond M, which rows an
+// expert has is unspecified, but nothing outside of the tensors is read or written.
+struct ExpertEnds {
+  const std::int32_t* data = nullptr;
+  std::int64_t experts = 0;  // 1 to kMostExperts
+  Device device{};
+};
+
+// Expert e has rows ends.data[e - 1] to ends.data[e] of a and of out, and rows e * N to (e + 1) * N of b. Rows of out
+// beyond the last expert's are not written.
+//
+// scale_inv of FP8 operands are f32 vectors: of a, one for the whole operand, or one for each of its M rows; of b, one
+// for each expert, or one for each of its experts * N rows.
+struct GroupedGemmTensors {
+  Tensor a;  // [M, K]
+  Tensor b;  // [experts * N, K]
+  ExpertEnds ends;
+  Tensor scale_inv_a{};
+  Tensor scale_inv_b{};
+  Tensor out;  // [M, N]
+};
+
 // Copies codes of any FP8 dtype from input[rows, cols] to output[rows, cols], or to output[cols, rows] if
 // spec.transposed. It brings operands into the order in which tensor-core GEMMs read them; gemm() does so by itself
 // where that is faster.
@@ -68,6 +92,10 @@ inline MatmulSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors) {
   return {.m = extent_mn(tensors.a, spec.layout_a),
           .n = extent_mn(tensors.b, spec.layout_b),
           .k = extent_k(tensors.a, spec.layout_a)};
+}
+// M of all experts, N of one.
+inline MatmulSize gemm_size(const GroupedGemmSpec& /*spec*/, const GroupedGemmTensors& tensors) {
+  return {.m = tensors.a.rows, .n = tensors.out.cols, .k = tensors.a.cols};
 }
 
 }  // namespace ingot

@@ -1,0 +1,216 @@
+// The CPU reference of grouped GEMMs against float64, and every refusal of their tensors, by its message.
+#include <boost/test/unit_test.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
+#include "support/grouped_gemm_case.h"
+#include "support/refused.h"
+
+BOOST_AUTO_TEST_SUITE(test_grouped_gemm)
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+GroupedGemmSpec spec_of(const std::string& line) { return std::get<GroupedGemmSpec>(parse("grouped_gemm " + line)); }
+
+const std::vector<std::string> kLines{"e4m3fn*e4m3fn->bf16 nt scale=row,row fast",
+                                      "e5m2*e4m3fn->f32 nt scale=row,row",
+                                      "e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor",
+                                      "e4m3fn*e5m2->f16 nt scale=row,tensor",
+                                      "bf16*bf16->bf16 nt",
+                                      "f16*f16->f32 nt"};
+
+// Experts without rows first, last and between; one row each; rows beyond the last expert's; one expert.
+const std::vector<GroupedCase> kShapes{{.ends = balanced_ends(40, 4), .m = 40, .n = 24, .k = 48},
+                                       {.ends = zipf_ends(61, 8), .m = 61, .n = 17, .k = 33},
+                                       {.ends = {0, 0, 5, 5, 29, 29}, .m = 37, .n = 16, .k = 64, .out_padding = 3},
+                                       {.ends = balanced_ends(9, 9), .m = 9, .n = 8, .k = 16, .in_padding = 5},
+                                       {.ends = one_hot_ends(33, 5, 2), .m = 33, .n = 40, .k = 130},
+                                       {.ends = {7}, .m = 7, .n = 5, .k = 1},
+                                       {.ends = {0, 0, 0}, .m = 4, .n = 5, .k = 3},
+                                       {.ends = {2, 3}, .m = 3, .n = 4, .k = 0}};
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(has_float64s_results) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  GroupedMaker maker;
+  for (const std::string& line : kLines) {
+    for (GroupedCase c : kShapes) {
+      for (const bool exact : {true, false}) {
+        c.spec = spec_of(line);
+        c.exact = exact;
+        const GroupedData data(c, maker);
+        PlacedGrouped placed(data, *backend, stream);
+        placed.enqueue(stream);
+        BOOST_TEST(data.fault_of(placed.out(stream)) == "", describe(c));
+      }
+    }
+  }
+}
+
+// What the tests compare with finds a row with another expert's scale_inv, a row too many, and a byte beyond a row.
+BOOST_AUTO_TEST_CASE(wrong_results_are_seen) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  GroupedMaker maker;
+  const GroupedCase c{.spec = spec_of("e4m3fn*e4m3fn->bf16 nt scale=row,tensor"),
+                      .ends = {3, 7},
+                      .m = 8,
+                      .n = 6,
+                      .k = 32,
+                      .out_padding = 2};
+  const GroupedData data(c, maker);
+  PlacedGrouped placed(data, *backend, stream);
+  const auto fault_with = [&](const Ends& ends) {
+    placed.poison(stream);
+    placed.set_ends(ends, stream);
+    placed.enqueue(stream);
+    return data.fault_of(placed.out(stream));
+  };
+  BOOST_TEST(fault_with({3, 7}) == "");
+  BOOST_TEST(fault_with({4, 7}).starts_with("row 3 (expert 1, whose rows are 3 to 7), column 0: expected "));
+  BOOST_TEST(fault_with({3, 6}).starts_with("row 6 (expert 1, whose rows are 3 to 7), column 0: expected "));
+  BOOST_TEST(fault_with({3, 8}) == "row 7 was written, but the last expert's rows end at 7");
+  GuardedMatrix out = placed.out(stream);
+  out.element(2, 5)[2] = std::byte{1};
+  BOOST_TEST(data.fault_of(out) == "byte 44 from the first element is outside of the matrix and was written");
+}
+
+// No rows, no columns: nothing is read or written, but the ends are checked.
+BOOST_AUTO_TEST_CASE(empty_matrices_are_nothing) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  GroupedMaker maker;
+  const std::vector<GroupedCase> shapes{{.ends = {0, 0}, .m = 0, .n = 8, .k = 16},
+                                        {.ends = {1, 2}, .m = 2, .n = 0, .k = 16}};
+  for (const GroupedCase& c : shapes) {
+    const GroupedData data(c, maker);
+    PlacedGrouped placed(data, *backend, stream);
+    placed.enqueue(stream);
+    BOOST_TEST(data.fault_of(placed.out(stream)) == "", describe(c));
+  }
+}
+
+namespace {
+
+constexpr Device kCpu{};
+
+// Memory that is never read: checks look only at addresses, but at the ends' values.
+alignas(256) std::byte memory[1 << 14];
+void* at(std::size_t offset) { return memory + offset; }
+
+constexpr std::int64_t kM = 9;
+constexpr std::int64_t kN = 6;
+constexpr std::int64_t kK = 32;
+constexpr std::int64_t kExperts = 3;
+
+GroupedGemmTensors right_tensors(const std::vector<std::int32_t>& ends) {
+  return {.a = matrix(at(0), Dtype::e4m3fn, kM, kK, kCpu),
+          .b = matrix(at(1024), Dtype::e4m3fn, kExperts * kN, kK, kCpu),
+          .ends = {.data = ends.data(), .experts = static_cast<std::int64_t>(ends.size()), .device = kCpu},
+          .scale_inv_a = vector(at(4096), Dtype::f32, kM, kCpu),
+          .scale_inv_b = vector(at(5120), Dtype::f32, kExperts * kN, kCpu),
+          .out = matrix(at(6144), Dtype::bf16, kM, kN, kCpu)};
+}
+
+// "<subject> <message>"
+std::string message(const std::function<void(GroupedGemmTensors&)>& change, Device device = kCpu,
+                    const std::vector<std::int32_t>& ends = {2, 2, 9},
+                    const std::string& line = "e4m3fn*e4m3fn->bf16 nt scale=row,row") {
+  GroupedGemmTensors tensors = right_tensors(ends);
+  change(tensors);
+  const auto error = refused([&] { check(spec_of(line), tensors, device); });
+  if (!error.threw) return "nothing was thrown";
+  BOOST_TEST((error.code == ErrorCode::invalid_argument), error.message);
+  return error.message;
+}
+
+std::string ends_message(const std::vector<std::int32_t>& ends) {
+  return message([](auto&) {}, kCpu, ends);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(wrong_ends_are_told) {
+  BOOST_TEST(ends_message({2, 2, 9}) == "nothing was thrown");
+  BOOST_TEST(ends_message({0, 0, 0}) == "nothing was thrown");
+  BOOST_TEST(ends_message({2, 1, 9}) ==
+             "grouped_gemm ends: say that expert 1 ends at row 1, but the one before ends at row 2: ends must not "
+             "decrease");
+  BOOST_TEST(ends_message({-1, 1, 9}) ==
+             "grouped_gemm ends: say that expert 0 ends at row -1, but its first is row 0: ends must not decrease");
+  BOOST_TEST(ends_message({2, 10, 10}) == "grouped_gemm ends: say that expert 1 ends at row 10, but a has 9 rows");
+  BOOST_TEST(message([](auto& t) { t.ends.experts = 0; }) ==
+             "grouped_gemm ends: are of 0 experts, but there must be 1 to 512");
+  BOOST_TEST(message([](auto& t) { t.ends.experts = 513; }) ==
+             "grouped_gemm ends: are of 513 experts, but there must be 1 to 512");
+  BOOST_TEST(message([](auto& t) { t.ends.data = nullptr; }) ==
+             "grouped_gemm ends: have a null data pointer; they must be int32, one for each expert");
+  BOOST_TEST(message([](auto& t) {
+               t.ends.device = {DeviceType::cuda, 0};
+             }) == "grouped_gemm ends: are on cuda:0; this backend works on cpu: copy them there");
+  const std::string odd = message([](auto& t) { t.ends.data = reinterpret_cast<const std::int32_t*>(at(5)); });
+  BOOST_TEST(odd.ends_with("that is misaligned: it must be a multiple of 4 bytes"), odd);
+}
+
+BOOST_AUTO_TEST_CASE(wrong_tensors_are_told) {
+  BOOST_TEST(message([](auto& t) { t.b.cols = 16; }) ==
+             "grouped_gemm b: is e4m3fn[18, 16] on cpu, row stride 32; its K is 16, but that of a, which is "
+             "e4m3fn[9, 32] on cpu, is 32");
+  BOOST_TEST(message([](auto& t) { t.b.rows = 17; }) ==
+             "grouped_gemm b: is e4m3fn[17, 32] on cpu; its rows must be those of 3 experts, N for each of them");
+  BOOST_TEST(message([](auto& t) { t.b.rows = 21; }) ==
+             "grouped_gemm out: is bf16[9, 6] on cpu; it must be [9, 7]: M of a, and b's rows divided by the number of "
+             "experts");
+  BOOST_TEST(message([](auto& t) { t.out.rows = 8; }) ==
+             "grouped_gemm out: is bf16[8, 6] on cpu; it must be [9, 6]: M of a, and b's rows divided by the number of "
+             "experts");
+  BOOST_TEST(message([](auto& t) { t.a.dtype = Dtype::e5m2; }) ==
+             "grouped_gemm a: is e5m2[9, 32] on cpu; the spec asks for e4m3fn");
+  BOOST_TEST(message([](auto& t) { t.scale_inv_a.cols = 1; }) ==
+             "grouped_gemm scale_inv_a: is f32[1, 1] on cpu, row stride 9; it must be [1, 9]: one for each of a's M "
+             "rows");
+  BOOST_TEST(message([](auto& t) { t.scale_inv_b = vector(at(5120), Dtype::f32, kExperts, kCpu); }) ==
+             "grouped_gemm scale_inv_b: is f32[1, 3] on cpu; it must be [1, 18]: one for each of b's experts * N rows");
+  const std::string tensorwise = "e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor";
+  BOOST_TEST(message([](auto& t) { t.scale_inv_a.cols = 1; }, kCpu, {2, 2, 9}, tensorwise) ==
+             "grouped_gemm scale_inv_b: is f32[1, 18] on cpu; it must be [1, 3]: one for each expert");
+  BOOST_TEST(message([](auto&) {}, kCpu, {2, 2, 9}, tensorwise) ==
+             "grouped_gemm scale_inv_a: is f32[1, 9] on cpu; it must be [1, 1]: one for the whole tensor");
+  const auto to_bf16 = [](auto& t) {
+    t.a = matrix(at(0), Dtype::bf16, kM, kK, kCpu);
+    t.b = matrix(at(1024), Dtype::bf16, kExperts * kN, kK, kCpu);
+  };
+  BOOST_TEST(message(to_bf16, kCpu, {2, 2, 9}, "bf16*bf16->bf16 nt") ==
+             "grouped_gemm scale_inv_a: is f32[1, 9] on cpu; it must not be given (a default Tensor instead): a "
+             "high-precision operand has no scale_inv");
+  BOOST_TEST(message([](auto& t) { t.out.data = t.a.data; }) ==
+             "grouped_gemm out: is bf16[9, 6] on cpu; its memory overlaps that of grouped_gemm a, which is "
+             "e4m3fn[9, 32] on cpu; an output needs its own memory");
+  BOOST_TEST(
+      message([](auto& t) { t.ends.data = static_cast<const std::int32_t*>(t.out.data); }) ==
+      "grouped_gemm out: is bf16[9, 6] on cpu; its memory overlaps that of grouped_gemm ends, which is u8[1, 12] "
+      "on cpu; an output needs its own memory");
+}
+
+// Where the host does not see them, values are not checked.
+BOOST_AUTO_TEST_CASE(a_gpus_ends_are_not_read) {
+  const Device gpu{DeviceType::cuda, 0};
+  const auto move = [&](GroupedGemmTensors& t) {
+    for (Tensor* const tensor : {&t.a, &t.b, &t.scale_inv_a, &t.scale_inv_b, &t.out}) tensor->device = gpu;
+    t.ends.device = gpu;
+  };
+  BOOST_TEST(message(move, gpu, {9, 2, 100}) == "nothing was thrown");
+}
+
+BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,261 @@
+// templates/gemm/gemm_sm90_grouped.cuh on a Hopper GPU, through Backend::grouped_gemm: every element of poisoned
+// outputs against float64, exactly if the inputs are small integers; the rows beyond the last expert's and the bytes
+// around the output stay untouched; and a second run gives the same bits. On other GPUs the tests are skipped.
+//
+// Suites for --run_test: small (for compute-sanitizer), cross, tilings, library.
+#include "support/gpu_test.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/core/buffer.h"
+#include "ingot/runtime/core/stream.h"
+#include "ingot/runtime/cuda/graph.h"
+#include "ingot/runtime/jit/warm_up.h"
+#include "support/compare.h"
+#include "support/expect_error.h"
+#include "support/grouped_gemm_case.h"
+
+namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_grouped_gemm_gpu)
+
+namespace {
+
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+GroupedGemmSpec spec_of(const std::string& line) { return std::get<GroupedGemmSpec>(parse("grouped_gemm " + line)); }
+
+GroupedGemmSpec in_tiles(GroupedGemmSpec spec, const GemmTiling& tiling) {
+  spec.gemm.kernel = GemmKernel::sm90;
+  spec.gemm.tiling = tiling;
+  return spec;
+}
+
+struct Fixture {
+  Backend& cuda = context().backend();
+  Stream stream{cuda};
+  GroupedMaker maker;
+  int runs = 0;
+  int faults = 0;
+
+  Fixture() { BOOST_REQUIRE_MESSAGE(context().cache().target() == target_for(9, 0), "this GPU is no Hopper"); }
+  ~Fixture() { std::cout << runs << " cases\n"; }
+
+  void expect_right(const GroupedCase& c) {
+    const GroupedData data(c, maker);
+    PlacedGrouped placed(data, cuda, stream);
+    const std::int64_t launches = cuda.device_api().launches();
+    placed.enqueue(stream);
+    const bool one_launch = cuda.device_api().launches() == launches + (c.m == 0 || c.n == 0 ? 0 : 1);
+    const GuardedMatrix first = placed.out(stream);
+    std::string fault = one_launch ? data.fault_of(first) : "was not one launch";
+    placed.poison(stream);
+    placed.enqueue(stream);
+    if (fault.empty()) fault = bit_difference("again", first, placed.out(stream));
+    BOOST_CHECK_MESSAGE(fault.empty(), describe(c) << ": " << fault);
+    faults += fault.empty() ? 0 : 1;
+    if (faults == 10) BOOST_FAIL("10 cases have failed; the rest is not run");
+    ++runs;
+  }
+
+  void expect_right_both(GroupedCase c) {
+    for (const bool exact : {true, false}) {
+      c.exact = exact;
+      expect_right(c);
+    }
+  }
+
+  static void compile(const std::vector<GroupedGemmSpec>& specs) {
+    const std::vector<KernelSpec> all(specs.begin(), specs.end());
+    warm(context().cache(), all, context().cache().target(), 0);
+  }
+};
+
+// Kinds of operands, scale_inv, sums and output.
+std::vector<GroupedGemmSpec> every_kind() {
+  return {spec_of("e4m3fn*e4m3fn->bf16 nt scale=row,row fast"),
+          spec_of("e4m3fn*e4m3fn->bf16 nt scale=row,row"),
+          spec_of("e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast"),
+          spec_of("e4m3fn*e4m3fn->bf16 nt scale=row,tensor fast"),
+          spec_of("e5m2*e4m3fn->f32 nt scale=tensor,row"),
+          spec_of("bf16*bf16->bf16 nt"),
+          spec_of("f16*f16->f32 nt")};
+}
+
+// Ragged in every way: Zipf, one hot, experts without rows first, last and between, one row each, rows beyond the last
+// expert's, M no multiple of 8, last tiles of few columns, K no multiple of a step, odd output rows, one expert.
+std::vector<GroupedCase> every_shape() {
+  return {{.ends = zipf_ends(509, 8), .m = 509, .n = 640, .k = 1360},
+          {.ends = one_hot_ends(700, 6, 3), .m = 700, .n = 264, .k = 272},
+          {.ends = {0, 0, 129, 129, 300, 300}, .m = 333, .n = 200, .k = 400},
+          {.ends = balanced_ends(64, 64), .m = 64, .n = 72, .k = 144},
+          {.ends = balanced_ends(512, 4), .m = 512, .n = 256, .k = 128},
+          {.ends = zipf_ends(1500, 512), .m = 1500, .n = 64, .k = 48},
+          {.ends = {17, 40, 300}, .m = 300, .n = 135, .k = 77, .in_padding = 19, .out_padding = 2},
+          {.ends = {7}, .m = 7, .n = 8, .k = 16},
+          {.ends = {0, 1, 1}, .m = 1, .n = 130, .k = 144},
+          {.ends = {0, 0, 0}, .m = 5, .n = 16, .k = 32},
+          {.ends = {0, 0}, .m = 0, .n = 16, .k = 32}};
+}
+
+// ---- small ----------------------------------------------------------------------------------------------------------
+
+BOOST_FIXTURE_TEST_SUITE(small, Fixture)
+
+BOOST_AUTO_TEST_CASE(of_each_kind) {
+  std::vector<GroupedGemmSpec> kinds{
+      in_tiles(every_kind()[0], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true}),
+      in_tiles(every_kind()[1], {.m = 256, .n = 128, .cluster_n = 2, .stages = 4}),
+      in_tiles(every_kind()[5], {.m = 64, .n = 64, .stages = 12, .pingpong = true})};
+  compile(kinds);
+  for (const GroupedGemmSpec& kind : kinds) {
+    expect_right({.spec = kind, .ends = {0, 129, 129, 300, 300}, .m = 301, .n = 136, .k = 272, .exact = true});
+    expect_right({.spec = kind, .ends = balanced_ends(9, 9), .m = 9, .n = 72, .k = 144});
+  }
+}
+
+// Ends that decrease or leave the matrix: which rows an expert has is unspecified, but the bytes around the output stay
+// as they are, and nothing is read outside (memcheck).
+BOOST_AUTO_TEST_CASE(wrong_ends_do_no_harm) {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  const GroupedGemmSpec spec =
+      in_tiles(every_kind()[0], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true});
+  const GroupedData data({.spec = spec, .ends = {40, 90, 130, 200}, .m = 200, .n = 136, .k = 144}, maker);
+  PlacedGrouped placed(data, cuda, stream);
+  for (const Ends& ends :
+       {Ends{90, 40, 130, 200}, {-5, 40, kMost, 7}, {kMost, kMost, kMost, kMost}, {-1, -1, -1, -1}}) {
+    placed.poison(stream);
+    placed.set_ends(ends, stream);
+    placed.enqueue(stream);
+    BOOST_TEST(placed.out(stream).damage() == "");
+  }
+  placed.set_ends(data.of().ends, stream);
+  placed.enqueue(stream);
+  BOOST_TEST(data.fault_of(placed.out(stream)) == "");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// ---- cross ----------------------------------------------------------------------------------------------------------
+
+BOOST_FIXTURE_TEST_SUITE(cross, Fixture)
+
+BOOST_AUTO_TEST_CASE(every_kind_with_every_shape) {
+  std::vector<GroupedGemmSpec> kinds;
+  for (const GroupedGemmSpec& kind : every_kind()) kinds.push_back(in_tiles(kind, grouped_tilings(kind).front()));
+  compile(kinds);
+  for (const GroupedCase& shape : every_shape()) {
+    for (const GroupedGemmSpec& kind : kinds) {
+      GroupedCase c = shape;
+      c.spec = kind;
+      expect_right_both(c);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// ---- tilings --------------------------------------------------------------------------------------------------------
+
+BOOST_FIXTURE_TEST_SUITE(tilings, Fixture)
+
+// More tiles than multiprocessors, and experts whose rows end anywhere in a tile.
+BOOST_AUTO_TEST_CASE(every_tiling) {
+  std::vector<GroupedGemmSpec> specs;
+  for (const std::size_t kind : {0U, 1U, 5U}) {
+    for (const GemmTiling& tiling : grouped_tilings(every_kind()[kind])) {
+      specs.push_back(in_tiles(every_kind()[kind], tiling));
+    }
+  }
+  compile(specs);
+  for (const GroupedGemmSpec& spec : specs) {
+    GroupedCase c{
+        .spec = spec, .ends = {0, 1, 257, 300, 300, 811, 1000}, .m = 1003, .n = 1416, .k = 208, .exact = true};
+    expect_right(c);
+    c.ends = zipf_ends(1003, 6);
+    expect_right(c);
+  }
+}
+
+// One expert with all rows: the bits of gemm() with the same tiling.
+BOOST_AUTO_TEST_CASE(one_expert_has_the_bits_of_gemm) {
+  for (const std::size_t kind : {0U, 5U}) {
+    const GroupedGemmSpec spec = in_tiles(every_kind()[kind], grouped_tilings(every_kind()[kind]).front());
+    const GroupedCase c{.spec = spec, .ends = {1000}, .m = 1000, .n = 520, .k = 1360};
+    const GroupedData data(c, maker);
+    PlacedGrouped placed(data, cuda, stream);
+    placed.enqueue(stream);
+    const GuardedMatrix grouped = placed.out(stream);
+    placed.poison(stream);
+    const GroupedGemmTensors& t = placed.tensors();
+    cuda.gemm(spec.gemm, {.a = t.a, .b = t.b, .scale_inv_a = t.scale_inv_a, .scale_inv_b = t.scale_inv_b, .out = t.out},
+              stream);
+    BOOST_TEST(bit_difference("gemm", grouped, placed.out(stream)) == "");
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+// ---- library --------------------------------------------------------------------------------------------------------
+
+BOOST_FIXTURE_TEST_SUITE(library, Fixture)
+
+// What the library takes if no tiling is named, for few rows and for many.
+BOOST_AUTO_TEST_CASE(chooses_a_tiling) {
+  const GroupedGemmSpec spec = every_kind()[0];
+  expect_right({.spec = spec, .ends = balanced_ends(40, 16), .m = 40, .n = 512, .k = 512, .exact = true});
+  expect_right({.spec = spec, .ends = zipf_ends(4000, 8), .m = 4000, .n = 256, .k = 256, .exact = true});
+}
+
+// Each replay of a captured graph takes the ends that are then in the device's memory.
+BOOST_AUTO_TEST_CASE(graphs_take_other_ends_in_each_replay) {
+  const GroupedCase c{.spec = every_kind()[0], .ends = zipf_ends(700, 8), .m = 700, .n = 264, .k = 272, .exact = true};
+  const GroupedData data(c, maker);
+  PlacedGrouped placed(data, cuda, stream);
+  placed.enqueue(stream);
+  Graph graph(stream, [&] { placed.enqueue(stream); });
+  for (const Ends& ends : {balanced_ends(700, 8), one_hot_ends(700, 8, 0), Ends{0, 0, 0, 5, 5, 5, 5, 640}, c.ends}) {
+    GroupedCase other = c;
+    other.ends = ends;
+    const GroupedData expected(other, maker);
+    placed.poison(stream);
+    placed.set_ends(ends, stream);
+    graph.replay(stream);
+    BOOST_TEST(expected.fault_of(placed.out(stream)) == "", describe(other));
+    ++runs;
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_the_kernel_does_not_take_is_told) {
+  const auto message = [&](const GroupedCase& c) {
+    const GroupedData data(c, maker);
+    PlacedGrouped placed(data, cuda, stream);
+    return error_of([&] { placed.enqueue(stream); }, ErrorCode::invalid_argument);
+  };
+  const std::string line = print(every_kind()[0]) + ": ";
+  const std::string no_other = "; grouped GEMMs have no other kernel";
+  BOOST_TEST(message({.spec = every_kind()[0], .ends = {3, 8}, .m = 8, .n = 8, .k = 17}) ==
+             line +
+                 "kernel sm90 needs a and b in rows along k, at addresses and row strides that are multiples of 16 "
+                 "bytes, unless they are staged" +
+                 no_other);
+  BOOST_TEST(message({.spec = every_kind()[0], .ends = {3, 8}, .m = 8, .n = 8, .k = 0}) ==
+             line + "kernel sm90 needs a K of at least 1" + no_other);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace ingot::test

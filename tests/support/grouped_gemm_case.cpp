@@ -1,0 +1,230 @@
+#include "support/grouped_gemm_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+
+#include "ingot/codegen/kernel_spec.h"
+#include "support/random.h"
+#include "support/reference.h"
+
+namespace ingot::test {
+
+Ends ends_of(const std::vector<std::int32_t>& rows) {
+  Ends ends(rows.size());
+  std::partial_sum(rows.begin(), rows.end(), ends.begin());
+  return ends;
+}
+
+Ends balanced_ends(std::int64_t rows, std::int64_t experts) {
+  Ends ends;
+  for (std::int64_t e = 1; e <= experts; ++e) {
+    const std::int64_t end = e == experts ? rows : std::min(rows, e * ((rows + experts - 1) / experts));
+    ends.push_back(static_cast<std::int32_t>(end));
+  }
+  return ends;
+}
+
+Ends zipf_ends(std::int64_t rows, std::int64_t experts) {
+  double all = 0;
+  for (std::int64_t e = 1; e <= experts; ++e) all += 1.0 / static_cast<double>(e);
+  Ends ends;
+  double before = 0;
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t rank = (e * 7 + 3) % experts + 1;  // not in order; of multiples of 7 experts, some ranks twice
+    before += 1.0 / static_cast<double>(rank);
+    const double end = std::min(1.0, before / all) * static_cast<double>(rows);
+    ends.push_back(e == experts - 1 ? static_cast<std::int32_t>(rows) : static_cast<std::int32_t>(end));
+  }
+  return ends;
+}
+
+Ends one_hot_ends(std::int64_t rows, std::int64_t experts, std::int64_t hot) {
+  std::vector<std::int32_t> each(static_cast<std::size_t>(experts), 1);
+  each[static_cast<std::size_t>(hot)] = static_cast<std::int32_t>(rows - experts + 1);
+  return ends_of(each);
+}
+
+std::string describe(const GroupedCase& c) {
+  std::string text = fmt::format("{} {}x{}x{} by {} experts:", print(c.spec), c.m, c.n, c.k, c.ends.size());
+  for (std::size_t i = 0; i < std::min(c.ends.size(), std::size_t{12}); ++i) text += fmt::format(" {}", c.ends[i]);
+  return text + (c.exact ? ", exact" : "");
+}
+
+namespace {
+
+std::vector<double> values_of(const GuardedMatrix& matrix) {
+  std::vector<double> values;
+  values.reserve(static_cast<std::size_t>(matrix.rows() * matrix.cols()));
+  for (std::int64_t r = 0; r < matrix.rows(); ++r) {
+    for (std::int64_t c = 0; c < matrix.cols(); ++c) values.push_back(matrix.value(r, c));
+  }
+  return values;
+}
+
+GuardedMatrix scale_inv_of(std::int64_t count, bool exact, std::uint64_t seed) {
+  GuardedMatrix made(Dtype::f32, 1, count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto at = static_cast<std::uint64_t>(i);
+    set_f32(made, i,
+            exact ? (random_bits(seed, at) % 2 == 0 ? 0.5F : 2.0F) : static_cast<float>(0.25 + random_unit(seed, at)));
+  }
+  return made;
+}
+
+// The expert of each row, and one more than there are of rows that no expert has.
+std::vector<std::int64_t> experts_of_rows(const GroupedCase& c) {
+  std::vector<std::int64_t> experts;
+  for (std::int64_t row = 0; row < c.m; ++row) {
+    experts.push_back(std::ranges::upper_bound(c.ends, static_cast<std::int32_t>(row)) - c.ends.begin());
+  }
+  return experts;
+}
+
+void add_up(const GroupedCase& c, GroupedOperands& operands, ThreadPool& pool) {
+  const std::vector<double> a = values_of(operands.a);
+  const std::vector<double> b = values_of(operands.b);
+  const std::vector<std::int64_t> experts = experts_of_rows(c);
+  operands.sums.resize(static_cast<std::size_t>(c.m * c.n));
+  operands.magnitudes.resize(operands.sums.size());
+  pool.parallel_for(c.m, 4, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t m = begin; m < end; ++m) {
+      const std::int64_t expert = experts[static_cast<std::size_t>(m)];
+      if (expert == static_cast<std::int64_t>(c.ends.size())) continue;
+      for (std::int64_t n = 0; n < c.n; ++n) {
+        const double* const x = a.data() + m * c.k;
+        const double* const y = b.data() + (expert * c.n + n) * c.k;
+        double sum = 0;
+        double magnitude = 0;
+        for (std::int64_t k = 0; k < c.k; ++k) {
+          sum += x[k] * y[k];
+          magnitude += std::fabs(x[k] * y[k]);
+        }
+        operands.sums[static_cast<std::size_t>(m * c.n + n)] = sum;
+        operands.magnitudes[static_cast<std::size_t>(m * c.n + n)] = magnitude;
+      }
+    }
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<const GroupedOperands> GroupedMaker::operands(const GroupedCase& c) {
+  std::string key = fmt::format("{} {} {} {} {} {} {}", name(c.spec.gemm.a), name(c.spec.gemm.b), c.m, c.n, c.k,
+                                c.exact, c.in_padding);
+  for (const std::int32_t end : c.ends) key += fmt::format(" {}", end);
+  auto& kept = kept_[key];
+  if (kept == nullptr) {
+    const auto experts = static_cast<std::int64_t>(c.ends.size());
+    auto made = std::make_shared<GroupedOperands>(
+        GroupedOperands{.a = GuardedMatrix(c.spec.gemm.a, c.m, c.k, c.in_padding),
+                        .b = GuardedMatrix(c.spec.gemm.b, experts * c.n, c.k, c.in_padding),
+                        .sums = {},
+                        .magnitudes = {}});
+    const Input input = c.exact ? Input::integers : Input::normal;
+    fill(made->a, input, 1, pool_);
+    fill(made->b, input, 2, pool_);
+    add_up(c, *made, pool_);
+    kept = std::move(made);
+  }
+  return kept;
+}
+
+GroupedData::GroupedData(const GroupedCase& c, GroupedMaker& maker) : case_(c), operands_(maker.operands(c)) {
+  const GemmSpec& gemm = c.spec.gemm;
+  if (!is_fp8(gemm.a)) return;
+  const auto experts = static_cast<std::int64_t>(c.ends.size());
+  scale_inv_a_ = scale_inv_of(gemm.scale_a == kRowwise ? c.m : 1, c.exact, 3);
+  scale_inv_b_ = scale_inv_of(gemm.scale_b == kRowwise ? experts * c.n : experts, c.exact, 4);
+}
+
+std::string GroupedData::fault_of_rows(const GuardedMatrix& out, std::int64_t begin, std::int64_t end,
+                                       std::int64_t expert) const {
+  const GemmSpec& gemm = case_.spec.gemm;
+  for (std::int64_t m = begin; m < end; ++m) {
+    for (std::int64_t n = 0; n < case_.n; ++n) {
+      const auto at = static_cast<std::size_t>(m * case_.n + n);
+      double factor = 1;
+      if (is_fp8(gemm.a)) {
+        factor = scale_inv_a_.value(0, gemm.scale_a == kRowwise ? m : 0) *
+                 scale_inv_b_.value(0, gemm.scale_b == kRowwise ? expert * case_.n + n : expert);
+      }
+      const double value = operands_->sums[at] * factor;
+      // The tensor cores keep fewer bits of a sum of FP8 products than f32 has.
+      const double magnitude = operands_->magnitudes[at] * factor;
+      const double tensor_cores = is_fp8(gemm.a) ? 0x1p-10 * magnitude : 0.0;
+      const double rounded = decode_reference(gemm.out, encode_input(gemm.out, static_cast<float>(value)));
+      const double given = out.value(m, n);
+      const bool right =
+          case_.exact ? given == rounded
+                      : std::fabs(given - value) <= sum_bound(gemm.out, case_.k, value, magnitude) + tensor_cores;
+      if (right) continue;
+      return fmt::format("row {} (expert {}, whose rows are {} to {}), column {}: expected {}, got {}", m, expert,
+                         begin, end, n, case_.exact ? rounded : value, show(out, m, n));
+    }
+  }
+  return {};
+}
+
+std::string GroupedData::fault_of(const GuardedMatrix& out) const {
+  std::string fault = out.damage();
+  std::int64_t begin = 0;
+  for (std::size_t e = 0; e < case_.ends.size() && fault.empty(); ++e) {
+    const std::int64_t end = case_.ends[e];
+    fault = fault_of_rows(out, begin, end, static_cast<std::int64_t>(e));
+    begin = end;
+  }
+  for (std::int64_t m = begin; m < case_.m && fault.empty(); ++m) {
+    const std::byte* const row = out.element(m, 0);
+    const bool untouched =
+        std::all_of(row, row + out.row_bytes(), [](std::byte byte) { return byte == GuardedMatrix::kPoison; });
+    if (!untouched) fault = fmt::format("row {} was written, but the last expert's rows end at {}", m, begin);
+  }
+  return fault;
+}
+
+PlacedGrouped::PlacedGrouped(const GroupedData& data, Backend& backend, Stream& stream)
+    : spec_(data.of().spec),
+      backend_(&backend),
+      out_(data.of().spec.gemm.out, data.of().m, data.of().n, data.of().out_padding),
+      out_memory_(backend, out_.bytes().size()),
+      ends_(backend, data.of().ends.size() * sizeof(std::int32_t)) {
+  tensors_.a = place(data.a(), stream);
+  tensors_.b = place(data.b(), stream);
+  if (is_fp8(spec_.gemm.a)) {
+    tensors_.scale_inv_a = place(data.scale_inv_a(), stream);
+    tensors_.scale_inv_b = place(data.scale_inv_b(), stream);
+  }
+  tensors_.ends = {.data = static_cast<const std::int32_t*>(ends_.data()),
+                   .experts = static_cast<std::int64_t>(data.of().ends.size()),
+                   .device = backend.device()};
+  set_ends(data.of().ends, stream);
+  poison(stream);
+  tensors_.out = out_.view(out_memory_.data(), backend.device());
+}
+
+void PlacedGrouped::poison(Stream& stream) {
+  backend_->device_api().copy_from_host(out_memory_.data(), out_.bytes().data(), out_.bytes().size(), stream);
+}
+
+void PlacedGrouped::set_ends(const Ends& ends, Stream& stream) {
+  backend_->device_api().copy_from_host(ends_.data(), ends.data(), ends.size() * sizeof(std::int32_t), stream);
+}
+
+GuardedMatrix PlacedGrouped::out(Stream& stream) {
+  GuardedMatrix fetched = out_;
+  backend_->device_api().copy_to_host(fetched.bytes().data(), out_memory_.data(), fetched.bytes().size(), stream);
+  return fetched;
+}
+
+Tensor PlacedGrouped::place(const GuardedMatrix& matrix, Stream& stream) {
+  Buffer buffer(*backend_, matrix.bytes().size());
+  backend_->device_api().copy_from_host(buffer.data(), matrix.bytes().data(), matrix.bytes().size(), stream);
+  memory_.push_back(std::move(buffer));
+  return matrix.view(memory_.back().data(), backend_->device());
+}
+
+}  // namespace ingot::test
