@@ -32,6 +32,7 @@ constexpr std::array kBenchmarks{
     Benchmark{"compile", "Cold compiles of kernels, one at a time and two at once; needs no GPU"},
     Benchmark{"gemm", "FP8 GEMMs, against cuBLASLt's in the same run"},
     Benchmark{"gradients", "The GEMMs of a layer's two gradients, in two launches and in one"},
+    Benchmark{"grouped_gemm", "The GEMMs of a mixture of experts, in one launch and one after the other"},
     Benchmark{"linear", "A linear layer's step, forward and backward, with every recipe"},
     Benchmark{"runtime", "Lookups of loaded kernels and loads from a store and a bundle; needs no GPU"},
     Benchmark{"weight_only", "GEMMs with weights in 8, 6 or 4 bits, against cuBLASLt's with 16-bit weights"}};
@@ -61,7 +62,7 @@ void list(bool as_json) {
   for (const Benchmark& each : kBenchmarks) {
     const fs::path program = find_program(each.name);
     json.push_back({{"name", each.name}, {"description", each.description}, {"program", program.string()}});
-    if (!as_json) fmt::print("{:<13}{}{}\n", each.name, each.description, program.empty() ? " (not built)" : "");
+    if (!as_json) fmt::print("{:<14}{}{}\n", each.name, each.description, program.empty() ? " (not built)" : "");
   }
   if (as_json) fmt::print("{}\n", dump(json));
 }

@@ -193,12 +193,13 @@ BOOST_AUTO_TEST_CASE(wrong_usage_says_what_to_do) {
   check("warm --jobs 0", "ingot warm: --jobs: Value 0 not in range 1 to 4096; see `ingot warm --help`");
   check("show amax --cubin ''", "ingot show: --cubin: \"\" names nothing; give a name; see `ingot show --help`");
   check("bench --list gemm", "ingot bench: --list excludes the name of a benchmark; see `ingot bench --help`");
-  check(
-      "bench",
-      "ingot bench: a command is missing: cast, choice, compile, gemm, gradients, linear, runtime or weight_only; see "
-      "`ingot bench --help`");
+  check("bench",
+        "ingot bench: a command is missing: cast, choice, compile, gemm, gradients, grouped_gemm, linear, runtime or "
+        "weight_only; see "
+        "`ingot bench --help`");
   check("bench frobnicate",
-        "no command \"bench frobnicate\"; expected cast, choice, compile, gemm, gradients, linear, runtime or "
+        "no command \"bench frobnicate\"; expected cast, choice, compile, gemm, gradients, grouped_gemm, linear, "
+        "runtime or "
         "weight_only");
   const Result nothing = run("");
   BOOST_TEST(nothing.err.starts_with("ingot: error: a command is missing: info, show, "), nothing.err);
