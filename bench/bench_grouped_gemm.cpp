@@ -58,6 +58,7 @@ struct Kind {
 constexpr Kind kKinds[] = {{"row fast", "e4m3fn*e4m3fn->bf16 nt scale=row,row fast"},
                            {"row", "e4m3fn*e4m3fn->bf16 nt scale=row,row"},
                            {"tensor fast", "e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast"},
+                           {"blocks", "e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128"},
                            {"bf16", "bf16*bf16->bf16 nt"}};
 
 struct Case {

@@ -2,6 +2,7 @@
 // any strides, into the stage to which they belong; the warpgroups that multiply read them from there.
 #pragma once
 
+#include "gemm/gemm_sm90_grouped_walk.cuh"
 #include "gemm/gemm_sm90_position.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
@@ -29,6 +30,7 @@ struct Sm90FactorLoader {
   const Sm90Block<C>& block;
   u32 step_of_lane, row_of_lane;
   StageRing<T.stages> ring{};
+  Sm90Expert expert{};  // in a grouped GEMM: whose tile is at hand
 
   INGOT_DEVICE Sm90FactorLoader(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 lane)
       : p(params), block(b), step_of_lane(lane % kSteps), row_of_lane(lane / kSteps) {}
@@ -44,10 +46,26 @@ struct Sm90FactorLoader {
     return {factors + (i64{step} * group_stride + i64{at} * stride), i64{kRows} * stride, end - min_of(at, end)};
   }
 
+  INGOT_DEVICE u32 end_m() const {
+    if constexpr (C.experts) {
+      return expert.row_end;
+    } else {
+      return p.m;
+    }
+  }
+  // b's scale_inv: in a grouped GEMM, the expert's.
+  INGOT_DEVICE const float* factor_b() const {
+    if constexpr (C.experts) {
+      return p.factor_b + i64{expert.index * ceil_div(p.n, C.scale_b.rows)} * p.factor_b_stride;
+    } else {
+      return p.factor_b;
+    }
+  }
+
   // Columns of one share have a block's scale_inv in common.
   INGOT_DEVICE Run of_shares(u32 step, u32 first) const {
     const u32 column = first + row_of_lane * kColumns;
-    return {p.factor_b + (i64{step} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride), 0,
+    return {factor_b() + (i64{step} * p.factor_b_group_stride + i64{column / C.scale_b.rows} * p.factor_b_stride), 0,
             p.n - min_of(column, p.n)};
   }
 
@@ -75,8 +93,8 @@ struct Sm90FactorLoader {
   // Steps `begin` to `end` of the tile that begins there.
   INGOT_DEVICE void load(const Sm90TileIndex& first, u32 begin, u32 end) {
     u32 step = begin + step_of_lane;
-    Run a = run_of(p.factor_a, p.factor_a_group_stride, step, p.factor_a_stride, first.m, p.m);
-    Run b = kOfRows ? run_of(p.factor_b, p.factor_b_group_stride, step, p.factor_b_stride, first.n, p.n)
+    Run a = run_of(p.factor_a, p.factor_a_group_stride, step, p.factor_a_stride, first.m, end_m());
+    Run b = kOfRows ? run_of(factor_b(), p.factor_b_group_stride, step, p.factor_b_stride, first.n, p.n)
                     : of_shares(step, first.n);
     INGOT_UNROLL_BY(1)
     for (u32 at = begin; at < end; at += kSteps, step += kSteps) {
@@ -106,7 +124,17 @@ struct Sm90FactorLoader {
   }
 
   // One warp runs it, while another thread loads the operands.
-  INGOT_DEVICE void run() { sm90_load_tiles<C>(p, block, sm90_steps(p.k), *this); }
+  INGOT_DEVICE void run() {
+    if constexpr (C.experts) {
+      INGOT_UNROLL_BY(1)
+      for (auto walk = sm90_walk<C>(p, block); walk.more(); walk.advance()) {
+        expert = walk.find();
+        load(walk.first(block.rank), 0, sm90_steps(p.k));
+      }
+    } else {
+      sm90_load_tiles<C>(p, block, sm90_steps(p.k), *this);
+    }
+  }
 };
 
 // The scale_inv of a stage that a multiplying thread reads.

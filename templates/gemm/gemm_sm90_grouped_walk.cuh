@@ -18,7 +18,8 @@
 namespace ingot {
 
 // gemm.m: the rows of A. gemm.n: the columns of one expert. b, tail_b: maps of all experts' rows. tail_a: boxes of
-// sm90_expert_box() rows. factor_b: one scale_inv for each expert; or one for each row of b.
+// sm90_expert_box() rows. factor_b: one scale_inv for each expert; one for each row of b; or those of groups, in the
+// order of b's rows, where each expert begins with a block of its own.
 struct Sm90GroupedParams {
   Sm90GemmParams gemm;
   const i32* ends;  // [experts]: the row of A at which each expert's rows end

@@ -26,7 +26,9 @@ const std::vector<std::string> kLines{"e4m3fn*e4m3fn->bf16 nt scale=row,row fast
                                       "e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor",
                                       "e4m3fn*e5m2->f16 nt scale=row,tensor",
                                       "bf16*bf16->bf16 nt",
-                                      "f16*f16->f32 nt"};
+                                      "f16*f16->f32 nt",
+                                      "e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128",
+                                      "e5m2*e4m3fn->f32 nt scale=1x128,1x128"};
 
 // Experts without rows first, last and between; one row each; rows beyond the last expert's; one expert.
 const std::vector<GroupedCase> kShapes{{.ends = balanced_ends(40, 4), .m = 40, .n = 24, .k = 48},
@@ -34,6 +36,7 @@ const std::vector<GroupedCase> kShapes{{.ends = balanced_ends(40, 4), .m = 40, .
                                        {.ends = {0, 0, 5, 5, 29, 29}, .m = 37, .n = 16, .k = 64, .out_padding = 3},
                                        {.ends = balanced_ends(9, 9), .m = 9, .n = 8, .k = 16, .in_padding = 5},
                                        {.ends = one_hot_ends(33, 5, 2), .m = 33, .n = 40, .k = 130},
+                                       {.ends = {9, 9, 20}, .m = 21, .n = 130, .k = 400, .by_group = true},
                                        {.ends = {7}, .m = 7, .n = 5, .k = 1},
                                        {.ends = {0, 0, 0}, .m = 4, .n = 5, .k = 3},
                                        {.ends = {2, 3}, .m = 3, .n = 4, .k = 0}};
@@ -194,6 +197,16 @@ BOOST_AUTO_TEST_CASE(wrong_tensors_are_told) {
   BOOST_TEST(message(to_bf16, kCpu, {2, 2, 9}, "bf16*bf16->bf16 nt") ==
              "grouped_gemm scale_inv_a: is f32[1, 9] on cpu; it must not be given (a default Tensor instead): a "
              "high-precision operand has no scale_inv");
+  const std::string blocks = "e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128";
+  BOOST_TEST(
+      message([](auto& t) { t.a.rows = t.out.rows = 8; }, kCpu, {2, 2, 8}, blocks) ==
+      "grouped_gemm scale_inv_a: is f32[1, 9] on cpu; it must be [1, 8]: one for each group of 128 along K, row by "
+      "row");
+  BOOST_TEST(
+      message([](auto&) {}, kCpu, {2, 2, 9}, blocks) ==
+      "grouped_gemm scale_inv_b: is f32[1, 18] on cpu; it must be [1, 3]: one for each block of 128 x 128 of each "
+      "expert, row by row");
+  BOOST_TEST(message([](auto& t) { t.scale_inv_b.cols = 3; }, kCpu, {2, 2, 9}, blocks) == "nothing was thrown");
   BOOST_TEST(message([](auto& t) { t.out.data = t.a.data; }) ==
              "grouped_gemm out: is bf16[9, 6] on cpu; its memory overlaps that of grouped_gemm a, which is "
              "e4m3fn[9, 32] on cpu; an output needs its own memory");

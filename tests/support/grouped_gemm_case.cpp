@@ -51,7 +51,7 @@ Ends one_hot_ends(std::int64_t rows, std::int64_t experts, std::int64_t hot) {
 std::string describe(const GroupedCase& c) {
   std::string text = fmt::format("{} {}x{}x{} by {} experts:", print(c.spec), c.m, c.n, c.k, c.ends.size());
   for (std::size_t i = 0; i < std::min(c.ends.size(), std::size_t{12}); ++i) text += fmt::format(" {}", c.ends[i]);
-  return text + (c.exact ? ", exact" : "");
+  return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "");
 }
 
 namespace {
@@ -84,9 +84,33 @@ std::vector<std::int64_t> experts_of_rows(const GroupedCase& c) {
   return experts;
 }
 
+std::int64_t groups_of(const GroupedCase& c) { return (c.k + 127) / 128; }
+// Rows of scale_inv of groups: a's, and all experts' of b.
+std::int64_t scale_rows_b(const GroupedCase& c) {
+  const std::int64_t rows = c.spec.gemm.scale_b.rows;
+  return static_cast<std::int64_t>(c.ends.size()) * ((c.n + rows - 1) / rows);
+}
+
+// Multiplies values by the scale_inv of their groups: row `r` of `values` has those of row `scale_row(r)`.
+template <class ScaleRow>
+void apply_groups(std::vector<double>& values, const GuardedMatrix& scale_inv, std::int64_t k, std::int64_t groups,
+                  const ScaleRow& scale_row) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    values[i] *= scale_inv.value(0, scale_row(at / k) * groups + at % k / 128);
+  }
+}
+
 void add_up(const GroupedCase& c, GroupedOperands& operands, ThreadPool& pool) {
-  const std::vector<double> a = values_of(operands.a);
-  const std::vector<double> b = values_of(operands.b);
+  std::vector<double> a = values_of(operands.a);
+  std::vector<double> b = values_of(operands.b);
+  if (has_group_scale_inv(c.spec.gemm)) {
+    const std::int64_t rows = c.spec.gemm.scale_b.rows;
+    const std::int64_t of_expert = (c.n + rows - 1) / rows;
+    apply_groups(a, operands.scale_inv_a, c.k, groups_of(c), [](std::int64_t r) { return r; });
+    apply_groups(b, operands.scale_inv_b, c.k, groups_of(c),
+                 [&](std::int64_t r) { return r / c.n * of_expert + r % c.n / rows; });
+  }
   const std::vector<std::int64_t> experts = experts_of_rows(c);
   operands.sums.resize(static_cast<std::size_t>(c.m * c.n));
   operands.magnitudes.resize(operands.sums.size());
@@ -116,17 +140,21 @@ std::shared_ptr<const GroupedOperands> GroupedMaker::operands(const GroupedCase&
   std::string key = fmt::format("{} {} {} {} {} {} {}", name(c.spec.gemm.a), name(c.spec.gemm.b), c.m, c.n, c.k,
                                 c.exact, c.in_padding);
   for (const std::int32_t end : c.ends) key += fmt::format(" {}", end);
+  const bool groups = has_group_scale_inv(c.spec.gemm);
+  if (groups) key += " " + print(c.spec.gemm.scale_b);
   auto& kept = kept_[key];
   if (kept == nullptr) {
     const auto experts = static_cast<std::int64_t>(c.ends.size());
     auto made = std::make_shared<GroupedOperands>(
         GroupedOperands{.a = GuardedMatrix(c.spec.gemm.a, c.m, c.k, c.in_padding),
-                        .b = GuardedMatrix(c.spec.gemm.b, experts * c.n, c.k, c.in_padding),
-                        .sums = {},
-                        .magnitudes = {}});
+                        .b = GuardedMatrix(c.spec.gemm.b, experts * c.n, c.k, c.in_padding)});
     const Input input = c.exact ? Input::integers : Input::normal;
     fill(made->a, input, 1, pool_);
     fill(made->b, input, 2, pool_);
+    if (groups) {
+      made->scale_inv_a = scale_inv_of(c.m * groups_of(c), c.exact, 3);
+      made->scale_inv_b = scale_inv_of(scale_rows_b(c) * groups_of(c), c.exact, 4);
+    }
     add_up(c, *made, pool_);
     kept = std::move(made);
   }
@@ -136,6 +164,14 @@ std::shared_ptr<const GroupedOperands> GroupedMaker::operands(const GroupedCase&
 GroupedData::GroupedData(const GroupedCase& c, GroupedMaker& maker) : case_(c), operands_(maker.operands(c)) {
   const GemmSpec& gemm = c.spec.gemm;
   if (!is_fp8(gemm.a)) return;
+  if (has_group_scale_inv(gemm)) {
+    const auto placed = [&](const GuardedMatrix& scale_inv, ScaleGranularity scale, std::int64_t rows) {
+      return c.by_group ? by_group(scale_inv, scale, rows * scale.rows, c.k) : scale_inv;
+    };
+    scale_inv_a_ = placed(operands_->scale_inv_a, gemm.scale_a, c.m);
+    scale_inv_b_ = placed(operands_->scale_inv_b, gemm.scale_b, scale_rows_b(c));
+    return;
+  }
   const auto experts = static_cast<std::int64_t>(c.ends.size());
   scale_inv_a_ = scale_inv_of(gemm.scale_a == kRowwise ? c.m : 1, c.exact, 3);
   scale_inv_b_ = scale_inv_of(gemm.scale_b == kRowwise ? experts * c.n : experts, c.exact, 4);
@@ -148,7 +184,7 @@ std::string GroupedData::fault_of_rows(const GuardedMatrix& out, std::int64_t be
     for (std::int64_t n = 0; n < case_.n; ++n) {
       const auto at = static_cast<std::size_t>(m * case_.n + n);
       double factor = 1;
-      if (is_fp8(gemm.a)) {
+      if (is_fp8(gemm.a) && !has_group_scale_inv(gemm)) {
         factor = scale_inv_a_.value(0, gemm.scale_a == kRowwise ? m : 0) *
                  scale_inv_b_.value(0, gemm.scale_b == kRowwise ? expert * case_.n + n : expert);
       }

@@ -33,16 +33,19 @@ struct GroupedCase {
   Ends ends{};
   std::int64_t m = 0, n = 0, k = 0;  // m: at least the last end
   bool exact = false;                // small integers and powers of two: only one result is right
+  bool by_group = false;             // scale_inv of groups as matrices with a row for each group of K
   std::int64_t in_padding = 0;       // elements after each row of a and b
   std::int64_t out_padding = 0;      // and of out
 };
 
 std::string describe(const GroupedCase& c);
 
-// The operands of a case, and for each element of the output their sum and the sum of the absolute products.
+// The operands of a case, and for each element of the output their sum and the sum of the absolute products. scale_inv
+// of groups are part of the products.
 struct GroupedOperands {
   GuardedMatrix a, b;
-  std::vector<double> sums, magnitudes;
+  GuardedMatrix scale_inv_a{}, scale_inv_b{};  // of groups, row by row
+  std::vector<double> sums{}, magnitudes{};
 };
 
 // Keeps the operands: many specs differ only in scale_inv, tiling or output.

@@ -11,6 +11,7 @@
 #include "ingot/codegen/gemm/gemm_sm90.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
+#include "ingot/codegen/types/template_types.h"
 
 namespace ingot {
 namespace {
@@ -27,7 +28,9 @@ std::string grouped_tiling_fault(const GroupedGemmSpec& spec, const GemmTiling& 
     return fmt::format("{} outputs in each thread, but where those are f32 its registers hold {}: take a smaller tile",
                        sums, kMostSumsOfF32);
   }
-  const u32 bytes = sm90_shared_bytes({.tiling = sm90_tiling(t), .experts = true});
+  GemmSm90Config config{.tiling = sm90_tiling(t), .scale_b = template_granularity(spec.gemm.scale_b)};
+  config.experts = true;
+  const u32 bytes = sm90_shared_bytes(config);
   if (bytes <= kSm90SharedLimit) return {};
   return fmt::format(
       "{} bytes of shared memory with those for where experts end, but a block has {}: fewer stages or "
@@ -41,10 +44,6 @@ void validate_operands(const GroupedGemmSpec& spec) {
     refuse(spec, fmt::format("a is {} and b is {}, but grouped GEMMs multiply e4m3fn and e5m2, or two operands of bf16 "
                              "or of f16, only",
                              name(gemm.a), name(gemm.b)));
-  }
-  if (has_group_scale_inv(gemm)) {
-    refuse(spec, fmt::format("scale is {},{}, but must be tensor or row for each operand", print(gemm.scale_a),
-                             print(gemm.scale_b)));
   }
   if (gemm.layout_a != Layout::k_major || gemm.layout_b != Layout::k_major) {
     refuse(spec, "the layouts are not nt, but grouped GEMMs read both operands in rows along k");
@@ -115,7 +114,7 @@ void list_valid(std::vector<GroupedGemmSpec>& specs) {
   list_valid(gemms);
   for (const GemmSpec& gemm : gemms) {
     const bool along_k = gemm.layout_a == Layout::k_major && gemm.layout_b == Layout::k_major;
-    if (!gemm.bias && along_k && sm90_multiplies(gemm) && !has_group_scale_inv(gemm)) specs.push_back({gemm});
+    if (!gemm.bias && along_k && sm90_multiplies(gemm)) specs.push_back({gemm});
   }
 }
 

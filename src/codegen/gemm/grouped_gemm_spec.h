@@ -20,9 +20,9 @@ inline constexpr int kMostExperts = 512;
 // out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) * b[e](n, k), as GemmSpec has it. Where each
 // expert's rows end is read on the device; rows beyond the last expert's are not written.
 //
-// gemm: two FP8 operands of e4m3fn or e5m2 with one scale_inv or rowwise ones, or two of bf16 or of f16; k_major; an
-// output of high precision; without a bias and an epilogue. On a GPU it runs on kernel sm90, whether the spec names
-// that kernel or leaves the choice to the library. The CPU reference has the bits of one GEMM for each expert.
+// gemm: two FP8 operands of e4m3fn or e5m2 with scale_inv of any kind, or two of bf16 or of f16; k_major; an output of
+// high precision; without a bias and an epilogue. On a GPU it runs on kernel sm90, whether the spec names that kernel
+// or leaves the choice to the library. The CPU reference has the bits of one GEMM for each expert.
 struct GroupedGemmSpec {
   static constexpr std::string_view kWord = "grouped_gemm";
   GemmSpec gemm{};

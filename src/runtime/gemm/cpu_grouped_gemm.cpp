@@ -5,6 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ingot/codegen/types/matmul_size.h"
+#include "ingot/runtime/cast/cast_tensors.h"
+#include "ingot/runtime/core/check_scales.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
@@ -54,10 +57,30 @@ void check_ends(const ExpertEnds& ends, Device device) {
   }
 }
 
-Range check_scale_inv(const char* what, const Tensor& scale_inv, Dtype operand, std::int64_t count, Device device,
-                      const char* because) {
-  if (!is_fp8(operand)) return check_absent(what, scale_inv, "a high-precision operand has no scale_inv");
-  return check_vector(what, scale_inv, Dtype::f32, count, device, because);
+// Rows of b's scale_inv that each expert has, where they are of blocks or groups.
+std::int64_t scale_rows(const GemmSpec& gemm, std::int64_t n) { return divided_up(n, std::int64_t{gemm.scale_b.rows}); }
+
+Range check_scale_inv_a(const GemmSpec& gemm, const GroupedGemmTensors& tensors, Device device) {
+  constexpr const char* kWhat = "grouped_gemm scale_inv_a";
+  if (!is_fp8(gemm.a)) return check_absent(kWhat, tensors.scale_inv_a, "a high-precision operand has no scale_inv");
+  const ScaledMatrix matrix{
+      .whole = "one for the whole tensor", .row = "one for each of a's M rows", .in_row = "along K", .of = ""};
+  return check_scale_inv(kWhat, tensors.scale_inv_a, gemm.scale_a, tensors.a.rows, tensors.a.cols, device, matrix,
+                         "group of K");
+}
+
+// Of blocks, each expert begins with one of its own.
+Range check_scale_inv_b(const GemmSpec& gemm, const GroupedGemmTensors& tensors, std::int64_t n, Device device) {
+  constexpr const char* kWhat = "grouped_gemm scale_inv_b";
+  const std::int64_t experts = tensors.ends.experts;
+  if (!is_fp8(gemm.b)) return check_absent(kWhat, tensors.scale_inv_b, "a high-precision operand has no scale_inv");
+  if (gemm.scale_b == kTensorwise) {
+    return check_vector(kWhat, tensors.scale_inv_b, Dtype::f32, experts, device, "one for each expert");
+  }
+  const ScaledMatrix matrix{
+      .whole = "", .row = "one for each of b's experts * N rows", .in_row = "along K", .of = " of each expert"};
+  return check_scale_inv(kWhat, tensors.scale_inv_b, gemm.scale_b, experts * scale_rows(gemm, n) * gemm.scale_b.rows,
+                         tensors.b.cols, device, matrix, "group of K");
 }
 
 }  // namespace
@@ -81,16 +104,9 @@ void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Devic
   const std::int64_t n = tensors.b.rows / experts;
   const Range out = check_matrix("grouped_gemm out", tensors.out, gemm.out, tensors.a.rows, n, device,
                                  "M of a, and b's rows divided by the number of experts");
-  const bool each_row = gemm.scale_a == kRowwise;
-  const bool each_column = gemm.scale_b == kRowwise;
   const Tensor ends = bytes_of(tensors.ends);
-  const std::array inputs{
-      a, b,
-      check_scale_inv("grouped_gemm scale_inv_a", tensors.scale_inv_a, gemm.a, each_row ? tensors.a.rows : 1, device,
-                      each_row ? "one for each of a's M rows" : "one for the whole tensor"),
-      check_scale_inv("grouped_gemm scale_inv_b", tensors.scale_inv_b, gemm.b, each_column ? tensors.b.rows : experts,
-                      device, each_column ? "one for each of b's experts * N rows" : "one for each expert"),
-      Range{kEnds, &ends, byte_span(ends, kEnds)}};
+  const std::array inputs{a, b, check_scale_inv_a(gemm, tensors, device), check_scale_inv_b(gemm, tensors, n, device),
+                          Range{kEnds, &ends, byte_span(ends, kEnds)}};
   check_overlaps(inputs, {&out, 1});
   if (device.type == DeviceType::cpu) check_values(tensors.ends, tensors.a.rows);
 }
@@ -107,32 +123,35 @@ Tensor rows_of(const Tensor& tensor, std::int64_t begin, std::int64_t end) {
   return part;
 }
 
-Tensor elements_of(const Tensor& vector, std::int64_t begin, std::int64_t end) {
-  Tensor part = vector;
-  part.data = static_cast<std::byte*>(vector.data) + begin * size_of(vector.dtype);
-  part.cols = end - begin;
+// The scale_inv of some rows of an operand; of groups, in either order.
+Tensor scale_inv_of(const Tensor& all, ScaleGranularity scale, std::int64_t begin, std::int64_t end, std::int64_t k) {
+  const ScaleInvStrides strides = scale_inv_strides(all, scale, k);
+  Tensor part = all;
+  part.data = static_cast<float*>(all.data) + begin * strides.row;
+  part.cols = (end - begin) * strides.row;
   return part;
 }
 
 }  // namespace
 
 void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, ThreadPool& pool) {
-  const std::int64_t n = tensors.out.cols;
-  const bool fp8 = is_fp8(spec.gemm.a);
+  const GemmSpec& of = spec.gemm;
+  const MatmulSize size = gemm_size(spec, tensors);
   std::int64_t begin = 0;
   for (std::int64_t e = 0; e < tensors.ends.experts; ++e) {
     const std::int64_t end = tensors.ends.data[e];
     GemmTensors expert{.a = rows_of(tensors.a, begin, end),
-                       .b = rows_of(tensors.b, e * n, (e + 1) * n),
+                       .b = rows_of(tensors.b, e * size.n, (e + 1) * size.n),
                        .out = rows_of(tensors.out, begin, end)};
-    if (fp8) {
-      const bool each_row = spec.gemm.scale_a == kRowwise;
-      const bool each_column = spec.gemm.scale_b == kRowwise;
-      expert.scale_inv_a = each_row ? elements_of(tensors.scale_inv_a, begin, end) : tensors.scale_inv_a;
-      expert.scale_inv_b = each_column ? elements_of(tensors.scale_inv_b, e * n, (e + 1) * n)
-                                       : elements_of(tensors.scale_inv_b, e, e + 1);
+    if (is_fp8(of.a)) {
+      const std::int64_t rows = of.scale_b == kTensorwise ? 1 : scale_rows(of, size.n);
+      const ScaleGranularity scale_b = of.scale_b == kTensorwise ? kRowwise : of.scale_b;
+      expert.scale_inv_a = of.scale_a == kTensorwise
+                               ? tensors.scale_inv_a
+                               : scale_inv_of(tensors.scale_inv_a, of.scale_a, begin, end, size.k);
+      expert.scale_inv_b = scale_inv_of(tensors.scale_inv_b, scale_b, e * rows, (e + 1) * rows, size.k);
     }
-    if (begin != end && n != 0) gemm(spec.gemm, expert, pool);
+    if (begin != end && size.n != 0) gemm(of, expert, pool);
     begin = end;
   }
 }

@@ -60,8 +60,9 @@ struct ExpertEnds {
 // Expert e has rows ends.data[e - 1] to ends.data[e] of a and of out, and rows e * N to (e + 1) * N of b. Rows of out
 // beyond the last expert's are not written.
 //
-// scale_inv of FP8 operands are f32 vectors: of a, one for the whole operand, or one for each of its M rows; of b, one
-// for each expert, or one for each of its experts * N rows.
+// scale_inv of FP8 operands are as in GemmTensors: of a those of a matrix [M, K]; of b one for each expert, one for
+// each of its experts * N rows, or those of groups or blocks of the first expert, then of the next, and so on. Each
+// expert begins with a block of its own: with 128 x 128 blocks it has ceil(N / 128) rows of them.
 struct GroupedGemmTensors {
   Tensor a;  // [M, K]
   Tensor b;  // [experts * N, K]
