@@ -200,7 +200,7 @@ sanitizer() {
         sanitize start memcheck "$name" "$program" "$suite"
         sanitize start racecheck "$name" "$program" "$suite"
         ;;
-      runtime.gemm_sm90_gpu | runtime.gemm_pair_gpu)
+      runtime.gemm_sm90_gpu | runtime.gemm_pair_gpu | runtime.grouped_gemm_gpu)
         sanitize start memcheck "$name" "$program" "$suite"
         INGOT_TEMPLATES=$out/templates sanitize start racecheck "$name" "$program" "$suite"
         ;;
