@@ -224,19 +224,18 @@ def check_no_codes_are_kept(rank):
 
 def check_models_are_freed(rank):
     """A model that nothing holds any more is freed, with its shards, by a garbage collection."""
-    for recipe in ("tensorwise", "rowwise", "delayed"):
-        for precomputes in (False, True):
-            net = small(recipe, True)
-            optimizer = torch.optim.AdamW(net.parameters())
-            for _ in range(2):
-                loss_of(net, batch(rank)).backward()
-                optimizer.step()
-                if precomputes:
-                    precompute_float8_all_gather(net)
-            shards = [weakref.ref(each._local_tensor) for each in net.parameters()]
-            del net, optimizer
-            gc.collect()
-            assert not any(shard() is not None for shard in shards), (recipe, precomputes)
+    for recipe, precomputes in (("tensorwise", True), ("rowwise", False), ("delayed", True)):
+        net = small(recipe, True)
+        optimizer = torch.optim.AdamW(net.parameters())
+        for _ in range(2):
+            loss_of(net, batch(rank)).backward()
+            optimizer.step()
+            if precomputes:
+                precompute_float8_all_gather(net)
+        shards = [weakref.ref(each._local_tensor) for each in net.parameters()]
+        del net, optimizer
+        gc.collect()
+        assert not any(shard() is not None for shard in shards), (recipe, precomputes)
 
 
 def check_offload(rank):

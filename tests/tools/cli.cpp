@@ -277,7 +277,7 @@ BOOST_AUTO_TEST_CASE(bench_becomes_the_benchmark) {
   BOOST_TEST(bench("gemm").out == "installed\n");
   const Result listed = bench("--list");
   BOOST_TEST(listed.code == 0);
-  CHECK_CONTAINS(listed.out, "gemm         FP8 GEMMs, against cuBLASLt's in the same run\n");
+  CHECK_CONTAINS(listed.out, "gemm          FP8 GEMMs, against cuBLASLt's in the same run\n");
   CHECK_CONTAINS(listed.out, "with every recipe (not built)\n");
   const json list = json::parse(bench("--list --json").out);
   BOOST_TEST(list.at(3).at("name") == "gemm");
