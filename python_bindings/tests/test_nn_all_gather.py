@@ -570,6 +570,7 @@ def test_two_processes(check, folder):
 four = two_processes.fixture([check_two_dimensions], 4)
 
 
+@pytest.mark.nightly
 @needs_averages
 def test_four_processes(four):
     two_processes.passed(check_two_dimensions, four, 4)

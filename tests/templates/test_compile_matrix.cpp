@@ -274,7 +274,7 @@ BOOST_AUTO_TEST_CASE(gemm_sm90_grouped_for_hopper) {
       spec.gemm.tiling = tiling;
       const Source source = generate(spec);
       const bool stands = kind.gemm.a == kind.gemm.b && kind.gemm.out != Dtype::f16;
-      jobs.emplace(source.text, Job{source, target_for(9, 0), stands ? 6U : 24U});
+      jobs.emplace(source.text, Job{source, target_for(9, 0), stands ? 8U : 48U});
     }
   }
   std::vector<Job> unique;
