@@ -46,13 +46,7 @@ struct Sm90FactorLoader {
     return {factors + (i64{step} * group_stride + i64{at} * stride), i64{kRows} * stride, end - min_of(at, end)};
   }
 
-  INGOT_DEVICE u32 end_m() const {
-    if constexpr (C.experts) {
-      return expert.row_end;
-    } else {
-      return p.m;
-    }
-  }
+  INGOT_DEVICE u32 end_m() const { return sm90_end_m<C>(p, expert); }
   // b's scale_inv: in a grouped GEMM, the expert's.
   INGOT_DEVICE const float* factor_b() const {
     if constexpr (C.experts) {

@@ -68,6 +68,16 @@ struct Sm90Expert {
   u32 index, row_end;
 };
 
+// Rows from here on are not the tile's: they are outside the output, or another expert's.
+template <GemmSm90Config C>
+INGOT_DEVICE u32 sm90_end_m(const Sm90GemmParams& p, const Sm90Expert& expert) {
+  if constexpr (C.experts) {
+    return expert.row_end;
+  } else {
+    return p.m;
+  }
+}
+
 // The tiles of this block, one after the other, as Sm90Walk has them. What the table holds is read again for each tile:
 // a thread that multiplies has no registers to keep it in.
 template <GemmSm90Config C, Sm90Tiling T = C.tiling>

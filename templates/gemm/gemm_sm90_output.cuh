@@ -55,14 +55,7 @@ struct Sm90Output {
     if constexpr (kCodes) scale = *params.epilogue.scale;
   }
 
-  // Rows from here on are not the tile's: they are outside the output, or another expert's.
-  INGOT_DEVICE u32 end_m() const {
-    if constexpr (C.experts) {
-      return expert.row_end;
-    } else {
-      return p.m;
-    }
-  }
+  INGOT_DEVICE u32 end_m() const { return sm90_end_m<C>(p, expert); }
   // The scale_inv of b, which each expert has.
   INGOT_DEVICE const float* factor_b() const {
     if constexpr (C.experts) {
