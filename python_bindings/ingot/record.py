@@ -10,7 +10,6 @@ weights in 8 or 4 bits for decoding. `ingot warm --config` and `ingot warm --mod
 from __future__ import annotations
 
 import argparse
-import functools
 import importlib
 import json
 import pathlib
@@ -178,6 +177,7 @@ def _decoding(model: Any, formats: List[str], dtype: Any, gpu: str) -> Tuple[Any
     import torch
 
     from .nn import WeightOnlyLinear
+    from .nn._parts import linear_with
     from .torch._prepare import recording_of_call
 
     sizes = {
@@ -186,25 +186,21 @@ def _decoding(model: Any, formats: List[str], dtype: Any, gpu: str) -> Tuple[Any
         if isinstance(layer, torch.nn.Linear)
     }
     layers = torch.nn.ModuleList()
-    makes: List[Callable[[], Any]] = []
+    made_of: List[Tuple[int, int, Dict[str, str]]] = []
     for text in formats:
         weight_dtype, _, scale = text.partition(":")
         scale = scale or ("row" if weight_dtype.startswith(("e4m3", "e5m2")) else "mx")
         for in_features, out_features, bias in sorted(sizes):
             options = {"weight_dtype": weight_dtype, "scale": scale}
             layers.append(WeightOnlyLinear(in_features, out_features, bias, "meta", dtype, **options))
-            makes.append(functools.partial(_make_weight_only, in_features, out_features, dtype, options))
-    return layers, recording_of_call(lambda: [make() for make in makes], gpu)
+            made_of.append((out_features, in_features, options))
 
+    def make() -> None:
+        for rows, columns, options in made_of:
+            weight = torch.nn.Parameter(torch.empty(rows, columns, dtype=dtype))
+            WeightOnlyLinear.from_float(linear_with(weight, None), **options)
 
-def _make_weight_only(in_features: int, out_features: int, dtype: Any, options: Dict[str, str]) -> None:
-    import torch
-
-    from .nn import WeightOnlyLinear
-
-    layer = torch.nn.Linear(in_features, out_features, bias=False, device="meta", dtype=dtype)
-    layer.weight = torch.nn.Parameter(torch.empty(out_features, in_features, dtype=dtype))
-    WeightOnlyLinear.from_float(layer, **options)
+    return layers, recording_of_call(make, gpu)
 
 
 def _recordings(arguments: argparse.Namespace) -> Iterator[str]:

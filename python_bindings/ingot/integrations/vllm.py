@@ -40,6 +40,7 @@ def _config_class() -> type:
     from vllm.model_executor.parameter import ChannelQuantScaleParameter, ModelWeightParameter
 
     from ..nn import WeightOnlyLinear
+    from ..nn._parts import linear_with
 
     class IngotLinearMethod(LinearMethodBase):
         """stored: does the checkpoint have codes with a scale for each row? Else weights are cast once they are loaded."""
@@ -82,8 +83,7 @@ def _config_class() -> type:
                 )
                 del layer.weight_scale
             else:
-                linear = torch.nn.Linear(*reversed(weight.shape), bias=False, device="meta")
-                linear.weight = torch.nn.Parameter(weight, requires_grad=False)
+                linear = linear_with(torch.nn.Parameter(weight, requires_grad=False), None)
                 computed = WeightOnlyLinear.from_float(linear, scale="row", layer_name=name)
             del layer.weight
             layer.ingot = computed
