@@ -5,7 +5,7 @@ before the one that was being saved is whole. Prints a table.
     python rank_deaths.py [--kills 20] [--seed 1] [--ranks 3]
     python rank_deaths.py --device cuda --ranks 2 --kills 2      # over NCCL, a GPU for each rank; else over gloo
 
-It is a program of its own: it forks its ranks, so that none has to import PyTorch again."""
+This is a separate program, which forks its ranks: they need not import PyTorch again."""
 
 from __future__ import annotations
 

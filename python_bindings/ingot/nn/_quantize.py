@@ -139,7 +139,8 @@ def quantize_(
     stay, one layer after the other. A layer that several modules share stays shared, and a second call changes nothing.
     What convert() has fused is taken apart before, by restore(), and modules of several parts (RMSNormLinear, GatedMlp ...)
     become modules of linear layers, if filter_fn is true of one of their parts. What is replaced is an nn.Linear itself, or a
-    Float8Linear with any scales. A subclass with its own forward is left alone. A layer that shares its weight with another module is left alone, since codes would be one more copy.
+    Float8Linear with any scales. A subclass with its own forward is left alone. A layer that shares its weight with another
+    module is left alone, since codes would be one more copy.
     Raises LinearError for a model that is itself a linear layer, for one that is sharded or wrapped already, and for a
     config that the layers refuse.
     """

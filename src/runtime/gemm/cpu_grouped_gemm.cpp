@@ -27,7 +27,7 @@ Tensor bytes_of(const ExpertEnds& ends) {
                 ends.experts * static_cast<std::int64_t>(sizeof(*ends.data)), ends.device);
 }
 
-// The host sees those of its own memory.
+// On the CPU the host reads the ends, and so can check them.
 void check_values(const ExpertEnds& ends, std::int64_t rows) {
   std::int32_t before = 0;
   for (std::int64_t e = 0; e < ends.experts; ++e) {
@@ -69,7 +69,7 @@ Range check_scale_inv_a(const GemmSpec& gemm, const GroupedGemmTensors& tensors,
                          "group of K");
 }
 
-// Of blocks, each expert begins with one of its own.
+// Each expert's rows begin with a new block.
 Range check_scale_inv_b(const GemmSpec& gemm, const GroupedGemmTensors& tensors, std::int64_t n, Device device) {
   constexpr const char* kWhat = "grouped_gemm scale_inv_b";
   const std::int64_t experts = tensors.ends.experts;
