@@ -184,7 +184,7 @@ INGOT_DEVICE void sm90_load_slice(const Sm90Slice& slice, u32 to, u32 full, i32 
     constexpr u16 kAll = (1U << Blocks) - 1;
     ptx::tma_load_multicast(to + slice.offset, slice.map, full, x, slice.row, kAll);
   } else {
-    ptx::tma_load(to, slice.map, full, x, slice.row);
+    ptx::tma_load(to + slice.offset, slice.map, full, x, slice.row);
   }
 }
 
