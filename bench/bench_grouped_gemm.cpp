@@ -136,10 +136,10 @@ class Buffers {
                     .b = rows_of(b_.tensors.b, e * layer_.n, (e + 1) * layer_.n),
                     .out = rows_of(out_of(apart_), begin, end)};
       if (is_fp8(gemm.a)) {
-        const bool each = gemm.scale_a == kRowwise;
+        const bool each = gemm.scale_a != kTensorwise;  // those of groups are a matrix with a column for each row
         t.scale_inv_a = each ? elements_of(a_.tensors.scale_inv_a, begin, end) : a_.tensors.scale_inv_a;
-        t.scale_inv_b =
-            each ? elements_of(scale_inv_b_, e * layer_.n, (e + 1) * layer_.n) : elements_of(scale_inv_b_, e, e + 1);
+        const std::int64_t of_expert = scale_inv_b_.cols / layer_.experts;
+        t.scale_inv_b = elements_of(scale_inv_b_, e * of_expert, (e + 1) * of_expert);
       }
       if (begin != end) all.push_back(t);
       begin = end;
@@ -197,7 +197,7 @@ class Buffers {
   // One scale_inv of all experts' b is that of each.
   void place_scale_inv_b() {
     scale_inv_b_ = b_.tensors.scale_inv_b;
-    if (!is_fp8(spec_.gemm.b) || spec_.gemm.scale_b == kRowwise) return;
+    if (!is_fp8(spec_.gemm.b) || spec_.gemm.scale_b != kTensorwise) return;
     scale_inv_of_experts_ = Buffer(gpu_->backend(), static_cast<std::size_t>(layer_.experts) * sizeof(float));
     for (std::int64_t e = 0; e < layer_.experts; ++e) {
       gpu_->copy(static_cast<float*>(scale_inv_of_experts_.data()) + e, scale_inv_b_.data, sizeof(float));
