@@ -12,6 +12,7 @@ import contextlib
 import datetime
 import fnmatch
 import gc
+import importlib
 import json
 import os
 import pathlib
@@ -369,7 +370,9 @@ def add_options(parser: argparse.ArgumentParser, sets: list[str]) -> None:
         help="torch.compile's backend; aot_eager to try the program (default: inductor)",
     )
     parser.add_argument(
-        "--deterministic", action="store_true", help="PyTorch's deterministic algorithms: to compare losses, not speeds"
+        "--deterministic",
+        action="store_true",
+        help="PyTorch's deterministic algorithms, and nothing that its compiler chooses by timing: to compare losses, not speeds",
     )
     parser.add_argument("--json", metavar="FILE", help="write all figures to this file, after each turn")
     parser.add_argument("--commit", default="", help="of the code, where it is no git checkout")
@@ -406,6 +409,8 @@ def started(torch: Any, options: argparse.Namespace) -> Iterator[Ranks]:
         setattr(torch._dynamo.config, limit, 256)
     if options.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # A sum's order follows the block that the compiler finds fastest: each rank and contender may find another.
+        importlib.import_module("torch._inductor.config").deterministic = True
     try:
         yield ranks
     finally:
