@@ -16,7 +16,6 @@ import os
 import pathlib
 import random
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -51,10 +50,13 @@ class Ranks(NamedTuple):
     device: str
 
     def start(self, rank, port):
-        """The process group of a rank. NCCL's watchdog ends the process that has waited too long, after four times the time
-        that PyTorch leaves for the other ranks to write what they know, which is 15 s by default."""
-        options = {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": self.count}
+        """The process group of a rank. The store belongs to the process that started the ranks, as with torchrun: NCCL's
+        watchdog asks it before it ends a process, and a rank that is stopped answers nobody. The watchdog ends a process that
+        has waited too long after four times the time that PyTorch leaves for the other ranks to write what they know, which
+        is 15 s by default."""
         timeout = datetime.timedelta(seconds=TIMEOUT)
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timeout)
+        options = {"store": store, "rank": rank, "world_size": self.count}
         if self.device == "cuda":
             os.environ["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] = "1000"
             torch.cuda.set_device(rank)
@@ -97,12 +99,6 @@ def _rank(rank, ranks, port, folder, *rest):
     train(rank, ranks, port, folder, *rest)
 
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 class Job:
     """Ranks that train."""
 
@@ -110,7 +106,8 @@ class Job:
         self.folder, self.began = folder, time.monotonic()
         self.progress = [PROCESSES.Value("i", -1) for _ in range(ranks.count)]
         self.phases = [PROCESSES.Value("i", 0) for _ in range(ranks.count)]
-        port = free_port()
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port = self.store.port
         self.ranks = [
             PROCESSES.Process(target=_rank, args=(rank, ranks, port, folder, steps, self.progress[rank], self.phases[rank]))
             for rank in range(ranks.count)
