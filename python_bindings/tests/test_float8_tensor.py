@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import ingot
 import ingot.float8 as float8
-from ingot.float8 import Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
+from ingot.float8 import _gathered_linear, Float8TrainingTensor, GemmInputRole, LinearMMConfig, ScaledMMConfig, ScalingGranularity
 from ingot.float8.float8_ops import FLOAT8_OPS_TABLE, addmm_float8_unwrapped, implements, scaled_product
 from ingot.float8.float8_scaling_utils import get_maybe_axiswise_dim, hp_tensor_to_float8_dynamic
 from ingot.float8.float8_training_tensor import choose_scaled_mm_config, hp_tensor_and_scale_to_float8
@@ -180,6 +180,19 @@ def test_flatten_repr_and_saving():
             -1,
         )
     assert "float8_e4m3fn" in repr(x) and "GemmInputRole.WEIGHT" in repr(x)
+
+
+def test_what_is_known_of_one_over_the_scale_goes_with_the_scale():
+    x = cast()
+    inverse = x._scale_inv = x._scale.reciprocal()
+    for same in (x.detach(), x.view(-1), x.clone(), torch.as_strided(x, (4, 6), (6, 1)), torch.nn.Parameter(x)):
+        assert torch.equal(same._scale_inv, inverse)
+    assert x._like(x._data, x._scale * 2)._scale_inv is None and cast()._scale_inv is None
+    names, options = x.__tensor_flatten__()
+    assert names == ["_data", "_scale", "_scale_inv"]
+    back = Float8TrainingTensor.__tensor_unflatten__({name: getattr(x, name) for name in names}, options, None, None)
+    assert back._scale_inv is inverse
+    assert _gathered_linear._scale_inv_of(x) is inverse and torch.equal(_gathered_linear._scale_inv_of(cast()), inverse)
 
 
 def weight_of_fsdp(seed=0):

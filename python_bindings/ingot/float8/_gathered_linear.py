@@ -28,6 +28,10 @@ def is_gathered(weight: torch.Tensor, casts: Optional[ops.Casts]) -> bool:
     return one_scale and same and type(data) is torch.Tensor and data.dim() == 2 and data.is_contiguous()
 
 
+def _scale_inv_of(weight: Float8TrainingTensor) -> torch.Tensor:
+    return scale_inv_of(weight._scale) if weight._scale_inv is None else weight._scale_inv
+
+
 # Compiled as in eager mode: of its parts, products and sums of a bias, each would be rounded.
 @torch._dynamo.allow_in_graph
 class _GatheredLinear(torch.autograd.Function):
@@ -44,13 +48,13 @@ class _GatheredLinear(torch.autograd.Function):
     def backward(ctx, grad_output):
         refuse_double_backward(ctx.subject)
         saved, input, weight = ctx.saved_tensors
-        of_weight = (None, None) if weight is None else (weight._data, scale_inv_of(weight._scale))
+        of_weight = (None, None) if weight is None else (weight._data, _scale_inv_of(weight))
         grads = float8_backward(ctx.subject, grad_output, input, *of_weight, saved, ctx.plan, ctx.wants)
         return (*grads, *(None,) * 4)
 
 
 def _forward(input, weight, bias, *plan):
-    return float8_forward(input, weight._data, scale_inv_of(weight._scale), bias, *plan)
+    return float8_forward(input, weight._data, _scale_inv_of(weight), bias, *plan)
 
 
 def gathered_linear(input, weight: Float8TrainingTensor, bias, casts: ops.Casts, name: str, plans) -> torch.Tensor:

@@ -70,8 +70,11 @@ def float8_desugar_op(op, args, kwargs):
 def float8_desugar_data_and_scale_op(op, args, kwargs):
     """Copies and aliases, of codes and scale alike."""
     source = args[0]
-    scale = op(source._scale) if op is not aten.clone.default else source._scale
-    return source._like(op(source._data, *args[1:], **kwargs), scale)
+    if op is aten.clone.default:
+        return source._like(op(source._data, *args[1:], **kwargs))
+    alias = source._like(op(source._data), op(source._scale))
+    alias._scale_inv = None if source._scale_inv is None else op(source._scale_inv)
+    return alias
 
 
 @implements([aten.t.default, aten.transpose.int])

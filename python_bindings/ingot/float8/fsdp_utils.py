@@ -85,17 +85,22 @@ class WeightWithDynamicFloat8CastTensor(ShardedWeight):
         if metadata.scale is None or metadata.gather.mode != "codes":
             return super()._made(received, metadata, param_dtype)
         data, role = received[0].view(self._dtype), GemmInputRole.WEIGHT
-        scale = metadata.scale.clone() if metadata.stays else metadata.scale
-        return Float8TrainingTensor(data, scale, param_dtype, self._linear_mm_config, gemm_input_role=role)
+        scale, scale_inv = metadata.scale, metadata.scale_inv[0]
+        if metadata.stays:
+            scale, scale_inv = scale.clone(), scale_inv.clone()
+        made = Float8TrainingTensor(data, scale, param_dtype, self._linear_mm_config, gemm_input_role=role)
+        made._scale_inv = scale_inv
+        return made
 
     def _filled(self, local: torch.Tensor, metadata) -> bool:
         if not isinstance(local, Float8TrainingTensor):
             return super()._filled(local, metadata)
         if metadata.stays:  # casts write their scales in place
-            with torch.autograd._unsafe_preserve_version_counter(local._scale):
-                local._scale.copy_(metadata.scale)
+            for mine, new in ((local._scale, metadata.scale), (local._scale_inv, metadata.scale_inv[0])):
+                with torch.autograd._unsafe_preserve_version_counter(mine):
+                    mine.copy_(new)
         else:
-            local._scale = metadata.scale
+            local._scale, local._scale_inv = metadata.scale, metadata.scale_inv[0]
         return True
 
 
