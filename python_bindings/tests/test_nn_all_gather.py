@@ -522,6 +522,14 @@ def test_the_allocator_knows_who_reads_what_a_gather_tells(monkeypatch):
     assert ShardedWeight.fsdp_post_all_gather(None, (gathered,), sent, torch.float32) == (gathered, ())
     for each in told:
         each.record_stream.assert_called_once_with("reads cuda:1")
+    # What is sent again and again is told once to each stream: the allocator remembers it until the memory is freed.
+    streams = [mock.Mock(cuda_stream=number) for number in (1, 2)]
+    sent = sent._replace(streams=set())
+    for stream, calls in ((streams[0], 2), (streams[0], 2), (streams[1], 3), (streams[0], 3)):
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+        ShardedWeight.fsdp_post_all_gather(None, (gathered,), sent, torch.float32)
+        assert [each.record_stream.call_count for each in told] == [calls] * 4
+    assert [told[0].record_stream.call_args_list[at].args[0] for at in (1, 2)] == streams
 
 
 def test_what_fsdp_has_dropped_is_gone():

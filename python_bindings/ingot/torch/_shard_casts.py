@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Callable, List, Optional, Tuple
+from typing import Iterable, List, Optional, Tuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -76,15 +76,28 @@ def rows_of(tensor: torch.Tensor) -> tuple:
     return tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset()
 
 
-def _version(tensor: Optional[torch.Tensor]) -> int:
-    """-2: it is not there any more."""
-    return -2 if tensor is None else -1 if tensor.is_inference() else tensor._version
-
-
-def _found_again(tensor: torch.Tensor) -> Callable[[], Optional[torch.Tensor]]:
-    """A function that returns the tensor, or None once it is gone. FSDP's parameters are not kept alive: they hold the weight
+class _Versions:
+    """The versions of tensors, which grow with each write. FSDP asks for them for every weight in every gather: a tensor is looked
+    at once, and one of inference mode, which has no version, never. FSDP's parameters are not kept alive: they hold the weight
     whose cast this watches, and neither would ever be freed."""
-    return weakref.ref(tensor) if isinstance(tensor, DTensor) else lambda: tensor
+
+    __slots__ = ("_parameters", "_tensors")
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        watched = {id(each): each for each in tensors if not each.is_inference()}.values()
+        self._tensors = [(each, each._version) for each in watched if not isinstance(each, DTensor)]
+        self._parameters = [(weakref.ref(each), each._version) for each in watched if isinstance(each, DTensor)]
+
+    def are_the_same(self) -> bool:
+        """False also once a parameter is gone."""
+        for tensor, version in self._tensors:
+            if tensor._version != version:
+                return False
+        for found, version in self._parameters:
+            parameter = found()
+            if parameter is None or parameter._version != version:
+                return False
+        return True
 
 
 class Known:
@@ -109,20 +122,17 @@ class Known:
         self._writes = 0
         self._cast: Optional[ShardCast] = None
         self._dtype: Optional[torch.dtype] = None
-        self._watched: Tuple[Tuple[Callable[[], Optional[torch.Tensor]], int], ...] = ()
+        self._watched = _Versions(())
 
     def give(self, cast: Optional[ShardCast], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
         self.written()
         if cast is not None:
             self._cast, self._dtype, self._writes = cast, dtype, cast.writes
-            watched = aliases if self._outside is None else (*aliases, self._outside)
-            self._watched = tuple((_found_again(each), _version(each)) for each in watched)
+            self._watched = _Versions(aliases if self._outside is None else (*aliases, self._outside))
 
     def cast_of(self, dtype: torch.dtype) -> Optional[ShardCast]:
         cast = self._cast
-        if cast is not None and (
-            cast.writes != self._writes or any(_version(each()) != version for each, version in self._watched)
-        ):
+        if cast is not None and (cast.writes != self._writes or not self._watched.are_the_same()):
             self.written()
         return self._cast if dtype == self._dtype else None
 

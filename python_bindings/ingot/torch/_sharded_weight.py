@@ -62,7 +62,8 @@ class _Ranks(NamedTuple):
 
 class _Sent(NamedTuple):
     """What a gather tells of itself: its mode, which codes were sent, and the scale_inv that were not, of forward and
-    backward; `scale` of codes that have one; amax: ShardCast.amax; stays: does the weight outlive this gather?"""
+    backward; `scale` of codes that have one; amax: ShardCast.amax; stays: does the weight outlive this gather? streams: where
+    the same is sent again and again, the streams of which the allocator knows that they read these tensors."""
 
     gather: Gather
     backward: bool
@@ -72,6 +73,7 @@ class _Sent(NamedTuple):
     scale: Optional[torch.Tensor] = None
     amax: Optional[torch.Tensor] = None
     stays: bool = True
+    streams: Optional[set] = None
 
 
 def _decided(weight: "ShardedWeight", mesh: Any, outer_size: torch.Size, unit: Optional[Unit]) -> Tuple[Gather, str]:
@@ -346,9 +348,14 @@ class ShardedWeight(torch.Tensor):
 
     # ---- FSDP2's all-gather ----
 
-    def fsdp_pre_all_gather(self, mesh, outer_size=None, outer_stride=None, module=None, mp_policy=None):
-        """Returns what this rank sends: the codes of its shard, padded to the size that all ranks send, and their scale_inv;
-        and what the rest of the gather is told."""
+    @property
+    def fsdp_pre_all_gather(self) -> "_PreAllGather":
+        """FSDP's hook: a function that returns what this rank sends, and what the rest of the gather is told."""
+        return _PreAllGather(self)
+
+    def _sent(self, mesh, outer_size, mp_policy) -> Tuple[Tuple[torch.Tensor, ...], _Sent]:
+        """The codes of this rank's shard, padded to the size that all ranks send, and their scale_inv; and what the rest of the
+        gather is told."""
         unit, cast = self._unit(), self._known.cast_of(self.dtype)
         if unit is not None and cast is not None:
             sent = cast.sent[1 if unit.is_backward else 0]
@@ -369,8 +376,10 @@ class ShardedWeight(torch.Tensor):
         inputs, known = self._scale_inv(gather, made, mesh, outer_size)
         cast = made[backward] if gather.mode == "in_turn" else made[False]
         one = cast.scales[0] if self._casts.output == "tensor" else None
-        sent = (*codes, *inputs), _Sent(gather, backward, mesh, outer_size, known, one, cast.amax, unit is None or not unit.reshards)
-        if unit is not None and cast.precomputed:
+        stays, again = unit is None or not unit.reshards, unit is not None and cast.precomputed
+        told = _Sent(gather, backward, mesh, outer_size, known, one, cast.amax, stays, set() if again else None)
+        sent = (*codes, *inputs), told
+        if again:
             for at in (0, 1) if gather.mode != "in_turn" else (1 if backward else 0,):
                 cast.sent[at] = sent
         return sent
@@ -432,7 +441,7 @@ class ShardedWeight(torch.Tensor):
         """Returns the gathered weight and the tensors that hold its memory besides FSDP's own; or notes in `out`, whose memory
         has been filled, what it holds now. Raises an error if `out` is another tensor than the one of the first gather."""
         gather, backward, mesh, outer_size = metadata[:4]
-        _read_on_this_stream((*metadata.scale_inv, metadata.scale, metadata.amax))
+        _read_on_this_stream((*metadata.scale_inv, metadata.scale, metadata.amax), metadata.streams)
         if gather.mode == "high_precision":
             return (all_gather_outputs[0], ()) if out is None else None
         if out is None:
@@ -468,7 +477,7 @@ class ShardedWeight(torch.Tensor):
         return True
 
     def _made(self, received, metadata: _Sent, param_dtype: torch.dtype) -> GatheredWeight:
-        gather, _, _, outer_size, known, _, amax, stays = metadata
+        gather, _, _, outer_size, known, _, amax, stays = metadata[:8]
         both = gather.mode == "both"
         codes, *others = received
         second = others.pop(0).view(self._casts.dtype) if both else None
@@ -498,8 +507,20 @@ class ShardedWeight(torch.Tensor):
         return codes, shard._side_scale_inv(Gather("codes", False), cast, side, mesh, outer_size)
 
 
-# FSDP asks for it in each gather, and inspect takes 17 us to make it.
-ShardedWeight.fsdp_pre_all_gather.__signature__ = inspect.signature(ShardedWeight.fsdp_pre_all_gather)
+class _PreAllGather:
+    """fsdp_pre_all_gather() of a weight. FSDP asks for its signature in each gather, which inspect makes anew for a method, and
+    that takes longer than the rest."""
+
+    __slots__ = ("_weight",)
+
+    def __init__(self, weight: ShardedWeight) -> None:
+        self._weight = weight
+
+    def __call__(self, mesh, outer_size=None, outer_stride=None, module=None, mp_policy=None):
+        return self._weight._sent(mesh, outer_size, mp_policy)
+
+
+_PreAllGather.__signature__ = inspect.signature(_PreAllGather(None))
 
 
 def _unwrapped(weight: ShardedWeight) -> torch.Tensor:
@@ -569,12 +590,20 @@ def _part(scale_inv: torch.Tensor, mesh, columns: int) -> torch.Tensor:
     return part if part.numel() == size else torch.nn.functional.pad(part, (0, size - part.numel()))
 
 
-def _read_on_this_stream(tensors: Tuple[Optional[torch.Tensor], ...]) -> None:
+def _read_on_this_stream(tensors: Tuple[Optional[torch.Tensor], ...], known: Optional[set]) -> None:
     """FSDP calls fsdp_pre_all_gather() on a stream of its own, and this stream reads what was made there. PyTorch's allocator has
-    to know, or it gives the memory of a tensor that Python frees to the next weights before this stream has read it."""
-    for each in tensors:
-        if each is not None and each.is_cuda:
-            each.record_stream(torch.cuda.current_stream(each.device))
+    to know, or it gives the memory of a tensor that Python frees to the next weights before this stream has read it. It
+    remembers that for as long as the memory is not freed. known: the streams of which it knows."""
+    there = [each for each in tensors if each is not None]
+    if not there or not there[0].is_cuda:
+        return
+    stream = torch.cuda.current_stream(there[0].device)
+    if known is not None:
+        if stream.cuda_stream in known:
+            return
+        known.add(stream.cuda_stream)
+    for each in there:
+        each.record_stream(stream)
 
 
 _NAN: Dict[tuple, torch.Tensor] = {}
