@@ -11,11 +11,12 @@ job (torch_ranks.py).
     python3 bench/compare_fsdp.py --list                                   # the contenders; no GPU
     torchrun --nproc_per_node 2 bench/compare_fsdp.py --device cpu --try   # a tiny model over gloo, to try the program
 
-Reports tokens/s a GPU, the ratio to bf16 compiled, the peak of PyTorch's memory in the timed steps, what a step sends,
-and losses. Weights gathered in FP8 are to give the losses of weights gathered in 16 bits, bit for bit. Ends with 1 if
-they do not, or if a contender failed. On one GPU nothing is sharded, and the parameters are bfloat16. --profile times
-nothing: it leaves a trace and a snapshot of the memory of each contender, and prints where the host's time went and what
-held the memory at its peak (torch_profile.py).
+Reports tokens/s a GPU, the ratio to bf16 compiled, how long the calls of a step keep the host (a step that takes no
+longer waits for the host), the peak of PyTorch's memory in the timed steps, what a step sends, and losses. Weights
+gathered in FP8 are to give the losses of weights gathered in 16 bits, bit for bit. Ends with 1 if they do not, or if a
+contender failed. On one GPU nothing is sharded, and the parameters are bfloat16. --profile times nothing: it leaves a
+trace and a snapshot of the memory of each contender, and prints where the host's time went and what held the memory at
+its peak (torch_profile.py).
 """
 
 from __future__ import annotations
@@ -258,7 +259,8 @@ def table(found: dict[str, Any]) -> str:
     lines = [
         f"{found['model']['text']}; {found['gpus']} x {found['device']}, PyTorch {found['torch']}, Ingot {found['ingot']} ({found['commit']}), "
         f"{found['date']}",
-        f"{'contender':<56}{'tokens/s a GPU':>15}{'x bf16':>8}{'peak GB':>9}{'sent MB':>9}{'first loss':>12}{'last loss':>11}",
+        f"{'contender':<56}{'tokens/s a GPU':>15}{'x bf16':>8}{'host ms':>9}{'peak GB':>9}{'sent MB':>9}"
+        f"{'first loss':>12}{'last loss':>11}",
     ]
     for case in found["cases"]:
         ratio = f"{case['over_bf16_compiled']:.3f}" if "over_bf16_compiled" in case else "-"
@@ -266,7 +268,8 @@ def table(found: dict[str, Any]) -> str:
         sent = f"{case['wire']['sent_bytes'] / 1e6:.1f}"
         losses = case["losses"]
         lines.append(
-            f"{case['contender']:<56}{case['tokens_per_s']:>15.0f}{ratio:>8}{peak:>9}{sent:>9}{losses[0]:>12.5f}{losses[-1]:>11.5f}"
+            f"{case['contender']:<56}{case['tokens_per_s']:>15.0f}{ratio:>8}{case['host_ms']['median']:>9.1f}{peak:>9}{sent:>9}"
+            f"{losses[0]:>12.5f}{losses[-1]:>11.5f}"
         )
     lines += torch_ranks.left_out_lines(found["left_out"])
     lines += [f"{each['verdict']:<7} {each['contender']}: {each['text']}" for each in found["verdicts"]]
@@ -308,7 +311,7 @@ def self_check() -> None:
         "ingot rowwise, eager, FP8 gather" in names
         and "torchao tensorwise, compiled, FP8 gather, checkpointed" in names
     )
-    of = {"s": 0.1, "ready_s": 3.0, "compilations": 0, "losses": [[7.0, 6.5]], "wire": {"sent_bytes": 5_000_000}}
+    of = {"s": 0.1, "host_s": 0.07, "ready_s": 3.0, "compilations": 0, "losses": [[7.0, 6.5]], "wire": {"sent_bytes": 5_000_000}}
     turns = {BASELINE: [of], "ingot rowwise, eager": [{**of, "s": 0.05}, {**of, "s": 0.07}, {**of, "s": 0.04}]}
     turns["ingot rowwise, eager, FP8 gather"] = [{**of, "losses": [[7.5, 6.5]]}]
     turns["ingot tensorwise, eager"] = [{**of, "losses": [[7.0, math.nan]], "memory": {"peak": 2_000_000_000}}]
@@ -323,8 +326,8 @@ def self_check() -> None:
     }
     found = {**head, "cases": cases(turns, 1000), "left_out": {"b": torch_ranks.NO_TIME}, "verdicts": verdicts(turns)}
     lines = table(found).splitlines()
-    assert lines[2].split()[-6:] == ["10000", "1.000", "-", "5.0", "7.00000", "6.50000"], lines
-    assert lines[3].split()[-6:-3] == ["20000", "2.000", "-"] and lines[5].split()[-4] == "2.00"
+    assert lines[2].split()[-7:] == ["10000", "1.000", "70.0", "-", "5.0", "7.00000", "6.50000"], lines
+    assert lines[3].split()[-7:-3] == ["20000", "2.000", "70.0", "-"] and lines[5].split()[-4] == "2.00"
     assert lines[6] == "left out: b: no time was left"
     assert [line.split(": ")[0] for line in lines[7:]] == [
         "FAILS   ingot rowwise, eager, FP8 gather",

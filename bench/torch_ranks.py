@@ -205,7 +205,8 @@ def _graphs(torch: Any) -> int:
 
 
 def turn(ranks: Ranks, contender: Contender, warm_up: int, steps: int, count: bool) -> dict[str, Any]:
-    """Seconds of a step (of the slowest rank), memory, losses of every rank and, if `count`, what crosses the wire."""
+    """Seconds of a step and of the host's part of it, until the calls of one have returned (of the slowest rank), memory,
+    losses of every rank and, if `count`, what crosses the wire."""
     torch = ranks.torch
     ranks.free()
     held = ranks.memory().get("allocated")
@@ -225,7 +226,12 @@ def turn(ranks: Ranks, contender: Contender, warm_up: int, steps: int, count: bo
     if ranks.on_gpu:
         torch.cuda.synchronize()
     own = (time.monotonic() - begin) / steps
+    ranks.wait()
+    begin = time.monotonic()
+    losses.append(running.step())  # no GPU has work from before it that the host could wait for
+    host = time.monotonic() - begin
     found: dict[str, Any] = {"s": max(ranks.gathered(own)), "ready_s": ready_s, "compilations": _graphs(torch) - graphs}
+    found["host_s"] = max(ranks.gathered(host))
     if held is not None:
         found["memory"] = {**ranks.memory(), "held_before": held}
     if running.note:
@@ -293,6 +299,7 @@ def spread(values: list[float]) -> dict[str, float]:
 def case_of(contender: str, turns: list[dict[str, Any]]) -> dict[str, Any]:
     """What the turns of a contender found, as a case of the results; of losses those of rank 0."""
     case: dict[str, Any] = {"contender": contender, "ms": spread([each["s"] * 1e3 for each in turns])}
+    case["host_ms"] = spread([each["host_s"] * 1e3 for each in turns])
     if "memory" in turns[0]:
         case["memory"] = {name: max(each["memory"][name] for each in turns) for name in turns[0]["memory"]}
     case["wire"] = turns[0]["wire"]
