@@ -104,10 +104,22 @@ std::vector<KernelSpec> elementwise_specs() {
                               "elementwise bf16 of=x*factor[col:f32]",
                               "elementwise f16 of=x*f[col:f32]+g[col:f32]*gate",
                               "elementwise f32 of=gelu(x)*f[col:f32]+b[col]",
-                              "elementwise bf16 of=silu(x)*gate fast"};
+                              "elementwise bf16 of=silu(x)*gate fast",
+                              "elementwise f16 of=a*b second=x*c[row]-b",  // x for the second alone
+                              "elementwise f32 of=x*a+w[col] second=b*min(a,x)-d",
+                              "elementwise bf16 of=x*a+b*c-d second=d*c-b*a",  // in another order
+                              "elementwise bf16 of=a*f[col:f32] second=r[row]*max(a,0.1)"};
   std::vector<KernelSpec> specs;
   for (const char* const line : kLines) specs.push_back(parse(line));
   specs.emplace_back(ElementwiseSpec{.pointwise = backward(parse_pointwise("gelu(x) * up"), "x")});
+  const auto add_gradients = [&](const char* activation, bool fast) {
+    const Pointwise of = parse_pointwise(activation);
+    specs.emplace_back(
+        ElementwiseSpec{.pointwise = backward(of, "x"), .second = backward(of, "up"), .fast_math = fast});
+  };
+  add_gradients("silu(x) * up", false);
+  add_gradients("silu(x) * up", true);
+  add_gradients("gelu(x) * up", false);
   return specs;
 }
 

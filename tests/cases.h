@@ -62,7 +62,7 @@ std::vector<KernelSpec> fused_specs();
 // expressions with inputs of every kind or without x.
 std::vector<GemmSpec> epilogue_specs();
 
-// Elementwise operations: each dtype, inputs of every kind, expressions without x, and fast ones.
+// Elementwise operations: each dtype, inputs of every kind, expressions without x, fast ones, and pairs of expressions.
 std::vector<KernelSpec> elementwise_specs();
 
 bool is_fused(const KernelSpec& spec);

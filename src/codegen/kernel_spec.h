@@ -18,6 +18,7 @@
 //   column_sum bf16->f32
 //   relayout transposed
 //   elementwise bf16 of=silu(x)*gate
+//   elementwise bf16 of=grad*up second=grad*x
 //   cast_stats bf16->e4m3fn scale=1x128 transposed
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32

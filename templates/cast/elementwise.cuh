@@ -42,11 +42,37 @@ INGOT_HOST_DEVICE constexpr u32 elementwise_residency() {
   return kFetched <= 16 ? 4 : kFetched <= 32 ? 3 : 2;
 }
 
-// A tile whose rows can be read and written 8 elements at a time.
-template <class Source>
-INGOT_DEVICE void elementwise_vec8s(const ElementwiseParams& p, i64 first_row, i64 first_col) {
+// What a thread writes: one expression's values, from the element at (row, col) on. Elementwise kernels are the same
+// but for this (elementwise_pair.cuh has another).
+template <class ValuesOf>
+struct ElementwiseOutput {
+  using Source = ValuesOf;
+  using Params = ElementwiseParams;
   using In = typename Source::In;
-  constexpr u32 kRows = ElementwiseLaunch::rows(sizeof(In));
+  using Element = In;
+
+  INGOT_HOST_DEVICE static const ElementwiseParams& shared(const Params& p) { return p; }
+  INGOT_HOST_DEVICE static bool aligned(const Params& p) { return vector_aligned<In>(p.output, p.output_stride); }
+  INGOT_DEVICE static ElementwiseOutput at(const Params& p, i64 row, i64 col) {
+    return {static_cast<In*>(p.output) + row * p.output_stride + col};
+  }
+
+  // Eight values, `rows` below.
+  INGOT_DEVICE void store_vec8(const Params& p, u32 rows, const typename Source::Raw& raw,
+                               const typename Source::RawColumns& columns) const {
+    ingot::store_vec8<In>(output + rows * p.output_stride, Source::values(raw, columns));
+  }
+  INGOT_DEVICE static Element element(const Params& p, i64 row, i64 col) { return Source::element(p.source, row, col); }
+  INGOT_DEVICE void store(const Element& value) const { *output = value; }
+
+  In* output;
+};
+
+// A tile whose rows can be read and written 8 elements at a time.
+template <class Output, class Source = typename Output::Source>
+INGOT_DEVICE void elementwise_vec8s(const typename Output::Params& params, i64 first_row, i64 first_col) {
+  const ElementwiseParams& p = Output::shared(params);
+  constexpr u32 kRows = ElementwiseLaunch::rows(sizeof(typename Source::In));
   constexpr u32 kBatch = elementwise_batch<Source>();
   const u32 down = ElementwiseLaunch::kThreads >> p.across_log2;  // rows from one of a thread's rows to the next
   const i64 row = first_row + (threadIdx.x >> p.across_log2);
@@ -56,7 +82,7 @@ INGOT_DEVICE void elementwise_vec8s(const ElementwiseParams& p, i64 first_row, i
   if (!is_inside(0)) return;
   const typename Source::Pointers at = Source::pointers_at(p.source, row, col);
   const typename Source::RawColumns columns = Source::fetch_columns(at, 0);
-  In* const output = static_cast<In*>(p.output) + row * p.output_stride + col;
+  const Output output = Output::at(params, row, col);
   INGOT_UNROLL
   for (u32 first = 0; first < kRows; first += kBatch) {
     typename Source::Raw raw[kBatch] = {};
@@ -67,48 +93,48 @@ INGOT_DEVICE void elementwise_vec8s(const ElementwiseParams& p, i64 first_row, i
     INGOT_UNROLL
     for (u32 i = 0; i < kBatch; ++i) {
       if (!is_inside(first + i)) continue;
-      store_vec8<In>(output + (first + i) * down * p.output_stride, Source::values(raw[i], columns));
+      output.store_vec8(params, (first + i) * down, raw[i], columns);
     }
   }
 }
 
 // Any other tile: neighbouring threads take neighbouring elements.
-template <class Source>
-INGOT_DEVICE void elementwise_elements(const ElementwiseParams& p, i64 first_row, i64 first_col) {
-  using In = typename Source::In;
+template <class Output>
+INGOT_DEVICE void elementwise_elements(const typename Output::Params& params, i64 first_row, i64 first_col) {
+  const ElementwiseParams& p = Output::shared(params);
   using Launch = ElementwiseLaunch;
   constexpr u32 kAtOnce = 4;
   const u32 width_log2 = p.across_log2 + 3;
-  constexpr u32 kElements = Launch::rows(sizeof(In)) * Launch::kThreads * kVec8;
+  constexpr u32 kElements = Launch::rows(sizeof(typename Output::In)) * Launch::kThreads * kVec8;
   INGOT_UNROLL_BY(1)
   for (u32 first = threadIdx.x; first < kElements; first += Launch::kThreads * kAtOnce) {
     const auto row_of = [&](u32 i) { return first_row + ((first + i * Launch::kThreads) >> width_log2); };
     const auto col_of = [&](u32 i) { return first_col + ((first + i * Launch::kThreads) & ((1U << width_log2) - 1)); };
     const auto is_inside = [&](u32 i) { return row_of(i) < p.source.rows && col_of(i) < p.source.cols; };
-    In values[kAtOnce] = {};
+    typename Output::Element values[kAtOnce] = {};
     INGOT_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
-      if (is_inside(i)) values[i] = Source::element(p.source, row_of(i), col_of(i));
+      if (is_inside(i)) values[i] = Output::element(params, row_of(i), col_of(i));
     }
     INGOT_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
-      if (is_inside(i)) static_cast<In*>(p.output)[row_of(i) * p.output_stride + col_of(i)] = values[i];
+      if (is_inside(i)) Output::at(params, row_of(i), col_of(i)).store(values[i]);
     }
   }
 }
 
 // Computes all tiles of the block.
-template <class Source>
-INGOT_DEVICE void elementwise_tiles(const ElementwiseParams& p) {
-  using In = typename Source::In;
+template <class Output>
+INGOT_DEVICE void elementwise_tiles(const typename Output::Params& params) {
+  const ElementwiseParams& p = Output::shared(params);
   const i64 cols = p.source.cols;
   const i64 tile_cols = Vec8Tiles::tile_cols(p.across_log2);
-  const bool aligned = Source::aligned(p.source) && vector_aligned<In>(p.output, p.output_stride);
-  for_each_tile(p.source.rows, sizeof(In), p.across_log2, [&](i64 first_row, i64 first_col) {
+  const bool aligned = Output::Source::aligned(p.source) && Output::aligned(params);
+  for_each_tile(p.source.rows, sizeof(typename Output::In), p.across_log2, [&](i64 first_row, i64 first_col) {
     if (aligned && (cols - first_col >= tile_cols || cols % kVec8 == 0)) {
-      elementwise_vec8s<Source>(p, first_row, first_col);
+      elementwise_vec8s<Output>(params, first_row, first_col);
     } else {
-      elementwise_elements<Source>(p, first_row, first_col);
+      elementwise_elements<Output>(params, first_row, first_col);
     }
   });
 }
@@ -117,7 +143,7 @@ template <class Source>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ElementwiseLaunch::kThreads, elementwise_residency<Source>())
     elementwise(const __grid_constant__ ElementwiseParams p) {
   start_in_turn();
-  elementwise_tiles<Source>(p);
+  elementwise_tiles<ElementwiseOutput<Source>>(p);
 }
 
 }  // namespace ingot

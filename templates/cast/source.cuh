@@ -170,6 +170,11 @@ struct ValueSource {
   }
 
   INGOT_DEVICE static Vec8<Value> values(const Raw& raw, const RawColumns& columns) {
+    return values_of<F>(raw, columns);
+  }
+  // Those of another expression of the same inputs.
+  template <class Other>
+  INGOT_DEVICE static Vec8<Value> values_of(const Raw& raw, const RawColumns& columns) {
     if constexpr (!kFused) {
       return raw.x;
     } else {
@@ -192,7 +197,7 @@ struct ValueSource {
         for (int i = 0; i < kOperands; ++i) {
           inputs[i] = F::kKinds[i] == InputKind::row ? raw.of_row[i] : operands[i][c];
         }
-        results[c] = apply_pointwise<F>(x[c], inputs);
+        results[c] = apply_pointwise<Other>(x[c], inputs);
       }
       return pack<Value>(results);
     }
@@ -204,7 +209,9 @@ struct ValueSource {
   }
 
   // Computes one value.
-  INGOT_DEVICE static Value element(const SourceParams& p, i64 row, i64 col) {
+  INGOT_DEVICE static Value element(const SourceParams& p, i64 row, i64 col) { return element_of<F>(p, row, col); }
+  template <class Other>
+  INGOT_DEVICE static Value element_of(const SourceParams& p, i64 row, i64 col) {
     const In* const input = static_cast<const In*>(p.input) + row * p.input_stride + col;
     if constexpr (!kFused) {
       return *input;
@@ -214,7 +221,7 @@ struct ValueSource {
       for (int i = 0; i < kOperands; ++i) {
         inputs[i] = operand_element(p.operands[i], F::kKinds[i], row, col);
       }
-      return from_float<Value>(apply_pointwise<F>(F::kUsesX ? to_float(*input) : 0.0F, inputs));
+      return from_float<Value>(apply_pointwise<Other>(F::kUsesX ? to_float(*input) : 0.0F, inputs));
     }
   }
 

@@ -61,7 +61,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(ElementwiseLaunch::kThreads,
     float_quantize(const __grid_constant__ ElementwiseParams p) {
   using Rounded = FloatQuantizeSource<In, C>;
   start_in_turn();
-  elementwise_tiles<Rounded>(p);
+  elementwise_tiles<ElementwiseOutput<Rounded>>(p);
 }
 
 }  // namespace ingot

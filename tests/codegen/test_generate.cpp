@@ -305,6 +305,43 @@ BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise) {
   BOOST_TEST(passes(parse("elementwise bf16 of=x")).size() == 1U);
 }
 
+// Both functors take everything that the kernel loads, in the order of the tensors.
+BOOST_AUTO_TEST_CASE(golden_text_of_two_elementwise_expressions) {
+  const Source source = generate(parse("elementwise bf16 of=a+b[col] second=x*c[row]-a"));
+  BOOST_TEST(source.name == "elementwise bf16 of=a+b[col] second=x*c[row]-a");
+  BOOST_TEST(source.text == R"(// elementwise bf16 of=a+b[col] second=x*c[row]-a
+#include "cast/elementwise_pair.cuh"
+namespace ingot {
+
+struct Fused {
+  static constexpr u32 kInputs = 3;
+  static constexpr bool kUsesX = true;
+  static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix, InputKind::column, InputKind::row};
+  static INGOT_HOST_DEVICE float apply(float, float a0, float a1, float) {
+    const float t0 = a0 + a1;
+    return t0;
+  }
+};
+
+}  // namespace ingot
+namespace ingot {
+
+struct Second {
+  static constexpr u32 kInputs = 3;
+  static constexpr bool kUsesX = true;
+  static constexpr InputKind kKinds[kMaxInputs] = {InputKind::matrix, InputKind::column, InputKind::row};
+  static INGOT_HOST_DEVICE float apply(float x, float a0, float, float a2) {
+    const float t0 = fused_multiply_add(x, a2, -a0);
+    return t0;
+  }
+};
+
+}  // namespace ingot
+constexpr auto kKernel = &ingot::elementwise_pair<ingot::ValueSource<ingot::bf16, ingot::Fused, ingot::ValueConfig{.in_place = true}>, ingot::Second>;
+)");
+  BOOST_TEST(passes(parse("elementwise bf16 of=x second=-x")).size() == 1U);
+}
+
 BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
   const auto two = [](const char* line) { return has_pass(parse(line), Pass::first); };
   BOOST_TEST(two("amax bf16 scale=tensor"));

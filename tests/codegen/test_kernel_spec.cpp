@@ -589,9 +589,9 @@ BOOST_AUTO_TEST_CASE(elementwise_is_named_by_its_expression) {
              "elementwise e5m2 of=exp(x): in is e5m2, but " + dtypes);
   BOOST_TEST(parse_error("elementwise") == "\"elementwise\" must be followed by the dtype of its values, such as bf16");
   BOOST_TEST(parse_error("elementwise bf16 of=x list") ==
-             "\"list\" is no word of elementwise; expected of=<expression> or fast");
+             "\"list\" is no word of elementwise; expected of=<expression>, second=<expression> or fast");
   BOOST_TEST(parse_error("elementwise bf16 of=x fast=1") ==
-             "\"fast=1\" is no word of elementwise; expected of=<expression> or fast");
+             "\"fast=1\" is no word of elementwise; expected of=<expression>, second=<expression> or fast");
   BOOST_TEST(parse_error("elementwise bf16 of=x of=x") == "\"of=x\" gives the expression a second time");
 
   std::set<std::size_t> hashes;
@@ -606,6 +606,66 @@ BOOST_AUTO_TEST_CASE(elementwise_is_named_by_its_expression) {
 
   const CastSpec values = cast_of_values(spec);
   BOOST_TEST(print(values) == "cast f16->e4m3fn of=x*sigmoid(x)*gate scale=tensor out=codes,result fast");
+}
+
+BOOST_AUTO_TEST_CASE(elementwise_may_have_a_second_expression) {
+  const ElementwiseSpec spec{.in = Dtype::f16,
+                             .pointwise = parse_pointwise("grad * up"),
+                             .second = parse_pointwise("grad * x"),
+                             .fast_math = true};
+  BOOST_TEST(print(spec) == "elementwise f16 of=grad*up second=grad*x fast");
+  BOOST_TEST((parse(print(spec)) == KernelSpec(spec)));
+  BOOST_TEST((parse("elementwise f16 fast second=grad*x of=grad*up") == KernelSpec(spec)));
+  BOOST_TEST((parse("elementwise bf16 of=x second=-x") != parse("elementwise bf16 of=x")));
+  BOOST_TEST(parse_error("elementwise bf16 of=x second=x second=x") ==
+             "\"second=x\" gives the second expression a second time");
+  BOOST_TEST(refusal(ElementwiseSpec{.second = parse_pointwise("x")}) ==
+             "elementwise bf16 second=x: there is no pointwise expression, but it is all that this kernel computes: "
+             "of=silu(x)*gate");
+  const auto refused_pair = [&](const char* first, const char* second) {
+    return refusal(ElementwiseSpec{.pointwise = parse_pointwise(first), .second = parse_pointwise(second)});
+  };
+  BOOST_TEST(refused_pair("x*a", "x*a[col]") ==
+             "elementwise bf16 of=x*a second=x*a[col]: the two expressions read a as inputs of different kinds: give "
+             "one of the two another name");
+  BOOST_TEST(refused_pair("a+b+c", "x+d*e") ==
+             "elementwise bf16 of=a+b+c second=x+d*e: the two expressions read 5 inputs besides x, but a kernel reads "
+             "at most 4");
+  BOOST_TEST(valid(ElementwiseSpec{.pointwise = parse_pointwise("a+b+c"), .second = parse_pointwise("x+d*a")}));
+
+  std::set<std::size_t> hashes;
+  for (const char* const first : {"x", "silu(x)", "silu(x)*gate"}) {
+    for (const char* const second : {"x", "silu(x)", "silu(x)*gate"}) {
+      hashes.insert(
+          hash_value(ElementwiseSpec{.pointwise = parse_pointwise(first), .second = parse_pointwise(second)}));
+    }
+    hashes.insert(hash_value(ElementwiseSpec{.pointwise = parse_pointwise(first)}));
+  }
+  BOOST_TEST(hashes.size() == 3U * 4U);
+}
+
+// Those of the first expression, then those that only the second has.
+BOOST_AUTO_TEST_CASE(inputs_of_elementwise_are_those_of_both_expressions) {
+  const auto spec = std::get<ElementwiseSpec>(parse("elementwise bf16 of=b*a[col] second=c[row]*x+b"));
+  const ElementwiseInputs inputs(spec);
+  std::vector<std::string> names;
+  for (const PointwiseInput* const input : inputs.all()) names.push_back(input->name);
+  const std::vector<std::string> first = [&] {
+    std::vector<std::string> own;
+    for (const PointwiseInput& input : spec.pointwise.inputs()) own.push_back(input.name);
+    return own;
+  }();
+  BOOST_TEST(names.size() == 3U);
+  BOOST_TEST(std::equal(first.begin(), first.end(), names.begin()));
+  BOOST_TEST(names.back() == "c");
+  BOOST_TEST(inputs.index_of("c") == 2U);
+  BOOST_TEST(inputs.index_of("d") == 3U);
+  BOOST_TEST(uses_x(spec));
+  BOOST_TEST(!uses_x(std::get<ElementwiseSpec>(parse("elementwise bf16 of=a"))));
+  BOOST_TEST(!uses_x(std::get<ElementwiseSpec>(parse("elementwise bf16 of=a second=b"))));
+
+  BOOST_TEST(print(cast_of_values(spec)) == "cast bf16->e4m3fn of=b*a[col] scale=tensor out=codes,result");
+  BOOST_TEST(print(cast_of_values(spec, true)) == "cast bf16->e4m3fn of=c[row]*x+b scale=tensor out=codes,result");
 }
 
 BOOST_AUTO_TEST_CASE(all_valid_specs_are_all_and_valid) {

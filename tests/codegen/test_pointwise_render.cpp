@@ -52,7 +52,13 @@ std::string all_rendered() {
   std::string text =
       "// Written by test_pointwise_render.cpp: see there.\n#pragma once\n\n#include \"pointwise/pointwise.cuh\"\n";
   for (const Case& one : kCases) text += "\n" + render(parse_pointwise(one.text), one.name, one.precision);
-  return text;
+  // For elementwise_pair: a second expression of the first case's inputs.
+  const Pointwise first = parse_pointwise(kCases[0].text);
+  std::vector<const PointwiseInput*> inputs;
+  for (const PointwiseInput& input : first.inputs()) inputs.push_back(&input);
+  return text + "\n" +
+         render(parse_pointwise("x * mean[row] - gate"), "RenderedBesideSwigluBias", reproducible16,
+                {.x = true, .inputs = inputs});
 }
 
 std::string content_of(const std::string& path) {

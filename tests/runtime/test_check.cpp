@@ -314,6 +314,82 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
   BOOST_TEST((error.code == ErrorCode::invalid_spec));
 }
 
+BOOST_AUTO_TEST_CASE(elementwise_operations_of_two_expressions) {
+  const ElementwiseSpec spec{
+      .in = Dtype::bf16, .pointwise = parse_pointwise("gate * 2"), .second = parse_pointwise("x * gate + bias[col]")};
+  const auto of = [&](const std::function<void(ElementwiseTensors&)>& change) {
+    ElementwiseTensors tensors{
+        .input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
+        .inputs = {matrix(at(1024), Dtype::bf16, 4, 8, kCpu), vector(at(2048), Dtype::bf16, 8, kCpu)},
+        .output = matrix(at(3072), Dtype::bf16, 4, 8, kCpu),
+        .second = matrix(at(4096), Dtype::bf16, 4, 8, kCpu)};
+    change(tensors);
+    return refused([&] { check(spec, tensors, kCpu); }).message;
+  };
+  BOOST_TEST(of([](auto&) {}) == kNothing);
+  // x is read by the second expression alone, and so is bias.
+  BOOST_TEST(of([](auto& t) { t.input.data = nullptr; }) ==
+             "elementwise input: is bf16[4, 8] on cpu; its data pointer is null; only an empty tensor may have none");
+  BOOST_TEST(of([](auto& t) { t.inputs[1] = {}; }) ==
+             "elementwise inputs[1] (bias): is missing; it must be bf16[1, 8]: one for each column of the input");
+  BOOST_TEST(of([](auto& t) { t.inputs[2] = t.inputs[0]; }) ==
+             "elementwise inputs[2]: is bf16[4, 8] on cpu; it must not be given (a default Tensor instead): the "
+             "expressions have no such input");
+  BOOST_TEST(of([](auto& t) { t.second = {}; }) ==
+             "elementwise second: is missing; it must be bf16[4, 8]: the input's shape");
+  BOOST_TEST(of([](auto& t) { t.second.cols = 7; }) ==
+             "elementwise second: is bf16[4, 7] on cpu, row stride 8; it must be [4, 8]: the input's shape");
+  BOOST_TEST(of([](auto& t) { t.second.dtype = Dtype::f16; }) ==
+             "elementwise second: is f16[4, 8] on cpu; the spec asks for bf16");
+
+  // Each output may be one of the matrices, of which none is both.
+  BOOST_TEST(of([](auto& t) { t.second = t.input; }) == kNothing);
+  BOOST_TEST(of([](auto& t) { t.second = t.inputs[0]; }) == kNothing);
+  BOOST_TEST(of([](auto& t) {
+               t.output = t.inputs[0];
+               t.second = t.input;
+             }) == kNothing);
+  BOOST_TEST(of([](auto& t) { t.second.data = at(1026); }) ==
+             "elementwise second: is bf16[4, 8] on cpu; its memory overlaps that of elementwise inputs[0], which is "
+             "bf16[4, 8] on cpu; the output may be that matrix itself, with the same address and row stride, or its "
+             "own memory");
+  BOOST_TEST(of([](auto& t) { t.second.data = at(2048); }) ==
+             "elementwise second: is bf16[4, 8] on cpu; its memory overlaps that of elementwise inputs[1], which is "
+             "bf16[1, 8] on cpu; an output needs its own memory");
+  const std::string each_other =
+      "its memory overlaps that of elementwise output, which is bf16[4, 8] on cpu; an output needs its own memory";
+  BOOST_TEST(of([](auto& t) { t.second = t.output; }) == "elementwise second: is bf16[4, 8] on cpu; " + each_other);
+  BOOST_TEST(of([](auto& t) { t.second = t.output = t.input; }) ==
+             "elementwise second: is bf16[4, 8] on cpu; " + each_other);
+  BOOST_TEST(of([](auto& t) { t.output.data = at(4098); }) ==
+             "elementwise second: is bf16[4, 8] on cpu; " + each_other);
+
+  // Different columns of one matrix, in either order; but not with a column in common, or with another row stride.
+  const auto columns = [&](std::size_t first, std::size_t second, std::int64_t stride, std::int64_t second_stride) {
+    return of([&](auto& t) {
+      t.output = matrix(at(8192 + 2 * first), Dtype::bf16, 4, 8, kCpu);
+      t.second = matrix(at(8192 + 2 * second), Dtype::bf16, 4, 8, kCpu);
+      t.output.row_stride = stride;
+      t.second.row_stride = second_stride;
+    });
+  };
+  BOOST_TEST(columns(0, 8, 16, 16) == kNothing);
+  BOOST_TEST(columns(8, 0, 16, 16) == kNothing);
+  BOOST_TEST(columns(3, 11 + 20, 20, 20) == kNothing);
+  for (const std::string& refusal : {columns(0, 7, 16, 16), columns(0, 8, 15, 15), columns(9, 0, 16, 16),
+                                     columns(8, 0, 15, 15), columns(0, 8, 16, 24), columns(0, 16, 16, 16)}) {
+    BOOST_TEST(contains(refusal, "elementwise second: is bf16[4, 8] on cpu, row stride "));
+    BOOST_TEST(contains(refusal, "overlaps that of elementwise output"));
+  }
+
+  ElementwiseTensors single{.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
+                            .output = matrix(at(1024), Dtype::bf16, 4, 8, kCpu),
+                            .second = matrix(at(2048), Dtype::bf16, 4, 8, kCpu)};
+  BOOST_TEST(refused([&] { check(ElementwiseSpec{.pointwise = parse_pointwise("x")}, single, kCpu); }).message ==
+             "elementwise second: is bf16[4, 8] on cpu; it must not be given (a default Tensor instead): the spec has "
+             "no second expression");
+}
+
 BOOST_AUTO_TEST_CASE(layouts_say_where_m_n_and_k_are) {
   const GemmSpec spec{.a = Dtype::bf16,
                       .b = Dtype::bf16,

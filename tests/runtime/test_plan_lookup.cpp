@@ -212,6 +212,11 @@ BOOST_FIXTURE_TEST_CASE(elementwise, DryLaunches) {
   tensors.output = at(2, Dtype::bf16, 256, 256);
   backend->elementwise(spec, tensors, stream);
   BOOST_TEST(only_reads([&] { backend->elementwise(spec, tensors, stream); }));
+  ElementwiseSpec pair = spec;
+  pair.second = parse_pointwise("x * 2");
+  tensors.second = at(3, Dtype::bf16, 256, 256);
+  backend->elementwise(pair, tensors, stream);
+  BOOST_TEST(only_reads([&] { backend->elementwise(pair, tensors, stream); }));
 }
 
 BOOST_FIXTURE_TEST_CASE(whole_gemm, DryLaunches) {

@@ -1,26 +1,46 @@
-// Runs an expression whose output is one of the matrices that it reads.
+// Runs expressions whose outputs are matrices that they read, and pairs of expressions one by one.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
+#include <map>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "cases.h"
 #include "ingot/runtime/context/backend.h"
+#include "support/compare.h"
 #include "support/run_case.h"
 
 namespace ingot::test {
 
-// The expression's matrices, by their names in the backend's argument struct.
+// The matrices that the expressions read, by their names in the backend's argument struct.
 inline std::vector<std::string> matrices_of(const ElementwiseSpec& spec) {
   std::vector<std::string> names;
-  if (spec.pointwise.uses_x()) names.emplace_back("input");
-  const auto inputs = spec.pointwise.inputs();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].kind == PointwiseInput::Kind::matrix) names.push_back(pointwise_input_name(i));
+  if (uses_x(spec)) names.emplace_back("input");
+  const ElementwiseInputs inputs(spec);
+  for (std::size_t i = 0; i < inputs.all().size(); ++i) {
+    if (inputs.all()[i]->kind == PointwiseInput::Kind::matrix) names.push_back(pointwise_input_name(i));
   }
   return names;
+}
+
+// Which matrix each output is written over, by their names; an output that is not named has its own memory.
+using WrittenOver = std::map<std::string, std::string>;
+
+// Each output over each matrix, and both over two different ones.
+inline std::vector<WrittenOver> choices_in_place(const ElementwiseSpec& spec) {
+  std::vector<WrittenOver> choices;
+  for (const std::string& one : matrices_of(spec)) {
+    choices.push_back({{"output", one}});
+    if (!spec.second) continue;
+    choices.push_back({{"second", one}});
+    for (const std::string& other : matrices_of(spec)) {
+      if (other != one) choices.push_back({{"output", one}, {"second", other}});
+    }
+  }
+  return choices;
 }
 
 // Rows that are read 8 elements at a time, rows that are not, both in one call, and the ends of tiles.
@@ -34,34 +54,78 @@ inline std::vector<Case> in_place_cases(const ElementwiseSpec& spec) {
   return made;
 }
 
-// Runs the case with `over` as input and output, and returns that matrix with the bytes around it. `times`: how many
-// calls, one after the other.
-inline GuardedMatrix run_in_place(const Case& c, const SharedMatrices& inputs, const std::string& over,
-                                  Backend& backend, Stream& stream, int times = 1) {
-  const auto& spec = std::get<ElementwiseSpec>(c.spec);
-  std::vector<Buffer> memory;
-  const auto place = [&](const std::string& name) -> Tensor {
-    const auto found = inputs.find(name);
-    if (found == inputs.end()) return {};
-    const std::vector<std::byte>& bytes = found->second->bytes();
-    memory.emplace_back(backend, bytes.size());
-    backend.device_api().copy_from_host(memory.back().data(), bytes.data(), bytes.size(), stream);
-    return found->second->view(memory.back().data(), backend.device());
+// Runs the case and returns its outputs with the bytes around them. `times`: how many calls, one after the other.
+inline Matrices run_in_place(const Case& c, const SharedMatrices& inputs, const WrittenOver& over, Backend& backend,
+                             Stream& stream, int times = 1) {
+  Matrices outputs = poisoned_outputs(c);
+  for (const auto& [output, matrix] : over) outputs.at(output) = *inputs.at(matrix);
+  std::map<std::string, Buffer> memory;
+  std::map<std::string, Tensor> tensors;
+  const auto place = [&](const std::string& name, const GuardedMatrix& matrix) {
+    const std::vector<std::byte>& bytes = matrix.bytes();
+    Buffer& buffer = memory.try_emplace(name, backend, bytes.size()).first->second;
+    backend.device_api().copy_from_host(buffer.data(), bytes.data(), bytes.size(), stream);
+    tensors[name] = matrix.view(buffer.data(), backend.device());
   };
-  ElementwiseTensors tensors{.input = place("input"), .output = {}};
-  const auto buffer_of = [&](const Tensor& tensor, const GuardedMatrix& matrix) {
-    return static_cast<std::byte*>(tensor.data) - (matrix.element(0, 0) - matrix.bytes().data());
-  };
-  if (over == "input") tensors.output = tensors.input;
-  for (std::size_t i = 0; i < tensors.inputs.size(); ++i) {
-    tensors.inputs[i] = place(pointwise_input_name(i));
-    if (over == pointwise_input_name(i)) tensors.output = tensors.inputs[i];
+  const auto place_of = [&](const std::string& output) { return over.contains(output) ? over.at(output) : output; };
+  for (const auto& [name, matrix] : inputs) place(name, *matrix);
+  for (const auto& [name, matrix] : outputs) {
+    if (!over.contains(name)) place(name, matrix);
   }
-  for (int i = 0; i < times; ++i) backend.elementwise(spec, tensors, stream);
-  GuardedMatrix result = *inputs.at(over);
-  backend.device_api().copy_to_host(result.bytes().data(), buffer_of(tensors.output, result), result.bytes().size(),
-                                    stream);
-  return result;
+  ElementwiseTensors all{
+      .input = tensors["input"], .output = tensors[place_of("output")], .second = tensors[place_of("second")]};
+  for (std::size_t i = 0; i < all.inputs.size(); ++i) all.inputs[i] = tensors[pointwise_input_name(i)];
+  for (int i = 0; i < times; ++i) backend.elementwise(std::get<ElementwiseSpec>(c.spec), all, stream);
+  for (auto& [name, matrix] : outputs) {
+    backend.device_api().copy_to_host(matrix.bytes().data(), memory.at(place_of(name)).data(), matrix.bytes().size(),
+                                      stream);
+  }
+  return outputs;
+}
+
+// Where a call in place has other outputs than one with its own memory, or wrote outside them; empty if nowhere.
+inline std::string fault_in_place(const Case& c, const SharedMatrices& inputs, const WrittenOver& over,
+                                  const Matrices& expected, Backend& backend, Stream& stream) {
+  const Matrices found = run_in_place(c, inputs, over, backend, stream);
+  std::string fault = damage(found);
+  for (const auto& [name, matrix] : found) fault += bit_difference(name, expected.at(name), matrix);
+  return fault;
+}
+
+// One expression of a spec as a pass of its own: its inputs, in its order, and which output of the whole it computes.
+struct SinglePass {
+  ElementwiseSpec spec;
+  SharedMatrices inputs;
+  const char* output;
+};
+
+inline std::vector<SinglePass> single_passes(const ElementwiseSpec& spec, const SharedMatrices& inputs) {
+  const ElementwiseInputs all(spec);
+  std::vector<SinglePass> passes;
+  const auto add = [&](const Pointwise& expression, const char* output) {
+    SinglePass pass{.spec = spec, .inputs = {{"input", inputs.at("input")}}, .output = output};
+    pass.spec.pointwise = expression;
+    pass.spec.second = {};
+    for (std::size_t i = 0; i < expression.inputs().size(); ++i) {
+      pass.inputs[pointwise_input_name(i)] = inputs.at(pointwise_input_name(all.index_of(expression.inputs()[i].name)));
+    }
+    passes.push_back(std::move(pass));
+  };
+  add(spec.pointwise, "output");
+  if (spec.second) add(spec.second, "second");
+  return passes;
+}
+
+// Where the outputs differ from those of each expression as a pass of its own; empty if they do not.
+inline std::string difference_from_single_passes(const Case& c, const SharedMatrices& inputs, const Matrices& outputs,
+                                                 Backend& backend, Stream& stream) {
+  for (const SinglePass& pass : single_passes(std::get<ElementwiseSpec>(c.spec), inputs)) {
+    const Case single{.spec = pass.spec, .shape = c.shape, .input = c.input, .placement = c.placement};
+    const std::string fault =
+        bit_difference(pass.output, run(single, pass.inputs, backend, stream).at("output"), outputs.at(pass.output));
+    if (!fault.empty()) return fault;
+  }
+  return {};
 }
 
 }  // namespace ingot::test

@@ -46,16 +46,26 @@ SharedMatrices InputMaker::inputs_of(const CastStatsSpec& spec, const Case& c) {
 
 void InputMaker::add_pointwise_inputs(const Pointwise& expression, Dtype dtype, const Case& c, SharedMatrices& made) {
   const auto inputs = expression.inputs();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const auto seed = static_cast<unsigned>(10 + i);
-    std::shared_ptr<const GuardedMatrix>& input = made[pointwise_input_name(i)];
-    switch (inputs[i].kind) {
-      case PointwiseInput::Kind::matrix: input = matrix(dtype, c.shape.rows, c.shape.cols, c, seed); break;
-      case PointwiseInput::Kind::column: input = matrix(dtype, 1, c.shape.cols, c, seed); break;
-      case PointwiseInput::Kind::column_f32: input = matrix(Dtype::f32, 1, c.shape.cols, c, seed); break;
-      case PointwiseInput::Kind::row: input = matrix(Dtype::f32, 1, c.shape.rows, c, seed); break;
-    }
+  for (std::size_t i = 0; i < inputs.size(); ++i) add_pointwise_input(inputs[i], i, dtype, c, made);
+}
+
+void InputMaker::add_pointwise_input(const PointwiseInput& input, std::size_t i, Dtype dtype, const Case& c,
+                                     SharedMatrices& made) {
+  const auto seed = static_cast<unsigned>(10 + i);
+  std::shared_ptr<const GuardedMatrix>& values = made[pointwise_input_name(i)];
+  switch (input.kind) {
+    case PointwiseInput::Kind::matrix: values = matrix(dtype, c.shape.rows, c.shape.cols, c, seed); break;
+    case PointwiseInput::Kind::column: values = matrix(dtype, 1, c.shape.cols, c, seed); break;
+    case PointwiseInput::Kind::column_f32: values = matrix(Dtype::f32, 1, c.shape.cols, c, seed); break;
+    case PointwiseInput::Kind::row: values = matrix(Dtype::f32, 1, c.shape.rows, c, seed); break;
   }
+}
+
+SharedMatrices InputMaker::inputs_of(const ElementwiseSpec& spec, const Case& c) {
+  SharedMatrices made{{"input", matrix(spec.in, c.shape.rows, c.shape.cols, c, 1)}};
+  const ElementwiseInputs inputs(spec);
+  for (std::size_t i = 0; i < inputs.all().size(); ++i) add_pointwise_input(*inputs.all()[i], i, spec.in, c, made);
+  return made;
 }
 
 SharedMatrices InputMaker::inputs_of(const NormSpec& spec, const Case& c) {
@@ -232,6 +242,7 @@ Matrices poisoned_outputs(const Case& c) {
     outputs["scale"] = GuardedMatrix(Dtype::f32, 1, cols);
   } else if (const auto* const elementwise = std::get_if<ElementwiseSpec>(&c.spec)) {
     outputs["output"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
+    if (elementwise->second) outputs["second"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
   } else if (std::holds_alternative<CastStatsSpec>(c.spec)) {
     outputs["stats"] = GuardedMatrix(Dtype::f32, 1, kCastStatsWords);
   } else {
@@ -338,11 +349,12 @@ void PlacedCase::enqueue_as(const RelayoutSpec& spec, Stream& stream) {
 
 void PlacedCase::enqueue_as(const ElementwiseSpec& spec, Stream& stream) {
   Tensor input = of("input");
-  if (!spec.pointwise.uses_x()) input.data = nullptr;  // it only gives the shape
+  if (!uses_x(spec)) input.data = nullptr;  // it only gives the shape
   backend_->elementwise(spec,
                         {.input = input,
                          .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
-                         .output = of("output")},
+                         .output = of("output"),
+                         .second = of("second")},
                         stream);
 }
 

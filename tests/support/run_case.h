@@ -38,13 +38,17 @@ class InputMaker {
  private:
   SharedMatrices inputs_of(const RelayoutSpec&, const Case& c);
   SharedMatrices inputs_of(const CastSpec& spec, const Case& c);
-  SharedMatrices inputs_of(const ElementwiseSpec& spec, const Case& c) { return inputs_of(cast_of_values(spec), c); }
+  // In the order of ElementwiseInputs.
+  SharedMatrices inputs_of(const ElementwiseSpec& spec, const Case& c);
 
   // With these scale_inv some values saturate, some are flushed to zero, and some do neither. Every eighth code is a
   // zero. So the codes include combinations that no cast writes.
   SharedMatrices inputs_of(const CastStatsSpec& spec, const Case& c);
 
   void add_pointwise_inputs(const Pointwise& expression, Dtype dtype, const Case& c, SharedMatrices& made);
+  // As input i of an expression.
+  void add_pointwise_input(const PointwiseInput& input, std::size_t i, Dtype dtype, const Case& c,
+                           SharedMatrices& made);
 
   // gamma and beta are ordinary numbers, whatever the input is.
   SharedMatrices inputs_of(const NormSpec& spec, const Case& c);

@@ -20,6 +20,7 @@
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
 #include "cast/elementwise.cuh"
+#include "cast/elementwise_pair.cuh"
 #include "gemm/gemm_simt.cuh"
 #include "gemm/relayout.cuh"
 
@@ -1643,6 +1644,48 @@ BOOST_AUTO_TEST_CASE(elementwise_values) {
                                            .across_log2 = ElementwiseLaunch::across_log2(s.cols)});
         BOOST_TEST(output.guarded());
         BOOST_TEST(same_bits(output, cpu.result, s.rows, s.cols));
+      }
+    }
+  }
+}
+
+// The same with a second output: each output over one of the inputs, both over two, or with their own memory.
+BOOST_AUTO_TEST_CASE(elementwise_pairs) {
+  using Source = ValueSource<bf16, RenderedSwigluBias, ValueConfig{.in_place = true}>;
+  const auto spec =
+      std::get<ElementwiseSpec>(parse("elementwise bf16 of=silu(x)*gate+bias[col]/mean[row] second=x*mean[row]-gate"));
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  std::vector<Shape> shapes = kShapes;
+  shapes.insert(shapes.end(), kFusedShapes.begin(), kFusedShapes.end());
+  for (const Shape& s : shapes) {
+    for (const int over : {0, 1, 2, 3}) {
+      BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift << ", over " << over) {
+        FusedCast kernels(s), cpu(s);
+        Matrix<bf16> own(s.rows, s.cols, s.cols + 3 * s.pad), expected = own;
+        backend->elementwise(
+            spec,
+            {.input = tensor_of(cpu.x, Dtype::bf16, s.rows, s.cols),
+             .inputs = {tensor_of(cpu.gate, Dtype::bf16, s.rows, s.cols), tensor_of(cpu.bias, Dtype::bf16, 1, s.cols),
+                        tensor_of(cpu.mean, Dtype::f32, 1, s.rows)},
+             .output = tensor_of(cpu.result, Dtype::bf16, s.rows, s.cols),
+             .second = tensor_of(expected, Dtype::bf16, s.rows, s.cols)},
+            stream);
+        Matrix<bf16>& output = (over & 1) == 0 ? kernels.result : kernels.x;
+        Matrix<bf16>& second = (over & 2) == 0 ? own : kernels.gate;
+        auto grid = ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16));
+        if (over == 1) grid.y = ceil_div(grid.y, i64{2});
+        emulator::launch(elementwise_pair<Source, RenderedBesideSwigluBias>,
+                         {.grid = grid.x, .grid_y = grid.y, .threads = ElementwiseLaunch::kThreads},
+                         ElementwisePairParams{.first = {.source = kernels.source(),
+                                                         .output = output.data(),
+                                                         .output_stride = output.stride(),
+                                                         .across_log2 = ElementwiseLaunch::across_log2(s.cols)},
+                                               .second = second.data(),
+                                               .second_stride = second.stride()});
+        BOOST_TEST((output.guarded() && second.guarded()));
+        BOOST_TEST(same_bits(output, cpu.result, s.rows, s.cols));
+        BOOST_TEST(same_bits(second, expected, s.rows, s.cols));
       }
     }
   }

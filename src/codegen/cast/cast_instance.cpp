@@ -27,11 +27,7 @@ std::string source_text(const CastSpec& spec) {
 
 std::string functor(const CastSpec& spec) {
   if (!spec.pointwise) return {};
-  const bool to_f32 = spec.unrounded || spec.in == Dtype::f32;
-  return render(spec.pointwise, kFunctorName,
-                spec.fast_math ? PointwisePrecision::fast
-                : to_f32       ? PointwisePrecision::reproducible32
-                               : PointwisePrecision::reproducible16);
+  return render(spec.pointwise, kFunctorName, value_precision(spec));
 }
 
 std::string value_words(const CastSpec& spec) {

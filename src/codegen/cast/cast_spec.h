@@ -52,6 +52,13 @@ struct CastSpec {
   bool operator==(const CastSpec&) const = default;
 };
 
+// That of the expression, on the CPU and in the kernels.
+constexpr PointwisePrecision value_precision(const CastSpec& spec) {
+  if (spec.fast_math) return PointwisePrecision::fast;
+  return spec.unrounded || spec.in == Dtype::f32 ? PointwisePrecision::reproducible32
+                                                 : PointwisePrecision::reproducible16;
+}
+
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const CastSpec& spec);
 void validate_spec(const CastSpec& spec);

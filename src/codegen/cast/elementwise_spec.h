@@ -1,8 +1,11 @@
-// A pointwise expression as a separate kernel, for values that are needed in high precision, such as the gradient of
-// an activation function.
+// One or two pointwise expressions as a separate kernel, for values that are needed in high precision, such as the
+// gradients of an activation function.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,18 +22,40 @@ class SpecReader;
 struct TemplateInstance;
 
 // output[rows, cols] = expression(x, inputs), computed in f32 and rounded to `in`: the `result` of a cast with the same
-// expression, without the cast.
+// expression, without the cast. With a second expression also second[rows, cols], from the same x and inputs: each
+// element that both expressions read is loaded once.
 struct ElementwiseSpec {
   static constexpr std::string_view kWord = "elementwise";
   Dtype in = Dtype::bf16;
   Pointwise pointwise{};   // must be set
+  Pointwise second{};      // none: one output
   bool fast_math = false;  // as in CastSpec
   bool operator==(const ElementwiseSpec&) const = default;
 };
 
+// What the expressions of a spec read besides x: the inputs of the first one in its order, then those that only the
+// second one has. An input of one name is the same for both. Refers to the spec.
+class INGOT_API ElementwiseInputs {
+ public:
+  explicit ElementwiseInputs(const ElementwiseSpec& spec);
+
+  // Of a valid spec at most kMaxPointwiseInputs.
+  std::span<const PointwiseInput* const> all() const { return std::span(inputs_).first(count_); }
+  // Where the input of this name is in all(); the size of all() if it is not there.
+  std::size_t index_of(std::string_view input) const;
+
+ private:
+  std::array<const PointwiseInput*, 2 * kMaxPointwiseInputs> inputs_{};
+  std::size_t count_ = 0;
+};
+
+inline bool uses_x(const ElementwiseSpec& spec) {
+  return spec.pointwise.uses_x() || (spec.second && spec.second.uses_x());
+}
+
 // The cast that computes the same values from the same inputs with the same precision; its `result` is this kernel's
-// output.
-INGOT_API CastSpec cast_of_values(const ElementwiseSpec& spec);
+// output. For the second expression's, of_second: its inputs are those of that expression alone.
+INGOT_API CastSpec cast_of_values(const ElementwiseSpec& spec, bool of_second = false);
 
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const ElementwiseSpec& spec);

@@ -1,5 +1,6 @@
 #include "ingot/codegen/pointwise/pointwise_lowering.h"
 #include <fmt/format.h>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -176,14 +177,36 @@ bool is_long(const Pointwise& expression) {
   return instructions > kMostInlined;
 }
 
+// The parameter that an input of the expression is.
+std::string parameter_of(const PointwiseInput& input, std::span<const PointwiseInput* const> inputs) {
+  const auto found = std::ranges::find_if(inputs, [&](const PointwiseInput* each) { return *each == input; });
+  return fmt::format("a{}", found - inputs.begin());
+}
+
+// "float x, float a0, float": one that the expression does not read has no name.
+std::string parameter_list(const Pointwise& expression, const PointwiseParameters& parameters) {
+  const auto read = expression.inputs();
+  std::string list = expression.uses_x() ? "float x" : "float";
+  for (const PointwiseInput* const input : parameters.inputs) {
+    list += ", float";
+    if (std::ranges::find(read, *input) != read.end()) list += " " + parameter_of(*input, parameters.inputs);
+  }
+  return list;
+}
+
 }  // namespace
 
 std::string render(const Pointwise& expression, std::string_view functor_name, PointwisePrecision precision) {
-  std::string parameters = expression.uses_x() ? "float x" : "float";
+  std::vector<const PointwiseInput*> inputs;
+  for (const PointwiseInput& input : expression.inputs()) inputs.push_back(&input);
+  return render(expression, functor_name, precision, {.x = expression.uses_x(), .inputs = inputs});
+}
+
+std::string render(const Pointwise& expression, std::string_view functor_name, PointwisePrecision precision,
+                   const PointwiseParameters& parameters) {
   std::string kinds;
-  for (std::size_t i = 0; i < expression.inputs().size(); ++i) {
-    parameters += fmt::format(", float a{}", i);
-    kinds += fmt::format("{}InputKind::{}", i == 0 ? "" : ", ", kind_name(expression.inputs()[i].kind));
+  for (const PointwiseInput* const input : parameters.inputs) {
+    kinds += fmt::format("{}InputKind::{}", kinds.empty() ? "" : ", ", kind_name(input->kind));
   }
   std::string body;
   std::vector<std::string> values;
@@ -197,7 +220,7 @@ std::string render(const Pointwise& expression, std::string_view functor_name, P
     } else if (step.op == Op::x) {
       values.emplace_back("x");
     } else if (step.op == Op::input) {
-      values.push_back(fmt::format("a{}", step.a));
+      values.push_back(parameter_of(expression.inputs()[step.a], parameters.inputs));
     } else if (lowered[i].kind == LoweredStep::Kind::part_of_another) {
       values.emplace_back();
     } else {
@@ -213,8 +236,8 @@ std::string render(const Pointwise& expression, std::string_view functor_name, P
       "  static constexpr bool kUsesX = {};\n"
       "  static constexpr InputKind kKinds[kMaxInputs] = {{{}}};\n"
       "  {}static INGOT_HOST_DEVICE float apply({}) {{\n{}    return {};\n  }}\n}};\n\n}}  // namespace ingot\n",
-      functor_name, expression.inputs().size(), expression.uses_x(), kinds,
-      is_long(expression) ? "__attribute__((noinline)) " : "", parameters, body, last);
+      functor_name, parameters.inputs.size(), parameters.x, kinds,
+      is_long(expression) ? "__attribute__((noinline)) " : "", parameter_list(expression, parameters), body, last);
 }
 
 }  // namespace ingot

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,5 +43,14 @@ std::vector<LoweredStep> lower(const Pointwise& expression);
 // decide but the schedule. None of the user's text gets in: inputs are named a0, a1 ..., and numbers are written in
 // hexadecimal. `functor_name` is an identifier.
 std::string render(const Pointwise& expression, std::string_view functor_name, PointwisePrecision precision);
+
+// What the functor of an expression takes: x and inputs that a kernel loads for several expressions, among them all
+// that this one reads.
+struct PointwiseParameters {
+  bool x = true;
+  std::span<const PointwiseInput* const> inputs{};
+};
+std::string render(const Pointwise& expression, std::string_view functor_name, PointwisePrecision precision,
+                   const PointwiseParameters& parameters);
 
 }  // namespace ingot

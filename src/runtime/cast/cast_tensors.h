@@ -132,13 +132,15 @@ struct ColumnSumTensors {
   Tensor sum;
 };
 
-// input[rows, cols] and output[rows, cols] of spec.in; input and inputs are those of a cast's expression (CastTensors).
-// The output may be `input` or one of the expression's matrices, with the same address and row stride; otherwise it
-// must not overlap them.
+// input[rows, cols], output[rows, cols] and, with a second expression, second[rows, cols] of spec.in; input and inputs
+// are those of a cast's expression (CastTensors), of two expressions in the order of ElementwiseInputs. Each output may
+// be `input` or one of the matrices that the expressions read, with the same address and row stride; otherwise it must
+// not overlap them. The outputs must not overlap each other, but may be different columns of one matrix.
 struct ElementwiseTensors {
   Tensor input;
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
   Tensor output;
+  Tensor second{};
 };
 
 // The layout of a matrix's scale_inv. Those of 1x128 groups may have either of two orders: row by row in one vector, or

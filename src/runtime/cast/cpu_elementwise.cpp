@@ -1,7 +1,10 @@
-// elementwise on the CPU: a pointwise expression over a matrix.
+// elementwise on the CPU: one or two pointwise expressions over a matrix.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "ingot/runtime/cast/cast_operations.h"
@@ -16,22 +19,41 @@ namespace {
 constexpr PointwiseInputNames kInputs{"elementwise inputs[0]", "elementwise inputs[1]", "elementwise inputs[2]",
                                       "elementwise inputs[3]"};
 
-}  // namespace
+// Are these different columns of one matrix, such as the halves of [gate, up]? Their rows alternate in memory.
+bool side_by_side(const Tensor& a, const Tensor& b) {
+  if (a.row_stride != b.row_stride || a.row_stride <= 0) return false;
+  const std::int64_t stride = a.row_stride * size_of(a.dtype);
+  const std::int64_t width = a.cols * size_of(a.dtype);
+  const auto address = [](const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data); };
+  const auto apart = static_cast<std::int64_t>(address(b) - address(a)) % stride;
+  const std::int64_t shift = apart < 0 ? apart + stride : apart;
+  return shift >= width && shift + width <= stride;
+}
 
-void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device) {
-  validate_spec(spec);
-  const Tensor& input = tensors.input;
-  Range inputs[1 + kMaxPointwiseInputs] = {check_values("elementwise input", input, spec.in, spec.pointwise, device)};
-  check_pointwise_inputs(spec.pointwise, tensors.inputs, kInputs, shape_of_input(input), device,
-                         std::span(inputs).subspan<1>());
-  const Range output =
-      check_matrix("elementwise output", tensors.output, spec.in, input.rows, input.cols, device, "the input's shape");
-  // The output may be one of the matrices, but not a vector, which all rows or columns read.
-  const auto kinds = spec.pointwise.inputs();
-  for (std::size_t i = 0; i <= kinds.size(); ++i) {
-    if ((i > 0 && kinds[i - 1].kind != PointwiseInput::Kind::matrix) || !overlap(inputs[i], output)) continue;
-    if (!in_place(*inputs[i].tensor, tensors.output)) {
-      refuse("elementwise output", tensors.output,
+using InputRanges = std::array<Range, 1 + kMaxPointwiseInputs>;
+
+InputRanges check_inputs(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device) {
+  const PointwiseShape shape = shape_of_input(tensors.input);
+  const ElementwiseInputs inputs(spec);
+  const auto all = inputs.all();
+  InputRanges ranges = {check_values("elementwise input", tensors.input, spec.in, uses_x(spec), device)};
+  for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
+    ranges[i + 1] = i < all.size() ? check_pointwise_input(*all[i], kInputs[i], tensors.inputs[i], shape, device)
+                                   : check_absent(kInputs[i], tensors.inputs[i],
+                                                  spec.second ? "the expressions have no such input"
+                                                              : "the expression has no such input");
+  }
+  return ranges;
+}
+
+// An output may be one of the matrices, but not a vector, which all rows or columns read.
+void check_output_overlaps(const ElementwiseSpec& spec, InputRanges inputs, const Range& output) {
+  const ElementwiseInputs read(spec);
+  const auto all = read.all();
+  for (std::size_t i = 0; i <= all.size(); ++i) {
+    if ((i > 0 && all[i - 1]->kind != PointwiseInput::Kind::matrix) || !overlap(inputs[i], output)) continue;
+    if (!in_place(*inputs[i].tensor, *output.tensor)) {
+      refuse(output.what, *output.tensor,
              fmt::format("its memory overlaps that of {}, which is {}; the output may be that matrix itself, with the "
                          "same address and row stride, or its own memory",
                          inputs[i].what, describe(*inputs[i].tensor)));
@@ -41,24 +63,70 @@ void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Devic
   check_overlaps(inputs, {&output, 1});
 }
 
+}  // namespace
+
+void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device) {
+  validate_spec(spec);
+  const InputRanges inputs = check_inputs(spec, tensors, device);
+  const auto check_output = [&](const char* what, const Tensor& output) {
+    return check_matrix(what, output, spec.in, tensors.input.rows, tensors.input.cols, device, "the input's shape");
+  };
+  const Range outputs[] = {
+      check_output("elementwise output", tensors.output),
+      spec.second ? check_output("elementwise second", tensors.second)
+                  : check_absent("elementwise second", tensors.second, "the spec has no second expression")};
+  for (const Range& output : outputs) check_output_overlaps(spec, inputs, output);
+  if (!side_by_side(tensors.output, tensors.second)) check_overlaps({}, outputs);
+}
+
 }  // namespace ingot
 
 namespace ingot::cpu {
 
-// The output may be one of the matrices read: each piece is read completely before any of it is written.
+namespace {
+
+// The inputs of the second expression, in its own order.
+std::array<Tensor, kMaxPointwiseInputs> inputs_of_second(const ElementwiseSpec& spec,
+                                                         const ElementwiseTensors& tensors) {
+  const ElementwiseInputs all(spec);
+  std::array<Tensor, kMaxPointwiseInputs> inputs{};
+  std::ranges::transform(spec.second.inputs(), inputs.begin(),
+                         [&](const PointwiseInput& input) { return tensors.inputs[all.index_of(input.name)]; });
+  return inputs;
+}
+
+// Outputs may be matrices that are read: each piece is read completely before any of it is written.
+template <class In>
+void write_values(const Values<In>& values, const Values<In>* second, const ElementwiseTensors& tensors,
+                  ThreadPool& pool) {
+  constexpr i64 kPiece = Values<In>::kMaxCount;
+  pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
+    std::array<float, kPiece> read;
+    std::array<float, kPiece> read_second;
+    for (i64 r = begin; r < end; ++r) {
+      for (i64 c = 0; c < values.cols(); c += kPiece) {
+        const i64 count = std::min(kPiece, values.cols() - c);
+        const auto write = [&](const std::array<float, kPiece>& from, const Tensor& to) {
+          std::transform(from.begin(), from.begin() + count, row<In>(to, r) + c, from_float<In>);
+        };
+        values.read(r, c, count, read.data());
+        if (second != nullptr) second->read(r, c, count, read_second.data());
+        write(read, tensors.output);
+        if (second != nullptr) write(read_second, tensors.second);
+      }
+    }
+  });
+}
+
+}  // namespace
+
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool) {
   visit_high_precision(spec.in, [&]<class In>(Type<In>) {
     const Values<In> values(cast_of_values(spec), {.input = tensors.input, .scale_inv = {}, .inputs = tensors.inputs});
-    pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
-      for (i64 r = begin; r < end; ++r) {
-        for (i64 c = 0; c < values.cols(); c += Values<In>::kMaxCount) {
-          std::array<float, Values<In>::kMaxCount> read;
-          const i64 count = std::min(Values<In>::kMaxCount, values.cols() - c);
-          values.read(r, c, count, read.data());
-          std::transform(read.begin(), read.begin() + count, row<In>(tensors.output, r) + c, from_float<In>);
-        }
-      }
-    });
+    if (!spec.second) return write_values<In>(values, nullptr, tensors, pool);
+    const Values<In> second(cast_of_values(spec, true),
+                            {.input = tensors.input, .scale_inv = {}, .inputs = inputs_of_second(spec, tensors)});
+    write_values(values, &second, tensors, pool);
   });
 }
 

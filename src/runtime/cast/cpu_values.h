@@ -22,13 +22,6 @@
 
 namespace ingot::cpu {
 
-// As src/codegen/generate.cpp chooses for the kernel.
-inline PointwisePrecision value_precision(const CastSpec& spec) {
-  if (spec.fast_math) return PointwisePrecision::fast;
-  return spec.unrounded || spec.in == Dtype::f32 ? PointwisePrecision::reproducible32
-                                                 : PointwisePrecision::reproducible16;
-}
-
 template <class In>
 class Values {
  public:

@@ -5,6 +5,7 @@
 #include "ingot/runtime/jit/launcher.h"
 
 #include "cast/elementwise.cuh"
+#include "cast/elementwise_pair.cuh"
 
 namespace ingot::cuda {
 
@@ -21,9 +22,12 @@ void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors,
                                  .output = tensors.output.data,
                                  .output_stride = tensors.output.row_stride,
                                  .across_log2 = ElementwiseLaunch::across_log2(input.cols)};
-  launcher.launch(spec, Pass::main,
-                  shape_of(ElementwiseLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in)))), params,
-                  stream);
+  const LaunchShape shape =
+      shape_of(ElementwiseLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in))));
+  if (!spec.second) return launcher.launch(spec, Pass::main, shape, params, stream);
+  const ElementwisePairParams pair{
+      .first = params, .second = tensors.second.data, .second_stride = tensors.second.row_stride};
+  launcher.launch(spec, Pass::main, shape, pair, stream);
 }
 
 }  // namespace ingot::cuda

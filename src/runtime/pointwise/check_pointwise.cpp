@@ -32,11 +32,23 @@ PointwiseShape shape_of_input(const Tensor& input) {
 }
 
 Range check_values(const char* what, const Tensor& input, Dtype dtype, const Pointwise& expression, Device device) {
-  const bool only_shape = expression && !expression.uses_x() && input.data == nullptr;
-  if (!only_shape) return check_matrix(what, input, dtype, device);
+  return check_values(what, input, dtype, expression.uses_x(), device);
+}
+
+Range check_values(const char* what, const Tensor& input, Dtype dtype, bool reads_x, Device device) {
+  if (reads_x || input.data != nullptr) return check_matrix(what, input, dtype, device);
   if (input.dtype != dtype) refuse(what, input, fmt::format("the spec asks for {}", name(dtype)));
   byte_span(input, what);
   return {what, &input, 0};
+}
+
+Range check_pointwise_input(const PointwiseInput& input, const char* what, const Tensor& given,
+                            const PointwiseShape& shape, Device device) {
+  try {
+    return check_input(input, what, given, shape, device);
+  } catch (const Error& error) {  // "cast inputs[1] (gate): is ...": with the expression's own name for it
+    throw Error(error.code(), fmt::format("{} ({})", what, input.name), error.message());
+  }
 }
 
 void check_pointwise_inputs(const Pointwise& expression, std::span<const Tensor> tensors,
@@ -44,15 +56,8 @@ void check_pointwise_inputs(const Pointwise& expression, std::span<const Tensor>
                             std::span<Range> ranges) {
   const auto inputs = expression.inputs();
   for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i >= inputs.size()) {
-      ranges[i] = check_absent(names[i], tensors[i], "the expression has no such input");
-      continue;
-    }
-    try {
-      ranges[i] = check_input(inputs[i], names[i], tensors[i], shape, device);
-    } catch (const Error& error) {  // "cast inputs[1] (gate): is ...": with the expression's own name for it
-      throw Error(error.code(), fmt::format("{} ({})", names[i], inputs[i].name), error.message());
-    }
+    ranges[i] = i < inputs.size() ? check_pointwise_input(inputs[i], names[i], tensors[i], shape, device)
+                                  : check_absent(names[i], tensors[i], "the expression has no such input");
   }
 }
 

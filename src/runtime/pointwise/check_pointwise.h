@@ -31,6 +31,11 @@ PointwiseShape shape_of_input(const Tensor& input);
 // Checks the matrix that the expression calls x. If the expression does not read it, it may have no memory and give
 // only the shape.
 Range check_values(const char* what, const Tensor& input, Dtype dtype, const Pointwise& expression, Device device);
+Range check_values(const char* what, const Tensor& input, Dtype dtype, bool reads_x, Device device);
+
+// Checks one input of the expression, or of several.
+Range check_pointwise_input(const PointwiseInput& input, const char* what, const Tensor& given,
+                            const PointwiseShape& shape, Device device);
 
 // Checks all inputs and sets ranges[i] to the memory of tensors[i]. Tensors beyond the expression's inputs must be
 // default ones.
