@@ -83,6 +83,24 @@ def test_bits_of_layers_apart(recipe, keep):
     assert equal(got, expected)
 
 
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("activation", ["silu(x) * up", "x * up", "x + up^2", "max(x, 0) * up"])
+def test_each_gradient_alone_has_the_bits_of_both(activation, fast_math):
+    """Both are computed in one pass, one alone in a pass of its own."""
+    gate, up, w, _ = of_gate(bias=False).values()
+    options = GatedLinearOptions("rowwise", "fc", activation, fast_math=fast_math)
+    upstream = randn(3, 50, K, dtype=torch.bfloat16).detach()
+
+    def gradients(*wanted):
+        leaves = [each.detach().requires_grad_(name in wanted) for name, each in (("gate", gate), ("up", up))]
+        gated_linear(*leaves, w, None, options).backward(upstream)
+        return [leaf.grad for leaf in leaves]
+
+    both = gradients("gate", "up")
+    assert equal([gradients("gate")[0], gradients("up")[1]], both)
+    assert gradients("gate")[1] is None and gradients("up")[0] is None
+
+
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("recipe", RECIPES)

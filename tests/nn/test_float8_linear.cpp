@@ -203,8 +203,7 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
                 .grad_gate_up_weight = grad_up,
                 .grad_down_weight = grad_down},
                on);
-  took("mlp backward", {&on, &on, &side, &on, &on, &on, &on, &side}, {&side, &on, &side, &on},
-       {&on, &side, &on, &side});
+  took("mlp backward", {&on, &on, &side, &on, &on, &on, &side}, {&side, &on, &side, &on}, {&on, &side, &on, &side});
 
   // A call that fails half way also leaves its own stream waiting.
   Float8Linear failing(counting, shape, tensorwise(), {.side = &side});

@@ -16,9 +16,8 @@ namespace {
 namespace nb = nanobind;
 
 struct GatedLinearPlan {
-  LinearPlan linear{};  // with the activation as its prologue, x being the gate
-  Pointwise by_gate{};  // the activation's derivatives times the gradient of its value
-  Pointwise by_up{};
+  LinearPlan linear{};          // with the activation as its prologue, x being the gate
+  ElementwiseSpec gradients{};  // of gate and up, through the activation
 
   LinearSavedMemory saved_memory(std::int64_t tokens) const { return linear.saved_memory(tokens); }
 };
@@ -74,18 +73,32 @@ void forward(TorchArgumentsOf<kGatedLinearForward>& all) {
   call.note(all, all.result<"saved">());
 }
 
-// The gradient of gate or up, through the activation.
-TorchResult flow_back(const GatedLinearPlan& plan, const Pointwise& expression, const GateOperands& input,
-                      const TorchResult& grad_values, TorchCall& call) {
-  TorchResult grad(true, grad_values.tensor.sizes(), input.gate.view.dtype, call.device());
+// The gradients of gate and up through the activation, those that are wanted, in one pass.
+void flow_back(const ElementwiseSpec& both, const GateOperands& input, const TorchResult& grad_values,
+               std::int64_t wants, TorchCall& call, TorchArgumentsOf<kGatedLinearBackward>& all) {
+  const bool of_gate = (wants & kInput) != 0;
+  const bool of_up = (wants & kUp) != 0;
+  if (!of_gate && !of_up) return;
+  const auto grad = [&](bool wanted) {
+    return TorchResult(wanted, grad_values.tensor.sizes(), input.gate.view.dtype, call.device());
+  };
+  TorchResult grad_gate = grad(of_gate);
+  TorchResult grad_up = grad(of_up);
+  ElementwiseSpec spec = both;
+  if (!of_gate) spec.pointwise = both.second;
+  if (!of_gate || !of_up) spec.second = {};
   PointwiseTensors inputs{};
-  std::ranges::transform(expression.inputs(), inputs.begin(), [&](const PointwiseInput& each) {
-    return each.name == "up" ? input.up.view : grad_values.view;
+  std::ranges::transform(ElementwiseInputs(spec).all(), inputs.begin(), [&](const PointwiseInput* each) {
+    return each->name == "up" ? input.up.view : grad_values.view;
   });
-  call.backend().elementwise(
-      {.in = input.gate.view.dtype, .pointwise = expression, .fast_math = plan.linear.fusion.fast_math},
-      {.input = input.gate.view, .inputs = inputs, .output = grad.view}, call.stream());
-  return grad;
+  call.backend().elementwise(spec,
+                             {.input = input.gate.view,
+                              .inputs = inputs,
+                              .output = of_gate ? grad_gate.view : grad_up.view,
+                              .second = of_gate && of_up ? grad_up.view : Tensor{}},
+                             call.stream());
+  all.result<"grad_gate">() = std::move(grad_gate.tensor);
+  all.result<"grad_up">() = std::move(grad_up.tensor);
 }
 
 // Returns the gradients of gate, up, weight and bias; those that are not wanted are none, and so is that of the weight
@@ -127,12 +140,7 @@ void backward(TorchArgumentsOf<kGatedLinearBackward>& all) {
                    .scales = call.scales(plan),
                    .scratch = scratch.region()},
                   call.run());
-  if ((bits & kInput) != 0) {
-    all.result<"grad_gate">() = flow_back(of.plan, of.plan.by_gate, input, grad_values, call).tensor;
-  }
-  if ((bits & kUp) != 0) {
-    all.result<"grad_up">() = flow_back(of.plan, of.plan.by_up, input, grad_values, call).tensor;
-  }
+  flow_back(of.plan.gradients, input, grad_values, bits, call, all);
   all.result<"grad_weight">() = std::move(gradients.weight.tensor);
   all.result<"grad_bias">() = std::move(gradients.bias.tensor);
 }
@@ -156,7 +164,7 @@ nb::tuple add_plan(const ModuleText& module) {
   options.subject = module.subject;
   const LinearPlan layer = linear_plan(options);
   return add_module(layer.identity,
-                    GatedModule({.linear = layer, .by_gate = mlp.by_x, .by_up = mlp.by_up},
+                    GatedModule({.linear = layer, .gradients = mlp.activation_gradients()},
                                 {layer.weight_memory().bytes}, casts_whole_again(layer, module.weight_again)),
                     {module.sizes(0)}, {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
 }

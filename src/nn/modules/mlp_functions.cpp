@@ -39,15 +39,15 @@ void watch_call(Watch& watch, const MlpPlan& plan, const Tensors& t, const MlpGr
   if (wants.reaches_up()) watch.weight(plan.down, t.down, "down.weight", "down.codes");
 }
 
-// The gradient of gate (x) or up through the activation.
-void flow_back(const MlpPlan& plan, Backend& backend, const MlpBackwardParts& parts, const Pointwise& expression,
-               const Tensor& output, Stream& stream) {
+// The gradients of x, or of gate and up, through the activation.
+void flow_back(const MlpPlan& plan, Backend& backend, const MlpBackwardParts& parts, Stream& stream) {
+  const ElementwiseSpec spec = plan.activation_gradients();
   PointwiseTensors inputs{};
-  std::ranges::transform(expression.inputs(), inputs.begin(), [&](const PointwiseInput& input) {
-    return input.name == "up" ? parts.second : parts.grad_activation;
+  std::ranges::transform(ElementwiseInputs(spec).all(), inputs.begin(), [&](const PointwiseInput* input) {
+    return input->name == "up" ? parts.second : parts.grad_activation;
   });
-  backend.elementwise({.in = parts.first.dtype, .pointwise = expression, .fast_math = plan.fast_math},
-                      {.input = parts.first, .inputs = inputs, .output = output}, stream);
+  backend.elementwise(
+      spec, {.input = parts.first, .inputs = inputs, .output = parts.grad_first, .second = parts.grad_second}, stream);
 }
 
 }  // namespace
@@ -164,8 +164,7 @@ void enqueue_mlp_backward(const MlpPlan& plan, Backend& backend, const MlpBackwa
   enqueue_linear_backward(plan.down, backend, parts.down, down);
   const MlpGradients wants = wanted_gradients(tensors);
   if (!wants.reaches_up()) return;
-  flow_back(plan, backend, parts, plan.by_x, parts.grad_first, stream);
-  if (plan.gated) flow_back(plan, backend, parts, plan.by_up, parts.grad_second, stream);
+  flow_back(plan, backend, parts, stream);
   // Its memory is used again.
   if (Stream* const side = down.side_for(wants.of_down())) stream.wait_for(*side);
   enqueue_norm_linear_backward(plan.up, backend, parts.up, up);

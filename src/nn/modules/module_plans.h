@@ -189,6 +189,11 @@ struct INGOT_API MlpPlan {
   Pointwise by_up{};           // gated only
   std::uint64_t identity = 0;  // as LinearPlan::identity
 
+  // The activation's gradients in one pass: of x and, of a gated MLP, as the second one of up.
+  ElementwiseSpec activation_gradients() const {
+    return {.in = up.linear.dtypes.input, .pointwise = by_x, .second = by_up, .fast_math = fast_math};
+  }
+
   std::int64_t hidden_columns() const { return gated ? 2 * shape.hidden : shape.hidden; }
 
   // As LinearPlan's: by the tokens, before anything runs.
