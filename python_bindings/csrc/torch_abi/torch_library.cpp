@@ -65,6 +65,7 @@ TorchFunctions look_up_all() {
   all.bf16 = number_of("aoti_torch_dtype_bfloat16");
   all.f16 = number_of("aoti_torch_dtype_float16");
   all.bytes = number_of("aoti_torch_dtype_uint8");
+  all.int32 = number_of("aoti_torch_dtype_int32");
   all.e4m3fn = number_of("aoti_torch_dtype_float8_e4m3fn");
   all.e5m2 = number_of("aoti_torch_dtype_float8_e5m2");
   all.e4m3fnuz = number_of("aoti_torch_dtype_float8_e4m3fnuz");
@@ -195,6 +196,12 @@ std::optional<Dtype> TorchTensor::float8_dtype() const {
     if (number == torch_dtype(each)) return each;
   }
   return std::nullopt;
+}
+
+bool TorchTensor::is_int32() const {
+  std::int32_t number = 0;
+  require(torch_functions().dtype(handle_, &number), "a tensor's dtype");
+  return number == torch_functions().int32;
 }
 
 std::optional<Device> TorchTensor::device() const {

@@ -50,7 +50,7 @@ struct TorchFunctions {
   std::int32_t (*implement_versioned)(TorchLibraryOpaque*, const char* name, TorchKernel, std::uint64_t version);
   std::uint64_t (*version)();
   // PyTorch's numbers for what they are named after.
-  std::int32_t f32, bf16, f16, bytes, cpu, cuda;
+  std::int32_t f32, bf16, f16, bytes, int32, cpu, cuda;
   std::int32_t e4m3fn, e5m2, e4m3fnuz, e5m2fnuz;
 };
 
@@ -96,6 +96,7 @@ class TorchTensor {
   std::optional<Dtype> dtype() const;
   // nullopt: one that is not FP8.
   std::optional<Dtype> float8_dtype() const;
+  bool is_int32() const;
   // nullopt: neither a CPU nor a GPU of CUDA's.
   std::optional<Device> device() const;
   void copy_from(const TorchTensor& other);

@@ -213,6 +213,13 @@ inline constexpr TorchSchema kGemm{
     .name = "gemm",
     .arguments = "Tensor a, Tensor scale_inv_a, Tensor b, Tensor scale_inv_b, int output, int fast_accumulation",
     .results = "Tensor product"};
+// weight: FP8 codes (experts, N, K). ends: int32, the row of the input at which each expert's rows end.
+// input_scale_inv: the input is FP8 codes, and these are theirs.
+inline constexpr TorchSchema kGroupedLinear{
+    .name = "grouped_linear",
+    .arguments =
+        "Tensor input, Tensor weight, Tensor weight_scale_inv, Tensor ends, int output, Tensor? input_scale_inv=None",
+    .results = "Tensor product"};
 inline constexpr TorchSchema kSyncAmaxHistory{
     .name = "sync_amax_history",
     .arguments = "Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats",
@@ -224,7 +231,7 @@ inline constexpr std::array kTorchSchemas{
     &kMlpBackward,          &kGatedLinearForward, &kGatedLinearBackward, &kSharedLinearForward,
     &kSharedLinearBackward, &kWeightOnlyLinear,   &kWeightCast,          &kWeightPack,
     &kWeightUnpack,         &kQuantize,           &kQuantizeRows,        &kGemm,
-    &kSyncAmaxHistory};
+    &kGroupedLinear,        &kSyncAmaxHistory};
 
 // ---- bits ----------------------------------------------------------------------------------------------------------
 

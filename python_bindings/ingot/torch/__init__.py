@@ -15,6 +15,7 @@ from . import _exported_layers as _exported_layers  # programs run by it
 from . import _flops as _flops  # PyTorch counts by it
 from ._errors import LinearError
 from ._gated_linear import GatedLinearOptions, gated_linear
+from ._grouped_linear import grouped_linear
 from ._linear import RECIPES, LinearOptions, linear
 from ._mlp import MlpOptions, mlp, mlp_of_gate_and_up
 from ._module_calls import DelayedScales, NormOptions
@@ -38,6 +39,7 @@ __all__ = [
     "SharedLinearOptions",
     "TunedMatmul",
     "gated_linear",
+    "grouped_linear",
     "linear",
     "mlp",
     "mlp_of_gate_and_up",

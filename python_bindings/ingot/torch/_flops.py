@@ -46,6 +46,12 @@ def _(a, b) -> int:
     return 2 * a[0] * a[1] * b[1]
 
 
+@flops("grouped_linear")
+def _(input, weight) -> int:
+    """Of all rows: where experts end is known on the device only."""
+    return 2 * input[0] * weight[1] * weight[2]
+
+
 # ---- modules ----
 
 

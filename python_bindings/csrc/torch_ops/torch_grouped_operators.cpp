@@ -1,0 +1,182 @@
+// torch.ops.ingot.grouped_linear: the rows of many experts, one expert after the other, each multiplied by the FP8
+// weight of its expert. Inputs in 16 bits are cast on the way, with the scales that the weights' ask for.
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "ingot/codegen/cast/cast_spec.h"
+#include "ingot/codegen/gemm/grouped_gemm_spec.h"
+#include "ingot/runtime/context/backend.h"
+#include "ingot/runtime/util/error.h"
+#include "torch_abi/torch_memory.h"
+#include "torch_ops/torch_operator.h"
+#include "torch_ops/torch_run.h"
+
+namespace ingot::python {
+namespace {
+
+using Sizes = std::span<const std::int64_t>;
+
+[[noreturn]] void refuse(const char* what, const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, what, why);
+}
+
+std::string words(Sizes sizes) {
+  std::string text;
+  for (const std::int64_t size : sizes) text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return "(" + text + ")";
+}
+
+std::int64_t groups_of(std::int64_t count) { return (count + 127) / 128; }
+
+// A tensor of the input's device whose elements are one after the other.
+void check_dense(const TorchTensor& tensor, const char* what, Device device) {
+  if (tensor.device() != device) refuse(what, "is on another device than the input: move one with .to()");
+  if (!tensor.is_contiguous()) refuse(what, "is not contiguous: call .contiguous()");
+}
+
+Tensor floats_of(const TorchTensor& tensor, const char* what, Device device) {
+  check_dense(tensor, what, device);
+  if (tensor.dtype() != Dtype::f32) refuse(what, "must be float32: convert it with .to()");
+  return vector(tensor.data(), Dtype::f32, tensor.elements(), device);
+}
+
+// weight: FP8 codes (experts, N, K).
+struct ExpertWeights {
+  ExpertWeights(const TorchTensor& tensor, const TorchTensor& of_scale_inv, Device device) {
+    constexpr const char* kWhat = "grouped_linear weight";
+    const std::optional<Dtype> dtype = tensor.float8_dtype();
+    if (!dtype) refuse(kWhat, "is not FP8: cast it first");
+    const Sizes sizes = tensor.sizes();
+    if (sizes.size() != 3) refuse(kWhat, "has the shape " + words(sizes) + ", expected (experts, N, K)");
+    check_dense(tensor, kWhat, device);
+    experts = sizes[0];
+    n = sizes[1];
+    k = sizes[2];
+    codes = matrix(tensor.data(), *dtype, experts * n, k, device);
+    scale_inv = floats_of(of_scale_inv, "grouped_linear weight_scale_inv", device);
+    scale = scale_of(of_scale_inv.sizes());
+  }
+
+  // What shares a scale_inv, by their shape.
+  ScaleGranularity scale_of(Sizes sizes) const {
+    const auto is = [&](std::initializer_list<std::int64_t> expected) { return std::ranges::equal(sizes, expected); };
+    if (is({experts}) || is({experts, 1}) || is({experts, 1, 1})) return kTensorwise;
+    if (is({experts, n}) || is({experts, n, 1})) return kRowwise;
+    if (is({experts, groups_of(n), groups_of(k)})) return kBlocks;
+    if (is({experts, n, groups_of(k)})) return kRowGroups;
+    const auto of = [&](std::int64_t rows, std::int64_t columns) { return words(std::array{experts, rows, columns}); };
+    refuse("grouped_linear weight_scale_inv",
+           "has the shape " + words(sizes) + ", expected (" + std::to_string(experts) + ",): one for each expert; " +
+               words(std::array{experts, n}) + ": for each row; " + of(groups_of(n), groups_of(k)) +
+               ": for blocks of 128 x 128; or " + of(n, groups_of(k)) + ": for groups of 128 of a row");
+  }
+
+  std::int64_t experts = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  Tensor codes{};
+  Tensor scale_inv{};
+  ScaleGranularity scale{};
+};
+
+// The scales of an input for such weights.
+ScaleGranularity scale_of_input(ScaleGranularity of_weight) { return of_weight.cols == 0 ? kRowwise : kRowGroups; }
+
+// Codes (M, K) and their scale_inv: those that were given, or what a cast makes of values in high precision.
+struct Input {
+  Input(TorchArgumentsOf<kGroupedLinear>& all, const ExpertWeights& weight, Device device, const TorchRun& run) {
+    const TorchTensor& tensor = all.tensor<"input">();
+    const TorchTensor& given = all.tensor<"input_scale_inv">();
+    constexpr const char* kScaleInv = "grouped_linear input_scale_inv";
+    scale = scale_of_input(weight.scale);
+    if (const std::optional<Dtype> dtype = tensor.float8_dtype()) {
+      if (!given.given()) refuse(kScaleInv, "is missing: the input is FP8 codes, which have one");
+      check_dense(tensor, "grouped_linear input", device);
+      codes = matrix(tensor.data(), *dtype, rows_of(tensor), weight.k, device);
+      scale_inv = floats_of(given, kScaleInv, device);
+      if (scale == kRowwise && scale_inv.cols == 1 && codes.rows != 1) scale = kTensorwise;
+      return;
+    }
+    if (given.given()) refuse(kScaleInv, "is given, but the input is no FP8 codes");
+    static const std::string kSubject = "grouped_linear";
+    values = matrix_of(tensor, {kSubject, "input"});
+    const Tensor& of = values.view;
+    const std::int64_t count = scale_count(scale, of.rows, of.cols);
+    made_codes = TorchRegion(static_cast<std::size_t>(of.rows * of.cols), device);
+    made_scale_inv = TorchRegion(static_cast<std::size_t>(count) * sizeof(float), device);
+    codes = matrix(made_codes.region().data, Dtype::e4m3fn, of.rows, of.cols, device);
+    scale_inv = vector(made_scale_inv.region().data, Dtype::f32, count, device);
+    const CastSpec cast{.in = of.dtype, .out = Dtype::e4m3fn, .scale = scale};
+    run.backend().cast(cast, {.input = of, .codes = codes, .scale_inv = scale_inv}, run.stream());
+  }
+
+  static std::int64_t rows_of(const TorchTensor& tensor) {
+    return tensor.sizes().back() == 0 ? 0 : tensor.elements() / tensor.sizes().back();
+  }
+
+  ScaleGranularity scale{};
+  Tensor codes{};
+  Tensor scale_inv{};
+  TorchMatrix values{};
+  TorchRegion made_codes{}, made_scale_inv{};
+};
+
+ExpertEnds ends_of(const TorchTensor& tensor, std::int64_t experts, Device device) {
+  constexpr const char* kWhat = "grouped_linear ends";
+  check_dense(tensor, kWhat, device);
+  if (!tensor.is_int32()) refuse(kWhat, "must be int32: convert it with .to()");
+  if (tensor.elements() != experts) {
+    refuse(kWhat, "has " + std::to_string(tensor.elements()) + " elements, expected one for each of " +
+                      std::to_string(experts) + " experts");
+  }
+  return {.data = static_cast<const std::int32_t*>(tensor.data()), .experts = experts, .device = device};
+}
+
+// Returns the rows of each expert times its weight, (M, N). Rows beyond the last end have any values.
+void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
+  constexpr std::array kOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};
+  const TorchTensor& tensor = all.tensor<"input">();
+  const auto output = static_cast<std::size_t>(all.integer<"output">());
+  if (output >= kOutputs.size()) refuse("grouped_linear output", "is no number of a dtype");
+  const std::optional<Device> device = tensor.device();
+  if (!device) refuse("grouped_linear input", "is neither on the CPU nor on a CUDA device");
+  if (tensor.sizes().size() != 2) {
+    refuse("grouped_linear input", "has the shape " + words(tensor.sizes()) + ", expected (M, K)");
+  }
+  const ExpertWeights weight(all.tensor<"weight">(), all.tensor<"weight_scale_inv">(), *device);
+  if (tensor.sizes()[1] != weight.k) {
+    refuse("grouped_linear input",
+           "has the shape " + words(tensor.sizes()) + ", but the weights' K is " + std::to_string(weight.k));
+  }
+  const ExpertEnds ends = ends_of(all.tensor<"ends">(), weight.experts, *device);
+  const std::int64_t rows = tensor.sizes()[0];
+  const TorchRun run(*device, all, rows);
+  const Input input(all, weight, *device, run);
+  TorchTensor product = TorchTensor::empty(std::array{rows, weight.n}, torch_dtype(kOutputs[output]), *device);
+  const GroupedGemmSpec spec{.gemm = {.a = input.codes.dtype,
+                                      .b = weight.codes.dtype,
+                                      .out = kOutputs[output],
+                                      .scale_a = input.scale,
+                                      .scale_b = weight.scale,
+                                      .fast_accumulation = weight.scale.cols == 0}};
+  run.backend().grouped_gemm(spec,
+                             {.a = input.codes,
+                              .b = weight.codes,
+                              .ends = ends,
+                              .scale_inv_a = input.scale_inv,
+                              .scale_inv_b = weight.scale_inv,
+                              .out = matrix(product.data(), kOutputs[output], rows, weight.n, *device)},
+                             run.stream());
+  all.result<"product">() = std::move(product);
+}
+
+constexpr std::array kOperators{kTorchOperator<kGroupedLinear, grouped_linear>};
+
+const TorchFamily kFamily(kOperators, [](nanobind::module_&) {});
+
+}  // namespace
+}  // namespace ingot::python

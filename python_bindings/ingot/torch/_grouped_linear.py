@@ -1,0 +1,58 @@
+"""grouped_linear(): the rows of many experts times FP8 weights, in one launch, for inference."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+
+from ._checks import called
+from ._errors import LinearError
+from ._operators import HIGH_PRECISION
+from ._schemas import fake
+
+# By the numbers that the operator takes.
+_OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@fake("grouped_linear")
+def _(input, weight, output):
+    return torch.empty((input.shape[0], weight.shape[1]), dtype=_OUTPUTS[output], device=input.device)
+
+
+def grouped_linear(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale_inv: torch.Tensor,
+    ends: torch.Tensor,
+    *,
+    input_scale_inv: Optional[torch.Tensor] = None,
+    out_dtype: Optional[torch.dtype] = None,
+) -> torch.Tensor:
+    """Returns (M, N): the rows of each expert times the transpose of its weight.
+
+    input: (M, K), the rows of expert 0, then of expert 1, and so on, bfloat16, float16 or float32, of any strides; or FP8
+    codes e4m3fn or e5m2, contiguous, with input_scale_inv. weight: FP8 codes (experts, N, K), contiguous, of up to 512 experts.
+    weight_scale_inv: float32, (experts,), (experts, N) for rows, (experts, ceil(N / 128), ceil(K / 128)) for blocks, as
+    DeepSeek stores them, or (experts, N, ceil(K / 128)) for groups; values are code * scale_inv. ends: int32 (experts,) on the
+    input's device, the row at which each expert's rows end, which do not decrease and are at most M; the host does not read
+    them, so a captured graph takes other ends in each replay. Experts may have no rows, and none is padded; rows from the last
+    end on have any values.
+
+    An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row where the weight has blocks
+    or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)). Sums are float32. out_dtype: float32,
+    bfloat16 or float16; by default the input's, and bfloat16 for codes.
+
+    There is no backward. Runs on the CPU and on Hopper's GPUs, there with K and, in FP8, rows in multiples of 16 bytes. Raises
+    LinearError for other tensors, and on the CPU for ends that decrease or leave the input.
+    """
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (input, weight_scale_inv)):
+        raise LinearError(
+            "grouped_linear input: requires a gradient, and FP8 weights of experts are for inference: call it under torch.no_grad()"
+        )
+    if out_dtype is None:
+        out_dtype = input.dtype if input.dtype in HIGH_PRECISION else torch.bfloat16
+    if out_dtype not in _OUTPUTS:
+        raise LinearError(f"grouped_linear out_dtype: is {out_dtype}, expected float32, bfloat16 or float16")
+    operator, output = torch.ops.ingot.grouped_linear.default, _OUTPUTS.index(out_dtype)
+    return called("grouped_linear", operator, input, weight, weight_scale_inv, ends, output, input_scale_inv)

@@ -1,0 +1,153 @@
+"""ingot.torch.grouped_linear against each expert's product of the decoded operands in float64."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import ingot
+from ingot.torch import LinearError, grouped_linear
+from ingot.torch._quantize_operators import FORMATS, quantize_rows
+from torch.utils.flop_counter import FlopCounterMode
+
+E4M3 = torch.float8_e4m3fn
+ENDS = {
+    "ragged": [0, 3, 3, 40, 41, 90],
+    "one expert has all": [0, 0, 90, 90, 90, 90],
+    "even": [15, 30, 45, 60, 75, 90],
+    "rows beyond the last": [1, 2, 3, 4, 5, 64],
+    "none at all": [0] * 6,
+}
+EXPERTS, TOKENS, N, K = 6, 90, 144, 272
+SCALES = {"experts": (EXPERTS,), "rows": (EXPERTS, N), "blocks": (EXPERTS, 2, 3), "groups": (EXPERTS, N, 3)}
+
+
+def devices():
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    return ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not hopper, reason="no Hopper GPU"))]
+
+
+def operands(scale, device="cpu", seed=0, dtype=torch.bfloat16):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(TOKENS, K, generator=generator) * torch.rand(TOKENS, 1, generator=generator)
+    codes = torch.randn(EXPERTS, N, K, generator=generator).to(E4M3)
+    scale_inv = torch.rand(SCALES[scale], generator=generator) + 0.5
+    return x.to(device, dtype), codes.to(device), scale_inv.to(device)
+
+
+def spread(scale_inv, shape):
+    """To each element of (..., N, K)."""
+    while scale_inv.dim() < len(shape):
+        scale_inv = scale_inv[..., None]
+    for dim in (-2, -1):
+        times = 1 if scale_inv.shape[dim] == 1 else 128 if scale_inv.shape[dim] < shape[dim] else 1
+        scale_inv = scale_inv.repeat_interleave(times, dim)
+    return scale_inv[..., : shape[-2], : shape[-1]].double().cpu()
+
+
+def cast(x, by_groups):
+    """As the operator casts an input, in float64: its values, codes and scale_inv."""
+    groups = torch.nn.functional.pad(x.float(), (0, -K % 128)).reshape(TOKENS, -1, 128) if by_groups else x.float()[:, None]
+    amax = groups.abs().amax(-1, keepdim=True).double().clamp(min=1e-12)
+    scale = (448 / amax).float()
+    codes = (groups * scale).clamp(-448, 448).to(E4M3)
+    scale_inv = scale.double().reciprocal().float()
+    return (codes.double() * scale_inv.double()).reshape(TOKENS, -1)[:, :K], codes.reshape(TOKENS, -1)[:, :K], scale_inv[..., 0]
+
+
+def expected(values, codes, scale_inv, ends):
+    weights = codes.double().cpu() * spread(scale_inv, codes.shape)
+    out, begin = torch.zeros(TOKENS, N, dtype=torch.float64), 0
+    for weight, end in zip(weights, ends):
+        out[begin:end] = values[begin:end] @ weight.T
+        begin = end
+    return out
+
+
+def check(found, exact, rows):
+    found = found[:rows].double().cpu()
+    assert torch.isfinite(found).all()
+    assert (found - exact[:rows]).norm() <= 0.004 * exact[:rows].norm()
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("ends", ENDS)
+def test_values(ends, scale, device):
+    x, codes, scale_inv = operands(scale, device)
+    at = torch.tensor(ENDS[ends], dtype=torch.int32, device=device)
+    values, given, of_given = cast(x.cpu(), scale in ("blocks", "groups"))
+    exact = expected(values, codes, scale_inv, ENDS[ends])
+    found = grouped_linear(x, codes, scale_inv, at)
+    assert found.dtype == torch.bfloat16 and found.shape == (TOKENS, N)
+    check(found, exact, ENDS[ends][-1])
+    # The same codes, given: the same bits.
+    again = grouped_linear(
+        given.contiguous().to(device), codes, scale_inv, at, input_scale_inv=of_given.contiguous().to(device), out_dtype=torch.bfloat16
+    )
+    assert torch.equal(found[: ENDS[ends][-1]], again[: ENDS[ends][-1]])
+
+
+@pytest.mark.parametrize("device", devices())
+def test_dtypes_strides_and_shapes_of_scales(device):
+    x, codes, scale_inv = operands("rows", device, dtype=torch.float32)
+    at = torch.tensor(ENDS["ragged"], dtype=torch.int32, device=device)
+    of_f32 = grouped_linear(x, codes, scale_inv, at)
+    assert of_f32.dtype == torch.float32
+    wide = torch.zeros(TOKENS, 2 * K, device=device)
+    wide[:, ::2] = x
+    assert torch.equal(grouped_linear(wide[:, ::2], codes, scale_inv[..., None], at), of_f32)
+    assert torch.equal(grouped_linear(x, codes, scale_inv, at, out_dtype=torch.float16), of_f32.half())
+    one = operands("experts", device)[2]
+    by_row = one[:, None].expand(EXPERTS, N).contiguous()
+    for other in (one[:, None], one[:, None, None], by_row):
+        assert torch.equal(grouped_linear(x, codes, other, at), grouped_linear(x, codes, one, at))
+    # One scale_inv of the whole input.
+    given, of_given = quantize_rows(x, FORMATS.index(E4M3), 0)
+    tensorwise = grouped_linear(given, codes, one, at, input_scale_inv=of_given[:1])
+    rows = grouped_linear(given, codes, one, at, input_scale_inv=of_given[:1].expand(TOKENS).contiguous())
+    assert tensorwise.dtype == torch.bfloat16 and torch.equal(tensorwise, rows)
+    assert grouped_linear(x[:0], codes, scale_inv, torch.zeros_like(at)).shape == (0, N)
+
+
+def test_compiled_counted_and_checked():
+    x, codes, scale_inv = operands("blocks")
+    at = torch.tensor(ENDS["ragged"], dtype=torch.int32)
+    compiled = torch.compile(grouped_linear, backend="aot_eager", fullgraph=True, dynamic=True)
+    assert torch.equal(compiled(x, codes, scale_inv, at), grouped_linear(x, codes, scale_inv, at))
+    with FlopCounterMode(display=False) as counter:
+        grouped_linear(x, codes, scale_inv, at)
+    assert counter.get_total_flops() == 2 * TOKENS * N * K
+    checks = ("test_faketensor", "test_aot_dispatch_dynamic")  # the others multiply FP8 tensors
+    torch.library.opcheck(torch.ops.ingot.grouped_linear.default, (x, codes, scale_inv, at, 1), test_utils=checks)
+
+
+def test_messages():
+    x, codes, scale_inv = operands("rows")
+    at = torch.tensor(ENDS["ragged"], dtype=torch.int32)
+    given, of_given = quantize_rows(x, FORMATS.index(E4M3), 0)
+    learns = x.clone().requires_grad_()
+    call = lambda *given, **named: lambda: grouped_linear(*given, **named)
+    for act, message in (
+        (call(x, codes.float(), scale_inv, at), "grouped_linear weight: is not FP8: cast it first"),
+        (call(x, codes[0], scale_inv, at), r"weight: has the shape \(144, 272\), expected \(experts, N, K\)"),
+        (call(x, codes.transpose(1, 2), scale_inv, at), "weight: is not contiguous: call .contiguous"),
+        (call(x, codes, scale_inv.double(), at), "weight_scale_inv: must be float32"),
+        (call(x, codes, scale_inv[:, :7].contiguous(), at), r"has the shape \(6, 7\), expected \(6,\): one for each expert; "
+         r"\(6, 144\): for each row; \(6, 2, 3\): for blocks of 128 x 128; or \(6, 144, 3\): for groups of 128 of a row"),
+        (call(x[0], codes, scale_inv, at), r"input: has the shape \(272\), expected \(M, K\)"),
+        (call(x[:, :256], codes, scale_inv, at), r"input: has the shape \(90, 256\), but the weights' K is 272"),
+        (call(x.long(), codes, scale_inv, at), "input: must be float32, bfloat16 or float16"),
+        (call(given, codes, scale_inv, at), "input_scale_inv: is missing: the input is FP8 codes"),
+        (call(x, codes, scale_inv, at, input_scale_inv=of_given), "input_scale_inv: is given, but the input is no FP8 codes"),
+        (call(given, codes, scale_inv, at, input_scale_inv=of_given[:5]), "scale_inv_a: is f32"),
+        (call(x, codes, scale_inv, at.long()), "ends: must be int32"),
+        (call(x, codes, scale_inv, at[:5]), "ends: has 5 elements, expected one for each of 6 experts"),
+        (call(x, codes, scale_inv, at.flip(0).contiguous()), "grouped_gemm ends: "),
+        (call(x, codes, scale_inv, at + 9), "grouped_gemm ends: "),
+        (call(x, codes, scale_inv, at, out_dtype=torch.float64), "out_dtype: is torch.float64, expected float32"),
+        (call(learns, codes, scale_inv, at), "requires a gradient, and FP8 weights of experts are for inference"),
+    ):  # fmt: skip
+        with pytest.raises(LinearError, match=message) as caught:
+            act()
+        assert isinstance(caught.value, ingot.Error)
+    with torch.no_grad():
+        assert torch.equal(grouped_linear(learns, codes, scale_inv, at), grouped_linear(x, codes, scale_inv, at))
