@@ -27,7 +27,7 @@ if [ "${INGOT_WHEEL:-no}" = yes ]; then
   rm -rf "$work/build"
   ingot --version
   ingot info
-  ingot show "cast bf16->e4m3fn scale=row out=codes" --source  # the templates are in it
+  ingot show "cast bf16->e4m3fn scale=row out=codes"  # the templates are in it
   version=$("$work/venv/bin/python" -c 'import importlib.metadata as m; print(m.version("ingot"))')
   [ "$(ingot --version)" = "ingot $version" ] || fail "$(ingot --version), but the package is ingot $version"
   exit

@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(the_specs_of_the_help_are_specs) {
     kinds.insert(line.substr(2, line.find(' ', 2) - 2));
     BOOST_CHECK_NO_THROW(ingot::parse(line.substr(2)));
     if (!shown.has(line)) continue;  // a program that compiles takes a second
-    const Result result = run("show '" + line.substr(2) + "' --source --target sm_90a");
+    const Result result = run("show '" + line.substr(2) + "' --target sm_90a");
     BOOST_TEST(result.code == 0, line << ": " << result.err);
   }
   BOOST_TEST(specs >= 10);
@@ -549,20 +549,21 @@ BOOST_AUTO_TEST_CASE(show_machine_code) {
   CHECK_CONTAINS(none.err, "install NVIDIA's Python wheel nvidia-cuda-nvdisasm");
 }
 
-BOOST_AUTO_TEST_CASE(show_as_json) {
-  const Result result = run("show " + kTwoPasses + " --target sm_80 --json");
+BOOST_AUTO_TEST_CASE(show_as_json_and_writes_the_cubin_of_each_pass) {
+  const Folder folder;
+  const fs::path file = folder / "kernel.cubin";
+  const Result result = run("show " + kTwoPasses + " --target sm_80 --json --cubin '" + file.string() + "'");
   BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
   const json shown = json::parse(result.out);
   BOOST_TEST(shown.at("spec") == "cast bf16->e4m3fn scale=tensor out=codes,transposed");
   BOOST_TEST(shown.at("target") == "sm_80");
   BOOST_TEST(!shown.contains("note"));
   BOOST_TEST(!shown.contains("chosen_for"));
-  BOOST_REQUIRE(shown.at("passes").size() == 4U);
-  BOOST_TEST(shown.at("passes").at(0).at("pass") == "first");
-  BOOST_TEST(shown.at("passes").at(1).at("pass") == "main");
-  BOOST_TEST(shown.at("passes").at(2).at("pass") == "whole");
-  BOOST_TEST(shown.at("passes").at(3).at("pass") == "unaligned");
-  for (const json& pass : shown.at("passes")) {
+  const std::vector<std::string> names{"first", "main", "whole", "unaligned"};
+  BOOST_REQUIRE(shown.at("passes").size() == names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const json& pass = shown.at("passes").at(i);
+    BOOST_TEST(pass.at("pass") == names[i]);
     BOOST_TEST(pass.at("registers").get<int>() > 0);
     BOOST_TEST(pass.at("spill_bytes") == 0);
     BOOST_TEST(pass.at("cubin_bytes").get<int>() > 500);
@@ -571,28 +572,13 @@ BOOST_AUTO_TEST_CASE(show_as_json) {
     BOOST_TEST(kernel != "");
     CHECK_CONTAINS(pass.at("source").get<std::string>(), "kKernel");
     CHECK_CONTAINS(pass.at("ptx").get<std::string>(), ".entry " + kernel);
-  }
-}
-
-BOOST_AUTO_TEST_CASE(show_writes_the_cubin_of_each_pass) {
-  const Folder folder;
-  const fs::path file = folder / "kernel.cubin";
-  const Result result = run("show " + kTwoPasses + " --cubin '" + file.string() + "' --json");
-  BOOST_REQUIRE_MESSAGE(result.code == 0, result.err);
-  const json shown = json::parse(result.out);
-  const std::string first = read(file.string() + ".first");
-  const std::string main = read(file);
-  const std::string whole = read(file.string() + ".whole");
-  const std::string unaligned = read(file.string() + ".unaligned");
-  for (const std::string& cubin : {first, main, whole, unaligned})
+    const std::string cubin = read(names[i] == "main" ? file.string() : file.string() + "." + names[i]);
     BOOST_TEST(
         cubin.starts_with("\x7f"
                           "ELF"));
-  BOOST_TEST(first.size() == shown.at("passes").at(0).at("cubin_bytes").get<std::size_t>());
-  BOOST_TEST(main.size() == shown.at("passes").at(1).at("cubin_bytes").get<std::size_t>());
-  BOOST_TEST(whole.size() == shown.at("passes").at(2).at("cubin_bytes").get<std::size_t>());
-  BOOST_TEST(unaligned.size() == shown.at("passes").at(3).at("cubin_bytes").get<std::size_t>());
-  BOOST_TEST(first != main);
+    BOOST_TEST(cubin.size() == pass.at("cubin_bytes").get<std::size_t>());
+  }
+  BOOST_TEST(read(file.string() + ".first") != read(file));
 
   const Result nowhere = run("show " + kOnePass + " --cubin '" + (folder / "no/such/folder.cubin").string() + "'");
   BOOST_TEST(nowhere.code == 1);
@@ -610,6 +596,10 @@ BOOST_AUTO_TEST_CASE(a_compile_error_prints_the_log) {
   BOOST_TEST(result.err.starts_with("ingot: error: "), result.err);
   CHECK_CONTAINS(result.err, "cast/cast_row_groups.cuh");
   CHECK_CONTAINS(result.err, "this is not C++");
+  // Nothing is compiled for the source alone.
+  const Result source =
+      run("show " + kOnePass + " --source", "INGOT_TEMPLATES='" + (folder / "templates").string() + "'");
+  BOOST_TEST(source.code == 0, source.err);
 }
 
 BOOST_AUTO_TEST_CASE(missing_templates_are_an_error) {

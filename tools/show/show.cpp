@@ -166,12 +166,26 @@ void check_target(const KernelSpec& spec, Target target) {
                           print(target)));
 }
 
-ShownPass compile(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target) {
+// Each takes a compile, so only what is printed or written is made.
+struct Wanted {
+  bool machine_code = false;
+  bool ptx = false;
+};
+
+Wanted wanted(const ShowOptions& options) {
+  const bool one_text = options.source || options.ptx || options.sass;
+  return {.machine_code = !one_text || options.sass || options.json || !options.cubin.empty(),
+          .ptx = options.ptx || options.json};
+}
+
+ShownPass show_pass(const NvrtcCompiler& compiler, const KernelSpec& spec, Pass pass, Target target, Wanted wanted) {
   ShownPass shown{.name = pass_name(pass), .source = generate(spec, pass), .ptx = {}, .compiled = {}};
-  const auto begin = std::chrono::steady_clock::now();
-  shown.compiled = compiler.compile(shown.source, target);
-  shown.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
-  shown.ptx = compiler.ptx(shown.source, target);
+  if (wanted.machine_code) {
+    const auto begin = std::chrono::steady_clock::now();
+    shown.compiled = compiler.compile(shown.source, target);
+    shown.milliseconds = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  }
+  if (wanted.ptx) shown.ptx = compiler.ptx(shown.source, target);
   return shown;
 }
 
@@ -292,7 +306,9 @@ void show(const ShowOptions& options) {
     refuse_target(print(device.target), fmt::format("no architecture that NVRTC {} knows", compiler->version()));
   }
   std::vector<ShownPass> shown;
-  for (const Pass pass : passes(chosen.spec)) shown.push_back(compile(*compiler, chosen.spec, pass, device.target));
+  for (const Pass pass : passes(chosen.spec)) {
+    shown.push_back(show_pass(*compiler, chosen.spec, pass, device.target, wanted(options)));
+  }
 
   const bool one_text = options.source || options.ptx || options.sass;
   const Text which = options.source ? Text::source : options.ptx ? Text::ptx : Text::sass;
