@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -22,8 +23,13 @@ namespace {
 namespace fs = std::filesystem;
 using ingot::test::check_contains;
 
+// With the compiler the program first compiles what a GPU would run, which takes many times as long as its tokens here.
+enum class Compiler : std::uint8_t { none, used };
+
 class Bench {
  public:
+  explicit Bench(Compiler compiler = Compiler::none) : compiler_(compiler) {}
+
   fs::path path(const std::string& name) const { return folder_.path() / name; }
 
   // On the CPU, with few tokens.
@@ -35,6 +41,7 @@ class Bench {
       ::dup2(log, STDERR_FILENO);
       ::setenv("INGOT_CACHE_DIR", path("store").c_str(), 1);
       ::setenv("INGOT_CPU_THREADS", "1", 1);
+      if (compiler_ == Compiler::none) ::setenv("INGOT_CUDA_ROOT", "none", 1);
       std::string program = EXAMPLE_PROGRAM;
       std::vector<char*> argv{program.data()};
       for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -59,10 +66,11 @@ class Bench {
 
  private:
   ingot::test::TemporaryDirectory folder_;
+  Compiler compiler_;
 };
 
 BOOST_AUTO_TEST_CASE(both_models_are_run_and_compared) {
-  const Bench bench;
+  const Bench bench(Compiler::used);
   BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=6", "--batch=2", "--out", bench.path("report").string()}) == 0,
                         bench.log());
   check_contains(bench.log(), {"CPU reference", "tokens/s", "MB/step", "bf16", "e4m3fn row",
@@ -72,7 +80,7 @@ BOOST_AUTO_TEST_CASE(both_models_are_run_and_compared) {
 }
 
 BOOST_AUTO_TEST_CASE(a_prompt_is_gone_on_with, *boost::unit_test::label("nightly")) {
-  const Bench bench;
+  const Bench bench(Compiler::used);
   BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=5", "--prompt=7,8,9", "--only=bf16"}) == 0, bench.log());
   const std::string tokens = bench.line("bf16: ");
   check_contains(tokens, {"bf16: 7 8 9 "});
@@ -85,7 +93,7 @@ BOOST_AUTO_TEST_CASE(a_prompt_is_gone_on_with, *boost::unit_test::label("nightly
 }
 
 BOOST_AUTO_TEST_CASE(formats_of_fewer_bits, *boost::unit_test::label("nightly")) {
-  const Bench bench;
+  const Bench bench(Compiler::used);
   BOOST_REQUIRE_MESSAGE(bench.run({"--tokens=3", "--dtype=e2m1fn", "--mx"}) == 0, bench.log());
   check_contains(bench.log(), {"e2m1fn mx"});
 }
