@@ -179,8 +179,8 @@ def check_fsdp_compiled(rank):
         (torch.bfloat16, {"pad_inner_dim": True, "trains_first": False}),
         (torch.float32, {"emulate": True}),
     ):
+        plain, plain_output = losses_of_blocks(False, dtype, **options)
         for compiled in (False, True):
-            plain, plain_output = losses_of_blocks(compiled, dtype, **options)
             losses, output = losses_of_blocks(compiled, dtype, enable_fsdp_float8_all_gather=True, **options)
             assert losses == plain, (dtype, options, compiled, losses, plain)
             assert torch.equal(output, plain_output)
