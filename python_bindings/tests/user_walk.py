@@ -31,6 +31,7 @@ RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp", "rowwise_folded", "blo
 VOCABULARY = 256
 NEAR_BF16 = 0.03  # of the mean loss of the same steps in bf16
 NEAR_LOGITS = 0.1  # relative to their norm: FP8 keeps three bits, and other layers round other tensors
+NEAR_MERGED = 0.02  # of the same layers in bfloat16, whose adapters are added to the weight instead of to the output
 
 
 class Walk:
@@ -102,7 +103,7 @@ class Walk:
             "FrozenFloat8Linear", sum(isinstance(each, FrozenFloat8Linear) for each in base.modules()), 7 * self.options.layers
         )
         self.near("frozen", self.logits(base), expected, NEAR_LOGITS)
-        adapted = peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "down_proj"]))
+        adapted = peft.get_peft_model(base, peft.LoraConfig(r=4, lora_alpha=32, target_modules=["q_proj", "v_proj", "down_proj"]))
         before = [each.detach().clone() for each in adapted.parameters() if each.requires_grad]
         self.trained(adapted, 4)
         after = [each for each in adapted.parameters() if each.requires_grad]
@@ -110,7 +111,13 @@ class Walk:
             self.faults.append("adapters: nothing was trained")
         with_adapters = self.logits(adapted)
         dequantize_(adapted)
-        self.near("merged", self.logits(adapted.merge_and_unload()), with_adapters, NEAR_LOGITS)
+        apart = self.logits(adapted)
+        self.near("dequantized", apart, with_adapters, NEAR_LOGITS)
+        with adapted.disable_adapter():
+            without = self.logits(adapted)
+        if not (without - apart).norm() > 2 * NEAR_MERGED * apart.norm():
+            self.faults.append("adapters: without them the logits are almost the same, and no merge could be seen to lose them")
+        self.near("merged", self.logits(adapted.merge_and_unload()), apart, NEAR_MERGED)
 
 
 def parse_options() -> argparse.Namespace:
