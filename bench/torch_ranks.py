@@ -417,7 +417,11 @@ def started(torch: Any, options: argparse.Namespace) -> Iterator[Ranks]:
     if options.deterministic:
         torch.use_deterministic_algorithms(True, warn_only=True)
         # A sum's order follows the block that the compiler finds fastest: each rank and contender may find another.
-        importlib.import_module("torch._inductor.config").deterministic = True
+        inductor = importlib.import_module("torch._inductor.config")
+        if hasattr(inductor, "deterministic"):
+            inductor.deterministic = True
+        else:  # older than that option
+            ranks.say("--deterministic: this PyTorch's compiler still chooses by timing, so compiled losses may differ in their last bits")
     try:
         yield ranks
     finally:
