@@ -195,6 +195,17 @@ def test_what_is_known_of_one_over_the_scale_goes_with_the_scale():
     assert _gathered_linear._scale_inv_of(x) is inverse and torch.equal(_gathered_linear._scale_inv_of(cast()), inverse)
 
 
+def test_a_copy_keeps_its_values_when_the_scale_is_written():
+    """As precompute_float8_dynamic_scale_for_fsdp() writes that of a gathered weight; an alias sees it."""
+    x = cast()
+    x._scale_inv = x._scale.reciprocal()
+    alias, copy, before = x.detach(), x.clone(), x.to_original_precision()
+    x._scale.mul_(2)
+    x._scale_inv.mul_(0.5)
+    assert torch.equal(copy.to_original_precision(), before) and torch.equal(copy._scale_inv, copy._scale.reciprocal())
+    assert torch.equal(alias.to_original_precision(), before / 2) and torch.equal(alias._scale_inv, x._scale_inv)
+
+
 def weight_of_fsdp(seed=0):
     """A parameter that FSDP2 would gather in FP8, with its scale."""
     torch.manual_seed(seed)

@@ -69,12 +69,10 @@ def float8_desugar_op(op, args, kwargs):
 @implements([aten.clone.default, aten.detach.default, aten.alias.default])
 def float8_desugar_data_and_scale_op(op, args, kwargs):
     """Copies and aliases, of codes and scale alike."""
-    source = args[0]
-    if op is aten.clone.default:
-        return source._like(op(source._data, *args[1:], **kwargs))
-    alias = source._like(op(source._data), op(source._scale))
-    alias._scale_inv = None if source._scale_inv is None else op(source._scale_inv)
-    return alias
+    source = args[0]  # a gather of FSDP2 writes the scale of its weight in place, and a copy keeps its values
+    new = source._like(op(source._data, *args[1:], **kwargs), op(source._scale))
+    new._scale_inv = None if source._scale_inv is None else op(source._scale_inv)
+    return new
 
 
 @implements([aten.t.default, aten.transpose.int])
