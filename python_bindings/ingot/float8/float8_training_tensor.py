@@ -86,17 +86,9 @@ class Float8TrainingTensor(torch.Tensor):
     _linear_mm_config: LinearMMConfig
     _gemm_input_role: GemmInputRole
     _axiswise_dim: Optional[int]
-    _scale_inv: Optional[torch.Tensor]
+    _scale_inv: Optional[torch.Tensor] = None  # no slot: files of Ingot 0.1 have none
 
-    __slots__ = (
-        "_axiswise_dim",
-        "_data",
-        "_gemm_input_role",
-        "_linear_mm_config",
-        "_orig_dtype",
-        "_scale",
-        "_scale_inv",
-    )
+    __slots__ = ("_axiswise_dim", "_data", "_gemm_input_role", "_linear_mm_config", "_orig_dtype", "_scale")
 
     def __new__(
         cls,
@@ -123,7 +115,6 @@ class Float8TrainingTensor(torch.Tensor):
         self._orig_dtype = orig_dtype
         self._gemm_input_role = gemm_input_role
         self._linear_mm_config = LinearMMConfig() if linear_mm_config is None else linear_mm_config
-        self._scale_inv = None
         return self
 
     def _like(
@@ -169,6 +160,7 @@ class Float8TrainingTensor(torch.Tensor):
             )
         for name in Float8TrainingTensor.__slots__:
             setattr(self, name, getattr(value, name))
+        self._scale_inv = value._scale_inv
 
     def share_memory_(self) -> "Float8TrainingTensor":
         self._data.share_memory_()
