@@ -138,13 +138,18 @@ def test_messages():
         (call(x.long(), codes, scale_inv, at), "input: must be float32, bfloat16 or float16"),
         (call(given, codes, scale_inv, at), "input_scale_inv: is missing: the input is FP8 codes"),
         (call(x, codes, scale_inv, at, input_scale_inv=of_given), "input_scale_inv: is given, but the input is no FP8 codes"),
-        (call(given, codes, scale_inv, at, input_scale_inv=of_given[:5]), "scale_inv_a: is f32"),
+        (call(given, codes, scale_inv, at, input_scale_inv=of_given[:5]), r"input_scale_inv: has the shape \(5\), expected one "
+         r"element or \(90\): for each row"),
+        (call(given, codes, scale_inv, at, input_scale_inv=of_given.reshape(2, 45)), r"has the shape \(2, 45\), expected one"),
+        (call(given, codes, operands("blocks")[2], at, input_scale_inv=torch.rand(3, TOKENS)), r"input_scale_inv: has the shape "
+         r"\(3, 90\), expected \(90, 3\): for groups of 128 of a row"),
         (call(x, codes, scale_inv, at.long()), "ends: must be int32"),
         (call(x, codes, scale_inv, at[:5]), "ends: has 5 elements, expected one for each of 6 experts"),
         (call(x, codes, scale_inv, at.flip(0).contiguous()), "grouped_gemm ends: "),
         (call(x, codes, scale_inv, at + 9), "grouped_gemm ends: "),
         (call(x, codes, scale_inv, at, out_dtype=torch.float64), "out_dtype: is torch.float64, expected float32"),
-        (call(learns, codes, scale_inv, at), "requires a gradient, and FP8 weights of experts are for inference"),
+        (call(learns, codes, scale_inv, at), "an operand requires a gradient, and FP8 weights of experts are for inference"),
+        (call(given, codes, scale_inv, at, input_scale_inv=of_given.clone().requires_grad_()), "an operand requires a gradient"),
     ):  # fmt: skip
         with pytest.raises(LinearError, match=message) as caught:
             act()

@@ -1,7 +1,10 @@
 // torch.ops.ingot.grouped_linear: the rows of many experts, one expert after the other, each multiplied by the FP8
-// weight of its expert. Inputs in 16 bits are cast on the way, with the scales that the weights' ask for.
+// weight of its expert. Inputs in high precision are cast on the way, with the scales that those of the weights ask
+// for.
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -98,7 +101,7 @@ struct Input {
       check_dense(tensor, "grouped_linear input", device);
       codes = matrix(tensor.data(), *dtype, rows_of(tensor), weight.k, device);
       scale_inv = floats_of(given, kScaleInv, device);
-      if (scale == kRowwise && scale_inv.cols == 1 && codes.rows != 1) scale = kTensorwise;
+      scale = scale_of(given.sizes(), weight);
       return;
     }
     if (given.given()) refuse(kScaleInv, "is given, but the input is no FP8 codes");
@@ -112,6 +115,22 @@ struct Input {
     scale_inv = vector(made_scale_inv.region().data, Dtype::f32, count, device);
     const CastSpec cast{.in = of.dtype, .out = Dtype::e4m3fn, .scale = scale};
     run.backend().cast(cast, {.input = of, .codes = codes, .scale_inv = scale_inv}, run.stream());
+  }
+
+  // What shares a scale_inv of given codes, by their shape.
+  ScaleGranularity scale_of(Sizes sizes, const ExpertWeights& weight) const {
+    const auto is = [&](std::initializer_list<std::int64_t> expected) { return std::ranges::equal(sizes, expected); };
+    const std::int64_t rows = codes.rows;
+    if (scale == kRowGroups) {
+      if (is({rows, groups_of(weight.k)})) return kRowGroups;
+      refuse("grouped_linear input_scale_inv",
+             "has the shape " + words(sizes) + ", expected " + words(std::array{rows, groups_of(weight.k)}) +
+                 ": for groups of 128 of a row, as the weights have blocks or groups");
+    }
+    if (is({rows}) || is({rows, 1})) return kRowwise;
+    if (is({}) || is({1}) || is({1, 1})) return kTensorwise;
+    refuse("grouped_linear input_scale_inv",
+           "has the shape " + words(sizes) + ", expected one element or " + words(std::array{rows}) + ": for each row");
   }
 
   static std::int64_t rows_of(const TorchTensor& tensor) {

@@ -43,12 +43,14 @@ def grouped_linear(
     or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)). Sums are float32. out_dtype: float32,
     bfloat16 or float16; by default the input's, and bfloat16 for codes.
 
-    There is no backward. Runs on the CPU and on Hopper's GPUs, there with K and, in FP8, rows in multiples of 16 bytes. Raises
-    LinearError for other tensors, and on the CPU for ends that decrease or leave the input.
+    There is no backward. Runs on the CPU and on Hopper's GPUs, there with K a multiple of 16 and codes at addresses that are
+    multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends that decrease or leave the input.
     """
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (input, weight_scale_inv)):
+    learns = [each is not None and each.requires_grad for each in (input, weight, weight_scale_inv, input_scale_inv)]
+    if torch.is_grad_enabled() and any(learns):
         raise LinearError(
-            "grouped_linear input: requires a gradient, and FP8 weights of experts are for inference: call it under torch.no_grad()"
+            "grouped_linear: an operand requires a gradient, and FP8 weights of experts are for inference: call it under "
+            "torch.no_grad()"
         )
     if out_dtype is None:
         out_dtype = input.dtype if input.dtype in HIGH_PRECISION else torch.bfloat16
