@@ -341,6 +341,7 @@ def check_delayed_of_a_group(rank):
         before = [layer.fp8_amax.clone() for layer in stage]
         if first and DEVICE != "cpu":  # on a GPU a rank reads once what the ranks of a model hold
             sync_amax_history(stage)
+            assert all((layer.fp8_amax_history[:, 0] >= was).all() for layer, was in zip(stage, before, strict=True))
         else:
             with pytest.raises(LinearError, match=f"sync_amax_history: the ranks hold different layers: {text}"):
                 sync_amax_history(stage)
