@@ -7,6 +7,7 @@ import gc
 import itertools
 import logging
 import pickle
+import time
 import types
 import weakref
 from unittest import mock
@@ -234,8 +235,12 @@ def check_models_are_freed(rank):
                 precompute_float8_all_gather(net)
         shards = [weakref.ref(each._local_tensor) for each in net.parameters()]
         del net, optimizer
+        end = time.monotonic() + 10
         gc.collect()
-        assert not any(shard() is not None for shard in shards), (recipe, precomputes)
+        while any(shard() is not None for shard in shards):  # a GPU's thread of autograd may not have let go of the last step yet
+            assert time.monotonic() < end, (recipe, precomputes)
+            time.sleep(0.05)
+            gc.collect()
 
 
 def check_offload(rank):
