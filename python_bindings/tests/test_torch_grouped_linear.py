@@ -98,8 +98,11 @@ def test_dtypes_strides_and_shapes_of_scales(device):
     assert torch.equal(grouped_linear(x, codes, scale_inv, at, out_dtype=torch.float16), of_f32.half())
     one = operands("experts", device)[2]
     by_row = one[:, None].expand(EXPERTS, N).contiguous()
-    for other in (one[:, None], one[:, None, None], by_row):
-        assert torch.equal(grouped_linear(x, codes, other, at), grouped_linear(x, codes, one, at))
+    of_one = grouped_linear(x, codes, one, at)
+    for other in (one[:, None], one[:, None, None]):
+        assert torch.equal(grouped_linear(x, codes, other, at), of_one)
+    # A GPU multiplies one scale_inv of an expert into those of the input's rows first.
+    torch.testing.assert_close(grouped_linear(x, codes, by_row, at), of_one, rtol=1e-6, atol=0)
     # One scale_inv of the whole input.
     given, of_given = quantize_rows(x, FORMATS.index(E4M3), 0)
     tensorwise = grouped_linear(given, codes, one, at, input_scale_inv=of_given[:1])
