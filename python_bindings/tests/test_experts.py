@@ -1,0 +1,97 @@
+"""Stacked experts of transformers in FP8: tiny models of each form against the same models in high precision."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers.integrations.moe")
+import ingot
+import transformers
+from conftest import in_ci
+from ingot.torch import LinearError
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+experts = pytest.importorskip("ingot.integrations.experts")
+SIZES = {
+    "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "max_position_embeddings": 64, "num_experts_per_tok": 2,
+}  # fmt: skip
+# One with gate and up after each other, one with biases, weights (experts, K, N) and gate and up in turns, and others.
+MODELS = {
+    "Qwen3Moe": {"num_experts": 6, "moe_intermediate_size": 48, "intermediate_size": 96},
+    "GptOss": {"num_local_experts": 6, "intermediate_size": 48, "layer_types": ["full_attention"] * 2, "sliding_window": 16},
+    "Mixtral": {"num_local_experts": 6, "intermediate_size": 48},
+    "Olmoe": {"num_experts": 6, "intermediate_size": 48},
+}
+
+
+def model_of(name):
+    torch.manual_seed(0)
+    made = getattr(transformers, f"{name}ForCausalLM")(getattr(transformers, f"{name}Config")(**SIZES, **MODELS[name]))
+    for parameter in made.parameters():  # experts that matter, and biases that are not 0
+        if parameter.dim() == 3 or (parameter.dim() == 2 and parameter.shape[0] == 6):
+            torch.nn.init.normal_(parameter, std=0.2)
+    return made.eval()
+
+
+def devices():
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    return ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not hopper, reason="no Hopper GPU"))]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", in_ci(lambda name: name in ("Qwen3Moe", "GptOss"), MODELS))
+def test_models(name, device):
+    plain = model_of(name).to(device)
+    model = copy.deepcopy(plain)
+    names = experts.quantize_experts_(model)
+    assert len(names) == 2 and names[0].startswith("model.layers.0.mlp")
+    assert all(module.gate_up_proj.dtype == torch.float8_e4m3fn for module in map(model.get_submodule, names))
+    assert not any("_proj" in each and "experts" in each and "bias" not in each for each, _ in model.named_parameters())
+    hidden, index = torch.randn(40, 64, device=device), torch.rand(40, 6, device=device).argsort(1)[:, :2]
+    weights = torch.rand(40, 2, device=device)
+    for at in names:
+        ours, theirs = (each.get_submodule(at)(hidden, index, weights) for each in (model, plain))
+        assert 0.005 < (ours - theirs).norm() / theirs.norm() < 0.08, at  # operands of two products with three bits each
+    compiled = torch.compile(model.get_submodule(names[0]), backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(hidden, index, weights), model.get_submodule(names[0])(hidden, index, weights))
+    tokens = torch.arange(24, device=device).view(2, 12) * 3
+    found = model(tokens).logits
+    assert torch.equal(model(tokens).logits, found) and (found - plain(tokens).logits).norm() < 0.3 * found.norm()
+    state = model.state_dict()
+    assert experts.quantize_experts_(model) == names and torch.equal(model(tokens).logits, found)
+    other = copy.deepcopy(plain)
+    experts.quantize_experts_(other)
+    other.load_state_dict({each: torch.zeros_like(value) for each, value in state.items()})
+    other.load_state_dict(state)
+    assert torch.equal(other(tokens).logits, found)
+    length = model.generate(tokens[:, :4], max_new_tokens=3, do_sample=False, pad_token_id=0).shape[1]
+    assert length == 7
+
+
+@torch.no_grad()
+def test_experts_of_other_ranks_and_none_at_all():
+    """As transformers' own implementation."""
+    module = model_of("Qwen3Moe").model.layers[0].mlp.experts
+    experts.quantize_experts_(module)
+    hidden = torch.randn(5, 64)
+    weights = torch.rand(5, 2)
+    index = torch.tensor([[0, 6], [6, 6], [3, 3], [5, 0], [1, 2]])
+    found = module(hidden, index, weights)
+    assert found.isfinite().all() and found[1].count_nonzero() == 0
+    alone = module(hidden[:1], index[:1, :1], weights[:1, :1])
+    torch.testing.assert_close(found[:1], alone)
+    assert module(hidden[:0], index[:0], weights[:0]).shape == (0, 64)
+
+
+def test_messages():
+    assert "ingot" in ALL_EXPERTS_FUNCTIONS
+    with pytest.raises(LinearError, match=r"quantize_experts_: Linear has no stacked experts, .*quantize_\(\)'s of ingot.nn") as caught:
+        experts.quantize_experts_(torch.nn.Linear(2, 2))
+    assert isinstance(caught.value, ingot.Error)
+    model = model_of("Qwen3Moe")
+    experts.quantize_experts_(model)
+    with pytest.raises(LinearError, match="FP8 weights of experts are for inference: call it under torch.no_grad"):
+        model(torch.arange(4)[None])
