@@ -15,6 +15,19 @@ from ._schemas import fake
 _OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
 
 
+def _check_operands(**operands: Optional[torch.Tensor]) -> None:
+    """All tensors of the input's device. PyTorch would take one on meta for a wish to know the output's shape."""
+    for name, operand in operands.items():
+        if operand is None and name == "input_scale_inv":
+            continue
+        if not isinstance(operand, torch.Tensor):
+            raise LinearError(f"grouped_linear {name}: is a {type(operand).__name__}, expected a torch.Tensor")
+        device = operands["input"].device
+        if operand.device != device:
+            remedy = "load its values first" if operand.is_meta else "move one with .to()"
+            raise LinearError(f"grouped_linear {name}: is on {operand.device} and the input on {device}: {remedy}")
+
+
 @fake("grouped_linear")
 def _(input, weight, output):
     return torch.empty((input.shape[0], weight.shape[1]), dtype=_OUTPUTS[output], device=input.device)
@@ -39,13 +52,16 @@ def grouped_linear(
     them, so a captured graph takes other ends in each replay. Experts may have no rows, and none is padded; rows from the last
     end on have any values.
 
-    An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row where the weight has blocks
+    Autocast does not apply. An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row where the weight has blocks
     or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)). Sums are float32. out_dtype: float32,
     bfloat16 or float16; by default the input's, and bfloat16 for codes.
 
     There is no backward. Runs on the CPU and on Hopper's GPUs, there with K a multiple of 16 and codes at addresses that are
     multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends that decrease or leave the input.
     """
+    _check_operands(
+        input=input, weight=weight, weight_scale_inv=weight_scale_inv, ends=ends, input_scale_inv=input_scale_inv
+    )
     learns = [each is not None and each.requires_grad for each in (input, weight, weight_scale_inv, input_scale_inv)]
     if torch.is_grad_enabled() and any(learns):
         raise LinearError(
