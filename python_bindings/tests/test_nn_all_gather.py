@@ -537,6 +537,15 @@ def test_the_allocator_knows_who_reads_what_a_gather_tells(monkeypatch):
     assert [told[0].record_stream.call_args_list[at].args[0] for at in (1, 2)] == streams
 
 
+def test_a_model_without_layers_of_ingot_is_told(caplog):
+    with caplog.at_level(logging.WARNING, "ingot"):
+        assert float8_all_gather(nn.Sequential(nn.Linear(4, 4))) == ()
+        assert float8_all_gather(nn.Sequential(Float8Linear(4, 4, layer_name="a"))) == ("a",)
+    assert [each.getMessage() for each in caplog.records] == [
+        "float8_all_gather: the model has no FP8 layers of Ingot, and nothing changes: convert() it first"
+    ]
+
+
 def test_what_fsdp_has_dropped_is_gone():
     for dropped in (0, 1):
         parts = [nn.Module(), nn.Module()]  # a group and a parameter of it

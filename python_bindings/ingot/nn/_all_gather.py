@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import DTensor
 
 from ..torch._checks import refuse
@@ -21,6 +21,7 @@ from ..torch._shard_gather import (
 )
 from ..torch._sharded_weight import ShardedWeight, say_once
 
+_log = logging.getLogger("ingot")
 _E4M3 = torch.float8_e4m3fn
 # By recipe; the casts are those of src/nn/recipe/recipes.cpp.
 _CASTS = {
@@ -55,7 +56,8 @@ def float8_all_gather(
     model: torch.nn.Module, *, filter: Optional[Filter] = None, recomputed: bool = False
 ) -> Tuple[str, ...]:
     """From now on FSDP2 gathers the weights of the model's FP8 layers in FP8, one byte for each element, and no layer casts
-    them; to be called before fully_shard(). Returns the names of these weights' layers.
+    them; to be called before fully_shard(). Returns the names of these weights' layers; none, with a warning in the log, for a
+    model without FP8 layers.
 
     Parameters, optimizers and checkpoints stay in high precision, and training has the bits that it has without: with a
     mixed-precision policy each rank rounds its shard to `param_dtype` before it casts it. filter(name, weight) says which
@@ -80,6 +82,8 @@ def float8_all_gather(
     wanted: Dict[int, list] = {}
     for each in _weights(model):
         wanted.setdefault(id(each.weight), []).append(each)
+    if not wanted:
+        _log.warning("float8_all_gather: the model has no FP8 layers of Ingot, and nothing changes: convert() it first")
     for same in wanted.values():
         name, weight, casts, _ = same[0]
         if filter is not None and not filter(name, weight):
