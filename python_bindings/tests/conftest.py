@@ -19,6 +19,14 @@ def in_ci(chosen, *values):
     ]
 
 
+def devices_of_grouped_gemm():
+    """Parameters of a test: the CPU, and a GPU where it is Hopper."""
+    import torch
+
+    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+    return ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not hopper, reason="no Hopper GPU"))]
+
+
 def stable_hash(name):
     """FNV-1a of 64 bits, folded, as in tests/support/fixed_set.h."""
     value = 0xCBF29CE484222325

@@ -8,11 +8,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers.integrations.moe")
 import ingot
 import transformers
-from conftest import in_ci
+from conftest import devices_of_grouped_gemm, in_ci
+from ingot.integrations import experts
 from ingot.torch import LinearError
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-experts = pytest.importorskip("ingot.integrations.experts")
 SIZES = {
     "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "max_position_embeddings": 64, "num_experts_per_tok": 2,
@@ -35,13 +35,8 @@ def model_of(name):
     return made.eval()
 
 
-def devices():
-    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-    return ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not hopper, reason="no Hopper GPU"))]
-
-
 @torch.no_grad()
-@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
 @pytest.mark.parametrize("name", in_ci(lambda name: name in ("Qwen3Moe", "GptOss"), MODELS))
 def test_models(name, device):
     plain = model_of(name).to(device)

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import ingot
+from conftest import devices_of_grouped_gemm
 from ingot.torch import LinearError, grouped_linear
 from ingot.torch._quantize_operators import FORMATS, quantize_rows
 from torch.utils.flop_counter import FlopCounterMode
@@ -18,11 +19,6 @@ ENDS = {
 }
 EXPERTS, TOKENS, N, K = 6, 90, 144, 272
 SCALES = {"experts": (EXPERTS,), "rows": (EXPERTS, N), "blocks": (EXPERTS, 2, 3), "groups": (EXPERTS, N, 3)}
-
-
-def devices():
-    hopper = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
-    return ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not hopper, reason="no Hopper GPU"))]
 
 
 def operands(scale, device="cpu", seed=0, dtype=torch.bfloat16):
@@ -68,7 +64,7 @@ def check(found, exact, rows):
     assert (found - exact[:rows]).norm() <= 0.004 * exact[:rows].norm()
 
 
-@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("ends", ENDS)
 def test_values(ends, scale, device):
@@ -86,7 +82,7 @@ def test_values(ends, scale, device):
     assert torch.equal(found[: ENDS[ends][-1]], again[: ENDS[ends][-1]])
 
 
-@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
 def test_dtypes_strides_and_shapes_of_scales(device):
     x, codes, scale_inv = operands("rows", device, dtype=torch.float32)
     at = torch.tensor(ENDS["ragged"], dtype=torch.int32, device=device)
