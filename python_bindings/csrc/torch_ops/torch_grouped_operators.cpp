@@ -12,6 +12,7 @@
 
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/gemm/grouped_gemm_spec.h"
+#include "ingot/codegen/types/matmul_size.h"
 #include "ingot/runtime/context/backend.h"
 #include "ingot/runtime/util/error.h"
 #include "torch_abi/torch_memory.h"
@@ -33,7 +34,9 @@ std::string words(Sizes sizes) {
   return "(" + text + ")";
 }
 
-std::int64_t groups_of(std::int64_t count) { return (count + 127) / 128; }
+bool are(Sizes sizes, std::initializer_list<std::int64_t> expected) { return std::ranges::equal(sizes, expected); }
+
+std::int64_t groups_of(std::int64_t count) { return divided_up(count, 128); }
 
 // A tensor of the input's device whose elements are one after the other.
 void check_dense(const TorchTensor& tensor, const char* what, Device device) {
@@ -66,11 +69,10 @@ struct ExpertWeights {
 
   // What shares a scale_inv, by their shape.
   ScaleGranularity scale_of(Sizes sizes) const {
-    const auto is = [&](std::initializer_list<std::int64_t> expected) { return std::ranges::equal(sizes, expected); };
-    if (is({experts}) || is({experts, 1}) || is({experts, 1, 1})) return kTensorwise;
-    if (is({experts, n}) || is({experts, n, 1})) return kRowwise;
-    if (is({experts, groups_of(n), groups_of(k)})) return kBlocks;
-    if (is({experts, n, groups_of(k)})) return kRowGroups;
+    if (are(sizes, {experts}) || are(sizes, {experts, 1}) || are(sizes, {experts, 1, 1})) return kTensorwise;
+    if (are(sizes, {experts, n}) || are(sizes, {experts, n, 1})) return kRowwise;
+    if (are(sizes, {experts, groups_of(n), groups_of(k)})) return kBlocks;
+    if (are(sizes, {experts, n, groups_of(k)})) return kRowGroups;
     const auto of = [&](std::int64_t rows, std::int64_t columns) { return words(std::array{experts, rows, columns}); };
     refuse("grouped_linear weight_scale_inv",
            "has the shape " + words(sizes) + ", expected (" + std::to_string(experts) + ",): one for each expert; " +
@@ -99,7 +101,7 @@ struct Input {
     if (const std::optional<Dtype> dtype = tensor.float8_dtype()) {
       if (!given.given()) refuse(kScaleInv, "is missing: the input is FP8 codes, which have one");
       check_dense(tensor, "grouped_linear input", device);
-      codes = matrix(tensor.data(), *dtype, rows_of(tensor), weight.k, device);
+      codes = matrix(tensor.data(), *dtype, tensor.sizes()[0], weight.k, device);
       scale_inv = floats_of(given, kScaleInv, device);
       scale = scale_of(given.sizes(), weight);
       return;
@@ -119,22 +121,17 @@ struct Input {
 
   // What shares a scale_inv of given codes, by their shape.
   ScaleGranularity scale_of(Sizes sizes, const ExpertWeights& weight) const {
-    const auto is = [&](std::initializer_list<std::int64_t> expected) { return std::ranges::equal(sizes, expected); };
     const std::int64_t rows = codes.rows;
     if (scale == kRowGroups) {
-      if (is({rows, groups_of(weight.k)})) return kRowGroups;
+      if (are(sizes, {rows, groups_of(weight.k)})) return kRowGroups;
       refuse("grouped_linear input_scale_inv",
              "has the shape " + words(sizes) + ", expected " + words(std::array{rows, groups_of(weight.k)}) +
                  ": for groups of 128 of a row, as the weights have blocks or groups");
     }
-    if (is({rows}) || is({rows, 1})) return kRowwise;
-    if (is({}) || is({1}) || is({1, 1})) return kTensorwise;
+    if (are(sizes, {rows}) || are(sizes, {rows, 1})) return kRowwise;
+    if (are(sizes, {}) || are(sizes, {1}) || are(sizes, {1, 1})) return kTensorwise;
     refuse("grouped_linear input_scale_inv",
            "has the shape " + words(sizes) + ", expected one element or " + words(std::array{rows}) + ": for each row");
-  }
-
-  static std::int64_t rows_of(const TorchTensor& tensor) {
-    return tensor.sizes().back() == 0 ? 0 : tensor.elements() / tensor.sizes().back();
   }
 
   ScaleGranularity scale{};

@@ -9,7 +9,7 @@ from torch.distributed._tensor import DTensor
 
 from ..torch._errors import from_operator
 from ..torch._operators import HIGH_PRECISION
-from ..torch._quantize_operators import FORMATS
+from ..torch._quantize_operators import FORMATS, OUTPUTS
 from ..torch._schemas import fake
 
 
@@ -31,15 +31,12 @@ def _run(operator, *arguments):
         raise from_operator(error) from None
 
 
-# By the numbers that the operators take.
-_FORMATS = FORMATS
-_OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
 _DEVICES = ("cpu", "cuda", "meta")
 
 
 @fake("gemm")
 def _(a, b, output):
-    return torch.empty((a.shape[0], b.shape[1]), dtype=_OUTPUTS[output], device=a.device)
+    return torch.empty((a.shape[0], b.shape[1]), dtype=OUTPUTS[output], device=a.device)
 
 
 def _lies_by_columns(tensor: torch.Tensor) -> bool:
@@ -56,18 +53,18 @@ def quantized(tensor: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> 
         return None
     if tensor.device.type not in _DEVICES or tensor.dtype not in HIGH_PRECISION or tensor.dim() == 0:
         return None
-    if dtype not in _FORMATS or scale.dtype != torch.float32:
+    if dtype not in FORMATS or scale.dtype != torch.float32:
         return None
     if scale.numel() != 1 and scale.dim() != tensor.dim():
         return None
     if _lies_by_columns(tensor):
-        return _quantize(tensor.t(), scale if scale.numel() == 1 else scale.t(), _FORMATS.index(dtype))[0].t()
+        return _quantize(tensor.t(), scale if scale.numel() == 1 else scale.t(), FORMATS.index(dtype))[0].t()
     if scale.numel() == 1 or scale.shape == (*tensor.shape[:-1], 1):
-        return _quantize(tensor, scale, _FORMATS.index(dtype))[0]
+        return _quantize(tensor, scale, FORMATS.index(dtype))[0]
     if scale.shape != (1, *tensor.shape[1:]):
         return None
     shape = (tensor.shape[0], scale.numel())
-    codes, _ = _quantize(tensor.reshape(shape), scale.reshape(1, shape[1]), _FORMATS.index(dtype))
+    codes, _ = _quantize(tensor.reshape(shape), scale.reshape(1, shape[1]), FORMATS.index(dtype))
     return codes.reshape(tensor.shape)
 
 
@@ -90,7 +87,7 @@ def scaled_product(
     """Returns (a / a_scale) @ (b / b_scale) for FP8 `a` (M, K) and `b` (K, N), in any order in memory. The f32 scales are
     scalars, or (M, 1) and (1, N). Sums are f32 and are rounded once. Ingot's kernels compute it on the CPU and on CUDA
     devices."""
-    if a.device.type in _DEVICES and output_dtype in _OUTPUTS:
-        return _gemm(a, scale_inv_of(a_scale), b, scale_inv_of(b_scale), _OUTPUTS.index(output_dtype), use_fast_accum)
+    if a.device.type in _DEVICES and output_dtype in OUTPUTS:
+        return _gemm(a, scale_inv_of(a_scale), b, scale_inv_of(b_scale), OUTPUTS.index(output_dtype), use_fast_accum)
     product = torch.mm(a.to(torch.float32), b.to(torch.float32))
     return (product * a_scale.reciprocal() * b_scale.reciprocal()).to(output_dtype)

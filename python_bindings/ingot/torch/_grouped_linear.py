@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Dict, Optional
 
 import torch
 
 from ._checks import called
 from ._errors import LinearError
-from ._operators import HIGH_PRECISION
+from ._quantize_operators import OUTPUTS
 from ._schemas import fake
 
-# By the numbers that the operator takes.
-_OUTPUTS = (torch.float32, torch.bfloat16, torch.float16)
 
-
-def _check_operands(**operands: Optional[torch.Tensor]) -> None:
+def _check_operands(operands: Dict[str, torch.Tensor]) -> None:
     """All tensors of the input's device. PyTorch would take one on meta for a wish to know the output's shape."""
     for name, operand in operands.items():
-        if operand is None and name == "input_scale_inv":
-            continue
         if not isinstance(operand, torch.Tensor):
             raise LinearError(f"grouped_linear {name}: is a {type(operand).__name__}, expected a torch.Tensor")
         device = operands["input"].device
         if operand.device != device:
             remedy = "load its values first" if operand.is_meta else "move one with .to()"
             raise LinearError(f"grouped_linear {name}: is on {operand.device} and the input on {device}: {remedy}")
+    if torch.is_grad_enabled() and any(each.requires_grad for each in operands.values()):
+        raise LinearError(
+            "grouped_linear: an operand requires a gradient, and FP8 weights of experts are for inference: call it under "
+            "torch.no_grad()"
+        )
 
 
 @fake("grouped_linear")
 def _(input, weight, output):
-    return torch.empty((input.shape[0], weight.shape[1]), dtype=_OUTPUTS[output], device=input.device)
+    return torch.empty((input.shape[0], weight.shape[1]), dtype=OUTPUTS[output], device=input.device)
 
 
 def grouped_linear(
@@ -52,25 +52,20 @@ def grouped_linear(
     them, so a captured graph takes other ends in each replay. Experts may have no rows, and none is padded; rows from the last
     end on have any values.
 
-    Autocast does not apply. An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row where the weight has blocks
-    or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)). Sums are float32. out_dtype: float32,
-    bfloat16 or float16; by default the input's, and bfloat16 for codes.
+    Autocast does not apply. An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row
+    where the weight has blocks or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)). Sums are
+    float32. out_dtype: float32, bfloat16 or float16; by default the input's, and bfloat16 for codes.
 
     There is no backward. Runs on the CPU and on Hopper's GPUs, there with K a multiple of 16 and codes at addresses that are
     multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends that decrease or leave the input.
     """
-    _check_operands(
-        input=input, weight=weight, weight_scale_inv=weight_scale_inv, ends=ends, input_scale_inv=input_scale_inv
-    )
-    learns = [each is not None and each.requires_grad for each in (input, weight, weight_scale_inv, input_scale_inv)]
-    if torch.is_grad_enabled() and any(learns):
-        raise LinearError(
-            "grouped_linear: an operand requires a gradient, and FP8 weights of experts are for inference: call it under "
-            "torch.no_grad()"
-        )
+    operands = {"input": input, "weight": weight, "weight_scale_inv": weight_scale_inv, "ends": ends}
+    if input_scale_inv is not None:
+        operands["input_scale_inv"] = input_scale_inv
+    _check_operands(operands)
     if out_dtype is None:
-        out_dtype = input.dtype if input.dtype in HIGH_PRECISION else torch.bfloat16
-    if out_dtype not in _OUTPUTS:
+        out_dtype = input.dtype if input.dtype in OUTPUTS else torch.bfloat16
+    if out_dtype not in OUTPUTS:
         raise LinearError(f"grouped_linear out_dtype: is {out_dtype}, expected float32, bfloat16 or float16")
-    operator, output = torch.ops.ingot.grouped_linear.default, _OUTPUTS.index(out_dtype)
+    operator, output = torch.ops.ingot.grouped_linear.default, OUTPUTS.index(out_dtype)
     return called("grouped_linear", operator, input, weight, weight_scale_inv, ends, output, input_scale_inv)

@@ -6,10 +6,12 @@ from __future__ import annotations
 import torch
 
 from ._codes import FLOAT8
+from ._operators import HIGH_PRECISION
 from ._schemas import fake
 
-# By the numbers that the operators take.
+# By the numbers that the operators take: of codes, and of products.
 FORMATS = tuple(FLOAT8.values())
+OUTPUTS = tuple(HIGH_PRECISION)
 
 quantize = torch.ops.ingot.quantize.default
 quantize_rows = torch.ops.ingot.quantize_rows.default
