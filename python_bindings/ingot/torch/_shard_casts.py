@@ -100,6 +100,9 @@ class _Versions:
         return True
 
 
+_NOTHING = _Versions(())  # so that each write need not make another
+
+
 class Known:
     """What is known of the weight in one memory. All its aliases share one of these, and a write through any of them
     clears it.
@@ -122,7 +125,7 @@ class Known:
         self._writes = 0
         self._cast: Optional[ShardCast] = None
         self._dtype: Optional[torch.dtype] = None
-        self._watched = _Versions(())
+        self._watched = _NOTHING
 
     def give(self, cast: Optional[ShardCast], dtype: torch.dtype, *aliases: torch.Tensor) -> None:
         self.written()
