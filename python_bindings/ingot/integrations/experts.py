@@ -69,7 +69,7 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
     experts = self.down_proj.shape[0]
     of_rows, order = top_k_index.reshape(-1).sort(stable=True)
     numbers = torch.arange(experts, device=of_rows.device, dtype=of_rows.dtype)
-    ends = torch.searchsorted(of_rows, numbers, right=True).to(torch.int32)
+    ends = torch.searchsorted(of_rows, numbers, right=True, out_int32=True)
     first = "gate_up_proj" if self.has_gate else "up_proj"
     hidden = _product(self, first, hidden_states[order // chosen], of_rows, ends)
     hidden = self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)

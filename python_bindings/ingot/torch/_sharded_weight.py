@@ -477,7 +477,7 @@ class ShardedWeight(torch.Tensor):
         return True
 
     def _made(self, received, metadata: _Sent, param_dtype: torch.dtype) -> GatheredWeight:
-        gather, _, _, outer_size, known, _, amax, stays = metadata[:8]
+        gather, outer_size, known = metadata.gather, metadata.outer_size, metadata.scale_inv
         both = gather.mode == "both"
         codes, *others = received
         second = others.pop(0).view(self._casts.dtype) if both else None
@@ -486,9 +486,9 @@ class ShardedWeight(torch.Tensor):
             scale_inv = others[0].reshape(-1)[: scale_inv_count(self._casts.output, *outer_size)]
             if self._casts.alternates:
                 of_backward = others[1].reshape(-1)[: scale_inv_count(self._casts.grad_input, *outer_size)]
-        elif gather.mode == "in_turn" or stays:  # of this weight alone: casts write theirs in place, while it stays
+        elif gather.mode == "in_turn" or metadata.stays:  # of this weight alone: casts write theirs in place, while it stays
             scale_inv, of_backward = (None if each is None else each.clone() for each in known)
-        return GatheredWeight(codes.view(self._casts.dtype), scale_inv, of_backward, second, amax, param_dtype)
+        return GatheredWeight(codes.view(self._casts.dtype), scale_inv, of_backward, second, metadata.amax, param_dtype)
 
     def _again(self, mesh, outer_size, dtype, side: bool) -> Tuple[torch.Tensor, torch.Tensor]:
         """Codes and scale_inv of the whole weight that FSDP has not gathered now, by collectives of their own."""
