@@ -342,7 +342,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations_of_two_expressions) {
   BOOST_TEST(of([](auto& t) { t.second.dtype = Dtype::f16; }) ==
              "elementwise second: is f16[4, 8] on cpu; the spec asks for bf16");
 
-  // Each output may be one of the matrices, of which none is both.
+  // Each output may be one of the matrices that are read, but the two may not be the same one.
   BOOST_TEST(of([](auto& t) { t.second = t.input; }) == kNothing);
   BOOST_TEST(of([](auto& t) { t.second = t.inputs[0]; }) == kNothing);
   BOOST_TEST(of([](auto& t) {

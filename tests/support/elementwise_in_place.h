@@ -92,7 +92,8 @@ inline std::string fault_in_place(const Case& c, const SharedMatrices& inputs, c
   return fault;
 }
 
-// One expression of a spec as a pass of its own: its inputs, in its order, and which output of the whole it computes.
+// A pass that computes one of the expressions of a spec. inputs: what that expression reads, in its order. output: the
+// output of the whole spec that holds the same values.
 struct SinglePass {
   ElementwiseSpec spec;
   SharedMatrices inputs;
