@@ -144,7 +144,7 @@ struct Sm90ExpertRows {
     for (u32 i = (kBlocks > 1 ? rank : 0) + kBlocks; i < boxes; i += kBlocks) {
       box.row += static_cast<i32>(kBlocks * kBox);
       box.offset += kBlocks * kBox * kSm90Depth;
-      sm90_load_slice<kBlocks>(box, to, full, x);
+      sm90_load_slice<kBlocks>(box, kBlocks > 1 ? to : to + box.offset, full, x);
     }
   }
 };

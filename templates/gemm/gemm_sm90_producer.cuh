@@ -177,6 +177,7 @@ struct Sm90Slices {
         b(sm90_slice<T.n, T.cluster_m>(p.b, p.tail_b, first.n, p.n, rank)) {}
 };
 
+// A block that shares no slice has one box at `to`: its offset is not added, which leaves a step one addition less.
 template <u32 Blocks>
 INGOT_DEVICE void sm90_load_slice(const Sm90Slice& slice, u32 to, u32 full, i32 x) {
   if (!slice.some) return;
@@ -184,7 +185,7 @@ INGOT_DEVICE void sm90_load_slice(const Sm90Slice& slice, u32 to, u32 full, i32 
     constexpr u16 kAll = (1U << Blocks) - 1;
     ptx::tma_load_multicast(to + slice.offset, slice.map, full, x, slice.row, kAll);
   } else {
-    ptx::tma_load(to + slice.offset, slice.map, full, x, slice.row);
+    ptx::tma_load(to, slice.map, full, x, slice.row);
   }
 }
 
