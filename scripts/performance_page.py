@@ -98,6 +98,13 @@ SECTIONS = (
         kernels.gemms,
     ),
     (
+        "Grouped GEMMs",
+        "TFLOPS of one launch for all experts, in the tiling that the library chose, and times as fast as the same GEMMs one "
+        "after the other. Experts x rows of all of them x columns of one x K; balanced: as many rows each; zipf: the i-th "
+        "expert's share is proportional to 1 / i. bf16 output.",
+        kernels.grouped_gemms,
+    ),
+    (
         "Epilogues",
         "Speed as a share of the same kernel's without the epilogue. More: [notes/gemm.md](notes/gemm.md#epilogues).",
         kernels.epilogues,

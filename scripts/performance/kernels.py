@@ -110,6 +110,26 @@ def gemms(results: Results) -> list[str]:
     return lines
 
 
+def grouped_gemms(results: Results) -> list[str]:
+    lines = []
+    for _, file, found in results.of("grouped_gemm"):
+        kinds: list[str] = []
+        rows: dict[str, dict[str, str]] = {}
+        for case in found["cases"]:
+            experts, kind = case["case"].rsplit(", ", 1)
+            ways = case["ways"]
+            apart = next((way for way in ways if way["way"] == "apart"), None)
+            ours = next((way for way in ways if way["way"].endswith("*")), None)
+            if apart is None or ours is None:
+                continue
+            kinds += [kind] if kind not in kinds else []
+            ratio = times(apart["us"]["median"] / ours["us"]["median"])
+            rows.setdefault(experts, {})[kind] = f"{ours['tflops']:.0f}, {ratio}"
+        lines += [results.source(file, found) + ":", ""]
+        lines += table(("experts", *kinds), [[name, *(row.get(kind, "-") for kind in kinds)] for name, row in rows.items()])
+    return lines
+
+
 def tflops(case: Json, us: float) -> str:
     return f"{2e-6 * case['m'] * case['n'] * case['k'] / us:.0f}, " if "m" in case else ""
 
