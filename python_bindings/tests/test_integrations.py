@@ -125,6 +125,27 @@ def test_lightning():
         IngotPrecision("fp8")
 
 
+def test_lightning_example():
+    """A norm is computed within a layer's cast where the module has example inputs, as Lightning lets it have."""
+    lightning = pytest.importorskip("lightning.pytorch" if importlib.util.find_spec("lightning") else "pytorch_lightning")
+    from ingot.integrations.lightning import IngotPrecision
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64))
+
+        def forward(self, x):
+            return self.net(x)
+
+    plugin, with_example = IngotPrecision("rowwise"), Module()
+    plugin.convert_module(Module())
+    assert "there are no example inputs" in plugin.report.norms["net.0"]
+    with_example.example_input_array = torch.zeros(16, 32)
+    plugin.convert_module(with_example)
+    assert plugin.report.norms["net.0"] == "is computed within net.1"
+
+
 # ---- torchtitan ----
 
 
