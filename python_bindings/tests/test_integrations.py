@@ -429,6 +429,26 @@ def test_accelerate_without_a_change(installed, tmp_path):
 
 
 @pytest.mark.nightly
+def test_compare_trainers(tmp_path):
+    """bench/compare_trainers.py starts each by its own command; Ingot's losses are those of a plain loop, bit for bit."""
+    pytest.importorskip("accelerate")
+    if not importlib.util.find_spec("lightning"):
+        pytest.importorskip("pytorch_lightning")
+    program, results = pathlib.Path(__file__).parents[2] / "bench" / "compare_trainers.py", tmp_path / "results.json"
+    command = [sys.executable, str(program), "--device", "cpu", "--try", "--trainers", "accelerate,Trainer,Lightning"]
+    command += ["--contenders", "bf16,ingot tensorwise", "--seconds-limit", "900", "--json", str(results)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1000, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(results.read_text())
+    layers = {(case["trainer"], case["contender"]): case["float8_layers"] for case in found["cases"]}
+    for trainer, count in (("accelerate", 13), ("Trainer", 14), ("Lightning", 14)):
+        for contender, expected in (("bf16", 0), ("ingot tensorwise", count), ("ingot tensorwise, direct", count)):
+            assert layers.pop((trainer, contender)) == expected
+    assert not layers and len(found["verdicts"]) == 3
+    assert all("all 2 losses are those of the direct way" in each["text"] for each in found["verdicts"])
+
+
+@pytest.mark.nightly
 def test_usage(tmp_path, monkeypatch):
     for arguments, code in (((), 2), (("-x",), 2), (("--help",), 0)):
         done = run(*arguments)
