@@ -25,7 +25,9 @@ def program(job: jobs.Job) -> None:
     accelerator = Accelerator(kwargs_handlers=handlers(job))
     model = job.load().to(accelerator.device)
     data = DataLoader(job.dataset(), batch_size=job.batch)
-    model, optimizer, data = accelerator.prepare(model, job.optimizer(model), data)
+    model, data = accelerator.prepare(model, data)
+    # After it: with torchao 0.18, accelerate 1.15 gives converted layers new parameters, which an earlier optimizer lacks.
+    optimizer = accelerator.prepare(job.optimizer(model))
     job.count_layers(model)
     for batch, _ in zip(data, range(job.every_step)):
         loss = model(**batch).loss
