@@ -1,6 +1,8 @@
 // Grouped GEMMs: the rows of A are those of experts, one expert after the other, and each expert has its own B. (An
 // expert, because a group is what shares a scale_inv.) Where an expert's rows end stands in device memory; this is how
 // a block finds its tiles from it: constant arithmetic shared by the kernel, its launch and its tests.
+//
+// With a capacity, which is not 0, each expert has room for so many rows, and the memory says how many it has.
 #pragma once
 
 #include "gemm/gemm_sm90_tiling.cuh"
@@ -8,10 +10,14 @@
 
 namespace ingot {
 
-// The row at which an expert's rows end. It is within the matrix, whatever the device's memory holds; sm90_next_row()
-// also keeps it from lying before the end of the expert before it. So no row has two experts and none is outside.
-INGOT_HOST_DEVICE constexpr u32 sm90_row_end(i32 end, u32 rows) {
-  return min_of(static_cast<u32>(max_of(end, 0)), rows);
+// The row at which an expert's rows end. It is within the matrix, and within the expert's room if it has one, whatever
+// the device's memory holds; sm90_next_row() also keeps it from lying before the expert's first row, which does not lie
+// before the end of the expert before it. So no row has two experts and none is outside.
+INGOT_HOST_DEVICE constexpr u32 sm90_row_end(i32 end, u32 rows, u32 expert, u32 capacity) {
+  return expert * capacity + min_of(static_cast<u32>(max_of(end, 0)), capacity == 0 ? rows : capacity);
+}
+INGOT_HOST_DEVICE constexpr u32 sm90_first_row(u32 before, u32 expert, u32 capacity) {
+  return max_of(before, expert * capacity);
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_next_row(u32 row, u32 end) { return max_of(row, end); }
 
@@ -36,8 +42,11 @@ struct Sm90ExpertTable {
   u32* row_ends = nullptr;
   u32* tile_ends = nullptr;
   u32 experts = 0;
+  u32 capacity = 0;
 
-  INGOT_HOST_DEVICE u32 first_row(u32 expert) const { return expert == 0 ? 0 : row_ends[expert - 1]; }
+  INGOT_HOST_DEVICE u32 first_row(u32 expert) const {
+    return expert == 0 ? 0 : sm90_first_row(row_ends[expert - 1], expert, capacity);
+  }
   INGOT_HOST_DEVICE u32 first_tile(u32 expert) const { return expert == 0 ? 0 : tile_ends[expert - 1]; }
   INGOT_HOST_DEVICE u32 tiles() const { return tile_ends[experts - 1]; }
 
@@ -80,6 +89,11 @@ struct Sm90ExpertShare {
     end = min_of(begin + share, filled.experts);
   }
 
+  // An expert's first row, if the experts before it end at `before`.
+  INGOT_HOST_DEVICE u32 first_row(u32 before, u32 expert) const {
+    return sm90_first_row(before, expert, table.capacity);
+  }
+
   // The row at which the last of its experts ends, as far as these experts say.
   INGOT_HOST_DEVICE u32 last_row() const {
     u32 row = 0;
@@ -91,9 +105,9 @@ struct Sm90ExpertShare {
   INGOT_HOST_DEVICE u32 tiles(u32 row) const {
     u32 count = 0;
     for (u32 i = begin; i < end; ++i) {
-      const u32 next = sm90_next_row(row, table.row_ends[i]);
-      count += sm90_expert_tiles(T, next - row, n);
-      row = next;
+      const u32 first = first_row(row, i);
+      row = sm90_next_row(first, table.row_ends[i]);
+      count += sm90_expert_tiles(T, row - first, n);
     }
     return count;
   }
@@ -101,9 +115,9 @@ struct Sm90ExpertShare {
   // Writes its part of the table. tile: the tiles of the experts before.
   INGOT_HOST_DEVICE void write(u32 row, u32 tile) const {
     for (u32 i = begin; i < end; ++i) {
-      const u32 next = sm90_next_row(row, table.row_ends[i]);
-      tile += sm90_expert_tiles(T, next - row, n);
-      row = next;
+      const u32 first = first_row(row, i);
+      row = sm90_next_row(first, table.row_ends[i]);
+      tile += sm90_expert_tiles(T, row - first, n);
       table.row_ends[i] = row;
       table.tile_ends[i] = tile;
     }

@@ -22,8 +22,9 @@ namespace ingot {
 // order of b's rows, where each expert begins with a block of its own.
 struct Sm90GroupedParams {
   Sm90GemmParams gemm;
-  const i32* ends;  // [experts]: the row of A at which each expert's rows end
+  const i32* ends;  // [experts]: the row of A at which each expert's rows end; with a capacity, how many it has
   u32 experts;      // 1 to kSm90MostExperts
+  u32 capacity;     // 0, or the rows that each expert has room for: experts * capacity = gemm.m
 };
 
 #if INGOT_ON_DEVICE
@@ -49,9 +50,12 @@ INGOT_DEVICE u32 sm90_before_lane(u32 value, u32 lane) {
 template <GemmSm90Config C>
 INGOT_DEVICE Sm90ExpertTable sm90_make_expert_table(const Sm90GroupedParams& p) {
   auto* const memory = reinterpret_cast<u32*>(ptx::dynamic_shared_pointer() + sm90_experts_offset(C));
-  const Sm90ExpertTable table{.row_ends = memory, .tile_ends = memory + kSm90MostExperts, .experts = p.experts};
+  const Sm90ExpertTable table{
+      .row_ends = memory, .tile_ends = memory + kSm90MostExperts, .experts = p.experts, .capacity = p.capacity};
   INGOT_UNROLL_BY(1)
-  for (u32 i = threadIdx.x; i < p.experts; i += kSm90Threads) table.row_ends[i] = sm90_row_end(p.ends[i], p.gemm.m);
+  for (u32 i = threadIdx.x; i < p.experts; i += kSm90Threads) {
+    table.row_ends[i] = sm90_row_end(p.ends[i], p.gemm.m, i, p.capacity);
+  }
   __syncthreads();
   if (threadIdx.x < 32) {
     const Sm90ExpertShare<C.tiling> share(table, p.gemm.n, threadIdx.x);

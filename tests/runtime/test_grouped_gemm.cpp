@@ -31,15 +31,18 @@ const std::vector<std::string> kLines{"e4m3fn*e4m3fn->bf16 nt scale=row,row fast
                                       "e5m2*e4m3fn->f32 nt scale=1x128,1x128"};
 
 // Experts without rows first, last and between; one row each; rows beyond the last expert's; one expert.
-const std::vector<GroupedCase> kShapes{{.ends = balanced_ends(40, 4), .m = 40, .n = 24, .k = 48},
-                                       {.ends = zipf_ends(61, 8), .m = 61, .n = 17, .k = 33},
-                                       {.ends = {0, 0, 5, 5, 29, 29}, .m = 37, .n = 16, .k = 64, .out_padding = 3},
-                                       {.ends = balanced_ends(9, 9), .m = 9, .n = 8, .k = 16, .in_padding = 5},
-                                       {.ends = one_hot_ends(33, 5, 2), .m = 33, .n = 40, .k = 130},
-                                       {.ends = {9, 9, 20}, .m = 21, .n = 130, .k = 400, .by_group = true},
-                                       {.ends = {7}, .m = 7, .n = 5, .k = 1},
-                                       {.ends = {0, 0, 0}, .m = 4, .n = 5, .k = 3},
-                                       {.ends = {2, 3}, .m = 3, .n = 4, .k = 0}};
+const std::vector<GroupedCase> kShapes{
+    {.ends = balanced_ends(40, 4), .m = 40, .n = 24, .k = 48},
+    {.ends = zipf_ends(61, 8), .m = 61, .n = 17, .k = 33},
+    {.ends = {0, 0, 5, 5, 29, 29}, .m = 37, .n = 16, .k = 64, .out_padding = 3},
+    {.ends = balanced_ends(9, 9), .m = 9, .n = 8, .k = 16, .in_padding = 5},
+    {.ends = one_hot_ends(33, 5, 2), .m = 33, .n = 40, .k = 130},
+    {.ends = {9, 9, 20}, .m = 21, .n = 130, .k = 400, .by_group = true},
+    {.ends = {2, 0, 9, 5}, .m = 36, .n = 17, .k = 130, .out_padding = 1, .capacity = 9},
+    {.ends = {0, 4}, .m = 8, .n = 130, .k = 144, .by_group = true, .capacity = 4},
+    {.ends = {7}, .m = 7, .n = 5, .k = 1},
+    {.ends = {0, 0, 0}, .m = 4, .n = 5, .k = 3},
+    {.ends = {2, 3}, .m = 3, .n = 4, .k = 0}};
 
 }  // namespace
 
@@ -83,7 +86,7 @@ BOOST_AUTO_TEST_CASE(wrong_results_are_seen) {
   BOOST_TEST(fault_with({3, 7}) == "");
   BOOST_TEST(fault_with({4, 7}).starts_with("row 3 (expert 1, whose rows are 3 to 7), column 0: expected "));
   BOOST_TEST(fault_with({3, 6}).starts_with("row 6 (expert 1, whose rows are 3 to 7), column 0: expected "));
-  BOOST_TEST(fault_with({3, 8}) == "row 7 was written, but the last expert's rows end at 7");
+  BOOST_TEST(fault_with({3, 8}) == "row 7 was written, but no expert has it");
   GuardedMatrix out = placed.out(stream);
   out.element(2, 5)[2] = std::byte{1};
   BOOST_TEST(data.fault_of(out) == "byte 44 from the first element is outside of the matrix and was written");
@@ -164,6 +167,22 @@ BOOST_AUTO_TEST_CASE(wrong_ends_are_told) {
              }) == "grouped_gemm ends: are on cuda:0; this backend works on cpu: copy them there");
   const std::string odd = message([](auto& t) { t.ends.data = reinterpret_cast<const std::int32_t*>(at(5)); });
   BOOST_TEST(odd.ends_with("that is misaligned: it must be a multiple of 4 bytes"), odd);
+}
+
+BOOST_AUTO_TEST_CASE(wrong_counts_are_told) {
+  const auto counts_message = [](const std::vector<std::int32_t>& counts, std::int64_t capacity = 3) {
+    return message([&](auto& t) { t.ends.capacity = capacity; }, kCpu, counts);
+  };
+  BOOST_TEST(counts_message({3, 0, 2}) == "nothing was thrown");
+  BOOST_TEST(counts_message({3, 4, 2}) ==
+             "grouped_gemm ends: say that expert 1 has 4 rows, but it has room for 0 to 3");
+  BOOST_TEST(counts_message({3, 0, -1}) ==
+             "grouped_gemm ends: say that expert 2 has -1 rows, but it has room for 0 to 3");
+  BOOST_TEST(counts_message({1, 1, 1}, -3) == "grouped_gemm ends: have a capacity of -3 rows");
+  const std::string rows =
+      "grouped_gemm a: is e4m3fn[9, 32] on cpu; its rows must be those of 3 experts with room for ";
+  BOOST_TEST(counts_message({1, 1, 1}, 2) == rows + "2 each");
+  BOOST_TEST(counts_message({1, 1, 1}, 9) == rows + "9 each");
 }
 
 BOOST_AUTO_TEST_CASE(wrong_tensors_are_told) {

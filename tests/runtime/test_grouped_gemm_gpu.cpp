@@ -1,5 +1,5 @@
 // templates/gemm/gemm_sm90_grouped.cuh on a Hopper GPU, through Backend::grouped_gemm: every element of poisoned
-// outputs against float64, exactly if the inputs are small integers; the rows beyond the last expert's and the bytes
+// outputs against float64, exactly if the inputs are small integers; the rows that no expert has and the bytes
 // around the output stay untouched; and a second run gives the same bits. On other GPUs the tests are skipped.
 //
 // Suites for --run_test: small (for compute-sanitizer), cross, tilings, library.
@@ -111,6 +111,8 @@ std::vector<GroupedCase> every_shape() {
           {.ends = {17, 40, 300}, .m = 300, .n = 135, .k = 77, .in_padding = 19, .out_padding = 2},
           {.ends = {7}, .m = 7, .n = 8, .k = 16},
           {.ends = {0, 1, 1}, .m = 1, .n = 130, .k = 144},
+          {.ends = {0, 5, 200, 130, 0, 1}, .m = 1200, .n = 200, .k = 272, .capacity = 200},
+          {.ends = {3, 0, 7, 1}, .m = 28, .n = 72, .k = 144, .out_padding = 2, .capacity = 7},
           {.ends = {0, 0, 0}, .m = 5, .n = 16, .k = 32},
           {.ends = {0, 0}, .m = 0, .n = 16, .k = 32}};
 }
@@ -129,6 +131,7 @@ BOOST_AUTO_TEST_CASE(of_each_kind) {
   for (const GroupedGemmSpec& kind : kinds) {
     expect_right({.spec = kind, .ends = {0, 129, 129, 300, 300}, .m = 301, .n = 136, .k = 272, .exact = true});
     expect_right({.spec = kind, .ends = balanced_ends(9, 9), .m = 9, .n = 72, .k = 144});
+    expect_right({.spec = kind, .ends = {0, 130, 7}, .m = 396, .n = 136, .k = 144, .exact = true, .capacity = 132});
   }
 }
 
@@ -150,6 +153,20 @@ BOOST_AUTO_TEST_CASE(wrong_ends_do_no_harm) {
   placed.set_ends(data.of().ends, stream);
   placed.enqueue(stream);
   BOOST_TEST(data.fault_of(placed.out(stream)) == "");
+}
+
+BOOST_AUTO_TEST_CASE(wrong_counts_do_no_harm) {
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  const GroupedGemmSpec spec =
+      in_tiles(every_kind()[0], {.m = 128, .n = 128, .cluster_m = 2, .stages = 6, .pingpong = true});
+  const GroupedData data({.spec = spec, .ends = {50, 0, 49}, .m = 150, .n = 136, .k = 144, .capacity = 50}, maker);
+  PlacedGrouped placed(data, cuda, stream);
+  for (const Ends& counts : {Ends{51, -1, kMost}, {kMost, kMost, kMost}}) {
+    placed.poison(stream);
+    placed.set_ends(counts, stream);
+    placed.enqueue(stream);
+    BOOST_TEST(placed.out(stream).damage() == "");
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
@@ -226,6 +243,26 @@ BOOST_AUTO_TEST_CASE(chooses_a_tiling) {
   const GroupedGemmSpec spec = every_kind()[0];
   expect_right({.spec = spec, .ends = balanced_ends(40, 16), .m = 40, .n = 512, .k = 512, .exact = true});
   expect_right({.spec = spec, .ends = zipf_ends(4000, 8), .m = 4000, .n = 256, .k = 256, .exact = true});
+}
+
+// As for decoding: the counts of each step are those that are then in the device's memory.
+BOOST_AUTO_TEST_CASE(graphs_take_other_counts_in_each_replay) {
+  const GroupedCase c{
+      .spec = every_kind()[7], .ends = {1, 0, 3}, .m = 24, .n = 264, .k = 272, .exact = true, .capacity = 8};
+  const GroupedData data(c, maker);
+  PlacedGrouped placed(data, cuda, stream);
+  placed.enqueue(stream);
+  Graph graph(stream, [&] { placed.enqueue(stream); });
+  for (const Ends& counts : {Ends{8, 8, 8}, Ends{0, 0, 1}, Ends{0, 0, 0}, c.ends}) {
+    GroupedCase other = c;
+    other.ends = counts;
+    const GroupedData expected(other, maker);
+    placed.poison(stream);
+    placed.set_ends(counts, stream);
+    graph.replay(stream);
+    BOOST_TEST(expected.fault_of(placed.out(stream)) == "", describe(other));
+    ++runs;
+  }
 }
 
 // Each replay of a captured graph takes the ends that are then in the device's memory.

@@ -51,6 +51,7 @@ Ends one_hot_ends(std::int64_t rows, std::int64_t experts, std::int64_t hot) {
 std::string describe(const GroupedCase& c) {
   std::string text = fmt::format("{} {}x{}x{} by {} experts:", print(c.spec), c.m, c.n, c.k, c.ends.size());
   for (std::size_t i = 0; i < std::min(c.ends.size(), std::size_t{12}); ++i) text += fmt::format(" {}", c.ends[i]);
+  if (c.capacity != 0) text += fmt::format(", with room for {} each", c.capacity);
   return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "");
 }
 
@@ -75,11 +76,22 @@ GuardedMatrix scale_inv_of(std::int64_t count, bool exact, std::uint64_t seed) {
   return made;
 }
 
+struct Rows {
+  std::int64_t begin, end;
+};
+Rows rows_of(const GroupedCase& c, std::size_t expert) {
+  const std::int64_t end = c.ends[expert];
+  if (c.capacity == 0) return {expert == 0 ? 0 : c.ends[expert - 1], end};
+  const std::int64_t begin = static_cast<std::int64_t>(expert) * c.capacity;
+  return {begin, begin + end};
+}
+
 // The expert of each row, and one more than there are of rows that no expert has.
 std::vector<std::int64_t> experts_of_rows(const GroupedCase& c) {
-  std::vector<std::int64_t> experts;
-  for (std::int64_t row = 0; row < c.m; ++row) {
-    experts.push_back(std::ranges::upper_bound(c.ends, static_cast<std::int32_t>(row)) - c.ends.begin());
+  std::vector<std::int64_t> experts(static_cast<std::size_t>(c.m), static_cast<std::int64_t>(c.ends.size()));
+  for (std::size_t e = 0; e < c.ends.size(); ++e) {
+    const Rows rows = rows_of(c, e);
+    std::fill(experts.begin() + rows.begin, experts.begin() + rows.end, static_cast<std::int64_t>(e));
   }
   return experts;
 }
@@ -137,8 +149,8 @@ void add_up(const GroupedCase& c, GroupedOperands& operands, ThreadPool& pool) {
 }  // namespace
 
 std::shared_ptr<const GroupedOperands> GroupedMaker::operands(const GroupedCase& c) {
-  std::string key = fmt::format("{} {} {} {} {} {} {}", name(c.spec.gemm.a), name(c.spec.gemm.b), c.m, c.n, c.k,
-                                c.exact, c.in_padding);
+  std::string key = fmt::format("{} {} {} {} {} {} {} {}", name(c.spec.gemm.a), name(c.spec.gemm.b), c.m, c.n, c.k,
+                                c.exact, c.in_padding, c.capacity);
   for (const std::int32_t end : c.ends) key += fmt::format(" {}", end);
   const bool groups = has_group_scale_inv(c.spec.gemm);
   if (groups) key += " " + print(c.spec.gemm.scale_b);
@@ -207,17 +219,17 @@ std::string GroupedData::fault_of_rows(const GuardedMatrix& out, std::int64_t be
 
 std::string GroupedData::fault_of(const GuardedMatrix& out) const {
   std::string fault = out.damage();
-  std::int64_t begin = 0;
   for (std::size_t e = 0; e < case_.ends.size() && fault.empty(); ++e) {
-    const std::int64_t end = case_.ends[e];
-    fault = fault_of_rows(out, begin, end, static_cast<std::int64_t>(e));
-    begin = end;
+    const Rows rows = rows_of(case_, e);
+    fault = fault_of_rows(out, rows.begin, rows.end, static_cast<std::int64_t>(e));
   }
-  for (std::int64_t m = begin; m < case_.m && fault.empty(); ++m) {
+  const std::vector<std::int64_t> experts = experts_of_rows(case_);
+  for (std::int64_t m = 0; m < case_.m && fault.empty(); ++m) {
+    if (experts[static_cast<std::size_t>(m)] != static_cast<std::int64_t>(case_.ends.size())) continue;
     const std::byte* const row = out.element(m, 0);
     const bool untouched =
         std::all_of(row, row + out.row_bytes(), [](std::byte byte) { return byte == GuardedMatrix::kPoison; });
-    if (!untouched) fault = fmt::format("row {} was written, but the last expert's rows end at {}", m, begin);
+    if (!untouched) fault = fmt::format("row {} was written, but no expert has it", m);
   }
   return fault;
 }
@@ -236,7 +248,8 @@ PlacedGrouped::PlacedGrouped(const GroupedData& data, Backend& backend, Stream& 
   }
   tensors_.ends = {.data = static_cast<const std::int32_t*>(ends_.data()),
                    .experts = static_cast<std::int64_t>(data.of().ends.size()),
-                   .device = backend.device()};
+                   .device = backend.device(),
+                   .capacity = data.of().capacity};
   set_ends(data.of().ends, stream);
   poison(stream);
   tensors_.out = out_.view(out_memory_.data(), backend.device());

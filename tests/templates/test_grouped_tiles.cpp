@@ -1,6 +1,6 @@
 // The tiles of a grouped GEMM: what the lanes of a warp write into a block's table is where experts and their tiles
 // end, the blocks' walks over it meet every tile once, and tiles hold every row once, each with its expert. Ends that
-// decrease or leave the matrix give no row to two experts and none outside.
+// decrease or leave the matrix, and counts beyond a capacity, give no row to two experts and none outside.
 #include <algorithm>
 #include <array>
 #include <boost/test/unit_test.hpp>
@@ -29,11 +29,12 @@ struct Table {
   Sm90ExpertTable table;
 
   template <Sm90Tiling T>
-  static Table of(const std::vector<i32>& ends, u32 m, u32 n) {
+  static Table of(const std::vector<i32>& ends, u32 m, u32 n, u32 capacity) {
     const auto experts = static_cast<u32>(ends.size());
     Table made{.row_ends = std::vector<u32>(experts), .tile_ends = std::vector<u32>(experts, 77), .table = {}};
-    made.table = {.row_ends = made.row_ends.data(), .tile_ends = made.tile_ends.data(), .experts = experts};
-    for (u32 i = 0; i < experts; ++i) made.row_ends[i] = sm90_row_end(ends[i], m);
+    made.table = {
+        .row_ends = made.row_ends.data(), .tile_ends = made.tile_ends.data(), .experts = experts, .capacity = capacity};
+    for (u32 i = 0; i < experts; ++i) made.row_ends[i] = sm90_row_end(ends[i], m, i, capacity);
     std::array<u32, 32> rows{};
     std::array<u32, 32> tiles{};
     u32 row = 0;
@@ -54,14 +55,18 @@ struct Table {
 // Walks of all blocks, of two warpgroups each if they take turns. Counts for each row and column of tiles how often it
 // is met, and by which expert.
 template <Sm90Tiling T>
-void expect_every_row_once(const std::vector<i32>& ends, u32 m, u32 n, u32 multiprocessors) {
-  const Table made = Table::of<T>(ends, m, n);
+void expect_every_row_once(const std::vector<i32>& ends, u32 m, u32 n, u32 multiprocessors, u32 capacity) {
+  const Table made = Table::of<T>(ends, m, n, capacity);
   const Sm90ExpertTable& table = made.table;
   std::vector<u32> right(ends.size());
+  std::vector<bool> has_expert(m);
   u32 end = 0;
   for (std::size_t e = 0; e < ends.size(); ++e) {
-    end = std::max(end, static_cast<u32>(std::clamp<i64>(ends[e], 0, m)));
+    const u32 begin = capacity == 0 ? end : static_cast<u32>(e) * capacity;
+    end = capacity == 0 ? std::max(end, static_cast<u32>(std::clamp<i64>(ends[e], 0, m)))
+                        : begin + static_cast<u32>(std::clamp<i64>(ends[e], 0, capacity));
     right[e] = end;
+    std::fill(has_expert.begin() + begin, has_expert.begin() + end, true);
   }
   BOOST_TEST(made.row_ends == right, boost::test_tools::per_element());
   const u32 columns = sm90_tiles_n(T, n) * T.cluster_n;
@@ -82,7 +87,7 @@ void expect_every_row_once(const std::vector<i32>& ends, u32 m, u32 n, u32 multi
     }
   }
   for (std::size_t i = 0; i < met.size(); ++i) {
-    BOOST_REQUIRE_MESSAGE(met[i] == (i / columns < end ? 1U : 0U), "row " << i / columns << " is met " << met[i]);
+    BOOST_REQUIRE_MESSAGE(met[i] == (has_expert[i / columns] ? 1U : 0U), "row " << i / columns << " is met " << met[i]);
   }
   // No expert has more tiles than its rows need, and no grid is larger than the tiles that there may be.
   u32 tiles = 0;
@@ -95,11 +100,11 @@ void expect_every_row_once(const std::vector<i32>& ends, u32 m, u32 n, u32 multi
   BOOST_TEST(tiles <= most);
 }
 
-void expect_for_all_tilings(const std::vector<i32>& ends, u32 m, u32 n) {
-  expect_every_row_once<kSingle>(ends, m, n, 132);
-  expect_every_row_once<kPairM>(ends, m, n, 7);
-  expect_every_row_once<kPairN>(ends, m, n, 132);
-  expect_every_row_once<kSmall>(ends, m, n, 3);
+void expect_for_all_tilings(const std::vector<i32>& ends, u32 m, u32 n, u32 capacity = 0) {
+  expect_every_row_once<kSingle>(ends, m, n, 132, capacity);
+  expect_every_row_once<kPairM>(ends, m, n, 7, capacity);
+  expect_every_row_once<kPairN>(ends, m, n, 132, capacity);
+  expect_every_row_once<kSmall>(ends, m, n, 3, capacity);
 }
 
 std::vector<i32> random_ends(std::uint64_t seed, std::size_t experts, i32 m, bool sorted) {
@@ -133,6 +138,19 @@ BOOST_AUTO_TEST_CASE(wrong_ends_stay_within_the_matrix) {
   for (const std::size_t experts : {3U, 40U, 512U}) {
     expect_for_all_tilings(random_ends(experts, experts, 700, false), 500, 130);
   }
+}
+
+BOOST_AUTO_TEST_CASE(experts_with_room_have_as_many_rows_as_counted) {
+  expect_for_all_tilings({3}, 5, 8, 5);
+  expect_for_all_tilings({0, 5, 200, 130, 0, 1}, 1200, 200, 200);
+  expect_for_all_tilings({0, 0, 0}, 30, 64, 10);
+  for (const std::size_t experts : {31U, 32U, 33U, 512U}) {
+    const auto rows = static_cast<u32>(experts) * 7;
+    expect_for_all_tilings(random_ends(experts, experts, 7, false), rows, 130, 7);
+    expect_for_all_tilings(random_ends(experts, experts, 9, false), rows, 130, 7);  // some are beyond it
+  }
+  constexpr i32 kMost = std::numeric_limits<i32>::max();
+  expect_for_all_tilings({-1, kMost, 7, std::numeric_limits<i32>::min()}, 800, 100, 200);
 }
 
 BOOST_AUTO_TEST_CASE(grids_are_whole_clusters_of_the_tiles_that_there_may_be) {

@@ -62,8 +62,8 @@ class INGOT_API Backend {
   }
   // Does gemm_pair() compute these in one launch, if their tensors fit it?
   virtual bool pairs(const GemmCall& /*first*/, const GemmCall& /*second*/) { return false; }
-  // A GEMM for each expert, whose rows are one after the other. Where they end is read on the device, when the work
-  // runs: a captured graph takes other ends in each replay.
+  // A GEMM for each expert, whose rows are one after the other. Which rows an expert has is read on the device, when
+  // the work runs: a captured graph takes other ends, or counts, in each replay.
   virtual void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) = 0;
   virtual void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) = 0;
   virtual void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) = 0;

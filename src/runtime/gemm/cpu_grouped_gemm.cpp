@@ -27,8 +27,17 @@ Tensor bytes_of(const ExpertEnds& ends) {
                 ends.experts * static_cast<std::int64_t>(sizeof(*ends.data)), ends.device);
 }
 
-// On the CPU the host reads the ends, and so can check them.
+// On the CPU the host reads the values, and so can check them.
+void check_counts(const ExpertEnds& ends) {
+  for (std::int64_t e = 0; e < ends.experts; ++e) {
+    const std::int32_t count = ends.data[e];
+    if (count >= 0 && count <= ends.capacity) continue;
+    refuse_ends(fmt::format("say that expert {} has {} rows, but it has room for 0 to {}", e, count, ends.capacity));
+  }
+}
+
 void check_values(const ExpertEnds& ends, std::int64_t rows) {
+  if (ends.capacity != 0) return check_counts(ends);
   std::int32_t before = 0;
   for (std::int64_t e = 0; e < ends.experts; ++e) {
     const std::int32_t end = ends.data[e];
@@ -55,6 +64,13 @@ void check_ends(const ExpertEnds& ends, Device device) {
     refuse_ends(fmt::format("have a data pointer {} that is misaligned: it must be a multiple of 4 bytes",
                             fmt::ptr(ends.data)));
   }
+  if (ends.capacity < 0) refuse_ends(fmt::format("have a capacity of {} rows", ends.capacity));
+}
+
+void check_capacity(const ExpertEnds& ends, const Tensor& a) {
+  if (ends.capacity == 0 || (a.rows % ends.capacity == 0 && a.rows / ends.capacity == ends.experts)) return;
+  refuse("grouped_gemm a", a,
+         fmt::format("its rows must be those of {} experts with room for {} each", ends.experts, ends.capacity));
 }
 
 // Rows of b's scale_inv that each expert has, where they are of blocks or groups.
@@ -91,6 +107,7 @@ void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Devic
   const Range a = check_matrix("grouped_gemm a", tensors.a, gemm.a, device);
   const Range b = check_matrix("grouped_gemm b", tensors.b, gemm.b, device);
   check_ends(tensors.ends, device);
+  check_capacity(tensors.ends, tensors.a);
   const std::int64_t experts = tensors.ends.experts;
   if (tensors.b.cols != tensors.a.cols) {
     refuse("grouped_gemm b", tensors.b,
@@ -139,7 +156,9 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
   const MatmulSize size = gemm_size(spec, tensors);
   std::int64_t begin = 0;
   for (std::int64_t e = 0; e < tensors.ends.experts; ++e) {
-    const std::int64_t end = tensors.ends.data[e];
+    const std::int64_t capacity = tensors.ends.capacity;
+    if (capacity != 0) begin = e * capacity;
+    const std::int64_t end = tensors.ends.data[e] + (capacity == 0 ? 0 : begin);
     GemmTensors expert{.a = rows_of(tensors.a, begin, end),
                        .b = rows_of(tensors.b, e * size.n, (e + 1) * size.n),
                        .out = rows_of(tensors.out, begin, end)};

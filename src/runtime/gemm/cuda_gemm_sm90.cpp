@@ -195,7 +195,8 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
   const Sm90Tiling tiling = sm90_tiling(*chosen.gemm.tiling);
   Sm90GroupedParams params{.gemm = params_of(chosen.gemm, gemm, size, launcher.driver()),
                            .ends = tensors.ends.data,
-                           .experts = static_cast<u32>(experts)};
+                           .experts = static_cast<u32>(experts),
+                           .capacity = static_cast<u32>(tensors.ends.capacity)};
   encode(params.gemm.tail_a, tensors.a, box_of(tensors.a, sm90_expert_box(tiling)), launcher.driver());
   GemmSm90Config config = sm90_scale_inv_config(chosen.gemm);
   config.experts = true;

@@ -48,17 +48,22 @@ struct GemmWork {
   GemmTensors tensors{};
 };
 
-// For each expert of a grouped GEMM, the row of a at which its rows end: 0 <= data[0] <= data[1] ... <= M, in the
-// device's memory. A GPU's values are not seen by the host. If one is below the one before or beyond M, which rows an
-// expert has is unspecified, but nothing outside of the tensors is read or written.
+// Which rows of a each expert of a grouped GEMM has; `data` is in the device's memory. Without a capacity they are
+// contiguous: data[e] is the row at which expert e's rows end, 0 <= data[0] <= data[1] ... <= M. With one they are
+// masked, as for decoding under a captured graph: expert e has room for `capacity` rows, from row e * capacity on, M =
+// experts * capacity, and 0 <= data[e] <= capacity is how many it has.
+//
+// A GPU's values are not seen by the host. If one is out of these bounds, which rows an expert has is unspecified, but
+// nothing outside of the tensors is read or written.
 struct ExpertEnds {
   const std::int32_t* data = nullptr;
   std::int64_t experts = 0;  // 1 to kMostExperts
   Device device{};
+  std::int64_t capacity = 0;  // 0: contiguous
 };
 
-// Expert e has rows ends.data[e - 1] to ends.data[e] of a and of out, and rows e * N to (e + 1) * N of b. Rows of out
-// beyond the last expert's are not written.
+// Expert e has these rows of a and of out, and rows e * N to (e + 1) * N of b. Rows of out that no expert has are not
+// written.
 //
 // scale_inv of FP8 operands are as in GemmTensors: of a those of a matrix [M, K]; of b one for each expert, one for
 // each of its experts * N rows, or those of groups or blocks of the first expert, then of the next, and so on. Each
