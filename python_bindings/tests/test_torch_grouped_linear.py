@@ -107,6 +107,30 @@ def test_dtypes_strides_and_shapes_of_scales(device):
     assert grouped_linear(x[:0], codes, scale_inv, torch.zeros_like(at)).shape == (0, N)
 
 
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("scale", SCALES)
+def test_masked(scale, device):
+    """Room for 15 rows of each expert: those that it has are right, to the bits of contiguous rows."""
+    x, codes, scale_inv = operands(scale, device)
+    counts, capacity = [0, 15, 3, 1, 0, 9], TOKENS // EXPERTS
+    masked = x.reshape(EXPERTS, capacity, K)
+    found = grouped_linear(masked, codes, scale_inv, counts=torch.tensor(counts, dtype=torch.int32, device=device))
+    assert found.shape == (EXPERTS, capacity, N)
+    rows = torch.cat([masked[e, :count] for e, count in enumerate(counts)])
+    ends = torch.tensor(counts).cumsum(0).to(device, torch.int32)
+    contiguous = grouped_linear(rows, codes, scale_inv, ends)
+    assert torch.equal(torch.cat([found[e, :count] for e, count in enumerate(counts)]), contiguous)
+    values, given, of_given = cast(x.cpu(), scale in ("blocks", "groups"))
+    for e, count in enumerate(counts):
+        check(found[e], values.reshape(EXPERTS, capacity, K)[e] @ (codes.double().cpu() * spread(scale_inv, codes.shape))[e].T, count)
+    again = grouped_linear(
+        given.reshape(EXPERTS, capacity, K).contiguous().to(device), codes, scale_inv,
+        counts=torch.tensor(counts, dtype=torch.int32, device=device),
+        input_scale_inv=of_given.reshape(EXPERTS, capacity, -1).contiguous().to(device),
+    )  # fmt: skip
+    assert all(torch.equal(found[e, :count], again[e, :count]) for e, count in enumerate(counts))
+
+
 def test_compiled_counted_and_checked():
     x, codes, scale_inv = operands("blocks")
     at = torch.tensor(ENDS["ragged"], dtype=torch.int32)
@@ -114,6 +138,11 @@ def test_compiled_counted_and_checked():
     assert torch.equal(compiled(x, codes, scale_inv, at), grouped_linear(x, codes, scale_inv, at))
     with FlopCounterMode(display=False) as counter:
         grouped_linear(x, codes, scale_inv, at)
+    assert counter.get_total_flops() == 2 * TOKENS * N * K
+    masked, counts = x.reshape(EXPERTS, -1, K), torch.arange(EXPERTS, dtype=torch.int32)
+    assert compiled(masked, codes, scale_inv, counts=counts).shape == (EXPERTS, TOKENS // EXPERTS, N)
+    with FlopCounterMode(display=False) as counter:
+        grouped_linear(masked, codes, scale_inv, counts=counts)
     assert counter.get_total_flops() == 2 * TOKENS * N * K
     checks = ("test_faketensor", "test_aot_dispatch_dynamic")  # the others multiply FP8 tensors
     torch.library.opcheck(torch.ops.ingot.grouped_linear.default, (x, codes, scale_inv, at, 1), test_utils=checks)
@@ -123,7 +152,7 @@ def test_messages():
     x, codes, scale_inv = operands("rows")
     at = torch.tensor(ENDS["ragged"], dtype=torch.int32)
     given, of_given = quantize_rows(x, FORMATS.index(E4M3), 0)
-    learns = x.clone().requires_grad_()
+    learns, masked = x.clone().requires_grad_(), x.reshape(EXPERTS, -1, K)
     call = lambda *given, **named: lambda: grouped_linear(*given, **named)
     for act, message in (
         (call(x, codes.float(), scale_inv, at), "grouped_linear weight: is not FP8: cast it first"),
@@ -132,7 +161,13 @@ def test_messages():
         (call(x, codes, scale_inv.double(), at), "weight_scale_inv: must be float32"),
         (call(x, codes, scale_inv[:, :7].contiguous(), at), r"has the shape \(6, 7\), expected \(6,\): one for each expert; "
          r"\(6, 144\): for each row; \(6, 2, 3\): for blocks of 128 x 128; or \(6, 144, 3\): for groups of 128 of a row"),
-        (call(x[0], codes, scale_inv, at), r"input: has the shape \(272\), expected \(M, K\)"),
+        (call(x[0], codes, scale_inv, at), r"input: has the shape \(272\), expected \(M, K\) or \(experts, capacity, K\)"),
+        (call(x, codes, scale_inv), "give ends, the row at which each expert's rows end; counts= are for an input .experts, cap"),
+        (call(x, codes, scale_inv, at, counts=at), "give ends"),
+        (call(masked, codes, scale_inv, at), r"input: has the shape \(6, 15, 272\), room for rows of each expert: give counts="),
+        (call(masked[:3], codes, scale_inv, counts=at), r"\(3, 15, 272\), but there are weights of 6 experts"),
+        (call(masked, codes, scale_inv, counts=at), "grouped_gemm ends: say that expert 3 has 40 rows, but it has room for 0 to 15"),
+        (call(masked, codes, scale_inv, counts=at.long()), "counts: must be int32"),
         (call(x[:, :256], codes, scale_inv, at), r"input: has the shape \(90, 256\), but the weights' K is 272"),
         (call(x.long(), codes, scale_inv, at), "input: must be float32, bfloat16 or float16"),
         (call(given, codes, scale_inv, at), "input_scale_inv: is missing: the input is FP8 codes"),

@@ -1,6 +1,6 @@
-// torch.ops.ingot.grouped_linear: the rows of many experts, one expert after the other, each multiplied by the FP8
-// weight of its expert. Inputs in high precision are cast on the way, with the scales that those of the weights ask
-// for.
+// torch.ops.ingot.grouped_linear: the rows of many experts, one expert after the other or each expert in its own room,
+// each multiplied by the FP8 weight of its expert. Inputs in high precision are cast on the way, with the scales that
+// those of the weights ask for.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/gemm/grouped_gemm_spec.h"
@@ -35,6 +36,13 @@ std::string words(Sizes sizes) {
 }
 
 bool are(Sizes sizes, std::initializer_list<std::int64_t> expected) { return std::ranges::equal(sizes, expected); }
+
+// (M) or (experts, capacity), and these after them.
+std::vector<std::int64_t> with_rows(Sizes input, std::initializer_list<std::int64_t> after) {
+  std::vector<std::int64_t> sizes(input.begin(), input.end() - 1);
+  sizes.insert(sizes.end(), after);
+  return sizes;
+}
 
 std::int64_t groups_of(std::int64_t count) { return divided_up(count, 128); }
 
@@ -91,7 +99,7 @@ struct ExpertWeights {
 // The scales of an input for such weights.
 ScaleGranularity scale_of_input(ScaleGranularity of_weight) { return of_weight.cols == 0 ? kRowwise : kRowGroups; }
 
-// Codes (M, K) and their scale_inv: those that were given, or what a cast makes of values in high precision.
+// Codes [M, K] and their scale_inv: those that were given, or what a cast makes of values in high precision.
 struct Input {
   Input(TorchArgumentsOf<kGroupedLinear>& all, const ExpertWeights& weight, Device device, const TorchRun& run) {
     const TorchTensor& tensor = all.tensor<"input">();
@@ -101,9 +109,9 @@ struct Input {
     if (const std::optional<Dtype> dtype = tensor.float8_dtype()) {
       if (!given.given()) refuse(kScaleInv, "is missing: the input is FP8 codes, which have one");
       check_dense(tensor, "grouped_linear input", device);
-      codes = matrix(tensor.data(), *dtype, tensor.sizes()[0], weight.k, device);
+      codes = matrix(tensor.data(), *dtype, weight.k == 0 ? 0 : tensor.elements() / weight.k, weight.k, device);
       scale_inv = floats_of(given, kScaleInv, device);
-      scale = scale_of(given.sizes(), weight);
+      scale = scale_of(given.sizes(), tensor.sizes(), weight);
       return;
     }
     if (given.given()) refuse(kScaleInv, "is given, but the input is no FP8 codes");
@@ -120,18 +128,19 @@ struct Input {
   }
 
   // What shares a scale_inv of given codes, by their shape.
-  ScaleGranularity scale_of(Sizes sizes, const ExpertWeights& weight) const {
-    const std::int64_t rows = codes.rows;
+  ScaleGranularity scale_of(Sizes sizes, Sizes input, const ExpertWeights& weight) const {
     if (scale == kRowGroups) {
-      if (are(sizes, {rows, groups_of(weight.k)})) return kRowGroups;
+      const std::vector<std::int64_t> groups = with_rows(input, {groups_of(weight.k)});
+      if (std::ranges::equal(sizes, groups)) return kRowGroups;
       refuse("grouped_linear input_scale_inv",
-             "has the shape " + words(sizes) + ", expected " + words(std::array{rows, groups_of(weight.k)}) +
+             "has the shape " + words(sizes) + ", expected " + words(groups) +
                  ": for groups of 128 of a row, as the weights have blocks or groups");
     }
-    if (are(sizes, {rows}) || are(sizes, {rows, 1})) return kRowwise;
+    const std::vector<std::int64_t> rows = with_rows(input, {});
+    if (std::ranges::equal(sizes, rows) || std::ranges::equal(sizes, with_rows(input, {1}))) return kRowwise;
     if (are(sizes, {}) || are(sizes, {1}) || are(sizes, {1, 1})) return kTensorwise;
     refuse("grouped_linear input_scale_inv",
-           "has the shape " + words(sizes) + ", expected one element or " + words(std::array{rows}) + ": for each row");
+           "has the shape " + words(sizes) + ", expected one element or " + words(rows) + ": for each row");
   }
 
   ScaleGranularity scale{};
@@ -141,18 +150,23 @@ struct Input {
   TorchRegion made_codes{}, made_scale_inv{};
 };
 
-ExpertEnds ends_of(const TorchTensor& tensor, std::int64_t experts, Device device) {
-  constexpr const char* kWhat = "grouped_linear ends";
-  check_dense(tensor, kWhat, device);
-  if (!tensor.is_int32()) refuse(kWhat, "must be int32: convert it with .to()");
+// room: the capacity of a masked input.
+ExpertEnds ends_of(const TorchTensor& tensor, std::int64_t experts, std::optional<std::int64_t> room, Device device) {
+  const char* const what = room ? "grouped_linear counts" : "grouped_linear ends";
+  check_dense(tensor, what, device);
+  if (!tensor.is_int32()) refuse(what, "must be int32: convert it with .to()");
   if (tensor.elements() != experts) {
-    refuse(kWhat, "has " + std::to_string(tensor.elements()) + " elements, expected one for each of " +
-                      std::to_string(experts) + " experts");
+    refuse(what, "has " + std::to_string(tensor.elements()) + " elements, expected one for each of " +
+                     std::to_string(experts) + " experts");
   }
-  return {.data = static_cast<const std::int32_t*>(tensor.data()), .experts = experts, .device = device};
+  return {.data = static_cast<const std::int32_t*>(tensor.data()),
+          .experts = experts,
+          .device = device,
+          .capacity = room.value_or(0)};
 }
 
-// Returns the rows of each expert times its weight, (M, N). Rows beyond the last end have any values.
+// Returns the rows of each expert times its weight, (M, N), or (experts, capacity, N). Rows that no expert has have any
+// values.
 void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
   constexpr std::array kOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};
   const TorchTensor& tensor = all.tensor<"input">();
@@ -160,19 +174,26 @@ void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
   if (output >= kOutputs.size()) refuse("grouped_linear output", "is no number of a dtype");
   const std::optional<Device> device = tensor.device();
   if (!device) refuse("grouped_linear input", "is neither on the CPU nor on a CUDA device");
-  if (tensor.sizes().size() != 2) {
-    refuse("grouped_linear input", "has the shape " + words(tensor.sizes()) + ", expected (M, K)");
+  const Sizes sizes = tensor.sizes();
+  const bool masked = sizes.size() == 3;
+  if (sizes.size() != 2 && !masked) {
+    refuse("grouped_linear input", "has the shape " + words(sizes) + ", expected (M, K) or (experts, capacity, K)");
   }
   const ExpertWeights weight(all.tensor<"weight">(), all.tensor<"weight_scale_inv">(), *device);
-  if (tensor.sizes()[1] != weight.k) {
+  if (sizes.back() != weight.k) {
     refuse("grouped_linear input",
-           "has the shape " + words(tensor.sizes()) + ", but the weights' K is " + std::to_string(weight.k));
+           "has the shape " + words(sizes) + ", but the weights' K is " + std::to_string(weight.k));
   }
-  const ExpertEnds ends = ends_of(all.tensor<"ends">(), weight.experts, *device);
-  const std::int64_t rows = tensor.sizes()[0];
+  if (masked && sizes[0] != weight.experts) {
+    refuse("grouped_linear input", "has the shape " + words(sizes) + ", but there are weights of " +
+                                       std::to_string(weight.experts) + " experts");
+  }
+  const ExpertEnds ends =
+      ends_of(all.tensor<"ends">(), weight.experts, masked ? std::optional(sizes[1]) : std::nullopt, *device);
+  const std::int64_t rows = masked ? sizes[0] * sizes[1] : sizes[0];
   const TorchRun run(*device, all, rows);
   const Input input(all, weight, *device, run);
-  TorchTensor product = TorchTensor::empty(std::array{rows, weight.n}, torch_dtype(kOutputs[output]), *device);
+  TorchTensor product = TorchTensor::empty(with_rows(sizes, {weight.n}), torch_dtype(kOutputs[output]), *device);
   const GroupedGemmSpec spec{.gemm = {.a = input.codes.dtype,
                                       .b = weight.codes.dtype,
                                       .out = kOutputs[output],

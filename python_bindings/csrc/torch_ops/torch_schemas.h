@@ -213,8 +213,8 @@ inline constexpr TorchSchema kGemm{
     .name = "gemm",
     .arguments = "Tensor a, Tensor scale_inv_a, Tensor b, Tensor scale_inv_b, int output, int fast_accumulation",
     .results = "Tensor product"};
-// weight: FP8 codes (experts, N, K). ends: int32, the row of the input at which each expert's rows end.
-// input_scale_inv: the input is FP8 codes, and these are theirs.
+// weight: FP8 codes (experts, N, K). ends: int32, the row of the input (M, K) at which each expert's rows end; how many
+// it has of an input (experts, capacity, K). input_scale_inv: the input is FP8 codes, and these are theirs.
 inline constexpr TorchSchema kGroupedLinear{
     .name = "grouped_linear",
     .arguments =

@@ -48,8 +48,8 @@ def _(a, b) -> int:
 
 @flops("grouped_linear")
 def _(input, weight) -> int:
-    """Of all rows: where experts end is known on the device only."""
-    return 2 * input[0] * weight[1] * weight[2]
+    """Of all rows: which of them experts have is known on the device only."""
+    return 2 * math.prod(input[:-1]) * weight[1] * weight[2]
 
 
 # ---- modules ----

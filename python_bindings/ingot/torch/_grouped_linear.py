@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
 
 import torch
 
@@ -30,36 +30,59 @@ def _check_operands(operands: Dict[str, torch.Tensor]) -> None:
 
 @fake("grouped_linear")
 def _(input, weight, output):
-    return torch.empty((input.shape[0], weight.shape[1]), dtype=OUTPUTS[output], device=input.device)
+    return torch.empty((*input.shape[:-1], weight.shape[1]), dtype=OUTPUTS[output], device=input.device)
+
+
+def _rows_of_experts(
+    input: torch.Tensor, ends: Optional[torch.Tensor], counts: Optional[torch.Tensor]
+) -> Tuple[str, torch.Tensor]:
+    """Which of the two says what rows each expert has."""
+    if isinstance(input, torch.Tensor) and input.dim() == 3:
+        if counts is None or ends is not None:
+            raise LinearError(
+                f"grouped_linear input: has the shape {tuple(input.shape)}, room for rows of each expert: give counts=, how many "
+                "each has, and no ends"
+            )
+        return "counts", counts
+    if ends is None or counts is not None:
+        raise LinearError(
+            "grouped_linear: give ends, the row at which each expert's rows end; counts= are for an input (experts, capacity, K)"
+        )
+    return "ends", ends
 
 
 def grouped_linear(
     input: torch.Tensor,
     weight: torch.Tensor,
     weight_scale_inv: torch.Tensor,
-    ends: torch.Tensor,
+    ends: Optional[torch.Tensor] = None,
     *,
+    counts: Optional[torch.Tensor] = None,
     input_scale_inv: Optional[torch.Tensor] = None,
     out_dtype: Optional[torch.dtype] = None,
 ) -> torch.Tensor:
-    """Returns (M, N): the rows of each expert times the transpose of its weight.
+    """Returns (M, N), or (experts, capacity, N): the rows of each expert times the transpose of its weight.
 
-    input: (M, K), the rows of expert 0, then of expert 1, and so on, bfloat16, float16 or float32, of any strides; or FP8
-    codes e4m3fn or e5m2, contiguous, with input_scale_inv. weight: FP8 codes (experts, N, K), contiguous, of up to 512 experts.
-    weight_scale_inv: float32, (experts,), (experts, N) for rows, (experts, ceil(N / 128), ceil(K / 128)) for blocks, as
+    input: (M, K), the rows of expert 0, then of expert 1, and so on; or masked, (experts, capacity, K), room for as many rows of
+    each expert. bfloat16, float16 or float32, of any strides; or FP8 codes e4m3fn or e5m2, contiguous, with input_scale_inv.
+    weight: FP8 codes (experts, N, K), contiguous, of up to 512 experts. weight_scale_inv: float32, (experts,), (experts, N) for rows, (experts, ceil(N / 128), ceil(K / 128)) for blocks, as
     DeepSeek stores them, or (experts, N, ceil(K / 128)) for groups; values are code * scale_inv. ends: int32 (experts,) on the
     input's device, the row at which each expert's rows end, which do not decrease and are at most M; the host does not read
-    them, so a captured graph takes other ends in each replay. Experts may have no rows, and none is padded; rows from the last
-    end on have any values.
+    them, so a captured graph takes other ends in each replay. Experts may have no rows, and none is padded. counts: with a masked
+    input in place of ends, int32 (experts,), how many rows each expert has, at most the capacity. Rows that no expert has, have
+    any values.
 
     Autocast does not apply. An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row
-    where the weight has blocks or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)). Sums are
-    float32. out_dtype: float32, bfloat16 or float16; by default the input's, and bfloat16 for codes.
+    where the weight has blocks or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)), with
+    (experts, capacity) in place of M for a masked input. Sums are float32. out_dtype: float32, bfloat16 or float16; by default
+    the input's, and bfloat16 for codes.
 
     There is no backward. Runs on the CPU and on Hopper's GPUs, there with K a multiple of 16 and codes at addresses that are
-    multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends that decrease or leave the input.
+    multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends that decrease or leave the input
+    and for counts beyond the capacity.
     """
-    operands = {"input": input, "weight": weight, "weight_scale_inv": weight_scale_inv, "ends": ends}
+    what, rows = _rows_of_experts(input, ends, counts)
+    operands = {"input": input, "weight": weight, "weight_scale_inv": weight_scale_inv, what: rows}
     if input_scale_inv is not None:
         operands["input_scale_inv"] = input_scale_inv
     _check_operands(operands)
@@ -68,4 +91,4 @@ def grouped_linear(
     if out_dtype not in OUTPUTS:
         raise LinearError(f"grouped_linear out_dtype: is {out_dtype}, expected float32, bfloat16 or float16")
     operator, output = torch.ops.ingot.grouped_linear.default, OUTPUTS.index(out_dtype)
-    return called("grouped_linear", operator, input, weight, weight_scale_inv, ends, output, input_scale_inv)
+    return called("grouped_linear", operator, input, weight, weight_scale_inv, rows, output, input_scale_inv)
