@@ -108,18 +108,23 @@ std::vector<KernelSpec> elementwise_specs() {
                               "elementwise f16 of=a*b second=x*c[row]-b",  // x for the second alone
                               "elementwise f32 of=x*a+w[col] second=b*min(a,x)-d",
                               "elementwise bf16 of=x*a+b*c-d second=d*c-b*a",  // in another order
-                              "elementwise bf16 of=a*f[col:f32] second=r[row]*max(a,0.1)"};
+                              "elementwise bf16 of=a*f[col:f32] second=r[row]*max(a,0.1)",
+                              "elementwise bf16 of=x*b[col]-gate amax",
+                              "elementwise f32 of=x*r[row] amax",
+                              "elementwise f16 of=x*a second=b-a*c[row] amax",
+                              "elementwise f32 of=x*a second=x*a+w[col] amax fast"};
   std::vector<KernelSpec> specs;
   for (const char* const line : kLines) specs.push_back(parse(line));
   specs.emplace_back(ElementwiseSpec{.pointwise = backward(parse_pointwise("gelu(x) * up"), "x")});
-  const auto add_gradients = [&](const char* activation, bool fast) {
+  const auto add_gradients = [&](const char* activation, bool fast, bool amax) {
     const Pointwise of = parse_pointwise(activation);
     specs.emplace_back(
-        ElementwiseSpec{.pointwise = backward(of, "x"), .second = backward(of, "up"), .fast_math = fast});
+        ElementwiseSpec{.pointwise = backward(of, "x"), .second = backward(of, "up"), .amax = amax, .fast_math = fast});
   };
-  add_gradients("silu(x) * up", false);
-  add_gradients("silu(x) * up", true);
-  add_gradients("gelu(x) * up", false);
+  add_gradients("silu(x) * up", false, false);
+  add_gradients("silu(x) * up", true, false);
+  add_gradients("gelu(x) * up", false, false);
+  add_gradients("silu(x) * up", false, true);
   return specs;
 }
 

@@ -42,8 +42,16 @@ INGOT_HOST_DEVICE constexpr u32 elementwise_residency() {
   return kFetched <= 16 ? 4 : kFetched <= 32 ? 3 : 2;
 }
 
+// What a kernel looks for in the values that it writes: nothing (elementwise_amax.cuh has another).
+struct NoMaximum {
+  template <class Values>
+  INGOT_DEVICE const Values& take(const Values& written) {
+    return written;
+  }
+};
+
 // What a thread writes: one expression's values, from the element at (row, col) on. Elementwise kernels are the same
-// but for this (elementwise_pair.cuh has another).
+// but for this (elementwise_pair.cuh has another), and for the maximum.
 template <class ValuesOf>
 struct ElementwiseOutput {
   using Source = ValuesOf;
@@ -58,19 +66,24 @@ struct ElementwiseOutput {
   }
 
   // Eight values, `rows` below.
+  template <class Maximum>
   INGOT_DEVICE void store_vec8(const Params& p, u32 rows, const typename Source::Raw& raw,
-                               const typename Source::RawColumns& columns) const {
-    ingot::store_vec8<In>(output + rows * p.output_stride, Source::values(raw, columns));
+                               const typename Source::RawColumns& columns, Maximum& maximum) const {
+    ingot::store_vec8<In>(output + rows * p.output_stride, maximum.take(Source::values(raw, columns)));
   }
   INGOT_DEVICE static Element element(const Params& p, i64 row, i64 col) { return Source::element(p.source, row, col); }
-  INGOT_DEVICE void store(const Element& value) const { *output = value; }
+  template <class Maximum>
+  INGOT_DEVICE void store(const Element& value, Maximum& maximum) const {
+    *output = maximum.take(value);
+  }
 
   In* output;
 };
 
 // A tile whose rows can be read and written 8 elements at a time.
-template <class Output, class Source = typename Output::Source>
-INGOT_DEVICE void elementwise_vec8s(const typename Output::Params& params, i64 first_row, i64 first_col) {
+template <class Output, class Maximum, class Source = typename Output::Source>
+INGOT_DEVICE void elementwise_vec8s(const typename Output::Params& params, i64 first_row, i64 first_col,
+                                    Maximum& maximum) {
   const ElementwiseParams& p = Output::shared(params);
   constexpr u32 kRows = ElementwiseLaunch::rows(sizeof(typename Source::In));
   constexpr u32 kBatch = elementwise_batch<Source>();
@@ -93,14 +106,15 @@ INGOT_DEVICE void elementwise_vec8s(const typename Output::Params& params, i64 f
     INGOT_UNROLL
     for (u32 i = 0; i < kBatch; ++i) {
       if (!is_inside(first + i)) continue;
-      output.store_vec8(params, (first + i) * down, raw[i], columns);
+      output.store_vec8(params, (first + i) * down, raw[i], columns, maximum);
     }
   }
 }
 
 // Any other tile: neighbouring threads take neighbouring elements.
-template <class Output>
-INGOT_DEVICE void elementwise_elements(const typename Output::Params& params, i64 first_row, i64 first_col) {
+template <class Output, class Maximum>
+INGOT_DEVICE void elementwise_elements(const typename Output::Params& params, i64 first_row, i64 first_col,
+                                       Maximum& maximum) {
   const ElementwiseParams& p = Output::shared(params);
   using Launch = ElementwiseLaunch;
   constexpr u32 kAtOnce = 4;
@@ -118,25 +132,31 @@ INGOT_DEVICE void elementwise_elements(const typename Output::Params& params, i6
     }
     INGOT_UNROLL
     for (u32 i = 0; i < kAtOnce; ++i) {
-      if (is_inside(i)) Output::at(params, row_of(i), col_of(i)).store(values[i]);
+      if (is_inside(i)) Output::at(params, row_of(i), col_of(i)).store(values[i], maximum);
     }
   }
 }
 
 // Computes all tiles of the block.
-template <class Output>
-INGOT_DEVICE void elementwise_tiles(const typename Output::Params& params) {
+template <class Output, class Maximum>
+INGOT_DEVICE void elementwise_tiles(const typename Output::Params& params, Maximum& maximum) {
   const ElementwiseParams& p = Output::shared(params);
   const i64 cols = p.source.cols;
   const i64 tile_cols = Vec8Tiles::tile_cols(p.across_log2);
   const bool aligned = Output::Source::aligned(p.source) && Output::aligned(params);
   for_each_tile(p.source.rows, sizeof(typename Output::In), p.across_log2, [&](i64 first_row, i64 first_col) {
     if (aligned && (cols - first_col >= tile_cols || cols % kVec8 == 0)) {
-      elementwise_vec8s<Output>(params, first_row, first_col);
+      elementwise_vec8s<Output>(params, first_row, first_col, maximum);
     } else {
-      elementwise_elements<Output>(params, first_row, first_col);
+      elementwise_elements<Output>(params, first_row, first_col, maximum);
     }
   });
+}
+
+template <class Output>
+INGOT_DEVICE void elementwise_tiles(const typename Output::Params& params) {
+  NoMaximum none;
+  elementwise_tiles<Output>(params, none);
 }
 
 template <class Source>

@@ -38,19 +38,21 @@ struct ElementwisePairOutput {
             static_cast<In*>(p.second) + row * p.second_stride + col};
   }
 
+  template <class Maximum>
   INGOT_DEVICE void store_vec8(const Params& p, u32 rows, const typename Source::Raw& raw,
-                               const typename Source::RawColumns& columns) const {
+                               const typename Source::RawColumns& columns, Maximum& maximum) const {
     const Vec8<In> of_first = Source::values(raw, columns);
     const Vec8<In> of_second = Source::template values_of<Second>(raw, columns);
-    ingot::store_vec8<In>(first + rows * p.first.output_stride, of_first);
-    ingot::store_vec8<In>(second + rows * p.second_stride, of_second);
+    ingot::store_vec8<In>(first + rows * p.first.output_stride, maximum.take(of_first));
+    ingot::store_vec8<In>(second + rows * p.second_stride, maximum.take(of_second));
   }
   INGOT_DEVICE static Element element(const Params& p, i64 row, i64 col) {
     return {Source::element(p.first.source, row, col), Source::template element_of<Second>(p.first.source, row, col)};
   }
-  INGOT_DEVICE void store(const Element& values) const {
-    *first = values.first;
-    *second = values.second;
+  template <class Maximum>
+  INGOT_DEVICE void store(const Element& values, Maximum& maximum) const {
+    *first = maximum.take(values.first);
+    *second = maximum.take(values.second);
   }
 
   In* first;

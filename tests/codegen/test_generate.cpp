@@ -342,6 +342,28 @@ constexpr auto kKernel = &ingot::elementwise_pair<ingot::ValueSource<ingot::bf16
   BOOST_TEST(passes(parse("elementwise bf16 of=x second=-x")).size() == 1U);
 }
 
+// The functors are those of the kernels without the maximum.
+BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise_with_an_amax) {
+  const auto check = [](const std::string& line, const std::string& kernel) {
+    const Source source = generate(parse(line + " amax"));
+    std::string expected = generate(parse(line)).text;
+    const auto replace = [&](const std::string& from, const std::string& to) {
+      BOOST_REQUIRE(expected.find(from) != std::string::npos);
+      expected.replace(expected.find(from), from.size(), to);
+    };
+    replace("// " + line, "// " + line + " amax");
+    const std::size_t header = expected.find("\"cast/");
+    replace(expected.substr(header, expected.find('\n', header) - header), "\"cast/elementwise_amax.cuh\"");
+    const std::size_t last = expected.find("constexpr auto kKernel");
+    replace(expected.substr(last), "constexpr auto kKernel = &ingot::elementwise_amax<ingot::" + kernel + ">;\n");
+    BOOST_TEST(source.text == expected);
+    BOOST_TEST(passes(parse(line + " amax")).size() == 1U);
+  };
+  const std::string values = "<ingot::ValueSource<ingot::f16, ingot::Fused, ingot::ValueConfig{.in_place = true}>";
+  check("elementwise f16 of=x*a[col]", "ElementwiseOutput" + values + ">");
+  check("elementwise f16 of=x*a second=x-a", "ElementwisePairOutput" + values + ", ingot::Second>");
+}
+
 BOOST_AUTO_TEST_CASE(which_specs_take_two_launches) {
   const auto two = [](const char* line) { return has_pass(parse(line), Pass::first); };
   BOOST_TEST(two("amax bf16 scale=tensor"));

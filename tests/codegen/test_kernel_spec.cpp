@@ -589,9 +589,9 @@ BOOST_AUTO_TEST_CASE(elementwise_is_named_by_its_expression) {
              "elementwise e5m2 of=exp(x): in is e5m2, but " + dtypes);
   BOOST_TEST(parse_error("elementwise") == "\"elementwise\" must be followed by the dtype of its values, such as bf16");
   BOOST_TEST(parse_error("elementwise bf16 of=x list") ==
-             "\"list\" is no word of elementwise; expected of=<expression>, second=<expression> or fast");
+             "\"list\" is no word of elementwise; expected of=<expression>, second=<expression>, amax or fast");
   BOOST_TEST(parse_error("elementwise bf16 of=x fast=1") ==
-             "\"fast=1\" is no word of elementwise; expected of=<expression>, second=<expression> or fast");
+             "\"fast=1\" is no word of elementwise; expected of=<expression>, second=<expression>, amax or fast");
   BOOST_TEST(parse_error("elementwise bf16 of=x of=x") == "\"of=x\" gives the expression a second time");
 
   std::set<std::size_t> hashes;
@@ -642,6 +642,23 @@ BOOST_AUTO_TEST_CASE(elementwise_may_have_a_second_expression) {
     hashes.insert(hash_value(ElementwiseSpec{.pointwise = parse_pointwise(first)}));
   }
   BOOST_TEST(hashes.size() == 3U * 4U);
+}
+
+BOOST_AUTO_TEST_CASE(elementwise_may_find_an_amax) {
+  const ElementwiseSpec spec{.pointwise = parse_pointwise("x*a"), .amax = true, .fast_math = true};
+  BOOST_TEST(print(spec) == "elementwise bf16 of=x*a amax fast");
+  BOOST_TEST((parse("elementwise bf16 fast amax of=x*a") == KernelSpec(spec)));
+  BOOST_TEST((parse("elementwise bf16 of=x*a fast") != KernelSpec(spec)));
+  BOOST_TEST(print(parse("elementwise f16 amax of=x second=-x")) == "elementwise f16 of=x second=-x amax");
+  BOOST_TEST(parse_error("elementwise bf16 of=x amax amax") == "\"amax\" gives amax a second time");
+
+  std::set<std::size_t> hashes;
+  for (const char* const line : {"of=x", "of=x fast", "of=x second=-x"}) {
+    for (const char* const end : {"", " amax"}) {
+      hashes.insert(hash_value(parse(std::string("elementwise bf16 ") + line + end)));
+    }
+  }
+  BOOST_TEST(hashes.size() == 6U);
 }
 
 // Those of the first expression, then those that only the second has.

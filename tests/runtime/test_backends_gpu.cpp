@@ -495,6 +495,7 @@ std::vector<Case> mixed_cases() {
           {.spec = parse("column_sum bf16->f32"), .shape = {1000, 77}},
           {.spec = parse("elementwise bf16 of=silu(x)*gate"), .shape = {300, 1000}},
           {.spec = parse("elementwise bf16 of=silu(x)*gate second=gate*sigmoid(x)"), .shape = {300, 1000}},
+          {.spec = parse("elementwise bf16 of=silu(x)*gate second=gate*sigmoid(x) amax"), .shape = {300, 1000}},
           {.spec = parse("cast_stats bf16->e4m3fn scale=1x128 transposed"), .shape = {300, 1024}},
           {.spec = parse("norm layer bf16->e4m3fn affine scale=row out=codes,result,stats"), .shape = {300, 1024}},
           {.spec = parse("norm rms bf16->e4m3fn scale=tensor out=codes given"), .shape = {300, 999}},

@@ -314,6 +314,36 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
   BOOST_TEST((error.code == ErrorCode::invalid_spec));
 }
 
+BOOST_AUTO_TEST_CASE(elementwise_operations_with_an_amax) {
+  const auto spec = std::get<ElementwiseSpec>(parse("elementwise bf16 of=x+bias[col] second=-x amax"));
+  const auto of = [&](const Tensor& amax) {
+    return refused([&] {
+             check(spec,
+                   {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
+                    .inputs = {vector(at(2048), Dtype::bf16, 8, kCpu)},
+                    .output = matrix(at(3072), Dtype::bf16, 4, 8, kCpu),
+                    .second = matrix(at(4096), Dtype::bf16, 4, 8, kCpu),
+                    .amax = amax},
+                   kCpu);
+           })
+        .message;
+  };
+  const auto one = [](std::size_t place) { return vector(at(place), Dtype::f32, 1, kCpu); };
+  BOOST_TEST(of(one(5120)) == kNothing);
+  BOOST_TEST(of({}) == "elementwise amax: is missing; it must be f32[1, 1]: one for all outputs");
+  BOOST_TEST(of(vector(at(5120), Dtype::f32, 2, kCpu)) ==
+             "elementwise amax: is f32[1, 2] on cpu; it must be [1, 1]: one for all outputs");
+  BOOST_TEST(of(vector(at(5120), Dtype::bf16, 1, kCpu)) ==
+             "elementwise amax: is bf16[1, 1] on cpu; the spec asks for f32");
+  for (const auto& [place, other] : {std::pair{0, "input"}, {2048, "inputs[0]"}, {3072, "output"}, {4096, "second"}}) {
+    BOOST_TEST(
+        contains(of(one(static_cast<std::size_t>(place))),
+                 fmt::format("elementwise amax: is f32[1, 1] on cpu; its memory overlaps that of elementwise {}, "
+                             "which is ",
+                             other)));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(elementwise_operations_of_two_expressions) {
   const ElementwiseSpec spec{
       .in = Dtype::bf16, .pointwise = parse_pointwise("gate * 2"), .second = parse_pointwise("x * gate + bias[col]")};
@@ -341,6 +371,10 @@ BOOST_AUTO_TEST_CASE(elementwise_operations_of_two_expressions) {
              "elementwise second: is bf16[4, 7] on cpu, row stride 8; it must be [4, 8]: the input's shape");
   BOOST_TEST(of([](auto& t) { t.second.dtype = Dtype::f16; }) ==
              "elementwise second: is f16[4, 8] on cpu; the spec asks for bf16");
+  BOOST_TEST(
+      of([](auto& t) { t.amax = vector(at(5120), Dtype::f32, 1, kCpu); }) ==
+      "elementwise amax: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): the spec does not "
+      "ask for this output");
 
   // Each output may be one of the matrices that are read, but the two may not be the same one.
   BOOST_TEST(of([](auto& t) { t.second = t.input; }) == kNothing);

@@ -2,9 +2,12 @@
 // cast's `result`, also in place.
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,6 +59,52 @@ BOOST_AUTO_TEST_CASE(two_expressions_give_what_two_passes_give) {
     }
   }
   BOOST_TEST(run_count > 40);
+}
+
+BOOST_AUTO_TEST_CASE(the_amax_is_that_of_another_pass) {
+  int run_count = 0;
+  for (const KernelSpec& any : elementwise_specs()) {
+    const auto& spec = std::get<ElementwiseSpec>(any);
+    if (!spec.amax) continue;
+    std::vector<Case> all = in_place_cases(spec);
+    for (const Input input : {Input::nan, Input::inf, Input::zeros, Input::equal, Input::subnormal}) {
+      all.push_back({.spec = spec, .shape = {37, 131}, .input = input});
+    }
+    all.push_back({.spec = spec, .shape = {1481, 677}});  // in several threads
+    for (const Case& c : all) {
+      const Matrices outputs = run(c, maker.inputs(c), *backend, stream);
+      const std::string fault = damage(outputs) + amax_fault(c, outputs, *backend, stream);
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+      ++run_count;
+    }
+  }
+  BOOST_TEST(run_count > 50);
+}
+
+// Of both outputs, rounded: 2049 becomes 2048 in f16. A call clears what was there.
+BOOST_AUTO_TEST_CASE(the_amax_is_of_all_that_is_written) {
+  const auto find = [&](const char* line, const std::vector<float>& x) {
+    float amax = 1e30F;
+    std::vector<std::uint16_t> half(x.size()), first(x.size()), second(x.size());
+    std::ranges::transform(x, half.begin(), [](float value) { return from_float<f16>(value).bits; });
+    const auto row = [](std::vector<std::uint16_t>& of) {
+      return matrix(of.data(), Dtype::f16, 1, static_cast<std::int64_t>(of.size()), {});
+    };
+    const auto spec = std::get<ElementwiseSpec>(parse(line));
+    ElementwiseTensors tensors{.input = row(half), .output = row(first), .amax = vector(&amax, Dtype::f32, 1, {})};
+    if (spec.second) tensors.second = row(second);
+    backend->elementwise(spec, tensors, stream);
+    return amax;
+  };
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  BOOST_TEST(find("elementwise f16 of=x amax", {1, -3, 2}) == 3.0F);
+  BOOST_TEST(find("elementwise f16 of=x*0.5 second=x amax", {1, -3, 2}) == 3.0F);
+  BOOST_TEST(find("elementwise f16 of=x second=x*0.5 amax", {1, -3, 2}) == 3.0F);
+  BOOST_TEST(find("elementwise f16 of=x+1 amax", {2048, 7}) == 2048.0F);
+  BOOST_TEST(find("elementwise f16 of=x*x amax", {1, 1000}) == kInf);
+  BOOST_TEST(float_bits(find("elementwise f16 of=-x amax", {0, 0})) == 0U);  // not that of -0
+  BOOST_TEST(float_bits(find("elementwise f16 of=x second=1/x-1/x amax", {3, 0, 5})) == kF32Nan);
+  BOOST_TEST(float_bits(find("elementwise f16 of=x amax", {})) == 0U);
 }
 
 // As the gradients of gate and up, which one layer computes together.

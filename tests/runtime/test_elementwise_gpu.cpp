@@ -58,6 +58,28 @@ BOOST_FIXTURE_TEST_CASE(two_expressions_give_what_two_passes_give, Fixture) {
   }
 }
 
+// Also of NaN, and of outputs that are the inputs' own memory; and again where an amax is already.
+BOOST_FIXTURE_TEST_CASE(the_amax_is_that_of_another_pass, Fixture) {
+  for (const KernelSpec& any : elementwise_specs()) {
+    const auto& spec = std::get<ElementwiseSpec>(any);
+    if (!spec.amax) continue;
+    std::vector<Case> all = in_place_cases(spec);
+    for (const Shape shape : {Shape{37, 131}, Shape{300, 1000}}) {
+      for (const Input input : {Input::nan, Input::inf, Input::zeros}) {
+        all.push_back({.spec = spec, .shape = shape, .input = input});
+      }
+    }
+    all.push_back({.spec = spec, .shape = {4096, 4096}});
+    for (const Case& c : all) {
+      const SharedMatrices inputs = maker.inputs(c);
+      const Matrices outputs = run(c, inputs, cuda, stream);
+      std::string fault = damage(outputs) + amax_fault(c, outputs, cuda, stream);
+      fault += bit_difference("amax", outputs.at("amax"), run_in_place(c, inputs, {}, cuda, stream, 3).at("amax"));
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(outputs_may_be_matrices_that_are_read, Fixture) {
   for (const KernelSpec& any : elementwise_specs()) {
     const auto& spec = std::get<ElementwiseSpec>(any);

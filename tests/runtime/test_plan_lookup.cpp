@@ -217,6 +217,10 @@ BOOST_FIXTURE_TEST_CASE(elementwise, DryLaunches) {
   tensors.second = at(3, Dtype::bf16, 256, 256);
   backend->elementwise(pair, tensors, stream);
   BOOST_TEST(only_reads([&] { backend->elementwise(pair, tensors, stream); }));
+  pair.amax = true;
+  tensors.amax = at(4, Dtype::f32, 1, 1);
+  backend->elementwise(pair, tensors, stream);
+  BOOST_TEST(only_reads([&] { backend->elementwise(pair, tensors, stream); }));
 }
 
 BOOST_FIXTURE_TEST_CASE(whole_gemm, DryLaunches) {

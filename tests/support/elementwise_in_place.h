@@ -1,8 +1,13 @@
 // Runs expressions whose outputs are matrices that they read, and pairs of expressions one by one.
 #pragma once
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -72,8 +77,10 @@ inline Matrices run_in_place(const Case& c, const SharedMatrices& inputs, const 
   for (const auto& [name, matrix] : outputs) {
     if (!over.contains(name)) place(name, matrix);
   }
-  ElementwiseTensors all{
-      .input = tensors["input"], .output = tensors[place_of("output")], .second = tensors[place_of("second")]};
+  ElementwiseTensors all{.input = tensors["input"],
+                         .output = tensors[place_of("output")],
+                         .second = tensors[place_of("second")],
+                         .amax = tensors["amax"]};
   for (std::size_t i = 0; i < all.inputs.size(); ++i) all.inputs[i] = tensors[pointwise_input_name(i)];
   for (int i = 0; i < times; ++i) backend.elementwise(std::get<ElementwiseSpec>(c.spec), all, stream);
   for (auto& [name, matrix] : outputs) {
@@ -107,6 +114,7 @@ inline std::vector<SinglePass> single_passes(const ElementwiseSpec& spec, const 
     SinglePass pass{.spec = spec, .inputs = {{"input", inputs.at("input")}}, .output = output};
     pass.spec.pointwise = expression;
     pass.spec.second = {};
+    pass.spec.amax = false;
     for (std::size_t i = 0; i < expression.inputs().size(); ++i) {
       pass.inputs[pointwise_input_name(i)] = inputs.at(pointwise_input_name(all.index_of(expression.inputs()[i].name)));
     }
@@ -127,6 +135,21 @@ inline std::string difference_from_single_passes(const Case& c, const SharedMatr
     if (!fault.empty()) return fault;
   }
   return {};
+}
+
+// Where a spec's amax is not what a separate pass over its outputs finds; empty if it is, or if the spec has none.
+inline std::string amax_fault(const Case& c, const Matrices& outputs, Backend& backend, Stream& stream) {
+  const auto& spec = std::get<ElementwiseSpec>(c.spec);
+  if (!spec.amax) return {};
+  std::uint32_t expected = 0;
+  for (const char* const name : {"output", "second"}) {
+    if (!outputs.contains(name)) continue;
+    const Matrices found = run({.spec = AmaxSpec{.in = spec.in}, .shape = c.shape, .placement = c.placement},
+                               {{"input", std::make_shared<const GuardedMatrix>(outputs.at(name))}}, backend, stream);
+    expected = std::max(expected, found.at("amax").bits(0, 0));  // of a NaN it is the largest
+  }
+  const std::uint32_t amax = outputs.at("amax").bits(0, 0);
+  return amax == expected ? "" : fmt::format("amax has the bits {:#x}, not {:#x}", amax, expected);
 }
 
 }  // namespace ingot::test

@@ -243,6 +243,7 @@ Matrices poisoned_outputs(const Case& c) {
   } else if (const auto* const elementwise = std::get_if<ElementwiseSpec>(&c.spec)) {
     outputs["output"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
     if (elementwise->second) outputs["second"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
+    if (elementwise->amax) outputs["amax"] = GuardedMatrix(Dtype::f32, 1, 1);
   } else if (std::holds_alternative<CastStatsSpec>(c.spec)) {
     outputs["stats"] = GuardedMatrix(Dtype::f32, 1, kCastStatsWords);
   } else {
@@ -354,7 +355,8 @@ void PlacedCase::enqueue_as(const ElementwiseSpec& spec, Stream& stream) {
                         {.input = input,
                          .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
                          .output = of("output"),
-                         .second = of("second")},
+                         .second = of("second"),
+                         .amax = of("amax")},
                         stream);
 }
 

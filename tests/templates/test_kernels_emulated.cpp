@@ -20,6 +20,7 @@
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
 #include "cast/elementwise.cuh"
+#include "cast/elementwise_amax.cuh"
 #include "cast/elementwise_pair.cuh"
 #include "gemm/gemm_simt.cuh"
 #include "gemm/relayout.cuh"
@@ -1649,11 +1650,14 @@ BOOST_AUTO_TEST_CASE(elementwise_values) {
   }
 }
 
-// The same with a second output: each output over one of the inputs, both over two, or with their own memory.
-BOOST_AUTO_TEST_CASE(elementwise_pairs) {
+// The same with a second output: each output over one of the inputs, both over two, or with their own memory. And with
+// the amax of both.
+template <bool Amax>
+void check_elementwise_pairs() {
   using Source = ValueSource<bf16, RenderedSwigluBias, ValueConfig{.in_place = true}>;
-  const auto spec =
+  auto spec =
       std::get<ElementwiseSpec>(parse("elementwise bf16 of=silu(x)*gate+bias[col]/mean[row] second=x*mean[row]-gate"));
+  spec.amax = Amax;
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   Stream stream(*backend);
   std::vector<Shape> shapes = kShapes;
@@ -1663,33 +1667,50 @@ BOOST_AUTO_TEST_CASE(elementwise_pairs) {
       BOOST_TEST_CONTEXT(s.rows << " x " << s.cols << " + " << s.pad << ", shift " << s.shift << ", over " << over) {
         FusedCast kernels(s), cpu(s);
         Matrix<bf16> own(s.rows, s.cols, s.cols + 3 * s.pad), expected = own;
-        backend->elementwise(
-            spec,
-            {.input = tensor_of(cpu.x, Dtype::bf16, s.rows, s.cols),
-             .inputs = {tensor_of(cpu.gate, Dtype::bf16, s.rows, s.cols), tensor_of(cpu.bias, Dtype::bf16, 1, s.cols),
-                        tensor_of(cpu.mean, Dtype::f32, 1, s.rows)},
-             .output = tensor_of(cpu.result, Dtype::bf16, s.rows, s.cols),
-             .second = tensor_of(expected, Dtype::bf16, s.rows, s.cols)},
-            stream);
+        Matrix<float> amax(1, 1, 1), expected_amax = amax;
+        amax.at(0, 0) = 0.0F;
+        if (over != 0) {  // the last value of the second expression is the largest
+          for (FusedCast* const of : {&kernels, &cpu}) {
+            of->x.at(s.rows - 1, s.cols - 1) = from_float<bf16>(-100.0F);
+            of->gate.at(s.rows - 1, s.cols - 1) = from_float<bf16>(1e30F);
+          }
+        }
+        ElementwiseTensors tensors{
+            .input = tensor_of(cpu.x, Dtype::bf16, s.rows, s.cols),
+            .inputs = {tensor_of(cpu.gate, Dtype::bf16, s.rows, s.cols), tensor_of(cpu.bias, Dtype::bf16, 1, s.cols),
+                       tensor_of(cpu.mean, Dtype::f32, 1, s.rows)},
+            .output = tensor_of(cpu.result, Dtype::bf16, s.rows, s.cols),
+            .second = tensor_of(expected, Dtype::bf16, s.rows, s.cols)};
+        if (Amax) tensors.amax = tensor_of(expected_amax, Dtype::f32, 1, 1);
+        backend->elementwise(spec, tensors, stream);
         Matrix<bf16>& output = (over & 1) == 0 ? kernels.result : kernels.x;
         Matrix<bf16>& second = (over & 2) == 0 ? own : kernels.gate;
         auto grid = ElementwiseLaunch::grid(s.rows, s.cols, sizeof(bf16));
         if (over == 1) grid.y = ceil_div(grid.y, i64{2});
-        emulator::launch(elementwise_pair<Source, RenderedBesideSwigluBias>,
-                         {.grid = grid.x, .grid_y = grid.y, .threads = ElementwiseLaunch::kThreads},
-                         ElementwisePairParams{.first = {.source = kernels.source(),
-                                                         .output = output.data(),
-                                                         .output_stride = output.stride(),
-                                                         .across_log2 = ElementwiseLaunch::across_log2(s.cols)},
-                                               .second = second.data(),
-                                               .second_stride = second.stride()});
-        BOOST_TEST((output.guarded() && second.guarded()));
+        const emulator::Shape shape{.grid = grid.x, .grid_y = grid.y, .threads = ElementwiseLaunch::kThreads};
+        const ElementwisePairParams params{.first = {.source = kernels.source(),
+                                                     .output = output.data(),
+                                                     .output_stride = output.stride(),
+                                                     .across_log2 = ElementwiseLaunch::across_log2(s.cols)},
+                                           .second = second.data(),
+                                           .second_stride = second.stride()};
+        if constexpr (Amax) {
+          emulator::launch(elementwise_amax<ElementwisePairOutput<Source, RenderedBesideSwigluBias>>, shape,
+                           ElementwiseAmaxParams<ElementwisePairParams>{params, reinterpret_cast<u32*>(amax.data())});
+          BOOST_TEST(same_bits(amax, expected_amax, 1, 1));
+        } else {
+          emulator::launch(elementwise_pair<Source, RenderedBesideSwigluBias>, shape, params);
+        }
+        BOOST_TEST((output.guarded() && second.guarded() && amax.guarded()));
         BOOST_TEST(same_bits(output, cpu.result, s.rows, s.cols));
         BOOST_TEST(same_bits(second, expected, s.rows, s.cols));
       }
     }
   }
 }
+
+BOOST_AUTO_TEST_CASE(elementwise_pairs) { check_elementwise_pairs<false>(); }
+BOOST_AUTO_TEST_CASE(elementwise_pairs_and_their_amax) { check_elementwise_pairs<true>(); }
 
 // f32 without x: the input's data is null.
 BOOST_AUTO_TEST_CASE(elementwise_without_x) {

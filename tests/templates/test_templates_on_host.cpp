@@ -34,6 +34,7 @@
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
 #include "cast/elementwise.cuh"
+#include "cast/elementwise_amax.cuh"
 #include "cast/elementwise_pair.cuh"
 #include "cast/source.cuh"
 #include "cast/staged_columns.cuh"
@@ -196,7 +197,9 @@ constexpr int kOfFused = kInstantiated<
 
 template <class Source>
 constexpr int kOfElementwise =
-    kInstantiated<&elementwise<Source>, &elementwise_pair<Source, Fused<math::Reproducible32>>>;
+    kInstantiated<&elementwise<Source>, &elementwise_pair<Source, Fused<math::Reproducible32>>,
+                  &elementwise_amax<ElementwiseOutput<Source>>,
+                  &elementwise_amax<ElementwisePairOutput<Source, Fused<math::Reproducible32>>>>;
 
 template <class In>
 constexpr int kOfQuantizes =
@@ -220,7 +223,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
                 3 * 7);
   using InPlace = ValueSource<bf16, Fused<math::Reproducible16>, ValueConfig{.in_place = true}>;
   using WideInPlace = ValueSource<f32, Fused<math::Fast>, ValueConfig{.in_place = true}>;
-  static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2 * 2);
+  static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2 * 4);
   constexpr GemmSm90Config kShared{.fast_accumulation = true, .scale_b = template_granularity(kRowwise), .bias = true};
   constexpr auto kWithShared = &gemm_sm90<e4m3fn, e5m2, bf16, kShared>;
   constexpr GemmSm90Config kApart{.tiling = {.m = 64, .n = 128, .stages = 8, .pingpong = true},

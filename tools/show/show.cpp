@@ -348,6 +348,7 @@ Specs:
   column_sum bf16->f32
   elementwise bf16 of="silu(x) * gate"
   elementwise bf16 of="grad * up" second="grad * x"
+  elementwise bf16 of="gelu(x)" amax
   relayout transposed
   cast_stats bf16->e4m3fn scale=1x128 transposed
   norm rms bf16->e4m3fn affine scale=row out=codes,stats

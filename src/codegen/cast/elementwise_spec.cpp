@@ -35,9 +35,9 @@ CastSpec cast_of_values(const ElementwiseSpec& spec, bool of_second) {
 }
 
 std::string print_spec(const ElementwiseSpec& spec) {
-  return fmt::format("elementwise {}{}{}{}{}{}", name(spec.in), spec.pointwise ? " of=" : "",
+  return fmt::format("elementwise {}{}{}{}{}{}{}", name(spec.in), spec.pointwise ? " of=" : "",
                      print_word(spec.pointwise), spec.second ? " second=" : "", print_word(spec.second),
-                     spec.fast_math ? " fast" : "");
+                     spec.amax ? " amax" : "", spec.fast_math ? " fast" : "");
 }
 
 namespace {
@@ -67,39 +67,40 @@ void validate_spec(const ElementwiseSpec& spec) {
 }
 
 std::uint64_t hash_spec(const ElementwiseSpec& spec) {
-  return mix(seed<ElementwiseSpec>() + pack(spec.in, spec.fast_math) + mix(spec.pointwise.hash()) +
+  return mix(seed<ElementwiseSpec>() + pack(spec.in, spec.fast_math, spec.amax) + mix(spec.pointwise.hash()) +
              (spec.second ? mix(mix(spec.second.hash())) : 0));
 }
 
 void read_spec(const SpecReader& reader, ElementwiseSpec& spec) {
   reader.require_words(2, "the dtype of its values, such as bf16");
   spec.in = reader.dtype(reader.word(1));
-  reader.each_option(2, "of=<expression>, second=<expression> or fast", [&](const SpecOption& option) -> const char* {
+  const auto take = [&](const SpecOption& option) -> const char* {
+    if (option.word == "amax") return spec.amax = true, "amax";
     if (option.word == "fast") return spec.fast_math = true, "fast";
     if (option.key == "of") return spec.pointwise = parse_pointwise(option.value), "the expression";
     if (option.key == "second") return spec.second = parse_pointwise(option.value), "the second expression";
     return nullptr;
-  });
+  };
+  reader.each_option(2, "of=<expression>, second=<expression>, amax or fast", take);
 }
 
 // None: there is no end of expressions, and every spec has one.
 void list_valid(std::vector<ElementwiseSpec>&) {}
 
-// ---- The instantiations of templates/cast/elementwise.cuh and elementwise_pair.cuh ----------------------------------
+// ---- The instantiations of templates/cast/elementwise.cuh, elementwise_pair.cuh and elementwise_amax.cuh ------------
 
 namespace {
 
 constexpr const char* kSecondFunctorName = "Second";
 
-// Two functors, each of which takes everything that the kernel loads.
-TemplateInstance pair_instance(const ElementwiseSpec& spec, const std::string& values) {
+// Those of two expressions take everything that the kernel loads.
+std::string functors(const ElementwiseSpec& spec) {
+  if (!spec.second) return functor(cast_of_values(spec));
   const ElementwiseInputs inputs(spec);
   const PointwiseParameters parameters{.x = uses_x(spec), .inputs = inputs.all()};
   const PointwisePrecision precision = value_precision(cast_of_values(spec));
-  return {"cast/elementwise_pair.cuh", fmt::format("elementwise_pair<{}, ingot::{}>", values, kSecondFunctorName),
-          print_spec(spec),
-          render(spec.pointwise, kFunctorName, precision, parameters) +
-              render(spec.second, kSecondFunctorName, precision, parameters)};
+  return render(spec.pointwise, kFunctorName, precision, parameters) +
+         render(spec.second, kSecondFunctorName, precision, parameters);
 }
 
 }  // namespace
@@ -109,9 +110,15 @@ ExtraPasses extra_passes(const ElementwiseSpec&) { return {}; }
 TemplateInstance template_instance(const ElementwiseSpec& spec, Pass) {
   const std::string values = fmt::format("ingot::ValueSource<{}, ingot::{}, {}>", type_text(spec.in), kFunctorName,
                                          aggregate_text("ValueConfig", {field("in_place", true)}));
-  if (spec.second) return pair_instance(spec, values);
-  return {"cast/elementwise.cuh", fmt::format("elementwise<{}>", values), print_spec(spec),
-          functor(cast_of_values(spec))};
+  const std::string arguments = spec.second ? fmt::format("{}, ingot::{}", values, kSecondFunctorName) : values;
+  const char* const kernel = spec.second ? "elementwise_pair" : "elementwise";
+  if (!spec.amax) {
+    return {fmt::format("cast/{}.cuh", kernel), fmt::format("{}<{}>", kernel, arguments), print_spec(spec),
+            functors(spec)};
+  }
+  const char* const output = spec.second ? "ElementwisePairOutput" : "ElementwiseOutput";
+  return {"cast/elementwise_amax.cuh", fmt::format("elementwise_amax<ingot::{}<{}>>", output, arguments),
+          print_spec(spec), functors(spec)};
 }
 
 }  // namespace ingot

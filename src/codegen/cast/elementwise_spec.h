@@ -23,12 +23,14 @@ struct TemplateInstance;
 
 // output[rows, cols] = expression(x, inputs), computed in f32 and rounded to `in`: the `result` of a cast with the same
 // expression, without the cast. With a second expression also second[rows, cols], from the same x and inputs: each
-// element that both expressions read is loaded once.
+// element that both expressions read is loaded once. With `amax` also amax[1] = the largest |value| of all outputs,
+// after rounding, as AmaxSpec finds it in another pass.
 struct ElementwiseSpec {
   static constexpr std::string_view kWord = "elementwise";
   Dtype in = Dtype::bf16;
-  Pointwise pointwise{};   // must be set
-  Pointwise second{};      // none: one output
+  Pointwise pointwise{};  // must be set
+  Pointwise second{};     // none: one output
+  bool amax = false;
   bool fast_math = false;  // as in CastSpec
   bool operator==(const ElementwiseSpec&) const = default;
 };

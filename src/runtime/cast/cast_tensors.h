@@ -135,12 +135,14 @@ struct ColumnSumTensors {
 // input[rows, cols], output[rows, cols] and, with a second expression, second[rows, cols] of spec.in; input and inputs
 // are those of a cast's expression (CastTensors), of two expressions in the order of ElementwiseInputs. Each output may
 // be `input` or one of the matrices that the expressions read, with the same address and row stride; otherwise it must
-// not overlap them. The outputs must not overlap each other, but may be different columns of one matrix.
+// not overlap them. The outputs must not overlap each other, but may be different columns of one matrix. amax: f32[1]
+// if the spec asks for it; the call clears it first, and it is 0 where there are no elements.
 struct ElementwiseTensors {
   Tensor input;
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
   Tensor output;
   Tensor second{};
+  Tensor amax{};
 };
 
 // The layout of a matrix's scale_inv. Those of 1x128 groups may have either of two orders: row by row in one vector, or

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <span>
 
 #include "ingot/runtime/cast/cast_operations.h"
@@ -76,6 +77,11 @@ void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Devic
       spec.second ? check_output("elementwise second", tensors.second)
                   : check_absent("elementwise second", tensors.second, "the spec has no second expression")};
   for (const Range& output : outputs) check_output_overlaps(spec, inputs, output);
+  const Range amax = spec.amax
+                         ? check_vector("elementwise amax", tensors.amax, Dtype::f32, 1, device, "one for all outputs")
+                         : check_absent("elementwise amax", tensors.amax, "the spec does not ask for this output");
+  check_overlaps(inputs, {&amax, 1});
+  check_overlaps(outputs, {&amax, 1});
   if (!side_by_side(tensors.output, tensors.second)) check_overlaps({}, outputs);
 }
 
@@ -95,19 +101,24 @@ std::array<Tensor, kMaxPointwiseInputs> inputs_of_second(const ElementwiseSpec& 
   return inputs;
 }
 
-// Outputs may be matrices that are read: each piece is read completely before any of it is written.
+// Outputs may be matrices that are read: each piece is read completely before any of it is written. Returns the largest
+// |value|, as bits.
 template <class In>
-void write_values(const Values<In>& values, const Values<In>* second, const ElementwiseTensors& tensors,
-                  ThreadPool& pool) {
+u32 write_values(const Values<In>& values, const Values<In>* second, const ElementwiseTensors& tensors,
+                 ThreadPool& pool) {
   constexpr i64 kPiece = Values<In>::kMaxCount;
+  u32 largest = 0;
+  std::mutex merging;
   pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
     std::array<float, kPiece> read;
     std::array<float, kPiece> read_second;
+    u32 mine = 0;
     for (i64 r = begin; r < end; ++r) {
       for (i64 c = 0; c < values.cols(); c += kPiece) {
         const i64 count = std::min(kPiece, values.cols() - c);
         const auto write = [&](const std::array<float, kPiece>& from, const Tensor& to) {
           std::transform(from.begin(), from.begin() + count, row<In>(to, r) + c, from_float<In>);
+          for (i64 i = 0; i < count; ++i) mine = std::max(mine, amax_bits(from[static_cast<std::size_t>(i)]));
         };
         values.read(r, c, count, read.data());
         if (second != nullptr) second->read(r, c, count, read_second.data());
@@ -115,7 +126,10 @@ void write_values(const Values<In>& values, const Values<In>* second, const Elem
         if (second != nullptr) write(read_second, tensors.second);
       }
     }
+    const std::lock_guard lock(merging);
+    largest = std::max(largest, mine);
   });
+  return largest;
 }
 
 }  // namespace
@@ -123,10 +137,10 @@ void write_values(const Values<In>& values, const Values<In>* second, const Elem
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool) {
   visit_high_precision(spec.in, [&]<class In>(Type<In>) {
     const Values<In> values(cast_of_values(spec), {.input = tensors.input, .scale_inv = {}, .inputs = tensors.inputs});
-    if (!spec.second) return write_values<In>(values, nullptr, tensors, pool);
     const Values<In> second(cast_of_values(spec, true),
                             {.input = tensors.input, .scale_inv = {}, .inputs = inputs_of_second(spec, tensors)});
-    write_values(values, &second, tensors, pool);
+    const u32 largest = write_values<In>(values, spec.second ? &second : nullptr, tensors, pool);
+    if (spec.amax) *row<float>(tensors.amax, 0) = amax_from_bits(largest);
   });
 }
 

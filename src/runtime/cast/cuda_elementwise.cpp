@@ -1,10 +1,13 @@
-// elementwise on a GPU: one launch.
+// elementwise on a GPU: one launch, after a fill where it finds an amax.
+#include <type_traits>
+
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cuda_cast.h"
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
 
 #include "cast/elementwise.cuh"
+#include "cast/elementwise_amax.cuh"
 #include "cast/elementwise_pair.cuh"
 
 namespace ingot::cuda {
@@ -17,6 +20,7 @@ LaunchShape shape_of(const Vec8Tiles::Grid& grid) {
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,
                  Launcher& launcher) {
   const Tensor& input = tensors.input;
+  if (spec.amax) launcher.fill_zero(tensors.amax.data, sizeof(float), stream);
   if (input.empty()) return;
   const ElementwiseParams params{.source = source_of(input, tensors.inputs),
                                  .output = tensors.output.data,
@@ -24,10 +28,15 @@ void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors,
                                  .across_log2 = ElementwiseLaunch::across_log2(input.cols)};
   const LaunchShape shape =
       shape_of(ElementwiseLaunch::grid(input.rows, input.cols, static_cast<u64>(size_of(spec.in))));
-  if (!spec.second) return launcher.launch(spec, Pass::main, shape, params, stream);
-  const ElementwisePairParams pair{
-      .first = params, .second = tensors.second.data, .second_stride = tensors.second.row_stride};
-  launcher.launch(spec, Pass::main, shape, pair, stream);
+  const auto launch = [&](const auto& values) {
+    if (!spec.amax) return launcher.launch(spec, Pass::main, shape, values, stream);
+    const ElementwiseAmaxParams<std::remove_cvref_t<decltype(values)>> with_amax{
+        .values = values, .amax = static_cast<u32*>(tensors.amax.data)};
+    launcher.launch(spec, Pass::main, shape, with_amax, stream);
+  };
+  if (!spec.second) return launch(params);
+  launch(ElementwisePairParams{
+      .first = params, .second = tensors.second.data, .second_stride = tensors.second.row_stride});
 }
 
 }  // namespace ingot::cuda
