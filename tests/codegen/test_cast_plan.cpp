@@ -227,6 +227,27 @@ BOOST_AUTO_TEST_CASE(plans) {
   BOOST_TEST((odd.first == Pass::first && odd.main == Pass::unaligned && odd.takes_two));
 }
 
+// A cast that knows its amax takes the main stage alone: not whole, no kept values, no memory for maxima.
+BOOST_AUTO_TEST_CASE(plans_with_a_known_amax) {
+  FakeStream stream;
+  stream.part = kH200;
+  for (const char* const words : {"scale=tensor out=codes,transposed", "of=grad*sigmoid(x) scale=tensor out=codes",
+                                  "of=grad*sigmoid(x) scale=tensor out=codes,transposed,sum:f32"}) {
+    const CastSpec spec = cast(words);
+    for (const auto& [rows, cols] : {std::pair{256, 512}, {4096, 8192}}) {
+      const CastCall call{.rows = rows, .cols = cols, .knows_amax = true};
+      const CastPlan plan = cast_plan(spec, call, kH200, stream);
+      BOOST_TEST((plan.main == Pass::main && !plan.first && plan.finish == spec.sum.has_value()), words);
+      BOOST_TEST((plan.scratch.maxima == 0 && plan.scratch.kept_bytes == 0), words);
+      BOOST_TEST(plan.tile_rows_log2 == 7U);
+    }
+  }
+  const CastPlan odd =
+      cast_plan(cast("scale=tensor out=codes,transposed"),
+                {.rows = 300, .cols = 301, .transposed_aligned = false, .knows_amax = true}, kH200, stream);
+  BOOST_TEST((odd.main == Pass::unaligned && !odd.first));
+}
+
 BOOST_AUTO_TEST_CASE(configurations) {
   const CastConfig given = cast_tiles_config(cast("scale=tensor out=codes,transposed given"), Variant::standard);
   BOOST_TEST((given.codes == kTensor && given.transposed == kTensor && given.given_scales && !given.unaligned));

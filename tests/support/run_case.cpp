@@ -315,6 +315,7 @@ void PlacedCase::enqueue_as(const CastSpec& spec, Stream& stream) {
                   .amax = of("amax"),
                   .transposed_scales = of("transposed_scales"),
                   .transposed_amax = of("transposed_amax"),
+                  .known_amax = of("known_amax"),
                   .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
                   .result = of("result"),
                   .sum = of("sum")},

@@ -145,14 +145,14 @@ CastPlan plan_of_tiles(const CastSpec& spec, const CastCall& call, const CastDev
   const i64 cols = call.cols;
   CastPlan plan{.finish = spec.sum && cols > 0};
   if (spec.sum) plan.scratch.sums = ceil_div(rows, CastTilesLaunch::kTile) * cols;
-  if (CastDevice room; is_whole(spec, call, device, stream, room)) {
+  if (CastDevice room; !call.knows_amax && is_whole(spec, call, device, stream, room)) {
     plan.main = Pass::whole;
     plan.tile_rows_log2 = cast_tile_rows_log2(spec, Variant::whole, rows, cols, room);
     plan.one_cluster = is_cluster(CastTilesLaunch::grid(rows, cols, 1, plan.tile_rows_log2), room);
     return plan;
   }
-  const ExtraPasses extra = extra_passes(spec);
-  plan.scratch.maxima = maxima_count(spec, rows);
+  const ExtraPasses extra = call.knows_amax ? ExtraPasses{} : extra_passes(spec);
+  if (!call.knows_amax) plan.scratch.maxima = maxima_count(spec, rows);
   if (extra.kept) {
     CastScratch with_values = plan.scratch;
     with_values.kept_stride = ceil_div(cols, i64{kVec8}) * kVec8;

@@ -64,6 +64,7 @@ struct CastCall {
   bool source_aligned = true;
   bool outputs_aligned = true;
   bool transposed_aligned = true;
+  bool knows_amax = false;  // of dynamic tensorwise scales: then nothing looks for it
 };
 
 // A GPU, or what a stream can use of it.

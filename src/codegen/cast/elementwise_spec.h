@@ -24,7 +24,8 @@ struct TemplateInstance;
 // output[rows, cols] = expression(x, inputs), computed in f32 and rounded to `in`: the `result` of a cast with the same
 // expression, without the cast. With a second expression also second[rows, cols], from the same x and inputs: each
 // element that both expressions read is loaded once. With `amax` also amax[1] = the largest |value| of all outputs,
-// after rounding, as AmaxSpec finds it in another pass.
+// after rounding, as AmaxSpec finds it in another pass: a tensorwise cast of the outputs can take it
+// (CastTensors::known_amax).
 struct ElementwiseSpec {
   static constexpr std::string_view kWord = "elementwise";
   Dtype in = Dtype::bf16;

@@ -31,6 +31,10 @@ struct CastTensors {
   Tensor transposed_scales{};
   Tensor transposed_amax{};
 
+  // With dynamic scales of the whole tensor, for all codes: f32[1], the largest |value| that is cast, where it is known
+  // already. Then no pass looks for it, and the results have the same bits. Otherwise missing.
+  Tensor known_amax{};
+
   // Of an expression, in the order of spec.pointwise.inputs(): a matrix [rows, cols] or, for [col], a vector [1, cols]
   // of spec.in; for [col:f32] f32[1, cols]; for [row] f32[1, rows].
   std::array<Tensor, kMaxPointwiseInputs> inputs{};

@@ -61,13 +61,17 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   constexpr const char* kDynamic = "the scales of this spec are dynamic";
   constexpr const char* kShared = "the transposed codes of this spec have the scales of the codes";
   const char* const why_not_own = given ? kShared : kDynamic;
+  const bool knows_amax =
+      tensors.known_amax.data != nullptr && !given && !own && spec.scale == kTensorwise && !spec.list;
 
-  Range inputs[3 + kMaxPointwiseInputs] = {
+  Range inputs[4 + kMaxPointwiseInputs] = {
       check_values("cast input", input, spec.in, spec.pointwise, device),
       check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
-      check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own)};
+      check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own),
+      check_extents("cast known_amax", tensors.known_amax, knows_amax, spec.scale,
+                    "only a cast by itself whose scales are all dynamic and of the whole tensor takes it")};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs, shape_of_input(input), device,
-                         std::span(inputs).subspan<3>());
+                         std::span(inputs).subspan<4>());
   const Range outputs[] = {
       check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
       check_codes("cast transposed", tensors.transposed, spec.transposed, input.cols, input.rows,

@@ -134,7 +134,9 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
   const auto scales_of = [&](ScaleGranularity granularity, const Tensor& given, const Tensor& amax,
                              const Tensor& scale_inv) {
     const Extents extents(granularity, values.rows(), values.cols());
-    const std::vector<u32> maxima = maxima_of<In>(extents, values, pool);
+    const bool known = tensors.known_amax.data != nullptr && !tensors.input.empty();
+    const std::vector<u32> maxima = known ? std::vector<u32>{float_bits(*row<const float>(tensors.known_amax, 0))}
+                                          : maxima_of<In>(extents, values, pool);
     Scales scales = spec.source == ScaleSource::given ? given_scales(extents, maxima, given, amax)
                                                       : dynamic_scales<Out>(extents, maxima, spec.pow2);
     write_scale_inv(scales.values, granularity, values.cols(), scale_inv);

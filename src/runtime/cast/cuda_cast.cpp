@@ -135,7 +135,8 @@ CastCall call_of(const CastSpec& spec, const CastTensors& tensors) {
           .cols = tensors.input.cols,
           .source_aligned = source_aligned(spec, tensors),
           .outputs_aligned = rows(tensors.codes, kVec8) && (!spec.result || rows(tensors.result, 16)),
-          .transposed_aligned = !spec.transposed || rows(tensors.transposed, 16)};
+          .transposed_aligned = !spec.transposed || rows(tensors.transposed, 16),
+          .knows_amax = tensors.known_amax.data != nullptr};
 }
 
 // The pass along the rows: `maxima` may be null.
@@ -282,11 +283,12 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
   const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
   const bool two_scales = spec.transposed_scale.has_value();
   const std::int64_t cols = tensors.input.cols;
+  const Tensor& from = tensors.known_amax.data != nullptr ? tensors.known_amax : tensors.scales;
   const Tensor& transposed_scale_inv = two_scales ? tensors.transposed_scale_inv : tensors.scale_inv;
   return {.source = source_of(tensors),
           .codes = {.codes = tensors.codes.data,
                     .stride = tensors.codes.row_stride,
-                    .from = floats(tensors.scales),
+                    .from = floats(from),
                     .from_count = 1,
                     .factors = floats(tensors.scale_inv),
                     .amax = bits(tensors.amax),
@@ -294,7 +296,7 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
                     .factor_steps = factor_steps(tensors.scale_inv, spec.scale, cols)},
           .transposed = {.codes = tensors.transposed.data,
                          .stride = tensors.transposed.row_stride,
-                         .from = floats(two_scales ? tensors.transposed_scales : tensors.scales),
+                         .from = floats(two_scales ? tensors.transposed_scales : from),
                          .from_count = 1,
                          .factors = floats(transposed_scale_inv),
                          .amax = bits(two_scales ? tensors.transposed_amax : tensors.amax),
