@@ -87,13 +87,9 @@ void flow_back(const ElementwiseSpec& both, const GateOperands& input, const Tor
   ElementwiseSpec spec = both;
   if (!of_gate) spec.pointwise = both.second;
   if (!of_gate || !of_up) spec.second = {};
-  PointwiseTensors inputs{};
-  std::ranges::transform(ElementwiseInputs(spec).all(), inputs.begin(), [&](const PointwiseInput* each) {
-    return each->name == "up" ? input.up.view : grad_values.view;
-  });
   call.backend().elementwise(spec,
                              {.input = input.gate.view,
-                              .inputs = inputs,
+                              .inputs = activation_gradient_inputs(spec, input.up.view, grad_values.view),
                               .output = of_gate ? grad_gate.view : grad_up.view,
                               .second = of_gate && of_up ? grad_up.view : Tensor{}},
                              call.stream());

@@ -1,7 +1,5 @@
 #include "ingot/nn/modules/mlp_functions.h"
 
-#include <algorithm>
-
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"
@@ -42,12 +40,12 @@ void watch_call(Watch& watch, const MlpPlan& plan, const Tensors& t, const MlpGr
 // The gradients of x, or of gate and up, through the activation.
 void flow_back(const MlpPlan& plan, Backend& backend, const MlpBackwardParts& parts, Stream& stream) {
   const ElementwiseSpec spec = plan.activation_gradients();
-  PointwiseTensors inputs{};
-  std::ranges::transform(ElementwiseInputs(spec).all(), inputs.begin(), [&](const PointwiseInput* input) {
-    return input->name == "up" ? parts.second : parts.grad_activation;
-  });
-  backend.elementwise(
-      spec, {.input = parts.first, .inputs = inputs, .output = parts.grad_first, .second = parts.grad_second}, stream);
+  backend.elementwise(spec,
+                      {.input = parts.first,
+                       .inputs = activation_gradient_inputs(spec, parts.second, parts.grad_activation),
+                       .output = parts.grad_first,
+                       .second = parts.grad_second},
+                      stream);
 }
 
 }  // namespace

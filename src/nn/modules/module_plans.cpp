@@ -173,6 +173,14 @@ MlpPlan mlp_plan(const MlpPlanOptions& options) {
   return plan;
 }
 
+PointwiseTensors activation_gradient_inputs(const ElementwiseSpec& gradients, const Tensor& up,
+                                            const Tensor& grad_values) {
+  PointwiseTensors inputs{};
+  std::ranges::transform(ElementwiseInputs(gradients).all(), inputs.begin(),
+                         [&](const PointwiseInput* input) { return input->name == "up" ? up : grad_values; });
+  return inputs;
+}
+
 MlpSavedMemory MlpPlan::saved_memory(std::int64_t tokens) const {
   MlpSavedMemory memory{.up = up.saved_memory(tokens), .down = down.saved_memory(tokens)};
   MemoryPlaces places;

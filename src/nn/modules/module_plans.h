@@ -207,4 +207,9 @@ struct INGOT_API MlpPlan {
 // Throws as norm_linear_plan() does, and Error{invalid_spec} for an activation that is not such an expression.
 INGOT_API MlpPlan mlp_plan(const MlpPlanOptions& options);
 
+// The inputs of activation_gradients(), or of one of its expressions alone. grad_values: that of the activation's
+// value.
+INGOT_API PointwiseTensors activation_gradient_inputs(const ElementwiseSpec& gradients, const Tensor& up,
+                                                      const Tensor& grad_values);
+
 }  // namespace ingot
