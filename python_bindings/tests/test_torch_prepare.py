@@ -122,15 +122,18 @@ def test_modules_of_several_parts_are_prepared():
         assert set(lines(recording_of(others, 32, "h200")[0])) < everything, name
 
 
-def test_gradients_of_gate_and_up_are_one_pass():
-    """In a layer with one weight of both, and in one with a weight of each."""
+@pytest.mark.parametrize("recipe", ["rowwise", "tensorwise"])
+def test_gradients_of_gate_and_up_are_one_pass(recipe):
+    """In a layer with one weight of both, and in one with a weight of each. With one scale for both gradients, that pass
+    finds their amax."""
     part = lambda k, n: torch.nn.Linear(k, n, dtype=torch.bfloat16)
-    joined = ingot.nn.GatedMlp(96, 80, dtype=torch.bfloat16, recipe="rowwise")
-    apart = ingot.nn.GatedMlp.from_parts((part(96, 80), part(96, 80)), part(80, 96), recipe="rowwise")
+    joined = ingot.nn.GatedMlp(96, 80, dtype=torch.bfloat16, recipe=recipe)
+    apart = ingot.nn.GatedMlp.from_parts((part(96, 80), part(96, 80)), part(80, 96), recipe=recipe)
     for module in (joined, apart):
         asked = lines(recording_of(torch.nn.ModuleList([module]), 200, "h200")[0])
         elementwise = [line for line in asked if line.startswith("elementwise") and "sigmoid" in line]
         assert len(elementwise) == 1 and " second=" in elementwise[0], elementwise
+        assert (" amax" in elementwise[0]) == (module is joined and recipe == "tensorwise"), elementwise
 
 
 def test_a_dry_run_leaves_no_trace_in_delayed_scales():

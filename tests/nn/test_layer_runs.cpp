@@ -154,22 +154,24 @@ BOOST_AUTO_TEST_CASE(each_recipe_and_layer_asks_for_what_it_asks_for_on_the_cpu)
 
 // So a store that is filled ahead has the kernel of both gradients, and none of one alone.
 BOOST_AUTO_TEST_CASE(gradients_of_gate_and_up_are_one_pass) {
-  DryRun dry(gpu_named("h200"));
-  run_training(dry.backend(), {.layers = {{.name = "mlp",
-                                           .kind = TrainedLayerKind::rms_norm_gated_mlp,
-                                           .in_features = 128,
-                                           .out_features = 256}},
-                               .recipes = {rowwise()},
-                               .tokens = {128}});
-  const Recording recording = dry.recording();
-  Lines found;
-  for (const KernelSpec& spec : recording.kernels()) {
-    if (std::holds_alternative<ElementwiseSpec>(spec)) found.insert(print(spec));
+  for (const LinearConfig& config : {rowwise(), tensorwise()}) {
+    DryRun dry(gpu_named("h200"));
+    run_training(dry.backend(), {.layers = {{.name = "mlp",
+                                             .kind = TrainedLayerKind::rms_norm_gated_mlp,
+                                             .in_features = 128,
+                                             .out_features = 256}},
+                                 .recipes = {config},
+                                 .tokens = {128}});
+    const Recording recording = dry.recording();
+    Lines found;
+    for (const KernelSpec& spec : recording.kernels()) {
+      if (std::holds_alternative<ElementwiseSpec>(spec)) found.insert(print(spec));
+    }
+    const Pointwise activation = parse_pointwise("silu(x) * up");
+    const Lines expected{print(ElementwiseSpec{
+        .pointwise = backward(activation, "x"), .second = backward(activation, "up"), .amax = config == tensorwise()})};
+    BOOST_TEST(found == expected, boost::test_tools::per_element());
   }
-  const Pointwise activation = parse_pointwise("silu(x) * up");
-  const Lines expected{
-      print(ElementwiseSpec{.pointwise = backward(activation, "x"), .second = backward(activation, "up")})};
-  BOOST_TEST(found == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(weights_are_quantized_as_on_the_cpu) {

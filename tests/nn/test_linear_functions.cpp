@@ -1089,6 +1089,58 @@ BOOST_AUTO_TEST_CASE(an_operand_that_is_cast_already_is_not_cast_again) {
   }
 }
 
+// The results have the same bits; for other casts an amax is refused.
+BOOST_AUTO_TEST_CASE(the_amax_of_grad_output_may_be_given) {
+  int taken = 0;
+  for (const Recipe& recipe : recipes()) {
+    const LinearConfig& config = recipe.config;
+    for (const char* const epilogue : {"", "silu(x)"}) {
+      if (recipe.name == "delayed") continue;
+      BOOST_TEST_CONTEXT(recipe.name << " [" << epilogue << "]") {
+        const LinearCase device = make(1, config);
+        LinearPlanOptions options{.config = config, .shape = kLinear};
+        if (*epilogue != '\0') options.fusion.epilogue = parse_pointwise(epilogue);
+        FunctionLayer layer(options, *backend, stream);
+        layer.cast_weight(device.weight, stream);
+        FunctionSaved kept(layer.plan, kShape.tokens, *backend, stream);
+        layer.forward(device.forward(true), &kept.saved, stream);
+        const PoisonedRegion use(layer.plan.backward_scratch(kShape.tokens).bytes, *backend, stream);
+        LinearBackwardTensors tensors =
+            layer.backward_tensors(device.backward(true), device.forward(true), kept.saved, use);
+        const auto run = [&] { linear_backward(layer.plan, *backend, tensors, {.stream = stream}); };
+        run();
+        const auto expected = device.result_bytes(stream);
+        auto amax = DeviceMatrix::poisoned(1, 1, Dtype::f32, *backend, stream);
+        backend->amax({.in = tensors.grad_output.dtype}, {.input = tensors.grad_output, .amax = amax}, stream);
+        tensors.grad_output_amax = amax;
+        if (!layer.plan.takes_grad_output_amax({})) {
+          BOOST_TEST(
+              refusal(run) ==
+              "linear \"linear\" grad_output_amax: is given, but only a cast of grad_output itself takes it, with "
+              "one dynamic scale: ask the plan's takes_grad_output_amax()");
+          continue;
+        }
+        ++taken;
+        for (const Tensor& result : {tensors.grad_input, tensors.grad_weight, tensors.grad_bias}) {
+          backend->device_api().fill_zero(result.data, byte_span(result, "a result"), stream);
+        }
+        run();
+        BOOST_TEST((device.result_bytes(stream) == expected));
+        // It is what is read.
+        float* const value = static_cast<float*>(amax.view().data);
+        *value *= 3;
+        run();
+        BOOST_TEST((device.result_bytes(stream) != expected));
+        tensors.grad_output_amax = vector(value, Dtype::f32, 2, backend->device());
+        BOOST_TEST(refusal(run) ==
+                   "linear \"linear\" grad_output_amax: is f32[1, 2] on cpu, but must be [1, 1] = one for all of "
+                   "grad_output");
+      }
+    }
+  }
+  BOOST_TEST(taken > 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_given_input_must_fit) {
   const std::vector<LinearCase> cases = cases_of_one_input(rowwise(), *backend, stream);
   Shared layers(rowwise(), *backend, stream);

@@ -587,6 +587,36 @@ BOOST_AUTO_TEST_CASE(an_mlp_is_its_parts_in_sequence) {
   }
 }
 
+// Where the first layer casts the activation's gradients with one dynamic scale, nothing looks for their amax again.
+// (That the results are the same, the test before compares.)
+BOOST_AUTO_TEST_CASE(the_amax_of_the_activations_gradients_is_found_as_they_are_written) {
+  CountingBackend counting(*backend, &stream);
+  Stream on(counting);
+  int known = 0;
+  counting.after_cast = [&](const CastSpec& spec, const CastTensors& t, Stream&) {
+    if (t.known_amax.data == nullptr) return;
+    ++known;
+    BOOST_TEST(t.input.cols == 2 * kMlp.hidden);
+    float amax = -1;
+    backend->amax({.in = spec.in}, {.input = t.input, .amax = vector(&amax, Dtype::f32, 1, {})}, stream);
+    BOOST_TEST(amax == *static_cast<const float*>(t.known_amax.data));
+  };
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "delayed") continue;
+    BOOST_TEST_CONTEXT(recipe.name) {
+      const MlpKind kind = kMlps[3];
+      const MlpCase tensors(recipe.config, kind, Dtype::bf16, 1, counting, on);
+      Mlp mlp(counting, kMlp, recipe.config, {.activation = kind.activation, .norm = kind.norm});
+      mlp.forward(tensors.forward(), on);
+      known = 0;
+      mlp.backward(tensors.backward(), on);
+      const std::optional<Cast>& cast = recipe.config.grad_input.a;
+      const bool tensorwise = cast && cast->granularity == kTensorwise && cast->scaling == Scaling::dynamic;
+      BOOST_TEST(known == (tensorwise ? 1 : 0));
+    }
+  }
+}
+
 // By other names.
 BOOST_AUTO_TEST_CASE(a_gated_mlp_is_an_mlp) {
   const MlpKind kind = kMlps[3];

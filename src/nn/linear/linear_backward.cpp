@@ -79,7 +79,8 @@ void cast_for_both(const LinearStep& step, const LinearBackwardTensors& t, const
                       .codes = scratch.codes.in(t.scratch, device),
                       .transposed = scratch.transposed.in(t.scratch, device),
                       .scale_inv = grad_output_scale_inv(step, t, memory),
-                      .transposed_scale_inv = scratch.transposed_scale_inv.in(t.scratch, device)};
+                      .transposed_scale_inv = scratch.transposed_scale_inv.in(t.scratch, device),
+                      .known_amax = t.grad_output_amax};
   if (plan.fusion.epilogue) {
     tensors.input = gradient_x(plan, t, memory.saved.preactivation.in(t.saved->memory, device));
     tensors.inputs = plan.gradient.inputs(t.grad_output, t.epilogue_inputs);

@@ -229,6 +229,21 @@ void check_read_again(const LinearChecker& check, const LinearBackwardTensors& t
   check.epilogue_inputs(t.epilogue_inputs, tokens);
 }
 
+void check_grad_output_amax(const LinearChecker& check, const LinearBackwardTensors& t) {
+  if (!is_given(t.grad_output_amax)) return;
+  const NamedTensor amax{"grad_output_amax", &t.grad_output_amax};
+  if (!check.plan().takes_grad_output_amax(wanted_gradients(t))) {
+    check.refuse(amax.name,
+                 "is given, but only a cast of grad_output itself takes it, with one dynamic scale: ask the plan's "
+                 "takes_grad_output_amax()");
+  }
+  check.all(amax, Dtype::f32, ", as the maxima of casts are", 1, 1, "one for all of grad_output");
+  for (const NamedTensor& result :
+       {NamedTensor{"grad_input", &t.grad_input}, {"grad_weight", &t.grad_weight}, {"grad_bias", &t.grad_bias}}) {
+    check.disjoint(result, {amax});
+  }
+}
+
 void check_codes_of_backward(const LinearChecker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
@@ -348,6 +363,7 @@ void check_linear_backward(const LinearPlan& plan, const DeviceApi& device_api, 
                            const LinearRun& run) {
   const LinearChecker check(plan, device_api);
   check_backward_tensors(plan, device_api, t, run.stream);
+  check_grad_output_amax(check, t);
   check_read_again(check, t);
   check_codes_of_backward(check, t);
   check_given_of_backward(check, t);

@@ -366,6 +366,11 @@ LinearForwardScratch LinearPlan::forward_scratch(std::int64_t tokens, LinearPass
   return scratch;
 }
 
+bool LinearPlan::takes_grad_output_amax(const LinearGradients& wants) const {
+  const auto& [any, how, spec] = grad_output_of(wants).cast;
+  return any && how == Scaling::dynamic && spec.scale == kTensorwise && !spec.transposed_scale && !spec.pointwise;
+}
+
 LinearBackwardScratch LinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants, bool observed,
                                                    bool expands) const {
   check_tokens(*this, tokens);

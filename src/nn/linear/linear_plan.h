@@ -187,6 +187,9 @@ struct INGOT_API LinearPlan {
 
   const LinearCast& input_of(LinearPass pass) const { return input[static_cast<std::size_t>(pass)]; }
   const LinearGradOutputCast& grad_output_of(const LinearGradients& wants) const { return grad_output[wants.index()]; }
+  // Does the cast of grad_output look for its largest |value| alone? Then whoever computes grad_output may find it too
+  // (LinearBackwardTensors::grad_output_amax).
+  bool takes_grad_output_amax(const LinearGradients& wants) const;
 
   // ---- which tensors its calls read ----
   // The high-precision weight, in forward or in backward; otherwise its codes suffice there.

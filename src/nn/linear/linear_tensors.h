@@ -100,6 +100,9 @@ struct LinearBackwardTensors {
   const LinearSaved* saved = nullptr;
   // [M, N], or [1, 1]: one element that stands for all, as of strides (0, 0), which is the gradient of a sum.
   Tensor grad_output;
+  // f32[1], or missing: the largest |grad_output|, where it is known already. Then the cast of grad_output does not
+  // look for it, and all results have the same bits. Only if plan.takes_grad_output_amax().
+  Tensor grad_output_amax{};
   Tensor grad_input{};
   Tensor grad_weight{};
   Tensor grad_bias{};

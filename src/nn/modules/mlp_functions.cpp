@@ -37,14 +37,16 @@ void watch_call(Watch& watch, const MlpPlan& plan, const Tensors& t, const MlpGr
   if (wants.reaches_up()) watch.weight(plan.down, t.down, "down.weight", "down.codes");
 }
 
-// The gradients of x, or of gate and up, through the activation.
+// The gradients of x, or of gate and up, through the activation; and their amax, if the first layer takes it.
 void flow_back(const MlpPlan& plan, Backend& backend, const MlpBackwardParts& parts, Stream& stream) {
-  const ElementwiseSpec spec = plan.activation_gradients();
+  const Tensor& amax = parts.up.grad_output_amax;
+  const ElementwiseSpec spec = plan.activation_gradients(is_given(amax));
   backend.elementwise(spec,
                       {.input = parts.first,
                        .inputs = activation_gradient_inputs(spec, parts.second, parts.grad_activation),
                        .output = parts.grad_first,
-                       .second = parts.grad_second},
+                       .second = parts.grad_second,
+                       .amax = amax},
                       stream);
 }
 
@@ -124,6 +126,7 @@ MlpBackwardParts backward_parts(const MlpPlan& plan, Device device, const MlpBac
                 .scales = t.down.scales,
                 .scratch = scratch};
   parts.up = {.grad_output = grad_values,
+              .grad_output_amax = places.grad_amax.in(t.scratch, device),
               .grad_input = t.grad_input,
               .grad_gamma = t.grad_gamma,
               .grad_beta = t.grad_beta,

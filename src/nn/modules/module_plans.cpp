@@ -210,6 +210,7 @@ MlpBackwardScratch MlpPlan::backward_scratch(std::int64_t tokens, const MlpGradi
     scratch.parts_bytes = std::max(scratch.parts_bytes, up.backward_scratch(tokens, wants.of_up(), observed).bytes);
     places.values(scratch.grad_activation, up.linear.dtypes.input, tokens, shape.hidden);
     places.values(scratch.grad_hidden, up.linear.dtypes.input, tokens, hidden_columns());
+    if (up.linear.takes_grad_output_amax(wants.of_up())) places.floats(scratch.grad_amax, 1);
   }
   scratch.parts_begin = places.region(scratch.parts_bytes);
   scratch.bytes = places.bytes();

@@ -164,6 +164,7 @@ struct MlpForwardScratch {
 struct MlpBackwardScratch {
   TensorPlace grad_activation{};  // [M, H]
   TensorPlace grad_hidden{};      // [M, H] or [M, 2 * H]
+  TensorPlace grad_amax{};        // f32[1]: its largest |value|, if the first layer's backward takes it
   std::size_t parts_begin = 0;
   std::size_t parts_bytes = 0;
   std::size_t bytes = 0;
@@ -189,9 +190,9 @@ struct INGOT_API MlpPlan {
   Pointwise by_up{};           // gated only
   std::uint64_t identity = 0;  // as LinearPlan::identity
 
-  // The activation's gradients in one pass: of x and, of a gated MLP, as the second one of up.
-  ElementwiseSpec activation_gradients() const {
-    return {.in = up.linear.dtypes.input, .pointwise = by_x, .second = by_up, .fast_math = fast_math};
+  // The activation's gradients in one pass: of x and, of a gated MLP, as the second one of up. amax: that of both.
+  ElementwiseSpec activation_gradients(bool amax = false) const {
+    return {.in = up.linear.dtypes.input, .pointwise = by_x, .second = by_up, .amax = amax, .fast_math = fast_math};
   }
 
   std::int64_t hidden_columns() const { return gated ? 2 * shape.hidden : shape.hidden; }

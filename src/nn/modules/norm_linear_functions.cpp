@@ -147,6 +147,7 @@ NormLinearBackwardParts backward_parts(const NormLinearPlan& plan, Device device
                        .tokens = t.saved->tokens,
                        .kept = true};
   parts.layer = {.grad_output = t.grad_output,
+                 .grad_output_amax = t.grad_output_amax,
                  .grad_input = grad_values,
                  .grad_weight = t.grad_weight,
                  .grad_bias = t.grad_bias,
