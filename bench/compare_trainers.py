@@ -4,6 +4,7 @@ in the same job, and Ingot's losses against those of a plain loop (trainers/dire
 
     python3 bench/compare_trainers.py --json trainers.json               # all that are installed, on one GPU
     python3 bench/compare_trainers.py --trainers Trainer,Lightning --contenders 'bf16,ingot tensorwise'
+    python3 bench/compare_trainers.py --deterministic --contenders 'ingot*'   # losses, which have to be equal; no times
     python3 bench/compare_trainers.py --list                             # the commands; no GPU
     python3 bench/compare_trainers.py --device cpu --try                 # a tiny model, to try the program
 
@@ -12,7 +13,8 @@ Trainer and accelerate need transformers 5, Lightning 2, torchtitan 0.2 and a GP
 The contenders of a trainer start and compile together; then each has the GPU alone for a round of timed steps, in rotated
 order, and the first step of a round is not timed. Reports tokens/s, its ratio to bf16 under the same trainer, the linear
 layers in FP8, the peak of PyTorch's memory in the timed steps, and losses of the steps before. Ends with 1 if Ingot's
-losses are not those of the direct way, if layers are missing, or if a contender failed.
+losses are not those of the direct way, if layers are missing, or if a contender failed. Without --deterministic bits
+differ from one process to the next, and losses need only be near.
 """
 
 from __future__ import annotations
@@ -185,6 +187,7 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "2",
         "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),  # Trainer would divide batches over all
         "HF_HUB_OFFLINE": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # PyTorch's deterministic algorithms need it
     }
 
 
@@ -195,7 +198,7 @@ def start(kind: Kind, options: argparse.Namespace, folder: pathlib.Path) -> Star
         **kind._asdict(),
         "model": str(folder / "model"),
         "sizes": sizes_of(options),
-        **{name: getattr(options, name) for name in ("compiler", "warm_up", "rounds", "steps", "device")},
+        **{name: getattr(options, name) for name in ("compiler", "warm_up", "rounds", "steps", "device", "deterministic")},
     }
     (job / "job.json").write_text(json.dumps(given), encoding="utf-8")
     return Started([sys.executable, *command_of(kind, options, job)], job, {**environment(folder), "TRAINER_JOB": str(job)})
@@ -204,7 +207,7 @@ def start(kind: Kind, options: argparse.Namespace, folder: pathlib.Path) -> Star
 def head(options: argparse.Namespace, machine: dict[str, Any]) -> dict[str, Any]:
     """Of the results: what ran where."""
     text = f"Llama of {options.layers} layers of {options.hidden}, {options.batch} x {options.tokens} tokens"
-    named = ("rounds", "warm_up", "steps", "compiler")
+    named = ("rounds", "warm_up", "steps", "compiler", "deterministic")
     return {
         "benchmark": "trainers of other libraries on one GPU",
         **machine,
@@ -239,7 +242,7 @@ def with_ratios(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return cases
 
 
-def against_direct(ours: list[float], direct: list[float]) -> tuple[str, str]:
+def against_direct(ours: list[float], direct: list[float], near: float = NEAR_DIRECT) -> tuple[str, str]:
     equal = next((at for at, (a, b) in enumerate(zip(ours, direct)) if a != b), min(len(ours), len(direct)))
     apart = max((abs(a - b) / abs(b) for a, b in zip(ours, direct)), default=float("nan"))
     if not ours or len(ours) != len(direct):
@@ -247,11 +250,11 @@ def against_direct(ours: list[float], direct: list[float]) -> tuple[str, str]:
     if equal == len(ours):
         return "holds", f"all {equal} losses are those of the direct way"
     text = f"the first {equal} of {len(ours)} losses are those of the direct way, the others within {apart:.1e}"
-    near = all(abs(a - b) <= NEAR_DIRECT * abs(b) for a, b in zip(ours, direct))  # not for a NaN
-    return ("holds" if near else "FAILS"), text
+    are_near = all(abs(a - b) <= near * abs(b) for a, b in zip(ours, direct))  # not for a NaN
+    return ("holds" if are_near else "FAILS"), text
 
 
-def verdicts(cases: list[dict[str, Any]], layers: int) -> list[dict[str, str]]:
+def verdicts(cases: list[dict[str, Any]], layers: int, near: float = NEAR_DIRECT) -> list[dict[str, str]]:
     found = []
     of = {(case["trainer"], case["contender"]): case for case in cases}
 
@@ -265,7 +268,7 @@ def verdicts(cases: list[dict[str, Any]], layers: int) -> list[dict[str, str]]:
             say("FAILS", case, f"{case['float8_layers']} layers are in FP8, expected {expected}")
         direct, bf16 = of.get((trainer, f"{contender}, direct")), of.get((trainer, "bf16"))
         if direct:
-            verdict, text = against_direct(case["losses"], direct["losses"])
+            verdict, text = against_direct(case["losses"], direct["losses"], near)
             say(verdict, case, text)
         if bf16 and case["losses"] and bf16["losses"]:
             last, expected_last = case["losses"][-1], bf16["losses"][-1]
@@ -305,6 +308,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=10, metavar="N", help="steps whose losses are compared (default: 10)")
     parser.add_argument("--steps", type=int, default=10, metavar="N", help="timed steps of a round (default: 10)")
     parser.add_argument("--seconds-limit", type=float, default=225.0, metavar="N", help="end by then (default: 225)")
+    parser.add_argument("--deterministic", action="store_true", help="equal losses are asked for, and nothing is timed")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try the program")
     parser.add_argument("--compiler", metavar="NAME", help='backend of torch.compile; "" for none (default: inductor)')
     parser.add_argument("--layers", type=int, default=3)
@@ -323,6 +327,8 @@ def parse_options() -> argparse.Namespace:
     if getattr(options, "try"):
         options.layers, options.hidden, options.intermediate, options.vocabulary = 2, 64, 192, 256
         options.tokens, options.rounds, options.warm_up, options.steps = 32, 1, 2, 1
+    if options.deterministic:
+        options.rounds, options.steps = 1, 1
     if options.compiler is None:
         options.compiler = "" if getattr(options, "try") else "inductor"
     return options
@@ -333,6 +339,7 @@ def self_check() -> None:
     assert [each.contender for each in kinds("Trainer")][:3] == ["bf16", "ingot tensorwise", "torchao tensorwise"]
     assert against_direct([2.0, 1.0], [2.0, 1.0]) == ("holds", "all 2 losses are those of the direct way")
     assert against_direct([2.0, 1.0], [2.0, 1.002])[0] == "holds"
+    assert against_direct([2.0, 1.0], [2.0, 1.002], 0.0)[0] == "FAILS"
     for ours, direct in (([2.0, 1.0], [2.0, 1.1]), ([2.0], [2.0, 1.0]), ([], []), ([float("nan")], [1.0])):
         assert against_direct(ours, direct)[0] == "FAILS"
 
@@ -377,12 +384,15 @@ def measure(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
             left_out[kind.name] = result
         else:
             command = shown(started.command[1:], started.folder)
+            if options.deterministic:
+                result["seconds"] = []
             cases.append(case_of(kind, result, command, options.batch * options.tokens))
 
     def write() -> None:
         machine = folder / "machine.json"
         found.update(head(options, json.loads(machine.read_text(encoding="utf-8")) if machine.exists() else {}))
-        found.update(cases=with_ratios(cases), left_out=left_out, verdicts=verdicts(cases, options.layers))
+        near = 0.0 if options.deterministic else NEAR_DIRECT
+        found.update(cases=with_ratios(cases), left_out=left_out, verdicts=verdicts(cases, options.layers, near))
         if options.json:
             results_form.write(options.json, found)
 

@@ -7,6 +7,7 @@ the answer: at "start", once its libraries are imported, and before each round o
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pathlib
@@ -38,6 +39,10 @@ class Job:
         self.rounds: int = job["rounds"]
         self.steps: int = job["steps"]
         self.device = torch.device(job["device"])
+        if job["deterministic"]:
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            # A sum's order follows the block that the compiler finds fastest: each process may find another.
+            importlib.import_module("torch._inductor.config").deterministic = True
         self.count, self.float8, self.began = 0, 0, 0.0
         self.losses: list[float] = []
         self.seconds: list[float] = []
