@@ -120,37 +120,40 @@ using Names = std::vector<std::string>;
 // The order in which a call tries kernels: large operands in an unsuitable layout are staged, small ones go to
 // gemm_mma.
 BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt fast", kLarge) ==
-                 (Names{"sm90", "cublaslt", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt fast", kLarge, false) ==
-                 (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt", kLarge) ==
-                 (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 tt fast", kLarge) == (Names{"sm90 a", "sm90 a,b", "mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 tn fast", kLarge) == (Names{"sm90 a,b", "mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 tn fast", {64, 64, 64}) == (Names{"mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fnuz*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm bf16*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fn*e4m3fn->bf16 nt fast", kLarge) ==
+                       (Names{"sm90", "cublaslt", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+                   boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fn*e4m3fn->bf16 nt fast", kLarge, false) ==
+                       (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+                   boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fn*e4m3fn->bf16 nt", kLarge) ==
+                       (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
+                   boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fn*e4m3fn->bf16 tt fast", kLarge) == (Names{"sm90 a", "sm90 a,b", "mma", "simt"}),
+                   boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fn*e4m3fn->bf16 tn fast", kLarge) == (Names{"sm90 a,b", "mma", "simt"}),
+                   boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fn*e4m3fn->bf16 tn fast", {64, 64, 64}) == (Names{"mma", "simt"}),
+                   boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fnuz*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}),
+                   boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm bf16*e4m3fn->bf16 nt", kLarge) == (Names{"mma", "simt"}),
+                   boost::test_tools::per_element());
   // bf16 and f16 may have any layout; cuBLASLt comes first where they are stored along k and for small ones, but
   // refuses epilogues.
   const Names cublaslt_first{"cublaslt", "sm90", "mma", "simt"};
   for (const char* const line : {"gemm bf16*bf16->bf16 tn", "gemm f16*f16->f32 nn epilogue=silu(x)*gate"}) {
-    BOOST_TEST(order_of(line, kLarge) == (Names{"sm90", "cublaslt", "mma", "simt"}), boost::test_tools::per_element());
-    BOOST_TEST(order_of(line, {64, 64, 64}) == cublaslt_first, boost::test_tools::per_element());
+    BOOST_TEST_CHECK(order_of(line, kLarge) == (Names{"sm90", "cublaslt", "mma", "simt"}),
+                     boost::test_tools::per_element());
+    BOOST_TEST_CHECK(order_of(line, {64, 64, 64}) == cublaslt_first, boost::test_tools::per_element());
   }
-  BOOST_TEST(order_of("gemm bf16*bf16->bf16 nt", kLarge) == cublaslt_first, boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm bf16*bf16->bf16 nt", kLarge) == cublaslt_first, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm f32*f32->f32 nt", kLarge) == (Names{"cublaslt", "simt"}),
+                   boost::test_tools::per_element());
   // With scale_inv of groups cuBLASLt is faster where there is much to do, with c too.
   for (const std::string scale_b : {"128x128", "1x128"}) {
     const std::string line = "gemm e4m3fn*e4m3fn->bf16 nt scale=1x128," + scale_b;
-    BOOST_TEST(
+    BOOST_TEST_CHECK(
         order_of(line.c_str(), kLarge) == (Names{"cublaslt", "sm90", "sm90 a", "sm90 b", "sm90 a,b", "mma", "simt"}),
         boost::test_tools::per_element());
     BOOST_TEST(order_of(line.c_str(), {256, 256, 256})[0] == "sm90");
@@ -158,10 +161,10 @@ BOOST_AUTO_TEST_CASE(the_order_of_a_call) {
     BOOST_TEST(order_of((line + " c=bf16").c_str(), {256, 256, 256})[0] == "sm90");
   }
   // A kernel that is named is the only candidate, with the staging that its layouts require.
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nn kernel=sm90", {64, 64, 64}) == (Names{"sm90 b"}),
-             boost::test_tools::per_element());
-  BOOST_TEST(order_of("gemm e4m3fn*e4m3fn->bf16 nt kernel=simt", kLarge) == (Names{"simt"}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fn*e4m3fn->bf16 nn kernel=sm90", {64, 64, 64}) == (Names{"sm90 b"}),
+                   boost::test_tools::per_element());
+  BOOST_TEST_CHECK(order_of("gemm e4m3fn*e4m3fn->bf16 nt kernel=simt", kLarge) == (Names{"simt"}),
+                   boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_SUITE_END()

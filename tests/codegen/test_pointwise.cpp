@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(values_of_the_grammar) {
   BOOST_TEST(value("---x", 3) == -3);
   BOOST_TEST(value("x^0", 3) == 1);
   BOOST_TEST(value("x^13", 3) == 1594323);
-  BOOST_TEST(value("x^64", 1.5) == std::pow(1.5, 64), boost::test_tools::tolerance(1e-12));
+  BOOST_TEST_CHECK(value("x^64", 1.5) == std::pow(1.5, 64), boost::test_tools::tolerance(1e-12));
   BOOST_TEST(value("max(x, 2) + min(x, 2)", 3) == 5);
   BOOST_TEST(value("sign(x) + step(x)", -3) == -1);
   BOOST_TEST(value("sign(x) + step(x)", 0) == 0);
@@ -109,8 +109,8 @@ BOOST_AUTO_TEST_CASE(primitive_functions_are_those_of_cmath) {
     BOOST_TEST(value("erf(x)", x) == std::erf(x));
     BOOST_TEST(value("sqrt(x)", x) == std::sqrt(x));
     BOOST_TEST(value("rsqrt(x)", x) == 1 / std::sqrt(x));
-    BOOST_TEST(value("sigmoid(x)", x) == sigmoid(x), boost::test_tools::tolerance(1e-15));
-    BOOST_TEST(value("sigmoid(x)", -x) == sigmoid(-x), boost::test_tools::tolerance(1e-15));
+    BOOST_TEST_CHECK(value("sigmoid(x)", x) == sigmoid(x), boost::test_tools::tolerance(1e-15));
+    BOOST_TEST_CHECK(value("sigmoid(x)", -x) == sigmoid(-x), boost::test_tools::tolerance(1e-15));
   }
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const char* text : {"max(x, 1)", "max(1, x)", "min(x, 1)", "min(1, x)", "sign(x)", "step(x)", "abs(x)"}) {

@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(at_kinks) {
   // Smooth at 0, although its parts are not.
   BOOST_TEST(at_zero("elu(x)") == 1);
   BOOST_TEST(at_zero("softplus(x)") == 0.5);
-  BOOST_TEST(at_zero("mish(x)") == std::tanh(std::log(2.0)), boost::test_tools::tolerance(1e-12));
+  BOOST_TEST_CHECK(at_zero("mish(x)") == std::tanh(std::log(2.0)), boost::test_tools::tolerance(1e-12));
   BOOST_TEST(at_zero("max(x, 0) + min(x, 0)") == 1);
 }
 

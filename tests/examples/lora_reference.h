@@ -161,7 +161,7 @@ inline void check_gradients(Place& place, const std::optional<ingot::LinearConfi
                                             stream);
   const Expected expected = reference(read(place.task.inputs(), stream), labels, weights(place.task.first_weight(), 0),
                                       weights(place.task.second_weight(), 2));
-  BOOST_TEST(read(loss, stream).values[0] == expected.loss, boost::test_tools::tolerance(0.02));
+  BOOST_TEST_CHECK(read(loss, stream).values[0] == expected.loss, boost::test_tools::tolerance(0.02));
   const std::array names{"first down", "first up", "second down", "second up"};
   for (std::size_t p = 0; p < adapters.size(); ++p) {
     const Matrix found = read(adapters[p]->grad, stream);
@@ -190,7 +190,7 @@ inline void check_training(Place& place, const ingot::LinearConfig& config, cons
                              << fp8.back());
   BOOST_TEST(bf16.back() < 0.8F * bf16.front());
   BOOST_TEST(fp8.back() < 0.8F * fp8.front());
-  BOOST_TEST(fp8.back() == bf16.back(), boost::test_tools::tolerance(0.01F));
+  BOOST_TEST_CHECK(fp8.back() == bf16.back(), boost::test_tools::tolerance(0.01F));
 }
 
 }  // namespace lora::test

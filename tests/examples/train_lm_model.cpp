@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(micro_batches_accumulate_the_same_gradients) {
   ingot::Context context(cpu_options());
   ModelCase whole(context, ingot::high_precision());
   ModelCase parts(context, ingot::high_precision(), 3);
-  BOOST_TEST(whole.forward_backward() == parts.forward_backward(), boost::test_tools::tolerance(1e-6F));
+  BOOST_TEST_CHECK(whole.forward_backward() == parts.forward_backward(), boost::test_tools::tolerance(1e-6F));
   const std::vector<Parameter*> all = whole.model().parameters();
   for (std::size_t p = 0; p < all.size(); ++p) {
     const Vector expected = whole.read(all[p]->grad);
@@ -167,9 +167,9 @@ BOOST_AUTO_TEST_CASE(adamw_and_clipping_follow_their_formulas) {
         model_case.model().step_done();
         reference.check(step);
         if (clip == 0) continue;
-        BOOST_TEST(on_host(model_case, optimizer.norm()) == norm, boost::test_tools::tolerance(1e-5));
-        BOOST_TEST(on_host(model_case, optimizer.scale()) == (norm > clip ? clip / norm : 1.0),
-                   boost::test_tools::tolerance(1e-5));
+        BOOST_TEST_CHECK(on_host(model_case, optimizer.norm()) == norm, boost::test_tools::tolerance(1e-5));
+        BOOST_TEST_CHECK(on_host(model_case, optimizer.scale()) == (norm > clip ? clip / norm : 1.0),
+                         boost::test_tools::tolerance(1e-5));
       }
     }
   }
@@ -209,17 +209,17 @@ BOOST_AUTO_TEST_CASE(the_norm_of_many_gradients_is_exact_to_five_digits) {
   float norm = 0;
   context.device_api().copy_to_host(&norm, optimizer.norm(), sizeof(norm), stream);
   context.device_api().synchronize(stream);
-  BOOST_TEST(norm == 0.3F * std::sqrt(1e7), boost::test_tools::tolerance(1e-5));
+  BOOST_TEST_CHECK(norm == 0.3F * std::sqrt(1e7), boost::test_tools::tolerance(1e-5));
 }
 
 BOOST_AUTO_TEST_CASE(the_learning_rate_warms_up_and_falls_to_a_tenth) {
   const training::Schedule schedule{.peak = 1.0, .steps = 100, .warmup_steps = 10};
   const auto rate = [&](std::int64_t step) { return training::learning_rate(schedule, step); };
-  BOOST_TEST(rate(0) == 0.1, boost::test_tools::tolerance(1e-12));
-  BOOST_TEST(rate(9) == 1.0, boost::test_tools::tolerance(1e-12));
-  BOOST_TEST(rate(10) == 1.0, boost::test_tools::tolerance(1e-12));
-  BOOST_TEST(rate(55) == 0.55, boost::test_tools::tolerance(1e-12));  // half-way
-  BOOST_TEST(rate(100) == 0.1, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST_CHECK(rate(0) == 0.1, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST_CHECK(rate(9) == 1.0, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST_CHECK(rate(10) == 1.0, boost::test_tools::tolerance(1e-12));
+  BOOST_TEST_CHECK(rate(55) == 0.55, boost::test_tools::tolerance(1e-12));  // half-way
+  BOOST_TEST_CHECK(rate(100) == 0.1, boost::test_tools::tolerance(1e-12));
   for (std::int64_t step = 10; step < 99; ++step) BOOST_TEST(rate(step + 1) < rate(step));
 }
 

@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(masters_train_as_bf16_weights_do) {
     BOOST_TEST_MESSAGE(recipe << ": " << weights.validation_loss << " and " << masters.validation_loss);
     BOOST_TEST((masters.losses != weights.losses), recipe);  // they are other codes
     BOOST_TEST(masters.losses.back() < 0.9F * masters.losses.front(), recipe);
-    BOOST_TEST(masters.validation_loss == weights.validation_loss, boost::test_tools::tolerance(0.01));
+    BOOST_TEST_CHECK(masters.validation_loss == weights.validation_loss, boost::test_tools::tolerance(0.01));
   }
 }
 
@@ -223,7 +223,7 @@ BOOST_AUTO_TEST_CASE(primary_weights_are_the_cast_of_their_masters) {
       Primary bf16(context, config, false);
       BOOST_TEST(primary.weights[0].working.view().data == nullptr);
       const double first = primary.step(0);
-      BOOST_TEST(first == bf16.step(0), boost::test_tools::tolerance(0.02));
+      BOOST_TEST_CHECK(first == bf16.step(0), boost::test_tools::tolerance(0.02));
       double last = 0;
       double last_of_bf16 = 0;
       for (std::int64_t step = 1; step < kSteps; ++step) {
@@ -233,7 +233,7 @@ BOOST_AUTO_TEST_CASE(primary_weights_are_the_cast_of_their_masters) {
       }
       BOOST_TEST_MESSAGE(recipe << ": " << first << " -> " << last << ", of bf16 " << last_of_bf16);
       BOOST_TEST(last < 0.5 * first);
-      BOOST_TEST(last == last_of_bf16, boost::test_tools::tolerance(0.02));
+      BOOST_TEST_CHECK(last == last_of_bf16, boost::test_tools::tolerance(0.02));
     }
   }
 }

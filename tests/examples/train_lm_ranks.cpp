@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(one_rank_has_the_losses_of_training_without_ranks) {
   const History plain = train(options_of(0, "high_precision"));
   const History ranks = train(options_of(2, "high_precision"));
   for (std::size_t i = 0; i < plain.losses.size(); ++i) {
-    BOOST_TEST(ranks.losses[i] == plain.losses[i], boost::test_tools::tolerance(1e-3F));
+    BOOST_TEST_CHECK(ranks.losses[i] == plain.losses[i], boost::test_tools::tolerance(1e-3F));
   }
 }
 

@@ -179,7 +179,7 @@ inline void check_gradients(ingot::Context& context, const ingot::LinearConfig& 
   std::vector<Vector> values;
   for (const Parameter* parameter : all) values.push_back(model_case.read(parameter->working));
   const std::vector<Window> windows = model_case.windows();
-  BOOST_TEST(loss == reference_loss(values, windows), boost::test_tools::tolerance(0.01));
+  BOOST_TEST_CHECK(loss == reference_loss(values, windows), boost::test_tools::tolerance(0.01));
 
   for (std::size_t p = 0; p < all.size(); ++p) {
     const Vector gradient = model_case.read(all[p]->grad);

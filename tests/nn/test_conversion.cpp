@@ -45,10 +45,11 @@ std::string refusal(const std::function<void()>& act) { return test::error_of(ac
 BOOST_AUTO_TEST_CASE(names_come_from_the_root) {
   std::vector<std::string> names;
   for (const LinearLayer& layer : linear_layers(llama())) names.push_back(layer.name);
-  BOOST_TEST(names == (std::vector<std::string>{"layers.0.attention.wqkv", "layers.0.attention.wo", "layers.0.mlp.w13",
-                                                "layers.0.mlp.w2", "layers.1.attention.wqkv", "layers.1.attention.wo",
-                                                "layers.1.mlp.w13", "layers.1.mlp.w2", "output"}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(
+      names == (std::vector<std::string>{"layers.0.attention.wqkv", "layers.0.attention.wo", "layers.0.mlp.w13",
+                                         "layers.0.mlp.w2", "layers.1.attention.wqkv", "layers.1.attention.wo",
+                                         "layers.1.mlp.w13", "layers.1.mlp.w2", "output"}),
+      boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_filter_leaves_layers_out_with_a_reason) {
@@ -214,10 +215,10 @@ BOOST_AUTO_TEST_CASE(the_callers_own_rates_decide) {
   const LinearSize size{8192, 8192, 8192};
   const LinearGain tensor = expected_gain(tensorwise(), size, gpu);
   BOOST_TEST(name(tensor.basis) == "given");
-  BOOST_TEST(tensor.high_precision_us == 3 * (2.0 * std::pow(8192.0, 3) / 200e6 + 2),
-             boost::test_tools::tolerance(1e-9));
-  BOOST_TEST(tensor.gain() == 2.0, boost::test_tools::tolerance(0.01));
-  BOOST_TEST(expected_gain(rowwise(), size, gpu).gain() == 0.5, boost::test_tools::tolerance(0.01));
+  BOOST_TEST_CHECK(tensor.high_precision_us == 3 * (2.0 * std::pow(8192.0, 3) / 200e6 + 2),
+                   boost::test_tools::tolerance(1e-9));
+  BOOST_TEST_CHECK(tensor.gain() == 2.0, boost::test_tools::tolerance(0.01));
+  BOOST_TEST_CHECK(expected_gain(rowwise(), size, gpu).gain() == 0.5, boost::test_tools::tolerance(0.01));
   // Slow memory: the casts take longer than the GEMMs save.
   gpu.rates->memory_gb_per_s = 50;
   BOOST_TEST(expected_gain(tensorwise(), size, gpu).gain() < 1);

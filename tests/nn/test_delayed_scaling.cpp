@@ -126,7 +126,7 @@ BOOST_AUTO_TEST_CASE(casts_use_the_scales_and_record_their_maxima) {
                    .codes = matrix(dynamic_codes.data(), Dtype::e4m3fn, 1, 3, {}),
                    .scale_inv = vector(&dynamic_scale_inv, Dtype::f32, 1, {})},
                   stream);
-    BOOST_TEST(codes == dynamic_codes, boost::test_tools::per_element());
+    BOOST_TEST_CHECK(codes == dynamic_codes, boost::test_tools::per_element());
     BOOST_TEST(bits(factor) == bits(dynamic_scale_inv));
     BOOST_TEST(element(scaling.amax(slot)) == 3.0F);
 
@@ -337,8 +337,8 @@ BOOST_AUTO_TEST_CASE(one_call_updates_all_and_memory_is_made_once) {
   BOOST_TEST(scaling.amaxes().cols == 672);
   BOOST_TEST(scaling.amax(671).data == static_cast<const float*>(amaxes) + 671);
   for (int i = 0; i < 3; ++i) scaling.sync_amax_history(on);
-  BOOST_TEST(counting.calls == std::vector<std::string>(3, "amax_history reduce=most_recent"),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.calls == std::vector<std::string>(3, "amax_history reduce=most_recent"),
+                   boost::test_tools::per_element());
   scaling.load(scaling.save(on), on);
   scaling.allocate(on);
   BOOST_TEST(counting.allocations == 1);

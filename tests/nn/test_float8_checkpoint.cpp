@@ -315,12 +315,13 @@ BOOST_AUTO_TEST_CASE(scale_inv_of_larger_parts_serve_smaller_ones) {
   BOOST_TEST(!scale_inv_for(state, kTensorwise));
   state = random_state(kRowwise, 3, 200);
   state.scale_inv = {1, 2, 3};
-  BOOST_TEST(scale_inv_for(state, kRowGroups).value() == (std::vector<float>{1, 1, 2, 2, 3, 3}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(scale_inv_for(state, kRowGroups).value() == (std::vector<float>{1, 1, 2, 2, 3, 3}),
+                   boost::test_tools::per_element());
   BOOST_TEST(!scale_inv_for(state, kColumnwise));
   state.scale = kTensorwise;
   state.scale_inv = {7};
-  BOOST_TEST(scale_inv_for(state, kColumnwise).value() == std::vector<float>(200, 7), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(scale_inv_for(state, kColumnwise).value() == std::vector<float>(200, 7),
+                   boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_weight_without_elements_loads) {

@@ -147,9 +147,9 @@ BOOST_AUTO_TEST_CASE(a_side_stream_has_what_little_waits_for) {
   using Streams = std::vector<const Stream*>;
   const auto took = [&](const char* what, const Streams& streams, const Streams& waiting, const Streams& awaited) {
     BOOST_TEST_CONTEXT(what) {
-      BOOST_TEST(counting.streams == streams, boost::test_tools::per_element());
-      BOOST_TEST(counting.waiting == waiting, boost::test_tools::per_element());
-      BOOST_TEST(counting.awaited == awaited, boost::test_tools::per_element());
+      BOOST_TEST_CHECK(counting.streams == streams, boost::test_tools::per_element());
+      BOOST_TEST_CHECK(counting.waiting == waiting, boost::test_tools::per_element());
+      BOOST_TEST_CHECK(counting.awaited == awaited, boost::test_tools::per_element());
     }
     for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
   };
@@ -232,14 +232,14 @@ BOOST_AUTO_TEST_CASE(gemms_of_one_launch_need_no_side_stream) {
   const LinearCase device(host, Dtype::bf16, Dtype::bf16, counting, on);
   Float8Linear linear(counting, {kShape.in_features, kShape.out_features, true}, tensorwise(), {.side = &side});
   linear.forward(device.forward(true), on);
-  BOOST_TEST(counting.streams == (Streams{&side, &on, &on}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.streams == (Streams{&side, &on, &on}), boost::test_tools::per_element());
   for (Streams* const list : {&counting.streams, &counting.waiting, &counting.awaited}) list->clear();
   linear.backward(device.backward(true), on);
-  BOOST_TEST(counting.streams == (Streams{&on, &on, &on}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.streams == (Streams{&on, &on, &on}), boost::test_tools::per_element());
   BOOST_TEST(counting.waiting.empty());
   counting.streams.clear();
   linear.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, on);
-  BOOST_TEST(counting.streams == (Streams{&on, &on}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.streams == (Streams{&on, &on}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_large_layer_has_no_side_stream) {
@@ -263,16 +263,16 @@ BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed)
   using Calls = std::vector<std::string>;
 
   linear.forward(device.forward(true), on);
-  BOOST_TEST(counting.calls == (Calls{"cast bf16->e4m3fn scale=tensor out=codes,transposed",
-                                      "cast bf16->e4m3fn scale=tensor out=codes,transposed",
-                                      "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor bias fast"}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.calls == (Calls{"cast bf16->e4m3fn scale=tensor out=codes,transposed",
+                                            "cast bf16->e4m3fn scale=tensor out=codes,transposed",
+                                            "gemm e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor bias fast"}),
+                   boost::test_tools::per_element());
   counting.calls.clear();
   linear.backward(device.backward(true), on);
-  BOOST_TEST(counting.calls == (Calls{"cast bf16->e5m2 scale=tensor out=codes,transposed,sum:bf16",
-                                      "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor",
-                                      "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor"}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.calls == (Calls{"cast bf16->e5m2 scale=tensor out=codes,transposed,sum:bf16",
+                                            "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor",
+                                            "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor"}),
+                   boost::test_tools::per_element());
   counting.calls.clear();
   linear.forward(device.forward(true), on);
   BOOST_TEST(counting.calls.size() == 2U);  // the input's cast and the GEMM
@@ -280,12 +280,12 @@ BOOST_AUTO_TEST_CASE(casts_each_tensor_once_and_the_weight_only_when_it_changed)
   // Gradients that are not wanted cost nothing.
   counting.calls.clear();
   linear.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, on);
-  BOOST_TEST(counting.calls == (Calls{"cast bf16->e5m2 scale=tensor out=transposed",
-                                      "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor"}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.calls == (Calls{"cast bf16->e5m2 scale=tensor out=transposed",
+                                            "gemm e5m2*e4m3fn->bf16 nt scale=tensor,tensor"}),
+                   boost::test_tools::per_element());
   counting.calls.clear();
   linear.backward({.grad_output = device.grad_output, .grad_bias = device.grad_bias}, on);
-  BOOST_TEST(counting.calls == Calls{"column_sum bf16->bf16"}, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.calls == Calls{"column_sum bf16->bf16"}, boost::test_tools::per_element());
 }
 
 // One call casts a tensor along both of its dimensions; only what grad_weight needs of the input outlives forward().
@@ -296,7 +296,7 @@ BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
   linear.backward(device.backward(true), on);
   const std::string cast = "cast bf16->e4m3fn scale=row+col out=codes,transposed pow2";
   const std::string summing = "cast bf16->e4m3fn scale=row+col out=codes,transposed,sum:bf16 pow2";
-  BOOST_TEST(
+  BOOST_TEST_CHECK(
       counting.calls == (std::vector<std::string>{cast, cast, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row bias fast",
                                                   summing, "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row",
                                                   "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row"}),
@@ -305,9 +305,9 @@ BOOST_AUTO_TEST_CASE(rowwise_casts_along_both_dimensions_at_once) {
 
   counting.calls.clear();
   linear.backward({.grad_output = device.grad_output, .grad_weight = device.grad_weight}, on);
-  BOOST_TEST(counting.calls == (std::vector<std::string>{"cast bf16->e4m3fn scale=col out=transposed pow2",
-                                                         "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row"}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.calls == (std::vector<std::string>{"cast bf16->e4m3fn scale=col out=transposed pow2",
+                                                               "gemm e4m3fn*e4m3fn->bf16 nt scale=row,row"}),
+                   boost::test_tools::per_element());
 }
 
 // How grad_weight gets its input if nothing was kept, and how much memory each way keeps.
@@ -550,9 +550,9 @@ BOOST_AUTO_TEST_CASE(high_precision_is_three_gemms_and_nothing_else) {
   const int before = counting.allocations;
   linear.forward(device.forward(true), on);
   linear.backward(device.backward(true), on);
-  BOOST_TEST(counting.calls == (std::vector<std::string>{"gemm f16*f16->f16 nt bias", "gemm f16*f16->f16 nn",
-                                                         "gemm f16*f16->f16 tn", "column_sum f16->f16"}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.calls == (std::vector<std::string>{"gemm f16*f16->f16 nt bias", "gemm f16*f16->f16 nn",
+                                                               "gemm f16*f16->f16 tn", "column_sum f16->f16"}),
+                   boost::test_tools::per_element());
   BOOST_TEST(counting.allocations == before);
   BOOST_TEST(linear.saved_bytes() == 0U);
 }

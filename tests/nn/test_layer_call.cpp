@@ -171,8 +171,8 @@ BOOST_AUTO_TEST_CASE(scratch_goes_back_after_the_side_stream) {
   BOOST_TEST(counting.waiting.empty(), "unless nothing was enqueued there, which a capture might not have");
   linear_backward(plan, counting, step.backward(kShape.tokens, *saved.get()), {.stream = on, .side = &side});
   using Streams = std::vector<const Stream*>;
-  BOOST_TEST(counting.waiting == (Streams{&side, &on}), boost::test_tools::per_element());
-  BOOST_TEST(counting.awaited == (Streams{&on, &side}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.waiting == (Streams{&side, &on}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.awaited == (Streams{&on, &side}), boost::test_tools::per_element());
   counting.gemm_fails = true;
   counting.waiting.clear();
   BOOST_CHECK_THROW(

@@ -85,7 +85,7 @@ Multipliers compare_with_cpu(const std::string& what, const Run& run) {
   DryRun dry(gpu_named("h200"));
   run(dry.backend());
   const Recording found = dry.recording();
-  BOOST_TEST(casts_of(found) == casts_of(real), what << ": casts differ" << boost::test_tools::per_element());
+  BOOST_TEST_CHECK(casts_of(found) == casts_of(real), what << ": casts differ" << boost::test_tools::per_element());
   const Lines missed = without(matmuls_of(real), matmuls_of(found));
   for (const std::string& line : missed) BOOST_ERROR(what << ": the dry run lacks " << line);
   Lines asked_for;
@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(gradients_of_gate_and_up_are_one_pass) {
     const Pointwise activation = parse_pointwise("silu(x) * up");
     const Lines expected{print(ElementwiseSpec{
         .pointwise = backward(activation, "x"), .second = backward(activation, "up"), .amax = config == tensorwise()})};
-    BOOST_TEST(found == expected, boost::test_tools::per_element());
+    BOOST_TEST_CHECK(found == expected, boost::test_tools::per_element());
   }
 }
 
@@ -199,7 +199,7 @@ BOOST_AUTO_TEST_CASE(matmuls_of_every_recipe) {
     }
     DryRun dry(gpu_named("h200"));
     run_training(dry.backend(), {.layers = {layer}, .recipes = {recipe.config}, .tokens = {8192}});
-    BOOST_TEST(matmuls_of(dry.recording()) == planned, recipe.name << boost::test_tools::per_element());
+    BOOST_TEST_CHECK(matmuls_of(dry.recording()) == planned, recipe.name << boost::test_tools::per_element());
   }
 }
 
@@ -219,7 +219,7 @@ BOOST_AUTO_TEST_CASE(small_gradients_are_one_launch) {
         planned.insert(print(gemm.call));
       }
     }
-    BOOST_TEST(matmuls_of(recording) == planned, gpu << boost::test_tools::per_element());
+    BOOST_TEST_CHECK(matmuls_of(recording) == planned, gpu << boost::test_tools::per_element());
     return count;
   };
   const TrainedLayer small{

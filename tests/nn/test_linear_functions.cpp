@@ -239,7 +239,7 @@ BOOST_AUTO_TEST_CASE(give_the_layers_bits_by_the_same_calls) {
           functions.forward(tensors.forward, nullptr, on);
           functions.recompute(tensors.forward, kept.saved, on);
           functions.backward(device.backward(true), tensors.forward, kept.saved, on);
-          BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
+          BOOST_TEST_CHECK(counting.calls == calls, boost::test_tools::per_element());
           BOOST_TEST((device.result_bytes(on) == bytes));
           BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == layer.saved_bytes());
         }
@@ -673,17 +673,17 @@ BOOST_AUTO_TEST_CASE(streams_are_ordered_where_the_caller_asks) {
   forward.codes_from = &side;
   linear_forward(functions.plan, counting, forward, {.stream = on});
   using Streams = std::vector<const Stream*>;
-  BOOST_TEST(counting.streams == (Streams{&side, &on, &on}), boost::test_tools::per_element());
-  BOOST_TEST(counting.waiting == Streams{&on}, boost::test_tools::per_element());
-  BOOST_TEST(counting.awaited == Streams{&side}, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.streams == (Streams{&side, &on, &on}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.waiting == Streams{&on}, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.awaited == Streams{&side}, boost::test_tools::per_element());
   counting.streams.clear();
   counting.waiting.clear();
   const PoisonedRegion more(functions.plan.memory(kShape.tokens).backward.bytes, counting, on);
   linear_backward(functions.plan, counting,
                   functions.backward_tensors(device.backward(true), device.forward(true), kept.saved, more),
                   {.stream = on, .side = &side});
-  BOOST_TEST(counting.streams == (Streams{&on, &on, &side}), boost::test_tools::per_element());
-  BOOST_TEST(counting.waiting == Streams{&side}, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.streams == (Streams{&on, &on, &side}), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(counting.waiting == Streams{&side}, boost::test_tools::per_element());
 }
 
 // The device writes them, which a graph can capture, unlike a copy from the host.

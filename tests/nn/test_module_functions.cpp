@@ -82,7 +82,7 @@ struct Fixture {
     run_steps([&](bool keeps) { functions.forward(forward_of(given, keeps), keeps ? &kept.saved : nullptr, on); },
               [&] { functions.backward(given.backward(), forward_of(given, true), kept.saved, on); },
               [&] { functions.recompute(forward_of(given, false), kept.saved, on); }, [&] { functions.casts = false; });
-    BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
+    BOOST_TEST_CHECK(counting.calls == calls, boost::test_tools::per_element());
     BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
     BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == layer.saved_bytes());
   }
@@ -226,7 +226,7 @@ struct Fixture {
     run_steps([&](bool keeps) { functions.forward(forward_of(given, keeps), keeps ? &kept.saved : nullptr, on); },
               [&] { functions.backward(given.backward(), given.forward(), kept.saved, on); },
               [&] { functions.recompute(forward_of(given, false), kept.saved, on); }, [&] { functions.casts = false; });
-    BOOST_TEST(counting.calls == calls, boost::test_tools::per_element());
+    BOOST_TEST_CHECK(counting.calls == calls, boost::test_tools::per_element());
     BOOST_TEST((given.result_bytes(on) == owned.result_bytes(on)));
     BOOST_TEST(functions.plan.saved_memory(kShape.tokens).bytes_of_parts() == mlp.saved_bytes());
   }

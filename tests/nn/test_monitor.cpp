@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(says_what_a_cast_did) {
   const std::vector<std::string> words{std::istream_iterator<std::string>(cells), {}};
   const std::vector<std::string> expected{"layers.0.wq", "input", "f32->e4m3fn", "scale=tensor", "1e+04", "1", "25%",
                                           "25%",         "0",     "0",           "0.4"};
-  BOOST_TEST(words == expected, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(words == expected, boost::test_tools::per_element());
 
   std::istringstream lines(watching.json_lines());
   std::getline(lines, line);
@@ -339,7 +339,7 @@ BOOST_AUTO_TEST_CASE(dumps_a_tensor_before_and_after_its_cast) {
   const auto codes =
       check_npy(folder.path() / (file + "codes.npy"), "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 4), }");
   const std::vector<unsigned char> expected{0x7e, 0x7e, 0xfe, 0x01, 0x00, 0x80, 0x00, 0x38};
-  BOOST_TEST(codes == expected, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(codes == expected, boost::test_tools::per_element());
   const auto transposed = check_npy(folder.path() / (file + "transposed.npy"),
                                     "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 2), }");
   BOOST_REQUIRE(transposed.size() == 8U);

@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(a_row_parallel_layer_adds_its_bias_once) {
       }
       const std::vector<float> grad_bias = with[rank]->grad_bias.values();
       for (std::size_t i = 0; i < sums.size(); ++i) {
-        BOOST_TEST(static_cast<double>(grad_bias[i]) == sums[i], boost::test_tools::tolerance(1e-4));
+        BOOST_TEST_CHECK(static_cast<double>(grad_bias[i]) == sums[i], boost::test_tools::tolerance(1e-4));
       }
     }
   }

@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(configs_that_cannot_be_are_refused) {
 
 BOOST_AUTO_TEST_CASE(collectives_take_the_time_of_their_ring_or_tree) {
   const GpuLinks links{.node_gb_per_s = 400, .node_us = 2, .network_gb_per_s = 50, .network_us = 10};
-  const auto check = [](double found, double expected) { BOOST_TEST(found == expected, bt::tolerance(1e-12)); };
+  const auto check = [](double found, double expected) { BOOST_TEST_CHECK(found == expected, bt::tolerance(1e-12)); };
   check(gather_ms(shard_group({.shards = 1}), links, 1e9), 0);
   check(all_reduce_ms(shard_group({.shards = 1}), links, 1e9), 0);
   check(gather_ms(shard_group({.shards = 4}), links, 1e9), 0.75 * 1e9 / 400e6 + 3 * 0.002);
@@ -178,8 +178,8 @@ BOOST_AUTO_TEST_CASE(one_gpu_sends_nothing) {
     const StepEstimate step = step_estimate(on({}, std::string(recipe.name)));
     BOOST_TEST(step.sent.all() == 0);
     BOOST_TEST(step.weights_ms + step.gradients_ms + step.tensor_ms + step.exposed_ms + step.slowed_ms == 0);
-    BOOST_TEST(step.step_ms() == step.gemms_ms + step.casts_ms + step.attention_ms + step.other_ms,
-               bt::tolerance(1e-12));
+    BOOST_TEST_CHECK(step.step_ms() == step.gemms_ms + step.casts_ms + step.attention_ms + step.other_ms,
+                     bt::tolerance(1e-12));
     BOOST_TEST((step.casts_ms == 0) == (recipe.name == "high_precision"));
     BOOST_TEST(step.binds == "GEMMs");
   }
@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(less_to_send_and_faster_links_make_a_step_no_slower) {
     const StepEstimate step = step_estimate(on({.shards = shards}));
     BOOST_TEST(step.weights_ms + step.gradients_ms > before);
     before = step.weights_ms + step.gradients_ms;
-    BOOST_TEST(step.hidden_ms + step.exposed_ms == before, bt::tolerance(1e-9));
+    BOOST_TEST_CHECK(step.hidden_ms + step.exposed_ms == before, bt::tolerance(1e-9));
     BOOST_TEST(step.exposed_ms > 0);
   }
   for (const char* const recipe : {"tensorwise", "rowwise", "delayed"}) {
@@ -215,11 +215,11 @@ BOOST_AUTO_TEST_CASE(layers_hide_the_collectives_of_their_neighbours) {
   request.model.vocabulary = 0;
   request.optimizer = false;
   const StepEstimate fast = step_estimate(request);  // hides all but the first gathers and the last reduce-scatter
-  BOOST_TEST(fast.exposed_ms == fast.weights_ms / 32 + fast.gradients_ms / 32, bt::tolerance(1e-9));
+  BOOST_TEST_CHECK(fast.exposed_ms == fast.weights_ms / 32 + fast.gradients_ms / 32, bt::tolerance(1e-9));
   request.links.node_gb_per_s = 0.1;
   const StepEstimate slow = step_estimate(request);  // computes while links are busy, but for the first forward
   const double computes = slow.gemms_ms + slow.attention_ms + slow.other_ms;
-  BOOST_TEST(slow.hidden_ms == computes * (31 + 2 * 32) / (3 * 32), bt::tolerance(1e-9));
+  BOOST_TEST_CHECK(slow.hidden_ms == computes * (31 + 2 * 32) / (3 * 32), bt::tolerance(1e-9));
 }
 
 BOOST_AUTO_TEST_CASE(weights_that_cannot_cross_as_codes_are_named) {

@@ -375,11 +375,11 @@ BOOST_AUTO_TEST_CASE(memory_goes_there_and_back, *once()) {
   cuda.device_api().fill_zero(static_cast<std::byte*>(buffer.data()) + 100, 50, stream);
   cuda.device_api().copy_to_host(back.data(), buffer.data(), back.size(), stream);
   std::fill(sent.begin() + 100, sent.begin() + 150, static_cast<unsigned char>(0));
-  BOOST_TEST(back == sent, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(back == sent, boost::test_tools::per_element());
   const Buffer copied(cuda, sent.size());
   cuda.device_api().copy(copied.data(), buffer.data(), sent.size(), stream);
   cuda.device_api().copy_to_host(back.data(), copied.data(), back.size(), stream);
-  BOOST_TEST(back == sent, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(back == sent, boost::test_tools::per_element());
   BOOST_TEST(cuda.device_api().allocate(0) == nullptr);
   BOOST_TEST(cuda.device_api().is_allocated(buffer.data(), buffer.bytes()));
   BOOST_TEST(cuda.device_api().is_allocated(nullptr, 0));
@@ -388,7 +388,7 @@ BOOST_AUTO_TEST_CASE(memory_goes_there_and_back, *once()) {
   std::vector<float> filled(expected.size());
   cuda.device_api().fill(static_cast<float*>(buffer.data()), expected[0], expected.size(), stream);
   cuda.device_api().copy_to_host(filled.data(), buffer.data(), expected.size() * sizeof(float), stream);
-  BOOST_TEST(filled == expected, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(filled == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_launched, *once()) {

@@ -324,7 +324,7 @@ BOOST_AUTO_TEST_CASE(both_versions_of_the_inner_loop_agree) {
   std::vector<float> portable = chosen;
   cpu::multiply_tile(kDepth, floats(a), floats(b), chosen.data(), kStride);
   cpu::multiply_tile_portable(kDepth, floats(a), floats(b), portable.data(), kStride);
-  BOOST_TEST(chosen == portable, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(chosen == portable, boost::test_tools::per_element());
   BOOST_TEST(chosen[0] != 0.5F);
   BOOST_TEST(chosen[cpu::kTileCols] == 0.5F);  // past the tile
 }
@@ -390,7 +390,7 @@ BOOST_AUTO_TEST_CASE(empty_tensors_may_have_no_memory) {
                  .b = matrix(nullptr, Dtype::f32, 2, 0, {}),
                  .out = matrix(out.data(), Dtype::f32, 2, 2, {})},
                 stream);
-  BOOST_TEST(out == std::vector<float>(4, 0.0F), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(out == std::vector<float>(4, 0.0F), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(arguments_are_checked_before_anything_is_written) {

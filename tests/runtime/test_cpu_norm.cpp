@@ -253,8 +253,8 @@ BOOST_AUTO_TEST_CASE(rows_of_nothing_and_eps_of_nothing) {
                  .rstd = vector(rstd.data(), Dtype::f32, 2, {}),
                  .eps = 0.25F},
                 stream);
-  BOOST_TEST(mean == std::vector<float>(2, 0.0F), boost::test_tools::per_element());
-  BOOST_TEST(rstd == std::vector<float>(2, 2.0F), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(mean == std::vector<float>(2, 0.0F), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(rstd == std::vector<float>(2, 2.0F), boost::test_tools::per_element());
 
   // No rows: the gradients of gamma and beta are 0, and a given scale has its scale_inv.
   std::vector<float> gamma(3, 1.0F);
@@ -267,7 +267,7 @@ BOOST_AUTO_TEST_CASE(rows_of_nothing_and_eps_of_nothing) {
                           .grad_input = matrix(nullptr, Dtype::f32, 0, 3, {}),
                           .grad_gamma = vector(sums.data(), Dtype::f32, 3, {})},
                          stream);
-  BOOST_TEST(sums == std::vector<float>(3, 0.0F), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(sums == std::vector<float>(3, 0.0F), boost::test_tools::per_element());
   float scale = 4.0F;
   float amax = 1.0F;
   float factor = -1.0F;

@@ -363,7 +363,7 @@ BOOST_AUTO_TEST_CASE(kernels_are_prepared) {
   const std::vector<std::string> expected{"1 of 3: amax bf16 scale=tensor",
                                           "2 of 3: cast bf16->e4m3fn scale=row out=codes",
                                           "3 of 3: cast bf16->e5m2 scale=row out=codes"};
-  BOOST_TEST(seen == expected, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(seen == expected, boost::test_tools::per_element());
   BOOST_TEST(cache.stats().compiled == 3);
   prepare_kernels(cache, kernels, {});
   BOOST_TEST(cache.stats().compiled == 3);

@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(two_outputs_may_be_columns_of_one_matrix) {
   backend->elementwise(
       spec, {.input = matrix(x.data(), Dtype::f32, 2, 3, {}), .output = columns(1), .second = columns(4)}, stream);
   const std::array<float, 16> expected{0, 1, 2, 3, -1, -2, -3, 0, 0, 4, 5, 6, -4, -5, -6, 0};
-  BOOST_TEST(outputs == expected, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(outputs == expected, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_value_that_is_off_is_seen) {

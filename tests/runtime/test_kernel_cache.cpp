@@ -609,8 +609,8 @@ BOOST_AUTO_TEST_CASE(warm_up_begins_with_the_longest) {
   KernelCache cache(&compiler, store, kTarget, nullptr);
   WarmUp warm_up(cache, {{kShort}, {kMiddle}, {kLong}}, {.threads = 1});
   warm_up.wait();
-  BOOST_TEST(compiler.names() == (std::vector<std::string>{print(kLong), print(kMiddle), print(kShort)}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(compiler.names() == (std::vector<std::string>{print(kLong), print(kMiddle), print(kShort)}),
+                   boost::test_tools::per_element());
   cache.compiled(generate(kMiddle), kTarget);
   BOOST_TEST(compiler.names().size() == 3U);
 }
@@ -711,7 +711,7 @@ BOOST_AUTO_TEST_CASE(a_warm_up_whose_list_fails) {
     warm_up.wait();
     BOOST_TEST(warm_up.has_ended());
   }
-  BOOST_TEST(warnings == std::vector<std::string>{"list: failed"}, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(warnings == std::vector<std::string>{"list: failed"}, boost::test_tools::per_element());
   for (const int threads : {0, 2}) {
     BOOST_TEST(error_of([&] { WarmUp(cache, list, {.threads = threads}).finish(); }).what() ==
                std::string("list: failed"));

@@ -36,7 +36,7 @@ BOOST_AUTO_TEST_CASE(other_cases_and_another_order_move_none) {
   for (int i = 0; i < 300; ++i) cases.insert(cases.begin(), {.name = "norm " + std::to_string(i), .kinds = {"norm"}});
   std::set<std::string> after = chosen_names(cases, 6);
   std::erase_if(after, [](const std::string& name) { return name.starts_with("norm"); });
-  BOOST_TEST(after == before, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(after == before, boost::test_tools::per_element());
   BOOST_TEST(chosen_names(cases, 1).size() == cases.size());
 }
 
@@ -45,8 +45,9 @@ BOOST_AUTO_TEST_CASE(a_kind_that_would_have_none_has_one) {
       {.name = "a", .kinds = {"x", "y"}}, {.name = "b", .kinds = {"y", "z"}}, {.name = "c"}};
   BOOST_TEST(chosen_names(cases, 1'000'003).size() >= 2U);
   BOOST_TEST(FixedSet(1'000'003).of(cases).back() == 2U);  // the only one without a kind
-  BOOST_TEST(kinds_of_words("cast bf16->e4m3fn 8x8") == (std::vector<std::string>{"cast bf16->e4m3fn", "cast 8x8"}),
-             boost::test_tools::per_element());
+  BOOST_TEST_CHECK(
+      kinds_of_words("cast bf16->e4m3fn 8x8") == (std::vector<std::string>{"cast bf16->e4m3fn", "cast 8x8"}),
+      boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(the_cases_of_the_cpu_have_every_kind) {
@@ -62,7 +63,7 @@ BOOST_AUTO_TEST_CASE(the_cases_of_the_cpu_have_every_kind) {
     for (const std::string& kind : all[i].kinds) missing.erase(kind);
   }
   BOOST_TEST_MESSAGE(chosen.size() << " of " << all.size() << " cases, of " << kinds << " kinds");
-  BOOST_TEST(missing == std::set<std::string>{}, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(missing == std::set<std::string>{}, boost::test_tools::per_element());
   BOOST_TEST(kinds > 400U);
   BOOST_TEST(chosen.size() * 5 < all.size());
 }

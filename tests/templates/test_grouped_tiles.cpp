@@ -68,7 +68,7 @@ void expect_every_row_once(const std::vector<i32>& ends, u32 m, u32 n, u32 multi
     right[e] = end;
     std::fill(has_expert.begin() + begin, has_expert.begin() + end, true);
   }
-  BOOST_TEST(made.row_ends == right, boost::test_tools::per_element());
+  BOOST_TEST_CHECK(made.row_ends == right, boost::test_tools::per_element());
   const u32 columns = sm90_tiles_n(T, n) * T.cluster_n;
   std::vector<u32> met(std::size_t{m} * columns);
   const u32 clusters = sm90_grouped_blocks(T, m, n, table.experts, multiprocessors) / sm90_cluster_size(T);

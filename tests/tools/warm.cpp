@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(a_plan_has_each_kernel_once_and_the_longest_first) {
   BOOST_TEST(std::ranges::is_sorted(jobs, std::greater{}, &WarmJob::weight));
   std::set<std::string> texts;
   for (const WarmJob& job : jobs) BOOST_TEST(texts.insert(job.source.text).second, job.name);
-  BOOST_TEST(kernels(plan_warm(llama())) == kernels(jobs), boost::test_tools::per_element());
+  BOOST_TEST_CHECK(kernels(plan_warm(llama())) == kernels(jobs), boost::test_tools::per_element());
 }
 
 // The library's choices are asked directly here, for every number of the range.
@@ -295,7 +295,7 @@ BOOST_AUTO_TEST_CASE(workers_do_every_job_once) {
                                 BOOST_TEST(result.text ==
                                            (result.job == 8 ? "job: failed on purpose" : std::string(result.job, 'x')));
                               }});
-    BOOST_TEST(begun == jobs, boost::test_tools::per_element());
+    BOOST_TEST_CHECK(begun == jobs, boost::test_tools::per_element());
     BOOST_TEST(done.size() == jobs.size());
   }
   run_in_workers({}, {.work = [](std::size_t) { return std::string(); }, .done = [](const JobResult&) {}});
