@@ -324,7 +324,7 @@ void show(const ShowOptions& options) {
   }
 }
 
-constexpr const char* kSpecs = R"(
+constexpr const char* kSpecs = R"help(
 Specs:
   amax bf16 scale=tensor
   cast bf16->e4m3fn scale=row out=codes,transposed pow2
@@ -365,7 +365,7 @@ Examples:
 Exit codes:
   0    all went well
   1    an error, described in one line on stderr
-  2    the command line is wrong)";
+  2    the command line is wrong)help";
 
 }  // namespace
 
