@@ -39,7 +39,7 @@ class Launcher {
   template <AnyKernelSpec Spec, class Params>
   void launch(const Kernel& loaded, const Spec& spec, Pass pass, LaunchShape shape, const Params& params,
               const Stream& stream) {
-    shape.overlapping = overlapping_;
+    shape.overlapping = overlapping_ && !shape.waits_for_end;
     if (hook() != nullptr) hook()->before(stream);
     loaded.launch(stream.handle(), shape, params);
     count();
