@@ -3,6 +3,7 @@ that converts a model. Its losses are what the trainer's have to be, so it compi
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import job as jobs
@@ -19,11 +20,14 @@ def through_modules(job: jobs.Job) -> Any:
     return model
 
 
-def through_torchao_interface(job: jobs.Job, model: Any, but: list[str]) -> Any:
-    """As programs for torchao have them, on every layer `but` those."""
+def through_torchao_interface(job: jobs.Job, model: Any, but: list[str], **tensorwise: Any) -> Any:
+    """As programs for torchao have them, on every layer `but` those. tensorwise: what the trainer sets of that config."""
     from ingot.float8 import Float8LinearConfig, convert_to_float8_training
 
-    config = Float8LinearConfig.from_recipe_name(job.recipe)
+    if tensorwise and job.recipe == "tensorwise":
+        config = Float8LinearConfig(**tensorwise)
+    else:
+        config = Float8LinearConfig.from_recipe_name(job.recipe)
     convert_to_float8_training(model, config=config, module_filter_fn=lambda _, name: name not in but)
     job.count_layers(model)
     return model
@@ -43,7 +47,8 @@ def of_trainer(job: jobs.Job) -> Any:
 
 def of_accelerate(job: jobs.Job) -> Any:
     first = "model.layers.0.self_attn.q_proj"
-    model = through_torchao_interface(job, job.load().to(job.device), [first, jobs.HEAD])
+    defaults = {"pad_inner_dim": True, "enable_fsdp_float8_all_gather": True}
+    model = through_torchao_interface(job, job.load().to(job.device), [first, jobs.HEAD], **defaults)
     net = compiled_by_accelerate(model, job, dynamic=False)
     return net, lambda tokens: net(input_ids=tokens, labels=tokens).loss
 
@@ -64,6 +69,8 @@ def of_torchtitan(job: jobs.Job) -> Any:
         model = Transformer(model_args(job.sizes))
     torch.set_default_dtype(torch.float32)
     through_torchao_interface(job, model, ["output"])
+    if job.recipe == "rowwise":  # so torchtitan's converter
+        importlib.import_module("torch._inductor.config").emulate_precision_casts = True
     for name, layer in list(model.layers.named_children()) if job.compiler else []:
         model.layers.register_module(name, torch.compile(layer, backend=job.compiler, fullgraph=True))
     loss_of = torch.compile(cross_entropy_loss, backend=job.compiler) if job.compiler else cross_entropy_loss
