@@ -31,6 +31,7 @@ import statistics
 import sys
 import tempfile
 from typing import Any, NamedTuple, Optional
+from unittest import mock
 
 import results_form
 import trainer_processes
@@ -186,7 +187,7 @@ def environment(folder: pathlib.Path) -> dict[str, str]:
         "TRITON_CACHE_DIR": str(folder / "triton"),
         "TORCHINDUCTOR_COMPILE_THREADS": "4",
         "OMP_NUM_THREADS": "2",
-        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0"),  # Trainer would divide batches over all
+        "CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0],  # Trainer would divide batches
         "HF_HUB_OFFLINE": "1",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # PyTorch's deterministic algorithms need it
     }
@@ -356,6 +357,8 @@ def self_check() -> None:
     assert [each["verdict"] for each in verdicts(cases, 2)] == ["holds"]
     cases[1]["float8_layers"], cases[1]["losses"] = 14, [7.0, float("nan")]
     assert [each["verdict"] for each in verdicts(cases, 2)] == ["FAILS"] * 3
+    with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "3,1"}):
+        assert environment(pathlib.Path())["CUDA_VISIBLE_DEVICES"] == "3"
     print("the tables are right")
 
 
