@@ -13,8 +13,9 @@ Trainer and accelerate need transformers 5, Lightning 2, torchtitan 0.2 and a GP
 The contenders of a trainer start and compile together; then each has the GPU alone for a round of timed steps, in rotated
 order, and the first step of a round is not timed. Reports tokens/s, its ratio to bf16 under the same trainer, the linear
 layers in FP8, the peak of PyTorch's memory in the timed steps, and losses of the steps before. Ends with 1 if Ingot's
-losses are not those of the direct way, if layers are missing, or if a contender failed. Without --deterministic bits
-differ from one process to the next, and losses need only be near.
+losses are not those of the direct way or could not be compared with them, if layers are missing, if a contender failed, or
+if the model could not be prepared. Without --deterministic bits differ from one process to the next, and losses need only
+be near.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Optional
 from unittest import mock
 
@@ -257,7 +260,10 @@ def against_direct(ours: list[float], direct: list[float], near: float = NEAR_DI
     return ("holds" if are_near else "FAILS"), text
 
 
-def verdicts(cases: list[dict[str, Any]], layers: int, near: float = NEAR_DIRECT) -> list[dict[str, str]]:
+def verdicts(
+    cases: list[dict[str, Any]], layers: int, near: float = NEAR_DIRECT, left_out: Mapping[str, str] = MappingProxyType({})
+) -> list[dict[str, str]]:
+    """left_out: why there is no case, by the name of what was asked for."""
     found = []
     of = {(case["trainer"], case["contender"]): case for case in cases}
 
@@ -273,6 +279,9 @@ def verdicts(cases: list[dict[str, Any]], layers: int, near: float = NEAR_DIRECT
         if direct:
             verdict, text = against_direct(case["losses"], direct["losses"], near)
             say(verdict, case, text)
+        elif f"{trainer}, {contender}, direct" in left_out:
+            why = left_out[f"{trainer}, {contender}, direct"]
+            say("FAILS", case, f"its losses were not compared with the direct way's: {why}")
         if bf16 and case["losses"] and bf16["losses"]:
             last, expected_last = case["losses"][-1], bf16["losses"][-1]
             if not abs(last - expected_last) <= NEAR_BF16 * max(expected_last, OF_FIRST * bf16["losses"][0]):  # NaN too
@@ -303,7 +312,7 @@ def table(found: dict[str, Any]) -> str:
 # ---- the program -----------------------------------------------------------------------------------------------------
 
 
-def parse_options() -> argparse.Namespace:
+def parse_options(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainers", default=",".join(TRAINERS), metavar="NAMES", help="with commas (default: all)")
     parser.add_argument("--contenders", default="*", metavar="PATTERNS", help="names or patterns, with commas (default: *)")
@@ -326,7 +335,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--commit", default="", help="of the code, where it is no git checkout")
     parser.add_argument("--list", action="store_true", help="print the commands; needs no GPU")
     parser.add_argument("--self-check", action="store_true", help="check this program; needs no GPU")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if getattr(options, "try"):
         options.layers, options.hidden, options.intermediate, options.vocabulary = 2, 64, 192, 256
         options.tokens, options.rounds, options.warm_up, options.steps = 32, 1, 2, 1
@@ -344,8 +353,8 @@ def self_check() -> None:
     assert against_direct([2.0, 1.0], [2.0, 1.002])[0] == "holds"
     assert against_direct([2.0, 1.0], [2.0, 1.002], 0.0)[0] == "FAILS"
     assert against_direct([11.2, 0.0226], [11.2, 0.0236])[0] == "holds"  # of batches that it knows by heart
-    for ours, direct in (([2.0, 1.0], [2.0, 1.1]), ([2.0], [2.0, 1.0]), ([], []), ([float("nan")], [1.0]), ([11.0, 0.05], [11.0, 0.0])):
-        assert against_direct(ours, direct)[0] == "FAILS"
+    wrong = [([2.0, 1.0], [2.0, 1.1]), ([2.0], [2.0, 1.0]), ([], []), ([float("nan")], [1.0]), ([9.0, 0.05], [9.0, 0.0])]
+    assert all(against_direct(ours, direct)[0] == "FAILS" for ours, direct in wrong)
 
     def case(kind: Kind, seconds: list[float], losses: list[float], float8: int) -> dict[str, Any]:
         return case_of(kind, {"seconds": seconds, "losses": losses, "float8": float8, "ready_s": 9.0, "peak": 2e9}, "", 100)
@@ -357,9 +366,26 @@ def self_check() -> None:
     assert [each["verdict"] for each in verdicts(cases, 2)] == ["holds"]
     cases[1]["float8_layers"], cases[1]["losses"] = 14, [7.0, float("nan")]
     assert [each["verdict"] for each in verdicts(cases, 2)] == ["FAILS"] * 3
+    check_what_is_missing(cases[:2], rowwise)
     with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "3,1"}):
         assert environment(pathlib.Path())["CUDA_VISIBLE_DEVICES"] == "3"
     print("the tables are right")
+
+
+def check_what_is_missing(cases: list[dict[str, Any]], ours: Kind) -> None:
+    """An Ingot contender without its direct way fails; machines without trainers print why."""
+    cases = [cases[0], {**cases[1], "float8_layers": 13, "losses": [7.0, 5.1]}]
+    left_out = {ours._replace(direct=True).name: trainer_processes.NO_TIME}
+    assert verdicts(cases, 2) == []
+    assert [each["verdict"] for each in verdicts(cases, 2, left_out=left_out)] == ["FAILS"]
+    assert exit_code({"left_out": left_out, "verdicts": verdicts(cases, 2, left_out=left_out)}) == 1
+    assert exit_code({"left_out": {ours.name: trainer_processes.NO_TIME}, "verdicts": []}) == 0
+    assert exit_code({"left_out": {ours.name: "ValueError"}, "verdicts": []}) == 1
+    with tempfile.TemporaryDirectory() as name, mock.patch.dict(globals(), missing=lambda *_: "is not installed"):
+        folder = pathlib.Path(name)
+        found = measure(parse_options(["--json", f"{name}/found.json"]), folder)
+        assert len(table(found).splitlines()) == 2 + len(found["left_out"]) and (folder / "jobs").is_dir()
+        assert json.loads((folder / "found.json").read_text(encoding="utf-8"))["left_out"] == found["left_out"]
 
 
 def listed(options: argparse.Namespace) -> str:
@@ -380,13 +406,13 @@ def measure(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
     waves = [[kind for kind in of if kind.name not in left_out] for of in trainers.values()]
     given = {"sizes": sizes_of(options), "device": options.device, "commit": options.commit}
     (folder / "prepare.json").write_text(json.dumps(given), encoding="utf-8")
-    prepared = Started([sys.executable, str(USERS / "prepare.py"), str(folder)], folder, environment(folder))
+    (folder / "jobs" / "prepare").mkdir(parents=True)
     cases: list[dict[str, Any]] = []
     found: dict[str, Any] = {}
 
-    def report(kind: Kind, started: Started) -> None:
-        result = started.result()
-        if isinstance(result, str):
+    def report(kind: Kind, started: Optional[Started]) -> None:
+        result = started.result() if started else trainer_processes.NO_TIME
+        if not started or isinstance(result, str):
             left_out[kind.name] = result
         else:
             command = shown(started.command[1:], started.folder)
@@ -398,13 +424,23 @@ def measure(options: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]
         machine = folder / "machine.json"
         found.update(head(options, json.loads(machine.read_text(encoding="utf-8")) if machine.exists() else {}))
         near = 0.0 if options.deterministic else NEAR_DIRECT
-        found.update(cases=with_ratios(cases), left_out=left_out, verdicts=verdicts(cases, options.layers, near))
+        found.update(cases=with_ratios(cases), left_out=left_out, verdicts=verdicts(cases, options.layers, near, left_out))
         if options.json:
             results_form.write(options.json, found)
 
+    write()
     groups = [[(kind, lambda kind=kind: start(kind, options, folder)) for kind in wave] for wave in waves if wave]
+    if not groups:
+        return found
+    command = [sys.executable, str(USERS / "prepare.py"), str(folder)]
+    prepared = Started(command, folder / "jobs" / "prepare", environment(folder))
     trainer_processes.take_turns(groups, prepared, options.rounds, options.seconds_limit, report, write)
     return found
+
+
+def exit_code(found: dict[str, Any]) -> int:
+    failed = [why for why in found["left_out"].values() if why != trainer_processes.NO_TIME and not why.startswith(NOT_HERE)]
+    return 1 if failed or any(each["verdict"] == "FAILS" for each in found["verdicts"]) else 0
 
 
 def main() -> int:
@@ -417,12 +453,16 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        found = measure(options, folder)
-        if options.logs:
-            shutil.copytree(folder / "jobs", options.logs, ignore=shutil.ignore_patterns("output"), dirs_exist_ok=True)
+        try:
+            found = measure(options, folder)
+        except trainer_processes.NotPrepared as error:
+            print(f"compare_trainers: the model could not be prepared: {error}", file=sys.stderr)
+            return 1
+        finally:
+            if options.logs:
+                shutil.copytree(folder / "jobs", options.logs, ignore=shutil.ignore_patterns("output"), dirs_exist_ok=True)
     print(table(found), flush=True)
-    failed = [why for why in found["left_out"].values() if why != trainer_processes.NO_TIME and not why.startswith(NOT_HERE)]
-    return 1 if failed or any(each["verdict"] == "FAILS" for each in found["verdicts"]) else 0
+    return exit_code(found)
 
 
 if __name__ == "__main__":

@@ -106,29 +106,38 @@ class _Turns:
                     return
 
 
+class NotPrepared(Exception):
+    """With the last lines of what should have prepared the model."""
+
+
 def take_turns(
     groups: list[Group],
     prepared: Started,
     rounds: int,
     seconds_limit: float,
-    report: Callable[[Any, Started], None],
+    report: Callable[[Any, Optional[Started]], None],
     write: Callable[[], None],
 ) -> None:
-    """Calls report() with each process once it has ended or has a result, and write() after each group. `prepared` ends
-    before anything is let through."""
+    """Calls report() with each process once it has ended or has a result, or with None where no time was left to start it,
+    and write() after each group. `prepared` ends before anything is let through: raises NotPrepared if it fails."""
     turns, expected = _Turns(seconds_limit), 0.0  # seconds, as of the group before
+
+    def begun(at: int) -> list[tuple[Any, Started]]:
+        return [(key, begin()) for key, begin in groups[at]] if at < len(groups) and turns.left > expected else []
+
     running: list[tuple[Any, Started]] = []
-    following: list[tuple[Any, Started]] = [(key, begin()) for key, begin in groups[0]] if groups else []
+    following = begun(0)
     try:
         turns.wait(lambda: prepared.ended, "the model")
-        if prepared.process.returncode:
-            print(prepared.log.read_text(encoding="utf-8", errors="replace"), file=sys.stderr)
-        for at in range(len(groups)):
+        if not prepared.ended or prepared.process.returncode:
+            prepared.end()
+            raise NotPrepared(prepared.result())
+        for at, group in enumerate(groups):
             running, following = following, []
-            if turns.left > expected and prepared.process.returncode == 0:
-                begin_group = time.monotonic()
+            if turns.left > expected:
+                running, begin_group = running or begun(at), time.monotonic()
                 turns.wait(lambda: all(each.is_at("start") for _, each in running), "imports")
-                following = [(key, begin()) for key, begin in groups[at + 1]] if at + 1 < len(groups) else []
+                following = begun(at + 1)
                 for _, each in running:
                     each.go("start")
                 turns.timed([each for _, each in running], [each for _, each in following], rounds)
@@ -139,8 +148,9 @@ def take_turns(
             for key, each in running:
                 each.end()
                 report(key, each)
+            for key, _ in group if not running else []:
+                report(key, None)
             write()
-            following = following or ([(key, begin()) for key, begin in groups[at + 1]] if at + 1 < len(groups) else [])
     finally:
         for _, each in running + following:
             each.end()
@@ -155,23 +165,38 @@ def _let_end(group: list[Started], seconds: float, most: float = 15.0) -> None:
 
 
 def self_check() -> None:
-    """Two processes that work through their gates, one that fails, and one that is not done in time."""
+    """Two processes that work through their gates, one that fails, and one that is not done in time: what comes after it
+    is not started. Nothing runs where the model was not prepared."""
     passes = "import pathlib, sys, time, json; f = pathlib.Path(sys.argv[1])\nfor gate in ('start', 'round 0', 'end'):\n"
     passes += "    (f / (gate + '.at')).touch()\n    while not (f / (gate + '.go')).exists(): time.sleep(0.01)\n"
     passes += "    if gate == 'round 0': (f / 'result.json').write_text(json.dumps({'seconds': [1.0]}))\n"
-    with tempfile.TemporaryDirectory() as name:
-        folder, found = pathlib.Path(name), {}
+    fails = "raise ValueError('no\\nmore')"
 
-        def process(key: str, code: str) -> tuple[str, Callable[[], Started]]:
-            (folder / key).mkdir()
-            return key, lambda: Started([sys.executable, "-S", "-c", code, str(folder / key)], folder / key, dict(os.environ))
+    def turns(names: list[list[str]], code: dict[str, str], seconds: float) -> tuple[dict[Any, Any], list[str]]:
+        found, begun = {}, []
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
 
-        def report(key: Any, each: Started) -> None:
-            found[key] = each.result()
+            def begin(key: str) -> Started:
+                begun.append(key)
+                (folder / key).mkdir()
+                command = [sys.executable, "-S", "-c", code.get(key, passes), str(folder / key)]
+                return Started(command, folder / key, dict(os.environ))
 
-        groups = [[process("a", passes), process("b", passes), process("c", "raise ValueError('no\\nmore')")]]
-        groups.append([process("d", passes.replace("'start', ", "'start', 'never', "))])
-        done: Optional[Started] = process("prepared", "")[1]()
-        take_turns(groups, done, 1, 3.0, report, lambda: None)
+            def report(key: Any, each: Optional[Started]) -> None:
+                found[key] = each.result() if each else NO_TIME
+
+            groups = [[(key, lambda key=key: begin(key)) for key in group] for group in names]
+            take_turns(groups, begin("prepared"), 1, seconds, report, lambda: None)
+        return found, begun
+
+    never = passes.replace("'start', ", "'start', 'never', ")
+    found, begun = turns([["a", "b", "c"], ["d"], ["e"], ["f"]], {"prepared": "", "c": fails, "d": never}, 3.0)
     assert found["a"]["seconds"] == found["b"]["seconds"] == [1.0] and found["a"]["ready_s"] > 0
-    assert found["c"] == "ValueError: no | more" and found["d"] == NO_TIME, found
+    assert found["c"] == "ValueError: no | more" and found["d"] == found["e"] == found["f"] == NO_TIME, found
+    assert "d" in begun and "f" not in begun, begun
+    for code, seconds, text in ((fails, 3.0, "ValueError: no | more"), ("import time; time.sleep(60)", 0.3, NO_TIME)):
+        try:
+            raise AssertionError(turns([["a"]], {"prepared": code}, seconds))
+        except NotPrepared as error:
+            assert text in str(error), error
