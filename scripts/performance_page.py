@@ -90,6 +90,13 @@ SECTIONS = (
         layers.models,
     ),
     (
+        "Trainers of other libraries",
+        "Whole steps of a Llama, of transformers or torchtitan's own, under another library's trainer, which is started by its "
+        "own command and compiles the layers by its own switch: tokens/s, and in brackets over bf16 under the same trainer, "
+        "in one job. More: [integrations.md](integrations.md#measure-the-trainers).",
+        layers.trainers,
+    ),
+    (
         "GEMMs",
         "TFLOPS of `sm90` in the tiling that the cost model chose, bf16 output; times as fast as cuBLASLt's best bf16 kernel; "
         "and in brackets over the best of cuBLASLt's algorithms for the same FP8 GEMM (up to eight, in the same run). Tensor "

@@ -246,10 +246,42 @@ def models(results: Results) -> list[str]:
             for case in found["cases"]
         ]
         lines += table(("contender", "ms", "over bf16 compiled", "peak GB", "sent MB"), rows)
-        told = [each for each in found.get("verdicts", ()) if each["verdict"] != "holds"]
-        if told:
-            lines += ["What the benchmark says of losses that are not as they have to be:", ""]
-            lines += [*(f"- {each['contender']}: {each['verdict']}, {each['text']}" for each in told), ""]
+        lines += losses_that_fail(found)
+    return lines
+
+
+def losses_that_fail(found: Json) -> list[str]:
+    told = [each for each in found.get("verdicts", ()) if each["verdict"] != "holds"]
+    if not told:
+        return []
+    lines = [f"- {each['contender']}: {each['verdict']}, {each['text']}" for each in told]
+    return ["What the benchmark says of losses that are not as they have to be:", "", *lines, ""]
+
+
+def trainers(results: Results) -> list[str]:
+    """What compare_trainers.py has measured, and losses of its runs with --deterministic."""
+    lines = []
+    for _, file, found in results.of("trainers"):
+        timed = {(case["trainer"], case["contender"]): case for case in found["cases"] if "tokens_per_s" in case}
+        contenders = [each for each in dict.fromkeys(contender for _, contender in timed) if each != "bf16"]
+        rows = []
+        for trainer in dict.fromkeys(trainer for trainer, _ in timed):
+            bf16 = timed.get((trainer, "bf16"))
+            cases = [timed.get((trainer, contender)) for contender in contenders]
+            cells = [f"{case['tokens_per_s']:.0f} ({times(case.get('over_bf16'))})" if case else "-" for case in cases]
+            layers_of = ", ".join(dict.fromkeys(str(case["float8_layers"]) for case in cases if case))
+            rows.append([trainer, layers_of, f"{bf16['tokens_per_s']:.0f}" if bf16 else "-", *cells])
+        lines += [f"{found['model']['text']}, {results.source(file, found)}:", ""]
+        lines += [*table(("trainer", "FP8 layers", "bf16", *contenders), rows), *losses_that_fail(found)]
+    for _, file, found in results.of("trainers_losses"):
+        contenders = {each["contender"] for each in found["verdicts"]}
+        equal = sum(each["text"].startswith("all ") for each in found["verdicts"])
+        sentence = (
+            "With PyTorch's deterministic algorithms, all losses under a trainer equal those of a plain loop that converts the "
+            f"model itself, bit for bit, for {equal} Ingot contenders of {len(contenders)} "
+        )
+        failed = losses_that_fail(found)
+        lines += [f"{sentence}({results.source(file, found)}){':' if failed else '.'}", "", *failed[2:]]
     return lines
 
 
