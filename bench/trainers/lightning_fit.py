@@ -57,7 +57,7 @@ def program(job: jobs.Job) -> None:
     if job.package == "ingot":
         from ingot.integrations.lightning import IngotPrecision
 
-        how = {"plugins": IngotPrecision(job.recipe)}
+        how = {"plugins": IngotPrecision(job.recipe, example=True)}
     trainer = lightning.Trainer(
         max_steps=job.every_step,
         accelerator="gpu" if job.device.type == "cuda" else "cpu",

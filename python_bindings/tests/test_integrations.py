@@ -126,7 +126,8 @@ def test_lightning():
 
 
 def test_lightning_example():
-    """A norm is computed within a layer's cast where the module has example inputs, as Lightning lets it have."""
+    """A norm is computed within a layer's cast where that is asked for and the module has example inputs: a training_step()
+    that reads the norm's output itself would find its input there."""
     lightning = pytest.importorskip("lightning.pytorch" if importlib.util.find_spec("lightning") else "pytorch_lightning")
     from ingot.integrations.lightning import IngotPrecision
 
@@ -143,7 +144,14 @@ def test_lightning_example():
     assert "there are no example inputs" in plugin.report.norms["net.0"]
     with_example.example_input_array = torch.zeros(16, 32)
     plugin.convert_module(with_example)
-    assert plugin.report.norms["net.0"] == "is computed within net.1"
+    assert "there are no example inputs" in plugin.report.norms["net.0"]
+    x = torch.randn(16, 32)
+    assert torch.equal(with_example.net[0](x), Module().net[0](x))
+    with_example = Module()
+    with_example.example_input_array = torch.zeros(16, 32)
+    asked = IngotPrecision("rowwise", example=True)
+    asked.convert_module(with_example)
+    assert asked.report.norms["net.0"] == "is computed within net.1"
 
 
 # ---- torchtitan ----

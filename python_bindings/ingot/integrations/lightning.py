@@ -29,8 +29,8 @@ else:
 class IngotPrecision(Precision):
     """Converts the module by ingot.nn.convert() before it is wrapped and its optimizers are made.
 
-    recipe and options: as convert() takes them; example= is by default the module's example_input_array, with which norms are
-    computed within casts. autocast: the dtype of operations besides FP8 GEMMs in each step, None for that of the module. The
+    recipe and options: as convert() takes them. example=True takes the module's example_input_array, with which norms are computed
+    within casts: only for modules whose training_step() runs the layers by forward(). autocast: the dtype of operations besides FP8 GEMMs in each step, None for that of the module. The
     scales of "delayed" are made before each optimizer's step. `report` says what was converted. Raises LinearError for an
     unknown recipe.
     """
@@ -45,7 +45,9 @@ class IngotPrecision(Precision):
         self._module: Optional[torch.nn.Module] = None
 
     def convert_module(self, module: torch.nn.Module) -> torch.nn.Module:
-        options = {"example": getattr(module, "example_input_array", None), **self.options}
+        options = dict(self.options)
+        if options.get("example") is True:
+            options["example"] = getattr(module, "example_input_array", None)
         self.report, self._module = convert(module, self.recipe, **options), module
         return module
 
