@@ -108,9 +108,9 @@ INGOT_DEVICE void prefetch_line([[maybe_unused]] const void* source) {
 // launches every kernel so that it may begin before the previous one has ended. Therefore every kernel first waits,
 // touches no global memory before that, and only then lets the next kernel begin: by then the kernel before the
 // previous one has ended. Three things are exempt from waiting: a kernel that follows an earlier pass of the same
-// operation, because that pass waited (but not for what that pass itself wrote); reads of memory that was written
-// before any launch (a list's table, a weight of dequant_sm90 that the caller calls constant); and prefetches into the
-// L2.
+// operation, because that pass waited (but not for what that pass itself wrote; a cast in tiles without its first
+// pass is launched without overlap, CastPlan::waits_for_end); reads of memory that was written before any launch (a
+// list's table, a weight of dequant_sm90 that the caller calls constant); and prefetches into the L2.
 INGOT_DEVICE void let_dependents_start() {
 #if INGOT_ON_DEVICE
   ptx::griddepcontrol_launch_dependents();

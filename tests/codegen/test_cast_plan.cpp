@@ -240,8 +240,11 @@ BOOST_AUTO_TEST_CASE(plans_with_a_known_amax) {
       BOOST_TEST((plan.main == Pass::main && !plan.first && plan.finish == spec.sum.has_value()), words);
       BOOST_TEST((plan.scratch.maxima == 0 && plan.scratch.kept_bytes == 0), words);
       BOOST_TEST(plan.tile_rows_log2 == 7U);
+      BOOST_TEST(plan.waits_for_end, "nothing ahead of it has waited for the values");
+      BOOST_TEST(!cast_plan(spec, {.rows = rows, .cols = cols}, kH200, stream).waits_for_end, words);
     }
   }
+  BOOST_TEST(!cast_plan(cast("scale=tensor out=codes given"), {.rows = 256, .cols = 512}, kH200, stream).waits_for_end);
   const CastPlan odd =
       cast_plan(cast("scale=tensor out=codes,transposed"),
                 {.rows = 300, .cols = 301, .transposed_aligned = false, .knows_amax = true}, kH200, stream);

@@ -1,4 +1,4 @@
-// Casts whose amax is known already have the bits of those that look for it, on the GPU, also right behind the kernel
+// Casts whose amax is known already have the bits of those that look for it, on the GPU, also directly after the kernel
 // that writes what they cast.
 #include "support/gpu_test.h"
 
@@ -70,8 +70,8 @@ BOOST_AUTO_TEST_CASE(follows_the_kernel_that_finds_the_amax) {
     };
     for (int turn = 0; turn < 8; ++turn) {
       cuda.elementwise(write, {.input = inputs[turn % 2], .output = values, .amax = amax}, stream);
-      const std::vector<std::byte> right_behind = cast_with(amax);
-      BOOST_TEST((right_behind == cast_with({})), "turn " << turn << " of " << rows << " x " << cols);
+      const std::vector<std::byte> directly_after = cast_with(amax);
+      BOOST_TEST((directly_after == cast_with({})), "turn " << turn << " of " << rows << " x " << cols);
     }
   }
 }

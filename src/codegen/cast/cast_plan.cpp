@@ -176,6 +176,7 @@ CastPlan plan_of_tiles(const CastSpec& spec, const CastCall& call, const CastDev
   plan.takes_two =
       plan.tile_rows_log2 == CastTilesLaunch::kTileLog2 &&
       CastTilesLaunch::takes_two(!spec.pointwise.empty() && !keeps, plan.main != Pass::main, keeps && spec.sum);
+  plan.waits_for_end = !plan.first && first_pass(spec).kind() != FirstPass::Kind::none;
   return plan;
 }
 

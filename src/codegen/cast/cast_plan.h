@@ -106,7 +106,10 @@ struct CastPlan {
   CastRowsWideShape wide{};          // of the pass along the rows in its wide variant
   std::uint32_t tile_rows_log2 = 7;  // CastTilesParams::rows_log2
   bool takes_two = false;            // may a block take two tiles?
-  bool one_cluster = false;          // whole: the blocks are a cluster; otherwise they have a grid barrier
+  // The main kernel reads its values before it waits, as an earlier pass lets it do, and there is none: it may only
+  // begin once the work ahead has ended.
+  bool waits_for_end = false;
+  bool one_cluster = false;  // whole: the blocks are a cluster; otherwise they have a grid barrier
   CastScratch scratch{};
 };
 CastPlan cast_plan(const CastSpec& spec, const CastCall& call, const CastDevice& device, const CastStream& stream);

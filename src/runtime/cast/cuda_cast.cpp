@@ -223,11 +223,9 @@ void launch_tiles(const CastSpec& spec, const CastPlan& plan, CastTilesParams pa
     params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, resident);
   }
   const i64 grid = CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block, params.rows_log2);
-  // The main stage of dynamic tensorwise scales reads its values before it waits: the first pass has waited for them.
-  const bool lacks_first_pass = !plan.first && first_pass(spec).kind() != FirstPass::Kind::none;
   launcher.launch(
       kernel, spec, plan.main,
-      {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads, .waits_for_end = lacks_first_pass},
+      {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads, .waits_for_end = plan.waits_for_end},
       params, stream);
 }
 

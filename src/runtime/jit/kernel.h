@@ -27,7 +27,8 @@ struct LaunchShape {
   // Programmatic dependent launch: the kernel may begin before the one ahead of it in the stream has ended. Its code
   // has to wait itself (templates/memory.cuh, start_in_turn).
   bool overlapping = false;
-  // It may not overlap: its code does not wait, because it expects an earlier pass of the same operation ahead.
+  // It may not overlap: its code reads memory before it waits, because it expects an earlier pass of the same operation
+  // ahead, and here it has none.
   bool waits_for_end = false;
   bool cooperative = false;  // all blocks run at once, because they wait for each other; otherwise the launch fails
 };
