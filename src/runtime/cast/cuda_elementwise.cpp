@@ -20,7 +20,11 @@ LaunchShape shape_of(const Vec8Tiles::Grid& grid) {
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,
                  Launcher& launcher) {
   const Tensor& input = tensors.input;
-  if (spec.amax) launcher.fill_zero(tensors.amax.data, sizeof(float), stream);
+  if (spec.amax) {
+    // Nothing is enqueued if the kernel cannot be loaded.
+    if (!input.empty()) launcher.kernel(spec, Pass::main, stream);
+    launcher.fill_zero(tensors.amax.data, sizeof(float), stream);
+  }
   if (input.empty()) return;
   const ElementwiseParams params{.source = source_of(input, tensors.inputs),
                                  .output = tensors.output.data,
