@@ -93,10 +93,11 @@ BOOST_AUTO_TEST_CASE(is_taken_by_casts_with_one_dynamic_scale) {
   for (const char* const line :
        {"cast bf16->e4m3fn scale=tensor out=codes given", "cast bf16->e4m3fn scale=row out=codes",
         "cast bf16->e4m3fn scale=tensor+col out=codes,transposed", "cast bf16->e4m3fn scale=128x128 out=codes"}) {
-    BOOST_TEST(refusal_of(line, one) ==
-                   "cast known_amax: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): only a cast "
-                   "by itself whose scales are all dynamic and of the whole tensor takes it",
-               line);
+    BOOST_TEST(
+        refusal_of(line, one) ==
+            "cast known_amax: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): lists, given "
+            "scales and other granularities do not take it",
+        line);
   }
   const char* const takes = "cast bf16->e4m3fn scale=tensor out=codes";
   check_contains(refusal_of(takes, vector(values.data(), Dtype::f32, 2, {})), {"cast known_amax: is f32[1, 2] on cpu"});

@@ -232,7 +232,7 @@ void check_read_again(const LinearChecker& check, const LinearBackwardTensors& t
 void check_grad_output_amax(const LinearChecker& check, const LinearBackwardTensors& t) {
   if (!is_given(t.grad_output_amax)) return;
   const NamedTensor amax{"grad_output_amax", &t.grad_output_amax};
-  if (!check.plan().takes_grad_output_amax(wanted_gradients(t))) {
+  if (t.grad_output_is_cast || !check.plan().takes_grad_output_amax(wanted_gradients(t))) {
     check.refuse(amax.name,
                  "is given, but only a cast of grad_output itself takes it, with one dynamic scale: ask the plan's "
                  "takes_grad_output_amax()");
@@ -376,6 +376,7 @@ void check_linear_backward(const LinearPlan& plan, const DeviceApi& device_api, 
   const std::size_t scratch =
       plan.backward_scratch(t.saved->tokens, wants, observes_values(run), expands_grad_output(plan, t)).bytes;
   const std::initializer_list<NamedTensor> tensors{{"grad_output", &t.grad_output},
+                                                   {"grad_output_amax", &t.grad_output_amax},
                                                    {"grad_input", &t.grad_input},
                                                    {"grad_weight", &t.grad_weight},
                                                    {"grad_bias", &t.grad_bias}};

@@ -31,7 +31,7 @@ struct NormLinearForwardTensors {
 struct NormLinearBackwardTensors {
   const LinearSaved* saved = nullptr;
   Tensor grad_output;
-  Tensor grad_output_amax{};
+  Tensor grad_output_amax{};  // as LinearBackwardTensors'; only if plan.linear.takes_grad_output_amax()
   Tensor grad_input{};
   Tensor grad_gamma{};
   Tensor grad_beta{};

@@ -69,7 +69,7 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
       check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own),
       check_extents("cast known_amax", tensors.known_amax, knows_amax, spec.scale,
-                    "only a cast by itself whose scales are all dynamic and of the whole tensor takes it")};
+                    "lists, given scales and other granularities do not take it")};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs, shape_of_input(input), device,
                          std::span(inputs).subspan<4>());
   const Range outputs[] = {
