@@ -1,8 +1,8 @@
 // Grouped GEMMs: the rows of A are those of experts, one expert after the other, and each expert has its own B. (An
-// expert, because a group is what shares a scale_inv.) Where an expert's rows end stands in device memory; this is how
-// a block finds its tiles from it: constant arithmetic shared by the kernel, its launch and its tests.
+// expert, because a group is what shares a scale_inv.) Device memory says where an expert's rows end; this is how a
+// block finds its tiles from it: constant arithmetic shared by the kernel, its launch and its tests.
 //
-// With a capacity, which is not 0, each expert has room for so many rows, and the memory says how many it has.
+// With a capacity C > 0, rows e * C to (e + 1) * C belong to expert e, and device memory says how many of them it uses.
 #pragma once
 
 #include "gemm/gemm_sm90_tiling.cuh"
@@ -10,9 +10,9 @@
 
 namespace ingot {
 
-// The row at which an expert's rows end. It is within the matrix, and within the expert's room if it has one, whatever
-// the device's memory holds; sm90_next_row() also keeps it from lying before the expert's first row, which does not lie
-// before the end of the expert before it. So no row has two experts and none is outside.
+// The row at which an expert's rows end. Whatever device memory holds, it is within the matrix and, with a capacity,
+// within the expert's own rows. An expert's first row (sm90_first_row()) is not before the end of the expert before it,
+// and its end (sm90_next_row()) not before its first row. So no row has two experts and none is outside.
 INGOT_HOST_DEVICE constexpr u32 sm90_row_end(i32 end, u32 rows, u32 expert, u32 capacity) {
   return expert * capacity + min_of(static_cast<u32>(max_of(end, 0)), capacity == 0 ? rows : capacity);
 }

@@ -175,14 +175,15 @@ BOOST_AUTO_TEST_CASE(wrong_counts_are_told) {
   };
   BOOST_TEST(counts_message({3, 0, 2}) == "nothing was thrown");
   BOOST_TEST(counts_message({3, 4, 2}) ==
-             "grouped_gemm ends: say that expert 1 has 4 rows, but it has room for 0 to 3");
+             "grouped_gemm counts: say that expert 1 has 4 rows, but it has room for 0 to 3");
   BOOST_TEST(counts_message({3, 0, -1}) ==
-             "grouped_gemm ends: say that expert 2 has -1 rows, but it has room for 0 to 3");
-  BOOST_TEST(counts_message({1, 1, 1}, -3) == "grouped_gemm ends: have a capacity of -3 rows");
+             "grouped_gemm counts: say that expert 2 has -1 rows, but it has room for 0 to 3");
+  BOOST_TEST(counts_message({1, 1, 1}, -3) == "grouped_gemm counts: have a capacity of -3 rows");
   const std::string rows =
       "grouped_gemm a: is e4m3fn[9, 32] on cpu; its rows must be those of 3 experts with room for ";
   BOOST_TEST(counts_message({1, 1, 1}, 2) == rows + "2 each");
   BOOST_TEST(counts_message({1, 1, 1}, 9) == rows + "9 each");
+  BOOST_TEST(counts_message({0, 0, 0}, 0) == rows + "0 each");
 }
 
 BOOST_AUTO_TEST_CASE(wrong_tensors_are_told) {

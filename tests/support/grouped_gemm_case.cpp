@@ -51,7 +51,7 @@ Ends one_hot_ends(std::int64_t rows, std::int64_t experts, std::int64_t hot) {
 std::string describe(const GroupedCase& c) {
   std::string text = fmt::format("{} {}x{}x{} by {} experts:", print(c.spec), c.m, c.n, c.k, c.ends.size());
   for (std::size_t i = 0; i < std::min(c.ends.size(), std::size_t{12}); ++i) text += fmt::format(" {}", c.ends[i]);
-  if (c.capacity != 0) text += fmt::format(", with room for {} each", c.capacity);
+  if (c.capacity) text += fmt::format(", with room for {} each", *c.capacity);
   return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "");
 }
 
@@ -81,8 +81,8 @@ struct Rows {
 };
 Rows rows_of(const GroupedCase& c, std::size_t expert) {
   const std::int64_t end = c.ends[expert];
-  if (c.capacity == 0) return {expert == 0 ? 0 : c.ends[expert - 1], end};
-  const std::int64_t begin = static_cast<std::int64_t>(expert) * c.capacity;
+  if (!c.capacity) return {expert == 0 ? 0 : c.ends[expert - 1], end};
+  const std::int64_t begin = static_cast<std::int64_t>(expert) * *c.capacity;
   return {begin, begin + end};
 }
 
@@ -150,7 +150,7 @@ void add_up(const GroupedCase& c, GroupedOperands& operands, ThreadPool& pool) {
 
 std::shared_ptr<const GroupedOperands> GroupedMaker::operands(const GroupedCase& c) {
   std::string key = fmt::format("{} {} {} {} {} {} {} {}", name(c.spec.gemm.a), name(c.spec.gemm.b), c.m, c.n, c.k,
-                                c.exact, c.in_padding, c.capacity);
+                                c.exact, c.in_padding, c.capacity.value_or(-1));
   for (const std::int32_t end : c.ends) key += fmt::format(" {}", end);
   const bool groups = has_group_scale_inv(c.spec.gemm);
   if (groups) key += " " + print(c.spec.gemm.scale_b);

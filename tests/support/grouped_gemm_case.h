@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,13 +31,13 @@ Ends ends_of(const std::vector<std::int32_t>& rows);
 
 struct GroupedCase {
   GroupedGemmSpec spec{};
-  Ends ends{};                       // with a capacity, how many rows each expert has
-  std::int64_t m = 0, n = 0, k = 0;  // m: at least the last end
-  bool exact = false;                // small integers and powers of two: only one result is right
-  bool by_group = false;             // scale_inv of groups as matrices with a row for each group of K
-  std::int64_t in_padding = 0;       // elements after each row of a and b
-  std::int64_t out_padding = 0;      // and of out
-  std::int64_t capacity = 0;         // ExpertEnds::capacity; m: as many for each expert
+  Ends ends{};                             // with a capacity, how many rows each expert has
+  std::int64_t m = 0, n = 0, k = 0;        // m: at least the last end
+  bool exact = false;                      // small integers and powers of two: only one result is right
+  bool by_group = false;                   // scale_inv of groups as matrices with a row for each group of K
+  std::int64_t in_padding = 0;             // elements after each row of a and b
+  std::int64_t out_padding = 0;            // and of out
+  std::optional<std::int64_t> capacity{};  // ExpertEnds::capacity; m: as many for each expert
 };
 
 std::string describe(const GroupedCase& c);

@@ -101,7 +101,8 @@ ScaleGranularity scale_of_input(ScaleGranularity of_weight) { return of_weight.c
 
 // Codes [M, K] and their scale_inv: those that were given, or what a cast makes of values in high precision.
 struct Input {
-  Input(TorchArgumentsOf<kGroupedLinear>& all, const ExpertWeights& weight, Device device, const TorchRun& run) {
+  Input(TorchArgumentsOf<kGroupedLinear>& all, std::int64_t rows, const ExpertWeights& weight, Device device,
+        const TorchRun& run) {
     const TorchTensor& tensor = all.tensor<"input">();
     const TorchTensor& given = all.tensor<"input_scale_inv">();
     constexpr const char* kScaleInv = "grouped_linear input_scale_inv";
@@ -109,7 +110,7 @@ struct Input {
     if (const std::optional<Dtype> dtype = tensor.float8_dtype()) {
       if (!given.given()) refuse(kScaleInv, "is missing: the input is FP8 codes, which have one");
       check_dense(tensor, "grouped_linear input", device);
-      codes = matrix(tensor.data(), *dtype, weight.k == 0 ? 0 : tensor.elements() / weight.k, weight.k, device);
+      codes = matrix(tensor.data(), *dtype, rows, weight.k, device);
       scale_inv = floats_of(given, kScaleInv, device);
       scale = scale_of(given.sizes(), tensor.sizes(), weight);
       return;
@@ -159,10 +160,8 @@ ExpertEnds ends_of(const TorchTensor& tensor, std::int64_t experts, std::optiona
     refuse(what, "has " + std::to_string(tensor.elements()) + " elements, expected one for each of " +
                      std::to_string(experts) + " experts");
   }
-  return {.data = static_cast<const std::int32_t*>(tensor.data()),
-          .experts = experts,
-          .device = device,
-          .capacity = room.value_or(0)};
+  return {
+      .data = static_cast<const std::int32_t*>(tensor.data()), .experts = experts, .device = device, .capacity = room};
 }
 
 // Returns the rows of each expert times its weight, (M, N), or (experts, capacity, N). Rows that no expert has have any
@@ -192,7 +191,7 @@ void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
       ends_of(all.tensor<"ends">(), weight.experts, masked ? std::optional(sizes[1]) : std::nullopt, *device);
   const std::int64_t rows = masked ? sizes[0] * sizes[1] : sizes[0];
   const TorchRun run(*device, all, rows);
-  const Input input(all, weight, *device, run);
+  const Input input(all, rows, weight, *device, run);
   TorchTensor product = TorchTensor::empty(with_rows(sizes, {weight.n}), torch_dtype(kOutputs[output]), *device);
   const GroupedGemmSpec spec{.gemm = {.a = input.codes.dtype,
                                       .b = weight.codes.dtype,

@@ -17,8 +17,8 @@ namespace ingot {
 // The most experts of one GEMM: a block keeps where they end in its shared memory.
 inline constexpr int kMostExperts = 512;
 
-// out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) * b[e](n, k), as GemmSpec has it. Where each
-// expert's rows end is read on the device; rows beyond the last expert's are not written.
+// out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) * b[e](n, k), as GemmSpec has it. Which rows
+// each expert has is read on the device; rows that no expert has are not written.
 //
 // gemm: two FP8 operands of e4m3fn or e5m2 with scale_inv of any kind, or two of bf16 or of f16; k_major; an output of
 // high precision; without a bias and an epilogue. On a GPU it runs on kernel sm90, whether the spec names that kernel

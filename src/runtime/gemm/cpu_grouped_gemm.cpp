@@ -17,9 +17,11 @@
 namespace ingot {
 namespace {
 
-constexpr const char* kEnds = "grouped_gemm ends";
+const char* name_of(const ExpertEnds& ends) { return ends.capacity ? "grouped_gemm counts" : "grouped_gemm ends"; }
 
-[[noreturn]] void refuse_ends(const std::string& message) { throw Error(ErrorCode::invalid_argument, kEnds, message); }
+[[noreturn]] void refuse_ends(const ExpertEnds& ends, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, name_of(ends), message);
+}
 
 // The memory of the ends, as a tensor.
 Tensor bytes_of(const ExpertEnds& ends) {
@@ -31,22 +33,23 @@ Tensor bytes_of(const ExpertEnds& ends) {
 void check_counts(const ExpertEnds& ends) {
   for (std::int64_t e = 0; e < ends.experts; ++e) {
     const std::int32_t count = ends.data[e];
-    if (count >= 0 && count <= ends.capacity) continue;
-    refuse_ends(fmt::format("say that expert {} has {} rows, but it has room for 0 to {}", e, count, ends.capacity));
+    if (count >= 0 && count <= *ends.capacity) continue;
+    refuse_ends(ends,
+                fmt::format("say that expert {} has {} rows, but it has room for 0 to {}", e, count, *ends.capacity));
   }
 }
 
 void check_values(const ExpertEnds& ends, std::int64_t rows) {
-  if (ends.capacity != 0) return check_counts(ends);
+  if (ends.capacity) return check_counts(ends);
   std::int32_t before = 0;
   for (std::int64_t e = 0; e < ends.experts; ++e) {
     const std::int32_t end = ends.data[e];
     if (end < before) {
-      refuse_ends(fmt::format("say that expert {} ends at row {}, but {} row {}: ends must not decrease", e, end,
-                              e == 0 ? "its first is" : "the one before ends at", before));
+      refuse_ends(ends, fmt::format("say that expert {} ends at row {}, but {} row {}: ends must not decrease", e, end,
+                                    e == 0 ? "its first is" : "the one before ends at", before));
     }
     if (end > rows) {
-      refuse_ends(fmt::format("say that expert {} ends at row {}, but a has {} rows", e, end, rows));
+      refuse_ends(ends, fmt::format("say that expert {} ends at row {}, but a has {} rows", e, end, rows));
     }
     before = end;
   }
@@ -54,23 +57,28 @@ void check_values(const ExpertEnds& ends, std::int64_t rows) {
 
 void check_ends(const ExpertEnds& ends, Device device) {
   if (ends.experts < 1 || ends.experts > kMostExperts) {
-    refuse_ends(fmt::format("are of {} experts, but there must be 1 to {}", ends.experts, kMostExperts));
+    refuse_ends(ends, fmt::format("are of {} experts, but there must be 1 to {}", ends.experts, kMostExperts));
   }
-  if (ends.data == nullptr) refuse_ends("have a null data pointer; they must be int32, one for each expert");
+  if (ends.data == nullptr) refuse_ends(ends, "have a null data pointer; they must be int32, one for each expert");
   if (ends.device != device) {
-    refuse_ends(fmt::format("are on {}; this backend works on {}: copy them there", print(ends.device), print(device)));
+    refuse_ends(ends,
+                fmt::format("are on {}; this backend works on {}: copy them there", print(ends.device), print(device)));
   }
   if (reinterpret_cast<std::uintptr_t>(ends.data) % alignof(std::int32_t) != 0) {
-    refuse_ends(fmt::format("have a data pointer {} that is misaligned: it must be a multiple of 4 bytes",
-                            fmt::ptr(ends.data)));
+    refuse_ends(ends, fmt::format("have a data pointer {} that is misaligned: it must be a multiple of 4 bytes",
+                                  fmt::ptr(ends.data)));
   }
-  if (ends.capacity < 0) refuse_ends(fmt::format("have a capacity of {} rows", ends.capacity));
+  if (ends.capacity && *ends.capacity < 0) {
+    refuse_ends(ends, fmt::format("have a capacity of {} rows", *ends.capacity));
+  }
 }
 
 void check_capacity(const ExpertEnds& ends, const Tensor& a) {
-  if (ends.capacity == 0 || (a.rows % ends.capacity == 0 && a.rows / ends.capacity == ends.experts)) return;
+  if (!ends.capacity) return;
+  const std::int64_t capacity = *ends.capacity;
+  if (capacity == 0 ? a.rows == 0 : a.rows % capacity == 0 && a.rows / capacity == ends.experts) return;
   refuse("grouped_gemm a", a,
-         fmt::format("its rows must be those of {} experts with room for {} each", ends.experts, ends.capacity));
+         fmt::format("its rows must be those of {} experts with room for {} each", ends.experts, capacity));
 }
 
 // Rows of b's scale_inv that each expert has, where they are of blocks or groups.
@@ -122,8 +130,9 @@ void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Devic
   const Range out = check_matrix("grouped_gemm out", tensors.out, gemm.out, tensors.a.rows, n, device,
                                  "M of a, and b's rows divided by the number of experts");
   const Tensor ends = bytes_of(tensors.ends);
+  const char* const what = name_of(tensors.ends);
   const std::array inputs{a, b, check_scale_inv_a(gemm, tensors, device), check_scale_inv_b(gemm, tensors, n, device),
-                          Range{kEnds, &ends, byte_span(ends, kEnds)}};
+                          Range{what, &ends, byte_span(ends, what)}};
   check_overlaps(inputs, {&out, 1});
   if (device.type == DeviceType::cpu) check_values(tensors.ends, tensors.a.rows);
 }
@@ -156,9 +165,8 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
   const MatmulSize size = gemm_size(spec, tensors);
   std::int64_t begin = 0;
   for (std::int64_t e = 0; e < tensors.ends.experts; ++e) {
-    const std::int64_t capacity = tensors.ends.capacity;
-    if (capacity != 0) begin = e * capacity;
-    const std::int64_t end = tensors.ends.data[e] + (capacity == 0 ? 0 : begin);
+    if (tensors.ends.capacity) begin = e * *tensors.ends.capacity;
+    const std::int64_t end = tensors.ends.data[e] + (tensors.ends.capacity ? begin : 0);
     GemmTensors expert{.a = rows_of(tensors.a, begin, end),
                        .b = rows_of(tensors.b, e * size.n, (e + 1) * size.n),
                        .out = rows_of(tensors.out, begin, end)};

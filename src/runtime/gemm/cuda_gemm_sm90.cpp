@@ -196,7 +196,7 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
   Sm90GroupedParams params{.gemm = params_of(chosen.gemm, gemm, size, launcher.driver()),
                            .ends = tensors.ends.data,
                            .experts = static_cast<u32>(experts),
-                           .capacity = static_cast<u32>(tensors.ends.capacity)};
+                           .capacity = static_cast<u32>(tensors.ends.capacity.value_or(0))};
   encode(params.gemm.tail_a, tensors.a, box_of(tensors.a, sm90_expert_box(tiling)), launcher.driver());
   GemmSm90Config config = sm90_scale_inv_config(chosen.gemm);
   config.experts = true;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include "ingot/codegen/gemm/gemm_spec.h"
 #include "ingot/codegen/gemm/grouped_gemm_spec.h"
 #include "ingot/codegen/pointwise/pointwise.h"
@@ -50,8 +51,8 @@ struct GemmWork {
 
 // Which rows of a each expert of a grouped GEMM has; `data` is in the device's memory. Without a capacity they are
 // contiguous: data[e] is the row at which expert e's rows end, 0 <= data[0] <= data[1] ... <= M. With one they are
-// masked, as for decoding under a captured graph: expert e has room for `capacity` rows, from row e * capacity on, M =
-// experts * capacity, and 0 <= data[e] <= capacity is how many it has.
+// masked, as for decoding under a captured graph: rows e * capacity to (e + 1) * capacity belong to expert e, M =
+// experts * capacity, and 0 <= data[e] <= capacity is how many of them it uses.
 //
 // A GPU's values are not seen by the host. If one is out of these bounds, which rows an expert has is unspecified, but
 // nothing outside of the tensors is read or written.
@@ -59,7 +60,7 @@ struct ExpertEnds {
   const std::int32_t* data = nullptr;
   std::int64_t experts = 0;  // 1 to kMostExperts
   Device device{};
-  std::int64_t capacity = 0;  // 0: contiguous
+  std::optional<std::int64_t> capacity{};  // none: contiguous
 };
 
 // Expert e has these rows of a and of out, and rows e * N to (e + 1) * N of b. Rows of out that no expert has are not
