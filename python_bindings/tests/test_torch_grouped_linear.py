@@ -113,7 +113,9 @@ def test_masked(scale, device):
     """Room for 15 rows of each expert: those that it has are right, to the bits of contiguous rows."""
     x, codes, scale_inv = operands(scale, device)
     counts, capacity = [0, 15, 3, 1, 0, 9], TOKENS // EXPERTS
-    masked = x.reshape(EXPERTS, capacity, K)
+    masked = x.reshape(EXPERTS, capacity, K).clone()
+    for e, count in enumerate(counts):
+        masked[e, count:] = torch.nan  # what a dispatcher's memory holds there
     found = grouped_linear(masked, codes, scale_inv, counts=torch.tensor(counts, dtype=torch.int32, device=device))
     assert found.shape == (EXPERTS, capacity, N)
     rows = torch.cat([masked[e, :count] for e, count in enumerate(counts)])
@@ -140,7 +142,14 @@ def test_compiled_counted_and_checked():
         grouped_linear(x, codes, scale_inv, at)
     assert counter.get_total_flops() == 2 * TOKENS * N * K
     masked, counts = x.reshape(EXPERTS, -1, K), torch.arange(EXPERTS, dtype=torch.int32)
-    assert compiled(masked, codes, scale_inv, counts=counts).shape == (EXPERTS, TOKENS // EXPERTS, N)
+    for room in (TOKENS // EXPERTS, 7):
+        outputs = [call(masked[:, :room], codes, scale_inv, counts=counts) for call in (compiled, grouped_linear)]
+        assert outputs[0].shape == (EXPERTS, room, N)
+        assert all(torch.equal(*[each[e, :e] for each in outputs]) for e in range(EXPERTS))
+    assert grouped_linear(masked[:, :0], codes, scale_inv, counts=torch.zeros_like(counts)).shape == (EXPERTS, 0, N)
+    none = codes[:, :, :0].contiguous(), scale_inv[:, :, :0].contiguous()
+    sums = grouped_linear(x[:, :0].to(E4M3).contiguous(), *none, at, input_scale_inv=torch.zeros(TOKENS, 0))
+    assert torch.equal(sums[:90], torch.zeros(TOKENS, N, dtype=torch.bfloat16))
     with FlopCounterMode(display=False) as counter:
         grouped_linear(masked, codes, scale_inv, counts=counts)
     assert counter.get_total_flops() == 2 * TOKENS * N * K
@@ -162,11 +171,13 @@ def test_messages():
         (call(x, codes, scale_inv[:, :7].contiguous(), at), r"has the shape \(6, 7\), expected \(6,\): one for each expert; "
          r"\(6, 144\): for each row; \(6, 2, 3\): for blocks of 128 x 128; or \(6, 144, 3\): for groups of 128 of a row"),
         (call(x[0], codes, scale_inv, at), r"input: has the shape \(272\), expected \(M, K\) or \(experts, capacity, K\)"),
-        (call(x, codes, scale_inv), "give ends, the row at which each expert's rows end; counts= are for an input .experts, cap"),
-        (call(x, codes, scale_inv, at, counts=at), "give ends"),
-        (call(masked, codes, scale_inv, at), r"input: has the shape \(6, 15, 272\), room for rows of each expert: give counts="),
+        (call(x, codes, scale_inv), r"input: has the shape \(90, 272\): give ends, the row at which each expert's rows end"),
+        (call(x, codes, scale_inv, counts=at), r"input: has the shape \(90, 272\): give ends"),
+        (call(x, codes, scale_inv, at, counts=at), r"ends and counts are given: give counts for an input \(experts, capacity, K\)"),
+        (call(masked, codes, scale_inv, at), r"input: has the shape \(6, 15, 272\): give counts, how many rows each expert has"),
+        (call([1.0], codes, scale_inv, counts=at), "input: is a list, expected a torch.Tensor"),
         (call(masked[:3], codes, scale_inv, counts=at), r"\(3, 15, 272\), but there are weights of 6 experts"),
-        (call(masked, codes, scale_inv, counts=at), "grouped_gemm ends: say that expert 3 has 40 rows, but it has room for 0 to 15"),
+        (call(masked, codes, scale_inv, counts=at), "grouped_gemm counts: say that expert 3 has 40 rows, but it has room for 0 to 15"),
         (call(masked, codes, scale_inv, counts=at.long()), "counts: must be int32"),
         (call(x[:, :256], codes, scale_inv, at), r"input: has the shape \(90, 256\), but the weights' K is 272"),
         (call(x.long(), codes, scale_inv, at), "input: must be float32, bfloat16 or float16"),

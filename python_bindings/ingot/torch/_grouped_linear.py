@@ -37,18 +37,16 @@ def _rows_of_experts(
     input: torch.Tensor, ends: Optional[torch.Tensor], counts: Optional[torch.Tensor]
 ) -> Tuple[str, torch.Tensor]:
     """Which of the two says what rows each expert has."""
-    if isinstance(input, torch.Tensor) and input.dim() == 3:
-        if counts is None or ends is not None:
-            raise LinearError(
-                f"grouped_linear input: has the shape {tuple(input.shape)}, room for rows of each expert: give counts=, how many "
-                "each has, and no ends"
-            )
-        return "counts", counts
-    if ends is None or counts is not None:
-        raise LinearError(
-            "grouped_linear: give ends, the row at which each expert's rows end; counts= are for an input (experts, capacity, K)"
-        )
-    return "ends", ends
+    if not isinstance(input, torch.Tensor):
+        raise LinearError(f"grouped_linear input: is a {type(input).__name__}, expected a torch.Tensor")
+    if ends is not None and counts is not None:
+        raise LinearError("grouped_linear: ends and counts are given: give counts for an input (experts, capacity, K), else ends")
+    masked = input.dim() == 3
+    given = counts if masked else ends
+    if given is None:
+        expected = "counts, how many rows each expert has" if masked else "ends, the row at which each expert's rows end"
+        raise LinearError(f"grouped_linear input: has the shape {tuple(input.shape)}: give {expected}")
+    return ("counts" if masked else "ends"), given
 
 
 def grouped_linear(
@@ -63,14 +61,14 @@ def grouped_linear(
 ) -> torch.Tensor:
     """Returns (M, N), or (experts, capacity, N): the rows of each expert times the transpose of its weight.
 
-    input: (M, K), the rows of expert 0, then of expert 1, and so on; or masked, (experts, capacity, K), room for as many rows of
-    each expert. bfloat16, float16 or float32, of any strides; or FP8 codes e4m3fn or e5m2, contiguous, with input_scale_inv.
-    weight: FP8 codes (experts, N, K), contiguous, of up to 512 experts. weight_scale_inv: float32, (experts,), (experts, N) for rows, (experts, ceil(N / 128), ceil(K / 128)) for blocks, as
-    DeepSeek stores them, or (experts, N, ceil(K / 128)) for groups; values are code * scale_inv. ends: int32 (experts,) on the
-    input's device, the row at which each expert's rows end, which do not decrease and are at most M; the host does not read
-    them, so a captured graph takes other ends in each replay. Experts may have no rows, and none is padded. counts: with a masked
-    input in place of ends, int32 (experts,), how many rows each expert has, at most the capacity. Rows that no expert has, have
-    any values.
+    input: (M, K), the rows of expert 0, then of expert 1, and so on; or masked, (experts, capacity, K), of which each expert uses
+    its first rows. bfloat16, float16 or float32, of any strides; or FP8 codes e4m3fn or e5m2, contiguous, with input_scale_inv.
+    weight: FP8 codes (experts, N, K), contiguous, of up to 512 experts. weight_scale_inv: float32, (experts,), (experts, N) for
+    rows, (experts, ceil(N / 128), ceil(K / 128)) for blocks, as DeepSeek stores them, or (experts, N, ceil(K / 128)) for groups;
+    values are code * scale_inv. ends: int32 (experts,) on the input's device, the row at which each expert's rows end, which do
+    not decrease and are at most M; the host does not read them, so a captured graph takes other ends in each replay. Experts may
+    have no rows, and none is padded. counts: with a masked input in place of ends, int32 (experts,), how many rows each expert
+    has, at most the capacity. Rows that no expert has, have any values.
 
     Autocast does not apply. An input in high precision is cast to e4m3fn with a scale for each row, or for each 128 of a row
     where the weight has blocks or groups; input_scale_inv is float32 of one element or (M,), or (M, ceil(K / 128)), with
