@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import ingot
-from ingot.nn import Float8Linear, LayerNormLinear, Mlp, RMSNormLinear, convert, restore
+from ingot.nn import Float8Linear, Float8WeightOnlyConfig, LayerNormLinear, Mlp, RMSNormLinear, convert, quantize_, restore
 from ingot.nn._fused_parts import FirstOfShared, FusedNorm
 
 
@@ -348,3 +348,18 @@ def test_a_compiled_model():
     expected = compiled(x)
     assert len(convert(compiled, "high_precision", example=x).converted) == 3 and len(graphs) == 1
     assert largest(compiled(x), expected) < 1e-5 and len(graphs) == 2
+
+
+def test_quantize_refuses_a_wrapped_model_as_it_is():
+    """Refused after convert() had been undone, the model would be neither."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+        convert(model, "rowwise")
+        parallel = nn.parallel.DistributedDataParallel(model)
+        with pytest.raises(ingot.Error, match="quantize_: the model is wrapped already: quantize before DistributedDataParallel"):
+            quantize_(parallel, Float8WeightOnlyConfig())
+        assert all(isinstance(layer, Float8Linear) for layer in model)
+        quantize_(parallel.module, Float8WeightOnlyConfig())  # what the wrapper holds, after it
+    finally:
+        torch.distributed.destroy_process_group()

@@ -10,7 +10,9 @@ import torch
 from ..torch import _codes
 from ..torch._errors import LinearError
 from ..torch._model_weights import OtherWeight, linear_layers, other_lines, other_weights, users_of_parameters
-from ..torch._modules import is_ingot_layer, order_of, reason_against_replacing, reason_of_weight, replace_layers, take_hooks
+from ..torch._modules import (
+    is_ingot_layer, order_of, order_of_wrapper, reason_against_replacing, reason_of_weight, replace_layers, take_hooks
+)
 from ..torch._progress import progress
 from ._apart import take_apart
 from ._checkpoint_names import check_model, check_replacing
@@ -127,6 +129,14 @@ def _left_in_modules(model: torch.nn.Module, whole: dict[torch.nn.Module, str]) 
     return left
 
 
+def _check_wrappers(model: torch.nn.Module) -> None:
+    """Before a converted model is restored: refused later, it would stay taken apart."""
+    for name, module in model.named_modules():
+        text = order_of_wrapper(module, keeps_parameters=False)
+        if text and is_converted(module):
+            raise LinearError(f"quantize_: {name or 'the model'} is {text.replace('convert', 'quantize')}")
+
+
 def quantize_(
     model: torch.nn.Module,
     config: Union[Float8WeightOnlyConfig, MXWeightOnlyConfig, FrozenFloat8Config],
@@ -152,6 +162,7 @@ def quantize_(
         )
     check_replacing("quantize_", "replace", model, filter_fn, "WeightOnlyLinear")
     if is_converted(model):
+        _check_wrappers(model)
         restore(model)
     for layer, (name, text) in order_of(model, keeps_parameters=False).items():
         if filter_fn is None or filter_fn(layer, name):

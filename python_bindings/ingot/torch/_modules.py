@@ -219,7 +219,7 @@ def order_of(model: torch.nn.Module, keeps_parameters: bool) -> Dict[torch.nn.Mo
     shards them holds the old modules. keeps_parameters: does DistributedDataParallel find the parameters that it noted?"""
     found: Dict[torch.nn.Module, Tuple[str, str]] = {}
     for path, module in model.named_modules():
-        text = _order_of_wrapper(module, keeps_parameters)
+        text = order_of_wrapper(module, keeps_parameters)
         compiled = getattr(module, "_orig_mod", None)
         if isinstance(compiled, torch.nn.Linear) and not is_ingot_layer(compiled):
             text = "compiled already: convert before torch.compile()"
@@ -231,7 +231,8 @@ def order_of(model: torch.nn.Module, keeps_parameters: bool) -> Dict[torch.nn.Mo
     return found
 
 
-def _order_of_wrapper(module: torch.nn.Module, keeps_parameters: bool) -> str:
+def order_of_wrapper(module: torch.nn.Module, keeps_parameters: bool) -> str:
+    """Why modules within this one cannot be replaced, and what to do before; "" if they can."""
     if isinstance(module, FSDPModule):
         return "sharded by FSDP already: convert before fully_shard()"
     if isinstance(module, FullyShardedDataParallel):
