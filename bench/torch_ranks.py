@@ -417,7 +417,8 @@ def started(torch: Any, options: argparse.Namespace) -> Iterator[Ranks]:
     for limit in ("recompile_limit", "accumulated_recompile_limit"):  # the contenders are compilations of the same code
         setattr(torch._dynamo.config, limit, 256)
     if options.deterministic:
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by the next line
+        torch.use_deterministic_algorithms(True)  # with warn_only attention's backward would stay as it is
         # A sum's order follows the block that the compiler finds fastest: each rank and contender may find another.
         inductor = importlib.import_module("torch._inductor.config")
         if hasattr(inductor, "deterministic"):
