@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional
 
 import torch
 
@@ -35,10 +35,8 @@ def _(input, weight, output):
 
 def _rows_of_experts(
     input: torch.Tensor, ends: Optional[torch.Tensor], counts: Optional[torch.Tensor]
-) -> Tuple[str, torch.Tensor]:
-    """Which of the two says what rows each expert has."""
-    if not isinstance(input, torch.Tensor):
-        raise LinearError(f"grouped_linear input: is a {type(input).__name__}, expected a torch.Tensor")
+) -> torch.Tensor:
+    """The one of the two that says which rows each expert has."""
     if ends is not None and counts is not None:
         raise LinearError("grouped_linear: ends and counts are given: give counts for an input (experts, capacity, K), else ends")
     masked = input.dim() == 3
@@ -46,7 +44,7 @@ def _rows_of_experts(
     if given is None:
         expected = "counts, how many rows each expert has" if masked else "ends, the row at which each expert's rows end"
         raise LinearError(f"grouped_linear input: has the shape {tuple(input.shape)}: give {expected}")
-    return ("counts" if masked else "ends"), given
+    return given
 
 
 def grouped_linear(
@@ -79,11 +77,10 @@ def grouped_linear(
     multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends that decrease or leave the input
     and for counts beyond the capacity.
     """
-    what, rows = _rows_of_experts(input, ends, counts)
-    operands = {"input": input, "weight": weight, "weight_scale_inv": weight_scale_inv, what: rows}
-    if input_scale_inv is not None:
-        operands["input_scale_inv"] = input_scale_inv
-    _check_operands(operands)
+    operands = {"input": input, "weight": weight, "weight_scale_inv": weight_scale_inv}
+    optional = {"ends": ends, "counts": counts, "input_scale_inv": input_scale_inv}
+    _check_operands({**operands, **{name: each for name, each in optional.items() if each is not None}})
+    rows = _rows_of_experts(input, ends, counts)
     if out_dtype is None:
         out_dtype = input.dtype if input.dtype in OUTPUTS else torch.bfloat16
     if out_dtype not in OUTPUTS:
