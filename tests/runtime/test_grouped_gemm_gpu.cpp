@@ -80,6 +80,25 @@ struct Fixture {
     }
   }
 
+  // Captures the case once, and replays it with each of these in its place, and with its own again.
+  void expect_right_in_replays(const GroupedCase& c, std::vector<Ends> others) {
+    const GroupedData data(c, maker);
+    PlacedGrouped placed(data, cuda, stream);
+    placed.enqueue(stream);
+    Graph graph(stream, [&] { placed.enqueue(stream); });
+    others.push_back(c.ends);
+    for (const Ends& ends : others) {
+      GroupedCase other = c;
+      other.ends = ends;
+      const GroupedData expected(other, maker);
+      placed.poison(stream);
+      placed.set_ends(ends, stream);
+      graph.replay(stream);
+      BOOST_TEST(expected.fault_of(placed.out(stream)) == "", describe(other));
+      ++runs;
+    }
+  }
+
   static void compile(const std::vector<GroupedGemmSpec>& specs) {
     const std::vector<KernelSpec> all(specs.begin(), specs.end());
     warm(context().cache(), all, context().cache().target(), 0);
@@ -247,41 +266,16 @@ BOOST_AUTO_TEST_CASE(chooses_a_tiling) {
 
 // As for decoding: the counts of each step are those that are then in the device's memory.
 BOOST_AUTO_TEST_CASE(graphs_take_other_counts_in_each_replay) {
-  const GroupedCase c{
-      .spec = every_kind()[7], .ends = {1, 0, 3}, .m = 24, .n = 264, .k = 272, .exact = true, .capacity = 8};
-  const GroupedData data(c, maker);
-  PlacedGrouped placed(data, cuda, stream);
-  placed.enqueue(stream);
-  Graph graph(stream, [&] { placed.enqueue(stream); });
-  for (const Ends& counts : {Ends{8, 8, 8}, Ends{0, 0, 1}, Ends{0, 0, 0}, c.ends}) {
-    GroupedCase other = c;
-    other.ends = counts;
-    const GroupedData expected(other, maker);
-    placed.poison(stream);
-    placed.set_ends(counts, stream);
-    graph.replay(stream);
-    BOOST_TEST(expected.fault_of(placed.out(stream)) == "", describe(other));
-    ++runs;
-  }
+  expect_right_in_replays(
+      {.spec = every_kind()[7], .ends = {1, 0, 3}, .m = 24, .n = 264, .k = 272, .exact = true, .capacity = 8},
+      {{8, 8, 8}, {0, 0, 1}, {0, 0, 0}});
 }
 
 // Each replay of a captured graph takes the ends that are then in the device's memory.
 BOOST_AUTO_TEST_CASE(graphs_take_other_ends_in_each_replay) {
-  const GroupedCase c{.spec = every_kind()[0], .ends = zipf_ends(700, 8), .m = 700, .n = 264, .k = 272, .exact = true};
-  const GroupedData data(c, maker);
-  PlacedGrouped placed(data, cuda, stream);
-  placed.enqueue(stream);
-  Graph graph(stream, [&] { placed.enqueue(stream); });
-  for (const Ends& ends : {balanced_ends(700, 8), one_hot_ends(700, 8, 0), Ends{0, 0, 0, 5, 5, 5, 5, 640}, c.ends}) {
-    GroupedCase other = c;
-    other.ends = ends;
-    const GroupedData expected(other, maker);
-    placed.poison(stream);
-    placed.set_ends(ends, stream);
-    graph.replay(stream);
-    BOOST_TEST(expected.fault_of(placed.out(stream)) == "", describe(other));
-    ++runs;
-  }
+  expect_right_in_replays(
+      {.spec = every_kind()[0], .ends = zipf_ends(700, 8), .m = 700, .n = 264, .k = 272, .exact = true},
+      {balanced_ends(700, 8), one_hot_ends(700, 8, 0), {0, 0, 0, 5, 5, 5, 5, 640}});
 }
 
 BOOST_AUTO_TEST_CASE(what_the_kernel_does_not_take_is_told) {
