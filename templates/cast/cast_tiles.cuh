@@ -42,10 +42,10 @@ namespace ingot {
 struct NoBarrier {};
 
 // Casts one tile; all threads of the block call it. After an earlier pass that did not write them itself, but only
-// then, the elements may be read before that pass has ended, because it waited for whoever wrote them; a launch without
-// that pass may not overlap (CastPlan::waits_for_end). With a Barrier,
-// the tiles themselves are that pass: each raises the maxima, arrives at the barrier, and waits for the others. If not
-// kStores, the transposed codes of an `unaligned` kernel stay staged in shared.bytes.
+// then, the elements may be read before that pass has ended, because it waited for whoever wrote them; a launch
+// without that pass may not overlap (CastPlan::waits_for_end). With a Barrier, the tiles themselves are that pass:
+// each raises the maxima, arrives at the barrier, and waits for the others. If not kStores, the transposed codes of
+// an `unaligned` kernel stay staged in shared.bytes.
 template <class Source, Fp8Format Out, CastConfig C, class Barrier = NoBarrier, bool kStores = true>
 INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared& shared,
                             [[maybe_unused]] Barrier barrier = {}) {

@@ -1,5 +1,5 @@
-// Light checks report what Boost.Test's own macro reports: each expression is checked by both on one line, in a process
-// of its own, and its log must have every entry twice.
+// Light checks report what Boost.Test's own macro reports. A child process checks each expression by both macros on one
+// line; the test reads its log, in which every entry has to stand twice.
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <cstdint>

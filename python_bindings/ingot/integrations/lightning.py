@@ -29,10 +29,10 @@ else:
 class IngotPrecision(Precision):
     """Converts the module by ingot.nn.convert() before it is wrapped and its optimizers are made.
 
-    recipe and options: as convert() takes them. example=True takes the module's example_input_array, with which norms are computed
-    within casts: only for modules whose training_step() runs the layers by forward(). autocast: the dtype of operations besides FP8 GEMMs in each step, None for that of the module. The
-    scales of "delayed" are made before each optimizer's step. `report` says what was converted. Raises LinearError for an
-    unknown recipe.
+    recipe and options: as convert() takes them. example=True takes the module's example_input_array, with which norms are
+    computed within casts: only for modules whose training_step() runs the layers by forward(). autocast: the dtype of operations
+    besides FP8 GEMMs in each step, None for that of the module. The scales of "delayed" are made before each optimizer's step.
+    `report` says what was converted. Raises LinearError for an unknown recipe.
     """
 
     precision = "ingot"  # type: ignore[assignment]
