@@ -1,7 +1,9 @@
 """ingot.nn.convert() and models that compute more than it sees at first: modes, gates, aliases, and what waits between calls."""
 
 import copy
+import pickle
 import threading
+import unittest.mock
 
 import pytest
 
@@ -60,8 +62,61 @@ def test_norms_that_stay(how):
     model, x = Block(how), torch.randn(4, 32)
     expected = [model.train(training)(x.clone()) for training in (True, False)]
     report = convert(model, "high_precision", example=x)
-    assert report.norms == {"norm": "stays by itself: other modules read it too, or it is not called once"}
+    what = "is torch.nn.functional.rms_norm now" if how.startswith("a gate") else "stays by itself"
+    assert report.norms == {"norm": f"{what}: other modules read it too, or it is not called once"}
     assert max(largest(model.train(training)(x.clone()), each) for training, each in zip((True, False), expected)) < 1e-5
+
+
+class LibraryNorm(nn.Module):
+    """As transformers has them: rounded before it is multiplied."""
+
+    def __init__(self, centred=False):
+        super().__init__()
+        self.weight, self.variance_epsilon = nn.Parameter(torch.rand(32) + (-0.5 if centred else 0.5)), 1e-3
+        self.centred = centred
+
+    def forward(self, x):
+        wide = x.float()
+        values = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.variance_epsilon)).to(x.dtype)
+        return (self.weight + 1) * values if self.centred else self.weight * values
+
+
+class EndsInANorm(nn.Module):
+    def __init__(self, centred=False):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(32, 32), LibraryNorm(centred)
+
+    def forward(self, x):
+        return self.norm(self.linear(x))
+
+
+def test_a_norm_of_a_library_is_one_function():
+    model, x = EndsInANorm(), torch.randn(4, 32)
+    own, mine = LibraryNorm.forward, model.norm
+    expected = model(x).double()
+    assert convert(model, "high_precision", example=x).norms["norm"].startswith("is torch.nn.functional.rms_norm now: ")
+    assert repr(model.norm) == "PyTorchNorm(rms_norm in the place of LibraryNorm)" and list(model.norm.state_dict()) == ["weight"]
+    with unittest.mock.patch.object(LibraryNorm, "forward", side_effect=AssertionError):
+        assert largest(model(x), expected) < 1e-5
+        gradient = torch.autograd.grad(model.norm(x).square().sum(), model.norm.weight)[0]
+        with torch.autocast("cpu", torch.bfloat16):
+            assert largest(model.norm(x), own(mine, x)) < 1e-5
+    assert largest(gradient, torch.autograd.grad(own(mine, x).square().sum(), mine.weight)[0]) < 1e-3
+    # As its class computes it: other dtypes, which decide the result's, also after the parameters were replaced.
+    model.norm.weight = nn.Parameter(torch.full((32,), 2.0))
+    for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        found = each.norm(x.bfloat16())
+        assert torch.equal(each.norm(x=x.bfloat16()), found)
+        assert found.dtype == torch.float32 and largest(found, 2 * own(mine, x.bfloat16()) / mine.weight) < 1e-2
+        assert torch.equal(each.bfloat16().norm(x), own(each.norm, x)) and each.norm(x.bfloat16()).dtype == torch.bfloat16
+    assert restore(model) == 2 and type(model.norm) is LibraryNorm and model.norm.weight[0] == 2
+
+
+def test_norms_that_no_function_computes():
+    for model in (EndsInANorm(centred=True), nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32))):
+        report = convert(model, "high_precision", example=torch.randn(4, 32))
+        (name, text), = report.norms.items()
+        assert text.startswith("stays by itself: ") and type(model.get_submodule(name)) in (LibraryNorm, nn.LayerNorm)
 
 
 class Merging(nn.Linear):

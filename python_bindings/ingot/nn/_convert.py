@@ -17,7 +17,7 @@ from ..torch._modules import (
 )
 from ._checkpoint_names import check_model, check_replacing
 from ._float8_linear import Float8Linear
-from ._fused_parts import FirstOfShared, FusedNorm, refer_to_norm
+from ._fused_parts import FirstOfShared, FusedNorm, PyTorchNorm, refer_to_norm
 from ._mlp import GatedMlp, Mlp
 from ._norm_linear import LayerNormLinear, RMSNormLinear
 from ._parts import norm_options
@@ -103,7 +103,8 @@ def convert(
     three linear layers read is computed within their cast; which read it is seen in two forwards of the model without values,
     in training and in evaluation. That takes example inputs: `example`, a tensor, a tuple of arguments or a dict of keyword
     arguments, which models of transformers bring along themselves. Without them, or where the forward needs values, norms
-    stay by themselves, and the report says why. What is called in another way than in these forwards (with inputs of another
+    stay by themselves, and the report says why. A norm of another library that stays by itself is computed by
+    torch.nn.functional.rms_norm or layer_norm, in one kernel, where input and weight have one dtype. What is called in another way than in these forwards (with inputs of another
     kind, by a hook, or by PEFT as the base of an adapter) has to stay apart: fuse=False. restore() undoes it all.
 
     Raises LinearError for an unknown recipe, for a model whose layers are sharded or compiled already, and for one that
@@ -225,7 +226,7 @@ def _fuse(plan: _Plan, example: Optional[Example]) -> None:
     for norm in sorted(norms, key=lambda each: names[each]):
         reason = _fuse_one(plan, norm, names, readers[norm]) if norm in readers else why
         if reason:
-            plan.norms[names[norm]] = f"stays by itself: {reason}"
+            plan.norms[names[norm]] = f"{_plan_alone(plan, norm, names[norm])}: {reason}"
 
 
 def _layers_of(found: FoundMlp) -> List[torch.nn.Module]:
@@ -236,7 +237,7 @@ def _is_norm(module: torch.nn.Module) -> bool:
     """May it be one? What it computes is tried when it is fused."""
     weight = module._parameters.get("weight")
     return (
-        not is_ingot_layer(module) and not isinstance(module, FusedNorm) and not module._modules
+        not is_ingot_layer(module) and not isinstance(module, (FusedNorm, PyTorchNorm)) and not module._modules
         and isinstance(weight, torch.nn.Parameter) and weight.dim() == 1 and "Norm" in type(module).__name__
         and not calls_otherwise(module)
     )  # fmt: skip
@@ -290,6 +291,20 @@ def _fuse_one(plan: _Plan, norm: torch.nn.Module, names: Dict[torch.nn.Module, s
     plan.made[norm] = _replacing(norm, place)
     plan.norms[names[norm]] = f"is computed within {readers_names}"
     return ""
+
+
+def _plan_alone(plan: _Plan, norm: torch.nn.Module, name: str) -> str:
+    """Plans PyTorch's function for a norm of another library that nothing else computes, and says what becomes of it."""
+    stays = "stays by itself"
+    if isinstance(norm, (torch.nn.LayerNorm, torch.nn.RMSNorm)):
+        return stays
+    try:
+        options = norm_options(norm, norm.weight.numel(), False, f'convert "{name}"')
+    except LinearError:  # 1 + weight too, which a weight in bfloat16 would round
+        return stays
+    new = PyTorchNorm.of(norm, options)
+    plan.made[norm] = _replacing(norm, new)
+    return f"is torch.nn.functional.{new.function} now"
 
 
 def _plan_mlp(plan: _Plan, found: FoundMlp, name: str, norm=None, place: Optional[FusedNorm] = None, centred=False) -> None:
@@ -381,6 +396,8 @@ def _put(plan: _Plan) -> None:
             part._parameters = dict.fromkeys(part._parameters)
         clear_hooks(old)
         old.__dict__["forward"] = new  # for a call by what holds it besides the modules around it, such as a list
+        if isinstance(new, PyTorchNorm):
+            new.share_parameters()
     if plan.made:
         leave_fast_paths(plan.model)
 

@@ -4,11 +4,12 @@ they were, so that state_dict(), optimizers and FSDP see the model's own names."
 from __future__ import annotations
 
 import threading
-from typing import Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import torch
+from torch.distributed.tensor import DTensor
 
-from ..torch import SharedLinearOptions, shared_linear
+from ..torch import NormOptions, SharedLinearOptions, shared_linear
 from ..torch._checks import refuse
 from ..torch._modules import in_place_of
 from ._delayed import KeepsScales
@@ -48,6 +49,43 @@ class _FusedLayerNorm(FusedNorm, torch.nn.LayerNorm):
 
 class _FusedRMSNorm(FusedNorm, torch.nn.RMSNorm):
     pass
+
+
+class PyTorchNorm(torch.nn.Module):
+    """A norm of another library, computed by PyTorch's function in one kernel where that has the same result's dtype: for an
+    input of its weight's dtype, under autocast for float32 only. Anything else is its own class's forward."""
+
+    @classmethod
+    def of(cls, norm: NormModule, options: NormOptions) -> "PyTorchNorm":
+        new = in_place_of(norm, cls)
+        new.__dict__.update(_options=options, _own=norm)
+        return new
+
+    def share_parameters(self) -> None:
+        """The module that it replaces has the same parameters from now on, whatever becomes of them."""
+        self._own._parameters = self._parameters
+
+    @property
+    def function(self) -> str:
+        return "rms_norm" if self._options.kind == "rms" else "layer_norm"
+
+    def forward(self, *args, **kwargs) -> torch.Tensor:
+        weight, options = self.weight, self._options
+        if kwargs or len(args) != 1 or not self._fits(args[0], weight):
+            return type(self._own).forward(self._own, *args, **kwargs)
+        if options.kind == "rms":
+            return torch.nn.functional.rms_norm(*args, weight.shape, weight, options.eps)
+        return torch.nn.functional.layer_norm(*args, weight.shape, weight, getattr(self, "bias", None), options.eps)
+
+    @staticmethod
+    def _fits(input: Any, weight: torch.Tensor) -> bool:
+        if isinstance(weight, DTensor) or not isinstance(input, torch.Tensor) or isinstance(input, DTensor):
+            return False
+        wide = input.dtype == torch.float32 or not torch.is_autocast_enabled(input.device.type)
+        return wide and input.dtype == weight.dtype
+
+    def extra_repr(self) -> str:
+        return f"{self.function} in the place of {type(self._own).__name__}"
 
 
 def refer_to_norm(module: torch.nn.Module, norm: Optional[FusedNorm]) -> None:
