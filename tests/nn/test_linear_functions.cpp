@@ -1141,6 +1141,55 @@ BOOST_AUTO_TEST_CASE(the_amax_of_grad_output_may_be_given) {
   BOOST_TEST(taken > 0);
 }
 
+// The sum is that of float32, rounded once.
+BOOST_AUTO_TEST_CASE(the_gradient_by_other_layers_is_added) {
+  for (const Recipe& recipe : recipes()) {
+    if (recipe.name == "delayed") continue;
+    BOOST_TEST_CONTEXT(recipe.name) {
+      const LinearCase device = make(1, recipe.config);
+      FunctionLayer layer({.config = recipe.config, .shape = kLinear}, *backend, stream);
+      layer.cast_weight(device.weight, stream);
+      FunctionSaved kept(layer.plan, kShape.tokens, *backend, stream);
+      layer.forward(device.forward(true), &kept.saved, stream);
+      const PoisonedRegion use(layer.plan.backward_scratch(kShape.tokens).bytes, *backend, stream);
+      LinearBackwardTensors tensors =
+          layer.backward_tensors(device.backward(true), device.forward(true), kept.saved, use);
+      const auto run = [&] { linear_backward(layer.plan, *backend, tensors, {.stream = stream}); };
+      const Tensor sum = tensors.grad_input;
+      const auto own = DeviceMatrix::poisoned(sum.rows, sum.cols, Dtype::f32, *backend, stream);
+      tensors.grad_input = own;
+      run();
+      const Matrix others = Random(5).normal(sum.rows, sum.cols, sum.dtype);
+      Matrix expected = own.read(stream);
+      for (std::size_t i = 0; i < expected.values.size(); ++i) {
+        expected.values[i] = static_cast<float>(expected.values[i]) + static_cast<float>(others.values[i]);
+      }
+      const DeviceMatrix rounded(expected, sum.dtype, *backend, stream);
+      const DeviceMatrix given(others, sum.dtype, *backend, stream);
+      const DeviceMatrix same(others, sum.dtype, *backend, stream);
+      const auto apart = DeviceMatrix::poisoned(sum.rows, sum.cols, sum.dtype, *backend, stream);
+      for (const auto& [to, from] : {std::pair{&apart, &given}, {&same, &same}}) {
+        tensors.grad_input = *to;
+        tensors.grad_input_of_others = *from;
+        run();
+        BOOST_TEST((to->bytes(stream) == rounded.bytes(stream)));
+      }
+      const std::string of = "linear \"linear\" grad_input_of_others: ";
+      tensors.grad_input_of_others = own;
+      BOOST_TEST(refusal(run) == of + "is f32, but must be bf16, as grad_input is");
+      tensors.grad_input_of_others = same;
+      ++tensors.grad_input_of_others.cols;
+      check_contains(refusal(run), {of + "is bf16[9, 34]", "but must be [9, 33]"});
+      tensors.grad_input_of_others = tensors.grad_weight;
+      tensors.grad_input_of_others.rows = tensors.saved->tokens;
+      BOOST_TEST(refusal(run) == "linear \"linear\" grad_weight: overlaps " + of + "give it separate memory");
+      tensors.grad_input_of_others = same;
+      tensors.grad_input = {};
+      BOOST_TEST(refusal(run) == of + "is given, but grad_input, its sum, is not: give it memory");
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_given_input_must_fit) {
   const std::vector<LinearCase> cases = cases_of_one_input(rowwise(), *backend, stream);
   Shared layers(rowwise(), *backend, stream);

@@ -210,7 +210,7 @@ struct Backward {
 };
 
 void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& grad_input, LayerGradients& gradients,
-                       const std::array<Tensor, 2>& grad_values) {
+                       const Tensor& grad_values) {
   const NormLinearPlan& plan = run.plan.first;
   const Device device = run.call.device();
   const LinearSaved saved = run.stamped(0, plan.identity);
@@ -242,6 +242,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
                        run.call.run());
 }
 
+// Adds to the gradient of the values, which only the last layer's is not in yet.
 void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_input, LayerGradients& gradients) {
   const LinearPlan& layer = run.plan.layer(at);
   const Device device = run.call.device();
@@ -255,6 +256,7 @@ void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_i
   LinearBackwardTensors tensors{.saved = &saved,
                                 .grad_output = grad_output.view,
                                 .grad_input = grad_input,
+                                .grad_input_of_others = at + 1 < run.plan.count() ? grad_input : Tensor{},
                                 .grad_weight = gradients.weight.view,
                                 .grad_bias = gradients.bias.view,
                                 .accumulate = run.accumulates(at),
@@ -309,32 +311,14 @@ void backward(TorchArgumentsOf<kSharedLinearBackward>& all) {
     gradients.emplace_back(plan.layer(is_layer ? at : 0), is_layer && run.wants_weight(at),
                            is_layer && run.wants_bias(at), device, *arguments.main_grads[at]);
   }
-  // Each layer's gradient of the shared values. Without a norm the last layer's is written where their sum will be:
-  // they are added from the last to the first, as autograd adds those of separate layers.
-  const std::size_t last = plan.count() - 1;
-  std::array<TorchTensor, kMostLayers> memory;
-  std::array<Tensor, kMostLayers> of_values{};
-  for (std::size_t at = 0; wants_input && at < plan.count(); ++at) {
-    const bool in_result = at == (first.norm ? 0 : last);
-    if (in_result) {
-      of_values[at] = norm.input.view;
-      continue;
-    }
-    TorchResult made(true, norm.input.tensor.sizes(), first.linear.dtypes.input, device);
-    of_values[at] = made.view;
-    memory[at] = std::move(made.tensor);
-  }
-  for (std::size_t at = last; at > 0; --at) backward_of_other(run, at, of_values[at], gradients[at]);
-  const std::array<Tensor, 2> behind_norm =
-      first.norm ? std::array<Tensor, 2>{of_values[1], of_values[2]} : std::array<Tensor, 2>{};
-  backward_of_first(run, norm, of_values[0], gradients[0], behind_norm);
-  if (wants_input && !first.norm) {
-    const std::array<Tensor, 2> others =
-        last == 2 ? std::array{of_values[1], of_values[0]} : std::array{of_values[0], Tensor{}};
-    call.backend().elementwise(first.add_grad_values[last - 1],
-                               {.input = norm.input.view, .inputs = {others[0], others[1]}, .output = norm.input.view},
-                               call.stream());
-  }
+  // The gradient of the shared values, to which layers add theirs from the last to the first, as autograd adds those of
+  // separate layers. Without a norm it is the input's.
+  const bool flows_on = wants_input && first.norm.has_value();
+  const TorchResult behind_norm(flows_on, flows_on ? norm.input.tensor.sizes() : std::span<const std::int64_t>{},
+                                first.linear.dtypes.input, device);
+  const Tensor grad_values = first.norm ? behind_norm.view : norm.input.view;
+  for (std::size_t at = plan.count() - 1; at > 0; --at) backward_of_other(run, at, grad_values, gradients[at]);
+  backward_of_first(run, norm, norm.input.view, gradients[0], grad_values);
   if ((wants & kInput) != 0) all.result<"grad_input">() = std::move(norm.input.tensor);
   all.result<"grad_gamma">() = std::move(norm.gamma.tensor);
   all.result<"grad_beta">() = std::move(norm.beta.tensor);

@@ -149,9 +149,10 @@ Tensor cast_weight_again(const LinearStep& step, const LinearBackwardTensors& t,
   return tensors.scale_inv;
 }
 
-GemmSpec grad_input_spec(const LinearPlan& plan, Dtype out) {
+GemmSpec grad_input_spec(const LinearPlan& plan, Dtype out, bool adds) {
   GemmSpec spec = plan.grad_input_gemm;
   spec.out = out;
+  if (adds) spec.epilogue.c = out;
   return spec;
 }
 
@@ -167,8 +168,8 @@ GemmWork grad_input_work(const LinearStep& step, const LinearBackwardTensors& t,
                          const GradOutput& grad_output) {
   const LinearPlan& plan = step.plan;
   const Device device = step.device();
-  GemmWork work{.spec = grad_input_spec(plan, t.grad_input.dtype),
-                .tensors = {.a = grad_output.values, .b = t.weight, .out = t.grad_input}};
+  GemmWork work{.spec = grad_input_spec(plan, t.grad_input.dtype, is_given(t.grad_input_of_others)),
+                .tensors = {.a = grad_output.values, .b = t.weight, .out = t.grad_input, .c = t.grad_input_of_others}};
   if (!is_float8(plan.config.grad_input)) return work;
   GemmTensors& gemm = work.tensors;
   Tensor scale_inv = plan.weight.spec.transposed_scale ? t.codes.transposed_scale_inv : t.codes.scale_inv;
@@ -278,7 +279,8 @@ bool multiplies_together(const LinearPlan& plan, Backend& backend, std::int64_t 
                          const LinearGradientDtypes& gradients) {
   if (!gradients.input || !gradients.weight) return false;
   const auto [in, out, bias] = plan.shape;
-  return backend.pairs({.spec = grad_input_spec(plan, *gradients.input), .size = {.m = tokens, .n = in, .k = out}},
+  return backend.pairs({.spec = grad_input_spec(plan, *gradients.input, gradients.adds_to_input),
+                        .size = {.m = tokens, .n = in, .k = out}},
                        {.spec = grad_weight_spec(plan, *gradients.weight, gradients.accumulate),
                         .size = {.m = out, .n = in, .k = tokens}});
 }

@@ -90,6 +90,19 @@ void check_cast_input(const LinearChecker& check, bool keeps) {
       "a cast in backward or given_input");
 }
 
+void check_grad_input_of_others(const LinearChecker& check, const LinearBackwardTensors& t) {
+  if (!is_given(t.grad_input_of_others)) return;
+  const NamedTensor others{"grad_input_of_others", &t.grad_input_of_others};
+  if (!is_given(t.grad_input)) check.refuse(others.name, "is given, but grad_input, its sum, is not: give it memory");
+  check.all(others, t.grad_input.dtype, ", as grad_input is", t.saved->tokens, check.plan().shape.in_features,
+            "[rows of the last forward's input, in_features]");
+  const bool in_place =
+      t.grad_input_of_others.data == t.grad_input.data && t.grad_input_of_others.row_stride == t.grad_input.row_stride;
+  if (!in_place) check.disjoint({"grad_input", &t.grad_input}, {others});
+  check.disjoint({"grad_weight", &t.grad_weight}, {others});
+  check.disjoint({"grad_bias", &t.grad_bias}, {others});
+}
+
 void check_gradients(const LinearChecker& check, const LinearBackwardTensors& t) {
   const LinearPlan& plan = check.plan();
   const auto [in, out, bias] = plan.shape;
@@ -112,6 +125,7 @@ void check_gradients(const LinearChecker& check, const LinearBackwardTensors& t)
     check.shape(grad_input, tokens, in, "[rows of the last forward's input, in_features]");
     check.memory(grad_input);
   }
+  check_grad_input_of_others(check, t);
   if (t.accumulate && !is_given(t.grad_weight)) {
     check.refuse(grad_weight.name, "is missing, but accumulate asks for it to be added to");
   }
@@ -375,11 +389,10 @@ void check_linear_backward(const LinearPlan& plan, const DeviceApi& device_api, 
   const std::size_t saved = plan.saved_memory(t.saved->tokens).bytes;
   const std::size_t scratch =
       plan.backward_scratch(t.saved->tokens, wants, observes_values(run), expands_grad_output(plan, t)).bytes;
-  const std::initializer_list<NamedTensor> tensors{{"grad_output", &t.grad_output},
-                                                   {"grad_output_amax", &t.grad_output_amax},
-                                                   {"grad_input", &t.grad_input},
-                                                   {"grad_weight", &t.grad_weight},
-                                                   {"grad_bias", &t.grad_bias}};
+  const std::initializer_list<NamedTensor> tensors{
+      {"grad_output", &t.grad_output}, {"grad_output_amax", &t.grad_output_amax},
+      {"grad_input", &t.grad_input},   {"grad_input_of_others", &t.grad_input_of_others},
+      {"grad_weight", &t.grad_weight}, {"grad_bias", &t.grad_bias}};
   check.region("saved", t.saved->memory, saved, tensors);
   check_scratch(check, t.scratch, scratch, run.stream, tensors);
   check.saved_apart(t.saved->memory, saved, t.scratch, scratch);

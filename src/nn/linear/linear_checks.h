@@ -22,6 +22,9 @@ template <class Tensors>
 LinearGradientDtypes gradient_dtypes(const Tensors& tensors) {
   LinearGradientDtypes dtypes;
   if (is_given(tensors.grad_input)) dtypes.input = tensors.grad_input.dtype;
+  if constexpr (requires { tensors.grad_input_of_others; }) {
+    dtypes.adds_to_input = is_given(tensors.grad_input_of_others);
+  }
   if (!is_given(tensors.grad_weight)) return dtypes;
   dtypes.weight = tensors.grad_weight.dtype;
   dtypes.accumulate = tensors.accumulate;

@@ -104,6 +104,9 @@ struct LinearBackwardTensors {
   // look for it, and all results have the same bits. Only if plan.takes_grad_output_amax().
   Tensor grad_output_amax{};
   Tensor grad_input{};
+  // [M, K] of grad_input's dtype, or missing: the gradient that other layers gave the same input. It is added within
+  // the GEMM, in f32 before the one rounding. It may be grad_input itself, with the same row stride.
+  Tensor grad_input_of_others{};
   Tensor grad_weight{};
   Tensor grad_bias{};
   bool accumulate = false;
@@ -121,11 +124,13 @@ struct LinearBackwardTensors {
   bool grad_output_is_cast = false;
 };
 
-// What a backward writes: the dtypes of the gradients that are wanted, and whether it adds to grad_weight.
+// What a backward writes: the dtypes of the gradients that are wanted, and whether it adds to others of the input and
+// to grad_weight.
 struct LinearGradientDtypes {
   std::optional<Dtype> input{};
   std::optional<Dtype> weight{};
   bool accumulate = false;
+  bool adds_to_input = false;
 };
 
 // Where cast_weight() writes: its codes as views of `region`.

@@ -35,10 +35,6 @@ void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
 // After a norm the linear layer's gradient of its input has the norm's dtype.
 LinearGradientDtypes gradient_dtypes(const NormLinearPlan& plan, const NormLinearBackwardTensors& tensors);
 
-// Adds the gradients by other layers to `sum`, this layer's.
-void add_grad_values(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& tensors,
-                     const Tensor& sum, Stream& stream);
-
 // As memory_watch.h says.
 void watch(Watch& watch, const NormLinearPlan& plan, const NormLinearForwardTensors& tensors);
 void watch(Watch& watch, const NormLinearPlan& plan, const NormLinearBackwardTensors& tensors);

@@ -58,8 +58,6 @@ NormLinearPlan norm_linear_plan(const NormLinearPlanOptions& options) {
     if (!plan.writes_values) linear.fusion.prologue = norm_expression(*plan.norm);
   }
   plan.linear = linear_plan(linear);
-  plan.add_grad_values = {ElementwiseSpec{.in = plan.linear.dtypes.input, .pointwise = parse_pointwise("x + a")},
-                          ElementwiseSpec{.in = plan.linear.dtypes.input, .pointwise = parse_pointwise("x + a + b")}};
   plan.identity = identity_of(plan);
   return plan;
 }

@@ -72,8 +72,6 @@ struct INGOT_API NormLinearPlan {
   std::optional<NormOptions> norm{};
   LinearPlan linear{};
   bool writes_values = false;  // the norm does; else the layer computes them, in its casts where it can
-  // Adds one or two gradients of the values by other layers (NormLinearBackwardTensors::grad_values).
-  std::array<ElementwiseSpec, 2> add_grad_values{};
   std::uint64_t identity = 0;  // as LinearPlan::identity
 
   bool has_mean() const { return norm && norm->kind == NormKind::layer; }

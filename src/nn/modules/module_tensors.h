@@ -47,9 +47,9 @@ struct NormLinearBackwardTensors {
   Float8View codes{};
   LinearScales scales{};
   MemoryRegion scratch{};
-  // [M, K], of the input's dtype: gradients of the normalised values by other layers after this norm. They are added
-  // to this layer's before the norm's backward. Only with grad_input.
-  std::array<Tensor, 2> grad_values{};
+  // [M, K], of the input's dtype: the gradient of the normalised values by other layers after this norm, added to this
+  // layer's before the norm's backward. Without a norm it may be grad_input itself. Only with grad_input.
+  Tensor grad_values{};
 };
 
 // ---- an MLP --------------------------------------------------------------------------------------------------------

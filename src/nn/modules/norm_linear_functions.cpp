@@ -1,7 +1,5 @@
 #include "ingot/nn/modules/norm_linear_functions.h"
 
-#include <algorithm>
-
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"
@@ -84,14 +82,6 @@ Tensor norm_linear_input_values(const NormLinearPlan& plan, std::int64_t tokens,
   return plan.linear.forward_scratch(tokens, regions.pass).input_values.in(regions.scratch, device);
 }
 
-void add_grad_values(const NormLinearPlan& plan, Backend& backend, const NormLinearBackwardTensors& t,
-                     const Tensor& sum, Stream& stream) {
-  const auto count = static_cast<std::size_t>(std::ranges::count_if(t.grad_values, is_given));
-  if (count == 0) return;
-  backend.elementwise(plan.add_grad_values[count - 1],
-                      {.input = sum, .inputs = {t.grad_values[0], t.grad_values[1]}, .output = sum}, stream);
-}
-
 // ---- the calls of a step -------------------------------------------------------------------------------------------
 
 NormLinearForwardParts forward_parts(const NormLinearPlan& plan, Device device, const NormLinearForwardTensors& t,
@@ -149,6 +139,7 @@ NormLinearBackwardParts backward_parts(const NormLinearPlan& plan, Device device
   parts.layer = {.grad_output = t.grad_output,
                  .grad_output_amax = t.grad_output_amax,
                  .grad_input = grad_values,
+                 .grad_input_of_others = t.grad_values,
                  .grad_weight = t.grad_weight,
                  .grad_bias = t.grad_bias,
                  .accumulate = t.accumulate,
@@ -192,7 +183,6 @@ void enqueue_norm_linear_backward(const NormLinearPlan& plan, Backend& backend,
   NormLinearBackwardParts parts = backward_parts(plan, backend.device(), tensors, observes_values(run));
   parts.layer.saved = &parts.layer_saved;
   enqueue_linear_backward(plan.linear, backend, parts.layer, run);
-  add_grad_values(plan, backend, tensors, parts.norm.grad_output, run.stream);
   if (plan.norm && is_given(tensors.grad_input)) backend.norm_backward(parts.norm_spec, parts.norm, run.stream);
 }
 
@@ -242,35 +232,30 @@ void check_gradients_of_norm(const ModuleChecker& check, const NormLinearPlan& p
   }
 }
 
-constexpr const char* kGradValues[] = {"grad_values[0]", "grad_values[1]"};
-
 void check_grad_values(const NormLinearPlan& plan, const DeviceApi& device_api, const NormLinearBackwardTensors& t) {
   const ModuleChecker check(plan.subject);
-  for (std::size_t i = 0; i < t.grad_values.size(); ++i) {
-    const Tensor& tensor = t.grad_values[i];
-    if (!is_given(tensor)) continue;
-    if (i > 0 && !is_given(t.grad_values[i - 1])) {
-      check.refuse(kGradValues[i], "is given without the one before it: give the first");
-    }
-    if (!plan.norm || !is_given(t.grad_input)) {
-      check.refuse(kGradValues[i], "is given, but there is no norm's backward to add it for: give grad_input memory");
-    }
-    const Dtype dtype = plan.linear.dtypes.input;
-    const std::int64_t cols = plan.linear.shape.in_features;
-    if (tensor.dtype != dtype || tensor.rows != t.saved->tokens || tensor.cols != cols) {
-      check.refuse(kGradValues[i], fmt::format("is {}, but must be {} [{}, {}] = [tokens, in_features]",
-                                               describe(tensor), name(dtype), t.saved->tokens, cols));
-    }
-    try {
-      check_memory(kGradValues[i], tensor, device_api.device());
-    } catch (const Error& error) {
-      check.refuse(kGradValues[i], error.message());
-    }
-    const std::size_t scratch = t.scratch.data == nullptr ? 0 : t.scratch.bytes;
-    const auto bytes = static_cast<std::int64_t>(scratch);
-    const Tensor used{.data = t.scratch.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = bytes, .row_stride = bytes};
-    check.disjoint({kGradValues[i], &tensor}, {{"the scratch", &used}, {"grad_input", &t.grad_input}});
+  const Tensor& tensor = t.grad_values;
+  const NamedTensor grad_values{"grad_values", &tensor};
+  if (!is_given(tensor)) return;
+  if (!is_given(t.grad_input)) {
+    check.refuse(grad_values.name, "is given, but no gradient of the input to add it to: give grad_input memory");
   }
+  const Dtype dtype = plan.norm ? plan.linear.dtypes.input : t.grad_input.dtype;
+  const std::int64_t cols = plan.linear.shape.in_features;
+  if (tensor.dtype != dtype || tensor.rows != t.saved->tokens || tensor.cols != cols) {
+    check.refuse(grad_values.name, fmt::format("is {}, but must be {} [{}, {}] = [tokens, in_features]",
+                                               describe(tensor), name(dtype), t.saved->tokens, cols));
+  }
+  try {
+    check_memory(grad_values.name, tensor, device_api.device());
+  } catch (const Error& error) {
+    check.refuse(grad_values.name, error.message());
+  }
+  const std::size_t scratch = t.scratch.data == nullptr ? 0 : t.scratch.bytes;
+  const auto bytes = static_cast<std::int64_t>(scratch);
+  const Tensor used{.data = t.scratch.data, .dtype = Dtype::e4m3fn, .rows = 1, .cols = bytes, .row_stride = bytes};
+  check.disjoint(grad_values, {{"the scratch", &used}});
+  if (plan.norm) check.disjoint(grad_values, {{"grad_input", &t.grad_input}});
 }
 
 // What forward had and the norm's backward reads again.
@@ -412,6 +397,7 @@ void norm_linear_recompute(const NormLinearPlan& plan, Backend& backend, const N
 
 LinearGradientDtypes gradient_dtypes(const NormLinearPlan& plan, const NormLinearBackwardTensors& tensors) {
   LinearGradientDtypes dtypes = gradient_dtypes(tensors);
+  dtypes.adds_to_input = is_given(tensors.grad_values);
   if (plan.norm && dtypes.input) dtypes.input = plan.linear.dtypes.input;
   return dtypes;
 }

@@ -21,8 +21,8 @@ namespace ingot {
 // For other layers after the same norm, such as k and v next to q: the normalised input's codes as a forward of this
 // plan writes them, in the way of linear_input_codes(). Those layers' plans are linear_plan()s with given_input and the
 // same recipe; their `input` is norm_linear_input_values(), or where that is none any tensor [M, K] of the input's
-// dtype, which they do not read. Their gradients of the input go into grad_values. Not where the recipe casts the input
-// again.
+// dtype, which they do not read. The sum of their gradients of the input goes into grad_values. Not where the recipe
+// casts the input again.
 INGOT_API Float8View norm_linear_input_codes(const NormLinearPlan& plan, std::int64_t tokens, const MemoryRegion& saved,
                                              const MemoryRegion& scratch, Device device);
 // The normalised values [M, K], where a GEMM reads them in high precision; or none, a default tensor.
