@@ -222,7 +222,7 @@ def linear_from_pytorch(results: Results) -> list[str]:
     return lines
 
 
-MODELS = ("llama_one", "llama_tensorwise_one", "fsdp_two", "tensor_parallel_two")
+MODELS = ("llama_nn_one", "llama_one", "fsdp_two", "tensor_parallel_two")
 
 
 def models(results: Results) -> list[str]:
