@@ -75,6 +75,15 @@ std::set<std::string> kernels(const std::vector<WarmJob>& jobs) {
   return all;
 }
 
+// Fourteen kernels.
+std::vector<std::string> packing_kernels() {
+  std::vector<std::string> lines;
+  for (const std::string weight : {"e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m3fn", "e3m2fn", "e2m1fn"}) {
+    for (const char* const direction : {"", " unpack"}) lines.push_back("pack_weight " + weight + direction);
+  }
+  return lines;
+}
+
 // Without their targets.
 std::set<std::string> texts_of(const std::vector<WarmJob>& jobs) {
   std::set<std::string> all;
@@ -426,6 +435,16 @@ struct Outcome {
 // The command on a layer of a few kernels, with its own store.
 class Command {
  public:
+  // Instead of the layer, kernels that compile in a third of the time.
+  std::string recorded(const std::string& name, const std::vector<std::string>& kernels) const {
+    std::ofstream lines(path(name));
+    for (const std::string& kernel : kernels) lines << kernel << '\n';
+    return "--tokens none --decode none --recording '" + path(name).string() + "' ";
+  }
+  std::string few() const {
+    return recorded("few", {"amax f32 scale=row+col rounded=f16 list", "pack_weight e4m3fn", "pack_weight e5m2"});
+  }
+
   // The variables of a run with that store.
   std::string store() const {
     return "INGOT_CUDA_ROOT='" INGOT_CUDA_ROOT "' INGOT_CACHE_DIR='" + path("store").string() + "'";
@@ -536,17 +555,17 @@ BOOST_AUTO_TEST_CASE(warm_then_run_from_the_bundle) {
 // With --check, and in the mode strict, nothing is compiled, whether NVRTC is there or not.
 BOOST_AUTO_TEST_CASE(checked_it_tells_what_is_missing) {
   const Command command;
-  const std::string small = "--recipe high_precision";
+  const std::string small = command.few();
   const std::string strict = command.store() + " INGOT_CACHE_MODE=strict";
-  const Outcome none = command.run(command.store(), small + " --check");
+  const Outcome none = command.run(command.store(), small + "--check");
   BOOST_TEST(none.code == 1, none.err);
-  BOOST_TEST(none.out.find("missing: sm_90a gemm bf16*bf16->bf16 nt kernel=simt\n") != std::string::npos, none.out);
+  BOOST_TEST(none.out.find("missing: sm_90a pack_weight e4m3fn\n") != std::string::npos, none.out);
   BOOST_TEST(none.out.find(" 0 there, ") != std::string::npos, none.out);
   BOOST_TEST(none.out.find(" missing; nothing was compiled\nstore: " + command.path("store").string() + "\n") !=
                  std::string::npos,
              none.out);
   const fs::path bundle = command.path("a.bundle");
-  const Outcome bound = command.run(strict, small + " --json --bundle '" + bundle.string() + "'");
+  const Outcome bound = command.run(strict, small + "--json --bundle '" + bundle.string() + "'");
   BOOST_TEST(bound.code == 1);
   BOOST_TEST(bound.json().at("missing").size() == bound.json().at("kernels"));
   BOOST_TEST(bound.json().at("store") == command.path("store").string());
@@ -557,7 +576,7 @@ BOOST_AUTO_TEST_CASE(checked_it_tells_what_is_missing) {
   BOOST_TEST(made.out.find("store: " + command.path("store").string() + "\n") != std::string::npos, made.out);
   const std::string without = "INGOT_CUDA_ROOT=none INGOT_CACHE_DIR='" + command.path("store").string() + "'";
   for (const std::string& environment : {strict, without, without + " INGOT_CACHE_MODE=strict"}) {
-    const Outcome all = command.run(environment, small + " --check --json");
+    const Outcome all = command.run(environment, small + "--check --json");
     BOOST_TEST(all.code == 0, all.err);
     BOOST_TEST(all.json().at("missing").empty());
     BOOST_TEST(all.json().at("there") == all.json().at("kernels"));
@@ -589,14 +608,9 @@ BOOST_AUTO_TEST_CASE(nothing_is_compiled_that_is_not_kept) {
   BOOST_TEST(full.err.find(" cannot be written: File too large, so what is compiled would not be kept (0 compiled") !=
                  std::string::npos,
              full.err);
-  {
-    std::ofstream lines(command.path("many"));  // kernels of 18 KB each, so that the store is trimmed meanwhile
-    for (const char* const weight : {"e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e2m3fn", "e3m2fn", "e2m1fn"}) {
-      lines << "pack_weight " << weight << "\npack_weight " << weight << " unpack\n";
-    }
-  }
-  const std::string many = "--tokens none --decode none --recording '" + command.path("many").string() + "'";
-  const Outcome evicted = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=100000", many + " --json");
+  // Kernels of 18 KB each, so that the store is trimmed meanwhile.
+  const std::string many = command.recorded("many", packing_kernels());
+  const Outcome evicted = command.run(command.store() + " INGOT_CACHE_MAX_BYTES=100000", many + "--json");
   BOOST_TEST(evicted.code == 1);
   BOOST_TEST(evicted.json().at("compiled") == evicted.json().at("kernels"));
   BOOST_TEST(evicted.json().at("lost").get<int>() > 0);
@@ -694,6 +708,7 @@ BOOST_AUTO_TEST_CASE(a_model_is_recorded_by_python) {
 // At a terminal a kernel's name has the room that there is.
 BOOST_AUTO_TEST_CASE(progress_takes_the_width_of_the_terminal) {
   const Command command;
+  command.few();
   const auto shown_with = [&](unsigned short columns) {
     const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
     int terminal = -1;
@@ -702,8 +717,8 @@ BOOST_AUTO_TEST_CASE(progress_takes_the_width_of_the_terminal) {
     if (child == 0) {
       setenv("INGOT_CACHE_DIR", command.path(std::to_string(columns)).c_str(), 1);
       setenv("INGOT_CUDA_ROOT", INGOT_CUDA_ROOT, 1);
-      execl(INGOT_PROGRAM, "ingot", "warm", "--layers", command.path("layers.json").c_str(), "--recipe",
-            "high_precision", static_cast<char*>(nullptr));
+      execl(INGOT_PROGRAM, "ingot", "warm", "--tokens", "none", "--decode", "none", "--recording",
+            command.path("few").c_str(), static_cast<char*>(nullptr));
       _exit(127);
     }
     std::string shown;
@@ -715,7 +730,7 @@ BOOST_AUTO_TEST_CASE(progress_takes_the_width_of_the_terminal) {
     BOOST_TEST(test::wait_for(child) == 0, shown);
     return shown;
   };
-  BOOST_TEST(shown_with(200).find("sm_90a gemm bf16*bf16->bf16 nt kernel=simt: ") != std::string::npos);
+  BOOST_TEST(shown_with(200).find("sm_90a amax f32 scale=row+col rounded=f16 list: ") != std::string::npos);
   std::istringstream drawn(shown_with(50));
   int bars = 0;
   for (std::string line; std::getline(drawn, line, '\r');) {
@@ -731,7 +746,7 @@ BOOST_AUTO_TEST_CASE(progress_takes_the_width_of_the_terminal) {
 // again.
 BOOST_AUTO_TEST_CASE(stopped_or_killed_it_goes_on) {
   const Command command;
-  const std::string arguments = "--recipe rowwise --jobs 1";
+  const std::string arguments = command.recorded("many", packing_kernels()) + "--jobs 1";
   const fs::path bundle = command.path("a.bundle");
   const Outcome stopped = command.run_until_one_more(arguments + " --bundle '" + bundle.string() + "'", SIGINT);
   BOOST_TEST(stopped.code == 130);
@@ -767,16 +782,16 @@ BOOST_AUTO_TEST_CASE(a_kernel_that_does_not_compile) {
   for (const auto& [name, text] : embedded_templates()) {
     const fs::path file = command.path("templates") / name;
     fs::create_directories(file.parent_path());
-    std::ofstream(file) << text << (name == "gemm/gemm_simt.cuh" ? "#error broken on purpose\n" : "");
+    std::ofstream(file) << text << (name == "cast/cast_list.cuh" ? "#error broken on purpose\n" : "");
   }
   const fs::path bundle = command.path("a.bundle");
   const Outcome result = command.run(command.store() + " INGOT_TEMPLATES='" + command.path("templates").string() + "'",
-                                     "--recipe high_precision --json --bundle '" + bundle.string() + "'");
+                                     command.few() + "--json --bundle '" + bundle.string() + "'");
   BOOST_TEST(result.code == 1);
   BOOST_TEST(result.err.find("broken on purpose") != std::string::npos, result.err);
   const auto json = result.json();
   BOOST_TEST(json.at("failed") == 1);
-  BOOST_TEST(json.at("failures")[0].at("kernel") == "sm_90a gemm bf16*bf16->bf16 nt kernel=simt");
+  BOOST_TEST(json.at("failures")[0].at("kernel") == "sm_90a amax f32 scale=row+col rounded=f16 list");
   BOOST_TEST(json.at("failures")[0].at("error").get<std::string>().find("broken on purpose") != std::string::npos);
   BOOST_TEST(json.at("compiled").get<int>() + 1 == json.at("kernels").get<int>());
   std::string problem;
