@@ -94,7 +94,8 @@ def check_all_eager(rank):
 
 
 def check_compiled(rank):
-    Case("rowwise", compiled=True, mixed=True, precompute=True).check(rank)
+    eager = Case("rowwise", mixed=True, precompute=True)
+    Case("rowwise", compiled=True, mixed=True, precompute=True).check(rank, expected_of=eager)
 
 
 def check_all_compiled(rank):
