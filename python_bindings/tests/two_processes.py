@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing
 
+from conftest import rare_collections
 
 
 def settings(environment):
@@ -78,6 +79,7 @@ def all_near(ours, theirs, what=None):
 
 def _start(rank, world, store):
     torch.set_num_threads(1)
+    rare_collections()
     options = {"init_method": f"file://{store}", "rank": rank, "world_size": world}
     if DEVICE == "cpu":
         dist.init_process_group("gloo", **options)
