@@ -72,7 +72,8 @@ Bounded bounded_step(PointwiseOp op, const Bounded& a, const Bounded& b, const S
 
 Bounded bounded_value(const Pointwise& expression, const Bounded& x, std::span<const double> inputs,
                       const StepErrors& errors) {
-  std::vector<Bounded> values;
+  static thread_local std::vector<Bounded> values;  // called for every element
+  values.clear();
   for (const PointwiseStep& step : expression.steps()) {
     switch (step.op) {
       case PointwiseOp::constant: values.push_back({static_cast<double>(step.value), 0}); break;
@@ -85,7 +86,7 @@ Bounded bounded_value(const Pointwise& expression, const Bounded& x, std::span<c
 }
 
 std::string value_fault(const CastSpec& spec, const SharedMatrices& inputs, const GuardedMatrix& values) {
-  constexpr std::int64_t kEnough = 100'000;
+  constexpr std::int64_t kEnough = 20'000;
   const std::int64_t every = 1 + values.rows() * values.cols() / kEnough;
   const auto kinds = spec.pointwise.inputs();
   std::vector<const GuardedMatrix*> from;

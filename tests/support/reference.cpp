@@ -99,8 +99,10 @@ Matrices cast_reference(const CastSpec& spec, const SharedMatrices& inputs) {
   };
   for (std::int64_t r = 0; r < input.rows(); ++r) {
     for (std::int64_t c = 0; c < input.cols(); ++c) {
-      if (spec.codes) codes.set_bits(r, c, code(scales, spec.scale, r, c));
-      if (spec.transposed) transposed.set_bits(c, r, code(own, transposed_scale, r, c));
+      const bool differ = spec.transposed_scale.has_value();
+      const std::uint32_t one = spec.codes || !differ ? code(scales, spec.scale, r, c) : 0U;
+      if (spec.codes) codes.set_bits(r, c, one);
+      if (spec.transposed) transposed.set_bits(c, r, differ ? code(own, transposed_scale, r, c) : one);
     }
   }
   Matrices all;
