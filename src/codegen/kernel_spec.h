@@ -15,6 +15,7 @@
 //   gemm bf16*bf16->bf16 nt kernel=cublaslt:3
 //   gemm_pair first="bf16*bf16->bf16 nn kernel=sm90:128x128:1x1:6:pingpong" second="bf16*bf16->bf16 tn kernel=..."
 //   grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast
+//   grouped_gemm e4m3fn*e4m3fn->f32 nt scale=row,row c=f32 fast along=k
 //   column_sum bf16->f32
 //   relayout transposed
 //   elementwise bf16 of=silu(x)*gate

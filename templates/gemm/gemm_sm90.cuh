@@ -38,6 +38,7 @@
 #pragma once
 
 #include "gemm/gemm_epilogue.cuh"
+#include "gemm/gemm_sm90_along_k_walk.cuh"
 #include "gemm/gemm_sm90_factors.cuh"
 #include "gemm/gemm_sm90_grouped_walk.cuh"
 #include "gemm/gemm_sm90_output.cuh"
@@ -51,6 +52,7 @@
 #include "memory.cuh"
 #include "platform.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/opaque.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/wgmma.cuh"
 
@@ -75,6 +77,45 @@ struct Sm90Consumer {
 
   INGOT_DEVICE Sm90Consumer(const Sm90GemmParams& params, const Sm90Block<C>& b, u32 warpgroup)
       : p(params), block(b), position(warpgroup), output(params, b, warpgroup), sums(params, b, warpgroup) {}
+
+  // The first row and column, of the output, of the walk's current tile along K.
+  template <class Walk>
+  INGOT_DEVICE Sm90TileIndex turn_to(const Walk& walk) {
+    output.expert.index = walk.expert();
+    const Sm90TileIndex first = position.own(walk.first());
+    return {first.m + output.expert.index * p.m, first.n};
+  }
+
+  // Along K, where each expert's tiles have their own number of steps.
+  INGOT_DEVICE void run_along_k(u64 tile_a, u64 tile_b) {
+    Sm90AlongKWalk<C, Sums::kFp8 ? kSm90Depth : kSm90Step16> walk(p, block);
+    if constexpr (T.pingpong) {
+      if (position.group == 1) {
+        sums.ring.advance(walk.stretch().steps());
+        sums.pass_turn();  // the first tile belongs to the other warpgroup
+        walk.advance();
+      }
+    }
+    INGOT_UNROLL_BY(1)
+    for (; walk.more(); walk.advance()) {
+      const auto stretch = walk.stretch();
+      typename Output::Fetched fetched{};  // a sum of nothing is 0, whatever scale_inv the expert has
+      const Sm90TileIndex ahead = turn_to(walk);
+      if (!stretch.is_empty()) fetched = output.fetch(ahead);
+      if constexpr (Epi::kWords != 0) output.prefetch(ahead);
+      float d[kWaves][kSums];
+      sums.wait_for_turn();
+      sums.sum(d, tile_a, tile_b, stretch.steps());
+      ptx::opaque(walk.index);  // there are no registers to keep the tile's coordinates in during the mainloop
+      const Sm90TileIndex first = turn_to(walk);
+      output.share(fetched);
+      output.write(d, fetched.rows, first);
+      if constexpr (T.pingpong) {
+        walk.advance();  // the other warpgroup's tile
+        if (walk.more()) sums.ring.advance(walk.stretch().steps());
+      }
+    }
+  }
 
   INGOT_DEVICE void run_whole(u64 tile_a, u64 tile_b) {
     const u32 steps = sm90_steps(p.k, Sums::kFp8 ? kSm90Depth : kSm90Step16);
@@ -149,6 +190,8 @@ struct Sm90Consumer {
                        ptx::wgmma_across(C.across_b ? kApart : 0);
     if constexpr (T.stream_k) {
       run_cut(tile_a, tile_b);
+    } else if constexpr (C.along_k) {
+      run_along_k(tile_a, tile_b);
     } else {
       run_whole(tile_a, tile_b);
     }
@@ -160,11 +203,12 @@ struct Sm90Consumer {
 template <class A, class B, class Out, GemmSm90Config C, class Epi, Sm90Tiling T = C.tiling>
 INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
   constexpr u32 kProducer = kSm90Consumers * 128;
+  [[maybe_unused]] constexpr u32 kStep = sizeof(A) == 2 ? kSm90Step16 : kSm90Depth;
   const Sm90GemmParams& p = sm90_gemm_params(all);
   auto block = Sm90Block<C>::make();
   const u32 warpgroup = __shfl_sync(0xffffffffU, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) block.make_barriers();
-  if (threadIdx.x == 128) {
+  if (threadIdx.x == 128 && (!C.along_k || p.k != 0)) {
     ptx::prefetch_tensormap(!C.across_a && p.m < T.m ? &p.tail_a : &p.a);
     ptx::prefetch_tensormap(!C.across_b && p.n < T.n ? &p.tail_b : &p.b);
   }
@@ -177,8 +221,10 @@ INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
   if (warpgroup == kSm90Consumers) {
     ptx::setmaxnreg_dec<40>();
     if (threadIdx.x == kProducer) {
-      if constexpr (C.experts) {
-        sm90_produce_grouped<C, sizeof(A) == 2 ? kSm90Step16 : kSm90Depth>(p, block);
+      if constexpr (C.along_k) {
+        sm90_produce_along_k<C, kStep>(p, block);
+      } else if constexpr (C.experts) {
+        sm90_produce_grouped<C, kStep>(p, block);
       } else if constexpr (sizeof(A) == 2) {
         Sm90Producer16<C>{p, block}.run();
       } else if constexpr (T.stream_k) {
@@ -186,6 +232,8 @@ INGOT_DEVICE void sm90_run(const Sm90ParamsOf<C>& all) {
       } else {
         sm90_produce<C>(p, block);
       }
+    } else if constexpr (C.along_k) {
+      if (threadIdx.x >= kSm90Threads - kSm90EdgeThreads) Sm90Edges<C, kStep>(p, block).run();
     } else if constexpr (has_extents(C.scale_b)) {
       if (threadIdx.x / 32 == kProducer / 32 + 1) Sm90FactorLoader<C>(p, block, threadIdx.x % 32).run();
     }
@@ -209,6 +257,7 @@ INGOT_HOST_DEVICE constexpr bool sm90_is_valid() {
   static_assert(sm90_cluster_size(T) <= 2);
   static_assert(!T.stream_k || (!T.pingpong && sm90_cluster_size(T) == 1));
   static_assert(!C.experts || (!T.stream_k && !C.bias && !C.across_a && !C.across_b));
+  static_assert(!C.along_k || (C.experts && !has_extents(C.scale_b)));
   static_assert(!has_extents(C.scale_b) || (!C.fast_accumulation && sm90_columns(T) <= 128));
   static_assert(sizeof(A) == 1 ? !C.across_a && !C.across_b
                                : is_same<A, B> && C.fast_accumulation && is_tensorwise(C.scale_b));

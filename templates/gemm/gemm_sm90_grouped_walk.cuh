@@ -7,6 +7,7 @@
 // same columns in every expert, and its own map.
 #pragma once
 
+#include "gemm/gemm_sm90_along_k.cuh"
 #include "gemm/gemm_sm90_experts.cuh"
 #include "gemm/gemm_sm90_producer.cuh"
 #include "gemm/gemm_sm90_tiling.cuh"
@@ -17,12 +18,15 @@
 
 namespace ingot {
 
+// Along K, gemm.m and gemm.n are the rows and columns of one expert's output, and maps and scale_inv are gemm_sm90's
+// (each expert has its own scale_inv, or all have one). Otherwise:
+//
 // gemm.m: the rows of A. gemm.n: the columns of one expert. b, tail_b: maps of all experts' rows. tail_a: boxes of
 // sm90_expert_box() rows. factor_b: one scale_inv for each expert; one for each row of b; or those of groups, in the
 // order of b's rows, where each expert begins with a block of its own.
 struct Sm90GroupedParams {
   Sm90GemmParams gemm;
-  const i32* ends;  // [experts]: the row of A at which each expert's rows end; with a capacity, how many it has
+  const i32* ends;  // [experts]: the row (column) of A at which each expert ends; with a capacity, how many rows it has
   u32 experts;      // 1 to kSm90MostExperts
   u32 capacity;     // 0, or the rows that each expert has room for: experts * capacity = gemm.m
 };
@@ -54,20 +58,23 @@ INGOT_DEVICE Sm90ExpertTable sm90_make_expert_table(const Sm90GroupedParams& p) 
       .row_ends = memory, .tile_ends = memory + kSm90MostExperts, .experts = p.experts, .capacity = p.capacity};
   INGOT_UNROLL_BY(1)
   for (u32 i = threadIdx.x; i < p.experts; i += kSm90Threads) {
-    table.row_ends[i] = sm90_row_end(p.ends[i], p.gemm.m, i, p.capacity);
+    table.row_ends[i] =
+        C.along_k ? sm90_column_end(p.ends[i], p.gemm.k) : sm90_row_end(p.ends[i], p.gemm.m, i, p.capacity);
   }
   __syncthreads();
-  if (threadIdx.x < 32) {
-    const Sm90ExpertShare<C.tiling> share(table, p.gemm.n, threadIdx.x);
-    const u32 row = sm90_before_lane<false>(share.last_row(), threadIdx.x);
-    const u32 tile = sm90_before_lane<true>(share.tiles(row), threadIdx.x);
-    share.write(row, tile);
+  if constexpr (!C.along_k) {
+    if (threadIdx.x < 32) {
+      const Sm90ExpertShare<C.tiling> share(table, p.gemm.n, threadIdx.x);
+      const u32 row = sm90_before_lane<false>(share.last_row(), threadIdx.x);
+      const u32 tile = sm90_before_lane<true>(share.tiles(row), threadIdx.x);
+      share.write(row, tile);
+    }
+    __syncthreads();
   }
-  __syncthreads();
   return table;
 }
 
-// The expert whose rows a tile has, and where they end.
+// The expert whose rows a tile has, and where they end; along K, the index alone.
 struct Sm90Expert {
   u32 index, row_end;
 };
@@ -75,7 +82,9 @@ struct Sm90Expert {
 // Rows from here on are not the tile's: they are outside the output, or another expert's.
 template <GemmSm90Config C>
 INGOT_DEVICE u32 sm90_end_m(const Sm90GemmParams& p, const Sm90Expert& expert) {
-  if constexpr (C.experts) {
+  if constexpr (C.along_k) {
+    return (expert.index + 1) * p.m;
+  } else if constexpr (C.experts) {
     return expert.row_end;
   } else {
     return p.m;

@@ -58,10 +58,22 @@ struct Sm90Output {
   INGOT_DEVICE u32 end_m() const { return sm90_end_m<C>(p, expert); }
   // The scale_inv of b, which each expert has.
   INGOT_DEVICE const float* factor_b() const {
-    if constexpr (C.experts) {
+    if constexpr (C.along_k) {
+      return p.factor_b + expert.index * p.factor_b_group_stride;
+    } else if constexpr (C.experts) {
       return p.factor_b + (kColumnFactors ? expert.index * p.n : expert.index);
     } else {
       return p.factor_b;
+    }
+  }
+
+  // The scale_inv of a row, of a or, along K, of the output.
+  INGOT_DEVICE float factor_a(u32 row) const {
+    if constexpr (C.along_k) {
+      const u32 of_expert = row - expert.index * p.m;
+      return p.factor_a[expert.index * p.factor_a_group_stride + of_expert * p.factor_a_stride];
+    } else {
+      return p.factor_a[row * p.factor_a_stride];
     }
   }
 
@@ -81,7 +93,7 @@ struct Sm90Output {
         INGOT_UNROLL
         for (u32 half = 0; half < 2; ++half) {
           const u32 row = min_of(first.m + position.wave_row(wave) + position.lane / 4 + half * 8, end_m() - 1);
-          fetched.rows[wave][half] = p.factor_a[row * p.factor_a_stride] * whole;
+          fetched.rows[wave][half] = factor_a(row) * whole;
         }
       }
     }

@@ -33,8 +33,9 @@ struct Sm90GemmParams {
   i64 out_stride;  // elements
   u32 m, n, k;
   u32 factor_a_stride, factor_b_stride;  // 0: one scale_inv for all; otherwise from one row's (or block's) to the next
-  u32 factor_a_group_stride, factor_b_group_stride;  // for groups: from one group's scale_inv to the next
-  u32 whole_vectors;                                 // do all rows of out start at multiples of 16 bytes?
+  // From one group's scale_inv to the next; of a grouped GEMM along K, from one expert's (first) to the next one's.
+  u32 factor_a_group_stride, factor_b_group_stride;
+  u32 whole_vectors;  // do all rows of out start at multiples of 16 bytes?
   EpilogueParams epilogue;
   StreamKParams cut;
 };
@@ -63,6 +64,9 @@ struct Sm90Block {
             .rank = sm90_cluster_size(T) > 1 ? ptx::cluster_rank() : 0};
   }
 
+  // Along K: the first of the barriers that count the bytes of stages with columns of two experts.
+  INGOT_DEVICE u32 landed() const { return full + (sm90_landed_offset(C) - sm90_barriers_offset(C)); }
+
   INGOT_DEVICE void make_barriers() const {
     constexpr u32 kWarps = 4 * (T.pingpong ? 1 : kSm90Consumers) * sm90_cluster_size(T);
     constexpr u32 kLoaders = 1 + (has_extents(C.scale_b) ? kSm90FactorLoaders : 0);
@@ -70,6 +74,7 @@ struct Sm90Block {
     for (u32 i = 0; i < T.stages; ++i) {
       ptx::mbarrier_init(full + 8 * i, kLoaders);
       ptx::mbarrier_init(empty + 8 * i, kWarps * (kSm90EachLaneReleases ? 32 : 1));
+      if constexpr (C.along_k) ptx::mbarrier_init(landed() + 8 * i, 1);
     }
     ptx::fence_mbarrier_init();
   }

@@ -28,6 +28,7 @@ struct GemmSm90Config {
   bool across_a = false;
   bool across_b = false;
   bool experts = false;  // rows of a are those of experts, each with its own b (gemm_sm90_experts.cuh)
+  bool along_k = false;  // with experts: columns of a and b are theirs, each with its own out (gemm_sm90_along_k.cuh)
 };
 
 // scale_inv of b. {0, 0}: one for all of b; {1, 0}: one for each row; in both, a has one for all or one for each row.
@@ -46,6 +47,8 @@ inline constexpr u32 kSm90SharedLimit = 232448;  // bytes that a block of sm_90 
 inline constexpr u32 kSm90StagingBytes = 2048;   // per warp: 16 rows of 128 bytes of the output
 inline constexpr u32 kSm90Group = 8;             // rows of cluster tiles that are walked through together
 inline constexpr u32 kSm90MostExperts = 512;     // of a grouped GEMM; each takes 8 bytes of shared memory
+inline constexpr u32 kSm90EdgeThreads = 64;      // along K: of the producer's warpgroup, for stages of two experts
+inline constexpr u32 kSm90EdgeBarrier = 5;       // theirs; the warpgroups that multiply have 1 to 4
 // Does each lane that has read a stage say so, instead of one for its warp? compute-sanitizer's racecheck does not
 // follow a lane that arrives for others after __syncwarp() (docs/notes/gemm.md): scripts/gpu_check.sh sets this
 // for it.
@@ -93,7 +96,8 @@ INGOT_HOST_DEVICE constexpr u32 sm90_factor_place(const Sm90Tiling& t, u32 colum
 }
 
 // Shared memory: the stages; a staging area for each multiplying warp; twice for each warpgroup a tile's column
-// scale_inv (of whole rows) and bias; two barriers per stage; scale_inv of groups; where experts end.
+// scale_inv (of whole rows) and bias; two barriers per stage; scale_inv of groups; where experts end, in two tables, of
+// which a GEMM along K needs one: there it has a third barrier per stage instead of the other.
 INGOT_HOST_DEVICE constexpr u32 sm90_staging_offset(const Sm90Tiling& t) { return t.stages * sm90_stage_bytes(t); }
 INGOT_HOST_DEVICE constexpr u32 sm90_columns_offset(const Sm90Tiling& t) {
   return sm90_staging_offset(t) + 4 * kSm90Consumers * kSm90StagingBytes;
@@ -109,6 +113,9 @@ INGOT_HOST_DEVICE constexpr u32 sm90_factors_offset(const GemmSm90Config& config
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_experts_offset(const GemmSm90Config& config) {
   return sm90_factors_offset(config) + config.tiling.stages * sm90_factor_bytes(config);
+}
+INGOT_HOST_DEVICE constexpr u32 sm90_landed_offset(const GemmSm90Config& config) {
+  return sm90_experts_offset(config) + 4 * kSm90MostExperts;
 }
 INGOT_HOST_DEVICE constexpr u32 sm90_shared_bytes(const GemmSm90Config& config) {
   return sm90_experts_offset(config) + (config.experts ? 8 * kSm90MostExperts : 0);

@@ -24,9 +24,11 @@ std::string message(const std::string& line) {
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(lines_are_read_back) {
-  for (const char* const line : {"grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast",
-                                 "grouped_gemm bf16*bf16->f32 nt kernel=sm90:64x128:1x1:8:pingpong",
-                                 "grouped_gemm e5m2*e4m3fn->f16 nt scale=tensor,row kernel=sm90"}) {
+  for (const char* const line :
+       {"grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast",
+        "grouped_gemm bf16*bf16->f32 nt kernel=sm90:64x128:1x1:8:pingpong",
+        "grouped_gemm e5m2*e4m3fn->f16 nt scale=tensor,row kernel=sm90", "grouped_gemm bf16*bf16->bf16 nt along=k",
+        "grouped_gemm e5m2*e4m3fn->f32 nt scale=row,row c=f32 fast along=k"}) {
     BOOST_TEST(print(parse(line)) == line);
   }
   std::set<std::size_t> hashes;
@@ -36,7 +38,8 @@ BOOST_AUTO_TEST_CASE(lines_are_read_back) {
     BOOST_TEST(hashes.insert(hash_value(spec)).second, print(spec));
     BOOST_TEST(hash_value(spec) != hash_value(spec.gemm), print(spec));
   }
-  BOOST_TEST(hashes.size() == 4U * 3 * (4 * 2 + 2) + 4);
+  // Of rows; along K, without groups; and to f32 with c.
+  BOOST_TEST(hashes.size() == 4U * 3 * (4 * 2 + 2) + 4 + (4U * 3 * 4 * 2 + 4) + (4U * 4 * 2 + 2));
 }
 
 BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
@@ -66,6 +69,20 @@ BOOST_AUTO_TEST_CASE(what_there_is_no_kernel_for_is_told) {
   expect("bf16*bf16->bf16 nt kernel=sm90:64x64:1x1:13:pingpong",
          "tiling has 235728 bytes of shared memory with those for where experts end, but a block has 232448: fewer "
          "stages or a smaller tile");
+  expect(fp8 + " c=f32", "it has an epilogue, but grouped GEMMs have none");
+  expect("e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128 along=k",
+         "scale is 1x128,128x128, but must be tensor or row for both: along K, scale_inv belong to all k of an expert");
+  expect(fp8 + " epilogue=max(x,0) along=k",
+         "its epilogue does more than add c, but grouped GEMMs along K have no other");
+  expect(fp8 + " also=amax along=k", "its epilogue does more than add c, but grouped GEMMs along K have no other");
+  expect(fp8 + " c=f32 along=k", "c is f32 and out is bf16, but grouped GEMMs add f32 to f32 only");
+  expect("bf16*bf16->f32 nt c=bf16 along=k", "c is bf16 and out is f32, but grouped GEMMs add f32 to f32 only");
+  BOOST_TEST(
+      message(fp8 + " along=n") ==
+      "grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row along=n: \"along=n\" is no word of grouped_gemm; expected "
+      "nt, nn, tt, tn, scale=<granularity>,<granularity>, bias, c=<dtype>, epilogue=<expression>, "
+      "also=preactivation,amax, fast, kernel=<kernel>, along=k or staged=a,b");
+  BOOST_TEST(message(fp8 + " along=k along=k").ends_with("\"along=k\" gives along a second time"));
   // A GEMM's own rules come first.
   BOOST_TEST(message("e4m3fn*bf16->e5m2 nt")
                  .ends_with("out is e5m2, but must be bf16 (as the high-precision operand is) "
@@ -81,6 +98,24 @@ BOOST_AUTO_TEST_CASE(a_kernels_source_names_its_tiling) {
   // Whether a has one scale_inv or one for each row is a parameter.
   BOOST_TEST(generate(spec_of("e4m3fn*e5m2->bf16 nt scale=row,row fast")).text == source.text);
   BOOST_TEST(generate(spec_of("e4m3fn*e5m2->bf16 nt scale=row,tensor fast")).text != source.text);
+  BOOST_TEST(source.text.find("along_k") == std::string::npos, source.text);
+  const Source along_k = generate(spec_of("e4m3fn*e5m2->f32 nt scale=row,row c=f32 along=k"));
+  BOOST_TEST(along_k.text.find(".experts = true, .along_k = true}, ingot::Epilogue<") != std::string::npos,
+             along_k.text);
+}
+
+BOOST_AUTO_TEST_CASE(tilings_along_k_follow_an_experts_output) {
+  const GroupedGemmSpec spec = spec_of("e4m3fn*e4m3fn->bf16 nt scale=row,row fast along=k");
+  const auto tiling = [&](std::int64_t m, std::int64_t n) {
+    const GroupedGemmSpec chosen = with_grouped_tiling(spec, {.m = m, .n = n, .k = 32768}, 32, 132);
+    validate(chosen);
+    BOOST_TEST(chosen.along_k);
+    return *chosen.gemm.tiling;
+  };
+  BOOST_TEST(tiling(2048, 7168).m * tiling(2048, 7168).n >= 128 * 128);
+  BOOST_TEST(tiling(64, 64).m * tiling(64, 64).cluster_m == 64);
+  const MatmulSize none{.m = 64, .n = 64, .k = 0};
+  BOOST_TEST(with_grouped_tiling(spec, none, 512, 132).gemm.tiling.has_value());
 }
 
 BOOST_AUTO_TEST_CASE(tilings_follow_the_rows_of_an_expert) {

@@ -9,6 +9,7 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
+#include "support/grouped_along_k_case.h"
 #include "support/grouped_gemm_case.h"
 #include "support/refused.h"
 
@@ -105,6 +106,82 @@ BOOST_AUTO_TEST_CASE(empty_matrices_are_nothing) {
     placed.enqueue(stream);
     BOOST_TEST(data.fault_of(placed.out(stream)) == "", describe(c));
   }
+}
+
+namespace {
+
+const std::vector<std::string> kLinesAlongK{"e4m3fn*e4m3fn->bf16 nt scale=row,row fast along=k",
+                                            "e5m2*e4m3fn->f32 nt scale=row,tensor along=k",
+                                            "e4m3fn*e5m2->f16 nt scale=tensor,tensor along=k",
+                                            "bf16*bf16->bf16 nt along=k",
+                                            "f16*f16->f32 nt along=k",
+                                            "bf16*bf16->f32 nt c=f32 along=k",
+                                            "e4m3fn*e4m3fn->f32 nt scale=row,row c=f32 along=k"};
+
+// As kShapes, but for columns; and NaN in an expert's columns.
+const std::vector<AlongKCase> kShapesAlongK{
+    {.ends = balanced_ends(40, 4), .m = 24, .n = 16, .k = 40},
+    {.ends = zipf_ends(261, 8), .m = 17, .n = 9, .k = 261, .of_nans = 1},
+    {.ends = {0, 0, 5, 5, 29, 29}, .m = 8, .n = 11, .k = 37, .out_padding = 3},
+    {.ends = balanced_ends(9, 9), .m = 3, .n = 8, .k = 9, .in_padding = 5},
+    {.ends = one_hot_ends(333, 5, 2), .m = 5, .n = 4, .k = 333, .one_scale_inv = true, .of_nans = 2},
+    {.ends = zipf_ends(1000, 512), .m = 2, .n = 3, .k = 1000},
+    {.ends = {7}, .m = 5, .n = 6, .k = 7, .in_place = false, .beta = 0.5F},
+    {.ends = {3, 3}, .m = 4, .n = 4, .k = 3, .beta = 0},
+    {.ends = {0, 0, 0}, .m = 4, .n = 5, .k = 3},
+    {.ends = {0, 0}, .m = 4, .n = 5, .k = 0, .beta = 2}};
+
+}  // namespace
+
+// out of experts without columns is 0, or what was there where sums are added to it, whatever their scale_inv are.
+BOOST_AUTO_TEST_CASE(has_float64s_results_along_k) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  AlongKMaker maker;
+  for (const std::string& line : kLinesAlongK) {
+    for (AlongKCase c : kShapesAlongK) {
+      for (const bool exact : {true, false}) {
+        c.spec = spec_of(line);
+        c.exact = exact;
+        const AlongKData data(c, maker);
+        PlacedAlongK placed(data, *backend, stream);
+        placed.enqueue(stream);
+        BOOST_TEST(data.fault_of(placed.out(stream)) == "", describe(c));
+      }
+    }
+  }
+}
+
+// What the tests compare with finds a column too many or too few, another expert's scale_inv, and a sum that was not
+// added.
+BOOST_AUTO_TEST_CASE(wrong_results_along_k_are_seen) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  AlongKMaker maker;
+  const AlongKCase c{.spec = spec_of("e4m3fn*e4m3fn->f32 nt scale=row,tensor c=f32 along=k"),
+                     .ends = {30, 70},
+                     .m = 6,
+                     .n = 5,
+                     .k = 80,
+                     .out_padding = 2};
+  const AlongKData data(c, maker);
+  PlacedAlongK placed(data, *backend, stream);
+  const auto fault_with = [&](const Ends& ends) {
+    placed.reset(stream);
+    placed.set_ends(ends, stream);
+    placed.enqueue(stream);
+    return data.fault_of(placed.out(stream));
+  };
+  BOOST_TEST(fault_with({30, 70}) == "");
+  BOOST_TEST(fault_with({31, 70}).starts_with("expert 0 (whose columns are 0 to 30), row 0, column 0: expected "));
+  BOOST_TEST(fault_with({30, 69}).starts_with("expert 1 (whose columns are 30 to 70), row 0, column 0: expected "));
+  BOOST_TEST(fault_with({30, 71}).ends_with("nan)"));
+  BOOST_TEST(fault_with({30, 70}) == "");
+  placed.enqueue(stream);  // added a second time
+  BOOST_TEST(data.fault_of(placed.out(stream)).starts_with("expert 0 (whose columns are 0 to 30), row 0, column 0: "));
+  GuardedMatrix out = placed.out(stream);
+  out.element(2, 4)[5] = std::byte{1};
+  BOOST_TEST(data.fault_of(out).ends_with("is outside of the matrix and was written"));
 }
 
 namespace {
@@ -234,6 +311,69 @@ BOOST_AUTO_TEST_CASE(wrong_tensors_are_told) {
       message([](auto& t) { t.ends.data = static_cast<const std::int32_t*>(t.out.data); }) ==
       "grouped_gemm out: is bf16[9, 6] on cpu; its memory overlaps that of grouped_gemm ends, which is u8[1, 12] "
       "on cpu; an output needs its own memory");
+}
+
+namespace {
+
+// a is [9, 32] and b is [6, 32] here.
+std::string message_along_k(const std::function<void(GroupedGemmTensors&)>& change,
+                            const std::vector<std::int32_t>& ends = {2, 2, 32},
+                            const std::string& line = "e4m3fn*e4m3fn->f32 nt scale=row,row c=f32 along=k") {
+  const auto change_all = [&](GroupedGemmTensors& t) {
+    t.b.rows = kN;
+    t.scale_inv_a = vector(at(4096), Dtype::f32, kExperts * kM, kCpu);
+    t.out = t.c = matrix(at(6144), Dtype::f32, kExperts * kM, kN, kCpu);
+    change(t);
+  };
+  return message(change_all, kCpu, ends, line);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(wrong_tensors_along_k_are_told) {
+  const std::string tensorwise = "e4m3fn*e4m3fn->f32 nt scale=tensor,tensor c=f32 along=k";
+  BOOST_TEST(message_along_k([](auto&) {}) == "nothing was thrown");
+  BOOST_TEST(
+      message_along_k([](auto&) {}, {2, 1, 32}) ==
+      "grouped_gemm ends: say that expert 1 ends at column 1, but the one before ends at column 2: ends must not "
+      "decrease");
+  BOOST_TEST(message_along_k([](auto&) {}, {2, 2, 33}) ==
+             "grouped_gemm ends: say that expert 2 ends at column 33, but a has 32 columns");
+  BOOST_TEST(message_along_k([](auto& t) { t.ends.capacity = 3; }) ==
+             "grouped_gemm counts: have a capacity, but along K experts follow each other: leave it out");
+  BOOST_TEST(message_along_k([](auto& t) { t.b.cols = 16; }) ==
+             "grouped_gemm b: is e4m3fn[6, 16] on cpu, row stride 32; its K is 16, but that of a, which is "
+             "e4m3fn[9, 32] on cpu, is 32");
+  BOOST_TEST(message_along_k([](auto& t) { t.out.rows = 9; }) ==
+             "grouped_gemm out: is f32[9, 6] on cpu; it must be [27, 6]: M of a for each expert, and N of b");
+  BOOST_TEST(message_along_k([](auto& t) { t.scale_inv_a.cols = 9; }) ==
+             "grouped_gemm scale_inv_a: is f32[1, 9] on cpu, row stride 27; it must be [1, 27]: one for each of a's M "
+             "rows, of each expert");
+  BOOST_TEST(message_along_k([](auto& t) { t.scale_inv_b.cols = 6; }) ==
+             "grouped_gemm scale_inv_b: is f32[1, 6] on cpu, row stride 18; it must be [1, 18]: one for each of b's N "
+             "rows, of each expert");
+  BOOST_TEST(
+      message_along_k([](auto& t) { t.scale_inv_b.cols = 1; }, {2, 2, 32}, tensorwise) ==
+      "grouped_gemm scale_inv_a: is f32[1, 27] on cpu; it must be [1, 3]: one for each expert, or one for all of "
+      "them");
+  const auto set_tensorwise = [](auto& t) {
+    t.scale_inv_a.cols = kExperts;
+    t.scale_inv_b.cols = 1;
+  };
+  BOOST_TEST(message_along_k(set_tensorwise, {2, 2, 32}, tensorwise) == "nothing was thrown");
+  BOOST_TEST(message_along_k([](auto& t) { t.c.rows = 9; }) ==
+             "grouped_gemm c: is f32[9, 6] on cpu; it must be [27, 6]: the shape of out");
+  BOOST_TEST(message_along_k([](auto& t) { t.c.data = at(6148); }) ==
+             "grouped_gemm out: is f32[27, 6] on cpu; its memory overlaps that of grouped_gemm c, which is "
+             "f32[27, 6] on cpu; an output needs its own memory");
+  BOOST_TEST(
+      message_along_k([](auto&) {}, {2, 2, 32}, "e4m3fn*e4m3fn->f32 nt scale=row,row along=k") ==
+      "grouped_gemm c: is f32[27, 6] on cpu; it must not be given (a default Tensor instead): the spec adds no c");
+  BOOST_TEST(
+      message([](auto& t) { t.c = t.out; }) ==
+      "grouped_gemm c: is bf16[9, 6] on cpu; it must not be given (a default Tensor instead): the spec adds no c");
+  BOOST_TEST(message_along_k([](auto&) {}, {2, 2, 32}, "bf16*bf16->f32 nt c=f32 along=k") ==
+             "grouped_gemm a: is e4m3fn[9, 32] on cpu; the spec asks for bf16");
 }
 
 // Where the host does not see them, values are not checked.

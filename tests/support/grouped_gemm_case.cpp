@@ -48,15 +48,6 @@ Ends one_hot_ends(std::int64_t rows, std::int64_t experts, std::int64_t hot) {
   return ends_of(each);
 }
 
-std::string describe(const GroupedCase& c) {
-  std::string text = fmt::format("{} {}x{}x{} by {} experts:", print(c.spec), c.m, c.n, c.k, c.ends.size());
-  for (std::size_t i = 0; i < std::min(c.ends.size(), std::size_t{12}); ++i) text += fmt::format(" {}", c.ends[i]);
-  if (c.capacity) text += fmt::format(", with room for {} each", *c.capacity);
-  return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "");
-}
-
-namespace {
-
 std::vector<double> values_of(const GuardedMatrix& matrix) {
   std::vector<double> values;
   values.reserve(static_cast<std::size_t>(matrix.rows() * matrix.cols()));
@@ -65,6 +56,15 @@ std::vector<double> values_of(const GuardedMatrix& matrix) {
   }
   return values;
 }
+
+std::string describe(const GroupedCase& c) {
+  std::string text = fmt::format("{} {}x{}x{} by {} experts:", print(c.spec), c.m, c.n, c.k, c.ends.size());
+  for (std::size_t i = 0; i < std::min(c.ends.size(), std::size_t{12}); ++i) text += fmt::format(" {}", c.ends[i]);
+  if (c.capacity) text += fmt::format(", with room for {} each", *c.capacity);
+  return text + (c.exact ? ", exact" : "") + (c.by_group ? ", by group" : "");
+}
+
+namespace {
 
 GuardedMatrix scale_inv_of(std::int64_t count, bool exact, std::uint64_t seed) {
   GuardedMatrix made(Dtype::f32, 1, count);

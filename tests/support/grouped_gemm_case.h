@@ -29,6 +29,9 @@ Ends one_hot_ends(std::int64_t rows, std::int64_t experts, std::int64_t hot);
 // Of experts with so many rows each.
 Ends ends_of(const std::vector<std::int32_t>& rows);
 
+// A matrix's elements, row by row.
+std::vector<double> values_of(const GuardedMatrix& matrix);
+
 struct GroupedCase {
   GroupedGemmSpec spec{};
   Ends ends{};                             // with a capacity, how many rows each expert has

@@ -337,6 +337,7 @@ Specs:
   gemm e5m2*e5m2->bf16 nt scale=row,row kernel=sm90
   gemm_pair first="bf16*bf16->bf16 nn kernel=sm90:128x128:1x1:6:pingpong" second="bf16*bf16->bf16 tn kernel=sm90:128x128:1x1:6:pingpong"
   grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast
+  grouped_gemm e4m3fn*e4m3fn->f32 nt scale=row,row c=f32 fast along=k
   dequant_matmul bf16*e4m3fn->bf16 packed scale=row bias epilogue="silu(x) * gate"
   dequant_matmul f16*e2m1fn->f16 packed scale=1x32 factors=e8m0fnu batch_invariant
   dequant_matmul bf16*e4m3fn->bf16 packed scale=1x128 kernel=sm90

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "ingot/codegen/gemm/gemm_estimate.h"
@@ -56,15 +57,22 @@ GemmSpec sm90_kernel(const GemmSpec& spec) {
   return kernel;
 }
 
-std::string sm90_config(const GemmSpec& kernel, bool experts) {
+// What a kernel's groups are of, if it has any.
+enum class Experts : std::uint8_t { none, rows, along_k };
+
+std::string sm90_config(const GemmSpec& kernel, Experts experts) {
   const GemmTiling& t = *kernel.tiling;
   const std::string tiling = aggregate_text({field("m", t.m), field("n", t.n), field("cluster_m", t.cluster_m),
                                              field("cluster_n", t.cluster_n), field("stages", t.stages),
                                              field("pingpong", t.pingpong), field("stream_k", t.stream_k)});
   const auto sums = field("fast_accumulation", sums_in_tensor_cores(kernel));
-  if (experts) {
+  if (experts == Experts::along_k) {
+    return aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("scale_b", kernel.scale_b),
+                                             field("experts", true), field("along_k", true)});
+  }
+  if (experts == Experts::rows) {
     return aggregate_text("GemmSm90Config",
-                          {field("tiling", tiling), sums, field("scale_b", kernel.scale_b), field("experts", experts)});
+                          {field("tiling", tiling), sums, field("scale_b", kernel.scale_b), field("experts", true)});
   }
   return is_fp8(kernel.a)
              ? aggregate_text("GemmSm90Config", {field("tiling", tiling), sums, field("scale_b", kernel.scale_b),
@@ -74,7 +82,7 @@ std::string sm90_config(const GemmSpec& kernel, bool experts) {
                                                  field("across_b", kernel.layout_b == Layout::mn_major)});
 }
 
-std::string sm90_arguments(const GemmSpec& kernel, bool experts = false) {
+std::string sm90_arguments(const GemmSpec& kernel, Experts experts = Experts::none) {
   return fmt::format("{}, {}, {}, {}{}", type_text(kernel.a), type_text(kernel.b), type_text(kernel.out),
                      sm90_config(kernel, experts), epilogue_argument(kernel));
 }
@@ -139,11 +147,12 @@ TemplateInstance template_instance(const GemmPairSpec& spec, Pass) {
 }
 
 TemplateInstance template_instance(const GroupedGemmSpec& spec, Pass) {
-  GroupedGemmSpec kernel{spec.gemm};
+  GroupedGemmSpec kernel = spec;
   if (!spec.gemm.tiling) kernel.gemm.tiling = grouped_tilings(spec).front();
   kernel.gemm = sm90_kernel(kernel.gemm);
   kernel.gemm.kernel = GemmKernel::sm90;
-  return {"gemm/gemm_sm90_grouped.cuh", fmt::format("gemm_sm90_grouped<{}>", sm90_arguments(kernel.gemm, true)),
+  const Experts experts = spec.along_k ? Experts::along_k : Experts::rows;
+  return {"gemm/gemm_sm90_grouped.cuh", fmt::format("gemm_sm90_grouped<{}>", sm90_arguments(kernel.gemm, experts)),
           print_spec(kernel)};
 }
 

@@ -9,6 +9,7 @@
 #include "gemm/gemm_sm90_experts.cuh"
 #include "ingot/codegen/gemm/gemm_estimate.h"
 #include "ingot/codegen/gemm/gemm_sm90.h"
+#include "ingot/codegen/gemm/gemm_words.h"
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/codegen/types/spec_reader.h"
 #include "ingot/codegen/types/template_types.h"
@@ -30,6 +31,7 @@ std::string grouped_tiling_fault(const GroupedGemmSpec& spec, const GemmTiling& 
   }
   GemmSm90Config config{.tiling = sm90_tiling(t), .scale_b = template_granularity(spec.gemm.scale_b)};
   config.experts = true;
+  config.along_k = spec.along_k;
   const u32 bytes = sm90_shared_bytes(config);
   if (bytes <= kSm90SharedLimit) return {};
   return fmt::format(
@@ -58,6 +60,33 @@ std::int64_t padded_rows(const MatmulSize& size, std::int64_t experts, const Gem
   return std::max(with_rows * tile, size.m + with_rows * tile / 2);
 }
 
+// What the GEMMs of all experts are to the cost model: one that has the same tiles and, on average, as many steps.
+MatmulSize padded_size(const GroupedGemmSpec& spec, const MatmulSize& size, std::int64_t experts, const GemmTiling& t) {
+  if (!spec.along_k) return {.m = padded_rows(size, experts, t), .n = size.n, .k = size.k};
+  constexpr std::int64_t kBegin = 64;  // elements; an expert's first step begins at a multiple, if rows do
+  const std::int64_t tile = std::int64_t{t.m} * t.cluster_m;
+  const std::int64_t columns = std::max<std::int64_t>(size.k / experts, 1);
+  return {.m = experts * divided_up(size.m, tile) * tile,
+          .n = size.n,
+          .k = divided_up(columns, kBegin) * kBegin + size.k % kBegin};
+}
+
+void validate_along_k(const GroupedGemmSpec& spec) {
+  const GemmSpec& gemm = spec.gemm;
+  if (has_group_scale_inv(gemm)) {
+    refuse(spec,
+           fmt::format("scale is {},{}, but must be tensor or row for both: along K, scale_inv belong to all k of "
+                       "an expert",
+                       print(gemm.scale_a), print(gemm.scale_b)));
+  }
+  if (gemm.epilogue != GemmEpilogue{.c = gemm.epilogue.c}) {
+    refuse(spec, "its epilogue does more than add c, but grouped GEMMs along K have no other");
+  }
+  if (!gemm.epilogue.c || (gemm.out == Dtype::f32 && gemm.epilogue.c == Dtype::f32)) return;
+  refuse(spec, fmt::format("c is {} and out is {}, but grouped GEMMs add f32 to f32 only", name(*gemm.epilogue.c),
+                           name(gemm.out)));
+}
+
 }  // namespace
 
 std::vector<GemmTiling> grouped_tilings(const GroupedGemmSpec& spec) {
@@ -75,8 +104,7 @@ GroupedGemmSpec with_grouped_tiling(const GroupedGemmSpec& spec, const MatmulSiz
   double least = 0;
   for (const GemmTiling& tiling : gemm_tilings(spec.gemm)) {
     if (!grouped_tiling_fault(spec, tiling).empty()) continue;
-    const MatmulSize padded{.m = padded_rows(size, experts, tiling), .n = size.n, .k = size.k};
-    const double us = estimate_gemm(spec.gemm, padded, tiling, multiprocessors);
+    const double us = estimate_gemm(spec.gemm, padded_size(spec, size, experts, tiling), tiling, multiprocessors);
     if (chosen.gemm.tiling && us >= least) continue;
     chosen.gemm.tiling = tiling;
     least = us;
@@ -84,7 +112,9 @@ GroupedGemmSpec with_grouped_tiling(const GroupedGemmSpec& spec, const MatmulSiz
   return chosen;
 }
 
-std::string print_spec(const GroupedGemmSpec& spec) { return "grouped_" + print_spec(spec.gemm); }
+std::string print_spec(const GroupedGemmSpec& spec) {
+  return "grouped_" + print_spec(spec.gemm) + (spec.along_k ? " along=k" : "");
+}
 
 void validate_spec(const GroupedGemmSpec& spec) {
   const GemmSpec& gemm = spec.gemm;
@@ -95,7 +125,11 @@ void validate_spec(const GroupedGemmSpec& spec) {
   }
   if (gemm.staged_a || gemm.staged_b) refuse(spec, "staged is set, but grouped GEMMs read operands as they are stored");
   if (gemm.bias) refuse(spec, "bias is set, but grouped GEMMs have none");
-  if (gemm.epilogue != GemmEpilogue{}) refuse(spec, "it has an epilogue, but grouped GEMMs have none");
+  if (spec.along_k) {
+    validate_along_k(spec);
+  } else if (gemm.epilogue != GemmEpilogue{}) {
+    refuse(spec, "it has an epilogue, but grouped GEMMs have none");
+  }
   if (is_fp8(gemm.out)) {
     refuse(spec, fmt::format("out is {}, but must be one of {}", name(gemm.out), list(kHighPrecisionDtypes)));
   }
@@ -104,17 +138,30 @@ void validate_spec(const GroupedGemmSpec& spec) {
   if (!fault.empty()) refuse(spec, fmt::format("tiling has {}", fault));
 }
 
-std::uint64_t hash_spec(const GroupedGemmSpec& spec) { return mix(seed<GroupedGemmSpec>() + hash_spec(spec.gemm)); }
+std::uint64_t hash_spec(const GroupedGemmSpec& spec) {
+  return mix(seed<GroupedGemmSpec>() + hash_spec(spec.gemm) + pack(spec.along_k));
+}
 
-// The words are those of a GEMM.
-void read_spec(const SpecReader& reader, GroupedGemmSpec& spec) { read_spec(reader, spec.gemm); }
+// The words are those of a GEMM, and one more.
+void read_spec(const SpecReader& reader, GroupedGemmSpec& spec) {
+  read_gemm_words(reader, spec.gemm, "along=k", [&](const SpecOption& option) -> const char* {
+    if (option.word != "along=k") return nullptr;
+    return spec.along_k = true, "along";
+  });
+}
 
 void list_valid(std::vector<GroupedGemmSpec>& specs) {
   std::vector<GemmSpec> gemms;
   list_valid(gemms);
   for (const GemmSpec& gemm : gemms) {
-    const bool along_k = gemm.layout_a == Layout::k_major && gemm.layout_b == Layout::k_major;
-    if (!gemm.bias && along_k && sm90_multiplies(gemm)) specs.push_back({gemm});
+    const bool rows_along_k = gemm.layout_a == Layout::k_major && gemm.layout_b == Layout::k_major;
+    if (gemm.bias || !rows_along_k || !sm90_multiplies(gemm)) continue;
+    specs.push_back({gemm});
+    if (has_group_scale_inv(gemm)) continue;
+    specs.push_back({.gemm = gemm, .along_k = true});
+    if (gemm.out != Dtype::f32) continue;
+    specs.push_back({.gemm = gemm, .along_k = true});
+    specs.back().gemm.epilogue.c = Dtype::f32;
   }
 }
 

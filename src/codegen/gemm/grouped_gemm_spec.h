@@ -1,5 +1,5 @@
-// Grouped GEMMs: the rows of a are those of experts, one expert after the other, and each expert has its own b, as in a
-// mixture of experts.
+// Grouped GEMMs, of a mixture of experts: the rows of a are those of experts, one expert after the other, and each
+// expert has its own b; or, along K, the columns of a and of b are those of experts, and each has its own output.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,26 @@ inline constexpr int kMostExperts = 512;
 // out[rows of expert e, N] = scale_inv_a * scale_inv_b[e] * sum_k a(m, k) * b[e](n, k), as GemmSpec has it. Which rows
 // each expert has is read on the device; rows that no expert has are not written.
 //
+// along_k: out[e][M, N] = scale_inv_a[e] * scale_inv_b[e] * sum over the k of expert e of a(m, k) * b(n, k), the
+// gradient of an expert's weight if a is the transpose of grad_output, [out_features, tokens], and b that of the input.
+// Which k each expert has is read on the device; the sum of an expert that has none is 0. scale_inv are tensorwise or
+// rowwise. The epilogue may add c to an f32 output, as GemmEpilogue has it: gradients are accumulated if c is the
+// output itself.
+//
 // gemm: two FP8 operands of e4m3fn or e5m2 with scale_inv of any kind, or two of bf16 or of f16; k_major; an output of
-// high precision; without a bias and an epilogue. On a GPU it runs on kernel sm90, whether the spec names that kernel
-// or leaves the choice to the library. The CPU reference has the bits of one GEMM for each expert.
+// high precision; without a bias and, but for c, an epilogue. On a GPU it runs on kernel sm90, whether the spec names
+// that kernel or leaves the choice to the library. The CPU reference has the bits of one GEMM for each expert.
 struct GroupedGemmSpec {
   static constexpr std::string_view kWord = "grouped_gemm";
   GemmSpec gemm{};
+  bool along_k = false;
   bool operator==(const GroupedGemmSpec&) const = default;
 };
 
 // The tilings that it can have, best for large matmuls first; if the spec has a tiling, only that one.
 INGOT_API std::vector<GemmTiling> grouped_tilings(const GroupedGemmSpec& spec);
 // The spec on kernel sm90 with its tiling; if it has none, with the one that is expected to be the fastest for experts
-// that have about as many rows. size: M of all experts, N of one.
+// that have about as many rows. size: M of all experts, N of one; along K, K of all experts, M and N of one.
 INGOT_API GroupedGemmSpec with_grouped_tiling(const GroupedGemmSpec& spec, const MatmulSize& size, std::int64_t experts,
                                               int multiprocessors);
 

@@ -39,17 +39,18 @@ void check_counts(const ExpertEnds& ends) {
   }
 }
 
-void check_values(const ExpertEnds& ends, std::int64_t rows) {
+// line: "row" or "column", of which a has so many.
+void check_values(const ExpertEnds& ends, std::int64_t lines, const char* line) {
   if (ends.capacity) return check_counts(ends);
   std::int32_t before = 0;
   for (std::int64_t e = 0; e < ends.experts; ++e) {
     const std::int32_t end = ends.data[e];
     if (end < before) {
-      refuse_ends(ends, fmt::format("say that expert {} ends at row {}, but {} row {}: ends must not decrease", e, end,
-                                    e == 0 ? "its first is" : "the one before ends at", before));
+      refuse_ends(ends, fmt::format("say that expert {} ends at {} {}, but {} {} {}: ends must not decrease", e, line,
+                                    end, e == 0 ? "its first is" : "the one before ends at", line, before));
     }
-    if (end > rows) {
-      refuse_ends(ends, fmt::format("say that expert {} ends at row {}, but a has {} rows", e, end, rows));
+    if (end > lines) {
+      refuse_ends(ends, fmt::format("say that expert {} ends at {} {}, but a has {} {}s", e, line, end, lines, line));
     }
     before = end;
   }
@@ -107,34 +108,84 @@ Range check_scale_inv_b(const GemmSpec& gemm, const GroupedGemmTensors& tensors,
                          tensors.b.cols, device, matrix, "group of K");
 }
 
+// Along K: of one matrix or of each expert's part of it. `rows` names "one for each row" in messages.
+Range check_scale_inv_along_k(const char* what, const Tensor& scale_inv, Dtype operand, ScaleGranularity scale,
+                              std::int64_t experts, std::int64_t rows, Device device, const char* row) {
+  if (!is_fp8(operand)) return check_absent(what, scale_inv, "a high-precision operand has no scale_inv");
+  if (scale == kRowwise) return check_vector(what, scale_inv, Dtype::f32, experts * rows, device, row);
+  const std::int64_t count = scale_inv.cols == 1 ? 1 : experts;
+  return check_vector(what, scale_inv, Dtype::f32, count, device, "one for each expert, or one for all of them");
+}
+
+void check_same_k(const GroupedGemmTensors& tensors) {
+  if (tensors.b.cols == tensors.a.cols) return;
+  refuse("grouped_gemm b", tensors.b,
+         fmt::format("its K is {}, but that of a, which is {}, is {}", tensors.b.cols, describe(tensors.a),
+                     tensors.a.cols));
+}
+
+// What is read and written besides a, b and the ends.
+struct GroupedRanges {
+  Range scale_inv_a, scale_inv_b, out, c;
+};
+
+// Whoever writes an element of c that is the output itself has read it.
+Range check_c(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device) {
+  constexpr const char* kWhat = "grouped_gemm c";
+  if (!spec.gemm.epilogue.c) return check_absent(kWhat, tensors.c, "the spec adds no c");
+  const Range c = check_matrix(kWhat, tensors.c, *spec.gemm.epilogue.c, tensors.out.rows, tensors.out.cols, device,
+                               "the shape of out");
+  return in_place(tensors.c, tensors.out) ? Range{kWhat, &tensors.c, 0} : c;
+}
+
+GroupedRanges check_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device) {
+  const auto& [a, b, ends, scale_inv_a, scale_inv_b, out, c, beta] = tensors;
+  if (ends.capacity) refuse_ends(ends, "have a capacity, but along K experts follow each other: leave it out");
+  check_same_k(tensors);
+  const Range written = check_matrix("grouped_gemm out", out, spec.gemm.out, ends.experts * a.rows, b.rows, device,
+                                     "M of a for each expert, and N of b");
+  return {.scale_inv_a =
+              check_scale_inv_along_k("grouped_gemm scale_inv_a", scale_inv_a, spec.gemm.a, spec.gemm.scale_a,
+                                      ends.experts, a.rows, device, "one for each of a's M rows, of each expert"),
+          .scale_inv_b =
+              check_scale_inv_along_k("grouped_gemm scale_inv_b", scale_inv_b, spec.gemm.b, spec.gemm.scale_b,
+                                      ends.experts, b.rows, device, "one for each of b's N rows, of each expert"),
+          .out = written,
+          .c = check_c(spec, tensors, device)};
+}
+
+GroupedRanges check_along_rows(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device) {
+  check_capacity(tensors.ends, tensors.a);
+  check_same_k(tensors);
+  if (tensors.b.rows % tensors.ends.experts != 0) {
+    refuse("grouped_gemm b", tensors.b,
+           fmt::format("its rows must be those of {} experts, N for each of them", tensors.ends.experts));
+  }
+  const std::int64_t n = tensors.b.rows / tensors.ends.experts;
+  const Range out = check_matrix("grouped_gemm out", tensors.out, spec.gemm.out, tensors.a.rows, n, device,
+                                 "M of a, and b's rows divided by the number of experts");
+  return {.scale_inv_a = check_scale_inv_a(spec.gemm, tensors, device),
+          .scale_inv_b = check_scale_inv_b(spec.gemm, tensors, n, device),
+          .out = out,
+          .c = check_c(spec, tensors, device)};
+}
+
 }  // namespace
 
 void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device) {
   validate_spec(spec);
-  const GemmSpec& gemm = spec.gemm;
-  const Range a = check_matrix("grouped_gemm a", tensors.a, gemm.a, device);
-  const Range b = check_matrix("grouped_gemm b", tensors.b, gemm.b, device);
+  const Range a = check_matrix("grouped_gemm a", tensors.a, spec.gemm.a, device);
+  const Range b = check_matrix("grouped_gemm b", tensors.b, spec.gemm.b, device);
   check_ends(tensors.ends, device);
-  check_capacity(tensors.ends, tensors.a);
-  const std::int64_t experts = tensors.ends.experts;
-  if (tensors.b.cols != tensors.a.cols) {
-    refuse("grouped_gemm b", tensors.b,
-           fmt::format("its K is {}, but that of a, which is {}, is {}", tensors.b.cols, describe(tensors.a),
-                       tensors.a.cols));
-  }
-  if (tensors.b.rows % experts != 0) {
-    refuse("grouped_gemm b", tensors.b,
-           fmt::format("its rows must be those of {} experts, N for each of them", experts));
-  }
-  const std::int64_t n = tensors.b.rows / experts;
-  const Range out = check_matrix("grouped_gemm out", tensors.out, gemm.out, tensors.a.rows, n, device,
-                                 "M of a, and b's rows divided by the number of experts");
+  const GroupedRanges others =
+      spec.along_k ? check_along_k(spec, tensors, device) : check_along_rows(spec, tensors, device);
   const Tensor ends = bytes_of(tensors.ends);
   const char* const what = name_of(tensors.ends);
-  const std::array inputs{a, b, check_scale_inv_a(gemm, tensors, device), check_scale_inv_b(gemm, tensors, n, device),
-                          Range{what, &ends, byte_span(ends, what)}};
-  check_overlaps(inputs, {&out, 1});
-  if (device.type == DeviceType::cpu) check_values(tensors.ends, tensors.a.rows);
+  const std::array inputs{a,       b, others.scale_inv_a, others.scale_inv_b, Range{what, &ends, byte_span(ends, what)},
+                          others.c};
+  check_overlaps(inputs, {&others.out, 1});
+  if (device.type != DeviceType::cpu) return;
+  check_values(tensors.ends, spec.along_k ? tensors.a.cols : tensors.a.rows, spec.along_k ? "column" : "row");
 }
 
 }  // namespace ingot
@@ -158,9 +209,51 @@ Tensor scale_inv_of(const Tensor& all, ScaleGranularity scale, std::int64_t begi
   return part;
 }
 
+Tensor columns_of(const Tensor& tensor, std::int64_t begin, std::int64_t end) {
+  Tensor part = tensor;
+  part.data = static_cast<std::byte*>(tensor.data) + begin * size_of(tensor.dtype);
+  part.cols = end - begin;
+  return part;
+}
+
+// An expert's scale_inv along K, of an operand with so many rows.
+Tensor scale_inv_along_k(const Tensor& all, ScaleGranularity scale, std::int64_t expert, std::int64_t rows) {
+  const std::int64_t count = scale == kRowwise ? rows : 1;
+  Tensor part = all;
+  part.data = static_cast<float*>(all.data) + (scale == kTensorwise && all.cols == 1 ? 0 : expert * count);
+  part.cols = count;
+  return part;
+}
+
+void grouped_gemm_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, ThreadPool& pool) {
+  const MatmulSize size = gemm_size(spec, tensors);
+  if (size.m == 0 || size.n == 0) return;
+  std::int64_t begin = 0;
+  for (std::int64_t e = 0; e < tensors.ends.experts; ++e) {
+    const std::int64_t end = tensors.ends.data[e];
+    GemmSpec of = spec.gemm;
+    GemmTensors expert{.a = columns_of(tensors.a, begin, end),
+                       .b = columns_of(tensors.b, begin, end),
+                       .out = rows_of(tensors.out, e * size.m, (e + 1) * size.m),
+                       .beta = tensors.beta};
+    if (of.epilogue.c) expert.c = rows_of(tensors.c, e * size.m, (e + 1) * size.m);
+    float zero = 0;
+    if (is_fp8(of.a) && begin == end) {
+      of.scale_a = of.scale_b = kTensorwise;
+      expert.scale_inv_a = expert.scale_inv_b = vector(&zero, Dtype::f32, 1, tensors.a.device);  // not a NaN's product
+    } else if (is_fp8(of.a)) {
+      expert.scale_inv_a = scale_inv_along_k(tensors.scale_inv_a, of.scale_a, e, size.m);
+      expert.scale_inv_b = scale_inv_along_k(tensors.scale_inv_b, of.scale_b, e, size.n);
+    }
+    gemm(of, expert, pool);
+    begin = end;
+  }
+}
+
 }  // namespace
 
 void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, ThreadPool& pool) {
+  if (spec.along_k) return grouped_gemm_along_k(spec, tensors, pool);
   const GemmSpec& of = spec.gemm;
   const MatmulSize size = gemm_size(spec, tensors);
   std::int64_t begin = 0;

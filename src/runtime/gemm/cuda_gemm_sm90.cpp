@@ -119,12 +119,13 @@ Sm90GemmParams params_of(const GemmSpec& spec, const GemmTensors& tensors, const
                         .whole_vectors = whole_vectors(tensors.out) ? 1U : 0U,
                         .epilogue = epilogue_params(tensors),
                         .cut = {}};
+  if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, driver);
+  if (size.k == 0) return params;  // along K, where no operand is read then
   // Once they are staged, operands are stored along K.
   encode_operand(params.a, params.tail_a, tensors.a, spec.staged_a ? Layout::k_major : spec.layout_a,
                  {.all = static_cast<u32>(size.m), .tile = tiling.m, .blocks = tiling.cluster_n}, driver);
   encode_operand(params.b, params.tail_b, tensors.b, spec.staged_b ? Layout::k_major : spec.layout_b,
                  {.all = static_cast<u32>(size.n), .tile = tiling.n, .blocks = tiling.cluster_m}, driver);
-  if (params.whole_vectors != 0 && !is_fp8(spec.out)) encode_out(params.out_map, tensors.out, driver);
   return params;
 }
 
@@ -177,18 +178,39 @@ void gemm_sm90_pair(const GemmPairSpec& spec, const GemmTensors& first, const Ge
                   params, stream);
 }
 
+namespace {
+
+// What gemm_sm90() and the rules need to know of a grouped GEMM's tensors.
+GemmTensors gemm_tensors(const GroupedGemmTensors& t) {
+  return {.a = t.a,
+          .b = t.b,
+          .scale_inv_a = t.scale_inv_a,
+          .scale_inv_b = t.scale_inv_b,
+          .out = t.out,
+          .c = t.c,
+          .beta = t.beta};
+}
+
+// The output of all experts, with the K of one or of all.
+MatmulSize size_of_all(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, const MatmulSize& size) {
+  if (!spec.along_k) return {.m = size.m, .n = tensors.b.rows, .k = size.k};
+  return {.m = tensors.ends.experts * size.m, .n = size.n, .k = std::max<std::int64_t>(size.k, 1)};
+}
+
+// From one expert's scale_inv to the next one's, along K.
+u32 expert_stride(const Tensor& scale_inv, std::int64_t experts) {
+  return scale_inv.cols == 1 ? 0 : static_cast<u32>(scale_inv.cols / experts);
+}
+
+}  // namespace
+
 void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream, Launcher& launcher) {
   const MatmulSize size = gemm_size(spec, tensors);
   if (size.m == 0 || size.n == 0) return;
   const std::int64_t experts = tensors.ends.experts;
   const GroupedGemmSpec chosen = with_grouped_tiling(spec, size, experts, launcher.multiprocessors());
-  const GemmTensors gemm{.a = tensors.a,
-                         .b = tensors.b,
-                         .scale_inv_a = tensors.scale_inv_a,
-                         .scale_inv_b = tensors.scale_inv_b,
-                         .out = tensors.out};
-  const MatmulSize of_all{.m = size.m, .n = tensors.b.rows, .k = size.k};
-  if (const char* const reason = sm90_refusal(chosen.gemm, gemm, of_all, launcher.target())) {
+  const GemmTensors gemm = gemm_tensors(tensors);
+  if (const char* const reason = sm90_refusal(chosen.gemm, gemm, size_of_all(spec, tensors, size), launcher.target())) {
     throw Error(ErrorCode::invalid_argument, print(spec),
                 fmt::format("{}; grouped GEMMs have no other kernel", reason));
   }
@@ -197,12 +219,21 @@ void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors
                            .ends = tensors.ends.data,
                            .experts = static_cast<u32>(experts),
                            .capacity = static_cast<u32>(tensors.ends.capacity.value_or(0))};
-  encode(params.gemm.tail_a, tensors.a, box_of(tensors.a, sm90_expert_box(tiling)), launcher.driver());
+  const auto multiprocessors = static_cast<u32>(launcher.multiprocessors());
+  u32 blocks = 0;
+  if (spec.along_k) {
+    params.gemm.factor_a_group_stride = expert_stride(tensors.scale_inv_a, experts);
+    params.gemm.factor_b_group_stride = expert_stride(tensors.scale_inv_b, experts);
+    blocks = sm90_along_k_blocks(tiling, params.gemm.m, params.gemm.n, params.experts, multiprocessors);
+  } else {
+    encode(params.gemm.tail_a, tensors.a, box_of(tensors.a, sm90_expert_box(tiling)), launcher.driver());
+    blocks = sm90_grouped_blocks(tiling, params.gemm.m, params.gemm.n, params.experts, multiprocessors);
+  }
   GemmSm90Config config = sm90_scale_inv_config(chosen.gemm);
   config.experts = true;
+  config.along_k = spec.along_k;
   launcher.launch(chosen, Pass::main,
-                  {.grid_x = sm90_grouped_blocks(tiling, params.gemm.m, params.gemm.n, params.experts,
-                                                 static_cast<u32>(launcher.multiprocessors())),
+                  {.grid_x = blocks,
                    .block = kSm90Threads,
                    .cluster = sm90_cluster_size(tiling),
                    .shared_bytes = sm90_shared_bytes(config)},

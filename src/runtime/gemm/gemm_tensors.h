@@ -49,13 +49,15 @@ struct GemmWork {
   GemmTensors tensors{};
 };
 
-// Which rows of a each expert of a grouped GEMM has; `data` is in the device's memory. Without a capacity they are
-// contiguous: data[e] is the row at which expert e's rows end, 0 <= data[0] <= data[1] ... <= M. With one they are
-// masked, as for decoding under a captured graph: rows e * capacity to (e + 1) * capacity belong to expert e, M =
-// experts * capacity, and 0 <= data[e] <= capacity is how many of them it uses.
+// Which rows of a (along K: which columns) each expert of a grouped GEMM has; `data` is in the device's memory. Without
+// a capacity they are contiguous: data[e] is the row at which expert e's rows end, 0 <= data[0] <= data[1] ... <= M.
+// With one they are masked, as for decoding under a captured graph: rows e * capacity to (e + 1) * capacity belong to
+// expert e, M = experts * capacity, and 0 <= data[e] <= capacity is how many of them it uses.
 //
-// A GPU's values are not seen by the host. If one is out of these bounds, which rows an expert has is unspecified, but
-// nothing outside of the tensors is read or written.
+// Along K they are contiguous, and of columns: those of expert e in a and in b end at column data[e] <= K.
+//
+// A GPU's values are not seen by the host. If one is out of these bounds, which rows or columns an expert has is
+// unspecified, but nothing outside of the tensors is read or written.
 struct ExpertEnds {
   const std::int32_t* data = nullptr;
   std::int64_t experts = 0;  // 1 to kMostExperts
@@ -69,6 +71,10 @@ struct ExpertEnds {
 // scale_inv of FP8 operands are as in GemmTensors: of a those of a matrix [M, K]; of b one for each expert, one for
 // each of its experts * N rows, or those of groups or blocks of the first expert, then of the next, and so on. Each
 // expert begins with a block of its own: with 128 x 128 blocks it has ceil(N / 128) rows of them.
+//
+// Along K (GroupedGemmSpec::along_k), b is [N, K] and out is [experts * M, N], expert e's in rows e * M to (e + 1) * M;
+// all of out is written. scale_inv of a are one, one for each expert, or (rowwise) one for each of its experts * M
+// rows; of b likewise with N.
 struct GroupedGemmTensors {
   Tensor a;  // [M, K]
   Tensor b;  // [experts * N, K]
@@ -76,6 +82,8 @@ struct GroupedGemmTensors {
   Tensor scale_inv_a{};
   Tensor scale_inv_b{};
   Tensor out;  // [M, N]
+  Tensor c{};  // as GemmTensors has it, for an epilogue that adds it; of out's shape
+  float beta = 1.0F;
 };
 
 // Copies codes of any FP8 dtype from input[rows, cols] to output[rows, cols], or to output[cols, rows] if
@@ -100,7 +108,7 @@ inline MatmulSize gemm_size(const GemmSpec& spec, const GemmTensors& tensors) {
           .n = extent_mn(tensors.b, spec.layout_b),
           .k = extent_k(tensors.a, spec.layout_a)};
 }
-// M of all experts, N of one.
+// M of all experts, N of one; along K, K of all experts.
 inline MatmulSize gemm_size(const GroupedGemmSpec& /*spec*/, const GroupedGemmTensors& tensors) {
   return {.m = tensors.a.rows, .n = tensors.out.cols, .k = tensors.a.cols};
 }
