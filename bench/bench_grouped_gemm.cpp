@@ -1,5 +1,6 @@
 // bench_grouped_gemm: the GEMMs of a mixture of experts in one launch (Backend::grouped_gemm), and one after the other
-// as gemm() runs them. Both results are compared before they are timed, and the ways take turns.
+// as gemm() runs them: of rows, and along K, the gradients of the experts' weights. Both results are compared before
+// they are timed, and the ways take turns.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -7,11 +8,13 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "contenders.h"
@@ -61,6 +64,16 @@ constexpr Kind kKinds[] = {{"row fast", "e4m3fn*e4m3fn->bf16 nt scale=row,row fa
                            {"blocks", "e4m3fn*e4m3fn->bf16 nt scale=1x128,128x128"},
                            {"bf16", "bf16*bf16->bf16 nt"}};
 
+// Gradients of the weights. c: what they are added to has its own memory here, so that a call can be repeated.
+constexpr Kind kKindsAlongK[] = {{"row fast", "e4m3fn*e4m3fn->bf16 nt scale=row,row fast along=k"},
+                                 {"row", "e4m3fn*e4m3fn->bf16 nt scale=row,row along=k"},
+                                 {"tensor fast", "e4m3fn*e4m3fn->bf16 nt scale=tensor,tensor fast along=k"},
+                                 {"row fast f32", "e4m3fn*e4m3fn->f32 nt scale=row,row fast along=k"},
+                                 {"row fast + c", "e4m3fn*e4m3fn->f32 nt scale=row,row fast c=f32 along=k"},
+                                 {"bf16", "bf16*bf16->bf16 nt along=k"},
+                                 {"bf16 + c", "bf16*bf16->f32 nt c=f32 along=k"}};
+constexpr std::int64_t kFewestTokens = 4096;  // of a step of training
+
 struct Case {
   std::string name;
   Layer layer;
@@ -79,73 +92,67 @@ std::vector<Case> all_cases() {
                          .routing = routing,
                          .spec = std::get<GroupedGemmSpec>(parse(fmt::format("grouped_gemm {}", kind.line)))});
       }
+      if (layer.rows < kFewestTokens) continue;
+      for (const Kind& kind : kKindsAlongK) {
+        cases.push_back(
+            {.name = fmt::format("grad {} {} x {}x{}x{}, {}, {}", layer.name, layer.experts, layer.n, layer.k,
+                                 layer.rows, routing == Routing::zipf ? "zipf" : "balanced", kind.name),
+             .layer = layer,
+             .routing = routing,
+             .spec = std::get<GroupedGemmSpec>(parse(fmt::format("grouped_gemm {}", kind.line)))});
+      }
     }
   }
   return cases;
 }
 
-// By Zipf's law the first expert has most rows; ends are multiples of nothing.
-std::vector<std::int32_t> ends_of(const Layer& layer, Routing routing) {
+// By Zipf's law the first expert has most rows. Ends are multiples of nothing; those of columns, of 16, because GEMMs
+// one after the other read only such columns where they are stored.
+std::vector<std::int32_t> ends_of(const Layer& layer, Routing routing, bool along_k) {
+  const double multiple = along_k ? 16 : 1;
   double all = 0;
   for (std::int64_t e = 1; e <= layer.experts; ++e) all += 1.0 / static_cast<double>(e);
   std::vector<std::int32_t> ends;
   double share = 0;
   for (std::int64_t e = 1; e <= layer.experts; ++e) {
     share += routing == Routing::zipf ? 1.0 / static_cast<double>(e) / all : 1.0 / static_cast<double>(layer.experts);
-    ends.push_back(static_cast<std::int32_t>(std::llround(share * static_cast<double>(layer.rows))));
+    ends.push_back(static_cast<std::int32_t>(std::llround(share * static_cast<double>(layer.rows) / multiple) *
+                                             static_cast<std::int64_t>(multiple)));
   }
   return ends;
 }
 
-// The operands in device memory, two outputs, and the tensors of each expert's GEMM. (All weights together are larger
-// than the L2.)
+Tensor rows_of(Tensor part, std::int64_t begin, std::int64_t end) {
+  part.data = static_cast<std::byte*>(part.data) + begin * part.row_stride * size_of(part.dtype);
+  part.rows = end - begin;
+  return part;
+}
+Tensor columns_of(Tensor part, std::int64_t begin, std::int64_t end) {
+  part.data = static_cast<std::byte*>(part.data) + begin * size_of(part.dtype);
+  part.cols = end - begin;
+  return part;
+}
+
+constexpr std::int64_t kFew = 16;  // of an operand that is not used, or of its K
+
+// Two outputs in device memory, and where experts end. (All weights together are larger than the L2.)
 class Buffers {
  public:
-  Buffers(MeasuredGpu& gpu, RandomData& random, const Case& c)
-      : gpu_(&gpu), spec_(c.spec), layer_(c.layer), ends_(ends_of(c.layer, c.routing)) {
-    constexpr std::int64_t kFew = 16;  // of the operand that is not used
-    const Layer& l = c.layer;
-    a_ = make_gemm_data(random, {spec_.gemm, {.m = l.rows, .n = kFew, .k = l.k}}, 1);
-    b_ = make_gemm_data(random, {spec_.gemm, {.m = kFew, .n = l.experts * l.n, .k = l.k}}, 1000);
-    grouped_ = Buffer(gpu.backend(), static_cast<std::size_t>(l.rows * l.n * 2));
+  Buffers(MeasuredGpu& gpu, const Case& c)
+      : gpu_(&gpu), spec_(c.spec), layer_(c.layer), ends_(ends_of(c.layer, c.routing, c.spec.along_k)) {
+    const auto elements = static_cast<std::size_t>(out_rows() * out_cols());
+    grouped_ = Buffer(gpu.backend(), elements * static_cast<std::size_t>(size_of(spec_.gemm.out)));
     apart_ = Buffer(gpu.backend(), grouped_.bytes());
     ends_on_gpu_ = Buffer(gpu.backend(), ends_.size() * sizeof(ends_[0]));
     gpu.device_api().copy_from_host(ends_on_gpu_.data(), ends_.data(), ends_on_gpu_.bytes(), gpu.stream());
-    place_scale_inv_b();
   }
+  virtual ~Buffers() = default;
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
 
-  GroupedGemmTensors grouped() const {
-    return {.a = a_.tensors.a,
-            .b = b_.tensors.b,
-            .ends = {.data = static_cast<const std::int32_t*>(ends_on_gpu_.data()),
-                     .experts = layer_.experts,
-                     .device = gpu_->backend().device()},
-            .scale_inv_a = a_.tensors.scale_inv_a,
-            .scale_inv_b = scale_inv_b_,
-            .out = out_of(grouped_)};
-  }
-
-  // Of the experts that have rows.
-  std::vector<GemmTensors> apart() const {
-    std::vector<GemmTensors> all;
-    std::int64_t begin = 0;
-    const GemmSpec& gemm = spec_.gemm;
-    for (std::int64_t e = 0; e < layer_.experts; ++e) {
-      const std::int64_t end = ends_[static_cast<std::size_t>(e)];
-      GemmTensors t{.a = rows_of(a_.tensors.a, begin, end),
-                    .b = rows_of(b_.tensors.b, e * layer_.n, (e + 1) * layer_.n),
-                    .out = rows_of(out_of(apart_), begin, end)};
-      if (is_fp8(gemm.a)) {
-        const bool each = gemm.scale_a != kTensorwise;  // those of groups are a matrix with a column for each row
-        t.scale_inv_a = each ? elements_of(a_.tensors.scale_inv_a, begin, end) : a_.tensors.scale_inv_a;
-        const std::int64_t of_expert = scale_inv_b_.cols / layer_.experts;
-        t.scale_inv_b = elements_of(scale_inv_b_, e * of_expert, (e + 1) * of_expert);
-      }
-      if (begin != end) all.push_back(t);
-      begin = end;
-    }
-    return all;
-  }
+  virtual GroupedGemmTensors grouped() const = 0;
+  // Of the experts that have rows or columns.
+  virtual std::vector<GemmTensors> apart() const = 0;
 
   void poison() const {
     for (const Buffer* const out : {&grouped_, &apart_}) gpu_->fill(out->data(), 0xff, out->bytes());
@@ -157,7 +164,7 @@ class Buffers {
     double error = 0;
     double norm = 0;
     for (std::int64_t i = 0; i < kChecked; ++i) {
-      const std::int64_t r = i == 0 ? layer_.rows - 1 : i * 7919 % layer_.rows;
+      const std::int64_t r = i == 0 ? out_rows() - 1 : i * 7919 % out_rows();
       const std::vector<double> x = row(grouped_, r);
       const std::vector<double> y = row(apart_, r);
       for (std::size_t n = 0; n < x.size(); ++n) {
@@ -169,50 +176,180 @@ class Buffers {
     return relative <= 0x1p-8 ? "" : fmt::format("relative difference {:.3g} of {} rows", relative, kChecked);
   }
 
- private:
-  static Tensor rows_of(Tensor part, std::int64_t begin, std::int64_t end) {
-    part.data = static_cast<std::byte*>(part.data) + begin * part.row_stride * size_of(part.dtype);
-    part.rows = end - begin;
-    return part;
+ protected:
+  const MeasuredGpu& gpu() const { return *gpu_; }
+  const GemmSpec& gemm() const { return spec_.gemm; }
+  const Layer& layer() const { return layer_; }
+  Device device() const { return gpu_->backend().device(); }
+  Tensor grouped_out() const { return out_of(grouped_); }
+  Tensor apart_out() const { return out_of(apart_); }
+  ExpertEnds ends() const {
+    return {
+        .data = static_cast<const std::int32_t*>(ends_on_gpu_.data()), .experts = layer_.experts, .device = device()};
   }
-  static Tensor elements_of(Tensor part, std::int64_t begin, std::int64_t end) {
-    part.data = static_cast<std::byte*>(part.data) + begin * size_of(part.dtype);
-    part.cols = end - begin;
-    return part;
+  // Calls use(expert, begin, end).
+  template <class Use>
+  void each_expert(const Use& use) const {
+    std::int64_t begin = 0;
+    for (std::int64_t e = 0; e < layer_.experts; ++e) {
+      const std::int64_t end = ends_[static_cast<std::size_t>(e)];
+      if (begin != end) use(e, begin, end);
+      begin = end;
+    }
   }
 
+ private:
+  std::int64_t out_rows() const { return spec_.along_k ? layer_.experts * layer_.n : layer_.rows; }
+  std::int64_t out_cols() const { return spec_.along_k ? layer_.k : layer_.n; }
   Tensor out_of(const Buffer& memory) const {
-    return matrix(memory.data(), Dtype::bf16, layer_.rows, layer_.n, gpu_->backend().device());
+    return matrix(memory.data(), spec_.gemm.out, out_rows(), out_cols(), device());
   }
 
   std::vector<double> row(const Buffer& memory, std::int64_t r) const {
-    std::vector<u16> bits(static_cast<std::size_t>(layer_.n));
-    gpu_->device_api().copy_to_host(bits.data(), static_cast<const std::byte*>(memory.data()) + r * layer_.n * 2,
-                                    bits.size() * 2, gpu_->stream());
-    std::vector<double> values;
-    for (const u16 word : bits) values.push_back(static_cast<double>(to_float(bf16{word})));
+    const Tensor of = rows_of(out_of(memory), r, r + 1);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(of.cols * size_of(of.dtype)));
+    gpu_->device_api().copy_to_host(bytes.data(), of.data, bytes.size(), gpu_->stream());
+    std::vector<double> values(static_cast<std::size_t>(of.cols));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (of.dtype == Dtype::f32) {
+        values[i] = static_cast<double>(element<float>(bytes, i));
+      } else {
+        values[i] = static_cast<double>(to_float(bf16{element<u16>(bytes, i)}));
+      }
+    }
     return values;
   }
-
-  // One scale_inv of all experts' b is that of each.
-  void place_scale_inv_b() {
-    scale_inv_b_ = b_.tensors.scale_inv_b;
-    if (!is_fp8(spec_.gemm.b) || spec_.gemm.scale_b != kTensorwise) return;
-    scale_inv_of_experts_ = Buffer(gpu_->backend(), static_cast<std::size_t>(layer_.experts) * sizeof(float));
-    for (std::int64_t e = 0; e < layer_.experts; ++e) {
-      gpu_->copy(static_cast<float*>(scale_inv_of_experts_.data()) + e, scale_inv_b_.data, sizeof(float));
-    }
-    scale_inv_b_ = vector(scale_inv_of_experts_.data(), Dtype::f32, layer_.experts, gpu_->backend().device());
+  template <class T>
+  static T element(const std::vector<std::byte>& bytes, std::size_t i) {
+    T value;
+    std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+    return value;
   }
 
   MeasuredGpu* gpu_;
   GroupedGemmSpec spec_;
   Layer layer_;
   std::vector<std::int32_t> ends_;
+  Buffer grouped_, apart_, ends_on_gpu_;
+};
+
+// The operands, and the tensors of each expert's GEMM.
+class RowBuffers : public Buffers {
+ public:
+  RowBuffers(MeasuredGpu& gpu, RandomData& random, const Case& c) : Buffers(gpu, c) {
+    const Layer& l = layer();
+    a_ = make_gemm_data(random, {gemm(), {.m = l.rows, .n = kFew, .k = l.k}}, 1);
+    b_ = make_gemm_data(random, {gemm(), {.m = kFew, .n = l.experts * l.n, .k = l.k}}, 1000);
+    place_scale_inv_b(gpu);
+  }
+
+  GroupedGemmTensors grouped() const override {
+    return {.a = a_.tensors.a,
+            .b = b_.tensors.b,
+            .ends = ends(),
+            .scale_inv_a = a_.tensors.scale_inv_a,
+            .scale_inv_b = scale_inv_b_,
+            .out = grouped_out()};
+  }
+
+  std::vector<GemmTensors> apart() const override {
+    std::vector<GemmTensors> all;
+    each_expert([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
+      GemmTensors t{.a = rows_of(a_.tensors.a, begin, end),
+                    .b = rows_of(b_.tensors.b, e * layer().n, (e + 1) * layer().n),
+                    .out = rows_of(apart_out(), begin, end)};
+      if (is_fp8(gemm().a)) {
+        const bool each = gemm().scale_a != kTensorwise;  // those of groups are a matrix with a column for each row
+        t.scale_inv_a = each ? columns_of(a_.tensors.scale_inv_a, begin, end) : a_.tensors.scale_inv_a;
+        const std::int64_t of_expert = scale_inv_b_.cols / layer().experts;
+        t.scale_inv_b = columns_of(scale_inv_b_, e * of_expert, (e + 1) * of_expert);
+      }
+      all.push_back(t);
+    });
+    return all;
+  }
+
+ private:
+  // One scale_inv of all experts' b is that of each.
+  void place_scale_inv_b(MeasuredGpu& gpu) {
+    scale_inv_b_ = b_.tensors.scale_inv_b;
+    if (!is_fp8(gemm().b) || gemm().scale_b != kTensorwise) return;
+    scale_inv_of_experts_ = Buffer(gpu.backend(), static_cast<std::size_t>(layer().experts) * sizeof(float));
+    for (std::int64_t e = 0; e < layer().experts; ++e) {
+      gpu.copy(static_cast<float*>(scale_inv_of_experts_.data()) + e, scale_inv_b_.data, sizeof(float));
+    }
+    scale_inv_b_ = vector(scale_inv_of_experts_.data(), Dtype::f32, layer().experts, device());
+  }
+
   GemmData a_, b_;
-  Buffer grouped_, apart_, ends_on_gpu_, scale_inv_of_experts_;
+  Buffer scale_inv_of_experts_;
   Tensor scale_inv_b_;
 };
+
+// a: grad_output's transpose; b: the input's. What is added is zeros.
+class ColumnBuffers : public Buffers {
+ public:
+  ColumnBuffers(MeasuredGpu& gpu, RandomData& random, const Case& c) : Buffers(gpu, c) {
+    const Layer& l = layer();
+    a_ = make_gemm_data(random, {gemm(), {.m = l.n, .n = kFew, .k = l.rows}}, 1);
+    b_ = make_gemm_data(random, {gemm(), {.m = kFew, .n = l.k, .k = l.rows}}, 1000);
+    scale_a_ = make_gemm_data(random, {gemm(), {.m = l.experts * l.n, .n = kFew, .k = kFew}}, 2000);
+    scale_b_ = make_gemm_data(random, {gemm(), {.m = kFew, .n = l.experts * l.k, .k = kFew}}, 3000);
+    if (!gemm().epilogue.c) return;
+    const Tensor out = grouped_out();
+    c_ = Buffer(gpu.backend(), static_cast<std::size_t>(out.rows * out.cols * size_of(out.dtype)));
+    gpu.fill(c_.data(), 0, c_.bytes());
+  }
+
+  GroupedGemmTensors grouped() const override {
+    return {.a = a_.tensors.a,
+            .b = b_.tensors.b,
+            .ends = ends(),
+            .scale_inv_a = scale_a_.tensors.scale_inv_a,
+            .scale_inv_b = scale_b_.tensors.scale_inv_b,
+            .out = grouped_out(),
+            .c = added()};
+  }
+
+  std::vector<GemmTensors> apart() const override {
+    std::vector<GemmTensors> all;
+    each_expert([&](std::int64_t e, std::int64_t begin, std::int64_t end) {
+      const auto [m, n] = std::pair{layer().n, layer().k};
+      GemmTensors t{.a = columns_of(a_.tensors.a, begin, end),
+                    .b = columns_of(b_.tensors.b, begin, end),
+                    .scale_inv_a = scale_a_.tensors.scale_inv_a,
+                    .scale_inv_b = scale_b_.tensors.scale_inv_b,
+                    .out = rows_of(apart_out(), e * m, (e + 1) * m)};
+      if (gemm().scale_a == kRowwise) t.scale_inv_a = columns_of(t.scale_inv_a, e * m, (e + 1) * m);
+      if (gemm().scale_b == kRowwise) t.scale_inv_b = columns_of(t.scale_inv_b, e * n, (e + 1) * n);
+      if (gemm().epilogue.c) t.c = rows_of(added(), e * m, (e + 1) * m);
+      all.push_back(t);
+    });
+    return all;
+  }
+
+ private:
+  Tensor added() const {
+    if (!gemm().epilogue.c) return {};
+    const Tensor out = grouped_out();
+    return matrix(c_.data(), *gemm().epilogue.c, out.rows, out.cols, device());
+  }
+
+  GemmData a_, b_, scale_a_, scale_b_;
+  Buffer c_;
+};
+
+std::unique_ptr<Buffers> make_buffers(MeasuredGpu& gpu, RandomData& random, const Case& c) {
+  if (c.spec.along_k) return std::make_unique<ColumnBuffers>(gpu, random, c);
+  return std::make_unique<RowBuffers>(gpu, random, c);
+}
+
+// Of one expert, with the lines of all experts.
+MatmulSize size_of_gemm(const Case& c) {
+  const Layer& l = c.layer;
+  if (c.spec.along_k) return {.m = l.n, .n = l.k, .k = l.rows};
+  return {.m = l.rows, .n = l.n, .k = l.k};
+}
 
 struct Contender {
   std::string label;
@@ -232,16 +369,15 @@ class Bench {
 
   // The GEMMs one after the other come first.
   std::vector<Contender> run(const Case& c) {
-    const Buffers buffers(gpu_, random_, c);
-    const GroupedGemmTensors grouped = buffers.grouped();
-    const std::vector<GemmTensors> apart = buffers.apart();
+    const std::unique_ptr<const Buffers> buffers = make_buffers(gpu_, random_, c);
+    const GroupedGemmTensors grouped = buffers->grouped();
+    const std::vector<GemmTensors> apart = buffers->apart();
     std::vector<Contender> all{{.label = "apart", .enqueue = [&] {
                                   for (const GemmTensors& t : apart) {
                                     gpu_.backend().gemm(c.spec.gemm, t, gpu_.stream());
                                   }
                                 }}};
-    const MatmulSize size{.m = c.layer.rows, .n = c.layer.n, .k = c.layer.k};
-    const GroupedGemmSpec chosen = with_grouped_tiling(c.spec, size, c.layer.experts, multiprocessors_);
+    const GroupedGemmSpec chosen = with_grouped_tiling(c.spec, size_of_gemm(c), c.layer.experts, multiprocessors_);
     const auto add = [&](const GroupedGemmSpec& spec, const char* mark) {
       all.push_back({.label = print(*spec.gemm.tiling) + mark,
                      .enqueue = [this, spec, &grouped] { gpu_.backend().grouped_gemm(spec, grouped, gpu_.stream()); }});
@@ -252,7 +388,7 @@ class Bench {
       spec.gemm.tiling = tiling;
       if (spec != chosen) add(spec, "");
     }
-    measure_all(buffers, all);
+    measure_all(*buffers, all);
     return all;
   }
 
@@ -293,9 +429,9 @@ std::string to_text(const Case& c, const std::vector<Contender>& contenders) {
   std::string text;
   for (const Contender& contender : contenders) {
     const double us = contender.timing.median_us;
-    text += contender.fault.empty() ? fmt::format("{:<58}{:<30}{:>9.1f}{:>9.0f}{:>8.3f}\n", c.name, contender.label, us,
+    text += contender.fault.empty() ? fmt::format("{:<66}{:<30}{:>9.1f}{:>9.0f}{:>8.3f}\n", c.name, contender.label, us,
                                                   teraflops(c, us), contenders.front().timing.median_us / us)
-                                    : fmt::format("{:<58}{:<30} WRONG  {}\n", c.name, contender.label, contender.fault);
+                                    : fmt::format("{:<66}{:<30} WRONG  {}\n", c.name, contender.label, contender.fault);
   }
   return text;
 }
@@ -320,7 +456,7 @@ int run(const Options& options) {
   std::erase_if(cases, [&](const Case& c) { return !is_chosen(c.name, options.filters); });
   if (cases.empty()) throw Error(ErrorCode::invalid_argument, "--filter", "no case has this text in its name: --list");
   if (options.list) {
-    for (const Case& c : cases) fmt::print("{:<58}{}\n", c.name, print(c.spec));
+    for (const Case& c : cases) fmt::print("{:<66}{}\n", c.name, print(c.spec));
     return 0;
   }
   const std::optional<ContextOptions> on_cuda = cuda_options();
@@ -334,7 +470,7 @@ int run(const Options& options) {
   Bench bench(context, options);
   fmt::print("Ingot {} ({}), {}, driver {}, {}; rows of all experts x N x K; *: the library's choice\n\n",
              machine.ingot, machine.commit, machine.device, machine.driver, machine.date);
-  fmt::print("{:<58}{:<30}{:>9}{:>9}{:>8}\n", "case", "launches", "us", "TFLOP/s", "ratio");
+  fmt::print("{:<66}{:<30}{:>9}{:>9}{:>8}\n", "case", "launches", "us", "TFLOP/s", "ratio");
   Json json = header("grouped_gemm", machine);
   json["cases"] = Json::array();
   bool failed = false;

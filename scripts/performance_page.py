@@ -107,8 +107,9 @@ SECTIONS = (
     (
         "Grouped GEMMs",
         "TFLOPS of one launch for all experts, in the tiling that the library chose, and times as fast as the same GEMMs one "
-        "after the other. Experts x rows of all of them x columns of one x K; balanced: as many rows each; zipf: the i-th "
-        "expert's share is proportional to 1 / i. bf16 output.",
+        "after the other. Experts x rows of all of them x columns of one x K (grad, the weights' gradients: x M x N of one x K "
+        "of all); balanced: as many rows each; zipf: the i-th expert's share is proportional to 1 / i. bf16 output; f32, + c: "
+        "f32, added to c.",
         kernels.grouped_gemms,
     ),
     (
