@@ -112,7 +112,7 @@ def gemms(results: Results) -> list[str]:
 
 def grouped_gemms(results: Results) -> list[str]:
     lines = []
-    for _, file, found in results.of("grouped_gemm"):
+    for _, file, found in [*results.of("grouped_gemm"), *results.of("grouped_gemm_gradients")]:
         kinds: list[str] = []
         rows: dict[str, dict[str, str]] = {}
         for case in found["cases"]:
