@@ -191,7 +191,6 @@ std::vector<DequantMatmulSpec> order(const DequantMatmulSpec& spec, const Matmul
 // Do the two GEMMs have the operands of a layer's gradients in one of the recipes? first: grad_output[M, N] @ weight[N,
 // K], second: grad_output^T @ input[M, K].
 bool are_of_one_recipe(const GemmSpec& first, const GemmSpec& second) {
-  if (first.epilogue.c) return false;  // only grad_weight is added to
   const auto fits = [](const GemmSpec& spec, Layout layout_a) {
     return is_fp8(spec.a) || (spec.layout_a == layout_a && spec.layout_b == Layout::mn_major);
   };
