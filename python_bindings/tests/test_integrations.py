@@ -150,6 +150,8 @@ def test_lightning_example():
     with_example = Module()
     with_example.example_input_array = torch.zeros(16, 32)
     asked = IngotPrecision("rowwise", example=True)
+    with pytest.raises(ingot.Error, match="example: is True, but Module has no example_input_array: set it, or leave example out"):
+        asked.convert_module(Module())
     asked.convert_module(with_example)
     assert asked.report.norms["net.0"] == "is computed within net.1"
 

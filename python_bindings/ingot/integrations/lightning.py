@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 
 from ..nn import ConvertReport, convert, sync_amax_history
+from ..torch._errors import LinearError
 from ..torch._module_calls import check_module_recipe
 
 if "pytorch_lightning" in sys.modules and "lightning" not in sys.modules:
@@ -32,7 +33,7 @@ class IngotPrecision(Precision):
     recipe and options: as convert() takes them. example=True takes the module's example_input_array, with which norms are
     computed within casts: only for modules whose training_step() runs the layers by forward(). autocast: the dtype of operations
     besides FP8 GEMMs in each step, None for that of the module. The scales of "delayed" are made before each optimizer's step.
-    `report` says what was converted. Raises LinearError for an unknown recipe.
+    `report` says what was converted. Raises LinearError for an unknown recipe, and for a module without that array.
     """
 
     precision = "ingot"  # type: ignore[assignment]
@@ -48,6 +49,11 @@ class IngotPrecision(Precision):
         options = dict(self.options)
         if options.get("example") is True:
             options["example"] = getattr(module, "example_input_array", None)
+            if options["example"] is None:
+                raise LinearError(
+                    f"IngotPrecision example: is True, but {type(module).__name__} has no example_input_array: set it, or leave "
+                    "example out"
+                )
         self.report, self._module = convert(module, self.recipe, **options), module
         return module
 
