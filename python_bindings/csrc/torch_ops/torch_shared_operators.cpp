@@ -242,7 +242,7 @@ void backward_of_first(const Backward& run, NormGradients& norm, const Tensor& g
                        run.call.run());
 }
 
-// Adds to the gradient of the values, which only the last layer's is not in yet.
+// Adds to the gradient of the values; the last layer writes it.
 void backward_of_other(const Backward& run, std::size_t at, const Tensor& grad_input, LayerGradients& gradients) {
   const LinearPlan& layer = run.plan.layer(at);
   const Device device = run.call.device();
@@ -311,8 +311,8 @@ void backward(TorchArgumentsOf<kSharedLinearBackward>& all) {
     gradients.emplace_back(plan.layer(is_layer ? at : 0), is_layer && run.wants_weight(at),
                            is_layer && run.wants_bias(at), device, *arguments.main_grads[at]);
   }
-  // The gradient of the shared values, to which layers add theirs from the last to the first, as autograd adds those of
-  // separate layers. Without a norm it is the input's.
+  // The gradient of the shared values, to which layers add theirs from the last to the first, in the order of autograd.
+  // Without a norm it is the input's.
   const bool flows_on = wants_input && first.norm.has_value();
   const TorchResult behind_norm(flows_on, flows_on ? norm.input.tensor.sizes() : std::span<const std::int64_t>{},
                                 first.linear.dtypes.input, device);

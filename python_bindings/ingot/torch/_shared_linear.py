@@ -54,7 +54,7 @@ def shared_linear(
 
     Outputs and the weights' gradients have the bits of separate layers. The input, or what the norm makes of it, is
     cast once, and backward keeps its codes once. The input's gradient is the sum of the layers', from the last to the
-    first, rounded after each. Raises LinearError, an ingot.Error that names the layers.
+    first, rounded after each addition. Raises LinearError, an ingot.Error that names the layers.
     """
     biases = (None,) * len(weights) if biases is None else biases
     if not 2 <= len(weights) <= _MOST or len(biases) != len(weights) or options._count != len(weights):
