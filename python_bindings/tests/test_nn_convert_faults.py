@@ -62,8 +62,8 @@ def test_norms_that_stay(how):
     model, x = Block(how), torch.randn(4, 32)
     expected = [model.train(training)(x.clone()) for training in (True, False)]
     report = convert(model, "high_precision", example=x)
-    what = "is torch.nn.functional.rms_norm now" if how.startswith("a gate") else "stays by itself"
-    assert report.norms == {"norm": f"{what}: other modules read it too, or it is not called once"}
+    what = " as torch.nn.functional.rms_norm" if how.startswith("a gate") else ""
+    assert report.norms == {"norm": f"stays by itself{what}: other modules read it too, or it is not called once"}
     assert max(largest(model.train(training)(x.clone()), each) for training, each in zip((True, False), expected)) < 1e-5
 
 
@@ -94,7 +94,7 @@ def test_a_norm_of_a_library_is_one_function():
     model, x = EndsInANorm(), torch.randn(4, 32)
     own, mine = LibraryNorm.forward, model.norm
     expected = model(x).double()
-    assert convert(model, "high_precision", example=x).norms["norm"].startswith("is torch.nn.functional.rms_norm now: ")
+    assert convert(model, "high_precision", example=x).norms["norm"].startswith("stays by itself as torch.nn.functional.rms_norm: ")
     assert repr(model.norm) == "PyTorchNorm(rms_norm in the place of LibraryNorm)" and list(model.norm.state_dict()) == ["weight"]
     with unittest.mock.patch.object(LibraryNorm, "forward", side_effect=AssertionError):
         assert largest(model(x), expected) < 1e-5
@@ -109,14 +109,50 @@ def test_a_norm_of_a_library_is_one_function():
         assert torch.equal(each.norm(x=x.bfloat16()), found)
         assert found.dtype == torch.float32 and largest(found, 2 * own(mine, x.bfloat16()) / mine.weight) < 1e-2
         assert torch.equal(each.bfloat16().norm(x), own(each.norm, x)) and each.norm(x.bfloat16()).dtype == torch.bfloat16
+    with pytest.raises(ingot.Error, match="a norm that is rms_norm now cannot be copied to several GPUs by torch.nn.DataParallel"):
+        model.norm._replicate_for_data_parallel()
+    parametrized = copy.deepcopy(model)
+    torch.nn.utils.parametrize.register_parametrization(parametrized.norm, "weight", Doubled())
+    for given in (x, x.bfloat16()):
+        assert torch.equal(parametrized.norm(given), 2 * model.norm(given))
     assert restore(model) == 2 and type(model.norm) is LibraryNorm and model.norm.weight[0] == 2
 
 
-def test_norms_that_no_function_computes():
-    for model in (EndsInANorm(centred=True), nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32))):
-        report = convert(model, "high_precision", example=torch.randn(4, 32))
-        (name, text), = report.norms.items()
-        assert text.startswith("stays by itself: ") and type(model.get_submodule(name)) in (LibraryNorm, nn.LayerNorm)
+class Doubled(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+class ChannelsFirstNorm(LibraryNorm):
+    def forward(self, x):
+        return super().forward(x.transpose(1, -1)).transpose(1, -1)
+
+
+class DroppingNorm(LibraryNorm):
+    def forward(self, x):
+        return F.dropout(super().forward(x), 0.5, self.training)
+
+
+class BufferedNorm(LibraryNorm):
+    def __init__(self, *_):
+        super().__init__()
+        self.register_buffer("gain", torch.ones(()))
+
+    def forward(self, x):
+        return super().forward(x) * self.gain
+
+
+@pytest.mark.parametrize("kind", [LibraryNorm, ChannelsFirstNorm, DroppingNorm, BufferedNorm, nn.LayerNorm])
+def test_norms_that_no_function_computes(kind):
+    model = nn.Sequential(nn.Linear(32, 32), kind(32)).eval()  # of LibraryNorm it asks for 1 + weight
+    report = convert(model, "high_precision", example=torch.randn(2, 4, 32))
+    assert report.norms["1"].startswith("stays by itself: ") and type(model[1]) is kind
+
+
+def test_norms_of_a_model_that_nothing_else_changes():
+    model = EndsInANorm()
+    assert convert(model, "rowwise", filter_fn=lambda *_: False).norms["norm"].startswith("stays by itself: ")
+    assert type(model.norm) is LibraryNorm
 
 
 class Merging(nn.Linear):

@@ -104,7 +104,7 @@ def convert(
     in training and in evaluation. That takes example inputs: `example`, a tensor, a tuple of arguments or a dict of keyword
     arguments, which models of transformers bring along themselves. Without them, or where the forward needs values, norms
     stay by themselves, and the report says why. A norm of another library that stays by itself is computed by
-    torch.nn.functional.rms_norm or layer_norm, in one kernel, where input and weight have one dtype. What is called in another way than in these forwards (with inputs of another
+    torch.nn.functional.rms_norm or layer_norm where input and weight have one dtype. What is called in another way than in these forwards (with inputs of another
     kind, by a hook, or by PEFT as the base of an adapter) has to stay apart: fuse=False. restore() undoes it all.
 
     Raises LinearError for an unknown recipe, for a model whose layers are sharded or compiled already, and for one that
@@ -226,7 +226,7 @@ def _fuse(plan: _Plan, example: Optional[Example]) -> None:
     for norm in sorted(norms, key=lambda each: names[each]):
         reason = _fuse_one(plan, norm, names, readers[norm]) if norm in readers else why
         if reason:
-            plan.norms[names[norm]] = f"{_plan_alone(plan, norm, names[norm])}: {reason}"
+            plan.norms[names[norm]] = f"stays by itself{_plan_alone(plan, norm, names[norm])}: {reason}"
 
 
 def _layers_of(found: FoundMlp) -> List[torch.nn.Module]:
@@ -294,17 +294,17 @@ def _fuse_one(plan: _Plan, norm: torch.nn.Module, names: Dict[torch.nn.Module, s
 
 
 def _plan_alone(plan: _Plan, norm: torch.nn.Module, name: str) -> str:
-    """Plans PyTorch's function for a norm of another library that nothing else computes, and says what becomes of it."""
-    stays = "stays by itself"
-    if isinstance(norm, (torch.nn.LayerNorm, torch.nn.RMSNorm)):
-        return stays
+    """Plans PyTorch's function for a norm of another library that nothing else computes. Returns that, or ""."""
+    nothing_changes = not plan.mlps and not any(map(plan.becomes_float8, plan.names))
+    if nothing_changes or isinstance(norm, (torch.nn.LayerNorm, torch.nn.RMSNorm)) or norm.weight.numel() < 2:
+        return ""
     try:
         options = norm_options(norm, norm.weight.numel(), False, f'convert "{name}"')
     except LinearError:  # 1 + weight too, which a weight in bfloat16 would round
-        return stays
+        return ""
     new = PyTorchNorm.of(norm, options)
     plan.made[norm] = _replacing(norm, new)
-    return f"is torch.nn.functional.{new.function} now"
+    return f" as torch.nn.functional.{new.function}"
 
 
 def _plan_mlp(plan: _Plan, found: FoundMlp, name: str, norm=None, place: Optional[FusedNorm] = None, centred=False) -> None:

@@ -3,8 +3,9 @@ they were, so that state_dict(), optimizers and FSDP see the model's own names."
 
 from __future__ import annotations
 
+import copy
 import threading
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, NoReturn, Optional, Sequence
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -16,6 +17,14 @@ from ._delayed import KeepsScales
 from ._parts import (
     KeepsWeightCodes, LinearParameters, NormModule, held, norm_options, norm_parameters, parameters_of
 )
+
+
+def refuse_data_parallel(what: str) -> NoReturn:
+    refuse(
+        f"convert: {what}",
+        "cannot be copied to several GPUs by torch.nn.DataParallel: start a process for each GPU (torchrun), which "
+        "DistributedDataParallel needs, or convert with fuse=False",
+    )
 
 
 class FusedNorm(torch.nn.Module):
@@ -32,11 +41,7 @@ class FusedNorm(torch.nn.Module):
         return input
 
     def _replicate_for_data_parallel(self):
-        refuse(
-            f"convert: a norm within {self._computed_by}",
-            "cannot be copied to several GPUs by torch.nn.DataParallel: start a process for each GPU (torchrun), which "
-            "DistributedDataParallel needs, or convert with fuse=False",
-        )
+        refuse_data_parallel(f"a norm within {self._computed_by}")
 
     def extra_repr(self) -> str:
         return f"computed within {self._computed_by}"
@@ -52,8 +57,8 @@ class _FusedRMSNorm(FusedNorm, torch.nn.RMSNorm):
 
 
 class PyTorchNorm(torch.nn.Module):
-    """A norm of another library, computed by PyTorch's function in one kernel where that has the same result's dtype: for an
-    input of its weight's dtype, under autocast for float32 only. Anything else is its own class's forward."""
+    """A norm of another library, computed by PyTorch's function where that has the same result's dtype: for an input of its
+    weight's dtype, under autocast for float32 only. Anything else is its own class's forward."""
 
     @classmethod
     def of(cls, norm: NormModule, options: NormOptions) -> "PyTorchNorm":
@@ -62,8 +67,17 @@ class PyTorchNorm(torch.nn.Module):
         return new
 
     def share_parameters(self) -> None:
-        """The module that it replaces has the same parameters from now on, whatever becomes of them."""
+        """The module that it replaces has the same dict of parameters from now on."""
         self._own._parameters = self._parameters
+
+    def _with_parameters(self) -> NormModule:
+        """The module that it replaces, with the parameters that this one has, also where they are attributes or computed:
+        as under FSDP1 and with parametrizations."""
+        if "weight" in self._parameters:
+            return self._own
+        own = copy.copy(self._own)
+        vars(own).update({name: getattr(self, name) for name in ("weight", "bias") if hasattr(self, name)})
+        return own
 
     @property
     def function(self) -> str:
@@ -72,10 +86,14 @@ class PyTorchNorm(torch.nn.Module):
     def forward(self, *args, **kwargs) -> torch.Tensor:
         weight, options = self.weight, self._options
         if kwargs or len(args) != 1 or not self._fits(args[0], weight):
-            return type(self._own).forward(self._own, *args, **kwargs)
+            return type(self._own).forward(self._with_parameters(), *args, **kwargs)
+        (input,) = args
         if options.kind == "rms":
-            return torch.nn.functional.rms_norm(*args, weight.shape, weight, options.eps)
-        return torch.nn.functional.layer_norm(*args, weight.shape, weight, getattr(self, "bias", None), options.eps)
+            return torch.nn.functional.rms_norm(input, weight.shape, weight, options.eps)
+        return torch.nn.functional.layer_norm(input, weight.shape, weight, getattr(self, "bias", None), options.eps)
+
+    def _replicate_for_data_parallel(self):
+        refuse_data_parallel(f"a norm that is {self.function} now")
 
     @staticmethod
     def _fits(input: Any, weight: torch.Tensor) -> bool:

@@ -151,20 +151,23 @@ def _kind_by_trial(norm: torch.nn.Module, features: int, zero_centred: bool, sub
     trial = (trial.to_empty(device="cpu") if weight.is_meta else trial).float()
     # Whatever the default device and dtype are.
     place = {"generator": torch.Generator().manual_seed(0), "device": "cpu", "dtype": torch.float32}
-    for parameter in trial.parameters():
-        parameter.copy_(torch.rand(parameter.shape, **place) + 0.5)
+    for values in (*trial.parameters(), *(each for each in trial.buffers() if each.is_floating_point())):
+        values.copy_(torch.rand(values.shape, **place) + 0.5)
     eps, bias = _eps_of(norm), getattr(trial, "bias", None)
-    # The second row is as small as eps, the third has a mean.
-    x = torch.randn(3, features, **place)
-    x[1] *= eps**0.5
-    x[2] += 3
+    # The second row is as small as eps, the third has a mean. Three dimensions, so that a norm over another one differs.
+    x = torch.randn(1, 3, features, **place)
+    x[:, 1] *= eps**0.5
+    x[:, 2] += 3
     x = x.to(trial.weight.device)
     try:
-        found = trial(x)
+        found = trial.train(not norm.training)(x)
+        again = trial.train(norm.training)(x)
     except Exception as error:  # code of another library
         refuse(subject, f"from_parts: a {name} cannot be tried with an input ({type(error).__name__}: {str(error)[:200]})")
     if not isinstance(found, torch.Tensor) or found.shape != x.shape:
         refuse(subject, f"from_parts: a {name} does not return a tensor of its input's shape")
+    if not torch.equal(found, again):
+        refuse(subject, f"from_parts: a {name} computes another thing in training than in evaluation, or each time")
     for centred, gamma in ((False, trial.weight), (True, trial.weight + 1)):
         results = {"layer": torch.nn.functional.layer_norm(x, (features,), gamma, bias, eps)}
         if bias is None:
