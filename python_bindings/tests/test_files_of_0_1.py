@@ -34,8 +34,9 @@ def random(seed, *shape, size=1.0):
     return (size * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))).to(torch.bfloat16)
 
 
-def assert_same(stored, found):
-    """All bits, by name. What is found may have more tensors than the version that stored them."""
+def assert_same(stored, found, rounded=()):
+    """All bits, by name; of those in `rounded` all but the last. What is found may have more tensors than the version that stored
+    them."""
     found, at, raw = dict(found), 0, stored["bytes"]
     for name, dtype, shape in stored["tensors"]:
         size = torch.empty(0, dtype=dtype).element_size() * torch.Size(shape).numel()
@@ -43,8 +44,11 @@ def assert_same(stored, found):
         at += size
         tensor = found[name].detach().contiguous()
         assert (tensor.dtype, tuple(tensor.shape)) == (dtype, shape), name
-        if not torch.equal(tensor.reshape(-1).view(torch.uint8), expected):
-            pytest.fail(f"{name}: is {tensor}, was {expected.clone().view(dtype).reshape(shape)}")
+        if torch.equal(tensor.reshape(-1).view(torch.uint8), expected):
+            continue
+        was = expected.clone().view(dtype).reshape(shape)
+        distance = (tensor.double() - was.double()).norm() / was.double().norm()
+        assert name in rounded and distance < 2.0**-7, f"{name}: is {tensor}, was {was}"
     assert at == raw.numel() > 0
 
 
@@ -63,7 +67,9 @@ def check_step(module, case, sync):
     if sync:
         sync(module)
         found.update((f"{name} then", value.clone()) for name, value in module.named_buffers())
-    assert_same(case["found"], found)
+    # 0.1.0 rounded the sum of the layers' gradients once, and their products before.
+    shared = ("grad of input", "grad of norm.weight") if case.get("class") == "SharedInputLinears" else ()
+    assert_same(case["found"], found, shared)
 
 
 def test_modules():

@@ -62,6 +62,8 @@
 #include "gemm/gemm_params.cuh"
 #include "gemm/gemm_simt.cuh"
 #include "gemm/gemm_sm90.cuh"
+#include "gemm/gemm_sm90_along_k.cuh"
+#include "gemm/gemm_sm90_along_k_walk.cuh"
 #include "gemm/gemm_sm90_experts.cuh"
 #include "gemm/gemm_sm90_factors.cuh"
 #include "gemm/gemm_sm90_grouped.cuh"
@@ -245,7 +247,9 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kInstantiated<kPair, kTwins> == 2);
   constexpr GemmSm90Config kExperts{.scale_b = template_granularity(kRowwise), .experts = true};
   constexpr auto kGrouped = &gemm_sm90_grouped<e4m3fn, e5m2, bf16, kExperts>;
-  static_assert(kInstantiated<kGrouped> == 1);
+  constexpr GemmSm90Config kStretches{.scale_b = template_granularity(kRowwise), .experts = true, .along_k = true};
+  constexpr auto kAlongK = &gemm_sm90_grouped<e4m3fn, e5m2, f32, kStretches>;
+  static_assert(kInstantiated<kGrouped, kAlongK> == 2);
   using Everything = Epilogue<f16, Fused<math::Fast>, bf16, EpilogueConfig{.preactivation = true, .amax = true}>;
   constexpr auto kEpilogue = &gemm_sm90<e4m3fn, e5m2, e4m3fn, kShared, Everything>;
   constexpr auto kAlike = &gemm_mma<e4m3fn, e5m2, e5m2fnuz, GemmMmaConfig{}, Everything>;
