@@ -104,8 +104,9 @@ def convert(
     in training and in evaluation. That takes example inputs: `example`, a tensor, a tuple of arguments or a dict of keyword
     arguments, which models of transformers bring along themselves. Without them, or where the forward needs values, norms
     stay by themselves, and the report says why. A norm of another library that stays by itself is computed by
-    torch.nn.functional.rms_norm or layer_norm where input and weight have one dtype. What is called in another way than in these forwards (with inputs of another
-    kind, by a hook, or by PEFT as the base of an adapter) has to stay apart: fuse=False. restore() undoes it all.
+    torch.nn.functional.rms_norm or layer_norm where input and weight have one dtype. What is called in another way than in
+    these forwards (with inputs of another kind, by a hook, or by PEFT as the base of an adapter) has to stay apart:
+    fuse=False. restore() undoes it all.
 
     Raises LinearError for an unknown recipe, for a model whose layers are sharded or compiled already, and for one that
     is itself a linear layer; nothing is changed then. A second call leaves alone what is FP8 already.

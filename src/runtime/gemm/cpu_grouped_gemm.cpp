@@ -39,7 +39,7 @@ void check_counts(const ExpertEnds& ends) {
   }
 }
 
-// line: "row" or "column", of which a has so many.
+// lines: how many rows or columns a has. line: "row" or "column", for messages.
 void check_values(const ExpertEnds& ends, std::int64_t lines, const char* line) {
   if (ends.capacity) return check_counts(ends);
   std::int32_t before = 0;
