@@ -64,10 +64,10 @@ INGOT_HOST_DEVICE constexpr bool computes_by_halves() {
   return Source::kMatrices == 2 && (kDeviceArch == 0 || kDeviceArch == 900);
 }
 
-// An output that needs no maxima from this pass is not `written`.
-template <class Source, CastConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxima_residency<Source>()))
-    cast_list_maxima(const __grid_constant__ CastListParams list) {
+// The two kernels, with the parameters of a list or others from which enter_tile() makes those of a tile's cast
+// (cast_stack.cuh). An output that needs no maxima from the first is not `written`.
+template <class Source, CastConfig C, class List>
+INGOT_DEVICE void find_listed_maxima(const List& list) {
   using Value = typename Source::Value;
   __shared__ CastTilesShared shared;
   alignas(CastTilesParams) __shared__ u8 memory[sizeof(CastTilesParams)];
@@ -77,7 +77,7 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxi
   const TilePosition at = TilePosition::of(params.source, tile);
   Vec8<Value> values[kRowsPerRun] = {};
   load_tile<Source, computes_by_halves<Source>()>(params.source, at, shared, values);
-  static_assert(has_cast_scales(C), "cast_list_maxima has no scales of such a granularity");
+  static_assert(has_cast_scales(C), "find_listed_maxima() has no scales of such a granularity");
   if constexpr (C.codes.written) {
     record(params.codes, params.source, at, PendingMaxima<C.codes.scale, Value>::of(values), shared);
   }
@@ -86,9 +86,8 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxi
   }
 }
 
-template <class Source, Fp8Format Out, CastConfig C>
-INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_residency<Source, Out, C>()))
-    cast_list(const __grid_constant__ CastListParams list) {
+template <class Source, Fp8Format Out, CastConfig C, class List>
+INGOT_DEVICE void cast_listed_tile(const List& list) {
   __shared__ CastTilesShared shared;
   alignas(CastTilesParams) __shared__ u8 memory[sizeof(CastTilesParams)];
   auto& params = *reinterpret_cast<CastTilesParams*>(memory);
@@ -100,6 +99,18 @@ INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_resi
     return config;
   }();
   cast_tile<Source, Out, kListed>(params, tile, shared);
+}
+
+template <class Source, CastConfig C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxima_residency<Source>()))
+    cast_list_maxima(const __grid_constant__ CastListParams list) {
+  find_listed_maxima<Source, C>(list);
+}
+
+template <class Source, Fp8Format Out, CastConfig C>
+INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_residency<Source, Out, C>()))
+    cast_list(const __grid_constant__ CastListParams list) {
+  cast_listed_tile<Source, Out, C>(list);
 }
 
 }  // namespace ingot
