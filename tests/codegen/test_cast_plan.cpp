@@ -227,6 +227,29 @@ BOOST_AUTO_TEST_CASE(plans) {
   BOOST_TEST((odd.first == Pass::first && odd.main == Pass::unaligned && odd.takes_two));
 }
 
+// Stacked matrices are cast in tiles, without the variants that see one matrix at a time; but along the rows as one.
+BOOST_AUTO_TEST_CASE(plans_of_stacked_matrices) {
+  FakeStream stream;
+  stream.part = kH200;
+  const auto plan = [&](const std::string& words, bool aligned = true) {
+    const CastCall call{.rows = 256, .cols = 512, .transposed_aligned = aligned};
+    return cast_plan(cast(words + " stacked"), call, kH200, stream);
+  };
+  for (const char* const words : {"scale=tensor out=codes,transposed", "scale=row out=codes,transposed",
+                                  "scale=row+col out=codes,transposed", "scale=tensor out=codes"}) {
+    const CastPlan found = plan(words);
+    BOOST_TEST((found.first == Pass::first && found.main == Pass::main && !found.finish), words);
+    BOOST_TEST((found.tile_rows_log2 == 7U && found.scratch.bytes() == 0), words);
+  }
+  BOOST_TEST((plan("scale=tensor out=codes,transposed", false).main == Pass::unaligned));
+  const CastPlan blocks = plan("scale=128x128 out=codes,transposed");
+  BOOST_TEST((!blocks.first && blocks.main == Pass::main));
+  BOOST_TEST((cast_schedule(cast("scale=row out=codes stacked")) == CastSchedule::rows));
+  BOOST_TEST((cast_schedule(cast("scale=1x128 out=codes stacked")) == CastSchedule::row_groups));
+  const auto rounded = std::get<CastSpec>(parse("cast f32->e4m3fn scale=row out=codes rounded=bf16 stacked"));
+  BOOST_TEST((cast_schedule(rounded) == CastSchedule::tiles));
+}
+
 // A cast that knows its amax takes the main stage alone: not whole, no kept values, no memory for maxima.
 BOOST_AUTO_TEST_CASE(plans_with_a_known_amax) {
   FakeStream stream;

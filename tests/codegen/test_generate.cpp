@@ -130,6 +130,30 @@ const std::vector<Golden> kGolden{
      "constexpr auto kKernel = &ingot::cast_list<ingot::RoundedSource<ingot::f32, ingot::bf16>, ingot::e4m3fn, "
      "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 0, .cols = 0}}, .transposed = {}, .given_scales "
      "= true, .result = false, .sum = false}>;\n"},
+    {"cast f32->e4m3fn scale=row+col out=codes,transposed rounded=bf16 stacked", Pass::first,
+     "// stacked: maxima for scale=row+col of f32 rounded=bf16\n"
+     "#include \"cast/cast_stack.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_stack_maxima<ingot::RoundedSource<ingot::f32, ingot::bf16>, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
+     ".scale = {.rows = 0, .cols = 1}}}>;\n"},
+    {"cast bf16->e4m3fn scale=128x128 out=codes,transposed pow2 stacked", Pass::unaligned,
+     "// cast bf16->e4m3fn scale=128x128 out=codes,transposed stacked (any alignment)\n"
+     "#include \"cast/cast_stack.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_stack<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 128, .cols = 128}}, .transposed = {.written = "
+     "true, .scale = {.rows = 128, .cols = 128}}, .given_scales = false, .result = false, .sum = false, .unaligned = "
+     "true}>;\n"},
+    // Stacked matrices are one matrix to what goes along the rows.
+    {"cast bf16->e4m3fn scale=1x128 out=codes stacked", Pass::main,
+     "// cast bf16->e4m3fn scale=1x128 out=codes\n"
+     "#include \"cast/cast_row_groups.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_row_groups<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastRowsConfig{.result = false}>;\n"},
+    {"cast bf16->e4m3fn scale=row out=codes pow2 stacked", Pass::wide,
+     "// cast bf16->e4m3fn scale=row out=codes (wide rows)\n"
+     "#include \"cast/cast_rows_wide.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows_wide<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastRowsConfig{.result = false}>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::first,
      "// cast f32->e5m2fnuz scale=row out=codes\n"
      "#include \"cast/cast_rows.cuh\"\n"

@@ -225,7 +225,7 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
 
   const std::string options =
       "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded, "
-      "fast, rounded=<dtype> or list";
+      "fast, rounded=<dtype>, list or stacked";
   BOOST_TEST(parse_error("amax bf16 pow2") ==
              "\"pow2\" is no word of amax; expected scale=<granularity>, rounded=<dtype> or list");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);
@@ -322,11 +322,42 @@ BOOST_AUTO_TEST_CASE(lists_may_round_their_values_first) {
              "cast bf16->e4m3fn scale=tensor out=codes rounded=f16 list: rounded is set, but in is bf16: only values "
              "in f32 are rounded first");
   BOOST_TEST(refusal(CastSpec{.in = Dtype::f32, .rounded = Dtype::f16}) ==
-             line + "rounded=f16: rounded is set, but only lists round their values first: set list");
+             line +
+                 "rounded=f16: rounded is set, but only lists and stacked matrices round their values first: set "
+                 "list or stacked");
   BOOST_TEST(refusal(CastSpec{
                  .in = Dtype::f32, .pointwise = parse_pointwise("abs(x)"), .list = true, .rounded = Dtype::f16}) ==
              "cast f32->e4m3fn of=abs(x) scale=tensor out=codes rounded=f16 list: rounded is set, but an expression "
              "computes in f32 of what it reads: leave one of them out");
+}
+
+BOOST_AUTO_TEST_CASE(stacked_matrices) {
+  const CastSpec spec{.in = Dtype::f32, .transposed = true, .rounded = Dtype::bf16, .stacked = true};
+  const std::string line = "cast f32->e4m3fn scale=tensor out=codes,transposed rounded=bf16 stacked";
+  BOOST_TEST(print(spec) == line);
+  BOOST_TEST((parse("cast f32->e4m3fn stacked out=codes,transposed rounded=bf16") == KernelSpec(spec)));
+  BOOST_TEST(parse_error(line + " stacked") == "\"stacked\" gives stacked a second time");
+  std::set<std::size_t> hashes;
+  for (const char* const words : {"", " list", " stacked"}) {
+    hashes.insert(hash_value(parse(std::string("cast bf16->e4m3fn scale=row out=codes") + words)));
+  }
+  BOOST_TEST(hashes.size() == 3U);
+  const std::string codes = "cast bf16->e4m3fn scale=tensor out=codes";
+  BOOST_TEST(refusal(CastSpec{.list = true, .stacked = true}) ==
+             codes +
+                 " list stacked: stacked is set, but the matrices of a list are tensors of their own: leave one of "
+                 "them out");
+  BOOST_TEST(refusal(CastSpec{.sum = Dtype::f32, .stacked = true}) ==
+             codes +
+                 ",sum:f32 stacked: stacked is set, but stacked matrices have no column sums: cast each of them "
+                 "alone");
+  BOOST_TEST(refusal(CastSpec{.pointwise = parse_pointwise("abs(x)"), .result = true, .stacked = true}) ==
+             "cast bf16->e4m3fn of=abs(x) scale=tensor out=codes,result stacked: stacked is set, but stacked matrices "
+             "have no expression: compute it first, with elementwise");
+  BOOST_TEST(refusal(CastSpec{.result = true, .stacked = true}) ==
+             codes +
+                 ",result stacked: result is set, but there is no pointwise expression: the values are the input's "
+                 "own elements");
 }
 
 BOOST_AUTO_TEST_CASE(parsed_specs_are_validated) {

@@ -95,8 +95,8 @@ BOOST_AUTO_TEST_CASE(is_taken_by_casts_with_one_dynamic_scale) {
         "cast bf16->e4m3fn scale=tensor+col out=codes,transposed", "cast bf16->e4m3fn scale=128x128 out=codes"}) {
     BOOST_TEST(
         refusal_of(line, one) ==
-            "cast known_amax: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): lists, given "
-            "scales and other granularities do not take it",
+            "cast known_amax: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): lists, stacked "
+            "matrices, given scales and other granularities do not take it",
         line);
   }
   const char* const takes = "cast bf16->e4m3fn scale=tensor out=codes";

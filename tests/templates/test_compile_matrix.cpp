@@ -425,9 +425,14 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   expect_clean("expressions and sums", unique);
 }
 
-// Lists of what expressions do not have: maxima alone, and values that are rounded first.
-BOOST_AUTO_TEST_CASE(lists_of_shards) {
+// Lists of what expressions do not have: maxima alone, and values that are rounded first. Stacked matrices.
+BOOST_AUTO_TEST_CASE(lists_of_shards_and_stacked_matrices) {
   std::vector<Job> jobs;
+  const auto add = [&](const Source& source) {
+    for (const Target target : kSupportedTargets) {
+      jobs.push_back({source, target, target == target_for(9, 0) ? 1U : 3U});
+    }
+  };
   for (const char* const line :
        {"cast f32->e4m3fn scale=tensor out=codes given rounded=bf16 list",
         "cast f32->e4m3fn scale=row out=codes given rounded=f16 list",
@@ -436,12 +441,18 @@ BOOST_AUTO_TEST_CASE(lists_of_shards) {
         "cast f32->e5m2 scale=row+col out=codes,transposed given rounded=f16 list",
         "amax f32 scale=row+col rounded=f16 list", "amax f32 scale=tensor+row rounded=bf16 list",
         "amax bf16 scale=row+128x128 list", "amax f16 scale=128x128 list"}) {
-    const Source source = generate(parse(line));
-    for (const Target target : kSupportedTargets) {
-      jobs.push_back({source, target, target == target_for(9, 0) ? 1U : 3U});
-    }
+    add(generate(parse(line)));
   }
-  expect_clean("lists of shards", jobs);
+  for (const char* const words :
+       {"bf16->e4m3fn scale=tensor out=codes,transposed", "bf16->e4m3fn scale=row+col out=codes,transposed",
+        "bf16->e4m3fn scale=128x128 out=codes,transposed", "f16->e5m2 scale=1x128+128x1 out=codes,transposed",
+        "f32->e4m3fn scale=tensor out=codes,transposed rounded=bf16",
+        "f16->e5m2fnuz scale=col+tensor out=codes,transposed",
+        "f32->e4m3fn scale=row+col out=codes,transposed given rounded=bf16"}) {
+    const KernelSpec spec = parse(fmt::format("cast {} stacked", words));
+    for (const Pass pass : passes(spec)) add(generate(spec, pass));
+  }
+  expect_clean("lists of shards and stacked matrices", jobs);
 }
 
 // A cast that reads what its first pass wrote must not read it before that pass has ended.

@@ -23,6 +23,7 @@
 #include "cast/cast_row_groups.cuh"
 #include "cast/cast_rows.cuh"
 #include "cast/cast_rows_wide.cuh"
+#include "cast/cast_stack.cuh"
 #include "cast/cast_stats.cuh"
 #include "cast/cast_tile_codes.cuh"
 #include "cast/cast_tile_plan.cuh"

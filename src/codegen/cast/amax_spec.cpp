@@ -24,7 +24,7 @@ void validate_spec(const AmaxSpec& spec) {
   } else if (spec.scale != kTensorwise && spec.scale != kRowwise && spec.scale != kColumnwise) {
     refuse(spec, fmt::format("scale is {}, but must be tensor, row or col", print(spec.scale)));
   }
-  require_rounded(spec, spec.in, spec.rounded, spec.list);
+  require_rounded(spec, spec.in, spec.rounded, spec.list, "only lists round their values first: set list");
   if (!spec.second_scale) return;
   require_scale(spec, "second_scale", *spec.second_scale, kCastGranularities);
   if (!spec.list) refuse(spec, "second_scale is set, but only lists find maxima of two kinds: set list, or call twice");

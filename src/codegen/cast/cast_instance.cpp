@@ -57,7 +57,7 @@ FieldText output_field(std::string_view name, const CastOutputConfig& output) {
   return field(name, aggregate_text({field("written", true), field("scale", scale)}));
 }
 
-// The outputs whose maxima a pass before the casts of a list finds.
+// The outputs whose maxima a pass before the casts of a list, or of stacked matrices, finds.
 TemplateInstance listed_maxima(const CastSpec& spec) {
   const ScaleGranularity transposed_scale = spec.transposed_scale.value_or(spec.scale);
   const bool own = spec.transposed && (spec.transposed_scale || !spec.codes);
@@ -84,8 +84,11 @@ CastSpec tiles_step(const CastSpec& spec) {
 }
 
 // pow2 is a parameter of the kernel; every sum is the same until the finishing pass rounds it.
+// What goes along the rows takes stacked matrices for one.
 std::string kernel_words(CastSpec spec) {
   spec.pow2 = false;
+  const CastSchedule schedule = cast_schedule(spec);
+  if (schedule == CastSchedule::rows || schedule == CastSchedule::row_groups) spec.stacked = false;
   if (spec.sum) spec.sum = Dtype::f32;
   return print_spec(spec);
 }
@@ -110,7 +113,7 @@ TemplateInstance cast_rows_wide(const CastSpec& spec) {
 // keeps: the pass also writes the values (Pass::keeping).
 TemplateInstance first_instance(const CastSpec& spec, bool keeps) {
   if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return cast_rows(rows_step(spec));
-  if (spec.list) return listed_maxima(spec);
+  if (spec.list || spec.stacked) return listed_maxima(spec);
   const FirstPass wanted = first_pass(spec);
   const FirstPass::Kind kind = wanted.kind();
   if (!spec.pointwise && kind == FirstPass::Kind::partials) return amax_partials(spec.in);
@@ -160,6 +163,7 @@ TemplateInstance cast_tiles(const CastSpec& spec, Pass pass) {
   const std::string arguments = tiles_arguments(spec, cast_tiles_config(spec, pass.variant));
   const std::string words = kernel_words(spec) + (pass == Pass::unaligned ? " (any alignment)" : "");
   if (spec.list) return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
+  if (spec.stacked) return {"cast/cast_stack.cuh", fmt::format("cast_stack<{}>", arguments), words, functor(spec)};
   return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}>", arguments), words, functor(spec)};
 }
 
@@ -197,8 +201,10 @@ TemplateInstance cast_list_maxima(const CastSpec& spec, const CastOutputConfig& 
                                   const std::string& scales) {
   const std::string config =
       aggregate_text("CastConfig", {output_field("codes", first), output_field("transposed", second)});
-  return {"cast/cast_list.cuh", fmt::format("cast_list_maxima<{}, {}>", source_text(spec), config),
-          fmt::format("list: maxima for scale={} of {}", scales, value_words(spec)), functor(spec)};
+  const std::string arguments = fmt::format("<{}, {}>", source_text(spec), config);
+  const std::string words = fmt::format("maxima for scale={} of {}", scales, value_words(spec));
+  if (spec.stacked) return {"cast/cast_stack.cuh", "cast_stack_maxima" + arguments, "stacked: " + words, {}};
+  return {"cast/cast_list.cuh", "cast_list_maxima" + arguments, "list: " + words, functor(spec)};
 }
 
 ExtraPasses extra_passes(const CastSpec& spec) {
@@ -206,7 +212,7 @@ ExtraPasses extra_passes(const CastSpec& spec) {
   const bool first = schedule == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
   return {.first = first,
           .finish = spec.sum.has_value(),
-          .whole = first && !spec.list,
+          .whole = first && !spec.list && !spec.stacked,
           .unaligned = spec.transposed,
           .wide = schedule == CastSchedule::rows,
           .first_wide = schedule == CastSchedule::rows_then_tiles,

@@ -18,8 +18,8 @@ std::string source_text(const CastSpec& spec);
 std::string functor(const CastSpec& spec);
 // The words of the spec that its values depend on.
 std::string value_words(const CastSpec& spec);
-// The maxima of the values of a list, which two outputs of the cast raise: none that is not written. scales: their
-// granularities, for the comment.
+// The maxima of the values of a list, or of stacked matrices, which two outputs of the cast raise: none that is not
+// written. scales: their granularities, for the comment.
 TemplateInstance cast_list_maxima(const CastSpec& spec, const CastOutputConfig& first, const CastOutputConfig& second,
                                   const std::string& scales);
 

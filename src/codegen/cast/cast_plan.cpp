@@ -10,11 +10,12 @@ namespace ingot {
 CastSchedule cast_schedule(const CastSpec& spec) {
   if (spec.source != ScaleSource::dynamic || spec.list || !spec.codes) return CastSchedule::tiles;
   if (!spec.transposed) {
-    if (spec.sum) return CastSchedule::tiles;
+    if (spec.sum || (spec.stacked && spec.rounded)) return CastSchedule::tiles;
     if (spec.scale == kRowwise) return CastSchedule::rows;
     return spec.scale == kRowGroups ? CastSchedule::row_groups : CastSchedule::tiles;
   }
-  return spec.scale == kRowwise && !spec.transposed_scale ? CastSchedule::rows_then_tiles : CastSchedule::tiles;
+  const bool shared_rows = spec.scale == kRowwise && !spec.transposed_scale && !spec.stacked;
+  return shared_rows ? CastSchedule::rows_then_tiles : CastSchedule::tiles;
 }
 
 FirstPass::Kind FirstPass::kind() const {
@@ -111,6 +112,7 @@ Pass rows_pass(const CastSpec& spec, const CastCall& call, const CastDevice& dev
 
 // How many floats of scratch memory the first stage needs for its maxima, if each has one writer.
 i64 maxima_count(const CastSpec& spec, i64 rows) {
+  if (spec.list || spec.stacked) return 0;  // tiles raise them
   if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return rows;
   switch (first_pass(spec).kind()) {
     case FirstPass::Kind::none:

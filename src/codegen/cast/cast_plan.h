@@ -21,11 +21,13 @@ namespace ingot {
 // rows_then_tiles: first the codes by rows, which also finds the maxima that the transposed codes share; then the
 // transposed codes in tiles (templates/cast/cast_tiles.cuh).
 // tiles: everything in tiles, after a pass for the maxima that no tile sees whole.
+// Stacked matrices are one matrix to what goes along the rows; otherwise they are cast in tiles, as those of a list.
 enum class CastSchedule : std::uint8_t { rows, row_groups, rows_then_tiles, tiles };
 CastSchedule cast_schedule(const CastSpec& spec);
 
 // The maxima that a cast in tiles needs beforehand, and the kernel that finds them: none, amax_partials (one maximum
-// per block), amax_rows, or amax_tiles (raises maxima that must be cleared first).
+// per block), amax_rows, or amax_tiles (raises maxima that must be cleared first). Lists and stacked matrices have a
+// kernel to themselves that raises maxima.
 struct FirstPass {
   enum class Kind : std::uint8_t { none, partials, rows, tiles };
   bool tensor = false;

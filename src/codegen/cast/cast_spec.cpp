@@ -26,6 +26,16 @@ void require_expression(const CastSpec& spec) {
   if (spec.fast_math) refuse(spec, fmt::format(kNoExpression, "fast_math", "a cast alone has one result"));
 }
 
+void require_stackable(const CastSpec& spec) {
+  if (!spec.stacked) return;
+  const auto refuse_also = [&](bool also, const char* what, const char* advice) {
+    if (also) refuse(spec, fmt::format("stacked is set, but {}: {}", what, advice));
+  };
+  refuse_also(spec.list, "the matrices of a list are tensors of their own", "leave one of them out");
+  refuse_also(!spec.pointwise.empty(), "stacked matrices have no expression", "compute it first, with elementwise");
+  refuse_also(spec.sum.has_value(), "stacked matrices have no column sums", "cast each of them alone");
+}
+
 void require_transposed_scale(const CastSpec& spec) {
   if (!spec.transposed_scale) return;
   require_scale(spec, "transposed_scale", *spec.transposed_scale, kCastGranularities);
@@ -64,6 +74,7 @@ const char* take_option(const SpecReader& reader, const SpecOption& option, Cast
   if (word == "unrounded") return spec.unrounded = true, "unrounded";
   if (word == "fast") return spec.fast_math = true, "fast";
   if (word == "list") return spec.list = true, "list";
+  if (word == "stacked") return spec.stacked = true, "stacked";
   if (word == "given") return spec.source = ScaleSource::given, "given";
   if (word == "pow2") return spec.pow2 = true, "pow2";
   if (key == "rounded") return spec.rounded = reader.dtype(value, word), "rounded";
@@ -110,6 +121,7 @@ std::string print_spec(const CastSpec& spec) {
   if (spec.fast_math) line += " fast";
   if (spec.rounded) line += fmt::format(" rounded={}", name(*spec.rounded));
   if (spec.list) line += " list";
+  if (spec.stacked) line += " stacked";
   return line;
 }
 
@@ -121,12 +133,14 @@ void validate_spec(const CastSpec& spec) {
     refuse(spec, "neither codes nor transposed is set, but a cast must write at least one of them");
   }
   require_expression(spec);
-  require_rounded(spec, spec.in, spec.rounded, spec.list);
+  require_rounded(spec, spec.in, spec.rounded, spec.list || spec.stacked,
+                  "only lists and stacked matrices round their values first: set list or stacked");
   if (spec.rounded && spec.pointwise) {
     refuse(spec, "rounded is set, but an expression computes in f32 of what it reads: leave one of them out");
   }
   if (spec.sum) require_dtype(spec, "sum", *spec.sum, kHighPrecisionDtypes);
   if (spec.sum && spec.list) refuse(spec, "sum is set, but a list of casts has no column sums: cast that matrix alone");
+  require_stackable(spec);
   require_transposed_scale(spec);
   require_source(spec, spec.source);
   if (spec.source == ScaleSource::given && spec.pow2) {
@@ -137,7 +151,7 @@ void validate_spec(const CastSpec& spec) {
 std::uint64_t hash_spec(const CastSpec& spec) {
   const std::uint64_t scale = mix(bits(spec.scale));
   const int flags = (spec.unrounded ? 1 : 0) | (spec.fast_math ? 2 : 0) | (spec.result ? 4 : 0) | (spec.pow2 ? 8 : 0) |
-                    (spec.source == ScaleSource::given ? 16 : 0) | (spec.list ? 32 : 0);
+                    (spec.source == ScaleSource::given ? 16 : 0) | (spec.list ? 32 : 0) | (spec.stacked ? 64 : 0);
   const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
   const int rounded = spec.rounded ? 1 + static_cast<int>(*spec.rounded) : 0;
   return mix(seed<CastSpec>() + pack(spec.in, spec.out, spec.codes, spec.transposed, flags, sum, rounded) +
@@ -154,11 +168,11 @@ void read_spec(const SpecReader& reader, CastSpec& spec) {
   spec.out = reader.dtype(out, dtypes);
   reader.each_option(2,
                      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, "
-                     "unrounded, fast, rounded=<dtype> or list",
+                     "unrounded, fast, rounded=<dtype>, list or stacked",
                      [&](const SpecOption& option) { return take_option(reader, option, spec); });
 }
 
-// No expression, sum or list.
+// No expression, sum, list or stacked matrices.
 void list_valid(std::vector<CastSpec>& specs) {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kFp8Dtypes) list_casts(in, out, specs);

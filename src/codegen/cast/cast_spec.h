@@ -46,9 +46,13 @@ struct CastSpec {
   // Casts any number of matrices, each with its own scales, in one launch for each pass (CastList in
   // runtime/context/backend.h).
   bool list = false;
-  // Only of lists without an expression: the values, which are f32, are rounded to this dtype of 16 bits before they
-  // are cast, as by a separate kernel. So f32 weights have the codes that their 16-bit copies would have.
+  // Only of lists without an expression, and of stacked matrices: the values, which are f32, are rounded to this dtype
+  // of 16 bits before they are cast, as by a separate kernel. So f32 weights have the codes that their 16-bit copies
+  // would have.
   std::optional<Dtype> rounded{};
+  // Casts matrices of one size that stand one after the other in one tensor (CastTensors::matrices), each with its own
+  // scales: the weights of a mixture of experts. Without an expression and sum, and not of a list.
+  bool stacked = false;
   bool operator==(const CastSpec&) const = default;
 };
 

@@ -104,15 +104,16 @@ void require_scale(const Spec& spec, const char* field, ScaleGranularity scale,
   refuse(spec, fmt::format("{} is {}, but must be {}", field, print(scale), one_of(allowed)));
 }
 
-// Of values that are rounded to 16 bits before a list of operations takes them, if `rounded` is set.
+// Of values that are rounded to 16 bits before a list of operations takes them, if `rounded` is set. `may`: is it one
+// of the specs that round? `which` says which do.
 template <class Spec>
-void require_rounded(const Spec& spec, Dtype in, std::optional<Dtype> rounded, bool list) {
+void require_rounded(const Spec& spec, Dtype in, std::optional<Dtype> rounded, bool may, const char* which) {
   if (!rounded) return;
   require_dtype(spec, "rounded", *rounded, std::array{Dtype::bf16, Dtype::f16});
   if (in != Dtype::f32) {
     refuse(spec, fmt::format("rounded is set, but in is {}: only values in f32 are rounded first", name(in)));
   }
-  if (!list) refuse(spec, "rounded is set, but only lists round their values first: set list");
+  if (!may) refuse(spec, fmt::format("rounded is set, but {}", which));
 }
 
 template <class Spec>

@@ -19,6 +19,11 @@ class Stream;
 struct CastTensors {
   // [rows, cols] of spec.in. If an expression does not use x, only the shape counts and the data may be null.
   Tensor input;
+  // With spec.stacked: how many matrices of R = rows / matrices rows stand one after the other in `input`, 0 or more.
+  // Those of the outputs do too: codes as in `input`; transposed is [matrices * cols, R]; scale_inv are
+  // f32[matrices * scale_count(scale, R, cols)], those of the first matrix, then of the second, and so on, as are
+  // scales, amax and what is of the transposed codes. A grouped GEMM reads codes and transposed as its b.
+  std::int64_t matrices = 1;
   Tensor codes{};                 // [rows, cols] of spec.out
   Tensor transposed{};            // [cols, rows] of spec.out
   Tensor scale_inv;               // f32[scale_count] (see above), of the codes, or of both
@@ -32,7 +37,7 @@ struct CastTensors {
   Tensor transposed_amax{};
 
   // With dynamic scales of the whole tensor, for all codes: f32[1], the largest |value| that is cast, where it is known
-  // already. Then no pass looks for it, and the results have the same bits. Otherwise missing.
+  // already. Then no pass looks for it, and the results have the same bits. Otherwise missing. Not of stacked matrices.
   Tensor known_amax{};
 
   // Of an expression, in the order of spec.pointwise.inputs(): a matrix [rows, cols] or, for [col], a vector [1, cols]

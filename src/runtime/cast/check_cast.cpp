@@ -3,12 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cast_stack.h"
 #include "ingot/runtime/core/check.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
@@ -19,10 +21,44 @@ namespace {
 
 constexpr PointwiseInputNames kCastInputs{"cast inputs[0]", "cast inputs[1]", "cast inputs[2]", "cast inputs[3]"};
 
+// The parts of each of stacked matrices.
+constexpr ScaledMatrix kScaledMatrix{
+    .whole = "one for the whole matrix", .row = "one for each row", .in_row = "in a row", .of = ""};
+
 Range check_result(const CastSpec& spec, const CastTensors& tensors, Device device) {
   if (!spec.result) return check_absent("cast result", tensors.result, "the spec does not ask for this output");
   return check_matrix("cast result", tensors.result, spec.in, tensors.input.rows, tensors.input.cols, device,
                       "the input's shape");
+}
+
+// The rows of each matrix, if they are stacked. Refuses numbers of them that the input cannot have.
+std::int64_t rows_of_each(const CastSpec& spec, const CastTensors& tensors) {
+  const std::int64_t matrices = tensors.matrices;
+  const Tensor& input = tensors.input;
+  const auto refuse_number = [&](const std::string& message) {
+    throw Error(ErrorCode::invalid_argument, "cast matrices", fmt::format("is {}; {}", matrices, message));
+  };
+  if (!spec.stacked && matrices != 1) refuse_number("the spec casts one: set stacked for more");
+  if (matrices < 0) refuse_number("it must be 0 or more");
+  if (matrices == 0 ? input.rows != 0 : input.rows % matrices != 0) {
+    refuse_number(fmt::format("the cast input is {}, whose rows are not those of {} matrices of one size: give it {}",
+                              describe(input), matrices,
+                              matrices == 0 ? "none" : fmt::format("a multiple of {}", matrices)));
+  }
+  if (matrices > 1 && input.cols > std::numeric_limits<std::int64_t>::max() / matrices) {
+    refuse_number(fmt::format("the cast input is {}: that many columns in all overflow 64 bits", describe(input)));
+  }
+  return stacked_rows(tensors);
+}
+
+// The scales of all stacked matrices.
+Range check_stacked_scales(const char* what, const Tensor& scales, ScaleGranularity granularity, std::int64_t matrices,
+                           std::int64_t rows, std::int64_t cols, Device device) {
+  const std::int64_t count = matrices * scale_count(granularity, rows, cols);
+  if (scales.rows == 1 && scales.cols == count) return check_vector(what, scales, Dtype::f32, count, device, "");
+  const std::string words = fmt::format("of each of {} matrices of {} x {}, {}", matrices, rows, cols,
+                                        scales_in_words(granularity, kScaledMatrix));
+  return check_vector(what, scales, Dtype::f32, count, device, words.c_str());
 }
 
 }  // namespace
@@ -38,21 +74,25 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
 
 void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device device) {
   const Tensor& input = tensors.input;
-  const auto check_codes = [&](const char* what, const Tensor& codes, bool asked, std::int64_t rows, std::int64_t cols,
+  const Range input_range = check_values("cast input", input, spec.in, spec.pointwise, device);
+  const std::int64_t matrices = tensors.matrices;
+  const std::int64_t rows = rows_of_each(spec, tensors);
+  const auto check_codes = [&](const char* what, const Tensor& codes, bool asked, std::int64_t r, std::int64_t c,
                                const char* because) {
     if (!asked) return check_absent(what, codes, "the spec does not ask for this output");
-    return check_matrix(what, codes, spec.out, rows, cols, device, because);
+    return check_matrix(what, codes, spec.out, r, c, device, because);
   };
   // A contiguous vector with one element for each extent of `scale`, if the spec asks for it.
   const auto check_extents = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
                                  const char* why_not) {
     if (!asked) return check_absent(what, values, why_not);
+    if (spec.stacked) return check_stacked_scales(what, values, scale, matrices, rows, input.cols, device);
     return check_scales(what, values, Dtype::f32, scale, input.rows, input.cols, device, kScaledInput);
   };
   // Likewise scale_inv, which may also be ordered by group.
   const auto check_scale_inv_of = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
                                       const char* why_not) {
-    if (!asked || scale != kRowGroups) return check_extents(what, values, asked, scale, why_not);
+    if (!asked || scale != kRowGroups || spec.stacked) return check_extents(what, values, asked, scale, why_not);
     return check_scale_inv(what, values, scale, input.rows, input.cols, device, kScaledInput, "group of columns");
   };
   const bool given = spec.source == ScaleSource::given;
@@ -62,20 +102,20 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   constexpr const char* kShared = "the transposed codes of this spec have the scales of the codes";
   const char* const why_not_own = given ? kShared : kDynamic;
   const bool knows_amax =
-      tensors.known_amax.data != nullptr && !given && !own && spec.scale == kTensorwise && !spec.list;
+      tensors.known_amax.data != nullptr && !given && !own && spec.scale == kTensorwise && !spec.list && !spec.stacked;
 
   Range inputs[4 + kMaxPointwiseInputs] = {
-      check_values("cast input", input, spec.in, spec.pointwise, device),
-      check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
+      input_range, check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own),
       check_extents("cast known_amax", tensors.known_amax, knows_amax, spec.scale,
-                    "lists, given scales and other granularities do not take it")};
+                    "lists, stacked matrices, given scales and other granularities do not take it")};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs, shape_of_input(input), device,
                          std::span(inputs).subspan<4>());
   const Range outputs[] = {
       check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
-      check_codes("cast transposed", tensors.transposed, spec.transposed, input.cols, input.rows,
-                  "the input's shape, transposed"),
+      check_codes("cast transposed", tensors.transposed, spec.transposed, matrices * input.cols,
+                  matrices == 0 ? tensors.transposed.cols : rows,
+                  spec.stacked ? "the transpose of each matrix, one after the other" : "the input's shape, transposed"),
       check_scale_inv_of("cast scale_inv", tensors.scale_inv, true, spec.scale, ""),
       check_scale_inv_of("cast transposed_scale_inv", tensors.transposed_scale_inv, own, own_scale, kShared),
       check_extents("cast amax", tensors.amax, given, spec.scale, kDynamic),

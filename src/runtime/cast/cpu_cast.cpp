@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/cast/cast_stack.h"
 #include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/cast/cpu_values.h"
 #include "ingot/runtime/cpu/thread_pool.h"
@@ -166,7 +167,10 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
 
 void cast(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool) {
   visit_high_precision(spec.in, [&]<class In>(Type<In>) {
-    visit_fp8(spec.out, [&]<class Out>(Type<Out>) { cast_as<In, Out>(spec, tensors, pool); });
+    visit_fp8(spec.out, [&]<class Out>(Type<Out>) {
+      if (!spec.stacked) return cast_as<In, Out>(spec, tensors, pool);
+      for (i64 i = 0; i < tensors.matrices; ++i) cast_as<In, Out>(spec, stacked_matrix(spec, tensors, i), pool);
+    });
   });
 }
 

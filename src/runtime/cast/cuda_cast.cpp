@@ -127,18 +127,6 @@ bool source_aligned(const CastSpec& spec, const CastTensors& tensors) {
   return all;
 }
 
-CastCall call_of(const CastSpec& spec, const CastTensors& tensors) {
-  const auto rows = [](const Tensor& t, u32 bytes) {
-    return rows_aligned<u8>(t.data, t.row_stride * size_of(t.dtype), bytes);
-  };
-  return {.rows = tensors.input.rows,
-          .cols = tensors.input.cols,
-          .source_aligned = source_aligned(spec, tensors),
-          .outputs_aligned = rows(tensors.codes, kVec8) && (!spec.result || rows(tensors.result, 16)),
-          .transposed_aligned = !spec.transposed || rows(tensors.transposed, 16),
-          .knows_amax = tensors.known_amax.data != nullptr};
-}
-
 // The pass along the rows: `maxima` may be null.
 void launch_rows(const CastSpec& spec, Pass pass, const CastRowsWideShape& wide, const CastTensors& tensors,
                  float* maxima, const Stream& stream, Launcher& launcher) {
@@ -281,6 +269,18 @@ SourceParams source_of(const Tensor& input, std::span<const Tensor> inputs) {
 
 SourceParams source_of(const CastTensors& tensors) { return source_of(tensors.input, tensors.inputs); }
 
+CastCall call_of(const CastSpec& spec, const CastTensors& tensors) {
+  const auto rows = [](const Tensor& t, u32 bytes) {
+    return rows_aligned<u8>(t.data, t.row_stride * size_of(t.dtype), bytes);
+  };
+  return {.rows = tensors.input.rows,
+          .cols = tensors.input.cols,
+          .source_aligned = source_aligned(spec, tensors),
+          .outputs_aligned = rows(tensors.codes, kVec8) && (!spec.result || rows(tensors.result, 16)),
+          .transposed_aligned = !spec.transposed || rows(tensors.transposed, 16),
+          .knows_amax = tensors.known_amax.data != nullptr};
+}
+
 CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
   const auto bits = [](const Tensor& amax) { return static_cast<u32*>(amax.data); };
   const bool two_scales = spec.transposed_scale.has_value();
@@ -326,6 +326,7 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
   if (tensors.input.empty() && spec.source == ScaleSource::dynamic) {
     return fill_scale_inv(spec, tensors, stream, launcher);
   }
+  if (spec.stacked && cast_schedule(spec) == CastSchedule::tiles) return cast_stack(spec, tensors, stream, launcher);
   const CastPlan plan =
       cast_plan(spec, call_of(spec, tensors), cast_device(launcher), CastStreamOf(spec, stream, launcher));
   switch (cast_schedule(spec)) {

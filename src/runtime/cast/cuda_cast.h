@@ -1,5 +1,6 @@
-// What single casts (cuda_cast.cpp), lists of casts (cuda_cast_list.cpp) and kernels of tiles of 8 columns to a thread
-// (cuda_elementwise.cpp, cuda_quantize.cpp) share on a GPU: their kernels' parameters and launches.
+// What single casts (cuda_cast.cpp), lists of casts (cuda_cast_list.cpp), casts of stacked matrices
+// (cuda_cast_stack.cpp) and kernels of tiles of 8 columns to a thread (cuda_elementwise.cpp, cuda_quantize.cpp) share
+// on a GPU: their kernels' parameters and launches.
 #pragma once
 
 #include <cstddef>
@@ -57,8 +58,14 @@ SourceParams source_of(const CastTensors& tensors);
 // The launch of a kernel whose blocks are tiles (vec8_tiles.cuh). Throws Error{invalid_argument} if there are too many.
 LaunchShape shape_of(const Vec8Tiles::Grid& grid);
 
+// What the plan of a cast depends on in its tensors.
+CastCall call_of(const CastSpec& spec, const CastTensors& tensors);
+
 // All parameters except the first pass's maxima and the sums, which are not there yet.
 CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
+
+// Casts stacked matrices in tiles.
+void cast_stack(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
 
 // Writes the scale_inv of empty extents, whose scales are those of an amax of 0.
 void fill_scale_inv(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
