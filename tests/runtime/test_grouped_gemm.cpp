@@ -346,12 +346,12 @@ BOOST_AUTO_TEST_CASE(wrong_tensors_along_k_are_told) {
              "e4m3fn[9, 32] on cpu, is 32");
   BOOST_TEST(message_along_k([](auto& t) { t.out.rows = 9; }) ==
              "grouped_gemm out: is f32[9, 6] on cpu; it must be [27, 6]: M of a for each expert, and N of b");
-  BOOST_TEST(message_along_k([](auto& t) { t.scale_inv_a.cols = 9; }) ==
-             "grouped_gemm scale_inv_a: is f32[1, 9] on cpu, row stride 27; it must be [1, 27]: one for each of a's M "
-             "rows, of each expert");
-  BOOST_TEST(message_along_k([](auto& t) { t.scale_inv_b.cols = 6; }) ==
-             "grouped_gemm scale_inv_b: is f32[1, 6] on cpu, row stride 18; it must be [1, 18]: one for each of b's N "
-             "rows, of each expert");
+  BOOST_TEST(message_along_k([](auto& t) { t.scale_inv_a.cols = 8; }) ==
+             "grouped_gemm scale_inv_a: is f32[1, 8] on cpu, row stride 27; it must be [1, 27]: one for each of a's M "
+             "rows, of each expert or of all together");
+  BOOST_TEST(message_along_k([](auto& t) { t.scale_inv_b.cols = 5; }) ==
+             "grouped_gemm scale_inv_b: is f32[1, 5] on cpu, row stride 18; it must be [1, 18]: one for each of b's N "
+             "rows, of each expert or of all together");
   BOOST_TEST(
       message_along_k([](auto& t) { t.scale_inv_b.cols = 1; }, {2, 2, 32}, tensorwise) ==
       "grouped_gemm scale_inv_a: is f32[1, 27] on cpu; it must be [1, 3]: one for each expert, or one for all of "

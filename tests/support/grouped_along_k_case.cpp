@@ -71,11 +71,11 @@ void add_up(const AlongKCase& c, AlongKOperands& operands, ThreadPool& pool) {
   });
 }
 
-// Of each expert, one or one for each of its rows; or one for all.
+// Of each expert, one or one for each of its rows; or those for all.
 GuardedMatrix scale_inv_of(const AlongKCase& c, ScaleGranularity scale, std::int64_t rows, std::uint64_t seed) {
   const std::int64_t of_expert = scale == kRowwise ? rows : 1;
-  const bool one = scale == kTensorwise && c.one_scale_inv;
-  GuardedMatrix made(Dtype::f32, 1, one ? 1 : experts_of(c) * of_expert);
+  const bool one = c.one_scale_inv;
+  GuardedMatrix made(Dtype::f32, 1, (one ? 1 : experts_of(c)) * of_expert);
   for (std::int64_t i = 0; i < made.cols(); ++i) {
     const auto at = static_cast<std::uint64_t>(i);
     const float value =
@@ -132,7 +132,8 @@ std::string AlongKData::fault_at(const GuardedMatrix& out, std::int64_t row, std
   const std::int64_t expert = row / case_.m;
   const auto at = static_cast<std::size_t>(row * case_.n + n);
   const auto scale_inv = [&](const GuardedMatrix& all, ScaleGranularity scale, std::int64_t of_row) {
-    return all.value(0, scale == kRowwise ? of_row : all.cols() == 1 ? 0 : expert);
+    if (scale == kTensorwise) return all.value(0, case_.one_scale_inv ? 0 : expert);
+    return all.value(0, case_.one_scale_inv ? of_row % all.cols() : of_row);
   };
   double factor = 1;
   if (is_fp8(gemm.a) && !is_empty(case_, expert)) {

@@ -25,7 +25,7 @@ struct AlongKCase {
   Ends ends{};
   std::int64_t m = 0, n = 0, k = 0;  // k: at least the last end
   bool exact = false;                // small integers and powers of two: only one result is right
-  bool one_scale_inv = false;        // tensorwise scale_inv are one for all experts, not one for each
+  bool one_scale_inv = false;        // scale_inv are those of all experts together, not of each
   bool in_place = true;              // c is the output
   float beta = 1.0F;
   std::int64_t in_padding = 0;           // elements after each row of a and b

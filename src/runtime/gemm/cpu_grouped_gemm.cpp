@@ -108,13 +108,14 @@ Range check_scale_inv_b(const GemmSpec& gemm, const GroupedGemmTensors& tensors,
                          tensors.b.cols, device, matrix, "group of K");
 }
 
-// Along K: of one matrix or of each expert's part of it. `rows` names "one for each row" in messages.
+// Along K: those of all columns together, or of each expert's. `row` names "one for each row" in messages.
 Range check_scale_inv_along_k(const char* what, const Tensor& scale_inv, Dtype operand, ScaleGranularity scale,
                               std::int64_t experts, std::int64_t rows, Device device, const char* row) {
   if (!is_fp8(operand)) return check_absent(what, scale_inv, "a high-precision operand has no scale_inv");
-  if (scale == kRowwise) return check_vector(what, scale_inv, Dtype::f32, experts * rows, device, row);
-  const std::int64_t count = scale_inv.cols == 1 ? 1 : experts;
-  return check_vector(what, scale_inv, Dtype::f32, count, device, "one for each expert, or one for all of them");
+  const std::int64_t of_all = scale == kRowwise ? rows : 1;
+  const std::int64_t count = scale_inv.cols == of_all ? of_all : experts * of_all;
+  return check_vector(what, scale_inv, Dtype::f32, count, device,
+                      scale == kRowwise ? row : "one for each expert, or one for all of them");
 }
 
 void check_same_k(const GroupedGemmTensors& tensors) {
@@ -146,10 +147,10 @@ GroupedRanges check_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensor
                                      "M of a for each expert, and N of b");
   return {.scale_inv_a =
               check_scale_inv_along_k("grouped_gemm scale_inv_a", scale_inv_a, spec.gemm.a, spec.gemm.scale_a,
-                                      ends.experts, a.rows, device, "one for each of a's M rows, of each expert"),
+                                      ends.experts, a.rows, device, "one for each of a's M rows, of each expert or of all together"),
           .scale_inv_b =
               check_scale_inv_along_k("grouped_gemm scale_inv_b", scale_inv_b, spec.gemm.b, spec.gemm.scale_b,
-                                      ends.experts, b.rows, device, "one for each of b's N rows, of each expert"),
+                                      ends.experts, b.rows, device, "one for each of b's N rows, of each expert or of all together"),
           .out = written,
           .c = check_c(spec, tensors, device)};
 }
@@ -216,11 +217,11 @@ Tensor columns_of(const Tensor& tensor, std::int64_t begin, std::int64_t end) {
   return part;
 }
 
-// An expert's scale_inv along K, of an operand with so many rows.
+// An expert's scale_inv along K, of an operand with so many rows; or those of all.
 Tensor scale_inv_along_k(const Tensor& all, ScaleGranularity scale, std::int64_t expert, std::int64_t rows) {
   const std::int64_t count = scale == kRowwise ? rows : 1;
   Tensor part = all;
-  part.data = static_cast<float*>(all.data) + (scale == kTensorwise && all.cols == 1 ? 0 : expert * count);
+  part.data = static_cast<float*>(all.data) + (all.cols == count ? 0 : expert * count);
   part.cols = count;
   return part;
 }

@@ -73,8 +73,9 @@ struct ExpertEnds {
 // expert begins with a block of its own: with 128 x 128 blocks it has ceil(N / 128) rows of them.
 //
 // Along K (GroupedGemmSpec::along_k), b is [N, K] and out is [experts * M, N], expert e's in rows e * M to (e + 1) * M;
-// all of out is written. scale_inv of a are one, one for each expert, or (rowwise) one for each of its experts * M
-// rows; of b likewise with N.
+// all of out is written. scale_inv of a are one for all or one for each expert or, rowwise, those of a's M rows for all
+// or for each expert, f32[experts * M]; of b likewise with N. With those for all, an expert's NaN or Inf reaches the
+// others through the cast's maxima.
 struct GroupedGemmTensors {
   Tensor a;  // [M, K]
   Tensor b;  // [experts * N, K]
