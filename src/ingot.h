@@ -22,6 +22,7 @@
 #include "ingot/codegen/types/target.h"
 #include "ingot/nn/dist/parallel_linear.h"
 #include "ingot/nn/linear/float8_tensor.h"
+#include "ingot/nn/linear/grouped_linear.h"
 #include "ingot/nn/linear/linear_functions.h"
 #include "ingot/nn/linear/linear_memory.h"
 #include "ingot/nn/linear/linear_plan.h"

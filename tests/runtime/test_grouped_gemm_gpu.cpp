@@ -247,8 +247,7 @@ BOOST_AUTO_TEST_CASE(along_k_of_each_kind) {
                           .k = 656,
                           .exact = true,
                           .of_nans = 3});
-    expect_right_along_k(
-        {.spec = kind, .ends = balanced_ends(9, 9), .m = 72, .n = 72, .k = 16, .one_scale_inv = true});
+    expect_right_along_k({.spec = kind, .ends = balanced_ends(9, 9), .m = 72, .n = 72, .k = 16, .one_scale_inv = true});
   }
 }
 

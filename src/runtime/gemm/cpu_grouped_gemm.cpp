@@ -145,12 +145,12 @@ GroupedRanges check_along_k(const GroupedGemmSpec& spec, const GroupedGemmTensor
   check_same_k(tensors);
   const Range written = check_matrix("grouped_gemm out", out, spec.gemm.out, ends.experts * a.rows, b.rows, device,
                                      "M of a for each expert, and N of b");
-  return {.scale_inv_a =
-              check_scale_inv_along_k("grouped_gemm scale_inv_a", scale_inv_a, spec.gemm.a, spec.gemm.scale_a,
-                                      ends.experts, a.rows, device, "one for each of a's M rows, of each expert or of all together"),
-          .scale_inv_b =
-              check_scale_inv_along_k("grouped_gemm scale_inv_b", scale_inv_b, spec.gemm.b, spec.gemm.scale_b,
-                                      ends.experts, b.rows, device, "one for each of b's N rows, of each expert or of all together"),
+  return {.scale_inv_a = check_scale_inv_along_k("grouped_gemm scale_inv_a", scale_inv_a, spec.gemm.a,
+                                                 spec.gemm.scale_a, ends.experts, a.rows, device,
+                                                 "one for each of a's M rows, of each expert or of all together"),
+          .scale_inv_b = check_scale_inv_along_k("grouped_gemm scale_inv_b", scale_inv_b, spec.gemm.b,
+                                                 spec.gemm.scale_b, ends.experts, b.rows, device,
+                                                 "one for each of b's N rows, of each expert or of all together"),
           .out = written,
           .c = check_c(spec, tensors, device)};
 }

@@ -1,0 +1,359 @@
+#include "ingot/nn/linear/grouped_linear.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+
+#include "ingot/codegen/types/spec_hash.h"
+#include "ingot/nn/linear/layer_call.h"
+#include "ingot/nn/linear/linear_checker.h"
+#include "ingot/nn/linear/linear_checks.h"
+#include "ingot/nn/linear/linear_step.h"
+#include "ingot/nn/linear/memory_places.h"
+#include "ingot/nn/linear/tensor_checks.h"
+
+namespace ingot {
+namespace {
+
+// ---- the plan ------------------------------------------------------------------------------------------------------
+
+void check_options(const std::string& subject, const GroupedLinearPlanOptions& options) {
+  const auto refuse = [&](const char* what, const std::string& why) {
+    refuse_argument(fmt::format("{} {}", subject, what).c_str(), why);
+  };
+  if (options.experts < 1 || options.experts > kMostExperts) {
+    refuse("experts", fmt::format("is {}, but must be 1 to {}", options.experts, kMostExperts));
+  }
+  if (options.shape.bias) refuse("bias", "is set, but grouped GEMMs add none: add each expert's to its rows");
+  const LinearConfig& config = options.config;
+  for (const GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
+    if (!is_float8(*gemm)) {
+      refuse("config", fmt::format("is \"{}\", but all three GEMMs of experts must be in FP8", print(config)));
+    }
+    for (const Cast& cast : {*gemm->a, *gemm->b}) {
+      const bool whole = cast.granularity == kTensorwise || cast.granularity == kRowwise;
+      if (whole && cast.scaling == Scaling::dynamic) continue;
+      refuse("config", fmt::format("is \"{}\", but the scales of experts are dynamic, of tensors or rows: take "
+                                   "tensorwise or rowwise",
+                                   print(config)));
+    }
+  }
+  if (config.input == OtherCodes::together && config.weight != OtherCodes::folded) return;
+  refuse("config",
+         fmt::format("is \"{}\", but experts' inputs are cast together, and no scale_inv are folded", print(config)));
+}
+
+// The cast of one expert's weight, as all experts' have it.
+LinearCast weight_cast(const TensorCasts& casts, Dtype in) {
+  if (!casts.codes && !casts.transposed) return {};
+  return {.any = true, .spec = cast_spec(casts, in)};
+}
+
+std::uint64_t identity_of(const GroupedLinearPlan& plan) {
+  std::uint64_t hash = mix(plan.rows.identity + static_cast<std::uint64_t>(plan.experts));
+  for (const LinearCast* cast : {&plan.weight, &plan.weight_again}) {
+    hash = mix(hash + (cast->any ? hash_value(cast->spec) : 0));
+  }
+  return hash;
+}
+
+}  // namespace
+
+GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
+  const std::string subject = fmt::format("grouped linear \"{}\"", options.name);
+  validate(options.config);
+  check_options(subject, options);
+  LinearConfig of_rows = options.config;
+  of_rows.weight = OtherCodes::together;  // so that the plan of the rows has no room for a weight
+  GroupedLinearPlan plan{.rows = linear_plan({.name = options.name,
+                                              .config = of_rows,
+                                              .shape = options.shape,
+                                              .dtypes = options.dtypes,
+                                              .grad_weight = options.grad_weight,
+                                              .subject = subject}),
+                         .experts = options.experts};
+  plan.weight = weight_cast(weight_casts(options.config), *plan.rows.dtypes.weight);
+  plan.weight_again = weight_cast(weight_casts_again(options.config), *plan.rows.dtypes.weight);
+  plan.output_gemm = {.gemm = plan.rows.output_gemm[0]};
+  plan.grad_input_gemm = {.gemm = plan.rows.grad_input_gemm};
+  plan.grad_weight_gemm = {.gemm = plan.rows.grad_weight_gemm, .along_k = true};
+  plan.identity = identity_of(plan);
+  return plan;
+}
+
+LinearWeightMemory GroupedLinearPlan::memory_of(const LinearCast& cast) const {
+  LinearWeightMemory memory;
+  if (!cast.any) return memory;
+  MemoryPlaces places;
+  const auto [in, out, bias] = rows.shape;
+  const CastSpec& spec = cast.spec;
+  if (spec.codes) places.codes(memory.codes, spec.out, experts * out, in);
+  if (spec.transposed) places.codes(memory.transposed, spec.out, experts * in, out);
+  places.floats(memory.scale_inv, experts * scale_count(spec.scale, out, in));
+  if (spec.transposed_scale) {
+    places.floats(memory.transposed_scale_inv, experts * scale_count(*spec.transposed_scale, out, in));
+  }
+  memory.bytes = std::max(places.bytes(), kLinearAlignment);
+  return memory;
+}
+
+std::size_t GroupedLinearPlan::forward_scratch(std::int64_t tokens, LinearPass pass) const {
+  return rows.forward_scratch(tokens, pass).bytes;
+}
+
+std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants) const {
+  const std::size_t of_rows = rows.backward_scratch(tokens, wants).bytes;
+  return wants.input ? of_rows + weight_again_memory().bytes : of_rows;
+}
+
+// ---- checks --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+Float8View views_of(const LinearWeightMemory& memory, const MemoryRegion& region, Device device) {
+  const Tensor scale_inv = memory.scale_inv.in(region, device);
+  const bool apart = memory.transposed_scale_inv.used;
+  return {.codes = memory.codes.in(region, device),
+          .transposed = memory.transposed.in(region, device),
+          .scale_inv = scale_inv,
+          .transposed_scale_inv = apart ? memory.transposed_scale_inv.in(region, device) : scale_inv};
+}
+
+class GroupedChecker : public LinearChecker {
+ public:
+  GroupedChecker(const GroupedLinearPlan& plan, Backend& backend)
+      : LinearChecker(plan.rows, backend.device_api()), plan_(&plan), backend_(&backend) {}
+
+  void run(const LinearRun& run) const {
+    stream(backend_->device_api(), run.stream);
+    if (run.side != nullptr) refuse("side", "is given, but the work of experts is on one stream");
+  }
+  void weight(const Tensor& tensor) const {
+    all({"weight", &tensor}, *rows().dtypes.weight, ", the plan's dtype", plan_->experts * rows().shape.out_features,
+        rows().shape.in_features, "[experts * out_features, in_features]");
+  }
+  void ends(const ExpertEnds& ends) const {
+    if (ends.experts != plan_->experts) {
+      refuse("ends", fmt::format("are of {} experts, but the layer has {}", ends.experts, plan_->experts));
+    }
+    if (ends.capacity) refuse("ends", "have a capacity, but the rows of these experts follow each other");
+  }
+  // One set of codes and its scale_inv: all experts' rows of `of`, whose own are one expert's.
+  void expert_codes(const NamedTensor& codes, const NamedTensor& scale_inv, const CastSpec& cast, std::int64_t own,
+                    std::int64_t cols, ScaleGranularity scale) const {
+    const char* const why = ": cast_expert_weights() makes them";
+    all(codes, cast.out, why, plan_->experts * own, cols, "the experts' weights as their GEMM reads them");
+    const auto [in, out, bias] = rows().shape;
+    all(scale_inv, Dtype::f32, why, 1, plan_->experts * scale_count(scale, out, in), "scale_inv of each expert");
+  }
+
+ private:
+  const LinearPlan& rows() const { return plan_->rows; }
+
+  const GroupedLinearPlan* plan_;
+  Backend* backend_;
+};
+
+void check_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& t,
+                   const LinearRun& run) {
+  const GroupedChecker check(plan, backend);
+  const auto [in, out, bias] = plan.rows.shape;
+  const NamedTensor input{"input", &t.input};
+  const NamedTensor output{"output", &t.output};
+  check.run(run);
+  check.all(input, plan.rows.dtypes.input, ", the plan's dtype", t.input.rows, in,
+            "[rows of all experts, in_features]");
+  check.all(output, *plan.rows.dtypes.output, ", the plan's dtype", t.input.rows, out,
+            "[rows of the input, out_features]");
+  check.ends(t.ends);
+  check.expert_codes({"codes", &t.codes.codes}, {"scale_inv of codes", &t.codes.scale_inv}, plan.weight.spec, out, in,
+                     plan.weight.spec.scale);
+  check.disjoint(output, {input});
+  const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  if (t.saved != nullptr) {
+    check.region("saved", t.saved->memory, plan.saved_memory(t.input.rows).bytes, {input, output});
+  }
+  if (!gives_scratch(run.stream)) check.scratch(t.scratch, plan.forward_scratch(t.input.rows, pass), {input, output});
+}
+
+void check_backward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
+                    const LinearGradients& wants, const LinearRun& run) {
+  const GroupedChecker check(plan, backend);
+  check.run(run);
+  check.stamp(t.saved, plan.identity);
+  const auto [in, out, bias] = plan.rows.shape;
+  const std::int64_t tokens = t.saved->tokens;
+  const NamedTensor grad_output{"grad_output", &t.grad_output};
+  const NamedTensor grad_input{"grad_input", &t.grad_input};
+  const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
+  check.ends(t.ends);
+  check.all(grad_output, *plan.rows.dtypes.output, ", the plan's dtype", tokens, out,
+            "[rows of the last forward's input, out_features]");
+  if (wants.input) {
+    check.dtype(grad_input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+    check.all(grad_input, t.grad_input.dtype, "", tokens, in, "[rows of the last forward's input, in_features]");
+    check.disjoint(grad_input, {grad_output});
+    if (plan.weight_again.any) {
+      check.weight(t.weight);
+    } else {
+      const CastSpec& cast = plan.weight.spec;
+      check.expert_codes({"transposed codes", &t.codes.transposed},
+                         {"scale_inv of transposed codes", &t.codes.transposed_scale_inv}, cast, in, out,
+                         cast.transposed_scale.value_or(cast.scale));
+    }
+  }
+  if (wants.weight) {
+    if (!plan.rows.trains_weight) {
+      check.refuse("grad_weight", "is given, but the plan was made without it, so forward kept nothing for it");
+    }
+    check.dtype(grad_weight, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+    if (t.accumulate) check.dtype(grad_weight, {Dtype::f32}, ", which sums are added to");
+    check.all(grad_weight, t.grad_weight.dtype, "", plan.experts * out, in, "[experts * out_features, in_features]");
+    check.disjoint(grad_weight, {grad_output, grad_input});
+  } else if (t.accumulate) {
+    check.refuse("grad_weight", "is missing, but accumulate asks for it to be added to");
+  }
+  const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_weight};
+  check.region("saved", t.saved->memory, plan.saved_memory(tokens).bytes, tensors);
+  if (!gives_scratch(run.stream)) check.scratch(t.scratch, plan.backward_scratch(tokens, wants), tensors);
+}
+
+// ---- steps ---------------------------------------------------------------------------------------------------------
+
+// Each expert's weight with its own scales.
+Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, const LinearCast& cast, const Tensor& weight,
+                        const LinearWeightMemory& memory, const MemoryRegion& into, Stream& stream) {
+  const Float8View all = views_of(memory, into, backend.device());
+  const auto part = [&](const Tensor& of, std::int64_t expert) {
+    if (!is_given(of)) return of;
+    Tensor own = of;
+    const bool is_vector = of.rows == 1 && of.dtype == Dtype::f32;
+    (is_vector ? own.cols : own.rows) /= plan.experts;
+    const std::int64_t skipped = expert * (is_vector ? own.cols : own.rows * own.row_stride);
+    own.data = static_cast<std::byte*>(of.data) + skipped * size_of(of.dtype);
+    return own;
+  };
+  for (std::int64_t e = 0; e < plan.experts; ++e) {
+    CastTensors tensors{.input = part(weight, e),
+                        .codes = part(all.codes, e),
+                        .transposed = part(all.transposed, e),
+                        .scale_inv = part(all.scale_inv, e)};
+    if (cast.spec.transposed_scale) tensors.transposed_scale_inv = part(all.transposed_scale_inv, e);
+    backend.cast(cast.spec, tensors, stream);
+  }
+  return all;
+}
+
+void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& t,
+                     const LinearRun& run) {
+  const LinearStep step(plan.rows, backend, run);
+  const ObservedRange range(run.observer, plan.rows.name, "forward");
+  const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  if (t.saved != nullptr) t.saved->kept = false;
+  const MemoryRegion saved = t.saved != nullptr ? t.saved->memory : MemoryRegion{};
+  const CastSpec& spec = plan.rows.input_of(pass).spec;
+  const Float8View input = linear_input_codes(plan.rows, t.input.rows, saved, t.scratch, backend.device());
+  CastTensors tensors{
+      .input = t.input, .codes = input.codes, .transposed = input.transposed, .scale_inv = input.scale_inv};
+  if (spec.transposed_scale) tensors.transposed_scale_inv = input.transposed_scale_inv;
+  cast(step, {"input", "output", "grad_weight"}, spec, tensors, {}, run.stream);
+  backend.grouped_gemm(plan.output_gemm,
+                       {.a = input.codes,
+                        .b = t.codes.codes,
+                        .ends = t.ends,
+                        .scale_inv_a = input.scale_inv,
+                        .scale_inv_b = t.codes.scale_inv,
+                        .out = t.output},
+                       run.stream);
+  stamp(t.saved, plan.identity, t.input.rows);
+}
+
+void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
+                      const LinearGradients& wants, const LinearRun& run) {
+  const LinearStep step(plan.rows, backend, run);
+  const ObservedRange range(run.observer, plan.rows.name, "backward");
+  const std::int64_t tokens = t.saved->tokens;
+  const LinearCast& order = plan.rows.grad_output_of(wants).cast;
+  const Float8View grad_output = linear_grad_output_codes(plan.rows, tokens, wants, t.scratch, backend.device());
+  CastTensors tensors{.input = t.grad_output,
+                      .codes = grad_output.codes,
+                      .transposed = grad_output.transposed,
+                      .scale_inv = grad_output.scale_inv};
+  if (order.spec.transposed_scale) tensors.transposed_scale_inv = grad_output.transposed_scale_inv;
+  cast(step, {"grad_output", "grad_input", "grad_weight"}, order.spec, tensors, {}, run.stream);
+  if (wants.input) {
+    Float8View weight = t.codes;
+    if (plan.weight_again.any) {
+      const LinearWeightMemory memory = plan.weight_again_memory();
+      const MemoryRegion into = part_of(t.scratch, plan.rows.backward_scratch(tokens, wants).bytes, memory.bytes);
+      weight = cast_weights(plan, backend, plan.weight_again, t.weight, memory, into, run.stream);
+    }
+    GroupedGemmSpec spec = plan.grad_input_gemm;
+    spec.gemm.out = t.grad_input.dtype;
+    backend.grouped_gemm(spec,
+                         {.a = grad_output.codes,
+                          .b = weight.transposed,
+                          .ends = t.ends,
+                          .scale_inv_a = grad_output.scale_inv,
+                          .scale_inv_b = weight.transposed_scale_inv,
+                          .out = t.grad_input},
+                         run.stream);
+  }
+  if (!wants.weight) return;
+  const LinearSavedMemory saved = plan.saved_memory(tokens);
+  GroupedGemmSpec spec = plan.grad_weight_gemm;
+  spec.gemm.out = t.grad_weight.dtype;
+  if (t.accumulate) spec.gemm.epilogue.c = t.grad_weight.dtype;
+  backend.grouped_gemm(spec,
+                       {.a = grad_output.transposed,
+                        .b = saved.input_transposed.in(t.saved->memory, backend.device()),
+                        .ends = t.ends,
+                        .scale_inv_a = grad_output.transposed_scale_inv,
+                        .scale_inv_b = saved.input_scale_inv.in(t.saved->memory, backend.device()),
+                        .out = t.grad_weight,
+                        .c = t.accumulate ? t.grad_weight : Tensor{}},
+                       run.stream);
+}
+
+}  // namespace
+
+Float8View expert_weight_codes(const GroupedLinearPlan& plan, const MemoryRegion& region, Device device) {
+  return views_of(plan.weight_memory(), region, device);
+}
+
+Float8View cast_expert_weights(const GroupedLinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
+                               const LinearRun& run) {
+  const LayerCall call(plan.rows.subject, run);
+  const GroupedChecker check(plan, backend);
+  check.run(run);
+  check.weight(tensors.weight);
+  const LinearWeightMemory memory = plan.weight_memory();
+  check.region("into", tensors.into, memory.bytes, {{"weight", &tensors.weight}});
+  return cast_weights(plan, backend, plan.weight, tensors.weight, memory, tensors.into, run.stream);
+}
+
+void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& tensors,
+                            const LinearRun& run) {
+  const LayerCall call(plan.rows.subject, run);
+  check_forward(plan, backend, tensors, run);
+  const LinearPass pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass); };
+  call.with_scratch(tensors, nullptr, bytes,
+                    [&](const GroupedLinearForwardTensors& all) { enqueue_forward(plan, backend, all, run); });
+}
+
+void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,
+                             const GroupedLinearBackwardTensors& tensors, const LinearRun& run) {
+  const LayerCall call(plan.rows.subject, run);
+  const LinearGradients wants{
+      .input = is_given(tensors.grad_input), .weight = is_given(tensors.grad_weight), .bias = false};
+  check_backward(plan, backend, tensors, wants, run);
+  if (!wants.input && !wants.weight) return;
+  const auto bytes = [&] { return plan.backward_scratch(tensors.saved->tokens, wants); };
+  call.with_scratch(tensors, nullptr, bytes,
+                    [&](const GroupedLinearBackwardTensors& all) { enqueue_backward(plan, backend, all, wants, run); });
+}
+
+}  // namespace ingot

@@ -1,0 +1,104 @@
+// The linear layers of a mixture of experts as functions of tensors: forward and backward of many layers of one shape,
+// each with the rows of its own tokens. They keep nothing between calls, as those of one layer do (linear_functions.h).
+//
+//   const GroupedLinearPlan plan = grouped_linear_plan({.config = rowwise(), .experts = E, .shape = {K, N}});
+//   const Float8View codes = cast_expert_weights(plan, backend, {.weight = w, .into = weight_region}, {stream});
+//   LinearSaved saved{.memory = saved_region};
+//   grouped_linear_forward(plan, backend, {.input = x, .ends = ends, .output = y, .codes = codes, .saved = &saved},
+//   {stream}); grouped_linear_backward(plan, backend, {.saved = &saved, .ends = ends, .grad_output = gy, .grad_input =
+//   gx,
+//                                           .grad_weight = gw, .codes = codes}, {stream});
+//
+// Rows of input and output are those of expert 0, then of expert 1, and so on; ends says on the device where each
+// expert's end (gemm_tensors.h). Nothing is padded, experts may have no rows, and the host never waits. Rows that no
+// expert has are neither multiplied nor written, but a cast reads them: they must be finite.
+//
+// The scales of input and grad_output are those of a layer that has all rows: along the rows, where the gradients of
+// weights sum, experts share a scale for each feature. The weights' scales are each expert's own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "ingot/api.h"
+#include "ingot/nn/linear/linear_functions.h"
+
+namespace ingot {
+
+struct GroupedLinearPlanOptions {
+  std::string name = "experts";  // in messages and for observers
+  // Of the recipes tensorwise() and rowwise(): all three GEMMs in FP8, scales dynamic and of tensors or rows, and
+  // OtherCodes::together for the input. OtherCodes::again for the weight: backward casts it once more, and forward
+  // makes no codes for it.
+  LinearConfig config{};
+  std::int64_t experts = 0;  // 1 to kMostExperts
+  LinearShape shape{};       // of one expert; without a bias
+  LinearDtypes dtypes{};
+  bool grad_weight = true;  // as LinearPlanOptions::grad_weight
+};
+
+// A plain value, as LinearPlan is.
+struct INGOT_API GroupedLinearPlan {
+  LinearPlan rows{};  // of a layer with all rows: how input and grad_output are cast; its shape is one expert's
+  std::int64_t experts = 0;
+  LinearCast weight{};        // of all experts' weights, in forward
+  LinearCast weight_again{};  // within backward; none if forward's codes serve it
+  GroupedGemmSpec output_gemm{};
+  GroupedGemmSpec grad_input_gemm{};
+  GroupedGemmSpec grad_weight_gemm{};  // into the input's dtype, without accumulation
+  std::uint64_t identity = 0;          // as LinearPlan::identity
+
+  // Codes [experts * N, K] and transposed codes [experts * K, N], and their scale_inv.
+  LinearWeightMemory weight_memory() const { return memory_of(weight); }
+  LinearWeightMemory weight_again_memory() const { return memory_of(weight_again); }
+  LinearSavedMemory saved_memory(std::int64_t tokens) const { return rows.saved_memory(tokens); }
+  std::size_t forward_scratch(std::int64_t tokens, LinearPass pass) const;
+  std::size_t backward_scratch(std::int64_t tokens, const LinearGradients& wants) const;
+
+ private:
+  LinearWeightMemory memory_of(const LinearCast& cast) const;
+};
+
+// Throws Error{invalid_spec} for an invalid config, and Error{invalid_argument} for one that groups do not take, a
+// bias, and numbers of experts and features out of range.
+INGOT_API GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options);
+
+// weight: [experts * N, K], one expert's after another's. `scale` stays default.
+INGOT_API Float8View cast_expert_weights(const GroupedLinearPlan& plan, Backend& backend,
+                                         const WeightCastTensors& tensors, const LinearRun& run);
+
+// Where it writes: its codes as views of `region`.
+INGOT_API Float8View expert_weight_codes(const GroupedLinearPlan& plan, const MemoryRegion& region, Device device);
+
+// T: the rows of all experts.
+struct GroupedLinearForwardTensors {
+  Tensor input;       // [T, K]
+  ExpertEnds ends{};  // of rows; without a capacity
+  Tensor output;      // [T, N]; rows that no expert has are not written
+  Float8View codes{};
+  LinearSaved* saved = nullptr;  // null: keeps nothing
+  MemoryRegion scratch{};        // plan.forward_scratch(), unless the stream's allocator gives it
+};
+
+struct GroupedLinearBackwardTensors {
+  const LinearSaved* saved = nullptr;
+  ExpertEnds ends{};    // forward's
+  Tensor grad_output;   // [T, N]
+  Tensor grad_input{};  // [T, K]; rows that no expert has are not written
+  // [experts * N, K], all of which is written: zeros for experts without rows.
+  Tensor grad_weight{};
+  bool accumulate = false;  // adds to grad_weight, which is f32 then, within the GEMM
+  Tensor weight{};          // if plan.weight_again.any and grad_input is given
+  Float8View codes{};       // otherwise, for grad_input
+  MemoryRegion scratch{};   // plan.backward_scratch()
+};
+
+// Errors: as those of linear_forward() and linear_backward(). On a GPU other than Hopper, and for features that are no
+// multiples of 16, the GEMMs' error says so.
+INGOT_API void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend,
+                                      const GroupedLinearForwardTensors& tensors, const LinearRun& run);
+INGOT_API void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,
+                                       const GroupedLinearBackwardTensors& tensors, const LinearRun& run);
+
+}  // namespace ingot

@@ -1,0 +1,149 @@
+#include "nn/grouped_linear_case.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace ingot::test {
+namespace {
+
+constexpr LinearGradients kBoth{.input = true, .weight = true, .bias = false};
+
+GroupedLinearPlan plan_of(const GroupedLinearCase& c) {
+  return grouped_linear_plan({.name = "moe",
+                              .config = c.config,
+                              .experts = static_cast<std::int64_t>(c.ends.size()),
+                              .shape = {.in_features = c.in, .out_features = c.out},
+                              .dtypes = {.input = c.dtype}});
+}
+
+std::int64_t experts_of(const GroupedLinearCase& c) { return static_cast<std::int64_t>(c.ends.size()); }
+
+std::size_t scratch_bytes(const GroupedLinearPlan& plan, std::int64_t rows) {
+  return std::max(plan.forward_scratch(rows, LinearPass::training), plan.backward_scratch(rows, kBoth));
+}
+
+Matrix columns_of(const Matrix& all, std::int64_t begin, std::int64_t end) {
+  Matrix part = zeros(all.rows, end - begin);
+  for (std::int64_t r = 0; r < all.rows; ++r) {
+    for (std::int64_t c = begin; c < end; ++c) part.at(r, c - begin) = all.at(r, c);
+  }
+  return part;
+}
+
+Matrix rows_of(const Matrix& all, std::int64_t begin, std::int64_t end) {
+  Matrix part = zeros(end - begin, all.cols);
+  for (std::int64_t r = begin; r < end; ++r) {
+    for (std::int64_t c = 0; c < all.cols; ++c) part.at(r - begin, c) = all.at(r, c);
+  }
+  return part;
+}
+
+}  // namespace
+
+std::string describe(const GroupedLinearCase& c) {
+  std::string text =
+      fmt::format("{} {} {}->{}, {} rows by experts that end at", print(c.config), name(c.dtype), c.in, c.out, c.rows);
+  for (const std::int32_t end : c.ends) text += fmt::format(" {}", end);
+  return text + (c.accumulate ? ", accumulated" : "");
+}
+
+GroupedLinearRun::GroupedLinearRun(const GroupedLinearCase& c, Backend& backend, Stream& stream)
+    : plan(plan_of(c)),
+      case_(c),
+      backend_(&backend),
+      stream_(&stream),
+      input_(Random(1).normal(c.rows, c.in, c.dtype)),
+      weight_(Random(2).weight(experts_of(c) * c.out, c.in, c.dtype)),
+      grad_output_(Random(3).normal(c.rows, c.out, c.dtype)),
+      before_(Random(4).normal(experts_of(c) * c.out, c.in, c.grad_weight)),
+      input_memory_(input_, c.dtype, backend, stream),
+      weight_memory_(weight_, c.dtype, backend, stream),
+      grad_output_memory_(grad_output_, c.dtype, backend, stream),
+      output_(DeviceMatrix::poisoned(c.rows, c.out, c.dtype, backend, stream)),
+      grad_input_(DeviceMatrix::poisoned(c.rows, c.in, c.dtype, backend, stream)),
+      grad_weight_(DeviceMatrix::poisoned(experts_of(c) * c.out, c.in, c.grad_weight, backend, stream)),
+      ends_(backend, c.ends.size() * sizeof(std::int32_t)),
+      codes_(plan.weight_memory().bytes, backend, stream),
+      saved_memory_(plan.saved_memory(c.rows).bytes, backend, stream),
+      scratch_(scratch_bytes(plan, c.rows), backend, stream) {
+  saved.memory = saved_memory_;
+  backend.device_api().copy_from_host(ends_.data(), c.ends.data(), c.ends.size() * sizeof(std::int32_t), stream);
+  reset();
+}
+
+void GroupedLinearRun::reset() {
+  output_.poison(*stream_);
+  grad_input_.poison(*stream_);
+  if (case_.accumulate) {
+    grad_weight_.write(before_, *stream_);
+  } else {
+    grad_weight_.poison(*stream_);
+  }
+}
+
+GroupedLinearForwardTensors GroupedLinearRun::forward_tensors() {
+  return {.input = input_memory_,
+          .ends = {static_cast<const std::int32_t*>(ends_.data()), experts_of(case_), backend_->device()},
+          .output = output_,
+          .codes = views_,
+          .saved = &saved,
+          .scratch = scratch_};
+}
+
+GroupedLinearBackwardTensors GroupedLinearRun::backward_tensors() {
+  return {.saved = &saved,
+          .ends = {static_cast<const std::int32_t*>(ends_.data()), experts_of(case_), backend_->device()},
+          .grad_output = grad_output_memory_,
+          .grad_input = grad_input_,
+          .grad_weight = grad_weight_,
+          .accumulate = case_.accumulate,
+          .weight = weight_memory_,
+          .codes = views_,
+          .scratch = scratch_};
+}
+
+void GroupedLinearRun::enqueue() {
+  const LinearRun run{*stream_};
+  views_ = cast_expert_weights(plan, *backend_, {.weight = weight_memory_, .into = codes_}, run);
+  grouped_linear_forward(plan, *backend_, forward_tensors(), run);
+  grouped_linear_backward(plan, *backend_, backward_tensors(), run);
+}
+
+void GroupedLinearRun::check(const std::string& what) const {
+  const auto& [output, grad_input, grad_weight, how_input, how_weight] = case_.config;
+  const Matrix x = fake_quantized(input_, *output.a);
+  const Matrix g = fake_quantized(grad_output_, *grad_input.a);
+  const Matrix gt = fake_quantized(transpose(grad_output_), *grad_weight.a);
+  const Matrix xt = fake_quantized(transpose(input_), *grad_weight.b);
+  const Matrix got_output = output_.read(*stream_);
+  const Matrix got_grad_input = grad_input_.read(*stream_);
+  const Matrix got_grad_weight = grad_weight_.read(*stream_);
+  std::int64_t begin = 0;
+  for (std::int64_t e = 0; e < experts_of(case_); ++e) {
+    const std::int64_t end = case_.ends[static_cast<std::size_t>(e)];
+    const Matrix weight = rows_of(weight_, e * case_.out, (e + 1) * case_.out);
+    const std::string of = fmt::format("{}: expert {}'s", what, e);
+    check_within(rows_of(got_output, begin, end),
+                 expected_gemm(rows_of(x, begin, end), fake_quantized(weight, *output.b), nullptr, case_.dtype),
+                 of + " output");
+    check_within(
+        rows_of(got_grad_input, begin, end),
+        expected_gemm(rows_of(g, begin, end), fake_quantized(transpose(weight), *grad_input.b), nullptr, case_.dtype),
+        of + " grad_input");
+    ExpectedMatrix sums =
+        expected_gemm(columns_of(gt, begin, end), columns_of(xt, begin, end), nullptr, case_.grad_weight);
+    if (case_.accumulate) {
+      for (std::int64_t r = 0; r < case_.out; ++r) {
+        for (std::int64_t c = 0; c < case_.in; ++c) sums.value.at(r, c) += before_.at(e * case_.out + r, c);
+      }
+    }
+    check_within(rows_of(got_grad_weight, e * case_.out, (e + 1) * case_.out), sums, of + " grad_weight");
+    begin = end;
+  }
+  // Nobody's rows are not written.
+  const Matrix rest = rows_of(got_output, begin, case_.rows);
+  BOOST_TEST(std::ranges::all_of(rest.values, [](double value) { return value != value; }), what);
+}
+
+}  // namespace ingot::test

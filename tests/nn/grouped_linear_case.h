@@ -1,0 +1,57 @@
+// A grouped linear layer, run on any backend in poisoned memory, and what float64 expects of it: each expert's GEMMs of
+// operands that were quantized as a layer with all rows would quantize them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ingot/nn/linear/grouped_linear.h"
+#include "nn/function_case.h"
+#include "nn/reference.h"
+#include "support/grouped_gemm_case.h"
+
+namespace ingot::test {
+
+struct GroupedLinearCase {
+  LinearConfig config{};
+  Ends ends{};
+  std::int64_t rows = 0;  // at least the last end
+  std::int64_t in = 0, out = 0;
+  Dtype dtype = Dtype::bf16;
+  Dtype grad_weight = Dtype::bf16;
+  bool accumulate = false;
+};
+
+std::string describe(const GroupedLinearCase& c);
+
+class GroupedLinearRun {
+ public:
+  GroupedLinearRun(const GroupedLinearCase& c, Backend& backend, Stream& stream);
+
+  // Casts the weights unless backward alone needs their codes, and runs both ways.
+  void enqueue();
+  // Outputs and gradients as they were before a step.
+  void reset();
+  // Fails for whatever is outside its bounds.
+  void check(const std::string& what) const;
+
+  GroupedLinearForwardTensors forward_tensors();
+  GroupedLinearBackwardTensors backward_tensors();
+
+  const GroupedLinearPlan plan;
+  LinearSaved saved;
+
+ private:
+  GroupedLinearCase case_;
+  Backend* backend_;
+  Stream* stream_;
+  Matrix input_, weight_, grad_output_, before_;
+  DeviceMatrix input_memory_, weight_memory_, grad_output_memory_;
+  DeviceMatrix output_, grad_input_, grad_weight_;
+  Buffer ends_;
+  PoisonedRegion codes_, saved_memory_, scratch_;
+  Float8View views_{};
+};
+
+}  // namespace ingot::test

@@ -1,0 +1,155 @@
+// The linear layers of many experts, on the CPU reference: float64's results for every recipe that groups take, for all
+// kinds of ends; the plan's memory; and the messages.
+#include <boost/test/unit_test.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ingot/nn/recipe/recipes.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "nn/grouped_linear_case.h"
+#include "support/expect_error.h"
+
+BOOST_AUTO_TEST_SUITE(test_grouped_linear)
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  Stream stream{*backend};
+
+  void expect_right(const GroupedLinearCase& c) {
+    GroupedLinearRun run(c, *backend, stream);
+    run.enqueue();
+    run.check(describe(c));
+  }
+};
+
+LinearConfig casting_weight_again(LinearConfig config) {
+  config.weight = OtherCodes::again;
+  return config;
+}
+
+}  // namespace
+
+// Experts without rows first, last and between, one with one row, and rows that no expert has.
+BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
+  for (const LinearConfig& config :
+       {tensorwise(), rowwise(), casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
+    expect_right({.config = config, .ends = {0, 7, 8, 8, 24, 24}, .rows = 27, .in = 20, .out = 36});
+    expect_right({.config = config,
+                  .ends = {5, 9},
+                  .rows = 9,
+                  .in = 16,
+                  .out = 8,
+                  .dtype = Dtype::f32,
+                  .grad_weight = Dtype::f32,
+                  .accumulate = true});
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(takes_no_rows_and_one_expert, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+    expect_right({.config = config, .ends = {0, 0}, .rows = 0, .in = 16, .out = 8});
+    expect_right({.config = config, .ends = {11}, .rows = 11, .in = 16, .out = 8, .dtype = Dtype::f16});
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_weight_that_is_cast_again_keeps_half_of_its_codes) {
+  const auto plan = [](const LinearConfig& config) {
+    return grouped_linear_plan({.config = config, .experts = 4, .shape = {.in_features = 256, .out_features = 128}});
+  };
+  constexpr std::size_t kCodes = std::size_t{4} * 256 * 128;
+  constexpr std::size_t kScales = 4 * (256 + 128) * sizeof(float);
+  BOOST_TEST(plan(rowwise()).weight_memory().bytes == 2 * kCodes + kScales);
+  BOOST_TEST(plan(casting_weight_again(rowwise())).weight_memory().bytes == kCodes + 4 * 128 * sizeof(float));
+  const LinearGradients both{.bias = false};
+  BOOST_TEST(plan(casting_weight_again(rowwise())).backward_scratch(64, both) ==
+             plan(rowwise()).backward_scratch(64, both) + kCodes + 4 * 256 * sizeof(float));
+  BOOST_TEST(plan(rowwise()).identity != plan(tensorwise()).identity);
+  BOOST_TEST(plan(rowwise()).identity != plan(casting_weight_again(rowwise())).identity);
+}
+
+// ---- messages ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+std::string message_of_plan(const GroupedLinearPlanOptions& options) {
+  return error_of([&] { grouped_linear_plan(options); }, ErrorCode::invalid_argument);
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(a_plan_says_what_groups_do_not_take) {
+  const LinearShape shape{.in_features = 16, .out_features = 8};
+  check_contains(message_of_plan({.config = rowwise(), .experts = 0, .shape = shape}),
+                 {"grouped linear \"experts\" experts: is 0, but must be 1 to 512"});
+  check_contains(message_of_plan({.config = rowwise(), .experts = 513, .shape = shape}), {"is 513"});
+  check_contains(message_of_plan({.config = rowwise(), .experts = 2, .shape = {16, 8, true}}),
+                 {"bias: is set, but grouped GEMMs add none: add each expert's to its rows"});
+  for (const LinearConfig& config : {high_precision(), rowwise_with_gw_hp()}) {
+    check_contains(message_of_plan({.config = config, .experts = 2, .shape = shape}),
+                   {"but all three GEMMs of experts must be in FP8"});
+  }
+  for (const LinearConfig& config : {blockwise(), delayed()}) {
+    check_contains(message_of_plan({.config = config, .experts = 2, .shape = shape}),
+                   {"but the scales of experts are dynamic, of tensors or rows: take tensorwise or rowwise"});
+  }
+  check_contains(message_of_plan({.config = rowwise_folded(), .experts = 2, .shape = shape}),
+                 {"but experts' inputs are cast together, and no scale_inv are folded"});
+  check_contains(message_of_plan({.config = rowwise(), .experts = 2, .shape = {-1, 8}}), {"in_features", "-1"});
+}
+
+BOOST_FIXTURE_TEST_CASE(a_call_names_the_layer_and_the_tensor, Fixture) {
+  GroupedLinearRun run({.config = rowwise(), .ends = {3, 5}, .rows = 5, .in = 16, .out = 8}, *backend, stream);
+  run.enqueue();
+  const auto forward = [&](const std::function<void(GroupedLinearForwardTensors&)>& change) {
+    GroupedLinearForwardTensors tensors = run.forward_tensors();
+    change(tensors);
+    return error_of([&] { grouped_linear_forward(run.plan, *backend, tensors, {stream}); },
+                    ErrorCode::invalid_argument);
+  };
+  const auto backward = [&](const std::function<void(GroupedLinearBackwardTensors&)>& change) {
+    GroupedLinearBackwardTensors tensors = run.backward_tensors();
+    change(tensors);
+    return error_of([&] { grouped_linear_backward(run.plan, *backend, tensors, {stream}); },
+                    ErrorCode::invalid_argument);
+  };
+  check_contains(forward([](auto& t) { t.input.cols = 15; }), {"grouped linear \"moe\" input: is bf16[5, 15]",
+                                                               "must be [5, 16] = [rows of all experts, in_features]"});
+  check_contains(forward([](auto& t) { t.input.dtype = Dtype::f16; }), {"input: is f16, but must be bf16"});
+  check_contains(forward([](auto& t) { t.output = t.input; }), {"output: is bf16[5, 16]"});
+  check_contains(forward([](auto& t) { t.ends.experts = 3; }), {"ends: are of 3 experts, but the layer has 2"});
+  check_contains(forward([](auto& t) { t.ends.capacity = 4; }), {"ends: have a capacity"});
+  check_contains(forward([](auto& t) { t.codes = {}; }), {"codes: is missing", "cast_expert_weights() makes them"});
+  check_contains(forward([](auto& t) { t.codes.scale_inv.cols = 8; }),
+                 {"scale_inv of codes: is f32[1, 8]", "must be [1, 16] = scale_inv of each expert"});
+  check_contains(forward([](auto& t) { t.scratch.bytes = 1; }), {"scratch: has 1 bytes, but needs"});
+  const std::int32_t down[] = {4, 3};
+  check_contains(forward([&](auto& t) { t.ends.data = down; }), {"ends", "ends must not decrease"});
+
+  run.enqueue();
+  check_contains(backward([](auto& t) { t.grad_output.rows = 4; }), {"grad_output: is bf16[4, 8]", "must be [5, 8]"});
+  check_contains(backward([](auto& t) { t.grad_weight.rows = 8; }),
+                 {"grad_weight: is bf16[8, 16]", "must be [16, 16] = [experts * out_features, in_features]"});
+  check_contains(backward([](auto& t) { t.accumulate = true; }),
+                 {"grad_weight: is bf16, but must be f32, which sums are added to"});
+  check_contains(backward([](auto& t) {
+                   t.accumulate = true;
+                   t.grad_weight = {};
+                 }),
+                 {"grad_weight: is missing, but accumulate asks for it"});
+  check_contains(backward([](auto& t) { t.codes.transposed = {}; }), {"transposed codes: is missing"});
+  const LinearSaved none;
+  check_contains(backward([&](auto& t) { t.saved = &none; }), {"backward: has no forward() before it"});
+  LinearSaved other = run.saved;
+  ++other.plan;
+  check_contains(backward([&](auto& t) { t.saved = &other; }), {"saved: was written by a forward of another plan"});
+}
+
+BOOST_AUTO_TEST_SUITE_END()

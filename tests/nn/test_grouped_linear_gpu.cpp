@@ -1,0 +1,75 @@
+// The linear layers of many experts on a GPU: float64's results for both recipes, with codes of the weights kept or
+// made again, and a captured step that is replayed.
+#include "support/gpu_test.h"
+
+#include <vector>
+
+#include "ingot/codegen/types/target.h"
+#include "ingot/nn/recipe/recipes.h"
+#include "ingot/runtime/context/context.h"
+#include "ingot/runtime/cuda/graph.h"
+#include "nn/grouped_linear_case.h"
+
+namespace ingot::test {
+BOOST_AUTO_TEST_SUITE(test_grouped_linear_gpu)
+
+namespace {
+
+Context& context() {
+  static Context one(cuda_options());
+  return one;
+}
+
+struct Fixture {
+  Fixture() { BOOST_REQUIRE_MESSAGE(context().cache().target() == target_for(9, 0), "this GPU is no Hopper"); }
+
+  Backend& backend = context().backend();
+  Stream stream{backend};
+};
+
+// Experts without rows, with one, and with more than a tile; rows that no expert has.
+std::vector<GroupedLinearCase> cases() {
+  std::vector<GroupedLinearCase> all;
+  for (LinearConfig config : {tensorwise(), rowwise()}) {
+    for (const OtherCodes weight : {OtherCodes::together, OtherCodes::again}) {
+      config.weight = weight;
+      all.push_back({.config = config, .ends = {0, 150, 151, 151, 300, 300}, .rows = 307, .in = 208, .out = 144});
+      all.push_back({.config = config,
+                     .ends = {70, 333},
+                     .rows = 333,
+                     .in = 144,
+                     .out = 272,
+                     .dtype = Dtype::f16,
+                     .grad_weight = Dtype::f32,
+                     .accumulate = true});
+    }
+  }
+  all.push_back({.config = rowwise(), .ends = {0, 0}, .rows = 0, .in = 64, .out = 32});
+  return all;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
+  for (const GroupedLinearCase& c : cases()) {
+    GroupedLinearRun run(c, backend, stream);
+    run.enqueue();
+    run.check(describe(c));
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(a_captured_step_replays, Fixture) {
+  for (const GroupedLinearCase& c : {cases()[0], cases()[6]}) {
+    GroupedLinearRun run(c, backend, stream);
+    run.enqueue();
+    Graph graph(stream, [&] { run.enqueue(); });
+    for (int replay = 0; replay < 2; ++replay) {
+      run.reset();
+      graph.replay(stream);
+      run.check(describe(c) + ", captured");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+}  // namespace ingot::test
