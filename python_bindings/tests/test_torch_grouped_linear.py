@@ -164,7 +164,7 @@ def test_messages():
     learns, masked = x.clone().requires_grad_(), x.reshape(EXPERTS, -1, K)
     call = lambda *given, **named: lambda: grouped_linear(*given, **named)
     for act, message in (
-        (call(x, codes.float(), scale_inv, at), "grouped_linear weight: is not FP8: cast it first"),
+        (call(x, codes.view(torch.int8), scale_inv, at), "grouped_linear weight: is not FP8: cast it first"),
         (call(x, codes[0], scale_inv, at), r"weight: has the shape \(144, 272\), expected \(experts, N, K\)"),
         (call(x, codes.transpose(1, 2), scale_inv, at), "weight: is not contiguous: call .contiguous"),
         (call(x, codes, scale_inv.double(), at), "weight_scale_inv: must be float32"),
@@ -198,7 +198,8 @@ def test_messages():
         (call(x.to("meta"), codes, scale_inv, at), "weight: is on cpu and the input on meta: move one"),
         (call(given, codes, scale_inv, at, input_scale_inv=of_given.to("meta")), "input_scale_inv: is on meta"),
         (call(x, codes, scale_inv, [1, 2]), "ends: is a list, expected a torch.Tensor"),
-        (call(x, codes, None, at), "weight_scale_inv: is a NoneType, expected a torch.Tensor"),
+        (call(x, codes, [1.0], at), "weight_scale_inv: is a list, expected a torch.Tensor"),
+        (call(x, codes, None, at), "weight_scale_inv: is missing, but the weight is torch.float8_e4m3fn"),
         (call(x, codes, scale_inv, at, out_dtype=torch.float64), "out_dtype: is torch.float64, expected float32"),
         (call(learns, codes, scale_inv, at), "an operand requires a gradient, and FP8 weights of experts are for inference"),
         (call(given, codes, scale_inv, at, input_scale_inv=of_given.clone().requires_grad_()), "an operand requires a gradient"),

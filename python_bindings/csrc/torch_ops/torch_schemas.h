@@ -220,18 +220,48 @@ inline constexpr TorchSchema kGroupedLinear{
     .arguments =
         "Tensor input, Tensor weight, Tensor weight_scale_inv, Tensor ends, int output, Tensor? input_scale_inv=None",
     .results = "Tensor product"};
+
+// weight: of experts that train, (experts, N, K) in high precision. `saved` and `codes` as of a linear layer; backward
+// is given the weight where the plan casts it again. main_grad: float32.
+inline constexpr TorchSchema kGroupedLinearForward{
+    .name = "grouped_linear_forward",
+    .arguments = "Tensor input, Tensor weight, Tensor ends, int plan, int keep",
+    .results = "Tensor output, Tensor saved, Tensor codes"};
+inline constexpr TorchSchema kGroupedLinearBackward{
+    .name = "grouped_linear_backward",
+    .arguments = "Tensor grad_output, Tensor? weight, Tensor ends, Tensor? saved, Tensor? codes, int plan, int wants",
+    .results = "Tensor grad_input, Tensor grad_weight",
+    .in_place = "Tensor(a!)? main_grad=None"};
+
 inline constexpr TorchSchema kSyncAmaxHistory{
     .name = "sync_amax_history",
     .arguments = "Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats",
     .results = ""};
 
-inline constexpr std::array kTorchSchemas{
-    &kLinearForward,        &kLinearBackward,     &kQuantizeInput,       &kQuantizeWeight,
-    &kGemmOutput,           &kNormLinearForward,  &kNormLinearBackward,  &kMlpForward,
-    &kMlpBackward,          &kGatedLinearForward, &kGatedLinearBackward, &kSharedLinearForward,
-    &kSharedLinearBackward, &kWeightOnlyLinear,   &kWeightCast,          &kWeightPack,
-    &kWeightUnpack,         &kQuantize,           &kQuantizeRows,        &kGemm,
-    &kGroupedLinear,        &kSyncAmaxHistory};
+inline constexpr std::array kTorchSchemas{&kLinearForward,
+                                          &kLinearBackward,
+                                          &kQuantizeInput,
+                                          &kQuantizeWeight,
+                                          &kGemmOutput,
+                                          &kNormLinearForward,
+                                          &kNormLinearBackward,
+                                          &kMlpForward,
+                                          &kMlpBackward,
+                                          &kGatedLinearForward,
+                                          &kGatedLinearBackward,
+                                          &kSharedLinearForward,
+                                          &kSharedLinearBackward,
+                                          &kWeightOnlyLinear,
+                                          &kWeightCast,
+                                          &kWeightPack,
+                                          &kWeightUnpack,
+                                          &kQuantize,
+                                          &kQuantizeRows,
+                                          &kGemm,
+                                          &kGroupedLinear,
+                                          &kGroupedLinearForward,
+                                          &kGroupedLinearBackward,
+                                          &kSyncAmaxHistory};
 
 // ---- bits ----------------------------------------------------------------------------------------------------------
 

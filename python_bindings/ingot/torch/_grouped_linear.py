@@ -1,4 +1,5 @@
-"""grouped_linear(): the rows of many experts times FP8 weights, in one launch, for inference."""
+"""grouped_linear(): the rows of many experts times their weights in FP8, in one launch. Weights in high precision are cast
+and train (_grouped_layer.py); FP8 weights are for inference."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ from typing import Dict, Optional
 import torch
 
 from ._checks import called
-from ._errors import LinearError
+from ._errors import LinearError, from_operator
+from ._grouped_layer import run_grouped_layer
+from ._linear import LinearOptions
+from ._operators import HIGH_PRECISION
 from ._quantize_operators import OUTPUTS
 from ._schemas import fake
 
@@ -21,11 +25,39 @@ def _check_operands(operands: Dict[str, torch.Tensor]) -> None:
         if operand.device != device:
             remedy = "load its values first" if operand.is_meta else "move one with .to()"
             raise LinearError(f"grouped_linear {name}: is on {operand.device} and the input on {device}: {remedy}")
+
+
+def _refuse_gradients(operands: Dict[str, torch.Tensor]) -> None:
     if torch.is_grad_enabled() and any(each.requires_grad for each in operands.values()):
         raise LinearError(
             "grouped_linear: an operand requires a gradient, and FP8 weights of experts are for inference: call it under "
-            "torch.no_grad()"
+            "torch.no_grad(), or give weights in high precision, which are cast and train"
         )
+
+
+def _trained(input, weight, ends, others: Dict[str, object], options: LinearOptions) -> torch.Tensor:
+    """others: what only FP8 weights take."""
+    for name, given in others.items():
+        if given is not None:
+            raise LinearError(f"grouped_linear {name}: is given, but weights in high precision take none: leave it out")
+    if input.dim() != 2:
+        raise LinearError(
+            f"grouped_linear input: has the shape {tuple(input.shape)}, expected (M, K) with weights in high precision"
+        )
+    if weight.dim() != 3 or weight.shape[2] != input.shape[1]:
+        raise LinearError(
+            f"grouped_linear weight: has the shape {tuple(weight.shape)}, expected (experts, N, {input.shape[1]})"
+        )
+    if input.dtype not in HIGH_PRECISION:
+        raise LinearError(
+            f"grouped_linear input: is {input.dtype}, expected float32, float16 or bfloat16 with weights in high precision"
+        )
+    if torch.compiler.is_compiling():
+        return run_grouped_layer(input, weight, ends, options)
+    try:
+        return run_grouped_layer(input, weight, ends, options)
+    except RuntimeError as error:
+        raise from_operator(error) from None
 
 
 @fake("grouped_linear")
@@ -50,12 +82,13 @@ def _rows_of_experts(
 def grouped_linear(
     input: torch.Tensor,
     weight: torch.Tensor,
-    weight_scale_inv: torch.Tensor,
+    weight_scale_inv: Optional[torch.Tensor] = None,
     ends: Optional[torch.Tensor] = None,
     *,
     counts: Optional[torch.Tensor] = None,
     input_scale_inv: Optional[torch.Tensor] = None,
     out_dtype: Optional[torch.dtype] = None,
+    options: LinearOptions = LinearOptions(name="experts"),
 ) -> torch.Tensor:
     """Returns (M, N), or (experts, capacity, N): the rows of each expert times the transpose of its weight.
 
@@ -73,14 +106,31 @@ def grouped_linear(
     (experts, capacity) in place of M for a masked input. Sums are float32. out_dtype: float32, bfloat16 or float16; by default
     the input's, and bfloat16 for codes.
 
-    There is no backward. Runs on the CPU and on Hopper's GPUs, there with K a multiple of 16 and codes at addresses that are
-    multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends that decrease or leave the input
-    and for counts beyond the capacity.
+    A weight in high precision, float32, bfloat16 or float16 without weight_scale_inv, trains: it is cast, each expert's with
+    its own scales, and both gradients are grouped GEMMs in FP8. options: its recipe, "tensorwise" or "rowwise", its name and
+    keep_weight_codes, as linear() has them. input is (M, K) in high precision, in autocast's dtype under autocast, and the
+    output has its dtype; a main_grad is float32 (experts, N, K). Along the rows, where the gradients of weights sum, the
+    experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be finite; those of
+    the output and of the input's gradient are not written. The weights of experts without rows get zeros.
+
+    With FP8 weights there is no backward. Runs on the CPU and on Hopper's GPUs, there with K (with gradients also N) a multiple
+    of 16 and codes at addresses that are multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends
+    that decrease or leave the input and for counts beyond the capacity.
     """
-    operands = {"input": input, "weight": weight, "weight_scale_inv": weight_scale_inv}
-    optional = {"ends": ends, "counts": counts, "input_scale_inv": input_scale_inv}
-    _check_operands({**operands, **{name: each for name, each in optional.items() if each is not None}})
+    operands = {"input": input, "weight": weight}
+    optional = {"weight_scale_inv": weight_scale_inv, "ends": ends, "counts": counts, "input_scale_inv": input_scale_inv}
+    operands.update({name: each for name, each in optional.items() if each is not None})
+    _check_operands(operands)
     rows = _rows_of_experts(input, ends, counts)
+    if weight.dtype in HIGH_PRECISION:
+        others = {"weight_scale_inv": weight_scale_inv, "input_scale_inv": input_scale_inv, "counts": counts}
+        return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options)
+    _refuse_gradients(operands)
+    if weight_scale_inv is None:
+        raise LinearError(
+            f"grouped_linear weight_scale_inv: is missing, but the weight is {weight.dtype}: give FP8 codes with their "
+            "scale_inv, or values in float32, bfloat16 or float16"
+        )
     if out_dtype is None:
         out_dtype = input.dtype if input.dtype in OUTPUTS else torch.bfloat16
     if out_dtype not in OUTPUTS:

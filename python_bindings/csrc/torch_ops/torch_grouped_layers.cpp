@@ -1,0 +1,177 @@
+// The operators of grouped linear layers that train: forward and backward of many experts with weights in high
+// precision (nn/linear/grouped_linear.h). Autograd and fake kernels are Python's (ingot/torch/_grouped_layer.py).
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ingot/nn/linear/grouped_linear.h"
+#include "ingot/nn/recipe/recipes.h"
+#include "ingot/runtime/context/backend.h"
+#include "torch_abi/torch_memory.h"
+#include "torch_ops/torch_module_plans.h"
+#include "torch_ops/torch_module_tensors.h"
+#include "torch_ops/torch_operator.h"
+#include "torch_ops/torch_run.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+struct GroupedPlan {
+  explicit GroupedPlan(GroupedLinearPlan of) : plan(std::move(of)), saved(TorchSavedSize::of(plan)) {}
+
+  // The subject of messages.
+  const std::string& subject() const { return plan.rows.subject; }
+  std::array<std::int64_t, 3> weight_sizes() const {
+    return {plan.experts, plan.rows.shape.out_features, plan.rows.shape.in_features};
+  }
+
+  GroupedLinearPlan plan;
+  TorchSavedSize saved;
+};
+
+[[noreturn]] void refuse(const GroupedPlan& of, const char* what, const std::string& why) {
+  throw Error(ErrorCode::invalid_argument, TensorName{of.subject(), what}.text(), why);
+}
+
+ExpertEnds ends_of(const GroupedPlan& of, const TorchTensor& tensor, Device device) {
+  if (tensor.device() != device) refuse(of, "ends", "is on another device than the input: move one with .to()");
+  if (!tensor.is_int32()) refuse(of, "ends", "must be int32: convert it with .to()");
+  if (!tensor.is_contiguous()) refuse(of, "ends", "is not contiguous: call .contiguous()");
+  if (tensor.elements() != of.plan.experts) {
+    refuse(of, "ends",
+           "has " + std::to_string(tensor.elements()) + " elements, expected one for each of " +
+               std::to_string(of.plan.experts) + " experts");
+  }
+  return {.data = static_cast<const std::int32_t*>(tensor.data()), .experts = of.plan.experts, .device = device};
+}
+
+void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
+  const GroupedPlan& of = all.plan(plans_of<GroupedPlan>(), all.integer<"plan">());
+  const GroupedLinearPlan& plan = of.plan;
+  const TorchTensor& tensor = all.tensor<"input">();
+  const TorchMatrix input = matrix_of(tensor, {of.subject(), "input"});
+  const Device device = input.view.device;
+  const std::int64_t tokens = input.view.rows;
+  const TorchRun run(device, all, tokens);
+  const TorchMatrix weight = operand_of(all.tensor<"weight">(), {of.subject(), "weight"}, device);
+  const std::int64_t keep = all.integer<"keep">();
+  const bool keeps_saved = (keep & kKeepSaved) != 0;
+
+  TorchResult output(true, sizes_with_last(tensor.sizes(), plan.rows.shape.out_features), *plan.rows.dtypes.output,
+                     device);
+  TorchRegion codes(plan.weight_memory().bytes, device);
+  TorchRegion saved_memory = keeps_saved ? TorchRegion(of.saved.bytes(tokens), device) : TorchRegion();
+  LinearSaved saved{.memory = saved_memory.region()};
+  const std::size_t scratch_bytes =
+      plan.forward_scratch(tokens, keeps_saved ? LinearPass::training : LinearPass::inference);
+  const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
+  const GroupedLinearForwardTensors tensors{
+      .input = input.view,
+      .ends = ends_of(of, all.tensor<"ends">(), device),
+      .output = output.view,
+      .codes = cast_expert_weights(plan, run.backend(), {.weight = weight.view, .into = codes.region()}, run.run()),
+      .saved = keeps_saved ? &saved : nullptr,
+      .scratch = {scratch.data(), scratch_bytes}};
+  grouped_linear_forward(plan, run.backend(), tensors, run.run());
+
+  all.result<"output">() = std::move(output.tensor);
+  if (keeps_saved) all.result<"saved">() = std::move(saved_memory).publish();
+  if ((keep & kKeepCodes) != 0) all.result<"codes">() = std::move(codes).publish();
+  run.note(all, all.result<"saved">());
+  run.note(all, all.result<"codes">());
+}
+
+// What a forward has left, if it is given.
+TorchRegion left_by_forward(const GroupedPlan& of, const char* name, TorchTensor& tensor, std::size_t bytes,
+                            Device device) {
+  TorchRegion region = tensor.given() ? TorchRegion(std::move(tensor), device) : TorchRegion();
+  if (region.region().bytes == bytes) return region;
+  refuse(of, name,
+         "has " + std::to_string(region.region().bytes) + " bytes, but a forward of this plan and size leaves " +
+             std::to_string(bytes) + ": give what that forward returned");
+}
+
+void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
+  const GroupedPlan& of = all.plan(plans_of<GroupedPlan>(), all.integer<"plan">());
+  const GroupedLinearPlan& plan = of.plan;
+  const TorchTensor& main_grad = all.tensor<"main_grad">();
+  const std::int64_t bits = asked(all.integer<"wants">(), kWeight, main_grad);
+  const LinearGradients wants{.input = (bits & kInput) != 0, .weight = (bits & kWeight) != 0, .bias = false};
+  const TorchTensor& gradient = all.tensor<"grad_output">();
+  const TorchMatrix grad_output = matrix_of(gradient, {of.subject(), "grad_output"});
+  const Device device = grad_output.view.device;
+  const std::int64_t tokens = grad_output.view.rows;
+  const TorchRun run(device, all, tokens);
+  const ExpertEnds ends = ends_of(of, all.tensor<"ends">(), device);
+
+  TorchRegion saved_memory, codes;
+  if (wants.weight) {
+    saved_memory = left_by_forward(of, "saved", all.tensor<"saved">(), of.saved.bytes(tokens), device);
+  }
+  const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.identity, .tokens = tokens, .kept = true};
+  TorchResult grad_input(wants.input, sizes_with_last(gradient.sizes(), plan.rows.shape.in_features),
+                         plan.rows.dtypes.input, device);
+  TorchResult grad_weight(wants.weight && !main_grad.given(), of.weight_sizes(), *plan.rows.dtypes.weight, device);
+  GroupedLinearBackwardTensors tensors{.saved = &saved,
+                                       .ends = ends,
+                                       .grad_output = grad_output.view,
+                                       .grad_input = grad_input.view,
+                                       .grad_weight = grad_weight.view,
+                                       .accumulate = wants.weight && main_grad.given()};
+  if (tensors.accumulate) tensors.grad_weight = main_grad_of(plan.rows, main_grad, device);
+  TorchMatrix weight;
+  if (wants.input && plan.weight_again.any) {
+    weight = operand_of(all.tensor<"weight">(), {of.subject(), "weight"}, device);
+    tensors.weight = weight.view;
+  } else if (wants.input) {
+    codes = left_by_forward(of, "codes", all.tensor<"codes">(), plan.weight_memory().bytes, device);
+    tensors.codes = expert_weight_codes(plan, codes.region(), device);
+  }
+  const std::size_t scratch_bytes = plan.backward_scratch(tokens, wants);
+  const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
+  tensors.scratch = {scratch.data(), scratch_bytes};
+  grouped_linear_backward(plan, run.backend(), tensors, run.run());
+
+  all.result<"grad_input">() = std::move(grad_input.tensor);
+  all.result<"grad_weight">() = std::move(grad_weight.tensor);
+}
+
+constexpr std::array kOperators{kTorchOperator<kGroupedLinearForward, forward>,
+                                kTorchOperator<kGroupedLinearBackward, backward>};
+
+// Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads weight).
+nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes, const std::string& input,
+                   const std::string& weight, bool grad_weight, bool weight_again) {
+  const auto [experts, out_features, in_features] = sizes;
+  const LinearConfig config = recipe(recipe_name);
+  GroupedPlan plan(grouped_linear_plan({.name = placeholder(0),
+                                        .config = weight_again ? casting_weight_again(config) : config,
+                                        .experts = experts,
+                                        .shape = {.in_features = in_features, .out_features = out_features},
+                                        .dtypes = linear_dtypes(input, weight, std::nullopt),
+                                        .grad_weight = grad_weight}));
+  const auto [constant, per_unit] = plan.saved;
+  const std::size_t weight_bytes = plan.plan.weight_memory().bytes;
+  const bool reads_weight = plan.plan.weight_again.any;
+  const std::uint64_t identity = plan.plan.identity;
+  const std::int64_t number =
+      plans_of<GroupedPlan>().add(identity, std::move(plan), {sizes_text(in_features, out_features)});
+  return nb::make_tuple(number, constant, per_unit, weight_bytes, reads_weight);
+}
+
+const TorchFamily kFamily(kOperators, [](nb::module_& module) {
+  module.def("torch_grouped_plan", &add_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
+             "weight_again"_a);
+  bind_names(module, "grouped", plans_of<GroupedPlan>());
+});
+
+}  // namespace
+}  // namespace ingot::python

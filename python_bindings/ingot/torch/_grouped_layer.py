@@ -1,0 +1,159 @@
+"""The linear layers of many experts in FP8 for autograd: one operator forward and one backward, as _linear.py has them of one
+layer. grouped_linear() calls it for weights in high precision."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, Optional
+
+import torch
+
+from .. import _core
+from . import _operators as ops
+from ._checks import refuse
+from ._eager_linear import refuse_second_derivative, wants_of
+from ._errors import LinearError, from_operator
+from ._linear import LinearOptions, casts_weight_again, in_autocasts_dtype
+from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
+from ._schemas import ASKS_ENGINE, fake, flops
+
+_PLANS: dict = {}
+
+
+class GroupedFacts(NamedTuple):
+    """What Python knows of a plan, as PlanFacts."""
+
+    number: int
+    experts: int
+    out_features: int
+    in_features: int
+    input_dtype: torch.dtype
+    weight_dtype: torch.dtype
+    saved_constant: int
+    saved_per_unit: int
+    weight_bytes: int
+    reads_weight: bool
+
+
+@functools.lru_cache(maxsize=None)
+def _plan(name: Optional[str], recipe: str, sizes, input: torch.dtype, weight: torch.dtype, trains: bool, again: bool):
+    dtypes = ops.HIGH_PRECISION[input], ops.HIGH_PRECISION[weight]
+    try:
+        number, *facts = _core.torch_grouped_plan(recipe, sizes, *dtypes, trains, again)
+    except ops.Error as error:
+        raise LinearError(str(ops.named_error(error, name))) from None
+    if name is not None:
+        number = _core.torch_name_grouped(number, [name])
+    _PLANS[number] = GroupedFacts(number, *sizes, input, weight, *facts)
+    return number, _PLANS[number].reads_weight
+
+
+@torch.compiler.assume_constant_result
+def _plan_of_trace(recipe, experts, out_features, in_features, *rest):
+    # Without the name, which a compiler would guard: equal layers share a graph.
+    return _plan(None, recipe, (experts, out_features, in_features), *rest)
+
+
+@fake("grouped_linear_forward")
+def _(input, plan, keep):
+    facts = _PLANS[plan]
+    saved = facts.saved_constant + ops.units_of(input) * facts.saved_per_unit
+    return (
+        input.new_empty((*input.shape[:-1], facts.out_features), dtype=facts.input_dtype),
+        ops.bytes_of(input, saved) if keep & ops.KEEP_SAVED else None,
+        ops.bytes_of(input, facts.weight_bytes) if keep & ops.KEEP_CODES else None,
+    )
+
+
+@fake("grouped_linear_backward")
+def _(grad_output, plan, wants, main_grad=None):
+    facts = _PLANS[plan]
+    shape = (facts.experts, facts.out_features, facts.in_features)
+    return (
+        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features), dtype=facts.input_dtype)
+        if wants & ops.INPUT
+        else None,
+        grad_output.new_empty(shape, dtype=facts.weight_dtype) if wants & ops.WEIGHT and main_grad is None else None,
+    )
+
+
+@flops("grouped_linear_forward")
+def _(input, weight) -> int:
+    """Of all rows, here and below: which of them experts have is known on the device only."""
+    return 2 * input[0] * weight[1] * weight[2]
+
+
+@flops("grouped_linear_backward")
+def _(grad_output, plan, wants) -> int:
+    facts = _PLANS[plan]
+    gradients = bool(wants & ops.INPUT) + bool(wants & ops.WEIGHT)
+    return 2 * grad_output[0] * facts.out_features * facts.in_features * gradients
+
+
+class _GroupedLinear(torch.autograd.Function):
+    """Forward keeps codes of its operands for backward, not the operands; the weight where it is cast again."""
+
+    @staticmethod
+    def forward(ctx, input, weight, ends, name, plan, reads_weight, main_grad):
+        needs = ctx.needs_input_grad
+        keep = (ops.KEEP_CODES if needs[0] and not reads_weight else 0) | (ops.KEEP_SAVED if needs[1] else 0)
+        output, saved, codes = torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, keep)
+        ctx.name, ctx.plan, ctx.wants = name, plan, wants_of((*needs[:2], False))
+        ctx.main_grad = main_grad  # not saved as autograd does: accumulation changes it before backward
+        ctx.weight = None if main_grad is None or torch.compiler.is_compiling() else weight
+        ctx.save_for_backward(
+            saved,
+            codes if keep & ops.KEEP_CODES else None,
+            weight if needs[0] and reads_weight else None,
+            ends,
+        )
+        return output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if torch.is_grad_enabled():
+            refuse_second_derivative(ctx.name)
+        wants, main_grad = ctx.wants, ctx.main_grad
+        if main_grad is not None:
+            asks = asks_for(ctx, 1, ctx.weight)
+            if asks is Asks.RETURNS:
+                main_grad = None
+            elif asks is Asks.NOTHING:
+                wants, main_grad = wants & ~ops.WEIGHT, None
+        try:
+            grad_input, grad_weight = _gradients(ctx, grad_output, main_grad, wants)
+        except RuntimeError as error:
+            if torch.compiler.is_compiling():
+                raise
+            raise from_operator(error) from None
+        if main_grad is not None and wants & ops.WEIGHT:
+            grad_weight = dummy_gradient(ctx.weight)
+        return grad_input, grad_weight, *(None,) * 5
+
+
+def _gradients(ctx, grad_output, main_grad, wants):
+    saved, codes, weight, ends = ctx.saved_tensors
+    arguments = grad_output, weight, ends, saved, codes, ctx.plan
+    if main_grad is None:
+        return torch.ops.ingot.grouped_linear_backward.default(*arguments, wants)
+    if torch.compiler.is_compiling():
+        wants |= ASKS_ENGINE
+    return torch.ops.ingot.grouped_linear_backward.in_place(*arguments, wants, main_grad=main_grad)
+
+
+def run_grouped_layer(input: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor, options: LinearOptions):
+    """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same."""
+    main_grad = main_grad_of(weight, options)
+    if main_grad is not None and main_grad.dtype != torch.float32:
+        refuse(options, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
+    input = in_autocasts_dtype(input)
+    again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
+    trains = torch.is_grad_enabled() and weight.requires_grad
+    rest = (input.dtype, weight.dtype, trains, again)
+    if torch.compiler.is_compiling():
+        plan, reads_weight = _plan_of_trace(options.recipe, *weight.shape, *rest)
+    else:
+        plan, reads_weight = _plan(options.name, options.recipe, tuple(weight.shape), *rest)
+    if not torch.is_grad_enabled():
+        return torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, 0)[0]
+    return _GroupedLinear.apply(input, weight, ends, options.name, plan, reads_weight, main_grad)

@@ -1,0 +1,171 @@
+"""Training with ingot.torch.grouped_linear: each expert against float64 products of operands that are quantized here."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from conftest import devices_of_grouped_gemm
+from ingot.torch import LinearError, LinearOptions, grouped_linear, linear
+from torch.utils.checkpoint import checkpoint
+
+ENDS = {"ragged": [0, 3, 3, 40, 41, 90], "one expert has all": [0, 0, 90, 90, 90, 90], "rows beyond": [1, 2, 3, 4, 5, 64]}
+EXPERTS, TOKENS, N, K = 6, 90, 48, 80
+LIMITS = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+
+
+def operands(device, dtype=torch.bfloat16):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(TOKENS, K, generator=generator) * torch.rand(TOKENS, 1, generator=generator)
+    weight = torch.randn(EXPERTS, N, K, generator=generator) * torch.rand(EXPERTS, 1, 1, generator=generator)
+    grad = torch.randn(TOKENS, N, generator=generator)
+    return [each.to(device, dtype).requires_grad_() for each in (x, weight)] + [grad.to(device, dtype)]
+
+
+def quantized(x, recipe, format=torch.float8_e4m3fn):
+    """In float64, with a scale for each row, or for all of a matrix."""
+    x = x.detach().double().cpu()
+    amax = x.abs().amax(-1, keepdim=True) if recipe == "rowwise" else x.abs().amax((-2, -1), keepdim=True)
+    scale = (LIMITS[format] / amax.clamp(min=1e-12)).float()
+    if recipe == "rowwise":
+        scale = torch.exp2(torch.floor(torch.log2(scale)))
+    limit = LIMITS[format]
+    codes = (x.float() * scale).clamp(-limit, limit).to(format)
+    return codes.double() * scale.reciprocal().double()
+
+
+def check(found, exact):
+    found, exact = found.detach().double().cpu(), exact.detach()
+    assert torch.isfinite(found).all()
+    assert (found - exact).norm() <= 0.004 * exact.norm()
+
+
+def ends_on(device, name="ragged"):
+    return torch.tensor(ENDS[name], dtype=torch.int32, device=device)
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+@pytest.mark.parametrize("ends", ENDS)
+def test_values_and_gradients(ends, recipe, again, device):
+    x, weight, grad = operands(device)
+    options = LinearOptions(recipe, name="moe", keep_weight_codes=not again)
+    y = grouped_linear(x, weight, ends=ends_on(device, ends), options=options)
+    assert y.dtype == torch.bfloat16 and y.shape == (TOKENS, N)
+    y.backward(grad)
+    gradients = torch.float8_e4m3fn if recipe == "rowwise" else torch.float8_e5m2
+    rows, row_grads = quantized(x, recipe), quantized(grad, recipe, gradients)
+    columns, column_grads = quantized(x.T, recipe), quantized(grad.T, recipe, gradients)
+    begin = 0
+    for e, end in enumerate(ENDS[ends]):
+        check(y[begin:end], rows[begin:end] @ quantized(weight[e], recipe).T)
+        check(x.grad[begin:end], row_grads[begin:end] @ quantized(weight[e].T, recipe).T)
+        check(weight.grad[e], column_grads[:, begin:end] @ columns[:, begin:end].T)
+        begin = end
+
+
+def test_one_expert_has_the_bits_of_a_linear_layer():
+    for recipe in ("tensorwise", "rowwise"):
+        for again in (False, True):
+            options = LinearOptions(recipe, keep_weight_codes=not again)
+            results = []
+            for grouped in (True, False):
+                x, weight, grad = operands("cpu")
+                one = weight.detach()[:1].clone().requires_grad_()
+                y = (
+                    grouped_linear(x, one, ends=torch.tensor([TOKENS], dtype=torch.int32), options=options)
+                    if grouped
+                    else linear(x, one[0], options=options)
+                )
+                y.backward(grad)
+                results.append((y.detach(), x.grad, one.grad))
+            assert all(torch.equal(*each) for each in zip(*results))
+
+
+def step(x, weight, grad, ends, options, call=grouped_linear):
+    x.grad = weight.grad = None
+    y = call(x, weight, ends=ends, options=options)
+    y.backward(grad)
+    return y.detach(), x.grad.clone(), weight.grad.clone()
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+def test_situations(device):
+    """Accumulation, main_grad, one gradient alone, checkpointing, autocast, a compiled graph: the bits of a plain step."""
+    options = LinearOptions("rowwise", name="moe")
+    x, weight, grad = operands(device)
+    ends = ends_on(device)
+    plain = step(x, weight, grad, ends, options)
+    y = grouped_linear(x, weight, ends=ends, options=options)
+    y.backward(grad)
+    assert torch.equal(weight.grad, plain[2] + plain[2])
+    x.grad = None
+    grouped_linear(x, weight.detach(), ends=ends, options=options).backward(grad)
+    assert torch.equal(x.grad, plain[1])
+    weight.grad = None
+    grouped_linear(x.detach(), weight, ends=ends, options=options).backward(grad)
+    assert torch.equal(weight.grad, plain[2])
+    with torch.no_grad():
+        assert torch.equal(grouped_linear(x, weight, ends=ends, options=options), plain[0])
+    recompute = lambda *given, **named: checkpoint(grouped_linear, *given, use_reentrant=False, **named)
+    assert all(torch.equal(*each) for each in zip(step(x, weight, grad, ends, options, recompute), plain))
+    compiled = torch.compile(grouped_linear, backend="aot_eager", fullgraph=True)
+    assert all(torch.equal(*each) for each in zip(step(x, weight, grad, ends, options, compiled), plain))
+    with torch.autocast(device, torch.bfloat16):
+        wide = x.detach().float().requires_grad_()
+        y = grouped_linear(wide, weight, ends=ends, options=options)
+    assert torch.equal(y, plain[0])
+
+    weight.main_grad = torch.ones(EXPERTS, N, K, device=device)
+    weight.grad = None
+    grouped_linear(x, weight, ends=ends, options=options).backward(grad)
+    assert weight.grad is None
+    torch.testing.assert_close(weight.main_grad, plain[2].float() + 1, rtol=0.005, atol=0.01)
+    x.grad = None
+    (only,) = torch.autograd.grad(grouped_linear(x, weight, ends=ends, options=options), weight, grad)
+    assert torch.equal(only, plain[2])
+
+
+def test_nothing_and_master_weights():
+    x, weight, grad = operands("cpu")
+    none = torch.zeros(EXPERTS, dtype=torch.int32)
+    empty = x.detach()[:0].requires_grad_()
+    y = grouped_linear(empty, weight, ends=none)
+    y.sum().backward()
+    assert y.shape == (0, N) and empty.grad.shape == (0, K) and not weight.grad.any()
+    master = weight.detach().float().requires_grad_()
+    results = [step(x, each, grad, ends_on("cpu"), LinearOptions("rowwise")) for each in (weight, master)]
+    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
+    assert results[1][2].dtype == torch.float32 and torch.equal(results[1][2].bfloat16(), results[0][2])
+
+
+def test_messages():
+    x, weight, grad = operands("cpu")
+    ends = ends_on("cpu")
+    call = lambda *given, **named: lambda: grouped_linear(*given, **named)
+    recipe = lambda name: LinearOptions(name, name="moe")
+    for act, message in (
+        (call(x, weight), "grouped_linear input: has the shape .* give ends"),
+        (call(x, weight, torch.ones(EXPERTS), ends), "weight_scale_inv: is given, but weights in high precision take none"),
+        (call(x, weight, ends=ends, out_dtype=torch.float32), "out_dtype: is given, but weights in high precision take none"),
+        (call(x[:, :64], weight, ends=ends), r"weight: has the shape \(6, 48, 80\), expected \(experts, N, 64\)"),
+        (call(x, weight[0], ends=ends), r"weight: has the shape \(48, 80\), expected \(experts, N, 80\)"),
+        (call(x.view(6, 15, K), weight, counts=ends), "counts: is given, but weights in high precision take none"),
+        (call(x[0], weight, ends=ends), r"input: has the shape \(80,\), expected \(M, K\) with weights in high precision"),
+        (call(x.long(), weight, ends=ends), "input: is torch.int64, expected float32, float16 or bfloat16 with weights"),
+        (call(x, weight, ends=ends.long(), options=recipe("rowwise")), 'grouped linear "moe" ends: must be int32'),
+        (call(x, weight, ends=ends[:5], options=recipe("rowwise")), "ends: has 5 elements, expected one for each of 6 experts"),
+        (call(x, weight, ends=ends.flip(0).contiguous()), "grouped_gemm ends: "),
+        (call(x, weight, ends=ends, options=recipe("blockwise")), 'grouped linear "moe" config: is .* take tensorwise or rowwise'),
+        (call(x, weight, ends=ends, options=recipe("rowwise_with_gw_hp")), "all three GEMMs of experts must be in FP8"),
+        (call(x, weight.repeat(100, 1, 1), ends=ends), "experts: is 600, but must be 1 to 512"),
+    ):  # fmt: skip
+        with pytest.raises(LinearError, match=message):
+            act()
+    weight.main_grad = torch.zeros(EXPERTS, N, K, dtype=torch.bfloat16)
+    with pytest.raises(LinearError, match='linear "moe" main_grad: is torch.bfloat16, but the gradients of experts'):
+        grouped_linear(x, weight, ends=ends, options=recipe("rowwise"))
+    del weight.main_grad
+    y = grouped_linear(x, weight, ends=ends, options=recipe("rowwise"))
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=False)
+    with pytest.raises(LinearError, match="gradient of an FP8 GEMM has no gradient itself"):
+        torch.autograd.grad(grouped_linear(x, weight, ends=ends, options=recipe("rowwise")).sum(), x, create_graph=True)
