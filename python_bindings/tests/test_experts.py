@@ -90,3 +90,92 @@ def test_messages():
     experts.quantize_experts_(model)
     with pytest.raises(LinearError, match="FP8 weights of experts are for inference: call it under torch.no_grad"):
         model(torch.arange(4)[None])
+
+
+def sqnr(exact, found):
+    return 20 * torch.log10(exact.norm() / (exact - found).norm()).item()
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("recipe", ["rowwise", "tensorwise"])
+@pytest.mark.parametrize("name", in_ci(lambda name: name in ("Qwen3Moe", "GptOss"), MODELS))
+def test_gradients(name, recipe, device):
+    """Near those of high precision; the same bits again, and in a compiled graph."""
+    plain = model_of(name).to(device).model.layers[0].mlp.experts
+    module = copy.deepcopy(plain)
+    assert len(experts.convert_experts_(module, recipe)) == 1
+    torch.manual_seed(1)
+    hidden, grad = torch.randn(2, 40, 64, device=device)
+    index, weights = torch.rand(40, 6, device=device).argsort(1)[:, :2], torch.rand(40, 2, device=device)
+
+    def step(call, of):
+        of.zero_grad()
+        x, w = hidden.clone().requires_grad_(), weights.clone().requires_grad_()
+        y = call(x, index, w)
+        y.backward(grad)
+        return [y.detach(), x.grad, w.grad, *(each.grad.clone() for each in of.parameters())]
+
+    exact, found = step(plain, plain), step(module, module)
+    assert all(sqnr(*each) > (22 if recipe == "rowwise" else 18) for each in zip(exact, found)), [*map(sqnr, exact, found)]
+    torch._dynamo.reset()  # it stops compiling one function for more than eight modules
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    for again in (step(module, module), step(compiled, module)):
+        assert all(map(torch.equal, found, again))
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+def test_training(device):
+    """A whole model's loss, with checkpointing: it falls as that of the model in high precision."""
+    tokens = torch.arange(32, device=device).view(2, 16) * 3
+    losses = {}
+    for recipe in (None, "rowwise", "tensorwise"):
+        model = model_of("Qwen3Moe").to(device).train()
+        names = list(model.state_dict())
+        if recipe is not None:
+            assert len(experts.convert_experts_(model, recipe)) == 2 and list(model.state_dict()) == names
+            model.gradient_checkpointing_enable()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        losses[recipe] = []
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = model(tokens, labels=tokens).loss
+            loss.backward()
+            optimizer.step()
+            losses[recipe].append(loss.item())
+    for recipe in ("rowwise", "tensorwise"):
+        assert losses[recipe][0] == pytest.approx(losses[None][0], rel=0.02)
+        assert losses[recipe][-1] < 0.85 * losses[recipe][0] and losses[recipe][-1] == pytest.approx(losses[None][-1], rel=0.05)
+    model.set_experts_implementation("eager")
+    assert model(tokens).logits.isfinite().all() and model.config._experts_implementation == "eager"
+
+
+def test_training_with_experts_of_other_ranks():
+    """A rank's part of the experts: their gradients are those of the whole module with the other experts' weights 0."""
+    whole = model_of("Qwen3Moe").model.layers[0].mlp.experts
+    part = copy.deepcopy(whole)
+    for name in ("gate_up_proj", "down_proj"):
+        setattr(part, name, torch.nn.Parameter(getattr(whole, name).detach()[:4].clone()))
+    torch.manual_seed(1)
+    hidden, weights = torch.randn(9, 64), torch.rand(9, 2)
+    index = torch.rand(9, 6).argsort(1)[:, :2]
+    results = []
+    for module in (part, whole):
+        experts.convert_experts_(module)
+        local = index.clamp(max=4) if module is part else index  # as transformers marks them
+        x = hidden.clone().requires_grad_()
+        y = module(x, local, weights * (index < 4))
+        y.backward(torch.ones_like(y))
+        results.append((y.detach(), x.grad, module.gate_up_proj.grad[:4], module.down_proj.grad[:4]))
+    for ours, exact in zip(*results):
+        assert ours.isfinite().all() and sqnr(exact, ours) > 20
+
+
+def test_conversions_messages():
+    with pytest.raises(LinearError, match=r"convert_experts_: Linear has no stacked experts, .*convert\(\)'s of ingot.nn"):
+        experts.convert_experts_(torch.nn.Linear(2, 2))
+    model = model_of("Qwen3Moe")
+    with pytest.raises(LinearError, match="'blockwise' is not one of tensorwise, rowwise, which grouped GEMMs take"):
+        experts.convert_experts_(model, "blockwise")
+    experts.quantize_experts_(model)
+    with pytest.raises(LinearError, match="convert_experts_ model.layers.0.mlp.experts: has FP8 weights, which are for inference"):
+        experts.convert_experts_(model)

@@ -1,29 +1,33 @@
-"""transformers' mixtures of experts with experts in FP8, for inference:
+"""transformers' mixtures of experts with experts in FP8:
 
-    from ingot.integrations.experts import quantize_experts_
+    from ingot.integrations.experts import convert_experts_, quantize_experts_
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16)
-    print(quantize_experts_(model))
-    model.generate(...)
+    print(convert_experts_(model, "rowwise"))    # trains in FP8, or
+    print(quantize_experts_(model))              # has FP8 weights, for inference
 
-Each module of stacked experts (gate_up_proj or up_proj, and down_proj, as transformers 5 has them) gets codes and scale_inv in the
-place of its weights, and runs as the experts implementation "ingot": rows sorted by their experts, two grouped GEMMs
-(ingot.torch.grouped_linear), and the sum of each token's experts in the order that the router chose, so that bits repeat. Needs
-transformers 5.
+Each module of stacked experts (gate_up_proj or up_proj, and down_proj, as transformers 5 has them) runs as the experts
+implementation "ingot": rows sorted by their experts, two grouped GEMMs (ingot.torch.grouped_linear), and the sum of each token's
+experts in the order that the router chose, so that bits repeat, those of gradients too. Nothing is padded and the host never
+waits. Needs transformers 5.
 """
 
 from __future__ import annotations
 
-from typing import List
+from typing import Dict, List
 
 import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ..torch._errors import LinearError
 from ..torch._grouped_linear import grouped_linear
+from ..torch._linear import LinearOptions
 from ..torch._quantize_operators import FORMATS, quantize_rows
 
 NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
+_RECIPES = ("tensorwise", "rowwise")
+_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
+_DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
 _E4M3 = FORMATS.index(torch.float8_e4m3fn)
 
 
@@ -33,17 +37,41 @@ def _is_stack(module: torch.nn.Module) -> bool:
     return hasattr(module, "is_transposed") and hasattr(module, "has_gate") and isinstance(down, torch.Tensor) and down.dim() == 3
 
 
+def _stacks_of(model: torch.nn.Module, caller: str, of_layers: str) -> Dict[str, torch.nn.Module]:
+    stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
+    if not stacks:
+        raise LinearError(
+            f"{caller}: {type(model).__name__} has no stacked experts, which are modules with gate_up_proj or up_proj, and "
+            f"down_proj of three dimensions, as transformers 5 has them; linear layers are {of_layers}'s of ingot.nn"
+        )
+    return stacks
+
+
+def convert_experts_(model: torch.nn.Module, recipe: str = "rowwise") -> List[str]:
+    """Has the stacked experts of a transformers model compute in FP8, forward and backward, in place. Returns their names. The
+    parameters stay as they are, under their names, so optimizers, checkpoints and `ingot.nn.convert()` know nothing of it;
+    frozen ones get no gradient. recipe: "tensorwise" or "rowwise" (grouped_linear()); another name calls again.
+    `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
+    whose experts are FP8 already, and for another recipe."""
+    options = {name: LinearOptions(recipe, name) for name in _stacks_of(model, "convert_experts_", "convert()")}
+    if recipe not in _RECIPES:
+        raise LinearError(f"convert_experts_ recipe: {recipe!r} is not one of {', '.join(_RECIPES)}, which grouped GEMMs take")
+    stacks = {name: model.get_submodule(name) for name in options}
+    for name, module in stacks.items():
+        if hasattr(module, "down_proj_scale_inv"):
+            raise LinearError(f"convert_experts_ {name}: has FP8 weights, which are for inference: load the model's own weights")
+    for name, module in stacks.items():
+        module.ingot_options = options[name]
+        module.config._experts_implementation = NAME
+    return list(stacks)
+
+
 def quantize_experts_(model: torch.nn.Module) -> List[str]:
     """Casts the stacked experts of a transformers model to e4m3fn, in place, with a scale_inv for each row, and has them run by
     "ingot". Returns their names. The weights become buffers: codes (experts, N, K) under their own names, and
     `<name>_scale_inv`, float32 (experts, N). Biases, routers and shared experts stay. A second call changes nothing. Raises
     LinearError for a model without stacked experts."""
-    stacks = {name: module for name, module in model.named_modules() if _is_stack(module)}
-    if not stacks:
-        raise LinearError(
-            f"quantize_experts_: {type(model).__name__} has no stacked experts, which are modules with gate_up_proj or up_proj, and "
-            "down_proj of three dimensions, as transformers 5 has them; linear layers are quantize_()'s of ingot.nn"
-        )
+    stacks = _stacks_of(model, "quantize_experts_", "quantize_()")
     for module in stacks.values():
         for name in _WEIGHTS:
             weight = module._parameters.get(name)
@@ -62,27 +90,69 @@ def _replace(module: torch.nn.Module, name: str, weight: torch.Tensor) -> None:
     module.register_buffer(f"{name}_scale_inv", scale_inv.view(experts, n))
 
 
+class _Permute(torch.autograd.Function):
+    """rows[order], and backward by the inverse: a sum over indices would add in any order."""
+
+    @staticmethod
+    def forward(ctx, rows, order, inverse):
+        ctx.save_for_backward(inverse)
+        return rows[order]
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad[ctx.saved_tensors[0]], None, None
+
+
+class _Dispatch(torch.autograd.Function):
+    """Each token's row, once for each of its experts, in the order of the experts."""
+
+    @staticmethod
+    def forward(ctx, hidden_states, order, inverse, chosen: int):
+        ctx.save_for_backward(inverse)
+        ctx.chosen = chosen
+        return hidden_states[order // chosen]
+
+    @staticmethod
+    def backward(ctx, grad):
+        by_token = grad[ctx.saved_tensors[0]]
+        return by_token.view(-1, ctx.chosen, grad.shape[1]).sum(1), None, None, None
+
+
+def _has_all_experts(self) -> bool:
+    """Do all rows have an expert here? Expert parallelism leaves a part of the experts in the module."""
+    return self.down_proj.shape[0] in (getattr(self.config, name, None) for name in _COUNTS)
+
+
 def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' experts function: hidden_states (tokens, hidden), of each token its experts and their weights (tokens, k). An
     index from the number of experts on, as expert parallelism has them of other ranks, counts as none."""
     tokens, chosen = top_k_index.shape
     experts = self.down_proj.shape[0]
     of_rows, order = top_k_index.reshape(-1).sort(stable=True)
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(order.numel(), device=order.device)
     numbers = torch.arange(experts, device=of_rows.device, dtype=of_rows.dtype)
     ends = torch.searchsorted(of_rows, numbers, right=True, out_int32=True)
+    # No product writes the rows of other ranks' experts, nor their gradients, and what a cast reads must be finite.
+    lacking, has_all = (of_rows >= experts)[:, None], _has_all_experts(self)
+    known = lambda rows: rows if has_all else rows.masked_fill(lacking, 0)
     first = "gate_up_proj" if self.has_gate else "up_proj"
-    hidden = _product(self, first, hidden_states[order // chosen], of_rows, ends)
+    rows = known(_Dispatch.apply(hidden_states, order, inverse, chosen))
+    hidden = known(_product(self, first, rows, of_rows, ends))
     hidden = self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
-    out = _product(self, "down_proj", hidden, of_rows, ends)
+    out = _product(self, "down_proj", hidden, of_rows, ends).masked_fill(lacking, 0)
     out = out * top_k_weights.reshape(-1)[order, None].to(out.dtype)
-    out = out.masked_fill_((of_rows >= experts)[:, None], 0)  # rows that no product has written
-    by_token = torch.empty_like(out)
-    by_token[order] = out
+    by_token = _Permute.apply(out, inverse, order)
     return by_token.view(tokens, chosen, out.shape[1]).sum(1).to(hidden_states.dtype)
 
 
 def _product(self, name: str, rows: torch.Tensor, of_rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    out = grouped_linear(rows, getattr(self, name), getattr(self, f"{name}_scale_inv"), ends)
+    weight, scale_inv = getattr(self, name), getattr(self, f"{name}_scale_inv", None)
+    if scale_inv is not None:
+        out = grouped_linear(rows, weight, scale_inv, ends)
+    else:
+        options = getattr(self, "ingot_options", _DEFAULT)
+        out = grouped_linear(rows, weight.transpose(1, 2) if self.is_transposed else weight, ends=ends, options=options)
     if self.has_bias:
         out = out + getattr(self, f"{name}_bias")[of_rows.clamp(max=ends.numel() - 1)].to(out.dtype)
     return out
