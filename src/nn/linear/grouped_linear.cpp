@@ -45,10 +45,11 @@ void check_options(const std::string& subject, const GroupedLinearPlanOptions& o
          fmt::format("is \"{}\", but experts' inputs are cast together, and no scale_inv are folded", print(config)));
 }
 
-// The cast of one expert's weight, as all experts' have it.
 LinearCast weight_cast(const TensorCasts& casts, Dtype in) {
   if (!casts.codes && !casts.transposed) return {};
-  return {.any = true, .spec = cast_spec(casts, in)};
+  LinearCast cast{.any = true, .spec = cast_spec(casts, in)};
+  cast.spec.stacked = true;
+  return cast;
 }
 
 std::uint64_t identity_of(const GroupedLinearPlan& plan) {
@@ -226,23 +227,13 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
 Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, const LinearCast& cast, const Tensor& weight,
                         const LinearWeightMemory& memory, const MemoryRegion& into, Stream& stream) {
   const Float8View all = views_of(memory, into, backend.device());
-  const auto part = [&](const Tensor& of, std::int64_t expert) {
-    if (!is_given(of)) return of;
-    Tensor own = of;
-    const bool is_vector = of.rows == 1 && of.dtype == Dtype::f32;
-    (is_vector ? own.cols : own.rows) /= plan.experts;
-    const std::int64_t skipped = expert * (is_vector ? own.cols : own.rows * own.row_stride);
-    own.data = static_cast<std::byte*>(of.data) + skipped * size_of(of.dtype);
-    return own;
-  };
-  for (std::int64_t e = 0; e < plan.experts; ++e) {
-    CastTensors tensors{.input = part(weight, e),
-                        .codes = part(all.codes, e),
-                        .transposed = part(all.transposed, e),
-                        .scale_inv = part(all.scale_inv, e)};
-    if (cast.spec.transposed_scale) tensors.transposed_scale_inv = part(all.transposed_scale_inv, e);
-    backend.cast(cast.spec, tensors, stream);
-  }
+  CastTensors tensors{.input = weight,
+                      .matrices = plan.experts,
+                      .codes = all.codes,
+                      .transposed = all.transposed,
+                      .scale_inv = all.scale_inv};
+  if (cast.spec.transposed_scale) tensors.transposed_scale_inv = all.transposed_scale_inv;
+  backend.cast(cast.spec, tensors, stream);
   return all;
 }
 
