@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from conftest import devices_of_grouped_gemm
-from ingot.torch import LinearError, LinearOptions, grouped_linear, linear
+from ingot.torch import LinearError, LinearOptions, experts_mlp, grouped_linear, linear
 from torch.utils.checkpoint import checkpoint
 
 ENDS = {"ragged": [0, 3, 3, 40, 41, 90], "one expert has all": [0, 0, 90, 90, 90, 90], "rows beyond": [1, 2, 3, 4, 5, 64]}
@@ -136,6 +136,32 @@ def test_nothing_and_master_weights():
     results = [step(x, each, grad, ends_on("cpu"), LinearOptions("rowwise")) for each in (weight, master)]
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
     assert results[1][2].dtype == torch.float32 and torch.equal(results[1][2].bfloat16(), results[0][2])
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+def test_experts_mlp(device):
+    """Against each token's experts one by one, in high precision."""
+    torch.manual_seed(0)
+    options = LinearOptions("rowwise", name="moe")
+    x, grad = torch.randn(2, 40, 64, device=device)
+    index, weights = torch.rand(40, 5, device=device).argsort(1)[:, :2], torch.rand(40, 2, device=device)
+    gate_up, down = torch.randn(5, 96, 64, device=device), torch.randn(5, 64, 48, device=device)
+    given = [each.requires_grad_() for each in (x, weights, gate_up, down)]
+
+    def exact(x, weights, gate_up, down):
+        gate, up = torch.einsum("tk,tcnk->tcn", x, gate_up[index]).chunk(2, -1)
+        out = torch.einsum("tcn,tckn->tck", torch.nn.functional.silu(gate) * up, down[index])
+        return (out * weights[..., None]).sum(1)
+
+    found = experts_mlp(x, index, weights, gate_up, down, options)
+    of_found = torch.autograd.grad(found, given, grad)
+    right = exact(*given)
+    for ours, theirs in zip((found, *of_found), (right, *torch.autograd.grad(right, given, grad))):
+        assert (ours - theirs).norm() < 0.1 * theirs.norm()
+    again = experts_mlp(x, index, weights, gate_up, down, options)
+    assert torch.equal(again, found) and all(map(torch.equal, torch.autograd.grad(again, given, grad), of_found))
+    with pytest.raises(LinearError, match=r"experts_mlp top_k_index: has the shape \(40, 2\) for hidden_states \(39, 64\) and "):
+        experts_mlp(x[:39], index, weights, gate_up, down)
 
 
 def test_messages():

@@ -19,6 +19,7 @@ import torch
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from ..torch._errors import LinearError
+from ..torch._experts import routed
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
 from ..torch._quantize_operators import FORMATS, quantize_rows
@@ -90,34 +91,6 @@ def _replace(module: torch.nn.Module, name: str, weight: torch.Tensor) -> None:
     module.register_buffer(f"{name}_scale_inv", scale_inv.view(experts, n))
 
 
-class _Permute(torch.autograd.Function):
-    """rows[order], and backward by the inverse: a sum over indices would add in any order."""
-
-    @staticmethod
-    def forward(ctx, rows, order, inverse):
-        ctx.save_for_backward(inverse)
-        return rows[order]
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad[ctx.saved_tensors[0]], None, None
-
-
-class _Dispatch(torch.autograd.Function):
-    """Each token's row, once for each of its experts, in the order of the experts."""
-
-    @staticmethod
-    def forward(ctx, hidden_states, order, inverse, chosen: int):
-        ctx.save_for_backward(inverse)
-        ctx.chosen = chosen
-        return hidden_states[order // chosen]
-
-    @staticmethod
-    def backward(ctx, grad):
-        by_token = grad[ctx.saved_tensors[0]]
-        return by_token.view(-1, ctx.chosen, grad.shape[1]).sum(1), None, None, None
-
-
 def _has_all_experts(self) -> bool:
     """Do all rows have an expert here? Expert parallelism leaves a part of the experts in the module."""
     return self.down_proj.shape[0] in (getattr(self.config, name, None) for name in _COUNTS)
@@ -126,24 +99,15 @@ def _has_all_experts(self) -> bool:
 def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
     """transformers' experts function: hidden_states (tokens, hidden), of each token its experts and their weights (tokens, k). An
     index from the number of experts on, as expert parallelism has them of other ranks, counts as none."""
-    tokens, chosen = top_k_index.shape
+
+    def first(rows, of_rows, ends, known):
+        hidden = known(_product(self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends))
+        return self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
+
+    second = lambda rows, of_rows, ends: _product(self, "down_proj", rows, of_rows, ends)
     experts = self.down_proj.shape[0]
-    of_rows, order = top_k_index.reshape(-1).sort(stable=True)
-    inverse = torch.empty_like(order)
-    inverse[order] = torch.arange(order.numel(), device=order.device)
-    numbers = torch.arange(experts, device=of_rows.device, dtype=of_rows.dtype)
-    ends = torch.searchsorted(of_rows, numbers, right=True, out_int32=True)
-    # No product writes the rows of other ranks' experts, nor their gradients, and what a cast reads must be finite.
-    lacking, has_all = (of_rows >= experts)[:, None], _has_all_experts(self)
-    known = lambda rows: rows if has_all else rows.masked_fill(lacking, 0)
-    first = "gate_up_proj" if self.has_gate else "up_proj"
-    rows = known(_Dispatch.apply(hidden_states, order, inverse, chosen))
-    hidden = known(_product(self, first, rows, of_rows, ends))
-    hidden = self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
-    out = _product(self, "down_proj", hidden, of_rows, ends).masked_fill(lacking, 0)
-    out = out * top_k_weights.reshape(-1)[order, None].to(out.dtype)
-    by_token = _Permute.apply(out, inverse, order)
-    return by_token.view(tokens, chosen, out.shape[1]).sum(1).to(hidden_states.dtype)
+    has_all = torch.is_grad_enabled() and _has_all_experts(self)
+    return routed(hidden_states, top_k_index, top_k_weights, experts, first, second, has_all)
 
 
 def _product(self, name: str, rows: torch.Tensor, of_rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ require_import("ingot.torch")
 from . import _exported_layers as _exported_layers  # programs run by it
 from . import _flops as _flops  # PyTorch counts by it
 from ._errors import LinearError
+from ._experts import experts_mlp
 from ._gated_linear import GatedLinearOptions, gated_linear
 from ._grouped_linear import grouped_linear
 from ._linear import RECIPES, LinearOptions, linear
@@ -38,6 +39,7 @@ __all__ = [
     "Prepared",
     "SharedLinearOptions",
     "TunedMatmul",
+    "experts_mlp",
     "gated_linear",
     "grouped_linear",
     "linear",
