@@ -64,15 +64,14 @@ INGOT_HOST_DEVICE constexpr bool computes_by_halves() {
   return Source::kMatrices == 2 && (kDeviceArch == 0 || kDeviceArch == 900);
 }
 
-// The two kernels, with the parameters of a list or others from which enter_tile() makes those of a tile's cast
-// (cast_stack.cuh). An output that needs no maxima from the first is not `written`.
+// What the two kernels do, with a list or other parameters from which enter_tile() makes those of a tile's cast
+// (cast_stack.cuh). An output that needs no maxima from the first is not `written`. Call it after start_in_turn().
 template <class Source, CastConfig C, class List>
 INGOT_DEVICE void find_listed_maxima(const List& list) {
   using Value = typename Source::Value;
   __shared__ CastTilesShared shared;
   alignas(CastTilesParams) __shared__ u8 memory[sizeof(CastTilesParams)];
   auto& params = *reinterpret_cast<CastTilesParams*>(memory);
-  start_in_turn();
   const u32 tile = enter_tile(list, blockIdx.x, params);
   const TilePosition at = TilePosition::of(params.source, tile);
   Vec8<Value> values[kRowsPerRun] = {};
@@ -104,6 +103,7 @@ INGOT_DEVICE void cast_listed_tile(const List& list) {
 template <class Source, CastConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxima_residency<Source>()))
     cast_list_maxima(const __grid_constant__ CastListParams list) {
+  start_in_turn();
   find_listed_maxima<Source, C>(list);
 }
 

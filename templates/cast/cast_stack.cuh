@@ -35,6 +35,7 @@ INGOT_DEVICE u32 enter_tile(const CastStackParams& stack, u32 index, CastTilesPa
 template <class Source, CastConfig C>
 INGOT_KERNEL void INGOT_LAUNCH_BOUNDS(CastTilesLaunch::kThreads, (cast_list_maxima_residency<Source>()))
     cast_stack_maxima(const __grid_constant__ CastStackParams stack) {
+  start_in_turn();
   find_listed_maxima<Source, C>(stack);
 }
 

@@ -75,14 +75,15 @@ BOOST_AUTO_TEST_CASE(embedded_files_are_those_of_the_tree) {
 BOOST_AUTO_TEST_CASE(every_kernel_starts_in_turn) {
   int kernels = 0;
   for (const auto& [name, content] : embedded_templates()) {
-    // gemm_sm90's kernels are a call of sm90_run().
-    for (const std::string mark : {"\nINGOT_KERNEL ", "\nINGOT_DEVICE void sm90_run("}) {
+    // gemm_sm90's kernels are a call of sm90_run(), those of lists of casts one of cast_listed_tile().
+    for (const std::string mark :
+         {"\nINGOT_KERNEL ", "\nINGOT_DEVICE void sm90_run(", "\nINGOT_DEVICE void cast_listed_tile("}) {
       for (auto at = content.find(mark); at != std::string::npos; at = content.find(mark, at + 1)) {
         const auto open = content.find(") {\n", at);
         const std::string body = content.substr(open, content.find("\n}\n", at) - open);
         // cast_tile() waits by itself: its elements may be read before.
-        const auto start =
-            std::min({body.find("  start_in_turn();"), body.find("  cast_tile<"), body.find("  sm90_run<")});
+        const auto start = std::min({body.find("  start_in_turn();"), body.find("  cast_tile<"),
+                                     body.find("  cast_listed_tile<"), body.find("  sm90_run<")});
         BOOST_TEST(start != std::string::npos,
                    name << ": a kernel does not start in turn: " << content.substr(at, 200));
         for (const char* const access : {"load", "element(", "atomic", ".run"}) {

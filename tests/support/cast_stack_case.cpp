@@ -171,7 +171,7 @@ std::vector<CastSpec> stacked_specs() {
 std::vector<StackCase> stack_cases() {
   std::vector<StackCase> cases;
   for (const CastSpec& spec : stacked_specs()) {
-    for (const StackCase& shape : {StackCase{.matrices = 3, .rows = 130, .cols = 136},
+    for (const StackCase& shape : {StackCase{.matrices = 2, .rows = 130, .cols = 136},
                                    {.matrices = 4, .rows = 77, .cols = 51, .padding = 3, .offset = 1},
                                    {.matrices = 2, .rows = 1, .cols = 1},
                                    {.matrices = 1, .rows = 16, .cols = 300, .padding = 4},
