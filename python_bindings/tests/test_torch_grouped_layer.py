@@ -139,6 +139,26 @@ def test_nothing_and_master_weights():
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("activation", ["silu(x) * up", "relu(x)"])
+def test_activation(activation, device):
+    """Within the cast, against a pass before it: values may differ by a rounding, and so by a code."""
+    for recipe in ("tensorwise", "rowwise"):
+        x, weight, grad = operands(device)
+        if "up" in activation:
+            x = torch.cat([x.detach(), x.detach().flip(0)], 1).requires_grad_()
+        options, ends = LinearOptions(recipe, "moe"), ends_on(device)
+        y = grouped_linear(x, weight, ends=ends, options=options, activation=activation)
+        found = y, *torch.autograd.grad(y, (x, weight), grad)
+        before = x.float()
+        values = torch.nn.functional.silu(before[:, :K]) * before[:, K:] if "up" in activation else before.relu()
+        y = grouped_linear(values.to(x.dtype), weight, ends=ends, options=options)
+        for ours, exact in zip(found, (y, *torch.autograd.grad(y, (x, weight), grad))):
+            assert ours.shape == exact.shape and (ours - exact).norm() <= 0.01 * exact.norm()
+        with torch.no_grad():
+            assert torch.equal(grouped_linear(x, weight, ends=ends, options=options, activation=activation), found[0])
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
 def test_experts_mlp(device):
     """Against each token's experts one by one, in high precision."""
     torch.manual_seed(0)
@@ -183,6 +203,10 @@ def test_messages():
         (call(x, weight, ends=ends.flip(0).contiguous()), "grouped_gemm ends: "),
         (call(x, weight, ends=ends, options=recipe("blockwise")), 'grouped linear "moe" config: is .* take tensorwise or rowwise'),
         (call(x, weight, ends=ends, options=recipe("rowwise_with_gw_hp")), "all three GEMMs of experts must be in FP8"),
+        (call(x, weight, ends=ends, activation="silu(x) * up"), 'grouped linear "experts" input: has 80 columns, expected 160: gate and up'),
+        (call(x, weight, ends=ends, activation="silu(x) * gate"), 'grouped linear "experts" activation: '),
+        (call(x, weight, ends=ends, activation="silu("), 'grouped linear "experts" activation: '),
+        (call(x, weight.to(torch.float8_e4m3fn), torch.ones(EXPERTS), ends, activation="relu(x)"), "activation: is given, but FP8"),
         (call(x, weight.repeat(100, 1, 1), ends=ends), "experts: is 600, but must be 1 to 512"),
     ):  # fmt: skip
         with pytest.raises(LinearError, match=message):

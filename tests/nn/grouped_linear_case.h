@@ -21,6 +21,7 @@ struct GroupedLinearCase {
   Dtype dtype = Dtype::bf16;
   Dtype grad_weight = Dtype::bf16;
   bool accumulate = false;
+  bool gated = false;  // the input is `silu(x) * up`
 };
 
 std::string describe(const GroupedLinearCase& c);
@@ -46,8 +47,8 @@ class GroupedLinearRun {
   GroupedLinearCase case_;
   Backend* backend_;
   Stream* stream_;
-  Matrix input_, weight_, grad_output_, before_;
-  DeviceMatrix input_memory_, weight_memory_, grad_output_memory_;
+  Matrix input_, up_, values_, weight_, grad_output_, before_;
+  DeviceMatrix input_memory_, up_memory_, weight_memory_, grad_output_memory_;
   DeviceMatrix output_, grad_input_, grad_weight_;
   Buffer ends_;
   PoisonedRegion codes_, saved_memory_, scratch_;

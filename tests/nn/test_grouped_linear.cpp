@@ -60,6 +60,13 @@ BOOST_FIXTURE_TEST_CASE(takes_no_rows_and_one_expert, Fixture) {
   }
 }
 
+// The expression is computed within the cast.
+BOOST_FIXTURE_TEST_CASE(takes_a_prologue, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+    expect_right({.config = config, .ends = {0, 7, 8, 24}, .rows = 24, .in = 20, .out = 36, .gated = true});
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_weight_that_is_cast_again_keeps_half_of_its_codes) {
   const auto plan = [](const LinearConfig& config) {
     return grouped_linear_plan({.config = config, .experts = 4, .shape = {.in_features = 256, .out_features = 128}});
@@ -92,6 +99,10 @@ BOOST_AUTO_TEST_CASE(a_plan_says_what_groups_do_not_take) {
   check_contains(message_of_plan({.config = rowwise(), .experts = 513, .shape = shape}), {"is 513"});
   check_contains(message_of_plan({.config = rowwise(), .experts = 2, .shape = {16, 8, true}}),
                  {"bias: is set, but grouped GEMMs add none: add each expert's to its rows"});
+  LinearFusion after;
+  after.epilogue = parse_pointwise("silu(x)");
+  check_contains(message_of_plan({.config = rowwise(), .experts = 2, .shape = shape, .fusion = after}),
+                 {"epilogue: is set, but grouped GEMMs have none: apply it to the output"});
   for (const LinearConfig& config : {high_precision(), rowwise_with_gw_hp()}) {
     check_contains(message_of_plan({.config = config, .experts = 2, .shape = shape}),
                    {"but all three GEMMs of experts must be in FP8"});
@@ -123,6 +134,8 @@ BOOST_FIXTURE_TEST_CASE(a_call_names_the_layer_and_the_tensor, Fixture) {
   check_contains(forward([](auto& t) { t.input.cols = 15; }), {"grouped linear \"moe\" input: is bf16[5, 15]",
                                                                "must be [5, 16] = [rows of all experts, in_features]"});
   check_contains(forward([](auto& t) { t.input.dtype = Dtype::f16; }), {"input: is f16, but must be bf16"});
+  check_contains(forward([](auto& t) { t.prologue_inputs[0] = t.input; }),
+                 {"prologue_inputs[0]: is given, but the layer's expression there has 0 inputs"});
   check_contains(forward([](auto& t) { t.output = t.input; }), {"output: is bf16[5, 16]"});
   check_contains(forward([](auto& t) { t.ends.experts = 3; }), {"ends: are of 3 experts, but the layer has 2"});
   check_contains(forward([](auto& t) { t.ends.capacity = 4; }), {"ends: have a capacity"});

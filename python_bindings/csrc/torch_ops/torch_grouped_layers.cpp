@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ingot/nn/linear/grouped_linear.h"
+#include "ingot/nn/modules/module_plans.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/backend.h"
 #include "torch_abi/torch_memory.h"
@@ -25,7 +26,8 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 struct GroupedPlan {
-  explicit GroupedPlan(GroupedLinearPlan of) : plan(std::move(of)), saved(TorchSavedSize::of(plan)) {}
+  GroupedPlan(GroupedLinearPlan of, ElementwiseSpec of_activation, bool has_gate)
+      : plan(std::move(of)), saved(TorchSavedSize::of(plan)), gradients(std::move(of_activation)), gated(has_gate) {}
 
   // The subject of messages.
   const std::string& subject() const { return plan.rows.subject; }
@@ -33,12 +35,37 @@ struct GroupedPlan {
     return {plan.experts, plan.rows.shape.out_features, plan.rows.shape.in_features};
   }
 
+  std::int64_t input_columns() const { return (gated ? 2 : 1) * plan.rows.shape.in_features; }
+
   GroupedLinearPlan plan;
   TorchSavedSize saved;
+  ElementwiseSpec gradients;  // of the activation's inputs; without an expression where there is none
+  bool gated;
 };
 
 [[noreturn]] void refuse(const GroupedPlan& of, const char* what, const std::string& why) {
   throw Error(ErrorCode::invalid_argument, TensorName{of.subject(), what}.text(), why);
+}
+
+// The first half of a gated plan's columns, or all columns; and the second half, or none.
+Tensor gate_of(const GroupedPlan& of, Tensor input) {
+  input.cols = of.plan.rows.shape.in_features;
+  return input;
+}
+Tensor up_of(const GroupedPlan& of, Tensor input) {
+  if (!of.gated) return {};
+  input.cols = of.plan.rows.shape.in_features;
+  if (input.data != nullptr) input.data = static_cast<std::byte*>(input.data) + input.cols * size_of(input.dtype);
+  return input;
+}
+
+// The input of a plan, whose columns may be a gate's and those of up.
+TorchMatrix input_of(const GroupedPlan& of, const TorchTensor& tensor) {
+  TorchMatrix input = matrix_of(tensor, {of.subject(), "input"});
+  if (input.view.cols == of.input_columns()) return input;
+  refuse(of, "input",
+         "has " + std::to_string(input.view.cols) + " columns, expected " + std::to_string(of.input_columns()) +
+             (of.gated ? ": gate and up, which the activation joins" : ""));
 }
 
 ExpertEnds ends_of(const GroupedPlan& of, const TorchTensor& tensor, Device device) {
@@ -57,7 +84,7 @@ void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
   const GroupedPlan& of = all.plan(plans_of<GroupedPlan>(), all.integer<"plan">());
   const GroupedLinearPlan& plan = of.plan;
   const TorchTensor& tensor = all.tensor<"input">();
-  const TorchMatrix input = matrix_of(tensor, {of.subject(), "input"});
+  const TorchMatrix input = input_of(of, tensor);
   const Device device = input.view.device;
   const std::int64_t tokens = input.view.rows;
   const TorchRun run(device, all, tokens);
@@ -71,10 +98,11 @@ void forward(TorchArgumentsOf<kGroupedLinearForward>& all) {
   TorchRegion saved_memory = keeps_saved ? TorchRegion(of.saved.bytes(tokens), device) : TorchRegion();
   LinearSaved saved{.memory = saved_memory.region()};
   const std::size_t scratch_bytes =
-      plan.forward_scratch(tokens, keeps_saved ? LinearPass::training : LinearPass::inference);
+      plan.forward_scratch(tokens, keeps_saved ? LinearPass::training : LinearPass::inference, run.observes_values());
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
   const GroupedLinearForwardTensors tensors{
-      .input = input.view,
+      .input = gate_of(of, input.view),
+      .prologue_inputs = {up_of(of, input.view)},
       .ends = ends_of(of, all.tensor<"ends">(), device),
       .output = output.view,
       .codes = cast_expert_weights(plan, run.backend(), {.weight = weight.view, .into = codes.region()}, run.run()),
@@ -117,13 +145,17 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
     saved_memory = left_by_forward(of, "saved", all.tensor<"saved">(), of.saved.bytes(tokens), device);
   }
   const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.identity, .tokens = tokens, .kept = true};
-  TorchResult grad_input(wants.input, sizes_with_last(gradient.sizes(), plan.rows.shape.in_features),
-                         plan.rows.dtypes.input, device);
+  const Dtype dtype = plan.rows.dtypes.input;
+  TorchResult grad_input(wants.input, sizes_with_last(gradient.sizes(), of.input_columns()), dtype, device);
+  // Of the activation's value.
+  const bool activates = wants.input && of.gradients.pointwise;
+  const TorchResult grad_values(activates, sizes_with_last(gradient.sizes(), plan.rows.shape.in_features), dtype,
+                                device);
   TorchResult grad_weight(wants.weight && !main_grad.given(), of.weight_sizes(), *plan.rows.dtypes.weight, device);
   GroupedLinearBackwardTensors tensors{.saved = &saved,
                                        .ends = ends,
                                        .grad_output = grad_output.view,
-                                       .grad_input = grad_input.view,
+                                       .grad_input = activates ? grad_values.view : grad_input.view,
                                        .grad_weight = grad_weight.view,
                                        .accumulate = wants.weight && main_grad.given()};
   if (tensors.accumulate) tensors.grad_weight = main_grad_of(plan.rows, main_grad, device);
@@ -139,6 +171,16 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};
   grouped_linear_backward(plan, run.backend(), tensors, run.run());
+  if (activates) {
+    const TorchMatrix input = input_of(of, all.tensor<"input">());
+    run.backend().elementwise(
+        of.gradients,
+        {.input = gate_of(of, input.view),
+         .inputs = activation_gradient_inputs(of.gradients, up_of(of, input.view), grad_values.view),
+         .output = gate_of(of, grad_input.view),
+         .second = up_of(of, grad_input.view)},
+        run.stream());
+  }
 
   all.result<"grad_input">() = std::move(grad_input.tensor);
   all.result<"grad_weight">() = std::move(grad_weight.tensor);
@@ -147,29 +189,51 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
 constexpr std::array kOperators{kTorchOperator<kGroupedLinearForward, forward>,
                                 kTorchOperator<kGroupedLinearBackward, backward>};
 
-// Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads weight).
+// Of an MLP, which reads the activation and derives it.
+MlpPlan plan_of_activation(const std::string& activation, std::int64_t out_features, std::int64_t in_features,
+                           const LinearDtypes& dtypes) {
+  const std::string subject = "grouped linear \"" + placeholder(0) + "\"";
+  try {
+    return mlp_plan({.shape = {.features = out_features, .hidden = in_features},
+                     .dtypes = dtypes,
+                     .activation = activation,
+                     .subject = subject});
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    if (what.starts_with(subject)) throw;
+    throw Error(error.code(), subject + " activation", what);
+  }
+}
+
+// Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads weight, takes gate and up).
 nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes, const std::string& input,
-                   const std::string& weight, bool grad_weight, bool weight_again) {
+                   const std::string& weight, bool grad_weight, bool weight_again, const std::string& activation) {
   const auto [experts, out_features, in_features] = sizes;
   const LinearConfig config = recipe(recipe_name);
+  const LinearDtypes dtypes = linear_dtypes(input, weight, std::nullopt);
+  MlpPlan mlp;
+  if (!activation.empty()) mlp = plan_of_activation(activation, out_features, in_features, dtypes);
   GroupedPlan plan(grouped_linear_plan({.name = placeholder(0),
                                         .config = weight_again ? casting_weight_again(config) : config,
                                         .experts = experts,
                                         .shape = {.in_features = in_features, .out_features = out_features},
-                                        .dtypes = linear_dtypes(input, weight, std::nullopt),
-                                        .grad_weight = grad_weight}));
+                                        .dtypes = dtypes,
+                                        .grad_weight = grad_weight,
+                                        .fusion = mlp.down.fusion}),
+                   activation.empty() ? ElementwiseSpec{} : mlp.activation_gradients(), mlp.gated);
   const auto [constant, per_unit] = plan.saved;
   const std::size_t weight_bytes = plan.plan.weight_memory().bytes;
   const bool reads_weight = plan.plan.weight_again.any;
   const std::uint64_t identity = plan.plan.identity;
+  const bool gated = plan.gated;
   const std::int64_t number =
       plans_of<GroupedPlan>().add(identity, std::move(plan), {sizes_text(in_features, out_features)});
-  return nb::make_tuple(number, constant, per_unit, weight_bytes, reads_weight);
+  return nb::make_tuple(number, constant, per_unit, weight_bytes, reads_weight, gated);
 }
 
 const TorchFamily kFamily(kOperators, [](nb::module_& module) {
   module.def("torch_grouped_plan", &add_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
-             "weight_again"_a);
+             "weight_again"_a, "activation"_a);
   bind_names(module, "grouped", plans_of<GroupedPlan>());
 });
 

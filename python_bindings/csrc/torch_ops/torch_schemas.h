@@ -222,14 +222,17 @@ inline constexpr TorchSchema kGroupedLinear{
     .results = "Tensor product"};
 
 // weight: of experts that train, (experts, N, K) in high precision. `saved` and `codes` as of a linear layer; backward
-// is given the weight where the plan casts it again. main_grad: float32.
+// is given the weight where the plan casts it again, and the input of a plan with an activation. The input of a gated
+// one is (M, 2 K), gate and up. main_grad: float32.
 inline constexpr TorchSchema kGroupedLinearForward{
     .name = "grouped_linear_forward",
     .arguments = "Tensor input, Tensor weight, Tensor ends, int plan, int keep",
     .results = "Tensor output, Tensor saved, Tensor codes"};
 inline constexpr TorchSchema kGroupedLinearBackward{
     .name = "grouped_linear_backward",
-    .arguments = "Tensor grad_output, Tensor? weight, Tensor ends, Tensor? saved, Tensor? codes, int plan, int wants",
+    .arguments =
+        "Tensor grad_output, Tensor? input, Tensor? weight, Tensor ends, Tensor? saved, Tensor? codes, int plan,"
+        " int wants",
     .results = "Tensor grad_input, Tensor grad_weight",
     .in_place = "Tensor(a!)? main_grad=None"};
 

@@ -13,13 +13,14 @@ waits. Needs transformers 5.
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Dict, List, Optional
 
 import torch
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.activations import SiLUActivation
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_gate
 
 from ..torch._errors import LinearError
-from ..torch._experts import routed
+from ..torch._experts import SWIGLU, routed
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
 from ..torch._quantize_operators import FORMATS, quantize_rows
@@ -28,6 +29,7 @@ NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
 _RECIPES = ("tensorwise", "rowwise")
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
+_SILUS = (torch.nn.SiLU, SiLUActivation)
 _DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
 _E4M3 = FORMATS.index(torch.float8_e4m3fn)
 
@@ -102,21 +104,33 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
 
     def first(rows, of_rows, ends, known):
         hidden = known(_product(self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends))
+        if activation is not None:
+            return hidden
         return self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
 
-    second = lambda rows, of_rows, ends: _product(self, "down_proj", rows, of_rows, ends)
+    activation = _activation_of(self)
+    second = lambda rows, of_rows, ends: _product(self, "down_proj", rows, of_rows, ends, activation)
     experts = self.down_proj.shape[0]
     has_all = torch.is_grad_enabled() and _has_all_experts(self)
     return routed(hidden_states, top_k_index, top_k_weights, experts, first, second, has_all)
 
 
-def _product(self, name: str, rows: torch.Tensor, of_rows: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+def _activation_of(self) -> Optional[str]:
+    """What the second product's cast can compute of the first one's output: a SwiGLU of two halves."""
+    is_swiglu = self.has_gate and type(self)._apply_gate is _default_apply_gate and isinstance(self.act_fn, _SILUS)
+    return SWIGLU if is_swiglu and not hasattr(self, "down_proj_scale_inv") else None
+
+
+def _product(
+    self, name: str, rows: torch.Tensor, of_rows: torch.Tensor, ends: torch.Tensor, activation: Optional[str] = None
+) -> torch.Tensor:
     weight, scale_inv = getattr(self, name), getattr(self, f"{name}_scale_inv", None)
     if scale_inv is not None:
         out = grouped_linear(rows, weight, scale_inv, ends)
     else:
         options = getattr(self, "ingot_options", _DEFAULT)
-        out = grouped_linear(rows, weight.transpose(1, 2) if self.is_transposed else weight, ends=ends, options=options)
+        weight = weight.transpose(1, 2) if self.is_transposed else weight
+        out = grouped_linear(rows, weight, ends=ends, options=options, activation=activation)
     if self.has_bias:
         out = out + getattr(self, f"{name}_bias")[of_rows.clamp(max=ends.numel() - 1)].to(out.dtype)
     return out

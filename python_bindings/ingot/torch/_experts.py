@@ -12,6 +12,9 @@ from ._grouped_linear import grouped_linear
 from ._linear import LinearOptions
 
 
+SWIGLU = "silu(x) * up"
+
+
 class _Permute(torch.autograd.Function):
     """rows[order], and backward by the inverse: a sum over indices would add in any order."""
 
@@ -50,7 +53,7 @@ def routed(
     has_all: bool = True,
 ) -> torch.Tensor:
     """Returns for each token the sum of its experts' outputs, (tokens, hidden), in the order of top_k_index. first and second
-    are functions of (rows, the expert of each row, ends), rows sorted by experts; `first` ends with the activation. An index
+    are functions of (rows, the expert of each row, ends), rows sorted by experts; the activation is in either. An index
     from `experts` on counts as none; has_all: there is no such index, so that what no product writes need not be cleared."""
     tokens, chosen = top_k_index.shape
     of_rows, order = top_k_index.reshape(-1).sort(stable=True)
@@ -88,9 +91,6 @@ def experts_mlp(
             f"top_k_weights {tuple(top_k_weights.shape)}, expected (tokens, k) for both"
         )
 
-    def first(rows, _, ends, __):
-        gate, up = grouped_linear(rows, gate_up_weight, ends=ends, options=options).chunk(2, -1)
-        return torch.nn.functional.silu(gate) * up
-
-    second = lambda rows, _, ends: grouped_linear(rows, down_weight, ends=ends, options=options)
+    first = lambda rows, _, ends, __: grouped_linear(rows, gate_up_weight, ends=ends, options=options)
+    second = lambda rows, _, ends: grouped_linear(rows, down_weight, ends=ends, options=options, activation=SWIGLU)
     return routed(hidden_states, top_k_index, top_k_weights, gate_up_weight.shape[0], first, second)

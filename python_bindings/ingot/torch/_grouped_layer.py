@@ -33,13 +33,16 @@ class GroupedFacts(NamedTuple):
     saved_per_unit: int
     weight_bytes: int
     reads_weight: bool
+    gated: bool
 
 
 @functools.lru_cache(maxsize=None)
-def _plan(name: Optional[str], recipe: str, sizes, input: torch.dtype, weight: torch.dtype, trains: bool, again: bool):
+def _plan(
+    name: Optional[str], recipe: str, sizes, input: torch.dtype, weight: torch.dtype, trains: bool, again: bool, activation: str
+):
     dtypes = ops.HIGH_PRECISION[input], ops.HIGH_PRECISION[weight]
     try:
-        number, *facts = _core.torch_grouped_plan(recipe, sizes, *dtypes, trains, again)
+        number, *facts = _core.torch_grouped_plan(recipe, sizes, *dtypes, trains, again, activation)
     except ops.Error as error:
         raise LinearError(str(ops.named_error(error, name))) from None
     if name is not None:
@@ -69,8 +72,9 @@ def _(input, plan, keep):
 def _(grad_output, plan, wants, main_grad=None):
     facts = _PLANS[plan]
     shape = (facts.experts, facts.out_features, facts.in_features)
+    columns = 2 * facts.in_features if facts.gated else facts.in_features
     return (
-        grad_output.new_empty((*grad_output.shape[:-1], facts.in_features), dtype=facts.input_dtype)
+        grad_output.new_empty((*grad_output.shape[:-1], columns), dtype=facts.input_dtype)
         if wants & ops.INPUT
         else None,
         grad_output.new_empty(shape, dtype=facts.weight_dtype) if wants & ops.WEIGHT and main_grad is None else None,
@@ -94,7 +98,7 @@ class _GroupedLinear(torch.autograd.Function):
     """Forward keeps codes of its operands for backward, not the operands; the weight where it is cast again."""
 
     @staticmethod
-    def forward(ctx, input, weight, ends, name, plan, reads_weight, main_grad):
+    def forward(ctx, input, weight, ends, name, plan, reads_weight, reads_input, main_grad):
         needs = ctx.needs_input_grad
         keep = (ops.KEEP_CODES if needs[0] and not reads_weight else 0) | (ops.KEEP_SAVED if needs[1] else 0)
         output, saved, codes = torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, keep)
@@ -106,6 +110,7 @@ class _GroupedLinear(torch.autograd.Function):
             codes if keep & ops.KEEP_CODES else None,
             weight if needs[0] and reads_weight else None,
             ends,
+            input if needs[0] and reads_input else None,
         )
         return output
 
@@ -128,12 +133,12 @@ class _GroupedLinear(torch.autograd.Function):
             raise from_operator(error) from None
         if main_grad is not None and wants & ops.WEIGHT:
             grad_weight = dummy_gradient(ctx.weight)
-        return grad_input, grad_weight, *(None,) * 5
+        return grad_input, grad_weight, *(None,) * 6
 
 
 def _gradients(ctx, grad_output, main_grad, wants):
-    saved, codes, weight, ends = ctx.saved_tensors
-    arguments = grad_output, weight, ends, saved, codes, ctx.plan
+    saved, codes, weight, ends, input = ctx.saved_tensors
+    arguments = grad_output, input, weight, ends, saved, codes, ctx.plan
     if main_grad is None:
         return torch.ops.ingot.grouped_linear_backward.default(*arguments, wants)
     if torch.compiler.is_compiling():
@@ -141,19 +146,22 @@ def _gradients(ctx, grad_output, main_grad, wants):
     return torch.ops.ingot.grouped_linear_backward.in_place(*arguments, wants, main_grad=main_grad)
 
 
-def run_grouped_layer(input: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor, options: LinearOptions):
-    """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same."""
+def run_grouped_layer(
+    input: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor, options: LinearOptions, activation: Optional[str] = None
+):
+    """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same. activation: of the
+    input, an expression of x, or of x and up; then the input is (M, 2 K), x and up."""
     main_grad = main_grad_of(weight, options)
     if main_grad is not None and main_grad.dtype != torch.float32:
         refuse(options, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
     input = in_autocasts_dtype(input)
     again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
     trains = torch.is_grad_enabled() and weight.requires_grad
-    rest = (input.dtype, weight.dtype, trains, again)
+    rest = (input.dtype, weight.dtype, trains, again, activation or "")
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *weight.shape, *rest)
     else:
         plan, reads_weight = _plan(options.name, options.recipe, tuple(weight.shape), *rest)
     if not torch.is_grad_enabled():
         return torch.ops.ingot.grouped_linear_forward.default(input, weight, ends, plan, 0)[0]
-    return _GroupedLinear.apply(input, weight, ends, options.name, plan, reads_weight, main_grad)
+    return _GroupedLinear.apply(input, weight, ends, options.name, plan, reads_weight, activation is not None, main_grad)

@@ -35,7 +35,9 @@ def _refuse_gradients(operands: Dict[str, torch.Tensor]) -> None:
         )
 
 
-def _trained(input, weight, ends, others: Dict[str, object], options: LinearOptions) -> torch.Tensor:
+def _trained(
+    input, weight, ends, others: Dict[str, object], options: LinearOptions, activation: Optional[str]
+) -> torch.Tensor:
     """others: what only FP8 weights take."""
     for name, given in others.items():
         if given is not None:
@@ -44,18 +46,17 @@ def _trained(input, weight, ends, others: Dict[str, object], options: LinearOpti
         raise LinearError(
             f"grouped_linear input: has the shape {tuple(input.shape)}, expected (M, K) with weights in high precision"
         )
-    if weight.dim() != 3 or weight.shape[2] != input.shape[1]:
-        raise LinearError(
-            f"grouped_linear weight: has the shape {tuple(weight.shape)}, expected (experts, N, {input.shape[1]})"
-        )
+    if weight.dim() != 3 or (activation is None and weight.shape[2] != input.shape[1]):
+        columns = "K" if activation is not None else input.shape[1]
+        raise LinearError(f"grouped_linear weight: has the shape {tuple(weight.shape)}, expected (experts, N, {columns})")
     if input.dtype not in HIGH_PRECISION:
         raise LinearError(
             f"grouped_linear input: is {input.dtype}, expected float32, float16 or bfloat16 with weights in high precision"
         )
     if torch.compiler.is_compiling():
-        return run_grouped_layer(input, weight, ends, options)
+        return run_grouped_layer(input, weight, ends, options, activation)
     try:
-        return run_grouped_layer(input, weight, ends, options)
+        return run_grouped_layer(input, weight, ends, options, activation)
     except RuntimeError as error:
         raise from_operator(error) from None
 
@@ -89,6 +90,7 @@ def grouped_linear(
     input_scale_inv: Optional[torch.Tensor] = None,
     out_dtype: Optional[torch.dtype] = None,
     options: LinearOptions = LinearOptions(name="experts"),
+    activation: Optional[str] = None,
 ) -> torch.Tensor:
     """Returns (M, N), or (experts, capacity, N): the rows of each expert times the transpose of its weight.
 
@@ -111,7 +113,9 @@ def grouped_linear(
     keep_weight_codes, as linear() has them. input is (M, K) in high precision, in autocast's dtype under autocast, and the
     output has its dtype; a main_grad is float32 (experts, N, K). Along the rows, where the gradients of weights sum, the
     experts share a scale for each feature (rowwise) or one (tensorwise), so rows that no expert has must be finite; those of
-    the output and of the input's gradient are not written. The weights of experts without rows get zeros.
+    the output and of the input's gradient are not written. The weights of experts without rows get zeros. activation: an
+    expression (docs/pointwise.md) of the input, x, which the cast computes, such as "silu(x) * up": with `up` in it the input is
+    (M, 2 * K), x and then up. Backward keeps such an input.
 
     With FP8 weights there is no backward. Runs on the CPU and on Hopper's GPUs, there with K (with gradients also N) a multiple
     of 16 and codes at addresses that are multiples of 16 bytes. Raises LinearError for other tensors, and on the CPU for ends
@@ -124,7 +128,9 @@ def grouped_linear(
     rows = _rows_of_experts(input, ends, counts)
     if weight.dtype in HIGH_PRECISION:
         others = {"weight_scale_inv": weight_scale_inv, "input_scale_inv": input_scale_inv, "counts": counts}
-        return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options)
+        return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options, activation)
+    if activation is not None:
+        raise LinearError("grouped_linear activation: is given, but FP8 weights take none: apply it to the input")
     _refuse_gradients(operands)
     if weight_scale_inv is None:
         raise LinearError(

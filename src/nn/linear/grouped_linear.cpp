@@ -26,6 +26,7 @@ void check_options(const std::string& subject, const GroupedLinearPlanOptions& o
   if (options.experts < 1 || options.experts > kMostExperts) {
     refuse("experts", fmt::format("is {}, but must be 1 to {}", options.experts, kMostExperts));
   }
+  if (options.fusion.epilogue) refuse("epilogue", "is set, but grouped GEMMs have none: apply it to the output");
   if (options.shape.bias) refuse("bias", "is set, but grouped GEMMs add none: add each expert's to its rows");
   const LinearConfig& config = options.config;
   for (const GemmConfig* gemm : {&config.output, &config.grad_input, &config.grad_weight}) {
@@ -72,6 +73,7 @@ GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
                                               .config = of_rows,
                                               .shape = options.shape,
                                               .dtypes = options.dtypes,
+                                              .fusion = options.fusion,
                                               .grad_weight = options.grad_weight,
                                               .subject = subject}),
                          .experts = options.experts};
@@ -100,8 +102,8 @@ LinearWeightMemory GroupedLinearPlan::memory_of(const LinearCast& cast) const {
   return memory;
 }
 
-std::size_t GroupedLinearPlan::forward_scratch(std::int64_t tokens, LinearPass pass) const {
-  return rows.forward_scratch(tokens, pass).bytes;
+std::size_t GroupedLinearPlan::forward_scratch(std::int64_t tokens, LinearPass pass, bool observed) const {
+  return rows.forward_scratch(tokens, pass, observed).bytes;
 }
 
 std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants) const {
@@ -168,6 +170,7 @@ void check_forward(const GroupedLinearPlan& plan, Backend& backend, const Groupe
             "[rows of all experts, in_features]");
   check.all(output, *plan.rows.dtypes.output, ", the plan's dtype", t.input.rows, out,
             "[rows of the input, out_features]");
+  check.prologue_inputs(t.prologue_inputs, t.input.rows);
   check.ends(t.ends);
   check.expert_codes({"codes", &t.codes.codes}, {"scale_inv of codes", &t.codes.scale_inv}, plan.weight.spec, out, in,
                      plan.weight.spec.scale);
@@ -176,7 +179,8 @@ void check_forward(const GroupedLinearPlan& plan, Backend& backend, const Groupe
   if (t.saved != nullptr) {
     check.region("saved", t.saved->memory, plan.saved_memory(t.input.rows).bytes, {input, output});
   }
-  if (!gives_scratch(run.stream)) check.scratch(t.scratch, plan.forward_scratch(t.input.rows, pass), {input, output});
+  if (gives_scratch(run.stream)) return;
+  check.scratch(t.scratch, plan.forward_scratch(t.input.rows, pass, observes_values(run)), {input, output});
 }
 
 void check_backward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
@@ -246,10 +250,15 @@ void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const Grou
   const MemoryRegion saved = t.saved != nullptr ? t.saved->memory : MemoryRegion{};
   const CastSpec& spec = plan.rows.input_of(pass).spec;
   const Float8View input = linear_input_codes(plan.rows, t.input.rows, saved, t.scratch, backend.device());
-  CastTensors tensors{
-      .input = t.input, .codes = input.codes, .transposed = input.transposed, .scale_inv = input.scale_inv};
+  CastTensors tensors{.input = t.input,
+                      .codes = input.codes,
+                      .transposed = input.transposed,
+                      .scale_inv = input.scale_inv,
+                      .inputs = t.prologue_inputs};
   if (spec.transposed_scale) tensors.transposed_scale_inv = input.transposed_scale_inv;
-  cast(step, {"input", "output", "grad_weight"}, spec, tensors, {}, run.stream);
+  const Tensor observed =
+      plan.rows.forward_scratch(t.input.rows, pass, step.observes_values).observed.in(t.scratch, backend.device());
+  cast(step, {"input", "output", "grad_weight"}, spec, tensors, observed, run.stream);
   backend.grouped_gemm(plan.output_gemm,
                        {.a = input.codes,
                         .b = t.codes.codes,
@@ -330,7 +339,7 @@ void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, con
   const LayerCall call(plan.rows.subject, run);
   check_forward(plan, backend, tensors, run);
   const LinearPass pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
-  const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass); };
+  const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)); };
   call.with_scratch(tensors, nullptr, bytes,
                     [&](const GroupedLinearForwardTensors& all) { enqueue_forward(plan, backend, all, run); });
 }

@@ -36,6 +36,7 @@ struct GroupedLinearPlanOptions {
   LinearShape shape{};       // of one expert; without a bias
   LinearDtypes dtypes{};
   bool grad_weight = true;  // as LinearPlanOptions::grad_weight
+  LinearFusion fusion{};    // a prologue, such as `silu(x) * up`; no epilogue
 };
 
 // A plain value, as LinearPlan is.
@@ -53,7 +54,8 @@ struct INGOT_API GroupedLinearPlan {
   LinearWeightMemory weight_memory() const { return memory_of(weight); }
   LinearWeightMemory weight_again_memory() const { return memory_of(weight_again); }
   LinearSavedMemory saved_memory(std::int64_t tokens) const { return rows.saved_memory(tokens); }
-  std::size_t forward_scratch(std::int64_t tokens, LinearPass pass) const;
+  // observed: for runs whose observer wants values.
+  std::size_t forward_scratch(std::int64_t tokens, LinearPass pass, bool observed = false) const;
   std::size_t backward_scratch(std::int64_t tokens, const LinearGradients& wants) const;
 
  private:
@@ -73,9 +75,10 @@ INGOT_API Float8View expert_weight_codes(const GroupedLinearPlan& plan, const Me
 
 // T: the rows of all experts.
 struct GroupedLinearForwardTensors {
-  Tensor input;       // [T, K]
-  ExpertEnds ends{};  // of rows; without a capacity
-  Tensor output;      // [T, N]; rows that no expert has are not written
+  Tensor input;                        // [T, K]
+  PointwiseTensors prologue_inputs{};  // as LinearForwardTensors has them
+  ExpertEnds ends{};                   // of rows; without a capacity
+  Tensor output;                       // [T, N]; rows that no expert has are not written
   Float8View codes{};
   LinearSaved* saved = nullptr;  // null: keeps nothing
   MemoryRegion scratch{};        // plan.forward_scratch(), unless the stream's allocator gives it
@@ -85,7 +88,7 @@ struct GroupedLinearBackwardTensors {
   const LinearSaved* saved = nullptr;
   ExpertEnds ends{};    // forward's
   Tensor grad_output;   // [T, N]
-  Tensor grad_input{};  // [T, K]; rows that no expert has are not written
+  Tensor grad_input{};  // [T, K], of a prologue's value; rows that no expert has are not written
   // [experts * N, K], all of which is written: zeros for experts without rows.
   Tensor grad_weight{};
   bool accumulate = false;  // adds to grad_weight, which is f32 then, within the GEMM
