@@ -104,13 +104,14 @@ def contenders(torch: Any, device: str) -> dict[str, Callable]:
     """Functions of (inputs, gate_up, down)."""
     from ingot.torch import LinearOptions, experts_mlp
 
-    def ingot(recipe: str) -> Callable:
-        options = LinearOptions(recipe, name="experts")
+    def ingot(recipe: str, keep: bool = False) -> Callable:
+        options = LinearOptions(recipe, name="experts", keep_weight_codes=keep)
         return lambda x, gate_up, down: experts_mlp(x.hidden, x.index, x.weights, gate_up, down, options)
 
     plain = torch._grouped_mm if device == "cuda" else grouped_mm_of_loops(torch)
     multiply = (lambda rows, weights, ends: plain(rows, weights, offs=ends)) if device == "cuda" else plain
     found = {"bf16": bf16_experts(torch, multiply), "ingot rowwise": ingot("rowwise"), "ingot tensorwise": ingot("tensorwise")}
+    found["ingot rowwise with codes kept"] = ingot("rowwise", keep=True)
     if device != "cuda":
         return {f"{name}, eager": call for name, call in found.items()}
     made = {}
@@ -122,7 +123,7 @@ def contenders(torch: Any, device: str) -> dict[str, Callable]:
     except ImportError as error:
         print(f"no torchao: {error}", file=sys.stderr)
     else:
-        made["torchao rowwise, compiled"] = torch.compile(bf16_experts(torch, lambda a, b, ends: of_torchao(a, b, ends)), dynamic=False)
+        made["torchao rowwise, compiled"] = torch.compile(bf16_experts(torch, lambda a, b, ends: of_torchao(a, b, ends, pad_token_groups_for_grouped_mm=False)), dynamic=False)
     return made
 
 
@@ -143,7 +144,7 @@ def step(torch: Any, call: Callable, x: Inputs, weights: tuple[Any, Any]) -> lis
 
 def sqnr(exact: Any, found: Any) -> float:
     exact, found = exact.float(), found.float()
-    return float(20 * (exact.norm() / (exact - found).norm()).log10())
+    return float((20 * (exact.norm() / (exact - found).norm()).log10()).detach())
 
 
 def timed(torch: Any, call: Callable, inputs: list[Inputs], weights: tuple[Any, Any]) -> float:
