@@ -168,6 +168,26 @@ struct Sm90Output {
   static constexpr bool kAllByRows =
       Epi::kReadsNoOther && (kFirstByRows || Epi::kFirstBytes == 0) && (!Epi::kPreactivation || kPreactivationByRows);
 
+  // c of f32 is fetched a chunk ahead: while that is on its way, the chunk before is staged and stored. There are
+  // registers for it where a thread has at most 128 sums.
+  static constexpr bool kFetchesAhead = Epi::kAddsC && Epi::kReadsNoOther && !Epi::kPreactivation && sizeof(Out) == 4 &&
+                                        Epi::kFirstBytes == 4 && kTogether == kBlocks;
+  using Fetch = typename Epi::Raw[kTogether][2];
+
+  // What kTogether blocks of eight columns read besides the sums. `row`, `column`: where they begin in the output.
+  INGOT_DEVICE void fetch_blocks(Fetch& raw, u32 row, u32 column, const typename Epi::Vectors& vectors) const {
+    INGOT_UNROLL
+    for (u32 j = 0; j < kTogether; ++j) {
+      INGOT_UNROLL
+      for (u32 half = 0; half < 2; ++half) {
+        const u32 m = row + position.lane / 4 + half * 8;
+        const u32 n = column + j * 8 + position.lane % 4 * 2;
+        if (m >= end_m() || n >= p.n) continue;
+        raw[j][half] = Epi::template fetch<!kFirstByRows>(p.epilogue, vectors, m, n, n + 1 < p.n);
+      }
+    }
+  }
+
   INGOT_DEVICE static u32 row_address(u32 staging, u32 r, u32 unit) {
     return staging + r * kRowBytes + swizzle(r, unit) * 16;
   }
@@ -242,26 +262,17 @@ struct Sm90Output {
     finish(x[2], x[3], rows[1], factors, bias);
   }
 
-  // `row`, `column`: where the chunk begins in the output.
+  // `row`, `column`: where the chunk begins in the output. ahead: what was fetched of it.
   INGOT_DEVICE void stage_columns(float (&d)[kSums], const float (&rows)[2], u32 chunk, u32 staging,
                                   [[maybe_unused]] u32 matrices, u32 row, u32 column,
-                                  const typename Epi::Vectors& vectors) {
+                                  const typename Epi::Vectors& vectors, [[maybe_unused]] const Fetch& ahead) {
     u32 words[4];
     [[maybe_unused]] const bool inside = row + 16 <= end_m() && column + kChunk <= p.n;
     INGOT_UNROLL
     for (u32 first = 0; first < kBlocks; first += kTogether) {
-      typename Epi::Raw raw[kTogether][2] = {};
-      if constexpr (Epi::kWords != 0 && !(kFirstByRows && Epi::kNoOtherMatrix)) {
-        INGOT_UNROLL
-        for (u32 j = 0; j < kTogether; ++j) {
-          INGOT_UNROLL
-          for (u32 half = 0; half < 2; ++half) {
-            const u32 m = row + position.lane / 4 + half * 8;
-            const u32 n = column + (first + j) * 8 + position.lane % 4 * 2;
-            if (m >= end_m() || n >= p.n) continue;
-            raw[j][half] = Epi::template fetch<!kFirstByRows>(p.epilogue, vectors, m, n, n + 1 < p.n);
-          }
-        }
+      Fetch raw = {};
+      if constexpr (Epi::kWords != 0 && !(kFirstByRows && Epi::kNoOtherMatrix) && !kFetchesAhead) {
+        fetch_blocks(raw, row, column + first * 8, vectors);
       }
       if constexpr (kFirstByRows) {
         INGOT_UNROLL
@@ -283,7 +294,11 @@ struct Sm90Output {
         }
         const u32 m = row + position.lane / 4;
         const u32 n = column + j * 8 + position.lane % 4 * 2;
-        apply_epilogue(raw[i], m, n, vectors, x);
+        if constexpr (kFetchesAhead) {
+          apply_epilogue(ahead[i], m, n, vectors, x);
+        } else {
+          apply_epilogue(raw[i], m, n, vectors, x);
+        }
         if constexpr (Epi::kAmax && sizeof(Out) != 2) look_at(x, m, n, inside);
         if constexpr (kCodes) {
           INGOT_UNROLL
@@ -419,10 +434,14 @@ struct Sm90Output {
     const u32 staging = block.staging + (position.group * 4 + position.thread / 32) * kSm90StagingBytes;
     // The copy engine writes 16 bytes at a time, even past the last column.
     const bool by_engine = kStoredByEngine && p.whole_vectors != 0 && p.n % (16 / static_cast<u32>(sizeof(Out))) == 0;
+    const auto row_of = [&](u32 chunk) { return first.m + position.wave_row(chunk / kAcross); };
+    const auto column_of = [&](u32 chunk) { return first.n + chunk % kAcross * kChunk; };
+    [[maybe_unused]] Fetch ahead = {};
+    if constexpr (kFetchesAhead) fetch_blocks(ahead, row_of(0), column_of(0), vectors);
     INGOT_UNROLL_BY(kRolled ? 1 : kWaves * kAcross)
     for (u32 chunk = 0; chunk < kWaves * kAcross; ++chunk) {
-      const u32 row = first.m + position.wave_row(chunk / kAcross);
-      const u32 column = first.n + chunk % kAcross * kChunk;
+      const u32 row = row_of(chunk);
+      const u32 column = column_of(chunk);
       [[maybe_unused]] const u32 matrices = matrices_address(staging);
       if (by_engine) {
         if (position.lane == 0) ptx::bulk_wait_read();  // the chunk before
@@ -447,7 +466,10 @@ struct Sm90Output {
       for (u32 i = 0; i < kWaves * kAcross; ++i) {
         if (i != chunk) continue;
         const RowFactors factors = hidden_factors(rows[i / kAcross]);
-        stage_columns(d[i / kAcross], factors.of, i % kAcross, staging, matrices, row, column, vectors);
+        stage_columns(d[i / kAcross], factors.of, i % kAcross, staging, matrices, row, column, vectors, ahead);
+      }
+      if constexpr (kFetchesAhead) {
+        if (chunk + 1 < kWaves * kAcross) fetch_blocks(ahead, row_of(chunk + 1), column_of(chunk + 1), vectors);
       }
       bool whole = by_engine;
       if constexpr (C.experts) whole = whole && row + 16 <= end_m();  // the engine would write the next expert's rows
