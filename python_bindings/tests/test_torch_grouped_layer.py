@@ -180,6 +180,8 @@ def test_experts_mlp(device):
         assert (ours - theirs).norm() < 0.1 * theirs.norm()
     again = experts_mlp(x, index, weights, gate_up, down, options)
     assert torch.equal(again, found) and all(map(torch.equal, torch.autograd.grad(again, given, grad), of_found))
+    none = experts_mlp(x[:0], index[:0], weights[:0], gate_up, down, options)
+    assert none.shape == (0, 64) and not any(each.any() for each in torch.autograd.grad(none.sum(), given))
     with pytest.raises(LinearError, match=r"experts_mlp top_k_index: has the shape \(40, 2\) for hidden_states \(39, 64\) and "):
         experts_mlp(x[:39], index, weights, gate_up, down)
 

@@ -40,7 +40,7 @@ class _Dispatch(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         by_token = grad[ctx.saved_tensors[0]]
-        return by_token.view(-1, ctx.chosen, grad.shape[1]).sum(1), None, None, None
+        return by_token.view(grad.shape[0] // ctx.chosen, ctx.chosen, grad.shape[1]).sum(1), None, None, None
 
 
 def routed(

@@ -1,0 +1,120 @@
+"""Mixtures of experts on several processes: FSDP2, and expert parallelism with a plain all-to-all."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist
+import two_processes
+from ingot.torch import LinearOptions, experts_mlp, grouped_linear
+from torch.distributed.fsdp import fully_shard
+from two_processes import DEVICE, WORLD, near, normal
+
+EXPERTS, HIDDEN, INTERMEDIATE, CHOSEN, TOKENS = 4 * WORLD, 64, 48, 2, 24
+OPTIONS = LinearOptions("rowwise", name="moe")
+
+
+def choice(tokens, seed):
+    scores = torch.rand(tokens, EXPERTS, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    return scores.argsort(1)[:, :CHOSEN].to(DEVICE)
+
+
+class Moe(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_up = torch.nn.Parameter(normal(EXPERTS, 2 * INTERMEDIATE, HIDDEN, seed=1) / 8)
+        self.down = torch.nn.Parameter(normal(EXPERTS, HIDDEN, INTERMEDIATE, seed=2) / 7)
+
+    def forward(self, x, index, weights):
+        return x + experts_mlp(x, index, weights, self.gate_up, self.down, OPTIONS)
+
+
+def losses(model, rank, steps=3):
+    """Each rank's tokens are the same, so that gradients that are averaged are those of one process."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    found = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        x, index, weights = normal(TOKENS, HIDDEN, seed=10 + step), choice(TOKENS, step), normal(TOKENS, CHOSEN, seed=20 + step)
+        loss = model(x, index, weights).square().mean()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def check_fsdp2(rank):
+    alone = losses(Moe(), rank)
+    for compiled in (False, True):
+        model = fully_shard(Moe())
+        if compiled:
+            model.compile(backend="aot_eager")
+        two_processes.all_near(losses(model, rank), alone, compiled)
+
+
+class Exchange(torch.autograd.Function):
+    """Rows to the ranks that have their experts, and backward the other way."""
+
+    @staticmethod
+    def forward(ctx, rows, sends, receives):
+        ctx.sizes = receives, sends
+        found = rows.new_empty(sum(receives), rows.shape[1])
+        dist.all_to_all_single(found, rows.contiguous(), receives, sends)
+        return found
+
+    @staticmethod
+    def backward(ctx, grad):
+        return Exchange.apply(grad, *ctx.sizes), None, None
+
+
+def parallel_moe(x, index, weights, gate_up, down):
+    """gate_up and down: those of this rank's experts."""
+    local = EXPERTS // WORLD
+    of_rows, order = index.reshape(-1).sort(stable=True)
+    counts = torch.bincount(of_rows, minlength=EXPERTS).view(WORLD, local)
+    theirs = torch.empty_like(counts)
+    dist.all_to_all_single(theirs, counts)
+    sends, receives = counts.sum(1).tolist(), theirs.sum(1).tolist()
+    rows = Exchange.apply(x[order // CHOSEN], sends, receives)
+    # They come by ranks, and by experts from each rank.
+    expert = torch.arange(local, device=x.device).repeat(WORLD).repeat_interleave(theirs.view(-1))
+    by_expert = expert.argsort(stable=True)
+    ends = theirs.sum(0).cumsum(0).to(torch.int32)
+    hidden = grouped_linear(rows[by_expert], gate_up, ends=ends, options=OPTIONS)
+    out = grouped_linear(hidden, down, ends=ends, options=OPTIONS, activation="silu(x) * up")
+    back = torch.empty_like(out).index_copy(0, by_expert, out)
+    mine = Exchange.apply(back, receives, sends)
+    by_token = torch.empty_like(mine).index_copy(0, order, mine).view(*index.shape, HIDDEN)
+    return (by_token * weights[..., None]).sum(1)
+
+
+def check_expert_parallel(rank):
+    """The last rank has no tokens, and no token has the first expert. Outputs and the gradients of tokens have one process's
+    bits; along the rows, a rank's experts share their scales with each other only."""
+    tokens = [TOKENS] * (WORLD - 1) + [0]
+    x, grad = normal(sum(tokens), HIDDEN, seed=3), normal(sum(tokens), HIDDEN, seed=4)
+    index, weights = choice(sum(tokens), 5).clamp(min=1), normal(sum(tokens), CHOSEN, seed=6)
+    whole = Moe()
+    given = x.clone().requires_grad_()
+    right = experts_mlp(given, index, weights, whole.gate_up, whole.down, OPTIONS)
+    right.backward(grad)
+
+    mine = slice(sum(tokens[:rank]), sum(tokens[: rank + 1]))
+    experts = slice(rank * EXPERTS // WORLD, (rank + 1) * EXPERTS // WORLD)
+    parts = [each.detach()[experts].clone().requires_grad_() for each in (whole.gate_up, whole.down)]
+    own = x[mine].clone().requires_grad_()
+    found = parallel_moe(own, index[mine], weights[mine], *parts)
+    found.backward(grad[mine])
+    torch.testing.assert_close(found, right[mine], rtol=1e-5, atol=1e-5)
+    near(own.grad, given.grad[mine], "grad_input")
+    for part, exact in zip(parts, (whole.gate_up.grad[experts], whole.down.grad[experts])):
+        assert part.grad.isfinite().all() and (part.grad - exact).norm() <= 0.06 * exact.norm()
+    assert rank != 0 or not parts[0].grad[0].any()
+
+
+CHECKS = [check_fsdp2, check_expert_parallel]
+folder = two_processes.fixture(CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_two_processes(check, folder):
+    two_processes.passed(check, folder)
