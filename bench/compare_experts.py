@@ -159,12 +159,13 @@ def timed(torch: Any, call: Callable, inputs: list[Inputs], weights: tuple[Any, 
     return begin.elapsed_time(end) / STEPS
 
 
-def measure(torch: Any, case: Case, device: str, chosen: str, rounds: int) -> list[dict[str, Any]]:
+def measure(torch: Any, case: Case, device: str, chosen: list[str], rounds: int) -> list[dict[str, Any]]:
     inputs = make_inputs(torch, case, device)
     aligned = [x._replace(index=rounded_to_16(torch, x.index, case.experts)) for x in inputs]
     scale = lambda *sizes: (torch.randn(*sizes, device=device, dtype=torch.bfloat16) / sizes[-1] ** 0.5).requires_grad_()
     weights = (scale(case.experts, 2 * case.intermediate, case.hidden), scale(case.experts, case.hidden, case.intermediate))
-    calls = {name: call for name, call in contenders(torch, device).items() if name == "bf16, eager" or fnmatch.fnmatch(name, chosen)}
+    wanted = lambda name: name == "bf16, eager" or any(fnmatch.fnmatch(name, pattern) for pattern in chosen)
+    calls = {name: call for name, call in contenders(torch, device).items() if wanted(name)}
     found: dict[str, dict[str, Any]] = {}
     exact = {}
     for name, call in calls.items():
@@ -227,7 +228,7 @@ def table(cases: list[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", default="*", help="a pattern of cases' names")
-    parser.add_argument("--contender", default="*", help="a pattern; bf16, eager always runs")
+    parser.add_argument("--contender", action="append", help="a pattern, or one of several; bf16, eager always runs")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--try", dest="tries", action="store_true", help="a tiny case")
@@ -246,7 +247,7 @@ def main() -> int:
         for case in cases:
             profile(torch, case, options.profile)
         return 0
-    found = [each for case in cases for each in measure(torch, case, options.device, options.contender, options.rounds)]
+    found = [each for case in cases for each in measure(torch, case, options.device, options.contender or ["*"], options.rounds)]
     print(table(found))
     if options.json:
         results_form.write(options.json, {"benchmark": "compare_experts", **torch_machine.machine(torch, options.device, options.commit), "cases": found})
