@@ -103,11 +103,11 @@ LinearWeightMemory GroupedLinearPlan::memory_of(const LinearCast& cast) const {
 }
 
 std::size_t GroupedLinearPlan::forward_scratch(std::int64_t tokens, LinearPass pass, bool observed) const {
-  return rows.forward_scratch(tokens, pass, observed).bytes;
+  return rows.forward_scratch(placed_tokens(tokens), pass, observed).bytes;
 }
 
 std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const LinearGradients& wants) const {
-  const std::size_t of_rows = rows.backward_scratch(tokens, wants).bytes;
+  const std::size_t of_rows = rows.backward_scratch(placed_tokens(tokens), wants).bytes;
   return wants.input ? of_rows + weight_again_memory().bytes : of_rows;
 }
 
@@ -241,6 +241,14 @@ Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, const L
   return all;
 }
 
+// Of codes that were placed for more tokens, those of the call's.
+Float8View of_tokens(Float8View placed, const CastSpec& cast, std::int64_t tokens) {
+  placed.codes.rows = is_given(placed.codes) ? tokens : 0;
+  placed.transposed.cols = is_given(placed.transposed) ? tokens : 0;
+  if (cast.scale == kRowwise && is_given(placed.scale_inv)) placed.scale_inv.cols = tokens;
+  return placed;
+}
+
 void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& t,
                      const LinearRun& run) {
   const LinearStep step(plan.rows, backend, run);
@@ -249,7 +257,9 @@ void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const Grou
   if (t.saved != nullptr) t.saved->kept = false;
   const MemoryRegion saved = t.saved != nullptr ? t.saved->memory : MemoryRegion{};
   const CastSpec& spec = plan.rows.input_of(pass).spec;
-  const Float8View input = linear_input_codes(plan.rows, t.input.rows, saved, t.scratch, backend.device());
+  const std::int64_t placed = GroupedLinearPlan::placed_tokens(t.input.rows);
+  const Float8View input =
+      of_tokens(linear_input_codes(plan.rows, placed, saved, t.scratch, backend.device()), spec, t.input.rows);
   CastTensors tensors{.input = t.input,
                       .codes = input.codes,
                       .transposed = input.transposed,

@@ -53,10 +53,16 @@ struct INGOT_API GroupedLinearPlan {
   // Codes [experts * N, K] and transposed codes [experts * K, N], and their scale_inv.
   LinearWeightMemory weight_memory() const { return memory_of(weight); }
   LinearWeightMemory weight_again_memory() const { return memory_of(weight_again); }
-  LinearSavedMemory saved_memory(std::int64_t tokens) const { return rows.saved_memory(tokens); }
+  LinearSavedMemory saved_memory(std::int64_t tokens) const { return rows.saved_memory(placed_tokens(tokens)); }
   // observed: for runs whose observer wants values.
   std::size_t forward_scratch(std::int64_t tokens, LinearPass pass, bool observed = false) const;
   std::size_t backward_scratch(std::int64_t tokens, const LinearGradients& wants) const;
+
+  // The tokens that memory has room for: rows of transposed codes begin at multiples of 16 bytes from 64 tokens on.
+  static std::int64_t placed_tokens(std::int64_t tokens) {
+    constexpr std::int64_t kLeast = 64;
+    return tokens > 0 && tokens < kLeast ? kLeast : tokens;
+  }
 
  private:
   LinearWeightMemory memory_of(const LinearCast& cast) const;
