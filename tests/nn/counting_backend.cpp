@@ -161,6 +161,7 @@ bool CountingBackend::pairs(const GemmCall& first, const GemmCall& second) {
 
 void CountingBackend::grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) {
   note(print(spec), stream);
+  if (before_grouped_gemm) before_grouped_gemm(tensors);
   inner_->grouped_gemm(spec, tensors, on(stream));
 }
 

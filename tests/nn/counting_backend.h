@@ -32,6 +32,7 @@ struct Counts {
   std::vector<std::pair<GemmCall, GemmCall>> paired;  // by gemm_pair()
   std::function<void()> before_call;                  // of each operation, once it is counted
   std::function<void(const CastSpec&, const CastTensors&, Stream&)> after_cast;
+  std::function<void(const GroupedGemmTensors&)> before_grouped_gemm;
   Stream* all_to;  // if not null: where all calls go
 
   explicit Counts(Stream* to) : all_to(to) {}

@@ -9,6 +9,8 @@
 
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/core/check.h"
+#include "nn/counting_backend.h"
 #include "nn/grouped_linear_case.h"
 #include "support/expect_error.h"
 
@@ -58,6 +60,29 @@ BOOST_FIXTURE_TEST_CASE(takes_no_rows_and_one_expert, Fixture) {
     expect_right({.config = config, .ends = {0, 0}, .rows = 0, .in = 16, .out = 8});
     expect_right({.config = config, .ends = {11}, .rows = 11, .in = 16, .out = 8, .dtype = Dtype::f16});
   }
+}
+
+// A GPU's kernel loads both operands from addresses and row strides of 16 bytes, however few rows there are.
+BOOST_FIXTURE_TEST_CASE(places_operands_where_a_gpu_loads_them, Fixture) {
+  CountingBackend watched(*backend, &stream);
+  int operands = 0;
+  watched.before_grouped_gemm = [&](const GroupedGemmTensors& tensors) {
+    for (const Tensor& operand : {tensors.a, tensors.b}) {
+      BOOST_TEST(reinterpret_cast<std::uintptr_t>(operand.data) % 16 == 0U);
+      BOOST_TEST(operand.row_stride % 16 == 0, describe(operand));
+      ++operands;
+    }
+  };
+  Stream of_watched(watched);
+  for (const LinearConfig& config : {tensorwise(), casting_weight_again(rowwise())}) {
+    for (const std::int32_t rows : {1, 9, 17, 40, 63, 64, 65, 130}) {
+      GroupedLinearRun run({.config = config, .ends = {rows / 2, rows}, .rows = rows, .in = 48, .out = 80}, watched,
+                           of_watched);
+      run.enqueue();
+      run.check("of few rows");
+    }
+  }
+  BOOST_TEST(operands == 2 * 8 * 3 * 2);
 }
 
 // The expression is computed within the cast.

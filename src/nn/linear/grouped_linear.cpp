@@ -266,8 +266,9 @@ void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const Grou
                       .scale_inv = input.scale_inv,
                       .inputs = t.prologue_inputs};
   if (spec.transposed_scale) tensors.transposed_scale_inv = input.transposed_scale_inv;
-  const Tensor observed =
-      plan.rows.forward_scratch(t.input.rows, pass, step.observes_values).observed.in(t.scratch, backend.device());
+  Tensor observed =
+      plan.rows.forward_scratch(placed, pass, step.observes_values).observed.in(t.scratch, backend.device());
+  if (is_given(observed)) observed.rows = t.input.rows;
   cast(step, {"input", "output", "grad_weight"}, spec, tensors, observed, run.stream);
   backend.grouped_gemm(plan.output_gemm,
                        {.a = input.codes,
@@ -286,7 +287,9 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
   const ObservedRange range(run.observer, plan.rows.name, "backward");
   const std::int64_t tokens = t.saved->tokens;
   const LinearCast& order = plan.rows.grad_output_of(wants).cast;
-  const Float8View grad_output = linear_grad_output_codes(plan.rows, tokens, wants, t.scratch, backend.device());
+  const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
+  const Float8View grad_output =
+      of_tokens(linear_grad_output_codes(plan.rows, placed, wants, t.scratch, backend.device()), order.spec, tokens);
   CastTensors tensors{.input = t.grad_output,
                       .codes = grad_output.codes,
                       .transposed = grad_output.transposed,
@@ -297,7 +300,7 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
     Float8View weight = t.codes;
     if (plan.weight_again.any) {
       const LinearWeightMemory memory = plan.weight_again_memory();
-      const MemoryRegion into = part_of(t.scratch, plan.rows.backward_scratch(tokens, wants).bytes, memory.bytes);
+      const MemoryRegion into = part_of(t.scratch, plan.rows.backward_scratch(placed, wants).bytes, memory.bytes);
       weight = cast_weights(plan, backend, plan.weight_again, t.weight, memory, into, run.stream);
     }
     GroupedGemmSpec spec = plan.grad_input_gemm;
@@ -313,12 +316,14 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
   }
   if (!wants.weight) return;
   const LinearSavedMemory saved = plan.saved_memory(tokens);
+  Tensor input = saved.input_transposed.in(t.saved->memory, backend.device());
+  input.cols = tokens;
   GroupedGemmSpec spec = plan.grad_weight_gemm;
   spec.gemm.out = t.grad_weight.dtype;
   if (t.accumulate) spec.gemm.epilogue.c = t.grad_weight.dtype;
   backend.grouped_gemm(spec,
                        {.a = grad_output.transposed,
-                        .b = saved.input_transposed.in(t.saved->memory, backend.device()),
+                        .b = input,
                         .ends = t.ends,
                         .scale_inv_a = grad_output.transposed_scale_inv,
                         .scale_inv_b = saved.input_scale_inv.in(t.saved->memory, backend.device()),
