@@ -201,7 +201,8 @@ def measure(torch: Any, case: Case, device: str, chosen: list[str], rounds: int)
             found[name].update(ms=round(median, 4), ms_min=round(min(ms), 4), ms_max=round(max(ms), 4), tflops=round(products / median * 1e-9, 1))
             if base is not None:
                 found[name]["over_bf16_compiled"] = round(base / median, 4)
-    return [{"case": case.name, **case._asdict(), "contender": name, **values} for name, values in found.items()]
+    sizes = {key: value for key, value in case._asdict().items() if key != "name"}
+    return [{"case": case.name, **sizes, "contender": name, **values} for name, values in found.items()]
 
 
 def profile(torch: Any, case: Case, name: str) -> None:

@@ -285,6 +285,26 @@ def trainers(results: Results) -> list[str]:
     return lines
 
 
+def experts(results: Results) -> list[str]:
+    """What compare_experts.py has measured."""
+    lines = []
+    for _, file, found in [*results.of("experts"), *results.of("experts_small")]:
+        timed = {(case["case"], case["contender"]): case for case in found["cases"] if "ms" in case}
+        contenders = list(dict.fromkeys(contender for _, contender in timed))
+        rows = []
+        for name in dict.fromkeys(name for name, _ in timed):
+            first = timed[name, contenders[0]]
+            sizes = f"{first['experts']} x {first['hidden']} x {first['intermediate']}, {first['chosen']} of each of {first['tokens']}"
+            cells = []
+            for contender in contenders:
+                case = timed.get((name, contender))
+                text = f"{case['ms']:.2f} ({times(case['over_bf16_compiled'])}), {case['peak_bytes'] / 1e9:.1f} GB" if case else "-"
+                cells.append(text)
+            rows.append([f"{name}: {sizes}", *cells])
+        lines += [results.source(file, found) + ":", "", *table(("experts", *contenders), rows)]
+    return lines
+
+
 def host_from_pytorch(results: Results) -> list[str]:
     lines = []
     for _, file, found in results.of("torch_host"):
