@@ -3,7 +3,7 @@
 # The oldest PyTorch that ingot.torch takes, in a separate environment, .venv-oldest. `install` makes it: PyTorch's
 # build without CUDA where pip finds one, else the default build, which takes 5 GB. `test` runs the tests of ingot.torch
 # and ingot.nn there, with the extension module that PYTHONPATH names, and exits with 77 if there is no such
-# environment. With --one-of=32 it runs a fixed 32nd of them (conftest.py).
+# environment.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -92,8 +92,11 @@ peers() {
 peers &
 peers=$!
 
-scripts/oldest_torch.sh install &
-oldest_torch=$!
+oldest_torch=
+if [ "$preset" = nightly ]; then
+  scripts/oldest_torch.sh install &
+  oldest_torch=$!
+fi
 
 step "build"
 cmake --preset "$preset"
