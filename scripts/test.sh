@@ -2,8 +2,8 @@
 # scripts/test.sh                    what CI runs: set-up, build with warnings as errors, and the tests that need no GPU
 # scripts/test.sh nightly [<name>]   all that CI leaves out (label nightly): it says what that is, builds it and runs it
 # scripts/test.sh <name>             builds and runs the tests of CI whose names match
-# Every run of the same tree runs the same tests. GPU tests report that they are skipped. The sanitizers have their own
-# presets: see CONTRIBUTING.md.
+# Every run of the same tree runs the same tests. GPU tests are built nightly, and scripts/gpu_check.sh runs them. The
+# sanitizers have their own presets: see CONTRIBUTING.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

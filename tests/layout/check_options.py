@@ -10,7 +10,7 @@ OPTION = re.compile(r'^option\((\w+) "[^"]*" (\S+)\)$', re.MULTILINE)
 VARIABLE = re.compile(r'^set\((\w+) "([^"]*)" CACHE \w+ "[^"]*"\)$', re.MULTILINE)
 ANY = re.compile(r"^(?:option\(|set\(\w+ .*CACHE)", re.MULTILINE)
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]*) \|", re.MULTILINE)
-WORDS = {"OFF": "off", "${PROJECT_IS_TOP_LEVEL}": "on its own", "${INGOT_QUICK_BUILD}": "as `INGOT_QUICK_BUILD`"}
+WORDS = {"ON": "on", "OFF": "off", "${PROJECT_IS_TOP_LEVEL}": "on its own", "${INGOT_QUICK_BUILD}": "as `INGOT_QUICK_BUILD`"}
 
 
 def options(cmake: str) -> dict[str, str]:
