@@ -87,7 +87,7 @@ void run(const std::string& name, const std::vector<std::string>& arguments) {
   throw Error(ErrorCode::io_failed, program.string(), "cannot be run: " + std::system_category().message(errno));
 }
 
-constexpr const char* kNotes = R"(
+constexpr const char* kBenchNotes = R"(
 Examples:
   ingot bench --list
       the benchmarks
@@ -120,7 +120,7 @@ void add_bench(CLI::App& app) {
     named->prefix_command();
     named->set_help_flag();
   }
-  command->footer(kNotes);
+  command->footer(kBenchNotes);
   command->callback([options, command] {
     const auto chosen = command->get_subcommands();
     if (chosen.empty() && !options->list) throw CLI::RequiredError("A benchmark");

@@ -201,7 +201,7 @@ void info(bool json) {
   }
 }
 
-constexpr const char* kNotes = R"(
+constexpr const char* kInfoNotes = R"(
 Examples:
   ingot info
       as a table
@@ -220,7 +220,7 @@ void add_info(CLI::App& app) {
   CLI::App* const command = app.add_subcommand(
       "info", "Device, libraries, kernel store and tuning records; what is missing and how to get it");
   command->add_flag("--json", *json, "Print JSON");
-  command->footer(kNotes);
+  command->footer(kInfoNotes);
   command->callback([json] { info(*json); });
 }
 

@@ -2,10 +2,10 @@
 // each is and how well they agree.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <optional>
 
 #include "generation.h"
 #include "ingot/runtime/util/error.h"
@@ -112,14 +112,10 @@ void compile_ops(ingot::Context& context) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Decodes tokens with a model of Llama's kind, with its weights in bf16 and in fewer bits.");
-  Options options;
-  add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;  // 0: --help
-  }
+  int status = 0;
+  const std::optional<Options> given = read_options(argc, argv, status);
+  if (!given) return status;
+  const Options& options = *given;
   check(options);
   ingot::Context context(context_options(options));
   const ModelShape shape = shape_of(options, context.device().type == ingot::DeviceType::cuda);

@@ -48,8 +48,6 @@ std::filesystem::path config_beside(const std::filesystem::path& weights) {
   return (std::filesystem::is_directory(weights) ? weights : weights.parent_path()) / "config.json";
 }
 
-}  // namespace
-
 void add_options(CLI::App& app, Options& options) {
   std::vector<std::string> names;
   for (const Preset& preset : presets()) names.emplace_back(preset.name);
@@ -102,6 +100,21 @@ void add_options(CLI::App& app, Options& options) {
   app.add_flag("--batch-invariant", options.batch_invariant, "a sequence's logits do not depend on the others");
   app.add_flag("--bf16-head", options.bf16_head, "leave the last layer, which gives the logits, in bf16");
   app.add_option("--out", options.out, "file for the report, as JSON");
+}
+
+}  // namespace
+
+std::optional<Options> read_options(int argc, char** argv, int& status) {
+  CLI::App app("Decodes tokens with a model of Llama's kind, with its weights in bf16 and in fewer bits.");
+  Options options;
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    status = app.exit(error) == 0 ? 0 : 2;  // 0: --help
+    return std::nullopt;
+  }
+  return options;
 }
 
 void check(const Options& options) {

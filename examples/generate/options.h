@@ -3,15 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ingot/nn/weights/weight_only.h"
 #include "model_shape.h"
-
-namespace CLI {
-class App;
-}
 
 namespace generate {
 
@@ -36,8 +33,8 @@ struct Options {
   std::filesystem::path out;  // the report's file; empty: no report
 };
 
-// Makes the command line's options write to `options`, which outlives the app.
-void add_options(CLI::App& app, Options& options);
+// Reads the command line. Without a value the program ends with `status`: 0 after --help, 2 if an option is wrong.
+std::optional<Options> read_options(int argc, char** argv, int& status);
 // Checks what can be checked before anything is loaded: options that contradict each other, and files and folders that
 // are missing or that exist already. Throws ingot::Error.
 void check(const Options& options);

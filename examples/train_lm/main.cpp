@@ -1,10 +1,10 @@
 // Trains a byte-level language model twice, in bf16 and in FP8, and shows that the losses agree.
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -33,14 +33,10 @@ ingot::ContextOptions context_options(const Options& options) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Trains a byte-level language model twice, in bf16 and in FP8, from the same seed on the same batches.");
-  Options options;
-  add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;  // 0: --help
-  }
+  int status = 0;
+  std::optional<Options> given = read_options(argc, argv, status);
+  if (!given) return status;
+  Options& options = *given;
   const ingot::ContextOptions of_context = context_options(options);
   ingot::Context context(of_context);
   const bool on_gpu = context.device().type == ingot::DeviceType::cuda;

@@ -45,10 +45,6 @@ void require(bool condition, const char* option, const std::string& rule) {
   if (!condition) throw ingot::Error(ingot::ErrorCode::invalid_argument, option, rule);
 }
 
-}  // namespace
-
-std::int64_t ModelShape::parameters() const { return 256 * embedding + blocks * 2 * width() * hidden + width() * 256; }
-
 void add_options(CLI::App& app, Options& options) {
   // Limits that keep every size of the model far from overflowing 64 bits.
   const CLI::Range size(std::int64_t{1}, std::int64_t{1} << 20);
@@ -116,6 +112,23 @@ void add_options(CLI::App& app, Options& options) {
   app.add_option("--checkpoint-every", options.checkpoint_every, "steps between checkpoints, 0 for none")
       ->check(count_or_none);
   app.add_flag("--resume", options.resume, "go on from the checkpoint in --out");
+}
+
+}  // namespace
+
+std::int64_t ModelShape::parameters() const { return 256 * embedding + blocks * 2 * width() * hidden + width() * 256; }
+
+std::optional<Options> read_options(int argc, char** argv, int& status) {
+  CLI::App app("Trains a byte-level language model twice, in bf16 and in FP8, from the same seed on the same batches.");
+  Options options;
+  add_options(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    status = app.exit(error) == 0 ? 0 : 2;  // 0: --help
+    return std::nullopt;
+  }
+  return options;
 }
 
 void complete(Options& options, bool on_gpu) {

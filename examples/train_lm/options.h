@@ -3,13 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
-
-namespace CLI {
-class App;
-}
 
 namespace train_lm {
 
@@ -56,8 +53,8 @@ struct Options {
   std::int64_t micro_batch() const { return batch / micro_batches; }
 };
 
-// Makes the command line's options write to `options`, which outlives the app.
-void add_options(CLI::App& app, Options& options);
+// Reads the command line. Without a value the program ends with `status`: 0 after --help, 2 if an option is wrong.
+std::optional<Options> read_options(int argc, char** argv, int& status);
 // Fills in the defaults, which depend on the device. Throws ingot::Error for values that make no sense.
 void complete(Options& options, bool on_gpu);
 

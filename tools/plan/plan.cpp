@@ -198,7 +198,7 @@ nlohmann::ordered_json to_json(const StepRequest& request, const std::vector<Pla
   return json;
 }
 
-void plan(const PlanOptions& options) {
+void print_plan(const PlanOptions& options) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
   StepRequest request{.gpu = options.gpu, .tokens = options.tokens, .sequence = options.sequence};
   const std::string text = read_file(options.config, kMostBytes, "--config takes the config.json of a model");
@@ -220,7 +220,7 @@ void plan(const PlanOptions& options) {
   fmt::print("{}", table(request, rows));
 }
 
-constexpr const char* kNotes = R"(
+constexpr const char* kPlanNotes = R"(
 Times are estimates from what layers take on one GPU; docs/distributed.md compares them with what was measured.
 FSDP: collectives that nothing hides, and what hidden ones slow. TP: those of tensor parallelism.
 
@@ -263,8 +263,8 @@ void add_plan(CLI::App& app) {
                    "GB/s and us a hop within a node, and of each GPU's adapter (default: 350, 3, 45, 10)")
       ->type_name("nvlink=X,nvlink_us=X,network=X,network_us=X");
   command->add_option("--json", options->json, "Write all figures to this file, too")->type_name(kFileValue);
-  command->footer(kNotes);
-  command->callback([options] { plan(*options); });
+  command->footer(kPlanNotes);
+  command->callback([options] { print_plan(*options); });
 }
 
 }  // namespace ingot::tools

@@ -208,7 +208,7 @@ int tune(const TuneOptions& options) {
   return export_records(context, options.export_to, interrupts) ? status : kStopped;
 }
 
-constexpr const char* kNotes = R"(
+constexpr const char* kTuneNotes = R"(
 Examples:
   ingot tune --mnk 16384,8192,7168
       a layer's GEMMs
@@ -267,7 +267,7 @@ void add_tune(CLI::App& app, int& status) {
   command->add_option("--import", options->import_from, "Take records from this file first")->type_name(kFileValue);
   command->add_option("--export", options->export_to, "Write all records to this file at the end")
       ->type_name(kFileValue);
-  command->footer(kNotes);
+  command->footer(kTuneNotes);
   command->callback([options, &status] { status = tune(*options); });
 }
 

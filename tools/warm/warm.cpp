@@ -315,7 +315,7 @@ void print_outcome(const Outcome& outcome, const WarmOptions& options) {
   if (outcome.stopped) fmt::print("stopped; the same command continues with the rest\n");
 }
 
-std::vector<WarmJob> plan(const WarmOptions& options, const std::vector<TuningRecord>& tuned) {
+std::vector<WarmJob> jobs_of(const WarmOptions& options, const std::vector<TuningRecord>& tuned) {
   WarmRequest request = request_of(options, tuned);
   if (options.models.configs.empty() && options.models.modules.empty()) return plan_warm(request);
   for (const std::string& module : options.models.modules) warn(fmt::format("runs the code of {}", module));
@@ -342,7 +342,7 @@ int warm(const WarmOptions& given) {
                 "is \"memory\", in which nothing on disk is read or written: unset it to warm or check the store");
   }
   const std::vector<TuningRecord> tuned = read_tuning(options.tuning);
-  std::vector<WarmJob> jobs = plan(options, tuned);
+  std::vector<WarmJob> jobs = jobs_of(options, tuned);
   if (jobs.empty()) {
     throw Error(ErrorCode::invalid_argument, "ingot warm",
                 "nothing to warm: what was named asks for no kernel; see --tokens, --decode, --layers and --recording");
@@ -357,7 +357,7 @@ int warm(const WarmOptions& given) {
   return outcome.failures.empty() && outcome.missing.empty() && outcome.lost == 0 ? 0 : kFailed;
 }
 
-constexpr const char* kNotes = R"(
+constexpr const char* kWarmNotes = R"(
 A file for --layers:
   {"training": [{"name": "qkv", "in_features": 4096, "out_features": 6144, "kind": "rms_norm_linear"},
                 {"name": "mlp", "in_features": 4096, "out_features": 14336, "kind": "gated_mlp"}],
@@ -446,7 +446,7 @@ void add_warm(CLI::App& app, int& status) {
                  "(always so with INGOT_CACHE_MODE=strict)")
       ->excludes(list);
   command->add_flag("--json", options->json, "Print JSON, with --list too");
-  command->footer(kNotes);
+  command->footer(kWarmNotes);
   command->callback([options, &status] { status = warm(*options); });
 }
 
