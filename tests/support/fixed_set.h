@@ -11,8 +11,7 @@
 
 namespace ingot::test {
 
-// FNV-1a, folded: its low bits alone would depend on the low bits of the name's characters only. conftest.py has the
-// same.
+// FNV-1a, folded: its low bits alone would depend on the low bits of the name's characters only.
 constexpr std::uint32_t stable_hash(std::string_view name) {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;

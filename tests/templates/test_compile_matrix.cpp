@@ -1,4 +1,4 @@
-// Compiles the kernels that can be asked for, for the supported targets: in CI one in 24, nightly all. A spill, a
+// Compiles the kernels that can be asked for, for the supported targets: in CI one in 48, nightly all. A spill, a
 // stack frame, or any warning of the front end or of ptxas is a failure. Needs NVRTC but no GPU.
 #include <fmt/format.h>
 
@@ -81,13 +81,13 @@ const NvrtcCompiler& nvrtc() {
   return *compiler;
 }
 
-// Which jobs this process compiles: one in 24, always the same (support/fixed_set.h), and of those that others stand
+// Which jobs this process compiles: one in 48, always the same (support/fixed_set.h), and of those that others stand
 // for fewer; with `-- nightly` as arguments every kernel for every target. The name of a kernel and its target say
 // whether CI has it: a new spec moves no other. `-- 3/8`: every eighth job from the fourth on, as NVRTC's front end
 // runs one compile at a time in a process.
 class Selection {
  public:
-  static constexpr std::uint32_t kOneOf = 24;
+  static constexpr std::uint32_t kOneOf = 48;
 
   bool all() const { return all_; }
 
