@@ -12,7 +12,7 @@ import pytest
 def in_ci(chosen, *values):
     """Parameters for parametrize(), of which CI runs those that `chosen` says; of several lists, all combinations."""
     return [
-        pytest.param(*each, id="-".join(map(str, each)), marks=() if chosen(*each) else pytest.mark.nightly)
+        pytest.param(*each, id="-".join(getattr(value, "__name__", str(value)) for value in each), marks=() if chosen(*each) else pytest.mark.nightly)
         for each in itertools.product(*values)
     ]
 

@@ -918,8 +918,16 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
-ALIKE = ("RMSNormLinear delayed", "GatedMlp delayed", "GatedMlp of parts", "SharedInputLinears delayed", "float8 rowwise",
-         "float8 rowwise_with_gw_hp")  # fmt: skip
+ALIKE = (
+    *(f"Float8Linear {recipe}" for recipe in ("rowwise", "rowwise_folded", "rowwise_with_gw_hp", "blockwise", "high_precision")),
+    "RMSNormLinear delayed",
+    "GatedMlp delayed",
+    "GatedMlp of parts",
+    "SharedInputLinears delayed",
+    "WeightOnlyLinear e2m1fn",
+    "float8 rowwise",
+    "float8 rowwise_with_gw_hp",
+)
 COMPILED = ("no_tokens_compiled", "blocks_compiled_one_by_one")  # these take seconds: in CI, each class once
 
 

@@ -52,7 +52,7 @@ def kept(recipe, compiled):
 @pytest.mark.parametrize(
     ("recipe", "how"),
     in_ci(
-        lambda recipe, how: how == "eager" or recipe in ("rowwise", "rowwise_with_gw_hp", "delayed"),
+        lambda recipe, how: how == "eager" or recipe in ("rowwise", "delayed"),
         RECIPES,
         ["eager", "compiled"],
     ),

@@ -266,11 +266,8 @@ OF_MODULES = {  # sizes of the layers' GEMMs, N K of each
 }
 
 
-ALIKE = ("activation", "delayed", "LayerNormLinear", "gate and up", "shared_input")  # as those whose operators they are
-
-
 @pytest.mark.parametrize(
-    ("which", "how"), in_ci(lambda which, how: how == "eager" or which not in ALIKE, LAYERS, ["eager", "compiled"])
+    ("which", "how"), in_ci(lambda which, how: how == "eager" or which in ("Float8Linear", "GatedMlp", "WeightOnlyLinear"), LAYERS, ["eager", "compiled"])
 )
 def test_flops_are_counted(which, how):
     torch._dynamo.reset()
