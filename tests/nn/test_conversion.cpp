@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,6 +15,7 @@
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/tuning/tuning_record.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_conversion)
 
@@ -38,7 +38,7 @@ ModuleDescription llama() {
 
 GainGpu h200() { return gain_gpu(gpu_named("h200")); }
 
-std::string refusal(const std::function<void()>& act) { return test::error_of(act, ErrorCode::invalid_argument); }
+std::string refusal(test::FunctionRef<void()> act) { return test::error_of(act, ErrorCode::invalid_argument); }
 
 }  // namespace
 

@@ -5,7 +5,6 @@
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -19,6 +18,7 @@
 #include "nn/counting_backend.h"
 #include "nn/delayed_scaling_model.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_delayed_scaling)
 
@@ -58,7 +58,7 @@ const std::string kNothing = "nothing thrown";
 
 std::uint32_t bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 
-std::string message(const std::function<void()>& call) { return error_of(call, ErrorCode::invalid_argument); }
+std::string message(test::FunctionRef<void()> call) { return error_of(call, ErrorCode::invalid_argument); }
 
 // Returns the text with one part changed and a valid checksum.
 std::string forged(std::string text, const std::string& from, const std::string& to) {

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -18,6 +17,7 @@
 #include "ingot/runtime/context/cpu_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 #include "support/temporary_directory.h"
 
 BOOST_AUTO_TEST_SUITE(test_float8_checkpoint)
@@ -110,7 +110,7 @@ struct Fixture {
   Stream stream{*backend};
   TemporaryDirectory folder;
 
-  std::string refusal(const std::function<void()>& act) { return error_of(act, ErrorCode::invalid_argument); }
+  std::string refusal(test::FunctionRef<void()> act) { return error_of(act, ErrorCode::invalid_argument); }
 
   // A checkpoint of the codes of random_state() with these scales.
   SafetensorsCheckpoint file(std::vector<TensorToStore> scales, const std::string& type = "F8_E4M3",
@@ -382,7 +382,7 @@ BOOST_AUTO_TEST_CASE(a_file_must_have_codes_with_scale_inv) {
 BOOST_AUTO_TEST_CASE(a_state_must_fit_itself_and_the_plan) {
   const LinearPlan plan = linear_plan({.name = "wq", .config = tensorwise(), .shape = kLinear});
   const PoisonedRegion region(plan.weight_memory().bytes, *backend, stream);
-  const auto with = [&](const std::function<void(Float8WeightState&)>& change) {
+  const auto with = [&](test::FunctionRef<void(Float8WeightState&)> change) {
     Float8WeightState state = random_state(kTensorwise);
     change(state);
     return refusal([&] { weight_from_state(plan, *backend, state, region, stream); });

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "nn/counting_backend.h"
 #include "nn/linear_case.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_float8_linear)
 
@@ -72,7 +72,7 @@ struct CountedLayer {
 };
 
 // Returns the whole message of the error that `act` throws.
-std::string refusal(const std::function<void()>& act) {
+std::string refusal(test::FunctionRef<void()> act) {
   try {
     act();
   } catch (const Error& error) {
@@ -781,12 +781,12 @@ BOOST_AUTO_TEST_CASE(names_the_tensor_that_is_wrong) {
   const LinearCase device(make_inputs({4, 16, 8}, Dtype::bf16, Dtype::bf16, 1), Dtype::bf16, Dtype::bf16, *backend,
                           stream);
   Float8Linear linear(*backend, {16, 8, true}, tensorwise());
-  const auto forward_with = [&](const std::function<void(LinearForward&)>& change) {
+  const auto forward_with = [&](test::FunctionRef<void(LinearForward&)> change) {
     LinearForward tensors = device.forward(true);
     change(tensors);
     return refusal([&] { linear.forward(tensors, stream); });
   };
-  const auto backward_with = [&](const std::function<void(LinearBackward&)>& change) {
+  const auto backward_with = [&](test::FunctionRef<void(LinearBackward&)> change) {
     LinearBackward tensors = device.backward(true);
     change(tensors);
     return refusal([&] { linear.backward(tensors, stream); });

@@ -3,7 +3,6 @@
 #include <boost/test/unit_test.hpp>
 
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/util/error.h"
 #include "nn/linear_case.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_fused_layers)
 
@@ -45,7 +45,7 @@ struct Fixture {
   }
 };
 
-std::string refusal(const std::function<void()>& act) {
+std::string refusal(test::FunctionRef<void()> act) {
   try {
     act();
   } catch (const Error& error) {

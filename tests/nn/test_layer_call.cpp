@@ -25,6 +25,7 @@
 #include "support/counting_allocator.h"
 #include "support/expect_error.h"
 #include "support/fake_compiler.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_layer_call)
 
@@ -40,7 +41,7 @@ struct Fixture {
   CountingAllocator allocator;
   Stream on{counting, nullptr, allocator};
 
-  static std::string refusal(const std::function<void()>& act) { return error_of(act, ErrorCode::invalid_argument); }
+  static std::string refusal(test::FunctionRef<void()> act) { return error_of(act, ErrorCode::invalid_argument); }
 };
 
 // The first rows of a matrix, if there is one.

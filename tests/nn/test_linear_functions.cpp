@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -19,6 +18,7 @@
 #include "nn/counting_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_linear_functions)
 
@@ -52,7 +52,7 @@ struct Fixture {
     const Dtype bias = bias_dtype_of(config, dtype);
     return {make_inputs(kShape, dtype, bias, seed), dtype, bias, *backend, stream};
   }
-  std::string refusal(const std::function<void()>& act) { return error_of(act, ErrorCode::invalid_argument); }
+  std::string refusal(test::FunctionRef<void()> act) { return error_of(act, ErrorCode::invalid_argument); }
 
   // The scales of a plan with delayed ones, from these tensors.
   void start(DelayedScaling& delayed, const LinearConfig& config, std::array<Tensor, 3> tensors) {
@@ -809,7 +809,7 @@ BOOST_AUTO_TEST_CASE(codes_come_with_their_scale_inv) {
   functions.cast_weight(device.weight, stream);
   const Float8View codes = functions.codes;
   FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
-  const auto forward_with = [&](const std::function<void(Float8View&)>& change) {
+  const auto forward_with = [&](test::FunctionRef<void(Float8View&)> change) {
     functions.codes = codes;
     change(functions.codes);
     return refusal([&] { functions.forward(device.forward(true), &kept.saved, stream); });
@@ -844,7 +844,7 @@ BOOST_AUTO_TEST_CASE(what_is_read_again_must_be_there) {
   FunctionSaved kept(functions.plan, kShape.tokens, *backend, stream);
   const LinearForward forward = device.forward(true);
   functions.forward(forward, &kept.saved, stream);
-  const auto backward_with = [&](const std::function<void(LinearForward&)>& change) {
+  const auto backward_with = [&](test::FunctionRef<void(LinearForward&)> change) {
     LinearForward of = forward;
     change(of);
     return refusal([&] { functions.backward(device.backward(true), of, kept.saved, stream); });
@@ -896,7 +896,7 @@ BOOST_AUTO_TEST_CASE(a_plan_takes_tensors_of_its_own_dtypes_sizes_and_device) {
   FunctionLayer right({.name = "wq", .config = tensorwise(), .shape = kLinear}, *backend, stream);
   right.cast_weight(device.weight, stream);
   FunctionSaved kept(right.plan, kShape.tokens, *backend, stream);
-  const auto forward_with = [&](const std::function<void(LinearForward&)>& change) {
+  const auto forward_with = [&](test::FunctionRef<void(LinearForward&)> change) {
     LinearForward tensors = device.forward(true);
     change(tensors);
     return refusal([&] { right.forward(tensors, &kept.saved, stream); });

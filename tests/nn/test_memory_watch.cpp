@@ -3,7 +3,6 @@
 // ones.
 #include <boost/test/unit_test.hpp>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "nn/counting_backend.h"
 #include "nn/module_case.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_memory_watch)
 
@@ -60,7 +60,7 @@ struct Fixture {
     return {make_inputs(kShape, Dtype::bf16, bias, seed), Dtype::bf16, bias, backend, stream};
   }
   // Nothing is launched by a call that is refused.
-  std::string refusal(const std::function<void()>& act) const {
+  std::string refusal(test::FunctionRef<void()> act) const {
     const std::size_t calls = backend.calls.size();
     std::string message = error_of(act, ErrorCode::invalid_argument);
     BOOST_TEST(backend.calls.size() == calls);
@@ -307,7 +307,7 @@ BOOST_AUTO_TEST_CASE(freed_memory_is_named) {
   const auto forward = [&] { layer.forward(device.forward(true), &kept.saved, stream); };
   const auto backward = [&] { layer.backward(device.backward(true), device.forward(true), kept.saved, stream); };
   forward();
-  const auto with_freed = [&](const void* data, const std::function<void()>& act) {
+  const auto with_freed = [&](const void* data, test::FunctionRef<void()> act) {
     backend.freed = data;
     std::string message = refusal(act);
     backend.freed = nullptr;

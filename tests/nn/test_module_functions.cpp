@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +20,7 @@
 #include "nn/counting_backend.h"
 #include "nn/module_case.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_module_functions)
 
@@ -45,7 +45,7 @@ void run_steps(const Forward& forward, const Backward& backward, const Recompute
 struct Fixture {
   std::unique_ptr<Backend> backend = make_cpu_backend(1);
   Stream stream{*backend};
-  static std::string refusal(const std::function<void()>& act, ErrorCode code = ErrorCode::invalid_argument) {
+  static std::string refusal(test::FunctionRef<void()> act, ErrorCode code = ErrorCode::invalid_argument) {
     return error_of(act, code);
   }
 

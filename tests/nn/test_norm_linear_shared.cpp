@@ -12,6 +12,7 @@
 #include "ingot/runtime/context/cpu_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_norm_linear_shared)
 
@@ -34,7 +35,7 @@ struct Fixture {
   DeviceMatrix empty(std::int64_t rows, std::int64_t cols, Dtype dtype = Dtype::bf16) {
     return DeviceMatrix::poisoned(rows, cols, dtype, *backend, stream);
   }
-  std::string refusal(const std::function<void()>& act) { return error_of(act, ErrorCode::invalid_argument); }
+  std::string refusal(test::FunctionRef<void()> act) { return error_of(act, ErrorCode::invalid_argument); }
 };
 
 struct Layer {

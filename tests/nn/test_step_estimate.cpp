@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -21,6 +20,7 @@
 #include "ingot/nn/planning/step_estimate.h"
 #include "ingot/nn/recipe/recipes.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_step_estimate)
 
@@ -55,7 +55,7 @@ Json with(const char* name, const Json& value) {
   return json;
 }
 
-std::string refusal(const std::function<void()>& act) { return test::error_of(act, ErrorCode::invalid_argument); }
+std::string refusal(test::FunctionRef<void()> act) { return test::error_of(act, ErrorCode::invalid_argument); }
 std::string refusal(const Json& json) {
   return refusal([&] { read_model_shape(json.dump(), "config.json"); });
 }

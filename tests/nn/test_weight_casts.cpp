@@ -18,6 +18,7 @@
 #include "nn/counting_backend.h"
 #include "nn/function_case.h"
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 BOOST_AUTO_TEST_SUITE(test_weight_casts)
 
@@ -118,7 +119,7 @@ struct Fixture {
   std::int64_t casts_so_far() const {
     return std::ranges::count_if(backend.calls, [](const std::string& call) { return call.starts_with("cast "); });
   }
-  std::string refusal(const std::function<void()>& act) { return error_of(act, ErrorCode::invalid_argument); }
+  std::string refusal(test::FunctionRef<void()> act) { return error_of(act, ErrorCode::invalid_argument); }
 };
 
 }  // namespace

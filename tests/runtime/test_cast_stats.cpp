@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cast_tensors.h"
 #include "support/cpu_cases.h"
+#include "support/function_ref.h"
 #include "support/reference.h"
 #include "support/refused.h"
 
@@ -218,7 +218,7 @@ BOOST_AUTO_TEST_CASE(arguments_that_do_not_fit) {
   alignas(16) static std::byte memory[4096];
   const Device cpu{};
   const CastStatsSpec spec{.in = Dtype::bf16, .out = Dtype::e4m3fn, .scale = kRowGroups};
-  const auto message = [&](const std::function<void(CastStatsSpec&, CastStatsTensors&)>& change) {
+  const auto message = [&](test::FunctionRef<void(CastStatsSpec&, CastStatsTensors&)> change) {
     CastStatsSpec changed = spec;
     CastStatsTensors tensors{.input = matrix(memory, Dtype::bf16, 4, 130, cpu),
                              .codes = matrix(memory + 2048, Dtype::e4m3fn, 4, 130, cpu),

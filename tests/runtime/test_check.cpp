@@ -14,6 +14,7 @@
 #include "ingot/runtime/gemm/gemm_operations.h"
 #include "ingot/runtime/gemm/gemm_tensors.h"
 #include "support/fake_device.h"
+#include "support/function_ref.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check)
@@ -49,7 +50,7 @@ GemmTensors gemm_tensors() {
           .out = matrix(at(5120), Dtype::bf16, 4, 6, kCpu)};
 }
 
-std::string cast_message(const std::function<void(CastTensors&)>& change, CastSpec spec = kCast) {
+std::string cast_message(test::FunctionRef<void(CastTensors&)> change, CastSpec spec = kCast) {
   CastTensors tensors = cast_tensors();
   change(tensors);
   const auto error = refused([&] { check(spec, tensors, kCpu); });
@@ -57,7 +58,7 @@ std::string cast_message(const std::function<void(CastTensors&)>& change, CastSp
   return error.message;
 }
 
-std::string gemm_message(const std::function<void(GemmTensors&)>& change, GemmSpec spec = kGemm) {
+std::string gemm_message(test::FunctionRef<void(GemmTensors&)> change, GemmSpec spec = kGemm) {
   GemmTensors tensors = gemm_tensors();
   change(tensors);
   const auto error = refused([&] { check(spec, tensors, kCpu); });
@@ -186,7 +187,7 @@ BOOST_AUTO_TEST_CASE(shapes) {
 
 // Each GEMM of a pair may run while the other does.
 BOOST_AUTO_TEST_CASE(pairs_of_gemms) {
-  const auto message = [](const std::function<void(GemmTensors & first, GemmTensors & second)>& change) {
+  const auto message = [](test::FunctionRef<void(GemmTensors & first, GemmTensors & second)> change) {
     GemmWork first{.spec = kGemm, .tensors = gemm_tensors()};
     GemmWork second = first;
     second.tensors.out = matrix(at(8192), Dtype::bf16, 4, 6, kCpu);
@@ -229,7 +230,7 @@ BOOST_AUTO_TEST_CASE(relayouts) {
 
 BOOST_AUTO_TEST_CASE(elementwise_operations) {
   const ElementwiseSpec spec{.in = Dtype::bf16, .pointwise = parse_pointwise("x * gate + bias[col] - mean[row]")};
-  const auto message = [&](const std::function<void(ElementwiseTensors&)>& change, const ElementwiseSpec& of) {
+  const auto message = [&](test::FunctionRef<void(ElementwiseTensors&)> change, const ElementwiseSpec& of) {
     ElementwiseTensors tensors{
         .input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
         .inputs = {matrix(at(1024), Dtype::bf16, 4, 8, kCpu), vector(at(2048), Dtype::bf16, 8, kCpu),
@@ -240,7 +241,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
     if (error.threw) BOOST_TEST((error.code == ErrorCode::invalid_argument));
     return error.message;
   };
-  const auto of = [&](const std::function<void(ElementwiseTensors&)>& change) { return message(change, spec); };
+  const auto of = [&](test::FunctionRef<void(ElementwiseTensors&)> change) { return message(change, spec); };
   BOOST_TEST(of([](auto&) {}) == kNothing);
   BOOST_TEST(of([](auto& t) { t.input = {}; }) == "elementwise input: is missing; it must be a matrix of bf16 on cpu");
   BOOST_TEST(of([](auto& t) { t.output = {}; }) ==
@@ -297,7 +298,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations) {
                       "its memory overlaps that of elementwise inputs[0]"));
   // Without x the input only gives the shape, with memory or without.
   const ElementwiseSpec without_x{.pointwise = parse_pointwise("gate * 2")};
-  const auto shape_alone = [&](const std::function<void(ElementwiseTensors&)>& change) {
+  const auto shape_alone = [&](test::FunctionRef<void(ElementwiseTensors&)> change) {
     return message(
         [&](auto& t) {
           t.input.data = nullptr;
@@ -347,7 +348,7 @@ BOOST_AUTO_TEST_CASE(elementwise_operations_with_an_amax) {
 BOOST_AUTO_TEST_CASE(elementwise_operations_of_two_expressions) {
   const ElementwiseSpec spec{
       .in = Dtype::bf16, .pointwise = parse_pointwise("gate * 2"), .second = parse_pointwise("x * gate + bias[col]")};
-  const auto of = [&](const std::function<void(ElementwiseTensors&)>& change) {
+  const auto of = [&](test::FunctionRef<void(ElementwiseTensors&)> change) {
     ElementwiseTensors tensors{
         .input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
         .inputs = {matrix(at(1024), Dtype::bf16, 4, 8, kCpu), vector(at(2048), Dtype::bf16, 8, kCpu)},
@@ -648,7 +649,7 @@ BOOST_AUTO_TEST_CASE(epilogues_of_a_gemm) {
     t.preactivation = matrix(at(10240), Dtype::bf16, 4, 6, kCpu);
     t.amax = vector(at(11264), Dtype::f32, 1, kCpu);
   };
-  const auto message = [&](const std::function<void(GemmTensors&)>& change) {
+  const auto message = [&](test::FunctionRef<void(GemmTensors&)> change) {
     return gemm_message(
         [&](GemmTensors& t) {
           right(t);
@@ -700,7 +701,7 @@ BOOST_AUTO_TEST_CASE(epilogues_of_a_gemm) {
 
   GemmSpec codes = kGemm;
   codes.out = Dtype::e4m3fn;
-  const auto coded = [&](const std::function<void(GemmTensors&)>& change) {
+  const auto coded = [&](test::FunctionRef<void(GemmTensors&)> change) {
     return gemm_message(
         [&](GemmTensors& t) {
           t.out = matrix(at(5120), Dtype::e4m3fn, 4, 6, kCpu);

@@ -2,10 +2,10 @@
 // operation (strides, null, alignment).
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
-#include <functional>
 #include <string>
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "support/function_ref.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check_amax_history)
@@ -21,7 +21,7 @@ constexpr Device kCpu{};
 alignas(256) std::byte memory[1 << 14];
 void* at(std::size_t offset) { return memory + offset; }
 
-std::string message(const std::function<void(AmaxHistoryTensors&)>& change, const AmaxHistorySpec& spec = {}) {
+std::string message(test::FunctionRef<void(AmaxHistoryTensors&)> change, const AmaxHistorySpec& spec = {}) {
   AmaxHistoryTensors tensors{.amax = vector(at(0), Dtype::f32, 4, kCpu),
                              .history = matrix(at(1024), Dtype::f32, 4, 16, kCpu),
                              .scale = vector(at(2048), Dtype::f32, 4, kCpu),

@@ -2,10 +2,10 @@
 // tensors of any operation (strides, null, alignment).
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
-#include <functional>
 #include <string>
 
 #include "ingot/runtime/dequant/dequant_operations.h"
+#include "support/function_ref.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check_dequant)
@@ -31,7 +31,7 @@ constexpr std::int64_t kK = 100;
 const std::int64_t kPackedBytes = packed_weight_bytes(Dtype::e4m3fn, kN, kK);
 
 template <class Spec, class Tensors>
-std::string message(const Spec& spec, Tensors tensors, const std::function<void(Tensors&)>& change) {
+std::string message(const Spec& spec, Tensors tensors, test::FunctionRef<void(Tensors&)> change) {
   change(tensors);
   const auto error = refused([&] { check(spec, tensors, kCpu); });
   if (error.threw) BOOST_TEST((error.code == ErrorCode::invalid_argument), error.message);
@@ -42,7 +42,7 @@ PackWeightTensors pack_tensors() {
   return {.codes = matrix(at(0), Dtype::e4m3fn, kN, kK, kCpu),
           .packed = vector(at(1 << 14), Dtype::u8, kPackedBytes, kCpu)};
 }
-std::string pack_message(const std::function<void(PackWeightTensors&)>& change, const PackWeightSpec& spec = {}) {
+std::string pack_message(test::FunctionRef<void(PackWeightTensors&)> change, const PackWeightSpec& spec = {}) {
   return message(spec, pack_tensors(), change);
 }
 
@@ -61,11 +61,10 @@ DequantMatmulTensors packed_tensors() {
   tensors.bias = {};
   return tensors;
 }
-std::string rows_message(const std::function<void(DequantMatmulTensors&)>& change,
-                         const DequantMatmulSpec& spec = kRows) {
+std::string rows_message(test::FunctionRef<void(DequantMatmulTensors&)> change, const DequantMatmulSpec& spec = kRows) {
   return message(spec, rows_tensors(), change);
 }
-std::string packed_message(const std::function<void(DequantMatmulTensors&)>& change,
+std::string packed_message(test::FunctionRef<void(DequantMatmulTensors&)> change,
                            const DequantMatmulSpec& spec = kPacked) {
   return message(spec, packed_tensors(), change);
 }
@@ -186,7 +185,7 @@ BOOST_AUTO_TEST_CASE(dtypes_and_what_is_not_asked_for) {
 BOOST_AUTO_TEST_CASE(inputs_of_an_expression) {
   DequantMatmulSpec spec = kPacked;
   spec.pointwise = parse_pointwise("x * gate + shift[col] * scale[row]");
-  const auto with = [&](const std::function<void(DequantMatmulTensors&)>& change) {
+  const auto with = [&](test::FunctionRef<void(DequantMatmulTensors&)> change) {
     return packed_message(
         [&](auto& t) {
           t.inputs = {matrix(at(40000), Dtype::bf16, kM, kN, kCpu), vector(at(41000), Dtype::bf16, kN, kCpu),

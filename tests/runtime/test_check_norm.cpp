@@ -2,11 +2,11 @@
 // (strides, null, alignment).
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
-#include <functional>
 #include <limits>
 #include <string>
 
 #include "ingot/runtime/norm/norm_operations.h"
+#include "support/function_ref.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check_norm)
@@ -65,25 +65,25 @@ NormBackwardTensors backward_tensors() {
 }
 
 template <class Spec, class Tensors>
-std::string message(const Spec& spec, Tensors tensors, const std::function<void(Tensors&)>& change) {
+std::string message(const Spec& spec, Tensors tensors, test::FunctionRef<void(Tensors&)> change) {
   change(tensors);
   const auto error = refused([&] { check(spec, tensors, kCpu); });
   if (error.threw) BOOST_TEST((error.code == ErrorCode::invalid_argument), error.message);
   return error.message;
 }
-std::string layer_message(const std::function<void(NormTensors&)>& change, const NormSpec& spec = kLayer) {
+std::string layer_message(test::FunctionRef<void(NormTensors&)> change, const NormSpec& spec = kLayer) {
   return message(spec, layer_tensors(), change);
 }
-std::string given_message(const std::function<void(NormTensors&)>& change, const NormSpec& spec = kGiven) {
+std::string given_message(test::FunctionRef<void(NormTensors&)> change, const NormSpec& spec = kGiven) {
   return message(spec, given_tensors(), change);
 }
-std::string backward_message(const std::function<void(NormBackwardTensors&)>& change,
+std::string backward_message(test::FunctionRef<void(NormBackwardTensors&)> change,
                              const NormBackwardSpec& spec = kBackward) {
   return message(spec, backward_tensors(), change);
 }
 
 template <class Spec>
-Spec changed(Spec spec, const std::function<void(Spec&)>& change) {
+Spec changed(Spec spec, test::FunctionRef<void(Spec&)> change) {
   change(spec);
   return spec;
 }
@@ -223,7 +223,7 @@ BOOST_AUTO_TEST_CASE(what_is_missing) {
 }
 
 BOOST_AUTO_TEST_CASE(what_the_spec_does_not_ask_for) {
-  const auto without = [](const std::function<void(NormSpec&)>& change) { return changed<NormSpec>(kLayer, change); };
+  const auto without = [](test::FunctionRef<void(NormSpec&)> change) { return changed<NormSpec>(kLayer, change); };
   const auto plain = without([](NormSpec& s) { s.affine = false; });
   BOOST_TEST(layer_message([](auto&) {}, plain) ==
              "norm gamma: is bf16[1, 8] on cpu; " + kAbsent + "the spec is not affine");

@@ -2,10 +2,10 @@
 // tensors of any operation (strides, null, alignment).
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
-#include <functional>
 #include <string>
 
 #include "ingot/runtime/quantize/quantize_operations.h"
+#include "support/function_ref.h"
 #include "support/refused.h"
 
 BOOST_AUTO_TEST_SUITE(test_check_quantize)
@@ -36,16 +36,16 @@ FloatQuantizeTensors float_tensors() {
 }
 
 template <class Spec, class Tensors>
-std::string message(const Spec& spec, Tensors tensors, const std::function<void(Tensors&)>& change) {
+std::string message(const Spec& spec, Tensors tensors, test::FunctionRef<void(Tensors&)> change) {
   change(tensors);
   const auto error = refused([&] { check(spec, tensors, kCpu); });
   if (error.threw) BOOST_TEST((error.code == ErrorCode::invalid_argument), error.message);
   return error.message;
 }
-std::string mx_message(const std::function<void(MxQuantizeTensors&)>& change, const MxQuantizeSpec& spec = kFp4) {
+std::string mx_message(test::FunctionRef<void(MxQuantizeTensors&)> change, const MxQuantizeSpec& spec = kFp4) {
   return message(spec, mx_tensors(), change);
 }
-std::string float_message(const std::function<void(FloatQuantizeTensors&)>& change) {
+std::string float_message(test::FunctionRef<void(FloatQuantizeTensors&)> change) {
   return message(FloatQuantizeSpec{}, float_tensors(), change);
 }
 

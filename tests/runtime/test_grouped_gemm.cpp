@@ -1,7 +1,6 @@
 // The CPU reference of grouped GEMMs against float64, and every refusal of their tensors, by its message.
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/context/cpu_backend.h"
 #include "ingot/runtime/gemm/gemm_operations.h"
+#include "support/function_ref.h"
 #include "support/grouped_along_k_case.h"
 #include "support/grouped_gemm_case.h"
 #include "support/refused.h"
@@ -207,7 +207,7 @@ GroupedGemmTensors right_tensors(const std::vector<std::int32_t>& ends) {
 }
 
 // "<subject> <message>"
-std::string message(const std::function<void(GroupedGemmTensors&)>& change, Device device = kCpu,
+std::string message(test::FunctionRef<void(GroupedGemmTensors&)> change, Device device = kCpu,
                     const std::vector<std::int32_t>& ends = {2, 2, 9},
                     const std::string& line = "e4m3fn*e4m3fn->bf16 nt scale=row,row") {
   GroupedGemmTensors tensors = right_tensors(ends);
@@ -316,7 +316,7 @@ BOOST_AUTO_TEST_CASE(wrong_tensors_are_told) {
 namespace {
 
 // a is [9, 32] and b is [6, 32] here.
-std::string message_along_k(const std::function<void(GroupedGemmTensors&)>& change,
+std::string message_along_k(test::FunctionRef<void(GroupedGemmTensors&)> change,
                             const std::vector<std::int32_t>& ends = {2, 2, 32},
                             const std::string& line = "e4m3fn*e4m3fn->f32 nt scale=row,row c=f32 along=k") {
   const auto change_all = [&](GroupedGemmTensors& t) {

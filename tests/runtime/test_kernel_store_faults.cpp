@@ -15,7 +15,6 @@
 
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <random>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "ingot/runtime/jit/kernel_store.h"
 #include "ingot/runtime/util/write_file.h"
 #include "support/fault_row.h"
+#include "support/function_ref.h"
 #include "support/processes.h"
 #include "support/stored_kernel.h"
 #include "support/temporary_directory.h"
@@ -169,7 +169,7 @@ BOOST_AUTO_TEST_CASE(every_block_torn) {
   const std::size_t blocks = whole.size() / kBlock + 1;
   item = large;
   test::FaultRow row("F2, torn blocks");
-  const auto inject = [&](const std::string& what, const std::function<bool(std::size_t)>& is_lost) {
+  const auto inject = [&](const std::string& what, test::FunctionRef<bool(std::size_t)> is_lost) {
     std::string torn = whole;
     for (std::size_t block = 0; block < blocks; ++block) {
       const std::size_t at = block * kBlock;

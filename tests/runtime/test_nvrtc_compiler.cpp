@@ -18,10 +18,10 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <thread>
 #include <vector>
 
+#include "support/function_ref.h"
 #include "support/processes.h"
 #include "support/refused.h"
 #include "support/temporary_directory.h"
@@ -52,7 +52,7 @@ Source source_of(std::string kernel) { return {"a kernel", std::move(kernel) + "
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-double milliseconds(const std::function<void()>& work) {
+double milliseconds(test::FunctionRef<void()> work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

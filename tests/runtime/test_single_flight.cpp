@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "ingot/runtime/util/single_flight.h"
+#include "support/function_ref.h"
 #include "support/processes.h"
 
 BOOST_AUTO_TEST_SUITE(test_single_flight)
@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-std::string error_of(SingleFlight<int, int>& flights, int key, const std::function<int()>& compute) {
+std::string error_of(SingleFlight<int, int>& flights, int key, test::FunctionRef<int()> compute) {
   try {
     flights.get(key, compute);
   } catch (const std::exception& error) {

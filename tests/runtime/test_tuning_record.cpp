@@ -2,11 +2,11 @@
 // measurement.
 #include <boost/test/unit_test.hpp>
 
-#include <functional>
 #include <set>
 #include <string>
 
 #include "ingot/runtime/tuning/tuning_record.h"
+#include "support/function_ref.h"
 #include "support/tuning_records.h"
 
 BOOST_AUTO_TEST_SUITE(test_tuning_record)
@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(another_machine_is_named) {
 BOOST_AUTO_TEST_CASE(the_key_covers_all_that_decides) {
   const TuningRecord r = record();
   std::set<Digest> keys{tuning_key(r.machine, r.spec, r.size)};
-  const auto add = [&](const std::function<void(TuningRecord&)>& change) {
+  const auto add = [&](test::FunctionRef<void(TuningRecord&)> change) {
     TuningRecord changed = r;
     change(changed);
     keys.insert(tuning_key(changed.machine, changed.spec, changed.size));

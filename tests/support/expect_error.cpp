@@ -1,8 +1,9 @@
 #include "support/expect_error.h"
+#include "support/function_ref.h"
 
 namespace ingot::test {
 
-std::string error_of(const std::function<void()>& call, ErrorCode code) {
+std::string error_of(test::FunctionRef<void()> call, ErrorCode code) {
   try {
     call();
   } catch (const Error& error) {

@@ -6,13 +6,14 @@
 #include <exception>
 #include <utility>
 
+#include "support/function_ref.h"
 #include "support/processes.h"
 
 namespace ingot::test {
 
 FaultRow::FaultRow(std::string name, std::chrono::milliseconds bound) : name_(std::move(name)), bound_(bound) {}
 
-void FaultRow::inject(const std::string& what, const std::function<std::string()>& check) {
+void FaultRow::inject(const std::string& what, test::FunctionRef<std::string()> check) {
   ++injections_;
   const auto start = std::chrono::steady_clock::now();
   try {

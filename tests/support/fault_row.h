@@ -4,9 +4,9 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <string>
 #include <vector>
+#include "support/function_ref.h"
 
 namespace ingot::test {
 
@@ -17,7 +17,7 @@ class FaultRow {
 
   // One injection: `check` causes the fault, looks at the outcome, and returns what is wrong, or nothing. An exception
   // counts as a crash.
-  void inject(const std::string& what, const std::function<std::string()>& check);
+  void inject(const std::string& what, test::FunctionRef<std::string()> check);
   // The same where a child process has had the fault; `status` is that of wait_for(): 0 if all was well, minus a signal
   // if it crashed.
   void child_ended(const std::string& what, int status);

@@ -1,8 +1,9 @@
 #include "support/processes.h"
+#include "support/function_ref.h"
 
 namespace ingot::test {
 
-pid_t start_process(const std::function<int()>& function) {
+pid_t start_process(test::FunctionRef<int()> function) {
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("fork failed");
   if (child > 0) return child;
@@ -19,7 +20,7 @@ int wait_for(pid_t process) {
   return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-int run_unprivileged(const std::function<int()>& function) {
+int run_unprivileged(test::FunctionRef<int()> function) {
   return run_in_process([&function] {
     constexpr uid_t kNobody = 65534;
     if (geteuid() == 0 && (setgroups(0, nullptr) != 0 || setresgid(kNobody, kNobody, kNobody) != 0 ||

@@ -4,8 +4,8 @@
 #include <grp.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "support/function_ref.h"
 
-#include <functional>
 #include <stdexcept>
 
 namespace ingot::test {
@@ -13,14 +13,14 @@ namespace ingot::test {
 inline constexpr int kThrew = 99;
 
 // Returns the process id. The child exits with the function's value, or with kThrew.
-pid_t start_process(const std::function<int()>& function);
+pid_t start_process(test::FunctionRef<int()> function);
 
 // Returns the exit status, or minus the signal that ended the process.
 int wait_for(pid_t process);
 
-inline int run_in_process(const std::function<int()>& function) { return wait_for(start_process(function)); }
+inline int run_in_process(test::FunctionRef<int()> function) { return wait_for(start_process(function)); }
 
 // Runs as a user whom permissions bind: a test that runs as root becomes nobody; other users stay.
-int run_unprivileged(const std::function<int()>& function);
+int run_unprivileged(test::FunctionRef<int()> function);
 
 }  // namespace ingot::test

@@ -1,4 +1,5 @@
 #include "support/ranks.h"
+#include "support/function_ref.h"
 
 #include <boost/test/unit_test.hpp>
 
@@ -12,7 +13,7 @@
 
 namespace ingot::test {
 
-std::vector<std::string> on_threads(int n, const std::function<void(int)>& work) {
+std::vector<std::string> on_threads(int n, test::FunctionRef<void(int)> work) {
   std::vector<std::string> thrown(static_cast<std::size_t>(n));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
@@ -28,7 +29,7 @@ std::vector<std::string> on_threads(int n, const std::function<void(int)>& work)
   return thrown;
 }
 
-std::vector<std::string> on_ranks(Wire wire, int n, const std::function<void(Rank&)>& work) {
+std::vector<std::string> on_ranks(Wire wire, int n, test::FunctionRef<void(Rank&)> work) {
   if (wire == Wire::threads) {
     LocalGroup group(n);
     return on_threads(n, [&](int number) {
@@ -50,7 +51,7 @@ std::vector<std::string> on_ranks(Wire wire, int n, const std::function<void(Ran
   });
 }
 
-void run_ranks(Wire wire, int n, const std::function<void(Rank&)>& work) {
+void run_ranks(Wire wire, int n, test::FunctionRef<void(Rank&)> work) {
   const std::vector<std::string> thrown = on_ranks(wire, n, work);
   for (std::size_t rank = 0; rank < thrown.size(); ++rank) {
     BOOST_TEST(thrown[rank].empty(), "rank " << rank << " threw: " << thrown[rank]);

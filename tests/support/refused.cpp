@@ -1,8 +1,9 @@
 #include "support/refused.h"
+#include "support/function_ref.h"
 
 namespace ingot::test {
 
-Refused refused(const std::function<void()>& call) {
+Refused refused(test::FunctionRef<void()> call) {
   try {
     call();
   } catch (const Error& error) {

@@ -1,10 +1,10 @@
 // The message of the error that a call throws.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "ingot/runtime/util/error.h"
+#include "support/function_ref.h"
 
 namespace ingot::test {
 
@@ -16,6 +16,6 @@ struct Refused {
   std::string log;
 };
 
-Refused refused(const std::function<void()>& call);
+Refused refused(test::FunctionRef<void()> call);
 
 }  // namespace ingot::test

@@ -1,9 +1,10 @@
 // Catches the errors of validate() and parse(), and requires their code to be invalid_spec.
 #include "support/spec_errors.h"
+#include "support/function_ref.h"
 
 namespace ingot::test {
 
-std::string message_of(const std::function<void()>& call) {
+std::string message_of(test::FunctionRef<void()> call) {
   try {
     call();
   } catch (const Error& error) {

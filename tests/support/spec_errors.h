@@ -3,16 +3,16 @@
 
 #include <boost/test/test_tools.hpp>
 
-#include <functional>
 #include <string>
 
 #include "ingot/codegen/kernel_spec.h"
 #include "ingot/runtime/util/error.h"
+#include "support/function_ref.h"
 
 namespace ingot::test {
 
 // The message of the Error{invalid_spec} that `call` throws; "no error" if it throws none.
-std::string message_of(const std::function<void()>& call);
+std::string message_of(test::FunctionRef<void()> call);
 
 // The message with which validate() refuses the spec.
 std::string refusal(const KernelSpec& spec);

@@ -1,4 +1,5 @@
 #include "support/traced_process.h"
+#include "support/function_ref.h"
 
 #include <signal.h>
 #include <sys/ptrace.h>
@@ -27,7 +28,7 @@ TracedEnd ended(bool killed, int status) {
 
 }  // namespace
 
-TracedEnd run_and_kill_at(int call, const std::function<int()>& function) {
+TracedEnd run_and_kill_at(int call, test::FunctionRef<int()> function) {
   const pid_t child = start_process([&function] {
     if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) return kNotTraced;
     raise(SIGSTOP);

@@ -1,7 +1,7 @@
 // Runs code in a child process up to a chosen system call, and kills it there (ptrace).
 #pragma once
 
-#include <functional>
+#include "support/function_ref.h"
 
 namespace ingot::test {
 
@@ -12,7 +12,7 @@ struct TracedEnd {
 
 // The child gets SIGKILL at the entry of the system call of `function` with this number, counted from 1: those before
 // it were made, and this one is not.
-TracedEnd run_and_kill_at(int call, const std::function<int()>& function);
+TracedEnd run_and_kill_at(int call, test::FunctionRef<int()> function);
 
 // False where processes may not trace their children.
 bool can_trace();
