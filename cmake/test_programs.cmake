@@ -2,7 +2,7 @@
 
 # Cases of the label nightly (*boost::unit_test::label("nightly")), and those that are not in a fixed set
 # (support/fixed_set.h), run nightly only: their file has an entry <name>_all with the label nightly, which runs all.
-set(INGOT_FIXED_SETS runtime.cpu_backend runtime.cpu_norm templates.compile_matrix templates.norm_emulated tools.cli)
+set(INGOT_FIXED_SETS runtime.cpu_backend runtime.cpu_norm runtime.elementwise templates.compile_matrix templates.norm_emulated tools.cli)
 # Programs that take `-- i/n` and whose n processes side by side are done sooner: an entry for each share.
 set(INGOT_TEST_SHARES_templates.compile_matrix 4)
 # What takes long starts first, so that nothing is left running by itself at the end.

@@ -29,11 +29,7 @@ BOOST_AUTO_TEST_SUITE(test_cpu_backend)
 
 namespace {
 
-struct Fixture : CpuCases {
-  Fixture() : CpuCases(kCpuCasesInCi) {}
-};
-
-BOOST_FIXTURE_TEST_SUITE(cpu_backend, Fixture)
+BOOST_FIXTURE_TEST_SUITE(cpu_backend, CpuCasesOfCi)
 
 BOOST_AUTO_TEST_CASE(amax_is_exact) {
   run_all<AmaxSpec>([](const AmaxSpec& spec, const Case&, const SharedMatrices& inputs, const Matrices& outputs) {

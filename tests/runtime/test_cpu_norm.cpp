@@ -21,9 +21,7 @@ BOOST_AUTO_TEST_SUITE(test_cpu_norm)
 
 namespace {
 
-struct Fixture : CpuCases {
-  Fixture() : CpuCases(kCpuCasesInCi) {}
-
+struct Fixture : CpuCasesOfCi {
   // Computes the values of a case, whatever else it writes.
   GuardedMatrix values_of(const NormSpec& spec, Case c) {
     c.spec = NormSpec{.kind = spec.kind, .in = spec.in, .affine = spec.affine, .result = true};

@@ -26,7 +26,7 @@ BOOST_AUTO_TEST_SUITE(test_elementwise)
 
 namespace {
 
-BOOST_FIXTURE_TEST_SUITE(on_the_cpu, CpuCases)
+BOOST_FIXTURE_TEST_SUITE(on_the_cpu, CpuCasesOfCi)
 
 BOOST_AUTO_TEST_CASE(values_are_within_float64s_bounds_and_those_of_a_cast) {
   run_all<ElementwiseSpec>(

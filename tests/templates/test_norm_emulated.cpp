@@ -57,7 +57,7 @@ struct Fixture {
   Stream stream{*cpu};
   InputMaker maker;
 
-  static constexpr std::uint32_t kOneOf = 4;  // the part of each list of cases that CI runs
+  static constexpr std::uint32_t kOneOf = 6;  // the part of each list of cases that CI runs
 
   // `launch` runs the kernels on the tensors of a case.
   template <class Launch>
