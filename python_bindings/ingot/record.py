@@ -4,7 +4,8 @@
     python3 -m ingot.record --module models:make --tokens 8192        # runs that code, which returns a torch.nn.Module
 
 The model is made on meta, converted (ingot.nn.convert) for each recipe, and its layers run dry, for training and with
-weights in 8 or 4 bits for decoding. `ingot warm --config` and `ingot warm --module` call this.
+weights in 8 or 4 bits for decoding. So do the products of stacked experts of transformers 5, for convert_experts_() and for
+quantize_experts_() of ingot.integrations.experts. `ingot warm --config` and `ingot warm --module` call this.
 """
 
 from __future__ import annotations
@@ -203,6 +204,19 @@ def _decoding(model: Any, formats: List[str], dtype: Any, gpu: str) -> Tuple[Any
     return layers, recording_of_call(make, gpu)
 
 
+def _experts(model: Any, counts: List[int], dtype: Any, recipe: Optional[str], gpu: str) -> Iterator[str]:
+    """What the products of transformers' stacked experts ask for, by a recipe that grouped GEMMs take, or (None) with FP8
+    weights. transformers 4 has none."""
+    try:
+        from .integrations import experts
+    except ImportError:
+        return
+    from .torch._prepare import recording_of_call
+
+    if recipe is None or recipe in experts.RECIPES:
+        yield recording_of_call(lambda: experts.run_products(model, counts, dtype, recipe), gpu)
+
+
 def _recordings(arguments: argparse.Namespace) -> Iterator[str]:
     import torch
 
@@ -223,10 +237,13 @@ def _recordings(arguments: argparse.Namespace) -> Iterator[str]:
                 if not report.converted:
                     raise _Wrong(f"{where}: has no layer to convert: {str(report)[:300]}")
                 yield recording_of(model, tokens, gpu, dtype)[0]
+                yield from _experts(model, tokens, dtype, recipe, gpu)
         if decoded:
             with torch.no_grad():
-                layers, making = _decoding(_made(make, where), arguments.weight_only.split(","), dtype, gpu)
+                model = _made(make, where)
+                layers, making = _decoding(model, arguments.weight_only.split(","), dtype, gpu)
                 yield making
+                yield from _experts(model, decoded, dtype, None, gpu)
                 yield recording_of(layers, decoded, gpu, dtype)[0]
 
 

@@ -82,6 +82,21 @@ def test_a_strict_first_step(family, tmp_path):
     assert "ingot: 0 kernels compiled" in done.stderr, done.stderr[-3000:]
 
 
+def test_experts(tmp_path, capsys):
+    """The products of a model's experts, by what they are in training and in decoding; none for other recipes."""
+    pytest.importorskip("transformers.integrations.moe")
+    file = config(tmp_path, model_type="qwen3_moe", **_SMALL, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=96)
+    code, text, _ = recorded(capsys, "--config", file, "--recipe", "rowwise,blockwise", "--tokens", "512", "--decode", "1,8")
+    assert code == 0
+    lines = text.splitlines()
+    grouped = {line.partition(" kernel=")[0].removeprefix("kernel ") for line in lines if "grouped_gemm" in line}
+    assert any(" along=k" in line for line in lines if "grouped_gemm" in line) and any("stacked" in line for line in lines)
+    assert any("of=x*sigmoid(x)*up" in line and "scale=row+col" in line for line in lines)
+    assert all("scale=row,row" in line for line in grouped) and not any("128x128" in line for line in grouped)
+    text = recorded(capsys, "--config", file, "--recipe", "blockwise", "--tokens", "512", "--decode", "none")[1]
+    assert "grouped_gemm" not in text and "scale=128x128" in text
+
+
 def test_options(tmp_path, capsys):
     pytest.importorskip("transformers")
     file = config(tmp_path, model_type="llama", **_SMALL)

@@ -13,7 +13,7 @@ waits. Needs transformers 5.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 import torch
 from transformers.activations import SiLUActivation
@@ -27,7 +27,7 @@ from ..torch._quantize_operators import FORMATS, quantize_rows
 
 NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
-_RECIPES = ("tensorwise", "rowwise")
+RECIPES = ("tensorwise", "rowwise")  # that grouped GEMMs take
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
 _SILUS = (torch.nn.SiLU, SiLUActivation)
 _DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
@@ -57,8 +57,8 @@ def convert_experts_(model: torch.nn.Module, recipe: str = "rowwise") -> List[st
     `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
     whose experts are FP8 already, and for another recipe."""
     options = {name: LinearOptions(recipe, name) for name in _stacks_of(model, "convert_experts_", "convert()")}
-    if recipe not in _RECIPES:
-        raise LinearError(f"convert_experts_ recipe: {recipe!r} is not one of {', '.join(_RECIPES)}, which grouped GEMMs take")
+    if recipe not in RECIPES:
+        raise LinearError(f"convert_experts_ recipe: {recipe!r} is not one of {', '.join(RECIPES)}, which grouped GEMMs take")
     stacks = {name: model.get_submodule(name) for name in options}
     for name, module in stacks.items():
         if hasattr(module, "down_proj_scale_inv"):
@@ -134,6 +134,46 @@ def _product(
     if self.has_bias:
         out = out + getattr(self, f"{name}_bias")[of_rows.clamp(max=ends.numel() - 1)].to(out.dtype)
     return out
+
+
+def run_products(model: torch.nn.Module, tokens: Sequence[int], dtype: torch.dtype, recipe: Optional[str]) -> None:
+    """Runs the products of each kind of a model's stacked experts on tensors whose values are undefined, for ingot.record: forward
+    and backward by a recipe, or with FP8 weights as quantize_experts_() makes them (None). Weights may be on meta. A model without
+    such experts does nothing."""
+    seen = set()
+    for module in model.modules():
+        for name in _WEIGHTS:
+            weight = getattr(module, name, None) if _is_stack(module) else None
+            if weight is None:
+                continue
+            experts, n, k = weight.transpose(1, 2).shape if module.is_transposed else weight.shape
+            chosen = getattr(module.config, "num_experts_per_tok", 1)
+            activation = _activation_of(module) if name == "down_proj" else None
+            kind = experts, n, k, chosen, activation
+            if kind not in seen:
+                seen.add(kind)
+                _run_product(kind, tokens, dtype, recipe)
+
+
+def _run_product(kind, tokens: Sequence[int], dtype: torch.dtype, recipe: Optional[str]) -> None:
+    experts, n, k, chosen, activation = kind
+    ends = torch.zeros(experts, dtype=torch.int32)
+    weight = torch.empty(experts, n, k, dtype=dtype, requires_grad=recipe is not None)
+    if recipe is None:
+        codes, scale_inv = quantize_rows(weight.view(experts * n, k), _E4M3, 0)
+        codes, scale_inv = codes.view(experts, n, k), scale_inv.view(experts, n)
+    for count in tokens:
+        rows = count * chosen
+        if recipe is None:
+            grouped_linear(torch.empty(rows, k, dtype=dtype), codes, scale_inv, ends)
+            continue
+        columns = 2 * k if activation is not None else k
+        input = torch.empty(rows, columns, dtype=dtype, requires_grad=True)
+        options = LinearOptions(recipe, "experts")
+        with torch.no_grad():
+            grouped_linear(input, weight, ends=ends, options=options, activation=activation)
+        output = grouped_linear(input, weight, ends=ends, options=options, activation=activation)
+        torch.autograd.grad(output, (input, weight), torch.empty_like(output))
 
 
 ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
