@@ -23,7 +23,7 @@ namespace {
 
 // By the number that an operator takes.
 constexpr std::array kFormats{Dtype::e4m3fn, Dtype::e5m2, Dtype::e4m3fnuz, Dtype::e5m2fnuz};
-constexpr std::array kOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};
+constexpr std::array kGemmOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};
 
 template <std::size_t kCount>
 Dtype dtype_at(const std::array<Dtype, kCount>& dtypes, std::int64_t number, const char* what) {
@@ -57,7 +57,7 @@ struct Vector {
 // ---- quantize ------------------------------------------------------------------------------------------------------
 
 // (rows, 1) scales rows, (1, columns) columns.
-ScaleGranularity granularity_of(const TorchTensor& scale, const Tensor& input) {
+ScaleGranularity scale_granularity_of(const TorchTensor& scale, const Tensor& input) {
   const std::span<const std::int64_t> sizes = scale.sizes();
   const std::int64_t scales = scale.elements();
   if (scales == 1) return kTensorwise;
@@ -77,8 +77,10 @@ void quantize(TorchArgumentsOf<kQuantize>& all) {
   const TorchMatrix input = matrix_of(tensor, {kSubject, "input"});
   const Device device = input.view.device;
   const Vector scales(scale, "quantize scale", device);
-  const CastSpec spec{
-      .in = input.view.dtype, .out = format, .scale = granularity_of(scale, input.view), .source = ScaleSource::given};
+  const CastSpec spec{.in = input.view.dtype,
+                      .out = format,
+                      .scale = scale_granularity_of(scale, input.view),
+                      .source = ScaleSource::given};
   const TorchRun place(device, all);
   TorchTensor codes = TorchTensor::empty(tensor.sizes(), torch_dtype(format), device);
   TorchTensor amax = TorchTensor::empty(scale.sizes(), torch_dtype(Dtype::f32), device);
@@ -161,7 +163,7 @@ struct Codes {
   Tensor view{};
 };
 
-ScaleGranularity granularity_of(const Vector& scale_inv, std::int64_t rows, const char* what) {
+ScaleGranularity scale_granularity_of(const Vector& scale_inv, std::int64_t rows, const char* what) {
   if (scale_inv.view.cols == 1) return kTensorwise;
   if (scale_inv.view.cols == rows) return kRowwise;
   refuse(what, "has " + std::to_string(scale_inv.view.cols) + " elements, expected 1 or " + std::to_string(rows));
@@ -169,7 +171,7 @@ ScaleGranularity granularity_of(const Vector& scale_inv, std::int64_t rows, cons
 
 // Returns (a * scale_inv_a) @ (b * scale_inv_b), summed in f32 and rounded once.
 void gemm(TorchArgumentsOf<kGemm>& all) {
-  const Dtype out = dtype_at(kOutputs, all.integer<"output">(), "gemm output");
+  const Dtype out = dtype_at(kGemmOutputs, all.integer<"output">(), "gemm output");
   const bool fast_accumulation = all.integer<"fast_accumulation">() != 0;
   const Codes a(all.tensor<"a">(), "gemm a");
   const Codes b(all.tensor<"b">(), "gemm b");
@@ -187,8 +189,8 @@ void gemm(TorchArgumentsOf<kGemm>& all) {
                       .out = out,
                       .layout_a = a.by_columns ? Layout::mn_major : Layout::k_major,
                       .layout_b = b.by_columns ? Layout::k_major : Layout::mn_major,
-                      .scale_a = granularity_of(scale_inv_a, a.rows, "gemm scale_inv_a"),
-                      .scale_b = granularity_of(scale_inv_b, b.cols, "gemm scale_inv_b"),
+                      .scale_a = scale_granularity_of(scale_inv_a, a.rows, "gemm scale_inv_a"),
+                      .scale_b = scale_granularity_of(scale_inv_b, b.cols, "gemm scale_inv_b"),
                       .fast_accumulation = fast_accumulation};
   const TorchRun place(device, all, a.rows);
   const std::array<std::int64_t, 2> sizes{a.rows, b.cols};
@@ -239,10 +241,10 @@ void sync_amax_history(TorchArgumentsOf<kSyncAmaxHistory>& all) {
                                place.stream());
 }
 
-constexpr std::array kOperators{kTorchOperator<kQuantize, quantize>, kTorchOperator<kQuantizeRows, quantize_rows>,
-                                kTorchOperator<kGemm, gemm>, kTorchOperator<kSyncAmaxHistory, sync_amax_history>};
+constexpr std::array kFloat8Operators{kTorchOperator<kQuantize, quantize>, kTorchOperator<kQuantizeRows, quantize_rows>,
+                                      kTorchOperator<kGemm, gemm>, kTorchOperator<kSyncAmaxHistory, sync_amax_history>};
 
-const TorchFamily kFamily(kOperators, [](nanobind::module_&) {});
+const TorchFamily kFloat8Family(kFloat8Operators, [](nanobind::module_&) {});
 
 }  // namespace
 }  // namespace ingot::python

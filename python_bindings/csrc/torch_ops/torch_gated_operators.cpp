@@ -141,10 +141,10 @@ void backward(TorchArgumentsOf<kGatedLinearBackward>& all) {
   all.result<"grad_bias">() = std::move(gradients.bias.tensor);
 }
 
-constexpr std::array kOperators{kTorchOperator<kGatedLinearForward, forward>,
-                                kTorchOperator<kGatedLinearBackward, backward>};
+constexpr std::array kGatedOperators{kTorchOperator<kGatedLinearForward, forward>,
+                                     kTorchOperator<kGatedLinearBackward, backward>};
 
-nb::tuple add_plan(const ModuleText& module) {
+nb::tuple add_gated_plan(const ModuleText& module) {
   LinearPlanOptions options = module.options(0);
   const MlpPlan mlp = mlp_plan({.name = options.name,
                                 .config = options.config,
@@ -165,8 +165,8 @@ nb::tuple add_plan(const ModuleText& module) {
                     {module.sizes(0)}, {.input_for_input = true, .weight = layer.grad_input_reads_weight()});
 }
 
-const TorchFamily kFamily(kOperators, [](nb::module_& module) {
-  bind_module(module, "gated_linear", plans_of<GatedModule>(), &add_plan);
+const TorchFamily kGatedFamily(kGatedOperators, [](nb::module_& module) {
+  bind_module(module, "gated_linear", plans_of<GatedModule>(), &add_gated_plan);
 });
 
 }  // namespace

@@ -25,7 +25,7 @@ namespace {
 
 using Sizes = std::span<const std::int64_t>;
 
-[[noreturn]] void refuse(const char* what, const std::string& why) {
+[[noreturn]] void refuse_grouped(const char* what, const std::string& why) {
   throw Error(ErrorCode::invalid_argument, what, why);
 }
 
@@ -48,13 +48,13 @@ std::int64_t groups_of(std::int64_t count) { return divided_up(count, 128); }
 
 // A tensor of the input's device whose elements are one after the other.
 void check_dense(const TorchTensor& tensor, const char* what, Device device) {
-  if (tensor.device() != device) refuse(what, "is on another device than the input: move one with .to()");
-  if (!tensor.is_contiguous()) refuse(what, "is not contiguous: call .contiguous()");
+  if (tensor.device() != device) refuse_grouped(what, "is on another device than the input: move one with .to()");
+  if (!tensor.is_contiguous()) refuse_grouped(what, "is not contiguous: call .contiguous()");
 }
 
 Tensor floats_of(const TorchTensor& tensor, const char* what, Device device) {
   check_dense(tensor, what, device);
-  if (tensor.dtype() != Dtype::f32) refuse(what, "must be float32: convert it with .to()");
+  if (tensor.dtype() != Dtype::f32) refuse_grouped(what, "must be float32: convert it with .to()");
   return vector(tensor.data(), Dtype::f32, tensor.elements(), device);
 }
 
@@ -63,9 +63,9 @@ struct ExpertWeights {
   ExpertWeights(const TorchTensor& tensor, const TorchTensor& of_scale_inv, Device device) {
     constexpr const char* kWhat = "grouped_linear weight";
     const std::optional<Dtype> dtype = tensor.float8_dtype();
-    if (!dtype) refuse(kWhat, "is not FP8: cast it first");
+    if (!dtype) refuse_grouped(kWhat, "is not FP8: cast it first");
     const Sizes sizes = tensor.sizes();
-    if (sizes.size() != 3) refuse(kWhat, "has the shape " + words(sizes) + ", expected (experts, N, K)");
+    if (sizes.size() != 3) refuse_grouped(kWhat, "has the shape " + words(sizes) + ", expected (experts, N, K)");
     check_dense(tensor, kWhat, device);
     experts = sizes[0];
     n = sizes[1];
@@ -82,10 +82,11 @@ struct ExpertWeights {
     if (are(sizes, {experts, groups_of(n), groups_of(k)})) return kBlocks;
     if (are(sizes, {experts, n, groups_of(k)})) return kRowGroups;
     const auto of = [&](std::int64_t rows, std::int64_t columns) { return words(std::array{experts, rows, columns}); };
-    refuse("grouped_linear weight_scale_inv",
-           "has the shape " + words(sizes) + ", expected (" + std::to_string(experts) + ",): one for each expert; " +
-               words(std::array{experts, n}) + ": for each row; " + of(groups_of(n), groups_of(k)) +
-               ": for blocks of 128 x 128; or " + of(n, groups_of(k)) + ": for groups of 128 of a row");
+    refuse_grouped("grouped_linear weight_scale_inv",
+                   "has the shape " + words(sizes) + ", expected (" + std::to_string(experts) +
+                       ",): one for each expert; " + words(std::array{experts, n}) + ": for each row; " +
+                       of(groups_of(n), groups_of(k)) + ": for blocks of 128 x 128; or " + of(n, groups_of(k)) +
+                       ": for groups of 128 of a row");
   }
 
   std::int64_t experts = 0;
@@ -100,22 +101,22 @@ struct ExpertWeights {
 ScaleGranularity scale_of_input(ScaleGranularity of_weight) { return of_weight.cols == 0 ? kRowwise : kRowGroups; }
 
 // Codes [M, K] and their scale_inv: those that were given, or what a cast makes of values in high precision.
-struct Input {
-  Input(TorchArgumentsOf<kGroupedLinear>& all, std::int64_t rows, const ExpertWeights& weight, Device device,
-        const TorchRun& run) {
+struct GroupedInput {
+  GroupedInput(TorchArgumentsOf<kGroupedLinear>& all, std::int64_t rows, const ExpertWeights& weight, Device device,
+               const TorchRun& run) {
     const TorchTensor& tensor = all.tensor<"input">();
     const TorchTensor& given = all.tensor<"input_scale_inv">();
     constexpr const char* kScaleInv = "grouped_linear input_scale_inv";
     scale = scale_of_input(weight.scale);
     if (const std::optional<Dtype> dtype = tensor.float8_dtype()) {
-      if (!given.given()) refuse(kScaleInv, "is missing: the input is FP8 codes, which have one");
+      if (!given.given()) refuse_grouped(kScaleInv, "is missing: the input is FP8 codes, which have one");
       check_dense(tensor, "grouped_linear input", device);
       codes = matrix(tensor.data(), *dtype, rows, weight.k, device);
       scale_inv = floats_of(given, kScaleInv, device);
       scale = scale_of(given.sizes(), tensor.sizes(), weight);
       return;
     }
-    if (given.given()) refuse(kScaleInv, "is given, but the input is no FP8 codes");
+    if (given.given()) refuse_grouped(kScaleInv, "is given, but the input is no FP8 codes");
     static const std::string kSubject = "grouped_linear";
     values = matrix_of(tensor, {kSubject, "input"});
     const Tensor& of = values.view;
@@ -133,15 +134,15 @@ struct Input {
     if (scale == kRowGroups) {
       const std::vector<std::int64_t> groups = with_rows(input, {groups_of(weight.k)});
       if (std::ranges::equal(sizes, groups)) return kRowGroups;
-      refuse("grouped_linear input_scale_inv",
-             "has the shape " + words(sizes) + ", expected " + words(groups) +
-                 ": for groups of 128 of a row, as the weights have blocks or groups");
+      refuse_grouped("grouped_linear input_scale_inv",
+                     "has the shape " + words(sizes) + ", expected " + words(groups) +
+                         ": for groups of 128 of a row, as the weights have blocks or groups");
     }
     const std::vector<std::int64_t> rows = with_rows(input, {});
     if (std::ranges::equal(sizes, rows) || std::ranges::equal(sizes, with_rows(input, {1}))) return kRowwise;
     if (are(sizes, {}) || are(sizes, {1}) || are(sizes, {1, 1})) return kTensorwise;
-    refuse("grouped_linear input_scale_inv",
-           "has the shape " + words(sizes) + ", expected one element or " + words(rows) + ": for each row");
+    refuse_grouped("grouped_linear input_scale_inv",
+                   "has the shape " + words(sizes) + ", expected one element or " + words(rows) + ": for each row");
   }
 
   ScaleGranularity scale{};
@@ -155,10 +156,10 @@ struct Input {
 ExpertEnds ends_of(const TorchTensor& tensor, std::int64_t experts, std::optional<std::int64_t> room, Device device) {
   const char* const what = room ? "grouped_linear counts" : "grouped_linear ends";
   check_dense(tensor, what, device);
-  if (!tensor.is_int32()) refuse(what, "must be int32: convert it with .to()");
+  if (!tensor.is_int32()) refuse_grouped(what, "must be int32: convert it with .to()");
   if (tensor.elements() != experts) {
-    refuse(what, "has " + std::to_string(tensor.elements()) + " elements, expected one for each of " +
-                     std::to_string(experts) + " experts");
+    refuse_grouped(what, "has " + std::to_string(tensor.elements()) + " elements, expected one for each of " +
+                             std::to_string(experts) + " experts");
   }
   return {
       .data = static_cast<const std::int32_t*>(tensor.data()), .experts = experts, .device = device, .capacity = room};
@@ -170,28 +171,29 @@ void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
   constexpr std::array kOutputs{Dtype::f32, Dtype::bf16, Dtype::f16};
   const TorchTensor& tensor = all.tensor<"input">();
   const auto output = static_cast<std::size_t>(all.integer<"output">());
-  if (output >= kOutputs.size()) refuse("grouped_linear output", "is no number of a dtype");
+  if (output >= kOutputs.size()) refuse_grouped("grouped_linear output", "is no number of a dtype");
   const std::optional<Device> device = tensor.device();
-  if (!device) refuse("grouped_linear input", "is neither on the CPU nor on a CUDA device");
+  if (!device) refuse_grouped("grouped_linear input", "is neither on the CPU nor on a CUDA device");
   const Sizes sizes = tensor.sizes();
   const bool masked = sizes.size() == 3;
   if (sizes.size() != 2 && !masked) {
-    refuse("grouped_linear input", "has the shape " + words(sizes) + ", expected (M, K) or (experts, capacity, K)");
+    refuse_grouped("grouped_linear input",
+                   "has the shape " + words(sizes) + ", expected (M, K) or (experts, capacity, K)");
   }
   const ExpertWeights weight(all.tensor<"weight">(), all.tensor<"weight_scale_inv">(), *device);
   if (sizes.back() != weight.k) {
-    refuse("grouped_linear input",
-           "has the shape " + words(sizes) + ", but the weights' K is " + std::to_string(weight.k));
+    refuse_grouped("grouped_linear input",
+                   "has the shape " + words(sizes) + ", but the weights' K is " + std::to_string(weight.k));
   }
   if (masked && sizes[0] != weight.experts) {
-    refuse("grouped_linear input", "has the shape " + words(sizes) + ", but there are weights of " +
-                                       std::to_string(weight.experts) + " experts");
+    refuse_grouped("grouped_linear input", "has the shape " + words(sizes) + ", but there are weights of " +
+                                               std::to_string(weight.experts) + " experts");
   }
   const ExpertEnds ends =
       ends_of(all.tensor<"ends">(), weight.experts, masked ? std::optional(sizes[1]) : std::nullopt, *device);
   const std::int64_t rows = masked ? sizes[0] * sizes[1] : sizes[0];
   const TorchRun run(*device, all, rows);
-  const Input input(all, rows, weight, *device, run);
+  const GroupedInput input(all, rows, weight, *device, run);
   TorchTensor product = TorchTensor::empty(with_rows(sizes, {weight.n}), torch_dtype(kOutputs[output]), *device);
   const GroupedGemmSpec spec{.gemm = {.a = input.codes.dtype,
                                       .b = weight.codes.dtype,
@@ -210,9 +212,9 @@ void grouped_linear(TorchArgumentsOf<kGroupedLinear>& all) {
   all.result<"product">() = std::move(product);
 }
 
-constexpr std::array kOperators{kTorchOperator<kGroupedLinear, grouped_linear>};
+constexpr std::array kGroupedOperators{kTorchOperator<kGroupedLinear, grouped_linear>};
 
-const TorchFamily kFamily(kOperators, [](nanobind::module_&) {});
+const TorchFamily kGroupedFamily(kGroupedOperators, [](nanobind::module_&) {});
 
 }  // namespace
 }  // namespace ingot::python

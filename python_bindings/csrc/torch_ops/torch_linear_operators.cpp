@@ -262,7 +262,8 @@ void backward(TorchArgumentsOf<kLinearBackward>& all) {
   all.result<"amaxes">() = std::move(given.amaxes);
 }
 
-constexpr std::array kOperators{kTorchOperator<kLinearForward, forward>, kTorchOperator<kLinearBackward, backward>};
+constexpr std::array kLinearOperators{kTorchOperator<kLinearForward, forward>,
+                                      kTorchOperator<kLinearBackward, backward>};
 
 // ---- plans ---------------------------------------------------------------------------------------------------------
 
@@ -281,7 +282,8 @@ struct PlanText {
 };
 
 // Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads input, backward reads weight).
-nb::tuple add_plan(const LinearConfig& of, std::int64_t in_features, std::int64_t out_features, const PlanText& text) {
+nb::tuple add_linear_plan(const LinearConfig& of, std::int64_t in_features, std::int64_t out_features,
+                          const PlanText& text) {
   const auto& [dtypes, grad_weight, asks_again, divided, given_input] = text;
   const LinearConfig config =
       with_given_scales(of, {.input = divided[0], .weight = divided[1], .grad_output = divided[2]});
@@ -377,13 +379,13 @@ nb::tuple given_scales(std::int64_t number) {
   return nb::make_tuple(of(scaling.input), of(scaling.weight), of(scaling.grad_output));
 }
 
-const TorchFamily kFamily(kOperators, [](nb::module_& module) {
+const TorchFamily kLinearFamily(kLinearOperators, [](nb::module_& module) {
   module.def(
       "torch_linear_plan",
       [](const std::string& recipe_name, std::int64_t in_features, std::int64_t out_features, const DtypeTexts& dtypes,
          bool grad_weight, bool weight_again, const std::array<bool, 3>& divided, bool given_input) {
-        return add_plan(recipe(recipe_name), in_features, out_features,
-                        {dtypes, grad_weight, weight_again, divided, given_input});
+        return add_linear_plan(recipe(recipe_name), in_features, out_features,
+                               {dtypes, grad_weight, weight_again, divided, given_input});
       },
       "recipe"_a, "in_features"_a, "out_features"_a, "dtypes"_a, "grad_weight"_a, "weight_again"_a, "divided"_a,
       "given_input"_a);
@@ -392,8 +394,8 @@ const TorchFamily kFamily(kOperators, [](nb::module_& module) {
       [](const std::array<CastText, 6>& casts, bool pow2, const std::array<bool, 3>& fast_accumulation,
          bool weight_again, const std::array<bool, 3>& given, std::int64_t in_features, std::int64_t out_features,
          const DtypeTexts& dtypes, bool grad_weight, const std::array<bool, 3>& divided, bool given_input) {
-        return add_plan(config_of(casts, pow2, fast_accumulation, given), in_features, out_features,
-                        {dtypes, grad_weight, weight_again, divided, given_input});
+        return add_linear_plan(config_of(casts, pow2, fast_accumulation, given), in_features, out_features,
+                               {dtypes, grad_weight, weight_again, divided, given_input});
       },
       "casts"_a, "pow2"_a, "fast_accumulation"_a, "weight_again"_a, "given"_a, "in_features"_a, "out_features"_a,
       "dtypes"_a, "grad_weight"_a, "divided"_a, "given_input"_a);

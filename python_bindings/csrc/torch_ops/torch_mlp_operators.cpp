@@ -147,9 +147,9 @@ void backward(TorchArgumentsOf<kMlpBackward>& all) {
   all.result<"grad_down_bias">() = std::move(down.bias.tensor);
 }
 
-constexpr std::array kOperators{kTorchOperator<kMlpForward, forward>, kTorchOperator<kMlpBackward, backward>};
+constexpr std::array kMlpOperators{kTorchOperator<kMlpForward, forward>, kTorchOperator<kMlpBackward, backward>};
 
-nb::tuple add_plan(const ModuleText& module) {
+nb::tuple add_mlp_plan(const ModuleText& module) {
   const LinearShape down = module.shape(1);
   const MlpPlan plan =
       mlp_plan({.name = placeholder(0),
@@ -170,8 +170,9 @@ nb::tuple add_plan(const ModuleText& module) {
                      .weight = plan.down.grad_input_reads_weight()});
 }
 
-const TorchFamily kFamily(kOperators,
-                          [](nb::module_& module) { bind_module(module, "mlp", plans_of<MlpModule>(), &add_plan); });
+const TorchFamily kMlpFamily(kMlpOperators, [](nb::module_& module) {
+  bind_module(module, "mlp", plans_of<MlpModule>(), &add_mlp_plan);
+});
 
 }  // namespace
 }  // namespace ingot::python

@@ -117,10 +117,10 @@ void backward(TorchArgumentsOf<kNormLinearBackward>& all) {
   all.result<"grad_bias">() = std::move(gradients.bias.tensor);
 }
 
-constexpr std::array kOperators{kTorchOperator<kNormLinearForward, forward>,
-                                kTorchOperator<kNormLinearBackward, backward>};
+constexpr std::array kNormOperators{kTorchOperator<kNormLinearForward, forward>,
+                                    kTorchOperator<kNormLinearBackward, backward>};
 
-nb::tuple add_plan(const ModuleText& module) {
+nb::tuple add_norm_plan(const ModuleText& module) {
   LinearPlanOptions options = module.options(0);
   options.fusion = {.epilogue = activation_of(module.subject, module.activation), .fast_math = module.fast_math};
   options.subject = module.subject;
@@ -137,8 +137,8 @@ nb::tuple add_plan(const ModuleText& module) {
        .output = layer.gradient.of_output()});
 }
 
-const TorchFamily kFamily(kOperators, [](nb::module_& module) {
-  bind_module(module, "norm_linear", plans_of<NormLinearModule>(), &add_plan);
+const TorchFamily kNormFamily(kNormOperators, [](nb::module_& module) {
+  bind_module(module, "norm_linear", plans_of<NormLinearModule>(), &add_norm_plan);
 });
 
 }  // namespace

@@ -62,7 +62,7 @@ using SharedModule = TorchModule<SharedLinearPlan>;
 using SharedWeights = std::array<TorchWeight, kMostLayers>;
 
 template <class Arguments>
-SharedWeights weights_of(Arguments& all) {
+SharedWeights shared_weights_of(Arguments& all) {
   return {TorchWeight{&all.template tensor<"weight0">(), &all.template tensor<"weight0_scale_inv">()},
           TorchWeight{&all.template tensor<"weight1">(), &all.template tensor<"weight1_scale_inv">()},
           TorchWeight{&all.template tensor<"weight2">(), &all.template tensor<"weight2_scale_inv">()}};
@@ -127,7 +127,7 @@ void forward_of_other(const Forward& run, std::size_t at, const LayerOperands& o
 // Returns three outputs, the third none if there are two layers, and what backward needs. All layers cast the input
 // with the first layer's scale.
 void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
-  const SharedWeights weights = weights_of(all);
+  const SharedWeights weights = shared_weights_of(all);
   const std::array<const TorchTensor*, kMostLayers> biases{&all.tensor<"bias0">(), &all.tensor<"bias1">(),
                                                            &all.tensor<"bias2">()};
   const std::array<TorchTensor*, kMostLayers> results{&all.result<"output0">(), &all.result<"output1">(),
@@ -171,7 +171,7 @@ void forward(TorchArgumentsOf<kSharedLinearForward>& all) {
 struct BackwardArguments {
   explicit BackwardArguments(TorchArgumentsOf<kSharedLinearBackward>& all)
       : grad_outputs{&all.tensor<"grad_output0">(), &all.tensor<"grad_output1">(), &all.tensor<"grad_output2">()},
-        weights(weights_of(all)),
+        weights(shared_weights_of(all)),
         main_grads{&all.tensor<"main_grad0">(), &all.tensor<"main_grad1">(), &all.tensor<"main_grad2">()},
         input(all.tensor<"input">()),
         gamma(all.tensor<"gamma">()),
@@ -330,8 +330,8 @@ void backward(TorchArgumentsOf<kSharedLinearBackward>& all) {
   all.result<"grad_bias2">() = std::move(gradients[2].bias.tensor);
 }
 
-constexpr std::array kOperators{kTorchOperator<kSharedLinearForward, forward>,
-                                kTorchOperator<kSharedLinearBackward, backward>};
+constexpr std::array kSharedOperators{kTorchOperator<kSharedLinearForward, forward>,
+                                      kTorchOperator<kSharedLinearBackward, backward>};
 
 SharedLinearPlan shared_plan(const ModuleText& module) {
   SharedLinearPlan plan;
@@ -347,7 +347,7 @@ SharedLinearPlan shared_plan(const ModuleText& module) {
   return plan;
 }
 
-nb::tuple add_plan(const ModuleText& module) {
+nb::tuple add_shared_plan(const ModuleText& module) {
   if (module.layers.size() < 2 || module.layers.size() > kMostLayers) {
     throw Error(ErrorCode::invalid_argument, module.subject,
                 "has " + std::to_string(module.layers.size()) + " layers, but two or three can share an input");
@@ -364,8 +364,8 @@ nb::tuple add_plan(const ModuleText& module) {
   return add_module(identity, SharedModule(std::move(plan), codes, casts_again), std::move(sizes), reads);
 }
 
-const TorchFamily kFamily(kOperators, [](nb::module_& module) {
-  bind_module(module, "shared_linear", plans_of<SharedModule>(), &add_plan);
+const TorchFamily kSharedFamily(kSharedOperators, [](nb::module_& module) {
+  bind_module(module, "shared_linear", plans_of<SharedModule>(), &add_shared_plan);
 });
 
 }  // namespace

@@ -64,7 +64,7 @@ Float8View codes_in(const TorchPlan& plan, std::int64_t tokens, const TorchRegio
   return linear_input_codes(plan.plan, tokens, region_of(saved), region_of(codes), device);
 }
 
-void require_bytes(const LinearPlan& plan, const char* name, const TorchRegion& region, std::size_t bytes) {
+void require_quantized_bytes(const LinearPlan& plan, const char* name, const TorchRegion& region, std::size_t bytes) {
   if (region.region().bytes == bytes) return;
   throw Error(ErrorCode::invalid_argument, TensorName{plan.subject, name}.text(),
               "has " + std::to_string(region.region().bytes) + " bytes, expected " + std::to_string(bytes) +
@@ -152,7 +152,7 @@ Float8View weight_of(TorchArgumentsOf<kGemmOutput>& all, const TorchPlan& plan, 
     return given.for_output(run.backend(), run.stream(), memory);
   }
   memory = TorchRegion(std::move(weight), device);
-  require_bytes(plan.plan, "weight codes", memory, plan.weight_bytes[0]);
+  require_quantized_bytes(plan.plan, "weight codes", memory, plan.weight_bytes[0]);
   return weight_codes(plan.plan, memory.region(), device);
 }
 
@@ -171,10 +171,10 @@ void gemm_output(TorchArgumentsOf<kGemmOutput>& all) {
   TorchRegion saved;
   if (pass == LinearPass::training) {
     saved = TorchRegion(std::move(all.tensor<"saved">()), device);
-    require_bytes(plan, "saved", saved, cast.saved.bytes(tokens));
+    require_quantized_bytes(plan, "saved", saved, cast.saved.bytes(tokens));
   }
   const TorchRegion codes(std::move(all.tensor<"codes">()), device);
-  require_bytes(plan, "codes", codes, codes_bytes(cast.plan, tokens, pass));
+  require_quantized_bytes(plan, "codes", codes, codes_bytes(cast.plan, tokens, pass));
   TorchRegion of_weight;
   const Float8View b = weight_of(all, of, place, of_weight);
   const std::int64_t columns = plan.shape.out_features;
@@ -210,9 +210,9 @@ void gemm_output(TorchArgumentsOf<kGemmOutput>& all) {
   }
 }
 
-constexpr std::array kOperators{kTorchOperator<kQuantizeInput, quantize_input>,
-                                kTorchOperator<kQuantizeWeight, quantize_weight>,
-                                kTorchOperator<kGemmOutput, gemm_output>};
+constexpr std::array kSplitOperators{kTorchOperator<kQuantizeInput, quantize_input>,
+                                     kTorchOperator<kQuantizeWeight, quantize_weight>,
+                                     kTorchOperator<kGemmOutput, gemm_output>};
 
 // Returns (number, bytes of codes for each TorchSavedSize::kTokensPerUnit tokens without and with gradients) of the
 // plan that casts this plan's input; None if its forward cannot be split.
@@ -225,8 +225,8 @@ std::optional<nb::tuple> add_input_plan(std::int64_t number) {
   return nb::make_tuple(add_linear({std::move(input), false}), inference, training);
 }
 
-const TorchFamily kFamily(kOperators,
-                          [](nb::module_& module) { module.def("torch_input_plan", &add_input_plan, "plan"_a); });
+const TorchFamily kSplitFamily(kSplitOperators,
+                               [](nb::module_& module) { module.def("torch_input_plan", &add_input_plan, "plan"_a); });
 
 }  // namespace
 }  // namespace ingot::python

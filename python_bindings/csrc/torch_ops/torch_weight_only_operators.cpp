@@ -158,12 +158,13 @@ void unpack(TorchArgumentsOf<kWeightUnpack>& all) {
   all.result<"codes">() = pack(plan, all, all.tensor<"packed">(), true);
 }
 
-constexpr std::array kOperators{kTorchOperator<kWeightOnlyLinear, multiply>, kTorchOperator<kWeightCast, cast>,
-                                kTorchOperator<kWeightPack, pack>, kTorchOperator<kWeightUnpack, unpack>};
+constexpr std::array kWeightOnlyOperators{kTorchOperator<kWeightOnlyLinear, multiply>,
+                                          kTorchOperator<kWeightCast, cast>, kTorchOperator<kWeightPack, pack>,
+                                          kTorchOperator<kWeightUnpack, unpack>};
 
 // Returns (number, bytes of a row of codes, bytes of the weight, number of scale_inv).
-nb::tuple add_plan(const std::string& subject, const WeightOnlyOptions& options, std::int64_t out_features,
-                   std::int64_t in_features) {
+nb::tuple add_weight_only_plan(const std::string& subject, const WeightOnlyOptions& options, std::int64_t out_features,
+                               std::int64_t in_features) {
   if (out_features < 0 || in_features < 0) {
     throw Error(ErrorCode::invalid_argument, subject, "has a negative size: features are counts");
   }
@@ -208,10 +209,11 @@ bool synchronize(int index) {
   return true;
 }
 
-const TorchFamily kFamily(kOperators, [](nb::module_& module) {
+const TorchFamily kWeightOnlyFamily(kWeightOnlyOperators, [](nb::module_& module) {
   module.attr("packed_layout_version") = kPackedLayoutVersion;
   module.def("torch_synchronize", &synchronize, "index"_a);
-  module.def("torch_weight_only_plan", &add_plan, "subject"_a, "options"_a, "out_features"_a, "in_features"_a);
+  module.def("torch_weight_only_plan", &add_weight_only_plan, "subject"_a, "options"_a, "out_features"_a,
+             "in_features"_a);
   bind_names(module, "weight_only", plans_of<WeightOnlyPlan>());
 });
 
