@@ -6,8 +6,10 @@ set(INGOT_FIXED_SETS runtime.cpu_backend runtime.cpu_norm runtime.elementwise te
 # Programs that take `-- i/n` and whose n processes side by side are done sooner: an entry for each share.
 set(INGOT_TEST_SHARES_templates.compile_matrix 4)
 # What takes long starts first, so that nothing is left running by itself at the end.
-set(INGOT_TEST_COST_templates.compile_matrix 300)
-set(INGOT_TEST_COST_templates.numerics 100)
+set(INGOT_TEST_COST_templates.compile_matrix 100)
+set(INGOT_TEST_COST_templates.kernels_emulated 150)
+set(INGOT_TEST_COST_tools.cli 150)
+set(INGOT_TEST_COST_examples.train_lm_model 100)
 set(INGOT_TEST_COST_runtime.cpu_backend 150)
 set(INGOT_TEST_COST_runtime.cpu_norm 150)
 

@@ -4,7 +4,7 @@
 # each part, the examples that train and generate, find_package, add_subdirectory.
 #
 # Environment:
-#   INGOT_EMBED=yes   compile each header on its own, not a third of them, and build all of Ingot as a part of the user's
+#   INGOT_EMBED=yes   compile each header on its own, not a fifth of them, and build all of Ingot as a part of the user's
 #                     project, which takes minutes, instead of only the user's own source
 set -euo pipefail
 source_dir=$1 build_dir=$2 cxx=$3 launcher=${4:-}
@@ -43,12 +43,12 @@ python3 "$source_dir/tests/package/header_chains.py" "$work/prefix/include" > "$
 headers=$(wc -w < "$work/chains")
 [ "$headers" -ge 20 ] || fail "only $headers headers are installed"
 [ "$headers" -eq "$(find "$work/prefix/include" -name '*.h' | wc -l)" ] || fail "header_chains.py leaves headers out"
-# In CI a fixed third of the chains, by the hash of their first header, and all headers together; nightly every chain.
+# In CI a fixed fifth of the chains, by the hash of their first header, and all headers together; nightly every chain.
 units=0
 while IFS= read -r chain; do
   if [ "${INGOT_EMBED:-no}" != yes ]; then
     hash=$(cksum <<< "${chain%% *}")
-    [ $((${hash%% *} % 3)) -eq 0 ] || [ "$(wc -w <<< "$chain")" -eq "$headers" ] || continue
+    [ $((${hash%% *} % 5)) -eq 0 ] || [ "$(wc -w <<< "$chain")" -eq "$headers" ] || continue
   fi
   for header in $chain; do printf '#include <%s>\n#include <%s>\n' "$header" "$header"; done > "$work/header.cpp"
   "$cxx" -std=c++20 -fsyntax-only -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror -I "$work/prefix/include" \
@@ -56,7 +56,7 @@ while IFS= read -r chain; do
   units=$((units + 1))
 done < <(cat "$work/chains"; tr '\n' ' ' < "$work/chains"; echo)
 echo "$headers headers, $units translation units of $(wc -l < "$work/chains") and one of all"
-[ "$units" -ge 6 ] || fail "only $units translation units were compiled"
+[ "$units" -ge 4 ] || fail "only $units translation units were compiled"
 
 # (examples/consume is built below.) The templates are there for a user's own kernels.
 step "each installed example, with nothing but the package"
