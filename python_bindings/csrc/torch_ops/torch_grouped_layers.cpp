@@ -186,8 +186,8 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
   all.result<"grad_weight">() = std::move(grad_weight.tensor);
 }
 
-constexpr std::array kOperators{kTorchOperator<kGroupedLinearForward, forward>,
-                                kTorchOperator<kGroupedLinearBackward, backward>};
+constexpr std::array kGroupedLayerOperators{kTorchOperator<kGroupedLinearForward, forward>,
+                                            kTorchOperator<kGroupedLinearBackward, backward>};
 
 // Of an MLP, which reads the activation and derives it.
 MlpPlan plan_of_activation(const std::string& activation, std::int64_t out_features, std::int64_t in_features,
@@ -231,7 +231,7 @@ nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t
   return nb::make_tuple(number, constant, per_unit, weight_bytes, reads_weight, gated);
 }
 
-const TorchFamily kFamily(kOperators, [](nb::module_& module) {
+const TorchFamily kGroupedLayerFamily(kGroupedLayerOperators, [](nb::module_& module) {
   module.def("torch_grouped_plan", &add_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
              "weight_again"_a, "activation"_a);
   bind_names(module, "grouped", plans_of<GroupedPlan>());
