@@ -13,7 +13,7 @@ from . import _operators as ops
 from ._checks import refuse
 from ._eager_linear import refuse_second_derivative, wants_of
 from ._errors import LinearError, from_operator
-from ._linear import LinearOptions, casts_weight_again, in_autocasts_dtype
+from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
 from ._schemas import ASKS_ENGINE, fake, flops
 
@@ -154,7 +154,6 @@ def run_grouped_layer(
     main_grad = main_grad_of(weight, options)
     if main_grad is not None and main_grad.dtype != torch.float32:
         refuse(options, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
-    input = in_autocasts_dtype(input)
     again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
     trains = torch.is_grad_enabled() and weight.requires_grad
     rest = (input.dtype, weight.dtype, trains, again, activation or "")

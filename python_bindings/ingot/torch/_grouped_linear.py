@@ -7,10 +7,10 @@ from typing import Dict, Optional
 
 import torch
 
-from ._checks import called
-from ._errors import LinearError, from_operator
+from ._checks import called, check_dense, is_transformed, layer_error, refuse_transforms
+from ._errors import LinearError
 from ._grouped_layer import run_grouped_layer
-from ._linear import LinearOptions
+from ._linear import LinearOptions, in_autocasts_dtype
 from ._operators import HIGH_PRECISION
 from ._quantize_operators import OUTPUTS
 from ._schemas import fake
@@ -19,8 +19,7 @@ from ._schemas import fake
 def _check_operands(operands: Dict[str, torch.Tensor]) -> None:
     """All tensors of the input's device. PyTorch would take one on meta for a wish to know the output's shape."""
     for name, operand in operands.items():
-        if not isinstance(operand, torch.Tensor):
-            raise LinearError(f"grouped_linear {name}: is a {type(operand).__name__}, expected a torch.Tensor")
+        check_dense("grouped_linear", name, operand)
         device = operands["input"].device
         if operand.device != device:
             remedy = "load its values first" if operand.is_meta else "move one with .to()"
@@ -53,12 +52,15 @@ def _trained(
         raise LinearError(
             f"grouped_linear input: is {input.dtype}, expected float32, float16 or bfloat16 with weights in high precision"
         )
+    if is_transformed(input, weight):
+        refuse_transforms(options)
+    input = in_autocasts_dtype(input)
     if torch.compiler.is_compiling():
         return run_grouped_layer(input, weight, ends, options, activation)
     try:
         return run_grouped_layer(input, weight, ends, options, activation)
     except RuntimeError as error:
-        raise from_operator(error) from None
+        raise layer_error(error, options.subject) from None
 
 
 @fake("grouped_linear")
@@ -131,12 +133,12 @@ def grouped_linear(
         return _trained(input, weight, rows, {**others, "out_dtype": out_dtype}, options, activation)
     if activation is not None:
         raise LinearError("grouped_linear activation: is given, but FP8 weights take none: apply it to the input")
-    _refuse_gradients(operands)
     if weight_scale_inv is None:
         raise LinearError(
             f"grouped_linear weight_scale_inv: is missing, but the weight is {weight.dtype}: give FP8 codes with their "
             "scale_inv, or values in float32, bfloat16 or float16"
         )
+    _refuse_gradients(operands)
     if out_dtype is None:
         out_dtype = input.dtype if input.dtype in OUTPUTS else torch.bfloat16
     if out_dtype not in OUTPUTS:
