@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from conftest import devices_of_grouped_gemm
-from ingot.torch import LinearError, LinearOptions, experts_mlp, grouped_linear, linear
+from ingot.torch import LinearError, LinearOptions, _grouped_layer, experts_mlp, grouped_linear, linear
 from torch.utils.checkpoint import checkpoint
 
 ENDS = {"ragged": [0, 3, 3, 40, 41, 90], "one expert has all": [0, 0, 90, 90, 90, 90], "rows beyond": [1, 2, 3, 4, 5, 64]}
@@ -184,6 +184,18 @@ def test_experts_mlp(device):
     assert none.shape == (0, 64) and not any(each.any() for each in torch.autograd.grad(none.sum(), given))
     with pytest.raises(LinearError, match=r"experts_mlp top_k_index: has the shape \(40, 2\) for hidden_states \(39, 64\) and "):
         experts_mlp(x[:39], index, weights, gate_up, down)
+
+
+def test_forward_makes_transposed_codes_for_a_backward_only(monkeypatch):
+    made, plan = [], _grouped_layer._plan
+    monkeypatch.setattr(_grouped_layer, "_plan", lambda *key: made.append(key[6]) or plan(*key))
+    x, weight, _ = operands("cpu")
+    ends, options = ends_on("cpu"), LinearOptions("rowwise", name="moe", keep_weight_codes=True)
+    y = grouped_linear(x, weight, ends=ends, options=options)
+    assert torch.equal(grouped_linear(x.detach(), weight, ends=ends, options=options), y)
+    with torch.no_grad():
+        assert torch.equal(grouped_linear(x, weight, ends=ends, options=options), y)
+    assert made == [False, True, True]  # is the weight left to a cast in backward?
 
 
 def test_messages():

@@ -154,7 +154,9 @@ def run_grouped_layer(
     main_grad = main_grad_of(weight, options)
     if main_grad is not None and main_grad.dtype != torch.float32:
         refuse(options, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
-    again = casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
+    # Codes for a backward that does not come are not made.
+    needs_codes = torch.is_grad_enabled() and input.requires_grad
+    again = not needs_codes or casts_weight_again(options.keep_weight_codes, input, needs_codes)
     trains = torch.is_grad_enabled() and weight.requires_grad
     rest = (input.dtype, weight.dtype, trains, again, activation or "")
     if torch.compiler.is_compiling():
