@@ -198,6 +198,29 @@ def test_forward_makes_transposed_codes_for_a_backward_only(monkeypatch):
     assert made == [False, True, True]  # is the weight left to a cast in backward?
 
 
+def test_exported_programs():
+    """The layers are in the program, not the numbers of this process's plans; bits and gradients are the module's."""
+
+    class Mlp(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = torch.nn.Parameter(operands("cpu")[1].detach())
+            self.down = torch.nn.Parameter(torch.randn(EXPERTS, 32, N // 2, generator=torch.Generator().manual_seed(1)).bfloat16())
+
+        def forward(self, x, ends):
+            hidden = grouped_linear(x, self.up, ends=ends, options=LinearOptions("rowwise"))
+            return grouped_linear(hidden, self.down, ends=ends, activation="silu(x) * up")
+
+    module, (x, _, _), ends = Mlp(), operands("cpu"), ends_on("cpu")
+    program = torch.export.export(module, (x, ends))
+    assert [str(node.target) for node in program.graph.nodes if "ingot" in str(node.target)] == ["ingot.layer.default"] * 2
+    results = []
+    for call in (module, program.module()):
+        y = call(x, ends)
+        results.append((y, *torch.autograd.grad(y.square().sum(), (x, *call.parameters()))))
+    assert all(map(torch.equal, *results))
+
+
 def test_messages():
     x, weight, grad = operands("cpu")
     ends = ends_on("cpu")

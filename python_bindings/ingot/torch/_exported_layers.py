@@ -14,7 +14,8 @@ from . import _operators as ops
 from ._errors import LinearError
 from ._exported import library
 from ._gated_linear import GatedLinearOptions, gated_linear
-from ._linear import run_linear
+from ._grouped_layer import run_grouped_layer
+from ._linear import LinearOptions, run_linear
 from ._mlp import MlpOptions, mlp
 from ._module_calls import DelayedScales, NormOptions
 from ._norm_linear import NormLinearOptions, norm_linear
@@ -104,6 +105,11 @@ def _gated_linear(facts: Dict[str, Any]) -> Callable:
     return lambda *tensors: [gated_linear(*tensors[:4], options, _delayed(tensors[4:]))]
 
 
+def _grouped_linear(facts: Dict[str, Any]) -> Callable:
+    options = LinearOptions(*(facts[each] for each in ("recipe", "name", "keep_weight_codes")))
+    return lambda input, weight, ends: [run_grouped_layer(input, weight, ends, options, facts["activation"])]
+
+
 def _scaled(facts: Dict[str, Any]) -> Callable:
     config, plans = _casts(facts["config"]), ops.PlanTable()
     starts = [(getattr(torch, dtype), False) for dtype in facts["dtypes"]]
@@ -165,6 +171,9 @@ KINDS: Dict[str, Kind] = {
         (3, 5, 7),
     ),
     "gated_linear": Kind(_gated_linear, _like_first(2), (2,)),
+    "grouped_linear": Kind(
+        _grouped_linear, lambda facts, tensors: [tensors[0].new_empty((tensors[0].shape[0], tensors[1].shape[1]))]
+    ),
     "scaled": Kind(
         _scaled,
         lambda facts, tensors: [

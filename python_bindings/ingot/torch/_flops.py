@@ -116,4 +116,4 @@ def _(tensors, what) -> int:
     if layer.kind == "weight_only":
         return 2 * _tokens(shapes[0]) * math.prod(layer.facts["sizes"])
     weights = [shapes[at] for at in layer.weights if shapes[at] is not None]
-    return 2 * _tokens(shapes[0]) * sum(map(math.prod, weights))
+    return 2 * _tokens(shapes[0]) * sum(math.prod(weight[-2:]) for weight in weights)  # a row has one expert

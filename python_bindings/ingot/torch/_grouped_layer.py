@@ -13,6 +13,7 @@ from . import _operators as ops
 from ._checks import refuse
 from ._eager_linear import refuse_second_derivative, wants_of
 from ._errors import LinearError, from_operator
+from ._exported import export_layer, is_exporting
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
 from ._schemas import ASKS_ENGINE, fake, flops
@@ -151,6 +152,9 @@ def run_grouped_layer(
 ):
     """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same. activation: of the
     input, an expression of x, or of x and up; then the input is (M, 2 K), x and up."""
+    if torch.compiler.is_compiling() and is_exporting():
+        facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes")}
+        return export_layer("grouped_linear", (input, weight, ends), activation=activation, **facts)[0]
     main_grad = main_grad_of(weight, options)
     if main_grad is not None and main_grad.dtype != torch.float32:
         refuse(options, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
