@@ -4,10 +4,12 @@
 //   const GroupedLinearPlan plan = grouped_linear_plan({.config = rowwise(), .experts = E, .shape = {K, N}});
 //   const Float8View codes = cast_expert_weights(plan, backend, {.weight = w, .into = weight_region}, {stream});
 //   LinearSaved saved{.memory = saved_region};
-//   grouped_linear_forward(plan, backend, {.input = x, .ends = ends, .output = y, .codes = codes, .saved = &saved},
-//   {stream}); grouped_linear_backward(plan, backend, {.saved = &saved, .ends = ends, .grad_output = gy, .grad_input =
-//   gx,
-//                                           .grad_weight = gw, .codes = codes}, {stream});
+//   const GroupedLinearForwardTensors forward{.input = x, .ends = ends, .output = y, .codes = codes, .saved = &saved};
+//   grouped_linear_forward(plan, backend, forward, {stream});
+//   GroupedLinearBackwardTensors backward{.saved = &saved, .ends = ends, .grad_output = gy, .codes = codes};
+//   backward.grad_input = gx;
+//   backward.grad_weight = gw;
+//   grouped_linear_backward(plan, backend, backward, {stream});
 //
 // Rows of input and output are those of expert 0, then of expert 1, and so on; ends says on the device where each
 // expert's end (gemm_tensors.h). Nothing is padded, experts may have no rows, and the host never waits. Rows that no
