@@ -145,6 +145,10 @@ def test_training(device):
     for recipe in ("rowwise", "tensorwise"):
         assert losses[recipe][0] == pytest.approx(losses[None][0], rel=0.02)
         assert losses[recipe][-1] < 0.85 * losses[recipe][0] and losses[recipe][-1] == pytest.approx(losses[None][-1], rel=0.05)
+    with torch.autocast(device, torch.bfloat16):
+        loss = model(tokens, labels=tokens).loss
+    loss.backward()
+    assert loss.item() == pytest.approx(losses["tensorwise"][-1], rel=0.2)
     model.set_experts_implementation("eager")
     assert model(tokens).logits.isfinite().all() and model.config._experts_implementation == "eager"
 

@@ -125,6 +125,23 @@ def test_situations(device):
     assert torch.equal(only, plain[2])
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_main_grad_stays_where_the_engine_does_not_ask_for_it(compiled):
+    """A backward of the input alone, as pipelines have it, and then one of the rest."""
+    x, weight, grad = operands("cpu")
+    ends, options = ends_on("cpu"), LinearOptions("rowwise", name="moe")
+    call = lambda x, weight: grouped_linear(x, weight, ends=ends, options=options)
+    exact = torch.autograd.grad(call(x, weight), (x, weight), grad)
+    weight.main_grad = torch.zeros(EXPERTS, N, K)
+    y = (torch.compile(call, backend="aot_eager", fullgraph=True) if compiled else call)(x, weight)
+    (found,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    assert torch.equal(found, exact[0]) and not weight.main_grad.any()
+    x.grad = None
+    y.backward(grad)
+    assert torch.equal(x.grad, exact[0]) and weight.grad is None
+    torch.testing.assert_close(weight.main_grad.bfloat16(), exact[1])
+
+
 def test_nothing_and_master_weights():
     x, weight, grad = operands("cpu")
     none = torch.zeros(EXPERTS, dtype=torch.int32)
@@ -136,6 +153,10 @@ def test_nothing_and_master_weights():
     results = [step(x, each, grad, ends_on("cpu"), LinearOptions("rowwise")) for each in (weight, master)]
     assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
     assert results[1][2].dtype == torch.float32 and torch.equal(results[1][2].bfloat16(), results[0][2])
+    x = torch.cat([x.detach()] * 2, 1).requires_grad_()
+    gated = lambda *given, **named: grouped_linear(*given, activation="silu(x) * up", **named)
+    results = [step(x, each, grad, ends_on("cpu"), LinearOptions("rowwise"), gated) for each in (weight, master)]
+    assert torch.equal(results[0][0], results[1][0]) and torch.equal(results[0][1], results[1][1])
 
 
 @pytest.mark.parametrize("device", devices_of_grouped_gemm())

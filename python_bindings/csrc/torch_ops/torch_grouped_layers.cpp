@@ -212,7 +212,10 @@ nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t
   const LinearConfig config = recipe(recipe_name);
   const LinearDtypes dtypes = linear_dtypes(input, weight, std::nullopt);
   MlpPlan mlp;
-  if (!activation.empty()) mlp = plan_of_activation(activation, out_features, in_features, dtypes);
+  if (!activation.empty()) {
+    // Of the input's dtype alone: the MLP's own GEMMs, in high precision, take no weight in another.
+    mlp = plan_of_activation(activation, out_features, in_features, linear_dtypes(input, input, std::nullopt));
+  }
   GroupedPlan plan(grouped_linear_plan({.name = placeholder(0),
                                         .config = weight_again ? casting_weight_again(config) : config,
                                         .experts = experts,

@@ -221,7 +221,7 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
     check.refuse("grad_weight", "is missing, but accumulate asks for it to be added to");
   }
   const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_weight};
-  check.region("saved", t.saved->memory, plan.saved_memory(tokens).bytes, tensors);
+  if (wants.weight) check.region("saved", t.saved->memory, plan.saved_memory(tokens).bytes, tensors);
   if (!gives_scratch(run.stream)) check.scratch(t.scratch, plan.backward_scratch(tokens, wants), tensors);
 }
 
