@@ -11,6 +11,7 @@ import transformers
 from conftest import devices_of_grouped_gemm, in_ci
 from ingot.integrations import experts
 from ingot.torch import LinearError
+from ingot.torch._model_weights import other_weights
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 SIZES = {
@@ -133,6 +134,7 @@ def test_training(device):
         names = list(model.state_dict())
         if recipe is not None:
             assert len(experts.convert_experts_(model, recipe)) == 2 and list(model.state_dict()) == names
+            assert not any("gate_up_proj" in each.name for each in other_weights(model))
             model.gradient_checkpointing_enable()
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         losses[recipe] = []
@@ -175,6 +177,10 @@ def test_training_with_experts_of_other_ranks():
 
 
 def test_conversions_messages():
+    model = model_of("Qwen3Moe")
+    experts.quantize_experts_(model)
+    with torch.no_grad(), pytest.raises(LinearError, match=r"gate_up_proj: is torch.bfloat16, but quantize_experts_\(\) made FP8 codes"):
+        model.bfloat16()(torch.arange(4)[None])
     with pytest.raises(LinearError, match=r"convert_experts_: Linear has no stacked experts, .*convert\(\)'s of ingot.nn"):
         experts.convert_experts_(torch.nn.Linear(2, 2))
     model = model_of("Qwen3Moe")

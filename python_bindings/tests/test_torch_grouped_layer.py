@@ -203,6 +203,25 @@ def test_experts_mlp(device):
     assert torch.equal(again, found) and all(map(torch.equal, torch.autograd.grad(again, given, grad), of_found))
     none = experts_mlp(x[:0], index[:0], weights[:0], gate_up, down, options)
     assert none.shape == (0, 64) and not any(each.any() for each in torch.autograd.grad(none.sum(), given))
+    # An index that no expert has counts as none, whatever memory holds.
+    odd = index.clone()
+    odd[3, 0], odd[5, 1], odd[7] = 5, -1, 10**9
+    without = weights.detach().clone()
+    without[3, 0] = without[5, 1] = 0
+    without[7] = 0
+    for given_index, given_weights in ((odd, weights), (odd, without)):
+        y = experts_mlp(x, given_index, given_weights, gate_up, down, options)
+        assert torch.equal(y, experts_mlp(x, odd.clamp(0, 4), without, gate_up, down, options)) and not y[7].any()
+        assert all(each.isfinite().all() for each in torch.autograd.grad(y, (x, gate_up, down), grad))
+    call = lambda *given: lambda: experts_mlp(*given, options)
+    for act, message in (
+        (call(x, index.float(), weights, gate_up, down), "experts_mlp top_k_index: is torch.float32, expected integers"),
+        (call(x[:, :32], index, weights, gate_up, down), r"gate_up_weight: has the shape \(5, 96, 64\) for hidden_states \(40, 32\)"),
+        (call(x[None], index, weights, gate_up, down), r"gate_up_weight: has the shape \(5, 96, 64\) for hidden_states \(1, 40, 64\)"),
+        (call(x, index, weights, gate_up, down[:4]), r"down_weight: has the shape \(4, 64, 48\) for gate_up_weight \(5, 96, 64\)"),
+    ):  # fmt: skip
+        with pytest.raises(LinearError, match=message):
+            act()
     with pytest.raises(LinearError, match=r"experts_mlp top_k_index: has the shape \(40, 2\) for hidden_states \(39, 64\) and "):
         experts_mlp(x[:39], index, weights, gate_up, down)
 

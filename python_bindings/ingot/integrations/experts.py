@@ -54,6 +54,7 @@ def convert_experts_(model: torch.nn.Module, recipe: str = "rowwise") -> List[st
     """Has the stacked experts of a transformers model compute in FP8, forward and backward, in place. Returns their names. The
     parameters stay as they are, under their names, so optimizers, checkpoints and `ingot.nn.convert()` know nothing of it;
     frozen ones get no gradient. recipe: "tensorwise" or "rowwise" (grouped_linear()); another name calls again.
+    It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
     `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
     whose experts are FP8 already, and for another recipe."""
     options = {name: LinearOptions(recipe, name) for name in _stacks_of(model, "convert_experts_", "convert()")}
@@ -126,6 +127,11 @@ def _product(
 ) -> torch.Tensor:
     weight, scale_inv = getattr(self, name), getattr(self, f"{name}_scale_inv", None)
     if scale_inv is not None:
+        if weight.dtype not in FORMATS:
+            raise LinearError(
+                f"{name}: is {weight.dtype}, but quantize_experts_() made FP8 codes of it: a conversion such as model.bfloat16() has "
+                "destroyed them: convert the model first, then quantize it"
+            )
         out = grouped_linear(rows, weight, scale_inv, ends)
     else:
         options = getattr(self, "ingot_options", _DEFAULT)

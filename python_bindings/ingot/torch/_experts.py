@@ -54,8 +54,15 @@ def routed(
 ) -> torch.Tensor:
     """Returns for each token the sum of its experts' outputs, (tokens, hidden), in the order of top_k_index. first and second
     are functions of (rows, the expert of each row, ends), rows sorted by experts; the activation is in either. An index
-    from `experts` on counts as none; has_all: there is no such index, so that what no product writes need not be cleared."""
+    below 0 or from `experts` on counts as none. has_all: such an index is an exception, whose row is computed by some expert and
+    counts for nothing; otherwise such rows, many where other ranks have their experts, are not computed."""
     tokens, chosen = top_k_index.shape
+    lacks = (top_k_index < 0) | (top_k_index >= experts)
+    if has_all:
+        top_k_weights = top_k_weights.masked_fill(lacks, 0)
+        top_k_index = top_k_index.clamp(0, experts - 1)
+    else:
+        top_k_index = top_k_index.masked_fill(lacks, experts)
     of_rows, order = top_k_index.reshape(-1).sort(stable=True)
     inverse = torch.empty_like(order)
     inverse[order] = torch.arange(order.numel(), device=order.device)
@@ -81,10 +88,23 @@ def experts_mlp(
     """The gated MLP of each token's experts, in FP8: the sum over k of top_k_weights[:, k] * (silu(gate) * up) @ down[e].T, where
     gate and up are the halves of hidden_states @ gate_up[e].T and e is top_k_index[:, k].
 
-    hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers below the
-    number of experts, as torch.topk() gives them, and the router's weights. gate_up_weight: (experts, 2 * intermediate, hidden);
+    hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
+    torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts, 2 * intermediate, hidden);
     down_weight: (experts, hidden, intermediate). Returns (tokens, hidden) in the dtype of hidden_states. options: the recipe,
     "tensorwise" or "rowwise", as grouped_linear() takes them; both layers have its name. Raises LinearError."""
+    if top_k_index.is_floating_point():
+        raise LinearError(f"experts_mlp top_k_index: is {top_k_index.dtype}, expected integers: torch.topk(scores, k).indices")
+    if hidden_states.dim() != 2 or gate_up_weight.dim() != 3 or gate_up_weight.shape[2] != hidden_states.shape[1]:
+        raise LinearError(
+            f"experts_mlp gate_up_weight: has the shape {tuple(gate_up_weight.shape)} for hidden_states "
+            f"{tuple(hidden_states.shape)}, expected (experts, 2 * intermediate, hidden) for (tokens, hidden)"
+        )
+    experts, both, hidden = gate_up_weight.shape
+    if both % 2 != 0 or tuple(down_weight.shape) != (experts, hidden, both // 2):
+        raise LinearError(
+            f"experts_mlp down_weight: has the shape {tuple(down_weight.shape)} for gate_up_weight {tuple(gate_up_weight.shape)}, "
+            "expected (experts, hidden, intermediate) for (experts, 2 * intermediate, hidden)"
+        )
     if top_k_index.dim() != 2 or top_k_index.shape != top_k_weights.shape or hidden_states.shape[:1] != top_k_index.shape[:1]:
         raise LinearError(
             f"experts_mlp top_k_index: has the shape {tuple(top_k_index.shape)} for hidden_states {tuple(hidden_states.shape)} and "

@@ -53,6 +53,8 @@ def other_weights(model: torch.nn.Module) -> Tuple[OtherWeight, ...]:
                 parameter, torch.nn.parameter.UninitializedParameter
             ):
                 continue
+            if parameter.dim() == 3 and hasattr(module, "ingot_options"):
+                continue  # convert_experts_() has it computed in FP8
             if parameter.dim() < 2 or not parameter.is_floating_point() or parameter.element_size() < 2:
                 continue
             counted.add(id(parameter))
