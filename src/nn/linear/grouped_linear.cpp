@@ -87,17 +87,10 @@ GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
 }
 
 LinearWeightMemory GroupedLinearPlan::memory_of(const LinearCast& cast) const {
-  LinearWeightMemory memory;
-  if (!cast.any) return memory;
+  if (!cast.any) return {};
   MemoryPlaces places;
-  const auto [in, out, bias] = rows.shape;
-  const CastSpec& spec = cast.spec;
-  if (spec.codes) places.codes(memory.codes, spec.out, experts * out, in);
-  if (spec.transposed) places.codes(memory.transposed, spec.out, experts * in, out);
-  places.floats(memory.scale_inv, experts * scale_count(spec.scale, out, in));
-  if (spec.transposed_scale) {
-    places.floats(memory.transposed_scale_inv, experts * scale_count(*spec.transposed_scale, out, in));
-  }
+  LinearWeightMemory memory =
+      place_weights(places, cast.spec, rows.shape.out_features, rows.shape.in_features, experts);
   memory.bytes = std::max(places.bytes(), kLinearAlignment);
   return memory;
 }

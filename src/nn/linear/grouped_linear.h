@@ -1,5 +1,5 @@
 // The linear layers of a mixture of experts as functions of tensors: forward and backward of many layers of one shape,
-// each with the rows of its own tokens. They keep nothing between calls, as those of one layer do (linear_functions.h).
+// each of which has the rows of some tokens. Like linear_functions.h, they keep nothing between calls.
 //
 //   const GroupedLinearPlan plan = grouped_linear_plan({.config = rowwise(), .experts = E, .shape = {K, N}});
 //   const Float8View codes = cast_expert_weights(plan, backend, {.weight = w, .into = weight_region}, {stream});
@@ -105,8 +105,9 @@ struct GroupedLinearBackwardTensors {
   MemoryRegion scratch{};   // plan.backward_scratch()
 };
 
-// Errors: as those of linear_forward() and linear_backward(). On a GPU other than Hopper, and for features that are no
-// multiples of 16, the GEMMs' error says so.
+// Errors: Error{invalid_argument} that names the layer and the tensor, before anything is enqueued; then those of the
+// backend. Saved memory and scratch that overlap each other, the codes or prologue inputs are not found. On a GPU other
+// than Hopper, and for features that are no multiples of 16, the GEMMs' error says so.
 INGOT_API void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend,
                                       const GroupedLinearForwardTensors& tensors, const LinearRun& run);
 INGOT_API void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,

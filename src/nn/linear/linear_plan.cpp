@@ -311,15 +311,9 @@ void check_tokens(const LinearPlan& plan, std::int64_t tokens) {
 }  // namespace
 
 LinearWeightMemory LinearPlan::weight_memory() const {
-  LinearWeightMemory memory;
-  if (!weight.any) return memory;
+  if (!weight.any) return {};
   MemoryPlaces places;
-  const auto [in, out, bias] = shape;
-  const CastSpec& spec = weight.spec;
-  if (spec.codes) places.codes(memory.codes, spec.out, out, in);
-  if (spec.transposed) places.codes(memory.transposed, spec.out, in, out);
-  places.floats(memory.scale_inv, scale_count(spec.scale, out, in));
-  if (spec.transposed_scale) places.floats(memory.transposed_scale_inv, scale_count(*spec.transposed_scale, out, in));
+  LinearWeightMemory memory = place_weights(places, weight.spec, shape.out_features, shape.in_features);
   if (weight.is_fixed()) places.floats(memory.amax, 1);
   // Codes of a layer without features take some too: that there is memory says that there are codes.
   memory.bytes = std::max(places.bytes(), kLinearAlignment);

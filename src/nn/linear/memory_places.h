@@ -34,6 +34,19 @@ class MemoryPlaces {
   std::size_t bytes_ = 0;
 };
 
+// The codes of a weight [out, in] and their scale_inv; of several weights, those of one after those of another.
+inline LinearWeightMemory place_weights(MemoryPlaces& places, const CastSpec& spec, std::int64_t out, std::int64_t in,
+                                        std::int64_t weights = 1) {
+  LinearWeightMemory memory;
+  if (spec.codes) places.codes(memory.codes, spec.out, weights * out, in);
+  if (spec.transposed) places.codes(memory.transposed, spec.out, weights * in, out);
+  places.floats(memory.scale_inv, weights * scale_count(spec.scale, out, in));
+  if (spec.transposed_scale) {
+    places.floats(memory.transposed_scale_inv, weights * scale_count(*spec.transposed_scale, out, in));
+  }
+  return memory;
+}
+
 // A part's own region within its module's. A null region stays null.
 inline MemoryRegion part_of(const MemoryRegion& region, std::size_t begin, std::size_t bytes) {
   if (region.data == nullptr) return {};
