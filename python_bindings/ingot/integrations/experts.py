@@ -103,14 +103,14 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
     """transformers' experts function: hidden_states (tokens, hidden), of each token its experts and their weights (tokens, k). An
     index from the number of experts on, as expert parallelism has them of other ranks, counts as none."""
 
-    def first(rows, of_rows, ends, known):
-        hidden = known(_product(self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends))
-        if activation is not None:
-            return hidden
-        return self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
-
     activation = _activation_of(self)
-    second = lambda rows, of_rows, ends: _product(self, "down_proj", rows, of_rows, ends, activation)
+    first = lambda rows, of_rows, ends: _product(self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends)
+
+    def second(hidden, of_rows, ends):
+        if activation is None:
+            hidden = self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
+        return _product(self, "down_proj", hidden, of_rows, ends, activation)
+
     experts = self.down_proj.shape[0]
     has_all = torch.is_grad_enabled() and _has_all_experts(self)
     return routed(hidden_states, top_k_index, top_k_weights, experts, first, second, has_all)

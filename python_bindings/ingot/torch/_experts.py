@@ -53,7 +53,7 @@ def routed(
     has_all: bool = True,
 ) -> torch.Tensor:
     """Returns for each token the sum of its experts' outputs, (tokens, hidden), in the order of top_k_index. first and second
-    are functions of (rows, the expert of each row, ends), rows sorted by experts; the activation is in either. An index
+    are functions of (rows, the expert of each row, ends), rows sorted by experts; the activation is in `second`. An index
     below 0 or from `experts` on counts as none. has_all: such an index is an exception, whose row is computed by some expert and
     counts for nothing; otherwise such rows, many where other ranks have their experts, are not computed."""
     tokens, chosen = top_k_index.shape
@@ -71,7 +71,7 @@ def routed(
     # No product writes the rows of other ranks' experts, nor their gradients, and what a cast reads must be finite.
     lacking = None if has_all else (of_rows >= experts)[:, None]
     known = lambda rows: rows if lacking is None else rows.masked_fill(lacking, 0)
-    hidden = first(known(_Dispatch.apply(hidden_states, order, inverse, chosen)), of_rows, ends, known)
+    hidden = known(first(known(_Dispatch.apply(hidden_states, order, inverse, chosen)), of_rows, ends))
     out = known(second(hidden, of_rows, ends))
     by_token = _Permute.apply(out, inverse, order).view(tokens, chosen, out.shape[1])
     return (by_token * top_k_weights[..., None].to(out.dtype)).sum(1).to(hidden_states.dtype)
@@ -111,6 +111,6 @@ def experts_mlp(
             f"top_k_weights {tuple(top_k_weights.shape)}, expected (tokens, k) for both"
         )
 
-    first = lambda rows, _, ends, __: grouped_linear(rows, gate_up_weight, ends=ends, options=options)
+    first = lambda rows, _, ends: grouped_linear(rows, gate_up_weight, ends=ends, options=options)
     second = lambda rows, _, ends: grouped_linear(rows, down_weight, ends=ends, options=options, activation=SWIGLU)
     return routed(hidden_states, top_k_index, top_k_weights, gate_up_weight.shape[0], first, second)
