@@ -74,6 +74,13 @@ def make_inputs(torch: Any, case: Case, device: str) -> list[Inputs]:
     return made
 
 
+def make_weights(torch: Any, case: Case, device: str) -> tuple[Any, Any]:
+    """Of gate and up, and of the second product."""
+    scaled = lambda *sizes: (torch.randn(*sizes, device=device, dtype=torch.bfloat16) / sizes[-1] ** 0.5).requires_grad_()
+    both = scaled(case.experts, 2 * case.intermediate, case.hidden)
+    return both, scaled(case.experts, case.hidden, case.intermediate)
+
+
 def bf16_experts(torch: Any, multiply: Callable) -> Callable:
     """What users write: `multiply` is a grouped product of (rows, weights (experts, K, N), ends)."""
 
@@ -162,8 +169,7 @@ def timed(torch: Any, call: Callable, inputs: list[Inputs], weights: tuple[Any, 
 def measure(torch: Any, case: Case, device: str, chosen: list[str], rounds: int) -> list[dict[str, Any]]:
     inputs = make_inputs(torch, case, device)
     aligned = [x._replace(index=rounded_to_16(torch, x.index, case.experts)) for x in inputs]
-    scale = lambda *sizes: (torch.randn(*sizes, device=device, dtype=torch.bfloat16) / sizes[-1] ** 0.5).requires_grad_()
-    weights = (scale(case.experts, 2 * case.intermediate, case.hidden), scale(case.experts, case.hidden, case.intermediate))
+    weights = make_weights(torch, case, device)
     wanted = lambda name: name == "bf16, eager" or any(fnmatch.fnmatch(name, pattern) for pattern in chosen)
     calls = {name: call for name, call in contenders(torch, device).items() if wanted(name)}
     found: dict[str, dict[str, Any]] = {}
@@ -207,8 +213,7 @@ def measure(torch: Any, case: Case, device: str, chosen: list[str], rounds: int)
 
 def profile(torch: Any, case: Case, name: str) -> None:
     inputs = make_inputs(torch, case, "cuda")
-    scale = lambda *sizes: (torch.randn(*sizes, device="cuda", dtype=torch.bfloat16) / sizes[-1] ** 0.5).requires_grad_()
-    weights = (scale(case.experts, 2 * case.intermediate, case.hidden), scale(case.experts, case.hidden, case.intermediate))
+    weights = make_weights(torch, case, "cuda")
     call = contenders(torch, "cuda")[name]
     for x in inputs:
         step(torch, call, x, weights)
