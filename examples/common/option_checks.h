@@ -1,4 +1,4 @@
-// Checks of options for which CLI11 accepts invalid values.
+// How the examples read their command lines, and checks of options for which CLI11 accepts invalid values.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -39,6 +40,23 @@ inline CLI::Validator seed() {
                                std::numeric_limits<std::uint64_t>::max());
           },
           "UINT"};
+}
+
+// The options of a command line, which `add` adds to the app. Without a value the program ends with `status`: 0 after
+// --help, 2 if an option is wrong.
+template <class Options>
+std::optional<Options> parsed_options(const char* description, void (*add)(CLI::App&, Options&), int argc, char** argv,
+                                      int& status) {
+  CLI::App app(description);
+  Options options;
+  add(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    status = app.exit(error) == 0 ? 0 : 2;
+    return std::nullopt;
+  }
+  return options;
 }
 
 }  // namespace examples

@@ -105,16 +105,9 @@ void add_options(CLI::App& app, Options& options) {
 }  // namespace
 
 std::optional<Options> read_options(int argc, char** argv, int& status) {
-  CLI::App app("Decodes tokens with a model of Llama's kind, with its weights in bf16 and in fewer bits.");
-  Options options;
-  add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    status = app.exit(error) == 0 ? 0 : 2;  // 0: --help
-    return std::nullopt;
-  }
-  return options;
+  return examples::parsed_options(
+      "Decodes tokens with a model of Llama's kind, with its weights in bf16 and in fewer bits.", add_options, argc,
+      argv, status);
 }
 
 void check(const Options& options) {

@@ -119,16 +119,9 @@ void add_options(CLI::App& app, Options& options) {
 std::int64_t ModelShape::parameters() const { return 256 * embedding + blocks * 2 * width() * hidden + width() * 256; }
 
 std::optional<Options> read_options(int argc, char** argv, int& status) {
-  CLI::App app("Trains a byte-level language model twice, in bf16 and in FP8, from the same seed on the same batches.");
-  Options options;
-  add_options(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    status = app.exit(error) == 0 ? 0 : 2;  // 0: --help
-    return std::nullopt;
-  }
-  return options;
+  return examples::parsed_options(
+      "Trains a byte-level language model twice, in bf16 and in FP8, from the same seed on the same batches.",
+      add_options, argc, argv, status);
 }
 
 void complete(Options& options, bool on_gpu) {
