@@ -6,6 +6,7 @@
 //   cast bf16->e4m3fn scale=row+col out=codes,transposed pow2
 //   cast bf16->e4m3fn scale=tensor out=codes,transposed list
 //   cast bf16->e4m3fn scale=row+col out=codes,transposed stacked
+//   cast bf16->e4m3fn scale=row+col out=codes,transposed gathered
 //   cast bf16->e5m2 of=grad*(sigmoid(x)+...) scale=tensor out=codes,transposed,result,sum:f32
 //   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
 //   gemm e5m2*e5m2->bf16 nt scale=row,row fast kernel=sm90:128x256:2x1:4:cooperative

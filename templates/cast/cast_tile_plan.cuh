@@ -100,8 +100,9 @@ INGOT_HOST_DEVICE constexpr CastTilePlan cast_tile_plan() {
   CastTilePlan plan;
 
   plan.after_pass = !C.given_scales && (from_pass(C.codes) || from_pass(C.transposed));
-  plan.reads_first = plan.after_pass && from_pass(first_output(C));
-  plan.reads_second = plan.after_pass && kTwo && from_pass(C.transposed);
+  // Readers are not counted where each tile reads the maxima of any rows: those are cleared before they are raised.
+  plan.reads_first = plan.after_pass && !Source::kGathered && from_pass(first_output(C));
+  plan.reads_second = plan.after_pass && !Source::kGathered && kTwo && from_pass(C.transposed);
 
   // Blocks of an expression, or of its kept values with sums, take one tile, so that no other tile's sums are there.
   plan.sums_apart = C.sum && C.unaligned && (Source::kFused || C.kept);

@@ -126,7 +126,7 @@ INGOT_DEVICE float* factor_at(const CastOutput& output, const TilePosition& at, 
 // Computes the scales from maxima, and writes the factors. All threads of the block call it. Last: the
 // block computes no more scales of this tile, so that nothing here need be free again. LanesAnew: no lane stays in a
 // register for the block's next tile.
-template <Granularity Scale, Fp8Format Out, bool Last, bool LanesAnew = false, HighPrecision Value>
+template <class Source, Granularity Scale, Fp8Format Out, bool Last, bool LanesAnew = false, HighPrecision Value>
 INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const CastTilesParams& p,
                                                 const TilePosition& at, const Vec8<Value> (&values)[kRowsPerRun],
                                                 CastTilesShared& shared) {
@@ -158,9 +158,10 @@ INGOT_DEVICE ThreadScales<Scale> dynamic_scales(const CastOutput& output, const 
     const u32 row = at.row + RowMaxima::index_of_lane(lane);
     float scale = 0.0F;
     if (row < at.rows) {
-      scale = scale_of(extents.index(row), bits);
+      const i64 index = extents.index(row);
+      scale = scale_of(kLocal ? index : Source::row_of(p.source, index), bits);
       if (extents.leading && RowMaxima::answers(lane)) {
-        *factor_at<Scale>(output, at, row, extents.index(row)) = factor_from_dynamic_scale(scale);
+        *factor_at<Scale>(output, at, row, index) = factor_from_dynamic_scale(scale);
       }
     }
     INGOT_UNROLL

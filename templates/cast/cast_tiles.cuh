@@ -78,7 +78,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     load();
     start_in_turn();
   } else {
-    if constexpr (kCodes && kTransposed && !Source::kFused && !C.kept) {
+    if constexpr (kCodes && kTransposed && !Source::kFused && !Source::kGathered && !C.kept) {
       C.unaligned ? prefetch_tile_by_line<Source>(p.source, at) : prefetch_tile<Source>(p.source, at);
     }
     start_in_turn();
@@ -108,7 +108,7 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
   // Codes with the first scales.
   if constexpr (!kGiven) {
     constexpr bool kLast = C.unaligned && !kTwo;
-    scales = dynamic_scales<kScale, Out, kLast, kPlan.lanes_anew>(output, p, at, values, shared);
+    scales = dynamic_scales<Source, kScale, Out, kLast, kPlan.lanes_anew>(output, p, at, values, shared);
   }
   [[maybe_unused]] PendingMaxima<kScale, Value> maxima;
   U32x2 codes[kRowsPerRun] = {};
@@ -139,7 +139,8 @@ INGOT_DEVICE void cast_tile(const CastTilesParams& p, u32 tile, CastTilesShared&
     if constexpr (kGiven) {
       record(p.transposed, p.source, at, PendingMaxima<kTransposedScale, Value>::of(values), shared);
     } else {
-      transposed_scales = dynamic_scales<kTransposedScale, Out, C.unaligned>(p.transposed, p, at, values, shared);
+      transposed_scales =
+          dynamic_scales<Source, kTransposedScale, Out, C.unaligned>(p.transposed, p, at, values, shared);
     }
     if constexpr (C.unaligned && !(kPlan.stores_each_row && kGiven)) {
       [[maybe_unused]] float no_sums[kVec8];

@@ -42,6 +42,8 @@ struct ValueSource {
   static constexpr u32 kRows = count_inputs<F>(InputKind::row);
   // Three Vec8s or more are read per Vec8 of values: kernels give such expressions more registers.
   static constexpr bool kMany = kMatrices + kColumns > 2;
+  // Are the rows found by an index (cast_gathered.cuh)?
+  static constexpr bool kGathered = false;
 
   // May rows be read 8 elements at a time, from columns that are multiples of 8?
   INGOT_HOST_DEVICE static bool aligned(const SourceParams& p) {
@@ -207,6 +209,9 @@ struct ValueSource {
     const Pointers at = pointers_at(p, row, col);
     return values(fetch(p, at, 0, 0), fetch_columns(at, 0));
   }
+
+  // The row of the input from which those of row `row` come.
+  INGOT_DEVICE static i64 row_of(const SourceParams&, i64 row) { return row; }
 
   // Computes one value.
   INGOT_DEVICE static Value element(const SourceParams& p, i64 row, i64 col) { return element_of<F>(p, row, col); }

@@ -250,6 +250,29 @@ BOOST_AUTO_TEST_CASE(plans_of_stacked_matrices) {
   BOOST_TEST((cast_schedule(rounded) == CastSchedule::tiles));
 }
 
+// Gathered rows are cast in tiles, after a pass over all rows of the input, whose maxima are in scratch memory.
+BOOST_AUTO_TEST_CASE(plans_of_gathered_rows) {
+  FakeStream stream;
+  stream.part = kH200;
+  const auto plan = [&](const std::string& words, bool aligned = true) {
+    const CastCall call{.rows = 256, .cols = 512, .source_aligned = aligned, .input_rows = 33};
+    return cast_plan(cast(words + " gathered"), call, kH200, stream);
+  };
+  const auto maxima = [&](const std::string& words) {
+    const CastPlan found = plan(words);
+    BOOST_TEST((found.first == Pass::first && found.main == Pass::main && !found.waits_for_end), words);
+    BOOST_TEST((found.tile_rows_log2 == 7U && found.scratch.sums == 0), words);
+    return found.scratch.maxima;
+  };
+  BOOST_TEST(maxima("scale=tensor out=codes,transposed") == AmaxPartialsLaunch::kMaxBlocks);
+  BOOST_TEST(maxima("scale=row out=codes") == 33);
+  BOOST_TEST(maxima("scale=row out=codes,transposed") == 33);
+  BOOST_TEST(maxima("scale=row+col out=codes,transposed") == 1 + 33 + 512);
+  BOOST_TEST((plan("scale=row+col out=codes,transposed", false).main == Pass::unaligned));
+  const CastPlan groups = plan("scale=1x128 out=codes");
+  BOOST_TEST((!groups.first && groups.main == Pass::main && !groups.waits_for_end && groups.scratch.bytes() == 0));
+}
+
 // A cast that knows its amax takes the main stage alone: not whole, no kept values, no memory for maxima.
 BOOST_AUTO_TEST_CASE(plans_with_a_known_amax) {
   FakeStream stream;

@@ -143,6 +143,18 @@ const std::vector<Golden> kGolden{
      "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 128, .cols = 128}}, .transposed = {.written = "
      "true, .scale = {.rows = 128, .cols = 128}}, .given_scales = false, .result = false, .sum = false, .unaligned = "
      "true}>;\n"},
+    // The maxima are those of all rows.
+    {"cast bf16->e4m3fn scale=row+col out=codes,transposed gathered", Pass::first,
+     "// maxima of rows columns of bf16\n"
+     "#include \"cast/amax.cuh\"\n"
+     "constexpr auto kKernel = &ingot::amax_tiles<ingot::ValueSource<ingot::bf16>, ingot::AmaxTilesConfig{.tensor = "
+     "false, .rows = true, .columns = true}>;\n"},
+    {"cast f16->e4m3fn scale=row out=codes pow2 gathered", Pass::main,
+     "// cast f16->e4m3fn scale=row out=codes gathered\n"
+     "#include \"cast/cast_gathered.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_tiles<ingot::GatheredSource<ingot::f16>, ingot::e4m3fn, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {}, .given_scales = "
+     "false, .result = false, .sum = false}>;\n"},
     // Stacked matrices are one matrix to what goes along the rows.
     {"cast bf16->e4m3fn scale=1x128 out=codes stacked", Pass::main,
      "// cast bf16->e4m3fn scale=1x128 out=codes\n"

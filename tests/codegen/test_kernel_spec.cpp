@@ -225,7 +225,7 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
 
   const std::string options =
       "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded, "
-      "fast, rounded=<dtype>, list or stacked";
+      "fast, rounded=<dtype>, list, stacked or gathered";
   BOOST_TEST(parse_error("amax bf16 pow2") ==
              "\"pow2\" is no word of amax; expected scale=<granularity>, rounded=<dtype> or list");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);
@@ -358,6 +358,40 @@ BOOST_AUTO_TEST_CASE(stacked_matrices) {
              codes +
                  ",result stacked: result is set, but there is no pointwise expression: the values are the input's "
                  "own elements");
+}
+
+BOOST_AUTO_TEST_CASE(gathered_rows) {
+  const CastSpec spec{.transposed = true, .pow2 = true, .transposed_scale = kColumnwise, .gathered = true};
+  const std::string line = "cast bf16->e4m3fn scale=tensor+col out=codes,transposed pow2 gathered";
+  BOOST_TEST(print(spec) == line);
+  BOOST_TEST((parse("cast bf16->e4m3fn gathered scale=tensor+col out=codes,transposed pow2") == KernelSpec(spec)));
+  BOOST_TEST(parse_error(line + " gathered") == "\"gathered\" gives gathered a second time");
+  std::set<std::size_t> hashes;
+  for (const char* const words : {"", " list", " stacked", " gathered"}) {
+    hashes.insert(hash_value(parse(std::string("cast bf16->e4m3fn scale=row out=codes") + words)));
+  }
+  BOOST_TEST(hashes.size() == 4U);
+  const std::string codes = "cast bf16->e4m3fn scale=tensor out=codes";
+  BOOST_TEST(refusal(CastSpec{.list = true, .gathered = true}) ==
+             codes +
+                 " list gathered: gathered is set, but the matrices of a list have no index: leave one of them out");
+  BOOST_TEST(refusal(CastSpec{.stacked = true, .gathered = true}) ==
+             codes + " stacked gathered: gathered is set, but stacked matrices have no index: leave one of them out");
+  BOOST_TEST(refusal(CastSpec{.sum = Dtype::f32, .gathered = true}) ==
+             codes + ",sum:f32 gathered: gathered is set, but gathered rows have no column sums: cast without them");
+  BOOST_TEST(refusal(CastSpec{.source = ScaleSource::given, .gathered = true}) ==
+             codes + " given gathered: gathered is set, but gathered rows have no given scales: let them be dynamic");
+  BOOST_TEST(refusal(CastSpec{.pointwise = parse_pointwise("abs(x)"), .gathered = true}) ==
+             "cast bf16->e4m3fn of=abs(x) scale=tensor out=codes gathered: gathered is set, but gathered rows have no "
+             "expression: compute it first, with elementwise");
+  BOOST_TEST(refusal(CastSpec{.result = true, .gathered = true}) ==
+             codes +
+                 ",result gathered: result is set, but there is no pointwise expression: the values are the input's "
+                 "own elements");
+  BOOST_TEST(
+      refusal(CastSpec{.in = Dtype::f32, .rounded = Dtype::bf16, .gathered = true}) ==
+      "cast f32->e4m3fn scale=tensor out=codes rounded=bf16 gathered: rounded is set, but only lists and stacked "
+      "matrices round their values first: set list or stacked");
 }
 
 BOOST_AUTO_TEST_CASE(parsed_specs_are_validated) {

@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(is_taken_by_casts_with_one_dynamic_scale) {
     BOOST_TEST(
         refusal_of(line, one) ==
             "cast known_amax: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): lists, stacked "
-            "matrices, given scales and other granularities do not take it",
+            "matrices, gathered rows, given scales and other granularities do not take it",
         line);
   }
   const char* const takes = "cast bf16->e4m3fn scale=tensor out=codes";

@@ -425,8 +425,9 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
   expect_clean("expressions and sums", unique);
 }
 
-// Lists of what expressions do not have: maxima alone, and values that are rounded first. Stacked matrices.
-BOOST_AUTO_TEST_CASE(lists_of_shards_and_stacked_matrices) {
+// Lists of what expressions do not have: maxima alone, and values that are rounded first. Stacked matrices, gathered
+// rows.
+BOOST_AUTO_TEST_CASE(lists_of_shards_stacked_matrices_and_gathered_rows) {
   std::vector<Job> jobs;
   const auto add = [&](const Source& source) {
     for (const Target target : kSupportedTargets) {
@@ -452,7 +453,17 @@ BOOST_AUTO_TEST_CASE(lists_of_shards_and_stacked_matrices) {
     const KernelSpec spec = parse(fmt::format("cast {} stacked", words));
     for (const Pass pass : passes(spec)) add(generate(spec, pass));
   }
-  expect_clean("lists of shards and stacked matrices", jobs);
+  for (const char* const words :
+       {"bf16->e4m3fn scale=tensor out=codes,transposed", "bf16->e4m3fn scale=row+col out=codes,transposed",
+        "bf16->e4m3fn scale=row out=codes", "f16->e5m2 scale=1x128+128x1 out=codes,transposed",
+        "f32->e4m3fn scale=row+col out=codes,transposed", "f16->e4m3fn scale=1x128 out=codes,transposed",
+        "bf16->e5m2fnuz scale=row out=codes,transposed", "bf16->e4m3fn scale=col out=codes,transposed"}) {
+    const KernelSpec spec = parse(fmt::format("cast {} gathered", words));
+    for (const Pass pass : passes(spec)) {
+      if (pass != Pass::first) add(generate(spec, pass));
+    }
+  }
+  expect_clean("lists of shards, stacked matrices and gathered rows", jobs);
 }
 
 // A cast that reads what its first pass wrote must not read it before that pass has ended.
@@ -464,6 +475,20 @@ BOOST_AUTO_TEST_CASE(kept_values_are_read_in_turn, *test::once()) {
     BOOST_TEST(wait != std::string::npos, rest);
     for (const char* const access : {"ld.global", "st.global", "atom.", "red."}) {
       BOOST_TEST(ptx.find(access) > wait, rest << ": " << access << " comes before the wait");
+    }
+  }
+}
+
+// An index of rows may be what the kernel before wrote. Where no pass of the cast's own has waited for that, nothing is
+// read, or prefetched, before the wait.
+BOOST_AUTO_TEST_CASE(an_index_is_read_in_turn, *test::once()) {
+  const KernelSpec spec = parse("cast bf16->e4m3fn scale=1x128+128x1 out=codes,transposed gathered");
+  for (const Pass pass : {Pass::main, Pass::unaligned}) {
+    const std::string ptx = nvrtc().ptx(generate(spec, pass), {9, 0, true});
+    const std::size_t wait = ptx.find("griddepcontrol.wait");
+    BOOST_TEST(wait != std::string::npos);
+    for (const char* const access : {"ld.global", "st.global", "prefetch"}) {
+      BOOST_TEST(ptx.find(access) > wait, access << " comes before the wait");
     }
   }
 }

@@ -18,6 +18,7 @@
 #include "cast/amax.cuh"
 #include "cast/amax_history.cuh"
 #include "cast/amax_scales.cuh"
+#include "cast/cast_gathered.cuh"
 #include "cast/cast_list.cuh"
 #include "cast/cast_output.cuh"
 #include "cast/cast_row_groups.cuh"
@@ -187,6 +188,7 @@ constexpr int kOfCast = kInstantiated<
     &cast_tiles<ValueSource<In>, Out,
                 CastConfig{.codes = kRowGroupScale, .transposed = kColumnGroupScale, .sum = true}>,
     &cast_tiles<ValueSource<In>, Out, CastConfig{.transposed = kBlockScale, .given_scales = true, .result = true}>,
+    &cast_tiles<GatheredSource<In>, Out, CastConfig{.codes = kRowScale, .transposed = kColumnScale}>,
     &gemm_simt<Out, e5m2, In>>;
 
 template <class Source>

@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(version_and_help) {
   const Result show = run("show --help");
   BOOST_TEST(show.code == 0);
   CHECK_CONTAINS(show.out, "cast bf16->e4m3fn scale=row out=codes,transposed pow2");
-  for (const char* part : {" of=", " list", " stacked", "row+col", " given", "kernel=", "dequant_matmul ",
+  for (const char* part : {" of=", " list", " stacked", " gathered", "row+col", " given", "kernel=", "dequant_matmul ",
                            "pack_weight ", "quantize_mx ", "float_quantize "}) {
     CHECK_CONTAINS(show.out, part);
   }

@@ -333,6 +333,7 @@ Specs:
   cast bf16->e4m3fn scale=tensor out=codes given
   cast bf16->e4m3fn scale=tensor out=codes,transposed list
   cast bf16->e4m3fn scale=row+col out=codes,transposed stacked
+  cast bf16->e4m3fn scale=row+col out=codes,transposed gathered
   gemm e4m3fn*e5m2->bf16 nt scale=tensor,tensor bias fast
   gemm e4m3fn*e4m3fn->bf16 nt scale=row,row epilogue="silu(x) * gate" also=preactivation
   gemm e5m2*e5m2->bf16 nt scale=row,row kernel=sm90

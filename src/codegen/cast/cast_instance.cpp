@@ -20,6 +20,7 @@ std::string source_text(Dtype in) { return fmt::format("ingot::ValueSource<{}>",
 
 std::string source_text(const CastSpec& spec) {
   if (spec.rounded) return fmt::format("ingot::RoundedSource<{}, {}>", type_text(spec.in), type_text(*spec.rounded));
+  if (spec.gathered) return fmt::format("ingot::GatheredSource<{}>", type_text(spec.in));
   if (!spec.pointwise) return source_text(spec.in);
   return fmt::format("ingot::ValueSource<{}, ingot::{}, {}>", type_text(spec.in), kFunctorName,
                      aggregate_text("ValueConfig", {field("unrounded", spec.unrounded)}));
@@ -118,7 +119,7 @@ TemplateInstance first_instance(const CastSpec& spec, bool keeps) {
   const FirstPass::Kind kind = wanted.kind();
   if (!spec.pointwise && kind == FirstPass::Kind::partials) return amax_partials(spec.in);
   if (!spec.pointwise && kind == FirstPass::Kind::rows) return amax_rows(spec.in);
-  const std::string source = source_text(spec);
+  const std::string source = spec.gathered ? source_text(spec.in) : source_text(spec);  // maxima of all rows
   const std::string values = value_words(spec);
   TemplateInstance made =
       kind == FirstPass::Kind::partials
@@ -164,7 +165,8 @@ TemplateInstance cast_tiles(const CastSpec& spec, Pass pass) {
   const std::string words = kernel_words(spec) + (pass == Pass::unaligned ? " (any alignment)" : "");
   if (spec.list) return {"cast/cast_list.cuh", fmt::format("cast_list<{}>", arguments), words, functor(spec)};
   if (spec.stacked) return {"cast/cast_stack.cuh", fmt::format("cast_stack<{}>", arguments), words, functor(spec)};
-  return {"cast/cast_tiles.cuh", fmt::format("cast_tiles<{}>", arguments), words, functor(spec)};
+  const char* const header = spec.gathered ? "cast/cast_gathered.cuh" : "cast/cast_tiles.cuh";
+  return {header, fmt::format("cast_tiles<{}>", arguments), words, functor(spec)};
 }
 
 // Does the expression take many instructions for an element? The GPU's own functions, which fast math uses, do not.
@@ -212,7 +214,7 @@ ExtraPasses extra_passes(const CastSpec& spec) {
   const bool first = schedule == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
   return {.first = first,
           .finish = spec.sum.has_value(),
-          .whole = first && !spec.list && !spec.stacked,
+          .whole = first && !spec.list && !spec.stacked && !spec.gathered,
           .unaligned = spec.transposed,
           .wide = schedule == CastSchedule::rows,
           .first_wide = schedule == CastSchedule::rows_then_tiles,

@@ -8,7 +8,7 @@
 namespace ingot {
 
 CastSchedule cast_schedule(const CastSpec& spec) {
-  if (spec.source != ScaleSource::dynamic || spec.list || !spec.codes) return CastSchedule::tiles;
+  if (spec.source != ScaleSource::dynamic || spec.list || spec.gathered || !spec.codes) return CastSchedule::tiles;
   if (!spec.transposed) {
     if (spec.sum || (spec.stacked && spec.rounded)) return CastSchedule::tiles;
     if (spec.scale == kRowwise) return CastSchedule::rows;
@@ -110,13 +110,13 @@ Pass rows_pass(const CastSpec& spec, const CastCall& call, const CastDevice& dev
   return shape.blocks != 0 && stream.may_launch(wide) ? wide : Pass{stage};
 }
 
-// How many floats of scratch memory the first stage needs for its maxima, if each has one writer.
-i64 maxima_count(const CastSpec& spec, i64 rows) {
+// How many floats of scratch memory the first stage needs for its maxima, if each has one writer. `rows`: of the input.
+i64 maxima_count(const CastSpec& spec, i64 rows, i64 cols) {
   if (spec.list || spec.stacked) return 0;  // tiles raise them
   if (cast_schedule(spec) == CastSchedule::rows_then_tiles) return rows;
   switch (first_pass(spec).kind()) {
-    case FirstPass::Kind::none:
-    case FirstPass::Kind::tiles: return 0;  // the stream's zeros
+    case FirstPass::Kind::none: return 0;
+    case FirstPass::Kind::tiles: return spec.gathered ? 1 + rows + cols : 0;  // the stream's zeros
     case FirstPass::Kind::partials: return AmaxPartialsLaunch::kMaxBlocks;
     case FirstPass::Kind::rows: return rows;
   }
@@ -154,7 +154,7 @@ CastPlan plan_of_tiles(const CastSpec& spec, const CastCall& call, const CastDev
     return plan;
   }
   const ExtraPasses extra = call.knows_amax ? ExtraPasses{} : extra_passes(spec);
-  if (!call.knows_amax) plan.scratch.maxima = maxima_count(spec, rows);
+  if (!call.knows_amax) plan.scratch.maxima = maxima_count(spec, call.input_rows.value_or(rows), cols);
   if (extra.kept) {
     CastScratch with_values = plan.scratch;
     with_values.kept_stride = ceil_div(cols, i64{kVec8}) * kVec8;

@@ -27,7 +27,7 @@ CastSchedule cast_schedule(const CastSpec& spec);
 
 // The maxima that a cast in tiles needs beforehand, and the kernel that finds them: none, amax_partials (one maximum
 // per block), amax_rows, or amax_tiles (raises maxima that must be cleared first). Lists and stacked matrices have a
-// kernel to themselves that raises maxima.
+// kernel to themselves that raises maxima. Where rows are gathered, it looks at all rows of the input.
 struct FirstPass {
   enum class Kind : std::uint8_t { none, partials, rows, tiles };
   bool tensor = false;
@@ -60,13 +60,14 @@ CastConfig cast_tiles_config(const CastSpec& spec, Variant variant);
 // ---- What a call decides -------------------------------------------------------------------------------------------
 
 struct CastCall {
-  std::int64_t rows = 0, cols = 0;
+  std::int64_t rows = 0, cols = 0;  // of the codes
   // Do rows start at multiples of 16 bytes: those of all that the values are computed from; those of the codes (of 8
   // bytes) and the result; those of the transposed codes?
   bool source_aligned = true;
   bool outputs_aligned = true;
   bool transposed_aligned = true;
-  bool knows_amax = false;  // of dynamic tensorwise scales: then nothing looks for it
+  bool knows_amax = false;                   // of dynamic tensorwise scales: then nothing looks for it
+  std::optional<std::int64_t> input_rows{};  // if they are gathered
 };
 
 // A GPU, or what a stream can use of it.
@@ -97,7 +98,7 @@ struct CastScratch {
   std::int64_t kept_stride = 0;  // of the rows of the kept values, in elements
   std::int64_t kept_bytes = 0;
   std::int64_t sums = 0;    // floats: of the columns, for each row of tiles of 128 rows
-  std::int64_t maxima = 0;  // floats: those of the first stage that have one writer
+  std::int64_t maxima = 0;  // floats: those of the first stage, unless they are the stream's zeros
   std::int64_t bytes() const { return kept_bytes + (sums + maxima) * std::int64_t{sizeof(float)}; }
 };
 

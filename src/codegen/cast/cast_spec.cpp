@@ -36,6 +36,18 @@ void require_stackable(const CastSpec& spec) {
   refuse_also(spec.sum.has_value(), "stacked matrices have no column sums", "cast each of them alone");
 }
 
+void require_gatherable(const CastSpec& spec) {
+  if (!spec.gathered) return;
+  const auto refuse_also = [&](bool also, const char* what, const char* advice) {
+    if (also) refuse(spec, fmt::format("gathered is set, but {}: {}", what, advice));
+  };
+  refuse_also(spec.list, "the matrices of a list have no index", "leave one of them out");
+  refuse_also(spec.stacked, "stacked matrices have no index", "leave one of them out");
+  refuse_also(!spec.pointwise.empty(), "gathered rows have no expression", "compute it first, with elementwise");
+  refuse_also(spec.sum.has_value(), "gathered rows have no column sums", "cast without them");
+  refuse_also(spec.source == ScaleSource::given, "gathered rows have no given scales", "let them be dynamic");
+}
+
 void require_transposed_scale(const CastSpec& spec) {
   if (!spec.transposed_scale) return;
   require_scale(spec, "transposed_scale", *spec.transposed_scale, kCastGranularities);
@@ -75,6 +87,7 @@ const char* take_option(const SpecReader& reader, const SpecOption& option, Cast
   if (word == "fast") return spec.fast_math = true, "fast";
   if (word == "list") return spec.list = true, "list";
   if (word == "stacked") return spec.stacked = true, "stacked";
+  if (word == "gathered") return spec.gathered = true, "gathered";
   if (word == "given") return spec.source = ScaleSource::given, "given";
   if (word == "pow2") return spec.pow2 = true, "pow2";
   if (key == "rounded") return spec.rounded = reader.dtype(value, word), "rounded";
@@ -122,6 +135,7 @@ std::string print_spec(const CastSpec& spec) {
   if (spec.rounded) line += fmt::format(" rounded={}", name(*spec.rounded));
   if (spec.list) line += " list";
   if (spec.stacked) line += " stacked";
+  if (spec.gathered) line += " gathered";
   return line;
 }
 
@@ -141,6 +155,7 @@ void validate_spec(const CastSpec& spec) {
   if (spec.sum) require_dtype(spec, "sum", *spec.sum, kHighPrecisionDtypes);
   if (spec.sum && spec.list) refuse(spec, "sum is set, but a list of casts has no column sums: cast that matrix alone");
   require_stackable(spec);
+  require_gatherable(spec);
   require_transposed_scale(spec);
   require_source(spec, spec.source);
   if (spec.source == ScaleSource::given && spec.pow2) {
@@ -151,7 +166,8 @@ void validate_spec(const CastSpec& spec) {
 std::uint64_t hash_spec(const CastSpec& spec) {
   const std::uint64_t scale = mix(bits(spec.scale));
   const int flags = (spec.unrounded ? 1 : 0) | (spec.fast_math ? 2 : 0) | (spec.result ? 4 : 0) | (spec.pow2 ? 8 : 0) |
-                    (spec.source == ScaleSource::given ? 16 : 0) | (spec.list ? 32 : 0) | (spec.stacked ? 64 : 0);
+                    (spec.source == ScaleSource::given ? 16 : 0) | (spec.list ? 32 : 0) | (spec.stacked ? 64 : 0) |
+                    (spec.gathered ? 128 : 0);
   const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
   const int rounded = spec.rounded ? 1 + static_cast<int>(*spec.rounded) : 0;
   return mix(seed<CastSpec>() + pack(spec.in, spec.out, spec.codes, spec.transposed, flags, sum, rounded) +
@@ -168,11 +184,11 @@ void read_spec(const SpecReader& reader, CastSpec& spec) {
   spec.out = reader.dtype(out, dtypes);
   reader.each_option(2,
                      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, "
-                     "unrounded, fast, rounded=<dtype>, list or stacked",
+                     "unrounded, fast, rounded=<dtype>, list, stacked or gathered",
                      [&](const SpecOption& option) { return take_option(reader, option, spec); });
 }
 
-// No expression, sum, list or stacked matrices.
+// No expression, sum, list, stacked matrices or gathered rows.
 void list_valid(std::vector<CastSpec>& specs) {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kFp8Dtypes) list_casts(in, out, specs);

@@ -53,6 +53,10 @@ struct CastSpec {
   // Casts matrices of one size that stand one after the other in one tensor (CastTensors::matrices), each with its own
   // scales: the weights of a mixture of experts. Without an expression and sum, and not of a list.
   bool stacked = false;
+  // Row r of the codes is that of row CastTensors::row_index[r] of the input: what each expert of a mixture has of the
+  // tokens, without a copy of their rows. Scales are dynamic; those of the whole tensor and of columns are those of all
+  // rows of the input, taken or not. Without an expression and sum, and neither of a list nor of stacked matrices.
+  bool gathered = false;
   bool operator==(const CastSpec&) const = default;
 };
 

@@ -12,6 +12,15 @@ namespace ingot {
 
 class Stream;
 
+// Which of a matrix's rows each of `rows` others is: data[r] of row r, in the device's memory. They may be in any
+// order, and repeat. A GPU's values are not seen by the host: where one is no row of the matrix, the values of that row
+// are unspecified, but nothing outside of the tensors is read.
+struct RowIndex {
+  const std::int32_t* data = nullptr;
+  std::int64_t rows = 0;
+  Device device{};
+};
+
 // A tensor that the spec does not ask for stays a default Tensor. Matrices may have any row stride.
 //
 // Factors of 1x128 groups are written row by row into a vector or, into a matrix f32[ceil(cols / 128), rows], one row
@@ -24,6 +33,9 @@ struct CastTensors {
   // f32[matrices * scale_count(scale, R, cols)], those of the first matrix, then of the second, and so on, as are
   // scales, amax and what is of the transposed codes. A grouped GEMM reads codes and transposed as its b.
   std::int64_t matrices = 1;
+  // With spec.gathered: the rows that are cast, M of them; more or fewer than the input has. Then `rows` of codes,
+  // transposed and scale_inv is M. An input without rows takes no index but an empty one.
+  RowIndex row_index{};
   Tensor codes{};                 // [rows, cols] of spec.out
   Tensor transposed{};            // [cols, rows] of spec.out
   Tensor scale_inv;               // f32[scale_count] (see above), of the codes, or of both
@@ -37,7 +49,8 @@ struct CastTensors {
   Tensor transposed_amax{};
 
   // With dynamic scales of the whole tensor, for all codes: f32[1], the largest |value| that is cast, where it is known
-  // already. Then no pass looks for it, and the results have the same bits. Otherwise missing. Not of stacked matrices.
+  // already. Then no pass looks for it, and the results have the same bits. Otherwise missing. Not of stacked matrices,
+  // nor of gathered rows.
   Tensor known_amax{};
 
   // Of an expression, in the order of spec.pointwise.inputs(): a matrix [rows, cols] or, for [col], a vector [1, cols]

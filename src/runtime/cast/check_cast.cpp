@@ -11,6 +11,7 @@
 
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/cast/cast_stack.h"
+#include "ingot/runtime/cast/row_index.h"
 #include "ingot/runtime/core/check.h"
 #include "ingot/runtime/core/check_tensor.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
@@ -25,13 +26,37 @@ constexpr PointwiseInputNames kCastInputs{"cast inputs[0]", "cast inputs[1]", "c
 constexpr ScaledMatrix kScaledMatrix{
     .whole = "one for the whole matrix", .row = "one for each row", .in_row = "in a row", .of = ""};
 
+// The parts of codes whose rows are gathered.
+constexpr ScaledMatrix kScaledRows{.whole = "one for the whole tensor",
+                                   .row = "one for each row of the index",
+                                   .in_row = "in a row of the codes",
+                                   .of = " of the codes"};
+
+// `bytes`: what is read.
+Range check_row_index(const CastSpec& spec, const CastTensors& tensors, Device device, Tensor& bytes) {
+  constexpr const char* kWhat = "cast row_index";
+  const RowIndex& index = tensors.row_index;
+  const auto refuse_index = [&](const std::string& message) {
+    throw Error(ErrorCode::invalid_argument, kWhat, message);
+  };
+  if (!spec.gathered) {
+    if (index.data == nullptr && index.rows == 0) return {kWhat, &bytes, 0};
+    refuse_index(fmt::format("has {} rows; it must not be given (a default RowIndex instead): the spec gathers none",
+                             index.rows));
+  }
+  const std::string fault = fault_of(index, tensors.input.rows, device);
+  if (!fault.empty()) refuse_index(fault);
+  bytes = bytes_of(index);
+  return {kWhat, &bytes, static_cast<std::size_t>(bytes.cols)};
+}
+
 Range check_result(const CastSpec& spec, const CastTensors& tensors, Device device) {
   if (!spec.result) return check_absent("cast result", tensors.result, "the spec does not ask for this output");
   return check_matrix("cast result", tensors.result, spec.in, tensors.input.rows, tensors.input.cols, device,
                       "the input's shape");
 }
 
-// The rows of each matrix, if they are stacked. Refuses numbers of them that the input cannot have.
+// The rows of the codes; of each matrix, if they are stacked. Refuses numbers of these that the input cannot have.
 std::int64_t rows_of_each(const CastSpec& spec, const CastTensors& tensors) {
   const std::int64_t matrices = tensors.matrices;
   const Tensor& input = tensors.input;
@@ -48,7 +73,15 @@ std::int64_t rows_of_each(const CastSpec& spec, const CastTensors& tensors) {
   if (matrices > 1 && input.cols > std::numeric_limits<std::int64_t>::max() / matrices) {
     refuse_number(fmt::format("the cast input is {}: that many columns in all overflow 64 bits", describe(input)));
   }
-  return stacked_rows(tensors);
+  return spec.gathered ? tensors.row_index.rows : stacked_rows(tensors);
+}
+
+const char* why_codes(const CastSpec& spec) {
+  return spec.gathered ? "the rows of the index, the columns of the input" : "the input's shape";
+}
+const char* why_transposed(const CastSpec& spec) {
+  if (spec.gathered) return "the columns of the input, the rows of the index";
+  return spec.stacked ? "the transpose of each matrix, one after the other" : "the input's shape, transposed";
 }
 
 // The scales of all stacked matrices.
@@ -76,7 +109,11 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   const Tensor& input = tensors.input;
   const Range input_range = check_values("cast input", input, spec.in, spec.pointwise, device);
   const std::int64_t matrices = tensors.matrices;
+  Tensor index_bytes;
+  const Range index_range = check_row_index(spec, tensors, device, index_bytes);
   const std::int64_t rows = rows_of_each(spec, tensors);
+  const std::int64_t all_rows = spec.gathered ? rows : input.rows;
+  const ScaledMatrix& parts = spec.gathered ? kScaledRows : kScaledInput;
   const auto check_codes = [&](const char* what, const Tensor& codes, bool asked, std::int64_t r, std::int64_t c,
                                const char* because) {
     if (!asked) return check_absent(what, codes, "the spec does not ask for this output");
@@ -87,13 +124,13 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
                                  const char* why_not) {
     if (!asked) return check_absent(what, values, why_not);
     if (spec.stacked) return check_stacked_scales(what, values, scale, matrices, rows, input.cols, device);
-    return check_scales(what, values, Dtype::f32, scale, input.rows, input.cols, device, kScaledInput);
+    return check_scales(what, values, Dtype::f32, scale, all_rows, input.cols, device, parts);
   };
   // Likewise scale_inv, which may also be ordered by group.
   const auto check_scale_inv_of = [&](const char* what, const Tensor& values, bool asked, ScaleGranularity scale,
                                       const char* why_not) {
     if (!asked || scale != kRowGroups || spec.stacked) return check_extents(what, values, asked, scale, why_not);
-    return check_scale_inv(what, values, scale, input.rows, input.cols, device, kScaledInput, "group of columns");
+    return check_scale_inv(what, values, scale, all_rows, input.cols, device, parts, "group of columns");
   };
   const bool given = spec.source == ScaleSource::given;
   const bool own = spec.transposed_scale.has_value();
@@ -101,21 +138,20 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   constexpr const char* kDynamic = "the scales of this spec are dynamic";
   constexpr const char* kShared = "the transposed codes of this spec have the scales of the codes";
   const char* const why_not_own = given ? kShared : kDynamic;
-  const bool knows_amax =
-      tensors.known_amax.data != nullptr && !given && !own && spec.scale == kTensorwise && !spec.list && !spec.stacked;
+  const bool knows_amax = tensors.known_amax.data != nullptr && !given && !own && spec.scale == kTensorwise &&
+                          !spec.list && !spec.stacked && !spec.gathered;
 
-  Range inputs[4 + kMaxPointwiseInputs] = {
-      input_range, check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
+  Range inputs[5 + kMaxPointwiseInputs] = {
+      input_range, index_range, check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own),
       check_extents("cast known_amax", tensors.known_amax, knows_amax, spec.scale,
-                    "lists, stacked matrices, given scales and other granularities do not take it")};
+                    "lists, stacked matrices, gathered rows, given scales and other granularities do not take it")};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs, shape_of_input(input), device,
-                         std::span(inputs).subspan<4>());
+                         std::span(inputs).subspan<5>());
   const Range outputs[] = {
-      check_codes("cast codes", tensors.codes, spec.codes, input.rows, input.cols, "the input's shape"),
+      check_codes("cast codes", tensors.codes, spec.codes, all_rows, input.cols, why_codes(spec)),
       check_codes("cast transposed", tensors.transposed, spec.transposed, matrices * input.cols,
-                  matrices == 0 ? tensors.transposed.cols : rows,
-                  spec.stacked ? "the transpose of each matrix, one after the other" : "the input's shape, transposed"),
+                  matrices == 0 ? tensors.transposed.cols : rows, why_transposed(spec)),
       check_scale_inv_of("cast scale_inv", tensors.scale_inv, true, spec.scale, ""),
       check_scale_inv_of("cast transposed_scale_inv", tensors.transposed_scale_inv, own, own_scale, kShared),
       check_extents("cast amax", tensors.amax, given, spec.scale, kDynamic),

@@ -131,13 +131,17 @@ void sum_columns(const Values<In>& values, const Tensor& sum, i64 begin, i64 end
 
 template <class In, Fp8Format Out>
 void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool) {
-  const Values<In> values(spec, tensors);
+  const Values<In> of_input(spec, tensors);
+  const Values<In> values(spec, tensors, spec.gathered ? &tensors.row_index : nullptr);
   const auto scales_of = [&](ScaleGranularity granularity, const Tensor& given, const Tensor& amax,
                              const Tensor& scale_inv) {
+    // Extents of all rows are those of the input, taken or not.
+    const Values<In>& whose = granularity.rows == 0 ? of_input : values;
+    const Extents searched(granularity, whose.rows(), values.cols());
     const Extents extents(granularity, values.rows(), values.cols());
     const bool known = tensors.known_amax.data != nullptr && !tensors.input.empty();
     const std::vector<u32> maxima = known ? std::vector<u32>{float_bits(*row<const float>(tensors.known_amax, 0))}
-                                          : maxima_of<In>(extents, values, pool);
+                                          : maxima_of<In>(searched, whose, pool);
     Scales scales = spec.source == ScaleSource::given ? given_scales(extents, maxima, given, amax)
                                                       : dynamic_scales<Out>(extents, maxima, spec.pow2);
     write_scale_inv(scales.values, granularity, values.cols(), scale_inv);
@@ -155,7 +159,7 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
                         [&](i64 begin, i64 end) { sum_columns<In, Sum>(values, tensors.sum, begin, end); });
     });
   }
-  if (tensors.input.empty()) return;
+  if (values.rows() == 0 || values.cols() == 0) return;
   const Scales* const transposed = own ? &*own : &scales;
   pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
     quantize_rows<In, Out>(values, tensors, spec.codes ? &scales : nullptr, spec.transposed ? transposed : nullptr,

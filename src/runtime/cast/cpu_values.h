@@ -29,20 +29,22 @@ class Values {
 
   explicit Values(const Tensor& input, std::optional<Dtype> rounded = {})
       : input_(input), program_({}, PointwisePrecision::reproducible32), elements_as_(rounded) {}
-  Values(const CastSpec& spec, const CastTensors& tensors)
+  // `index`: whose rows they are; null for all rows of the input.
+  Values(const CastSpec& spec, const CastTensors& tensors, const RowIndex* index = nullptr)
       : input_(tensors.input),
+        index_(index),
         inputs_(tensors.inputs),
         program_(spec.pointwise, value_precision(spec)),
         rounded_(!spec.unrounded),
         elements_as_(spec.rounded) {}
 
-  i64 rows() const { return input_.rows; }
+  i64 rows() const { return index_ == nullptr ? input_.rows : index_->rows; }
   i64 cols() const { return input_.cols; }
 
   // Those of row r, columns c .. c + count - 1.
   void read(i64 r, i64 c, i64 count, float* values) const {
     const Pointwise& expression = program_.expression();
-    if (!expression || expression.uses_x()) decode(input_, r, c, count, values);
+    if (!expression || expression.uses_x()) decode(input_, row_of(r), c, count, values);
     if (!expression) return round_elements(count, values);
     std::array<std::array<float, kMaxCount>, kMaxPointwiseInputs> buffers;
     std::array<PointwiseValues, kMaxPointwiseInputs> inputs;
@@ -62,6 +64,13 @@ class Values {
   }
 
  private:
+  // Outside of the input, the last row, as in the kernels.
+  i64 row_of(i64 r) const {
+    if (index_ == nullptr) return r;
+    const i64 found = index_->data[r];
+    return found < 0 ? input_.rows - 1 : std::min(found, i64{input_.rows} - 1);
+  }
+
   void round_elements(i64 count, float* values) const {
     const auto round = [&]<class To>(Type<To>) {
       for (i64 i = 0; i < count; ++i) values[i] = to_float(from_float<To>(values[i]));
@@ -75,6 +84,7 @@ class Values {
   }
 
   Tensor input_;
+  const RowIndex* index_ = nullptr;
   std::array<Tensor, kMaxPointwiseInputs> inputs_{};
   PointwiseProgram program_;
   bool rounded_ = true;               // are values of an expression rounded to In?

@@ -1,5 +1,8 @@
 // cast on a GPU: the launches of its plan (codegen/cast/cast_plan.h), and their parameters.
 #include "ingot/runtime/cast/cuda_cast.h"
+
+#include <limits>
+
 #include "ingot/runtime/cast/cast_operations.h"
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/jit/launcher.h"
@@ -69,6 +72,14 @@ RaisedMaxima raised_maxima(const Tensor& input, Stream& stream) {
           .barrier = readers + 1 + down + across};
 }
 
+// Those of a matrix whose rows are gathered. The main pass cannot set them back, because any of its tiles may read any
+// row's; a fill clears them before they are raised.
+Maxima cleared_maxima(const Tensor& input, float* memory, const Stream& stream, Launcher& launcher) {
+  const i64 words = 1 + input.rows + input.cols;
+  launcher.fill_zero(memory, static_cast<std::size_t>(words) * sizeof(float), stream);
+  return {.tensor = {memory, nullptr}, .rows = {memory + 1, nullptr}, .columns = {memory + 1 + input.rows, nullptr}};
+}
+
 // `kept`: where Pass::keeping writes the values.
 Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, const CastPlan& plan, const KeptValues& kept,
                          float* memory, Stream& stream, Launcher& launcher) {
@@ -96,7 +107,7 @@ Maxima launch_first_pass(const CastSpec& spec, const CastTensors& tensors, const
     // Raised maxima must be cleared again, so every kernel must be loaded before the first one runs.
     for (const Pass pass : {first, plan.main}) launcher.kernel(spec, pass, stream);
     if (spec.sum) launcher.kernel(spec, Pass::finish, stream);
-    maxima = raised_maxima(input, stream).maxima;
+    maxima = spec.gathered ? cleared_maxima(input, memory, stream, launcher) : raised_maxima(input, stream).maxima;
     const auto bits = [](const MaximaOf& of, bool asked) {
       return asked ? reinterpret_cast<u32*>(of.values) : nullptr;
     };
@@ -203,14 +214,16 @@ void finish_sum(const CastSpec& spec, const float* partial_sums, const CastTenso
 }
 
 // The main pass over the tiles, after a first one or none.
-void launch_tiles(const CastSpec& spec, const CastPlan& plan, CastTilesParams params, const Tensor& input,
-                  Stream& stream, Launcher& launcher) {
+void launch_tiles(const CastSpec& spec, const CastPlan& plan, CastTilesParams params, Stream& stream,
+                  Launcher& launcher) {
+  const i64 rows = params.source.rows;
+  const i64 cols = params.source.cols;
   const Kernel& kernel = launcher.kernel(spec, plan.main, stream);
   if (plan.takes_two) {
     const i64 resident = blocks_at_once(kernel, CastTilesLaunch::kThreads, launcher);
-    params.tiles_per_block = CastTilesLaunch::tiles_per_block(input.rows, input.cols, resident);
+    params.tiles_per_block = CastTilesLaunch::tiles_per_block(rows, cols, resident);
   }
-  const i64 grid = CastTilesLaunch::grid(input.rows, input.cols, params.tiles_per_block, params.rows_log2);
+  const i64 grid = CastTilesLaunch::grid(rows, cols, params.tiles_per_block, params.rows_log2);
   launcher.launch(
       kernel, spec, plan.main,
       {.grid_x = Launcher::checked_grid(grid), .block = CastTilesLaunch::kThreads, .waits_for_end = plan.waits_for_end},
@@ -247,7 +260,7 @@ void cast_tiles(const CastSpec& spec, const CastPlan& plan, const CastTensors& t
       maxima.give(spec.scale, params.codes);
       maxima.give(spec.transposed_scale.value_or(spec.scale), params.transposed);
     }
-    if (plan.main != Pass::whole) launch_tiles(spec, plan, params, input, stream, launcher);
+    if (plan.main != Pass::whole) launch_tiles(spec, plan, params, stream, launcher);
   } catch (...) {
     stream.spoil_zeros();  // maxima may have been raised that no kernel will clear
     throw;
@@ -269,16 +282,25 @@ SourceParams source_of(const Tensor& input, std::span<const Tensor> inputs) {
 
 SourceParams source_of(const CastTensors& tensors) { return source_of(tensors.input, tensors.inputs); }
 
+SourceParams gathered_source_of(const CastTensors& tensors) {
+  SourceParams source = source_of(tensors);
+  const i64 last = min_of(i64{tensors.input.rows} - 1, i64{std::numeric_limits<std::int32_t>::max()});
+  source.rows = tensors.row_index.rows;
+  source.operands[0] = {tensors.row_index.data, last};
+  return source;
+}
+
 CastCall call_of(const CastSpec& spec, const CastTensors& tensors) {
   const auto rows = [](const Tensor& t, u32 bytes) {
     return rows_aligned<u8>(t.data, t.row_stride * size_of(t.dtype), bytes);
   };
-  return {.rows = tensors.input.rows,
+  return {.rows = spec.gathered ? tensors.row_index.rows : tensors.input.rows,
           .cols = tensors.input.cols,
           .source_aligned = source_aligned(spec, tensors),
           .outputs_aligned = rows(tensors.codes, kVec8) && (!spec.result || rows(tensors.result, 16)),
           .transposed_aligned = !spec.transposed || rows(tensors.transposed, 16),
-          .knows_amax = tensors.known_amax.data != nullptr};
+          .knows_amax = tensors.known_amax.data != nullptr,
+          .input_rows = spec.gathered ? std::optional(tensors.input.rows) : std::nullopt};
 }
 
 CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
@@ -287,7 +309,7 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors) {
   const std::int64_t cols = tensors.input.cols;
   const Tensor& from = tensors.known_amax.data != nullptr ? tensors.known_amax : tensors.scales;
   const Tensor& transposed_scale_inv = two_scales ? tensors.transposed_scale_inv : tensors.scale_inv;
-  return {.source = source_of(tensors),
+  return {.source = spec.gathered ? gathered_source_of(tensors) : source_of(tensors),
           .codes = {.codes = tensors.codes.data,
                     .stride = tensors.codes.row_stride,
                     .from = floats(from),

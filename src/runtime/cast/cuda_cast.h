@@ -54,6 +54,8 @@ class CastStreamOf final : public CastStream {
 
 SourceParams source_of(const Tensor& input, std::span<const Tensor> inputs);
 SourceParams source_of(const CastTensors& tensors);
+// As GatheredSource reads it (templates/cast/cast_gathered.cuh).
+SourceParams gathered_source_of(const CastTensors& tensors);
 
 // The launch of a kernel whose blocks are tiles (vec8_tiles.cuh). Throws Error{invalid_argument} if there are too many.
 LaunchShape shape_of(const Vec8Tiles::Grid& grid);

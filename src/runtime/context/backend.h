@@ -47,7 +47,8 @@ class INGOT_API Backend {
   // uploads the parameters on the stream. Throws Error{invalid_spec, invalid_argument, out_of_memory}.
   virtual std::unique_ptr<AmaxList> make_amax_list(const AmaxSpec& spec, std::span<const AmaxTensors> tensors,
                                                    Stream& stream) = 0;
-  // One matrix or, with spec.stacked, any number of one size, each with its own scales.
+  // One matrix, with spec.gathered rows of it by an index; or, with spec.stacked, any number of one size, each with its
+  // own scales.
   virtual void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) = 0;
   // The spec's `list` need not be set. No output may overlap any other tensor of the list. Allocates device memory and
   // uploads the parameters on the stream. Throws Error{invalid_spec, invalid_argument, out_of_memory}.
