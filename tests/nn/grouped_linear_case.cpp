@@ -43,6 +43,32 @@ Matrix rows_of(const Matrix& all, std::int64_t begin, std::int64_t end) {
   return part;
 }
 
+// All tokens, in no order.
+std::vector<std::int32_t> index_of(const GroupedLinearCase& c, std::int64_t shift) {
+  std::vector<std::int32_t> index;
+  for (std::int64_t r = 0; r < c.rows && c.tokens != 0; ++r) {
+    index.push_back(static_cast<std::int32_t>(c.tokens - 1 - (r + shift) % c.tokens));
+  }
+  return index;
+}
+
+std::int64_t given_rows(const GroupedLinearCase& c) { return c.tokens != 0 ? c.tokens : c.rows; }
+
+Matrix gathered(const Matrix& all, const std::vector<std::int32_t>& index, const GroupedLinearCase& c) {
+  if (c.tokens == 0) return all;
+  Matrix part = zeros(c.rows, all.cols);
+  for (std::int64_t r = 0; r < c.rows; ++r) {
+    for (std::int64_t col = 0; col < all.cols; ++col) part.at(r, col) = all.at(index[static_cast<std::size_t>(r)], col);
+  }
+  return part;
+}
+
+Buffer placed(const std::vector<std::int32_t>& index, Backend& backend, Stream& stream) {
+  Buffer buffer(backend, index.size() * sizeof(std::int32_t));
+  backend.device_api().copy_from_host(buffer.data(), index.data(), index.size() * sizeof(std::int32_t), stream);
+  return buffer;
+}
+
 // With the reference's own rounding, in f32 before the dtype's: the same code as a cast's but in rare ties.
 Matrix gated_values(const Matrix& gate, const Matrix& up, Dtype dtype) {
   Matrix values = gate;
@@ -71,6 +97,7 @@ std::string describe(const GroupedLinearCase& c) {
   std::string text =
       fmt::format("{} {} {}->{}, {} rows by experts that end at", print(c.config), name(c.dtype), c.in, c.out, c.rows);
   for (const std::int32_t end : c.ends) text += fmt::format(" {}", end);
+  if (c.tokens != 0) text += fmt::format(", {} of {} tokens", c.copied ? "copies" : "rows", c.tokens);
   return text + (c.gated ? ", gated" : "") + (c.accumulate ? ", accumulated" : "");
 }
 
@@ -79,20 +106,27 @@ GroupedLinearRun::GroupedLinearRun(const GroupedLinearCase& c, Backend& backend,
       case_(c),
       backend_(&backend),
       stream_(&stream),
-      input_(Random(1).normal(c.rows, c.in, c.dtype)),
+      gathers_(c.tokens != 0 && !c.copied),
+      index_(index_of(c, 0)),
+      grad_output_index_(index_of(c, 3)),
+      of_input_(Random(1).normal(given_rows(c), c.in, c.dtype)),
+      of_grad_output_(Random(3).normal(given_rows(c), c.out, c.dtype)),
+      input_(gathered(of_input_, index_, c)),
       up_(Random(5).normal(c.rows, c.in, c.dtype)),
       values_(c.gated ? gated_values(input_, up_, c.dtype) : input_),
       weight_(Random(2).weight(experts_of(c) * c.out, c.in, c.dtype)),
-      grad_output_(Random(3).normal(c.rows, c.out, c.dtype)),
+      grad_output_(gathered(of_grad_output_, grad_output_index_, c)),
       before_(Random(4).normal(experts_of(c) * c.out, c.in, c.grad_weight)),
-      input_memory_(input_, c.dtype, backend, stream),
+      input_memory_(gathers_ ? of_input_ : input_, c.dtype, backend, stream),
       up_memory_(up_, c.dtype, backend, stream),
       weight_memory_(weight_, c.dtype, backend, stream),
-      grad_output_memory_(grad_output_, c.dtype, backend, stream),
+      grad_output_memory_(gathers_ ? of_grad_output_ : grad_output_, c.dtype, backend, stream),
       output_(DeviceMatrix::poisoned(c.rows, c.out, c.dtype, backend, stream)),
       grad_input_(DeviceMatrix::poisoned(c.rows, c.in, c.dtype, backend, stream)),
       grad_weight_(DeviceMatrix::poisoned(experts_of(c) * c.out, c.in, c.grad_weight, backend, stream)),
       ends_(backend, c.ends.size() * sizeof(std::int32_t)),
+      index_memory_(placed(index_, backend, stream)),
+      grad_output_index_memory_(placed(grad_output_index_, backend, stream)),
       codes_(plan.weight_memory().bytes, backend, stream),
       saved_memory_(plan.saved_memory(c.rows).bytes, backend, stream),
       scratch_(scratch_bytes(plan, c.rows), backend, stream) {
@@ -111,8 +145,18 @@ void GroupedLinearRun::reset() {
   }
 }
 
+std::optional<RowIndex> GroupedLinearRun::index_in(const Buffer& memory) const {
+  if (!gathers_) return {};
+  return RowIndex{static_cast<const std::int32_t*>(memory.data()), case_.rows, backend_->device()};
+}
+
+std::vector<Matrix> GroupedLinearRun::results() const {
+  return {output_.read(*stream_), grad_input_.read(*stream_), grad_weight_.read(*stream_)};
+}
+
 GroupedLinearForwardTensors GroupedLinearRun::forward_tensors() {
   return {.input = input_memory_,
+          .row_index = index_in(index_memory_),
           .prologue_inputs = {case_.gated ? up_memory_.view() : Tensor{}},
           .ends = {static_cast<const std::int32_t*>(ends_.data()), experts_of(case_), backend_->device()},
           .output = output_,
@@ -125,6 +169,7 @@ GroupedLinearBackwardTensors GroupedLinearRun::backward_tensors() {
   return {.saved = &saved,
           .ends = {static_cast<const std::int32_t*>(ends_.data()), experts_of(case_), backend_->device()},
           .grad_output = grad_output_memory_,
+          .grad_output_index = index_in(grad_output_index_memory_),
           .grad_input = grad_input_,
           .grad_weight = grad_weight_,
           .accumulate = case_.accumulate,

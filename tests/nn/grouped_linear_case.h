@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ struct GroupedLinearCase {
   Dtype grad_weight = Dtype::bf16;
   bool accumulate = false;
   bool gated = false;  // the input is `silu(x) * up`
+  // If not 0, at most `rows`: input and grad_output are rows of so many tokens, with an index or, if `copied`, as
+  // copies.
+  std::int64_t tokens = 0;
+  bool copied = false;
 };
 
 std::string describe(const GroupedLinearCase& c);
@@ -37,6 +42,9 @@ class GroupedLinearRun {
   // Fails for whatever is outside its bounds.
   void check(const std::string& what) const;
 
+  // output, grad_input and grad_weight.
+  std::vector<Matrix> results() const;
+
   GroupedLinearForwardTensors forward_tensors();
   GroupedLinearBackwardTensors backward_tensors();
 
@@ -44,13 +52,18 @@ class GroupedLinearRun {
   LinearSaved saved;
 
  private:
+  std::optional<RowIndex> index_in(const Buffer& memory) const;
+
   GroupedLinearCase case_;
   Backend* backend_;
   Stream* stream_;
+  bool gathers_;
+  std::vector<std::int32_t> index_, grad_output_index_;
+  Matrix of_input_, of_grad_output_;  // of the tokens, where they are gathered
   Matrix input_, up_, values_, weight_, grad_output_, before_;
   DeviceMatrix input_memory_, up_memory_, weight_memory_, grad_output_memory_;
   DeviceMatrix output_, grad_input_, grad_weight_;
-  Buffer ends_;
+  Buffer ends_, index_memory_, grad_output_index_memory_;
   PoisonedRegion codes_, saved_memory_, scratch_;
   Float8View views_{};
 };

@@ -2,6 +2,8 @@
 // kinds of ends; the plan's memory; and the messages.
 #include <boost/test/unit_test.hpp>
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -92,6 +94,44 @@ BOOST_FIXTURE_TEST_CASE(takes_a_prologue, Fixture) {
   }
 }
 
+// Rows of tokens, of which each expert has some: the bits of copies of them, and float64's results.
+BOOST_FIXTURE_TEST_CASE(takes_rows_of_tokens, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), rowwise(), casting_weight_again(rowwise())}) {
+    for (const Dtype dtype : {Dtype::bf16, Dtype::f32}) {
+      GroupedLinearCase c{
+          .config = config, .ends = {0, 7, 8, 8, 24, 24}, .rows = 27, .in = 20, .out = 36, .dtype = dtype, .tokens = 9};
+      GroupedLinearRun with_index(c, *backend, stream);
+      with_index.enqueue();
+      with_index.check(describe(c));
+      c.copied = true;
+      GroupedLinearRun with_copies(c, *backend, stream);
+      with_copies.enqueue();
+      const std::vector<Matrix> found = with_index.results();
+      const std::vector<Matrix> expected = with_copies.results();
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        const auto same = [](double a, double b) { return a == b || (a != a && b != b); };
+        BOOST_TEST(std::ranges::equal(found[i].values, expected[i].values, same), describe(c) << ": result " << i);
+      }
+    }
+  }
+}
+
+// No token for any expert: an empty index, of tokens or of none.
+BOOST_FIXTURE_TEST_CASE(takes_an_empty_index, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+    GroupedLinearRun run({.config = config, .ends = {0, 0}, .rows = 0, .in = 16, .out = 8}, *backend, stream);
+    run.enqueue();
+    const RowIndex none{.data = nullptr, .rows = 0, .device = backend->device()};
+    GroupedLinearForwardTensors forward = run.forward_tensors();
+    forward.row_index = none;
+    grouped_linear_forward(run.plan, *backend, forward, {stream});
+    GroupedLinearBackwardTensors backward = run.backward_tensors();
+    backward.grad_output_index = none;
+    grouped_linear_backward(run.plan, *backend, backward, {stream});
+    run.check("an empty index");
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_weight_that_is_cast_again_keeps_half_of_its_codes) {
   const auto plan = [](const LinearConfig& config) {
     return grouped_linear_plan({.config = config, .experts = 4, .shape = {.in_features = 256, .out_features = 128}});
@@ -171,6 +211,16 @@ BOOST_FIXTURE_TEST_CASE(a_call_names_the_layer_and_the_tensor, Fixture) {
   const std::int32_t down[] = {4, 3};
   check_contains(forward([&](auto& t) { t.ends.data = down; }), {"ends", "ends must not decrease"});
 
+  check_contains(forward([](auto& t) { t.row_index = RowIndex{.rows = -2}; }),
+                 {"grouped linear \"moe\" row_index: has -2 rows; it must have 0 to"});
+  check_contains(forward([&](auto& t) { t.row_index = RowIndex{.data = down, .rows = 2}; }),
+                 {"output: is bf16[5, 8]", "must be [2, 8] = [rows of the index, out_features]"});
+  const auto in_output = [](auto& t) {
+    return RowIndex{.data = static_cast<const std::int32_t*>(t.output.data), .rows = 5};
+  };
+  check_contains(forward([&](auto& t) { t.row_index = in_output(t); }),
+                 {"output: overlaps grouped linear \"moe\" row_index: give it separate memory"});
+
   run.enqueue();
   check_contains(backward([](auto& t) { t.grad_output.rows = 4; }), {"grad_output: is bf16[4, 8]", "must be [5, 8]"});
   check_contains(backward([](auto& t) { t.grad_weight.rows = 8; }),
@@ -185,9 +235,26 @@ BOOST_FIXTURE_TEST_CASE(a_call_names_the_layer_and_the_tensor, Fixture) {
   check_contains(backward([](auto& t) { t.codes.transposed = {}; }), {"transposed codes: is missing"});
   const LinearSaved none;
   check_contains(backward([&](auto& t) { t.saved = &none; }), {"backward: has no forward() before it"});
+  check_contains(backward([](auto& t) { t.grad_output_index = RowIndex{.rows = 5}; }),
+                 {"grouped linear \"moe\" grad_output_index: has a null data pointer"});
+  check_contains(backward([&](auto& t) { t.grad_output_index = RowIndex{.data = down, .rows = 2}; }),
+                 {"grad_output_index: has 2 rows, but the experts of the last forward had 5"});
   LinearSaved other = run.saved;
   ++other.plan;
   check_contains(backward([&](auto& t) { t.saved = &other; }), {"saved: was written by a forward of another plan"});
+}
+
+BOOST_FIXTURE_TEST_CASE(an_index_goes_with_no_prologue, Fixture) {
+  GroupedLinearRun run({.config = rowwise(), .ends = {3, 5}, .rows = 5, .in = 16, .out = 8, .gated = true}, *backend,
+                       stream);
+  run.enqueue();
+  GroupedLinearForwardTensors tensors = run.forward_tensors();
+  const std::int32_t rows[] = {4, 3, 2, 1, 0};
+  tensors.row_index = RowIndex{.data = rows, .rows = 5};
+  check_contains(
+      error_of([&] { grouped_linear_forward(run.plan, *backend, tensors, {stream}); }, ErrorCode::invalid_argument),
+      {"grouped linear \"moe\" row_index: is given, but the layer's prologue computes its values row by "
+       "row: compute them first"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()

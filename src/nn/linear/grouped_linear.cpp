@@ -13,6 +13,7 @@
 #include "ingot/nn/linear/linear_step.h"
 #include "ingot/nn/linear/memory_places.h"
 #include "ingot/nn/linear/tensor_checks.h"
+#include "ingot/runtime/cast/row_index.h"
 
 namespace ingot {
 namespace {
@@ -108,6 +109,13 @@ std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const Linea
 
 namespace {
 
+// T, of a matrix that may have an index.
+std::int64_t rows_of(const Tensor& matrix, const std::optional<RowIndex>& index) {
+  return index ? index->rows : matrix.rows;
+}
+
+Tensor memory_of(const std::optional<RowIndex>& index) { return index ? bytes_of(*index) : Tensor{}; }
+
 Float8View views_of(const LinearWeightMemory& memory, const MemoryRegion& region, Device device) {
   const Tensor scale_inv = memory.scale_inv.in(region, device);
   const bool apart = memory.transposed_scale_inv.used;
@@ -136,6 +144,11 @@ class GroupedChecker : public LinearChecker {
     }
     if (ends.capacity) refuse("ends", "have a capacity, but the rows of these experts follow each other");
   }
+  void row_index(const char* name, const std::optional<RowIndex>& index, const Tensor& of) const {
+    if (!index) return;
+    const std::string fault = fault_of(*index, of.rows, backend_->device());
+    if (!fault.empty()) refuse(name, fault);
+  }
   // One set of codes and its scale_inv: all experts' rows of `of`, whose own are one expert's.
   void expert_codes(const NamedTensor& codes, const NamedTensor& scale_inv, const CastSpec& cast, std::int64_t own,
                     std::int64_t cols, ScaleGranularity scale) const {
@@ -156,24 +169,31 @@ void check_forward(const GroupedLinearPlan& plan, Backend& backend, const Groupe
                    const LinearRun& run) {
   const GroupedChecker check(plan, backend);
   const auto [in, out, bias] = plan.rows.shape;
+  const std::int64_t rows = rows_of(t.input, t.row_index);
+  const Tensor index_bytes = memory_of(t.row_index);
   const NamedTensor input{"input", &t.input};
+  const NamedTensor index{"row_index", &index_bytes};
   const NamedTensor output{"output", &t.output};
   check.run(run);
   check.all(input, plan.rows.dtypes.input, ", the plan's dtype", t.input.rows, in,
-            "[rows of all experts, in_features]");
-  check.all(output, *plan.rows.dtypes.output, ", the plan's dtype", t.input.rows, out,
-            "[rows of the input, out_features]");
-  check.prologue_inputs(t.prologue_inputs, t.input.rows);
+            t.row_index ? "[rows of the tokens, in_features]" : "[rows of all experts, in_features]");
+  check.row_index("row_index", t.row_index, t.input);
+  if (t.row_index && plan.rows.fusion.prologue) {
+    check.refuse("row_index", "is given, but the layer's prologue computes its values row by row: compute them first");
+  }
+  check.all(output, *plan.rows.dtypes.output, ", the plan's dtype", rows, out,
+            t.row_index ? "[rows of the index, out_features]" : "[rows of the input, out_features]");
+  check.prologue_inputs(t.prologue_inputs, rows);
   check.ends(t.ends);
   check.expert_codes({"codes", &t.codes.codes}, {"scale_inv of codes", &t.codes.scale_inv}, plan.weight.spec, out, in,
                      plan.weight.spec.scale);
-  check.disjoint(output, {input});
+  check.disjoint(output, {input, index});
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
   if (t.saved != nullptr) {
-    check.region("saved", t.saved->memory, plan.saved_memory(t.input.rows).bytes, {input, output});
+    check.region("saved", t.saved->memory, plan.saved_memory(rows).bytes, {input, output, index});
   }
   if (gives_scratch(run.stream)) return;
-  check.scratch(t.scratch, plan.forward_scratch(t.input.rows, pass, observes_values(run)), {input, output});
+  check.scratch(t.scratch, plan.forward_scratch(rows, pass, observes_values(run)), {input, output, index});
 }
 
 void check_backward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
@@ -183,16 +203,24 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
   check.stamp(t.saved, plan.identity);
   const auto [in, out, bias] = plan.rows.shape;
   const std::int64_t tokens = t.saved->tokens;
+  const std::optional<RowIndex>& index = t.grad_output_index;
+  const Tensor index_bytes = memory_of(index);
   const NamedTensor grad_output{"grad_output", &t.grad_output};
+  const NamedTensor grad_output_index{"grad_output_index", &index_bytes};
   const NamedTensor grad_input{"grad_input", &t.grad_input};
   const NamedTensor grad_weight{"grad_weight", &t.grad_weight};
   check.ends(t.ends);
-  check.all(grad_output, *plan.rows.dtypes.output, ", the plan's dtype", tokens, out,
-            "[rows of the last forward's input, out_features]");
+  check.all(grad_output, *plan.rows.dtypes.output, ", the plan's dtype", index ? t.grad_output.rows : tokens, out,
+            index ? "[rows of the tokens, out_features]" : "[rows of the last forward's input, out_features]");
+  check.row_index("grad_output_index", index, t.grad_output);
+  if (index && index->rows != tokens) {
+    check.refuse("grad_output_index",
+                 fmt::format("has {} rows, but the experts of the last forward had {}", index->rows, tokens));
+  }
   if (wants.input) {
     check.dtype(grad_input, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
     check.all(grad_input, t.grad_input.dtype, "", tokens, in, "[rows of the last forward's input, in_features]");
-    check.disjoint(grad_input, {grad_output});
+    check.disjoint(grad_input, {grad_output, grad_output_index});
     if (plan.weight_again.any) {
       check.weight(t.weight);
     } else {
@@ -209,11 +237,11 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
     check.dtype(grad_weight, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
     if (t.accumulate) check.dtype(grad_weight, {Dtype::f32}, ", which sums are added to");
     check.all(grad_weight, t.grad_weight.dtype, "", plan.experts * out, in, "[experts * out_features, in_features]");
-    check.disjoint(grad_weight, {grad_output, grad_input});
+    check.disjoint(grad_weight, {grad_output, grad_output_index, grad_input});
   } else if (t.accumulate) {
     check.refuse("grad_weight", "is missing, but accumulate asks for it to be added to");
   }
-  const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_weight};
+  const std::initializer_list<NamedTensor> tensors{grad_output, grad_output_index, grad_input, grad_weight};
   if (wants.weight) check.region("saved", t.saved->memory, plan.saved_memory(tokens).bytes, tensors);
   if (!gives_scratch(run.stream)) check.scratch(t.scratch, plan.backward_scratch(tokens, wants), tensors);
 }
@@ -249,11 +277,14 @@ void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const Grou
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
   if (t.saved != nullptr) t.saved->kept = false;
   const MemoryRegion saved = t.saved != nullptr ? t.saved->memory : MemoryRegion{};
-  const CastSpec& spec = plan.rows.input_of(pass).spec;
-  const std::int64_t placed = GroupedLinearPlan::placed_tokens(t.input.rows);
+  const std::int64_t tokens = rows_of(t.input, t.row_index);
+  CastSpec spec = plan.rows.input_of(pass).spec;
+  spec.gathered = t.row_index.has_value();
+  const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
   const Float8View input =
-      of_tokens(linear_input_codes(plan.rows, placed, saved, t.scratch, backend.device()), spec, t.input.rows);
+      of_tokens(linear_input_codes(plan.rows, placed, saved, t.scratch, backend.device()), spec, tokens);
   CastTensors tensors{.input = t.input,
+                      .row_index = t.row_index.value_or(RowIndex{}),
                       .codes = input.codes,
                       .transposed = input.transposed,
                       .scale_inv = input.scale_inv,
@@ -261,7 +292,7 @@ void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const Grou
   if (spec.transposed_scale) tensors.transposed_scale_inv = input.transposed_scale_inv;
   Tensor observed =
       plan.rows.forward_scratch(placed, pass, step.observes_values).observed.in(t.scratch, backend.device());
-  if (is_given(observed)) observed.rows = t.input.rows;
+  if (is_given(observed)) observed.rows = tokens;
   cast(step, {"input", "output", "grad_weight"}, spec, tensors, observed, run.stream);
   backend.grouped_gemm(plan.output_gemm,
                        {.a = input.codes,
@@ -271,7 +302,7 @@ void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const Grou
                         .scale_inv_b = t.codes.scale_inv,
                         .out = t.output},
                        run.stream);
-  stamp(t.saved, plan.identity, t.input.rows);
+  stamp(t.saved, plan.identity, tokens);
 }
 
 void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
@@ -279,16 +310,18 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
   const LinearStep step(plan.rows, backend, run);
   const ObservedRange range(run.observer, plan.rows.name, "backward");
   const std::int64_t tokens = t.saved->tokens;
-  const LinearCast& order = plan.rows.grad_output_of(wants).cast;
+  CastSpec order = plan.rows.grad_output_of(wants).cast.spec;
+  order.gathered = t.grad_output_index.has_value();
   const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
   const Float8View grad_output =
-      of_tokens(linear_grad_output_codes(plan.rows, placed, wants, t.scratch, backend.device()), order.spec, tokens);
+      of_tokens(linear_grad_output_codes(plan.rows, placed, wants, t.scratch, backend.device()), order, tokens);
   CastTensors tensors{.input = t.grad_output,
+                      .row_index = t.grad_output_index.value_or(RowIndex{}),
                       .codes = grad_output.codes,
                       .transposed = grad_output.transposed,
                       .scale_inv = grad_output.scale_inv};
-  if (order.spec.transposed_scale) tensors.transposed_scale_inv = grad_output.transposed_scale_inv;
-  cast(step, {"grad_output", "grad_input", "grad_weight"}, order.spec, tensors, {}, run.stream);
+  if (order.transposed_scale) tensors.transposed_scale_inv = grad_output.transposed_scale_inv;
+  cast(step, {"grad_output", "grad_input", "grad_weight"}, order, tensors, {}, run.stream);
   if (wants.input) {
     Float8View weight = t.codes;
     if (plan.weight_again.any) {
@@ -347,7 +380,9 @@ void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, con
   const LayerCall call(plan.rows.subject, run);
   check_forward(plan, backend, tensors, run);
   const LinearPass pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
-  const auto bytes = [&] { return plan.forward_scratch(tensors.input.rows, pass, observes_values(run)); };
+  const auto bytes = [&] {
+    return plan.forward_scratch(rows_of(tensors.input, tensors.row_index), pass, observes_values(run));
+  };
   call.with_scratch(tensors, nullptr, bytes,
                     [&](const GroupedLinearForwardTensors& all) { enqueue_forward(plan, backend, all, run); });
 }

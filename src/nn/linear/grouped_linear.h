@@ -15,12 +15,16 @@
 // expert's end (gemm_tensors.h). Nothing is padded, experts may have no rows, and the host never waits. Rows that no
 // expert has are neither multiplied nor written, but a cast reads them: they must be finite.
 //
+// The rows of input and grad_output may be those of tokens, in the tokens' order, with an index that says which of them
+// each expert's rows are: no copy of them is written. Observers see no values of such casts.
+//
 // The scales of input and grad_output are those of a layer that has all rows: along the rows, where the gradients of
 // weights sum, experts share a scale for each feature. The weights' scales are each expert's own.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "ingot/api.h"
@@ -83,7 +87,10 @@ INGOT_API Float8View expert_weight_codes(const GroupedLinearPlan& plan, const Me
 
 // T: the rows of all experts.
 struct GroupedLinearForwardTensors {
-  Tensor input;                        // [T, K]
+  Tensor input;  // [T, K], or [S, K] with a row_index
+  // If given: row r of the experts is row row_index[r] of the input, T = row_index->rows. Scales of the whole input and
+  // of its features are those of all S rows, taken or not. Not with a prologue.
+  std::optional<RowIndex> row_index{};
   PointwiseTensors prologue_inputs{};  // as LinearForwardTensors has them
   ExpertEnds ends{};                   // of rows; without a capacity
   Tensor output;                       // [T, N]; rows that no expert has are not written
@@ -94,8 +101,9 @@ struct GroupedLinearForwardTensors {
 
 struct GroupedLinearBackwardTensors {
   const LinearSaved* saved = nullptr;
-  ExpertEnds ends{};    // forward's
-  Tensor grad_output;   // [T, N]
+  ExpertEnds ends{};                            // forward's
+  Tensor grad_output;                           // [T, N], or [S, N] with a grad_output_index
+  std::optional<RowIndex> grad_output_index{};  // likewise, of T rows
   Tensor grad_input{};  // [T, K], of a prologue's value; rows that no expert has are not written
   // [experts * N, K], all of which is written: zeros for experts without rows.
   Tensor grad_weight{};

@@ -21,9 +21,9 @@ void report(const LinearStep& step, const LinearCastNames& names, const CastSpec
   CastEvent event{.layer = step.plan.name,
                   .tensor = names.tensor,
                   .gemms = names.of_codes,
-                  .values = spec.result              ? tensors.result
-                            : spec.pointwise.empty() ? tensors.input
-                                                     : Tensor{},
+                  .values = spec.result                                ? tensors.result
+                            : spec.pointwise.empty() && !spec.gathered ? tensors.input
+                                                                       : Tensor{},
                   .codes = tensors.codes,
                   .scale_inv = tensors.scale_inv,
                   .scale = spec.scale};
