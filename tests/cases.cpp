@@ -112,7 +112,9 @@ std::vector<KernelSpec> elementwise_specs() {
                               "elementwise bf16 of=x*b[col]-gate amax",
                               "elementwise f32 of=x*r[row] amax",
                               "elementwise f16 of=x*a second=b-a*c[row] amax",
-                              "elementwise f32 of=x*a second=x*a+w[col] amax fast"};
+                              "elementwise f32 of=x*a second=x*a+w[col] amax fast",
+                              "elementwise f32 of=x*r[row] row_sum=x*a+b[col]",
+                              "elementwise f16 of=a second=a*r[row] row_sum=x*f[col:f32]"};  // x for the sum alone
   std::vector<KernelSpec> specs;
   for (const char* const line : kLines) specs.push_back(parse(line));
   specs.emplace_back(ElementwiseSpec{.pointwise = backward(parse_pointwise("gelu(x) * up"), "x")});
@@ -125,6 +127,10 @@ std::vector<KernelSpec> elementwise_specs() {
   add_gradients("silu(x) * up", true, false);
   add_gradients("gelu(x) * up", false, false);
   add_gradients("silu(x) * up", false, true);
+  const Pointwise weighted = parse_pointwise("silu(x) * up * weight[row]");
+  specs.emplace_back(ElementwiseSpec{.pointwise = backward(weighted, "x"),
+                                     .second = backward(weighted, "up"),
+                                     .row_sum = backward(weighted, "weight")});
   return specs;
 }
 

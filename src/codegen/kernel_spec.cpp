@@ -12,8 +12,8 @@
 namespace ingot {
 namespace {
 
-using SpecsWithTestsOfTheirOwn =
-    TypeList<GemmPairSpec, GroupedGemmSpec, MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
+using SpecsWithTestsOfTheirOwn = TypeList<GemmPairSpec, GroupedGemmSpec, CombineSpec, MxQuantizeSpec, FloatQuantizeSpec,
+                                          PackWeightSpec, DequantMatmulSpec>;
 
 template <class... Specs>
 constexpr bool words_differ(TypeList<Specs...>) {

@@ -19,9 +19,11 @@
 //   grouped_gemm e4m3fn*e4m3fn->bf16 nt scale=row,row fast
 //   grouped_gemm e4m3fn*e4m3fn->f32 nt scale=row,row c=f32 fast along=k
 //   column_sum bf16->f32
+//   combine bf16
 //   relayout transposed
 //   elementwise bf16 of=silu(x)*gate
 //   elementwise bf16 of=grad*up second=grad*x
+//   elementwise bf16 of=grad*w[row] row_sum=grad*x
 //   cast_stats bf16->e4m3fn scale=1x128 transposed
 //   norm rms bf16->e4m3fn affine scale=row out=codes,stats
 //   norm_backward rms bf16 affine sums=f32
@@ -45,6 +47,7 @@
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/cast/cast_stats_spec.h"
 #include "ingot/codegen/cast/column_sum_spec.h"
+#include "ingot/codegen/cast/combine_spec.h"
 #include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/codegen/dequant/dequant_spec.h"
 #include "ingot/codegen/gemm/gemm_spec.h"
@@ -84,9 +87,10 @@ void for_each_type(TypeList<Types...>, Function&& function) {
 // Every kernel operation. Its spec's header declares what the library does with any spec: kWord and operator==,
 // print_spec(), validate_spec(), hash_spec(), read_spec(), list_valid(), extra_passes() and template_instance(). What
 // is missing does not compile.
-using KernelSpecs = TypeList<AmaxSpec, CastSpec, GemmSpec, GemmPairSpec, GroupedGemmSpec, ColumnSumSpec, RelayoutSpec,
-                             ElementwiseSpec, CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec,
-                             AmaxScalesSpec, MxQuantizeSpec, FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
+using KernelSpecs =
+    TypeList<AmaxSpec, CastSpec, GemmSpec, GemmPairSpec, GroupedGemmSpec, ColumnSumSpec, RelayoutSpec, ElementwiseSpec,
+             CastStatsSpec, NormSpec, NormBackwardSpec, AmaxHistorySpec, AmaxScalesSpec, CombineSpec, MxQuantizeSpec,
+             FloatQuantizeSpec, PackWeightSpec, DequantMatmulSpec>;
 using KernelSpec = VariantOf<KernelSpecs>;
 
 INGOT_API std::size_t hash_value(const KernelSpec& spec);
@@ -115,8 +119,8 @@ std::vector<Spec> valid_specs() {
   return specs;
 }
 
-// The valid specs of all operations, in a fixed order: tests compile and run all of them. Pairs of GEMMs, grouped GEMMs
-// and the operations of quantize_spec.h and dequant_spec.h are left out, as they have their own tests.
+// The valid specs of all operations, in a fixed order: tests compile and run all of them. Pairs of GEMMs, grouped
+// GEMMs, combine and the operations of quantize_spec.h and dequant_spec.h are left out, as they have their own tests.
 INGOT_API std::vector<KernelSpec> all_valid_specs();
 
 }  // namespace ingot

@@ -180,28 +180,33 @@ struct ValueSource {
     if constexpr (!kFused) {
       return raw.x;
     } else {
-      float x[kVec8];
-      unpack(raw.x, x);
-      float operands[kMaxInputs][kVec8];
+      float results[kVec8];
+      compute<Other>(raw, columns, results);
+      return pack<Value>(results);
+    }
+  }
+  // The same before they are rounded.
+  template <class Other>
+  INGOT_DEVICE static void compute(const Raw& raw, const RawColumns& columns, float (&results)[kVec8]) {
+    float x[kVec8];
+    unpack(raw.x, x);
+    float operands[kMaxInputs][kVec8];
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      if (F::kKinds[i] == InputKind::column_f32) {
+        unpack(columns.floats[i], operands[i]);
+      } else {
+        unpack(F::kKinds[i] == InputKind::column ? columns.operands[i] : raw.operands[i], operands[i]);
+      }
+    }
+    INGOT_UNROLL
+    for (u32 c = 0; c < kVec8; ++c) {
+      float inputs[kMaxInputs] = {};
       INGOT_UNROLL
       for (int i = 0; i < kOperands; ++i) {
-        if (F::kKinds[i] == InputKind::column_f32) {
-          unpack(columns.floats[i], operands[i]);
-        } else {
-          unpack(F::kKinds[i] == InputKind::column ? columns.operands[i] : raw.operands[i], operands[i]);
-        }
+        inputs[i] = F::kKinds[i] == InputKind::row ? raw.of_row[i] : operands[i][c];
       }
-      float results[kVec8];
-      INGOT_UNROLL
-      for (u32 c = 0; c < kVec8; ++c) {
-        float inputs[kMaxInputs] = {};
-        INGOT_UNROLL
-        for (int i = 0; i < kOperands; ++i) {
-          inputs[i] = F::kKinds[i] == InputKind::row ? raw.of_row[i] : operands[i][c];
-        }
-        results[c] = apply_pointwise<Other>(x[c], inputs);
-      }
-      return pack<Value>(results);
+      results[c] = apply_pointwise<Other>(x[c], inputs);
     }
   }
 
@@ -217,20 +222,27 @@ struct ValueSource {
   INGOT_DEVICE static Value element(const SourceParams& p, i64 row, i64 col) { return element_of<F>(p, row, col); }
   template <class Other>
   INGOT_DEVICE static Value element_of(const SourceParams& p, i64 row, i64 col) {
-    const In* const input = static_cast<const In*>(p.input) + row * p.input_stride + col;
     if constexpr (!kFused) {
-      return *input;
+      return *element_at(p, row, col);
     } else {
-      float inputs[kMaxInputs] = {};
-      INGOT_UNROLL
-      for (int i = 0; i < kOperands; ++i) {
-        inputs[i] = operand_element(p.operands[i], F::kKinds[i], row, col);
-      }
-      return from_float<Value>(apply_pointwise<Other>(F::kUsesX ? to_float(*input) : 0.0F, inputs));
+      return from_float<Value>(float_of<Other>(p, row, col));
     }
+  }
+  // The same before it is rounded.
+  template <class Other>
+  INGOT_DEVICE static float float_of(const SourceParams& p, i64 row, i64 col) {
+    float inputs[kMaxInputs] = {};
+    INGOT_UNROLL
+    for (int i = 0; i < kOperands; ++i) {
+      inputs[i] = operand_element(p.operands[i], F::kKinds[i], row, col);
+    }
+    return apply_pointwise<Other>(F::kUsesX ? to_float(*element_at(p, row, col)) : 0.0F, inputs);
   }
 
  private:
+  INGOT_DEVICE static const In* element_at(const SourceParams& p, i64 row, i64 col) {
+    return static_cast<const In*>(p.input) + row * p.input_stride + col;
+  }
   INGOT_HOST_DEVICE static constexpr bool is_column(InputKind kind) {
     return kind == InputKind::column || kind == InputKind::column_f32;
   }

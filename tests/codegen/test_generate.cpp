@@ -379,6 +379,19 @@ constexpr auto kKernel = &ingot::elementwise_pair<ingot::ValueSource<ingot::bf16
 }
 
 // The functors are those of the kernels without the maximum.
+// So does that of a row_sum, whose values are not rounded to 16 bits.
+BOOST_AUTO_TEST_CASE(golden_text_of_elementwise_with_a_row_sum) {
+  const std::string text = generate(parse("elementwise bf16 of=a row_sum=exp(x)*a")).text;
+  BOOST_TEST(text.starts_with("// elementwise bf16 of=a row_sum=exp(x)*a\n#include \"cast/elementwise_rows.cuh\"\n"));
+  BOOST_TEST(
+      text.ends_with("constexpr auto kKernel = &ingot::elementwise_rows<ingot::ElementwiseOutput<"
+                     "ingot::ValueSource<ingot::bf16, ingot::Fused, ingot::ValueConfig{.in_place = true}>>, "
+                     "ingot::Summed>;\n"));
+  BOOST_TEST(text.find("math::Reproducible32") != std::string::npos);
+  const std::string pair = generate(parse("elementwise bf16 of=a second=-a row_sum=a*x")).text;
+  BOOST_TEST(pair.find("elementwise_rows<ingot::ElementwisePairOutput<") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(golden_texts_of_elementwise_with_an_amax) {
   const auto check = [](const std::string& line, const std::string& kernel) {
     const Source source = generate(parse(line + " amax"));

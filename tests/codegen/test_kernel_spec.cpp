@@ -180,13 +180,13 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(
       parse_error("casts bf16->e4m3fn") ==
       "\"casts\" is no kernel; expected amax, cast, gemm, gemm_pair, grouped_gemm, column_sum, relayout, elementwise, "
-      "cast_stats, norm, norm_backward, amax_history, amax_scales, quantize_mx, float_quantize, pack_weight or "
-      "dequant_matmul");
+      "cast_stats, norm, norm_backward, amax_history, amax_scales, combine, quantize_mx, float_quantize, "
+      "pack_weight or dequant_matmul");
   BOOST_TEST(
       parse_error("->") ==
       "\"->\" is no kernel; expected amax, cast, gemm, gemm_pair, grouped_gemm, column_sum, relayout, elementwise, "
-      "cast_stats, norm, norm_backward, amax_history, amax_scales, quantize_mx, float_quantize, pack_weight or "
-      "dequant_matmul");
+      "cast_stats, norm, norm_backward, amax_history, amax_scales, combine, quantize_mx, float_quantize, "
+      "pack_weight or dequant_matmul");
 
   BOOST_TEST(parse_error("amax") == "\"amax\" must be followed by the input's dtype, such as bf16");
   BOOST_TEST(parse_error("cast") == "\"cast\" must be followed by <in>-><out>, such as bf16->e4m3fn");
@@ -654,9 +654,11 @@ BOOST_AUTO_TEST_CASE(elementwise_is_named_by_its_expression) {
              "elementwise e5m2 of=exp(x): in is e5m2, but " + dtypes);
   BOOST_TEST(parse_error("elementwise") == "\"elementwise\" must be followed by the dtype of its values, such as bf16");
   BOOST_TEST(parse_error("elementwise bf16 of=x list") ==
-             "\"list\" is no word of elementwise; expected of=<expression>, second=<expression>, amax or fast");
+             "\"list\" is no word of elementwise; expected of=<expression>, second=<expression>, row_sum=<expression>, "
+             "amax or fast");
   BOOST_TEST(parse_error("elementwise bf16 of=x fast=1") ==
-             "\"fast=1\" is no word of elementwise; expected of=<expression>, second=<expression>, amax or fast");
+             "\"fast=1\" is no word of elementwise; expected of=<expression>, second=<expression>, "
+             "row_sum=<expression>, amax or fast");
   BOOST_TEST(parse_error("elementwise bf16 of=x of=x") == "\"of=x\" gives the expression a second time");
 
   std::set<std::size_t> hashes;
@@ -707,6 +709,39 @@ BOOST_AUTO_TEST_CASE(elementwise_may_have_a_second_expression) {
     hashes.insert(hash_value(ElementwiseSpec{.pointwise = parse_pointwise(first)}));
   }
   BOOST_TEST(hashes.size() == 3U * 4U);
+}
+
+BOOST_AUTO_TEST_CASE(combine_has_a_dtype) {
+  BOOST_TEST(print(CombineSpec{.in = Dtype::f16}) == "combine f16");
+  BOOST_TEST((parse("combine f32") == KernelSpec(CombineSpec{.in = Dtype::f32})));
+  BOOST_TEST(valid_specs<CombineSpec>().size() == 3U);
+  BOOST_TEST(hash_value(parse("combine f32")) != hash_value(parse("combine bf16")));
+  BOOST_TEST(parse_error("combine") == "\"combine\" must be followed by the dtype of its values, such as bf16");
+  BOOST_TEST(parse_error("combine bf16 f32") == "\"f32\" is no word of combine; expected nothing after the dtype");
+  BOOST_TEST(refusal(CombineSpec{.in = Dtype::e5m2}).starts_with("combine e5m2: in is e5m2, but "));
+}
+
+BOOST_AUTO_TEST_CASE(elementwise_may_sum_rows) {
+  const ElementwiseSpec spec{.in = Dtype::f16,
+                             .pointwise = parse_pointwise("grad * w[row]"),
+                             .row_sum = parse_pointwise("grad * x"),
+                             .fast_math = true};
+  BOOST_TEST(print(spec) == "elementwise f16 of=grad*w[row] row_sum=grad*x fast");
+  BOOST_TEST((parse(print(spec)) == KernelSpec(spec)));
+  BOOST_TEST((parse("elementwise f16 fast row_sum=grad*x of=grad*w[row]") == KernelSpec(spec)));
+  BOOST_TEST((parse("elementwise f16 of=grad*w[row] second=grad*x fast") != KernelSpec(spec)));
+  BOOST_TEST(hash_value(parse("elementwise bf16 of=x row_sum=-x")) !=
+             hash_value(parse("elementwise bf16 of=x second=-x")));
+  BOOST_TEST(uses_x(spec));
+  BOOST_TEST(parse_error("elementwise bf16 of=x row_sum=x amax") ==
+             "amax is set with a row_sum, but no kernel finds both: find the amax "
+             "in another pass");
+  BOOST_TEST(parse_error("elementwise bf16 of=x*a row_sum=a[col]") ==
+             "the two expressions read a as inputs of different kinds: give one "
+             "of the two another name");
+  BOOST_TEST(parse_error("elementwise bf16 of=a+b second=c row_sum=d+e") ==
+             "the three expressions read 5 inputs besides x, but a kernel "
+             "reads at most 4");
 }
 
 BOOST_AUTO_TEST_CASE(elementwise_may_find_an_amax) {

@@ -175,6 +175,11 @@ void CountingBackend::relayout(const RelayoutSpec& spec, const RelayoutTensors& 
   inner_->relayout(spec, tensors, on(stream));
 }
 
+void CountingBackend::combine(const CombineSpec& spec, const CombineTensors& tensors, Stream& stream) {
+  note(print(spec), stream);
+  inner_->combine(spec, tensors, on(stream));
+}
+
 void CountingBackend::elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) {
   note(print(spec), stream);
   inner_->elementwise(spec, tensors, on(stream));

@@ -57,6 +57,7 @@ class CountingBackend final : public Counts, public Backend {
   void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) override;
   void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream) override;
   void relayout(const RelayoutSpec& spec, const RelayoutTensors& tensors, Stream& stream) override;
+  void combine(const CombineSpec& spec, const CombineTensors& tensors, Stream& stream) override;
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override;
 
   void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream) override;

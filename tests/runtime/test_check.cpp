@@ -345,6 +345,29 @@ BOOST_AUTO_TEST_CASE(elementwise_operations_with_an_amax) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(elementwise_operations_with_sums_of_rows) {
+  const auto of = [&](const Tensor& sums, const char* line = "elementwise bf16 of=x+bias[col] row_sum=x") {
+    return refused([&] {
+             check(std::get<ElementwiseSpec>(parse(line)),
+                   {.input = matrix(at(0), Dtype::bf16, 4, 8, kCpu),
+                    .inputs = {vector(at(2048), Dtype::bf16, 8, kCpu)},
+                    .output = matrix(at(3072), Dtype::bf16, 4, 8, kCpu),
+                    .sums = sums},
+                   kCpu);
+           })
+        .message;
+  };
+  BOOST_TEST(of(vector(at(5120), Dtype::f32, 4, kCpu)) == kNothing);
+  BOOST_TEST(of({}) == "elementwise sums: is missing; it must be f32[1, 4]: one for each row of the input");
+  BOOST_TEST(of(vector(at(5120), Dtype::f32, 8, kCpu)) ==
+             "elementwise sums: is f32[1, 8] on cpu; it must be [1, 4]: one for each row of the input");
+  BOOST_TEST(contains(of(vector(at(3072), Dtype::f32, 4, kCpu)), "its memory overlaps that of elementwise output"));
+  BOOST_TEST(contains(of(vector(at(0), Dtype::f32, 4, kCpu)), "its memory overlaps that of elementwise input"));
+  BOOST_TEST(of(vector(at(5120), Dtype::f32, 4, kCpu), "elementwise bf16 of=x+bias[col]") ==
+             "elementwise sums: is f32[1, 4] on cpu; it must not be given (a default Tensor instead): the spec has no "
+             "row_sum");
+}
+
 BOOST_AUTO_TEST_CASE(elementwise_operations_of_two_expressions) {
   const ElementwiseSpec spec{
       .in = Dtype::bf16, .pointwise = parse_pointwise("gate * 2"), .second = parse_pointwise("x * gate + bias[col]")};

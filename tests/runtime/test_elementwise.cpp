@@ -81,6 +81,41 @@ BOOST_AUTO_TEST_CASE(the_amax_is_that_of_another_pass) {
   BOOST_TEST(run_count > 50);
 }
 
+BOOST_AUTO_TEST_CASE(the_sums_of_rows_are_float64s) {
+  int run_count = 0;
+  for (const KernelSpec& any : elementwise_specs()) {
+    const auto& spec = std::get<ElementwiseSpec>(any);
+    if (!spec.row_sum) continue;
+    std::vector<Case> all = in_place_cases(spec);
+    all.push_back({.spec = spec, .shape = {37, 131}, .input = Input::nan});
+    all.push_back({.spec = spec, .shape = {531, 677}});  // in several threads
+    all.push_back({.spec = spec, .shape = {0, 8}});
+    for (const Case& c : all) {
+      const SharedMatrices inputs = maker.inputs(c);
+      const Matrices outputs = run(c, inputs, *backend, stream);
+      std::string fault = damage(outputs) + sums_fault(c, inputs, outputs);
+      if (c.input != Input::nan) {
+        for (const WrittenOver& over : choices_in_place(spec)) {
+          fault += fault_in_place(c, inputs, over, outputs, *backend, stream);
+        }
+      }
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+      ++run_count;
+    }
+  }
+  BOOST_TEST(run_count == 27);
+}
+
+BOOST_AUTO_TEST_CASE(sums_of_rows_without_columns_are_zero) {
+  std::array<float, 3> sums{1, 2, 3};
+  backend->elementwise(std::get<ElementwiseSpec>(parse("elementwise f32 of=x row_sum=x+1")),
+                       {.input = matrix(nullptr, Dtype::f32, 3, 0, {}),
+                        .output = matrix(nullptr, Dtype::f32, 3, 0, {}),
+                        .sums = vector(sums.data(), Dtype::f32, 3, {})},
+                       stream);
+  for (const float sum : sums) BOOST_TEST(float_bits(sum) == 0U);
+}
+
 // Of both outputs, rounded: 2049 becomes 2048 in f16. A call clears what was there.
 BOOST_AUTO_TEST_CASE(the_amax_is_of_all_that_is_written) {
   const auto find = [&](const char* line, const std::vector<float>& x) {

@@ -80,6 +80,23 @@ BOOST_FIXTURE_TEST_CASE(the_amax_is_that_of_another_pass, Fixture) {
   }
 }
 
+// test_backends_gpu.cpp compares the bits of small ones with the CPU's.
+BOOST_FIXTURE_TEST_CASE(the_sums_of_rows_are_float64s, Fixture) {
+  for (const KernelSpec& any : elementwise_specs()) {
+    const auto& spec = std::get<ElementwiseSpec>(any);
+    if (!spec.row_sum) continue;
+    std::vector<Case> all = in_place_cases(spec);
+    all.push_back({.spec = spec, .shape = {300, 1000}, .input = Input::nan});
+    all.push_back({.spec = spec, .shape = {301, 14336}});
+    for (const Case& c : all) {
+      const SharedMatrices inputs = maker.inputs(c);
+      const Matrices outputs = run(c, inputs, cuda, stream);
+      const std::string fault = damage(outputs) + sums_fault(c, inputs, outputs);
+      BOOST_CHECK_MESSAGE(fault.empty(), name(c) << ": " << fault);
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(outputs_may_be_matrices_that_are_read, Fixture) {
   for (const KernelSpec& any : elementwise_specs()) {
     const auto& spec = std::get<ElementwiseSpec>(any);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -80,7 +81,8 @@ inline Matrices run_in_place(const Case& c, const SharedMatrices& inputs, const 
   ElementwiseTensors all{.input = tensors["input"],
                          .output = tensors[place_of("output")],
                          .second = tensors[place_of("second")],
-                         .amax = tensors["amax"]};
+                         .amax = tensors["amax"],
+                         .sums = tensors["sums"]};
   for (std::size_t i = 0; i < all.inputs.size(); ++i) all.inputs[i] = tensors[pointwise_input_name(i)];
   for (int i = 0; i < times; ++i) backend.elementwise(std::get<ElementwiseSpec>(c.spec), all, stream);
   for (auto& [name, matrix] : outputs) {
@@ -114,6 +116,7 @@ inline std::vector<SinglePass> single_passes(const ElementwiseSpec& spec, const 
     SinglePass pass{.spec = spec, .inputs = {{"input", inputs.at("input")}}, .output = output};
     pass.spec.pointwise = expression;
     pass.spec.second = {};
+    pass.spec.row_sum = {};
     pass.spec.amax = false;
     for (std::size_t i = 0; i < expression.inputs().size(); ++i) {
       pass.inputs[pointwise_input_name(i)] = inputs.at(pointwise_input_name(all.index_of(expression.inputs()[i].name)));
@@ -133,6 +136,35 @@ inline std::string difference_from_single_passes(const Case& c, const SharedMatr
     const std::string fault =
         bit_difference(pass.output, run(single, pass.inputs, backend, stream).at("output"), outputs.at(pass.output));
     if (!fault.empty()) return fault;
+  }
+  return {};
+}
+
+// Where a row's sum is farther from float64's than f32 explains, or is not NaN where that is; empty if nowhere, or if
+// the spec has no row_sum.
+inline std::string sums_fault(const Case& c, const SharedMatrices& inputs, const Matrices& outputs) {
+  const auto& spec = std::get<ElementwiseSpec>(c.spec);
+  if (!spec.row_sum) return {};
+  const ElementwiseInputs all(spec);
+  for (std::int64_t r = 0; r < c.shape.rows; ++r) {
+    double sum = 0, size = 0;
+    for (std::int64_t col = 0; col < c.shape.cols; ++col) {
+      std::vector<double> values;
+      for (const PointwiseInput& input : spec.row_sum.inputs()) {
+        const bool of_row = input.kind == PointwiseInput::Kind::row;
+        const bool matrix = input.kind == PointwiseInput::Kind::matrix;
+        values.push_back(
+            inputs.at(pointwise_input_name(all.index_of(input.name)))->value(matrix ? r : 0, of_row ? r : col));
+      }
+      const double value = evaluate(spec.row_sum, inputs.at("input")->value(r, col), values);
+      sum += value;
+      size += std::abs(value);
+    }
+    const double found = outputs.at("sums").value(0, r);
+    const double allowed = size * (std::ldexp(1.0, -14) + static_cast<double>(c.shape.cols) * std::ldexp(1.0, -24));
+    const bool good = std::isfinite(sum) ? std::abs(found - sum) <= allowed + std::ldexp(1.0, -140)
+                                         : std::isnan(sum) == std::isnan(found) && !std::isfinite(found);
+    if (!good) return fmt::format("the sum of row {} is {}, not {}", r, found, sum);
   }
   return {};
 }

@@ -244,6 +244,7 @@ Matrices poisoned_outputs(const Case& c) {
     outputs["output"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
     if (elementwise->second) outputs["second"] = GuardedMatrix(elementwise->in, rows, cols, padding, offset);
     if (elementwise->amax) outputs["amax"] = GuardedMatrix(Dtype::f32, 1, 1);
+    if (elementwise->row_sum) outputs["sums"] = GuardedMatrix(Dtype::f32, 1, rows);
   } else if (std::holds_alternative<CastStatsSpec>(c.spec)) {
     outputs["stats"] = GuardedMatrix(Dtype::f32, 1, kCastStatsWords);
   } else {
@@ -357,7 +358,8 @@ void PlacedCase::enqueue_as(const ElementwiseSpec& spec, Stream& stream) {
                          .inputs = {of("inputs[0]"), of("inputs[1]"), of("inputs[2]"), of("inputs[3]")},
                          .output = of("output"),
                          .second = of("second"),
-                         .amax = of("amax")},
+                         .amax = of("amax"),
+                         .sums = of("sums")},
                         stream);
 }
 

@@ -141,6 +141,7 @@ Kernels all_kernels(Target target) {
   for (const KernelSpec& spec : all_valid_specs()) kernels.add(spec);
   for (const KernelSpec& spec : test::fused_specs()) kernels.add(spec);
   for (const KernelSpec& spec : test::elementwise_specs()) kernels.add(spec);
+  for (const CombineSpec& spec : valid_specs<CombineSpec>()) kernels.add(spec);
   for (const MxQuantizeSpec& spec : valid_specs<MxQuantizeSpec>()) kernels.add(spec);
   for (const FloatQuantizeSpec& spec : valid_specs<FloatQuantizeSpec>()) {
     if ((spec.exponent_bits + spec.mantissa_bits) % 3 == 1) kernels.add(spec);

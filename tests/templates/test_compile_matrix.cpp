@@ -403,6 +403,7 @@ BOOST_AUTO_TEST_CASE(every_fused_kernel) {
     if (!list.sum) specs.emplace_back(list);
   }
   for (const KernelSpec& spec : test::elementwise_specs()) specs.push_back(spec);
+  for (const CombineSpec& spec : valid_specs<CombineSpec>()) specs.emplace_back(spec);
   for (const KernelSpec& spec : all_valid_specs()) {
     const auto* const cast = std::get_if<CastSpec>(&spec);
     if (cast == nullptr || cast->pow2) continue;

@@ -19,9 +19,11 @@
 #include "cast/cast_tiles.cuh"
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
+#include "cast/combine.cuh"
 #include "cast/elementwise.cuh"
 #include "cast/elementwise_amax.cuh"
 #include "cast/elementwise_pair.cuh"
+#include "cast/elementwise_rows.cuh"
 #include "gemm/gemm_simt.cuh"
 #include "gemm/relayout.cuh"
 
@@ -1143,6 +1145,54 @@ BOOST_AUTO_TEST_CASE(amax_histories) {
   check_amax_history(1, 16, 0, false, false, false);
 }
 
+namespace {
+
+// Rows that no index names are not read: they are NaN.
+template <class In>
+void check_combine(i64 tokens, u32 choices, i64 cols, i64 pad, i64 shift) {
+  const i64 rows = tokens + 2;
+  auto x = random_matrix<In>(rows, cols, cols + pad, shift);
+  for (i64 c = 0; c < cols; ++c) x.at(1, c) = from_float<In>(float_from_bits(kF32Nan));
+  std::vector<i32> index(static_cast<std::size_t>(tokens * choices));
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    index[i] = static_cast<i32>(i * 7 % static_cast<std::size_t>(rows + 2)) - 1;
+    if (index[i] == 1) index[i] = static_cast<i32>(rows);
+  }
+  Matrix<In> output(tokens, cols, cols + pad, shift);
+  const CombineParams p{.input = x.data(),
+                        .rows = rows,
+                        .cols = cols,
+                        .input_stride = x.stride(),
+                        .index = index.data(),
+                        .choices = choices,
+                        .output = output.data(),
+                        .output_stride = output.stride(),
+                        .segments = static_cast<u32>(CombineLaunch::segments(cols))};
+  emulator::launch(combine<In>, CombineLaunch::grid(tokens, cols), CombineLaunch::threads(cols), p);
+  BOOST_TEST(output.guarded());
+  for (i64 t = 0; t < tokens; ++t) {
+    for (i64 c = 0; c < cols; ++c) {
+      float sum = 0.0F;
+      for (u32 j = 0; j < choices; ++j) {
+        const i64 row = index[static_cast<std::size_t>(t * choices + j)];
+        if (row >= 0 && row < rows) sum += to_float(x.at(row, c));
+      }
+      BOOST_TEST(to_float(output.at(t, c)) == to_float(from_float<In>(sum)));
+    }
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(sums_of_tokens_rows) {
+  for (const u32 choices : {0U, 1U, 8U, 11U}) {
+    check_combine<bf16>(3, choices, 264, 8, 0);
+    check_combine<bf16>(2, choices, 2056, 0, 0);
+    check_combine<f16>(3, choices, 77, 3, 1);
+    check_combine<f32>(2, choices, 40, 1, 0);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(scales_of_maxima) {
   for (const i64 count : {1, 256, 300}) {
     for (const bool pow2 : {false, true}) {
@@ -1651,13 +1701,18 @@ BOOST_AUTO_TEST_CASE(elementwise_values) {
 }
 
 // The same with a second output: each output over one of the inputs, both over two, or with their own memory. And with
-// the amax of both.
-template <bool Amax>
+// the amax of both, or with sums of rows.
+enum class BesidePairs : std::uint8_t { nothing, amax, row_sums };
+
+template <BesidePairs Beside>
 void check_elementwise_pairs() {
+  constexpr bool kAmax = Beside == BesidePairs::amax;
+  constexpr bool kRowSums = Beside == BesidePairs::row_sums;
   using Source = ValueSource<bf16, RenderedSwigluBias, ValueConfig{.in_place = true}>;
   auto spec =
       std::get<ElementwiseSpec>(parse("elementwise bf16 of=silu(x)*gate+bias[col]/mean[row] second=x*mean[row]-gate"));
-  spec.amax = Amax;
+  spec.amax = kAmax;
+  if (kRowSums) spec.row_sum = spec.second;
   const std::unique_ptr<Backend> backend = make_cpu_backend();
   Stream stream(*backend);
   std::vector<Shape> shapes = kShapes;
@@ -1681,7 +1736,9 @@ void check_elementwise_pairs() {
                        tensor_of(cpu.mean, Dtype::f32, 1, s.rows)},
             .output = tensor_of(cpu.result, Dtype::bf16, s.rows, s.cols),
             .second = tensor_of(expected, Dtype::bf16, s.rows, s.cols)};
-        if (Amax) tensors.amax = tensor_of(expected_amax, Dtype::f32, 1, 1);
+        Matrix<float> sums(1, s.rows, s.rows), expected_sums = sums;
+        if (kAmax) tensors.amax = tensor_of(expected_amax, Dtype::f32, 1, 1);
+        if (kRowSums) tensors.sums = tensor_of(expected_sums, Dtype::f32, 1, s.rows);
         backend->elementwise(spec, tensors, stream);
         Matrix<bf16>& output = (over & 1) == 0 ? kernels.result : kernels.x;
         Matrix<bf16>& second = (over & 2) == 0 ? own : kernels.gate;
@@ -1694,14 +1751,22 @@ void check_elementwise_pairs() {
                                                      .across_log2 = ElementwiseLaunch::across_log2(s.cols)},
                                            .second = second.data(),
                                            .second_stride = second.stride()};
-        if constexpr (Amax) {
-          emulator::launch(elementwise_amax<ElementwisePairOutput<Source, RenderedBesideSwigluBias>>, shape,
+        using Output = ElementwisePairOutput<Source, RenderedBesideSwigluBias>;
+        if constexpr (kRowSums) {
+          emulator::launch(
+              elementwise_rows<Output, RenderedBesideSwigluBias>,
+              {.grid = ElementwiseRowsLaunch::grid(s.rows, s.cols), .threads = ElementwiseRowsLaunch::kThreads},
+              ElementwiseRowsParams<ElementwisePairParams>{params, sums.data(),
+                                                           ElementwiseRowsLaunch::threads_log2(s.cols)});
+          BOOST_TEST(same_bits(sums, expected_sums, 1, s.rows));
+        } else if constexpr (kAmax) {
+          emulator::launch(elementwise_amax<Output>, shape,
                            ElementwiseAmaxParams<ElementwisePairParams>{params, reinterpret_cast<u32*>(amax.data())});
           BOOST_TEST(same_bits(amax, expected_amax, 1, 1));
         } else {
           emulator::launch(elementwise_pair<Source, RenderedBesideSwigluBias>, shape, params);
         }
-        BOOST_TEST((output.guarded() && second.guarded() && amax.guarded()));
+        BOOST_TEST((output.guarded() && second.guarded() && amax.guarded() && sums.guarded()));
         BOOST_TEST(same_bits(output, cpu.result, s.rows, s.cols));
         BOOST_TEST(same_bits(second, expected, s.rows, s.cols));
       }
@@ -1709,8 +1774,9 @@ void check_elementwise_pairs() {
   }
 }
 
-BOOST_AUTO_TEST_CASE(elementwise_pairs) { check_elementwise_pairs<false>(); }
-BOOST_AUTO_TEST_CASE(elementwise_pairs_and_their_amax) { check_elementwise_pairs<true>(); }
+BOOST_AUTO_TEST_CASE(elementwise_pairs) { check_elementwise_pairs<BesidePairs::nothing>(); }
+BOOST_AUTO_TEST_CASE(elementwise_pairs_and_their_amax) { check_elementwise_pairs<BesidePairs::amax>(); }
+BOOST_AUTO_TEST_CASE(elementwise_pairs_and_sums_of_rows) { check_elementwise_pairs<BesidePairs::row_sums>(); }
 
 // f32 without x: the input's data is null.
 BOOST_AUTO_TEST_CASE(elementwise_without_x) {

@@ -35,9 +35,11 @@
 #include "cast/cast_tiles.cuh"
 #include "cast/cast_whole.cuh"
 #include "cast/column_sum.cuh"
+#include "cast/combine.cuh"
 #include "cast/elementwise.cuh"
 #include "cast/elementwise_amax.cuh"
 #include "cast/elementwise_pair.cuh"
+#include "cast/elementwise_rows.cuh"
 #include "cast/source.cuh"
 #include "cast/staged_columns.cuh"
 #include "cluster.cuh"
@@ -152,7 +154,8 @@ template <class In>
 constexpr int kOfInput =
     kInstantiated<&amax_partials<ValueSource<In>>, &amax_rows<ValueSource<In>>,
                   &amax_tiles<ValueSource<In>, AmaxTilesConfig{.tensor = true, .rows = true, .columns = true}>,
-                  &column_sum_partials<In>, &column_sum_finish<In>, &gemm_simt<In, In, In>, &gemm_simt<In, In, f32>>;
+                  &column_sum_partials<In>, &column_sum_finish<In>, &combine<In>, &gemm_simt<In, In, In>,
+                  &gemm_simt<In, In, f32>>;
 
 template <class In, class Kind, bool Affine>
 constexpr int kOfNorm =
@@ -201,10 +204,12 @@ constexpr int kOfFused = kInstantiated<
     &amax_rows<Source>>;
 
 template <class Source>
-constexpr int kOfElementwise =
-    kInstantiated<&elementwise<Source>, &elementwise_pair<Source, Fused<math::Reproducible32>>,
-                  &elementwise_amax<ElementwiseOutput<Source>>,
-                  &elementwise_amax<ElementwisePairOutput<Source, Fused<math::Reproducible32>>>>;
+constexpr int kOfElementwise = kInstantiated<
+    &elementwise<Source>, &elementwise_pair<Source, Fused<math::Reproducible32>>,
+    &elementwise_amax<ElementwiseOutput<Source>>,
+    &elementwise_amax<ElementwisePairOutput<Source, Fused<math::Reproducible32>>>,
+    &elementwise_rows<ElementwiseOutput<Source>, Fused<math::Reproducible32>>,
+    &elementwise_rows<ElementwisePairOutput<Source, Fused<math::Reproducible32>>, Fused<math::Reproducible32>>>;
 
 template <class In>
 constexpr int kOfQuantizes =
@@ -220,7 +225,7 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 }  // namespace
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
-  static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 7);
+  static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 8);
   static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 9);
   using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, ValueConfig{.unrounded = true}>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
@@ -228,7 +233,7 @@ BOOST_AUTO_TEST_CASE(kernels_instantiate) {
                 3 * 7);
   using InPlace = ValueSource<bf16, Fused<math::Reproducible16>, ValueConfig{.in_place = true}>;
   using WideInPlace = ValueSource<f32, Fused<math::Fast>, ValueConfig{.in_place = true}>;
-  static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2 * 4);
+  static_assert(kOfElementwise<InPlace> + kOfElementwise<WideInPlace> == 2 * 6);
   constexpr GemmSm90Config kShared{.fast_accumulation = true, .scale_b = template_granularity(kRowwise), .bias = true};
   constexpr auto kWithShared = &gemm_sm90<e4m3fn, e5m2, bf16, kShared>;
   constexpr GemmSm90Config kApart{.tiling = {.m = 64, .n = 128, .stages = 8, .pingpong = true},

@@ -349,9 +349,11 @@ Specs:
   quantize_mx bf16->e2m1fn
   float_quantize bf16 e4m3
   column_sum bf16->f32
+  combine bf16
   elementwise bf16 of="silu(x) * gate"
   elementwise bf16 of="grad * up" second="grad * x"
   elementwise bf16 of="gelu(x)" amax
+  elementwise bf16 of="grad * weight[row]" row_sum="grad * x"
   relayout transposed
   cast_stats bf16->e4m3fn scale=1x128 transposed
   norm rms bf16->e4m3fn affine scale=row out=codes,stats

@@ -13,7 +13,7 @@
 namespace ingot {
 
 ElementwiseInputs::ElementwiseInputs(const ElementwiseSpec& spec) {
-  for (const Pointwise* const expression : {&spec.pointwise, &spec.second}) {
+  for (const Pointwise* const expression : {&spec.pointwise, &spec.second, &spec.row_sum}) {
     for (const PointwiseInput& input : expression->inputs()) {
       if (index_of(input.name) == count_) inputs_[count_++] = &input;
     }
@@ -34,25 +34,36 @@ CastSpec cast_of_values(const ElementwiseSpec& spec, bool of_second) {
           .result = true};
 }
 
+CastSpec cast_of_summed(const ElementwiseSpec& spec) {
+  CastSpec cast = cast_of_values(spec);
+  cast.pointwise = spec.row_sum;
+  cast.unrounded = true;
+  return cast;
+}
+
 std::string print_spec(const ElementwiseSpec& spec) {
-  return fmt::format("elementwise {}{}{}{}{}{}{}", name(spec.in), spec.pointwise ? " of=" : "",
+  return fmt::format("elementwise {}{}{}{}{}{}{}{}{}", name(spec.in), spec.pointwise ? " of=" : "",
                      print_word(spec.pointwise), spec.second ? " second=" : "", print_word(spec.second),
-                     spec.amax ? " amax" : "", spec.fast_math ? " fast" : "");
+                     spec.row_sum ? " row_sum=" : "", print_word(spec.row_sum), spec.amax ? " amax" : "",
+                     spec.fast_math ? " fast" : "");
 }
 
 namespace {
 
-// Each input that both expressions have must be one and the same.
+// Each input that several expressions have must be one and the same.
 void check_shared_inputs(const ElementwiseSpec& spec) {
   const ElementwiseInputs inputs(spec);
-  for (const PointwiseInput& input : spec.second.inputs()) {
-    if (inputs.all()[inputs.index_of(input.name)]->kind == input.kind) continue;
-    refuse(spec,
-           fmt::format("the two expressions read {} as inputs of different kinds: give one of the two another name",
-                       input.name));
+  const char* const all = spec.second && spec.row_sum ? "three" : "two";
+  for (const Pointwise* const expression : {&spec.second, &spec.row_sum}) {
+    for (const PointwiseInput& input : expression->inputs()) {
+      if (inputs.all()[inputs.index_of(input.name)]->kind == input.kind) continue;
+      refuse(spec, fmt::format("the {0} expressions read {1} as inputs of different kinds: give one of the {0} another "
+                               "name",
+                               all, input.name));
+    }
   }
   if (inputs.all().size() <= kMaxPointwiseInputs) return;
-  refuse(spec, fmt::format("the two expressions read {} inputs besides x, but a kernel reads at most {}",
+  refuse(spec, fmt::format("the {} expressions read {} inputs besides x, but a kernel reads at most {}", all,
                            inputs.all().size(), kMaxPointwiseInputs));
 }
 
@@ -63,12 +74,16 @@ void validate_spec(const ElementwiseSpec& spec) {
   if (!spec.pointwise) {
     refuse(spec, "there is no pointwise expression, but it is all that this kernel computes: of=silu(x)*gate");
   }
-  if (spec.second) check_shared_inputs(spec);
+  if (spec.second || spec.row_sum) check_shared_inputs(spec);
+  if (spec.row_sum && spec.amax) {
+    refuse(spec, "amax is set with a row_sum, but no kernel finds both: find the amax in another pass");
+  }
 }
 
 std::uint64_t hash_spec(const ElementwiseSpec& spec) {
   return mix(seed<ElementwiseSpec>() + pack(spec.in, spec.fast_math, spec.amax) + mix(spec.pointwise.hash()) +
-             (spec.second ? mix(mix(spec.second.hash())) : 0));
+             (spec.second ? mix(mix(spec.second.hash())) : 0) +
+             (spec.row_sum ? mix(mix(mix(spec.row_sum.hash()))) : 0));
 }
 
 void read_spec(const SpecReader& reader, ElementwiseSpec& spec) {
@@ -79,28 +94,32 @@ void read_spec(const SpecReader& reader, ElementwiseSpec& spec) {
     if (option.word == "fast") return spec.fast_math = true, "fast";
     if (option.key == "of") return spec.pointwise = parse_pointwise(option.value), "the expression";
     if (option.key == "second") return spec.second = parse_pointwise(option.value), "the second expression";
+    if (option.key == "row_sum") return spec.row_sum = parse_pointwise(option.value), "the row sum's expression";
     return nullptr;
   };
-  reader.each_option(2, "of=<expression>, second=<expression>, amax or fast", take);
+  reader.each_option(2, "of=<expression>, second=<expression>, row_sum=<expression>, amax or fast", take);
 }
 
 // None: there is no end of expressions, and every spec has one.
 void list_valid(std::vector<ElementwiseSpec>&) {}
 
-// ---- The instantiations of templates/cast/elementwise.cuh, elementwise_pair.cuh and elementwise_amax.cuh ------------
+// ---- The instantiations of templates/cast/elementwise.cuh, and of those that do more (elementwise_*.cuh) ------------
 
 namespace {
 
 constexpr const char* kSecondFunctorName = "Second";
+constexpr const char* kSummedFunctorName = "Summed";
 
-// Those of two expressions take everything that the kernel loads.
+// Those of several expressions take everything that the kernel loads.
 std::string functors(const ElementwiseSpec& spec) {
-  if (!spec.second) return functor(cast_of_values(spec));
+  if (!spec.second && !spec.row_sum) return functor(cast_of_values(spec));
   const ElementwiseInputs inputs(spec);
   const PointwiseParameters parameters{.x = uses_x(spec), .inputs = inputs.all()};
   const PointwisePrecision precision = value_precision(cast_of_values(spec));
-  return render(spec.pointwise, kFunctorName, precision, parameters) +
-         render(spec.second, kSecondFunctorName, precision, parameters);
+  std::string all = render(spec.pointwise, kFunctorName, precision, parameters);
+  if (spec.second) all += render(spec.second, kSecondFunctorName, precision, parameters);
+  if (spec.row_sum) all += render(spec.row_sum, kSummedFunctorName, value_precision(cast_of_summed(spec)), parameters);
+  return all;
 }
 
 }  // namespace
@@ -112,11 +131,16 @@ TemplateInstance template_instance(const ElementwiseSpec& spec, Pass) {
                                          aggregate_text("ValueConfig", {field("in_place", true)}));
   const std::string arguments = spec.second ? fmt::format("{}, ingot::{}", values, kSecondFunctorName) : values;
   const char* const kernel = spec.second ? "elementwise_pair" : "elementwise";
+  const char* const output = spec.second ? "ElementwisePairOutput" : "ElementwiseOutput";
+  if (spec.row_sum) {
+    return {"cast/elementwise_rows.cuh",
+            fmt::format("elementwise_rows<ingot::{}<{}>, ingot::{}>", output, arguments, kSummedFunctorName),
+            print_spec(spec), functors(spec)};
+  }
   if (!spec.amax) {
     return {fmt::format("cast/{}.cuh", kernel), fmt::format("{}<{}>", kernel, arguments), print_spec(spec),
             functors(spec)};
   }
-  const char* const output = spec.second ? "ElementwisePairOutput" : "ElementwiseOutput";
   return {"cast/elementwise_amax.cuh", fmt::format("elementwise_amax<ingot::{}<{}>>", output, arguments),
           print_spec(spec), functors(spec)};
 }

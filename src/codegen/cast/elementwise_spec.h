@@ -25,19 +25,21 @@ struct TemplateInstance;
 // expression, without the cast. With a second expression also second[rows, cols], from the same x and inputs: each
 // element that both expressions read is loaded once. With `amax` also amax[1] = the largest |value| of all outputs,
 // after rounding, as AmaxSpec finds it in another pass: a tensorwise cast of the outputs can take it
-// (CastTensors::known_amax).
+// (CastTensors::known_amax). With a row_sum also sums[rows], in f32: of each row, the sum of a further expression of
+// the same x and inputs, whose values are not rounded, always in the same order (elementwise_rows.cuh).
 struct ElementwiseSpec {
   static constexpr std::string_view kWord = "elementwise";
   Dtype in = Dtype::bf16;
-  Pointwise pointwise{};  // must be set
-  Pointwise second{};     // none: one output
-  bool amax = false;
+  Pointwise pointwise{};   // must be set
+  Pointwise second{};      // none: one output
+  Pointwise row_sum{};     // none: no sums
+  bool amax = false;       // not with a row_sum
   bool fast_math = false;  // as in CastSpec
   bool operator==(const ElementwiseSpec&) const = default;
 };
 
 // What the expressions of a spec read besides x: the inputs of the first one in its order, then those that only the
-// second one has. An input of one name is the same for both. Refers to the spec.
+// second one has, then those that only the row_sum has. An input of one name is the same for all. Refers to the spec.
 class INGOT_API ElementwiseInputs {
  public:
   explicit ElementwiseInputs(const ElementwiseSpec& spec);
@@ -48,17 +50,20 @@ class INGOT_API ElementwiseInputs {
   std::size_t index_of(std::string_view input) const;
 
  private:
-  std::array<const PointwiseInput*, 2 * kMaxPointwiseInputs> inputs_{};
+  std::array<const PointwiseInput*, 3 * kMaxPointwiseInputs> inputs_{};
   std::size_t count_ = 0;
 };
 
 inline bool uses_x(const ElementwiseSpec& spec) {
-  return spec.pointwise.uses_x() || (spec.second && spec.second.uses_x());
+  const auto reads = [](const Pointwise& expression) { return expression && expression.uses_x(); };
+  return spec.pointwise.uses_x() || reads(spec.second) || reads(spec.row_sum);
 }
 
 // The cast that computes the same values from the same inputs with the same precision; its `result` is this kernel's
 // output. For the second expression's, of_second: its inputs are those of that expression alone.
 INGOT_API CastSpec cast_of_values(const ElementwiseSpec& spec, bool of_second = false);
+// The same for the values that a row_sum adds.
+INGOT_API CastSpec cast_of_summed(const ElementwiseSpec& spec);
 
 // The functions that kernel_spec.h and generate.h call for every spec.
 std::string print_spec(const ElementwiseSpec& spec);

@@ -9,6 +9,7 @@
 #include "ingot/codegen/cast/cast_spec.h"
 #include "ingot/codegen/cast/cast_stats_spec.h"
 #include "ingot/codegen/cast/column_sum_spec.h"
+#include "ingot/codegen/cast/combine_spec.h"
 #include "ingot/codegen/cast/elementwise_spec.h"
 #include "ingot/runtime/cast/cast_tensors.h"
 #include "ingot/runtime/core/check_scales.h"
@@ -32,6 +33,7 @@ void check(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, Device 
 void check(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, Device device);
 void check(const CastStatsSpec& spec, const CastStatsTensors& tensors, Device device);
 void check(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Device device);
+void check(const CombineSpec& spec, const CombineTensors& tensors, Device device);
 void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Device device);
 
 // How messages name the parts of an input that share a scale.
@@ -50,6 +52,7 @@ void amax_scales(const AmaxScalesSpec& spec, const AmaxScalesTensors& tensors, T
 void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors, ThreadPool& pool);
 void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, ThreadPool& pool);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, ThreadPool& pool);
+void combine(const CombineSpec& spec, const CombineTensors& tensors, ThreadPool& pool);
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool);
 }  // namespace cpu
 
@@ -67,6 +70,7 @@ void amax_history(const AmaxHistorySpec& spec, const AmaxHistoryTensors& tensors
                   Launcher& launcher);
 void cast_stats(const CastStatsSpec& spec, const CastStatsTensors& tensors, Stream& stream, Launcher& launcher);
 void column_sum(const ColumnSumSpec& spec, const ColumnSumTensors& tensors, Stream& stream, Launcher& launcher);
+void combine(const CombineSpec& spec, const CombineTensors& tensors, const Stream& stream, Launcher& launcher);
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, const Stream& stream,
                  Launcher& launcher);
 }  // namespace cuda

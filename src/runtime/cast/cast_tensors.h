@@ -154,17 +154,28 @@ struct ColumnSumTensors {
   Tensor sum;
 };
 
+// output[tokens, cols] and input[rows, cols], both of spec.in. index: int32[tokens * k], k for each token, which name
+// rows of the input: any of them, any number of times. One below 0 or from `rows` on counts as nothing, so that a token
+// may have fewer rows than k, or none: then its output is 0.
+struct CombineTensors {
+  Tensor input;
+  RowIndex index;
+  Tensor output;
+};
+
 // input[rows, cols], output[rows, cols] and, with a second expression, second[rows, cols] of spec.in; input and inputs
 // are those of a cast's expression (CastTensors), of two expressions in the order of ElementwiseInputs. Each output may
 // be `input` or one of the matrices that the expressions read, with the same address and row stride; otherwise it must
 // not overlap them. The outputs must not overlap each other, but may be different columns of one matrix. amax: f32[1]
-// if the spec asks for it; the call clears it first, and it is 0 where there are no elements.
+// if the spec asks for it; the call clears it first, and it is 0 where there are no elements. sums: f32[1, rows] if the
+// spec has a row_sum, 0 of rows without columns.
 struct ElementwiseTensors {
   Tensor input;
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
   Tensor output;
   Tensor second{};
   Tensor amax{};
+  Tensor sums{};
 };
 
 // The layout of a matrix's scale_inv. Those of 1x128 groups may have either of two orders: row by row in one vector, or

@@ -14,6 +14,8 @@
 #include "ingot/runtime/cpu/thread_pool.h"
 #include "ingot/runtime/pointwise/check_pointwise.h"
 
+#include "cast/elementwise_rows.cuh"
+
 namespace ingot {
 namespace {
 
@@ -41,8 +43,8 @@ InputRanges check_inputs(const ElementwiseSpec& spec, const ElementwiseTensors& 
   for (std::size_t i = 0; i < kMaxPointwiseInputs; ++i) {
     ranges[i + 1] = i < all.size() ? check_pointwise_input(*all[i], kInputs[i], tensors.inputs[i], shape, device)
                                    : check_absent(kInputs[i], tensors.inputs[i],
-                                                  spec.second ? "the expressions have no such input"
-                                                              : "the expression has no such input");
+                                                  spec.second || spec.row_sum ? "the expressions have no such input"
+                                                                              : "the expression has no such input");
   }
   return ranges;
 }
@@ -80,8 +82,13 @@ void check(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Devic
   const Range amax = spec.amax
                          ? check_vector("elementwise amax", tensors.amax, Dtype::f32, 1, device, "one for all outputs")
                          : check_absent("elementwise amax", tensors.amax, "the spec does not ask for this output");
-  check_overlaps(inputs, {&amax, 1});
-  check_overlaps(outputs, {&amax, 1});
+  const Range sums = spec.row_sum ? check_vector("elementwise sums", tensors.sums, Dtype::f32, tensors.input.rows,
+                                                 device, "one for each row of the input")
+                                  : check_absent("elementwise sums", tensors.sums, "the spec has no row_sum");
+  for (const Range& vector : {amax, sums}) {
+    check_overlaps(inputs, {&vector, 1});
+    check_overlaps(outputs, {&vector, 1});
+  }
   if (!side_by_side(tensors.output, tensors.second)) check_overlaps({}, outputs);
 }
 
@@ -91,14 +98,27 @@ namespace ingot::cpu {
 
 namespace {
 
-// The inputs of the second expression, in its own order.
-std::array<Tensor, kMaxPointwiseInputs> inputs_of_second(const ElementwiseSpec& spec,
-                                                         const ElementwiseTensors& tensors) {
+// The inputs of one of the expressions, in its own order.
+std::array<Tensor, kMaxPointwiseInputs> inputs_of(const Pointwise& expression, const ElementwiseSpec& spec,
+                                                  const ElementwiseTensors& tensors) {
   const ElementwiseInputs all(spec);
   std::array<Tensor, kMaxPointwiseInputs> inputs{};
-  std::ranges::transform(spec.second.inputs(), inputs.begin(),
+  std::ranges::transform(expression.inputs(), inputs.begin(),
                          [&](const PointwiseInput& input) { return tensors.inputs[all.index_of(input.name)]; });
   return inputs;
+}
+
+// group_sums() of templates/reduce.cuh.
+float sum_of_threads(std::span<float> parts) {
+  float total = 0;
+  for (std::size_t warp = 0; warp < parts.size(); warp += 32) {
+    const std::span<float> lanes = parts.subspan(warp, 32);
+    for (std::size_t step = 16; step != 0; step /= 2) {
+      for (std::size_t lane = 0; lane < step; ++lane) lanes[lane] = lanes[lane] + lanes[lane + step];
+    }
+    total = warp == 0 ? lanes[0] : total + lanes[0];
+  }
+  return total;
 }
 
 // Outputs may be matrices that are read: each piece is read completely before any of it is written. Returns the largest
@@ -132,13 +152,39 @@ u32 write_values(const Values<In>& values, const Values<In>* second, const Eleme
   return largest;
 }
 
+// The sums of the rows, in the order of templates/cast/elementwise_rows.cuh.
+template <class In>
+void sum_rows(const Values<In>& values, const Tensor& sums, ThreadPool& pool) {
+  const u32 threads = 1U << ElementwiseRowsLaunch::threads_log2(values.cols());
+  pool.parallel_for(values.rows(), rows_per_range(values.cols()), [&](i64 begin, i64 end) {
+    std::array<float, Values<In>::kMaxCount> read;
+    for (i64 r = begin; r < end; ++r) {
+      std::array<float, ElementwiseRowsLaunch::kThreads> parts{};
+      for (i64 c = 0; c < values.cols(); c += Values<In>::kMaxCount) {
+        const i64 count = std::min(Values<In>::kMaxCount, values.cols() - c);
+        values.read(r, c, count, read.data());
+        for (i64 i = 0; i < count; ++i) {
+          float& part = parts[static_cast<std::size_t>((c + i) / kVec8 % threads)];
+          part = part + read[static_cast<std::size_t>(i)];
+        }
+      }
+      row<float>(sums, 0)[r] = from_float<f32>(sum_of_threads(std::span(parts).first(threads)));
+    }
+  });
+}
+
 }  // namespace
 
 void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, ThreadPool& pool) {
   visit_high_precision(spec.in, [&]<class In>(Type<In>) {
     const Values<In> values(cast_of_values(spec), {.input = tensors.input, .scale_inv = {}, .inputs = tensors.inputs});
     const Values<In> second(cast_of_values(spec, true),
-                            {.input = tensors.input, .scale_inv = {}, .inputs = inputs_of_second(spec, tensors)});
+                            {.input = tensors.input, .scale_inv = {}, .inputs = inputs_of(spec.second, spec, tensors)});
+    if (spec.row_sum) {  // first, as outputs may be matrices that are read
+      const auto inputs = inputs_of(spec.row_sum, spec, tensors);
+      sum_rows<In>(Values<In>(cast_of_summed(spec), {.input = tensors.input, .scale_inv = {}, .inputs = inputs}),
+                   tensors.sums, pool);
+    }
     const u32 largest = write_values<In>(values, spec.second ? &second : nullptr, tensors, pool);
     if (spec.amax) *row<float>(tensors.amax, 0) = amax_from_bits(largest);
   });

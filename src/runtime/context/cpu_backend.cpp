@@ -70,6 +70,10 @@ class CpuBackend final : public Backend {
     run(spec, tensors, stream, cpu::cast_stats);
   }
 
+  void combine(const CombineSpec& spec, const CombineTensors& tensors, Stream& stream) override {
+    run(spec, tensors, stream, cpu::combine);
+  }
+
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cpu::elementwise);
   }

@@ -76,6 +76,10 @@ class CudaBackend final : public Backend {
     run(spec, tensors, stream, cuda::relayout);
   }
 
+  void combine(const CombineSpec& spec, const CombineTensors& tensors, Stream& stream) override {
+    run(spec, tensors, stream, cuda::combine);
+  }
+
   void elementwise(const ElementwiseSpec& spec, const ElementwiseTensors& tensors, Stream& stream) override {
     run(spec, tensors, stream, cuda::elementwise);
   }
