@@ -7,6 +7,7 @@
 #include <initializer_list>
 
 #include "ingot/codegen/types/spec_hash.h"
+#include "ingot/nn/linear/grouped_linear_steps.h"
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"
@@ -65,7 +66,8 @@ std::uint64_t identity_of(const GroupedLinearPlan& plan) {
 }  // namespace
 
 GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
-  const std::string subject = fmt::format("grouped linear \"{}\"", options.name);
+  const std::string subject =
+      options.subject.empty() ? fmt::format("grouped linear \"{}\"", options.name) : options.subject;
   validate(options.config);
   check_options(subject, options);
   LinearConfig of_rows = options.config;
@@ -270,8 +272,10 @@ Float8View of_tokens(Float8View placed, const CastSpec& cast, std::int64_t token
   return placed;
 }
 
-void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& t,
-                     const LinearRun& run) {
+}  // namespace
+
+void enqueue_grouped_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& t,
+                             const LinearRun& run) {
   const LinearStep step(plan.rows, backend, run);
   const ObservedRange range(run.observer, plan.rows.name, "forward");
   const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
@@ -305,42 +309,44 @@ void enqueue_forward(const GroupedLinearPlan& plan, Backend& backend, const Grou
   stamp(t.saved, plan.identity, tokens);
 }
 
-void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
-                      const LinearGradients& wants, const LinearRun& run) {
+void cast_grouped_grad_output(const GroupedLinearPlan& plan, Backend& backend, const GroupedGradOutput& grad_output,
+                              const LinearRun& run) {
   const LinearStep step(plan.rows, backend, run);
-  const ObservedRange range(run.observer, plan.rows.name, "backward");
-  const std::int64_t tokens = t.saved->tokens;
-  CastSpec order = plan.rows.grad_output_of(wants).cast.spec;
-  order.gathered = t.grad_output_index.has_value();
-  const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
-  const Float8View grad_output =
-      of_tokens(linear_grad_output_codes(plan.rows, placed, wants, t.scratch, backend.device()), order, tokens);
-  CastTensors tensors{.input = t.grad_output,
-                      .row_index = t.grad_output_index.value_or(RowIndex{}),
-                      .codes = grad_output.codes,
-                      .transposed = grad_output.transposed,
-                      .scale_inv = grad_output.scale_inv};
-  if (order.transposed_scale) tensors.transposed_scale_inv = grad_output.transposed_scale_inv;
+  CastSpec order = plan.rows.grad_output_of(grad_output.wants).cast.spec;
+  order.gathered = grad_output.index.has_value();
+  CastTensors tensors{.input = grad_output.values,
+                      .row_index = grad_output.index.value_or(RowIndex{}),
+                      .codes = grad_output.codes.codes,
+                      .transposed = grad_output.codes.transposed,
+                      .scale_inv = grad_output.codes.scale_inv};
+  if (order.transposed_scale) tensors.transposed_scale_inv = grad_output.codes.transposed_scale_inv;
   cast(step, {"grad_output", "grad_input", "grad_weight"}, order, tensors, {}, run.stream);
-  if (wants.input) {
-    Float8View weight = t.codes;
-    if (plan.weight_again.any) {
-      const LinearWeightMemory memory = plan.weight_again_memory();
-      const MemoryRegion into = part_of(t.scratch, plan.rows.backward_scratch(placed, wants).bytes, memory.bytes);
-      weight = cast_weights(plan, backend, plan.weight_again, t.weight, memory, into, run.stream);
-    }
-    GroupedGemmSpec spec = plan.grad_input_gemm;
-    spec.gemm.out = t.grad_input.dtype;
-    backend.grouped_gemm(spec,
-                         {.a = grad_output.codes,
-                          .b = weight.transposed,
-                          .ends = t.ends,
-                          .scale_inv_a = grad_output.scale_inv,
-                          .scale_inv_b = weight.transposed_scale_inv,
-                          .out = t.grad_input},
-                         run.stream);
+}
+
+void multiply_grouped_grad_input(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
+                                 const Float8View& grad_output, const MemoryRegion& weight_memory,
+                                 const LinearRun& run) {
+  Float8View weight = t.codes;
+  if (plan.weight_again.any) {
+    weight =
+        cast_weights(plan, backend, plan.weight_again, t.weight, plan.weight_again_memory(), weight_memory, run.stream);
   }
-  if (!wants.weight) return;
+  GroupedGemmSpec spec = plan.grad_input_gemm;
+  spec.gemm.out = t.grad_input.dtype;
+  backend.grouped_gemm(spec,
+                       {.a = grad_output.codes,
+                        .b = weight.transposed,
+                        .ends = t.ends,
+                        .scale_inv_a = grad_output.scale_inv,
+                        .scale_inv_b = weight.transposed_scale_inv,
+                        .out = t.grad_input},
+                       run.stream);
+}
+
+void multiply_grouped_grad_weight(const GroupedLinearPlan& plan, Backend& backend,
+                                  const GroupedLinearBackwardTensors& t, const Float8View& grad_output,
+                                  const LinearRun& run) {
+  const std::int64_t tokens = t.saved->tokens;
   const LinearSavedMemory saved = plan.saved_memory(tokens);
   Tensor input = saved.input_transposed.in(t.saved->memory, backend.device());
   input.cols = tokens;
@@ -356,6 +362,27 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
                         .out = t.grad_weight,
                         .c = t.accumulate ? t.grad_weight : Tensor{}},
                        run.stream);
+}
+
+namespace {
+
+void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearBackwardTensors& t,
+                      const LinearGradients& wants, const LinearRun& run) {
+  const ObservedRange range(run.observer, plan.rows.name, "backward");
+  const std::int64_t tokens = t.saved->tokens;
+  const std::int64_t placed = GroupedLinearPlan::placed_tokens(tokens);
+  const Float8View grad_output =
+      of_tokens(linear_grad_output_codes(plan.rows, placed, wants, t.scratch, backend.device()),
+                plan.rows.grad_output_of(wants).cast.spec, tokens);
+  cast_grouped_grad_output(
+      plan, backend, {.values = t.grad_output, .index = t.grad_output_index, .wants = wants, .codes = grad_output},
+      run);
+  if (wants.input) {
+    const std::size_t begin = plan.rows.backward_scratch(placed, wants).bytes;
+    multiply_grouped_grad_input(plan, backend, t, grad_output,
+                                part_of(t.scratch, begin, plan.weight_again_memory().bytes), run);
+  }
+  if (wants.weight) multiply_grouped_grad_weight(plan, backend, t, grad_output, run);
 }
 
 }  // namespace
@@ -384,7 +411,7 @@ void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, con
     return plan.forward_scratch(rows_of(tensors.input, tensors.row_index), pass, observes_values(run));
   };
   call.with_scratch(tensors, nullptr, bytes,
-                    [&](const GroupedLinearForwardTensors& all) { enqueue_forward(plan, backend, all, run); });
+                    [&](const GroupedLinearForwardTensors& all) { enqueue_grouped_forward(plan, backend, all, run); });
 }
 
 void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,

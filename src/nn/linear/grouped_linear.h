@@ -43,6 +43,7 @@ struct GroupedLinearPlanOptions {
   LinearDtypes dtypes{};
   bool grad_weight = true;  // as LinearPlanOptions::grad_weight
   LinearFusion fusion{};    // a prologue, such as `silu(x) * up`; no epilogue
+  std::string subject{};    // what messages call it; default: grouped linear "<name>"
 };
 
 // A plain value, as LinearPlan is.
