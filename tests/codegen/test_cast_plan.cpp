@@ -273,6 +273,36 @@ BOOST_AUTO_TEST_CASE(plans_of_gathered_rows) {
   BOOST_TEST((!groups.first && groups.main == Pass::main && !groups.waits_for_end && groups.scratch.bytes() == 0));
 }
 
+// The maxima of columns come with the codes if rows are aligned and fit a block; otherwise from a pass before them.
+BOOST_AUTO_TEST_CASE(plans_with_maxima_of_columns) {
+  FakeStream stream;
+  stream.part = kH200;
+  const auto of = [](const char* words) { return std::get<CastSpec>(parse(words)); };
+  const CastSpec spec = of("cast bf16->e4m3fn scale=row out=codes,amax:col stacked");
+  const CastSpec rounded = of("cast f32->e4m3fn scale=row out=codes,amax:col rounded=bf16 stacked");
+  for (const std::int64_t cols : {8, 2048, 7168, 14336, 16384}) {
+    for (const CastSpec& each : {spec, rounded}) {
+      const CastPlan plan = cast_plan(each, {.rows = 4096, .cols = cols}, kH200, stream);
+      BOOST_TEST((plan.main == Pass::whole && !plan.first && plan.scratch.bytes() == 0), cols);
+    }
+  }
+  const auto two = [&](const CastSpec& each, const CastCall& call) {
+    const CastPlan plan = cast_plan(each, call, kH200, stream);
+    return plan.first == Pass::first ? plan.main : Pass::first;
+  };
+  BOOST_TEST((two(spec, {.rows = 4096, .cols = 24584}) == Pass::wide));
+  BOOST_TEST((two(spec, {.rows = 4096, .cols = 2048, .source_aligned = false}) == Pass::main));
+  BOOST_TEST((two(spec, {.rows = 4096, .cols = 7168, .outputs_aligned = false}) == Pass::main));
+  // f32 takes twice the shared memory.
+  CastDevice small = kH200;
+  small.block_shared = 99 << 10;
+  const auto whole = [&](const CastSpec& each) {
+    return cast_plan(each, {.rows = 4096, .cols = 14336}, small, stream).main == Pass::whole;
+  };
+  BOOST_TEST(whole(spec));
+  BOOST_TEST(!whole(rounded));
+}
+
 // A cast that knows its amax takes the main stage alone: not whole, no kept values, no memory for maxima.
 BOOST_AUTO_TEST_CASE(plans_with_a_known_amax) {
   FakeStream stream;

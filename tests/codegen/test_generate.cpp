@@ -166,6 +166,21 @@ const std::vector<Golden> kGolden{
      "#include \"cast/cast_rows_wide.cuh\"\n"
      "constexpr auto kKernel = &ingot::cast_rows_wide<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
      "ingot::CastRowsConfig{.result = false}>;\n"},
+    {"cast bf16->e4m3fn scale=row out=codes,amax:col pow2 stacked", Pass::whole,
+     "// cast bf16->e4m3fn scale=row out=codes (and the maxima of columns)\n"
+     "#include \"cast/cast_rows_columns.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows_columns<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn>;\n"},
+    {"cast bf16->e4m3fn scale=row out=codes,amax:col stacked", Pass::main,
+     "// cast bf16->e4m3fn scale=row out=codes\n"
+     "#include \"cast/cast_rows.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_rows<ingot::ValueSource<ingot::bf16>, ingot::e4m3fn, "
+     "ingot::CastRowsConfig{.result = false}>;\n"},
+    {"cast f32->e4m3fn scale=row out=codes,amax:col rounded=bf16 stacked", Pass::first,
+     "// stacked: maxima for scale=row+col of f32 rounded=bf16\n"
+     "#include \"cast/cast_stack.cuh\"\n"
+     "constexpr auto kKernel = &ingot::cast_stack_maxima<ingot::RoundedSource<ingot::f32, ingot::bf16>, "
+     "ingot::CastConfig{.codes = {.written = true, .scale = {.rows = 1, .cols = 0}}, .transposed = {.written = true, "
+     ".scale = {.rows = 0, .cols = 1}}}>;\n"},
     {"cast f32->e5m2fnuz scale=row out=codes,transposed,sum:bf16 pow2", Pass::first,
      "// cast f32->e5m2fnuz scale=row out=codes\n"
      "#include \"cast/cast_rows.cuh\"\n"

@@ -224,8 +224,8 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("gemm bf16->bf16") == "\"bf16->bf16\" must be <a>*<b>-><out>, such as e4m3fn*e5m2->bf16");
 
   const std::string options =
-      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, unrounded, "
-      "fast, rounded=<dtype>, list, stacked or gathered";
+      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>,amax:<granularity>, given, "
+      "pow2, unrounded, fast, rounded=<dtype>, list, stacked or gathered";
   BOOST_TEST(parse_error("amax bf16 pow2") ==
              "\"pow2\" is no word of amax; expected scale=<granularity>, rounded=<dtype> or list");
   BOOST_TEST(parse_error("cast bf16->e4m3fn pow3") == "\"pow3\" is no word of cast; expected " + options);
@@ -249,7 +249,8 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("gemm e4m3fn*e4m3fn->bf16 scale=row,rows") ==
              "\"rows\" in \"scale=row,rows\" is no granularity; expected tensor, row, col or <rows>x<cols>");
   BOOST_TEST(parse_error("cast bf16->e4m3fn out=cods") ==
-             "\"cods\" in \"out=cods\" is not an output; expected codes, transposed, result or sum:<dtype>");
+             "\"cods\" in \"out=cods\" is not an output; expected codes, transposed, result, sum:<dtype> or "
+             "amax:<granularity>");
   BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,codes") == "\"out=codes,codes\" asks for codes a second time");
 
   BOOST_TEST(parse_error("cast bf16->e4m3fn of=x+1 out=codes,result,result") ==
@@ -257,10 +258,12 @@ BOOST_AUTO_TEST_CASE(parse_errors_quote_the_wrong_word) {
   BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,sum:f32,sum:bf16") ==
              "\"out=codes,sum:f32,sum:bf16\" asks for sum a second time");
   BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,sum") ==
-             "\"sum\" in \"out=codes,sum\" is not an output; expected codes, transposed, result or sum:<dtype>");
+             "\"sum\" in \"out=codes,sum\" is not an output; expected codes, transposed, result, sum:<dtype> or "
+             "amax:<granularity>");
   BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,sum:int8") == "\"int8\" in \"out=codes,sum:int8\" " + dtypes);
   BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,") ==
-             "\"\" in \"out=codes,\" is not an output; expected codes, transposed, result or sum:<dtype>");
+             "\"\" in \"out=codes,\" is not an output; expected codes, transposed, result, sum:<dtype> or "
+             "amax:<granularity>");
   BOOST_TEST(parse_error("cast bf16->e4m3fn unrounded=1") == "\"unrounded=1\" is no word of cast; expected " + options);
   BOOST_TEST(parse_error("cast bf16->e4m3fn scale=row+rows") ==
              "\"rows\" in \"scale=row+rows\" is no granularity; expected tensor, row, col or <rows>x<cols>");
@@ -329,6 +332,42 @@ BOOST_AUTO_TEST_CASE(lists_may_round_their_values_first) {
                  .in = Dtype::f32, .pointwise = parse_pointwise("abs(x)"), .list = true, .rounded = Dtype::f16}) ==
              "cast f32->e4m3fn of=abs(x) scale=tensor out=codes rounded=f16 list: rounded is set, but an expression "
              "computes in f32 of what it reads: leave one of them out");
+}
+
+BOOST_AUTO_TEST_CASE(found_maxima) {
+  CastSpec spec{.scale = kRowwise, .stacked = true, .found_amax = kColumnwise};
+  const std::string line = "cast bf16->e4m3fn scale=row out=codes,amax:col stacked";
+  BOOST_TEST(print(spec) == line);
+  BOOST_TEST((parse(line) == KernelSpec(spec)));
+  BOOST_TEST((parse("cast bf16->e4m3fn out=amax:tensor,codes stacked") ==
+              KernelSpec(CastSpec{.stacked = true, .found_amax = kTensorwise})));
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,amax:col,amax:row") ==
+             "\"out=codes,amax:col,amax:row\" asks for amax a second time");
+  BOOST_TEST(parse_error("cast bf16->e4m3fn out=codes,amax:cols") ==
+             "\"cols\" in \"out=codes,amax:cols\" is no granularity; expected tensor, row, col or <rows>x<cols>");
+  CastSpec other = spec;
+  other.found_amax.reset();
+  BOOST_TEST(hash_value(KernelSpec(spec)) != hash_value(KernelSpec(other)));
+  other = spec;
+  other.found_amax = kTensorwise;
+  BOOST_TEST(hash_value(KernelSpec(spec)) != hash_value(KernelSpec(other)));
+  const std::string rule =
+      "must be tensor where scale is tensor alone, or col where scale is row and codes are the only output";
+  BOOST_TEST(refusal(other) ==
+             "cast bf16->e4m3fn scale=row out=codes,amax:tensor stacked: found_amax is tensor, but " + rule);
+  other = spec;
+  other.transposed = true;
+  BOOST_TEST(refusal(other) ==
+             "cast bf16->e4m3fn scale=row out=codes,transposed,amax:col stacked: found_amax is col, but " + rule);
+  other = spec;
+  other.source = ScaleSource::given;
+  BOOST_TEST(refusal(other) ==
+             "cast bf16->e4m3fn scale=row out=codes,amax:col given stacked: found_amax is col, but the scales are "
+             "given: such a cast raises CastTensors::amax");
+  spec.stacked = false;
+  BOOST_TEST(refusal(spec) ==
+             "cast bf16->e4m3fn scale=row out=codes,amax:col: found_amax is col, but only stacked matrices write their "
+             "maxima: set stacked, or find them with amax");
 }
 
 BOOST_AUTO_TEST_CASE(stacked_matrices) {

@@ -104,9 +104,31 @@ BOOST_AUTO_TEST_CASE(numbers_of_scales) {
        "it must be [1, 36]: of each of 3 matrices of 4 x 300, one for each group of 128 in a row, row by row"});
 }
 
-BOOST_AUTO_TEST_CASE(known_maxima) {
-  check_contains(refusal([](CastSpec&, CastTensors& t) { t.known_amax = t.scale_inv; }),
-                 {"cast known_amax", "stacked matrices", "do not take it"});
+BOOST_AUTO_TEST_CASE(known_and_found_maxima) {
+  const auto knows = [](CastSpec&, CastTensors& t) {
+    t.known_amax = t.scale_inv;
+    t.known_amax.cols = t.known_amax.row_stride = 2;
+  };
+  check_contains(refusal(knows), {"cast known_amax: is f32[1, 2]",
+                                  "it must be [1, 3]: of each of 3 matrices of 4 x 8, one for the whole matrix"});
+  c.spec.scale = kColumnwise;
+  check_contains(refusal(knows), {"it must be [1, 24]: of each of 3 matrices of 4 x 8, one for each column"});
+  c.spec.scale = kRowwise;
+  check_contains(refusal(knows), {"cast known_amax",
+                                  "lists, given scales, casts that find it and other granularities "
+                                  "do not take it"});
+  check_contains(refusal([](CastSpec&, CastTensors& t) { t.found_amax = t.scale_inv; }),
+                 {"cast found_amax", "must not be given", "the spec does not ask for this output"});
+  c.spec.transposed = false;
+  c.spec.found_amax = kColumnwise;
+  check_contains(refusal([](CastSpec&, CastTensors& t) { t.found_amax = {}; }),
+                 {"cast found_amax: is missing; it must be f32[1, 24]"});
+  check_contains(refusal([](CastSpec&, CastTensors& t) { t.found_amax = t.scale_inv; }),
+                 {"cast found_amax: is f32[1, 12]",
+                  "it must be [1, 24]: of each of 3 matrices of 4 x 8, one for each "
+                  "column"});
+  check_contains(refusal([](CastSpec&, CastTensors& t) { t.found_amax.data = t.scale_inv.data; }),
+                 {"cast found_amax", "its memory overlaps that of cast scale_inv"});
 }
 
 BOOST_AUTO_TEST_CASE(specs) {
@@ -124,7 +146,8 @@ BOOST_AUTO_TEST_SUITE_END()
 // A launch for each pass, whatever the number of matrices; what goes along the rows is one launch.
 BOOST_FIXTURE_TEST_CASE(launches, Fixture) {
   c = {.matrices = 6, .rows = 96, .cols = 128};
-  const auto launches_of = [&](const char* words) {
+  const auto launches_of = [&](const char* words, bool known = false) {
+    c.known = known;
     c.spec = std::get<CastSpec>(parse(std::string("cast bf16->e4m3fn stacked ") + words));
     const PlacedStack placed(c, stack_input(c), backend, stream);
     const auto run = [&] { backend.cast(c.spec, placed.tensors(), stream); };
@@ -141,6 +164,17 @@ BOOST_FIXTURE_TEST_CASE(launches, Fixture) {
   BOOST_TEST(launches_of("scale=tensor out=codes given") == 1);
   BOOST_TEST(launches_of("scale=row out=codes") == 1);
   BOOST_TEST(launches_of("scale=1x128 out=codes") == 1);
+  BOOST_TEST(launches_of("scale=row out=codes,amax:col") == 1);
+  BOOST_TEST(launches_of("scale=tensor out=codes,amax:tensor") == 2);
+  BOOST_TEST(launches_of("scale=col out=transposed") == 2);
+  BOOST_TEST(launches_of("scale=col out=transposed", true) == 1);
+  BOOST_TEST(launches_of("scale=tensor out=codes,transposed", true) == 1);
+  c.padding = 3;
+  BOOST_TEST(launches_of("scale=row out=codes,amax:col") == 2);
+  c.padding = 0;
+  c.rows = 16;
+  c.cols = 24584;
+  BOOST_TEST(launches_of("scale=row out=codes,amax:col") == 2);
 }
 
 // The sizes of one launch: 16777217 matrices of 128 tiles.

@@ -28,11 +28,14 @@ struct Fixture {
 
 BOOST_FIXTURE_TEST_CASE(the_bits_of_casts_of_each, Fixture) {
   std::vector<StackCase> cases = stack_cases();
-  for (const CastSpec& spec : stacked_specs()) {
-    cases.push_back({.spec = spec, .matrices = 9, .rows = 256, .cols = 384});
-    cases.push_back({.spec = spec, .matrices = 130, .rows = 48, .cols = 129, .padding = 5});
-    cases.push_back({.spec = spec, .matrices = 3, .rows = 515, .cols = 1032, .padding = 8, .offset = 2});
-  }
+  const auto add = [&](const CastSpec& spec, bool known) {
+    cases.push_back({.spec = spec, .matrices = 9, .rows = 256, .cols = 384, .known = known});
+    cases.push_back({.spec = spec, .matrices = 130, .rows = 48, .cols = 129, .padding = 5, .known = known});
+    cases.push_back(
+        {.spec = spec, .matrices = 3, .rows = 515, .cols = 1032, .padding = 8, .offset = 2, .known = known});
+  };
+  for (const CastSpec& spec : stacked_specs()) add(spec, false);
+  for (const CastSpec& spec : stacked_specs_with_known_maxima()) add(spec, true);
   for (const StackCase& c : cases) {
     const GuardedMatrix input = stack_input(c);
     const auto expected = cast_one_by_one(c, input);
@@ -51,6 +54,28 @@ BOOST_FIXTURE_TEST_CASE(the_bits_of_casts_of_each, Fixture) {
       graph.replay(stream);
       check(when);
     }
+  }
+}
+
+// Rows with the maxima of their columns, of every width: a warp to a block, many blocks, the widest, and wider ones
+// (which take another pass); more blocks than matrices, and fewer.
+BOOST_FIXTURE_TEST_CASE(small_maxima_of_columns, Fixture) {
+  const auto spec = [](const char* words) {
+    return std::get<CastSpec>(parse(std::string("cast ") + words + " scale=row out=codes,amax:col stacked"));
+  };
+  std::vector<StackCase> cases;
+  for (const std::int64_t cols : {8, 264, 1032, 2048, 4104, 7168, 14336, 24576, 24584}) {
+    cases.push_back({.spec = spec("bf16->e4m3fn"), .matrices = 3, .rows = 37, .cols = cols});
+  }
+  cases.push_back({.spec = spec("bf16->e5m2 pow2"), .matrices = 70, .rows = 3, .cols = 2048, .padding = 8});
+  cases.push_back({.spec = spec("f16->e4m3fnuz"), .matrices = 2, .rows = 700, .cols = 520, .padding = 8});
+  cases.push_back({.spec = spec("f32->e4m3fn"), .matrices = 2, .rows = 35, .cols = 4096});
+  cases.push_back({.spec = spec("f32->e4m3fn rounded=bf16"), .matrices = 2, .rows = 35, .cols = 7168});
+  for (const StackCase& c : cases) {
+    const GuardedMatrix input = stack_input(c);
+    const PlacedStack placed(c, input, backend, stream);
+    backend.cast(c.spec, placed.tensors(), stream);
+    BOOST_TEST(stack_difference(cast_one_by_one(c, input), placed.outputs(stream)) == "", describe(c));
   }
 }
 

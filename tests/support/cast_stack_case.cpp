@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -32,6 +34,35 @@ Tensor rows_of(Tensor stack, std::int64_t index, std::int64_t rows) {
   return stack;
 }
 
+GuardedMatrix rounded_values(const StackCase& c, const GuardedMatrix& input) {
+  if (!c.spec.rounded) return input;
+  GuardedMatrix values(*c.spec.rounded, input.rows(), input.cols());
+  for (std::int64_t r = 0; r < input.rows(); ++r) {
+    for (std::int64_t col = 0; col < input.cols(); ++col) {
+      values.set_bits(r, col, encode_input(values.dtype(), static_cast<float>(input.value(r, col))));
+    }
+  }
+  return values;
+}
+
+// The largest |value| of each matrix, or of each of its columns.
+GuardedMatrix maxima_of(const StackCase& c, const GuardedMatrix& values, ScaleGranularity scale) {
+  const std::int64_t count = scale_count(scale, c.rows, c.cols);
+  std::vector<double> maxima(static_cast<std::size_t>(c.matrices * count), 0.0);
+  for (std::int64_t r = 0; r < values.rows(); ++r) {
+    for (std::int64_t col = 0; col < values.cols(); ++col) {
+      const std::int64_t index = r / c.rows * count + (scale == kColumnwise ? col : 0);
+      double& maximum = maxima[static_cast<std::size_t>(index)];
+      maximum = std::max(maximum, std::abs(values.value(r, col)));
+    }
+  }
+  GuardedMatrix made(Dtype::f32, 1, c.matrices * count);
+  for (std::int64_t i = 0; i < made.cols(); ++i) {
+    made.set_bits(0, i, encode_input(Dtype::f32, static_cast<float>(maxima[static_cast<std::size_t>(i)])));
+  }
+  return made;
+}
+
 Tensor floats_of(const Tensor& stack, std::int64_t index, std::int64_t count) {
   if (stack.data == nullptr) return stack;
   return vector(static_cast<float*>(stack.data) + index * count, Dtype::f32, count, stack.device);
@@ -40,8 +71,8 @@ Tensor floats_of(const Tensor& stack, std::int64_t index, std::int64_t count) {
 }  // namespace
 
 std::string describe(const StackCase& c) {
-  return fmt::format("{}, {} of {} x {}, padding {}, offset {}", print(c.spec), c.matrices, c.rows, c.cols, c.padding,
-                     c.offset);
+  return fmt::format("{}, {} of {} x {}, padding {}, offset {}{}", print(c.spec), c.matrices, c.rows, c.cols, c.padding,
+                     c.offset, c.known ? ", known maxima" : "");
 }
 
 PlacedStack::PlacedStack(const StackCase& c, const GuardedMatrix& input, Backend& backend, Stream& stream)
@@ -63,6 +94,13 @@ PlacedStack::PlacedStack(const StackCase& c, const GuardedMatrix& input, Backend
   }
   tensors_.scale_inv = output("scale_inv", {Dtype::f32, 1, count});
   if (spec.transposed_scale) tensors_.transposed_scale_inv = output("transposed_scale_inv", {Dtype::f32, 1, own});
+  if (spec.found_amax) {
+    const std::int64_t found = c.matrices * scale_count(*spec.found_amax, c.rows, c.cols);
+    tensors_.found_amax = output("found_amax", {Dtype::f32, 1, found});
+  }
+  if (c.known) {
+    tensors_.known_amax = place("known_amax", maxima_of(c, rounded_values(c, input), spec.scale), false, stream);
+  }
   if (spec.source != ScaleSource::given) return;
   tensors_.scales = given("scales", count);
   tensors_.amax = amax("amax", count);
@@ -108,21 +146,14 @@ std::map<std::string, GuardedMatrix> cast_one_by_one(const StackCase& c, const G
   StackCase rounded = c;
   rounded.spec.in = c.spec.rounded.value_or(c.spec.in);
   rounded.spec.rounded.reset();
-  GuardedMatrix values = input;
-  if (c.spec.rounded) {
-    values = GuardedMatrix(rounded.spec.in, input.rows(), input.cols());
-    for (std::int64_t r = 0; r < input.rows(); ++r) {
-      for (std::int64_t col = 0; col < input.cols(); ++col) {
-        values.set_bits(r, col, encode_input(values.dtype(), static_cast<float>(input.value(r, col))));
-      }
-    }
-  }
+  const GuardedMatrix values = rounded_values(c, input);
   const std::unique_ptr<Backend> cpu = make_cpu_backend();
   Stream stream(*cpu);
   const PlacedStack placed(rounded, values, *cpu, stream);
   const CastTensors& all = placed.tensors();
   CastSpec alone = rounded.spec;
   alone.stacked = false;
+  alone.found_amax.reset();
   const std::int64_t count = scale_count(alone.scale, c.rows, c.cols);
   const std::int64_t own = scale_count(own_scale(alone), c.rows, c.cols);
   for (std::int64_t i = 0; i < c.matrices; ++i) {
@@ -138,7 +169,9 @@ std::map<std::string, GuardedMatrix> cast_one_by_one(const StackCase& c, const G
                .transposed_amax = floats_of(all.transposed_amax, i, own)},
               stream);
   }
-  return placed.outputs(stream);
+  std::map<std::string, GuardedMatrix> outputs = placed.outputs(stream);
+  if (c.spec.found_amax) outputs.at("found_amax") = maxima_of(c, values, *c.spec.found_amax);
+  return outputs;
 }
 
 std::string stack_difference(const std::map<std::string, GuardedMatrix>& expected,
@@ -153,16 +186,36 @@ std::string stack_difference(const std::map<std::string, GuardedMatrix>& expecte
 
 std::vector<CastSpec> stacked_specs() {
   std::vector<CastSpec> specs;
+  for (const char* const line : {"bf16->e4m3fn scale=tensor out=codes,transposed",
+                                 "bf16->e4m3fn scale=row+col out=codes,transposed",
+                                 "bf16->e4m3fn scale=128x128 out=codes,transposed",
+                                 "bf16->e4m3fn scale=row out=codes",
+                                 "f32->e5m2 scale=128x128 out=codes,transposed pow2",
+                                 "f16->e4m3fnuz scale=1x128 out=codes",
+                                 "f32->e4m3fn scale=row out=codes,transposed pow2",
+                                 "bf16->e5m2fnuz scale=col out=transposed",
+                                 "f16->e5m2 scale=tensor out=codes",
+                                 "f32->e4m3fn scale=1x128+tensor out=codes,transposed",
+                                 "bf16->e4m3fn scale=1x128+128x1 out=codes,transposed",
+                                 "f32->e4m3fn scale=row out=codes rounded=bf16",
+                                 "f32->e5m2 scale=tensor+128x1 out=codes,transposed rounded=f16",
+                                 "bf16->e4m3fn scale=tensor out=codes,transposed given",
+                                 "bf16->e4m3fn scale=row+col out=codes,transposed given",
+                                 "f32->e4m3fn scale=128x128 out=codes given rounded=bf16",
+                                 "bf16->e4m3fn scale=row out=codes,amax:col",
+                                 "f32->e4m3fn scale=row out=codes,amax:col pow2",
+                                 "f32->e5m2 scale=row out=codes,amax:col rounded=f16",
+                                 "bf16->e4m3fn scale=tensor out=codes,amax:tensor"}) {
+    specs.push_back(std::get<CastSpec>(parse(fmt::format("cast {} stacked", line))));
+  }
+  return specs;
+}
+
+std::vector<CastSpec> stacked_specs_with_known_maxima() {
+  std::vector<CastSpec> specs;
   for (const char* const line :
-       {"bf16->e4m3fn scale=tensor out=codes,transposed", "bf16->e4m3fn scale=row+col out=codes,transposed",
-        "bf16->e4m3fn scale=128x128 out=codes,transposed", "bf16->e4m3fn scale=row out=codes",
-        "f32->e5m2 scale=128x128 out=codes,transposed pow2", "f16->e4m3fnuz scale=1x128 out=codes",
-        "f32->e4m3fn scale=row out=codes,transposed pow2", "bf16->e5m2fnuz scale=col out=transposed",
-        "f16->e5m2 scale=tensor out=codes", "f32->e4m3fn scale=1x128+tensor out=codes,transposed",
-        "bf16->e4m3fn scale=1x128+128x1 out=codes,transposed", "f32->e4m3fn scale=row out=codes rounded=bf16",
-        "f32->e5m2 scale=tensor+128x1 out=codes,transposed rounded=f16",
-        "bf16->e4m3fn scale=tensor out=codes,transposed given", "bf16->e4m3fn scale=row+col out=codes,transposed given",
-        "f32->e4m3fn scale=128x128 out=codes given rounded=bf16"}) {
+       {"bf16->e4m3fn scale=col out=transposed", "f32->e5m2 scale=col out=codes,transposed pow2 rounded=bf16",
+        "bf16->e4m3fn scale=tensor out=transposed", "f16->e4m3fn scale=tensor out=codes,transposed"}) {
     specs.push_back(std::get<CastSpec>(parse(fmt::format("cast {} stacked", line))));
   }
   return specs;
@@ -170,7 +223,7 @@ std::vector<CastSpec> stacked_specs() {
 
 std::vector<StackCase> stack_cases() {
   std::vector<StackCase> cases;
-  for (const CastSpec& spec : stacked_specs()) {
+  const auto add = [&](const CastSpec& spec, bool known) {
     for (const StackCase& shape : {StackCase{.matrices = 2, .rows = 130, .cols = 136},
                                    {.matrices = 4, .rows = 77, .cols = 51, .padding = 3, .offset = 1},
                                    {.matrices = 2, .rows = 1, .cols = 1},
@@ -181,9 +234,12 @@ std::vector<StackCase> stack_cases() {
                                    {.matrices = 0, .rows = 0, .cols = 64}}) {
       StackCase made = shape;
       made.spec = spec;
+      made.known = known;
       cases.push_back(made);
     }
-  }
+  };
+  for (const CastSpec& spec : stacked_specs()) add(spec, false);
+  for (const CastSpec& spec : stacked_specs_with_known_maxima()) add(spec, true);
   return cases;
 }
 

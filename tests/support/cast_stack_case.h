@@ -19,6 +19,7 @@ struct StackCase {
   std::int64_t matrices = 1, rows = 0, cols = 0;
   std::int64_t padding = 0;  // elements after each row
   std::int64_t offset = 0;   // elements before the first, in all but f32 vectors
+  bool known = false;        // are the maxima that the scales are made from given?
 };
 
 std::string describe(const StackCase& c);
@@ -46,7 +47,8 @@ class PlacedStack {
 // Values of another magnitude in each matrix, in spec.in.
 GuardedMatrix stack_input(const StackCase& c);
 
-// The outputs of a cast of each matrix by itself on the CPU, of values that have been rounded before.
+// The outputs of a cast of each matrix by itself on the CPU, of values that have been rounded before. Maxima are those
+// of a plain loop.
 std::map<std::string, GuardedMatrix> cast_one_by_one(const StackCase& c, const GuardedMatrix& input);
 
 // The first difference, also of a byte between rows or before and after a tensor; empty if there is none.
@@ -56,7 +58,10 @@ std::string stack_difference(const std::map<std::string, GuardedMatrix>& expecte
 // With every granularity, formats, scales of each source.
 std::vector<CastSpec> stacked_specs();
 
-// Each spec with matrices of every kind: none, one, empty ones, rows of any alignment.
+// Those that take known maxima.
+std::vector<CastSpec> stacked_specs_with_known_maxima();
+
+// Each spec with matrices of every kind: none, one, empty ones, rows of any alignment; and with known maxima.
 std::vector<StackCase> stack_cases();
 
 }  // namespace ingot::test

@@ -10,9 +10,12 @@
 #include "support/cast_stack_case.h"
 #include "templates/cast_outputs.h"
 
+#include "cast/cast_rows_columns.cuh"
 #include "cast/cast_stack.cuh"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <map>
 #include <memory>
 #include <string>
 #include <variant>
@@ -53,8 +56,62 @@ void check(const std::string& line) {
   }
 }
 
+// Rows and the maxima of their columns, by more and fewer blocks than matrices.
+template <class Source, class Out>
+void check_rows_columns(const std::string& line) {
+  using Launch = CastRowsColumnsLaunch;
+  const auto spec = std::get<CastSpec>(parse(line));
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  for (const StackCase& shape : {StackCase{.matrices = 3, .rows = 13, .cols = 1032, .padding = 8},
+                                 {.matrices = 7, .rows = 3, .cols = 264},
+                                 {.matrices = 1, .rows = 9, .cols = 2048},
+                                 {.matrices = 5, .rows = 4, .cols = 16}}) {
+    StackCase c = shape;
+    c.spec = spec;
+    const GuardedMatrix input = stack_input(c);
+    PlacedStack placed(c, input, *backend, stream);
+    const CastTensors& tensors = placed.tensors();
+    const u32 threads = Launch::threads(c.cols, sizeof(typename Source::Value));
+    const u32 shared_bytes = Launch::shared_bytes(threads, sizeof(typename Source::In), sizeof(typename Source::Value));
+    for (const i64 resident : {2, 5, 1000}) {
+      placed.reset(stream);
+      auto* const maxima = static_cast<float*>(tensors.found_amax.data);
+      std::fill(maxima, maxima + tensors.found_amax.cols, 0.0F);
+      const CastRowsColumnsParams params = cuda::rows_columns_params(spec, tensors, resident);
+      const i64 grid = Launch::grid(tensors.input.rows, params.rows_per_block);
+      emulator::launch(cast_rows_columns<Source, Out>, grid, threads, params, shared_bytes);
+      BOOST_TEST(stack_difference(cast_one_by_one(c, input), placed.outputs(stream)) == "",
+                 describe(c) << " by " << grid << " blocks");
+    }
+  }
+}
+
 }  // namespace
 
+BOOST_AUTO_TEST_CASE(rows_with_maxima_of_columns) {
+  check_rows_columns<ValueSource<bf16>, e4m3fn>("cast bf16->e4m3fn scale=row out=codes,amax:col stacked");
+  check_rows_columns<ValueSource<f32>, e5m2>("cast f32->e5m2 scale=row out=codes,amax:col pow2 stacked");
+  check_rows_columns<RoundedSource<f32, f16>, e4m3fnuz>(
+      "cast f32->e4m3fnuz scale=row out=codes,amax:col rounded=f16 stacked");
+}
+BOOST_AUTO_TEST_CASE(maxima_of_columns_alone) {
+  const auto spec = std::get<CastSpec>(parse("cast bf16->e4m3fn scale=row out=codes,amax:col stacked"));
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  const StackCase c{.spec = spec, .matrices = 3, .rows = 130, .cols = 51, .padding = 3, .offset = 1};
+  const GuardedMatrix input = stack_input(c);
+  const PlacedStack placed(c, input, *backend, stream);
+  const Tensor& maxima = placed.tensors().found_amax;
+  std::fill_n(static_cast<float*>(maxima.data), maxima.cols, 0.0F);
+  const CastStackParams params = cuda::stack_params(spec, placed.tensors(), nullptr);
+  emulator::launch(cast_stack_maxima<ValueSource<bf16>, CastConfig{.transposed = kColumnScale}>,
+                   c.matrices * params.tiles, CastTilesLaunch::kThreads, params);
+  const auto only = [](const std::map<std::string, GuardedMatrix>& all) {
+    return std::map<std::string, GuardedMatrix>{{"found_amax", all.at("found_amax")}};
+  };
+  BOOST_TEST(stack_difference(only(cast_one_by_one(c, input)), only(placed.outputs(stream))) == "");
+}
 BOOST_AUTO_TEST_CASE(tensorwise) {
   check<ValueSource<bf16>, e4m3fn, CastConfig{.codes = kTensorScale, .transposed = kTensorScale},
         CastConfig{.codes = kTensorScale}>("cast bf16->e4m3fn scale=tensor out=codes,transposed stacked");

@@ -450,7 +450,9 @@ BOOST_AUTO_TEST_CASE(lists_of_shards_stacked_matrices_and_gathered_rows) {
         "bf16->e4m3fn scale=128x128 out=codes,transposed", "f16->e5m2 scale=1x128+128x1 out=codes,transposed",
         "f32->e4m3fn scale=tensor out=codes,transposed rounded=bf16",
         "f16->e5m2fnuz scale=col+tensor out=codes,transposed",
-        "f32->e4m3fn scale=row+col out=codes,transposed given rounded=bf16"}) {
+        "f32->e4m3fn scale=row+col out=codes,transposed given rounded=bf16",
+        "bf16->e4m3fn scale=row out=codes,amax:col", "f32->e4m3fn scale=row out=codes,amax:col",
+        "f16->e5m2fnuz scale=row out=codes,amax:col", "f32->e5m2 scale=row out=codes,amax:col rounded=bf16"}) {
     const KernelSpec spec = parse(fmt::format("cast {} stacked", words));
     for (const Pass pass : passes(spec)) add(generate(spec, pass));
   }

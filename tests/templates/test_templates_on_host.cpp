@@ -23,6 +23,7 @@
 #include "cast/cast_output.cuh"
 #include "cast/cast_row_groups.cuh"
 #include "cast/cast_rows.cuh"
+#include "cast/cast_rows_columns.cuh"
 #include "cast/cast_rows_wide.cuh"
 #include "cast/cast_stack.cuh"
 #include "cast/cast_stats.cuh"
@@ -183,7 +184,7 @@ template <class In, class Out>
 constexpr int kOfCast = kInstantiated<
     &cast_rows<ValueSource<In>, Out, CastRowsConfig{}>,
     &cast_rows<ValueSource<In>, Out, CastRowsConfig{.result = true}>,
-    &cast_rows_wide<ValueSource<In>, Out, CastRowsConfig{}>,
+    &cast_rows_wide<ValueSource<In>, Out, CastRowsConfig{}>, &cast_rows_columns<ValueSource<In>, Out>,
     &cast_row_groups<ValueSource<In>, Out, CastRowsConfig{.result = true}>,
     &cast_tiles<ValueSource<In>, Out,
                 CastConfig{.codes = kTensorScale, .transposed = kTensorScale, .result = true, .sum = true}>,
@@ -226,7 +227,7 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 8);
-  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 9);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 10);
   using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, ValueConfig{.unrounded = true}>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==

@@ -65,6 +65,10 @@ TemplateInstance listed_maxima(const CastSpec& spec) {
   const auto output = [](bool written, ScaleGranularity scale) {
     return cast_output_config(written && from_first_pass(scale), scale);
   };
+  if (finds_columns(spec)) {
+    const bool rows = cast_schedule(spec) == CastSchedule::tiles;
+    return cast_list_maxima(spec, output(rows, spec.scale), output(true, kColumnwise), rows ? "row+col" : "col");
+  }
   return cast_list_maxima(
       spec, output(spec.codes, spec.scale), output(own, transposed_scale),
       spec.transposed_scale ? print(spec.scale) + "+" + print(transposed_scale) : print(spec.scale));
@@ -84,10 +88,12 @@ CastSpec tiles_step(const CastSpec& spec) {
   return tiles;
 }
 
-// pow2 is a parameter of the kernel; every sum is the same until the finishing pass rounds it.
+// pow2 is a parameter of the kernel; every sum is the same until the finishing pass rounds it. Maxima are found by
+// kernels of their own.
 // What goes along the rows takes stacked matrices for one.
 std::string kernel_words(CastSpec spec) {
   spec.pow2 = false;
+  spec.found_amax.reset();
   const CastSchedule schedule = cast_schedule(spec);
   if (schedule == CastSchedule::rows || schedule == CastSchedule::row_groups) spec.stacked = false;
   if (spec.sum) spec.sum = Dtype::f32;
@@ -109,6 +115,12 @@ TemplateInstance cast_rows_wide(const CastSpec& spec) {
   return {"cast/cast_rows_wide.cuh",
           fmt::format("cast_rows_wide<{}, {}, {}>", source_text(spec), type_text(spec.out), rows_config(spec)),
           kernel_words(spec) + " (wide rows)", functor(spec)};
+}
+
+TemplateInstance cast_rows_columns(const CastSpec& spec) {
+  return {"cast/cast_rows_columns.cuh",
+          fmt::format("cast_rows_columns<{}, {}>", source_text(spec), type_text(spec.out)),
+          kernel_words(spec) + " (and the maxima of columns)", functor(spec)};
 }
 
 // keeps: the pass also writes the values (Pass::keeping).
@@ -211,10 +223,11 @@ TemplateInstance cast_list_maxima(const CastSpec& spec, const CastOutputConfig& 
 
 ExtraPasses extra_passes(const CastSpec& spec) {
   const CastSchedule schedule = cast_schedule(spec);
-  const bool first = schedule == CastSchedule::rows_then_tiles || first_pass(spec).kind() != FirstPass::Kind::none;
+  const bool first = schedule == CastSchedule::rows_then_tiles || finds_columns(spec) ||
+                     first_pass(spec).kind() != FirstPass::Kind::none;
   return {.first = first,
           .finish = spec.sum.has_value(),
-          .whole = first && !spec.list && !spec.stacked && !spec.gathered,
+          .whole = finds_columns(spec) || (first && !spec.list && !spec.stacked && !spec.gathered),
           .unaligned = spec.transposed,
           .wide = schedule == CastSchedule::rows,
           .first_wide = schedule == CastSchedule::rows_then_tiles,
@@ -225,7 +238,7 @@ TemplateInstance template_instance(const CastSpec& spec, Pass pass) {
   if (pass.variant == Variant::wide) return cast_rows_wide(rows_step(spec));
   if (pass.stage == Stage::first) return first_instance(spec, pass == Pass::keeping);
   if (pass == Pass::finish) return column_sum_finish(*spec.sum);
-  if (pass == Pass::whole) return cast_whole(spec);
+  if (pass == Pass::whole) return finds_columns(spec) ? cast_rows_columns(spec) : cast_whole(spec);
   if (pass == Pass::kept) return cast_kept(spec);
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return cast_rows(spec);

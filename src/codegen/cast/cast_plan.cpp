@@ -2,6 +2,7 @@
 
 #include "cast/amax.cuh"
 #include "cast/cast_rows.cuh"
+#include "cast/cast_rows_columns.cuh"
 #include "cast/cast_tile_shared.cuh"
 #include "cast/cast_whole.cuh"
 
@@ -71,6 +72,7 @@ bool is_cluster(i64 tiles, const CastDevice& device) {
 // (docs/notes/casts.md), or if that pass could not read whole vectors.
 bool is_whole(const CastSpec& spec, const CastCall& call, const CastDevice& device, const CastStream& stream,
               CastDevice& room) {
+  if (spec.stacked) return false;
   const i64 tiles = CastTilesLaunch::grid(call.rows, call.cols);
   if (tiles > device.multiprocessors * CastWholeLaunch::kMostPerMultiprocessor || !extra_passes(spec).whole) {
     return false;
@@ -100,6 +102,17 @@ CastRowsWideShape wide_shape(const CastSpec& spec, const CastCall& call, const C
                         .block_shared = device.block_shared,
                         .multiprocessors = static_cast<u32>(device.multiprocessors),
                         .clusters = device.clusters && (kept || stream.room().clusters)});
+}
+
+// Can one launch cast the rows and find the maxima of their columns?
+bool rows_find_columns(const CastSpec& spec, const CastCall& call, const CastDevice& device, const CastStream& stream) {
+  using Launch = CastRowsColumnsLaunch;
+  const u64 bytes = value_bytes(spec);
+  if (!finds_columns(spec) || !call.source_aligned || !call.outputs_aligned) return false;
+  if (call.cols > Launch::most_cols(bytes)) return false;
+  const u64 element_bytes = static_cast<u64>(size_of(spec.in));
+  return Launch::shared_bytes(Launch::threads(call.cols, bytes), element_bytes, bytes) <= device.block_shared &&
+         stream.may_launch(Pass::whole);
 }
 
 // The pass along the rows, standard or wide.
@@ -186,6 +199,8 @@ CastPlan plan_of_tiles(const CastSpec& spec, const CastCall& call, const CastDev
 
 CastPlan cast_plan(const CastSpec& spec, const CastCall& call, const CastDevice& device, const CastStream& stream) {
   CastPlan plan;
+  if (rows_find_columns(spec, call, device, stream)) return {.main = Pass::whole};
+  if (finds_columns(spec)) plan.first = Pass::first;
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: plan.main = rows_pass(spec, call, device, stream, Stage::main, plan.wide); break;
     case CastSchedule::row_groups: break;

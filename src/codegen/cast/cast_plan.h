@@ -16,7 +16,8 @@ namespace ingot {
 
 // ---- What the spec decides -----------------------------------------------------------------------------------------
 
-// rows: each row stays on the chip, in one launch (templates/cast/cast_rows.cuh, cast_rows_wide.cuh).
+// rows: each row stays on the chip, in one launch (templates/cast/cast_rows.cuh, cast_rows_wide.cuh). With maxima of
+// columns also (cast_rows_columns.cuh), where rows fit a block; otherwise after a pass that finds these.
 // row_groups: likewise with 1 x 128 groups (templates/cast/cast_row_groups.cuh).
 // rows_then_tiles: first the codes by rows, which also finds the maxima that the transposed codes share; then the
 // transposed codes in tiles (templates/cast/cast_tiles.cuh).
@@ -36,6 +37,9 @@ struct FirstPass {
   Kind kind() const;
 };
 FirstPass first_pass(const CastSpec& spec);
+
+// Does the cast also find the maxima of columns, while it goes along the rows?
+inline bool finds_columns(const CastSpec& spec) { return spec.found_amax == kColumnwise; }
 
 // Do a cast's dynamic scales of this granularity come from such a pass? Otherwise each tile finds them.
 constexpr bool from_first_pass(ScaleGranularity scale) {
@@ -66,7 +70,7 @@ struct CastCall {
   bool source_aligned = true;
   bool outputs_aligned = true;
   bool transposed_aligned = true;
-  bool knows_amax = false;                   // of dynamic tensorwise scales: then nothing looks for it
+  bool knows_amax = false;                   // of dynamic scales: then nothing looks for it
   std::optional<std::int64_t> input_rows{};  // if they are gathered
 };
 

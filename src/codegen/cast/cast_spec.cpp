@@ -15,6 +15,7 @@ std::string print_outputs(const CastSpec& spec) {
   if (spec.transposed) outputs.emplace_back("transposed");
   if (spec.result) outputs.emplace_back("result");
   if (spec.sum) outputs.push_back(fmt::format("sum:{}", name(*spec.sum)));
+  if (spec.found_amax) outputs.push_back(fmt::format("amax:{}", print(*spec.found_amax)));
   return outputs.empty() ? "nothing" : fmt::format("{}", fmt::join(outputs, ","));
 }
 
@@ -48,6 +49,20 @@ void require_gatherable(const CastSpec& spec) {
   refuse_also(spec.source == ScaleSource::given, "gathered rows have no given scales", "let them be dynamic");
 }
 
+void require_found_amax(const CastSpec& spec) {
+  if (!spec.found_amax) return;
+  const auto refuse_found = [&](const char* why) {
+    refuse(spec, fmt::format("found_amax is {}, but {}", print(*spec.found_amax), why));
+  };
+  if (!spec.stacked) refuse_found("only stacked matrices write their maxima: set stacked, or find them with amax");
+  if (spec.source == ScaleSource::given) {
+    refuse_found("the scales are given: such a cast raises CastTensors::amax");
+  }
+  if (*spec.found_amax == kTensorwise && spec.scale == kTensorwise && !spec.transposed_scale) return;
+  if (*spec.found_amax == kColumnwise && spec.scale == kRowwise && !spec.transposed) return;
+  refuse_found("must be tensor where scale is tensor alone, or col where scale is row and codes are the only output");
+}
+
 void require_transposed_scale(const CastSpec& spec) {
   if (!spec.transposed_scale) return;
   require_scale(spec, "transposed_scale", *spec.transposed_scale, kCastGranularities);
@@ -72,9 +87,16 @@ void read_outputs(const SpecReader& reader, const SpecOption& option, CastSpec& 
     if (output == "codes") return set(spec.codes);
     if (output == "transposed") return set(spec.transposed);
     if (output == "result") return set(spec.result);
+    if (output.starts_with("amax:")) {
+      if (spec.found_amax) reader.fail(fmt::format("\"{}\" asks for amax a second time", option.word));
+      spec.found_amax = reader.granularity(output.substr(5), option.word);
+      return;
+    }
     if (!output.starts_with("sum:")) {
-      reader.fail(fmt::format("\"{}\" in \"{}\" is not an output; expected codes, transposed, result or sum:<dtype>",
-                              output, option.word));
+      reader.fail(
+          fmt::format("\"{}\" in \"{}\" is not an output; expected codes, transposed, result, sum:<dtype> or "
+                      "amax:<granularity>",
+                      output, option.word));
     }
     if (spec.sum) reader.fail(fmt::format("\"{}\" asks for sum a second time", option.word));
     spec.sum = reader.dtype(output.substr(4), option.word);
@@ -156,6 +178,7 @@ void validate_spec(const CastSpec& spec) {
   if (spec.sum && spec.list) refuse(spec, "sum is set, but a list of casts has no column sums: cast that matrix alone");
   require_stackable(spec);
   require_gatherable(spec);
+  require_found_amax(spec);
   require_transposed_scale(spec);
   require_source(spec, spec.source);
   if (spec.source == ScaleSource::given && spec.pow2) {
@@ -170,8 +193,9 @@ std::uint64_t hash_spec(const CastSpec& spec) {
                     (spec.gathered ? 128 : 0);
   const int sum = spec.sum ? 1 + static_cast<int>(*spec.sum) : 0;
   const int rounded = spec.rounded ? 1 + static_cast<int>(*spec.rounded) : 0;
+  const std::uint64_t found = spec.found_amax ? mix(bits(*spec.found_amax) + 1) : 0;
   return mix(seed<CastSpec>() + pack(spec.in, spec.out, spec.codes, spec.transposed, flags, sum, rounded) +
-             mix(spec.pointwise.hash()) +
+             mix(spec.pointwise.hash()) + found +
              (spec.transposed_scale ? mix(bits(*spec.transposed_scale) + 31 * scale + 0x9e3779b97f4a7c15U) : scale));
 }
 
@@ -182,13 +206,14 @@ void read_spec(const SpecReader& reader, CastSpec& spec) {
   const auto [in, out] = reader.halves(dtypes, "->", kDtypes);
   spec.in = reader.dtype(in, dtypes);
   spec.out = reader.dtype(out, dtypes);
-  reader.each_option(2,
-                     "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>, given, pow2, "
-                     "unrounded, fast, rounded=<dtype>, list, stacked or gathered",
-                     [&](const SpecOption& option) { return take_option(reader, option, spec); });
+  reader.each_option(
+      2,
+      "of=<expression>, scale=<granularity>, out=codes,transposed,result,sum:<dtype>,amax:<granularity>, "
+      "given, pow2, unrounded, fast, rounded=<dtype>, list, stacked or gathered",
+      [&](const SpecOption& option) { return take_option(reader, option, spec); });
 }
 
-// No expression, sum, list, stacked matrices or gathered rows.
+// No expression, sum, list, stacked matrices or gathered rows, and so no found_amax.
 void list_valid(std::vector<CastSpec>& specs) {
   for (const Dtype in : kHighPrecisionDtypes) {
     for (const Dtype out : kFp8Dtypes) list_casts(in, out, specs);

@@ -57,6 +57,10 @@ struct CastSpec {
   // tokens, without a copy of their rows. Scales are dynamic; those of the whole tensor and of columns are those of all
   // rows of the input, taken or not. Without an expression and sum, and neither of a list nor of stacked matrices.
   bool gathered = false;
+  // Only of stacked matrices with dynamic scales: also writes the largest |value| of each extent of this granularity of
+  // each matrix, for a later cast that needs them (CastTensors::known_amax). tensor: where the scales are of whole
+  // matrices. col: where each row has its scale and there are only codes.
+  std::optional<ScaleGranularity> found_amax{};
   bool operator==(const CastSpec&) const = default;
 };
 

@@ -12,7 +12,8 @@ namespace ingot {
 enum class Stage : std::uint8_t { first, main, finish };
 
 // All variants give the same bits; the tensors choose. whole: one launch is both the first and the main stage, of
-// matrices that are small enough (templates/cast/cast_whole.cuh). unaligned: for matrices whose rows do not start at
+// matrices that are small enough (templates/cast/cast_whole.cuh), or of stacked ones whose rows fit a block
+// (cast_rows_columns.cuh). unaligned: for matrices whose rows do not start at
 // multiples of 16 bytes. wide: goes along rows that have a block or a cluster each. keeping and kept: of a costly
 // expression whose values are neither few nor too many, the first stage also writes them (keeping) and the main one
 // reads them (kept).

@@ -34,6 +34,7 @@ CastTensors stacked_matrix(const CastSpec& spec, const CastTensors& stack, std::
   const std::int64_t cols = stack.input.cols;
   const std::int64_t scales = scale_count(spec.scale, rows, cols);
   const std::int64_t own = scale_count(spec.transposed_scale.value_or(spec.scale), rows, cols);
+  const std::int64_t found = scale_count(spec.found_amax.value_or(spec.scale), rows, cols);
   return {.input = rows_of(stack.input, rows, index),
           .codes = rows_of(stack.codes, spec.codes ? rows : 0, index),
           .transposed = rows_of(stack.transposed, spec.transposed ? cols : 0, index),
@@ -42,7 +43,9 @@ CastTensors stacked_matrix(const CastSpec& spec, const CastTensors& stack, std::
           .scales = part_of(stack.scales, scales, index),
           .amax = part_of(stack.amax, scales, index),
           .transposed_scales = part_of(stack.transposed_scales, own, index),
-          .transposed_amax = part_of(stack.transposed_amax, own, index)};
+          .transposed_amax = part_of(stack.transposed_amax, own, index),
+          .known_amax = part_of(stack.known_amax, scales, index),
+          .found_amax = part_of(stack.found_amax, found, index)};
 }
 
 }  // namespace ingot

@@ -49,9 +49,12 @@ struct CastTensors {
   Tensor transposed_amax{};
 
   // With dynamic scales of the whole tensor, for all codes: f32[1], the largest |value| that is cast, where it is known
-  // already. Then no pass looks for it, and the results have the same bits. Otherwise missing. Not of stacked matrices,
-  // nor of gathered rows.
+  // already. Then no pass looks for it, and the results have the same bits. Otherwise missing. Of stacked matrices
+  // those of all, f32[matrices * scale_count], and also with one scale for each column. Not of gathered rows.
   Tensor known_amax{};
+  // If the spec asks for it: f32[matrices * scale_count(*spec.found_amax, R, cols)], which is written, of the first
+  // matrix, then of the second, and so on: the known_amax of a cast of the same matrices.
+  Tensor found_amax{};
 
   // Of an expression, in the order of spec.pointwise.inputs(): a matrix [rows, cols] or, for [col], a vector [1, cols]
   // of spec.in; for [col:f32] f32[1, cols]; for [row] f32[1, rows].

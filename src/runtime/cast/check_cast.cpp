@@ -138,14 +138,15 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   constexpr const char* kDynamic = "the scales of this spec are dynamic";
   constexpr const char* kShared = "the transposed codes of this spec have the scales of the codes";
   const char* const why_not_own = given ? kShared : kDynamic;
-  const bool knows_amax = tensors.known_amax.data != nullptr && !given && !own && spec.scale == kTensorwise &&
-                          !spec.list && !spec.stacked && !spec.gathered;
+  const bool knows_amax = tensors.known_amax.data != nullptr && !given && !own && !spec.list && !spec.gathered &&
+                          !spec.found_amax &&
+                          (spec.scale == kTensorwise || (spec.stacked && spec.scale == kColumnwise));
 
   Range inputs[5 + kMaxPointwiseInputs] = {
       input_range, index_range, check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own),
       check_extents("cast known_amax", tensors.known_amax, knows_amax, spec.scale,
-                    "lists, stacked matrices, gathered rows, given scales and other granularities do not take it")};
+                    "lists, gathered rows, given scales, casts that find it and other granularities do not take it")};
   check_pointwise_inputs(spec.pointwise, tensors.inputs, kCastInputs, shape_of_input(input), device,
                          std::span(inputs).subspan<5>());
   const Range outputs[] = {
@@ -156,6 +157,8 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
       check_scale_inv_of("cast transposed_scale_inv", tensors.transposed_scale_inv, own, own_scale, kShared),
       check_extents("cast amax", tensors.amax, given, spec.scale, kDynamic),
       check_extents("cast transposed_amax", tensors.transposed_amax, given && own, own_scale, why_not_own),
+      check_extents("cast found_amax", tensors.found_amax, spec.found_amax.has_value(),
+                    spec.found_amax.value_or(spec.scale), "the spec does not ask for this output"),
       check_result(spec, tensors, device),
       spec.sum
           ? check_vector("cast sum", tensors.sum, *spec.sum, input.cols, device, "one for each column of the input")

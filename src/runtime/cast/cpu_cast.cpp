@@ -62,6 +62,12 @@ Scales given_scales(const Extents& extents, const std::vector<u32>& maxima, cons
   return scales;
 }
 
+std::vector<u32> known_maxima(const Extents& extents, const Tensor& known) {
+  std::vector<u32> maxima;
+  for (i64 i = 0; i < extents.count(); ++i) maxima.push_back(float_bits(row<const float>(known, 0)[i]));
+  return maxima;
+}
+
 // Writes the codes of rows [begin, end), and the values. In tiles, so that a transposed tile stays in the cache while
 // its columns are written.
 template <class In, Fp8Format Out>
@@ -140,13 +146,17 @@ void cast_as(const CastSpec& spec, const CastTensors& tensors, ThreadPool& pool)
     const Extents searched(granularity, whose.rows(), values.cols());
     const Extents extents(granularity, values.rows(), values.cols());
     const bool known = tensors.known_amax.data != nullptr && !tensors.input.empty();
-    const std::vector<u32> maxima = known ? std::vector<u32>{float_bits(*row<const float>(tensors.known_amax, 0))}
-                                          : maxima_of<In>(searched, whose, pool);
+    const std::vector<u32> maxima =
+        known ? known_maxima(searched, tensors.known_amax) : maxima_of<In>(searched, whose, pool);
     Scales scales = spec.source == ScaleSource::given ? given_scales(extents, maxima, given, amax)
                                                       : dynamic_scales<Out>(extents, maxima, spec.pow2);
     write_scale_inv(scales.values, granularity, values.cols(), scale_inv);
     return scales;
   };
+  if (spec.found_amax) {
+    const Extents extents(*spec.found_amax, values.rows(), values.cols());
+    std::ranges::transform(maxima_of<In>(extents, values, pool), row<float>(tensors.found_amax, 0), amax_from_bits);
+  }
   const Scales scales = scales_of(spec.scale, tensors.scales, tensors.amax, tensors.scale_inv);
   std::optional<Scales> own;
   if (spec.transposed_scale) {

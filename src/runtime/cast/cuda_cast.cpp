@@ -338,6 +338,7 @@ void fill_scale_inv(const CastSpec& spec, const CastTensors& tensors, Stream& st
   for (const Tensor& scale_inv : {tensors.scale_inv, tensors.transposed_scale_inv}) {
     if (!scale_inv.empty()) launcher.fill(scale_inv.data, factor, scale_inv.cols, stream);
   }
+  if (!tensors.found_amax.empty()) launcher.fill(tensors.found_amax.data, 0.0F, tensors.found_amax.cols, stream);
   if (!tensors.sum.empty()) {
     const std::int64_t bytes = tensors.sum.cols * size_of(*spec.sum);
     launcher.fill_zero(tensors.sum.data, static_cast<std::size_t>(bytes), stream);
@@ -351,6 +352,8 @@ void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Laun
   if (spec.stacked && cast_schedule(spec) == CastSchedule::tiles) return cast_stack(spec, tensors, stream, launcher);
   const CastPlan plan =
       cast_plan(spec, call_of(spec, tensors), cast_device(launcher), CastStreamOf(spec, stream, launcher));
+  if (finds_columns(spec) && plan.main == Pass::whole) return cast_rows_columns(spec, tensors, stream, launcher);
+  if (finds_columns(spec)) find_columns(spec, tensors, stream, launcher);
   switch (cast_schedule(spec)) {
     case CastSchedule::rows: return launch_rows(spec, plan.main, plan.wide, tensors, nullptr, stream, launcher);
     case CastSchedule::row_groups: return cast_row_groups(spec, tensors, stream, launcher);

@@ -68,15 +68,20 @@ CastTilesParams tiles_params(const CastSpec& spec, const CastTensors& tensors);
 
 // Casts stacked matrices in tiles.
 void cast_stack(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
+// Clears the found_amax of columns, and raises them to those of stacked matrices: in a launch that casts the rows too
+// (Pass::whole), or in one for nothing else (Pass::first).
+void cast_rows_columns(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher);
+void find_columns(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher);
 
 // Writes the scale_inv of empty extents, whose scales are those of an amax of 0.
 void fill_scale_inv(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher);
 
-// The blocks of a kernel, without dynamic shared memory, that the GPU runs at once.
-inline i64 blocks_at_once(const Kernel& kernel, u32 threads, const Launcher& launcher) {
+// The blocks of a kernel that the GPU runs at once, each with so much dynamic shared memory.
+inline i64 blocks_at_once(const Kernel& kernel, u32 threads, const Launcher& launcher, u32 dynamic_shared = 0) {
   constexpr i64 kTaken = 1024;  // bytes of shared memory, from each block
   const KernelResources& resources = kernel.resources();
-  const i64 by_shared = (launcher.block_shared_bytes() + kTaken) / (resources.static_shared_bytes + kTaken);
+  const i64 of_block = resources.static_shared_bytes + i64{dynamic_shared} + kTaken;
+  const i64 by_shared = (launcher.block_shared_bytes() + kTaken) / of_block;
   return launcher.multiprocessors() * max_of(i64{1}, min_of(resident_blocks(resources.registers, threads), by_shared));
 }
 

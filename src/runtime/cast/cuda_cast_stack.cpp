@@ -60,7 +60,9 @@ CastStackParams stack_params(const CastSpec& spec, const CastTensors& tensors, f
     output.amax = reinterpret_cast<u32*>(values);
   };
   const auto matrix_params = [&](i64 index) {
-    CastTilesParams params = tiles_params(spec, stacked_matrix(spec, tensors, index));
+    const CastTensors matrix = stacked_matrix(spec, tensors, index);
+    CastTilesParams params = tiles_params(spec, matrix);
+    if (finds_columns(spec)) params.transposed.amax = static_cast<u32*>(matrix.found_amax.data);
     if (maxima == nullptr) return params;
     if (counts.first != 0) give(spec.codes ? params.codes : params.transposed, maxima + index * counts.first);
     if (counts.transposed != 0) {
@@ -73,23 +75,74 @@ CastStackParams stack_params(const CastSpec& spec, const CastTensors& tensors, f
   return params_of(matrix_params(0), matrix_params(1), static_cast<u32>(tiles));
 }
 
+CastRowsColumnsParams rows_columns_params(const CastSpec& spec, const CastTensors& tensors, std::int64_t resident) {
+  return {.source = source_of(tensors),
+          .codes = tensors.codes.data,
+          .factors = static_cast<float*>(tensors.scale_inv.data),
+          .column_maxima = static_cast<u32*>(tensors.found_amax.data),
+          .codes_stride = tensors.codes.row_stride,
+          .matrix_rows = stacked_rows(tensors),
+          .rows_per_block = CastRowsColumnsLaunch::rows_per_block(tensors.input.rows, resident),
+          .pow2 = spec.pow2};
+}
+
+namespace {
+
+LaunchShape tiles_shape(const CastTensors& tensors) {
+  const i64 tiles = CastTilesLaunch::grid(stacked_rows(tensors), tensors.input.cols);
+  return {.grid_x = Launcher::checked_grid(tensors.matrices * tiles), .block = CastTilesLaunch::kThreads};
+}
+
+void clear(const Tensor& maxima, const Stream& stream, Launcher& launcher) {
+  launcher.fill_zero(maxima.data, static_cast<std::size_t>(maxima.cols) * sizeof(float), stream);
+}
+
+}  // namespace
+
+void find_columns(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher) {
+  const LaunchShape shape = tiles_shape(tensors);
+  const Kernel& kernel = launcher.kernel(spec, Pass::first, stream);
+  clear(tensors.found_amax, stream, launcher);
+  launcher.launch(kernel, spec, Pass::first, shape, stack_params(spec, tensors, nullptr), stream);
+}
+
+void cast_rows_columns(const CastSpec& spec, const CastTensors& tensors, const Stream& stream, Launcher& launcher) {
+  using Launch = CastRowsColumnsLaunch;
+  const u64 bytes = value_bytes(spec);
+  const u32 threads = Launch::threads(tensors.input.cols, bytes);
+  const u32 shared_bytes = Launch::shared_bytes(threads, static_cast<u64>(size_of(spec.in)), bytes);
+  const Kernel& kernel = launcher.kernel(spec, Pass::whole, stream);
+  const i64 resident = blocks_at_once(kernel, threads, launcher, shared_bytes);
+  const CastRowsColumnsParams params = rows_columns_params(spec, tensors, resident);
+  clear(tensors.found_amax, stream, launcher);
+  launcher.launch(kernel, spec, Pass::whole,
+                  {.grid_x = Launcher::checked_grid(Launch::grid(tensors.input.rows, params.rows_per_block)),
+                   .block = threads,
+                   .shared_bytes = shared_bytes},
+                  params, stream);
+}
+
 void cast_stack(const CastSpec& spec, const CastTensors& tensors, Stream& stream, Launcher& launcher) {
   if (tensors.matrices == 0) return;
-  const i64 tiles = CastTilesLaunch::grid(stacked_rows(tensors), tensors.input.cols);
-  const LaunchShape shape{.grid_x = Launcher::checked_grid(tensors.matrices * tiles),
-                          .block = CastTilesLaunch::kThreads};
+  const LaunchShape shape = tiles_shape(tensors);
   const CastPlan plan = cast_plan(spec, call_of(spec, stacked_matrix(spec, tensors, 0)), cast_device(launcher),
                                   CastStreamOf(spec, stream, launcher));
+  if (plan.main == Pass::whole) return cast_rows_columns(spec, tensors, stream, launcher);
   const Kernel& main = launcher.kernel(spec, plan.main, stream);  // before anything is enqueued
   float* maxima = nullptr;
-  if (plan.first) {
+  if (spec.found_amax == kTensorwise) {
+    maxima = static_cast<float*>(tensors.found_amax.data);
+  } else if (plan.first) {
     const auto bytes = static_cast<std::size_t>(stacked_maxima(spec, tensors)) * sizeof(float);
     maxima = static_cast<float*>(stream.scratch(bytes));
     launcher.fill_zero(maxima, bytes, stream);
   }
+  if (spec.found_amax) clear(tensors.found_amax, stream, launcher);
   const CastStackParams params = stack_params(spec, tensors, maxima);
   if (plan.first) launcher.launch(spec, *plan.first, shape, params, stream);
-  launcher.launch(main, spec, plan.main, shape, params, stream);
+  LaunchShape of_main = shape;
+  of_main.waits_for_end = plan.waits_for_end;
+  launcher.launch(main, spec, plan.main, of_main, params, stream);
 }
 
 }  // namespace ingot::cuda
