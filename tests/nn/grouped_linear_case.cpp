@@ -98,7 +98,8 @@ std::string describe(const GroupedLinearCase& c) {
       fmt::format("{} {} {}->{}, {} rows by experts that end at", print(c.config), name(c.dtype), c.in, c.out, c.rows);
   for (const std::int32_t end : c.ends) text += fmt::format(" {}", end);
   if (c.tokens != 0) text += fmt::format(", {} of {} tokens", c.copied ? "copies" : "rows", c.tokens);
-  return text + (c.gated ? ", gated" : "") + (c.accumulate ? ", accumulated" : "");
+  return text + (c.gated ? ", gated" : "") + (c.accumulate ? ", accumulated" : "") +
+         (c.keeps_amax ? ", maxima kept" : "");
 }
 
 GroupedLinearRun::GroupedLinearRun(const GroupedLinearCase& c, Backend& backend, Stream& stream)
@@ -127,6 +128,7 @@ GroupedLinearRun::GroupedLinearRun(const GroupedLinearCase& c, Backend& backend,
       ends_(backend, c.ends.size() * sizeof(std::int32_t)),
       index_memory_(placed(index_, backend, stream)),
       grad_output_index_memory_(placed(grad_output_index_, backend, stream)),
+      amax_(backend, static_cast<std::size_t>(plan.weight_amax_count()) * sizeof(float)),
       codes_(plan.weight_memory().bytes, backend, stream),
       saved_memory_(plan.saved_memory(c.rows).bytes, backend, stream),
       scratch_(scratch_bytes(plan, c.rows), backend, stream) {
@@ -174,13 +176,19 @@ GroupedLinearBackwardTensors GroupedLinearRun::backward_tensors() {
           .grad_weight = grad_weight_,
           .accumulate = case_.accumulate,
           .weight = weight_memory_,
+          .weight_amax = amax(),
           .codes = views_,
           .scratch = scratch_};
 }
 
+Tensor GroupedLinearRun::amax() const {
+  if (!case_.keeps_amax) return {};
+  return vector(amax_.data(), Dtype::f32, plan.weight_amax_count(), backend_->device());
+}
+
 void GroupedLinearRun::enqueue() {
   const LinearRun run{*stream_};
-  views_ = cast_expert_weights(plan, *backend_, {.weight = weight_memory_, .into = codes_}, run);
+  views_ = cast_expert_weights(plan, *backend_, {.weight = weight_memory_, .into = codes_, .amax = amax()}, run);
   grouped_linear_forward(plan, *backend_, forward_tensors(), run);
   grouped_linear_backward(plan, *backend_, backward_tensors(), run);
 }

@@ -27,6 +27,7 @@ struct GroupedLinearCase {
   // copies.
   std::int64_t tokens = 0;
   bool copied = false;
+  bool keeps_amax = false;  // forward's cast of the weights leaves their maxima to backward's
 };
 
 std::string describe(const GroupedLinearCase& c);
@@ -47,6 +48,7 @@ class GroupedLinearRun {
 
   GroupedLinearForwardTensors forward_tensors();
   GroupedLinearBackwardTensors backward_tensors();
+  Matrix grad_input() const { return grad_input_.read(*stream_); }
 
   const GroupedLinearPlan plan;
   LinearSaved saved;
@@ -63,9 +65,11 @@ class GroupedLinearRun {
   Matrix input_, up_, values_, weight_, grad_output_, before_;
   DeviceMatrix input_memory_, up_memory_, weight_memory_, grad_output_memory_;
   DeviceMatrix output_, grad_input_, grad_weight_;
-  Buffer ends_, index_memory_, grad_output_index_memory_;
+  Buffer ends_, index_memory_, grad_output_index_memory_, amax_;
   PoisonedRegion codes_, saved_memory_, scratch_;
   Float8View views_{};
+
+  Tensor amax() const;
 };
 
 }  // namespace ingot::test

@@ -11,6 +11,7 @@
 
 #include "ingot/nn/recipe/recipes.h"
 #include "ingot/runtime/context/cpu_backend.h"
+#include "ingot/runtime/context/dry_run.h"
 #include "ingot/runtime/core/check.h"
 #include "nn/counting_backend.h"
 #include "nn/grouped_linear_case.h"
@@ -147,6 +148,47 @@ BOOST_AUTO_TEST_CASE(a_weight_that_is_cast_again_keeps_half_of_its_codes) {
   BOOST_TEST(plan(rowwise()).identity != plan(casting_weight_again(rowwise())).identity);
 }
 
+// Whoever casts the weights in forward has the maxima that backward needs.
+BOOST_FIXTURE_TEST_CASE(kept_maxima_give_the_same_bits, Fixture) {
+  for (const LinearConfig& config : {casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
+    GroupedLinearCase c{.config = config, .ends = {3, 3, 24}, .rows = 24, .in = 24, .out = 40};
+    GroupedLinearRun looks(c, *backend, stream);
+    looks.enqueue();
+    c.keeps_amax = true;
+    GroupedLinearRun knows(c, *backend, stream);
+    knows.enqueue();
+    knows.check(describe(c));
+    BOOST_TEST((knows.grad_input().values == looks.grad_input().values), describe(c));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(kept_maxima_save_a_launch) {
+  const auto launches = [](const LinearConfig& config, bool keeps) {
+    DryRun dry(gpu_named("h200"));
+    Stream stream(dry.backend());
+    GroupedLinearRun run(
+        {.config = config, .ends = {128, 256}, .rows = 256, .in = 128, .out = 256, .keeps_amax = keeps}, dry.backend(),
+        stream);
+    const std::int64_t before = dry.backend().device_api().launches();
+    run.enqueue();
+    return dry.backend().device_api().launches() - before;
+  };
+  for (const LinearConfig& config : {casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
+    BOOST_TEST(launches(config, true) == launches(config, false) - 1, print(config));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_says_how_many_maxima_there_are) {
+  const auto count = [](const LinearConfig& config) {
+    return grouped_linear_plan({.config = config, .experts = 4, .shape = {.in_features = 256, .out_features = 128}})
+        .weight_amax_count();
+  };
+  BOOST_TEST(count(casting_weight_again(rowwise())) == 4 * 256);
+  BOOST_TEST(count(casting_weight_again(tensorwise())) == 4);
+  BOOST_TEST(count(rowwise()) == 0);
+  BOOST_TEST(count(tensorwise()) == 0);
+}
+
 // ---- messages ------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -255,6 +297,39 @@ BOOST_FIXTURE_TEST_CASE(an_index_goes_with_no_prologue, Fixture) {
       error_of([&] { grouped_linear_forward(run.plan, *backend, tensors, {stream}); }, ErrorCode::invalid_argument),
       {"grouped linear \"moe\" row_index: is given, but the layer's prologue computes its values row by "
        "row: compute them first"});
+}
+
+BOOST_FIXTURE_TEST_CASE(kept_maxima_that_do_not_fit_are_refused, Fixture) {
+  GroupedLinearCase c{.config = casting_weight_again(rowwise()), .ends = {3, 5}, .rows = 5, .in = 16, .out = 8};
+  std::vector<float> memory(std::size_t{2} * 16 * 8 + 64);
+  std::vector<std::uint16_t> weight(std::size_t{2} * 16 * 8);
+  const Tensor whole = matrix(weight.data(), Dtype::bf16, 16, 16, backend->device());
+  const auto maxima = [&](std::int64_t count) { return vector(memory.data(), Dtype::f32, count, backend->device()); };
+  const auto backward = [&](const Tensor& amax) {
+    GroupedLinearRun run(c, *backend, stream);
+    run.enqueue();
+    GroupedLinearBackwardTensors tensors = run.backward_tensors();
+    tensors.weight_amax = amax;
+    return error_of([&] { grouped_linear_backward(run.plan, *backend, tensors, {stream}); },
+                    ErrorCode::invalid_argument);
+  };
+  const auto cast = [&](const Tensor& amax) {
+    const GroupedLinearRun run(c, *backend, stream);
+    const PoisonedRegion into(run.plan.weight_memory().bytes, *backend, stream);
+    return error_of(
+        [&] { cast_expert_weights(run.plan, *backend, {.weight = whole, .into = into, .amax = amax}, {stream}); },
+        ErrorCode::invalid_argument);
+  };
+  check_contains(backward(maxima(31)), {"grouped linear \"moe\" weight_amax: is f32[1, 31]",
+                                        "must be [1, 32] = the weights' maxima: the plan says how many"});
+  check_contains(cast(maxima(16)), {"grouped linear \"moe\" amax: is f32[1, 16]", "must be [1, 32]"});
+  check_contains(cast(vector(weight.data(), Dtype::f32, 32, backend->device())), {"amax: overlaps", "weight"});
+  Tensor wide = maxima(32);
+  wide.dtype = Dtype::bf16;
+  check_contains(cast(wide), {"amax: is bf16, but must be f32, as maxima are"});
+  c.config = rowwise();
+  check_contains(cast(maxima(32)),
+                 {"amax: is given, but backward looks for no maxima that forward's cast finds: leave it out"});
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -44,6 +44,10 @@ std::vector<GroupedLinearCase> cases() {
                      .accumulate = true});
     }
   }
+  for (LinearConfig config : {tensorwise(), rowwise()}) {
+    config.weight = OtherCodes::again;
+    all.push_back({.config = config, .ends = {0, 150, 300}, .rows = 307, .in = 208, .out = 144, .keeps_amax = true});
+  }
   for (const LinearConfig& config : {tensorwise(), rowwise()}) {
     all.push_back({.config = config, .ends = {0, 150, 300}, .rows = 300, .in = 208, .out = 144, .gated = true});
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <optional>
 
 #include "ingot/codegen/types/spec_hash.h"
 #include "ingot/nn/linear/grouped_linear_steps.h"
@@ -89,6 +90,25 @@ GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options) {
   return plan;
 }
 
+namespace {
+
+// The maxima that forward's cast of the weights and backward's have in common.
+std::optional<ScaleGranularity> shared_maxima(const GroupedLinearPlan& plan) {
+  const CastSpec& first = plan.weight.spec;
+  const CastSpec& again = plan.weight_again.spec;
+  if (!plan.weight.any || !plan.weight_again.any || first.transposed || again.codes) return {};
+  if (first.scale == kTensorwise && again.scale == kTensorwise) return kTensorwise;
+  if (first.scale == kRowwise && again.scale == kColumnwise) return kColumnwise;
+  return {};
+}
+
+}  // namespace
+
+std::int64_t GroupedLinearPlan::weight_amax_count() const {
+  const std::optional<ScaleGranularity> maxima = shared_maxima(*this);
+  return maxima ? experts * scale_count(*maxima, rows.shape.out_features, rows.shape.in_features) : 0;
+}
+
 LinearWeightMemory GroupedLinearPlan::memory_of(const LinearCast& cast) const {
   if (!cast.any) return {};
   MemoryPlaces places;
@@ -139,6 +159,12 @@ class GroupedChecker : public LinearChecker {
   void weight(const Tensor& tensor) const {
     all({"weight", &tensor}, *rows().dtypes.weight, ", the plan's dtype", plan_->experts * rows().shape.out_features,
         rows().shape.in_features, "[experts * out_features, in_features]");
+  }
+  void weight_amax(const char* name, const Tensor& amax) const {
+    if (!is_given(amax)) return;
+    const std::int64_t count = plan_->weight_amax_count();
+    if (count == 0) refuse(name, "is given, but backward looks for no maxima that forward's cast finds: leave it out");
+    all({name, &amax}, Dtype::f32, ", as maxima are", 1, count, "the weights' maxima: the plan says how many");
   }
   void ends(const ExpertEnds& ends) const {
     if (ends.experts != plan_->experts) {
@@ -225,6 +251,7 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
     check.disjoint(grad_input, {grad_output, grad_output_index});
     if (plan.weight_again.any) {
       check.weight(t.weight);
+      check.weight_amax("weight_amax", t.weight_amax);
     } else {
       const CastSpec& cast = plan.weight.spec;
       check.expert_codes({"transposed codes", &t.codes.transposed},
@@ -250,17 +277,17 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
-// Each expert's weight with its own scales.
-Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, const LinearCast& cast, const Tensor& weight,
+// Each expert's weight with its own scales. `tensors`: the weight, and maxima that are known or to be found.
+Float8View cast_weights(const GroupedLinearPlan& plan, Backend& backend, CastSpec spec, CastTensors tensors,
                         const LinearWeightMemory& memory, const MemoryRegion& into, Stream& stream) {
   const Float8View all = views_of(memory, into, backend.device());
-  CastTensors tensors{.input = weight,
-                      .matrices = plan.experts,
-                      .codes = all.codes,
-                      .transposed = all.transposed,
-                      .scale_inv = all.scale_inv};
-  if (cast.spec.transposed_scale) tensors.transposed_scale_inv = all.transposed_scale_inv;
-  backend.cast(cast.spec, tensors, stream);
+  tensors.matrices = plan.experts;
+  tensors.codes = all.codes;
+  tensors.transposed = all.transposed;
+  tensors.scale_inv = all.scale_inv;
+  if (spec.transposed_scale) tensors.transposed_scale_inv = all.transposed_scale_inv;
+  if (is_given(tensors.found_amax)) spec.found_amax = shared_maxima(plan);
+  backend.cast(spec, tensors, stream);
   return all;
 }
 
@@ -328,8 +355,9 @@ void multiply_grouped_grad_input(const GroupedLinearPlan& plan, Backend& backend
                                  const LinearRun& run) {
   Float8View weight = t.codes;
   if (plan.weight_again.any) {
-    weight =
-        cast_weights(plan, backend, plan.weight_again, t.weight, plan.weight_again_memory(), weight_memory, run.stream);
+    const CastTensors maxima_of{.input = t.weight, .scale_inv = {}, .known_amax = t.weight_amax};
+    weight = cast_weights(plan, backend, plan.weight_again.spec, maxima_of, plan.weight_again_memory(), weight_memory,
+                          run.stream);
   }
   GroupedGemmSpec spec = plan.grad_input_gemm;
   spec.gemm.out = t.grad_input.dtype;
@@ -391,15 +419,18 @@ Float8View expert_weight_codes(const GroupedLinearPlan& plan, const MemoryRegion
   return views_of(plan.weight_memory(), region, device);
 }
 
-Float8View cast_expert_weights(const GroupedLinearPlan& plan, Backend& backend, const WeightCastTensors& tensors,
+Float8View cast_expert_weights(const GroupedLinearPlan& plan, Backend& backend, const ExpertWeightTensors& tensors,
                                const LinearRun& run) {
   const LayerCall call(plan.rows.subject, run);
   const GroupedChecker check(plan, backend);
   check.run(run);
   check.weight(tensors.weight);
   const LinearWeightMemory memory = plan.weight_memory();
-  check.region("into", tensors.into, memory.bytes, {{"weight", &tensors.weight}});
-  return cast_weights(plan, backend, plan.weight, tensors.weight, memory, tensors.into, run.stream);
+  check.weight_amax("amax", tensors.amax);
+  check.disjoint({"amax", &tensors.amax}, {{"weight", &tensors.weight}});
+  check.region("into", tensors.into, memory.bytes, {{"weight", &tensors.weight}, {"amax", &tensors.amax}});
+  const CastTensors weight{.input = tensors.weight, .scale_inv = {}, .found_amax = tensors.amax};
+  return cast_weights(plan, backend, plan.weight.spec, weight, memory, tensors.into, run.stream);
 }
 
 void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, const GroupedLinearForwardTensors& tensors,

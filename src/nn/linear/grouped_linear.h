@@ -60,6 +60,9 @@ struct INGOT_API GroupedLinearPlan {
   // Codes [experts * N, K] and transposed codes [experts * K, N], and their scale_inv.
   LinearWeightMemory weight_memory() const { return memory_of(weight); }
   LinearWeightMemory weight_again_memory() const { return memory_of(weight_again); }
+  // The f32 values of the weights' maxima that forward's cast can leave for backward's, which then reads the weights
+  // once less: one for each expert (tensorwise) or for each column of each (rowwise). 0 if it has no use for them.
+  std::int64_t weight_amax_count() const;
   LinearSavedMemory saved_memory(std::int64_t tokens) const { return rows.saved_memory(placed_tokens(tokens)); }
   // observed: for runs whose observer wants values.
   std::size_t forward_scratch(std::int64_t tokens, LinearPass pass, bool observed = false) const;
@@ -79,9 +82,13 @@ struct INGOT_API GroupedLinearPlan {
 // bias, and numbers of experts and features out of range.
 INGOT_API GroupedLinearPlan grouped_linear_plan(const GroupedLinearPlanOptions& options);
 
-// weight: [experts * N, K], one expert's after another's. `scale` stays default.
+struct ExpertWeightTensors {
+  Tensor weight;  // [experts * N, K], one expert's after another's
+  MemoryRegion into{};
+  Tensor amax{};  // f32[plan.weight_amax_count()], which is written; missing: backward looks for the maxima
+};
 INGOT_API Float8View cast_expert_weights(const GroupedLinearPlan& plan, Backend& backend,
-                                         const WeightCastTensors& tensors, const LinearRun& run);
+                                         const ExpertWeightTensors& tensors, const LinearRun& run);
 
 // Where it writes: its codes as views of `region`.
 INGOT_API Float8View expert_weight_codes(const GroupedLinearPlan& plan, const MemoryRegion& region, Device device);
@@ -110,6 +117,7 @@ struct GroupedLinearBackwardTensors {
   Tensor grad_weight{};
   bool accumulate = false;  // adds to grad_weight, which is f32 then, within the GEMM
   Tensor weight{};          // if plan.weight_again.any and grad_input is given
+  Tensor weight_amax{};     // then, as cast_expert_weights() wrote it of this weight; the same results without it
   Float8View codes{};       // otherwise, for grad_input
   MemoryRegion scratch{};   // plan.backward_scratch()
 };
