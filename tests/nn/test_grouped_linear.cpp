@@ -148,6 +148,31 @@ BOOST_AUTO_TEST_CASE(a_weight_that_is_cast_again_keeps_half_of_its_codes) {
   BOOST_TEST(plan(rowwise()).identity != plan(casting_weight_again(rowwise())).identity);
 }
 
+// Its memory is free until its GEMM, which comes last.
+BOOST_FIXTURE_TEST_CASE(grad_weight_lends_its_memory_to_the_codes_of_the_weights, Fixture) {
+  const GroupedLinearCase c{
+      .config = casting_weight_again(rowwise()), .ends = {3, 3, 24}, .rows = 24, .in = 16, .out = 32};
+  GroupedLinearRun run(c, *backend, stream);
+  run.enqueue();
+  run.check(describe(c));
+  const std::size_t whole = run.plan.backward_scratch(24, {.bias = false});
+  const auto scratch = [&](const std::function<void(GroupedLinearBackwardTensors&)>& change) {
+    GroupedLinearBackwardTensors tensors = run.backward_tensors();
+    change(tensors);
+    return grouped_linear_backward_scratch(run.plan, tensors);
+  };
+  BOOST_TEST(scratch([](auto&) {}) == whole - run.plan.weight_again_memory().bytes);
+  BOOST_TEST(scratch([](auto& t) { t.accumulate = true; }) == whole);
+  BOOST_TEST(scratch([](auto& t) { ++t.grad_weight.row_stride; }) == whole);
+  BOOST_TEST(scratch([](auto& t) { t.weight = t.grad_weight; }) == whole);
+  BOOST_TEST(scratch([](auto& t) { t.grad_weight.data = static_cast<std::byte*>(t.grad_weight.data) + 16; }) == whole);
+  BOOST_TEST(scratch([](auto& t) { t.grad_weight.rows = 16; }) == whole);  // not enough
+  BOOST_TEST(scratch([](auto& t) { t.grad_weight = {}; }) ==
+             run.plan.backward_scratch(24, {.weight = false, .bias = false}));
+  BOOST_TEST(scratch([](auto& t) { t.grad_input = {}; }) ==
+             run.plan.backward_scratch(24, {.input = false, .bias = false}));
+}
+
 // Whoever casts the weights in forward has the maxima that backward needs.
 BOOST_FIXTURE_TEST_CASE(kept_maxima_give_the_same_bits, Fixture) {
   for (const LinearConfig& config : {casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {

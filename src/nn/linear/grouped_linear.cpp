@@ -127,6 +127,30 @@ std::size_t GroupedLinearPlan::backward_scratch(std::int64_t tokens, const Linea
   return wants.input ? of_rows + weight_again_memory().bytes : of_rows;
 }
 
+namespace {
+
+LinearGradients wanted(const GroupedLinearBackwardTensors& t) {
+  return {.input = is_given(t.grad_input), .weight = is_given(t.grad_weight), .bias = false};
+}
+
+// grad_weight, if the codes of the weights that backward makes have room in it.
+MemoryRegion lent_by_grad_weight(const GroupedLinearPlan& plan, const GroupedLinearBackwardTensors& t) {
+  const Tensor& lender = t.grad_weight;
+  if (!is_given(lender) || t.accumulate || lender.row_stride != lender.cols || overlap(lender, t.weight)) return {};
+  const MemoryRegion region{lender.data, static_cast<std::size_t>(lender.rows * lender.cols * size_of(lender.dtype))};
+  const bool aligned = reinterpret_cast<std::uintptr_t>(region.data) % kLinearAlignment == 0;
+  return aligned && region.bytes >= plan.weight_again_memory().bytes ? region : MemoryRegion{};
+}
+
+}  // namespace
+
+std::size_t grouped_linear_backward_scratch(const GroupedLinearPlan& plan, const GroupedLinearBackwardTensors& t) {
+  const std::int64_t tokens = t.saved->tokens;
+  const LinearGradients wants = wanted(t);
+  if (!wants.input || lent_by_grad_weight(plan, t).data == nullptr) return plan.backward_scratch(tokens, wants);
+  return plan.rows.backward_scratch(GroupedLinearPlan::placed_tokens(tokens), wants).bytes;
+}
+
 // ---- checks --------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -272,7 +296,7 @@ void check_backward(const GroupedLinearPlan& plan, Backend& backend, const Group
   }
   const std::initializer_list<NamedTensor> tensors{grad_output, grad_output_index, grad_input, grad_weight};
   if (wants.weight) check.region("saved", t.saved->memory, plan.saved_memory(tokens).bytes, tensors);
-  if (!gives_scratch(run.stream)) check.scratch(t.scratch, plan.backward_scratch(tokens, wants), tensors);
+  if (!gives_scratch(run.stream)) check.scratch(t.scratch, grouped_linear_backward_scratch(plan, t), tensors);
 }
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
@@ -406,9 +430,10 @@ void enqueue_backward(const GroupedLinearPlan& plan, Backend& backend, const Gro
       plan, backend, {.values = t.grad_output, .index = t.grad_output_index, .wants = wants, .codes = grad_output},
       run);
   if (wants.input) {
+    const MemoryRegion lent = lent_by_grad_weight(plan, t);
     const std::size_t begin = plan.rows.backward_scratch(placed, wants).bytes;
-    multiply_grouped_grad_input(plan, backend, t, grad_output,
-                                part_of(t.scratch, begin, plan.weight_again_memory().bytes), run);
+    const MemoryRegion scratch = part_of(t.scratch, begin, plan.weight_again_memory().bytes);
+    multiply_grouped_grad_input(plan, backend, t, grad_output, lent.data != nullptr ? lent : scratch, run);
   }
   if (wants.weight) multiply_grouped_grad_weight(plan, backend, t, grad_output, run);
 }
@@ -448,11 +473,10 @@ void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& backend, con
 void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,
                              const GroupedLinearBackwardTensors& tensors, const LinearRun& run) {
   const LayerCall call(plan.rows.subject, run);
-  const LinearGradients wants{
-      .input = is_given(tensors.grad_input), .weight = is_given(tensors.grad_weight), .bias = false};
+  const LinearGradients wants = wanted(tensors);
   check_backward(plan, backend, tensors, wants, run);
   if (!wants.input && !wants.weight) return;
-  const auto bytes = [&] { return plan.backward_scratch(tensors.saved->tokens, wants); };
+  const auto bytes = [&] { return grouped_linear_backward_scratch(plan, tensors); };
   call.with_scratch(tensors, nullptr, bytes,
                     [&](const GroupedLinearBackwardTensors& all) { enqueue_backward(plan, backend, all, wants, run); });
 }

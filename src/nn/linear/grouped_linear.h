@@ -119,8 +119,13 @@ struct GroupedLinearBackwardTensors {
   Tensor weight{};          // if plan.weight_again.any and grad_input is given
   Tensor weight_amax{};     // then, as cast_expert_weights() wrote it of this weight; the same results without it
   Float8View codes{};       // otherwise, for grad_input
-  MemoryRegion scratch{};   // plan.backward_scratch()
+  MemoryRegion scratch{};   // grouped_linear_backward_scratch()
 };
+
+// The scratch of this call, up to plan.backward_scratch(): less where the codes of plan.weight_again have room in
+// grad_weight, which is written after they are read: it is contiguous and nothing is added to it.
+INGOT_API std::size_t grouped_linear_backward_scratch(const GroupedLinearPlan& plan,
+                                                      const GroupedLinearBackwardTensors& tensors);
 
 // Errors: Error{invalid_argument} that names the layer and the tensor, before anything is enqueued; then those of the
 // backend. Saved memory and scratch that overlap each other, the codes or prologue inputs are not found. On a GPU other
