@@ -27,6 +27,7 @@
 #include "ingot/nn/linear/linear_memory.h"
 #include "ingot/nn/linear/linear_plan.h"
 #include "ingot/nn/modules/delayed_scaling.h"
+#include "ingot/nn/modules/experts_mlp.h"
 #include "ingot/nn/modules/float8_linear.h"
 #include "ingot/nn/modules/gated_mlp.h"
 #include "ingot/nn/modules/inference_linear.h"

@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 from conftest import devices_of_grouped_gemm
 from ingot.torch import LinearError, LinearOptions, _grouped_layer, experts_mlp, grouped_linear, linear
+from ingot.torch._experts import mlp_of_rows
 from torch.utils.checkpoint import checkpoint
 
 ENDS = {"ragged": [0, 3, 3, 40, 41, 90], "one expert has all": [0, 0, 90, 90, 90, 90], "rows beyond": [1, 2, 3, 4, 5, 64]}
@@ -224,6 +225,59 @@ def test_experts_mlp(device):
             act()
     with pytest.raises(LinearError, match=r"experts_mlp top_k_index: has the shape \(40, 2\) for hidden_states \(39, 64\) and "):
         experts_mlp(x[:39], index, weights, gate_up, down)
+
+
+@pytest.mark.parametrize("device", devices_of_grouped_gemm())
+@pytest.mark.parametrize("recipe", ["tensorwise", "rowwise"])
+def test_situations_of_experts_mlp(recipe, device):
+    """Codes kept and made again, no gradient, each gradient alone, checkpointing, a compiled graph, autocast, main_grad, rows of
+    other ranks: the bits of a plain step."""
+    generator = torch.Generator().manual_seed(0)
+    values = lambda *sizes: torch.randn(*sizes, generator=generator).to(device, torch.bfloat16)
+    x, grad, gate_up, down = values(40, 64), values(40, 64), values(5, 96, 64) / 8, values(5, 64, 48) / 8
+    index, weights = torch.rand(40, 5, generator=generator).argsort(1)[:, :2].to(device), torch.rand(40, 2, generator=generator).to(device)
+    given = [each.requires_grad_() for each in (x, weights, gate_up, down)]
+    options = LinearOptions(recipe, name="moe", keep_weight_codes=False)
+
+    def step(call=experts_mlp, wanted=(0, 1, 2, 3), options=options, x=x):
+        arguments = [each if at in wanted else each.detach() for at, each in enumerate((x, *given[1:]))]
+        y = call(arguments[0], index, *arguments[1:], options)
+        return [y.detach(), *torch.autograd.grad(y, [arguments[at] for at in wanted], grad)]
+
+    plain = step()
+    assert all(map(torch.equal, step(options=LinearOptions(recipe, name="moe", keep_weight_codes=True)), plain))
+    with torch.no_grad():
+        assert torch.equal(experts_mlp(x, index, *given[1:], options), plain[0])
+    for at in range(4):
+        assert all(map(torch.equal, step(wanted=(at,)), (plain[0], plain[1 + at])))
+    assert all(map(torch.equal, step(lambda *each: checkpoint(experts_mlp, *each, use_reentrant=False)), plain))
+    compiled = torch.compile(experts_mlp, backend="aot_eager", fullgraph=True)
+    assert all(map(torch.equal, step(compiled), plain))
+    with torch.autocast(device, torch.bfloat16):
+        wide = step(x=x.detach().float().requires_grad_())
+    assert torch.equal(wide[0].bfloat16(), plain[0]) and torch.equal(wide[3], plain[3])
+    for weight in (gate_up, down):
+        weight.main_grad = torch.zeros(weight.shape, device=device)
+    experts_mlp(x, index, *given[1:], options).backward(grad)
+    assert gate_up.grad is None and torch.equal(x.grad, plain[1])
+    for weight, its in ((gate_up, plain[3]), (down, plain[4])):
+        assert torch.equal(weight.main_grad.bfloat16(), its)
+    assert torch.equal(step()[3], plain[3]) and torch.equal(gate_up.main_grad.bfloat16(), plain[3])  # of torch.autograd.grad()
+    with pytest.raises(LinearError, match="has no gradient itself"):
+        torch.autograd.grad(experts_mlp(x, index, *given[1:], options).sum(), x, create_graph=True)
+    gate_up.main_grad = gate_up.main_grad.bfloat16()
+    with pytest.raises(LinearError, match='"moe" main_grad: is torch.bfloat16, but the gradients of experts are added to float32'):
+        experts_mlp(x, index, *given[1:], options)
+    del gate_up.main_grad, down.main_grad
+    # Halves of the experts on two ranks: their sum is the whole.
+    parts = []
+    for begin in (0, 3):
+        part = slice(begin, begin + 3)
+        arguments = x, index - begin, weights, gate_up[part], down[part], options
+        parts.append(mlp_of_rows(*arguments, has_all=False))
+    parts = [*parts, *torch.autograd.grad(parts, given[:2], (grad, grad))]
+    assert (parts[0] + parts[1] - plain[0]).norm() < 0.05 * plain[0].norm()
+    assert all((ours - theirs).norm() < 0.05 * theirs.norm() for ours, theirs in zip(parts[2:], plain[1:3]))
 
 
 def test_forward_makes_transposed_codes_for_a_backward_only(monkeypatch):

@@ -27,6 +27,25 @@ BOOST_AUTO_TEST_CASE(each_matrix_is_cast_as_by_itself) {
   }
 }
 
+// Twice the amax is half the scale.
+BOOST_AUTO_TEST_CASE(scales_are_made_of_known_maxima) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  for (const CastSpec& spec : stacked_specs_with_known_maxima()) {
+    const StackCase c{.spec = spec, .matrices = 3, .rows = 5, .cols = 7, .known = true};
+    const PlacedStack placed(c, stack_input(c), *backend, stream);
+    const auto scale_inv = [&] {
+      backend->cast(spec, placed.tensors(), stream);
+      return placed.outputs(stream).at("scale_inv");
+    };
+    const GuardedMatrix before = scale_inv();
+    const Tensor& known = placed.tensors().known_amax;
+    for (std::int64_t i = 0; i < known.cols; ++i) static_cast<float*>(known.data)[i] *= 2;
+    const GuardedMatrix after = scale_inv();
+    for (std::int64_t i = 0; i < known.cols; ++i) BOOST_TEST(after.value(0, i) == 2 * before.value(0, i), print(spec));
+  }
+}
+
 namespace {
 
 struct Fixture {

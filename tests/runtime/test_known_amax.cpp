@@ -94,11 +94,11 @@ BOOST_AUTO_TEST_CASE(is_taken_by_casts_with_one_dynamic_scale) {
        {"cast bf16->e4m3fn scale=tensor out=codes given", "cast bf16->e4m3fn scale=row out=codes",
         "cast bf16->e4m3fn scale=col out=codes", "cast bf16->e4m3fn scale=tensor+col out=codes,transposed",
         "cast bf16->e4m3fn scale=128x128 out=codes"}) {
-    BOOST_TEST(
-        refusal_of(line, one) ==
-            "cast known_amax: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): lists, gathered rows, "
-            "given scales, casts that find it and other granularities do not take it",
-        line);
+    BOOST_TEST(refusal_of(line, one) ==
+                   "cast known_amax: is f32[1, 1] on cpu; it must not be given (a default Tensor instead): lists, "
+                   "gathered rows, "
+                   "given scales, casts that find it and other granularities do not take it",
+               line);
   }
   const char* const takes = "cast bf16->e4m3fn scale=tensor out=codes";
   check_contains(refusal_of(takes, vector(values.data(), Dtype::f32, 2, {})), {"cast known_amax: is f32[1, 2] on cpu"});

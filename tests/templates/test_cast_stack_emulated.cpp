@@ -95,6 +95,27 @@ BOOST_AUTO_TEST_CASE(rows_with_maxima_of_columns) {
   check_rows_columns<RoundedSource<f32, f16>, e4m3fnuz>(
       "cast f32->e4m3fnuz scale=row out=codes,amax:col rounded=f16 stacked");
 }
+// As the CPU reference: NaN is the largest, whatever its bits are.
+BOOST_AUTO_TEST_CASE(rows_with_nan_and_inf) {
+  using Launch = CastRowsColumnsLaunch;
+  const auto spec = std::get<CastSpec>(parse("cast bf16->e4m3fn scale=row out=codes,amax:col stacked"));
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  const StackCase c{.spec = spec, .matrices = 2, .rows = 5, .cols = 16};
+  GuardedMatrix input = stack_input(c);
+  input.set_bits(1, 3, 0xffc1);  // a negative NaN with a payload
+  input.set_bits(2, 3, 0x7f80);  // Inf
+  input.set_bits(7, 9, 0xff80);
+  PlacedStack placed(c, input, *backend, stream);
+  const CastTensors& tensors = placed.tensors();
+  backend->cast(spec, tensors, stream);
+  const auto expected = placed.outputs(stream);
+  placed.reset(stream);
+  std::fill_n(static_cast<float*>(tensors.found_amax.data), tensors.found_amax.cols, 0.0F);
+  const CastRowsColumnsParams params = cuda::rows_columns_params(spec, tensors, 2);
+  emulator::launch(cast_rows_columns<ValueSource<bf16>, e4m3fn>, 2, 32, params, Launch::shared_bytes(32, 2, 2));
+  BOOST_TEST(stack_difference(expected, placed.outputs(stream)) == "");
+}
 BOOST_AUTO_TEST_CASE(maxima_of_columns_alone) {
   const auto spec = std::get<CastSpec>(parse("cast bf16->e4m3fn scale=row out=codes,amax:col stacked"));
   const std::unique_ptr<Backend> backend = make_cpu_backend();
@@ -111,6 +132,25 @@ BOOST_AUTO_TEST_CASE(maxima_of_columns_alone) {
     return std::map<std::string, GuardedMatrix>{{"found_amax", all.at("found_amax")}};
   };
   BOOST_TEST(stack_difference(only(cast_one_by_one(c, input)), only(placed.outputs(stream))) == "");
+}
+// No first pass, and maxima of the caller's.
+template <class Source, class Out, CastConfig C>
+void check_known(const std::string& line) {
+  const auto spec = std::get<CastSpec>(parse(line));
+  const std::unique_ptr<Backend> backend = make_cpu_backend();
+  Stream stream(*backend);
+  const StackCase c{.spec = spec, .matrices = 3, .rows = 130, .cols = 264, .padding = 8, .known = true};
+  const GuardedMatrix input = stack_input(c);
+  const PlacedStack placed(c, input, *backend, stream);
+  const CastStackParams params = cuda::stack_params(spec, placed.tensors(), nullptr);
+  emulator::launch(cast_stack<Source, Out, C>, c.matrices * params.tiles, CastTilesLaunch::kThreads, params);
+  BOOST_TEST(stack_difference(cast_one_by_one(c, input), placed.outputs(stream)) == "", describe(c));
+}
+BOOST_AUTO_TEST_CASE(known_maxima) {
+  check_known<ValueSource<bf16>, e4m3fn, CastConfig{.transposed = kColumnScale}>(
+      "cast bf16->e4m3fn scale=col out=transposed stacked");
+  check_known<ValueSource<bf16>, e4m3fn, CastConfig{.codes = kTensorScale, .transposed = kTensorScale}>(
+      "cast bf16->e4m3fn scale=tensor out=codes,transposed stacked");
 }
 BOOST_AUTO_TEST_CASE(tensorwise) {
   check<ValueSource<bf16>, e4m3fn, CastConfig{.codes = kTensorScale, .transposed = kTensorScale},

@@ -227,7 +227,7 @@ constexpr int kOfCasts = kOfCast<In, e4m3fn> + kOfCast<In, e5m2> + kOfCast<In, e
 
 BOOST_AUTO_TEST_CASE(kernels_instantiate) {
   static_assert(kOfInput<f32> + kOfInput<bf16> + kOfInput<f16> == 3 * 8);
-  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 10);
+  static_assert(kOfCasts<f32> + kOfCasts<bf16> + kOfCasts<f16> == 3 * 4 * 11);
   using Unrounded = ValueSource<f16, Fused<math::Reproducible32>, ValueConfig{.unrounded = true}>;
   static_assert(kOfFused<ValueSource<bf16, Fused<math::Reproducible16>>> + kOfFused<Unrounded> +
                     kOfFused<ValueSource<f32, Fused<math::Fast>>> ==

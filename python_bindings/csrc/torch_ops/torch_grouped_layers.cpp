@@ -167,7 +167,7 @@ void backward(TorchArgumentsOf<kGroupedLinearBackward>& all) {
     codes = left_by_forward(of, "codes", all.tensor<"codes">(), plan.weight_memory().bytes, device);
     tensors.codes = expert_weight_codes(plan, codes.region(), device);
   }
-  const std::size_t scratch_bytes = plan.backward_scratch(tokens, wants);
+  const std::size_t scratch_bytes = grouped_linear_backward_scratch(plan, tensors);
   const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
   tensors.scratch = {scratch.data(), scratch_bytes};
   grouped_linear_backward(plan, run.backend(), tensors, run.run());

@@ -236,6 +236,24 @@ inline constexpr TorchSchema kGroupedLinearBackward{
     .results = "Tensor grad_input, Tensor grad_weight",
     .in_place = "Tensor(a!)? main_grad=None"};
 
+// The MLPs of experts. up_weight: (experts, hidden or 2 * hidden, features), down_weight: (experts, features, hidden).
+// router_weights: float32, one for each row; tokens: int32, the token of each row; rows: int32, the rows of each token,
+// token by token; ends: int32. `saved` as of a linear layer; `codes`: of both weights, or their maxima where backward
+// casts them again and is given them.
+inline constexpr TorchSchema kExpertsMlpForward{
+    .name = "experts_mlp_forward",
+    .arguments =
+        "Tensor input, Tensor router_weights, Tensor up_weight, Tensor down_weight, Tensor tokens, Tensor rows,"
+        " Tensor ends, int plan, int keep",
+    .results = "Tensor output, Tensor saved, Tensor codes"};
+inline constexpr TorchSchema kExpertsMlpBackward{
+    .name = "experts_mlp_backward",
+    .arguments =
+        "Tensor grad_output, Tensor router_weights, Tensor? up_weight, Tensor? down_weight, Tensor tokens,"
+        " Tensor rows, Tensor ends, Tensor? saved, Tensor? codes, int plan, int wants",
+    .results = "Tensor grad_input, Tensor grad_router, Tensor grad_up, Tensor grad_down",
+    .in_place = "Tensor(a!)? up_main_grad=None, Tensor(b!)? down_main_grad=None"};
+
 inline constexpr TorchSchema kSyncAmaxHistory{
     .name = "sync_amax_history",
     .arguments = "Tensor(a!) amax, Tensor(b!) history, Tensor(c!) scale, Tensor formats",
@@ -264,6 +282,8 @@ inline constexpr std::array kTorchSchemas{&kLinearForward,
                                           &kGroupedLinear,
                                           &kGroupedLinearForward,
                                           &kGroupedLinearBackward,
+                                          &kExpertsMlpForward,
+                                          &kExpertsMlpBackward,
                                           &kSyncAmaxHistory};
 
 // ---- bits ----------------------------------------------------------------------------------------------------------
@@ -284,6 +304,9 @@ inline constexpr std::int64_t kUp = std::int64_t{1} << 17;
 // Of a compiled graph, whose operators are the same whatever gradients are asked for: the engine is asked while the
 // backward runs.
 inline constexpr std::int64_t kAsksEngine = std::int64_t{1} << 18;
+
+// The router's weights, of experts.
+inline constexpr std::int64_t kRouter = std::int64_t{1} << 19;
 
 constexpr std::int64_t weight_bit(std::size_t layer) { return kWeight << (kLayerBits * layer); }
 constexpr std::int64_t bias_bit(std::size_t layer) { return kBias << (kLayerBits * layer); }
@@ -308,6 +331,7 @@ inline constexpr std::array kTorchBits{TorchBit{"KEEP_CODES", kKeepCodes},
                                        TorchBit{"GAMMA", kGamma},
                                        TorchBit{"UP", kUp},
                                        TorchBit{"ASKS_ENGINE", kAsksEngine},
+                                       TorchBit{"ROUTER", kRouter},
                                        TorchBit{"READS_INPUT_FOR_INPUT", kReadsInputForInput},
                                        TorchBit{"READS_INPUT_FOR_WEIGHT", kReadsInputForWeight},
                                        TorchBit{"READS_WEIGHT", kReadsWeight},

@@ -20,7 +20,7 @@ from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_gate
 
 from ..torch._errors import LinearError
-from ..torch._experts import SWIGLU, routed
+from ..torch._experts import SWIGLU, mlp_of_rows, routed
 from ..torch._grouped_linear import grouped_linear
 from ..torch._linear import LinearOptions
 from ..torch._quantize_operators import FORMATS, quantize_rows
@@ -103,7 +103,13 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
     """transformers' experts function: hidden_states (tokens, hidden), of each token its experts and their weights (tokens, k). An
     index from the number of experts on, as expert parallelism has them of other ranks, counts as none."""
 
+    experts = self.down_proj.shape[0]
+    has_all = torch.is_grad_enabled() and _has_all_experts(self)
     activation = _activation_of(self)
+    if _is_fused(self):
+        gate_up, down = (_weight_of(self, name) for name in ("gate_up_proj", "down_proj"))
+        options = getattr(self, "ingot_options", _DEFAULT)
+        return mlp_of_rows(hidden_states, top_k_index, top_k_weights, gate_up, down, options, has_all)
     first = lambda rows, of_rows, ends: _product(self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends)
 
     def second(hidden, of_rows, ends):
@@ -111,8 +117,6 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
             hidden = self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
         return _product(self, "down_proj", hidden, of_rows, ends, activation)
 
-    experts = self.down_proj.shape[0]
-    has_all = torch.is_grad_enabled() and _has_all_experts(self)
     return routed(hidden_states, top_k_index, top_k_weights, experts, first, second, has_all)
 
 
@@ -120,6 +124,17 @@ def _activation_of(self) -> Optional[str]:
     """What the second product's cast can compute of the first one's output: a SwiGLU of two halves."""
     is_swiglu = self.has_gate and type(self)._apply_gate is _default_apply_gate and isinstance(self.act_fn, _SILUS)
     return SWIGLU if is_swiglu and not hasattr(self, "down_proj_scale_inv") else None
+
+
+def _is_fused(self) -> bool:
+    """Is it one operator each way? Biases are added between the products."""
+    return _activation_of(self) is not None and not self.has_bias
+
+
+def _weight_of(self, name: str) -> torch.Tensor:
+    """(experts, N, K), in high precision."""
+    weight = getattr(self, name)
+    return weight.transpose(1, 2) if self.is_transposed else weight
 
 
 def _product(
@@ -135,8 +150,7 @@ def _product(
         out = grouped_linear(rows, weight, scale_inv, ends)
     else:
         options = getattr(self, "ingot_options", _DEFAULT)
-        weight = weight.transpose(1, 2) if self.is_transposed else weight
-        out = grouped_linear(rows, weight, ends=ends, options=options, activation=activation)
+        out = grouped_linear(rows, _weight_of(self, name), ends=ends, options=options, activation=activation)
     if self.has_bias:
         out = out + getattr(self, f"{name}_bias")[of_rows.clamp(max=ends.numel() - 1)].to(out.dtype)
     return out
@@ -147,9 +161,15 @@ def run_products(model: torch.nn.Module, tokens: Sequence[int], dtype: torch.dty
     and backward by a recipe, or with FP8 weights as quantize_experts_() makes them (None). Weights may be on meta. A model without
     such experts does nothing."""
     seen = set()
-    for module in model.modules():
+    for module in filter(_is_stack, model.modules()):
+        if recipe is not None and _is_fused(module):
+            kind = (*_weight_of(module, "down_proj").shape, getattr(module.config, "num_experts_per_tok", 1))
+            if kind not in seen:
+                seen.add(kind)
+                _run_mlp(kind, tokens, dtype, recipe)
+            continue
         for name in _WEIGHTS:
-            weight = getattr(module, name, None) if _is_stack(module) else None
+            weight = getattr(module, name, None)
             if weight is None:
                 continue
             experts, n, k = weight.transpose(1, 2).shape if module.is_transposed else weight.shape
@@ -159,6 +179,21 @@ def run_products(model: torch.nn.Module, tokens: Sequence[int], dtype: torch.dty
             if kind not in seen:
                 seen.add(kind)
                 _run_product(kind, tokens, dtype, recipe)
+
+
+def _run_mlp(kind, tokens: Sequence[int], dtype: torch.dtype, recipe: str) -> None:
+    experts, features, intermediate, chosen = kind
+    gate_up = torch.empty(experts, 2 * intermediate, features, dtype=dtype, requires_grad=True)
+    down = torch.empty(experts, features, intermediate, dtype=dtype, requires_grad=True)
+    for count in tokens:
+        hidden = torch.empty(count, features, dtype=dtype, requires_grad=True)
+        weights = torch.empty(count, chosen, dtype=dtype, requires_grad=True)
+        index = torch.zeros(count, chosen, dtype=torch.int64)
+        arguments = hidden, index, weights, gate_up, down, LinearOptions(recipe, "experts")
+        with torch.no_grad():
+            mlp_of_rows(*arguments)
+        output = mlp_of_rows(*arguments)
+        torch.autograd.grad(output, (hidden, weights, gate_up, down), torch.empty_like(output))
 
 
 def _run_product(kind, tokens: Sequence[int], dtype: torch.dtype, recipe: Optional[str]) -> None:

@@ -3,13 +3,17 @@ gradients too: nothing is added in an order of chance."""
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Callable, Dict, NamedTuple
 
 import torch
 
+from ._checks import check_dense, is_transformed, layer_error, refuse_transforms
 from ._errors import LinearError
+from ._experts_mlp import Rows, run_experts_mlp
+from ._exported import is_exporting
 from ._grouped_linear import grouped_linear
-from ._linear import LinearOptions
+from ._linear import LinearOptions, in_autocasts_dtype
+from ._operators import HIGH_PRECISION
 
 
 SWIGLU = "silu(x) * up"
@@ -43,6 +47,29 @@ class _Dispatch(torch.autograd.Function):
         return by_token.view(grad.shape[0] // ctx.chosen, ctx.chosen, grad.shape[1]).sum(1), None, None, None
 
 
+class _Order(NamedTuple):
+    """The rows of all tokens, sorted by their experts."""
+
+    of_rows: torch.Tensor  # the expert of each row; the number of experts for one that has none here
+    order: torch.Tensor  # which of all choices each row is
+    inverse: torch.Tensor  # which row each choice is
+    ends: torch.Tensor  # int32: the row at which each expert's end
+    weights: torch.Tensor  # (tokens, k), 0 for a choice that counts as none
+
+
+def _ordered(top_k_index: torch.Tensor, top_k_weights: torch.Tensor, experts: int, has_all: bool) -> _Order:
+    lacks = (top_k_index < 0) | (top_k_index >= experts)
+    top_k_weights = top_k_weights.masked_fill(lacks, 0)
+    top_k_index = top_k_index.clamp(0, experts - 1) if has_all else top_k_index.masked_fill(lacks, experts)
+    # Of 16 bits: a radix sort takes a quarter of the passes that it takes for int64.
+    of_rows, order = top_k_index.reshape(-1).to(torch.int16).sort(stable=True)
+    inverse = torch.empty_like(order)
+    inverse[order] = torch.arange(order.numel(), device=order.device)
+    numbers = torch.arange(experts, device=of_rows.device, dtype=of_rows.dtype)
+    ends = torch.searchsorted(of_rows, numbers, right=True, out_int32=True)
+    return _Order(of_rows, order, inverse, ends, top_k_weights)
+
+
 def routed(
     hidden_states: torch.Tensor,
     top_k_index: torch.Tensor,
@@ -57,24 +84,60 @@ def routed(
     below 0 or from `experts` on counts as none. has_all: such an index is an exception, whose row is computed by some expert and
     counts for nothing; otherwise such rows, many where other ranks have their experts, are not computed."""
     tokens, chosen = top_k_index.shape
-    lacks = (top_k_index < 0) | (top_k_index >= experts)
-    if has_all:
-        top_k_weights = top_k_weights.masked_fill(lacks, 0)
-        top_k_index = top_k_index.clamp(0, experts - 1)
-    else:
-        top_k_index = top_k_index.masked_fill(lacks, experts)
-    of_rows, order = top_k_index.reshape(-1).sort(stable=True)
-    inverse = torch.empty_like(order)
-    inverse[order] = torch.arange(order.numel(), device=order.device)
-    numbers = torch.arange(experts, device=of_rows.device, dtype=of_rows.dtype)
-    ends = torch.searchsorted(of_rows, numbers, right=True, out_int32=True)
+    of_rows, order, inverse, ends, weights = _ordered(top_k_index, top_k_weights, experts, has_all)
+    of_rows = of_rows.to(torch.int64)  # which tensors are indexed by
     # No product writes the rows of other ranks' experts, nor their gradients, and what a cast reads must be finite.
     lacking = None if has_all else (of_rows >= experts)[:, None]
     known = lambda rows: rows if lacking is None else rows.masked_fill(lacking, 0)
     hidden = known(first(known(_Dispatch.apply(hidden_states, order, inverse, chosen)), of_rows, ends))
     out = known(second(hidden, of_rows, ends))
     by_token = _Permute.apply(out, inverse, order).view(tokens, chosen, out.shape[1])
-    return (by_token * top_k_weights[..., None].to(out.dtype)).sum(1).to(hidden_states.dtype)
+    return (by_token * weights[..., None].to(out.dtype)).sum(1).to(hidden_states.dtype)
+
+
+def _check_operands(operands: Dict[str, torch.Tensor]) -> None:
+    device = operands["hidden_states"].device
+    for name, operand in operands.items():
+        check_dense("experts_mlp", name, operand)
+        if operand.device != device:
+            remedy = "load its values first" if operand.is_meta else "move one with .to()"
+            raise LinearError(f"experts_mlp {name}: is on {operand.device} and hidden_states on {device}: {remedy}")
+        if operand.dtype not in HIGH_PRECISION:
+            raise LinearError(f"experts_mlp {name}: is {operand.dtype}, expected float32, bfloat16 or float16")
+
+
+def mlp_of_rows(
+    hidden_states: torch.Tensor,
+    top_k_index: torch.Tensor,
+    top_k_weights: torch.Tensor,
+    gate_up_weight: torch.Tensor,
+    down_weight: torch.Tensor,
+    options: LinearOptions,
+    has_all: bool = True,
+) -> torch.Tensor:
+    """experts_mlp() without the checks of shapes; has_all: as routed() has it."""
+    _check_operands({"hidden_states": hidden_states, "gate_up_weight": gate_up_weight, "down_weight": down_weight})
+    if is_transformed(hidden_states, gate_up_weight):
+        refuse_transforms(options)
+    if torch.compiler.is_compiling() and is_exporting():  # an exported program has grouped layers
+        first = lambda rows, _, ends: grouped_linear(rows, gate_up_weight, ends=ends, options=options)
+        second = lambda rows, _, ends: grouped_linear(rows, down_weight, ends=ends, options=options, activation=SWIGLU)
+        return routed(hidden_states, top_k_index, top_k_weights, gate_up_weight.shape[0], first, second, has_all)
+    experts, _, _ = gate_up_weight.shape
+    _, order, inverse, ends, weights = _ordered(top_k_index, top_k_weights, experts, has_all)
+    of_tokens = inverse.to(torch.int32)
+    if not has_all:
+        of_tokens = of_tokens.masked_fill(((top_k_index < 0) | (top_k_index >= experts)).reshape(-1), -1)
+    rows = Rows((order // top_k_index.shape[1]).to(torch.int32), of_tokens, ends)
+    by_row = _Permute.apply(weights.reshape(-1).float(), order, inverse)
+    input = in_autocasts_dtype(hidden_states)
+    arguments = input, by_row, gate_up_weight, down_weight, rows, options, SWIGLU, has_all
+    if torch.compiler.is_compiling():
+        return run_experts_mlp(*arguments).to(hidden_states.dtype)
+    try:
+        return run_experts_mlp(*arguments).to(hidden_states.dtype)
+    except RuntimeError as error:
+        raise layer_error(error, options.subject) from None
 
 
 def experts_mlp(
@@ -111,6 +174,4 @@ def experts_mlp(
             f"top_k_weights {tuple(top_k_weights.shape)}, expected (tokens, k) for both"
         )
 
-    first = lambda rows, _, ends: grouped_linear(rows, gate_up_weight, ends=ends, options=options)
-    second = lambda rows, _, ends: grouped_linear(rows, down_weight, ends=ends, options=options, activation=SWIGLU)
-    return routed(hidden_states, top_k_index, top_k_weights, gate_up_weight.shape[0], first, second)
+    return mlp_of_rows(hidden_states, top_k_index, top_k_weights, gate_up_weight, down_weight, options)

@@ -19,6 +19,7 @@ KEEP_CODES, KEEP_SAVED = _bits["KEEP_CODES"], _bits["KEEP_SAVED"]
 INPUT, WEIGHT, BIAS, GAMMA, UP = (_bits[name] for name in ("INPUT", "WEIGHT", "BIAS", "GAMMA", "UP"))
 # In a compiled graph the engine is asked for each main_grad while it runs (_main_grad.py).
 ASKS_ENGINE = _bits["ASKS_ENGINE"]
+ROUTER = _bits["ROUTER"]  # the router's weights, of experts
 # Of a plan's `reads`: what backward reads again.
 READS_INPUT_FOR_INPUT, READS_INPUT_FOR_WEIGHT = _bits["READS_INPUT_FOR_INPUT"], _bits["READS_INPUT_FOR_WEIGHT"]
 READS_WEIGHT, READS_OUTPUT = _bits["READS_WEIGHT"], _bits["READS_OUTPUT"]

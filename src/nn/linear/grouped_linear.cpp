@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "ingot/codegen/types/spec_hash.h"
-#include "ingot/nn/linear/grouped_linear_steps.h"
 #include "ingot/nn/linear/layer_call.h"
 #include "ingot/nn/linear/linear_checker.h"
 #include "ingot/nn/linear/linear_checks.h"

@@ -135,4 +135,26 @@ INGOT_API void grouped_linear_forward(const GroupedLinearPlan& plan, Backend& ba
 INGOT_API void grouped_linear_backward(const GroupedLinearPlan& plan, Backend& backend,
                                        const GroupedLinearBackwardTensors& tensors, const LinearRun& run);
 
+// The steps of the same without checks, for modules that have checked all their layers before they run any.
+INGOT_API void enqueue_grouped_forward(const GroupedLinearPlan& plan, Backend& backend,
+                                       const GroupedLinearForwardTensors& tensors, const LinearRun& run);
+
+// The gradient of a layer's output, cast for `wants`.
+struct GroupedGradOutput {
+  Tensor values;                    // [tokens, N], or what `index` takes its rows from
+  std::optional<RowIndex> index{};  // as GroupedLinearBackwardTensors::grad_output_index
+  LinearGradients wants{};
+  Float8View codes{};  // where they go
+};
+INGOT_API void cast_grouped_grad_output(const GroupedLinearPlan& plan, Backend& backend,
+                                        const GroupedGradOutput& grad_output, const LinearRun& run);
+
+// weight_memory: of plan.weight_again_memory(), where the weights are cast again.
+INGOT_API void multiply_grouped_grad_input(const GroupedLinearPlan& plan, Backend& backend,
+                                           const GroupedLinearBackwardTensors& tensors, const Float8View& grad_output,
+                                           const MemoryRegion& weight_memory, const LinearRun& run);
+INGOT_API void multiply_grouped_grad_weight(const GroupedLinearPlan& plan, Backend& backend,
+                                            const GroupedLinearBackwardTensors& tensors, const Float8View& grad_output,
+                                            const LinearRun& run);
+
 }  // namespace ingot

@@ -105,6 +105,17 @@ void check(const CastSpec& spec, const CastTensors& tensors, Device device) {
   check_tensors(spec, tensors, device);
 }
 
+namespace {
+
+bool takes_known_amax(const CastSpec& spec) {
+  if (spec.source == ScaleSource::given || spec.transposed_scale || spec.list || spec.gathered || spec.found_amax) {
+    return false;
+  }
+  return spec.scale == kTensorwise || (spec.stacked && spec.scale == kColumnwise);
+}
+
+}  // namespace
+
 void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device device) {
   const Tensor& input = tensors.input;
   const Range input_range = check_values("cast input", input, spec.in, spec.pointwise, device);
@@ -138,10 +149,7 @@ void check_tensors(const CastSpec& spec, const CastTensors& tensors, Device devi
   constexpr const char* kDynamic = "the scales of this spec are dynamic";
   constexpr const char* kShared = "the transposed codes of this spec have the scales of the codes";
   const char* const why_not_own = given ? kShared : kDynamic;
-  const bool knows_amax = tensors.known_amax.data != nullptr && !given && !own && !spec.list && !spec.gathered &&
-                          !spec.found_amax &&
-                          (spec.scale == kTensorwise || (spec.stacked && spec.scale == kColumnwise));
-
+  const bool knows_amax = tensors.known_amax.data != nullptr && takes_known_amax(spec);
   Range inputs[5 + kMaxPointwiseInputs] = {
       input_range, index_range, check_extents("cast scales", tensors.scales, given, spec.scale, kDynamic),
       check_extents("cast transposed_scales", tensors.transposed_scales, given && own, own_scale, why_not_own),

@@ -1,0 +1,290 @@
+// The operators of a mixture of experts' MLPs (nn/modules/experts_mlp.h). Autograd and fake kernels are Python's
+// (ingot/torch/_experts_mlp.py), as are the indices that say which rows a token has.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ingot/nn/linear/memory_places.h"
+#include "ingot/nn/modules/experts_mlp.h"
+#include "ingot/nn/recipe/recipes.h"
+#include "ingot/runtime/context/backend.h"
+#include "torch_abi/torch_memory.h"
+#include "torch_ops/torch_module_plans.h"
+#include "torch_ops/torch_module_tensors.h"
+#include "torch_ops/torch_operator.h"
+#include "torch_ops/torch_run.h"
+
+namespace ingot::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+// What a forward leaves of the weights for its backward: their codes or, of weights that are cast again, their maxima.
+struct ExpertsLeft {
+  std::size_t up_bytes = 0, down_begin = 0, down_bytes = 0, bytes = 0;
+
+  static ExpertsLeft of(const ExpertsMlpPlan& plan) {
+    const auto bytes_of = [](const GroupedLinearPlan& layer) {
+      if (!layer.weight_again.any) return layer.weight_memory().bytes;
+      return static_cast<std::size_t>(layer.weight_amax_count()) * sizeof(float);
+    };
+    ExpertsLeft left{.up_bytes = bytes_of(plan.up), .down_bytes = bytes_of(plan.down)};
+    MemoryPlaces places;
+    places.region(left.up_bytes);
+    left.down_begin = places.region(left.down_bytes);
+    left.bytes = places.bytes();
+    return left;
+  }
+};
+
+struct ExpertsPlan {
+  ExpertsPlan(ExpertsMlpPlan of, bool all)
+      : plan(std::move(of)), saved(TorchSavedSize::of(plan)), left(ExpertsLeft::of(plan)), all_have_experts(all) {}
+
+  // The subject of messages.
+  const std::string& subject() const { return plan.subject; }
+  // [experts, out_features, in_features]
+  static std::array<std::int64_t, 3> weight_sizes(const GroupedLinearPlan& layer) {
+    return {layer.experts, layer.rows.shape.out_features, layer.rows.shape.in_features};
+  }
+
+  ExpertsMlpPlan plan;
+  TorchSavedSize saved;
+  ExpertsLeft left;
+  bool all_have_experts;
+};
+
+// int32 on the input's device.
+const std::int32_t* index_of(const ExpertsPlan& of, const TorchTensor& tensor, const char* name, Device device) {
+  const auto refuse = [&](const char* why) {
+    throw Error(ErrorCode::invalid_argument, TensorName{of.subject(), name}.text(), why);
+  };
+  if (tensor.device() != device) refuse("is on another device than the input: move one with .to()");
+  if (!tensor.is_int32()) refuse("must be int32: convert it with .to()");
+  if (!tensor.is_contiguous()) refuse("is not contiguous: call .contiguous()");
+  return static_cast<const std::int32_t*>(tensor.data());
+}
+
+template <class Arguments>
+ExpertsRouting routing_of(const ExpertsPlan& of, Arguments& all, const TorchMatrix& weights, Device device) {
+  const auto index = [&](const TorchTensor& tensor, const char* name) -> RowIndex {
+    return {.data = index_of(of, tensor, name, device), .rows = tensor.elements(), .device = device};
+  };
+  const TorchTensor& ends = all.template tensor<"ends">();
+  return {.tokens = index(all.template tensor<"tokens">(), "tokens"),
+          .rows = index(all.template tensor<"rows">(), "rows"),
+          .weights = weights.view,
+          .ends = {.data = index_of(of, ends, "ends", device), .experts = ends.elements(), .device = device},
+          .all_have_experts = of.all_have_experts};
+}
+
+// f32 of a region, or none.
+Tensor floats_in(const MemoryRegion& region, Device device) {
+  const auto count = static_cast<std::int64_t>(region.bytes / sizeof(float));
+  return region.data == nullptr || count == 0 ? Tensor{} : vector(region.data, Dtype::f32, count, device);
+}
+
+struct ExpertsRegions {
+  MemoryRegion up{}, down{};
+};
+ExpertsRegions regions_of(const ExpertsLeft& left, const MemoryRegion& all) {
+  return {part_of(all, 0, left.up_bytes), part_of(all, left.down_begin, left.down_bytes)};
+}
+
+void forward(TorchArgumentsOf<kExpertsMlpForward>& all) {
+  const ExpertsPlan& of = all.plan(plans_of<ExpertsPlan>(), all.integer<"plan">());
+  const ExpertsMlpPlan& plan = of.plan;
+  const TorchTensor& tensor = all.tensor<"input">();
+  const TorchMatrix input = matrix_of(tensor, {of.subject(), "input"});
+  const Device device = input.view.device;
+  const TorchMatrix router = operand_of(all.tensor<"router_weights">(), {of.subject(), "router_weights"}, device);
+  const ExpertsRouting routing = routing_of(of, all, router, device);
+  const std::int64_t rows = routing.tokens.rows;
+  const TorchRun run(device, all, rows);
+  const std::int64_t keep = all.integer<"keep">();
+  const bool keeps_saved = (keep & kKeepSaved) != 0;
+  const bool leaves = (keep & kKeepCodes) != 0;
+  TorchRegion left = leaves ? TorchRegion(of.left.bytes, device) : TorchRegion();
+  const ExpertsRegions of_left = regions_of(of.left, left.region());
+  // Codes that backward reads again are left; others live as long as this call.
+  const auto codes_of = [&](const GroupedLinearPlan& layer, const TorchTensor& weight, const char* name,
+                            const MemoryRegion& mine, TorchRegion& passing) {
+    const TorchMatrix values = operand_of(weight, {of.subject(), name}, device);
+    const bool again = layer.weight_again.any;
+    if (again || !leaves) passing = TorchRegion(layer.weight_memory().bytes, device);
+    return cast_expert_weights(layer, run.backend(),
+                               {.weight = values.view,
+                                .into = again || !leaves ? passing.region() : mine,
+                                .amax = again && leaves ? floats_in(mine, device) : Tensor{}},
+                               run.run());
+  };
+  TorchRegion up_codes, down_codes;
+  ExpertsMlpForwardTensors tensors{.input = input.view, .routing = routing, .output = {}};
+  tensors.up_codes = codes_of(plan.up, all.tensor<"up_weight">(), "up_weight", of_left.up, up_codes);
+  tensors.down_codes = codes_of(plan.down, all.tensor<"down_weight">(), "down_weight", of_left.down, down_codes);
+
+  TorchResult output(true, tensor.sizes(), plan.up.rows.dtypes.input, device);
+  tensors.output = output.view;
+  TorchRegion saved_memory = keeps_saved ? TorchRegion(of.saved.bytes(rows), device) : TorchRegion();
+  LinearSaved saved{.memory = saved_memory.region()};
+  if (keeps_saved) tensors.saved = &saved;
+  const LinearPass pass = keeps_saved ? LinearPass::training : LinearPass::inference;
+  const std::size_t scratch_bytes = plan.forward_scratch(rows, pass, run.observes_values()).bytes;
+  const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
+  tensors.scratch = {scratch.data(), scratch_bytes};
+  experts_mlp_forward(plan, run.backend(), tensors, run.run());
+
+  all.result<"output">() = std::move(output.tensor);
+  if (keeps_saved) all.result<"saved">() = std::move(saved_memory).publish();
+  if (leaves) all.result<"codes">() = std::move(left).publish();
+  run.note(all, all.result<"saved">());
+}
+
+// What a forward has left.
+TorchRegion left_by_forward(const ExpertsPlan& of, const char* name, TorchTensor& tensor, std::size_t bytes,
+                            Device device) {
+  TorchRegion region = tensor.given() ? TorchRegion(std::move(tensor), device) : TorchRegion();
+  if (region.region().bytes == bytes) return region;
+  throw Error(ErrorCode::invalid_argument, TensorName{of.subject(), name}.text(),
+              "has " + std::to_string(region.region().bytes) + " bytes, but a forward of this plan and size leaves " +
+                  std::to_string(bytes) + ": give what that forward returned");
+}
+
+// What a backward keeps for the gradients of the weights.
+struct ExpertsKept {
+  TorchRegion up, down;
+};
+
+// The gradients of the weights, one after the other: PyTorch's memory is asked for once backward's scratch is free
+// again, and that of the second once what the first one read is.
+void weight_gradients(const ExpertsPlan& of, TorchArgumentsOf<kExpertsMlpBackward>& all, const TorchRun& run,
+                      const ExpertsMlpWeightGradientTensors& common, ExpertsKept kept) {
+  const auto gradient_of = [&](const GroupedLinearPlan& layer, const TorchTensor& main_grad, bool wanted,
+                               const auto& compute) {
+    TorchResult made(wanted && !main_grad.given(), ExpertsPlan::weight_sizes(layer), *layer.rows.dtypes.weight,
+                     run.device());
+    if (!wanted) return TorchTensor();
+    const bool adds = main_grad.given();
+    compute(adds ? main_grad_of(layer.rows, main_grad, run.device()) : made.view, adds);
+    return std::move(made.tensor);
+  };
+  const auto down = [&](const Tensor& into, bool adds) {
+    ExpertsMlpWeightGradientTensors tensors = common;
+    tensors.kept_down = kept.down.region();
+    tensors.grad_down = into;
+    tensors.accumulate_down = adds;
+    experts_mlp_weight_gradients(of.plan, run.backend(), tensors, run.run());
+  };
+  const auto up = [&](const Tensor& into, bool adds) {
+    ExpertsMlpWeightGradientTensors tensors = common;
+    tensors.kept_up = kept.up.region();
+    tensors.grad_up = into;
+    tensors.accumulate_up = adds;
+    experts_mlp_weight_gradients(of.plan, run.backend(), tensors, run.run());
+  };
+  all.result<"grad_down">() = gradient_of(of.plan.down, all.tensor<"down_main_grad">(), common.wants.down_weight, down);
+  kept.down = TorchRegion();
+  all.result<"grad_up">() = gradient_of(of.plan.up, all.tensor<"up_main_grad">(), common.wants.up_weight, up);
+}
+
+void backward(TorchArgumentsOf<kExpertsMlpBackward>& all) {
+  const ExpertsPlan& of = all.plan(plans_of<ExpertsPlan>(), all.integer<"plan">());
+  const ExpertsMlpPlan& plan = of.plan;
+  std::int64_t bits = all.integer<"wants">();
+  bits = asked(bits, weight_bit(0), all.tensor<"up_main_grad">());
+  bits = asked(bits, weight_bit(1), all.tensor<"down_main_grad">());
+  const ExpertsMlpGradients wants{.input = (bits & kInput) != 0,
+                                  .router = (bits & kRouter) != 0,
+                                  .up_weight = (bits & weight_bit(0)) != 0,
+                                  .down_weight = (bits & weight_bit(1)) != 0};
+  const TorchTensor& gradient = all.tensor<"grad_output">();
+  const TorchMatrix grad_output = matrix_of(gradient, {of.subject(), "grad_output"});
+  const Device device = grad_output.view.device;
+  const TorchMatrix router = operand_of(all.tensor<"router_weights">(), {of.subject(), "router_weights"}, device);
+  const ExpertsRouting routing = routing_of(of, all, router, device);
+  const std::int64_t rows = routing.tokens.rows;
+  const TorchRun run(device, all, rows);
+  const TorchRegion saved_memory = left_by_forward(of, "saved", all.tensor<"saved">(), of.saved.bytes(rows), device);
+  const LinearSaved saved{.memory = saved_memory.region(), .plan = plan.identity, .tokens = rows, .kept = true};
+  const ExpertsMlpKeptMemory keeps = plan.kept_memory(rows, wants);
+  ExpertsKept kept{TorchRegion(keeps.up_bytes, device), TorchRegion(keeps.down_bytes, device)};
+  {
+    TorchRegion left;
+    if (wants.reaches_hidden()) {
+      left = left_by_forward(of, "codes", all.tensor<"codes">(), of.left.bytes, device);
+    }
+    const ExpertsRegions of_left = regions_of(of.left, left.region());
+    std::array<TorchMatrix, 2> values;
+    const auto weight_of = [&](const GroupedLinearPlan& layer, bool wanted, const TorchTensor& weight, const char* name,
+                               const MemoryRegion& mine, TorchMatrix& memory) {
+      if (!wanted) return ExpertsBackwardWeight{};
+      if (!layer.weight_again.any) return ExpertsBackwardWeight{.codes = expert_weight_codes(layer, mine, device)};
+      memory = operand_of(weight, {of.subject(), name}, device);
+      return ExpertsBackwardWeight{.weight = memory.view, .weight_amax = floats_in(mine, device)};
+    };
+    const Dtype dtype = plan.up.rows.dtypes.input;
+    TorchResult grad_input(wants.input, gradient.sizes(), dtype, device);
+    TorchResult grad_router(wants.router, all.tensor<"router_weights">().sizes(), Dtype::f32, device);
+    ExpertsMlpBackwardTensors tensors{.saved = &saved,
+                                      .routing = routing,
+                                      .wants = wants,
+                                      .grad_output = grad_output.view,
+                                      .grad_input = grad_input.view,
+                                      .grad_router = grad_router.view,
+                                      .kept_up = kept.up.region(),
+                                      .kept_down = kept.down.region()};
+    tensors.up = weight_of(plan.up, wants.input, all.tensor<"up_weight">(), "up_weight", of_left.up, values[0]);
+    tensors.down = weight_of(plan.down, wants.reaches_hidden(), all.tensor<"down_weight">(), "down_weight",
+                             of_left.down, values[1]);
+    const std::size_t scratch_bytes = plan.backward_scratch(rows, wants).bytes;
+    const StreamBlock scratch = run.stream().call_scratch(scratch_bytes);
+    tensors.scratch = {scratch.data(), scratch_bytes};
+    experts_mlp_backward(plan, run.backend(), tensors, run.run());
+    all.result<"grad_input">() = std::move(grad_input.tensor);
+    all.result<"grad_router">() = std::move(grad_router.tensor);
+  }
+  if (!wants.up_weight && !wants.down_weight) return;
+  weight_gradients(of, all, run, {.saved = &saved, .ends = routing.ends, .wants = wants}, std::move(kept));
+}
+
+constexpr std::array kExpertsMlpOperators{kTorchOperator<kExpertsMlpForward, forward>,
+                                          kTorchOperator<kExpertsMlpBackward, backward>};
+
+// sizes: experts, features, hidden. Returns (number, saved_constant, saved_per_128_rows, codes_bytes, backward reads
+// weights, takes gate and up).
+nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes,
+                           const std::string& input, const std::string& weight, bool grad_weight, bool weight_again,
+                           const std::string& activation, bool all_have_experts) {
+  const auto [experts, features, hidden] = sizes;
+  const LinearConfig config = recipe(recipe_name);
+  ExpertsPlan plan(experts_mlp_plan({.name = placeholder(0),
+                                     .config = weight_again ? casting_weight_again(config) : config,
+                                     .experts = experts,
+                                     .shape = {.features = features, .hidden = hidden},
+                                     .dtypes = linear_dtypes(input, weight, std::nullopt),
+                                     .activation = activation,
+                                     .grad_weight = grad_weight}),
+                   all_have_experts);
+  const auto [constant, per_unit] = plan.saved;
+  const std::size_t left = plan.left.bytes;
+  const bool reads_weight = plan.plan.down.weight_again.any;
+  const bool gated = plan.plan.gated;
+  const std::uint64_t identity = plan.plan.identity + (all_have_experts ? 0 : 1);
+  const std::int64_t number = plans_of<ExpertsPlan>().add(identity, std::move(plan), {sizes_text(hidden, features)});
+  return nb::make_tuple(number, constant, per_unit, left, reads_weight, gated);
+}
+
+const TorchFamily kExpertsMlpFamily(kExpertsMlpOperators, [](nb::module_& module) {
+  module.def("torch_experts_plan", &add_experts_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
+             "weight_again"_a, "activation"_a, "all_have_experts"_a);
+  bind_names(module, "experts", plans_of<ExpertsPlan>());
+});
+
+}  // namespace
+}  // namespace ingot::python

@@ -1,0 +1,198 @@
+"""The MLPs of a mixture of experts in FP8 for autograd: one operator forward and one backward, as _grouped_layer.py has them of
+one layer. experts_mlp() calls it with the indices that say which rows each token has."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, Optional
+
+import torch
+
+from .. import _core
+from . import _operators as ops
+from ._checks import refuse
+from ._eager_linear import refuse_second_derivative
+from ._errors import LinearError, from_operator
+from ._linear import LinearOptions, casts_weight_again
+from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
+from ._schemas import ASKS_ENGINE, ROUTER, fake, flops, of_layer
+
+_PLANS: dict = {}
+_UP, _DOWN = of_layer(ops.WEIGHT, 0), of_layer(ops.WEIGHT, 1)
+_EDGES = {_UP: 2, _DOWN: 3}  # among what _ExpertsMlp is applied to
+
+
+class ExpertsFacts(NamedTuple):
+    """What Python knows of a plan, as PlanFacts."""
+
+    number: int
+    experts: int
+    features: int
+    hidden: int
+    input_dtype: torch.dtype
+    weight_dtype: torch.dtype
+    saved_constant: int
+    saved_per_unit: int
+    codes_bytes: int
+    reads_weight: bool
+    gated: bool
+
+    def up_shape(self):
+        return self.experts, (2 if self.gated else 1) * self.hidden, self.features
+
+    def down_shape(self):
+        return self.experts, self.features, self.hidden
+
+
+@functools.lru_cache(maxsize=None)
+def _plan(name: Optional[str], recipe: str, sizes, input: torch.dtype, weight: torch.dtype, *rest):
+    dtypes = ops.HIGH_PRECISION[input], ops.HIGH_PRECISION[weight]
+    try:
+        number, *facts = _core.torch_experts_plan(recipe, sizes, *dtypes, *rest)
+    except ops.Error as error:
+        raise LinearError(str(ops.named_error(error, name))) from None
+    if name is not None:
+        number = _core.torch_name_experts(number, [name])
+    _PLANS[number] = ExpertsFacts(number, *sizes, input, weight, *facts)
+    return number, _PLANS[number].reads_weight
+
+
+@torch.compiler.assume_constant_result
+def _plan_of_trace(recipe, experts, features, hidden, *rest):
+    # Without the name, which a compiler would guard: equal layers share a graph.
+    return _plan(None, recipe, (experts, features, hidden), *rest)
+
+
+@fake("experts_mlp_forward")
+def _(input, tokens, plan, keep):
+    facts = _PLANS[plan]
+    saved = facts.saved_constant + ops.units_of(tokens[:, None]) * facts.saved_per_unit
+    return (
+        input.new_empty(input.shape, dtype=facts.input_dtype),
+        ops.bytes_of(input, saved) if keep & ops.KEEP_SAVED else None,
+        ops.bytes_of(input, facts.codes_bytes) if keep & ops.KEEP_CODES else None,
+    )
+
+
+@fake("experts_mlp_backward")
+def _(grad_output, router_weights, plan, wants, up_main_grad=None, down_main_grad=None):
+    facts = _PLANS[plan]
+    weight = lambda bit, shape, main_grad: (
+        grad_output.new_empty(shape, dtype=facts.weight_dtype) if wants & bit and main_grad is None else None
+    )
+    return (
+        grad_output.new_empty(grad_output.shape, dtype=facts.input_dtype) if wants & ops.INPUT else None,
+        torch.empty_like(router_weights) if wants & ROUTER else None,
+        weight(_UP, facts.up_shape(), up_main_grad),
+        weight(_DOWN, facts.down_shape(), down_main_grad),
+    )
+
+
+@flops("experts_mlp_forward")
+def _(tokens, up_weight, down_weight) -> int:
+    """Of all rows, here and below: which of them experts have is known on the device only."""
+    return 2 * tokens[0] * (up_weight[1] * up_weight[2] + down_weight[1] * down_weight[2])
+
+
+@flops("experts_mlp_backward")
+def _(tokens, plan, wants) -> int:
+    _, up, features = _PLANS[plan].up_shape()
+    _, _, hidden = _PLANS[plan].down_shape()
+    of_up = bool(wants & ops.INPUT) + bool(wants & _UP)
+    of_down = bool(wants & (ops.INPUT | ROUTER | _UP)) + bool(wants & _DOWN)
+    return 2 * tokens[0] * features * (of_up * up + of_down * hidden)
+
+
+def _wants_of(needs) -> int:
+    bits = (ops.INPUT, ROUTER, _UP, _DOWN)
+    return sum(bit for bit, need in zip(bits, needs) if need)
+
+
+class _ExpertsMlp(torch.autograd.Function):
+    """Forward keeps codes and the first layer's output for backward, not the operands; the weights where they are cast again."""
+
+    @staticmethod
+    def forward(ctx, input, router_weights, up, down, tokens, rows, ends, name, plan, reads_weight, *main_grads):
+        needs = ctx.needs_input_grad
+        index = tokens, rows, ends
+        keep = (ops.KEEP_CODES if any(needs[:3]) else 0) | (ops.KEEP_SAVED if any(needs[:4]) else 0)
+        output, saved, codes = torch.ops.ingot.experts_mlp_forward.default(input, router_weights, up, down, *index, plan, keep)
+        ctx.name, ctx.plan, ctx.wants = name, plan, _wants_of(needs)
+        ctx.main_grads = main_grads  # not saved as autograd does: accumulation changes them before backward
+        ctx.weights = None if not any(each is not None for each in main_grads) or torch.compiler.is_compiling() else (up, down)
+        again = reads_weight and any(needs[:3])
+        ctx.save_for_backward(saved, codes, router_weights, up if again else None, down if again else None, *index)
+        return output
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        if torch.is_grad_enabled():
+            refuse_second_derivative(ctx.name)
+        wants, main_grads = ctx.wants, list(ctx.main_grads)
+        for at, bit in enumerate((_UP, _DOWN)):
+            if main_grads[at] is None:
+                continue
+            asks = asks_for(ctx, _EDGES[bit], ctx.weights[at] if ctx.weights is not None else None)
+            if asks is Asks.RETURNS:
+                main_grads[at] = None
+            elif asks is Asks.NOTHING:
+                wants, main_grads[at] = wants & ~bit, None
+        try:
+            gradients = list(_gradients(ctx, grad_output, main_grads, wants))
+        except RuntimeError as error:
+            if torch.compiler.is_compiling():
+                raise
+            raise from_operator(error) from None
+        for at, bit in enumerate((_UP, _DOWN)):
+            if main_grads[at] is not None and wants & bit:
+                gradients[2 + at] = dummy_gradient(None if ctx.weights is None else ctx.weights[at])
+        return *gradients, *(None,) * 8
+
+
+def _gradients(ctx, grad_output, main_grads, wants):
+    saved, codes, router_weights, up, down, *index = ctx.saved_tensors
+    arguments = grad_output, router_weights, up, down, *index, saved, codes, ctx.plan
+    if not any(each is not None for each in main_grads):
+        return torch.ops.ingot.experts_mlp_backward.default(*arguments, wants)
+    if torch.compiler.is_compiling():
+        wants |= ASKS_ENGINE
+    named = dict(zip(("up_main_grad", "down_main_grad"), main_grads))
+    return torch.ops.ingot.experts_mlp_backward.in_place(*arguments, wants, **named)
+
+
+class Rows(NamedTuple):
+    """int32: the token of each row (M,), the rows of each token (tokens * k,), and the row at which each expert's end."""
+
+    tokens: torch.Tensor
+    of_tokens: torch.Tensor
+    ends: torch.Tensor
+
+
+def run_experts_mlp(
+    input: torch.Tensor,
+    router_weights: torch.Tensor,
+    up: torch.Tensor,
+    down: torch.Tensor,
+    rows: Rows,
+    options: LinearOptions,
+    activation: str,
+    all_have_experts: bool,
+) -> torch.Tensor:
+    """experts_mlp() of (tokens, features) in high precision. router_weights: float32 (M,), of each row. Rows from the last end on,
+    unless all_have_experts, are no expert's, and no token has them."""
+    main_grads = tuple(main_grad_of(weight, options, part) for weight, part in ((up, "gate_up_weight "), (down, "down_weight ")))
+    for main_grad in main_grads:
+        if main_grad is not None and main_grad.dtype != torch.float32:
+            refuse(options, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
+    wanted = torch.is_grad_enabled() and (input.requires_grad or router_weights.requires_grad or up.requires_grad)
+    again = not wanted or casts_weight_again(options.keep_weight_codes, input, wanted)
+    trains = torch.is_grad_enabled() and (up.requires_grad or down.requires_grad)
+    sizes = up.shape[0], up.shape[2], down.shape[2]
+    rest = (input.dtype, up.dtype, trains, again, activation, all_have_experts)
+    if torch.compiler.is_compiling():
+        plan, reads_weight = _plan_of_trace(options.recipe, *sizes, *rest)
+    else:
+        plan, reads_weight = _plan(options.name, options.recipe, sizes, *rest)
+    if not torch.is_grad_enabled():
+        return torch.ops.ingot.experts_mlp_forward.default(input, router_weights, up, down, *rows, plan, 0)[0]
+    return _ExpertsMlp.apply(input, router_weights, up, down, *rows, options.name, plan, reads_weight, *main_grads)

@@ -1,0 +1,382 @@
+#include "ingot/nn/modules/experts_mlp.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+#include "ingot/nn/linear/layer_call.h"
+#include "ingot/nn/linear/linear_checker.h"
+#include "ingot/nn/linear/linear_functions.h"
+#include "ingot/nn/linear/linear_step.h"
+#include "ingot/nn/linear/memory_places.h"
+#include "ingot/runtime/cast/row_index.h"
+
+namespace ingot {
+namespace {
+
+// ---- checks --------------------------------------------------------------------------------------------------------
+
+class ExpertsChecker : public LinearChecker {
+ public:
+  ExpertsChecker(const ExpertsMlpPlan& plan, Backend& backend)
+      : LinearChecker(plan.up.rows, backend.device_api()), plan_(&plan), backend_(&backend) {}
+
+  void run(const LinearRun& run) const {
+    stream(backend_->device_api(), run.stream);
+    if (run.side != nullptr) refuse("side", "is given, but the work of experts is on one stream");
+  }
+  // [tokens, features] of the plan's dtype.
+  void tokens(const NamedTensor& tensor, std::int64_t tokens) const {
+    all(tensor, plan_->up.rows.dtypes.input, ", the plan's dtype", tokens, plan_->shape.features, "[tokens, features]");
+  }
+  void ends(const ExpertEnds& ends) const {
+    if (ends.experts != plan_->up.experts) {
+      refuse("ends", fmt::format("are of {} experts, but the layers have {}", ends.experts, plan_->up.experts));
+    }
+    if (ends.capacity) refuse("ends", "have a capacity, but the rows of these experts follow each other");
+  }
+  void routing(const ExpertsRouting& routing, std::int64_t tokens) const {
+    ends(routing.ends);
+    index("routing.tokens", routing.tokens, tokens);
+    index("routing.rows", routing.rows, routing.tokens.rows);
+    const std::int64_t named = routing.rows.rows;
+    if (tokens == 0 ? named != 0 : named % tokens != 0) {
+      refuse("routing.rows", fmt::format("name {} rows, but must name as many for each of {} tokens", named, tokens));
+    }
+    all({"routing.weights", &routing.weights}, Dtype::f32, ", as the router's weights are", 1, routing.tokens.rows,
+        "one for each row");
+  }
+  void codes(const char* name, const GroupedLinearPlan& layer, const Float8View& codes) const {
+    const auto [in, out, bias] = layer.rows.shape;
+    one_set(name, codes.codes, codes.scale_inv, layer.weight.spec, layer.experts * out, in,
+            layer.experts * scale_count(layer.weight.spec.scale, out, in));
+  }
+  void weight(const char* name, const GroupedLinearPlan& layer, const ExpertsBackwardWeight& weight) const {
+    const auto [in, out, bias] = layer.rows.shape;
+    if (layer.weight_again.any) {
+      return all({name, &weight.weight}, *layer.rows.dtypes.weight, ", the plan's dtype", layer.experts * out, in,
+                 "[experts * out_features, in_features]");
+    }
+    const CastSpec& cast = layer.weight.spec;
+    one_set(name, weight.codes.transposed, weight.codes.transposed_scale_inv, cast, layer.experts * in, out,
+            layer.experts * scale_count(cast.transposed_scale.value_or(cast.scale), out, in));
+  }
+  void wanted(const NamedTensor& grad, bool wanted) const {
+    if (!wanted) refuse(grad.name, "is given, but backward did not want it, and kept nothing for it");
+  }
+  void grad_weight(const NamedTensor& grad, const GroupedLinearPlan& layer, bool accumulate) const {
+    const auto [in, out, bias] = layer.rows.shape;
+    if (!layer.rows.trains_weight) {
+      refuse(grad.name, "is wanted, but the plan was made without it, so forward kept nothing for it");
+    }
+    dtype(grad, {Dtype::f32, Dtype::bf16, Dtype::f16}, "");
+    if (accumulate) dtype(grad, {Dtype::f32}, ", which sums are added to");
+    all(grad, grad.tensor->dtype, "", layer.experts * out, in, "[experts * out_features, in_features]");
+  }
+
+ private:
+  void index(const char* name, const RowIndex& index, std::int64_t of) const {
+    const std::string fault = fault_of(index, of, backend_->device());
+    if (!fault.empty()) refuse(name, fault);
+  }
+  void one_set(const char* name, const Tensor& codes, const Tensor& scale_inv, const CastSpec& cast, std::int64_t rows,
+               std::int64_t cols, std::int64_t scales) const {
+    const char* const why = ": cast_expert_weights() makes them";
+    all({name, &codes}, cast.out, why, rows, cols, "the experts' weights as their GEMM reads them");
+    all({name, &scale_inv}, Dtype::f32, why, 1, scales, "scale_inv of each expert");
+  }
+
+  const ExpertsMlpPlan* plan_;
+  Backend* backend_;
+};
+
+void check_forward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpForwardTensors& t,
+                   const LinearRun& run) {
+  const ExpertsChecker check(plan, backend);
+  const NamedTensor input{"input", &t.input};
+  const NamedTensor output{"output", &t.output};
+  const NamedTensor weights{"routing.weights", &t.routing.weights};
+  check.run(run);
+  check.tokens(input, t.input.rows);
+  check.tokens(output, t.input.rows);
+  check.routing(t.routing, t.input.rows);
+  check.codes("up_codes", plan.up, t.up_codes);
+  check.codes("down_codes", plan.down, t.down_codes);
+  check.disjoint(output, {input, weights});
+  const std::int64_t rows = t.routing.tokens.rows;
+  const LinearPass pass = t.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  const std::size_t saved = t.saved != nullptr ? plan.saved_memory(rows).bytes : 0;
+  if (t.saved != nullptr) check.region("saved", t.saved->memory, saved, {input, output, weights});
+  if (gives_scratch(run.stream)) return;
+  const std::size_t scratch = plan.forward_scratch(rows, pass, observes_values(run)).bytes;
+  check.scratch(t.scratch, scratch, {input, output, weights});
+  if (t.saved != nullptr) check.saved_apart(t.saved->memory, saved, t.scratch, scratch);
+}
+
+void check_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpBackwardTensors& t,
+                    const LinearRun& run) {
+  const ExpertsChecker check(plan, backend);
+  check.run(run);
+  check.stamp(t.saved, plan.identity);
+  const std::int64_t rows = t.saved->tokens;
+  const NamedTensor grad_output{"grad_output", &t.grad_output};
+  const NamedTensor grad_input{"grad_input", &t.grad_input};
+  const NamedTensor grad_router{"grad_router", &t.grad_router};
+  const NamedTensor weights{"routing.weights", &t.routing.weights};
+  check.tokens(grad_output, t.grad_output.rows);
+  if (t.routing.tokens.rows != rows) {
+    check.refuse("routing.tokens", fmt::format("has {} rows, but forward had {}", t.routing.tokens.rows, rows));
+  }
+  check.routing(t.routing, t.grad_output.rows);
+  if (t.wants.input) {
+    check.tokens(grad_input, t.grad_output.rows);
+    check.weight("up", plan.up, t.up);
+  }
+  if (t.wants.router) {
+    check.all(grad_router, Dtype::f32, ", as the router's weights are", 1, rows, "one for each row");
+  }
+  if (t.wants.reaches_hidden()) check.weight("down", plan.down, t.down);
+  check.disjoint(grad_input, {grad_output, weights});
+  check.disjoint(grad_router, {grad_output, grad_input, weights});
+  const std::initializer_list<NamedTensor> tensors{grad_output, grad_input, grad_router, weights};
+  check.region("saved", t.saved->memory, plan.saved_memory(rows).bytes, tensors);
+  const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
+  check.region("kept_up", t.kept_up, kept.up_bytes, tensors);
+  check.region("kept_down", t.kept_down, kept.down_bytes, tensors);
+  if (gives_scratch(run.stream)) return;
+  const std::size_t scratch = plan.backward_scratch(rows, t.wants).bytes;
+  check.scratch(t.scratch, scratch, tensors);
+  check.saved_apart(t.saved->memory, plan.saved_memory(rows).bytes, t.scratch, scratch);
+}
+
+void check_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpWeightGradientTensors& t,
+                            const LinearRun& run) {
+  const ExpertsChecker check(plan, backend);
+  check.run(run);
+  check.stamp(t.saved, plan.identity);
+  check.ends(t.ends);
+  const NamedTensor grad_up{"grad_up", &t.grad_up};
+  const NamedTensor grad_down{"grad_down", &t.grad_down};
+  const std::int64_t rows = t.saved->tokens;
+  const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
+  check.region("saved", t.saved->memory, plan.saved_memory(rows).bytes, {grad_up, grad_down});
+  if (is_given(t.grad_up)) {
+    check.wanted(grad_up, t.wants.up_weight);
+    check.grad_weight(grad_up, plan.up, t.accumulate_up);
+    check.region("kept_up", t.kept_up, kept.up_bytes, {grad_up, grad_down});
+  }
+  if (is_given(t.grad_down)) {
+    check.wanted(grad_down, t.wants.down_weight);
+    check.grad_weight(grad_down, plan.down, t.accumulate_down);
+    check.disjoint(grad_down, {grad_up});
+    check.region("kept_down", t.kept_down, kept.down_bytes, {grad_up, grad_down});
+  }
+}
+
+// ---- steps ---------------------------------------------------------------------------------------------------------
+
+// The first half of the hidden columns, which is the gate's, or all of them; and the second half, or none.
+Tensor first_of(const ExpertsMlpPlan& plan, Tensor hidden) {
+  hidden.cols = plan.shape.hidden;
+  return hidden;
+}
+Tensor second_of(const ExpertsMlpPlan& plan, Tensor hidden) {
+  if (!plan.gated) return {};
+  hidden.cols = plan.shape.hidden;
+  if (hidden.data != nullptr) {
+    hidden.data = static_cast<std::byte*>(hidden.data) + hidden.cols * size_of(hidden.dtype);
+  }
+  return hidden;
+}
+
+// What an expression reads besides x, by the inputs' names.
+PointwiseTensors inputs_of(std::span<const PointwiseInput* const> inputs, const Tensor& up, const Tensor& router,
+                           const Tensor& grad) {
+  PointwiseTensors tensors{};
+  std::ranges::transform(inputs, tensors.begin(), [&](const PointwiseInput* input) {
+    return input->name == "up" ? up : input->kind == PointwiseInput::Kind::row ? router : grad;
+  });
+  return tensors;
+}
+
+// A layer's own saved memory within that of the experts.
+LinearSaved saved_of(const GroupedLinearPlan& layer, const MemoryRegion& all, std::size_t begin, std::size_t bytes,
+                     std::int64_t rows) {
+  return {.memory = part_of(all, begin, bytes), .plan = layer.identity, .tokens = rows, .kept = true};
+}
+
+// A GEMM leaves rows as they are that no expert has; the casts after it read them.
+void clear_unless_all_have_experts(const ExpertsRouting& routing, const Tensor& rows, Backend& backend,
+                                   const LinearRun& run) {
+  if (routing.all_have_experts || rows.empty()) return;
+  backend.device_api().fill_zero(rows.data, static_cast<std::size_t>(rows.rows * rows.row_stride * size_of(rows.dtype)),
+                                 run.stream);
+}
+
+void enqueue_forward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpForwardTensors& t,
+                     const LinearRun& run) {
+  const Device device = backend.device();
+  const std::int64_t rows = t.routing.tokens.rows;
+  const bool keeps = t.saved != nullptr;
+  if (keeps) t.saved->kept = false;
+  const ExpertsMlpForwardScratch scratch =
+      plan.forward_scratch(rows, keeps ? LinearPass::training : LinearPass::inference, observes_values(run));
+  const ExpertsMlpSavedMemory saved = plan.saved_memory(rows);
+  const MemoryRegion memory = keeps ? t.saved->memory : MemoryRegion{};
+  const Tensor hidden = keeps ? saved.hidden.in(memory, device) : scratch.hidden.in(t.scratch, device);
+  const MemoryRegion of_layer = part_of(t.scratch, scratch.layer_begin, scratch.layer_bytes);
+  LinearSaved up_saved = saved_of(plan.up, memory, saved.up_begin, saved.up_bytes, rows);
+  LinearSaved down_saved = saved_of(plan.down, memory, saved.down_begin, saved.down_bytes, rows);
+
+  clear_unless_all_have_experts(t.routing, hidden, backend, run);
+  enqueue_grouped_forward(plan.up, backend,
+                          {.input = t.input,
+                           .row_index = t.routing.tokens,
+                           .ends = t.routing.ends,
+                           .output = hidden,
+                           .codes = t.up_codes,
+                           .saved = keeps ? &up_saved : nullptr,
+                           .scratch = of_layer},
+                          run);
+  const Tensor outputs = scratch.rows.in(t.scratch, device);
+  std::array<const PointwiseInput*, kMaxPointwiseInputs> inputs{};
+  const auto read = plan.down.rows.fusion.prologue.inputs();
+  std::ranges::transform(read, inputs.begin(), [](const PointwiseInput& input) { return &input; });
+  enqueue_grouped_forward(plan.down, backend,
+                          {.input = first_of(plan, hidden),
+                           .prologue_inputs = inputs_of(std::span(inputs).first(read.size()), second_of(plan, hidden),
+                                                        t.routing.weights, {}),
+                           .ends = t.routing.ends,
+                           .output = outputs,
+                           .codes = t.down_codes,
+                           .saved = keeps ? &down_saved : nullptr,
+                           .scratch = of_layer},
+                          run);
+  backend.combine({.in = outputs.dtype}, {.input = outputs, .index = t.routing.rows, .output = t.output}, run.stream);
+  stamp(t.saved, plan.identity, rows);
+}
+
+// The codes of the gradient of a layer's output: those for grad_input in scratch, the others in kept memory.
+Float8View gradient_codes(const ExpertsMlpCodes& made, const ExpertsMlpCodes& kept, const MemoryRegion& scratch,
+                          const MemoryRegion& kept_memory, std::int64_t rows, Device device) {
+  Tensor transposed = kept.codes.in(kept_memory, device);
+  if (kept.codes.used) transposed.cols = rows;  // its rows have room for more
+  const Tensor of_transposed = kept.scale_inv.in(kept_memory, device);
+  return {.codes = made.codes.in(scratch, device),
+          .transposed = transposed,
+          .scale_inv = made.scale_inv.used ? made.scale_inv.in(scratch, device) : of_transposed,
+          .transposed_scale_inv = of_transposed};
+}
+
+// The gradients of the activation's inputs, and of the router's weights.
+void enqueue_activation_gradients(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpBackwardTensors& t,
+                                  const Tensor& grad_activation, const Tensor& grad_hidden, const LinearRun& run) {
+  const Tensor hidden = plan.saved_memory(t.saved->tokens).hidden.in(t.saved->memory, backend.device());
+  const ElementwiseSpec spec = plan.activation_gradients(t.wants.router);
+  const ElementwiseInputs inputs(spec);
+  ElementwiseTensors tensors{
+      .input = first_of(plan, hidden),
+      .inputs = inputs_of(inputs.all(), second_of(plan, hidden), t.routing.weights, grad_activation),
+      .output = first_of(plan, grad_hidden),
+      .second = second_of(plan, grad_hidden)};
+  if (t.wants.router) tensors.sums = t.grad_router;
+  backend.elementwise(spec, tensors, run.stream);
+}
+
+void enqueue_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpBackwardTensors& t,
+                      const LinearRun& run) {
+  const Device device = backend.device();
+  const std::int64_t rows = t.saved->tokens;
+  const ExpertsMlpBackwardScratch scratch = plan.backward_scratch(rows, t.wants);
+  const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
+  const MemoryRegion of_weight = part_of(t.scratch, scratch.weight_begin, scratch.weight_bytes);
+  const auto grad_input_of = [&](const GroupedLinearPlan& layer, const ExpertsBackwardWeight& weight,
+                                 const Float8View& codes, const Tensor& into) {
+    GroupedLinearBackwardTensors tensors{.ends = t.routing.ends, .grad_output = {}};
+    tensors.grad_input = into;
+    tensors.weight = weight.weight;
+    tensors.weight_amax = weight.weight_amax;
+    tensors.codes = weight.codes;
+    multiply_grouped_grad_input(layer, backend, tensors, codes, of_weight, run);
+  };
+
+  const Float8View of_output = gradient_codes(scratch.down, kept.down, t.scratch, t.kept_down, rows, device);
+  if (t.wants.reaches_hidden() || t.wants.down_weight) {
+    cast_grouped_grad_output(
+        plan.down, backend,
+        {.values = t.grad_output, .index = t.routing.tokens, .wants = t.wants.of_down(), .codes = of_output}, run);
+  }
+  if (!t.wants.reaches_hidden()) return;
+  const Tensor grad_activation = scratch.grad_activation.in(t.scratch, device);
+  const Tensor grad_hidden = scratch.grad_hidden.in(t.scratch, device);
+  clear_unless_all_have_experts(t.routing, grad_activation, backend, run);
+  grad_input_of(plan.down, t.down, of_output, grad_activation);
+  enqueue_activation_gradients(plan, backend, t, grad_activation, grad_hidden, run);
+  if (!t.wants.input && !t.wants.up_weight) return;
+  const Float8View of_hidden = gradient_codes(scratch.up, kept.up, t.scratch, t.kept_up, rows, device);
+  cast_grouped_grad_output(plan.up, backend, {.values = grad_hidden, .wants = t.wants.of_up(), .codes = of_hidden},
+                           run);
+  if (!t.wants.input) return;
+  const Tensor grad_rows = scratch.grad_rows.in(t.scratch, device);
+  grad_input_of(plan.up, t.up, of_hidden, grad_rows);
+  backend.combine({.in = grad_rows.dtype}, {.input = grad_rows, .index = t.routing.rows, .output = t.grad_input},
+                  run.stream);
+}
+
+void enqueue_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpWeightGradientTensors& t,
+                              const LinearRun& run) {
+  const std::int64_t rows = t.saved->tokens;
+  const ExpertsMlpSavedMemory saved = plan.saved_memory(rows);
+  const ExpertsMlpKeptMemory kept = plan.kept_memory(rows, t.wants);
+  const auto grad_weight = [&](const GroupedLinearPlan& layer, const LinearSaved& of_layer, const Float8View& codes,
+                               const Tensor& into, bool accumulate) {
+    GroupedLinearBackwardTensors tensors{.saved = &of_layer, .ends = t.ends, .grad_output = {}};
+    tensors.grad_weight = into;
+    tensors.accumulate = accumulate;
+    multiply_grouped_grad_weight(layer, backend, tensors, codes, run);
+  };
+  const MemoryRegion& memory = t.saved->memory;
+  if (is_given(t.grad_down)) {
+    grad_weight(plan.down, saved_of(plan.down, memory, saved.down_begin, saved.down_bytes, rows),
+                gradient_codes({}, kept.down, {}, t.kept_down, rows, backend.device()), t.grad_down, t.accumulate_down);
+  }
+  if (is_given(t.grad_up)) {
+    grad_weight(plan.up, saved_of(plan.up, memory, saved.up_begin, saved.up_bytes, rows),
+                gradient_codes({}, kept.up, {}, t.kept_up, rows, backend.device()), t.grad_up, t.accumulate_up);
+  }
+}
+
+}  // namespace
+
+void experts_mlp_forward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpForwardTensors& tensors,
+                         const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
+  check_forward(plan, backend, tensors, run);
+  const LinearPass pass = tensors.saved != nullptr ? LinearPass::training : LinearPass::inference;
+  call.with_scratch(
+      tensors, nullptr,
+      [&] { return plan.forward_scratch(tensors.routing.tokens.rows, pass, observes_values(run)).bytes; },
+      [&](const ExpertsMlpForwardTensors& all) { enqueue_forward(plan, backend, all, run); });
+}
+
+void experts_mlp_backward(const ExpertsMlpPlan& plan, Backend& backend, const ExpertsMlpBackwardTensors& tensors,
+                          const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
+  check_backward(plan, backend, tensors, run);
+  call.with_scratch(
+      tensors, nullptr, [&] { return plan.backward_scratch(tensors.saved->tokens, tensors.wants).bytes; },
+      [&](const ExpertsMlpBackwardTensors& all) { enqueue_backward(plan, backend, all, run); });
+}
+
+void experts_mlp_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend,
+                                  const ExpertsMlpWeightGradientTensors& tensors, const LinearRun& run) {
+  const LayerCall call(plan.subject, run);
+  check_weight_gradients(plan, backend, tensors, run);
+  enqueue_weight_gradients(plan, backend, tensors, run);
+}
+
+}  // namespace ingot

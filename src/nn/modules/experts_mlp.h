@@ -1,0 +1,189 @@
+// The MLPs of a mixture of experts as functions of tensors: each token goes through those of some experts, and its
+// output is the sum of theirs, weighted by the router. Like linear_functions.h, they keep nothing between calls.
+//
+//   plain:  output[t] = sum over the token's experts e of weight * activation(input[t] @ up[e]^T) @ down[e]^T
+//   gated:  likewise with activation(gate, up), where [gate, up] = input[t] @ gate_up[e]^T
+//
+//   const ExpertsMlpPlan plan = experts_mlp_plan({.config = rowwise(), .experts = E, .shape = {K, H}});
+//   const Float8View up = cast_expert_weights(plan.up, backend, {.weight = w13, .into = region}, {stream});
+//   const Float8View down = cast_expert_weights(plan.down, backend, {.weight = w2, .into = other}, {stream});
+//   ExpertsMlpForwardTensors forward{.input = x, .routing = routing, .output = y, .saved = &saved};
+//   forward.up.codes = up;
+//   forward.down.codes = down;
+//   experts_mlp_forward(plan, backend, forward, {stream});
+//   experts_mlp_backward(plan, backend, {...}, {stream});           // of the input and the router's weights
+//   experts_mlp_weight_gradients(plan, backend, {...}, {stream});   // later, from what backward left
+//
+// The tokens' rows are not copied in high precision: the casts of input and grad_output gather them, and the last step
+// of each direction sums a token's rows. The router's weight of a row is a factor of the activation's value, which
+// changes no sum: weight * (value @ down^T) is (weight * value) @ down^T. So no output of an expert is kept.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "ingot/api.h"
+#include "ingot/nn/linear/grouped_linear.h"
+#include "ingot/nn/modules/module_plans.h"
+
+namespace ingot {
+
+struct ExpertsMlpPlanOptions {
+  std::string name = "experts";  // its layers are "experts.up", or "experts.gate_up", and "experts.down"
+  LinearConfig config{};         // as GroupedLinearPlanOptions::config
+  std::int64_t experts = 0;
+  MlpShape shape{};                         // of one expert; without biases
+  LinearDtypes dtypes{};                    // of input and weights; outputs have the input's
+  std::string activation = "silu(x) * up";  // as MlpPlanOptions::activation
+  bool fast_math = false;
+  bool grad_weight = true;  // as LinearPlanOptions::grad_weight, of both layers
+  std::string subject{};    // what messages call it; default: experts "<name>"
+};
+
+// What forward keeps for backward, of M rows.
+struct ExpertsMlpSavedMemory {
+  TensorPlace hidden{};                    // [M, H] or [M, 2 * H]: the first layer's output
+  std::size_t up_begin = 0, up_bytes = 0;  // the regions of the layers
+  std::size_t down_begin = 0, down_bytes = 0;
+  std::size_t bytes = 0;
+};
+
+struct ExpertsMlpForwardScratch {
+  TensorPlace hidden{};                          // where nothing is kept
+  TensorPlace rows{};                            // [M, K]: the second layer's output
+  std::size_t layer_begin = 0, layer_bytes = 0;  // of either layer, one after the other
+  std::size_t bytes = 0;
+};
+
+// The codes of a gradient of a layer's output, for one of its gradients, and their scale_inv. Tensorwise, those for
+// grad_input have the scale_inv of the others.
+struct ExpertsMlpCodes {
+  TensorPlace codes{};
+  TensorPlace scale_inv{};
+};
+
+// What backward keeps for the gradients of weights, in a region of its own for each layer, which is free again once
+// that gradient is there: transposed codes [N, M].
+struct ExpertsMlpKeptMemory {
+  ExpertsMlpCodes up{};
+  ExpertsMlpCodes down{};
+  std::size_t up_bytes = 0, down_bytes = 0;
+};
+
+struct ExpertsMlpBackwardScratch {
+  TensorPlace grad_hidden{};                       // [M, H] or [M, 2 * H]
+  ExpertsMlpCodes down{};                          // [M, K]: of grad_output
+  TensorPlace grad_activation{};                   // [M, H]
+  ExpertsMlpCodes up{};                            // [M, H] or [M, 2 * H]: of grad_hidden
+  TensorPlace grad_rows{};                         // [M, K]
+  std::size_t weight_begin = 0, weight_bytes = 0;  // codes of a layer's weights, where they are cast again
+  std::size_t bytes = 0;
+};
+
+struct ExpertsMlpGradients {
+  bool input = true;
+  bool router = true;
+  bool up_weight = true;
+  bool down_weight = true;
+
+  // Is anything wanted that comes before the second layer?
+  bool reaches_hidden() const { return input || router || up_weight; }
+  LinearGradients of_up() const { return {.input = input, .weight = up_weight, .bias = false}; }
+  LinearGradients of_down() const { return {.input = reaches_hidden(), .weight = down_weight, .bias = false}; }
+};
+
+struct INGOT_API ExpertsMlpPlan {
+  std::string subject{};
+  MlpShape shape{};
+  bool gated = false;
+  GroupedLinearPlan up{};
+  GroupedLinearPlan down{};                // its prologue is the activation times the router's weight
+  Pointwise by_x{}, by_up{}, by_router{};  // the prologue's derivatives times the gradient of its value
+  bool fast_math = false;
+  std::uint64_t identity = 0;  // as LinearPlan::identity
+
+  std::int64_t hidden_columns() const { return gated ? 2 * shape.hidden : shape.hidden; }
+  // Of x and, gated, of up; with the sums over rows that are the router's gradients.
+  ElementwiseSpec activation_gradients(bool router) const;
+
+  ExpertsMlpSavedMemory saved_memory(std::int64_t rows) const;
+  // observed: for runs whose observer wants values.
+  ExpertsMlpForwardScratch forward_scratch(std::int64_t rows, LinearPass pass = LinearPass::training,
+                                           bool observed = false) const;
+  ExpertsMlpKeptMemory kept_memory(std::int64_t rows, const ExpertsMlpGradients& wants = {}) const;
+  ExpertsMlpBackwardScratch backward_scratch(std::int64_t rows, const ExpertsMlpGradients& wants = {}) const;
+};
+
+// Throws as grouped_linear_plan() and mlp_plan() do.
+INGOT_API ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options);
+
+// T tokens, whose experts have M rows in all: those of expert 0, then of expert 1, and so on. Everything is on the
+// device, and the host reads none of it.
+struct ExpertsRouting {
+  RowIndex tokens{};  // int32[M]: the token of each row
+  // int32[T * k]: the rows of each token, in the order in which they are summed. One that is no row counts as nothing.
+  RowIndex rows{};
+  Tensor weights{};   // f32[1, M]: the router's weight of each row
+  ExpertEnds ends{};  // of rows; without a capacity
+  // false: rows from the last end on are no expert's, such as those whose experts other ranks have. Then no entry of
+  // `rows` names them.
+  bool all_have_experts = true;
+};
+
+struct ExpertsMlpForwardTensors {
+  Tensor input;  // [T, K]
+  ExpertsRouting routing{};
+  Tensor output;                 // [T, K]
+  Float8View up_codes{};         // cast_expert_weights() of plan.up
+  Float8View down_codes{};       // and of plan.down
+  LinearSaved* saved = nullptr;  // of plan.saved_memory(M); null: keeps nothing
+  MemoryRegion scratch{};        // plan.forward_scratch(M, ...), unless the stream's allocator gives it
+};
+
+// A layer's weights in backward: as GroupedLinearBackwardTensors has them.
+struct ExpertsBackwardWeight {
+  Tensor weight{};
+  Tensor weight_amax{};
+  Float8View codes{};
+};
+
+struct ExpertsMlpBackwardTensors {
+  const LinearSaved* saved = nullptr;
+  ExpertsRouting routing{};  // forward's
+  // All that this step computes: those of the weights by experts_mlp_weight_gradients(), for which this call keeps what
+  // they need.
+  ExpertsMlpGradients wants{};
+  Tensor grad_output;            // [T, K]
+  Tensor grad_input{};           // [T, K]
+  Tensor grad_router{};          // f32[1, M]: of routing.weights; of rows without experts it is unspecified
+  ExpertsBackwardWeight up{};    // if the input's gradient is wanted
+  ExpertsBackwardWeight down{};  // if wants.reaches_hidden()
+  MemoryRegion kept_up{};        // plan.kept_memory(M, wants)
+  MemoryRegion kept_down{};
+  MemoryRegion scratch{};  // plan.backward_scratch(M, wants)
+};
+
+struct ExpertsMlpWeightGradientTensors {
+  const LinearSaved* saved = nullptr;
+  ExpertEnds ends{};            // forward's
+  ExpertsMlpGradients wants{};  // backward's
+  MemoryRegion kept_up{};       // as backward left them
+  MemoryRegion kept_down{};
+  // [experts * H or 2 * H, K] and [experts * K, H], as GroupedLinearBackwardTensors::grad_weight. Only those that are
+  // given are computed: a call for each lets go of what the first one read.
+  Tensor grad_up{};
+  Tensor grad_down{};
+  bool accumulate_up = false, accumulate_down = false;
+};
+
+// Errors: Error{invalid_argument} that names the experts and the tensor, before anything is enqueued; then those of the
+// backend. The work is on one stream: run.side stays null.
+INGOT_API void experts_mlp_forward(const ExpertsMlpPlan& plan, Backend& backend,
+                                   const ExpertsMlpForwardTensors& tensors, const LinearRun& run);
+INGOT_API void experts_mlp_backward(const ExpertsMlpPlan& plan, Backend& backend,
+                                    const ExpertsMlpBackwardTensors& tensors, const LinearRun& run);
+INGOT_API void experts_mlp_weight_gradients(const ExpertsMlpPlan& plan, Backend& backend,
+                                            const ExpertsMlpWeightGradientTensors& tensors, const LinearRun& run);
+
+}  // namespace ingot

@@ -1,0 +1,158 @@
+// The plan of a mixture of experts' MLPs, and where the parts of its memory are.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "ingot/codegen/types/spec_hash.h"
+#include "ingot/nn/linear/memory_places.h"
+#include "ingot/nn/linear/tensor_checks.h"
+#include "ingot/nn/modules/experts_mlp.h"
+
+namespace ingot {
+namespace {
+
+constexpr const char* kRouterWeight = "router_weight";
+
+GroupedLinearPlanOptions layer_options(const ExpertsMlpPlanOptions& options, const std::string& subject,
+                                       const char* layer, const LinearShape& shape) {
+  return {.name = fmt::format("{}.{}", options.name, layer),
+          .config = options.config,
+          .experts = options.experts,
+          .shape = shape,
+          .dtypes = {.input = options.dtypes.input, .weight = options.dtypes.weight},
+          .grad_weight = options.grad_weight,
+          .fusion = {.fast_math = options.fast_math},
+          .subject = subject};
+}
+
+// The transposed codes of a gradient of a layer's output.
+ExpertsMlpCodes place_kept(MemoryPlaces& places, const GroupedLinearPlan& layer, std::int64_t rows,
+                           const LinearGradients& wants) {
+  ExpertsMlpCodes kept;
+  const CastSpec& spec = layer.rows.grad_output_of(wants).cast.spec;
+  const std::int64_t out = layer.rows.shape.out_features;
+  const std::int64_t placed = GroupedLinearPlan::placed_tokens(rows);
+  places.codes(kept.codes, spec.out, out, placed);
+  places.floats(kept.scale_inv, scale_count(spec.transposed_scale.value_or(spec.scale), placed, out));
+  return kept;
+}
+
+// Its codes for grad_input.
+ExpertsMlpCodes place_codes(MemoryPlaces& places, const GroupedLinearPlan& layer, std::int64_t rows,
+                            const LinearGradients& wants) {
+  ExpertsMlpCodes made;
+  const LinearCast& cast = layer.rows.grad_output_of(wants).cast;
+  const std::int64_t out = layer.rows.shape.out_features;
+  places.codes(made.codes, cast.spec.out, rows, out);
+  if (cast.has_own_scale_inv()) places.floats(made.scale_inv, scale_count(cast.spec.scale, rows, out));
+  return made;
+}
+
+std::size_t weight_again_bytes(const GroupedLinearPlan& plan, bool wanted) {
+  return wanted ? plan.weight_again_memory().bytes : 0;
+}
+
+}  // namespace
+
+ExpertsMlpPlan experts_mlp_plan(const ExpertsMlpPlanOptions& options) {
+  ExpertsMlpPlan plan{
+      .subject = options.subject.empty() ? fmt::format("experts \"{}\"", options.name) : options.subject,
+      .shape = options.shape,
+      .fast_math = options.fast_math};
+  if (options.shape.bias) {
+    refuse_argument(fmt::format("{} bias", plan.subject).c_str(),
+                    "is set, but experts' MLPs have none: use grouped_linear_forward(), and add each expert's to its "
+                    "rows");
+  }
+  if (options.dtypes.output) {
+    refuse_argument(fmt::format("{} dtypes", plan.subject).c_str(),
+                    "have an output, but experts' outputs have the input's dtype: leave it out");
+  }
+  // An MLP of one expert knows what activations there are. Its GEMMs, in high precision, take no weight in another
+  // dtype.
+  const MlpPlan one = mlp_plan({.shape = {.features = options.shape.features, .hidden = options.shape.hidden},
+                                .dtypes = {.input = options.dtypes.input},
+                                .activation = options.activation,
+                                .subject = plan.subject});
+  plan.gated = one.gated;
+  const Pointwise activation =
+      parse_pointwise(fmt::format("({}) * {}[row]", print(one.down.fusion.prologue), kRouterWeight));
+  plan.by_x = backward(activation, "x");
+  if (plan.gated) plan.by_up = backward(activation, "up");
+  plan.by_router = backward(activation, kRouterWeight);
+  const auto [features, hidden, bias] = plan.shape;
+  plan.up = grouped_linear_plan(layer_options(options, plan.subject, plan.gated ? "gate_up" : "up",
+                                              {.in_features = features, .out_features = plan.hidden_columns()}));
+  GroupedLinearPlanOptions down =
+      layer_options(options, plan.subject, "down", {.in_features = hidden, .out_features = features});
+  down.fusion.prologue = activation;
+  plan.down = grouped_linear_plan(down);
+  plan.identity = mix(mix(plan.up.identity + 3) + plan.down.identity);
+  return plan;
+}
+
+ElementwiseSpec ExpertsMlpPlan::activation_gradients(bool router) const {
+  return {.in = up.rows.dtypes.input,
+          .pointwise = by_x,
+          .second = by_up,
+          .row_sum = router ? by_router : Pointwise{},
+          .fast_math = fast_math};
+}
+
+ExpertsMlpSavedMemory ExpertsMlpPlan::saved_memory(std::int64_t rows) const {
+  ExpertsMlpSavedMemory memory{.up_bytes = up.saved_memory(rows).bytes, .down_bytes = down.saved_memory(rows).bytes};
+  MemoryPlaces places;
+  places.values(memory.hidden, up.rows.dtypes.input, rows, hidden_columns());
+  memory.up_begin = places.region(memory.up_bytes);
+  memory.down_begin = places.region(memory.down_bytes);
+  memory.bytes = places.bytes();
+  return memory;
+}
+
+ExpertsMlpForwardScratch ExpertsMlpPlan::forward_scratch(std::int64_t rows, LinearPass pass, bool observed) const {
+  ExpertsMlpForwardScratch scratch{
+      .layer_bytes = std::max(up.forward_scratch(rows, pass, observed), down.forward_scratch(rows, pass, observed))};
+  MemoryPlaces places;
+  const Dtype dtype = up.rows.dtypes.input;
+  if (pass == LinearPass::inference) places.values(scratch.hidden, dtype, rows, hidden_columns());
+  places.values(scratch.rows, dtype, rows, shape.features);
+  scratch.layer_begin = places.region(scratch.layer_bytes);
+  scratch.bytes = places.bytes();
+  return scratch;
+}
+
+ExpertsMlpKeptMemory ExpertsMlpPlan::kept_memory(std::int64_t rows, const ExpertsMlpGradients& wants) const {
+  ExpertsMlpKeptMemory memory;
+  MemoryPlaces of_up, of_down;
+  if (wants.up_weight) memory.up = place_kept(of_up, up, rows, wants.of_up());
+  if (wants.down_weight) memory.down = place_kept(of_down, down, rows, wants.of_down());
+  memory.up_bytes = of_up.bytes();
+  memory.down_bytes = of_down.bytes();
+  return memory;
+}
+
+ExpertsMlpBackwardScratch ExpertsMlpPlan::backward_scratch(std::int64_t rows, const ExpertsMlpGradients& wants) const {
+  ExpertsMlpBackwardScratch scratch;
+  const Dtype dtype = up.rows.dtypes.input;
+  MemoryPlaces places;
+  if (wants.reaches_hidden()) places.values(scratch.grad_hidden, dtype, rows, hidden_columns());
+  // What the second layer's step needs is free again when the first one's runs.
+  MemoryPlaces of_down = places;
+  MemoryPlaces of_up = places;
+  if (wants.reaches_hidden()) {
+    scratch.down = place_codes(of_down, down, rows, wants.of_down());
+    of_down.values(scratch.grad_activation, dtype, rows, shape.hidden);
+  }
+  if (wants.input) {
+    scratch.up = place_codes(of_up, up, rows, wants.of_up());
+    of_up.values(scratch.grad_rows, dtype, rows, shape.features);
+  }
+  scratch.weight_bytes =
+      std::max(weight_again_bytes(down, wants.reaches_hidden()), weight_again_bytes(up, wants.input));
+  scratch.weight_begin = std::max(of_down.bytes(), of_up.bytes());
+  scratch.bytes = scratch.weight_begin + scratch.weight_bytes;
+  return scratch;
+}
+
+}  // namespace ingot

@@ -1,0 +1,222 @@
+// The MLPs of a mixture of experts, on the CPU reference: float64's results, situations, the plan and the messages.
+#include <boost/test/unit_test.hpp>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ingot/nn/recipe/recipes.h"
+#include "ingot/runtime/context/cpu_backend.h"
+#include "nn/counting_backend.h"
+#include "nn/experts_mlp_case.h"
+#include "support/expect_error.h"
+
+BOOST_AUTO_TEST_SUITE(test_experts_mlp)
+
+using namespace ingot;
+using namespace ingot::test;
+
+namespace {
+
+LinearConfig casting_weight_again(LinearConfig config) {
+  config.weight = OtherCodes::again;
+  return config;
+}
+
+struct Fixture {
+  std::unique_ptr<Backend> backend = make_cpu_backend(1);
+  Stream stream{*backend};
+  ExpertsMlpCase small{.config = rowwise(), .tokens = 13, .features = 32, .hidden = 24};
+
+  void expect_right(const ExpertsMlpCase& c) {
+    ExpertsMlpRun run(c, *backend, stream);
+    run.enqueue();
+    run.check(describe(c));
+  }
+};
+
+bool same(const std::vector<Matrix>& a, const std::vector<Matrix>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i].values != b[i].values) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_CASE(has_float64s_results, Fixture) {
+  for (const LinearConfig& config :
+       {tensorwise(), rowwise(), casting_weight_again(tensorwise()), casting_weight_again(rowwise())}) {
+    small.config = config;
+    expect_right(small);
+  }
+  small.dtype = Dtype::f32;
+  small.grad_weight = Dtype::f32;
+  small.accumulate = true;
+  expect_right(small);
+  small.activation = "gelu(x)";
+  expect_right(small);
+}
+
+BOOST_FIXTURE_TEST_CASE(takes_rows_of_other_ranks, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), casting_weight_again(rowwise())}) {
+    small.config = config;
+    small.lacks = true;
+    expect_right(small);
+  }
+}
+
+BOOST_FIXTURE_TEST_CASE(takes_no_tokens_one_expert_and_frozen_weights, Fixture) {
+  ExpertsMlpCase c = small;
+  c.tokens = 0;
+  expect_right(c);
+  c = small;
+  c.experts = 1;
+  c.choices = 1;
+  expect_right(c);
+  c = small;
+  c.grad_weights = false;
+  expect_right(c);
+}
+
+// Codes that are kept and weights that are cast again, with maxima of forward or without: the same bits, also again.
+BOOST_FIXTURE_TEST_CASE(bits_do_not_depend_on_what_is_kept, Fixture) {
+  for (const LinearConfig& config : {tensorwise(), rowwise()}) {
+    small.config = config;
+    ExpertsMlpRun kept(small, *backend, stream);
+    kept.enqueue();
+    const std::vector<Matrix> expected = kept.results();
+    kept.enqueue();
+    BOOST_TEST(same(kept.results(), expected));
+    small.config = casting_weight_again(config);
+    ExpertsMlpRun again(small, *backend, stream);
+    for (const bool known : {true, false}) {
+      again.enqueue(known);
+      BOOST_TEST(same(again.results(), expected), print(config) << (known ? ", known maxima" : ""));
+    }
+  }
+}
+
+// Each gradient alone, and forward without what backward needs: the bits of a whole step.
+BOOST_FIXTURE_TEST_CASE(gradients_may_be_wanted_alone, Fixture) {
+  ExpertsMlpRun all(small, *backend, stream);
+  all.enqueue();
+  const std::vector<Matrix> expected = all.results();
+  for (const std::size_t wanted : {1U, 2U, 3U, 4U}) {
+    ExpertsMlpRun one(small, *backend, stream);
+    one.wants = {.input = wanted == 1, .router = wanted == 2, .up_weight = wanted == 3, .down_weight = wanted == 4};
+    one.enqueue();
+    BOOST_TEST((one.results()[wanted].values == expected[wanted].values), wanted);
+    BOOST_TEST((one.results()[0].values == expected[0].values), wanted);
+  }
+  ExpertsMlpForwardTensors tensors = all.forward_tensors();
+  const PoisonedRegion scratch(all.plan.forward_scratch(26, LinearPass::inference).bytes, *backend, stream);
+  tensors.saved = nullptr;
+  tensors.scratch = scratch;
+  experts_mlp_forward(all.plan, *backend, tensors, {stream});
+  BOOST_TEST((all.results()[0].values == expected[0].values));
+}
+
+// No copy of the tokens' rows: each is gathered by a cast, and each direction ends with one sum.
+BOOST_FIXTURE_TEST_CASE(a_step_has_few_launches, Fixture) {
+  CountingBackend counting(*backend, &stream);
+  Stream of_counting(counting);
+  small.config = casting_weight_again(rowwise());
+  ExpertsMlpRun run(small, counting, of_counting);
+  run.enqueue();
+  int casts = 0, gathered = 0, sums = 0, grouped = 0, others = 0;
+  for (const std::string& call : counting.calls) {
+    const bool is_cast = call.starts_with("cast ");
+    casts += is_cast ? 1 : 0;
+    gathered += is_cast && call.find(" gathered") != std::string::npos ? 1 : 0;
+    sums += call.starts_with("combine") ? 1 : 0;
+    grouped += call.starts_with("grouped_gemm") ? 1 : 0;
+    others += call.starts_with("elementwise") ? 1 : 0;
+  }
+  BOOST_TEST(casts == 8);  // four of weights, two of tokens, the activation and its gradient
+  BOOST_TEST(gathered == 2);
+  BOOST_TEST(sums == 2);
+  BOOST_TEST(grouped == 6);
+  BOOST_TEST(others == 1);
+}
+
+BOOST_FIXTURE_TEST_CASE(plans_refuse_what_experts_have_not, Fixture) {
+  const auto refusal = [](const std::function<void(ExpertsMlpPlanOptions&)>& change,
+                          ErrorCode code = ErrorCode::invalid_argument) {
+    ExpertsMlpPlanOptions options{
+        .name = "moe", .config = rowwise(), .experts = 4, .shape = {.features = 32, .hidden = 16}};
+    change(options);
+    return error_of([&] { experts_mlp_plan(options); }, code);
+  };
+  check_contains(refusal([](auto& o) { o.shape.bias = true; }),
+                 {"experts \"moe\" bias: is set, but experts' MLPs have none", "grouped_linear_forward()"});
+  check_contains(refusal([](auto& o) { o.dtypes.output = Dtype::f32; }),
+                 {"experts \"moe\" dtypes: have an output, but experts' outputs have the input's dtype"});
+  check_contains(refusal([](auto& o) { o.experts = 0; }), {"experts \"moe\" experts: is 0, but must be 1 to "});
+  check_contains(refusal([](auto& o) { o.activation = "silu(x) * gate"; }, ErrorCode::invalid_spec),
+                 {"experts \"moe\" activation: \"silu(x) * gate\" must be an expression of x"});
+  check_contains(refusal([](auto& o) { o.config = blockwise(); }), {"experts \"moe\" config: is \""});
+  check_contains(refusal([](auto& o) { o.shape.hidden = -1; }), {"experts \"moe\" hidden: is -1"});
+}
+
+BOOST_FIXTURE_TEST_CASE(calls_refuse_wrong_tensors, Fixture) {
+  ExpertsMlpRun run(small, *backend, stream);
+  run.enqueue();
+  const auto forward = [&](const std::function<void(ExpertsMlpForwardTensors&)>& change) {
+    ExpertsMlpForwardTensors tensors = run.forward_tensors();
+    change(tensors);
+    return error_of([&] { experts_mlp_forward(run.plan, *backend, tensors, {stream}); }, ErrorCode::invalid_argument);
+  };
+  const auto backward = [&](const std::function<void(ExpertsMlpBackwardTensors&)>& change) {
+    ExpertsMlpBackwardTensors tensors = run.backward_tensors();
+    change(tensors);
+    return error_of([&] { experts_mlp_backward(run.plan, *backend, tensors, {stream}); }, ErrorCode::invalid_argument);
+  };
+  const auto of_weights = [&](const std::function<void(ExpertsMlpWeightGradientTensors&)>& change) {
+    ExpertsMlpWeightGradientTensors tensors = run.weight_gradient_tensors();
+    change(tensors);
+    return error_of([&] { experts_mlp_weight_gradients(run.plan, *backend, tensors, {stream}); },
+                    ErrorCode::invalid_argument);
+  };
+  check_contains(forward([](auto& t) { t.input.cols = 31; }),
+                 {"experts \"moe\" input: is bf16[13, 31]", "but must be [13, 32] = [tokens, features]"});
+  check_contains(forward([](auto& t) { t.output = {}; }), {"experts \"moe\" output: is missing"});
+  check_contains(forward([](auto& t) { t.output = t.input; }), {"output: overlaps experts \"moe\" input"});
+  check_contains(forward([](auto& t) { t.routing.ends.experts = 3; }),
+                 {"experts \"moe\" ends: are of 3 experts, but the layers have 4"});
+  check_contains(forward([](auto& t) { t.routing.ends.capacity = 8; }), {"ends: have a capacity"});
+  check_contains(forward([](auto& t) { t.routing.rows.rows = 25; }),
+                 {"routing.rows: name 25 rows, but must name as many for each of 13 tokens"});
+  check_contains(forward([](auto& t) { t.routing.rows.data = nullptr; }), {"routing.rows: has a null data pointer"});
+  check_contains(forward([](auto& t) { t.routing.tokens.device = {.type = DeviceType::cuda}; }),
+                 {"routing.tokens: is on cuda:0"});
+  check_contains(forward([](auto& t) { t.routing.weights.cols = 25; }),
+                 {"routing.weights: is f32[1, 25]", "[1, 26] = one for each row"});
+  check_contains(forward([](auto& t) { t.up_codes = {}; }),
+                 {"up_codes: is missing", "cast_expert_weights() makes them"});
+  check_contains(forward([](auto& t) { t.down_codes.scale_inv = {}; }), {"down_codes: is missing"});
+  check_contains(forward([](auto& t) { t.scratch.bytes = 5; }), {"scratch: has 5 bytes, but needs "});
+  check_contains(forward([](auto& t) { t.scratch = t.saved->memory; }), {"experts \"moe\" s"});
+
+  check_contains(backward([](auto& t) { t.saved = nullptr; }), {"backward: has no forward() before it"});
+  check_contains(backward([](auto& t) { t.routing.tokens.rows = 13; }),
+                 {"routing.tokens: has 13 rows, but forward had 26"});
+  check_contains(backward([](auto& t) { t.grad_input = {}; }), {"grad_input: is missing"});
+  check_contains(backward([](auto& t) { t.grad_router = {}; }), {"grad_router: is missing"});
+  check_contains(backward([](auto& t) { t.down.codes = {}; }), {"down: is missing"});
+  check_contains(backward([](auto& t) { t.kept_up = {}; }), {"kept_up: is missing"});
+  check_contains(backward([](auto& t) { t.kept_down.bytes = 7; }), {"kept_down: has 7 bytes"});
+  check_contains(backward([](auto& t) { t.grad_input = t.grad_output; }), {"grad_input: overlaps"});
+
+  check_contains(of_weights([](auto& t) { t.grad_up.rows = 3; }), {"grad_up: is bf16[3, 32]"});
+  check_contains(of_weights([](auto& t) { t.wants.up_weight = false; }),
+                 {"grad_up: is given, but backward did not want it, and kept nothing for it"});
+  check_contains(of_weights([](auto& t) { t.accumulate_down = true; }),
+                 {"grad_down: is bf16, but must be f32, which sums are added to"});
+  check_contains(of_weights([](auto& t) { t.kept_up.bytes = 1; }), {"kept_up: has 1 bytes"});
+  check_contains(of_weights([](auto& t) { t.ends.experts = 5; }), {"ends: are of 5 experts"});
+}
+
+BOOST_AUTO_TEST_SUITE_END()
