@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist
 import two_processes
 from ingot.torch import LinearOptions, experts_mlp, grouped_linear
+from ingot.torch._experts import SWIGLU, routed
 from torch.distributed.fsdp import fully_shard
 from two_processes import DEVICE, WORLD, near, normal
 
@@ -97,7 +98,10 @@ def check_expert_parallel(rank):
     index, weights = choice(sum(tokens), 5).clamp(min=1), normal(sum(tokens), CHOSEN, seed=6)
     whole = Moe()
     given = x.clone().requires_grad_()
-    right = experts_mlp(given, index, weights, whole.gate_up, whole.down, OPTIONS)
+    # The same products: experts_mlp() multiplies by the router's weights before the second one.
+    first = lambda rows, _, ends: grouped_linear(rows, whole.gate_up, ends=ends, options=OPTIONS)
+    second = lambda rows, _, ends: grouped_linear(rows, whole.down, ends=ends, options=OPTIONS, activation=SWIGLU)
+    right = routed(given, index, weights, EXPERTS, first, second)
     right.backward(grad)
 
     mine = slice(sum(tokens[:rank]), sum(tokens[: rank + 1]))
