@@ -111,13 +111,15 @@ def contenders(torch: Any, device: str) -> dict[str, Callable]:
     """Functions of (inputs, gate_up, down)."""
     from ingot.torch import LinearOptions, experts_mlp
 
-    def ingot(recipe: str, keep: bool = False) -> Callable:
-        options = LinearOptions(recipe, name="experts", keep_weight_codes=keep)
-        return lambda x, gate_up, down: experts_mlp(x.hidden, x.index, x.weights, gate_up, down, options)
+    def ingot(recipe: str, keep: bool = False, fast: bool = False) -> Callable:
+        options = LinearOptions(recipe, name="experts", keep_weight_codes=keep, fast_gradients=fast)
+        return lambda x, gate_up, down: experts_mlp(x.hidden, x.index, x.weights, gate_up, down, options, fast_math=fast)
 
     plain = torch._grouped_mm if device == "cuda" else grouped_mm_of_loops(torch)
     multiply = (lambda rows, weights, ends: plain(rows, weights, offs=ends)) if device == "cuda" else plain
     found = {"bf16": bf16_experts(torch, multiply), "ingot rowwise": ingot("rowwise"), "ingot tensorwise": ingot("tensorwise")}
+    found["ingot rowwise, fast"] = ingot("rowwise", fast=True)
+    found["ingot tensorwise, fast"] = ingot("tensorwise", fast=True)
     found["ingot rowwise with codes kept"] = ingot("rowwise", keep=True)
     if device != "cuda":
         return {f"{name}, eager": call for name, call in found.items()}
@@ -220,7 +222,7 @@ def profile(torch: Any, case: Case, name: str) -> None:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as trace:
         step(torch, call, inputs[0], weights)
         torch.cuda.synchronize()
-    print(f"{case.name}: {name}\n" + trace.key_averages().table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=110))
+    print(f"{case.name}: {name}\n" + trace.key_averages().table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=420))
 
 
 def table(cases: list[dict[str, Any]]) -> str:

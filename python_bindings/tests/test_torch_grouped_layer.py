@@ -278,6 +278,10 @@ def test_situations_of_experts_mlp(recipe, device):
     parts = [*parts, *torch.autograd.grad(parts, given[:2], (grad, grad))]
     assert (parts[0] + parts[1] - plain[0]).norm() < 0.05 * plain[0].norm()
     assert all((ours - theirs).norm() < 0.05 * theirs.norm() for ours, theirs in zip(parts[2:], plain[1:3]))
+    fast = step(lambda *each: experts_mlp(*each, fast_math=True), options=LinearOptions(recipe, name="moe", fast_gradients=True))
+    assert all((ours - theirs).norm() < 0.01 * theirs.norm() for ours, theirs in zip(fast, plain))
+    with pytest.raises(LinearError, match='linear "moe" fast_gradients: is for experts: a linear layer has it by ingot.float8'):
+        linear(x, gate_up[0], options=LinearOptions(recipe, name="moe", fast_gradients=True))
 
 
 def test_forward_makes_transposed_codes_for_a_backward_only(monkeypatch):

@@ -260,15 +260,16 @@ constexpr std::array kExpertsMlpOperators{kTorchOperator<kExpertsMlpForward, for
 // weights, takes gate and up).
 nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes,
                            const std::string& input, const std::string& weight, bool grad_weight, bool weight_again,
-                           const std::string& activation, bool all_have_experts) {
+                           bool fast_gradients, const std::string& activation, bool fast_math, bool all_have_experts) {
   const auto [experts, features, hidden] = sizes;
-  const LinearConfig config = recipe(recipe_name);
+  const LinearConfig config = config_of_experts(recipe_name, weight_again, fast_gradients);
   ExpertsPlan plan(experts_mlp_plan({.name = placeholder(0),
-                                     .config = weight_again ? casting_weight_again(config) : config,
+                                     .config = config,
                                      .experts = experts,
                                      .shape = {.features = features, .hidden = hidden},
                                      .dtypes = linear_dtypes(input, weight, std::nullopt),
                                      .activation = activation,
+                                     .fast_math = fast_math,
                                      .grad_weight = grad_weight}),
                    all_have_experts);
   const auto [constant, per_unit] = plan.saved;
@@ -282,7 +283,7 @@ nb::tuple add_experts_plan(const std::string& recipe_name, const std::array<std:
 
 const TorchFamily kExpertsMlpFamily(kExpertsMlpOperators, [](nb::module_& module) {
   module.def("torch_experts_plan", &add_experts_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
-             "weight_again"_a, "activation"_a, "all_have_experts"_a);
+             "weight_again"_a, "fast_gradients"_a, "activation"_a, "fast_math"_a, "all_have_experts"_a);
   bind_names(module, "experts", plans_of<ExpertsPlan>());
 });
 

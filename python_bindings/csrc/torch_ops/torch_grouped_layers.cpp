@@ -207,9 +207,10 @@ MlpPlan plan_of_activation(const std::string& activation, std::int64_t out_featu
 
 // Returns (number, saved_constant, saved_per_128_tokens, weight_bytes, backward reads weight, takes gate and up).
 nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t, 3>& sizes, const std::string& input,
-                   const std::string& weight, bool grad_weight, bool weight_again, const std::string& activation) {
+                   const std::string& weight, bool grad_weight, bool weight_again, bool fast_gradients,
+                   const std::string& activation) {
   const auto [experts, out_features, in_features] = sizes;
-  const LinearConfig config = recipe(recipe_name);
+  const LinearConfig config = config_of_experts(recipe_name, weight_again, fast_gradients);
   const LinearDtypes dtypes = linear_dtypes(input, weight, std::nullopt);
   MlpPlan mlp;
   if (!activation.empty()) {
@@ -217,7 +218,7 @@ nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t
     mlp = plan_of_activation(activation, out_features, in_features, linear_dtypes(input, input, std::nullopt));
   }
   GroupedPlan plan(grouped_linear_plan({.name = placeholder(0),
-                                        .config = weight_again ? casting_weight_again(config) : config,
+                                        .config = config,
                                         .experts = experts,
                                         .shape = {.in_features = in_features, .out_features = out_features},
                                         .dtypes = dtypes,
@@ -236,7 +237,7 @@ nb::tuple add_plan(const std::string& recipe_name, const std::array<std::int64_t
 
 const TorchFamily kGroupedLayerFamily(kGroupedLayerOperators, [](nb::module_& module) {
   module.def("torch_grouped_plan", &add_plan, "recipe"_a, "sizes"_a, "input"_a, "weight"_a, "grad_weight"_a,
-             "weight_again"_a, "activation"_a);
+             "weight_again"_a, "fast_gradients"_a, "activation"_a);
   bind_names(module, "grouped", plans_of<GroupedPlan>());
 });
 

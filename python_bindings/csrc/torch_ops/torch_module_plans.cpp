@@ -53,6 +53,14 @@ LinearConfig casting_weight_again(LinearConfig config) {
   return config;
 }
 
+LinearConfig config_of_experts(const std::string& recipe, bool weight_again, bool fast_gradients) {
+  LinearConfig config = ingot::recipe(recipe);
+  for (GemmConfig* const gemm : {&config.grad_input, &config.grad_weight}) {
+    if (fast_gradients && is_float8(*gemm)) gemm->fast_accumulation = true;
+  }
+  return weight_again ? casting_weight_again(config) : config;
+}
+
 std::int64_t add_linear(TorchPlan plan, bool frozen) {
   const LinearShape& shape = plan.plan.shape;
   std::vector<std::string> sizes{sizes_text(shape.in_features, shape.out_features)};

@@ -57,6 +57,8 @@ LinearDtypes linear_dtypes(const std::string& input, const std::optional<std::st
 // The config whose backward casts the weight once more, so that forward keeps no codes of it; the same config where
 // grad_input reads none, or reads folded ones.
 LinearConfig casting_weight_again(LinearConfig config);
+// A recipe of experts. fast_gradients: the GEMMs of the gradients sum in the tensor core throughout, as forward's does.
+LinearConfig config_of_experts(const std::string& recipe, bool weight_again, bool fast_gradients);
 // Does backward cast the weight of this layer as forward does? With folded codes it must, for the plan cannot.
 inline bool casts_whole_again(const LinearPlan& plan, bool weight_again) {
   return weight_again && plan.config.weight == OtherCodes::folded;

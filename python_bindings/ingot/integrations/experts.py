@@ -50,14 +50,17 @@ def _stacks_of(model: torch.nn.Module, caller: str, of_layers: str) -> Dict[str,
     return stacks
 
 
-def convert_experts_(model: torch.nn.Module, recipe: str = "rowwise") -> List[str]:
+def convert_experts_(
+    model: torch.nn.Module, recipe: str = "rowwise", fast_gradients: bool = False, fast_math: bool = False
+) -> List[str]:
     """Has the stacked experts of a transformers model compute in FP8, forward and backward, in place. Returns their names. The
     parameters stay as they are, under their names, so optimizers, checkpoints and `ingot.nn.convert()` know nothing of it;
-    frozen ones get no gradient. recipe: "tensorwise" or "rowwise" (grouped_linear()); another name calls again.
+    frozen ones get no gradient. recipe: "tensorwise" or "rowwise" (grouped_linear()); fast_gradients and fast_math:
+    as LinearOptions and experts_mlp() have them.
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
     `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
     whose experts are FP8 already, and for another recipe."""
-    options = {name: LinearOptions(recipe, name) for name in _stacks_of(model, "convert_experts_", "convert()")}
+    options = {name: LinearOptions(recipe, name, fast_gradients=fast_gradients) for name in _stacks_of(model, "convert_experts_", "convert()")}
     if recipe not in RECIPES:
         raise LinearError(f"convert_experts_ recipe: {recipe!r} is not one of {', '.join(RECIPES)}, which grouped GEMMs take")
     stacks = {name: model.get_submodule(name) for name in options}
@@ -65,7 +68,7 @@ def convert_experts_(model: torch.nn.Module, recipe: str = "rowwise") -> List[st
         if hasattr(module, "down_proj_scale_inv"):
             raise LinearError(f"convert_experts_ {name}: has FP8 weights, which are for inference: load the model's own weights")
     for name, module in stacks.items():
-        module.ingot_options = options[name]
+        module.ingot_options, module.ingot_fast_math = options[name], fast_math
         module.config._experts_implementation = NAME
     return list(stacks)
 
@@ -109,7 +112,8 @@ def _forward(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k
     if _is_fused(self):
         gate_up, down = (_weight_of(self, name) for name in ("gate_up_proj", "down_proj"))
         options = getattr(self, "ingot_options", _DEFAULT)
-        return mlp_of_rows(hidden_states, top_k_index, top_k_weights, gate_up, down, options, has_all)
+        fast_math = getattr(self, "ingot_fast_math", False)
+        return mlp_of_rows(hidden_states, top_k_index, top_k_weights, gate_up, down, options, fast_math, has_all)
     first = lambda rows, of_rows, ends: _product(self, "gate_up_proj" if self.has_gate else "up_proj", rows, of_rows, ends)
 
     def second(hidden, of_rows, ends):
@@ -189,11 +193,13 @@ def _run_mlp(kind, tokens: Sequence[int], dtype: torch.dtype, recipe: str) -> No
         hidden = torch.empty(count, features, dtype=dtype, requires_grad=True)
         weights = torch.empty(count, chosen, dtype=dtype, requires_grad=True)
         index = torch.zeros(count, chosen, dtype=torch.int64)
-        arguments = hidden, index, weights, gate_up, down, LinearOptions(recipe, "experts")
-        with torch.no_grad():
-            mlp_of_rows(*arguments)
-        output = mlp_of_rows(*arguments)
-        torch.autograd.grad(output, (hidden, weights, gate_up, down), torch.empty_like(output))
+        for fast in (False, True):
+            options = LinearOptions(recipe, "experts", fast_gradients=fast)
+            arguments = hidden, index, weights, gate_up, down, options, fast
+            with torch.no_grad():
+                mlp_of_rows(*arguments)
+            output = mlp_of_rows(*arguments)
+            torch.autograd.grad(output, (hidden, weights, gate_up, down), torch.empty_like(output))
 
 
 def _run_product(kind, tokens: Sequence[int], dtype: torch.dtype, recipe: Optional[str]) -> None:

@@ -113,6 +113,7 @@ def mlp_of_rows(
     gate_up_weight: torch.Tensor,
     down_weight: torch.Tensor,
     options: LinearOptions,
+    fast_math: bool = False,
     has_all: bool = True,
 ) -> torch.Tensor:
     """experts_mlp() without the checks of shapes; has_all: as routed() has it."""
@@ -131,7 +132,7 @@ def mlp_of_rows(
     rows = Rows((order // top_k_index.shape[1]).to(torch.int32), of_tokens, ends)
     by_row = _Permute.apply(weights.reshape(-1).float(), order, inverse)
     input = in_autocasts_dtype(hidden_states)
-    arguments = input, by_row, gate_up_weight, down_weight, rows, options, SWIGLU, has_all
+    arguments = input, by_row, gate_up_weight, down_weight, rows, options, SWIGLU, fast_math, has_all
     if torch.compiler.is_compiling():
         return run_experts_mlp(*arguments).to(hidden_states.dtype)
     try:
@@ -147,6 +148,7 @@ def experts_mlp(
     gate_up_weight: torch.Tensor,
     down_weight: torch.Tensor,
     options: LinearOptions = LinearOptions("rowwise", name="experts"),
+    fast_math: bool = False,
 ) -> torch.Tensor:
     """The gated MLP of each token's experts, in FP8: the sum over k of top_k_weights[:, k] * (silu(gate) * up) @ down[e].T, where
     gate and up are the halves of hidden_states @ gate_up[e].T and e is top_k_index[:, k].
@@ -154,7 +156,8 @@ def experts_mlp(
     hidden_states: (tokens, hidden), float32, bfloat16 or float16. top_k_index, top_k_weights: (tokens, k), integers, as
     torch.topk() gives them, and the router's weights; an index that no expert has counts as none. gate_up_weight: (experts, 2 * intermediate, hidden);
     down_weight: (experts, hidden, intermediate). Returns (tokens, hidden) in the dtype of hidden_states. options: the recipe,
-    "tensorwise" or "rowwise", as grouped_linear() takes them; both layers have its name. Raises LinearError."""
+    "tensorwise" or "rowwise", as grouped_linear() takes them; both layers have its name. fast_math: the activation uses the GPU's
+    own exp, of which bfloat16 keeps all bits but rarely the last. Raises LinearError."""
     if top_k_index.is_floating_point():
         raise LinearError(f"experts_mlp top_k_index: is {top_k_index.dtype}, expected integers: torch.topk(scores, k).indices")
     if hidden_states.dim() != 2 or gate_up_weight.dim() != 3 or gate_up_weight.shape[2] != hidden_states.shape[1]:
@@ -174,4 +177,4 @@ def experts_mlp(
             f"top_k_weights {tuple(top_k_weights.shape)}, expected (tokens, k) for both"
         )
 
-    return mlp_of_rows(hidden_states, top_k_index, top_k_weights, gate_up_weight, down_weight, options)
+    return mlp_of_rows(hidden_states, top_k_index, top_k_weights, gate_up_weight, down_weight, options, fast_math)

@@ -176,6 +176,7 @@ def run_experts_mlp(
     rows: Rows,
     options: LinearOptions,
     activation: str,
+    fast_math: bool,
     all_have_experts: bool,
 ) -> torch.Tensor:
     """experts_mlp() of (tokens, features) in high precision. router_weights: float32 (M,), of each row. Rows from the last end on,
@@ -188,7 +189,7 @@ def run_experts_mlp(
     again = not wanted or casts_weight_again(options.keep_weight_codes, input, wanted)
     trains = torch.is_grad_enabled() and (up.requires_grad or down.requires_grad)
     sizes = up.shape[0], up.shape[2], down.shape[2]
-    rest = (input.dtype, up.dtype, trains, again, activation, all_have_experts)
+    rest = (input.dtype, up.dtype, trains, again, options.fast_gradients, activation, fast_math, all_have_experts)
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *sizes, *rest)
     else:

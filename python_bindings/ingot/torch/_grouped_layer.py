@@ -39,11 +39,11 @@ class GroupedFacts(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def _plan(
-    name: Optional[str], recipe: str, sizes, input: torch.dtype, weight: torch.dtype, trains: bool, again: bool, activation: str
+    name: Optional[str], recipe: str, sizes, input: torch.dtype, weight: torch.dtype, trains: bool, again: bool, *rest
 ):
     dtypes = ops.HIGH_PRECISION[input], ops.HIGH_PRECISION[weight]
     try:
-        number, *facts = _core.torch_grouped_plan(recipe, sizes, *dtypes, trains, again, activation)
+        number, *facts = _core.torch_grouped_plan(recipe, sizes, *dtypes, trains, again, *rest)
     except ops.Error as error:
         raise LinearError(str(ops.named_error(error, name))) from None
     if name is not None:
@@ -153,7 +153,7 @@ def run_grouped_layer(
     """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same. activation: of the
     input, an expression of x, or of x and up; then the input is (M, 2 K), x and up."""
     if torch.compiler.is_compiling() and is_exporting():
-        facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes")}
+        facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes", "fast_gradients")}
         return export_layer("grouped_linear", (input, weight, ends), activation=activation, **facts)[0]
     main_grad = main_grad_of(weight, options)
     if main_grad is not None and main_grad.dtype != torch.float32:
@@ -162,7 +162,7 @@ def run_grouped_layer(
     needs_codes = torch.is_grad_enabled() and input.requires_grad
     again = not needs_codes or casts_weight_again(options.keep_weight_codes, input, needs_codes)
     trains = torch.is_grad_enabled() and weight.requires_grad
-    rest = (input.dtype, weight.dtype, trains, again, activation or "")
+    rest = (input.dtype, weight.dtype, trains, again, options.fast_gradients, activation or "")
     if torch.compiler.is_compiling():
         plan, reads_weight = _plan_of_trace(options.recipe, *weight.shape, *rest)
     else:

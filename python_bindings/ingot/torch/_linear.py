@@ -82,11 +82,15 @@ class LinearOptions(ops.HoldsPlans):
     keeps none, and backward casts the weight again, which must not have changed since. None: they are kept for fewer
     than 4096 tokens, for which the cast would be felt, unless FSDP2 frees weights after forward. The results are the same
     bits.
+    fast_gradients: the GEMMs of the gradients sum in the tensor core throughout, as forward's does (use_fast_accum), and as
+    torchao's mixtures of experts do in all GEMMs; otherwise they add 128 products at a time in float32. For experts:
+    grouped_linear() and experts_mlp(). ingot.float8's linear layers have it in torchao's config.
     """
 
     recipe: str = "tensorwise"
     name: str = "linear"
     keep_weight_codes: Optional[bool] = None
+    fast_gradients: bool = False
 
     def __post_init__(self) -> None:
         subject = f'linear "{self.name}"'
@@ -263,6 +267,8 @@ def linear(
     given = input, weight
     main_grad = main_grad_of(weight, options)
     input = in_autocasts_dtype(input)
+    if options.fast_gradients:
+        refuse(options, "fast_gradients: is for experts: a linear layer has it by ingot.float8 and torchao's config")
     if options.recipe == "high_precision":
         weight = converted(weight, input.dtype)
     again = is_gathered(weight) or casts_weight_again(options.keep_weight_codes, input, input.requires_grad)
