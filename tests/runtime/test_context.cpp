@@ -515,6 +515,8 @@ BOOST_AUTO_TEST_CASE(what_is_seen_and_warmed_comes_from_the_environment) {
   BOOST_TEST(!ContextOptions::from_environment().report);
   BOOST_TEST(!ContextOptions::from_environment().log);
   BOOST_TEST(!ContextOptions::from_environment().check_memory);
+  BOOST_TEST(!ContextOptions::from_environment().check_experts);
+  const Variable experts("INGOT_CHECK_EXPERTS", "1");
   const Variable check("INGOT_CHECK_MEMORY", "1");
   const Variable stats("INGOT_STATS", "1");
   const Variable log("INGOT_LOG", "0");
@@ -522,6 +524,7 @@ BOOST_AUTO_TEST_CASE(what_is_seen_and_warmed_comes_from_the_environment) {
   const ContextOptions options = ContextOptions::from_environment();
   BOOST_TEST(options.report);
   BOOST_TEST(options.check_memory);
+  BOOST_TEST(options.check_experts);
   BOOST_TEST(!options.log);
   BOOST_TEST(options.warm == "/a/recording");
   BOOST_TEST(refused_variable("INGOT_LOG", "yes") == "INGOT_LOG: is \"yes\", but must be 0 or 1");
@@ -534,8 +537,10 @@ BOOST_AUTO_TEST_CASE(checks_of_memory_are_for_all_layers_of_a_context) {
   const TemporaryDirectory folder;
   ContextOptions options = options_in(folder);
   BOOST_TEST(!Context(options).device_api().checks_memory());
-  options.check_memory = true;
+  BOOST_TEST(!Context(options).device_api().checks_experts());
+  options.check_memory = options.check_experts = true;
   BOOST_TEST(Context(options).device_api().checks_memory());
+  BOOST_TEST(Context(options).device_api().checks_experts());
 }
 
 BOOST_AUTO_TEST_CASE(a_context_tells_what_it_has_done) {

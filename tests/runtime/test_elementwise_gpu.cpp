@@ -87,7 +87,7 @@ BOOST_FIXTURE_TEST_CASE(the_sums_of_rows_are_float64s, Fixture) {
     if (!spec.row_sum) continue;
     std::vector<Case> all = in_place_cases(spec);
     all.push_back({.spec = spec, .shape = {300, 1000}, .input = Input::nan});
-    all.push_back({.spec = spec, .shape = {301, 14336}});
+    all.push_back({.spec = spec, .shape = {33, 14336}});
     for (const Case& c : all) {
       const SharedMatrices inputs = maker.inputs(c);
       const Matrices outputs = run(c, inputs, cuda, stream);

@@ -205,6 +205,7 @@ Context::Parts::Parts(ContextOptions given)
                      : make_cpu_backend(options.cpu_threads, &recorder)) {
   cache.record_with(&recorder);
   backend->device_api().set_checks_memory(options.check_memory);
+  backend->device_api().set_checks_experts(options.check_experts);
   if (options.warm.empty()) return;
   try {
     const RecordingFile read = read_recording(options.warm);

@@ -138,6 +138,7 @@ ContextOptions ContextOptions::from_environment() {
   if (const auto record = environment_path("INGOT_RECORD")) options.record = *record;
   if (const auto warm = environment_path("INGOT_WARM")) options.warm = *warm;
   options.check_memory = read_flag("INGOT_CHECK_MEMORY");
+  options.check_experts = read_flag("INGOT_CHECK_EXPERTS");
   options.report = read_flag("INGOT_STATS");
   if (read_flag("INGOT_LOG")) options.log = log_on_stderr;
   return options;

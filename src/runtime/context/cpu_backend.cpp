@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/context/expert_checks.h"
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cpu/cpu_device.h"
 #include "ingot/runtime/cpu/thread_pool.h"
@@ -29,6 +30,7 @@ class CpuBackend final : public Backend {
   }
 
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cpu::cast);
   }
 
@@ -55,6 +57,7 @@ class CpuBackend final : public Backend {
   }
 
   void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cpu::grouped_gemm);
   }
 

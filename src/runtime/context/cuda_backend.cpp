@@ -3,6 +3,7 @@
 #include "ingot/runtime/context/cuda_backend.h"
 
 #include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/context/expert_checks.h"
 #include "ingot/runtime/core/stream.h"
 #include "ingot/runtime/cuda/cuda_device.h"
 #include "ingot/runtime/dequant/dequant_operations.h"
@@ -39,6 +40,7 @@ class CudaBackend final : public Backend {
   }
 
   void cast(const CastSpec& spec, const CastTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cuda::cast);
   }
 
@@ -65,6 +67,7 @@ class CudaBackend final : public Backend {
   }
 
   void grouped_gemm(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Stream& stream) override {
+    check_experts(spec, tensors, device_api(), stream);
     run(spec, tensors, stream, cuda::grouped_gemm);
   }
 

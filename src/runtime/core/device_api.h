@@ -68,6 +68,11 @@ class INGOT_API DeviceApi {
   bool checks_memory() const { return checks_memory_; }
   void set_checks_memory(bool checks) { checks_memory_ = checks; }
 
+  // Does the backend read, before each call, which rows experts have, and refuse what is out of bounds? Set by
+  // ContextOptions::check_experts. Not to be called while others run.
+  bool checks_experts() const { return checks_experts_; }
+  void set_checks_experts(bool checks) { checks_experts_ = checks; }
+
   // A new stream of the device, for Stream's default constructor; null on the CPU, which has none.
   virtual CUstream_st* create_stream() = 0;
   virtual void destroy_stream(CUstream_st* stream) noexcept = 0;
@@ -115,6 +120,7 @@ class INGOT_API DeviceApi {
  private:
   Device device_;
   bool checks_memory_ = false;
+  bool checks_experts_ = false;
   LaunchHook* launch_hook_ = nullptr;
   std::atomic<std::int64_t> launches_{0};
 };

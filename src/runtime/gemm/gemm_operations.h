@@ -16,6 +16,8 @@ void check(const GemmSpec& spec, const GemmTensors& tensors, Device device);
 void check(const GemmWork& first, const GemmWork& second, Device device);
 void check(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, Device device);
 void check(const RelayoutSpec& spec, const RelayoutTensors& tensors, Device device);
+// Where a grouped GEMM's ends or counts, which the host has to be able to read, are out of bounds: names the expert.
+void check_expert_values(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors);
 
 class CublasLt;
 class GemmPairPlans;

@@ -1,0 +1,52 @@
+#include "ingot/runtime/context/expert_checks.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "ingot/runtime/cast/cast_operations.h"
+#include "ingot/runtime/gemm/gemm_operations.h"
+#include "ingot/runtime/util/error.h"
+
+namespace ingot {
+namespace {
+
+std::vector<std::int32_t> on_host(const char* what, const std::int32_t* values, std::int64_t count,
+                                  DeviceApi& device_api, Stream& stream) {
+  if (device_api.capturing(stream)) {
+    throw Error(ErrorCode::invalid_argument, what,
+                "are to be read, as ContextOptions::check_experts asks for, but the stream is capturing a graph: check "
+                "steps that are not captured");
+  }
+  std::vector<std::int32_t> copied(static_cast<std::size_t>(count));
+  if (count != 0) device_api.copy_to_host(copied.data(), values, copied.size() * sizeof(std::int32_t), stream);
+  return copied;
+}
+
+}  // namespace
+
+void check_experts(const GroupedGemmSpec& spec, const GroupedGemmTensors& tensors, DeviceApi& device_api,
+                   Stream& stream) {
+  if (!device_api.checks_experts()) return;
+  check(spec, tensors, device_api.device());
+  const char* const what = tensors.ends.capacity ? "grouped_gemm counts" : "grouped_gemm ends";
+  const auto values = on_host(what, tensors.ends.data, tensors.ends.experts, device_api, stream);
+  GroupedGemmTensors readable = tensors;
+  readable.ends.data = values.data();
+  check_expert_values(spec, readable);
+}
+
+void check_experts(const CastSpec& spec, const CastTensors& tensors, DeviceApi& device_api, Stream& stream) {
+  if (!spec.gathered || !device_api.checks_experts()) return;
+  check(spec, tensors, device_api.device());
+  const RowIndex& index = tensors.row_index;
+  const auto values = on_host("cast row_index", index.data, index.rows, device_api, stream);
+  for (std::size_t row = 0; row < values.size(); ++row) {
+    if (values[row] >= 0 && values[row] < tensors.input.rows) continue;
+    throw Error(
+        ErrorCode::invalid_argument, "cast row_index",
+        fmt::format("says that row {} is row {} of the input, which has {}", row, values[row], tensors.input.rows));
+  }
+}
+
+}  // namespace ingot
