@@ -62,7 +62,8 @@ def model_of(torch: Any, transformers: Any, size: Size, device: str, seed: int) 
         use_cache=False,
         norm_topk_prob=True,
     )
-    model = transformers.Qwen3MoeForCausalLM(config)
+    with torch.device(device):
+        model = transformers.Qwen3MoeForCausalLM(config)
     for parameter in model.parameters():  # stacked experts are not initialised by every version
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.02)
@@ -102,7 +103,7 @@ def text_of_repository(torch: Any) -> Any:
 
 
 class Trainer:
-    def __init__(self, torch: Any, transformers: Any, size: Size, device: str, contender: tuple[Callable, bool], seed: int) -> None:
+    def __init__(self, torch: Any, transformers: Any, size: Size, device: str, contender: tuple[Callable, bool], seed: int, text: Any) -> None:
         self.torch, self.size, self.device = torch, size, device
         self.model = model_of(torch, transformers, size, device, seed)
         change, compiles = contender
@@ -112,7 +113,7 @@ class Trainer:
                 layer.compile()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-4, weight_decay=0.0, fused=device == "cuda")
         self.generator = torch.Generator().manual_seed(seed)
-        self.text = text_of_repository(torch)
+        self.text = text
 
     def batch(self) -> Any:
         begins = self.torch.randint(0, self.text.numel() - self.size.tokens, (self.size.batch,), generator=self.generator)
@@ -129,10 +130,11 @@ class Trainer:
 
 def losses(torch: Any, transformers: Any, size: Size, options: argparse.Namespace, calls: dict) -> list[dict[str, Any]]:
     ends: dict[str, list[float]] = {}
+    text = text_of_repository(torch)
     for name, contender in calls.items():
         ends[name] = []
         for seed in range(options.seeds):
-            trainer = Trainer(torch, transformers, size, options.device, contender, seed)
+            trainer = Trainer(torch, transformers, size, options.device, contender, seed, text)
             steps = [trainer.step() for _ in range(options.steps)]
             ends[name].append(float(torch.stack(steps[-max(1, options.steps // 10) :]).float().mean()))
         print(f"{size.experts} experts, {name}: {ends[name]}", file=sys.stderr, flush=True)
@@ -149,9 +151,10 @@ def losses(torch: Any, transformers: Any, size: Size, options: argparse.Namespac
 def speeds(torch: Any, transformers: Any, size: Size, options: argparse.Namespace, calls: dict) -> list[dict[str, Any]]:
     """One model after the other has the GPU: two do not fit beside each other's optimizer."""
     found = []
+    text = text_of_repository(torch)
     for name, contender in calls.items():
         torch.cuda.empty_cache()
-        trainer = Trainer(torch, transformers, size, options.device, contender, 0)
+        trainer = Trainer(torch, transformers, size, options.device, contender, 0, text)
         for _ in range(3):
             trainer.step()
         torch.cuda.synchronize()

@@ -288,7 +288,7 @@ def trainers(results: Results) -> list[str]:
 def experts(results: Results) -> list[str]:
     """What compare_experts.py has measured."""
     lines = []
-    for _, file, found in [*results.of("experts"), *results.of("experts_small")]:
+    for _, file, found in [each for name in ("experts", "experts_small", "experts_torchao") for each in results.of(name)]:
         timed = {(case["case"], case["contender"]): case for case in found["cases"] if "ms" in case}
         contenders = list(dict.fromkeys(contender for _, contender in timed))
         rows = []
