@@ -30,6 +30,17 @@ class HasSubject(Protocol):
 Subject = Union[str, HasSubject]
 
 
+class SubjectOfExperts:
+    """A layer of experts' options, whose own subject is a linear layer's. kind: "grouped linear" or "experts"."""
+
+    def __init__(self, kind: str, options) -> None:
+        self._kind, self._options = kind, options
+
+    @property
+    def subject(self) -> str:
+        return f'{self._kind} "{self._options.name}"'
+
+
 def refuse(subject: Subject, what: str) -> NoReturn:
     raise LinearError(f"{subject if isinstance(subject, str) else subject.subject} {what}")
 
@@ -228,6 +239,14 @@ def refuse_batched_gradients(subject: Subject, grad_output: torch.Tensor) -> Non
             "backward: takes one gradient of the output at a time, and got a batch of them (is_grads_batched=True, "
             "vectorize=True): call it for each",
         )
+
+
+def refuse_second_derivative_of_experts(kind: str, name: str) -> NoReturn:
+    """kind: as SubjectOfExperts has it."""
+    raise LinearError(
+        f'{kind} "{name}" backward: the gradient of an FP8 GEMM has no gradient itself (create_graph=True): multiply by '
+        'torch._grouped_mm, or call set_experts_implementation("grouped_mm") of a transformers model'
+    )
 
 
 def refuse_double_backward(subject: Subject) -> None:

@@ -7,7 +7,7 @@ from typing import Callable, Dict, NamedTuple
 
 import torch
 
-from ._checks import check_dense, is_transformed, layer_error, refuse_transforms
+from ._checks import SubjectOfExperts, check_dense, is_transformed, layer_error, refuse_transforms
 from ._errors import LinearError
 from ._experts_mlp import Rows, run_experts_mlp
 from ._exported import is_exporting
@@ -119,7 +119,7 @@ def mlp_of_rows(
     """experts_mlp() without the checks of shapes; has_all: as routed() has it."""
     _check_operands({"hidden_states": hidden_states, "gate_up_weight": gate_up_weight, "down_weight": down_weight})
     if is_transformed(hidden_states, gate_up_weight):
-        refuse_transforms(options)
+        refuse_transforms(SubjectOfExperts("experts", options))
     if torch.compiler.is_compiling() and is_exporting():  # an exported program has grouped layers
         first = lambda rows, _, ends: grouped_linear(rows, gate_up_weight, ends=ends, options=options)
         second = lambda rows, _, ends: grouped_linear(rows, down_weight, ends=ends, options=options, activation=SWIGLU)
@@ -138,7 +138,7 @@ def mlp_of_rows(
     try:
         return run_experts_mlp(*arguments).to(hidden_states.dtype)
     except RuntimeError as error:
-        raise layer_error(error, options.subject) from None
+        raise layer_error(error, SubjectOfExperts("experts", options).subject) from None
 
 
 def experts_mlp(

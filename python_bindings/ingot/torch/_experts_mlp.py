@@ -10,8 +10,7 @@ import torch
 
 from .. import _core
 from . import _operators as ops
-from ._checks import refuse
-from ._eager_linear import refuse_second_derivative
+from ._checks import SubjectOfExperts, refuse, refuse_second_derivative_of_experts
 from ._errors import LinearError, from_operator
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
@@ -127,7 +126,7 @@ class _ExpertsMlp(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
-            refuse_second_derivative(ctx.name)
+            refuse_second_derivative_of_experts("experts", ctx.name)
         wants, main_grads = ctx.wants, list(ctx.main_grads)
         for at, bit in enumerate((_UP, _DOWN)):
             if main_grads[at] is None:
@@ -181,10 +180,11 @@ def run_experts_mlp(
 ) -> torch.Tensor:
     """experts_mlp() of (tokens, features) in high precision. router_weights: float32 (M,), of each row. Rows from the last end on,
     unless all_have_experts, are no expert's, and no token has them."""
-    main_grads = tuple(main_grad_of(weight, options, part) for weight, part in ((up, "gate_up_weight "), (down, "down_weight ")))
+    subject = SubjectOfExperts("experts", options)
+    main_grads = tuple(main_grad_of(weight, subject, part) for weight, part in ((up, "gate_up_weight "), (down, "down_weight ")))
     for main_grad in main_grads:
         if main_grad is not None and main_grad.dtype != torch.float32:
-            refuse(options, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
+            refuse(subject, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
     wanted = torch.is_grad_enabled() and (input.requires_grad or router_weights.requires_grad or up.requires_grad)
     again = not wanted or casts_weight_again(options.keep_weight_codes, input, wanted)
     trains = torch.is_grad_enabled() and (up.requires_grad or down.requires_grad)

@@ -10,8 +10,8 @@ import torch
 
 from .. import _core
 from . import _operators as ops
-from ._checks import refuse
-from ._eager_linear import refuse_second_derivative, wants_of
+from ._checks import SubjectOfExperts, refuse, refuse_second_derivative_of_experts
+from ._eager_linear import wants_of
 from ._errors import LinearError, from_operator
 from ._exported import export_layer, is_exporting
 from ._linear import LinearOptions, casts_weight_again
@@ -118,7 +118,7 @@ class _GroupedLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         if torch.is_grad_enabled():
-            refuse_second_derivative(ctx.name)
+            refuse_second_derivative_of_experts("grouped linear", ctx.name)
         wants, main_grad = ctx.wants, ctx.main_grad
         if main_grad is not None:
             asks = asks_for(ctx, 1, ctx.weight)
@@ -155,9 +155,10 @@ def run_grouped_layer(
     if torch.compiler.is_compiling() and is_exporting():
         facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes", "fast_gradients")}
         return export_layer("grouped_linear", (input, weight, ends), activation=activation, **facts)[0]
-    main_grad = main_grad_of(weight, options)
+    subject = SubjectOfExperts("grouped linear", options)
+    main_grad = main_grad_of(weight, subject)
     if main_grad is not None and main_grad.dtype != torch.float32:
-        refuse(options, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
+        refuse(subject, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")
     # Codes for a backward that does not come are not made.
     needs_codes = torch.is_grad_enabled() and input.requires_grad
     again = not needs_codes or casts_weight_again(options.keep_weight_codes, input, needs_codes)

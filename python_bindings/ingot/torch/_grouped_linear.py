@@ -7,7 +7,7 @@ from typing import Dict, Optional
 
 import torch
 
-from ._checks import called, check_dense, is_transformed, layer_error, refuse_transforms
+from ._checks import SubjectOfExperts, called, check_dense, is_transformed, layer_error, refuse_transforms
 from ._errors import LinearError
 from ._grouped_layer import run_grouped_layer
 from ._linear import LinearOptions, in_autocasts_dtype
@@ -53,14 +53,14 @@ def _trained(
             f"grouped_linear input: is {input.dtype}, expected float32, float16 or bfloat16 with weights in high precision"
         )
     if is_transformed(input, weight):
-        refuse_transforms(options)
+        refuse_transforms(SubjectOfExperts("grouped linear", options))
     input = in_autocasts_dtype(input)
     if torch.compiler.is_compiling():
         return run_grouped_layer(input, weight, ends, options, activation)
     try:
         return run_grouped_layer(input, weight, ends, options, activation)
     except RuntimeError as error:
-        raise layer_error(error, options.subject) from None
+        raise layer_error(error, SubjectOfExperts("grouped linear", options).subject) from None
 
 
 @fake("grouped_linear")
