@@ -213,7 +213,7 @@ def _experts(model: Any, counts: List[int], dtype: Any, recipe: Optional[str], g
         return
     from .torch._prepare import recording_of_call
 
-    if recipe is None or recipe in experts.RECIPES:
+    if recipe is None or recipe in experts.RECIPES_OF_EXPERTS:
         yield recording_of_call(lambda: experts.run_products(model, counts, dtype, recipe), gpu)
 
 

@@ -184,8 +184,9 @@ def test_conversions_messages():
     with pytest.raises(LinearError, match=r"convert_experts_: Linear has no stacked experts, .*convert\(\)'s of ingot.nn"):
         experts.convert_experts_(torch.nn.Linear(2, 2))
     model = model_of("Qwen3Moe")
-    with pytest.raises(LinearError, match="'blockwise' is not one of tensorwise, rowwise, which grouped GEMMs take"):
-        experts.convert_experts_(model, "blockwise")
+    for recipe in ("blockwise", "delayed"):
+        with pytest.raises(LinearError, match=f"^convert_experts_ recipe: '{recipe}' is not one of tensorwise, rowwise, which grouped GEMMs take$"):
+            experts.convert_experts_(model, recipe)
     experts.quantize_experts_(model)
     with pytest.raises(LinearError, match="convert_experts_ model.layers.0.mlp.experts: has FP8 weights, which are for inference"):
         experts.convert_experts_(model)

@@ -223,6 +223,9 @@ def test_experts_mlp(device):
     ):  # fmt: skip
         with pytest.raises(LinearError, match=message):
             act()
+    for name in REFUSED:
+        with pytest.raises(LinearError, match=f"^experts \"moe\" recipe: '{name}' is not one of {TAKEN}$"):
+            experts_mlp(x, index, weights, gate_up, down, LinearOptions(name, name="moe"))
     with pytest.raises(LinearError, match=r"experts_mlp top_k_index: has the shape \(40, 2\) for hidden_states \(39, 64\) and "):
         experts_mlp(x[:39], index, weights, gate_up, down)
 
@@ -319,6 +322,10 @@ def test_exported_programs():
     assert all(map(torch.equal, *results))
 
 
+REFUSED = ("high_precision", "rowwise_folded", "rowwise_with_gw_hp", "blockwise")
+TAKEN = "tensorwise, rowwise, which grouped GEMMs take"
+
+
 def test_messages():
     x, weight, grad = operands("cpu")
     ends = ends_on("cpu")
@@ -340,8 +347,9 @@ def test_messages():
         (call(x, weight, ends=ends.long(), options=recipe("rowwise")), 'grouped linear "moe" ends: must be int32'),
         (call(x, weight, ends=ends[:5], options=recipe("rowwise")), "ends: has 5 elements, expected one for each of 6 experts"),
         (call(x, weight, ends=ends.flip(0).contiguous()), "grouped_gemm ends: "),
-        (call(x, weight, ends=ends, options=recipe("blockwise")), 'grouped linear "moe" config: is .* take tensorwise or rowwise'),
-        (call(x, weight, ends=ends, options=recipe("rowwise_with_gw_hp")), "all three GEMMs of experts must be in FP8"),
+        *((call(x, weight, ends=ends, options=recipe(name)), f"^grouped linear \"moe\" recipe: '{name}' is not one of {TAKEN}$") for name in REFUSED),
+        (call(x, weight, ends=ends, activation=""), "^grouped_linear activation: is '', expected an expression of the input, such as"),
+        (call(x, weight, ends=ends, activation=torch.relu), "^grouped_linear activation: is <built-in .*, or None$"),
         (call(x, weight, ends=ends, activation="silu(x) * up"), 'grouped linear "experts" input: has 80 columns, expected 160: gate and up'),
         (call(x, weight, ends=ends, activation="silu(x) * gate"), 'grouped linear "experts" activation: '),
         (call(x, weight, ends=ends, activation="silu("), 'grouped linear "experts" activation: '),

@@ -19,6 +19,7 @@ import torch
 from transformers.activations import SiLUActivation
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, _default_apply_gate
 
+from ..torch._checks import RECIPES_OF_EXPERTS, check_recipe_of_experts
 from ..torch._errors import LinearError
 from ..torch._experts import SWIGLU, mlp_of_rows, routed
 from ..torch._grouped_linear import grouped_linear
@@ -27,7 +28,6 @@ from ..torch._quantize_operators import FORMATS, quantize_rows
 
 NAME = "ingot"
 _WEIGHTS = ("gate_up_proj", "up_proj", "down_proj")
-RECIPES = ("tensorwise", "rowwise")  # that grouped GEMMs take
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # what configs call the number of all experts
 _SILUS = (torch.nn.SiLU, SiLUActivation)
 _DEFAULT = LinearOptions("rowwise", "experts")  # of a model whose implementation was set by name
@@ -60,15 +60,14 @@ def convert_experts_(
     It is the implementation of the model's config, so all experts whose modules have the same config object run by it.
     `model.set_experts_implementation("grouped_mm")` undoes it. Raises LinearError for a model without stacked experts, for one
     whose experts are FP8 already, and for another recipe."""
-    options = {name: LinearOptions(recipe, name, fast_gradients=fast_gradients) for name in _stacks_of(model, "convert_experts_", "convert()")}
-    if recipe not in RECIPES:
-        raise LinearError(f"convert_experts_ recipe: {recipe!r} is not one of {', '.join(RECIPES)}, which grouped GEMMs take")
-    stacks = {name: model.get_submodule(name) for name in options}
+    stacks = _stacks_of(model, "convert_experts_", "convert()")
+    check_recipe_of_experts("convert_experts_", recipe)
     for name, module in stacks.items():
         if hasattr(module, "down_proj_scale_inv"):
             raise LinearError(f"convert_experts_ {name}: has FP8 weights, which are for inference: load the model's own weights")
     for name, module in stacks.items():
-        module.ingot_options, module.ingot_fast_math = options[name], fast_math
+        module.ingot_options = LinearOptions(recipe, name, fast_gradients=fast_gradients)
+        module.ingot_fast_math = fast_math
         module.config._experts_implementation = NAME
     return list(stacks)
 

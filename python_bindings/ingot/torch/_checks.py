@@ -241,6 +241,14 @@ def refuse_batched_gradients(subject: Subject, grad_output: torch.Tensor) -> Non
         )
 
 
+RECIPES_OF_EXPERTS = ("tensorwise", "rowwise")  # that grouped GEMMs take
+
+
+def check_recipe_of_experts(subject: Subject, recipe: str) -> None:
+    if recipe not in RECIPES_OF_EXPERTS:
+        refuse(subject, f"recipe: {recipe!r} is not one of {', '.join(RECIPES_OF_EXPERTS)}, which grouped GEMMs take")
+
+
 def refuse_second_derivative_of_experts(kind: str, name: str) -> NoReturn:
     """kind: as SubjectOfExperts has it."""
     raise LinearError(

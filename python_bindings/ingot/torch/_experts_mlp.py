@@ -10,7 +10,7 @@ import torch
 
 from .. import _core
 from . import _operators as ops
-from ._checks import SubjectOfExperts, refuse, refuse_second_derivative_of_experts
+from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse, refuse_second_derivative_of_experts
 from ._errors import LinearError, from_operator
 from ._linear import LinearOptions, casts_weight_again
 from ._main_grad import Asks, asks_for, dummy_gradient, main_grad_of
@@ -181,6 +181,7 @@ def run_experts_mlp(
     """experts_mlp() of (tokens, features) in high precision. router_weights: float32 (M,), of each row. Rows from the last end on,
     unless all_have_experts, are no expert's, and no token has them."""
     subject = SubjectOfExperts("experts", options)
+    check_recipe_of_experts(subject, options.recipe)
     main_grads = tuple(main_grad_of(weight, subject, part) for weight, part in ((up, "gate_up_weight "), (down, "down_weight ")))
     for main_grad in main_grads:
         if main_grad is not None and main_grad.dtype != torch.float32:

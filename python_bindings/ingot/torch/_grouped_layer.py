@@ -10,7 +10,7 @@ import torch
 
 from .. import _core
 from . import _operators as ops
-from ._checks import SubjectOfExperts, refuse, refuse_second_derivative_of_experts
+from ._checks import SubjectOfExperts, check_recipe_of_experts, refuse, refuse_second_derivative_of_experts
 from ._eager_linear import wants_of
 from ._errors import LinearError, from_operator
 from ._exported import export_layer, is_exporting
@@ -152,10 +152,11 @@ def run_grouped_layer(
 ):
     """grouped_linear() of (M, K) by weights (experts, N, K) in high precision, whose devices are the same. activation: of the
     input, an expression of x, or of x and up; then the input is (M, 2 K), x and up."""
+    subject = SubjectOfExperts("grouped linear", options)
+    check_recipe_of_experts(subject, options.recipe)
     if torch.compiler.is_compiling() and is_exporting():
         facts = {each: getattr(options, each) for each in ("recipe", "name", "keep_weight_codes", "fast_gradients")}
         return export_layer("grouped_linear", (input, weight, ends), activation=activation, **facts)[0]
-    subject = SubjectOfExperts("grouped linear", options)
     main_grad = main_grad_of(weight, subject)
     if main_grad is not None and main_grad.dtype != torch.float32:
         refuse(subject, f"main_grad: is {main_grad.dtype}, but the gradients of experts are added to float32 only")

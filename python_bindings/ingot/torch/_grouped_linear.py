@@ -41,6 +41,10 @@ def _trained(
     for name, given in others.items():
         if given is not None:
             raise LinearError(f"grouped_linear {name}: is given, but weights in high precision take none: leave it out")
+    if activation is not None and (not isinstance(activation, str) or not activation.strip()):
+        raise LinearError(
+            f"grouped_linear activation: is {activation!r}, expected an expression of the input, such as 'silu(x) * up', or None"
+        )
     if input.dim() != 2:
         raise LinearError(
             f"grouped_linear input: has the shape {tuple(input.shape)}, expected (M, K) with weights in high precision"
